@@ -66,17 +66,28 @@ def main(arguments: list[str] | None = None) -> int:
                     line = f"{zoo}: {name}: {entry}: {room}: {found.verdict}: {found.detail}"
                     if found.verdict == "wrong":
                         wrong.append(line)
-                    if zoo == "innocent" and entry != "from_callable" and room != "saliency" and found.detail != "proved":
+                    if (
+                        zoo == "innocent"
+                        and entry != "from_callable"
+                        and room != "saliency"
+                        and found.detail != "proved"
+                    ):
                         unproved.append(line)
                     if chosen.verbose:
                         print(line, flush=True)
     print("| entry | room | " + " | ".join(VERDICTS) + " |")
     print("|---|---|" + "---|" * len(VERDICTS))
-    for (entry, room), count in sorted(counts.items(), key=lambda item: ([*ENTRIES].index(item[0][0]), [*ROOMS].index(item[0][1]))):
+    for (entry, room), count in sorted(
+        counts.items(), key=lambda item: ([*ENTRIES].index(item[0][0]), [*ROOMS].index(item[0][1]))
+    ):
         print(f"| {entry} | {room} | " + " | ".join(str(count[verdict]) for verdict in VERDICTS) + " |")
     total = sum(counts.values(), Counter())
     print("| all | all | " + " | ".join(str(total[verdict]) for verdict in VERDICTS) + " |")
-    for title, lines in (("wrong", wrong), ("innocent, but not proved", unproved), ("torch itself makes no file of it", no_way)):
+    for title, lines in (
+        ("wrong", wrong),
+        ("innocent, but not proved", unproved),
+        ("torch itself makes no file of it", no_way),
+    ):
         if lines:
             print(f"\n{title}:\n" + "\n".join(f"- {line[:400]}" for line in lines))
     print(f"\n{sum(total.values())} answers in {time.monotonic() - began:.0f} s")

@@ -116,7 +116,9 @@ def asked(source: Path, code: str) -> dict[str, object]:
         "PYTHONPATH": os.pathsep.join([str(source.resolve()), os.environ.get("PYTHONPATH", "")]),
         "OMP_NUM_THREADS": "1",
     }
-    done = subprocess.run([sys.executable, "-c", PRELUDE + code + POSTLUDE], env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", PRELUDE + code + POSTLUDE], env=environment, capture_output=True, text=True
+    )
     line = next((line for line in done.stdout.splitlines() if line.startswith("RESULT")), None)
     if line is None:
         raise SystemExit(f"{source}: {done.stderr[-2000:]}")
@@ -126,10 +128,16 @@ def asked(source: Path, code: str) -> dict[str, object]:
 
 def worse(before: list[list[float]], after: list[list[float]]) -> tuple[int, int]:
     """How many ends are worse, and how many better, by more than rounding."""
-    pairs = [(a, b) for one, two in zip(before, after, strict=True) for a, b in ((one[0], two[0]), (-one[1], -two[1]))]
+    pairs = [
+        (a, b)
+        for one, two in zip(before, after, strict=True)
+        for a, b in ((one[0], two[0]), (-one[1], -two[1]))
+    ]
     gains = [b - a if a != b else 0.0 for a, b in pairs]
     sizes = [ROUNDING * (1 + (abs(a) if abs(a) < 1e300 else 0)) for a, _ in pairs]
-    return sum(g < -s for g, s in zip(gains, sizes, strict=True)), sum(g > s for g, s in zip(gains, sizes, strict=True))
+    return sum(g < -s for g, s in zip(gains, sizes, strict=True)), sum(
+        g > s for g, s in zip(gains, sizes, strict=True)
+    )
 
 
 def compared(before: Path, after: Path, repeats: int, only: list[str]) -> Iterator[tuple[str, Side, Side]]:
@@ -146,7 +154,9 @@ def compared(before: Path, after: Path, repeats: int, only: list[str]) -> Iterat
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("before", type=Path)
     parser.add_argument("after", type=Path)
     parser.add_argument("--repeats", type=int, default=3)
@@ -154,11 +164,16 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     kept = []
-    print("| question | CPU s before | after | ratio | ends worse | better | of |\n|---|---|---|---|---|---|---|")
+    print(
+        "| question | CPU s before | after | ratio | ends worse | better | of |\n|---|---|---|---|---|---|---|"
+    )
     for task, one, two in compared(given.before, given.after, given.repeats, given.only):
         lost, won = worse(one.ends, two.ends)
         best = min(one.seconds), min(two.seconds)
-        print(f"| {task} | {best[0]:.2f} | {best[1]:.2f} | {best[1] / best[0]:.2f} | {lost} | {won} | {2 * len(one.ends)} |", flush=True)
+        print(
+            f"| {task} | {best[0]:.2f} | {best[1]:.2f} | {best[1] / best[0]:.2f} | {lost} | {won} | {2 * len(one.ends)} |",
+            flush=True,
+        )
         kept.append({"question": task, "before": vars(one), "after": vars(two)})
     if given.json:
         given.json.write_text(json.dumps(kept, indent=1))

@@ -110,7 +110,9 @@ def lstm8() -> nn.Module:
 
 def smooth() -> nn.Module:
     """Five inputs, smooth: boxes are bounded by Taylor models."""
-    return _seeded(lambda: nn.Sequential(nn.Linear(5, 50), nn.Tanh(), nn.Linear(50, 50), nn.Tanh(), nn.Linear(50, 3)))
+    return _seeded(
+        lambda: nn.Sequential(nn.Linear(5, 50), nn.Tanh(), nn.Linear(50, 50), nn.Tanh(), nn.Linear(50, 3))
+    )
 
 
 def pixels() -> nn.Module:
@@ -178,7 +180,8 @@ def python_functions(seconds: float) -> Iterator[Asked]:
         x = torch.rand((4, *GENERATED[name]), generator=torch.Generator().manual_seed(1))
         y = net(x).argmax(1)
         calls: dict[str, Callable[[hf.Stop], object]] = {
-            f"radius {tier}": partial(_radius, net, x, y, tier) for tier in ("search", "fast", "tight", "split")
+            f"radius {tier}": partial(_radius, net, x, y, tier)
+            for tier in ("search", "fast", "tight", "split")
         }
         calls |= {f"risk {tier}": partial(_risk, net, x, tier) for tier in ("search", "fast", "tight")}
         calls["worst"] = partial(_worst, net, x, y)
@@ -203,7 +206,13 @@ def _risk(net: hf.Network, x: Tensor, tier: Any, stop: hf.Stop) -> object:
 
 
 def _worst(net: hf.Network, x: Tensor, y: Tensor, stop: hf.Stop) -> object:
-    return hf.worst(net, hf.Ball(x, torch.full((len(x),), 0.01), math.inf, net.domain), hf.Robustness(y), tier="tight", stop=stop)
+    return hf.worst(
+        net,
+        hf.Ball(x, torch.full((len(x),), 0.01), math.inf, net.domain),
+        hf.Robustness(y),
+        tier="tight",
+        stop=stop,
+    )
 
 
 def _reach(net: hf.Network, x: Tensor, stop: hf.Stop) -> object:
@@ -215,7 +224,14 @@ def _make_tests(net: hf.Network, x: Tensor, stop: hf.Stop) -> object:
 
 
 def _words_of(net: hf.Network, x: Tensor, y: Tensor, stop: hf.Stop) -> object:
-    return hf.radius(net, x, y, norm=0, substitutes={word: [(word + 1) % WORDS, (word + 2) % WORDS] for word in range(WORDS)}, stop=stop)
+    return hf.radius(
+        net,
+        x,
+        y,
+        norm=0,
+        substitutes={word: [(word + 1) % WORDS, (word + 2) % WORDS] for word in range(WORDS)},
+        stop=stop,
+    )
 
 
 def _data(folder: Path) -> dict[str, tuple[str, ...]]:
@@ -227,9 +243,27 @@ def _data(folder: Path) -> dict[str, tuple[str, ...]]:
         with torch.no_grad():
             np.savez(file, x=x.numpy(), y=module(x).argmax(1).numpy())
         sizes = ",".join(map(str, shape))
-        named[name] = ("-m", f"benchmarks.budgets:{name}", "-d", str(file), "--shape", sizes, "--domain", "0,1")
+        named[name] = (
+            "-m",
+            f"benchmarks.budgets:{name}",
+            "-d",
+            str(file),
+            "--shape",
+            sizes,
+            "--domain",
+            "0,1",
+        )
     for name, data in (("cnn", "images"), ("lstm", "rows"), ("gru", "rows")):
-        named[name] = ("-m", f"{DIGITS}_networks:digits_{name}", "-d", f"{DIGITS}:{data}", "--domain", "0,1", "--limit", "20")
+        named[name] = (
+            "-m",
+            f"{DIGITS}_networks:digits_{name}",
+            "-d",
+            f"{DIGITS}:{data}",
+            "--domain",
+            "0,1",
+            "--limit",
+            "20",
+        )
     return named
 
 
@@ -239,10 +273,17 @@ def _property(folder: Path, name: str, reach: float) -> Path:
         centre, label = held["x"][0].flatten(), int(held["y"][0])
     file = folder / f"{name}.vnnlib"
     outputs = 3 if name == "smooth" else 10
-    lines = [f"(declare-const X_{i} Real)" for i in range(len(centre))] + [f"(declare-const Y_{i} Real)" for i in range(outputs)]
+    lines = [f"(declare-const X_{i} Real)" for i in range(len(centre))] + [
+        f"(declare-const Y_{i} Real)" for i in range(outputs)
+    ]
     for i, value in enumerate(centre.tolist()):
-        lines += [f"(assert (>= X_{i} {max(0.0, value - reach):.9f}))", f"(assert (<= X_{i} {min(1.0, value + reach):.9f}))"]
-    lines.append("(assert (or " + " ".join(f"(and (>= Y_{k} Y_{label}))" for k in range(outputs) if k != label) + "))")
+        lines += [
+            f"(assert (>= X_{i} {max(0.0, value - reach):.9f}))",
+            f"(assert (<= X_{i} {min(1.0, value + reach):.9f}))",
+        ]
+    lines.append(
+        "(assert (or " + " ".join(f"(and (>= Y_{k} Y_{label}))" for k in range(outputs) if k != label) + "))"
+    )
     file.write_text("\n".join(lines))
     return file
 
@@ -271,15 +312,40 @@ def questions(folder: Path, seconds: float) -> Iterator[Asked]:
                 continue
             for norm in ("inf", "2") if tier != "search" else ("inf",):
                 yield ask(f"radius {net} {tier} {norm}", "radius", *nets[net], "--tier", tier, "--norm", norm)
-    for net in ("lstm8", "lstm14", "deep", "residual"):  # far enough to reach what comes after planes in closed form
+    for net in (
+        "lstm8",
+        "lstm14",
+        "deep",
+        "residual",
+    ):  # far enough to reach what comes after planes in closed form
         for tier in ("tight", "split"):
-            yield ask(f"radius {net} {tier} one input", "radius", *nets[net], "--tier", tier, "--limit", "1", "--methods", PROOF[tier])
+            yield ask(
+                f"radius {net} {tier} one input",
+                "radius",
+                *nets[net],
+                "--tier",
+                tier,
+                "--limit",
+                "1",
+                "--methods",
+                PROOF[tier],
+            )
     for net in ("cnn", "lstm", "deep", "residual", "lstm14"):
-        yield ask(f"radius {net} norm 0", "radius", *nets[net], "--norm", "0", "--unit", "number" if "lstm" in net else "pixel")
+        yield ask(
+            f"radius {net} norm 0",
+            "radius",
+            *nets[net],
+            "--norm",
+            "0",
+            "--unit",
+            "number" if "lstm" in net else "pixel",
+        )
     yield ask("radius deep grid", "radius", *nets["deep"], "--norm", "0", "--unit", "pixel", "--mode", "grid")
     yield ask("radius cnn executed", "radius", *nets["cnn"], "--arithmetic", "executed")
     yield ask("radius lstm14 each frame", "radius", *nets["lstm14"], "--frames", "each")
-    yield ask("radius lstm14 each frame tight", "radius", *nets["lstm14"], "--frames", "each", "--tier", "tight")
+    yield ask(
+        "radius lstm14 each frame tight", "radius", *nets["lstm14"], "--frames", "each", "--tier", "tight"
+    )
     yield ask("radius residual saliency", "radius", *nets["residual"], "--saliency")
     yield ask(
         "radius words", "radius", "-m", "holdfast.datasets.helpdesk:network", "-d", "holdfast.datasets.helpdesk:test",
@@ -288,10 +354,17 @@ def questions(folder: Path, seconds: float) -> Iterator[Asked]:
     for net in ("cnn", "lstm", "deep", "residual", "lstm8", "smooth"):
         for tier in ("fast", "tight", "split"):
             yield ask(f"worst {net} {tier}", "worst", *nets[net], "--radius", "0.02", "--tier", tier)
-    yield ask("worst lstm uncertainty", "worst", *nets["lstm"], "--radius", "0.02", "--property", "uncertainty")
+    yield ask(
+        "worst lstm uncertainty", "worst", *nets["lstm"], "--radius", "0.02", "--property", "uncertainty"
+    )
     for net in ("deep", "residual", "lstm8", "smooth"):
-        place, sizes = _property(folder, net, 0.01 if net != "smooth" else 0.3), ",".join(map(str, GENERATED[net]))
-        yield ask(f"verify {net}", "verify", f"benchmarks.budgets:{net}", str(place), "--shape", sizes, kept=False)
+        place, sizes = (
+            _property(folder, net, 0.01 if net != "smooth" else 0.3),
+            ",".join(map(str, GENERATED[net])),
+        )
+        yield ask(
+            f"verify {net}", "verify", f"benchmarks.budgets:{net}", str(place), "--shape", sizes, kept=False
+        )
     for name, packed, rows in (("mnist_fc", MNIST_FC, (15, 45, 75)), ("acas", ACAS, (0, 100))):
         for row in rows if packed.is_dir() else ():
             model, spec = (packed / "instances.csv").read_text().splitlines()[row].split(",")[:2]
@@ -328,7 +401,9 @@ def questions(folder: Path, seconds: float) -> Iterator[Asked]:
         yield ask(f"saliency {net}", "saliency", *nets[net])
         yield ask(f"testgen {net}", "testgen", *nets[net], "--limit", "4")
         for tier in ("search", "fast"):
-            yield ask(f"risk {net} {tier}", "risk", *nets[net], "--radius", "0.01", "--tier", tier, "--limit", "4")
+            yield ask(
+                f"risk {net} {tier}", "risk", *nets[net], "--radius", "0.01", "--tier", tier, "--limit", "4"
+            )
     yield from python_functions(seconds)
     yield ask("monitor evaluate", "monitor", "evaluate")
 
@@ -344,7 +419,9 @@ class Seen:
     search: float = 0.0  # the first search begins
     ended: float = 0.0  # the first search, and those inside it, ended
     steps: list[tuple[str, float, float]] = field(default_factory=list)
-    busy: list[float] = field(default_factory=list)  # processor time at the deadline, and when the search ended
+    busy: list[float] = field(
+        default_factory=list
+    )  # processor time at the deadline, and when the search ended
 
 
 def _watched(seen: Seen, seconds: float) -> threading.Timer:
@@ -418,8 +495,15 @@ def asked_in_a_child(asked: Asked, folder: Path) -> dict[str, Any]:
             os.dup2(out, 2)
             torch.set_num_threads(1)
             run = folder / f"run-{os.getpid()}"
-            said = [*asked.arguments, "--seconds", str(asked.seconds), *(["--out", str(run)] if asked.kept else [])]
-            said += ["--executor", "here"] if asked.executor else []  # steps of other processes could not be seen from here
+            said = [
+                *asked.arguments,
+                "--seconds",
+                str(asked.seconds),
+                *(["--out", str(run)] if asked.kept else []),
+            ]
+            said += (
+                ["--executor", "here"] if asked.executor else []
+            )  # steps of other processes could not be seen from here
             seen = Seen()
             timer = _watched(seen, asked.seconds)
             try:
@@ -438,9 +522,13 @@ def asked_in_a_child(asked: Asked, folder: Path) -> dict[str, Any]:
                 seen.busy.append(time.process_time())
             deadline = seen.search + asked.seconds
             busy = seen.busy[1] - seen.busy[0] if len(seen.busy) == 2 and seen.ended > deadline else 0.0
-            late = [(name, end - deadline) for name, _, end in seen.steps if deadline + 0.05 < end <= seen.ended]
+            late = [
+                (name, end - deadline) for name, _, end in seen.steps if deadline + 0.05 < end <= seen.ended
+            ]
             last = max((end for _, _, end in seen.steps if end <= seen.ended), default=deadline)
-            late += [("what follows", seen.ended - deadline)] if seen.ended - max(last, deadline) > 0.1 else []
+            late += (
+                [("what follows", seen.ended - deadline)] if seen.ended - max(last, deadline) > 0.1 else []
+            )
             found = {
                 "build": seen.search - seen.began, "over": seen.ended - deadline, "after": time.monotonic() - seen.ended,
                 "busy": busy, "traced": sum(end - began for name, began, end in seen.steps if name == "tracing"),
@@ -464,14 +552,18 @@ def asked_in_a_child(asked: Asked, folder: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", nargs="+", default=[], help="words of names")
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--list", action="store_true", help="only the names")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
-        print("| question | asked | build | tracing | over | busy over | after | ended after the deadline, by so many seconds |")
+        print(
+            "| question | asked | build | tracing | over | busy over | after | ended after the deadline, by so many seconds |"
+        )
         print("|---|---|---|---|---|---|---|---|")
         for asked in questions(folder, chosen.seconds):
             if chosen.only and not any(word in asked.name for word in chosen.only):
@@ -483,7 +575,9 @@ def main() -> None:
             if "failed" in found:
                 print(f"| {asked.name} | {asked.seconds:g} | | | | | | {found['failed']} |", flush=True)
             else:
-                numbers = " | ".join(f"{found[name]:.1f}" for name in ("build", "traced", "over", "busy", "after"))
+                numbers = " | ".join(
+                    f"{found[name]:.1f}" for name in ("build", "traced", "over", "busy", "after")
+                )
                 print(f"| {asked.name} | {asked.seconds:g} | {numbers} | {found['late']} |", flush=True)
 
 

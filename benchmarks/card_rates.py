@@ -41,7 +41,9 @@ def rate(net: hf.Network, ask: Callable[[Tensor, Tensor], object], count: int) -
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--devices", nargs="+", default=["cpu"])
     devices = parser.parse_args().devices
     card = torch.cuda.get_device_name() if torch.cuda.is_available() else "no card"
@@ -53,11 +55,16 @@ def main() -> None:
         ways: dict[str, Callable[[Tensor, Tensor], object]] = {
             "mesh, norm 2": lambda x, y, net=net: hf.radius(net, x, y, norm=2, methods=[hf.attacks.Mesh()]),
             "sweeps over single pixels": lambda x, y, net=net: hf.saliency(net, x, y),
-            "greedy, norm 0": lambda x, y, net=net: hf.radius(net, x, y, norm=0, methods=[hf.hamming.Greedy()]),
+            "greedy, norm 0": lambda x, y, net=net: hf.radius(
+                net, x, y, norm=0, methods=[hf.hamming.Greedy()]
+            ),
         }
         for name, ask in ways.items():
             asked, seconds = rate(net, ask, count)
-            print(f"| {name} | {device} | {count} | {asked:,} | {seconds:.2f} | {asked / seconds:,.0f} |", flush=True)
+            print(
+                f"| {name} | {device} | {count} | {asked:,} | {seconds:.2f} | {asked / seconds:,.0f} |",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -30,7 +30,14 @@ def cases() -> Iterator[tuple[str, nn.Module, tuple[int, ...], int, dict[str, An
     torch.manual_seed(0)
     yield "LSTM, 8 frames x 32, maximum norm, 32 inputs", Reader(nn.LSTM), (8, 8), 32, {"frames": "all"}
     yield "GRU, 8 frames x 32, norm 2, 32 inputs", Reader(nn.GRU), (8, 8), 32, {"frames": "all", "norm": 2}
-    layers = (nn.Conv2d(1, 8, 3, 2), nn.ReLU(inplace=True), nn.Conv2d(8, 8, 3, 2), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(72, 10))
+    layers = (
+        nn.Conv2d(1, 8, 3, 2),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(8, 8, 3, 2),
+        nn.ReLU(inplace=True),
+        nn.Flatten(),
+        nn.Linear(72, 10),
+    )
     yield "CNN with ReLUs in place, 1 x 16 x 16, 64 inputs", nn.Sequential(*layers), (1, 16, 16), 64, {}
 
 

@@ -16,7 +16,12 @@ from holdfast.datasets import digits
 from holdfast.datasets.digits_networks import digits_cnn, digits_gru, digits_lstm
 
 NETWORKS = {"cnn": (digits_cnn, (1, 8, 8)), "lstm": (digits_lstm, (8, 8)), "gru": (digits_gru, (8, 8))}
-METHODS = {"certified": hf.certify.Certify(), "PGD": hf.attacks.PGD(), "C&W": hf.attacks.CarliniWagner(), "corners": hf.attacks.Corners()}
+METHODS = {
+    "certified": hf.certify.Certify(),
+    "PGD": hf.attacks.PGD(),
+    "C&W": hf.attacks.CarliniWagner(),
+    "corners": hf.attacks.Corners(),
+}
 TIERS = {"tight": hf.certify.Tighten(), "split": hf.certify.Split()}
 
 
@@ -26,7 +31,9 @@ class Answer:
     seconds: float  # of one core, for each input
 
 
-def measure(net: hf.Network, x: torch.Tensor, y: torch.Tensor, norm: float, name: str, seconds: float = torch.inf) -> Answer:
+def measure(
+    net: hf.Network, x: torch.Tensor, y: torch.Tensor, norm: float, name: str, seconds: float = torch.inf
+) -> Answer:
     began = time.process_time()
     stop = hf.Stop(seconds=None if seconds == torch.inf else seconds * len(x))
     brackets = hf.radius(net, x, y, norm=norm, methods=[{**METHODS, **TIERS}[name]], stop=stop)
@@ -59,7 +66,9 @@ def main(
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--count", type=int, default=50, help="images")
     parser.add_argument("--networks", nargs="+", choices=list(NETWORKS), default=list(NETWORKS))
     parser.add_argument("--norms", nargs="+", type=float, default=[torch.inf, 2.0, 1.0])

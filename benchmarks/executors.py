@@ -51,7 +51,9 @@ def far(one: list[tuple[str, float, float, str]], two: list[tuple[str, float, fl
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--limit", type=int, default=64)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=2)
@@ -71,14 +73,27 @@ def main() -> None:
         for turn in range(given.rounds):
             for name, words in ways.items():
                 folder = Path(place, f"{turn}-{name}")
-                spent = run([*QUESTION, "--limit", str(given.limit), "--batch", str(given.batch), *words, "--out", str(folder)])
+                spent = run(
+                    [
+                        *QUESTION,
+                        "--limit",
+                        str(given.limit),
+                        "--batch",
+                        str(given.batch),
+                        *words,
+                        "--out",
+                        str(folder),
+                    ]
+                )
                 least[name] = min(spent, least.get(name, spent))
                 found[name] = ends(folder)
     if cluster is not None:
         cluster.shutdown()
     print("| where | seconds | beside here | largest relative difference of an end |\n|---|---|---|---|")
     for name, seconds in least.items():
-        print(f"| {name} | {seconds:.1f} | {least['here'] / seconds:.2f} x | {far(found[name], found['here']):.1g} |")
+        print(
+            f"| {name} | {seconds:.1f} | {least['here'] / seconds:.2f} x | {far(found[name], found['here']):.1g} |"
+        )
 
 
 if __name__ == "__main__":

@@ -38,12 +38,16 @@ def main() -> None:
                 brackets = hf.radius(net, x, y, norm=norm)
                 seconds = time.perf_counter() - began
                 lower, upper = (
-                    torch.tensor([end(b) for b in brackets]).mean() for end in (lambda b: b.lower.value, lambda b: b.upper.value)
+                    torch.tensor([end(b) for b in brackets]).mean()
+                    for end in (lambda b: b.lower.value, lambda b: b.upper.value)
                 )
                 answers.append((float(lower), float(upper), seconds))
             print(
                 f"{name:5} norm {norm:<4}",
-                *(f"{d.type}: [{lo:.5f}, {up:.5f}] {s:.2f} s" for d, (lo, up, s) in zip(where, answers, strict=True)),
+                *(
+                    f"{d.type}: [{lo:.5f}, {up:.5f}] {s:.2f} s"
+                    for d, (lo, up, s) in zip(where, answers, strict=True)
+                ),
             )
 
 

@@ -97,7 +97,9 @@ def killed(arguments: Sequence[str], folder: Path, whole: float, chance: random.
         if code == -signal.SIGKILL:
             count += 1
         elif code not in (0, 1):
-            raise RuntimeError(f"holdfast {' '.join(command)} ended with {code}: {folder.with_suffix('.log').read_text()[-2000:]}")
+            raise RuntimeError(
+                f"holdfast {' '.join(command)} ended with {code}: {folder.with_suffix('.log').read_text()[-2000:]}"
+            )
         else:
             return count
     return count
@@ -121,7 +123,11 @@ def compared(folder: Path, calm: Path, kills: int = 0) -> Outcome:
     wider, identical = [], 0
     for key in sorted(ours.keys() & others.keys()):
         a, b = ours[key].bracket, others[key].bracket
-        identical += (a.lower.value, a.upper.value, ours[key].status) == (b.lower.value, b.upper.value, others[key].status)
+        identical += (a.lower.value, a.upper.value, ours[key].status) == (
+            b.lower.value,
+            b.upper.value,
+            others[key].status,
+        )
         slack = sum(end.slack for end in (a.lower, a.upper, b.lower, b.upper))
         if a.lower.value > b.upper.value + slack or b.lower.value > a.upper.value + slack:
             faults.append(f"input {key}: {a} and {b} exclude each other")
@@ -130,8 +136,15 @@ def compared(folder: Path, calm: Path, kills: int = 0) -> Outcome:
         if command != "verify" and a.gap > max(gap, b.gap) * (1 + 1e-9):
             wider.append(f"input {key}: {a} is wider than {b}, by {a.gap - b.gap:.2g}")
     if command == "verify":
-        said = [{i: verdict([r for k, r in run.items() if k.index == i]).answer for i in {k.index for k in run}} for run in (ours, others)]
-        faults += [f"instance {i}: {said[0].get(i)} here, {said[1].get(i)} undisturbed" for i in said[1] if said[0].get(i) != said[1][i]]
+        said = [
+            {i: verdict([r for k, r in run.items() if k.index == i]).answer for i in {k.index for k in run}}
+            for run in (ours, others)
+        ]
+        faults += [
+            f"instance {i}: {said[0].get(i)} here, {said[1].get(i)} undisturbed"
+            for i in said[1]
+            if said[0].get(i) != said[1][i]
+        ]
     return Outcome(kills, identical, tuple(wider), tuple(faults))
 
 
@@ -143,7 +156,9 @@ def records_of(folder: Path) -> list[Record]:
 def main() -> None:
     given = sys.argv[1:]
     place = given.index("--") if "--" in given else len(given)
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--kills", type=int, default=20, help="so many kills in all, at least")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--strict", action="store_true", help="a wider bracket is a fault")
@@ -154,7 +169,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="kills-") as place_:
         folder = Path(place_)
         code, whole = spent([*command, "--out", str(folder / "calm")], folder / "calm")
-        print(f"undisturbed: exit code {code}, {whole:.1f} s, {len(records_of(folder / 'calm'))} records", flush=True)
+        print(
+            f"undisturbed: exit code {code}, {whole:.1f} s, {len(records_of(folder / 'calm'))} records",
+            flush=True,
+        )
         while kills < chosen.kills:
             runs += 1
             name = folder / f"run{runs}"
@@ -163,7 +181,10 @@ def main() -> None:
             whole *= 1 if outcome.kills else 0.8  # the first run may have taken longer than others do
             faults = [*outcome.faults, *(outcome.wider if chosen.strict else ())]
             wrong += bool(faults)
-            print(f"run {runs}: {outcome.kills} kills, {outcome.identical} records identical, {len(outcome.wider)} wider", flush=True)
+            print(
+                f"run {runs}: {outcome.kills} kills, {outcome.identical} records identical, {len(outcome.wider)} wider",
+                flush=True,
+            )
             for text in faults:
                 print(f"  FAULT {text}", flush=True)
     print(f"{kills} kills in {runs} runs, {wrong} runs with faults")

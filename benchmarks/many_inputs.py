@@ -101,7 +101,9 @@ def open_again(real: Path, folder: Path, count: int) -> None:
     with Store.open(folder) as store:
         assert store.counts() == {"finished": count} or sum(store.counts().values()) == count
         for first in range(0, count, BATCH):
-            assert len(store.load_known([Key(k) for k in range(first, first + BATCH)])) == min(BATCH, count - first)
+            assert len(store.load_known([Key(k) for k in range(first, first + BATCH)])) == min(
+                BATCH, count - first
+            )
 
 
 def command(*words: object) -> None:
@@ -126,8 +128,19 @@ STEPS = {
 
 def step(name: str, real: Path, folder: Path, count: int) -> tuple[float, float]:
     """-> CPU seconds without the imports, peak MB. This process stays small: a child inherits its parent's peak."""
-    words = [sys.executable, "-m", "benchmarks.many_inputs", "--step", name, str(real), str(folder), str(count)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    words = [
+        sys.executable,
+        "-m",
+        "benchmarks.many_inputs",
+        "--step",
+        name,
+        str(real),
+        str(folder),
+        str(count),
+    ]
+    done = subprocess.run(
+        words, capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
     if done.returncode:
         raise RuntimeError(f"{name}: {done.stderr[-3000:]}")
     seconds, peak = json.loads(done.stdout)
@@ -136,17 +149,29 @@ def step(name: str, real: Path, folder: Path, count: int) -> tuple[float, float]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--counts", type=int, nargs="+", default=[1000, 10_000, 100_000])
     parser.add_argument("--step", nargs=4, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.step:
         name, real, folder, count = chosen.step
-        for needed in ("holdfast.cli", "holdfast.cli.views.gate", "holdfast.store.merge", "holdfast.report.page", "holdfast.datasets"):
+        for needed in (
+            "holdfast.cli",
+            "holdfast.cli.views.gate",
+            "holdfast.store.merge",
+            "holdfast.report.page",
+            "holdfast.datasets",
+        ):
             importlib.import_module(needed)
         began = time.process_time()
         {**STEPS, "ask": asked}[name](Path(real), Path(folder), int(count))
-        print(json.dumps([time.process_time() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000]))
+        print(
+            json.dumps(
+                [time.process_time() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000]
+            )
+        )
         return
     with tempfile.TemporaryDirectory(prefix="many-inputs-") as place:
         real, table = Path(place) / "real", {}

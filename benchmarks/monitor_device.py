@@ -78,15 +78,26 @@ class Case:
     def monitors(self, devices: list[str], chosen: argparse.Namespace) -> dict[str, Monitor]:
         shape: Any = (None, FRAME) if self.frames else None
         nets = {
-            device: Network.from_torch(self.module, device=device, **({"shape": shape} if self.frames else {"tokens": True}))
+            device: Network.from_torch(
+                self.module, device=device, **({"shape": shape} if self.frames else {"tokens": True})
+            )
             for device in devices
         }
-        learned = self.sequences(int(chosen.learned / self.share), chosen.length) if self.mode == "abstract" else []
+        learned = (
+            self.sequences(int(chosen.learned / self.share), chosen.length) if self.mode == "abstract" else []
+        )
         first, *rest = devices
-        made = {first: Monitor.fit(nets[first], learned, self.mutation, mode=self.mode, samples=chosen.samples)}
+        made = {
+            first: Monitor.fit(nets[first], learned, self.mutation, mode=self.mode, samples=chosen.samples)
+        }
         for device in rest:
             made[device] = Monitor(
-                nets[device], self.mutation, made[first].outputs, made[first].settings, view=find(nets[device]), tree=made[first].tree
+                nets[device],
+                self.mutation,
+                made[first].outputs,
+                made[first].settings,
+                view=find(nets[device]),
+                tree=made[first].tree,
             )
         return made
 
@@ -94,7 +105,9 @@ class Case:
 def groups() -> Groups:
     """Every word belongs to one of the sets of five."""
     sets = torch.randperm(WORDS, generator=torch.Generator().manual_seed(0)).reshape(-1, SET).tolist()
-    return Groups.of_sets({own: [own, *(other for other in some if other != own)] for some in sets for own in some})
+    return Groups.of_sets(
+        {own: [own, *(other for other in some if other != own)] for some in sets for own in some}
+    )
 
 
 def cases(cells: list[str]) -> list[Case]:
@@ -145,7 +158,9 @@ def microseconds(monitor: Monitor, tokens: list[Any]) -> float:
 
 def main() -> None:
     there = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--devices", nargs="+", default=there)
     parser.add_argument("--cells", nargs="+", default=list(CELLS), choices=list(CELLS))
     parser.add_argument("--sequences", type=int, default=32_768, help="on a card")
@@ -154,11 +169,15 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=200)
     parser.add_argument("--learned", type=int, default=200, help="sequences for the abstract model")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--profile", action="store_true", help="where the time of the first case goes on the last device")
+    parser.add_argument(
+        "--profile", action="store_true", help="where the time of the first case goes on the last device"
+    )
     chosen = parser.parse_args()
     named = torch.cuda.get_device_name() if "cuda" in chosen.devices else "no card"
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {named}\n")
-    print("| network, mode | device | sequences | tokens | seconds | tokens a second | a step, us | apart from the first device |")
+    print(
+        "| network, mode | device | sequences | tokens | seconds | tokens a second | a step, us | apart from the first device |"
+    )
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     wrong = 0
     for number, case in enumerate(cases(chosen.cells)):

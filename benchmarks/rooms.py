@@ -15,12 +15,16 @@ def main(room: str, benchmarks: Mapping[str, tuple[str, str]], words: Sequence[s
 
     words    the name of a benchmark and its options; if not said, those of the command line.
     """
-    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{room}", description=f"Measure the room {room}.")
+    parser = argparse.ArgumentParser(
+        prog=f"python -m benchmarks.{room}", description=f"Measure the room {room}."
+    )
     commands = parser.add_subparsers(dest="name", required=True)
     modules = {}
     for name, (module, says) in benchmarks.items():
         modules[name] = importlib.import_module(f"benchmarks.{room}.{module}")
-        command = commands.add_parser(name, help=says, description=modules[name].__doc__, formatter_class=argparse.RawTextHelpFormatter)
+        command = commands.add_parser(
+            name, help=says, description=modules[name].__doc__, formatter_class=argparse.RawTextHelpFormatter
+        )
         command.add_argument("--data", type=Path, default=SHARED, help="the folder of the shared data")
         command.add_argument("--threads", type=int, default=1, help="of torch, in each process")
         modules[name].arguments(command)

@@ -44,7 +44,11 @@ def free_port() -> int:
 
 
 def request(body: bytes) -> bytes:
-    return b"POST /score HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+    return (
+        b"POST /score HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+        % len(body)
+        + body
+    )
 
 
 async def answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
@@ -138,7 +142,9 @@ def _question(place: int, k: Any) -> tuple[bytes, str]:
 @cache
 def words(place: int) -> tuple[tuple[bytes, str], ...]:
     own = monitor().stream()
-    return tuple((json.dumps(word).encode(), json.dumps(score_json(own.step(word)))) for word in texts()[place].split())
+    return tuple(
+        (json.dumps(word).encode(), json.dumps(score_json(own.step(word)))) for word in texts()[place].split()
+    )
 
 
 @cache
@@ -181,7 +187,24 @@ async def load(ask: Any, port: int, requests: int, clients: int) -> tuple[np.nda
 def malformed(count: int, seed: int) -> Iterator[bytes]:
     """Good questions with bytes changed, dropped or doubled, and JSON of the wrong shape."""
     draw = random.Random(seed)
-    values = [None, True, -1, 1e308, "", "a" * 3000, [], {}, [[]], [None], ["a", 1], [[1, [2]]], {"a": 1}, "\ud800", 2**70, [1] * 600]
+    values = [
+        None,
+        True,
+        -1,
+        1e308,
+        "",
+        "a" * 3000,
+        [],
+        {},
+        [[]],
+        [None],
+        ["a", 1],
+        [[1, [2]]],
+        {"a": 1},
+        "\ud800",
+        2**70,
+        [1] * 600,
+    ]
     for _ in range(count):
         if draw.random() < 0.5:
             keys = draw.sample(["text", "sequence", "k", "other"], draw.randint(0, 3))
@@ -220,7 +243,19 @@ async def fuzz(port: int, count: int, seed: int) -> Counter[int]:
 
 def started(port: int, workers: int) -> "subprocess.Popen[str]":
     around = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", CODE, "monitor", "serve", "--port", str(port), "--workers", str(workers), "--rate", "0"]
+    command = [
+        sys.executable,
+        "-c",
+        CODE,
+        "monitor",
+        "serve",
+        "--port",
+        str(port),
+        "--workers",
+        str(workers),
+        "--rate",
+        "0",
+    ]
     process = subprocess.Popen(command, env=around, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     until = time.monotonic() + START
     while time.monotonic() < until and process.poll() is None:
@@ -264,7 +299,9 @@ def ended(process: "subprocess.Popen[str]") -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
@@ -288,13 +325,20 @@ def main() -> None:
                 asyncio.run(load(ask, port, 400, chosen.clients))  # warm
                 before, own = cpu_seconds(process.pid), time.process_time()
                 seconds, wrong, spent = asyncio.run(load(ask, port, chosen.requests, chosen.clients))
-                each, share = 1e3 * (cpu_seconds(process.pid) - before) / chosen.requests, (time.process_time() - own) / spent
+                each, share = (
+                    1e3 * (cpu_seconds(process.pid) - before) / chosen.requests,
+                    (time.process_time() - own) / spent,
+                )
                 p50, p99, worst = 1e3 * np.percentile(seconds, (50, 99, 100))
                 count = sum(wrong.values()) + chosen.requests - len(seconds)
                 shown = f"{count} | {p50:.1f} | {p99:.1f} | {worst:.1f} | {len(seconds) / spent:.0f} | {each:.2f} | {share:.2f}"
                 print(f"| {workers} | {name} | {chosen.requests} | {chosen.clients} | {shown} |", flush=True)
                 failed = failed or count > 0
-            refused = asyncio.run(fuzz(port, chosen.malformed, chosen.seed)) if workers == chosen.workers[-1] else None
+            refused = (
+                asyncio.run(fuzz(port, chosen.malformed, chosen.seed))
+                if workers == chosen.workers[-1]
+                else None
+            )
             after, still, _ = asyncio.run(load(over_http, port, 100, 4))
             failed = failed or len(after) != 100 or bool(still)
         finally:
@@ -303,7 +347,9 @@ def main() -> None:
         print(crashed, end="")
     if refused is not None:
         told = ", ".join(f"{status}: {count}" for status, count in sorted(refused.items()))
-        print(f"\n{chosen.malformed} malformed bodies: {told} (200 where the change left a sound question); all of 100 answered after them")
+        print(
+            f"\n{chosen.malformed} malformed bodies: {told} (200 where the change left a sound question); all of 100 answered after them"
+        )
         failed = failed or any(status >= 500 for status in refused)
     if failed:
         raise SystemExit(1)

@@ -28,7 +28,12 @@ class Residual(nn.Module):
         super().__init__()
         self.stem = nn.Sequential(nn.Conv2d(3, width, 3, 2, 1), nn.BatchNorm2d(width), nn.ReLU())
         self.blocks = nn.ModuleList(
-            nn.Sequential(nn.Conv2d(width, width, 3, 1, 1), nn.BatchNorm2d(width), nn.ReLU(), nn.Conv2d(width, width, 3, 1, 1))
+            nn.Sequential(
+                nn.Conv2d(width, width, 3, 1, 1),
+                nn.BatchNorm2d(width),
+                nn.ReLU(),
+                nn.Conv2d(width, width, 3, 1, 1),
+            )
             for _ in range(3)
         )
         self.head = nn.Linear(width * 16, 10)
@@ -54,7 +59,9 @@ class Rows(nn.Module):
 
 
 def perceptron() -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)
+    )
 
 
 NETWORKS: dict[str, tuple[str, Callable[[], nn.Module], tuple[int, ...]]] = {
@@ -74,12 +81,18 @@ def cell(net: hf.Network, x: Tensor, tier: Tier, seconds: float) -> tuple[str, h
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NETWORKS)}; default: all")
     parser.add_argument("--seconds", type=float, default=60.0, help="limit for each cell")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
-    print("| network | parameters | search, s | broken at | fast, s | proved | tight, s | proved |\n" + "| --- " * 8 + "|")
+    print(
+        "| network | parameters | search, s | broken at | fast, s | proved | tight, s | proved |\n"
+        + "| --- " * 8
+        + "|"
+    )
     for name in chosen.names or NETWORKS:
         torch.manual_seed(0)
         title, make, shape = NETWORKS[name]

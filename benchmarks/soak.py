@@ -31,7 +31,18 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "worst": ("worst", *IMAGES, "--limit", "10", "--radius", "0.02", "--batch", "3"),
     "risk": ("risk", *IMAGES, "--limit", "3", "--radius", "0.02", "--batch", "1"),
     "saliency": ("saliency", *IMAGES, "--limit", "12", "--batch", "2", "--pictures", "0"),
-    "smoothing": ("smoothing", *IMAGES, "--limit", "12", "--sigma", "0.1", "--samples", "400", "--batch", "3"),
+    "smoothing": (
+        "smoothing",
+        *IMAGES,
+        "--limit",
+        "12",
+        "--sigma",
+        "0.1",
+        "--samples",
+        "400",
+        "--batch",
+        "3",
+    ),
     "monitor evaluate": ("monitor", "evaluate", "--limit", "40"),
 }
 DISTURBANCES = ("kill the run", "kill a worker", "terminate", "ctrl-c")
@@ -39,7 +50,9 @@ DISTURBANCES = ("kill the run", "kill a worker", "terminate", "ctrl-c")
 
 def children(process: int) -> list[int]:
     try:
-        return [int(number) for number in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+        return [
+            int(number) for number in Path(f"/proc/{process}/task/{process}/children").read_text().split()
+        ]
     except OSError:
         return []
 
@@ -57,27 +70,40 @@ def disturbed(arguments: Sequence[str], log: Path, after: float, how: str) -> tu
                 os.kill(worker[0], signal.SIGKILL)
                 done = True
             elif how != "kill a worker":
-                os.kill(child, {"kill the run": signal.SIGKILL, "terminate": signal.SIGTERM, "ctrl-c": signal.SIGINT}[how])
+                os.kill(
+                    child,
+                    {"kill the run": signal.SIGKILL, "terminate": signal.SIGTERM, "ctrl-c": signal.SIGINT}[
+                        how
+                    ],
+                )
                 done = True
         time.sleep(0.001)
 
 
-def one_round(arguments: Sequence[str], folder: Path, whole: float, chance: random.Random, counts: Counter[str]) -> None:
+def one_round(
+    arguments: Sequence[str], folder: Path, whole: float, chance: random.Random, counts: Counter[str]
+) -> None:
     for turn in range(4):
         begun = (folder / FILE).is_file() and not unborn(folder)
         command = ["resume", str(folder), "--trust"] if begun else [*arguments, "--out", str(folder)]
         how = chance.choice(DISTURBANCES)
-        code, done = disturbed(command, folder.with_suffix(".log"), chance.uniform(0, whole) if turn < 3 else 1e9, how)
+        code, done = disturbed(
+            command, folder.with_suffix(".log"), chance.uniform(0, whole) if turn < 3 else 1e9, how
+        )
         counts[how] += done
         if code not in (0, 1, 130, -signal.SIGKILL, -signal.SIGTERM):
-            raise RuntimeError(f"{' '.join(command)} ended with {code}: {folder.with_suffix('.log').read_text()[-2000:]}")
+            raise RuntimeError(
+                f"{' '.join(command)} ended with {code}: {folder.with_suffix('.log').read_text()[-2000:]}"
+            )
         if code == 0:  # 1: Ctrl-C before there was anything to keep
             return
     raise RuntimeError(f"{' '.join(arguments)} did not end: {folder.with_suffix('.log').read_text()[-2000:]}")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
@@ -94,12 +120,20 @@ def main() -> None:
             one_round(COMMANDS[name], folder, calm[name], chance, counts)
             outcome = compared(folder, Path(place, name))
             runs[name] += 1
-            same, wider, faults = same + outcome.identical, wider + len(outcome.wider), faults + len(outcome.faults)
-            for text in [f"FAULT {name} {text}" for text in outcome.faults] + [f"wider: {name} {text}" for text in outcome.wider]:
+            same, wider, faults = (
+                same + outcome.identical,
+                wider + len(outcome.wider),
+                faults + len(outcome.faults),
+            )
+            for text in [f"FAULT {name} {text}" for text in outcome.faults] + [
+                f"wider: {name} {text}" for text in outcome.wider
+            ]:
                 print(text, flush=True)
     print("runs: " + ", ".join(f"{name} {count}" for name, count in runs.items()))
     print("disturbed: " + ", ".join(f"{how} {count}" for how, count in counts.items()))
-    print(f"{same} records identical, {wider} with a wider bracket than undisturbed, {faults} lost, contradictory or not finished alike")
+    print(
+        f"{same} records identical, {wider} with a wider bracket than undisturbed, {faults} lost, contradictory or not finished alike"
+    )
     sys.exit(1 if faults else 0)
 
 

@@ -94,7 +94,9 @@ CASES: dict[str, Case] = {
 
 def random_interval(count: int, case: Case, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Boxes from points and 1e-12 to 1e6 wide, around zero, saturated, and anywhere between; one in fifty may leave the domain."""
-    centre = torch.randn(count, generator=generator, dtype=torch.float64) * 10.0 ** _uniform(count, -3, 1.7, generator)
+    centre = torch.randn(count, generator=generator, dtype=torch.float64) * 10.0 ** _uniform(
+        count, -3, 1.7, generator
+    )
     width = 10.0 ** _uniform(count, -12, 1.5, generator)
     kind = torch.rand(count, generator=generator)
     width = torch.where(kind < 0.05, 0.0, torch.where(kind < 0.08, 1e6, width))
@@ -112,7 +114,9 @@ def random_interval(count: int, case: Case, generator: torch.Generator) -> tuple
 
 def random_slope(count: int, generator: torch.Generator) -> Tensor:
     size = 10.0 ** torch.where(
-        torch.rand(count, generator=generator) < 0.6, _uniform(count, -2, 0.3, generator), _uniform(count, -20, 4, generator)
+        torch.rand(count, generator=generator) < 0.6,
+        _uniform(count, -2, 0.3, generator),
+        _uniform(count, -20, 4, generator),
     )
     sign = torch.where(torch.rand(count, generator=generator) < 0.3, -1.0, 1.0)
     return torch.where(torch.rand(count, generator=generator) < 0.05, 0.0, sign * size)
@@ -124,15 +128,24 @@ def _uniform(count: int, low: float, high: float, generator: torch.Generator) ->
 
 def points(lower: Point, upper: Point, generator: torch.Generator, aims: list[Point]) -> Iterator[Point]:
     """A grid with the ends, random points, and points around those where the extremes are thought to be."""
-    for shares in itertools.product(*([k / n for k in range(n + 1)] for n in ((32,) if len(lower) == 1 else (6, 6)))):
-        yield tuple(clamp(low + t * (up - low), low, up) for t, low, up in zip(shares, lower, upper, strict=True))
+    for shares in itertools.product(
+        *([k / n for k in range(n + 1)] for n in ((32,) if len(lower) == 1 else (6, 6)))
+    ):
+        yield tuple(
+            clamp(low + t * (up - low), low, up) for t, low, up in zip(shares, lower, upper, strict=True)
+        )
     for _ in range(16):
         share = [torch.rand(low.shape, generator=generator, dtype=torch.float64) for low in lower]
-        yield tuple(clamp(low + t * (up - low), low, up) for t, low, up in zip(share, lower, upper, strict=True))
+        yield tuple(
+            clamp(low + t * (up - low), low, up) for t, low, up in zip(share, lower, upper, strict=True)
+        )
     for aim in aims:
         for step in (0.0, 1e-9, 1e-4, 0.1):
             nudge = [step * torch.randn(low.shape, generator=generator, dtype=torch.float64) for low in lower]
-            yield tuple(clamp(v + d * (1 + v.abs()), low, up) for v, d, low, up in zip(aim, nudge, lower, upper, strict=True))
+            yield tuple(
+                clamp(v + d * (1 + v.abs()), low, up)
+                for v, d, low, up in zip(aim, nudge, lower, upper, strict=True)
+            )
 
 
 def crossings(case: Case, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -146,7 +159,11 @@ def crossings(case: Case, count: int, generator: torch.Generator) -> tuple[Tenso
     free = tuple(random_slope(count, generator) for _ in range(case.arguments))
     below, above = intercept(relaxation, lower, upper, free)
     crossed, silent = torch.zeros(count, dtype=torch.bool), torch.zeros(count, dtype=torch.bool)
-    for slope, low, high in ((own.lower, own.lower_offset, None), (own.upper, None, own.upper_offset), (free, below, above)):
+    for slope, low, high in (
+        (own.lower, own.lower_offset, None),
+        (own.upper, None, own.upper_offset),
+        (free, below, above),
+    ):
         for offset, worst in ((low, -math.inf), (high, math.inf)):
             if offset is not None:
                 # Outside its domain the function has no values: only an infinite plane is right there. Nowhere may one be no number.
@@ -194,7 +211,10 @@ class Reader(nn.Module):
 class Encoder(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.layer, self.head = nn.TransformerEncoderLayer(4, 2, 6, batch_first=True, activation="gelu"), nn.Linear(4, 3)
+        self.layer, self.head = (
+            nn.TransformerEncoderLayer(4, 2, 6, batch_first=True, activation="gelu"),
+            nn.Linear(4, 3),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         answer: Tensor = self.head(self.layer(x).mean(1))
@@ -210,7 +230,12 @@ class Rational(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.first(x)
-        parts = [h / (1 + h.square()), (1 + h.abs()).sqrt() - (1 + h * h).log(), h.softmax(-1), torch.exp(-h) / (2 + torch.tanh(h))]
+        parts = [
+            h / (1 + h.square()),
+            (1 + h.abs()).sqrt() - (1 + h * h).log(),
+            h.softmax(-1),
+            torch.exp(-h) / (2 + torch.tanh(h)),
+        ]
         answer: Tensor = self.last(torch.cat(parts, 1))
         return answer
 
@@ -223,16 +248,27 @@ def between(*kinds: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
 
 
 MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
-    "relu": (lambda: nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 3)), (6,)),
-    "tanh": (lambda: nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 16), nn.Sigmoid(), nn.Linear(16, 3)), (6,)),
-    "convolution": (lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.ELU(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(16, 3)), (1, 6, 6)),
+    "relu": (
+        lambda: nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 3)),
+        (6,),
+    ),
+    "tanh": (
+        lambda: nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 16), nn.Sigmoid(), nn.Linear(16, 3)),
+        (6,),
+    ),
+    "convolution": (
+        lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.ELU(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(16, 3)),
+        (1, 6, 6),
+    ),
     "softplus": (between(nn.Softplus), (6,)),
     "gelu": (between(nn.GELU), (6,)),
     "silu, mish": (between(nn.SiLU, nn.Mish), (6,)),
     "selu, hardswish": (between(nn.SELU, nn.Hardswish), (6,)),
     "layer norm": (between(lambda: nn.LayerNorm(12), lambda: nn.GELU("tanh")), (6,)),
     "group norm": (
-        lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.SiLU(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(16, 3)),
+        lambda: nn.Sequential(
+            nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.SiLU(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(16, 3)
+        ),
         (1, 6, 6),
     ),
     "rational": (Rational, (6,)),
@@ -263,7 +299,9 @@ def attacked(name: str, seed: int) -> tuple[int, int]:
     if seed % 3 == 0:
         family = Frames(x, zero, p, net.domain, mask=torch.rand((BATCH, shape[0]), generator=generator) < 0.6)
     problem = Problem(net, family, hf.Robustness(y), "radius", tuple(hf.result.Key(i) for i in range(BATCH)))
-    radius = torch.tensor([r.bracket.lower.value for r in hf.solve([problem], [Certify(rounds=3)])], dtype=torch.float64)
+    radius = torch.tensor(
+        [r.bracket.lower.value for r in hf.solve([problem], [Certify(rounds=3)])], dtype=torch.float64
+    )
     at = replace(problem, region=family.at(radius), goal="worst")
     chance = Chance.of(at.keys, seed)
     start = torch.cat([at.region.sample(4, chance), x[None]])
@@ -333,7 +371,9 @@ def smooth_or_not(chance: random.Random) -> Callable[[], nn.Module]:
 
 def dense(chance: random.Random) -> tuple[nn.Module, tuple[int, ...]]:
     sizes = [chance.randint(2, 6), *(chance.randint(4, 14) for _ in range(chance.randint(1, 3)))]
-    layers = [part for a, b in itertools.pairwise(sizes) for part in (nn.Linear(a, b), smooth_or_not(chance)())]
+    layers = [
+        part for a, b in itertools.pairwise(sizes) for part in (nn.Linear(a, b), smooth_or_not(chance)())
+    ]
     return nn.Sequential(*layers, nn.Linear(sizes[-1], 3)), (sizes[0],)
 
 
@@ -341,12 +381,19 @@ def convolution(chance: random.Random) -> tuple[nn.Module, tuple[int, ...]]:
     channels, activation = chance.randint(2, 4), smooth_or_not(chance)
     pool = chance.choice([nn.AvgPool2d(2), nn.MaxPool2d(2), nn.Identity()])
     size = channels * (4 if isinstance(pool, nn.Identity) else 2) ** 2
-    return nn.Sequential(nn.Conv2d(1, channels, 3), activation(), pool, nn.Flatten(), nn.Linear(size, 3)), (1, 6, 6)
+    return nn.Sequential(nn.Conv2d(1, channels, 3), activation(), pool, nn.Flatten(), nn.Linear(size, 3)), (
+        1,
+        6,
+        6,
+    )
 
 
 def residual(chance: random.Random) -> tuple[nn.Module, tuple[int, ...]]:
     size, activation = chance.randint(4, 8), smooth_or_not(chance)
-    blocks = [Residual(nn.Sequential(nn.Linear(size, size), activation(), nn.Linear(size, size)), activation()) for _ in range(2)]
+    blocks = [
+        Residual(nn.Sequential(nn.Linear(size, size), activation(), nn.Linear(size, size)), activation())
+        for _ in range(2)
+    ]
     return nn.Sequential(nn.Linear(4, size), *blocks, nn.Linear(size, 3)), (4,)
 
 
@@ -357,7 +404,9 @@ def recurrent(chance: random.Random) -> tuple[nn.Module, tuple[int, ...]]:
 
 def in_place(chance: random.Random) -> tuple[nn.Module, tuple[int, ...]]:
     size, activation = 2 * chance.randint(2, 4), smooth_or_not(chance)
-    return nn.Sequential(nn.Linear(4, size), Viewed(size, activation), nn.ReLU(inplace=True), nn.Linear(size, 3)), (4,)
+    return nn.Sequential(
+        nn.Linear(4, size), Viewed(size, activation), nn.ReLU(inplace=True), nn.Linear(size, 3)
+    ), (4,)
 
 
 def normed(chance: random.Random) -> tuple[nn.Module, tuple[int, ...]]:
@@ -372,7 +421,14 @@ def normed(chance: random.Random) -> tuple[nn.Module, tuple[int, ...]]:
     return nn.Sequential(nn.Linear(4, 8), norm, smooth_or_not(chance)(), last), (4,)
 
 
-KINDS = {"dense": dense, "convolution": convolution, "residual": residual, "recurrent": recurrent, "in place": in_place, "normed": normed}
+KINDS = {
+    "dense": dense,
+    "convolution": convolution,
+    "residual": residual,
+    "recurrent": recurrent,
+    "in place": in_place,
+    "normed": normed,
+}
 ENTRIES = ("from_torch", "from_export", "from_onnx")
 INPUTS, STEPS, STARTS = 8, 30, 6  # of the attack on each network
 ROUNDING = 2e-5  # of the outputs: what float32 may be off by, as proofs speak of real arithmetic
@@ -382,7 +438,11 @@ ROUNDING = 2e-5  # of the outputs: what float32 may be off by, as proofs speak o
 def silent() -> Iterator[None]:
     """The exporters talk a lot."""
     logging.disable(logging.CRITICAL)
-    with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+    with (
+        warnings.catch_warnings(),
+        contextlib.redirect_stderr(io.StringIO()),
+        contextlib.redirect_stdout(io.StringIO()),
+    ):
         warnings.simplefilter("ignore")
         yield
     logging.disable(logging.NOTSET)
@@ -401,10 +461,16 @@ def entered(model: nn.Module, shape: tuple[int, ...], entry: str, folder: Path) 
                 torch.onnx.export(model, (example,), file, dynamo=True, dynamic_shapes=free, verbose=False)
     except Exception:
         return None
-    return hf.Network.from_export(file, trust=True, domain=(0, 1)) if entry == "from_export" else hf.Network.from_onnx(file, domain=(0, 1))
+    return (
+        hf.Network.from_export(file, trust=True, domain=(0, 1))
+        if entry == "from_export"
+        else hf.Network.from_onnx(file, domain=(0, 1))
+    )
 
 
-def lowest(model: nn.Module, region: Ball, label: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def lowest(
+    model: nn.Module, region: Ball, label: Tensor, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
     """-> (inputs,) twice: the smallest margin that the user's own module was brought to in the region, by steps downhill from the centre,
     from corners and from random places, and how much of it may be rounding."""
 
@@ -418,7 +484,13 @@ def lowest(model: nn.Module, region: Ball, label: Tensor, generator: torch.Gener
         sampled = region.sample(64, chance)
         found = margin(sampled).amin(0)
     centre = region.centre
-    x = torch.cat([centre[None], region.sample(STARTS, chance), region.project(centre + torch.randn(STARTS, *centre.shape).sign() * 9)])
+    x = torch.cat(
+        [
+            centre[None],
+            region.sample(STARTS, chance),
+            region.project(centre + torch.randn(STARTS, *centre.shape).sign() * 9),
+        ]
+    )
     for step in range(STEPS):
         x = x.detach().requires_grad_(True)
         scores = margin(x)
@@ -471,10 +543,16 @@ def tried(kind: str, entry: str, seed: int, tally: Tally) -> None:
         p = chance.choice([1, 2, math.inf])
         tally.networks += 1
         try:
-            radius = torch.tensor([b.lower.value for b in hf.radius(net, x, y, norm=p, methods=[Certify(rounds=3)])], dtype=torch.float64)
+            radius = torch.tensor(
+                [b.lower.value for b in hf.radius(net, x, y, norm=p, methods=[Certify(rounds=3)])],
+                dtype=torch.float64,
+            )
             size = torch.rand(INPUTS, generator=generator, dtype=torch.float64) * 0.3
             box = Ball(x, size, math.inf, net.domain)
-            worst = torch.tensor([b.lower.value for b in hf.worst(net, box, hf.Robustness(y), methods=[Certify()])], dtype=torch.float64)
+            worst = torch.tensor(
+                [b.lower.value for b in hf.worst(net, box, hf.Robustness(y), methods=[Certify()])],
+                dtype=torch.float64,
+            )
         except hf.HoldfastError:
             tally.refused += 1
             return
@@ -500,8 +578,21 @@ def check_entries(networks: int, seed: int) -> int:
         began, tally = time.monotonic(), Tally()
         for turn in range(networks):
             tried(kind, entry, seed + turn, tally)
-        counts = (tally.networks, tally.radii, tally.scores, tally.broken, tally.refused, tally.crashed, tally.no_way)
-        print(f"{kind:12s} {entry:12s} " + " ".join(f"{n:8d}" for n in counts) + f" {time.monotonic() - began:8.1f}", flush=True)
+        counts = (
+            tally.networks,
+            tally.radii,
+            tally.scores,
+            tally.broken,
+            tally.refused,
+            tally.crashed,
+            tally.no_way,
+        )
+        print(
+            f"{kind:12s} {entry:12s} "
+            + " ".join(f"{n:8d}" for n in counts)
+            + f" {time.monotonic() - began:8.1f}",
+            flush=True,
+        )
         broken += tally.broken
     return broken
 
@@ -509,19 +600,31 @@ def check_entries(networks: int, seed: int) -> int:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Try to break the planes and the certificates.")
     parser.add_argument("--boxes", type=int, default=1_000_000, help="random boxes for each relaxation")
-    parser.add_argument("--certificates", type=int, default=10_000, help="attacked certificates over all networks; 0 for none")
-    parser.add_argument("--networks", type=int, default=20, help="random networks of each kind through each entry")
+    parser.add_argument(
+        "--certificates", type=int, default=10_000, help="attacked certificates over all networks; 0 for none"
+    )
+    parser.add_argument(
+        "--networks", type=int, default=20, help="random networks of each kind through each entry"
+    )
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    offered = {value for name in relax.__all__ if isinstance(value := getattr(relax, name), type) and issubclass(value, Relaxation)}
+    offered = {
+        value
+        for name in relax.__all__
+        if isinstance(value := getattr(relax, name), type) and issubclass(value, Relaxation)
+    }
     missing = offered - {Relaxation} - {type(case.relaxation) for case in CASES.values()}
     assert not missing, f"{missing} would go unchecked"
     crossed = check_planes(chosen.boxes, chosen.seed)
     broken = check_certificates(chosen.certificates, chosen.seed)
     gone = check_entries(chosen.networks, chosen.seed)
-    print(f"{len(CASES)} relaxations x {chosen.boxes} boxes, {crossed} crossed; {chosen.certificates} certificates, {broken} broken")
-    print(f"{chosen.networks} networks of {len(KINDS)} kinds by {len(ENTRIES)} ways in, {gone} certificates broken")
+    print(
+        f"{len(CASES)} relaxations x {chosen.boxes} boxes, {crossed} crossed; {chosen.certificates} certificates, {broken} broken"
+    )
+    print(
+        f"{chosen.networks} networks of {len(KINDS)} kinds by {len(ENTRIES)} ways in, {gone} certificates broken"
+    )
     return 1 if crossed or broken or gone else 0
 
 

@@ -126,7 +126,9 @@ def pictures() -> None:
     for name in ("cat", "ship"):
         Path("photos", name).mkdir(parents=True)
         for place in range(2):
-            Image.fromarray(rng.integers(0, 255, (8, 8, 3), dtype=np.uint8)).save(f"photos/{name}/{place}.png")
+            Image.fromarray(rng.integers(0, 255, (8, 8, 3), dtype=np.uint8)).save(
+                f"photos/{name}/{place}.png"
+            )
 
 
 def controller() -> None:
@@ -134,11 +136,18 @@ def controller() -> None:
 
     rng = np.random.default_rng(0)
     sizes = (("first", (3, 8)), ("last", (8, 1)))
-    parts = [numpy_helper.from_array(rng.standard_normal(size).astype(np.float32), name) for name, size in sizes]
+    parts = [
+        numpy_helper.from_array(rng.standard_normal(size).astype(np.float32), name) for name, size in sizes
+    ]
     chain = (("MatMul", ["x", "first"], ["h"]), ("Relu", ["h"], ["r"]), ("MatMul", ["r", "last"], ["y"]))
-    ends = [[helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, size])] for name, size in (("x", 3), ("y", 1))]
+    ends = [
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, size])]
+        for name, size in (("x", 3), ("y", 1))
+    ]
     graph = helper.make_graph([helper.make_node(*node) for node in chain], "controller", *ends, parts)
-    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), "controller.onnx")
+    save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), "controller.onnx"
+    )
     Path("property.vnnlib").write_text(PROPERTY)
 
 
@@ -225,17 +234,28 @@ def walked(walk: Walk, run: Callable[[str], tuple[int, str]]) -> Walked:
             return Walked(place, spent() - began, lines[-1] if lines else f"exit code {code}")
     shown = said + (Path(walk.page).read_text() if walk.page else "")
     missing = [word for word in walk.useful if word not in shown]
-    return Walked(len(walk.steps) - bool(python), spent() - began, f"nothing said of {', '.join(missing)}" if missing else "")
+    return Walked(
+        len(walk.steps) - bool(python),
+        spent() - began,
+        f"nothing said of {', '.join(missing)}" if missing else "",
+    )
 
 
 def spent() -> float:
     """CPU-seconds of this process and of those that ended."""
-    return sum(use.ru_utime + use.ru_stime for use in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)))
+    return sum(
+        use.ru_utime + use.ru_stime
+        for use in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", choices=[[], *WALKS], help=f"of {', '.join(WALKS)}; default: all")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", choices=[[], *WALKS], help=f"of {', '.join(WALKS)}; default: all"
+    )
     parser.add_argument("--source", type=Path, default=SOURCE, help="src of another version")
     chosen = parser.parse_args()
     torch.set_num_threads(1)

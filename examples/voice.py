@@ -37,13 +37,17 @@ class Silero(hf.monitor.Streaming):
 def recording():
     """Quiet, a voice (pulses of a throat through the formants of a vowel), quiet: (chunks, 512). Yours comes from a file."""
     rng, times = np.random.default_rng(0), np.arange(int(0.8 * RATE)) / RATE
-    voice = np.diff(np.floor(np.cumsum((120 - 20 * times) / RATE)), prepend=0) + 0.02 * rng.standard_normal(len(times))
+    voice = np.diff(np.floor(np.cumsum((120 - 20 * times) / RATE)), prepend=0) + 0.02 * rng.standard_normal(
+        len(times)
+    )
     for frequency, width in ((730, 80), (1090, 100), (2440, 140)):
         r = np.exp(-np.pi * width / RATE)
         voice = lfilter([1 - r], [1, -2 * r * np.cos(2 * np.pi * frequency / RATE), r * r], voice)
     voice *= np.abs(np.sin(2 * np.pi * 2.5 * times)) ** 0.5
     quiet = np.zeros(int(0.4 * RATE))
-    sound = np.concatenate([quiet, 0.1 * voice / voice.std(), quiet]) + 0.003 * rng.standard_normal(2 * len(quiet) + len(voice))
+    sound = np.concatenate([quiet, 0.1 * voice / voice.std(), quiet]) + 0.003 * rng.standard_normal(
+        2 * len(quiet) + len(voice)
+    )
     return torch.tensor(sound[: len(sound) // CHUNK * CHUNK].reshape(-1, CHUNK), dtype=torch.float32)
 
 
@@ -52,8 +56,12 @@ net = hf.Network.from_torch(Silero().eval(), domain=(-1, 1), name="silero-vad")
 
 # How soft a noise in one chunk, beside its own sound, is enough to change the answer behind the last chunk?
 part = sound[18:21]
-print(f"three chunks of the voice, speech with probability {float(net(part[None])):.2f}; noise in one of them:")
-[brackets] = hf.radius(net, part[None], property=hf.Threshold(0.5), norm=2, frames="each", tier="search")  # witnesses, no proof
+print(
+    f"three chunks of the voice, speech with probability {float(net(part[None])):.2f}; noise in one of them:"
+)
+[brackets] = hf.radius(
+    net, part[None], property=hf.Threshold(0.5), norm=2, frames="each", tier="search"
+)  # witnesses, no proof
 for place, (chunk, b) in enumerate(zip(part, brackets, strict=True)):
     below = -20 * np.log10(b.upper.value / float(chunk.norm()))
     print(f"  chunk {place}: noise {below:.0f} dB below its own sound changes the answer")
@@ -62,6 +70,8 @@ for place, (chunk, b) in enumerate(zip(part, brackets, strict=True)):
 noise = hf.monitor.Noise(radius=0.01 * CHUNK**0.5)
 monitor = hf.Monitor.fit(net, [sound], noise, answer=hf.monitor.Bins((0.5,)), samples=20)
 scores = [monitor.step(chunk) for chunk in sound]
-print("\nthe recording, chunk by chunk: # speech, . none; and where the answer stays in fewer than 90 % of the draws:")
+print(
+    "\nthe recording, chunk by chunk: # speech, . none; and where the answer stays in fewer than 90 % of the draws:"
+)
 print("  " + "".join("#" if score.label else "." for score in scores))
 print("  " + "".join("^" if score.value < 0.9 else " " for score in scores))

@@ -14,7 +14,15 @@ from pathlib import Path
 from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).parents[1]
-FIRST = ("README.md", "docs/evidence.md", "docs/trust.md", "docs/networks.md", "docs/data.md", "docs/tables.md", "docs/certify.md")
+FIRST = (
+    "README.md",
+    "docs/evidence.md",
+    "docs/trust.md",
+    "docs/networks.md",
+    "docs/data.md",
+    "docs/tables.md",
+    "docs/certify.md",
+)
 STYLE = """
 :root { color-scheme: light dark; }
 body { margin: 0; font: 16px/1.55 system-ui, sans-serif; padding: 1.5rem; }
@@ -106,6 +114,8 @@ def build(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
     build(parser.parse_args().folder)

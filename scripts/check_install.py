@@ -42,7 +42,9 @@ def found() -> list[str]:
 
 def tried(python: str, package: Path, borrow: bool) -> str:
     """What went wrong; empty where nothing did."""
-    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")
+    }
     with tempfile.TemporaryDirectory() as folder:
         place, empty = Path(folder) / "venv", Path(folder) / "empty"
         empty.mkdir()
@@ -50,13 +52,31 @@ def tried(python: str, package: Path, borrow: bool) -> str:
         if borrow:
             subprocess.run([python, "-m", "venv", place], check=True, env=environment)
             [packages] = place.glob("lib/python3.*/site-packages")
-            (packages / "zz_borrowed.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")  # behind what is installed here
-            install = [binaries / "python", "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", package]
+            (packages / "zz_borrowed.pth").write_text(
+                sysconfig.get_paths()["purelib"] + "\n"
+            )  # behind what is installed here
+            install = [
+                binaries / "python",
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--no-deps",
+                "--no-build-isolation",
+                package,
+            ]
         else:
             subprocess.run([python, "-m", "venv", place], check=True, env=environment)
             install = [binaries / "python", "-m", "pip", "install", "--quiet", package]
-        where = f"import holdfast, sys; assert holdfast.__file__.startswith({str(place)!r}), holdfast.__file__"
-        for step in (install, [binaries / "python", "-c", where], [binaries / "holdfast", "--version"], [binaries / "holdfast", "demo"]):
+        where = (
+            f"import holdfast, sys; assert holdfast.__file__.startswith({str(place)!r}), holdfast.__file__"
+        )
+        for step in (
+            install,
+            [binaries / "python", "-c", where],
+            [binaries / "holdfast", "--version"],
+            [binaries / "holdfast", "demo"],
+        ):
             ran = subprocess.run(step, cwd=empty, env=environment, capture_output=True, text=True)
             if ran.returncode:
                 return f"{' '.join(map(str, step[:4]))}: {(ran.stderr or ran.stdout).strip()[-600:]}"
@@ -64,7 +84,9 @@ def tried(python: str, package: Path, borrow: bool) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("pythons", nargs="*", metavar="PYTHON")
     parser.add_argument("--borrow", action="store_true", help="use the packages of this environment")
     chosen = parser.parse_args()
@@ -75,7 +97,10 @@ def main() -> None:
             for package in packages:
                 said = tried(python, package, chosen.borrow)
                 wrong += bool(said)
-                print(f"{version_of(python)} {package.name}: {said or 'installs, and the demo runs from an empty folder'}", flush=True)
+                print(
+                    f"{version_of(python)} {package.name}: {said or 'installs, and the demo runs from an empty folder'}",
+                    flush=True,
+                )
     sys.exit(1 if wrong else 0)
 
 

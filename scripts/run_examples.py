@@ -27,7 +27,9 @@ def printed(script: Path, *arguments: str) -> str:
     """What it prints, in an empty folder. The folder of the arguments' data is not told."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
     with tempfile.TemporaryDirectory() as folder:
-        ran = subprocess.run([sys.executable, script, *arguments], cwd=folder, env=environment, capture_output=True, text=True)
+        ran = subprocess.run(
+            [sys.executable, script, *arguments], cwd=folder, env=environment, capture_output=True, text=True
+        )
     if ran.returncode:
         raise SystemExit(f"{script.name}: {ran.stderr.strip()}")
     return ran.stdout

@@ -51,8 +51,12 @@ def accuracy(module: nn.Module, x: Tensor, y: Tensor) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Train the three embedded digits networks and write their weights.")
-    parser.add_argument("folder", type=Path, nargs="?", default=WEIGHTS, help="where the safetensors files go")
+    parser = argparse.ArgumentParser(
+        description="Train the three embedded digits networks and write their weights."
+    )
+    parser.add_argument(
+        "folder", type=Path, nargs="?", default=WEIGHTS, help="where the safetensors files go"
+    )
     folder: Path = parser.parse_args().folder
 
     torch.set_num_threads(1)

@@ -42,7 +42,9 @@ def train(data: SentenceSplit) -> HelpdeskLSTM:
         for chosen in torch.split(torch.randperm(len(tokens)), BATCH):
             logits = module.after_every_word(tokens[chosen])
             wanted = data.y[chosen, None].expand(logits.shape[:2])
-            loss = cross_entropy(logits.flatten(0, 1), wanted.flatten(), reduction="none", label_smoothing=SMOOTHING)
+            loss = cross_entropy(
+                logits.flatten(0, 1), wanted.flatten(), reduction="none", label_smoothing=SMOOTHING
+            )
             optimiser.zero_grad()
             ((loss * weight[chosen].flatten()).sum() / weight[chosen].sum()).backward()  # type: ignore[no-untyped-call]
             optimiser.step()
@@ -68,7 +70,9 @@ def accuracy(module: HelpdeskLSTM, data: SentenceSplit) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Train the embedded help desk LSTM and write its weights.")
-    parser.add_argument("folder", type=Path, nargs="?", default=WEIGHTS, help="where the safetensors file goes")
+    parser.add_argument(
+        "folder", type=Path, nargs="?", default=WEIGHTS, help="where the safetensors file goes"
+    )
     folder: Path = parser.parse_args().folder
 
     torch.set_num_threads(1)

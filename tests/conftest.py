@@ -12,9 +12,16 @@ from hypothesis import HealthCheck, settings
 from clocks import TestClock
 
 torch.set_num_threads(1)
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for what it runs in the background
+signal.signal(
+    signal.SIGINT, signal.default_int_handler
+)  # a shell ignores it for what it runs in the background
 
-settings.register_profile("here", deadline=None, max_examples=10, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+settings.register_profile(
+    "here",
+    deadline=None,
+    max_examples=10,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
 settings.register_profile("ci", settings.get_profile("here"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "here")
 

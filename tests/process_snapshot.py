@@ -89,12 +89,18 @@ def of_process() -> dict[str, object]:
 
 
 def _global_hooks() -> list[int]:
-    return [len(value) for name, value in sorted(vars(module_hooks).items()) if name.startswith("_global") and isinstance(value, dict)]
+    return [
+        len(value)
+        for name, value in sorted(vars(module_hooks).items())
+        if name.startswith("_global") and isinstance(value, dict)
+    ]
 
 
 def _loggers() -> dict[str, object]:
     """Of every logger: its level, whether it passes records on, its handlers and what filters them."""
-    found: dict[str, object] = {"last resort": None if logging.lastResort is None else list(map(id, logging.lastResort.filters))}
+    found: dict[str, object] = {
+        "last resort": None if logging.lastResort is None else list(map(id, logging.lastResort.filters))
+    }
     for name, logger in {"root": logging.root, **logging.root.manager.loggerDict}.items():
         if isinstance(logger, logging.Logger):
             handlers = [(id(handler), handler.level, len(handler.filters)) for handler in logger.handlers]
@@ -106,12 +112,23 @@ def of_module(module: nn.Module) -> dict[str, object]:
     """What a user sees of a module: modes, weights, gradients, hooks, attributes."""
     found: dict[str, object] = {"names": list(module.state_dict())}
     for path, part in module.named_modules():
-        hooks = {name: list(value) for name, value in vars(part).items() if name.endswith("_hooks") and value is not None}
+        hooks = {
+            name: list(value)
+            for name, value in vars(part).items()
+            if name.endswith("_hooks") and value is not None
+        }
         own = {name: repr(value) for name, value in vars(part).items() if not name.startswith("_")}
         found[path] = (part.training, hooks, own)
         for name, weight in (*part.named_parameters(recurse=False), *part.named_buffers(recurse=False)):
             numbers = weight.detach().numpy().tobytes()
-            found[f"{path}.{name}"] = (numbers, weight.requires_grad, weight.grad, weight._version, id(weight), weight.data_ptr())
+            found[f"{path}.{name}"] = (
+                numbers,
+                weight.requires_grad,
+                weight.grad,
+                weight._version,
+                id(weight),
+                weight.data_ptr(),
+            )
     return found
 
 

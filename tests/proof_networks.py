@@ -44,7 +44,11 @@ class Memory(nn.Module):
 class Residual(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.norm, self.second = nn.Conv2d(1, 2, 3, padding=1), nn.BatchNorm2d(2), nn.Conv2d(2, 2, 3, padding=1, groups=2)
+        self.first, self.norm, self.second = (
+            nn.Conv2d(1, 2, 3, padding=1),
+            nn.BatchNorm2d(2),
+            nn.Conv2d(2, 2, 3, padding=1, groups=2),
+        )
         self.last = nn.Linear(8, 3)
         self.norm.running_mean = torch.randn(2)
         self.norm.running_var = torch.rand(2) + 0.5
@@ -98,7 +102,9 @@ def network(kind: str) -> tuple[Network, Tensor, Tensor]:
     return net, x, net(x).argmax(-1)
 
 
-def proved(kind: str, folder: Path, *, norm: float = math.inf, **options: object) -> tuple[list[Problem], list[Record], list[Certificate]]:
+def proved(
+    kind: str, folder: Path, *, norm: float = math.inf, **options: object
+) -> tuple[list[Problem], list[Record], list[Certificate]]:
     net, x, y = network(kind)
     problems = list(radius_problems(net, x, y, norm=norm, **options))  # type: ignore[arg-type]
     records = solve(problems, default_methods(net, "radius", "fast"))

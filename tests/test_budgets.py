@@ -98,7 +98,9 @@ def test_after_the_deadline_a_step_looks_at_nothing(name: str, monkeypatch: pyte
     graph_of(problem)
     for kind, what in ((Intervals, "through_map"), (Backward, "walk")):
         inner = getattr(kind, what)
-        monkeypatch.setattr(kind, what, lambda *given, inner=inner, what=what: seen.append(what) or inner(*given))
+        monkeypatch.setattr(
+            kind, what, lambda *given, inner=inner, what=what: seen.append(what) or inner(*given)
+        )
     with time_limit.within(LONG_AGO):
         after, claims = method.step(problem, state)
     assert after is not None
@@ -153,11 +155,16 @@ def test_a_last_step_after_the_deadline_is_not_taken_for_the_last() -> None:
 
 
 def test_samples_that_were_all_drawn_when_the_time_was_up_are_counted_by_resume() -> None:
-    problem, method = smoothing_problem(PROOFS["certify"][1].network, torch.rand(2, 3)), hf.certify.Smoothing(samples=20, choosing=5)
+    problem, method = (
+        smoothing_problem(PROOFS["certify"][1].network, torch.rand(2, 3)),
+        hf.certify.Smoothing(samples=20, choosing=5),
+    )
     with time_limit.within(time.monotonic() - time_limit.GRACE / 100):
         after, claims = method.step(problem, method.start(problem, 0))
     assert after is not None
-    again, counted = method.step(problem, method.resume_state(problem, method.start(problem, 0), claims.aside))
+    again, counted = method.step(
+        problem, method.resume_state(problem, method.start(problem, 0), claims.aside)
+    )
     assert again is None
     assert torch.equal(counted.estimate, claims.estimate)
 
@@ -205,7 +212,11 @@ def test_what_does_not_fit_is_said_before_it_is_begun() -> None:
 
 
 def test_every_kind_of_too_little_memory_is_known() -> None:
-    for ask in (lambda: torch.empty(2**60, dtype=torch.uint8), lambda: np.empty(2**60, dtype=np.uint8), lambda: bytearray(2**60)):
+    for ask in (
+        lambda: torch.empty(2**60, dtype=torch.uint8),
+        lambda: np.empty(2**60, dtype=np.uint8),
+        lambda: bytearray(2**60),
+    ):
         with pytest.raises((RuntimeError, MemoryError)) as caught:
             ask()
         assert memory_budget.is_out_of_memory(caught.value)
@@ -270,7 +281,10 @@ def test_a_model_that_hangs_at_its_inputs_ends_with_the_budget() -> None:
             time.sleep(600)
         return np.stack([x.sum(1), -x.sum(1)], 1)
 
-    net, x = hf.Network.from_callable(model, domain=(0, 1), shape=(3,), fingerprint="hangs"), torch.full((2, 3), 0.5)
+    net, x = (
+        hf.Network.from_callable(model, domain=(0, 1), shape=(3,), fingerprint="hangs"),
+        torch.full((2, 3), 0.5),
+    )
     problem = hf.Problem(net, near(x), hf.Robustness(torch.zeros(2).long()), "radius")
     problem.check()
     hangs.append(True)
@@ -319,7 +333,10 @@ def test_no_process_holds_more_than_it_may() -> None:
 
 
 def test_memory_that_is_full_before_anything_is_read_is_refused() -> None:
-    with pytest.raises(BadInput, match="before any model is read"), memory_budget.limit_process(memory_budget.held_bytes()):
+    with (
+        pytest.raises(BadInput, match="before any model is read"),
+        memory_budget.limit_process(memory_budget.held_bytes()),
+    ):
         pass
 
 

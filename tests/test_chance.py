@@ -29,7 +29,13 @@ def signed(x: int) -> int:
 def test_the_hash_gives_the_published_numbers_of_splitmix64() -> None:
     """The first five for the seed 1234567, as implementations in many languages print them."""
     states = [signed(1234567 + k * 0x9E3779B97F4A7C15) for k in range(1, 6)]
-    published = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821]
+    published = [
+        6457827717110365317,
+        3203168211198807973,
+        9817491932198370423,
+        4593380528125082431,
+        16408922859458223821,
+    ]
     assert [int(x) % 2**64 for x in _mix_bits(torch.tensor(states))] == published
 
 
@@ -40,9 +46,17 @@ def test_products_wrap_and_shifts_bring_in_zeros(numbers: list[int], by: int) ->
     assert [int(v) % 2**64 for v in _mix_bits(x.clone())] == [reference(n) for n in numbers]
 
 
-@given(st.integers(0, 2**40), st.permutations(range(7)), st.integers(1, 7), st.integers(1, 4), st.integers(0, 3))
-def test_a_row_draws_the_same_alone_among_others_and_in_any_order(seed: int, order: list[int], many: int, count: int, before: int) -> None:
-    whole, part, fewer = Chance.of(range(7), seed), Chance.of(order[:many], seed), Chance.of(order[:many], seed)
+@given(
+    st.integers(0, 2**40), st.permutations(range(7)), st.integers(1, 7), st.integers(1, 4), st.integers(0, 3)
+)
+def test_a_row_draws_the_same_alone_among_others_and_in_any_order(
+    seed: int, order: list[int], many: int, count: int, before: int
+) -> None:
+    whole, part, fewer = (
+        Chance.of(range(7), seed),
+        Chance.of(order[:many], seed),
+        Chance.of(order[:many], seed),
+    )
     for chance in (whole, part, fewer):
         for _ in range(before):
             chance.uniform(2, (3,), LIKE)
@@ -50,12 +64,19 @@ def test_a_row_draws_the_same_alone_among_others_and_in_any_order(seed: int, ord
     numbers = whole.uniform(count, (2, 3), LIKE)[:, rows]
     assert torch.equal(numbers, part.uniform(count, (2, 3), LIKE))
     assert torch.equal(numbers[:1], fewer.uniform(1, (2, 3), LIKE))  # more of them are the same and more
-    for one, other in ((whole.take(rows), part), (whole.apart(5).take(rows), part.apart(5)), (whole.take(rows).tile(3), part.tile(3))):
+    for one, other in (
+        (whole.take(rows), part),
+        (whole.apart(5).take(rows), part.apart(5)),
+        (whole.take(rows).tile(3), part.tile(3)),
+    ):
         assert torch.equal(one.normal(count, (4,), LIKE), other.normal(count, (4,), LIKE))
 
 
 def test_large_draws_are_made_in_pieces_and_are_the_same() -> None:
-    large, small = Chance.of(range(64), 3).uniform(3, (5000,), LIKE), Chance.of([63], 3).uniform(3, (5000,), LIKE)
+    large, small = (
+        Chance.of(range(64), 3).uniform(3, (5000,), LIKE),
+        Chance.of([63], 3).uniform(3, (5000,), LIKE),
+    )
     assert torch.equal(large[:, 63:], small)
 
 
@@ -97,7 +118,9 @@ def test_numbers_are_uniform_and_neighbours_independent(name: str) -> None:
     for neighbour in (numbers.roll(1, 0), numbers.roll(1, 1), numbers.roll(2, 0), numbers.roll(4, 0)):
         pairs = ((numbers * 16).long() * 16 + (neighbour * 16).long()).flatten().bincount(minlength=256)
         assert stats.chisquare(pairs.numpy()).pvalue > 1e-4
-        assert abs(float(torch.corrcoef(torch.stack([numbers.flatten(), neighbour.flatten()]))[0, 1])) < 4.5 / math.sqrt(many)
+        assert abs(
+            float(torch.corrcoef(torch.stack([numbers.flatten(), neighbour.flatten()]))[0, 1])
+        ) < 4.5 / math.sqrt(many)
     bits = (numbers * 2**53).long()
     ones = torch.stack([(bits >> k & 1).double().mean() for k in range(53)])
     assert float((ones - 0.5).abs().max()) < 4.5 * 0.5 / math.sqrt(many)
@@ -108,7 +131,9 @@ def test_normal_numbers_are_normal_and_finite_at_both_ends() -> None:
     assert stats.kstest(numbers.flatten()[:20_000].numpy(), "norm").pvalue > 1e-3
     for power, moment in ((1, 0.0), (2, 1.0), (3, 0.0), (4, 3.0)):
         spread = math.sqrt(math.prod(range(1, 2 * power, 2)))  # of the power of a normal number, at most
-        assert float((numbers**power).mean()) == pytest.approx(moment, abs=4.5 * spread / math.sqrt(numbers.numel()))
+        assert float((numbers**power).mean()) == pytest.approx(
+            moment, abs=4.5 * spread / math.sqrt(numbers.numel())
+        )
     extremes = (torch.tensor([0, 2**52 - 1]).double() + 0.5) * 2.0**-51 - 1
     assert torch.erfinv(extremes).isfinite().all()
 
@@ -138,4 +163,6 @@ def test_a_graphics_card_draws_the_same() -> None:
     like = LIKE.float()
     assert torch.equal(here.uniform(4, (100,), LIKE), there.uniform(4, (100,), LIKE.cuda()).cpu())
     assert torch.equal(here.integers(4, (100,), 0, 9), there.integers(4, (100,), 0, 9).cpu())
-    torch.testing.assert_close(here.normal(4, (100,), like), there.normal(4, (100,), like.cuda()).cpu(), rtol=2e-7, atol=0)
+    torch.testing.assert_close(
+        here.normal(4, (100,), like), there.normal(4, (100,), like.cuda()).cpu(), rtol=2e-7, atol=0
+    )

@@ -39,7 +39,11 @@ LONG_AGO = -1e9  # of the monotonic clock
 def at_rest() -> bool:
     """No signal is on its way, nobody listens to one, and no deadline is in force."""
     handled = signal.getsignal(signal.SIGALRM) not in (signal.SIG_DFL, signal.SIG_IGN)
-    return signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0) and not handled and time_limit.deadline() == math.inf
+    return (
+        signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+        and not handled
+        and time_limit.deadline() == math.inf
+    )
 
 
 def test_work_that_looks_at_no_clock_is_interrupted() -> None:
@@ -70,7 +74,10 @@ def test_only_whose_time_is_up_goes_on_after_an_interruption() -> None:
         return "done"
 
     with time_limit.within(LONG_AGO):
-        assert time_limit.interrupt_late(lambda: time_limit.in_time(inner, "inner cut"), "outer cut") == "outer cut"
+        assert (
+            time_limit.interrupt_late(lambda: time_limit.in_time(inner, "inner cut"), "outer cut")
+            == "outer cut"
+        )
     assert went_on == []
     with time_limit.within(time.monotonic() + 600):
 
@@ -174,7 +181,12 @@ def test_a_wall_clock_that_jumps_by_days_changes_nothing(tmp_path: Path) -> None
         env=disturbed, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert seen.stdout.strip() == "True"
-    done = subprocess.run([sys.executable, "-m", "holdfast", *_asked(tmp_path / "jumped")], env=disturbed, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast", *_asked(tmp_path / "jumped")],
+        env=disturbed,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     assert CliRunner().invoke(app, _asked(tmp_path / "calm")).exit_code == 0
     found = _found(tmp_path / "jumped")

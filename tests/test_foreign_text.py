@@ -39,7 +39,16 @@ def test_what_steers_a_terminal_is_written_as_an_escape() -> None:
     assert printable_lines("a\nb\tc\x1b") == "a\nb\tc\\x1b"
     plain = "ordinary: äöü 中文 עברית 👩‍👩‍👧 – … 1.5 [bold]"
     assert printable(plain) == printable_lines(plain) == plain
-    for code in [*range(0x20), *range(0x7F, 0xA0), *range(0x2028, 0x202F), *range(0x2066, 0x206A), 0xD800, 0xDFFF, 0xFFF9, 0xE0041]:
+    for code in [
+        *range(0x20),
+        *range(0x7F, 0xA0),
+        *range(0x2028, 0x202F),
+        *range(0x2066, 0x206A),
+        0xD800,
+        0xDFFF,
+        0xFFF9,
+        0xE0041,
+    ]:
         shown = printable(f"a{chr(code)}b")
         assert shown.isprintable(), hex(code)
         assert shown.encode()  # half a surrogate pair too
@@ -112,7 +121,9 @@ class Raises(nn.Module):
 
 
 def test_a_record_keeps_no_more_of_what_a_model_says_than_a_person_reads(tmp_path: Path) -> None:
-    net = hf.Network.from_callable(lambda x: Raises()(torch.as_tensor(x)).numpy(), shape=(2,), domain=(0, 1), fingerprint="raises")
+    net = hf.Network.from_callable(
+        lambda x: Raises()(torch.as_tensor(x)).numpy(), shape=(2,), domain=(0, 1), fingerprint="raises"
+    )
     x = torch.tensor([[0.9, 0.9]])
     try:
         found = hf.radius(net, x, torch.tensor([0]), methods=["pgd"], stop=hf.Stop(seconds=5))
@@ -129,19 +140,25 @@ def test_a_class_of_any_name_is_drawn(name: str, tmp_path: Path) -> None:
     from holdfast.cli.views.pictures import draw_change
 
     x = np.zeros((1, 4, 4))
-    draw_change(x, x + 1, (0.0, 1.0), (f"input 0: {name}", f"test 0: {name}"), "1 changed").savefig(tmp_path / "picture.png")
+    draw_change(x, x + 1, (0.0, 1.0), (f"input 0: {name}", f"test 0: {name}"), "1 changed").savefig(
+        tmp_path / "picture.png"
+    )
     assert (tmp_path / "picture.png").stat().st_size
 
 
 # ---- spreadsheets
 
 
-@pytest.mark.parametrize("text", ["=cmd|' /C calc'!A0", "+1+cmd", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "＝1+1", "=", "-"])
+@pytest.mark.parametrize(
+    "text", ["=cmd|' /C calc'!A0", "+1+cmd", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "＝1+1", "=", "-"]
+)
 def test_a_text_that_a_spreadsheet_takes_for_a_formula_is_quoted(text: str) -> None:
     assert csv_cell(text) == f"'{text}"
 
 
-@pytest.mark.parametrize("value", ["-0.5", "+3", "-1e-7", -0.5, -3, 0, None, "", "cat", "a=b", "1-2", float("-inf"), True])
+@pytest.mark.parametrize(
+    "value", ["-0.5", "+3", "-1e-7", -0.5, -3, 0, None, "", "cat", "a=b", "1-2", float("-inf"), True]
+)
 def test_numbers_and_plain_words_stay(value: Any) -> None:
     assert csv_cell(value) is value
 
@@ -157,7 +174,12 @@ def test_the_exported_table_holds_no_formula(tmp_path: Path) -> None:
         store.write([Record(Key(0), bracket, "finished", 0.0, 1, goal="worst")])
         store.export(tmp_path / "out.csv")
     [row] = csv.DictReader((tmp_path / "out.csv").read_text().splitlines())
-    assert (row["name"], row["label_name"], row["prediction_name"], row["note"]) == ('\'=HYPERLINK("http://x")', "'=1+1", "'@b", "'-cmd")
+    assert (row["name"], row["label_name"], row["prediction_name"], row["note"]) == (
+        '\'=HYPERLINK("http://x")',
+        "'=1+1",
+        "'@b",
+        "'-cmd",
+    )
     assert float(row["upper"]) == -1.5
 
 

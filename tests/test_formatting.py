@@ -10,12 +10,26 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from holdfast.formatting import DIGITS, MOST_DIGITS, about, at_least, at_most, between, decimals, ends, exact_text
+from holdfast.formatting import (
+    DIGITS,
+    MOST_DIGITS,
+    about,
+    at_least,
+    at_most,
+    between,
+    decimals,
+    ends,
+    exact_text,
+)
 from holdfast.result import Bound, Bracket, Evidence
 
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "holdfast"
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
-NEAR = st.tuples(FINITE, st.floats(0, 1e-3)).map(lambda pair: (pair[0], pair[0] + abs(pair[0]) * pair[1])).filter(lambda p: p[1] < math.inf)
+NEAR = (
+    st.tuples(FINITE, st.floats(0, 1e-3))
+    .map(lambda pair: (pair[0], pair[0] + abs(pair[0]) * pair[1]))
+    .filter(lambda p: p[1] < math.inf)
+)
 PAIRS = st.one_of(st.tuples(FINITE, FINITE).map(sorted), NEAR)
 SHORT = st.tuples(st.integers(-9999, 9999), st.integers(-300, 300)).map(lambda p: float(f"{p[0]}e{p[1]}"))
 
@@ -52,7 +66,9 @@ def test_a_bound_is_rounded_outwards_by_less_than_its_last_digit(value: float) -
 @settings(max_examples=500)
 @given(SHORT)
 def test_a_decimal_of_few_digits_stays_as_it_is(value: float) -> None:
-    assert Decimal(at_least(value)) == Decimal(at_most(value)) == Decimal(about(value)) == Decimal(repr(value))
+    assert (
+        Decimal(at_least(value)) == Decimal(at_most(value)) == Decimal(about(value)) == Decimal(repr(value))
+    )
     assert ends(value, value) == (about(value), about(value))
 
 
@@ -62,7 +78,9 @@ def test_a_decimal_of_few_digits_stays_as_it_is(value: float) -> None:
 @example((1.0, 1.0000000001))
 @example((-1e308, 1e308))
 @example((0.0, 5e-324))
-def test_the_bounds_of_a_bracket_are_rounded_outwards_and_equal_only_where_they_are(pair: tuple[float, float]) -> None:
+def test_the_bounds_of_a_bracket_are_rounded_outwards_and_equal_only_where_they_are(
+    pair: tuple[float, float],
+) -> None:
     lower, upper = pair
     low, high = ends(lower, upper)
     if lower == upper:
@@ -75,7 +93,9 @@ def test_the_bounds_of_a_bracket_are_rounded_outwards_and_equal_only_where_they_
         widest = max(abs(Decimal(repr(end))) for end in pair)
         gap = Decimal(repr(upper)) - Decimal(repr(lower))
         least = Decimal(10) * widest.scaleb(-MOST_DIGITS)
-        assert Decimal(high) - Decimal(low) <= 3 * max(gap, least) + 2 * widest.scaleb(1 - DIGITS) * (gap > widest.scaleb(1 - DIGITS))
+        assert Decimal(high) - Decimal(low) <= 3 * max(gap, least) + 2 * widest.scaleb(1 - DIGITS) * (
+            gap > widest.scaleb(1 - DIGITS)
+        )
 
 
 @settings(max_examples=500)
@@ -88,7 +108,9 @@ def test_equal_bounds_are_one_number(value: float) -> None:
 @settings(max_examples=500)
 @given(PAIRS)
 def test_a_positive_bound_that_is_too_small_to_show_is_above_zero(pair: tuple[float, float]) -> None:
-    assert ends(*pair) == decimals(*pair) or (0 < pair[0] < 1e-300 and ends(*pair) == (">0", decimals(*pair)[1]))
+    assert ends(*pair) == decimals(*pair) or (
+        0 < pair[0] < 1e-300 and ends(*pair) == (">0", decimals(*pair)[1])
+    )
 
 
 def test_numbers_that_were_misleading() -> None:
@@ -96,11 +118,17 @@ def test_numbers_that_were_misleading() -> None:
     assert ends(0.5, 1.0000000001) == ("0.5", "1.0000000001")
     assert ends(0.19999999, 0.20000001) == ("0.19999999", "0.20000001")  # not 0.1999 and 0.2001
     assert ends(0.2, 0.2) == ("0.2", "0.2")
-    assert (at_most(1e308), at_least(-1e308), at_most(1.7976931348623157e308)) == ("1e+308", "-1e+308", "1.798e+308")
+    assert (at_most(1e308), at_least(-1e308), at_most(1.7976931348623157e308)) == (
+        "1e+308",
+        "-1e+308",
+        "1.798e+308",
+    )
     assert (at_least(1.2347e-320), at_most(5e-324)) == ("1.234e-320", "5e-324")
 
 
-@pytest.mark.parametrize(("value", "shown"), [(math.inf, "∞"), (-math.inf, "−∞"), (math.nan, "–"), (-0.0, "0"), (0.0, "0")])
+@pytest.mark.parametrize(
+    ("value", "shown"), [(math.inf, "∞"), (-math.inf, "−∞"), (math.nan, "–"), (-0.0, "0"), (0.0, "0")]
+)
 def test_what_has_no_digits(value: float, shown: str) -> None:
     assert (at_least(value), at_most(value), about(value)) == (shown, shown, shown)
 
@@ -130,6 +158,9 @@ def test_no_view_formats_a_bound_by_itself() -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FormattedValue) and node.format_spec is not None:
                 text = ast.unparse(node.value)
-                if re.search(r"\.(lower|upper)(\.value)?$|^(lower|upper|proved|shown)$|\.(ratio|gap|mean_lower|mean_upper)$", text):
+                if re.search(
+                    r"\.(lower|upper)(\.value)?$|^(lower|upper|proved|shown)$|\.(ratio|gap|mean_lower|mean_upper)$",
+                    text,
+                ):
                     wrong.append(f"{path.name}:{node.lineno}: {text}")
     assert wrong == []

@@ -25,7 +25,17 @@ FLOORS = [
         "signals",
     ),
     ("network", "region", "property"),
-    ("question", "question_text", "problem", "method", "replay", "execution", "batch_solver", "solver", "store"),
+    (
+        "question",
+        "question_text",
+        "problem",
+        "method",
+        "replay",
+        "execution",
+        "batch_solver",
+        "solver",
+        "store",
+    ),
     ("bounding", "attacks", "datasets", "reading"),
     ROOMS,
     ("api", "report"),
@@ -70,22 +80,33 @@ def test_every_part_of_the_house_has_a_floor() -> None:
     assert parts <= LEVEL.keys(), f"{parts - LEVEL.keys()} must be given a floor in FLOORS"
 
 
-@pytest.mark.parametrize("path", [p for p in modules() if part_of(p) not in ENTRANCE], ids=lambda p: str(p.relative_to(SOURCE)))
+@pytest.mark.parametrize(
+    "path", [p for p in modules() if part_of(p) not in ENTRANCE], ids=lambda p: str(p.relative_to(SOURCE))
+)
 def test_imports_point_down(path: Path) -> None:
     here = part_of(path)
     for there in imported(path) - {here, "__version__", *ENTRANCE}:
         assert there in LEVEL, f"{path.name} imports holdfast.{there}, which has no floor"
-        assert LEVEL[there] <= LEVEL[here], f"holdfast.{here} (floor {LEVEL[here]}) imports holdfast.{there} (floor {LEVEL[there]})"
+        assert LEVEL[there] <= LEVEL[here], (
+            f"holdfast.{here} (floor {LEVEL[here]}) imports holdfast.{there} (floor {LEVEL[there]})"
+        )
         if here in ROOMS:
             assert there not in ROOMS, f"room {here} looks into room {there}"
 
 
 def test_only_the_store_the_report_and_the_command_line_look_at_the_whole_package() -> None:
     """`import holdfast` below could go round in circles; these need its version or its public face."""
-    assert {part_of(path) for path in modules() if "__init__" in imported(path)} <= {"store", "report", "evidence", "cli"}
+    assert {part_of(path) for path in modules() if "__init__" in imported(path)} <= {
+        "store",
+        "report",
+        "evidence",
+        "cli",
+    }
 
 
 def test_the_test_can_see() -> None:
     """The parser finds what it should: plain, from, relative and nested imports."""
     assert {"region", "errors"} <= imported(SOURCE / "network" / "network.py")
-    assert {"problem", "method", "network", "region", "result", "errors"} <= imported(SOURCE / "batch_solver.py")
+    assert {"problem", "method", "network", "region", "result", "errors"} <= imported(
+        SOURCE / "batch_solver.py"
+    )

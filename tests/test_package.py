@@ -21,7 +21,11 @@ def test_the_version_is_written_once() -> None:
     assert "version" in PROJECT["project"]["dynamic"]
     source = ROOT / PROJECT["tool"]["hatch"]["version"]["path"]
     assert re.findall(r'^__version__ = "(.+)"$', source.read_text(), re.MULTILINE) == [holdfast.__version__]
-    others = [p for p in (ROOT / "pyproject.toml", ROOT / "CITATION.cff", *(ROOT / "src").rglob("*.py")) if p != source]
+    others = [
+        p
+        for p in (ROOT / "pyproject.toml", ROOT / "CITATION.cff", *(ROOT / "src").rglob("*.py"))
+        if p != source
+    ]
     assert not [str(path) for path in others if holdfast.__version__ in path.read_text()]
 
 
@@ -46,7 +50,9 @@ def test_the_wheel_holds_types_data_and_the_version(tmp_path: Path, monkeypatch:
         names = set(archive.namelist())
         [metadata] = [archive.read(name).decode() for name in names if name.endswith("METADATA")]
     source = ROOT / "src"
-    kept = {str(p.relative_to(source)) for p in source.rglob("*") if p.is_file() and "__pycache__" not in p.parts}
+    kept = {
+        str(p.relative_to(source)) for p in source.rglob("*") if p.is_file() and "__pycache__" not in p.parts
+    }
     assert kept - {name for name in kept if ".egg-info" in name} <= names
     assert "holdfast/py.typed" in names
     assert f"\nVersion: {holdfast.__version__}\n" in metadata

@@ -22,7 +22,12 @@ from holdfast.hardening import Recipe
 from holdfast.network import Network
 from holdfast.network.estimators import opening
 from holdfast.network.float32_precision import cudnn_flags, in_full
-from holdfast.process_state import ignored_standard_error, ignored_torch_logs, ignored_warnings, own_random_numbers
+from holdfast.process_state import (
+    ignored_standard_error,
+    ignored_torch_logs,
+    ignored_warnings,
+    own_random_numbers,
+)
 from process_snapshot import differences, of_module, of_process
 
 X = torch.rand(2, 3, generator=torch.Generator().manual_seed(1))
@@ -43,7 +48,13 @@ def _everything_imported() -> None:
 def _unusual_settings() -> Iterator[None]:
     """As a user may have set them, none of them the default, so that writing defaults back is noticed."""
     cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
-    before = (cudnn.benchmark, cudnn.deterministic, cudnn.allow_tf32, matmul.allow_tf32, logging.root.manager.disable)
+    before = (
+        cudnn.benchmark,
+        cudnn.deterministic,
+        cudnn.allow_tf32,
+        matmul.allow_tf32,
+        logging.root.manager.disable,
+    )
     filters, errors = warnings.filters[:], np.geterr()  # type: ignore[index]
     cudnn.benchmark, cudnn.deterministic, cudnn.allow_tf32, matmul.allow_tf32 = True, True, False, False
     logging.disable(logging.INFO)
@@ -67,7 +78,9 @@ class Packs(nn.Module):
         self.cell, self.out = nn.LSTM(1, 3, batch_first=True), nn.Linear(3, 2)
 
     def forward(self, x: Tensor) -> Tensor:
-        packed = pack_padded_sequence(x[..., None], torch.full((x.shape[0],), x.shape[1]), batch_first=True, enforce_sorted=False)
+        packed = pack_padded_sequence(
+            x[..., None], torch.full((x.shape[0],), x.shape[1]), batch_first=True, enforce_sorted=False
+        )
         return self.out(self.cell(packed)[1][0][-1])
 
 
@@ -105,7 +118,15 @@ def hardened(net: Network, folder: Path) -> None:
     x = torch.rand(40, 3, generator=torch.Generator().manual_seed(2))
     recipe = Recipe("intervals", epochs=1, batch=8)
     hf.harden(
-        net, x, (x[:, 0] > 0.5).long(), radius=0.05, recipe=recipe, begin="afresh", validation=0.25, measured=4, folder=folder / "out"
+        net,
+        x,
+        (x[:, 0] > 0.5).long(),
+        radius=0.05,
+        recipe=recipe,
+        begin="afresh",
+        validation=0.25,
+        measured=4,
+        folder=folder / "out",
     )
 
 
@@ -133,7 +154,9 @@ QUESTIONS: dict[str, Callable[[Network, Path], object]] = {
 
 @pytest.mark.parametrize("kind", [dense, packing])
 @pytest.mark.parametrize("name", QUESTIONS)
-def test_a_question_leaves_the_process_and_the_users_module_as_they_were(name: str, kind: Callable[[], nn.Module], tmp_path: Path) -> None:
+def test_a_question_leaves_the_process_and_the_users_module_as_they_were(
+    name: str, kind: Callable[[], nn.Module], tmp_path: Path
+) -> None:
     module = kind()
     before, own = of_process(), of_module(module)
     QUESTIONS[name](network(module), tmp_path)
@@ -157,7 +180,9 @@ class Failing(nn.Module):
 
 
 @pytest.mark.parametrize("name", [name for name in QUESTIONS if name != "from_torch"])
-def test_a_question_that_fails_leaves_the_process_as_it_was(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_question_that_fails_leaves_the_process_as_it_was(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     net = network(Failing())
     monkeypatch.setattr(f"{__name__}.labels", lambda net: torch.zeros(2, dtype=torch.int64))
     before = of_process()
@@ -202,7 +227,11 @@ OPENINGS: dict[str, tuple[Callable[[Path], Any], Callable[[Any], object], type[E
         lambda f: hf.radius(Network.from_callable(f), X, torch.zeros(2).long(), stop=FEW),
         None,
     ),
-    "not traceable": (lambda _: NotTraceable(), lambda m: hf.bounds(Network.from_torch(m.eval()), hf.Ball(X, 0.1)), HoldfastError),
+    "not traceable": (
+        lambda _: NotTraceable(),
+        lambda m: hf.bounds(Network.from_torch(m.eval()), hf.Ball(X, 0.1)),
+        HoldfastError,
+    ),
 }
 
 
@@ -219,7 +248,13 @@ class Collecting(logging.Handler):
 def logged(_unusual_settings: None) -> Iterator[list[str]]:
     """What reaches a handler of the user's, at the root and at torch's own loggers, which pass nothing on."""
     handler = Collecting()
-    loggers = [logging.root, *(logging.getLogger(name) for name in ("torch", "torch.export", "torch.fx.experimental.symbolic_shapes"))]
+    loggers = [
+        logging.root,
+        *(
+            logging.getLogger(name)
+            for name in ("torch", "torch.export", "torch.fx.experimental.symbolic_shapes")
+        ),
+    ]
     for logger in loggers:
         logger.addHandler(handler)
     yield handler.messages
@@ -308,7 +343,9 @@ def test_contexts_that_overlap_leave_the_process_as_it_was(name: str) -> None:
     assert differences(before, of_process()) == {}
 
 
-def test_what_other_threads_print_log_and_warn_of_arrives(capsys: pytest.CaptureFixture[str], logged: list[str]) -> None:
+def test_what_other_threads_print_log_and_warn_of_arrives(
+    capsys: pytest.CaptureFixture[str], logged: list[str]
+) -> None:
     log = logging.getLogger("torch.export")
 
     def speak(who: str) -> None:
@@ -404,13 +441,18 @@ def test_a_thread_may_trace_a_packed_model_while_another_does() -> None:
 
     def first() -> None:
         first_in.set()
-        second_in.wait(1)  # in vain, where the second waits; without that it would be inside now, and stay until the first is out
+        second_in.wait(
+            1
+        )  # in vain, where the second waits; without that it would be inside now, and stay until the first is out
 
     def second() -> None:
         second_in.set()
         first_out.wait(60)
 
-    threads = [threading.Thread(target=trace, args=(place, pause), daemon=True) for place, pause in enumerate((first, second))]
+    threads = [
+        threading.Thread(target=trace, args=(place, pause), daemon=True)
+        for place, pause in enumerate((first, second))
+    ]
     threads[0].start()
     assert first_in.wait(60)
     threads[1].start()

@@ -26,10 +26,16 @@ AGREED = {
 }  # fmt: skip
 NO_DATA = ("verify", "data")  # instances lie in files, which the specification names
 NOT_ASKED = {  # fields of a question that do not enter its hash: what they hold stands elsewhere
-    ("ModelDescription", "source"): "whether it came from torch or a file: the hash of the model tells which one",
+    (
+        "ModelDescription",
+        "source",
+    ): "whether it came from torch or a file: the hash of the model tells which one",
     ("ModelDescription", "notes"): "remarks about how it was read, shown by themselves",
     ("DataDescription", "classes"): "names of outputs",
-    ("DataDescription", "columns"): "names of the numbers of an input; what columns may do is in Asked.columns",
+    (
+        "DataDescription",
+        "columns",
+    ): "names of the numbers of an input; what columns may do is in Asked.columns",
     ("Question", "begun_in"): "the folder in which the command was given",
 }
 
@@ -61,7 +67,12 @@ def distinct(questions: list[Question]) -> bool:
     return len(set(sentences)) == len(sentences)
 
 
-PARTS: dict[str, type[Any]] = {"model": ModelDescription, "data": DataDescription, "asked": Request, "means": Means}
+PARTS: dict[str, type[Any]] = {
+    "model": ModelDescription,
+    "data": DataDescription,
+    "asked": Request,
+    "means": Means,
+}
 
 
 def changed(base: Question, part: str, field: str, value: Any) -> Question:
@@ -75,7 +86,9 @@ def fields_of() -> Iterator[tuple[str, str, Any]]:
 
 
 @pytest.mark.parametrize("command", KINDS)
-@pytest.mark.parametrize(("part", "field", "hint"), [pytest.param(*one, id=f"{one[0]}.{one[1]}") for one in fields_of()])
+@pytest.mark.parametrize(
+    ("part", "field", "hint"), [pytest.param(*one, id=f"{one[0]}.{one[1]}") for one in fields_of()]
+)
 def test_a_change_of_any_field_changes_the_sentence(command: str, part: str, field: str, hint: Any) -> None:
     bases = [
         Question(command),
@@ -92,10 +105,14 @@ def test_a_change_of_any_field_changes_the_sentence(command: str, part: str, fie
             or ((command, part) == NO_DATA and field != "fingerprint")
         ):
             assert len(said) == 1
-        elif len({question.fingerprint for question in made}) < len(made):  # not a part of the question: the names of model and data
+        elif len({question.fingerprint for question in made}) < len(
+            made
+        ):  # not a part of the question: the names of model and data
             assert len(said) > 1, f"{part}.{field} neither enters the hash of a question nor its sentence"
         else:
-            assert len(said) == len(made), f"{part}.{field} changes the question and not the sentence: give it a clause in CLAUSES"
+            assert len(said) == len(made), (
+                f"{part}.{field} changes the question and not the sentence: give it a clause in CLAUSES"
+            )
 
 
 def options_of() -> Iterator[tuple[str, str, Any]]:
@@ -109,7 +126,9 @@ def options_of() -> Iterator[tuple[str, str, Any]]:
 
 
 @pytest.mark.parametrize(("command", "option", "hint"), list(options_of()))
-def test_a_change_of_any_option_of_any_command_changes_the_sentence(command: str, option: str, hint: Any) -> None:
+def test_a_change_of_any_option_of_any_command_changes_the_sentence(
+    command: str, option: str, hint: Any
+) -> None:
     """An option that its command forgets to put into the question is named from the options that the run keeps."""
     made = [Question(command, options={option: value}) for value in values_of(hint)]
     said = {describe_question(question) for question in made}
@@ -117,7 +136,9 @@ def test_a_change_of_any_option_of_any_command_changes_the_sentence(command: str
         assert len(said) == 1
     else:
         silent = sum(value in (None, False, "", []) for value in values_of(hint))
-        assert len(said) == len(made) - max(0, silent - 1), f"--{option} changes what is asked and not the sentence"
+        assert len(said) == len(made) - max(0, silent - 1), (
+            f"--{option} changes what is asked and not the sentence"
+        )
 
 
 @pytest.mark.parametrize("option", [field.name for field in dataclasses.fields(ModelOptions)])
@@ -125,7 +146,11 @@ def test_a_change_of_how_the_model_is_read_changes_the_sentence(option: str) -> 
     values = values_of(get_type_hints(ModelOptions)[option])
     for made in (
         [Question(options={"network": {option: value}}) for value in values],
-        [Question(model=ModelDescription(prepared={option: value}), options={"network": {option: value}}) for value in values if value],
+        [
+            Question(model=ModelDescription(prepared={option: value}), options={"network": {option: value}})
+            for value in values
+            if value
+        ],
     ):
         said = {describe_question(question) for question in made}
         told_once = sum(question.options["network"][option] in (None, False, "", []) for question in made)
@@ -136,10 +161,14 @@ def test_a_change_of_how_the_model_is_read_changes_the_sentence(option: str) -> 
 
 def test_what_is_not_said_has_a_reason_and_exists() -> None:
     assert set(NOT_SAID) == AGREED
-    options = {option for _, option, _ in options_of()} | {field.name for field in dataclasses.fields(ModelOptions)}
+    options = {option for _, option, _ in options_of()} | {
+        field.name for field in dataclasses.fields(ModelOptions)
+    }
     assert set(NOT_SAID) <= options | {field.name for field in dataclasses.fields(Means)}
     assert all(len(reason) > 10 for reason in NOT_SAID.values())
-    assert set(CLAUSES) == {field.name for field in dataclasses.fields(Request)}  # one without a clause is named, less well
+    assert set(CLAUSES) == {
+        field.name for field in dataclasses.fields(Request)
+    }  # one without a clause is named, less well
 
 
 def test_a_field_that_somebody_adds_is_named_before_it_has_a_clause() -> None:
@@ -155,13 +184,24 @@ def test_a_field_that_somebody_adds_is_named_before_it_has_a_clause() -> None:
     assert one != other
 
 
-TEXTS = st.one_of(st.sampled_from(["each", "all", "0,3", "1, only the frames 0", "a; b", '"', "(x)", ""]), st.text(max_size=12))
-NUMBERS = st.one_of(st.sampled_from([0.0, 0.1, 0.1000000001, 1.0]), st.floats(allow_nan=False, allow_infinity=False))
+TEXTS = st.one_of(
+    st.sampled_from(["each", "all", "0,3", "1, only the frames 0", "a; b", '"', "(x)", ""]),
+    st.text(max_size=12),
+)
+NUMBERS = st.one_of(
+    st.sampled_from([0.0, 0.1, 0.1000000001, 1.0]), st.floats(allow_nan=False, allow_infinity=False)
+)
 
 
 def any_value(hint: Any) -> st.SearchStrategy[Any]:
     parts = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
-    kinds: dict[Any, st.SearchStrategy[Any]] = {str: TEXTS, float: NUMBERS, bool: st.booleans(), int: st.integers(), type(None): st.none()}
+    kinds: dict[Any, st.SearchStrategy[Any]] = {
+        str: TEXTS,
+        float: NUMBERS,
+        bool: st.booleans(),
+        int: st.integers(),
+        type(None): st.none(),
+    }
     return st.one_of(*(kinds.get(part, st.one_of(st.none(), st.lists(TEXTS, max_size=2))) for part in parts))
 
 
@@ -177,8 +217,15 @@ def test_any_two_questions(one: Request, other: Request, command: str) -> None:
 
 
 @settings(max_examples=400)
-@given(ASKED, st.sampled_from([field.name for field in dataclasses.fields(Request)]), st.sampled_from(KINDS), st.data())
-def test_two_questions_that_differ_in_one_field(one: Request, field: str, command: str, data: st.DataObject) -> None:
+@given(
+    ASKED,
+    st.sampled_from([field.name for field in dataclasses.fields(Request)]),
+    st.sampled_from(KINDS),
+    st.data(),
+)
+def test_two_questions_that_differ_in_one_field(
+    one: Request, field: str, command: str, data: st.DataObject
+) -> None:
     other = dataclasses.replace(one, **{field: data.draw(any_value(get_type_hints(Request)[field]))})
     first, second = Question(command, asked=one), Question(command, asked=other)
     assume(first.fingerprint != second.fingerprint)
@@ -188,9 +235,18 @@ def test_two_questions_that_differ_in_one_field(one: Request, field: str, comman
 # ---------------------------------------------------------------- what it says, and where
 
 
-MODEL = ModelDescription("fan.onnx", fingerprint="51b70fd8" * 8, domain="[0, 1]", prepared={"domain": "0,1", "mean": "0.5"})
+MODEL = ModelDescription(
+    "fan.onnx", fingerprint="51b70fd8" * 8, domain="[0, 1]", prepared={"domain": "0,1", "mean": "0.5"}
+)
 DATA = DataDescription("windows.npz", "03cb4a11" * 8, 3)
-DRIFT = Question("radius", MODEL, DATA, Request(norm="inf", shares="0.1,1,0.5", drift=True), Means("fast"), {"seed": 0, "limit": 3})
+DRIFT = Question(
+    "radius",
+    MODEL,
+    DATA,
+    Request(norm="inf", shares="0.1,1,0.5", drift=True),
+    Means("fast"),
+    {"seed": 0, "limit": 3},
+)
 SENTENCE = (
     "How far may each of the 3 inputs of windows.npz move, in the L∞ norm, as a drift (one offset for each feature, the same in every "
     "frame), feature k by the radius times share k of 0.1,1,0.5, before fan.onnx changes its answer? (domain [0, 1]; mean 0.5; limit 3; "

@@ -12,7 +12,12 @@ from holdfast.bounding.relax import Relaxation, SigmoidTanh, SigmoidTimes, Tanh
 from holdfast.bounding.relax.base import planes, value_range
 from holdfast.cuda_graphs import Repeated, record_function
 
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no graphics card"))]
+DEVICES = [
+    "cpu",
+    pytest.param(
+        "cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no graphics card")
+    ),
+]
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -59,11 +64,16 @@ def test_a_remembered_function_answers_for_every_number_of_rows(device: str) -> 
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("relaxation", [Tanh(), SigmoidTimes(), SigmoidTanh()], ids=lambda r: type(r).__name__)
+@pytest.mark.parametrize(
+    "relaxation", [Tanh(), SigmoidTimes(), SigmoidTanh()], ids=lambda r: type(r).__name__
+)
 def test_planes_are_those_that_are_found_alone(relaxation: Relaxation, device: str) -> None:
     for seed in range(4):
         chance = torch.Generator().manual_seed(seed)
-        middle, half = torch.randn(relaxation.arguments, 6, 5, generator=chance), torch.rand(relaxation.arguments, 6, 5, generator=chance)
+        middle, half = (
+            torch.randn(relaxation.arguments, 6, 5, generator=chance),
+            torch.rand(relaxation.arguments, 6, 5, generator=chance),
+        )
         lower, upper = ((middle + sign * half).double().to(device).unbind(0) for sign in (-1, 1))
         found, (least, most) = _relax_over_box(relaxation, lower, upper)
         alone, values = planes(relaxation, lower, upper), value_range(relaxation, lower, upper)
@@ -71,7 +81,10 @@ def test_planes_are_those_that_are_found_alone(relaxation: Relaxation, device: s
         assert torch.equal(most, values[1])
         assert torch.equal(found.lower_offset, alone.lower_offset)
         assert torch.equal(found.upper_offset, alone.upper_offset)
-        assert all(torch.equal(a, b) for a, b in zip((*found.lower, *found.upper), (*alone.lower, *alone.upper), strict=True))
+        assert all(
+            torch.equal(a, b)
+            for a, b in zip((*found.lower, *found.upper), (*alone.lower, *alone.upper), strict=True)
+        )
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -79,7 +92,10 @@ def test_an_ascent_that_is_recorded_goes_where_one_goes_that_is_not(device: str)
     top = torch.tensor([1.0, -2.0], device=device)
     plain, noted = (CoefficientAscent([torch.zeros(2, device=device)]) for _ in range(2))
     rate = torch.zeros((), device=device)
-    once = Repeated(lambda: noted.step([2 * (top - noted.values[0].detach())], rate if rate.is_cuda else float(rate)), top.device)
+    once = Repeated(
+        lambda: noted.step([2 * (top - noted.values[0].detach())], rate if rate.is_cuda else float(rate)),
+        top.device,
+    )
     for step in range(12):
         rate.fill_(0.3 / (1 + step))
         once()

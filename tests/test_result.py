@@ -29,7 +29,11 @@ def test_true_offers_only_ever_tighten(truth: float, offers: list[tuple[float, b
     known = Bracket(by_definition(-math.inf), by_definition(math.inf))
     for away, above in offers:
         before = known
-        known = known.tighten(upper=bound(truth + away, "witnessed")) if above else known.tighten(lower=bound(truth - away))
+        known = (
+            known.tighten(upper=bound(truth + away, "witnessed"))
+            if above
+            else known.tighten(lower=bound(truth - away))
+        )
         assert before.lower.value <= known.lower.value <= truth <= known.upper.value <= before.upper.value
     best_lower = max([truth - a for a, above in offers if not above], default=-math.inf)
     best_upper = min([truth + a for a, above in offers if above], default=math.inf)
@@ -51,7 +55,9 @@ def test_evidence_travels_with_its_end() -> None:
 
 def test_crossing_ends_are_a_contradiction_that_names_both() -> None:
     known = Bracket(bound(1.0, method="Prover"), by_definition(math.inf))
-    with pytest.raises(Contradiction, match=r"Prover says at least 1\.0 \(proved\), Finder says at most 0\.5 \(witnessed\)"):
+    with pytest.raises(
+        Contradiction, match=r"Prover says at least 1\.0 \(proved\), Finder says at most 0\.5 \(witnessed\)"
+    ):
         known.tighten(upper=bound(0.5, "witnessed", "Finder"))
     with pytest.raises(Contradiction):
         bracket(2.0, 1.0)
@@ -63,8 +69,15 @@ def test_a_contradiction_names_methods_settings_input_and_values() -> None:
     upper = Bound(0.5, Evidence("witnessed", "verify", {"batch": 4}, 8, witness=witness))
     told = str(contradiction(lower, upper, "input 3"))
     assert "verify [batch=3, seed=7] says at least 1.0 (proved)" in told
-    assert "verify [batch=4, seed=8] says at most 0.5 (witnessed), at input 3, the witness (0.25, 0.5, 1, 2):" in told
-    other = str(contradiction(replace(lower, evidence=Evidence("proved", "Certify", {"batch": 3})), upper, names=("a: ", "b: ")))
+    assert (
+        "verify [batch=4, seed=8] says at most 0.5 (witnessed), at input 3, the witness (0.25, 0.5, 1, 2):"
+        in told
+    )
+    other = str(
+        contradiction(
+            replace(lower, evidence=Evidence("proved", "Certify", {"batch": 3})), upper, names=("a: ", "b: ")
+        )
+    )
     assert "a: Certify says at least" in other
     assert "b: verify says at most" in other
     long = replace(upper, evidence=replace(upper.evidence, witness=torch.zeros(100)))
@@ -110,7 +123,11 @@ def test_nan_never_proves() -> None:
 
 
 def test_estimates_stand_beside_the_ends_one_for_each_method() -> None:
-    known = bracket(0.0, 1.0).with_estimate(bound(5.0, "estimated", "CLEVER")).with_estimate(bound(0.4, "sampled", "Samples"))
+    known = (
+        bracket(0.0, 1.0)
+        .with_estimate(bound(5.0, "estimated", "CLEVER"))
+        .with_estimate(bound(0.4, "sampled", "Samples"))
+    )
     assert (known.lower.value, known.upper.value) == (0.0, 1.0)
     assert [e.value for e in known.estimates] == [5.0, 0.4]
     newer = known.with_estimate(bound(0.7, "estimated", "CLEVER"))
@@ -156,9 +173,19 @@ def test_a_set_of_inputs_has_the_means_of_its_ends() -> None:
 
 def test_a_turned_bracket_is_that_of_the_negative() -> None:
     guess = Bound(1.5, Evidence("estimated", "C"))
-    made = Bracket(Bound(1.0, Evidence("proved", "A")), Bound(2.0, Evidence("witnessed", "B"), 1e-3, 2.5), (guess,), "note")
+    made = Bracket(
+        Bound(1.0, Evidence("proved", "A")),
+        Bound(2.0, Evidence("witnessed", "B"), 1e-3, 2.5),
+        (guess,),
+        "note",
+    )
     other = made.negate()
-    assert (other.lower.value, other.upper.value, other.lower.slack, other.lower.executed) == (-2.0, -1.0, 1e-3, -2.5)
+    assert (other.lower.value, other.upper.value, other.lower.slack, other.lower.executed) == (
+        -2.0,
+        -1.0,
+        1e-3,
+        -2.5,
+    )
     assert (other.lower.evidence.kind, other.estimates[0].value, other.note) == ("witnessed", -1.5, "note")
     assert other.negate() == made
 

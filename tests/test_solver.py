@@ -66,7 +66,9 @@ def proves(value: float) -> Any:
 
 
 def shows(x: Tensor) -> Any:
-    return lambda problem: Claims(witness=x.expand(problem.region.centre.shape), found=torch.ones(len(problem), dtype=torch.bool))
+    return lambda problem: Claims(
+        witness=x.expand(problem.region.centre.shape), found=torch.ones(len(problem), dtype=torch.bool)
+    )
 
 
 def interrupts(problem: Problem) -> Claims:
@@ -82,7 +84,9 @@ class Picky(Scripted):
 KNOWN = truth.linear(0, batch=6)
 
 
-def known_problem(network: hf.Network | None = None, p: float = 2, keys: Sequence[Key] | None = None) -> Problem:
+def known_problem(
+    network: hf.Network | None = None, p: float = 2, keys: Sequence[Key] | None = None
+) -> Problem:
     zero = torch.zeros(len(KNOWN.x), dtype=torch.float64)
     problem = truth.radius_problem(network or KNOWN.network(), Ball(KNOWN.x, zero, p), KNOWN.y)
     return problem if keys is None else replace(problem, keys=tuple(keys))
@@ -98,12 +102,18 @@ def ends(records: Sequence[Record]) -> list[tuple[Key, float, float]]:
 def test_records_come_in_the_order_of_the_questions() -> None:
     """Whatever shares a batch with whatever: norms 1 and 2 alternate, keys fall."""
     network = KNOWN.network()
-    problems = [known_problem(network, p, [Key(100 * i - row) for row in range(6)]) for i, p in ((9, 2), (7, 1), (5, 2), (3, 1))]
+    problems = [
+        known_problem(network, p, [Key(100 * i - row) for row in range(6)])
+        for i, p in ((9, 2), (7, 1), (5, 2), (3, 1))
+    ]
     records = solve(problems, [PGD(rounds=2)])
     assert [r.key for r in records] == [key for p in problems for key in p.keys]
     for problem, answers in zip(problems, [KNOWN.radius(p) for p in (2, 1, 2, 1)], strict=True):
         mine = [r for r in records if r.key in problem.keys]
-        assert all(a * (1 - 1e-9) <= r.bracket.upper.value <= a * 1.1 for r, a in zip(mine, answers.tolist(), strict=True))
+        assert all(
+            a * (1 - 1e-9) <= r.bracket.upper.value <= a * 1.1
+            for r, a in zip(mine, answers.tolist(), strict=True)
+        )
 
 
 def test_batches_of_one_answer_like_one_batch() -> None:
@@ -114,7 +124,9 @@ def test_batches_of_one_answer_like_one_batch() -> None:
     for other in (single, pairs):
         assert [k for k, *_ in ends(other)] == [k for k, *_ in ends(whole)]
         assert [u for *_, u in ends(other)] == pytest.approx([u for *_, u in ends(whole)], rel=1e-5)
-        assert all(abs(r.queries - whole[0].queries) <= 2 for r in other)  # the probe of the float64 twin is shared
+        assert all(
+            abs(r.queries - whole[0].queries) <= 2 for r in other
+        )  # the probe of the float64 twin is shared
 
 
 def test_queries_are_those_of_the_network() -> None:
@@ -123,7 +135,9 @@ def test_queries_are_those_of_the_network() -> None:
     problem.check()
     checked = network.queries  # what one check costs
     records = solve([problem], [PGD(rounds=2)])
-    assert 0 <= network.queries - 2 * checked - sum(r.queries for r in records) < len(records)  # a share is rounded down
+    assert (
+        0 <= network.queries - 2 * checked - sum(r.queries for r in records) < len(records)
+    )  # a share is rounded down
     assert records[0].queries > 100
 
 
@@ -163,7 +177,9 @@ def test_two_questions_with_one_key_are_refused() -> None:
 def test_bad_questions_are_refused_before_any_work() -> None:
     network, memory = KNOWN.network(), Memory()
     good = known_problem(network)
-    bad = replace(known_problem(network, keys=[Key(50 + i) for i in range(6)]), property=Robustness(KNOWN.y + 7))
+    bad = replace(
+        known_problem(network, keys=[Key(50 + i) for i in range(6)]), property=Robustness(KNOWN.y + 7)
+    )
     with pytest.raises(BadInput, match="out of range"):
         solve([good, bad], [PGD()], store=memory)
     assert memory.written == []
@@ -179,7 +195,9 @@ def test_bad_questions_are_refused_before_any_work() -> None:
 
 def test_without_methods_only_definitions_are_known() -> None:
     records = solve([known_problem()], [])
-    assert {(r.bracket.lower.value, r.bracket.upper.value, r.status) for r in records} == {(0.0, math.inf, "finished")}
+    assert {(r.bracket.lower.value, r.bracket.upper.value, r.status) for r in records} == {
+        (0.0, math.inf, "finished")
+    }
 
 
 # ---------------------------------------------------------------- budgets
@@ -233,7 +251,9 @@ def test_gap_stops_when_every_row_is_close_enough() -> None:
     assert record.bracket.lower.value == pytest.approx(0.9 * distance)  # and not a step further
 
 
-@pytest.mark.parametrize("options", [{"seconds": -1}, {"queries": -1}, {"gap": -0.1}, {"gap": math.nan}, {"seconds": math.nan}])
+@pytest.mark.parametrize(
+    "options", [{"seconds": -1}, {"queries": -1}, {"gap": -0.1}, {"gap": math.nan}, {"seconds": math.nan}]
+)
 def test_stop_refuses_negative_budgets(options: dict[str, Any]) -> None:
     with pytest.raises(BadInput, match="must not be negative"):
         Stop(**options)
@@ -257,7 +277,9 @@ def test_a_class_with_a_name_is_called_by_it() -> None:
     x = torch.zeros(1, 2)
     said = int(net(x).argmax())
     (b,) = hf.radius(net, x, (net(x).argmax(1) + 1) % 3)
-    assert b.note == f"the property fails at the input itself (the network says {('cat', 'dog', 'ship')[said]})"
+    assert (
+        b.note == f"the property fails at the input itself (the network says {('cat', 'dog', 'ship')[said]})"
+    )
 
 
 def test_a_misclassified_input_has_radius_zero_and_says_so() -> None:
@@ -287,7 +309,13 @@ def test_a_tie_at_the_input_is_a_failure_too() -> None:
 
 def test_worst_begins_with_the_score_at_the_centre() -> None:
     region = Ball(KNOWN.x, torch.ones(6, dtype=torch.float64), 2)
-    problem = Problem(KNOWN.network(), region, Linear.of([1.0, -1.0, 0.0], batch=6), "worst", tuple(Key(i) for i in range(6)))
+    problem = Problem(
+        KNOWN.network(),
+        region,
+        Linear.of([1.0, -1.0, 0.0], batch=6),
+        "worst",
+        tuple(Key(i) for i in range(6)),
+    )
     z = KNOWN.model(KNOWN.x).detach()
     for record, score in zip(solve([problem], []), (z[:, 0] - z[:, 1]).tolist(), strict=True):
         assert record.bracket.lower.value == -math.inf
@@ -305,7 +333,9 @@ def test_ctrl_c_keeps_what_is_known_and_marks_the_rest() -> None:
     assert [r.key for r in records] == [Key(i) for i in range(6)]
     assert {r.status for r in records} == {"interrupted"}
     assert [r.bracket.lower.value for r in records] == [1e-3, 1e-3, 0, 0, 0, 0]
-    assert {k: r.bracket.lower.value for k, r in memory.kept.items()} == {r.key: r.bracket.lower.value for r in records}
+    assert {k: r.bracket.lower.value for k, r in memory.kept.items()} == {
+        r.key: r.bracket.lower.value for r in records
+    }
 
 
 def test_finished_batches_stay_finished_after_ctrl_c() -> None:
@@ -422,7 +452,9 @@ def test_a_proof_above_a_witness_is_a_contradiction(order: int) -> None:
 
 def test_a_proof_a_hair_above_the_truth_is_caught_where_the_attack_is_exact() -> None:
     known = truth.one_relu()
-    problem = truth.radius_problem(hf.Network.from_torch(known.model), Ball(known.x, torch.zeros(1), math.inf), torch.tensor([0]))
+    problem = truth.radius_problem(
+        hf.Network.from_torch(known.model), Ball(known.x, torch.zeros(1), math.inf), torch.tensor([0])
+    )
     [record] = solve([problem], [PGD(), Scripted((proves(known.radius(math.inf)),))])
     assert record.bracket.lower.value == known.radius(math.inf)
     with pytest.raises(Contradiction):
@@ -438,7 +470,10 @@ def test_a_false_witness_is_replayed_and_ignored() -> None:
 def test_nan_is_neither_proof_nor_witness_nor_estimate() -> None:
     def nothing(problem: Problem) -> Claims:
         rows = torch.full((len(problem),), math.nan, dtype=torch.float64)
-        witness, found = torch.full_like(problem.region.centre, math.nan), torch.ones(len(problem), dtype=torch.bool)
+        witness, found = (
+            torch.full_like(problem.region.centre, math.nan),
+            torch.ones(len(problem), dtype=torch.bool),
+        )
         return Claims(proved=rows, estimate=rows, witness=witness, found=found)
 
     for r in solve([known_problem()], [Scripted((nothing,))]):
@@ -453,7 +488,9 @@ def test_a_witness_outside_the_region_or_the_domain_is_no_witness() -> None:
     network = KNOWN.network(domain=(0.0, 1.0))
     zero = torch.zeros(6, dtype=torch.float64)
     outside = replace(known_problem(network), region=Ball(KNOWN.x, zero, 2, network.domain))
-    far = torch.where(KNOWN.model(torch.full((1, 6), 50.0)).argmax() == KNOWN.y, -50.0, 50.0)[:, None].expand(6, 6)
+    far = torch.where(KNOWN.model(torch.full((1, 6), 50.0)).argmax() == KNOWN.y, -50.0, 50.0)[:, None].expand(
+        6, 6
+    )
     assert all(r.bracket.upper.value == math.inf for r in solve([outside], [Scripted((shows(far),))]))
     worst = replace(known_problem(), goal="worst", region=Ball(KNOWN.x, zero + 0.1, 2))
     start = [r.bracket.upper.value for r in solve([worst], [])]
@@ -485,7 +522,12 @@ def test_methods_that_do_not_apply_are_named_with_the_reason() -> None:
 
 def test_estimates_never_move_an_end() -> None:
     def guess(problem: Problem) -> Claims:
-        return Claims(estimate=torch.full((len(problem),), 5.0), estimate_kind="sampled", confidence=0.9, assumptions=("luck",))
+        return Claims(
+            estimate=torch.full((len(problem),), 5.0),
+            estimate_kind="sampled",
+            confidence=0.9,
+            assumptions=("luck",),
+        )
 
     for r in solve([known_problem()], [Scripted((guess,)), CLEVER(batches=5)]):
         assert (r.bracket.lower.value, r.bracket.upper.value) == (0.0, math.inf)
@@ -506,7 +548,10 @@ def test_a_store_that_holds_a_false_proof_is_contradicted_too() -> None:
 def test_solve_is_silent_when_all_is_well() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        solve([known_problem()], [PGD(rounds=1), CarliniWagner(rounds=1, steps=5), Corners(rounds=1), CLEVER(batches=5)])
+        solve(
+            [known_problem()],
+            [PGD(rounds=1), CarliniWagner(rounds=1, steps=5), Corners(rounds=1), CLEVER(batches=5)],
+        )
 
 
 def test_a_contradiction_keeps_the_rest_of_the_batch_and_names_the_input() -> None:
@@ -516,7 +561,9 @@ def test_a_contradiction_keeps_the_rest_of_the_batch_and_names_the_input() -> No
         return Claims(proved=proved)
 
     store = Memory({})
-    with pytest.raises(Contradiction, match=r"input 0: Scripted says at least 1000000000\.0.*PGD says at most"):
+    with pytest.raises(
+        Contradiction, match=r"input 0: Scripted says at least 1000000000\.0.*PGD says at most"
+    ):
         solve([known_problem()], [Scripted((lies_of_the_first,)), PGD(rounds=1)], store=store)
     first, *others = [store.kept[key] for key in sorted(store.kept)]
     assert (first.status, first.bracket.lower.value, first.bracket.upper.value) == ("refuted", 0.0, math.inf)
@@ -582,7 +629,9 @@ def output_problem(goal: Goal, part: str = "", radius: float = 0.5) -> Problem:
     rows = torch.zeros(len(KNOWN.x), 1, KNOWN.network().outputs_for(KNOWN.x), dtype=torch.float64)
     rows[:, :, 0] = 1.0
     keys = tuple(Key(i, part=part) for i in range(len(KNOWN.x)))
-    return Problem(KNOWN.network(), ball, Linear(rows, torch.zeros(len(KNOWN.x), 1, dtype=torch.float64)), goal, keys)
+    return Problem(
+        KNOWN.network(), ball, Linear(rows, torch.zeros(len(KNOWN.x), 1, dtype=torch.float64)), goal, keys
+    )
 
 
 def closed_form(radius: float = 0.5) -> tuple[Tensor, Tensor, Tensor]:
@@ -604,7 +653,9 @@ def corner(problem: Problem) -> Claims:
 def test_the_largest_value_is_met_from_below_and_proved_from_above() -> None:
     centre, moves, _ = closed_form()
     prover = Scripted(script=(lambda p: Claims(proved=-(centre + moves) - 1e-3), corner))
-    for record, most in zip(solve([output_problem("largest")], [prover]), (centre + moves).tolist(), strict=True):
+    for record, most in zip(
+        solve([output_problem("largest")], [prover]), (centre + moves).tolist(), strict=True
+    ):
         lower, upper = record.bracket.lower, record.bracket.upper
         assert record.goal == "largest"
         assert (lower.evidence.kind, upper.evidence.kind) == ("witnessed", "proved")
@@ -666,9 +717,15 @@ def test_a_sign_is_enough_and_one_case_that_fails_settles_the_others() -> None:
     assert len(asked) == 1
     assert [r.status for r in records] == ["finished"] * 6
     outputs = KNOWN.network().outputs_for(KNOWN.x)
-    other = replace(safe, property=Robustness((KNOWN.y + 1) % outputs), keys=tuple(Key(i, 1) for i in range(6)))  # fails at once
+    other = replace(
+        safe, property=Robustness((KNOWN.y + 1) % outputs), keys=tuple(Key(i, 1) for i in range(6))
+    )  # fails at once
     asked.clear()
-    records = solve([replace(safe, keys=tuple(Key(i, 0) for i in range(6))), other], [Scripted(script=(step,))], Stop(sign=True))
+    records = solve(
+        [replace(safe, keys=tuple(Key(i, 0) for i in range(6))), other],
+        [Scripted(script=(step,))],
+        Stop(sign=True),
+    )
     assert asked == []  # sat: nothing more is asked
     assert all(r.bracket.upper.value <= 0 for r in records if r.key.frame == 1)
 
@@ -677,25 +734,41 @@ def test_parts_hear_what_others_witness() -> None:
     """Only the radius is searched; its witness is a point of the worst score's region too, and the other way round."""
     far = torch.full((len(KNOWN.x),), 1e3, dtype=torch.float64)
     near = replace(known_problem(), keys=tuple(Key(i, part="radius") for i in range(6)))
-    worst = replace(near, goal="worst", region=Ball(KNOWN.x, far, 2), keys=tuple(Key(i, part="worst") for i in range(6)))
+    worst = replace(
+        near, goal="worst", region=Ball(KNOWN.x, far, 2), keys=tuple(Key(i, part="worst") for i in range(6))
+    )
     for order in ([near, worst], [worst, near]):
-        records = {r.key: r for r in solve(order, lambda problem: [CarliniWagner()] if problem.goal == "radius" else [])}
+        records = {
+            r.key: r
+            for r in solve(order, lambda problem: [CarliniWagner()] if problem.goal == "radius" else [])
+        }
         for i in range(6):
             radius, score = records[Key(i, part="radius")], records[Key(i, part="worst")]
             assert radius.bracket.upper.value < math.inf
             assert score.bracket.upper.value <= 0
             assert score.bracket.upper.evidence.method == "CarliniWagner"
     alone = [replace(p, keys=tuple(Key(i + 10 * k) for i in range(6))) for k, p in enumerate((near, worst))]
-    records = {r.key: r for r in solve(alone, lambda problem: [CarliniWagner()] if problem.goal == "radius" else [])}
-    assert all(records[Key(i + 10)].bracket.upper.value > 0 for i in range(6))  # questions of their own keep to themselves
+    records = {
+        r.key: r for r in solve(alone, lambda problem: [CarliniWagner()] if problem.goal == "radius" else [])
+    }
+    assert all(
+        records[Key(i + 10)].bracket.upper.value > 0 for i in range(6)
+    )  # questions of their own keep to themselves
 
 
 def test_a_proof_that_another_part_refutes_is_a_contradiction() -> None:
     far = torch.full((len(KNOWN.x),), 1e3, dtype=torch.float64)
     near = replace(known_problem(), keys=tuple(Key(i, part="radius") for i in range(6)))
-    worst = replace(near, goal="worst", region=Ball(KNOWN.x, far, 2), keys=tuple(Key(i, part="worst") for i in range(6)))
+    worst = replace(
+        near, goal="worst", region=Ball(KNOWN.x, far, 2), keys=tuple(Key(i, part="worst") for i in range(6))
+    )
     with pytest.raises(Contradiction, match="worst"):
-        solve([worst, near], lambda problem: [CarliniWagner()] if problem.goal == "radius" else [Scripted(script=(proves(0.001),))])
+        solve(
+            [worst, near],
+            lambda problem: (
+                [CarliniWagner()] if problem.goal == "radius" else [Scripted(script=(proves(0.001),))]
+            ),
+        )
 
 
 @pytest.mark.parametrize(("beyond", "fine"), [(0.5, True), (2.0, False)])
@@ -703,7 +776,9 @@ def test_a_proof_may_pass_a_witness_by_its_slack_and_no_further(beyond: float, f
     shown = solve([output_problem("worst")], [])
     slack = min(r.bracket.upper.slack for r in shown)
     assert 0 < slack < 1e-4
-    ends = torch.tensor([r.bracket.upper.value + beyond * r.bracket.upper.slack for r in shown], dtype=torch.float64)
+    ends = torch.tensor(
+        [r.bracket.upper.value + beyond * r.bracket.upper.slack for r in shown], dtype=torch.float64
+    )
     script = (Claims(proved=ends),)
     if fine:
         records = solve([output_problem("worst")], [Scripted(script=script)])
@@ -727,10 +802,15 @@ class Listener(Scripted):
 
 def test_methods_are_told_both_ends_before_every_step() -> None:
     listener = Listener(script=(Claims(), Claims(), Claims()))
-    records = solve([known_problem()], [Scripted(script=(proves(1e-6), shows(-100 * KNOWN.x), proves(1e-5))), listener])
+    records = solve(
+        [known_problem()], [Scripted(script=(proves(1e-6), shows(-100 * KNOWN.x), proves(1e-5))), listener]
+    )
     assert len(listener.heard) == 3
     assert listener.heard[0] == ([1e-6] * 6, [math.inf] * 6)
-    assert listener.heard[2] == ([r.bracket.lower.value for r in records], [r.bracket.upper.value for r in records])
+    assert listener.heard[2] == (
+        [r.bracket.lower.value for r in records],
+        [r.bracket.upper.value for r in records],
+    )
     turned = Listener(script=(Claims(), Claims()))
     [first, *_] = solve([output_problem("largest")], [Scripted(script=(proves(-100.0),)), turned])
     assert turned.heard[0][0][0] == -100.0  # as methods are asked: the smallest of the negative
@@ -753,7 +833,9 @@ def test_the_smallest_and_the_largest_value_are_asked_for_in_one_batch() -> None
         assert (one.key, one.goal, one.aside.keys()) == (two.key, two.goal, two.aside.keys())
         assert ends_of(one) == pytest.approx(ends_of(two))
     other = Listener(script=(proves(-200.0),))
-    records = solve(both, lambda problem: [other if problem.goal == "largest" else Scripted(script=(proves(-100.0),))])
+    records = solve(
+        both, lambda problem: [other if problem.goal == "largest" else Scripted(script=(proves(-100.0),))]
+    )
     assert {record.bracket.lower.value for record in records[: len(KNOWN.x)]} == {-100.0}
     assert {record.bracket.upper.value for record in records[len(KNOWN.x) :]} == {200.0}
 
@@ -761,13 +843,18 @@ def test_the_smallest_and_the_largest_value_are_asked_for_in_one_batch() -> None
 def test_methods_may_be_chosen_for_each_problem() -> None:
     one = known_problem(keys=[Key(i) for i in range(6)])
     other = known_problem(one.network, p=1, keys=[Key(10 + i) for i in range(6)])
-    records = solve([one, other], lambda problem: [Scripted(script=(proves(1e-6 if problem.keys[0].index < 10 else 2e-6),))])
+    records = solve(
+        [one, other],
+        lambda problem: [Scripted(script=(proves(1e-6 if problem.keys[0].index < 10 else 2e-6),))],
+    )
     assert [r.bracket.lower.value for r in records] == [1e-6] * 6 + [2e-6] * 6
 
 
 def test_a_witness_counts_only_where_every_judge_agrees() -> None:
     """The same network elsewhere says something else: what breaks one alone is no witness."""
-    shifted = nn.Sequential(nn.Flatten(), nn.Linear(KNOWN.x[0].numel(), KNOWN.network().outputs_for(KNOWN.x))).eval()
+    shifted = nn.Sequential(
+        nn.Flatten(), nn.Linear(KNOWN.x[0].numel(), KNOWN.network().outputs_for(KNOWN.x))
+    ).eval()
     with torch.no_grad():
         shifted[1].weight.zero_()
         shifted[1].bias.zero_()
@@ -775,13 +862,17 @@ def test_a_witness_counts_only_where_every_judge_agrees() -> None:
     plain = solve([problem], [Scripted(script=(corner,))])
     judged = solve([replace(problem, judges=(hf.Network.from_torch(shifted),))], [Scripted(script=(corner,))])
     for one, two in zip(plain, judged, strict=True):
-        assert two.bracket.upper.value == max(0.0, one.bracket.upper.value)  # the judge's score is 0 everywhere
+        assert two.bracket.upper.value == max(
+            0.0, one.bracket.upper.value
+        )  # the judge's score is 0 everywhere
     itself = solve([replace(problem, judges=(KNOWN.network(),))], [Scripted(script=(corner,))])
     assert [r.bracket.upper.value for r in itself] == pytest.approx([r.bracket.upper.value for r in plain])
 
 
 def test_what_is_found_on_the_way_lies_beside_its_record() -> None:
-    closed = replace(known_problem(), property=Robustness(torch.where(torch.arange(6) == 2, (KNOWN.y + 1) % 2, KNOWN.y)))
+    closed = replace(
+        known_problem(), property=Robustness(torch.where(torch.arange(6) == 2, (KNOWN.y + 1) % 2, KNOWN.y))
+    )
     found = Scripted(script=(lambda p: Claims(aside={"map": torch.arange(len(p) * 3.0).reshape(len(p), 3)}),))
     memory = Memory()
     records = solve([closed], [found], store=memory)
@@ -789,7 +880,9 @@ def test_what_is_found_on_the_way_lies_beside_its_record() -> None:
     failing = [i for i, r in enumerate(records) if r.bracket.closed]
     assert 2 in failing
     assert all(kept[i] is None for i in failing)  # nobody asked about it
-    assert [k for i, k in enumerate(kept) if i not in failing] == torch.arange((6 - len(failing)) * 3.0).reshape(-1, 3).tolist()
+    assert [k for i, k in enumerate(kept) if i not in failing] == torch.arange(
+        (6 - len(failing)) * 3.0
+    ).reshape(-1, 3).tolist()
     assert memory.kept[Key(0)].aside["map"].shape == (3,)
 
 
@@ -828,7 +921,9 @@ def test_an_input_without_an_answer_takes_no_other_with_it() -> None:
     x[4, 0] = 0.015625
     net = hf.Network.from_torch(Hole().eval(), domain=(0, 1))
     required = Robustness(layer(x).argmax(1))
-    found = solve([hf.Problem(net, Ball(x, torch.full((6,), torch.inf), 2, net.domain), required, "radius")], [PGD()])
+    found = solve(
+        [hf.Problem(net, Ball(x, torch.full((6,), torch.inf), 2, net.domain), required, "radius")], [PGD()]
+    )
     assert [record.status for record in found] == ["finished"] * 4 + ["failed", "finished"]
     assert "NaN" in found[4].bracket.note
     assert all(math.isfinite(found[row].bracket.upper.value) for row in (0, 1, 2, 3, 5))

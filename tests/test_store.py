@@ -25,7 +25,11 @@ from holdfast.question import DataDescription, Means, ModelDescription, Question
 from holdfast.result import Answers, Bound, Bracket, Evidence, Key, Likely, Record, Traits, by_definition
 from holdfast.store import FILE, Store
 
-QUESTION = Question(asked=Request(norm="2", substitutes={"0": [1, 2]}), data=DataDescription(classes=("cat", "dog")), options={"batch": 3})
+QUESTION = Question(
+    asked=Request(norm="2", substitutes={"0": [1, 2]}),
+    data=DataDescription(classes=("cat", "dog")),
+    options={"batch": 3},
+)
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -46,10 +50,22 @@ def rich_record(index: int = 0, frame: int | None = None, part: str = "") -> Rec
         (Bound(0.5, guess), Bound(math.inf, evidence("estimated"))),
         "a note",
     )
-    return Record(Key(index, frame, part), bracket, "stopped", 1.25, 17, ("Other: does not apply",), "asked", "means", "probability")
+    return Record(
+        Key(index, frame, part),
+        bracket,
+        "stopped",
+        1.25,
+        17,
+        ("Other: does not apply",),
+        "asked",
+        "means",
+        "probability",
+    )
 
 
-def open_record(index: int, lower: float = 0.0, upper: float = math.inf, status: Any = "interrupted") -> Record:
+def open_record(
+    index: int, lower: float = 0.0, upper: float = math.inf, status: Any = "interrupted"
+) -> Record:
     return Record(Key(index), Bracket(by_definition(lower), by_definition(upper)), status, 0.5, 3)
 
 
@@ -74,14 +90,19 @@ def test_every_field_of_a_record_comes_back(store: Store) -> None:
     assert found == records
     for one, two in zip(found, records, strict=True):
         for end in ("lower", "upper"):
-            mine, theirs = getattr(one.bracket, end).evidence.witness, getattr(two.bracket, end).evidence.witness
+            mine, theirs = (
+                getattr(one.bracket, end).evidence.witness,
+                getattr(two.bracket, end).evidence.witness,
+            )
             assert (mine is None) == (theirs is None)
             if theirs is not None:
                 assert torch.equal(mine, theirs)
                 assert mine.dtype == theirs.dtype
 
 
-@pytest.mark.parametrize("witness", [torch.tensor(1.5), torch.zeros(0), torch.arange(3), torch.ones(2, dtype=torch.float64)])
+@pytest.mark.parametrize(
+    "witness", [torch.tensor(1.5), torch.zeros(0), torch.arange(3), torch.ones(2, dtype=torch.float64)]
+)
 def test_witnesses_keep_their_shape_and_type(store: Store, witness: torch.Tensor) -> None:
     upper = Bound(1.0, evidence("witnessed", witness=witness))
     store.write([Record(Key(0), Bracket(by_definition(0.0), upper), "finished", 0.0, 0)])
@@ -119,7 +140,9 @@ def test_answers_and_maps_come_back(store: Store) -> None:
     store.put_inputs([torch.rand(2, 3)] * 2, [0, 1], [0, 1], ["", ""], [None, None])
     assert [stored.saliency for stored in store.inputs()] == [None, None]
     store.write([rich_record(0), rich_record(1, 2), open_record(2)])
-    said = Answers((Likely(3, 1.5, 0.9), Likely(0, -math.inf, 0.0)), (Likely(0, 0.1 + 0.2, 1 / 3), Likely(3, 0.0, 0.25)))
+    said = Answers(
+        (Likely(3, 1.5, 0.9), Likely(0, -math.inf, 0.0)), (Likely(0, 0.1 + 0.2, 1 / 3), Likely(3, 0.0, 0.25))
+    )
     answers = {Key(0): said, Key(1, 2): said, Key(2): Answers(said.before)}
     store.put_answers(answers)
     found = torch.tensor([[0.1, math.nan, 2.0]], dtype=torch.float64)
@@ -139,17 +162,26 @@ def test_what_lies_beside_a_record_comes_back_by_its_name_and_key(store: Store) 
     store.put_artefacts("path", {Key(1): torch.zeros(0)})
     store = reopened(store)
     assert torch.equal(store.artefacts("saliency")[Key(0, part="worst")], maps["saliency"])
-    assert {key: found.tolist() for key, found in store.artefacts("path").items()} == {Key(0, part="worst"): [0, 1, 2, 3], Key(1): []}
+    assert {key: found.tolist() for key, found in store.artefacts("path").items()} == {
+        Key(0, part="worst"): [0, 1, 2, 3],
+        Key(1): [],
+    }
     assert store.artefacts("other") == {}
     assert store.inputs() == []  # a map of an input that was not kept
 
 
 def test_the_parts_of_a_question_are_kept_apart(store: Store) -> None:
     for part, lower in (("worst", 0.5), ("radius", 0.25), ("worst", 0.75)):
-        store.write([Record(Key(0, part=part), Bracket(by_definition(lower), by_definition(1.0)), "finished", 0.1, 1)])
+        store.write(
+            [Record(Key(0, part=part), Bracket(by_definition(lower), by_definition(1.0)), "finished", 0.1, 1)]
+        )
     store = reopened(store)
     assert {r.key.part: r.bracket.lower.value for r in store.records()} == {"radius": 0.25, "worst": 0.75}
-    assert [(e.key.part, e.lower) for e in store.history()] == [("worst", 0.5), ("radius", 0.25), ("worst", 0.75)]
+    assert [(e.key.part, e.lower) for e in store.history()] == [
+        ("worst", 0.5),
+        ("radius", 0.25),
+        ("worst", 0.75),
+    ]
     assert set(store.finished_records()) == {Key(0, part="radius"), Key(0, part="worst")}
 
 
@@ -161,10 +193,17 @@ def test_a_question_comes_back_whole_and_knows_itself_again(tmp_path: Path) -> N
     )  # fmt: skip
     with Store.create(tmp_path / "run", asked) as store:
         again = store.question
-    assert (again.fingerprint, again.model, again.data, again.means) == (asked.fingerprint, asked.model, asked.data, asked.means)
+    assert (again.fingerprint, again.model, again.data, again.means) == (
+        asked.fingerprint,
+        asked.model,
+        asked.data,
+        asked.means,
+    )
     assert again.differs(asked) is None
     assert again.same_truth(asked)
-    assert replace(asked, means=Means(seed=5)).fingerprint == asked.fingerprint  # how it is searched is no other question
+    assert (
+        replace(asked, means=Means(seed=5)).fingerprint == asked.fingerprint
+    )  # how it is searched is no other question
     other = replace(asked, asked=replace(asked.asked, tolerance=0.25))
     assert other.fingerprint != asked.fingerprint
     assert asked.differs(other) == ("tolerance", 0.5, 0.25)
@@ -214,7 +253,9 @@ def test_interrupted_and_stopped_records_are_asked_again(store: Store) -> None:
 def test_a_run_through_the_library_comes_back(tmp_path: Path) -> None:
     known = truth.linear(0, shape=(3, 2))
     with Store.create(tmp_path / "run") as store:
-        each = hf.radius(known.network(), known.x, known.y, norm=2, frames="each", methods=[PGD(rounds=1)], store=store)
+        each = hf.radius(
+            known.network(), known.x, known.y, norm=2, frames="each", methods=[PGD(rounds=1)], store=store
+        )
     found = Store.open(tmp_path / "run").records()
     assert [r.key for r in found] == [Key(i, k) for i in range(4) for k in range(3)]
     assert [r.bracket for r in found] == [b for row in each for b in row]
@@ -341,7 +382,9 @@ def damaged_inside(data: bytes) -> bytes:
     return data[:4096] + b"\xff" * (len(data) - 4096)
 
 
-@pytest.mark.parametrize("damage", [overwritten, damaged_inside, lambda d: d[:5000], lambda d: d[:100], lambda d: b""])
+@pytest.mark.parametrize(
+    "damage", [overwritten, damaged_inside, lambda d: d[:5000], lambda d: d[:100], lambda d: b""]
+)
 def test_a_damaged_file_is_called_damaged(store: Store, damage: Callable[[bytes], bytes]) -> None:
     store.write([rich_record(i) for i in range(20)])
     store.close()
@@ -369,7 +412,10 @@ def test_a_record_that_makes_no_sense_is_called_damaged(store: Store, change: st
     store.close()
     with sqlite3.connect(store.folder / FILE) as connection:
         connection.execute(change)
-    with pytest.raises(StoreError, match="not a run of holdfast, or damaged"), Store.open(store.folder) as found:
+    with (
+        pytest.raises(StoreError, match="not a run of holdfast, or damaged"),
+        Store.open(store.folder) as found,
+    ):
         found.records()
 
 
@@ -445,7 +491,9 @@ def no_constants(name: str) -> None:
 
 
 def test_json_is_json(tmp_path: Path) -> None:
-    store = Store.create(tmp_path / "run", Question(asked=Request(radius=math.inf), options={"domain": [0.0, 1.0]}))
+    store = Store.create(
+        tmp_path / "run", Question(asked=Request(radius=math.inf), options={"domain": [0.0, 1.0]})
+    )
     store.write([rich_record(0), open_record(2)])
     store.put_answers({Key(0): Answers((Likely(1, math.nan, math.nan), Likely(0, -math.inf, 0.0)))})
     text = store.export(tmp_path / "out" / "records.json").read_text()
@@ -478,7 +526,9 @@ def test_parquet_reads_back(full: Store, tmp_path: Path) -> None:
     assert table.column("frame").to_pylist() == [None, 2, None]
 
 
-def test_parquet_without_pyarrow_names_the_extra(full: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parquet_without_pyarrow_names_the_extra(
+    full: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(MissingExtra, match=r"holdfast\[parquet\]"):
         full.export(tmp_path / "records.parquet")
@@ -497,7 +547,11 @@ def test_nothing_on_disk_is_a_pickle(full: Store, tmp_path: Path) -> None:
     full.put_inputs([torch.rand(3)], [0], [0], [""], [None])
     full.close()
     with sqlite3.connect(full.folder / FILE) as connection:
-        blobs = [b for (b,) in connection.execute("SELECT upper_witness FROM record UNION ALL SELECT x FROM input") if b]
+        blobs = [
+            b
+            for (b,) in connection.execute("SELECT upper_witness FROM record UNION ALL SELECT x FROM input")
+            if b
+        ]
     assert len(blobs) == 3
     assert all(blob.startswith(b"\x93NUMPY") for blob in blobs)
 

@@ -31,7 +31,9 @@ from holdfast.store.salvage import salvage
 
 COUNT = 60
 ASKED = Question(
-    model=ModelDescription(fingerprint="net"), data=DataDescription(fingerprint="points", count=COUNT), asked=Request(norm="2")
+    model=ModelDescription(fingerprint="net"),
+    data=DataDescription(fingerprint="points", count=COUNT),
+    asked=Request(norm="2"),
 )
 FAST = [PGD(rounds=1, steps=3)]
 
@@ -39,7 +41,9 @@ FAST = [PGD(rounds=1, steps=3)]
 @pytest.fixture(scope="module")
 def problem() -> Problem:
     known = truth.linear(5, shape=(40,), batch=COUNT)
-    return truth.radius_problem(known.network(), Ball(known.x, torch.zeros(COUNT, dtype=torch.float64), 2), known.y)
+    return truth.radius_problem(
+        known.network(), Ball(known.x, torch.zeros(COUNT, dtype=torch.float64), 2), known.y
+    )
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +64,10 @@ def run(calm: Path, tmp_path: Path) -> Path:
 def told(folder: Path) -> list[object]:
     """The records without the clock, witnesses included."""
     with Store.read(folder) as store:
-        return [(replace(r, seconds=0.0, queries=0), None if r.witness is None else r.witness.tolist()) for r in store.stream()]
+        return [
+            (replace(r, seconds=0.0, queries=0), None if r.witness is None else r.witness.tolist())
+            for r in store.stream()
+        ]
 
 
 def resumed(folder: Path, problem: Problem) -> list[object]:
@@ -91,8 +98,19 @@ def another(work: Callable[[Callable[[object], None]], None]) -> Iterator[Callab
 
 
 def record(index: int, lower: float = 0.0, upper: float = 1.0, **said: object) -> Record:
-    proof, shown = Evidence("proved", "Certify"), Evidence("witnessed", "PGD", witness=torch.full((300,), float(index)))
-    whole = Record(Key(index), Bracket(Bound(lower, proof), Bound(upper, shown)), "finished", 0.5, 3, question="asked", means="means")
+    proof, shown = (
+        Evidence("proved", "Certify"),
+        Evidence("witnessed", "PGD", witness=torch.full((300,), float(index))),
+    )
+    whole = Record(
+        Key(index),
+        Bracket(Bound(lower, proof), Bound(upper, shown)),
+        "finished",
+        0.5,
+        3,
+        question="asked",
+        means="means",
+    )
     return replace(whole, **said)  # type: ignore[arg-type]
 
 
@@ -210,7 +228,9 @@ def test_copies_taken_while_writing_hold_whole_records(tmp_path: Path) -> None:
             found = store.records()
         assert [r.key.index for r in found] == list(range(len(found)))
         assert len(found) % 20 == 0  # whole transactions
-        assert [r.bracket for r in found] == [record(k, 0.0, 1.0 + k // 20).bracket for k in range(len(found))]
+        assert [r.bracket for r in found] == [
+            record(k, 0.0, 1.0 + k // 20).bracket for k in range(len(found))
+        ]
         counts.append(len(found))
     assert counts == sorted(counts)
     assert len(set(counts)) > 3
@@ -246,7 +266,9 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_a_damaged_run_is_found_salvaged_and_resumed(name: str, run: Path, calm: Path, problem: Problem, tmp_path: Path) -> None:
+def test_a_damaged_run_is_found_salvaged_and_resumed(
+    name: str, run: Path, calm: Path, problem: Problem, tmp_path: Path
+) -> None:
     before = told(calm)
     data = DAMAGES[name](bytearray((run / FILE).read_bytes()))
     (run / FILE).write_bytes(data)
@@ -266,7 +288,9 @@ def test_a_damaged_run_is_found_salvaged_and_resumed(name: str, run: Path, calm:
     assert resumed(tmp_path / "saved", problem) == before
 
 
-def test_a_run_without_its_log_is_one_of_an_earlier_moment(run: Path, calm: Path, problem: Problem, tmp_path: Path) -> None:
+def test_a_run_without_its_log_is_one_of_an_earlier_moment(
+    run: Path, calm: Path, problem: Problem, tmp_path: Path
+) -> None:
     kill_while_written(tmp_path / "killed", record(0))
     assert (tmp_path / "killed" / LOG).stat().st_size > 0
     shutil.copytree(tmp_path / "killed", tmp_path / "other")
@@ -288,16 +312,27 @@ def test_without_its_question_a_run_is_not_salvaged(run: Path, tmp_path: Path) -
 
 
 CHANGES = {
-    "an end": ("UPDATE record SET body = replace(body, '\"finished\"', '\"closed\"') WHERE position = 7", "record of input 7 was changed"),
-    "a witness": ("UPDATE record SET upper_witness = zeroblob(9) WHERE position = 7", "record of input 7 was changed"),
+    "an end": (
+        "UPDATE record SET body = replace(body, '\"finished\"', '\"closed\"') WHERE position = 7",
+        "record of input 7 was changed",
+    ),
+    "a witness": (
+        "UPDATE record SET upper_witness = zeroblob(9) WHERE position = 7",
+        "record of input 7 was changed",
+    ),
     "a column": ("UPDATE record SET upper = upper / 2 WHERE position = 7", "record of input 7 was changed"),
     "an input": ("UPDATE input SET label = 3 WHERE position = 7", "input 7 was changed"),
-    "the question": ("UPDATE meta SET value = replace(value, '\"2\"', '\"1\"') WHERE name = 'question'", "the question was changed"),
+    "the question": (
+        "UPDATE meta SET value = replace(value, '\"2\"', '\"1\"') WHERE name = 'question'",
+        "the question was changed",
+    ),
 }
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_what_was_changed_by_hand_is_said_and_left_out(name: str, run: Path, calm: Path, problem: Problem, tmp_path: Path) -> None:
+def test_what_was_changed_by_hand_is_said_and_left_out(
+    name: str, run: Path, calm: Path, problem: Problem, tmp_path: Path
+) -> None:
     change, message = CHANGES[name]
     with contextlib.closing(sqlite3.connect(run / FILE)) as connection, connection:
         assert connection.execute(change).rowcount == 1
@@ -360,7 +395,12 @@ def locked(run: Path) -> Iterator[Path]:
         yield run
         run.chmod(0o755)
         return
-    bound = mount and not subprocess.run([mount, "--bind", str(run), str(run)], capture_output=True, check=False).returncode
+    bound = (
+        mount
+        and not subprocess.run(
+            [mount, "--bind", str(run), str(run)], capture_output=True, check=False
+        ).returncode
+    )
     if not bound:
         pytest.skip("root may write everywhere, and nothing can be mounted here")
     subprocess.run([mount or "", "-o", "remount,ro,bind", str(run)], check=True)
@@ -377,7 +417,9 @@ def test_a_folder_that_cannot_be_written_is_read(locked: Path, calm: Path, tmp_p
 
 
 @pytest.mark.parametrize("memory", [True, False])
-def test_a_left_over_log_is_read_where_nothing_can_be_written(memory: bool, run: Path, request: pytest.FixtureRequest) -> None:
+def test_a_left_over_log_is_read_where_nothing_can_be_written(
+    memory: bool, run: Path, request: pytest.FixtureRequest
+) -> None:
     kill_while_written(run, record(1000))
     assert (run / LOG).stat().st_size > 0
     if not memory:  # as where only the two files were copied
@@ -405,7 +447,9 @@ def test_a_run_that_was_moved_goes_on(run: Path, calm: Path, problem: Problem, t
 # ---------------------------------------------------------------- older runs
 
 
-def test_a_run_of_format_2_is_read_and_gone_on_with(run: Path, calm: Path, problem: Problem, tmp_path: Path) -> None:
+def test_a_run_of_format_2_is_read_and_gone_on_with(
+    run: Path, calm: Path, problem: Problem, tmp_path: Path
+) -> None:
     with contextlib.closing(sqlite3.connect(run / FILE)) as connection, connection:
         for table, column in (("record", "news"), ("record", "seal"), ("input", "seal")):
             connection.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
@@ -454,7 +498,12 @@ def test_better_ends_of_two_runs_count_and_what_excludes_itself_is_raised(tmp_pa
     merge([tmp_path / "one", tmp_path / "two"], tmp_path / "whole")
     with Store.read(tmp_path / "whole") as store:
         first, other = store.records()
-    assert (first.bracket.lower.value, first.bracket.upper.value, first.status, first.seconds) == (0.5, 0.75, "stopped", 1.0)
+    assert (first.bracket.lower.value, first.bracket.upper.value, first.status, first.seconds) == (
+        0.5,
+        0.75,
+        "stopped",
+        1.0,
+    )
     assert other == record(3)
     with pytest.raises(Contradiction, match=r"input 0: .*at least 0.8 .*at most 0.75"):
         merge([tmp_path / "one", tmp_path / "three"], tmp_path / "never")
@@ -466,11 +515,19 @@ def test_better_ends_of_two_runs_count_and_what_excludes_itself_is_raised(tmp_pa
     [
         ({"asked": Request(norm="1")}, "norm is 2 there and 1 here"),
         ({"means": Means(tier="tight")}, "tier is None there and tight here"),
-        ({"model": ModelDescription(fingerprint="other")}, "the model's fingerprint is net there and other here"),
-        ({"data": DataDescription(fingerprint="others", count=COUNT)}, "the data's fingerprint is points there and others here"),
+        (
+            {"model": ModelDescription(fingerprint="other")},
+            "the model's fingerprint is net there and other here",
+        ),
+        (
+            {"data": DataDescription(fingerprint="others", count=COUNT)},
+            "the data's fingerprint is points there and others here",
+        ),
     ],
 )
-def test_runs_of_other_questions_are_not_merged(said: dict[str, object], message: str, tmp_path: Path) -> None:
+def test_runs_of_other_questions_are_not_merged(
+    said: dict[str, object], message: str, tmp_path: Path
+) -> None:
     Store.create(tmp_path / "one", ASKED).close()
     Store.create(tmp_path / "two", replace(ASKED, **said)).close()  # type: ignore[arg-type]
     with pytest.raises(StoreError, match=message):

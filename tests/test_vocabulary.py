@@ -250,9 +250,15 @@ def hints(function: Callable[..., Any]) -> dict[str, Any]:
 def wrong_argument(word: str, annotation: Any) -> str | None:
     known = WORDS.get(word)
     if known is None or not known.takes:
-        return f"the word {word} is not in the table of arguments" + (f"; say {INSTEAD[word]}" if word in INSTEAD else "")
+        return f"the word {word} is not in the table of arguments" + (
+            f"; say {INSTEAD[word]}" if word in INSTEAD else ""
+        )
     odd = taken(annotation) - set(known.takes.split())
-    return f"{word} means '{known.meaning}' and takes {known.takes}, not {', '.join(sorted(odd))}" if odd else None
+    return (
+        f"{word} means '{known.meaning}' and takes {known.takes}, not {', '.join(sorted(odd))}"
+        if odd
+        else None
+    )
 
 
 @pytest.mark.parametrize(("name", "function"), list(functions()), ids=[name for name, _ in functions()])
@@ -277,15 +283,25 @@ def options() -> Iterator[tuple[str, str, str]]:
     for name, command in commands(typer.main.get_command(app), ""):
         for parameter in command.params:
             if parameter.opts[0].startswith("--") and parameter.opts[0] not in ("--help", "--debug"):
-                yield name, parameter.opts[0][2:].removeprefix("no-").replace("-", "_"), parameter.metavar or "flag"
+                yield (
+                    name,
+                    parameter.opts[0][2:].removeprefix("no-").replace("-", "_"),
+                    parameter.metavar or "flag",
+                )
 
 
 def wrong_option(word: str, shown: str) -> str | None:
     known = WORDS.get(word)
     if known is None or not known.shown:
-        return f"--{word.replace('_', '-')} is not in the table of options" + (f"; say {INSTEAD[word]}" if word in INSTEAD else "")
+        return f"--{word.replace('_', '-')} is not in the table of options" + (
+            f"; say {INSTEAD[word]}" if word in INSTEAD else ""
+        )
     fits = shown in known.shown.split()
-    return None if fits else f"--{word.replace('_', '-')} means '{known.meaning}' and takes {known.shown}, not {shown}"
+    return (
+        None
+        if fits
+        else f"--{word.replace('_', '-')} means '{known.meaning}' and takes {known.shown}, not {shown}"
+    )
 
 
 @pytest.mark.parametrize(("command", "word", "shown"), list(options()))
@@ -309,12 +325,22 @@ def test_every_word_is_used() -> None:
 
 @pytest.mark.parametrize(
     ("word", "annotation"),
-    [("target", int), ("units", list[float]), ("outputs", bool), ("scale", bool), ("seed", float), ("seed", int | None), ("method", str)],
+    [
+        ("target", int),
+        ("units", list[float]),
+        ("outputs", bool),
+        ("scale", bool),
+        ("seed", float),
+        ("seed", int | None),
+        ("method", str),
+    ],
 )
 def test_a_word_outside_the_table_or_in_another_meaning_is_seen(word: str, annotation: Any) -> None:
     assert wrong_argument(word, annotation) is not None
 
 
-@pytest.mark.parametrize(("word", "shown"), [("target", "CLASSES"), ("outputs", "flag"), ("input", "DATA"), ("timeout", "NUMBER")])
+@pytest.mark.parametrize(
+    ("word", "shown"), [("target", "CLASSES"), ("outputs", "flag"), ("input", "DATA"), ("timeout", "NUMBER")]
+)
 def test_an_option_outside_the_table_or_in_another_meaning_is_seen(word: str, shown: str) -> None:
     assert wrong_option(word, shown) is not None

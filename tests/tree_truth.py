@@ -55,10 +55,17 @@ def radius(
             options.append([(float(word != own), word) for word in words if free or word == own])
             continue
         ends = [-math.inf, *cuts[places[0]], math.inf]
-        cells = [(math.nextafter(low, math.inf) if low > -math.inf else low, high) for low, high in itertools.pairwise(ends)]
-        found = [nearest(max(low, column.low), min(high, column.high), own[0], column.step) for low, high in cells]
+        cells = [
+            (math.nextafter(low, math.inf) if low > -math.inf else low, high)
+            for low, high in itertools.pairwise(ends)
+        ]
+        found = [
+            nearest(max(low, column.low), min(high, column.high), own[0], column.step) for low, high in cells
+        ]
         values = [value for value in found if value is not None and (value == own[0] or not column.frozen)]
-        options.append([(abs(v - own[0]) / column.scale if norm else float(v != own[0]), [v]) for v in values])
+        options.append(
+            [(abs(v - own[0]) / column.scale if norm else float(v != own[0]), [v]) for v in values]
+        )
     order = [place for places in columns.places for place in places]
     rows, away = [], []
     for chosen in itertools.product(*options):
@@ -74,7 +81,11 @@ def radius(
 def forest() -> tuple[hf.Network, Columns, list[list[float]], Callable[[Any], Any], Tensor, Tensor]:
     """Three small trees over a number, a whole number, a number that stays and a word; with rows of each class."""
     generator = np.random.default_rng(5)
-    number, whole, still = generator.normal(0, 1, 80), generator.integers(0, 9, 80), generator.normal(0, 1, 80)
+    number, whole, still = (
+        generator.normal(0, 1, 80),
+        generator.integers(0, 9, 80),
+        generator.normal(0, 1, 80),
+    )
     word = np.eye(3)[generator.integers(0, 3, 80)]
     score = number + (whole - 4) / 3 + still / 2 + word @ [1.0, 0.0, -1.0]
     y = np.where(score > 0.4, 2, np.where(score > -0.6, 1, 0))
@@ -97,4 +108,11 @@ def forest() -> tuple[hf.Network, Columns, list[list[float]], Callable[[Any], An
 
     right = np.flatnonzero(answer(table) == y)[[0, 1, 2, 5]]
     network = hf.Network.from_sklearn(model, columns=columns)
-    return network, columns, cuts_of(model.estimators_, 6), answer, torch.from_numpy(table[right]), torch.from_numpy(y[right])
+    return (
+        network,
+        columns,
+        cuts_of(model.estimators_, 6),
+        answer,
+        torch.from_numpy(table[right]),
+        torch.from_numpy(y[right]),
+    )

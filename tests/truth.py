@@ -153,7 +153,9 @@ class Piecewise:
     def margin(self, points: Tensor) -> Tensor:
         """(n,) -> (n,) in float64."""
         hidden, out = self.model[0], self.model[2]
-        h = torch.relu(points.double()[:, None] @ hidden.weight.detach().double().t() + hidden.bias.detach().double())
+        h = torch.relu(
+            points.double()[:, None] @ hidden.weight.detach().double().t() + hidden.bias.detach().double()
+        )
         z = h @ out.weight.detach().double().t() + out.bias.detach().double()
         y = int(self.y[0])
         return z[:, y] - z[:, 1 - y]
@@ -193,7 +195,9 @@ def piecewise(seed: int, hidden: int = 12) -> Piecewise:
     return Piecewise(model.eval(), x, model(x).argmax(-1))
 
 
-def grid_worst(model: nn.Module, score: Callable[[Tensor], Tensor], low: Tensor, high: Tensor, steps: int = 201) -> float:
+def grid_worst(
+    model: nn.Module, score: Callable[[Tensor], Tensor], low: Tensor, high: Tensor, steps: int = 201
+) -> float:
     """The smallest score on a dense grid over a box of two numbers; the truth is at most this, and close to it."""
     axes = [torch.linspace(float(a), float(b), steps) for a, b in zip(low, high, strict=True)]
     points = torch.cartesian_prod(*axes)
@@ -248,7 +252,9 @@ def sentences(seed: int = 0, batch: int = 4, size: int = 4) -> Sentences:
     vectors, weight = torch.randn((7, 3), generator=generator), torch.randn((2, 3), generator=generator)
     model = Bag(vectors, weight).eval()
     tokens = torch.randint(0, 7, (batch, size), generator=generator)
-    return Sentences(model, tokens, model(tokens).argmax(-1), {0: (1, 2), 1: (0,), 2: (0, 3), 3: (2, 4, 5), 5: (6,)})
+    return Sentences(
+        model, tokens, model(tokens).argmax(-1), {0: (1, 2), 1: (0,), 2: (0, 3), 3: (2, 4, 5), 5: (6,)}
+    )
 
 
 def three_routes(model: nn.Module, example: Tensor, folder: Path) -> list[Network]:

@@ -56,10 +56,18 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--frames", nargs="+", type=int, choices=(1, 2, 4, 8, 16, 32), default=[4, 8])
     parser.add_argument("--norms", nargs="+", type=float, default=[math.inf, 2.0, 1.0])
     parser.add_argument("--tiers", nargs="+", choices=tiers(), default=tiers())
-    parser.add_argument("--peer", nargs="*", choices=("CROWN", "alpha-CROWN"), default=[], help="alpha-CROWN takes minutes for an LSTM")
+    parser.add_argument(
+        "--peer",
+        nargs="*",
+        choices=("CROWN", "alpha-CROWN"),
+        default=[],
+        help="alpha-CROWN takes minutes for an LSTM",
+    )
     parser.add_argument("--count", type=int, default=10, help="inputs")
     parser.add_argument("--seconds", type=float, help="stop every tier after so many for each input")
-    parser.add_argument("--clip", action="store_true", help="pixels stay in [0, 1]; default: free, as in the papers")
+    parser.add_argument(
+        "--clip", action="store_true", help="pixels stay in [0, 1]; default: free, as in the papers"
+    )
     parser.add_argument("--nets", type=Path, default=CACHE, help="where trained networks are kept")
     parser.add_argument("--out", type=Path, help="folder for the table")
 
@@ -69,7 +77,16 @@ def main(chosen: argparse.Namespace) -> None:
     peers = [] if reason else chosen.peer
     names = [*chosen.tiers, *peers]
     ratios = [f"{name} / {names[0]}" for name in names[1:]]
-    columns = ["cell", "frames", "norm", "interval", *names, *ratios, "attack", f"{chosen.tiers[-1]} / attack"]
+    columns = [
+        "cell",
+        "frames",
+        "norm",
+        "interval",
+        *names,
+        *ratios,
+        "attack",
+        f"{chosen.tiers[-1]} / attack",
+    ]
     table = Table(columns, chosen.out, "anchors")
     for cell in chosen.cells:
         for frames in chosen.frames:
@@ -83,6 +100,8 @@ def main(chosen: argparse.Namespace) -> None:
                 others = [case.peer(method, proofs[0].radii) for method in peers]
                 gains = [c.mean / proofs[0].mean for c in [*proofs, *others][1:]]
                 last = [attack, proofs[-1].mean / attack.mean]
-                table.add(cell, frames, f"{norm:g}", case.interval(attack.radii), *proofs, *others, *gains, *last)
+                table.add(
+                    cell, frames, f"{norm:g}", case.interval(attack.radii), *proofs, *others, *gains, *last
+                )
     if reason:
         table.say(f"No peer column: {reason}.")

@@ -29,7 +29,9 @@ class Block(nn.Module):
 
     def __init__(self, read: int, made: int, stride: int) -> None:
         super().__init__()
-        self.first = nn.Sequential(nn.Conv2d(read, made, 3, stride, 1, bias=False), nn.BatchNorm2d(made), nn.ReLU())
+        self.first = nn.Sequential(
+            nn.Conv2d(read, made, 3, stride, 1, bias=False), nn.BatchNorm2d(made), nn.ReLU()
+        )
         self.second = nn.Sequential(nn.Conv2d(made, made, 3, 1, 1, bias=False), nn.BatchNorm2d(made))
         self.short = nn.Identity() if read == made and stride == 1 else nn.Conv2d(read, made, 1, stride)
 
@@ -56,11 +58,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(chosen: argparse.Namespace) -> None:
     x_train, y_train, x, y = cifar(chosen.data)
-    module = trained("cifar_residual", residual, x_train, y_train, epochs=5, augment=shifted, device=chosen.device)
+    module = trained(
+        "cifar_residual", residual, x_train, y_train, epochs=5, augment=shifted, device=chosen.device
+    )
     right = accuracy(module, x, y)
     x, y, _ = correct(module, x, y, chosen.count)
     net = hf.Network.from_torch(module, domain=(0, 1), device=chosen.device)
-    hf.radius(net, x[:1], y[:1], norm=math.inf, methods=[hf.certify.Certify(rounds=1)])  # builds the graph, wakes the device
+    hf.radius(
+        net, x[:1], y[:1], norm=math.inf, methods=[hf.certify.Certify(rounds=1)]
+    )  # builds the graph, wakes the device
     columns = [column for tier in chosen.tiers for column in (tier, "seconds", "/ attack")]
     table = Table(["image", "attack", "seconds", *columns, "GiB"], chosen.out, "cifar")
     kept: list[list[float]] = []
@@ -71,7 +77,9 @@ def main(chosen: argparse.Namespace) -> None:
         for tier in chosen.tiers:
             proved, spent = asked(net, image, label, tier, chosen.seconds)
             if proved > broken:
-                raise SystemExit(f"image {number}: the attack succeeds inside a certified ball. The proof is wrong.")
+                raise SystemExit(
+                    f"image {number}: the attack succeeds inside a certified ball. The proof is wrong."
+                )
             row += [proved, spent, proved / broken]
         kept.append(row)
         table.add(number, *row, memory(net.device))

@@ -65,7 +65,9 @@ def main(chosen: argparse.Namespace) -> None:
         spent["inputs"].append(seconds(net, inputs, 4, chosen.repeats))
         table.add("inputs", inputs, spent["inputs"][-1], spent["inputs"][-1] / inputs)
     fitted = {name: exponent(getattr(chosen, name), spent[name]) for name in spent}
-    table.say(f"Fitted exponents: frames {fitted['frames']:.2f} (4 inputs), inputs {fitted['inputs']:.2f} (4 frames).")
+    table.say(
+        f"Fitted exponents: frames {fitted['frames']:.2f} (4 inputs), inputs {fitted['inputs']:.2f} (4 frames)."
+    )
     if chosen.plot:
         plot(chosen, spent, fitted)
 

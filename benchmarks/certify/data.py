@@ -16,7 +16,9 @@ def shared(name: str, folder: Path = SHARED) -> Path:
     """The path of a shared file or folder; ends the program politely where it is absent."""
     path = folder / name
     if not path.exists():
-        raise SystemExit(f"this benchmark needs the shared data, and {path} does not exist; --data says where they are.")
+        raise SystemExit(
+            f"this benchmark needs the shared data, and {path} does not exist; --data says where they are."
+        )
     return path
 
 

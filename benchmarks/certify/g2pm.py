@@ -46,8 +46,12 @@ class Readings(nn.Module):
         read, keep = weights["lstm.weight_ih_l0"], weights["lstm.weight_hh_l0"]
         first, last = weights["logit_layer.0.weight"], weights["logit_layer.2.weight"]
         self.lstm = nn.LSTM(read.shape[1], keep.shape[1], batch_first=True, bidirectional=True)
-        self.logit_layer = nn.Sequential(nn.Linear(first.shape[1], first.shape[0]), nn.ReLU(), nn.Linear(last.shape[1], last.shape[0]))
-        self.load_state_dict({key: value for key, value in weights.items() if not key.startswith("embedding")})
+        self.logit_layer = nn.Sequential(
+            nn.Linear(first.shape[1], first.shape[0]), nn.ReLU(), nn.Linear(last.shape[1], last.shape[0])
+        )
+        self.load_state_dict(
+            {key: value for key, value in weights.items() if not key.startswith("embedding")}
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.logit_layer(self.lstm(x)[0][:, self.place])
@@ -63,14 +67,18 @@ def read(name: str) -> Any:
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sentence", default="我要买很多东西")
-    parser.add_argument("--place", type=int, default=1, help="the character whose reading is asked for, from 0")
+    parser.add_argument(
+        "--place", type=int, default=1, help="the character whose reading is asked for, from 0"
+    )
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path, help="folder for the table")
 
 
 def main(chosen: argparse.Namespace) -> None:
     number, readings = read("char2idx.pkl"), {place: name for name, place in read("class2idx.pkl").items()}
-    weights = {key: torch.from_numpy(np.array(value, dtype=np.float32)) for key, value in read("np_ckpt.pkl").items()}
+    weights = {
+        key: torch.from_numpy(np.array(value, dtype=np.float32)) for key, value in read("np_ckpt.pkl").items()
+    }
     embedding = weights["embedding.weight"]
     characters = [START, *chosen.sentence, END]
     ids = torch.tensor([number.get(c, number[UNKNOWN]) for c in characters])
@@ -80,14 +88,24 @@ def main(chosen: argparse.Namespace) -> None:
     began, wall = time.process_time(), time.perf_counter()
     (brackets,) = hf.radius(net, x, label, norm=2, frames="each")
     seconds, wall = time.process_time() - began, time.perf_counter() - wall
-    table = Table(["character", "length", "nearest other", "proved", "witnessed", "proved / witnessed"], chosen.out, "g2pm")
+    table = Table(
+        ["character", "length", "nearest other", "proved", "witnessed", "proved / witnessed"],
+        chosen.out,
+        "g2pm",
+    )
     for c, token, b in zip(characters, ids.tolist(), brackets, strict=True):
         others = (embedding[embedding.norm(dim=1) > 0] - embedding[token]).norm(dim=1)  # without the padding
         nearest = float(others[others > 0].min())
-        seen = ["none found", None] if math.isinf(b.upper.value) else [b.upper.value, b.lower.value / b.upper.value]
+        seen = (
+            ["none found", None]
+            if math.isinf(b.upper.value)
+            else [b.upper.value, b.lower.value / b.upper.value]
+        )
         name = {START: "(start)", END: "(end)"}.get(c, c)
         table.add(name, float(embedding[token].norm()), nearest, b.lower.value, *seen)
     asked = characters[chosen.place + 1]
     hidden = weights["lstm.weight_hh_l0"].shape[1]
-    table.say(f"{asked} is read {readings[int(label)]}, one of {len(readings)} readings; {hidden} hidden units each way.")
+    table.say(
+        f"{asked} is read {readings[int(label)]}, one of {len(readings)} readings; {hidden} hidden units each way."
+    )
     table.say(f"{len(ids)} characters in {seconds:.1f} CPU-s, {wall:.1f} s.")

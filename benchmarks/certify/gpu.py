@@ -41,7 +41,9 @@ def certify(net: hf.Network, x: Tensor, y: Tensor, norm: float, batch: int) -> t
     """-> radii (inputs,) and wall seconds, everything included but the tracing of the network."""
     _wait(net.device)
     began = time.perf_counter()
-    records = hf.solve(radius_problems(net, x, y, norm=norm, frames="all"), [hf.certify.Certify()], batch=batch)
+    records = hf.solve(
+        radius_problems(net, x, y, norm=norm, frames="all"), [hf.certify.Certify()], batch=batch
+    )
     _wait(net.device)
     return torch.tensor([r.bracket.lower.value for r in records]), time.perf_counter() - began
 
@@ -71,7 +73,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--count", type=int, default=1000, help="inputs")
     parser.add_argument("--batch", type=int, default=1000, help="inputs in one batch")
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--nets", type=Path, default=CACHE, help="where trained networks are kept; missing ones are trained")
+    parser.add_argument(
+        "--nets", type=Path, default=CACHE, help="where trained networks are kept; missing ones are trained"
+    )
     parser.add_argument("--out", type=Path, help="folder for the table")
 
 

@@ -24,19 +24,31 @@ CLASSES = ("0", "1")
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--words", type=int, default=256, help="length of the review; longer ones are cut")
     parser.add_argument("--hidden", type=int, default=128)
-    parser.add_argument("--place", type=int, nargs="+", default=[128], help="the word that moves, from 0; one question for each")
+    parser.add_argument(
+        "--place",
+        type=int,
+        nargs="+",
+        default=[128],
+        help="the word that moves, from 0; one question for each",
+    )
     parser.add_argument("--rounds", type=int, default=7, help="radii to try")
     parser.add_argument("--train", type=int, default=4000, help="reviews to train on")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--nets", type=Path, default=CACHE, help="where trained networks are kept; missing ones are trained")
+    parser.add_argument(
+        "--nets", type=Path, default=CACHE, help="where trained networks are kept; missing ones are trained"
+    )
     parser.add_argument("--out", type=Path, help="folder for the table")
 
 
 def main(chosen: argparse.Namespace) -> None:
     folder, vectors = shared("imdb", chosen.data), Vectors.read(chosen.data)
     file = chosen.nets / f"imdb-lstm-{chosen.hidden}.npz"
-    data = [] if file.exists() else sentences(folder / "train.tsv.xz", vectors, CLASSES, chosen.words, chosen.train)
+    data = (
+        []
+        if file.exists()
+        else sentences(folder / "train.tsv.xz", vectors, CLASSES, chosen.words, chosen.train)
+    )
     test = sentences(folder / "test.tsv.xz", vectors, CLASSES, chosen.words, 1000)
     module = trained(file, data or test, chosen.hidden, len(CLASSES), chosen.epochs)
     share = accuracy(module, test)
@@ -45,7 +57,18 @@ def main(chosen: argparse.Namespace) -> None:
         said = answers(module, whole).argmax(1).tolist()
     review = next(s for s, label in zip(whole, said, strict=True) if s.label == label)
     net = hf.Network.from_torch(module, device=chosen.device)
-    columns = ["words", "hidden", "accuracy", "word", "place", "proved", "witnessed", "CPU-s", "s", "peak memory, GiB"]
+    columns = [
+        "words",
+        "hidden",
+        "accuracy",
+        "word",
+        "place",
+        "proved",
+        "witnessed",
+        "CPU-s",
+        "s",
+        "peak memory, GiB",
+    ]
     table = Table(columns, chosen.out, "imdb")
     for place in chosen.place:
         began, wall = time.process_time(), time.perf_counter()

@@ -13,7 +13,9 @@ from holdfast.region.norms import dual, norm
 Interval = tuple[Tensor, Tensor]
 
 
-def radii(reader: Reader, kind: str, x: Tensor, y: Tensor, targets: Tensor, p: float, guess: Tensor) -> tuple[Tensor, float]:
+def radii(
+    reader: Reader, kind: str, x: Tensor, y: Tensor, targets: Tensor, p: float, guess: Tensor
+) -> tuple[Tensor, float]:
     """(batch,) largest radius proved with every frame in its own ball, and CPU seconds for all inputs."""
     x = x.double()
     weight, bias = reader.head.weight.detach().double(), reader.head.bias.detach().double()
@@ -57,7 +59,9 @@ def last_state(reader: Reader, kind: str, x: Tensor, radius: Tensor, p: float) -
             carry = _plus(_times(_rising(torch.sigmoid, f), carry), new)
             state = _times(_rising(torch.sigmoid, o), _rising(torch.tanh, carry))
         else:
-            (sr, sz, sn), (kr, kz, kn) = (list(zip(*(end.chunk(3, 1) for end in v), strict=True)) for v in (seen, kept))
+            (sr, sz, sn), (kr, kz, kn) = (
+                list(zip(*(end.chunk(3, 1) for end in v), strict=True)) for v in (seen, kept)
+            )
             reset, update = _rising(torch.sigmoid, _plus(sr, kr)), _rising(torch.sigmoid, _plus(sz, kz))
             new = _rising(torch.tanh, _plus(sn, _times(reset, kn)))
             # z h + (1 - z) n lies between h and n, and is a sum of two products

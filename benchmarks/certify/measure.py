@@ -36,14 +36,31 @@ def proofs(net: hf.Network, tier: str) -> list[hf.Method[Any]]:
 
 
 def measure(
-    net: hf.Network, x: Tensor, y: Tensor, targets: Tensor, norm: float, tier: str, frames: FramesOption, seconds: float | None = None
+    net: hf.Network,
+    x: Tensor,
+    y: Tensor,
+    targets: Tensor,
+    norm: float,
+    tier: str,
+    frames: FramesOption,
+    seconds: float | None = None,
 ) -> Column:
     """The lower ends by the proofs of a tier alone; for tier 'search' the upper ends by the attacks alone. At most `seconds` an input."""
     stop = hf.Stop(seconds=None if seconds is None else seconds * len(x))
     methods = proofs(net, tier) or default_methods(net, "radius", "search")
-    hf.radius(net, x[:1], y[:1], norm=norm, frames=frames, targets=targets[:1], methods=[hf.certify.Certify(rounds=1)])  # builds the graph
+    hf.radius(
+        net,
+        x[:1],
+        y[:1],
+        norm=norm,
+        frames=frames,
+        targets=targets[:1],
+        methods=[hf.certify.Certify(rounds=1)],
+    )  # builds the graph
     began = time.process_time()
     brackets = hf.radius(net, x, y, norm=norm, frames=frames, targets=targets, methods=methods, stop=stop)
     spent = (time.process_time() - began) / len(x)
     assert all(isinstance(b, hf.Bracket) for b in brackets)
-    return Column(torch.tensor([b.upper.value if tier == "search" else b.lower.value for b in brackets]), spent)  # type: ignore[union-attr]
+    return Column(
+        torch.tensor([b.upper.value if tier == "search" else b.lower.value for b in brackets]), spent
+    )  # type: ignore[union-attr]

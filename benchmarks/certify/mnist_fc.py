@@ -57,7 +57,9 @@ def interval(module: nn.Sequential, x: Tensor, y: Tensor, targets: Tensor, p: fl
                 row, offset = weight[y] - weight[targets], bias[y] - bias[targets]
                 return torch.minimum(row * low, row * high).sum(1) + offset
             middle = (low + high) / 2 @ weight.t() + bias
-            spread = radius[:, None] * norm(weight, dual(p)) if place == 0 else (high - low) / 2 @ weight.abs().t()
+            spread = (
+                radius[:, None] * norm(weight, dual(p)) if place == 0 else (high - low) / 2 @ weight.abs().t()
+            )
             low, high = middle - spread, middle + spread
         raise AssertionError("a network ends with a linear layer")
 
@@ -88,12 +90,20 @@ def main(chosen: argparse.Namespace) -> None:
     for name in chosen.nets:
         file = shared(f"vnncomp/mnist_fc/onnx/mnist-net_{name}.onnx.gz", chosen.data)
         net, module = hf.Network.from_onnx(file), plain(file)
-        x, y, targets = correct(nn.Sequential(nn.Flatten(), module), images[: 10 * chosen.count], labels[: 10 * chosen.count], chosen.count)
+        x, y, targets = correct(
+            nn.Sequential(nn.Flatten(), module),
+            images[: 10 * chosen.count],
+            labels[: 10 * chosen.count],
+            chosen.count,
+        )
         assert torch.allclose(net(x), module(x.flatten(1)), atol=1e-4)
         for p in chosen.norms:
             proofs = [measure(net, x, y, targets, p, tier, None, chosen.seconds) for tier in chosen.tiers]
             attack = measure(net, x, y, targets, p, "search", None)
-            found = [peer.radii(module, [x.flatten(1)], y, targets, p, proofs[0].radii, method=method) for method in peers]
+            found = [
+                peer.radii(module, [x.flatten(1)], y, targets, p, proofs[0].radii, method=method)
+                for method in peers
+            ]
             others = [Column(radii, seconds / len(x)) for radii, seconds in found]
             gains = [c.mean / proofs[0].mean for c in [*proofs, *others][1:]]
             least = interval(module, x.flatten(1), y, targets, p, attack.radii)

@@ -59,7 +59,11 @@ class Recipe:
         return folder / f"{self.data}-{self}.npz"
 
     def inputs(self, split: str, folder: Path = SHARED) -> tuple[Tensor, Tensor]:
-        return digit_frames(self.frames, split) if self.data == "digits" else mnist_frames(self.frames, split, folder)
+        return (
+            digit_frames(self.frames, split)
+            if self.data == "digits"
+            else mnist_frames(self.frames, split, folder)
+        )
 
 
 TABLE5 = tuple(
@@ -75,7 +79,9 @@ def recipe(name: str) -> Recipe:
     """'lstm-4x64' -> the MNIST network of that name."""
     found = re.fullmatch(r"(rnn|lstm|gru)-(\d+)x(\d+)", name)
     if not found or PIXELS["mnist"] % int(found[2]):
-        raise SystemExit(f"{name!r} is no network: write cell-FRAMESxHIDDEN, such as lstm-4x64; the frames must divide 784.")
+        raise SystemExit(
+            f"{name!r} is no network: write cell-FRAMESxHIDDEN, such as lstm-4x64; the frames must divide 784."
+        )
     return Recipe(found[1], int(found[2]), int(found[3]))
 
 
@@ -148,4 +154,6 @@ def main(chosen: argparse.Namespace) -> None:
         began = time.perf_counter()
         module = train(wanted, chosen.device, chosen.data)
         save(module, wanted.file(chosen.out))
-        table.add(str(wanted), accuracy(module, *wanted.inputs("test", chosen.data)), time.perf_counter() - began)
+        table.add(
+            str(wanted), accuracy(module, *wanted.inputs("test", chosen.data)), time.perf_counter() - began
+        )

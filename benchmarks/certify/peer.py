@@ -30,7 +30,14 @@ def absent() -> str | None:
 
 
 def radii(
-    module: nn.Module, frames: Sequence[Tensor], y: Tensor, targets: Tensor, norm: float, guess: Tensor, method: str, steps: int = 10
+    module: nn.Module,
+    frames: Sequence[Tensor],
+    y: Tensor,
+    targets: Tensor,
+    norm: float,
+    guess: Tensor,
+    method: str,
+    steps: int = 10,
 ) -> tuple[Tensor, float]:
     """Largest radius (batch,) at which the margin to the target is proved in every frame's ball, bisected; CPU seconds for all inputs.
 
@@ -40,7 +47,11 @@ def radii(
     margin = (torch.eye(10)[y] - torch.eye(10)[targets])[:, None]
     low, high = torch.zeros(len(y)), 2 * guess.float()
     with _quiet():
-        bounded = lirpa.BoundedModule(module, tuple(frames), bound_opts={"conv_mode": "matrix", "optimize_bound_args": {"iteration": 20}})
+        bounded = lirpa.BoundedModule(
+            module,
+            tuple(frames),
+            bound_opts={"conv_mode": "matrix", "optimize_bound_args": {"iteration": 20}},
+        )
         began = time.process_time()
         for _ in range(steps):
             radius = (low + high) / 2
@@ -74,4 +85,6 @@ def _fit() -> None:
         whole = importlib.import_module("auto_LiRPA").BoundedModule
     if not hasattr(whole, "_older_members"):
         whole._older_members = whole._named_members
-        whole._named_members = lambda self, get, prefix="", recurse=True, **_: self._older_members(get, prefix, recurse)
+        whole._named_members = lambda self, get, prefix="", recurse=True, **_: self._older_members(
+            get, prefix, recurse
+        )

@@ -52,18 +52,31 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(chosen: argparse.Namespace) -> None:
-    table = Table(["frames", "images", "not attacked", "planes", "s", "second order", "s", "trained", "s"], chosen.out, "prover")
+    table = Table(
+        ["frames", "images", "not attacked", "planes", "s", "second order", "s", "trained", "s"],
+        chosen.out,
+        "prover",
+    )
     for frames in chosen.frames:
-        module = Lstm(shared("prover", chosen.data) / f"mnist_{frames:02}f_032h_1l.safetensors", frames).eval()
+        module = Lstm(
+            shared("prover", chosen.data) / f"mnist_{frames:02}f_032h_1l.safetensors", frames
+        ).eval()
         x, y = (t.to(chosen.device) for t in images(module, frames, chosen.count, chosen.data))
         net = hf.Network.from_torch(module, domain=(0, 1), device=chosen.device)
 
         def worst(
             rows: Tensor, method: hf.Method[object], net: hf.Network = net, x: Tensor = x, y: Tensor = y
         ) -> tuple[Tensor, Tensor, float]:
-            region = Ball(x[rows], torch.full((len(rows),), chosen.radius, dtype=torch.float64, device=x.device), torch.inf, net.domain)
+            region = Ball(
+                x[rows],
+                torch.full((len(rows),), chosen.radius, dtype=torch.float64, device=x.device),
+                torch.inf,
+                net.domain,
+            )
             began = time.process_time() if x.device.type == "cpu" else time.perf_counter()
-            problem = hf.Problem(net, region, hf.Robustness(y[rows]), "worst", tuple(hf.result.Key(k) for k in rows.tolist()))
+            problem = hf.Problem(
+                net, region, hf.Robustness(y[rows]), "worst", tuple(hf.result.Key(k) for k in rows.tolist())
+            )
             found = [record.bracket for record in hf.solve([problem], [method], batch=len(rows))]
             seconds = (time.process_time() if x.device.type == "cpu" else time.perf_counter()) - began
             ends = torch.tensor([(b.lower.value, b.upper.value) for b in found], device=x.device)

@@ -33,7 +33,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--attack", action="store_true", help="upper ends as well")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--nets", type=Path, default=CACHE, help="where trained networks are kept; missing ones are trained")
+    parser.add_argument(
+        "--nets", type=Path, default=CACHE, help="where trained networks are kept; missing ones are trained"
+    )
     parser.add_argument("--out", type=Path, help="folder for the table")
 
 
@@ -48,12 +50,23 @@ def main(chosen: argparse.Namespace) -> None:
         share = accuracy(module, test)
         net = hf.Network.from_torch(module, device=chosen.device)
         for title in right(module, test, chosen.count, chosen.longest):
-            net.double(title.x[None]), graph_of(radius_problems(net, [title.x], [title.label], norm=2, frames="each")[0])
+            (
+                net.double(title.x[None]),
+                graph_of(radius_problems(net, [title.x], [title.label], norm=2, frames="each")[0]),
+            )
             began, wall = time.process_time(), time.perf_counter()
             lower, upper = word_radii(net, title, attack=chosen.attack)
             spent = [time.process_time() - began, time.perf_counter() - wall]
             last = [f"{sum(lower) / sum(upper):.2f}"] if chosen.attack else []
-            table.add(hidden, f"{share:.1%}", CLASSES[title.label], marked(title.words, lower, upper), len(title.words), *spent, *last)
+            table.add(
+                hidden,
+                f"{share:.1%}",
+                CLASSES[title.label],
+                marked(title.words, lower, upper),
+                len(title.words),
+                *spent,
+                *last,
+            )
 
 
 def right(module: torch.nn.Module, data: list[Sentence], count: int, longest: int) -> list[Sentence]:
@@ -76,5 +89,9 @@ def marked(words: list[str], lower: list[float], upper: list[float]) -> str:
     shown = []
     for word, low, high in zip(words, lower, upper, strict=True):
         word = f"<u>{word}</u>" if low <= sorted(lower)[2] else word
-        shown.append(f"**{word}** {low:.2f}" if math.isfinite(high) and high <= sorted(upper)[2] else f"{word} {low:.2f}")
+        shown.append(
+            f"**{word}** {low:.2f}"
+            if math.isfinite(high) and high <= sorted(upper)[2]
+            else f"{word} {low:.2f}"
+        )
     return ", ".join(shown)

@@ -15,7 +15,10 @@ class Unrolled(nn.Module):
         super().__init__()
         (read, keep), (read_bias, keep_bias) = _weights(reader)
         self.kind, self.head = kind, reader.head
-        self.read, self.keep = _linear(read, read_bias), _linear(keep, torch.zeros_like(keep_bias) if kind != "gru" else keep_bias)
+        self.read, self.keep = (
+            _linear(read, read_bias),
+            _linear(keep, torch.zeros_like(keep_bias) if kind != "gru" else keep_bias),
+        )
         if kind == "gru":
             self.start = keep_bias.detach().clone()
         else:
@@ -55,7 +58,10 @@ class Unrolled(nn.Module):
 
 def _weights(reader: Reader) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
     cell: Any = reader.cell
-    return (cell.weight_ih_l0.detach(), cell.weight_hh_l0.detach()), (cell.bias_ih_l0.detach(), cell.bias_hh_l0.detach())
+    return (cell.weight_ih_l0.detach(), cell.weight_hh_l0.detach()), (
+        cell.bias_ih_l0.detach(),
+        cell.bias_hh_l0.detach(),
+    )
 
 
 def _linear(weight: Tensor, bias: Tensor) -> nn.Linear:

@@ -38,11 +38,15 @@ class Vectors:
 
     def sentence(self, text: str, label: int, longest: int) -> Sentence | None:
         """Words without a vector are left out; None where nothing is left."""
-        words = [w for w in (part.strip(".,:;!?\"'()-").lower() for part in text.split()) if w in self.place][:longest]
+        words = [w for w in (part.strip(".,:;!?\"'()-").lower() for part in text.split()) if w in self.place][
+            :longest
+        ]
         return Sentence(words, self.matrix[[self.place[w] for w in words]], label) if words else None
 
 
-def sentences(file: Path, vectors: Vectors, classes: Sequence[str], longest: int = 60, most: int | None = None) -> list[Sentence]:
+def sentences(
+    file: Path, vectors: Vectors, classes: Sequence[str], longest: int = 60, most: int | None = None
+) -> list[Sentence]:
     """Rows of label, tab, text."""
     csv.field_size_limit(sys.maxsize)
     found = []
@@ -55,7 +59,9 @@ def sentences(file: Path, vectors: Vectors, classes: Sequence[str], longest: int
     return found
 
 
-def train(data: list[Sentence], hidden: int, classes: int, epochs: int, batch: int = 64, rate: float = 3e-3) -> Reader:
+def train(
+    data: list[Sentence], hidden: int, classes: int, epochs: int, batch: int = 64, rate: float = 3e-3
+) -> Reader:
     """The state after the last word of each sentence, whatever its length; one seed for weights and order."""
     with torch.random.fork_rng():
         torch.manual_seed(0)

@@ -19,12 +19,16 @@ from benchmarks.fuzz import seeds
 from benchmarks.fuzz.attempts import Count, tried
 from benchmarks.fuzz.readers import Readers
 
-ROOM = 4 * 2**30  # bytes that a reader may add to its process: what wants more has escaped, and does not harm the machine
+ROOM = (
+    4 * 2**30
+)  # bytes that a reader may add to its process: what wants more has escaped, and does not harm the machine
 HEAD = ("reader", "tried", "read", "refused", "escaped", "slowest", "memory", "what escaped")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--count", type=int, default=2000, help="files for each reader; slow ones get fewer")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", nargs="*", default=[])
@@ -64,7 +68,9 @@ def _apart(honest: Path, name: str, seed: int, count: int, keep: Path | None) ->
     return found
 
 
-def _work(pipe: Connection, honest: Path, name: str, seed: int, begin: int, end: int, keep: Path | None) -> None:
+def _work(
+    pipe: Connection, honest: Path, name: str, seed: int, begin: int, end: int, keep: Path | None
+) -> None:
     [reader] = [reader for reader in Readers(honest).all() if reader.name == name]
     held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (held + ROOM, held + ROOM))
@@ -73,8 +79,19 @@ def _work(pipe: Connection, honest: Path, name: str, seed: int, begin: int, end:
 
 
 def _row(name: str, found: Count) -> str:
-    told = "; ".join(f"{what}: {count}" for what, count in sorted(found.escapes.items(), key=lambda item: -item[1]))
-    cells = (name, found.tried, found.read, found.refused, found.escaped, f"{found.slowest:.2f} s", f"{found.memory / 2**20:.0f} MiB", told)
+    told = "; ".join(
+        f"{what}: {count}" for what, count in sorted(found.escapes.items(), key=lambda item: -item[1])
+    )
+    cells = (
+        name,
+        found.tried,
+        found.read,
+        found.refused,
+        found.escaped,
+        f"{found.slowest:.2f} s",
+        f"{found.memory / 2**20:.0f} MiB",
+        told,
+    )
     return "| " + " | ".join(str(cell) for cell in cells) + " |"
 
 

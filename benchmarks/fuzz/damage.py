@@ -74,14 +74,18 @@ def moved(data: bytearray, chance: Random) -> None:
 def overwritten(data: bytearray, chance: Random) -> None:
     """A number of 1, 2, 4 or 8 bytes, as headers hold them."""
     size = chance.choice((1, 2, 4, 8))
-    value = chance.choice((0, 1, -1, 2 ** (8 * size - 1) - 1, -(2 ** (8 * size - 1)), chance.randrange(2 ** (8 * size - 1))))
+    value = chance.choice(
+        (0, 1, -1, 2 ** (8 * size - 1) - 1, -(2 ** (8 * size - 1)), chance.randrange(2 ** (8 * size - 1)))
+    )
     at = chance.randrange(len(data))
     data[at : at + size] = value.to_bytes(size, chance.choice(("little", "big")), signed=True)
 
 
 def inserted(data: bytearray, chance: Random) -> None:
     at = chance.randrange(len(data) + 1)
-    data[at:at] = chance.choice((chance.randbytes(chance.choice((1, 4, 64))), bytes(chance.choice((1, 8, 1000))), b"\xff" * 16))
+    data[at:at] = chance.choice(
+        (chance.randbytes(chance.choice((1, 4, 64))), bytes(chance.choice((1, 8, 1000))), b"\xff" * 16)
+    )
 
 
 def renumbered(data: bytearray, chance: Random) -> None:
@@ -102,7 +106,15 @@ def _range(data: bytearray, chance: Random) -> tuple[int, int]:
     return begin, min(len(data), begin + chance.choice((1, 3, 16, 200, len(data))))
 
 
-BYTES: tuple[Callable[[bytearray, Random], None], ...] = (flipped, truncated, cut, doubled, moved, overwritten, inserted)
+BYTES: tuple[Callable[[bytearray, Random], None], ...] = (
+    flipped,
+    truncated,
+    cut,
+    doubled,
+    moved,
+    overwritten,
+    inserted,
+)
 TEXT = (*BYTES, renumbered, renumbered, renumbered, reworded, reworded)
 
 

@@ -51,7 +51,9 @@ def damaged_npy(data: bytes, chance: Random) -> bytes:
     elif accident == 2:
         header = header.replace("False", "True")
     else:
-        return data[:10] + damaged(data[10 : 10 + length], chance, [], text=True)[:length].ljust(length) + rest
+        return (
+            data[:10] + damaged(data[10 : 10 + length], chance, [], text=True)[:length].ljust(length) + rest
+        )
     header = header.rstrip() + "\n"
     return data[:8] + struct.pack("<H", len(header)) + header.encode("latin1", "replace") + rest
 
@@ -69,7 +71,12 @@ def damaged_npz(data: bytes, chance: Random) -> bytes:
     if accident == 0:
         del members[at]
     elif accident == 1:
-        members[at] = chance.choice(("", "x", "y.npy", "../x.npy", "names.npy", "lengths.npy", "classes.npy", "\ud7ff.npy")), content
+        members[at] = (
+            chance.choice(
+                ("", "x", "y.npy", "../x.npy", "names.npy", "lengths.npy", "classes.npy", "\ud7ff.npy")
+            ),
+            content,
+        )
     elif accident == 2:
         members.append((name, content))
     else:
@@ -77,7 +84,9 @@ def damaged_npz(data: bytes, chance: Random) -> bytes:
     out = io.BytesIO()
     with (
         contextlib.suppress(Exception),
-        zipfile.ZipFile(out, "w", chance.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2))) as archive,
+        zipfile.ZipFile(
+            out, "w", chance.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2))
+        ) as archive,
     ):
         for name, content in members:
             archive.writestr(name, content)
@@ -131,7 +140,11 @@ def _many(field: Any) -> bool:
 
 def _change(message: Any, chance: Random) -> None:
     """The field goes, one of its values is another, there twice, or that of a neighbour."""
-    fields = list(message.DESCRIPTOR.fields) if chance.random() < 0.3 else [field for field, _ in message.ListFields()]
+    fields = (
+        list(message.DESCRIPTOR.fields)
+        if chance.random() < 0.3
+        else [field for field, _ in message.ListFields()]
+    )
     if not fields:
         return
     field = chance.choice(fields)
@@ -198,7 +211,11 @@ def damaged_sqlite(data: bytes, chance: Random) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "run.sqlite"
         file.write_bytes(data)
-        with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(file)) as connection, connection:
+        with (
+            contextlib.suppress(sqlite3.Error),
+            contextlib.closing(sqlite3.connect(file)) as connection,
+            connection,
+        ):
             _change_row(connection, chance)
         return file.read_bytes()
 
@@ -209,7 +226,13 @@ def _change_row(connection: sqlite3.Connection, chance: Random) -> None:
     columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
     if chance.random() < 0.03:
         connection.execute(
-            chance.choice((f"DROP TABLE {table}", f"ALTER TABLE {table} RENAME TO other", f"ALTER TABLE {table} DROP COLUMN {columns[-1]}"))
+            chance.choice(
+                (
+                    f"DROP TABLE {table}",
+                    f"ALTER TABLE {table} RENAME TO other",
+                    f"ALTER TABLE {table} DROP COLUMN {columns[-1]}",
+                )
+            )
         )
         return
     rows = [row[0] for row in connection.execute(f"SELECT rowid FROM {table}")]
@@ -220,14 +243,24 @@ def _change_row(connection: sqlite3.Connection, chance: Random) -> None:
         connection.execute(f"DELETE FROM {table} WHERE rowid = ?", (row,))
         return
     (old,) = connection.execute(f"SELECT {column} FROM {table} WHERE rowid = ?", (row,)).fetchone()
-    connection.execute(f"UPDATE OR IGNORE {table} SET {column} = ? WHERE rowid = ?", (_cell(old, chance), row))
+    connection.execute(
+        f"UPDATE OR IGNORE {table} SET {column} = ? WHERE rowid = ?", (_cell(old, chance), row)
+    )
 
 
 def _cell(old: Any, chance: Random) -> Any:
     if isinstance(old, str) and chance.random() < 0.8:
-        changed = damaged_json(old.encode(), chance) if chance.random() < 0.8 else damaged(old.encode() or b"x", chance, [], text=True)
+        changed = (
+            damaged_json(old.encode(), chance)
+            if chance.random() < 0.8
+            else damaged(old.encode() or b"x", chance, [], text=True)
+        )
         return changed.decode("utf-8", "replace")
     if isinstance(old, bytes) and chance.random() < 0.8:
         return damaged_npy(old, chance) if chance.random() < 0.6 else damaged(old or b"x", chance, [])
-    plain = [value for value in SCALARS if isinstance(value, int | float | None) and not (isinstance(value, int) and abs(value) >= 2**63)]
+    plain = [
+        value
+        for value in SCALARS
+        if isinstance(value, int | float | None) and not (isinstance(value, int) and abs(value) >= 2**63)
+    ]
     return chance.choice([*plain, *NUMBERS[:12], b"", b"\x80", json.dumps([]), "{}"])

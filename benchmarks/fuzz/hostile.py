@@ -44,10 +44,17 @@ def sparse(path: Path, size: int = 2 * GIB) -> Path:
 
 
 def model(
-    nodes: list[onnx.NodeProto], weights: dict[str, list[int]], functions: Sequence[onnx.FunctionProto] = (), width: int = 4
+    nodes: list[onnx.NodeProto],
+    weights: dict[str, list[int]],
+    functions: Sequence[onnx.FunctionProto] = (),
+    width: int = 4,
 ) -> bytes:
-    tensors = [helper.make_tensor(name, TensorProto.INT64, [len(values)], values) for name, values in weights.items()]
-    ports = [[helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", width])] for name in ("x", "y")]
+    tensors = [
+        helper.make_tensor(name, TensorProto.INT64, [len(values)], values) for name, values in weights.items()
+    ]
+    ports = [
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", width])] for name in ("x", "y")
+    ]
     graph = helper.make_graph(nodes, "hostile", *ports, initializer=tensors)
     opsets = [helper.make_opsetid("", 18), helper.make_opsetid("own", 1)]
     made = helper.make_model(graph, functions=list(functions), opset_imports=opsets, ir_version=8)
@@ -57,14 +64,26 @@ def model(
 def function(name: str, *calls: str) -> onnx.FunctionProto:
     """Calls others, one after the other."""
     names = ["a", *(f"h{k}" for k in range(len(calls) - 1)), "b"]
-    own = [helper.make_node(call, [names[k]], [names[k + 1]], domain="" if call == "Relu" else "own") for k, call in enumerate(calls)]
-    return helper.make_function("own", name, ["a"], ["b"], own, [helper.make_opsetid("", 18), helper.make_opsetid("own", 1)])
+    own = [
+        helper.make_node(call, [names[k]], [names[k + 1]], domain="" if call == "Relu" else "own")
+        for k, call in enumerate(calls)
+    ]
+    return helper.make_function(
+        "own", name, ["a"], ["b"], own, [helper.make_opsetid("", 18), helper.make_opsetid("own", 1)]
+    )
 
 
 def png(width: int, height: int) -> bytes:
     """A picture that says it is so large, and holds nothing."""
-    chunks = ((b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)), (b"IDAT", zlib.compress(bytes(64))), (b"IEND", b""))
-    parts = (struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in chunks)
+    chunks = (
+        (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)),
+        (b"IDAT", zlib.compress(bytes(64))),
+        (b"IEND", b""),
+    )
+    parts = (
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        for name, data in chunks
+    )
     return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
 
 
@@ -79,7 +98,9 @@ def onnx_files() -> dict[str, bytes]:
     return {
         "a tensor that says it is giant": bytes(giant.SerializeToString()),
         "an input of 2^40 numbers": model([helper.make_node("Relu", ["x"], ["y"])], {}, width=2**40),
-        "a constant of 2^40 numbers": model([helper.make_node("ConstantOfShape", ["s"], ["h"]), add], {"s": [2**40]}),
+        "a constant of 2^40 numbers": model(
+            [helper.make_node("ConstantOfShape", ["s"], ["h"]), add], {"s": [2**40]}
+        ),
         "many large constants": model([*many, helper.make_node("Relu", ["x"], ["y"])], {"s": [2**27]}),
         "a value of 2^40 numbers": model([tile, helper.make_node("Relu", ["h"], ["y"])], {"r": [1, 2**38]}),
         "a function that calls itself": model([call], {}, [function("F0", "F1"), function("F1", "F0")]),
@@ -113,7 +134,11 @@ def vnnlib_files() -> dict[str, str]:
         "an or-product of long conditions": names + f"(assert {either})\n(assert {either})",
         "a product with ever more digits": names + f"(assert (<= Y_0 (* {'1e999 ' * 20_000})))",
         "products in products": names + f"(assert (<= {'(* 1e999 ' * 20_000}Y_0{')' * 20_000} 1))",
-        "version 2, deep": HEAD2.format("1,2") + "(assert " + "(and " * 100_000 + "(<= X[0,0] 1.0)" + ")" * 100_001,
+        "version 2, deep": HEAD2.format("1,2")
+        + "(assert "
+        + "(and " * 100_000
+        + "(<= X[0,0] 1.0)"
+        + ")" * 100_001,
         "version 2, giant": HEAD2.format("1099511627776,1099511627776") + "(assert (<= X[0,0] 1.0))",
     }
 

@@ -17,7 +17,14 @@ import holdfast as hf
 import holdfast_check
 from benchmarks.fuzz import seeds
 from benchmarks.fuzz.damage import damaged, damaged_json
-from benchmarks.fuzz.formats import damaged_npy, damaged_npz, damaged_onnx, damaged_proof, damaged_safetensors, damaged_sqlite
+from benchmarks.fuzz.formats import (
+    damaged_npy,
+    damaged_npz,
+    damaged_onnx,
+    damaged_proof,
+    damaged_safetensors,
+    damaged_sqlite,
+)
 from holdfast.cli.bundle import findings
 from holdfast.cli.check import Wanted
 from holdfast.cli.options import ModelOptions
@@ -100,8 +107,15 @@ class Readers:
         monitors = ("monitor_exact", "monitor_abstract", "monitor_typos", "monitor_noise", "monitor_old")
         return [
             Reader("ONNX", models, lambda path: _asked(hf.Network.from_onnx(path))),
-            Reader("ONNX, black box", models, lambda path: _asked(hf.Network.from_onnx(path, black_box=True))),
-            Reader("exported program", ("dense.pt2",), lambda path: _asked(hf.Network.from_export(path, trust=True)), cost=20),
+            Reader(
+                "ONNX, black box", models, lambda path: _asked(hf.Network.from_onnx(path, black_box=True))
+            ),
+            Reader(
+                "exported program",
+                ("dense.pt2",),
+                lambda path: _asked(hf.Network.from_export(path, trust=True)),
+                cost=20,
+            ),
             Reader("VNN-LIB 1", ("one.vnnlib", "many.vnnlib"), _specified),
             Reader("VNN-LIB 2", ("two.vnnlib",), _specified),
             Reader("npz", ("plain.npz", "rich.npz"), lambda path: load_data(str(path), self.dense)),
@@ -112,7 +126,11 @@ class Readers:
             Reader("parquet", ("table.parquet",), lambda path: load_data(str(path), self.dense)),
             Reader("texts", ("texts.csv",), lambda path: load_data(str(path), self.tokens)),
             Reader("pictures", ("pictures",), lambda path: load_data(str(path), self.images, scale=255)),
-            Reader("substitutes", ("substitutes.json", "places.json"), lambda path: load_substitutes(str(path), self.tokens)),
+            Reader(
+                "substitutes",
+                ("substitutes.json", "places.json"),
+                lambda path: load_substitutes(str(path), self.tokens),
+            ),
             Reader("vocabulary", ("words.txt",), self._vocabulary),
             Reader("monitor", monitors, self._monitor),
             Reader("run folder", ("run",), _run),
@@ -123,7 +141,11 @@ class Readers:
         ]
 
     def _npy(self, path: Path) -> object:
-        return load_mask(str(path), [torch.zeros(4)]) if path.name == "mask.npy" else box_option(str(path), self.dense)
+        return (
+            load_mask(str(path), [torch.zeros(4)])
+            if path.name == "mask.npy"
+            else box_option(str(path), self.dense)
+        )
 
     def _csv(self, path: Path) -> object:
         if path.name == "box.csv":
@@ -156,8 +178,18 @@ class Readers:
 
 def same(one: Monitor, other: Monitor) -> None:
     """A damaged monitor must not be read as another."""
-    told = [[m.settings, m.outputs, m.mutation.settings(), {k: v.tolist() for k, v in m.mutation.tensors().items()}] for m in (one, other)]
-    trees = [None if m.tree is None else {k: v.tolist() for k, v in m.tree.tensors().items()} for m in (one, other)]
+    told = [
+        [
+            m.settings,
+            m.outputs,
+            m.mutation.settings(),
+            {k: v.tolist() for k, v in m.mutation.tensors().items()},
+        ]
+        for m in (one, other)
+    ]
+    trees = [
+        None if m.tree is None else {k: v.tolist() for k, v in m.tree.tensors().items()} for m in (one, other)
+    ]
     if told[0] != told[1] or trees[0] != trees[1]:
         raise AnotherMonitor
 
@@ -200,7 +232,15 @@ def _specified(path: Path) -> object:
 
 def _run(path: Path) -> object:
     with hf.Store.open(path) as store:
-        found = store.question, store.provenance, store.inputs(), store.with_aside(), store.answers(), store.history(), store.rows()
+        found = (
+            store.question,
+            store.provenance,
+            store.inputs(),
+            store.with_aside(),
+            store.answers(),
+            store.history(),
+            store.rows(),
+        )
         return found, [store.export(path / f"out.{ending}") for ending in ("json", "csv", "npz")]
 
 

@@ -89,24 +89,37 @@ def _models(folder: Path) -> None:
         ("images", images(), torch.rand(2, 1, 5, 5)),
         ("frames", Frames(), torch.rand(2, 3, 2)),
     ):
-        torch.onnx.export(module.eval(), (x,), folder / f"{name}.onnx", dynamo=False, input_names=["x"], dynamic_axes=free)
+        torch.onnx.export(
+            module.eval(), (x,), folder / f"{name}.onnx", dynamo=False, input_names=["x"], dynamic_axes=free
+        )
     axes = {"t": {0: "batch", 1: "length"}}
     torch.onnx.export(
-        Tokens().eval(), (torch.zeros(2, 4, dtype=torch.int64),), folder / "tokens.onnx", dynamo=False, input_names=["t"], dynamic_axes=axes
+        Tokens().eval(),
+        (torch.zeros(2, 4, dtype=torch.int64),),
+        folder / "tokens.onnx",
+        dynamo=False,
+        input_names=["t"],
+        dynamic_axes=axes,
     )
     onnx.save(_functions(), folder / "functions.onnx")
-    program = torch.export.export(dense().eval(), (torch.rand(2, 4),), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
+    program = torch.export.export(
+        dense().eval(), (torch.rand(2, 4),), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},)
+    )
     torch.export.save(program, folder / "dense.pt2")
 
 
 def _functions() -> onnx.ModelProto:
     """Shape arithmetic, a branch, a function of the file's own, constants in attributes."""
     own = [helper.make_opsetid("", 18), helper.make_opsetid("own", 1)]
-    twice = helper.make_function("own", "Twice", ["a"], ["b"], [helper.make_node("Add", ["a", "a"], ["b"])], own[:1])
+    twice = helper.make_function(
+        "own", "Twice", ["a"], ["b"], [helper.make_node("Add", ["a", "a"], ["b"])], own[:1]
+    )
 
     def branch(name: str, operator: str) -> onnx.GraphProto:
         node = helper.make_node(operator, ["h"], [name])
-        return helper.make_graph([node], name, [], [helper.make_tensor_value_info(name, TensorProto.FLOAT, None)])
+        return helper.make_graph(
+            [node], name, [], [helper.make_tensor_value_info(name, TensorProto.FLOAT, None)]
+        )
 
     nodes = [
         helper.make_node("Twice", ["x"], ["d"], domain="own"),
@@ -117,14 +130,19 @@ def _functions() -> onnx.ModelProto:
         helper.make_node("Concat", ["n", "m"], ["to"], axis=0),
         helper.make_node("Reshape", ["d", "to"], ["h"]),
         helper.make_node("Constant", [], ["c"], value=helper.make_tensor("c", TensorProto.BOOL, [], [1])),
-        helper.make_node("If", ["c"], ["r"], then_branch=branch("yes", "Relu"), else_branch=branch("no", "Tanh")),
+        helper.make_node(
+            "If", ["c"], ["r"], then_branch=branch("yes", "Relu"), else_branch=branch("no", "Tanh")
+        ),
         helper.make_node("Gemm", ["r", "w", "v"], ["y"], transB=1),
     ]
     weights = [
         helper.make_tensor("w", TensorProto.FLOAT, [2, 4], torch.rand(8).tolist()),
         helper.make_tensor("v", TensorProto.FLOAT, [2], [0.5, 0.0]),
     ]
-    ports = [[helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", size])] for name, size in (("x", 4), ("y", 2))]
+    ports = [
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", size])]
+        for name, size in (("x", 4), ("y", 2))
+    ]
     graph = helper.make_graph(nodes, "functions", *ports, initializer=weights)
     return helper.make_model(graph, functions=[twice], opset_imports=own, ir_version=8)
 
@@ -145,32 +163,48 @@ def _data(folder: Path) -> None:
     (folder / "instances.csv").write_text("dense.onnx,one.vnnlib,10\n./functions.onnx,one.vnnlib,\n")
     (folder / "key.csv").write_text("network,property,expected\ndense,one,sat\nfunctions,one,unsat?\n")
     (folder / "text.tsv").write_text("".join(f"{k % 2}\t{text}\n" for k, text in enumerate(SENTENCES)))
-    rows = "".join(f"{k},{','.join(map(str, row))},{label}\n" for k, (row, label) in enumerate(zip(x.tolist(), "abcb", strict=True)))
+    rows = "".join(
+        f"{k},{','.join(map(str, row))},{label}\n"
+        for k, (row, label) in enumerate(zip(x.tolist(), "abcb", strict=True))
+    )
     (folder / "table.csv").write_text(f"id,age,height,weight,pulse,label\n{rows}")
     pandas.read_csv(folder / "table.csv").to_parquet(folder / "table.parquet")
     (folder / "texts.csv").write_text(
-        "".join(f'"{text}",{label}\n' for text, label in zip(("text", *SENTENCES), ("label", *"abab"), strict=True))
+        "".join(
+            f'"{text}",{label}\n'
+            for text, label in zip(("text", *SENTENCES), ("label", *"abab"), strict=True)
+        )
     )
     (folder / "pictures").mkdir()
     for k, ending in enumerate(("png", "jpg")):
-        Image.fromarray((np.arange(25, dtype=np.uint8) * 9 + k).reshape(5, 5)).save(folder / "pictures" / f"{k}.{ending}")
+        Image.fromarray((np.arange(25, dtype=np.uint8) * 9 + k).reshape(5, 5)).save(
+            folder / "pictures" / f"{k}.{ending}"
+        )
     (folder / "words.txt").write_text("\n".join(WORDS) + "\n")
-    (folder / "substitutes.json").write_text(json.dumps({"good": ["fine", "great"], "awful": ["bad", "horrid"]}))
+    (folder / "substitutes.json").write_text(
+        json.dumps({"good": ["fine", "great"], "awful": ["bad", "horrid"]})
+    )
     (folder / "places.json").write_text(json.dumps([[[], ["movie"], [], ["fine"]], [[], [], [], ["bad"]]]))
 
 
 def _specifications(folder: Path) -> None:
-    names = "".join(f"(declare-const {name} Real)\n" for name in ("X_0", "X_1", "X_2", "X_3", "Y_0", "Y_1", "Y_2"))
+    names = "".join(
+        f"(declare-const {name} Real)\n" for name in ("X_0", "X_1", "X_2", "X_3", "Y_0", "Y_1", "Y_2")
+    )
     box = "".join(f"(assert (>= X_{k} -{k}.5))\n(assert (<= X_{k} 1.25e{k}))\n" for k in range(4))
     (folder / "one.vnnlib").write_text(
         f"; a property\n{names}{box}(assert (or (and (<= Y_0 Y_1) (<= Y_0 Y_2)) (and (>= (+ Y_0 (* 2 Y_1)) 0.1))))\n"
     )
     boxes = "".join(f"(and (>= X_0 {k}) (<= X_0 {k}.5) (< Y_0 {k}))" for k in range(3))
     rest = "".join(f"(assert (and (>= X_{k} 0) (<= X_{k} 1)))\n" for k in range(1, 4))
-    (folder / "many.vnnlib").write_text(f"{names}{rest}(assert (or {boxes}))\n(assert (or (<= Y_1 0) (<= Y_2 -1)))\n")
+    (folder / "many.vnnlib").write_text(
+        f"{names}{rest}(assert (or {boxes}))\n(assert (or (<= Y_1 0) (<= Y_2 -1)))\n"
+    )
     head = "(vnnlib-version <2.0>)\n(declare-network N (declare-input X float32 [1,2]) (declare-output Y float32 [1,2]))\n"
     limits = "(assert (and (>= X[0,0] -1.0) (<= X[0,0] 1.0) (>= X[0,1] 0.0) (<= X[0,1] 0.1)))\n"
-    (folder / "two.vnnlib").write_text(f"{head}{limits}(assert (or (<= Y[0,0] Y[0,1]) (> (+ (* 2.0 Y[0,0]) 1.5) 0.0)))\n")
+    (folder / "two.vnnlib").write_text(
+        f"{head}{limits}(assert (or (<= Y[0,0] Y[0,1]) (> (+ (* 2.0 Y[0,0]) 1.5) 0.0)))\n"
+    )
 
 
 def _monitors(folder: Path) -> None:
@@ -185,7 +219,9 @@ def _monitors(folder: Path) -> None:
     old.pop("digest", None)
     text.write_text(json.dumps(old))
     frames = hf.Network.from_onnx(folder / "frames.onnx")
-    Monitor.fit(frames, [torch.rand(3, 2)], Noise(0.1), answer=Tolerance(0.01), samples=20).save(folder / "monitor_noise")
+    Monitor.fit(frames, [torch.rand(3, 2)], Noise(0.1), answer=Tolerance(0.01), samples=20).save(
+        folder / "monitor_noise"
+    )
 
 
 def _runs(folder: Path) -> None:
@@ -193,7 +229,8 @@ def _runs(folder: Path) -> None:
     x = torch.rand(3, 4)
     y = net(x).argmax(1)
     asked = Question(
-        model=ModelDescription("dense", "onnx", net.fingerprint), data=DataDescription("points", "x", 3, ("ant", "bee", "cow"))
+        model=ModelDescription("dense", "onnx", net.fingerprint),
+        data=DataDescription("points", "x", 3, ("ant", "bee", "cow")),
     )
     problems = list(radius_problems(net, x, y))
     with hf.Store.create(folder / "run", asked) as store:
@@ -206,4 +243,8 @@ def _runs(folder: Path) -> None:
         raise AssertionError(f"{extra} was left by a closed run")
     hf.prove(problems, records, folder, file=folder / "dense.onnx")  # 0.proof, 1.proof, 2.proof
     (folder / "described.safetensors").write_bytes(describe_network(net, x))
-    bundle.make(folder / "run", folder / "evidence.zip", bundle.Given(name_files([folder / "dense.onnx"]), True, None, None))
+    bundle.make(
+        folder / "run",
+        folder / "evidence.zip",
+        bundle.Given(name_files([folder / "dense.onnx"]), True, None, None),
+    )

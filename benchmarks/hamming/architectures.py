@@ -47,19 +47,39 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(chosen: argparse.Namespace) -> None:
     train, test = digits("train"), digits("test")
-    columns = ["network", "parameters", "accuracy", "mean lower", "mean upper", "centre", "radius", "closed", "s an image"]
+    columns = [
+        "network",
+        "parameters",
+        "accuracy",
+        "mean lower",
+        "mean upper",
+        "centre",
+        "radius",
+        "closed",
+        "s an image",
+    ]
     table = Table(columns, chosen.out, "hamming-architectures")
     points = []
     for name, build in NETWORKS.items():
         module = trained(f"digits_{name.replace(' ', '_')}", build, train.x, train.y, epochs=60, batch=64)
-        asked = Case(hf.Network.from_torch(module, domain=(0, 1), device=chosen.device), train.x, test.x, test.y, module)
+        asked = Case(
+            hf.Network.from_torch(module, domain=(0, 1), device=chosen.device),
+            train.x,
+            test.x,
+            test.y,
+            module,
+        )
         wake(asked)
         began = now(asked)
         images = zip(*asked.right(chosen.count), strict=True)
-        whole = hf.result.overall(prove(asked, image, label, chosen.seconds).bracket for image, label in images)
+        whole = hf.result.overall(
+            prove(asked, image, label, chosen.seconds).bracket for image, label in images
+        )
         spent, size = (now(asked) - began) / chosen.count, sum(p.numel() for p in module.parameters())
         points.append((asked.accuracy, whole.centre))
         ends = [whole.lower, whole.upper, whole.centre, whole.radius]
         table.add(name, size, f"{asked.accuracy:.1%}", *ends, f"{whole.closed} of {whole.count}", spent)
     if len(points) > 2:
-        table.say(f"Correlation of accuracy and mean centre: {statistics.correlation(*zip(*points, strict=True)):.2f}.")
+        table.say(
+            f"Correlation of accuracy and mean centre: {statistics.correlation(*zip(*points, strict=True)):.2f}."
+        )

@@ -72,15 +72,28 @@ def main(chosen: argparse.Namespace) -> None:
     which = right[:: max(1, len(right) // chosen.count)][: chosen.count]
     x, y = x[which], y[which]
     inside = (x != SPACE).flip(1).cummax(1).values.flip(1)  # behind its last byte a title is padded
-    columns = ["values of a byte", "titles", "found", "mean bytes", "median", "most", "questions a title", "s a title"]
+    columns = [
+        "values of a byte",
+        "titles",
+        "found",
+        "mean bytes",
+        "median",
+        "most",
+        "questions a title",
+        "s a title",
+    ]
     table = Table(columns, chosen.out, "hamming-bytes")
     for name, values in (("0 to 255", range(256)), ("printable", range(32, 127))):
         before, began = net.queries, clock(net)
         stop = hf.Stop(seconds=chosen.seconds * len(x))
-        found = hf.radius(net, x, y, norm=0, unit="number", free=inside, values=list(values), methods=[Greedy()], stop=stop)
+        found = hf.radius(
+            net, x, y, norm=0, unit="number", free=inside, values=list(values), methods=[Greedy()], stop=stop
+        )
         spent, asked = clock(net) - began, net.queries - before
         some = [b.upper.value + 1 for b in found if math.isfinite(b.upper.value)]
         cells = [statistics.mean(some), statistics.median(some), max(some)] if some else [None] * 3
         table.add(name, len(x), len(some), *cells, asked // len(x), spent / len(x))
     free = float(inside.double().sum(1).mean())
-    table.say(f"Accuracy {share:.1%} of seven classes; {free:.0f} bytes of a title may change. Black box: no proof.")
+    table.say(
+        f"Accuracy {share:.1%} of seven classes; {free:.0f} bytes of a title may change. Black box: no proof."
+    )

@@ -31,5 +31,12 @@ def main(chosen: argparse.Namespace) -> None:
     beside(table, asked, x, y, chosen.peers, units=("pixel", "number"))
     table.say(f"Accuracy {asked.accuracy:.1%} on {len(asked.x)} test images.")
     if chosen.seconds:
-        lower = [prove(asked, image, label, chosen.seconds).bracket.lower.value for image, label in zip(x, y, strict=True)]
-        table.say(f"Proved within {chosen.seconds:g} s: " + ", ".join(f"t >= {t}: {sum(v >= t for v in lower)}" for t in (1, 2, 3)) + ".")
+        lower = [
+            prove(asked, image, label, chosen.seconds).bracket.lower.value
+            for image, label in zip(x, y, strict=True)
+        ]
+        table.say(
+            f"Proved within {chosen.seconds:g} s: "
+            + ", ".join(f"t >= {t}: {sum(v >= t for v in lower)}" for t in (1, 2, 3))
+            + "."
+        )

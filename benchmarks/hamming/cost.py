@@ -51,14 +51,27 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     options(parser, count=5, seconds=30)
     parser.add_argument("--sides", nargs="+", type=int, default=[4, 6, 8, 12, 16, 20, 28])
     parser.add_argument("--most", type=int, default=3, help="changes to prove harmless")
-    parser.add_argument("--points", type=int, default=300_000, help="questions of one image that the grid may take")
+    parser.add_argument(
+        "--points", type=int, default=300_000, help="questions of one image that the grid may take"
+    )
     parser.add_argument("--plot", type=Path, help="an .svg or .png file")
 
 
 def main(chosen: argparse.Namespace) -> None:
     levels = range(1, chosen.most + 1)
-    columns = ["side", "n", "accuracy", *(f"grid t={t}: questions" for t in levels), "grid: asked", "s", "search: questions", "s"]
-    table = Table([*columns, *(f"proof t={t}: images, domains, s" for t in levels)], chosen.out, "hamming-cost")
+    columns = [
+        "side",
+        "n",
+        "accuracy",
+        *(f"grid t={t}: questions" for t in levels),
+        "grid: asked",
+        "s",
+        "search: questions",
+        "s",
+    ]
+    table = Table(
+        [*columns, *(f"proof t={t}: images, domains, s" for t in levels)], chosen.out, "hamming-cost"
+    )
     measured: dict[str, dict[int, float]] = {}
     for side in chosen.sides:
         asked, units = shrunk(side, chosen.data, chosen.device), side * side
@@ -67,12 +80,18 @@ def main(chosen: argparse.Namespace) -> None:
         fits = [t for t in (1, 2) if t == 1 or grid_points(units, t) <= chosen.points]
         asked_grid, seconds_grid = _spent(asked, x, y, Grid(t=max(fits)))
         greedy = _spent(asked, x, y, Greedy())
-        proofs = [prove(asked, image, label, chosen.seconds, most=chosen.most) for image, label in zip(x, y, strict=True)]
+        proofs = [
+            prove(asked, image, label, chosen.seconds, most=chosen.most)
+            for image, label in zip(x, y, strict=True)
+        ]
         cells: list[str | None] = []
         for t in levels:
             rises = [rise for p in proofs for rise in p.rises if rise[0] == t]
             if rises:
-                seconds, nodes = statistics.median(r[1] for r in rises), statistics.median(r[2] for r in rises)
+                seconds, nodes = (
+                    statistics.median(r[1] for r in rises),
+                    statistics.median(r[2] for r in rises),
+                )
                 measured.setdefault(f"domains, t = {t}", {})[units] = max(nodes, 1)
                 measured.setdefault(f"proof s, t = {t}", {})[units] = seconds
                 cells.append(f"{len(rises)}, {nodes:.0f}, {seconds:.2f}")
@@ -81,9 +100,22 @@ def main(chosen: argparse.Namespace) -> None:
             measured.setdefault(f"grid questions, t = {t}", {})[units] = grid_points(units, t)
         measured.setdefault("search questions", {})[units] = greedy[0]
         counted = [grid_points(units, t) for t in levels]
-        table.add(side, units, f"{asked.accuracy:.1%}", *counted, f"{asked_grid:.0f} (t <= {max(fits)})", seconds_grid, *greedy, *cells)
+        table.add(
+            side,
+            units,
+            f"{asked.accuracy:.1%}",
+            *counted,
+            f"{asked_grid:.0f} (t <= {max(fits)})",
+            seconds_grid,
+            *greedy,
+            *cells,
+        )
     fitted = {name: exponent(list(v), list(v.values())) for name, v in measured.items() if len(v) > 1}
-    table.say("Fitted exponents of n: " + ", ".join(f"{name} {value:.2f}" for name, value in sorted(fitted.items())) + ".")
+    table.say(
+        "Fitted exponents of n: "
+        + ", ".join(f"{name} {value:.2f}" for name, value in sorted(fitted.items()))
+        + "."
+    )
     if chosen.plot:
         plot(chosen.plot, measured, fitted)
 
@@ -104,7 +136,12 @@ def plot(file: Path, measured: dict[str, dict[int, float]], fitted: dict[str, fl
     for name in sorted(fitted):
         where = right if " s," in name else left
         style = "--" if name.startswith("grid") else "o-"
-        where.loglog(list(measured[name]), list(measured[name].values()), style, label=f"{name}: $n^{{{fitted[name]:.2f}}}$")
+        where.loglog(
+            list(measured[name]),
+            list(measured[name].values()),
+            style,
+            label=f"{name}: $n^{{{fitted[name]:.2f}}}$",
+        )
     for where, what in ((left, "questions or domains"), (right, "seconds")):
         where.set(xlabel="pixels n (log scale)", ylabel=f"{what} of an image (log scale)")
         where.set_xticks(units, [str(n) for n in units])

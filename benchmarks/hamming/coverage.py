@@ -38,7 +38,9 @@ def covered(neurons: Neurons, wanted: Items, x: Tensor) -> Tensor:
     return torch.stack([wanted.covers(values) for values, _ in neurons.read_values(x)]).any(0)
 
 
-def by_chance(asked: Case, seeds: Tensor, train: Tensor, found: Tests, pixels: int, runs: int) -> tuple[float, float]:
+def by_chance(
+    asked: Case, seeds: Tensor, train: Tensor, found: Tests, pixels: int, runs: int
+) -> tuple[float, float]:
     """The share covered by seeds and mutants: with as many tests as were found, and with as many questions as that took."""
     neurons = Neurons.of(asked.net, seeds)
     wanted, _ = items(neurons, train, found.criterion)
@@ -46,7 +48,11 @@ def by_chance(asked: Case, seeds: Tensor, train: Tensor, found: Tests, pixels: i
     shares = []
     for run in range(runs):
         generator = torch.Generator().manual_seed(run)
-        few = before if not len(found) else before | covered(neurons, wanted, mutants(asked.net, seeds, found.changed, generator))
+        few = (
+            before
+            if not len(found)
+            else before | covered(neurons, wanted, mutants(asked.net, seeds, found.changed, generator))
+        )
         many = before.clone()
         for part in torch.randint(1, pixels + 1, (found.queries,), generator=generator).split(PART):
             many |= covered(neurons, wanted, mutants(asked.net, seeds, part, generator))
@@ -55,7 +61,9 @@ def by_chance(asked: Case, seeds: Tensor, train: Tensor, found: Tests, pixels: i
     return few_share, many_share
 
 
-def compare(asked: Case, criterion: Criterion, seeds: int, seconds: float | None, pixels: int, runs: int) -> tuple[Tests, float, float]:
+def compare(
+    asked: Case, criterion: Criterion, seeds: int, seconds: float | None, pixels: int, runs: int
+) -> tuple[Tests, float, float]:
     """Generated tests for the first seeds, and what chance covers instead."""
     x, train = asked.x[:seeds], asked.train[:10000]
     found = testgen(asked.net, x, criterion, y=asked.y[:seeds], train=train, stop=hf.Stop(seconds=seconds))
@@ -64,7 +72,9 @@ def compare(asked: Case, criterion: Criterion, seeds: int, seconds: float | None
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--networks", nargs="+", choices=("digits", "mnist", "cifar"), default=["digits"])
-    parser.add_argument("--criteria", nargs="+", choices=get_args(Criterion), default=list(get_args(Criterion)))
+    parser.add_argument(
+        "--criteria", nargs="+", choices=get_args(Criterion), default=list(get_args(Criterion))
+    )
     parser.add_argument("--seeds", type=int, default=50, help="test images to begin with")
     parser.add_argument("--seconds", type=float, default=120, help="for each search, at most")
     parser.add_argument("--pixels", type=int, default=8)
@@ -73,12 +83,25 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(chosen: argparse.Namespace) -> None:
-    columns = ["network", "criterion", "items", "seeds alone", "generated", "tests", "mean changed", "adversarial", "questions", "s"]
+    columns = [
+        "network",
+        "criterion",
+        "items",
+        "seeds alone",
+        "generated",
+        "tests",
+        "mean changed",
+        "adversarial",
+        "questions",
+        "s",
+    ]
     table = Table([*columns, "chance, as many tests", "chance, as many questions"], chosen.out, "coverage")
     for name in chosen.networks:
         asked = case(name, chosen.data)
         for criterion in chosen.criteria:
-            found, few, many = compare(asked, criterion, chosen.seeds, chosen.seconds, chosen.pixels, chosen.runs)
+            found, few, many = compare(
+                asked, criterion, chosen.seeds, chosen.seconds, chosen.pixels, chosen.runs
+            )
             table.add(
                 name, criterion, found.total.items, *_per_cent(found.before, found.after), len(found),
                 float(found.changed.double().mean()) if len(found) else None, int(found.adversarial.sum()), found.queries,

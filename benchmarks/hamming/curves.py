@@ -48,7 +48,11 @@ def watched(asked: Case, count: int, seconds: float, *, skip: int = 0) -> tuple[
         whole = hf.result.overall(r.bracket for r in progress.records)
         guessed = [max([e.value for e in r.bracket.estimates], default=0.0) for r in progress.records]
         passed = time.perf_counter() - began
-        moments.append(Moment(passed, progress.method, whole.lower, whole.upper, sum(guessed) / len(guessed), whole.closed))
+        moments.append(
+            Moment(
+                passed, progress.method, whole.lower, whole.upper, sum(guessed) / len(guessed), whole.closed
+            )
+        )
 
     records = hf.solve(
         [question(asked, x[skip:], y[skip:])], [Greedy(), Grid(t=2), Branch()], hf.Stop(seconds=seconds), batch=count, progress=note
@@ -67,14 +71,27 @@ def main(chosen: argparse.Namespace) -> None:
     wake(asked)
     alone, _ = watched(asked, 1, chosen.seconds, skip=chosen.image)
     every, records = watched(asked, chosen.count, chosen.seconds)
-    table = Table(["s", "one: lower", "upper", "estimate", "all: lower", "upper", "estimate", "closed"], chosen.out, "hamming-curves")
+    table = Table(
+        ["s", "one: lower", "upper", "estimate", "all: lower", "upper", "estimate", "closed"],
+        chosen.out,
+        "hamming-curves",
+    )
     for moment in MOMENTS:
         one, whole = ([m for m in moments if m.seconds <= moment] for moments in (alone, every))
         if not whole or moment > 2 * every[-1].seconds:
             continue
         cells = [one[-1].lower, one[-1].upper, one[-1].estimate] if one else [None] * 3
-        table.add(moment, *cells, whole[-1].lower, whole[-1].upper, whole[-1].estimate, f"{whole[-1].closed} of {len(records)}")
-    table.say(f"{chosen.network}: image {chosen.image} alone, and {len(records)} images in one call of {every[-1].seconds:.1f} s.")
+        table.add(
+            moment,
+            *cells,
+            whole[-1].lower,
+            whole[-1].upper,
+            whole[-1].estimate,
+            f"{whole[-1].closed} of {len(records)}",
+        )
+    table.say(
+        f"{chosen.network}: image {chosen.image} alone, and {len(records)} images in one call of {every[-1].seconds:.1f} s."
+    )
     if chosen.out:
         ends = sorted((r.bracket.lower.value, r.bracket.upper.value) for r in records)
         for name, moments in (("hamming-curves", every), ("hamming-curves-image", alone)):
@@ -95,11 +112,24 @@ def plot(file: Path, alone: list[Moment], every: list[Moment], ends: list[tuple[
     if made is None:
         return
     axes = made.subplots(1, 3)
-    for where, moments, title in zip(axes, (alone, every), ("one image", f"mean of {len(ends)} images"), strict=False):
+    for where, moments, title in zip(
+        axes, (alone, every), ("one image", f"mean of {len(ends)} images"), strict=False
+    ):
         times = [m.seconds for m in moments]
-        for name, colour, style in (("upper", "#b03a2e", "-"), ("lower", "#1f4e79", "-"), ("estimate", "#909090", "--")):
+        for name, colour, style in (
+            ("upper", "#b03a2e", "-"),
+            ("lower", "#1f4e79", "-"),
+            ("estimate", "#909090", "--"),
+        ):
             values = [getattr(m, name) for m in moments]
-            where.step(times, [v if math.isfinite(v) else math.nan for v in values], style, where="post", color=colour, label=name)
+            where.step(
+                times,
+                [v if math.isfinite(v) else math.nan for v in values],
+                style,
+                where="post",
+                color=colour,
+                label=name,
+            )
         where.set(xscale="log", xlabel="seconds (log scale)", ylabel="pixels that may change", title=title)
         ticks = [s for s in MOMENTS if times[0] / 2 <= s <= 2 * times[-1]]
         where.set_xticks(ticks, [f"{s:g}" for s in ticks])
@@ -107,9 +137,17 @@ def plot(file: Path, alone: list[Moment], every: list[Moment], ends: list[tuple[
         where.legend(frameon=False)
     places = range(len(ends))
     highest = max((high for _, high in ends if math.isfinite(high)), default=1)
-    axes[2].vlines(places, [low for low, _ in ends], [min(high, 2 * highest) for _, high in ends], color="#b0b0b0")
+    axes[2].vlines(
+        places, [low for low, _ in ends], [min(high, 2 * highest) for _, high in ends], color="#b0b0b0"
+    )
     axes[2].plot(places, [low for low, _ in ends], "_", color="#1f4e79", label="lower")
-    axes[2].plot(places, [high if math.isfinite(high) else math.nan for _, high in ends], "_", color="#b03a2e", label="upper")
+    axes[2].plot(
+        places,
+        [high if math.isfinite(high) else math.nan for _, high in ends],
+        "_",
+        color="#b03a2e",
+        label="upper",
+    )
     axes[2].set(xlabel="images in order", ylabel="pixels that may change", title="brackets at the end")
     axes[2].legend(frameon=False)
     made.savefig(file, dpi=150)

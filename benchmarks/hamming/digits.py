@@ -36,7 +36,20 @@ def single_subspace(asked: Case, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     options(parser, count=100, seconds=60)
-    peer_options(parser, ["sigma-zero", "VFGA", "FMN-L0", "Brendel-Bethge L0", "Pointwise", "salt and pepper", "JSMA", "OnePixel", "Pixle"])
+    peer_options(
+        parser,
+        [
+            "sigma-zero",
+            "VFGA",
+            "FMN-L0",
+            "Brendel-Bethge L0",
+            "Pointwise",
+            "salt and pepper",
+            "JSMA",
+            "OnePixel",
+            "Pixle",
+        ],
+    )
 
 
 def main(chosen: argparse.Namespace) -> None:
@@ -54,7 +67,8 @@ def main(chosen: argparse.Namespace) -> None:
     listed(proofs, chosen.out, "hamming-digits-brackets")
     closed = [p for p in proofs if p.bracket.closed]
     lower, upper = (
-        statistics.mean(values) for values in ([p.bracket.lower.value for p in proofs], [p.bracket.upper.value for p in proofs])
+        statistics.mean(values)
+        for values in ([p.bracket.lower.value for p in proofs], [p.bracket.upper.value for p in proofs])
     )
     spent = [p.seconds for p in proofs]
     table.say(

@@ -25,7 +25,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--network", choices=("digits", "mnist"), default="mnist")
     parser.add_argument("--searches", type=int, default=1000, help="images for the upper ends")
     parser.add_argument("--together", type=int, nargs="+", default=[1, 8], help="images proved in one call")
-    parser.add_argument("--nodes", type=int, nargs="+", default=[256, 1024], help="domains in one step; on a card sixteen times as many")
+    parser.add_argument(
+        "--nodes",
+        type=int,
+        nargs="+",
+        default=[256, 1024],
+        help="domains in one step; on a card sixteen times as many",
+    )
 
 
 def main(chosen: argparse.Namespace) -> None:
@@ -37,20 +43,30 @@ def main(chosen: argparse.Namespace) -> None:
 
 def upper_ends(asked: Case, chosen: argparse.Namespace) -> None:
     found = search(asked, *asked.right(chosen.searches), Greedy())
-    table = Table(["images", "found", "mean changed", "median", "s an image", "s in all"], chosen.out, "hamming-gpu-search")
+    table = Table(
+        ["images", "found", "mean changed", "median", "s an image", "s in all"],
+        chosen.out,
+        "hamming-gpu-search",
+    )
     table.add(len(found.changed), *found.cells(), found.seconds)
 
 
 def proofs(asked: Case, chosen: argparse.Namespace) -> None:
     """Which settings look at most domains a second, for a short while; then the best of them for the whole time."""
-    table = Table(["images at once", "domains a step", "s", "domains", "domains a s", "GiB"], chosen.out, "hamming-gpu-speed")
+    table = Table(
+        ["images at once", "domains a step", "s", "domains", "domains a s", "GiB"],
+        chosen.out,
+        "hamming-gpu-speed",
+    )
     x, y = asked.right(chosen.count)
     known = hf.solve([question(asked, x, y)], [Greedy()])
     best = (0.0, 1, chosen.nodes[0])
     for together in chosen.together:
         for nodes in chosen.nodes:
             together = min(together, len(x))
-            _, spent, looked = _proved(asked, x[:together], y[:together], known[:together], nodes, min(10.0, chosen.seconds))
+            _, spent, looked = _proved(
+                asked, x[:together], y[:together], known[:together], nodes, min(10.0, chosen.seconds)
+            )
             memory = torch.cuda.max_memory_allocated() / 2**30 if asked.net.device.type == "cuda" else None
             table.add(together, nodes, spent, looked, looked / max(spent, 1e-9), memory)
             best = max(best, (looked / max(spent, 1e-9), together, nodes))
@@ -58,18 +74,34 @@ def proofs(asked: Case, chosen: argparse.Namespace) -> None:
     reached(asked, chosen, known, together, nodes)
 
 
-def reached(asked: Case, chosen: argparse.Namespace, known: list[hf.Record], together: int, nodes: int) -> None:
+def reached(
+    asked: Case, chosen: argparse.Namespace, known: list[hf.Record], together: int, nodes: int
+) -> None:
     x, y = asked.right(chosen.count)
-    table = Table(["images", "lower ends", "upper ends", "closed", "s", "domains a s"], chosen.out, "hamming-gpu-proofs")
+    table = Table(
+        ["images", "lower ends", "upper ends", "closed", "s", "domains a s"], chosen.out, "hamming-gpu-proofs"
+    )
     brackets: list[hf.Bracket] = []
     edges = [*range(0, len(x), together), len(x)]
     for first, last in pairwise(edges):
         seconds = chosen.seconds * (last - first)
-        records, spent, looked = _proved(asked, x[first:last], y[first:last], known[first:last], nodes, seconds)
+        records, spent, looked = _proved(
+            asked, x[first:last], y[first:last], known[first:last], nodes, seconds
+        )
         some = [r.bracket for r in records]
         brackets += some
-        lower, upper = (" ".join(f"{v:g}" for v in values) for values in ([b.lower.value for b in some], [b.upper.value for b in some]))
-        table.add(f"{first} to {last - 1}", lower, upper, sum(b.closed for b in some), spent, looked / max(spent, 1e-9))
+        lower, upper = (
+            " ".join(f"{v:g}" for v in values)
+            for values in ([b.lower.value for b in some], [b.upper.value for b in some])
+        )
+        table.add(
+            f"{first} to {last - 1}",
+            lower,
+            upper,
+            sum(b.closed for b in some),
+            spent,
+            looked / max(spent, 1e-9),
+        )
     counts = ", ".join(f"t >= {t}: {sum(b.lower.value >= t for b in brackets)}" for t in range(1, 9))
     whole = hf.result.overall(brackets)
     table.say(
@@ -88,5 +120,11 @@ def _proved(
         key: replace(record, key=key, question=digest)
         for key, digest, record in zip(problem.keys, problem.digests(), known, strict=True)
     }  # fmt: skip
-    records = hf.solve([problem], [Counted(nodes_at_once=nodes)], hf.Stop(seconds=seconds), batch=len(x), store=InMemorySink(records=begun))
+    records = hf.solve(
+        [problem],
+        [Counted(nodes_at_once=nodes)],
+        hf.Stop(seconds=seconds),
+        batch=len(x),
+        store=InMemorySink(records=begun),
+    )
     return records, Counted.spent.seconds - before.seconds, Counted.spent.nodes - before.nodes

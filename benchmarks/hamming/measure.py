@@ -30,7 +30,11 @@ from holdfast.replay import replay
 from holdfast.result import Record
 from holdfast.solver import Progress
 
-SMALLEST = (0.0, 1e-6, 1e-4)  # pixels that a peer moved by less are put back, whichever of these serves it best
+SMALLEST = (
+    0.0,
+    1e-6,
+    1e-4,
+)  # pixels that a peer moved by less are put back, whichever of these serves it best
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,11 @@ class Found:
         """How many were found, mean, median, seconds for an image."""
         some = [c for c in self.changed if math.isfinite(c)]
         count = f"{len(some)} of {len(self.changed)}"
-        return [count, *([statistics.mean(some), statistics.median(some)] if some else [None, None]), self.seconds / len(self.changed)]
+        return [
+            count,
+            *([statistics.mean(some), statistics.median(some)] if some else [None, None]),
+            self.seconds / len(self.changed),
+        ]
 
 
 FOUND = ("found", "mean", "median", "s an image")  # CPU seconds, see above
@@ -79,18 +87,25 @@ def ask(case: Case, x: Tensor, y: Tensor, peer: Peer, units: Sequence[Unit] = ("
     spent = now(case) - began
     moved, twin = (answer - x).abs(), case.net.double(x)
     cleaned = [torch.where(moved > least, answer, x).clamp(0, 1) for least in SMALLEST]
-    counts = [torch.stack([replay(problem, some, twin).value for some in cleaned]).amin(0) + 1 for problem in problems]
+    counts = [
+        torch.stack([replay(problem, some, twin).value for some in cleaned]).amin(0) + 1
+        for problem in problems
+    ]
     return [Found(count.tolist(), spent) for count in counts]
 
 
-def beside(table: Table, case: Case, x: Tensor, y: Tensor, names: Sequence[str], units: Sequence[Unit] = ("pixel",)) -> None:
+def beside(
+    table: Table, case: Case, x: Tensor, y: Tensor, names: Sequence[str], units: Sequence[Unit] = ("pixel",)
+) -> None:
     """One row for each peer that is here; for each unit after the first, its mean and median stand at the end."""
     for peer in peers(names):
         label = f"{peer.name} ({peer.library})"
         try:
             first, *others = ask(case, x, y, peer, units)
         except Exception as error:  # a peer that breaks is no reason to lose the others
-            table.add(label, f"failed: {type(error).__name__} {error}"[:80], *[None] * (len(table.columns) - 2))
+            table.add(
+                label, f"failed: {type(error).__name__} {error}"[:80], *[None] * (len(table.columns) - 2)
+            )
             continue
         table.add(label, *first.cells(), *(cell for other in others for cell in other.cells()[1:3]))
 
@@ -156,7 +171,9 @@ def prove(case: Case, x: Tensor, y: Tensor, seconds: float, most: float = math.i
     known = InMemorySink()
     hf.solve([problem], [Greedy()], hf.Stop(seconds=seconds), store=known)
     left = max(0.0, deadline - time.perf_counter())
-    (record,) = _quietly(lambda: hf.solve([problem], [Counted()], hf.Stop(seconds=left), store=known, progress=watch))
+    (record,) = _quietly(
+        lambda: hf.solve([problem], [Counted()], hf.Stop(seconds=left), store=known, progress=watch)
+    )
     return Proof(
         record.bracket, now(case) - began, Counted.spent.nodes - before.nodes, Counted.spent.seconds - before.seconds, rises
     )  # fmt: skip
@@ -178,7 +195,10 @@ def listed(proofs: Sequence[Proof], out: Path | None, name: str) -> None:
     with (out / f"{name}.csv").open("w", newline="") as file:
         lines = csv.writer(file)
         lines.writerow(["image", "lower", "upper", "seconds", "nodes"])
-        lines.writerows([i, p.bracket.lower.value, p.bracket.upper.value, f"{p.seconds:.2f}", p.nodes] for i, p in enumerate(proofs))
+        lines.writerows(
+            [i, p.bracket.lower.value, p.bracket.upper.value, f"{p.seconds:.2f}", p.nodes]
+            for i, p in enumerate(proofs)
+        )
 
 
 # ---------------------------------------------------------------- options and plots
@@ -186,13 +206,22 @@ def listed(proofs: Sequence[Proof], out: Path | None, name: str) -> None:
 
 def options(parser: argparse.ArgumentParser, *, count: int, seconds: float, device: str = "cpu") -> None:
     parser.add_argument("--count", type=int, default=count, help="inputs that the network gets right")
-    parser.add_argument("--seconds", type=float, default=seconds, help="for the bracket of one input, at most")
+    parser.add_argument(
+        "--seconds", type=float, default=seconds, help="for the bracket of one input, at most"
+    )
     parser.add_argument("--device", choices=("cpu", "cuda"), default=device)
     parser.add_argument("--out", type=Path, help="folder for the table and what else is kept")
 
 
 def peer_options(parser: argparse.ArgumentParser, default: Sequence[str]) -> None:
-    parser.add_argument("--peers", nargs="*", choices=list(PEERS), default=list(default), metavar="PEER", help=", ".join(PEERS))
+    parser.add_argument(
+        "--peers",
+        nargs="*",
+        choices=list(PEERS),
+        default=list(default),
+        metavar="PEER",
+        help=", ".join(PEERS),
+    )
 
 
 def figure(width: float, height: float) -> Any:

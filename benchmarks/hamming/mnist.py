@@ -9,7 +9,17 @@ import statistics
 import torch
 
 from benchmarks.certify.table import Table
-from benchmarks.hamming.measure import FOUND, Proof, beside, listed, options, peer_options, prove, search, wake
+from benchmarks.hamming.measure import (
+    FOUND,
+    Proof,
+    beside,
+    listed,
+    options,
+    peer_options,
+    prove,
+    search,
+    wake,
+)
 from benchmarks.hamming.nets import Case, case
 from holdfast.hamming.greedy import Greedy
 from holdfast.hamming.grid import Grid
@@ -19,7 +29,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     options(parser, count=50, seconds=60)
     parser.add_argument("--proofs", type=int, help="images to prove something of; default: all")
     parser.add_argument(
-        "--part", metavar="I/N", default="0/1", help="of these only every N-th, from the I-th: for N processes side by side"
+        "--part",
+        metavar="I/N",
+        default="0/1",
+        help="of these only every N-th, from the I-th: for N processes side by side",
     )
     peer_options(parser, ["sigma-zero", "VFGA", "FMN-L0", "Brendel-Bethge L0", "Pointwise"])
 
@@ -58,7 +71,10 @@ def proved(asked: Case, x: torch.Tensor, y: torch.Tensor, chosen: argparse.Names
         )  # fmt: skip
     nodes, seconds = sum(p.nodes for p in proofs), sum(p.proofs for p in proofs)
     closed = sum(p.bracket.closed for p in proofs)
-    lower, upper = (statistics.mean(v) for v in ([p.bracket.lower.value for p in proofs], [p.bracket.upper.value for p in proofs]))
+    lower, upper = (
+        statistics.mean(v)
+        for v in ([p.bracket.lower.value for p in proofs], [p.bracket.upper.value for p in proofs])
+    )
     table.say(
         f"{closed} of {len(proofs)} brackets closed within {chosen.seconds:g} s; mean d_m between {lower:.2f} and {upper:.2f}. "
         f"{nodes} domains, {nodes / max(seconds, 1e-9):.0f} a second."

@@ -52,7 +52,13 @@ def case(name: str, folder: Path, device: str = "cpu") -> Case:
         return _case(trained("mnist_cnn", conv_small, x_train, y_train, epochs=6), x_train, x, y, device)
     if name == "cifar":
         x_train, y_train, x, y = cifar(folder)
-        return _case(trained("cifar_cnn", cifar_cnn, x_train, y_train, epochs=14, augment=shifted), x_train, x, y, device)
+        return _case(
+            trained("cifar_cnn", cifar_cnn, x_train, y_train, epochs=14, augment=shifted),
+            x_train,
+            x,
+            y,
+            device,
+        )
     raise SystemExit(f"there is no network {name!r}; there are digits, mnist, cifar.")
 
 
@@ -66,15 +72,31 @@ def _case(module: nn.Module, train: Tensor, x: Tensor, y: Tensor, device: str) -
 def mnist(folder: Path) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """-> x_train (n, 1, 28, 28) in [0, 1], y_train, x_test, y_test."""
     with np.load(_only(shared("mnist", folder)), allow_pickle=False) as arrays:
-        train, test = (torch.from_numpy(arrays[f"x_{part}"]).reshape(-1, 1, 28, 28).float() / 255 for part in ("train", "test"))
-        return train, torch.from_numpy(arrays["y_train"]).long(), test, torch.from_numpy(arrays["y_test"]).long()
+        train, test = (
+            torch.from_numpy(arrays[f"x_{part}"]).reshape(-1, 1, 28, 28).float() / 255
+            for part in ("train", "test")
+        )
+        return (
+            train,
+            torch.from_numpy(arrays["y_train"]).long(),
+            test,
+            torch.from_numpy(arrays["y_test"]).long(),
+        )
 
 
 def cifar(folder: Path) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """-> x_train (n, 3, 32, 32) in [0, 1], y_train, x_test, y_test."""
     with np.load(_only(shared("cifar10", folder)), allow_pickle=False) as arrays:
-        train, test = (torch.from_numpy(arrays[f"x_{part}"]).permute(0, 3, 1, 2).float() / 255 for part in ("train", "test"))
-        return train, torch.from_numpy(arrays["y_train"]).long().flatten(), test, torch.from_numpy(arrays["y_test"]).long().flatten()
+        train, test = (
+            torch.from_numpy(arrays[f"x_{part}"]).permute(0, 3, 1, 2).float() / 255
+            for part in ("train", "test")
+        )
+        return (
+            train,
+            torch.from_numpy(arrays["y_train"]).long().flatten(),
+            test,
+            torch.from_numpy(arrays["y_test"]).long().flatten(),
+        )
 
 
 def _only(folder: Path) -> Path:
@@ -104,7 +126,9 @@ def shifted(x: Tensor) -> Tensor:
     """Mirrored, and shifted by up to three pixels."""
     x = x.flip(-1) if torch.rand(()) < 0.5 else x
     down, right = torch.randint(-3, 4, (2,)).tolist()
-    return nn.functional.pad(x, (3, 3, 3, 3), mode="reflect")[..., 3 + down : 3 + down + x.shape[-2], 3 + right : 3 + right + x.shape[-1]]
+    return nn.functional.pad(x, (3, 3, 3, 3), mode="reflect")[
+        ..., 3 + down : 3 + down + x.shape[-2], 3 + right : 3 + right + x.shape[-1]
+    ]
 
 
 def trained(
@@ -115,20 +139,30 @@ def trained(
     file = CACHE / f"hamming_{name}.pt"
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
-        torch.save(_train(build, x.to(device), y.to(device), epochs, rate, batch, augment).cpu().state_dict(), file)
+        torch.save(
+            _train(build, x.to(device), y.to(device), epochs, rate, batch, augment).cpu().state_dict(), file
+        )
     module = build()
     module.load_state_dict(torch.load(file, weights_only=True))
     return module.eval().requires_grad_(False)
 
 
 def _train(
-    build: Callable[[], nn.Module], x: Tensor, y: Tensor, epochs: int, rate: float, batch: int, augment: Augment | None
+    build: Callable[[], nn.Module],
+    x: Tensor,
+    y: Tensor,
+    epochs: int,
+    rate: float,
+    batch: int,
+    augment: Augment | None,
 ) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         module = build().to(x.device).train()
         optimiser = torch.optim.Adam(module.parameters(), lr=rate)
-        schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, max_lr=rate, total_steps=epochs * -(-len(x) // batch))
+        schedule = torch.optim.lr_scheduler.OneCycleLR(
+            optimiser, max_lr=rate, total_steps=epochs * -(-len(x) // batch)
+        )
         for _ in range(epochs):
             for chosen in torch.randperm(len(x)).to(x.device).split(batch):
                 optimiser.zero_grad(set_to_none=True)

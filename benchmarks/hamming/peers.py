@@ -40,7 +40,11 @@ class Peer:
         return None
 
     def __call__(self, module: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stderr(io.StringIO()),
+        ):
             warnings.simplefilter("ignore")
             torch.manual_seed(0)
             np.random.seed(0)  # the generator that they use
@@ -105,8 +109,12 @@ def _one_pixel(module: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     for pixels in PIXELS:
         left = (module(found).argmax(1) == y).nonzero().flatten()
         if len(left):
-            made = _library("torchattacks").OnePixel(module, pixels=pixels, steps=30, popsize=60)(x[left], y[left])
-            found[left] = torch.where((module(made).argmax(1) != y[left])[:, None, None, None], made, found[left])
+            made = _library("torchattacks").OnePixel(module, pixels=pixels, steps=30, popsize=60)(
+                x[left], y[left]
+            )
+            found[left] = torch.where(
+                (module(made).argmax(1) != y[left])[:, None, None, None], made, found[left]
+            )
     return found
 
 
@@ -121,6 +129,10 @@ PEERS = {
         Peer("salt and pepper", "foolbox", _foolbox("SaltAndPepperNoiseAttack")),
         Peer("JSMA", "torchattacks", _torchattacks("JSMA", theta=1.0, gamma=0.2)),
         Peer("OnePixel", "torchattacks", _one_pixel),
-        Peer("Pixle", "torchattacks", _torchattacks("Pixle", x_dimensions=(1, 3), y_dimensions=(1, 3), restarts=50, max_iterations=20)),
+        Peer(
+            "Pixle",
+            "torchattacks",
+            _torchattacks("Pixle", x_dimensions=(1, 3), y_dimensions=(1, 3), restarts=50, max_iterations=20),
+        ),
     )
 }

@@ -43,7 +43,11 @@ def neighbours(vectors: Vectors, folder: Path) -> dict[int, list[int]]:
     with lzma.open(shared("synonyms", folder) / "counterfitted_neighbors.json.xz", "rt") as file:
         known = json.load(file)
     place = vectors.place
-    return {place[w]: found for w, others in known.items() if w in place and (found := [place[o] for o in others if o in place])}
+    return {
+        place[w]: found
+        for w, others in known.items()
+        if w in place and (found := [place[o] for o in others if o in place])
+    }
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,7 +74,16 @@ def main(chosen: argparse.Namespace) -> None:
         began = clock(net)
         brackets += hf.radius(net, [row], [label], substitutes=sets, stop=hf.Stop(seconds=chosen.seconds))
         spent.append(clock(net) - began)
-    _tables(chosen, titles, found, brackets, spent, searching, share, sum(bool(sets.get(int(i))) for row in ids for i in row))
+    _tables(
+        chosen,
+        titles,
+        found,
+        brackets,
+        spent,
+        searching,
+        share,
+        sum(bool(sets.get(int(i))) for row in ids for i in row),
+    )
 
 
 def _tables(
@@ -80,7 +93,11 @@ def _tables(
     table = Table(["words to replace", "titles, exact", "by search alone"], chosen.out, "hamming-words")
     exact, searched = Counter(b.upper.value + 1 for b in brackets if b.closed), Counter(found)
     for count in sorted({*exact, *searched}):
-        table.add("no choice suffices, or none found" if math.isinf(count) else int(count), exact[count], searched[count])
+        table.add(
+            "no choice suffices, or none found" if math.isinf(count) else int(count),
+            exact[count],
+            searched[count],
+        )
     count, whole = len(titles), hf.result.overall(brackets)
     table.say(
         f"{sum(b.closed for b in brackets)} of {count} brackets closed, {sum(spent) / count:.2f} s a title (most {max(spent):.1f}); search "

@@ -35,4 +35,12 @@ def main(chosen: argparse.Namespace) -> None:
             "pgd": Recipe("pgd", batch=32, rate=2e-3, attack=8),
             "hardened": Recipe("intervals", batch=32, weight=1.0, share=SHARE),
         }
-        side_by_side(rows, chosen, f"digits {cell} 32", CELLS[cell], Split(train, held, digit_frames(8, "test")), chosen.radius, recipes)
+        side_by_side(
+            rows,
+            chosen,
+            f"digits {cell} 32",
+            CELLS[cell],
+            Split(train, held, digit_frames(8, "test")),
+            chosen.radius,
+            recipes,
+        )

@@ -42,14 +42,24 @@ class Split:
 
 
 def options(parser: argparse.ArgumentParser, seconds: float) -> None:
-    parser.add_argument("--seconds", type=float, default=seconds, help="of training, for each network; looks at validation data included")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=seconds,
+        help="of training, for each network; looks at validation data included",
+    )
     parser.add_argument(
         "--measure",
         type=float,
         default=300,
         help="seconds for proofs and attacks on test inputs, for each network; what is cut off then is valid, and smaller",
     )
-    parser.add_argument("--count", type=int, default=200, help="test inputs that are proved at the radius; the accuracy is that of all")
+    parser.add_argument(
+        "--count",
+        type=int,
+        default=200,
+        help="test inputs that are proved at the radius; the accuracy is that of all",
+    )
     parser.add_argument("--radii", type=int, default=50, help="of these, whose radii are proved and attacked")
     parser.add_argument("--trainings", nargs="+", default=["standard", "pgd", "hardened"])
     parser.add_argument("--recipe", help="of the hardened network, where not the usual; so are those below")
@@ -58,9 +68,21 @@ def options(parser: argparse.ArgumentParser, seconds: float) -> None:
     parser.add_argument("--rate", type=float, help="of its steps")
     parser.add_argument("--batch", type=int, help="inputs of a step")
     parser.add_argument("--begin", choices=["given", "afresh"], help="its weights")
-    parser.add_argument("--warm", type=float, nargs=2, help="between which shares of training its radius grows")
-    parser.add_argument("--crown", type=float, nargs=2, help="crown-ibp: the share of walked bounds, at radius 0 and at the radius")
-    parser.add_argument("--horizon", action="store_true", default=None, help="recurrent networks: first only the last frames move")
+    parser.add_argument(
+        "--warm", type=float, nargs=2, help="between which shares of training its radius grows"
+    )
+    parser.add_argument(
+        "--crown",
+        type=float,
+        nargs=2,
+        help="crown-ibp: the share of walked bounds, at radius 0 and at the radius",
+    )
+    parser.add_argument(
+        "--horizon",
+        action="store_true",
+        default=None,
+        help="recurrent networks: first only the last frames move",
+    )
     parser.add_argument("--tight", type=float, help="the penalty on the growth of intervals")
     parser.add_argument("--jacobian", type=float, help="the penalty on the margin's first-order fall")
     parser.add_argument("--seed", type=int, default=0)
@@ -98,7 +120,9 @@ def side_by_side(
         module = make().eval()
         build = network or (lambda made: hf.Network.from_torch(made, domain=(0, 1), device=chosen.device))
         net, at = build(module), 1.0 if radius is None else radius
-        train_on, judge_by = (radius_problems(net, *part, **asked) for part in (split.train, split.validation))
+        train_on, judge_by = (
+            radius_problems(net, *part, **asked) for part in (split.train, split.validation)
+        )
         live = live_of(net, freeze, words=radius is None)
         if recipe.begin == "afresh":
             begin_afresh(live.module, chosen.seed)
@@ -106,7 +130,9 @@ def side_by_side(
         live.load(found.state)
         made = hardened_network(net, live)
         print(f"  {name} {training}: {found.ended}, last {found.history[-1]}", flush=True)
-        right, ends, many = standing(made, split.test, chosen, chosen.count if radius is None else chosen.radii, **asked)
+        right, ends, many = standing(
+            made, split.test, chosen, chosen.count if radius is None else chosen.radii, **asked
+        )
         share = None if radius is None else proved(made, split.test, radius, chosen.count, **asked)
         at = math.inf if radius is None else radius
         lower, upper = ends.unbind(1)
@@ -122,19 +148,31 @@ def side_by_side(
             low, high, high / low if low > 0 else math.nan, many,
         )  # fmt: skip
         if chosen.out is not None:
-            torch.save(user_module(made).state_dict(), chosen.out / f"{name}-{training}-{radius or 'words'}.pt".replace(" ", "-"))
+            torch.save(
+                user_module(made).state_dict(),
+                chosen.out / f"{name}-{training}-{radius or 'words'}.pt".replace(" ", "-"),
+            )
 
 
 def proved(net: hf.Network, test: tuple[Any, Tensor], radius: float, count: int, **asked: Any) -> float:
     """The share of the first test inputs whose class is proved all over the ball."""
     x, y = test
     return (
-        certified_share(net, [examples_of(problem, radius, None) for problem in radius_problems(net, x[:count], y[:count], **asked)], count)
+        certified_share(
+            net,
+            [
+                examples_of(problem, radius, None)
+                for problem in radius_problems(net, x[:count], y[:count], **asked)
+            ],
+            count,
+        )
         or 0.0
     )
 
 
-def standing(net: hf.Network, test: tuple[Any, Tensor], chosen: argparse.Namespace, most: int, **asked: Any) -> tuple[float, Tensor, int]:
+def standing(
+    net: hf.Network, test: tuple[Any, Tensor], chosen: argparse.Namespace, most: int, **asked: Any
+) -> tuple[float, Tensor, int]:
     """-> accuracy on all test inputs, the ends of the radii (count, 2) of the first, and how many they are."""
     x, y = test
     right = accuracy(net, x, y)
@@ -151,7 +189,13 @@ def accuracy(net: hf.Network, x: Any, y: Tensor) -> float:
         groups.setdefault(len(row), []).append(place)
     right = 0
     for places in groups.values():
-        said = torch.cat([net(net.embed(torch.stack([x[k] for k in some])).to(net.dtype)) for some in _parts(places)]).argmax(-1).cpu()
+        said = (
+            torch.cat(
+                [net(net.embed(torch.stack([x[k] for k in some])).to(net.dtype)) for some in _parts(places)]
+            )
+            .argmax(-1)
+            .cpu()
+        )
         right += int((said == y[places]).sum())
     return right / len(x)
 

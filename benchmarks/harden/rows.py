@@ -17,7 +17,9 @@ from benchmarks.harden.measure import Split, options, shuffled, side_by_side, ta
 from holdfast.hardening import Recipe
 
 # With all frames moving from the beginning, or in larger steps, fourteen frames end in a network that says one class.
-LONG = Recipe("intervals", begin="afresh", batch=128, weight=1.0, share=0.8, rate=2e-3, horizon=True, warm=(0.02, 0.8))
+LONG = Recipe(
+    "intervals", begin="afresh", batch=128, weight=1.0, share=0.8, rate=2e-3, horizon=True, warm=(0.02, 0.8)
+)
 
 
 class Rows(nn.Module):
@@ -53,4 +55,6 @@ def main(chosen: argparse.Namespace) -> None:
                 "pgd": Recipe("pgd", batch=128, attack=5),
                 "hardened": Recipe("intervals", batch=128, weight=1.0, share=0.8) if frames <= 7 else LONG,
             }
-            side_by_side(rows, chosen, f"MNIST lstm {frames} x 32", lambda f=frames: Rows(f), split, radius, recipes)
+            side_by_side(
+                rows, chosen, f"MNIST lstm {frames} x 32", lambda f=frames: Rows(f), split, radius, recipes
+            )

@@ -36,7 +36,10 @@ class Titles(nn.Module):
         super().__init__()
         self.table = nn.Embedding.from_pretrained(table, freeze=False)
         self.first = nn.Linear(table.shape[1], hidden)
-        self.kind, self.recurrent = kind, nn.LSTM(hidden, hidden, batch_first=True) if kind == "lstm" else None
+        self.kind, self.recurrent = (
+            kind,
+            nn.LSTM(hidden, hidden, batch_first=True) if kind == "lstm" else None,
+        )
         self.head = nn.Linear(hidden, len(CLASSES))
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -49,7 +52,9 @@ class Titles(nn.Module):
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", nargs="+", default=["mean", "lstm"], choices=["mean", "lstm"])
     parser.add_argument("--hidden", type=int, default=64)
-    parser.add_argument("--longest", type=int, default=10, help="words of a title; every length is traced once")
+    parser.add_argument(
+        "--longest", type=int, default=10, help="words of a title; every length is traced once"
+    )
     parser.add_argument("--train", type=int, help="only so many training titles")
     options(parser, seconds=40)
 
@@ -58,7 +63,9 @@ def main(chosen: argparse.Namespace) -> None:
     vectors = Vectors.read(chosen.data)
     folder = shared("news_titles", chosen.data)
     (x, y), test = (_read(folder / f"{part}.tsv.xz", vectors, chosen.longest) for part in ("train", "test"))
-    with lzma.open(shared("synonyms", chosen.data) / "counterfitted_neighbors.json.xz", "rt", encoding="utf-8") as file:
+    with lzma.open(
+        shared("synonyms", chosen.data) / "counterfitted_neighbors.json.xz", "rt", encoding="utf-8"
+    ) as file:
         near = json.load(file)
     place = vectors.place
     sets = {place[w]: [place[o] for o in others if o in place] for w, others in near.items() if w in place}
@@ -66,8 +73,14 @@ def main(chosen: argparse.Namespace) -> None:
     end = len(x) if chosen.train is None else min(len(x), held + chosen.train)
     split = Split((x[held:end], y[held:end]), (x[:held], y[:held]), test)
     rows = table(chosen, "titles")
-    many = [math.prod(1 + len(sets.get(int(token), ())) for token in title) for title in split.test[0][: chosen.count]]
-    print(f"{len(split.train[0])} titles to train on; of those asked about {sum(m == 1 for m in many)} have no synonym at all", flush=True)
+    many = [
+        math.prod(1 + len(sets.get(int(token), ())) for token in title)
+        for title in split.test[0][: chosen.count]
+    ]
+    print(
+        f"{len(split.train[0])} titles to train on; of those asked about {sum(m == 1 for m in many)} have no synonym at all",
+        flush=True,
+    )
     recipes = {
         "standard": Recipe("standard", batch=128, rate=2e-3),
         "pgd": Recipe("pgd", batch=128, rate=2e-3, attack=3),
@@ -90,7 +103,9 @@ def _read(file: Path, vectors: Vectors, longest: int) -> tuple[list[Tensor], Ten
     found: list[tuple[Tensor, int]] = []
     with lzma.open(file, "rt", encoding="utf-8", newline="") as lines:
         for label, text in csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE):
-            words = [w for w in (part.strip(".,:;!?\"'()-").lower() for part in text.split()) if w in vectors.place]
+            words = [
+                w for w in (part.strip(".,:;!?\"'()-").lower() for part in text.split()) if w in vectors.place
+            ]
             if label in CLASSES and SHORTEST <= len(words) <= longest:
                 found.append((torch.tensor([vectors.place[w] for w in words]), CLASSES.index(label)))
     order = torch.randperm(len(found), generator=torch.Generator().manual_seed(0)).tolist()

@@ -21,11 +21,28 @@ from benchmarks.hamming.nets import Case, mnist, trained
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SIZES = (0.0, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)  # of the ball, in the maximum norm
+SIZES = (
+    0.0,
+    0.01,
+    0.02,
+    0.03,
+    0.05,
+    0.075,
+    0.1,
+    0.15,
+    0.2,
+    0.3,
+    0.4,
+    0.5,
+)  # of the ball, in the maximum norm
 
 
 def stack(*layers: nn.Module, features: int, hidden: int = 0) -> nn.Module:
-    top = [nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, 10)] if hidden else [nn.Linear(features, 10)]
+    top = (
+        [nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, 10)]
+        if hidden
+        else [nn.Linear(features, 10)]
+    )
     return nn.Sequential(*layers, nn.Flatten(), *top)
 
 
@@ -40,9 +57,16 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "DNN-2": lambda: stack(conv(1, 8, norm=True), features=8 * 14 * 14),
     "DNN-3": lambda: stack(conv(1, 8), conv(8, 16), features=16 * 7 * 7),
     "DNN-4": lambda: stack(conv(1, 8, norm=True), conv(8, 16, norm=True), features=16 * 7 * 7, hidden=64),
-    "DNN-5": lambda: stack(conv(1, 8, norm=True), conv(8, 16, norm=True), conv(16, 32, norm=True), features=32 * 16, hidden=64),
+    "DNN-5": lambda: stack(
+        conv(1, 8, norm=True), conv(8, 16, norm=True), conv(16, 32, norm=True), features=32 * 16, hidden=64
+    ),
     "DNN-6": lambda: stack(
-        conv(1, 8, norm=True), conv(8, 16, norm=True), conv(16, 16, 1, norm=True), conv(16, 32, norm=True), features=32 * 16, hidden=128
+        conv(1, 8, norm=True),
+        conv(8, 16, norm=True),
+        conv(16, 16, 1, norm=True),
+        conv(16, 32, norm=True),
+        features=32 * 16,
+        hidden=128,
     ),
 }
 
@@ -51,8 +75,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--count", type=int, default=20, help="images that every network gets right")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path, default=None, help="a folder for the table")
-    parser.add_argument("--curves", type=Path, default=None, help="a .json file for the numbers of the picture; drawn from it if it exists")
-    parser.add_argument("--plot", type=Path, default=None, help="a picture of uncertainty against the size of the ball")
+    parser.add_argument(
+        "--curves",
+        type=Path,
+        default=None,
+        help="a .json file for the numbers of the picture; drawn from it if it exists",
+    )
+    parser.add_argument(
+        "--plot", type=Path, default=None, help="a picture of uncertainty against the size of the ball"
+    )
 
 
 def main(chosen: argparse.Namespace) -> None:
@@ -69,7 +100,9 @@ def measured(chosen: argparse.Namespace) -> dict[str, tuple[list[float], list[fl
     cases = {}
     for name, build in NETWORKS.items():
         module = trained(f"mnist_{name.lower()}", build, x_train, y_train, epochs=4)
-        cases[name] = Case(hf.Network.from_torch(module, domain=(0, 1), device=chosen.device), x_train, x, y, module)
+        cases[name] = Case(
+            hf.Network.from_torch(module, domain=(0, 1), device=chosen.device), x_train, x, y, module
+        )
     easy = torch.stack([case.net(x.to(chosen.device)).argmax(1).cpu() == y for case in cases.values()]).all(0)
     rows = easy.nonzero().flatten()[: chosen.count]
     images, labels = x[rows], y[rows]
@@ -89,10 +122,21 @@ def measured(chosen: argparse.Namespace) -> dict[str, tuple[list[float], list[fl
         began = time.monotonic()
         radii = hf.radius(case.net, images, labels)
         proved, found = uncertainty(case.net, images)
-        ends = [sum(b.lower.value for b in radii) / len(radii), sum(b.upper.value for b in radii) / len(radii)]
+        ends = [
+            sum(b.lower.value for b in radii) / len(radii),
+            sum(b.upper.value for b in radii) / len(radii),
+        ]
         near, further = SIZES.index(0.05), SIZES.index(0.15)
         spent = (time.monotonic() - began) / len(images)
-        table.add(name, f"{case.accuracy:.2%}", *ends, float(proved[near]), float(found[near]), float(found[further]), spent)
+        table.add(
+            name,
+            f"{case.accuracy:.2%}",
+            *ends,
+            float(proved[near]),
+            float(found[near]),
+            float(found[further]),
+            spent,
+        )
         curves[name] = proved.tolist(), found.tolist()
     return curves
 
@@ -103,7 +147,9 @@ def uncertainty(net: hf.Network, images: Tensor) -> tuple[Tensor, Tensor]:
     size = torch.tensor(SIZES, dtype=torch.float64, device=net.device).repeat_interleave(len(images))
     ball = hf.Ball(centre, size, math.inf, net.domain)
     brackets = hf.worst(net, ball, hf.property.Uncertainty.around(net(centre)))
-    ends = torch.tensor([[b.lower.value, b.upper.value] for b in brackets], dtype=torch.float64).reshape(len(SIZES), len(images), 2)
+    ends = torch.tensor([[b.lower.value, b.upper.value] for b in brackets], dtype=torch.float64).reshape(
+        len(SIZES), len(images), 2
+    )
     proved, found = ends.unbind(2)
     # The balls lie in each other: what was found in a small one is in all larger ones, what is proved of a large one of all smaller ones.
     return proved.flip(0).cummax(0).values.flip(0).mean(1), found.cummin(0).values.mean(1)

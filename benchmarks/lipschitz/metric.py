@@ -67,8 +67,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--queries", type=int, default=2000)
     parser.add_argument("--radius", type=float, default=0.3)
     parser.add_argument("--best", type=int, default=10000, help="queries of the search for the best known Q")
-    parser.add_argument("--alone", type=int, default=6, help="images for scipy's searches, which ask one point at a time")
-    parser.add_argument("--nomad", type=int, default=2, help="images for NOMAD, which asks one point at a time and thinks for long")
+    parser.add_argument(
+        "--alone", type=int, default=6, help="images for scipy's searches, which ask one point at a time"
+    )
+    parser.add_argument(
+        "--nomad",
+        type=int,
+        default=2,
+        help="images for NOMAD, which asks one point at a time and thinks for long",
+    )
 
 
 def main(chosen: argparse.Namespace) -> None:
@@ -76,20 +83,48 @@ def main(chosen: argparse.Namespace) -> None:
     x = digits("test").x[: chosen.images]
     ball = Ball(x, torch.full((len(x),), chosen.radius, dtype=torch.float64), math.inf, net.domain)
     keys, label = tuple(Key(i) for i in range(len(x))), net(x).argmax(1)
-    problems = [Problem(net, ball, prop, "steepness", keys) for prop in (Probability(label), Robustness(label))]
-    found = {name: [finder(problem, chosen.queries) for problem in problems] for name, finder in finders(chosen.alone).items()}
-    best = [best_known(problem, chosen.best, [runs[place] for runs in found.values()]) for place, problem in enumerate(problems)]
-    table = Table(["search", "images", "probabilities: mean", "median", "logits: mean", "median", "s an image", "queries a second"])
+    problems = [
+        Problem(net, ball, prop, "steepness", keys) for prop in (Probability(label), Robustness(label))
+    ]
+    found = {
+        name: [finder(problem, chosen.queries) for problem in problems]
+        for name, finder in finders(chosen.alone).items()
+    }
+    best = [
+        best_known(problem, chosen.best, [runs[place] for runs in found.values()])
+        for place, problem in enumerate(problems)
+    ]
+    table = Table(
+        [
+            "search",
+            "images",
+            "probabilities: mean",
+            "median",
+            "logits: mean",
+            "median",
+            "s an image",
+            "queries a second",
+        ]
+    )
     for name, runs in found.items():
         _tell(table, name, problems, runs, best)
     if importlib.util.find_spec("PyNomad") is None:
         table.say("NOMAD is not installed (pip install PyNomadBBO).")
     else:  # last, for it is slow
-        _tell(table, "NOMAD 4", problems, [one_by_one(nomad_search, chosen.nomad)(p, chosen.queries) for p in problems], best)
+        _tell(
+            table,
+            "NOMAD 4",
+            problems,
+            [one_by_one(nomad_search, chosen.nomad)(p, chosen.queries) for p in problems],
+            best,
+        )
 
 
 def _tell(table: Table, name: str, problems: list[Problem], runs: list[Run], best: list[Tensor]) -> None:
-    shares = [worth(p, run.points) / most[: len(run.points)] for p, run, most in zip(problems, runs, best, strict=True)]
+    shares = [
+        worth(p, run.points) / most[: len(run.points)]
+        for p, run, most in zip(problems, runs, best, strict=True)
+    ]
     images = len(runs[0].points)
     seconds = sum(run.seconds for run in runs) / (len(runs) * images)
     numbers = (float(f) for s in shares for f in (s.mean(), s.median()))
@@ -139,14 +174,18 @@ def steepest(problem: Problem, queries: int, searches: str | None, seed: int = 0
     began = time.process_time()
     records = solve([problem], [Steepest(queries, searches)], seed=seed)
     shown = [record.bracket.lower.evidence.witness for record in records]
-    points = [centre if point is None else point for point, centre in zip(shown, problem.region.centre, strict=True)]
+    points = [
+        centre if point is None else point for point, centre in zip(shown, problem.region.centre, strict=True)
+    ]
     return Run(torch.stack(points), queries, time.process_time() - began)
 
 
 def random_points(problem: Problem, queries: int) -> Run:
     began = time.process_time()
     points = problem.region.sample(queries, Chance.of(range(len(problem.region)), 0))
-    ratio = (problem.score(points) - problem.score(problem.region.centre)).abs() / problem.family.distance(points)
+    ratio = (problem.score(points) - problem.score(problem.region.centre)).abs() / problem.family.distance(
+        points
+    )
     best = points[ratio.nan_to_num(nan=0.0).argmax(0), torch.arange(len(problem))]
     return Run(best, queries, time.process_time() - began)
 
@@ -165,9 +204,14 @@ def ascent(problem: Problem, queries: int, steps: int = 100) -> Run:
         better = ratio > best
         best, kept = torch.where(better, ratio, best), torch.where(better[..., None, None, None], x, kept)
         length = family.flatten(away).abs()
-        furthest = torch.zeros_like(length).scatter(-1, length.argmax(-1, keepdim=True), 1).reshape(x.shape) * away.sign()
+        furthest = (
+            torch.zeros_like(length).scatter(-1, length.argmax(-1, keepdim=True), 1).reshape(x.shape)
+            * away.sign()
+        )
         uphill = gradient * change.sign()[..., None, None, None] - furthest * ratio[..., None, None, None]
-        x = family.project(x + uphill.sign().float() * family.radius[0].float() * (0.2 * (1 - step / steps) + 0.005))
+        x = family.project(
+            x + uphill.sign().float() * family.radius[0].float() * (0.2 * (1 - step / steps) + 0.005)
+        )
     chosen = kept[best.argmax(0), torch.arange(len(problem))]
     return Run(chosen, queries, time.process_time() - began)
 
@@ -189,7 +233,11 @@ def one_by_one(search: Callable[[Objective, int, int], None], images: int) -> Fi
 
 
 def _one(problem: Problem, queries: int, search: Callable[[Objective, int, int], None]) -> Tensor:
-    box, base, centre = chart(problem.region), float(problem.score(problem.region.centre)), problem.region.centre
+    box, base, centre = (
+        chart(problem.region),
+        float(problem.score(problem.region.centre)),
+        problem.region.centre,
+    )
     low, width = box.low.numpy()[0], (box.high - box.low).numpy()[0]
     best, kept, asked = 0.0, centre, 0
 

@@ -49,10 +49,17 @@ def _convert(file: Path, target: Path) -> None:
     arrays = {i.name: numpy_helper.to_array(i) for i in model.graph.initializer}
     turned = {name for node in model.graph.node if node.op_type == "Gemm" for name in node.input[1:2]}
     weights = [
-        arrays[n] if n in turned else arrays[n].T for node in model.graph.node for n in node.input if n in arrays and arrays[n].ndim == 2
+        arrays[n] if n in turned else arrays[n].T
+        for node in model.graph.node
+        for n in node.input
+        if n in arrays and arrays[n].ndim == 2
     ]
     biases = [
-        arrays[n] for node in model.graph.node if node.op_type in ("Gemm", "Add") for n in node.input if n in arrays and arrays[n].ndim == 1
+        arrays[n]
+        for node in model.graph.node
+        if node.op_type in ("Gemm", "Add")
+        for n in node.input
+        if n in arrays and arrays[n].ndim == 1
     ]
     net = hf.Network.from_onnx(file)
     assert net.shape is not None
@@ -61,7 +68,9 @@ def _convert(file: Path, target: Path) -> None:
         kept |= {f"weight{i}": np.ascontiguousarray(weight), f"bias{i}": bias}
     np.savez(target, **kept)
     x = torch.rand(64, *[size or 1 for size in net.shape], generator=torch.Generator().manual_seed(0)) - 0.5
-    assert torch.allclose(load(target)(x), net(x), rtol=1e-4, atol=1e-5), f"{file.name} is not what it was taken for"
+    assert torch.allclose(load(target)(x), net(x), rtol=1e-4, atol=1e-5), (
+        f"{file.name} is not what it was taken for"
+    )
 
 
 def load(file: Path, device: str = "cpu") -> hf.Network:
@@ -74,4 +83,6 @@ def load(file: Path, device: str = "cpu") -> hf.Network:
             linear.load_state_dict({"weight": weight, "bias": bias})
             layers += [linear, nn.ReLU()]
         shape = [int(size) for size in arrays["shape"]]
-    return hf.Network.from_torch(nn.Sequential(*layers[:-1]).eval(), shape=shape, device=device, name=file.stem)
+    return hf.Network.from_torch(
+        nn.Sequential(*layers[:-1]).eval(), shape=shape, device=device, name=file.stem
+    )

@@ -44,8 +44,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--first", type=int, default=0, help="so many images are left out at the start")
     parser.add_argument("--tier", choices=["fast", "tight", "split"], default="fast")
-    parser.add_argument("--seconds", type=float, help="for each image, by the wall clock; without, until the methods are done")
-    parser.add_argument("--processes", type=int, default=1, help="images side by side, with tiers tight and split")
+    parser.add_argument(
+        "--seconds", type=float, help="for each image, by the wall clock; without, until the methods are done"
+    )
+    parser.add_argument(
+        "--processes", type=int, default=1, help="images side by side, with tiers tight and split"
+    )
     parser.add_argument("--networks", nargs="+", choices=list(NETWORKS), default=list(NETWORKS))
     parser.add_argument("--norms", nargs="+", choices=list(NORMS), default=list(NORMS))
     parser.add_argument("--out", type=Path, help="folder for the table")
@@ -56,10 +60,16 @@ def main(chosen: argparse.Namespace) -> None:
     table = Table(COLUMNS, chosen.out, "radius")
     for name in chosen.networks:
         net = _network(name)
-        right = (net(data.x).argmax(1) == data.y).nonzero().flatten()[chosen.first : chosen.first + chosen.count]
+        right = (
+            (net(data.x).argmax(1) == data.y).nonzero().flatten()[chosen.first : chosen.first + chosen.count]
+        )
         x, y = data.x[right], data.y[right]
         for norm in chosen.norms:
-            found = _fast(net, x, y, NORMS[norm][0]) if chosen.tier == "fast" else _one_by_one(name, right.tolist(), norm, chosen)
+            found = (
+                _fast(net, x, y, NORMS[norm][0])
+                if chosen.tier == "fast"
+                else _one_by_one(name, right.tolist(), norm, chosen)
+            )
             table.add(name, norm, chosen.tier, *_measured(net, x, y, *NORMS[norm], *found))
     table.say(
         f"{chosen.count} test images from {chosen.first} on that the network gets right, in their order. {QUERIES} queries for each Q."
@@ -99,7 +109,9 @@ def _one(job: tuple[str, int, str, Tier, float | None]) -> tuple[float, float, f
     return bracket.lower.value, bracket.upper.value, time.process_time() - began
 
 
-def _measured(net: hf.Network, x: Tensor, y: Tensor, norm: float, ball: float, ends: Tensor, seconds: float) -> list[object]:
+def _measured(
+    net: hf.Network, x: Tensor, y: Tensor, norm: float, ball: float, ends: Tensor, seconds: float
+) -> list[object]:
     lower, upper = ends.unbind(1)
     others = searches()
     found = torch.stack([_witnessed(net, x, y, norm, method) for method in others])
@@ -121,10 +133,15 @@ def searches() -> list[Method[Any]]:
 
 def _witnessed(net: hf.Network, x: Tensor, y: Tensor, norm: float, method: Method[Any]) -> Tensor:
     """-> (inputs,): the distance of the closest witness by this search alone."""
-    return torch.tensor([b.upper.value for b in hf.radius(net, x, y, norm=norm, methods=[method], seed=1)], dtype=torch.float64)
+    return torch.tensor(
+        [b.upper.value for b in hf.radius(net, x, y, norm=norm, methods=[method], seed=1)],
+        dtype=torch.float64,
+    )
 
 
-def _estimate(net: hf.Network, x: Tensor, y: Tensor, norm: float, ball: float, view: Callable[[Tensor], Tensor]) -> Tensor:
+def _estimate(
+    net: hf.Network, x: Tensor, y: Tensor, norm: float, ball: float, view: Callable[[Tensor], Tensor]
+) -> Tensor:
     """-> (inputs,): s(x) / Q, at most the radius in which Q was searched."""
     region = Ball(x, torch.full((len(x),), ball), norm, net.domain)
     prop = Robustness(y)

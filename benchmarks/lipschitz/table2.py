@@ -58,7 +58,18 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(chosen: argparse.Namespace) -> None:
-    columns = ["network", "inputs", "smallest", "largest", "gap", "CPU s", "wall s", "DeepQuant s", "DeepGO s", "SHERLOCK s"]
+    columns = [
+        "network",
+        "inputs",
+        "smallest",
+        "largest",
+        "gap",
+        "CPU s",
+        "wall s",
+        "DeepQuant s",
+        "DeepGO s",
+        "SHERLOCK s",
+    ]
     table = Table([*columns, "parts", "queries", "random: shortfall below, above", "s"], chosen.out, "table2")
     _warm()
     for name, net, inputs in _networks(chosen.only, chosen.data):
@@ -79,7 +90,9 @@ def main(chosen: argparse.Namespace) -> None:
 def _warm() -> None:
     """torch imports its tracer with the first network that is traced."""
     torch.manual_seed(0)
-    small = hf.Network.from_torch(nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 1)).eval(), shape=(2,))
+    small = hf.Network.from_torch(
+        nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 1)).eval(), shape=(2,)
+    )
     reach(small, (torch.zeros(2), torch.ones(2)))
 
 

@@ -34,7 +34,9 @@ def load(name: str) -> hf.Network:
     from safetensors.torch import load_file
 
     made = module(INPUTS[name])
-    made.load_state_dict({key: value.float() for key, value in load_file(WEIGHTS / f"{name}.safetensors").items()})
+    made.load_state_dict(
+        {key: value.float() for key, value in load_file(WEIGHTS / f"{name}.safetensors").items()}
+    )
     return hf.Network.from_torch(made.eval(), shape=(INPUTS[name],), name=name)
 
 
@@ -49,7 +51,10 @@ def main(chosen: argparse.Namespace) -> None:
     chosen.folder.mkdir(parents=True, exist_ok=True)
     for name in chosen.only:
         made, error = trained(INPUTS[name], seed=list(INPUTS).index(name))
-        save_file({key: value.half() for key, value in made.state_dict().items()}, chosen.folder / f"{name}.safetensors")
+        save_file(
+            {key: value.half() for key, value in made.state_dict().items()},
+            chosen.folder / f"{name}.safetensors",
+        )
         print(f"{name}: mean square error {error:.2g} of a function with variance 1", flush=True)
 
 

@@ -62,19 +62,31 @@ class Answer:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--only", nargs="+", default=[], metavar="WORD", help="questions whose network or property contains one of these")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        default=[],
+        metavar="WORD",
+        help="questions whose network or property contains one of these",
+    )
     parser.add_argument("--part", default="1/1", help="as in 2/4: every fourth question, from the second on")
     parser.add_argument("--seconds", type=float, help="for each question; default: what the list says")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--merge", nargs="+", type=Path, metavar="CSV", help="answers of earlier runs: only the table")
+    parser.add_argument(
+        "--merge", nargs="+", type=Path, metavar="CSV", help="answers of earlier runs: only the table"
+    )
     parser.add_argument("--out", type=Path, help="folder for the answers and the table")
 
 
 def main(chosen: argparse.Namespace) -> None:
     if chosen.merge:
         answers = _merged(chosen.merge)
-        _tell(chosen, answers, f"in {sum(a.seconds for a in answers):.0f} s of computing, in {len(chosen.merge)} parts")
+        _tell(
+            chosen,
+            answers,
+            f"in {sum(a.seconds for a in answers):.0f} s of computing, in {len(chosen.merge)} parts",
+        )
         return
     asked = _chosen(chosen)
     out = None if chosen.out is None else chosen.out / f"{chosen.name}.csv"
@@ -84,7 +96,10 @@ def main(chosen: argparse.Namespace) -> None:
         answers.append(answer)
         _keep(out, answer, first=len(answers) == 1)
         mark = "WRONG" if answer.wrong else "against most" if answer.doubtful else ""
-        print(f"{len(answers)}/{len(asked)} {answer.network} {answer.property} {answer.answer} {answer.seconds:.2f} s {mark}", flush=True)
+        print(
+            f"{len(answers)}/{len(asked)} {answer.network} {answer.property} {answer.answer} {answer.seconds:.2f} s {mark}",
+            flush=True,
+        )
     spent = f"in {time.monotonic() - began:.0f} s by {chosen.processes} processes of {chosen.threads} threads on {chosen.device}"
     _tell(chosen, answers, spent)
 
@@ -107,15 +122,30 @@ def _chosen(chosen: argparse.Namespace) -> list[Question]:
     folder = chosen.data / SETS[chosen.name]
     folder = folder if folder.is_dir() else CACHE / chosen.name
     if not (folder / "instances.csv").is_file():
-        raise SystemExit(f"neither the shared data nor {folder} are here; see python -m benchmarks.lipschitz prepare --help.")
+        raise SystemExit(
+            f"neither the shared data nor {folder} are here; see python -m benchmarks.lipschitz prepare --help."
+        )
     key = read_key(folder / "expected.csv")
     found = []
     with (folder / "instances.csv").open(newline="") as file:
         for network, spec, seconds in csv.reader(file):
-            model = next(p for p in (folder / f"{network}.gz", (folder / network).with_suffix(".npz")) if p.is_file())
+            model = next(
+                p for p in (folder / f"{network}.gz", (folder / network).with_suffix(".npz")) if p.is_file()
+            )
             limit = float(seconds) if chosen.seconds is None else chosen.seconds
-            found.append(Question(model, folder / f"{spec}.gz", limit, key[plain(network), plain(spec)], chosen.threads, chosen.device))
-    wanted = [q for q in found if not chosen.only or any(w in q.model.name or w in q.spec.name for w in chosen.only)]
+            found.append(
+                Question(
+                    model,
+                    folder / f"{spec}.gz",
+                    limit,
+                    key[plain(network), plain(spec)],
+                    chosen.threads,
+                    chosen.device,
+                )
+            )
+    wanted = [
+        q for q in found if not chosen.only or any(w in q.model.name or w in q.spec.name for w in chosen.only)
+    ]
     first, step = (int(number) for number in chosen.part.split("/"))
     return wanted[first - 1 :: step]
 
@@ -142,8 +172,21 @@ def _answer(question: Question) -> Answer:
     loading, began = time.monotonic() - began, time.monotonic()
     found = hf.verify(_loaded[question.model], question.spec, stop=hf.Stop(seconds=question.seconds))
     spent = time.monotonic() - began
-    names = plain(question.model.with_suffix("") if question.model.suffix == ".npz" else question.model), plain(question.spec)
-    return Answer(*names, found.answer, spent, loading, found.nodes, found.least, found.lowest, question.expected, found.note)
+    names = (
+        plain(question.model.with_suffix("") if question.model.suffix == ".npz" else question.model),
+        plain(question.spec),
+    )
+    return Answer(
+        *names,
+        found.answer,
+        spent,
+        loading,
+        found.nodes,
+        found.least,
+        found.lowest,
+        question.expected,
+        found.note,
+    )
 
 
 def _keep(out: Path | None, answer: Answer, *, first: bool) -> None:
@@ -158,7 +201,19 @@ def _keep(out: Path | None, answer: Answer, *, first: bool) -> None:
 
 
 def _tell(chosen: argparse.Namespace, answers: list[Answer], spent: str) -> None:
-    columns = ["questions", "asked", "sat", "unsat", "not solved", "wrong", "against most", "median s", "most s", "parts", "parts a second"]
+    columns = [
+        "questions",
+        "asked",
+        "sat",
+        "unsat",
+        "not solved",
+        "wrong",
+        "against most",
+        "median s",
+        "most s",
+        "parts",
+        "parts a second",
+    ]
     table = Table(columns, chosen.out, chosen.name)
     groups: dict[str, list[Answer]] = {}
     for a in sorted(answers, key=_group):
@@ -168,7 +223,17 @@ def _tell(chosen: argparse.Namespace, answers: list[Answer], spent: str) -> None
         given = [sum(a.answer == answer for a in group) for answer in ("sat", "unsat")]
         against = [sum(a.wrong for a in group), sum(a.doubtful for a in group)]
         pace = nodes / sum(a.seconds for a in group)
-        table.add(name, len(group), *given, len(group) - len(solved), *against, median(solved or [0.0]), max(solved or [0.0]), nodes, pace)
+        table.add(
+            name,
+            len(group),
+            *given,
+            len(group) - len(solved),
+            *against,
+            median(solved or [0.0]),
+            max(solved or [0.0]),
+            nodes,
+            pace,
+        )
     solved_all = sum(a.solved for a in answers)
     table.say(f"{solved_all} of {len(answers)} solved {spent}.")
     for a in answers:

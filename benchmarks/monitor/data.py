@@ -47,7 +47,9 @@ class Texts:
         """-> texts and labels; one file for both parts is split four to one."""
         folder = shared(self.folder, data)
         whole = folder / "all.tsv.xz"
-        with lzma.open(whole if whole.exists() else folder / f"{split}.tsv.xz", "rt", encoding="utf-8") as lines:
+        with lzma.open(
+            whole if whole.exists() else folder / f"{split}.tsv.xz", "rt", encoding="utf-8"
+        ) as lines:
             rows = [line.rstrip("\n").split("\t", 1) for line in lines]
         if whole.exists():
             rows = [row for i, row in enumerate(rows) if (i % 5 == 0) == (split == "test")]
@@ -67,7 +69,11 @@ class Words(nn.Module):
 
     def __init__(self, table: Tensor, reader: Reader) -> None:
         super().__init__()
-        self.embedding, self.cell, self.head = nn.Embedding.from_pretrained(table, freeze=True), reader.cell, reader.head
+        self.embedding, self.cell, self.head = (
+            nn.Embedding.from_pretrained(table, freeze=True),
+            reader.cell,
+            reader.head,
+        )
 
     def forward(self, tokens: Tensor) -> Tensor:
         logits: Tensor = self.head(self.cell(self.embedding(tokens))[0][:, -1])
@@ -83,7 +89,9 @@ class Split:
 def split(texts: Texts, part: str, vectors: Vectors, data: Path, most: int | None = None) -> Split:
     tokens, labels = [], []
     for text, label in texts.rows(part, data):
-        words = [w for w in (word.strip(".,:;!?\"'()-").lower() for word in text.split()) if w in vectors.place][: texts.longest]
+        words = [
+            w for w in (word.strip(".,:;!?\"'()-").lower() for word in text.split()) if w in vectors.place
+        ][: texts.longest]
         if words:
             tokens.append(torch.tensor([vectors.place[w] for w in words]))
             labels.append(label)
@@ -92,16 +100,23 @@ def split(texts: Texts, part: str, vectors: Vectors, data: Path, most: int | Non
     return Split(tokens, torch.tensor(labels))
 
 
-def network(name: str, cell: str, vectors: Vectors, data: Path, nets: Path = CACHE, hidden: int | None = None) -> Words:
+def network(
+    name: str, cell: str, vectors: Vectors, data: Path, nets: Path = CACHE, hidden: int | None = None
+) -> Words:
     """From the file, or trained now and put there."""
     texts, hidden = SETS[name], hidden or SETS[name].hidden
-    file, reader = nets / f"monitor-{name}-{cell}-{hidden}.npz", Reader(cell, vectors.matrix.shape[1], hidden, len(SETS[name].classes))
+    file, reader = (
+        nets / f"monitor-{name}-{cell}-{hidden}.npz",
+        Reader(cell, vectors.matrix.shape[1], hidden, len(SETS[name].classes)),
+    )
     if not file.exists():
         save(train(cell, hidden, texts, split(texts, "train", vectors, data, texts.most), vectors), file)
     return Words(vectors.matrix, load(reader, file)).eval()
 
 
-def train(cell: str, hidden: int, texts: Texts, part: Split, vectors: Vectors, batch: int = 64, rate: float = 3e-3) -> Reader:
+def train(
+    cell: str, hidden: int, texts: Texts, part: Split, vectors: Vectors, batch: int = 64, rate: float = 3e-3
+) -> Reader:
     """The state after the last word; one seed for weights and order; texts of like length share a batch."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -113,7 +128,9 @@ def train(cell: str, hidden: int, texts: Texts, part: Split, vectors: Vectors, b
             for which in torch.randperm(len(near)).tolist():
                 chosen = near[which]
                 optimiser.zero_grad(set_to_none=True)
-                rows = pack_sequence([vectors.matrix[part.tokens[i]] for i in chosen.tolist()], enforce_sorted=False)
+                rows = pack_sequence(
+                    [vectors.matrix[part.tokens[i]] for i in chosen.tolist()], enforce_sorted=False
+                )
                 cross_entropy(reader.head(last(reader.cell(rows)[1])), part.labels[chosen]).backward()
                 nn.utils.clip_grad_norm_(reader.parameters(), 1.0)
                 optimiser.step()
@@ -197,9 +214,15 @@ class Case:
 def options(parser: argparse.ArgumentParser, sets: list[str]) -> None:
     parser.add_argument("--sets", nargs="+", choices=list(SETS), default=sets)
     parser.add_argument("--cells", nargs="+", choices=CELLS, default=list(CELLS))
-    parser.add_argument("--train", type=int, default=None, help="texts to profile; default: all, for imdb 1,000")
-    parser.add_argument("--test", type=int, default=None, help="texts to test on; default: all, for imdb 1,000")
-    parser.add_argument("--nets", type=Path, default=CACHE, help="where trained networks are kept; missing ones are trained")
+    parser.add_argument(
+        "--train", type=int, default=None, help="texts to profile; default: all, for imdb 1,000"
+    )
+    parser.add_argument(
+        "--test", type=int, default=None, help="texts to test on; default: all, for imdb 1,000"
+    )
+    parser.add_argument(
+        "--nets", type=Path, default=CACHE, help="where trained networks are kept; missing ones are trained"
+    )
     parser.add_argument("--out", type=Path, help="folder for the table")
 
 
@@ -207,7 +230,10 @@ def case(name: str, cell: str, chosen: argparse.Namespace) -> Case:
     texts, vectors, few = SETS[name], Vectors.read(chosen.data), 1000 if name == "imdb" else None
     module = network(name, cell, vectors, chosen.data, chosen.nets)
     net = hf.Network.from_torch(module, tokens=True, shape=(8,))
-    parts = [split(texts, part, vectors, chosen.data, most or few) for part, most in (("train", chosen.train), ("test", chosen.test))]
+    parts = [
+        split(texts, part, vectors, chosen.data, most or few)
+        for part, most in (("train", chosen.train), ("test", chosen.test))
+    ]
     view = Recurrent.of(net, parts[0].tokens[:6])
     assert view is not None, "an embedding, one recurrent layer and a linear head can be opened"
     return Case(name, cell, texts, module, net, view, groups(vectors, chosen.data, chosen.nets), *parts)

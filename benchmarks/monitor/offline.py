@@ -26,7 +26,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def main(chosen: argparse.Namespace) -> None:
     columns = ["network", "transitions", "mutants", "exact labels, CPU-s", "s"]
     table = Table(
-        [*columns, "MARBLE CPU-s", "tree CPU-s", "ratio", "states", "MARBLE MSE", "tree MSE", "less error"], chosen.out, "offline"
+        [*columns, "MARBLE CPU-s", "tree CPU-s", "ratio", "states", "MARBLE MSE", "tree MSE", "less error"],
+        chosen.out,
+        "offline",
     )
     for name in chosen.sets:
         for cell in chosen.cells:
@@ -43,7 +45,13 @@ def main(chosen: argparse.Namespace) -> None:
             said = [value, tree.estimate(new.successors, new.abstract, new.labels, new.margins)[0].numpy()]
             error = [float(((v - truth) ** 2).mean()) for v in said]
             size = f"{model.mdp.states} / {tree.leaves}"
-            built = [*seconds, f"{seconds[0] / seconds[1]:.0f} x", size, *error, f"{100 * (1 - error[1] / error[0]):.0f} %"]
+            built = [
+                *seconds,
+                f"{seconds[0] / seconds[1]:.0f} x",
+                size,
+                *error,
+                f"{100 * (1 - error[1] / error[0]):.0f} %",
+            ]
             table.add(str(at), count, mutants, *spent, *built)
 
 

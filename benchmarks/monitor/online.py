@@ -23,12 +23,22 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--theta", type=float, default=0.6)
     parser.add_argument("--texts", type=int, default=200, help="test texts in a round")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--long", type=int, default=0, help="only whole texts of full length, so many, end to end")
+    parser.add_argument(
+        "--long", type=int, default=0, help="only whole texts of full length, so many, end to end"
+    )
 
 
 def main(chosen: argparse.Namespace) -> None:
     if chosen.long:
-        columns = ["network", "words", "steps one by one, s", "k = 0 at once, s", "final step, s", "mutants", "least robust word"]
+        columns = [
+            "network",
+            "words",
+            "steps one by one, s",
+            "k = 0 at once, s",
+            "final step, s",
+            "mutants",
+            "least robust word",
+        ]
         table = Table(columns, chosen.out, "online-long")
     else:
         columns = [
@@ -78,7 +88,12 @@ def measure(table: Table, at: Case, chosen: argparse.Namespace) -> None:
     few = sum(map(len, parts))
     spent = [best(lambda m=m: stream(m, texts), chosen.rounds) / count for m in (exact, abstract)]  # type: ignore[misc]
     spent += [best(alone, chosen.rounds) / count, best(by_token, 2) / few, best(by_text, 2) / few]
-    table.add(str(at), count, *(f"{1e6 * s:.1f}" for s in spent), f"{spent[3] / spent[0]:.0f} x, {spent[4] / spent[0]:.0f} x")
+    table.add(
+        str(at),
+        count,
+        *(f"{1e6 * s:.1f}" for s in spent),
+        f"{spent[3] / spent[0]:.0f} x, {spent[4] / spent[0]:.0f} x",
+    )
 
 
 def stream(monitor: Monitor, texts: list[list[int]]) -> None:

@@ -32,8 +32,18 @@ from holdfast.network.onnx import import_onnx, read_onnx, session
 
 RATE, FRAME, CONTEXT, HIDDEN = 16000, 512, 64, 128
 SPEECH = 0.5
-SENTENCES = (("en+m3", "the monitor listens to every frame of this recording"), ("en+f2", "and it says how far the answer can be trusted"))
-VOWELS = ((730, 1090, 2440), (270, 2290, 3010), (300, 870, 2240), (530, 1840, 2480), (660, 1720, 2410), (490, 1350, 1690))
+SENTENCES = (
+    ("en+m3", "the monitor listens to every frame of this recording"),
+    ("en+f2", "and it says how far the answer can be trusted"),
+)
+VOWELS = (
+    (730, 1090, 2440),
+    (270, 2290, 3010),
+    (300, 870, 2240),
+    (530, 1840, 2480),
+    (660, 1720, 2410),
+    (490, 1350, 1690),
+)
 NEAR = 4  # frames around a change of the answer
 Sound = NDArray[np.float32]
 
@@ -85,7 +95,10 @@ def voice(seconds: float, seed: int = 0) -> Sound:
         for frequency, width in zip(VOWELS[rng.integers(len(VOWELS))], (80, 100, 140), strict=True):
             r = np.exp(-np.pi * width / RATE)
             sound = lfilter([1 - r], [1, -2 * r * np.cos(2 * np.pi * frequency / RATE), r * r], sound)
-        parts += [sound / np.abs(sound).max() * np.sin(np.pi * np.arange(count) / count) ** 0.5, np.zeros(int(RATE * 0.03))]
+        parts += [
+            sound / np.abs(sound).max() * np.sin(np.pi * np.arange(count) / count) ** 0.5,
+            np.zeros(int(RATE * 0.03)),
+        ]
     return _loud(np.concatenate(parts)[:size], 0.1)
 
 
@@ -111,8 +124,12 @@ def recording(seed: int = 0) -> tuple[Sound, str]:
     burst = _loud(rng.standard_normal(RATE), 0.1)
     hiss = 0.01 * rng.standard_normal(len(second)).astype(np.float32)
     quiet = np.zeros(RATE, dtype=np.float32)
-    sound = np.concatenate([quiet, first, quiet, 0.3 * second + hiss, quiet, burst, quiet[: RATE // 2], tone, quiet[: RATE // 2]])
-    return sound + 0.002 * rng.standard_normal(len(sound)).astype(np.float32), "espeak-ng" if real else "pulses and formants"
+    sound = np.concatenate(
+        [quiet, first, quiet, 0.3 * second + hiss, quiet, burst, quiet[: RATE // 2], tone, quiet[: RATE // 2]]
+    )
+    return sound + 0.002 * rng.standard_normal(len(sound)).astype(
+        np.float32
+    ), "espeak-ng" if real else "pulses and formants"
 
 
 # ---- the monitor along the stream
@@ -132,7 +149,9 @@ class Track:
 def track(net: Network, sound: Tensor, rms: float, samples: int, seed: int) -> Track:
     """Noise of this root mean square at most: a draw from a ball in 512 dimensions lies close to its surface."""
     mutation = Noise(radius=rms * FRAME**0.5, p=2.0)
-    monitor = Monitor.fit(net, [sound], mutation, answer=Bins((SPEECH,)), mode="sampled", samples=samples, seed=seed)
+    monitor = Monitor.fit(
+        net, [sound], mutation, answer=Bins((SPEECH,)), mode="sampled", samples=samples, seed=seed
+    )
     stream, rows, spent = monitor.stream(), [], []
     for frame in sound:
         began = time.process_time()
@@ -155,7 +174,12 @@ def probabilities(model: Streaming, sound: Tensor) -> NDArray[np.float64]:
 
 def through_onnxruntime(path: Path, sound: Tensor) -> NDArray[np.float64]:
     """The same file in the runtime it was made for, as a check."""
-    run, state, context, said = session(path), np.zeros((2, 1, HIDDEN), np.float32), np.zeros((1, CONTEXT), np.float32), []
+    run, state, context, said = (
+        session(path),
+        np.zeros((2, 1, HIDDEN), np.float32),
+        np.zeros((1, CONTEXT), np.float32),
+        [],
+    )
     for frame in sound.numpy():
         out, state = run(np.concatenate([context, frame[None]], 1), state, np.array(RATE, dtype=np.int64))
         context = frame[None, -CONTEXT:]
@@ -169,7 +193,9 @@ def near_change(said: NDArray[np.float64]) -> NDArray[np.bool_]:
     return np.array([bool((np.abs(changes - place) <= NEAR).any()) for place in range(len(said))])
 
 
-def picture(sound: Tensor, said: NDArray[np.float64], tracks: Sequence[Track], title: str, path: Path) -> None:
+def picture(
+    sound: Tensor, said: NDArray[np.float64], tracks: Sequence[Track], title: str, path: Path
+) -> None:
     """Waveform, probability and scores under each other, on one time axis."""
     figure = Figure(figsize=(10, 6), layout="constrained")
     wave, probability, score = figure.subplots(3, 1, sharex=True, height_ratios=(1, 1, 1.4))
@@ -180,7 +206,9 @@ def picture(sound: Tensor, said: NDArray[np.float64], tracks: Sequence[Track], t
     wave.set_title(title, fontsize=10)
     probability.plot(times, said, color="C0")
     probability.axhline(SPEECH, color="0.6", linewidth=0.8)
-    probability.fill_between(times, 0, 1, where=said >= SPEECH, color="C0", alpha=0.12, step="post", linewidth=0)
+    probability.fill_between(
+        times, 0, 1, where=said >= SPEECH, color="C0", alpha=0.12, step="post", linewidth=0
+    )
     probability.set_ylabel("probability\nof speech")
     for number, found in enumerate(tracks):
         colour = f"C{number + 1}"
@@ -197,13 +225,20 @@ def row(found: Track, said: NDArray[np.float64]) -> str:
     near, speech = near_change(said), said >= SPEECH
     shares = [found.value[chosen].mean() for chosen in (speech & ~near, ~speech & ~near, near)]
     spent = np.percentile(found.milliseconds, (50, 99))
-    cells = [f"{found.rms:g}", *(f"{s:.3f}" for s in shares), f"{found.value.min():.2f}", f"{(found.value < 0.9).sum()}"]
+    cells = [
+        f"{found.rms:g}",
+        *(f"{s:.3f}" for s in shares),
+        f"{found.value.min():.2f}",
+        f"{(found.value < 0.9).sum()}",
+    ]
     return f"| {' | '.join(cells)} | {spent[0]:.1f} / {spent[1]:.1f} |"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--samples", type=int, default=100, help="draws for each frame")
-    parser.add_argument("--rms", type=float, nargs="+", default=[0.005, 0.02, 0.05], help="root mean square of the noise")
+    parser.add_argument(
+        "--rms", type=float, nargs="+", default=[0.005, 0.02, 0.05], help="root mean square of the noise"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("docs/monitor-silero.png"), help="the picture")
 
@@ -216,13 +251,21 @@ def main(chosen: argparse.Namespace) -> None:
     sound, net = frames(made), network(path)
     said = probabilities(Silero(path), sound)
     apart = float(np.abs(said - through_onnxruntime(path, sound)).max())
-    print(f"{len(sound)} frames, {len(sound) * FRAME / RATE:.1f} s; speech by {speaker}, heard in {(said >= SPEECH).sum()} frames")
-    print(f"largest difference to onnxruntime in a probability: {apart:.1e}; {chosen.samples} draws a frame\n")
-    print("| noise rms | score in speech | in silence | near a change | smallest | frames below 0.9 | CPU ms a frame (32 ms), p50 / p99 |")
+    print(
+        f"{len(sound)} frames, {len(sound) * FRAME / RATE:.1f} s; speech by {speaker}, heard in {(said >= SPEECH).sum()} frames"
+    )
+    print(
+        f"largest difference to onnxruntime in a probability: {apart:.1e}; {chosen.samples} draws a frame\n"
+    )
+    print(
+        "| noise rms | score in speech | in silence | near a change | smallest | frames below 0.9 | CPU ms a frame (32 ms), p50 / p99 |"
+    )
     print("| --- | --- | --- | --- | --- | --- | --- |")
     tracks = []
     for rms in chosen.rms:
         tracks.append(track(net, sound, rms, chosen.samples, chosen.seed))
         print(row(tracks[-1], said), flush=True)
-    picture(sound, said, tracks, f"silero-vad on speech by {speaker}, a burst of noise and a tone", chosen.out)
+    picture(
+        sound, said, tracks, f"silero-vad on speech by {speaker}, a burst of noise and a tone", chosen.out
+    )
     print(f"\n{chosen.out}")

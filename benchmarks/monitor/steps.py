@@ -25,15 +25,25 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(chosen: argparse.Namespace) -> None:
-    table = Table(["network", "k", "words", "constant", "as published", "mass lost, %", "corrected", "mass lost, %"], chosen.out, "steps")
+    table = Table(
+        ["network", "k", "words", "constant", "as published", "mass lost, %", "corrected", "mass lost, %"],
+        chosen.out,
+        "steps",
+    )
     for name in chosen.sets:
         for cell in chosen.cells:
             at = case(name, cell, chosen)
             seen = profile(at.net, at.train.tokens, at.mutation, None, at.view, mutants=True)
             model = Marble.fit(seen, Refinement(at.texts.omega, chosen.theta))
-            states, groups, said = model.abstract(at.new.states), at.new.abstract.numpy(), at.new.labels.numpy()
+            states, groups, said = (
+                model.abstract(at.new.states),
+                at.new.abstract.numpy(),
+                at.new.labels.numpy(),
+            )
             ends = np.cumsum([len(tokens) for tokens in at.test.tokens])[:-1]
-            parts = list(zip(np.split(states, ends), np.split(groups, ends), np.split(said, ends), strict=True))
+            parts = list(
+                zip(np.split(states, ends), np.split(groups, ends), np.split(said, ends), strict=True)
+            )
             for k in chosen.k:
                 exact = labels(at.net, at.train.tokens, at.mutation, k=k, view=at.view)
                 usual = float(exact.values[exact.attackable & (exact.labels >= 0)].mean())
@@ -43,5 +53,8 @@ def main(chosen: argparse.Namespace) -> None:
                 for corrected in (False, True):
                     found = [model.mdp.robustness(*part, k, corrected=corrected) for part in parts]
                     value, mass = (np.concatenate(column)[rows] for column in zip(*found, strict=True))
-                    cells += [float(((value + (1 - mass) * usual - truth) ** 2).mean()), f"{100 * (1 - mass.mean()):.1f}"]
+                    cells += [
+                        float(((value + (1 - mass) * usual - truth) ** 2).mean()),
+                        f"{100 * (1 - mass.mean()):.1f}",
+                    ]
                 table.add(str(at), k, len(truth), float(((truth - usual) ** 2).mean()), *cells)

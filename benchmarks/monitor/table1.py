@@ -17,7 +17,9 @@ from benchmarks.monitor.data import Case, case, options
 from holdfast.monitor.abstract.marble import Marble, Refinement
 from holdfast.monitor.abstract.tree import DecisionTreeEstimate
 
-PAPER: dict[tuple[str, str, float], tuple[int, int, float, float, float]] = {  # LSTM: states, transitions, seconds, MSE, misses %
+PAPER: dict[
+    tuple[str, str, float], tuple[int, int, float, float, float]
+] = {  # LSTM: states, transitions, seconds, MSE, misses %
     ("news", "marble", 0.3): (1158, 136100, 60.4, 0.04, 45.31),
     ("news", "random", 0.3): (3149, 168552, 49.8, float("nan"), 56.68),
     ("news", "marble", 0.6): (864, 129049, 89.4, 0.05, 41.07),
@@ -37,13 +39,25 @@ PAPER: dict[tuple[str, str, float], tuple[int, int, float, float, float]] = {  #
     ("imdb", "marble", 1.0): (3541, 3437900, 2385.7, 0.03, 16.80),
     ("imdb", "random", 1.0): (23510, 6032349, 812.0, 0.08, 38.88),
 }
-COLUMNS = ["model", "rounds", "CPU-s", "states", "transitions", "MSE", "misses, %", "pairs missed, %", "score MSE"]
+COLUMNS = [
+    "model",
+    "rounds",
+    "CPU-s",
+    "states",
+    "transitions",
+    "MSE",
+    "misses, %",
+    "pairs missed, %",
+    "score MSE",
+]
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     options(parser, ["news", "trec"])
     parser.add_argument("--theta", nargs="*", type=float, default=[0.3, 0.6, 1.0], help="of MARBLE")
-    parser.add_argument("--random", nargs="*", type=float, default=[1.0], help="thetas of the random-split baseline")
+    parser.add_argument(
+        "--random", nargs="*", type=float, default=[1.0], help="thetas of the random-split baseline"
+    )
 
 
 def main(chosen: argparse.Namespace) -> None:
@@ -60,18 +74,33 @@ def measure(table: Table, at: Case, chosen: argparse.Namespace) -> None:
     for kind, thetas in (("marble", chosen.theta), ("random", chosen.random)):
         for theta in thetas:
             began = time.process_time()
-            model = Marble.fit(at.seen, Refinement(at.texts.omega, theta, split="random" if kind == "random" else "marble"))
+            model = Marble.fit(
+                at.seen, Refinement(at.texts.omega, theta, split="random" if kind == "random" else "marble")
+            )
             spent = time.process_time() - began
             value, _ = model.estimate(attackable)
             error = float(((value - truth) ** 2).mean())
             size = [len(model.errors) - 1, spent, model.mdp.states, model.mdp.transitions]
             misses = [f"{100 * share:.1f}" for share in model.misses(at.new)]
-            table.add(str(at), f"{kind} ({at.texts.omega}, {theta})", *size, model.mse(at.new), *misses, error, said(at, kind, theta))
+            table.add(
+                str(at),
+                f"{kind} ({at.texts.omega}, {theta})",
+                *size,
+                model.mse(at.new),
+                *misses,
+                error,
+                said(at, kind, theta),
+            )
     began = time.process_time()
     tree = DecisionTreeEstimate.fit(at.seen)
     spent = time.process_time() - began
-    estimate, support, low, high = tree.estimate(attackable.successors, attackable.abstract, attackable.labels, attackable.margins)
-    missed, error = f"{100 * float((support == 0).double().mean()):.1f}", float(((estimate.numpy() - truth) ** 2).mean())
+    estimate, support, low, high = tree.estimate(
+        attackable.successors, attackable.abstract, attackable.labels, attackable.margins
+    )
+    missed, error = (
+        f"{100 * float((support == 0).double().mean()):.1f}",
+        float(((estimate.numpy() - truth) ** 2).mean()),
+    )
     table.add(str(at), "tree", None, spent, tree.leaves, None, None, None, missed, error, None)
     inside = ((low <= attackable.scores + 1e-9) & (attackable.scores <= high + 1e-9)).double().mean()
     table.say(

@@ -21,7 +21,11 @@ from benchmarks.monitor.data import Case, accuracy, case, options
 from holdfast.monitor.abstract.marble import Marble, Refinement
 from holdfast.monitor.abstract.tree import DecisionTreeEstimate
 
-PAPER = {"news": ("11.7", "20.00 / 4.40"), "toxic": ("3.0", "8.76 / 2.29"), "imdb": ("1.7", "3.60 / 1.17")}  # LSTM: random; MARBLE at 0.6
+PAPER = {
+    "news": ("11.7", "20.00 / 4.40"),
+    "toxic": ("3.0", "8.76 / 2.29"),
+    "imdb": ("1.7", "3.60 / 1.17"),
+}  # LSTM: random; MARBLE at 0.6
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,9 @@ class Places:
     def picked(self, score: Tensor) -> Tensor:
         """-> (texts,) expected success at the words with the smallest score of their text."""
         count = int(self.text[-1]) + 1
-        least = torch.full((count,), torch.inf, dtype=torch.float64).scatter_reduce(0, self.text, score, "amin")
+        least = torch.full((count,), torch.inf, dtype=torch.float64).scatter_reduce(
+            0, self.text, score, "amin"
+        )
         tied = (score == least[self.text]).double()
         return self._sums(tied * self.success) / self._sums(tied)
 
@@ -52,7 +58,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(chosen: argparse.Namespace) -> None:
     table = Table(
-        ["network", "accuracy", "texts", "score", "least robust, %", "most robust, %", "paper, least / most"], chosen.out, "table2"
+        ["network", "accuracy", "texts", "score", "least robust, %", "most robust, %", "paper, least / most"],
+        chosen.out,
+        "table2",
     )
     for name in chosen.sets:
         for cell in chosen.cells:
@@ -67,7 +75,10 @@ def measure(table: Table, at: Case, theta: float) -> None:
     places = Places(new.sequence[rows].unique(return_inverse=True)[1], (1 - final.values[rows]) / replaced)
     some = new.rows(rows)
     published = Marble.fit(at.seen, Refinement(at.texts.omega, theta))
-    trees = [DecisionTreeEstimate.fit(at.seen), DecisionTreeEstimate.fit(at.seen, scores=at.final("train").values)]
+    trees = [
+        DecisionTreeEstimate.fit(at.seen),
+        DecisionTreeEstimate.fit(at.seen, scores=at.final("train").values),
+    ]
     behind = [tree.estimate(some.successors, some.abstract, some.labels, some.margins)[0] for tree in trees]
     scores = {
         f"MARBLE ({at.texts.omega}, {theta})": torch.from_numpy(published.estimate(some)[0]),
@@ -80,7 +91,13 @@ def measure(table: Table, at: Case, theta: float) -> None:
     paper = PAPER.get(at.name, ("", "")) if at.cell == "lstm" else ("", "")
     table.add(*about, "random word", shown(places.mean()), shown(places.mean()), paper[0])
     for name, score in scores.items():
-        table.add(*about, name, shown(places.picked(score)), shown(places.picked(-score)), paper[1] if "MARBLE" in name else None)
+        table.add(
+            *about,
+            name,
+            shown(places.picked(score)),
+            shown(places.picked(-score)),
+            paper[1] if "MARBLE" in name else None,
+        )
 
 
 def shown(success: Tensor) -> str:

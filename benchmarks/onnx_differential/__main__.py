@@ -36,7 +36,9 @@ class Tally:
     disputed: Counter[str] = field(default_factory=Counter)
     disputes: dict[str, str] = field(default_factory=dict)
     reasons: Counter[str] = field(default_factory=Counter)
-    differences: list[tuple[str, str, str, str]] = field(default_factory=list)  # operator, target and outcome, why, the model as text
+    differences: list[tuple[str, str, str, str]] = field(
+        default_factory=list
+    )  # operator, target and outcome, why, the model as text
     crashes: list[str] = field(default_factory=list)
 
     def add(self, operator: str, disputed: str, judged: list[Judged], number: str, text: str) -> None:
@@ -57,7 +59,9 @@ class Tally:
         return bool(self.differences)
 
 
-def run(seed: int, cases: int, targets: list[str], *, seconds: float | None = None, only: list[str] | None = None) -> Tally:
+def run(
+    seed: int, cases: int, targets: list[str], *, seconds: float | None = None, only: list[str] | None = None
+) -> Tally:
     """All cases in this process. What crashes a reference crashes this process too; `main` runs each part in a process of its own."""
     tally = Tally()
     for operator, disputed, judged, number, text in _results(seed, 0, cases, targets, only or [], seconds):
@@ -68,7 +72,9 @@ def run(seed: int, cases: int, targets: list[str], *, seconds: float | None = No
 Result = tuple[str, str, list[Judged], str, str]
 
 
-def _results(seed: int, begin: int, end: int, targets: list[str], only: list[str], seconds: float | None = None) -> Iterator[Result]:
+def _results(
+    seed: int, begin: int, end: int, targets: list[str], only: list[str], seconds: float | None = None
+) -> Iterator[Result]:
     started = time.monotonic()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="onnx-differential-") as place:
@@ -85,13 +91,21 @@ def _results(seed: int, begin: int, end: int, targets: list[str], only: list[str
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--cases", type=int, default=20000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--targets", nargs="+", choices=sorted(TARGETS), default=["engine", "checker"])
     parser.add_argument("--seconds", type=float)
-    parser.add_argument("--only", nargs="*", default=[], help="only cases of these operators, under the same numbers")
-    parser.add_argument("--reasons", action="store_true", help="list why models were refused, and where the references disagree")
+    parser.add_argument(
+        "--only", nargs="*", default=[], help="only cases of these operators, under the same numbers"
+    )
+    parser.add_argument(
+        "--reasons",
+        action="store_true",
+        help="list why models were refused, and where the references disagree",
+    )
     chosen = parser.parse_args()
     tally = _in_processes(chosen)
     print(table(tally))
@@ -149,7 +163,9 @@ def table(tally: Tally) -> str:
         for name, counts in sorted(tally.outcomes.items())
     ]
     total = ["all", *(sum(row[place] for row in rows) for place in range(1, len(head)))]
-    return "\n".join("| " + " | ".join(map(str, row)) + " |" for row in (head, ["---"] * len(head), *rows, total))
+    return "\n".join(
+        "| " + " | ".join(map(str, row)) + " |" for row in (head, ["---"] * len(head), *rows, total)
+    )
 
 
 def smallest(tally: Tally) -> list[str]:
@@ -161,7 +177,8 @@ def smallest(tally: Tally) -> list[str]:
             shortest[operator, kind] = (why, text)
     counts = Counter((operator, kind) for operator, kind, _, _ in tally.differences)
     return [
-        f"{operator}, {kind} ({counts[operator, kind]} cases): {why}\n{text}" for (operator, kind), (why, text) in sorted(shortest.items())
+        f"{operator}, {kind} ({counts[operator, kind]} cases): {why}\n{text}"
+        for (operator, kind), (why, text) in sorted(shortest.items())
     ]
 
 

@@ -18,7 +18,10 @@ from benchmarks.onnx_differential.building import Case
 from benchmarks.onnx_differential.draw import Array
 
 RAW = "not in words"
-RELATIVE, ABSOLUTE = 1e-3, 1e-4  # what rounding may change; the numbers in a case are about one and its networks one layer deep
+RELATIVE, ABSOLUTE = (
+    1e-3,
+    1e-4,
+)  # what rounding may change; the numbers in a case are about one and its networks one layer deep
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,9 @@ def same(a: Array, b: Array, *, finite_only: bool = False) -> bool:
     with np.errstate(all="ignore"):
         p, q = a.ravel().astype(np.float64), b.ravel().astype(np.float64)
         usual = np.isfinite(q)
-        if not finite_only and not np.array_equal(np.where(np.isfinite(p), 0, p), np.where(usual, 0, q), equal_nan=True):
+        if not finite_only and not np.array_equal(
+            np.where(np.isfinite(p), 0, p), np.where(usual, 0, q), equal_nan=True
+        ):
             return False
         p, q = p[usual], q[usual]
         slack = ABSOLUTE * min(max(1.0, float(np.abs(q).max())) if q.size else 1.0, 100.0)
@@ -82,7 +87,12 @@ def in_float32(content: bytes) -> bytes:
         kind = port.type.tensor_type
         kind.elem_type = TensorProto.FLOAT if kind.elem_type == TensorProto.DOUBLE else kind.elem_type
     bodies = [model.graph.node, *(function.node for function in model.functions)]
-    bodies += [attribute.g.node for node in model.graph.node for attribute in node.attribute if attribute.HasField("g")]
+    bodies += [
+        attribute.g.node
+        for node in model.graph.node
+        for attribute in node.attribute
+        if attribute.HasField("g")
+    ]
     for node in (node for body in bodies for node in body):
         for attribute in node.attribute:
             if attribute.HasField("t"):
@@ -97,7 +107,9 @@ def in_float32(content: bytes) -> bytes:
 
 def _round(tensor: TensorProto) -> None:
     if tensor.data_type == TensorProto.DOUBLE:
-        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float32), tensor.name))
+        tensor.CopyFrom(
+            numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float32), tensor.name)
+        )
 
 
 def _by_onnxruntime(case: Case) -> Answer:
@@ -169,7 +181,9 @@ def by_engine(case: Case, path: Path) -> list[tuple[str, Answer]]:
     first = found[0][1]
     if first.values is not None and case.x.dtype == np.float32:
         ask("float64", twin)
-    if first.values is not None or first.reason.startswith(RAW):  # what torch says of a wrong shape, the network says in words
+    if first.values is not None or first.reason.startswith(
+        RAW
+    ):  # what torch says of a wrong shape, the network says in words
         ask("network", network)
     return found
 
@@ -183,7 +197,9 @@ def by_checker(case: Case, path: Path) -> list[tuple[str, Answer]]:
         with contextlib.redirect_stdout(None), np.errstate(all="ignore"):
             program = Model.read_file(path).program
             if int(np.prod(program.input_shape)) != case.x.size:
-                return [("checker", Answer(reason=f"Rejected: reads an input of shape {program.input_shape}"))]
+                return [
+                    ("checker", Answer(reason=f"Rejected: reads an input of shape {program.input_shape}"))
+                ]
             values = program.value(case.x.reshape(1, -1))
         return [("checker", Answer(np.asarray(values), only_order=bool(program.ranked)))]
     except Rejected as error:
@@ -192,4 +208,7 @@ def by_checker(case: Case, path: Path) -> list[tuple[str, Answer]]:
         return [("checker", Answer(reason=f"{RAW}: {line(error)}"))]
 
 
-TARGETS: dict[str, Callable[[Case, Path], list[tuple[str, Answer]]]] = {"engine": by_engine, "checker": by_checker}
+TARGETS: dict[str, Callable[[Case, Path], list[tuple[str, Answer]]]] = {
+    "engine": by_engine,
+    "checker": by_checker,
+}

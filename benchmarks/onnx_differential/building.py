@@ -62,7 +62,9 @@ class Build:
             array = array.astype(self.source_dtype)
         name, way = self.name(), self.draw.random.random()
         if way < 0.15:
-            self.nodes.append(helper.make_node("Constant", [], [name], value=numpy_helper.from_array(array, name)))
+            self.nodes.append(
+                helper.make_node("Constant", [], [name], value=numpy_helper.from_array(array, name))
+            )
         elif way < 0.20:
             self.constants[f"{name}_stored"] = array
             self.nodes.append(helper.make_node("Identity", [f"{name}_stored"], [name]))
@@ -73,12 +75,16 @@ class Build:
             self.constants[name] = array
         return name
 
-    def add(self, operator: str, inputs: Sequence[str], outputs: int | Sequence[str] = 1, **attributes: Any) -> str:
+    def add(
+        self, operator: str, inputs: Sequence[str], outputs: int | Sequence[str] = 1, **attributes: Any
+    ) -> str:
         """Add a node that is not under test (or is, with attributes as they stand); return the name of its first output."""
         names = [self.name() for _ in range(outputs)] if isinstance(outputs, int) else list(outputs)
         node = helper.make_node(operator, list(inputs), names)
         kinds = {key: AttributeProto.INTS if value == [] else None for key, value in attributes.items()}
-        node.attribute.extend(helper.make_attribute(key, value, attr_type=kinds[key]) for key, value in attributes.items())
+        node.attribute.extend(
+            helper.make_attribute(key, value, attr_type=kinds[key]) for key, value in attributes.items()
+        )
         self.nodes.append(node)
         return names[0]
 
@@ -170,7 +176,9 @@ def finish(build: Build, output: str, output_type: int = TensorProto.FLOAT) -> C
         chosen = draw.pick(initializers)
         inputs.append(helper.make_tensor_value_info(chosen.name, chosen.data_type, list(chosen.dims)))
         build.variants.append("an initializer that is an input too")
-    graph = helper.make_graph(nodes, "case", inputs, [helper.make_tensor_value_info("y", element, None)], initializers)
+    graph = helper.make_graph(
+        nodes, "case", inputs, [helper.make_tensor_value_info("y", element, None)], initializers
+    )
     opsets = [helper.make_opsetid("", build.opset)]
     if build.functions:
         opsets.append(helper.make_opsetid("own", 1))
@@ -182,15 +190,21 @@ def finish(build: Build, output: str, output_type: int = TensorProto.FLOAT) -> C
 def stored(draw: Draw, value: Array, name: str) -> TensorProto:
     """A constant as raw bytes, or in the field of its type."""
     if value.dtype in (np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.int64)) and draw.chance(0.3):
-        return helper.make_tensor(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape, value.reshape(-1).tolist())
+        return helper.make_tensor(
+            name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape, value.reshape(-1).tolist()
+        )
     return numpy_helper.from_array(value, name)
 
 
 def without_identities(nodes: list[onnx.NodeProto]) -> list[onnx.NodeProto]:
     """The same nodes with the first and the last Identity removed, so that the operator reads the input and makes the output itself."""
     kept = list(nodes)
-    for node in [node for node in nodes if node.op_type == "Identity" and ("x" in node.input or "y" in node.output)]:
-        old, new = (node.output[0], node.input[0]) if node.input[0] == "x" else (node.input[0], node.output[0])
+    for node in [
+        node for node in nodes if node.op_type == "Identity" and ("x" in node.input or "y" in node.output)
+    ]:
+        old, new = (
+            (node.output[0], node.input[0]) if node.input[0] == "x" else (node.input[0], node.output[0])
+        )
         others = [other for other in kept if other is not node]
         if new == "y" and not any(old in other.output for other in others):
             continue

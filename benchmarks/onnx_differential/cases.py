@@ -34,7 +34,9 @@ def make_case(seed: int, number: int) -> Case:
 def text_of(case: Case) -> str:
     """The model in words, with the values of its constants, and the input."""
     model = onnx.load_from_string(case.content)
-    lines = [f"case {case.number}: {case.operator}, operator set {[(o.domain, o.version) for o in model.opset_import]}"]
+    lines = [
+        f"case {case.number}: {case.operator}, operator set {[(o.domain, o.version) for o in model.opset_import]}"
+    ]
     if case.variants:
         lines.append(f"  written with: {', '.join(case.variants)}")
     for tensor in model.graph.initializer:

@@ -57,7 +57,9 @@ class Draw:
         if self.chance(0.12) or rank == 0:
             return []
         count = self.integer(1, rank)
-        chosen = [axis - rank if self.chance(0.4) else axis for axis in self.random.sample(range(rank), count)]
+        chosen = [
+            axis - rank if self.chance(0.4) else axis for axis in self.random.sample(range(rank), count)
+        ]
         if self.chance(self.odds_invalid):
             chosen.append(self.pick([*chosen, rank]))
         return chosen

@@ -91,7 +91,10 @@ def comparison(build: Build) -> Result:
 def logical(build: Build) -> Result:
     shape = build.draw.shape()
     build.source(shape)
-    parts = [build.add("Greater", ["data", build.constant(np.float32(at).astype(build.source_dtype))]) for at in (0.0, 0.5)]
+    parts = [
+        build.add("Greater", ["data", build.constant(np.float32(at).astype(build.source_dtype))])
+        for at in (0.0, 0.5)
+    ]
     if build.draw.chance(0.3):
         parts[1] = build.constant(build.draw.numbers.random(build.draw.broadcastable(shape)) < 0.5)
     return build.test(parts), BOOL
@@ -100,7 +103,9 @@ def logical(build: Build) -> Result:
 @generator("Not")
 def negation(build: Build) -> Result:
     build.source(build.draw.shape())
-    return build.test([build.add("Greater", ["data", build.constant(np.zeros((), build.source_dtype))])]), BOOL
+    return build.test(
+        [build.add("Greater", ["data", build.constant(np.zeros((), build.source_dtype))])]
+    ), BOOL
 
 
 @generator(*VARIADIC)
@@ -170,7 +175,14 @@ def dropout(build: Build) -> Result:
 # ---------------------------------------------------------------- types
 
 
-NUMBER_TYPES = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL, TensorProto.FLOAT16)
+NUMBER_TYPES = (
+    TensorProto.FLOAT,
+    TensorProto.DOUBLE,
+    TensorProto.INT64,
+    TensorProto.INT32,
+    TensorProto.BOOL,
+    TensorProto.FLOAT16,
+)
 SMALL_TYPES = (TensorProto.UINT8, TensorProto.INT8, TensorProto.INT16)
 
 
@@ -191,7 +203,9 @@ def cast(build: Build) -> Result:
 @generator("CastLike")
 def cast_like(build: Build) -> Result:
     target = build.draw.pick(NUMBER_TYPES)
-    like = build.constant(np.zeros(build.draw.pick(((), (1,), (2, 2))), helper.tensor_dtype_to_np_dtype(target)))
+    like = build.constant(
+        np.zeros(build.draw.pick(((), (1,), (2, 2))), helper.tensor_dtype_to_np_dtype(target))
+    )
     return build.test([build.source(build.draw.shape()), like]), target
 
 
@@ -225,15 +239,25 @@ def matrix_product(build: Build) -> Result:
     source = build.source(shape)
     inner = shape[-1] if len(shape) == 1 or draw.chance(0.5) else shape[-2]
     if inner == shape[-1]:
-        other = (*draw.broadcastable(shape[:-2]), inner, draw.integer(1, 3)) if draw.chance(0.6) else (inner, draw.integer(1, 3))
+        other = (
+            (*draw.broadcastable(shape[:-2]), inner, draw.integer(1, 3))
+            if draw.chance(0.6)
+            else (inner, draw.integer(1, 3))
+        )
         other = (inner,) if draw.chance(0.15) else other
         operands = [source, build.constant(draw.floats(other))]
     else:
-        other = (*draw.broadcastable(shape[:-2]), draw.integer(1, 3), inner) if draw.chance(0.6) else (draw.integer(1, 3), inner)
+        other = (
+            (*draw.broadcastable(shape[:-2]), draw.integer(1, 3), inner)
+            if draw.chance(0.6)
+            else (draw.integer(1, 3), inner)
+        )
         other = (inner,) if draw.chance(0.15) else other
         operands = [build.constant(draw.floats(other)), source]
     if draw.chance(0.08):
-        turned = build.add("Transpose", [source], perm=[*range(len(shape) - 2), *list(range(len(shape)))[-2:][::-1]])
+        turned = build.add(
+            "Transpose", [source], perm=[*range(len(shape) - 2), *list(range(len(shape)))[-2:][::-1]]
+        )
         operands = [source, turned]
     return build.test(operands), result_type(build)
 
@@ -263,15 +287,34 @@ def gemm(build: Build) -> Result:
 def einsum(build: Build) -> Result:
     draw = build.draw
     a, b, c = draw.integers(3, 1, 3)
-    one = {"ij->ji": (a, b), "ij->i": (a, b), "ii->i": (a, a), "ijk->kj": (a, b, c), "i...->...i": (a, b, c), "ij": (a, b), "ji": (a, b)}
-    two = {"ij,jk->ik": ((a, b), (b, c)), "bij,jk->bik": ((a, b, c), (c, b)), "i,j->ij": ((a,), (b,)), "ij,ij": ((a, b), (a, b))}
-    two |= {"...ij,...jk->...ik": ((a, b, c), (c, a)), "ij , jk -> ik": ((a, b), (b, c)), "bhi,bhj->bij": ((a, b, c), (a, b, 2))}
+    one = {
+        "ij->ji": (a, b),
+        "ij->i": (a, b),
+        "ii->i": (a, a),
+        "ijk->kj": (a, b, c),
+        "i...->...i": (a, b, c),
+        "ij": (a, b),
+        "ji": (a, b),
+    }
+    two = {
+        "ij,jk->ik": ((a, b), (b, c)),
+        "bij,jk->bik": ((a, b, c), (c, b)),
+        "i,j->ij": ((a,), (b,)),
+        "ij,ij": ((a, b), (a, b)),
+    }
+    two |= {
+        "...ij,...jk->...ik": ((a, b, c), (c, a)),
+        "ij , jk -> ik": ((a, b), (b, c)),
+        "bhi,bhj->bij": ((a, b, c), (a, b, 2)),
+    }
     if draw.chance(0.4):
         equation = draw.pick(sorted(one))
         return build.test([build.source(one[equation])], equation=equation), result_type(build)
     equation = draw.pick(sorted(two))
     first, second = two[equation]
-    return build.test([build.source(first), build.constant(draw.floats(second))], equation=equation), result_type(build)
+    return build.test(
+        [build.source(first), build.constant(draw.floats(second))], equation=equation
+    ), result_type(build)
 
 
 # ---------------------------------------------------------------- windows
@@ -283,7 +326,14 @@ def window_attributes(build: Build, rank: int, kernel: list[int], *, ceil: bool)
         "auto_pad": draw.pick((None, None, None, "NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")),
         "strides": draw.pick((None, draw.integers(rank, 1, 3))),
         "dilations": draw.pick((None, None, draw.integers(rank, 1, 2))),
-        "pads": draw.pick((None, draw.integers(2 * rank, 0, 2), draw.integers(2 * rank, 0, 1), [draw.integer(0, 1)] * 2 * rank)),
+        "pads": draw.pick(
+            (
+                None,
+                draw.integers(2 * rank, 0, 2),
+                draw.integers(2 * rank, 0, 1),
+                [draw.integer(0, 1)] * 2 * rank,
+            )
+        ),
     }
     if attributes["auto_pad"] not in (None, "NOTSET") and draw.chance(0.85):
         attributes["pads"] = None
@@ -311,7 +361,10 @@ def convolution(build: Build) -> Result:
         inputs.append(build.constant(draw.floats((outer * group,))))
     attributes = window_attributes(build, rank, kernel, ceil=False)
     stated = kernel if draw.chance(0.9) else [size + 1 for size in kernel]
-    attributes |= {"kernel_shape": draw.pick((None, stated)), "group": group if group > 1 else draw.pick((None, 1))}
+    attributes |= {
+        "kernel_shape": draw.pick((None, stated)),
+        "group": group if group > 1 else draw.pick((None, 1)),
+    }
     return build.test(inputs, **attributes), result_type(build)
 
 
@@ -327,7 +380,8 @@ def transposed_convolution(build: Build) -> Result:
         inputs.append(build.constant(draw.floats((outer * group,))))
     attributes = window_attributes(build, rank, kernel, ceil=False)
     sizes = [
-        size * step + draw.integer(-1, 2) for size, step in zip(build.source_shape[2:], attributes["strides"] or [1] * rank, strict=True)
+        size * step + draw.integer(-1, 2)
+        for size, step in zip(build.source_shape[2:], attributes["strides"] or [1] * rank, strict=True)
     ]
     attributes |= {
         "kernel_shape": draw.pick((None, kernel)),
@@ -345,7 +399,11 @@ def pool(build: Build) -> Result:
     kernel = draw.integers(rank, 1, 4)
     source = window_data(build, rank, draw.integer(1, 2))
     attributes = window_attributes(build, rank, kernel, ceil=True)
-    attributes |= {"kernel_shape": kernel, "count_include_pad": draw.pick((None, 0, 1)), "storage_order": draw.pick((None, None, 0, 1))}
+    attributes |= {
+        "kernel_shape": kernel,
+        "count_include_pad": draw.pick((None, 0, 1)),
+        "storage_order": draw.pick((None, None, 0, 1)),
+    }
     outputs = 2 if build.operator == "MaxPool" and draw.chance(0.05) else 1
     return build.test([source], outputs, **attributes), result_type(build)
 
@@ -364,9 +422,16 @@ def batch_normalization(build: Build) -> Result:
     shape = draw.shape(1, 4)
     channels = shape[1] if len(shape) > 1 else 1
     source = build.source(shape)
-    weights = [build.constant(values) for values in (*(draw.floats((channels,)) for _ in range(3)), np.abs(draw.floats((channels,))))]
+    weights = [
+        build.constant(values)
+        for values in (*(draw.floats((channels,)) for _ in range(3)), np.abs(draw.floats((channels,))))
+    ]
     training = draw.pick((None, None, 0, 1))
-    attributes = {"epsilon": draw.pick((None, 0.1)), "momentum": draw.pick((None, 0.5)), "spatial": draw.pick((None, None, 1, 0))}
+    attributes = {
+        "epsilon": draw.pick((None, 0.1)),
+        "momentum": draw.pick((None, 0.5)),
+        "spatial": draw.pick((None, None, 1, 0)),
+    }
     outputs = 3 if training and draw.chance(0.8) else 1
     return build.test([source, *weights], outputs, training_mode=training, **attributes), result_type(build)
 
@@ -386,7 +451,10 @@ def layer_normalization(build: Build) -> Result:
     shape = draw.shape(1, 4)
     axis = draw.axis(len(shape))
     sizes = shape[axis:] if -len(shape) <= axis < len(shape) else shape
-    weights = [build.constant(draw.floats(sizes if draw.chance(0.7) else draw.broadcastable(sizes))) for _ in range(draw.integer(1, 2))]
+    weights = [
+        build.constant(draw.floats(sizes if draw.chance(0.7) else draw.broadcastable(sizes)))
+        for _ in range(draw.integer(1, 2))
+    ]
     source = build.source(shape)
     attributes = {
         "axis": None if axis == -1 and draw.chance(0.5) else axis,
@@ -400,7 +468,9 @@ def layer_normalization(build: Build) -> Result:
 def lp_normalization(build: Build) -> Result:
     shape = build.draw.shape()
     axis = build.draw.pick((None, build.draw.axis(len(shape))))
-    return build.test([build.source(shape)], axis=axis, p=build.draw.pick((None, 1, 2, 2, 3))), result_type(build)
+    return build.test([build.source(shape)], axis=axis, p=build.draw.pick((None, 1, 2, 2, 3))), result_type(
+        build
+    )
 
 
 # ---------------------------------------------------------------- reductions
@@ -431,7 +501,9 @@ def arg_extreme(build: Build) -> Result:
 def cumulative_sum(build: Build) -> Result:
     draw = build.draw
     shape = draw.shape()
-    axis = build.constant(np.array(draw.axis(len(shape)) if shape else 0, dtype=draw.pick((np.int64, np.int32))))
+    axis = build.constant(
+        np.array(draw.axis(len(shape)) if shape else 0, dtype=draw.pick((np.int64, np.int32)))
+    )
     attributes = {"exclusive": draw.pick((None, None, 0, 1)), "reverse": draw.pick((None, None, 0, 1))}
     return build.test([build.source(shape), axis], **attributes), result_type(build)
 
@@ -447,12 +519,24 @@ def reshape(build: Build) -> Result:
     divisors = [d for d in range(1, size + 1) if size % d == 0]
     first = draw.pick(divisors)
     target = draw.pick(
-        ([first, size // first], [-1, first], [size], [-1], [0, -1], [1, *shape], [*shape[:-1], 0], [first, -1, 1], [0] * len(shape))
+        (
+            [first, size // first],
+            [-1, first],
+            [size],
+            [-1],
+            [0, -1],
+            [1, *shape],
+            [*shape[:-1], 0],
+            [first, -1, 1],
+            [0] * len(shape),
+        )
     )
     if draw.chance(draw.odds_invalid):
         target = [*target, draw.pick((0, -1, 2, -2))]
     source = build.source(shape)
-    return build.test([source, build.constant(np.array(target, np.int64))], allowzero=draw.pick((None, None, 0, 1))), result_type(build)
+    return build.test(
+        [source, build.constant(np.array(target, np.int64))], allowzero=draw.pick((None, None, 0, 1))
+    ), result_type(build)
 
 
 @generator("Flatten")
@@ -555,17 +639,24 @@ def split(build: Build) -> Result:
     split_sizes, attributes = build.setting("split", sizes)
     if build.opset >= 18 and (sizes is None or draw.chance(0.05)):
         attributes["num_outputs"] = parts if draw.chance(0.95) else parts + 1
-    build.test([source, split_sizes], parts, axis=axis if axis != 0 or draw.chance(0.5) else None, **attributes)
+    build.test(
+        [source, split_sizes], parts, axis=axis if axis != 0 or draw.chance(0.5) else None, **attributes
+    )
     return draw.pick(list(build.nodes[-1].output)), result_type(build)
 
 
 ENDS = (-(2**63), -(2**31), -1000, 1000, 2**31 - 1, 2**63 - 1)
 
 
-def slice_settings(build: Build, shape: tuple[int, ...]) -> tuple[list[int], list[int], list[int] | None, list[int] | None]:
+def slice_settings(
+    build: Build, shape: tuple[int, ...]
+) -> tuple[list[int], list[int], list[int] | None, list[int] | None]:
     draw = build.draw
     count = draw.integer(1, max(1, min(2, len(shape))))
-    axes: list[int] | None = [axis - len(shape) if draw.chance(0.4) else axis for axis in draw.random.sample(range(len(shape)), count)]
+    axes: list[int] | None = [
+        axis - len(shape) if draw.chance(0.4) else axis
+        for axis in draw.random.sample(range(len(shape)), count)
+    ]
     sizes = [shape[axis] for axis in axes or ()]
     if draw.chance(0.25):
         axes, sizes = None, list(shape[:count])
@@ -623,7 +714,9 @@ def gather_elements(build: Build) -> Result:
     sizes = [draw.integer(1, size) for size in shape]
     place = axis if -len(shape) <= axis < len(shape) else 0
     sizes[place] = draw.integer(1, 4)
-    return build.test([build.source(shape), build.constant(indices(build, shape[place], tuple(sizes)))], axis=axis), result_type(build)
+    return build.test(
+        [build.source(shape), build.constant(indices(build, shape[place], tuple(sizes)))], axis=axis
+    ), result_type(build)
 
 
 @generator("GatherND")
@@ -646,9 +739,15 @@ def pad(build: Build) -> Result:
     source = build.source(shape)
     axes = draw.axes(len(shape)) if build.opset >= 18 and draw.chance(0.4) else None
     count = len(shape) if axes is None else len(axes)
-    pads = draw.pick((draw.integers(2 * count, 0, 2), draw.integers(2 * count, 0, 1), draw.integers(2 * count, -1, 2)))
+    pads = draw.pick(
+        (draw.integers(2 * count, 0, 2), draw.integers(2 * count, 0, 1), draw.integers(2 * count, -1, 2))
+    )
     amounts, attributes = build.setting("pads", pads)
-    value, others = build.setting("value" if build.opset < 11 else "constant_value", draw.pick((None, 0.0, 1.5, -2.0)), build.source_dtype)
+    value, others = build.setting(
+        "value" if build.opset < 11 else "constant_value",
+        draw.pick((None, 0.0, 1.5, -2.0)),
+        build.source_dtype,
+    )
     mode = draw.pick((None, None, "constant", "edge", "reflect", "wrap"))
     around = "" if axes is None else build.constant(np.array(axes, draw.pick((np.int64, np.int32))))
     return build.test([source, amounts, value, around], mode=mode, **attributes, **others), result_type(build)
@@ -658,7 +757,9 @@ def pad(build: Build) -> Result:
 def triangle(build: Build) -> Result:
     draw = build.draw
     diagonal = "" if draw.chance(0.4) else build.constant(np.array(draw.integer(-3, 3), np.int64))
-    return build.test([build.source(draw.shape(2, 4)), diagonal], upper=draw.pick((None, 0, 1))), result_type(build)
+    return build.test([build.source(draw.shape(2, 4)), diagonal], upper=draw.pick((None, 0, 1))), result_type(
+        build
+    )
 
 
 @generator("ConstantOfShape")
@@ -666,9 +767,17 @@ def constant_of_shape(build: Build) -> Result:
     draw = build.draw
     shape = draw.shape()
     source = build.source(shape)
-    sizes = build.constant(np.array(draw.broadcastable(shape), np.int64)) if draw.chance(0.5) else build.add("Shape", [source])
+    sizes = (
+        build.constant(np.array(draw.broadcastable(shape), np.int64))
+        if draw.chance(0.5)
+        else build.add("Shape", [source])
+    )
     kind = draw.pick((None, FLOAT, FLOAT, INT64, BOOL))
-    value = None if kind is None else helper.make_tensor("", kind, [1], [draw.pick((1, 2.5)) if kind == FLOAT else 1])
+    value = (
+        None
+        if kind is None
+        else helper.make_tensor("", kind, [1], [draw.pick((1, 2.5)) if kind == FLOAT else 1])
+    )
     name = build.test([sizes], value=value)
     name = build.add("Cast", [name], to=result_type(build))
     return build.add("Add", [source, name]), result_type(build)
@@ -685,7 +794,9 @@ def range_(build: Build) -> Result:
         values[2] = values[2] / 2
     name = build.test([build.constant(np.array(value, kind)) for value in values])
     flat = build.add("Reshape", [source, build.constant(np.array([-1], np.int64))])
-    return build.add("Concat", [flat, build.add("Cast", [name], to=result_type(build))], axis=0), result_type(build)
+    return build.add("Concat", [flat, build.add("Cast", [name], to=result_type(build))], axis=0), result_type(
+        build
+    )
 
 
 @generator("Shape", "Size")
@@ -715,11 +826,15 @@ def choice(build: Build) -> Result:
         condition = build.constant(np.array(draw.chance(0.5)))
     else:
         size = build.add("Size", [source])
-        condition = build.add("Equal", [size, build.constant(np.array(int(np.prod(shape)) + draw.integer(0, 1), np.int64))])
+        condition = build.add(
+            "Equal", [size, build.constant(np.array(int(np.prod(shape)) + draw.integer(0, 1), np.int64))]
+        )
 
     def branch(name: str) -> Any:
         operator = draw.pick(("Relu", "Neg", "Tanh", "Identity", "Add"))
-        node = helper.make_node(operator, [source, source] if operator == "Add" else [source], [f"{name}_result"])
+        node = helper.make_node(
+            operator, [source, source] if operator == "Add" else [source], [f"{name}_result"]
+        )
         port = helper.make_tensor_value_info(f"{name}_result", result_type(build), None)
         return helper.make_graph([node], name, [], [port])
 
@@ -736,7 +851,12 @@ def recurrent(build: Build) -> Result:
     gates = {"RNN": 1, "LSTM": 4, "GRU": 3}[build.operator]
     direction = draw.pick((None, "forward", "reverse", "bidirectional"))
     many = 2 if direction == "bidirectional" else 1
-    length, batch, width, hidden = draw.integer(1, 3), draw.pick((1, 1, 2)), draw.integer(1, 3), draw.integer(1, 3)
+    length, batch, width, hidden = (
+        draw.integer(1, 3),
+        draw.pick((1, 1, 2)),
+        draw.integer(1, 3),
+        draw.integer(1, 3),
+    )
     layout = draw.pick((None, None, None, 0, 1)) if build.opset >= 14 else None
     source = build.source((batch, length, width) if layout else (length, batch, width))
     inputs = [source, build.constant(draw.floats((many, gates * hidden, width)))]
@@ -753,7 +873,9 @@ def recurrent(build: Build) -> Result:
     per_direction = {"RNN": 1, "LSTM": 3, "GRU": 2}[build.operator]
     usual = {"RNN": ["Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"]}[build.operator]
     functions = ("Relu", "Tanh", "Sigmoid", "Softsign", "Softplus", "tanh", "HardSigmoid", "Affine", "Elu")
-    activations = draw.pick((None, None, None, usual * many, [draw.pick(functions) for _ in range(per_direction * many)]))
+    activations = draw.pick(
+        (None, None, None, usual * many, [draw.pick(functions) for _ in range(per_direction * many)])
+    )
     attributes = {
         "hidden_size": hidden,
         "direction": direction,
@@ -794,7 +916,9 @@ def shape_arithmetic(build: Build) -> Result:
 
     # A size is made negative first, in half of the cases, so that signs matter.
     if draw.chance(0.5) and operator not in ("Range", "Expand", "Reshape", "Shape", "Size"):
-        sizes = build.add("Sub", [sizes, build.constant(np.asarray(draw.numbers.integers(0, 6, size=(count,)), np.int64))])
+        sizes = build.add(
+            "Sub", [sizes, build.constant(np.asarray(draw.numbers.integers(0, 6, size=(count,)), np.int64))]
+        )
     if operator in ("Neg", "Abs", "Identity", "Shape", "Size"):
         result = build.test([sizes])
     elif operator in ("And", "Or"):
@@ -812,7 +936,8 @@ def shape_arithmetic(build: Build) -> Result:
         result = build.test(draw.pick(([sizes, other()], [other(), sizes])), axis=draw.pick((0, -1)))
     elif operator == "Gather":
         result = build.test(
-            [sizes, build.constant(indices(build, count, draw.pick(((), (1,), (2,), (2, 2)))))], axis=draw.pick((None, 0, -1))
+            [sizes, build.constant(indices(build, count, draw.pick(((), (1,), (2,), (2, 2)))))],
+            axis=draw.pick((None, 0, -1)),
         )
     elif operator == "Slice":
         starts, ends, axes, steps = slice_settings(build, (count,))
@@ -830,11 +955,17 @@ def shape_arithmetic(build: Build) -> Result:
         target = draw.pick(([1, -1], [-1, 1], [0], [-1], [count, 1]))
         result = build.test([sizes, build.constant(np.array(target, np.int64))])
     elif operator == "Expand":
-        result = build.test([sizes, build.constant(np.array(draw.pick(([2, count], [1], [count, 1, count])), np.int64))])
+        result = build.test(
+            [sizes, build.constant(np.array(draw.pick(([2, count], [1], [count, 1, count])), np.int64))]
+        )
     elif operator == "Range":
         rank = build.add("Size", [sizes])
         result = build.test(
-            [build.constant(np.array(draw.integer(-2, 1), np.int64)), rank, build.constant(np.array(draw.pick((1, 2)), np.int64))]
+            [
+                build.constant(np.array(draw.integer(-2, 1), np.int64)),
+                rank,
+                build.constant(np.array(draw.pick((1, 2)), np.int64)),
+            ]
         )
     elif operator == "ReduceProd":
         axes_name, attributes = build.setting("axes", draw.pick((None, [0], [-1], [])))

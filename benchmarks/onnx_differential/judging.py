@@ -4,7 +4,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from benchmarks.onnx_differential.answers import RAW, TARGETS, Answer, by_onnxruntime, by_reference, is_missing, same, same_order
+from benchmarks.onnx_differential.answers import (
+    RAW,
+    TARGETS,
+    Answer,
+    by_onnxruntime,
+    by_reference,
+    is_missing,
+    same,
+    same_order,
+)
 from benchmarks.onnx_differential.building import Case
 
 Outcome = Literal["agreed", "refused", "no truth", "difference", "not in words"]
@@ -30,7 +39,9 @@ def truth_of(case: Case) -> Truth:
     that in float32. Else that of onnx's own reference; what onnxruntime refuses for another reason has no meaning."""
     runtime, reference = by_onnxruntime(case), by_reference(case)
     if runtime.values is not None:
-        if reference.values is None or (runtime.values.shape == reference.values.shape and same(reference.values, runtime.values)):
+        if reference.values is None or (
+            runtime.values.shape == reference.values.shape and same(reference.values, runtime.values)
+        ):
             return Truth(runtime)
         return Truth(runtime, f"onnxruntime {_brief(runtime)}, onnx's reference {_brief(reference)}")
     if is_missing(runtime):
@@ -54,14 +65,18 @@ def judge(case: Case, target: str, truth: Truth, folder: Path) -> Judged:
 def _outcome(name: str, answer: Answer, truth: Truth) -> tuple[Outcome, str]:
     if answer.values is None:
         said_in_words = not answer.reason.startswith(RAW)
-        return ("refused" if said_in_words or name in ("importer", "float64") else "not in words"), f"{name}: {answer.reason}"
+        return (
+            "refused" if said_in_words or name in ("importer", "float64") else "not in words"
+        ), f"{name}: {answer.reason}"
     if truth.answer.values is None:
         return "no truth", f"{name} answers where {truth.answer.reason}"
     if answer.only_order:
         agreed = same_order(answer.values, truth.answer.values)
     else:
         agreed = same(answer.values, truth.answer.values, finite_only=name in ("float64", "checker"))
-    return ("agreed", "") if agreed else ("difference", f"{name} {_brief(answer)}, truth {_brief(truth.answer)}")
+    return (
+        ("agreed", "") if agreed else ("difference", f"{name} {_brief(answer)}, truth {_brief(truth.answer)}")
+    )
 
 
 def _brief(answer: Answer) -> str:

@@ -43,7 +43,9 @@ def shadow(draw: Draw, case: Case) -> bytes:
     inputs = [f"in{place}" for place in range(len(node.input))]
     body = helper.make_node("Neg" if case.operator != "Neg" else "Abs", ["in0"], ["out"])
     names = [attribute.name for attribute in node.attribute]
-    function = helper.make_function("", node.op_type, inputs, ["out"], [body], list(model.opset_import), attributes=names)
+    function = helper.make_function(
+        "", node.op_type, inputs, ["out"], [body], list(model.opset_import), attributes=names
+    )
     if draw.chance(0.5):
         function.domain = "ai.onnx"
     model.functions.append(function)
@@ -71,7 +73,9 @@ def wrap(draw: Draw, case: Case) -> bytes:
 
 def _with_node(case: Case) -> tuple[onnx.ModelProto, onnx.NodeProto]:
     model = onnx.load_from_string(case.content)
-    return model, next(node for node in model.graph.node if node.op_type == case.operator and node.op_type != "If")
+    return model, next(
+        node for node in model.graph.node if node.op_type == case.operator and node.op_type != "If"
+    )
 
 
 # ---------------------------------------------------------------- protobuf
@@ -154,12 +158,18 @@ def _node_of(case: Case) -> list[tuple[int, Callable[[bytes], bool]]]:
 def operator_twice(draw: Draw, case: Case) -> bytes:
     other: Field = (OP_TYPE, 2, draw.pick((b"Neg", b"Relu", b"Identity")))
     first = draw.chance(0.5)
-    return _within(case.content, _node_of(case), lambda fields: [other, *fields] if first else [*fields, other])
+    return _within(
+        case.content, _node_of(case), lambda fields: [other, *fields] if first else [*fields, other]
+    )
 
 
 def domain_twice(draw: Draw, case: Case) -> bytes:
-    values = draw.pick(((b"ai.onnx.ml", b""), (b"ai.onnx.ml", b"ai.onnx"), (b"ai.onnx",), (b"",), (b"", b"ai.onnx.ml")))
-    return _within(case.content, _node_of(case), lambda fields: [*fields, *((DOMAIN, 2, value) for value in values)])
+    values = draw.pick(
+        ((b"ai.onnx.ml", b""), (b"ai.onnx.ml", b"ai.onnx"), (b"ai.onnx",), (b"",), (b"", b"ai.onnx.ml"))
+    )
+    return _within(
+        case.content, _node_of(case), lambda fields: [*fields, *((DOMAIN, 2, value) for value in values)]
+    )
 
 
 def _attribute_edit(case: Case, number: int, edit: Edit) -> bytes:
@@ -182,7 +192,9 @@ def float_twice(draw: Draw, case: Case) -> bytes:
 def wrong_wire(draw: Draw, case: Case) -> bytes:
     """A field in an encoding that is not its own, which protobuf passes over as unknown."""
     number = draw.pick((FLOAT, INTEGER))
-    odd: Field = draw.pick(((number, 2, struct.pack("<f", 7.0)), (number, 1, struct.pack("<d", 7.0)), (FLOAT, 0, 5)))
+    odd: Field = draw.pick(
+        ((number, 2, struct.pack("<f", 7.0)), (number, 1, struct.pack("<d", 7.0)), (FLOAT, 0, 5))
+    )
     first = draw.chance(0.5)
     return _attribute_edit(case, number, lambda fields: [odd, *fields] if first else [*fields, odd])
 
@@ -190,7 +202,9 @@ def wrong_wire(draw: Draw, case: Case) -> bytes:
 def type_twice(draw: Draw, case: Case) -> bytes:
     other: Field = (TYPE, 0, draw.pick((1, 2)))
     first = draw.chance(0.7)
-    return _attribute_edit(case, draw.pick((FLOAT, INTEGER)), lambda fields: [other, *fields] if first else [*fields, other])
+    return _attribute_edit(
+        case, draw.pick((FLOAT, INTEGER)), lambda fields: [other, *fields] if first else [*fields, other]
+    )
 
 
 def attribute_twice(draw: Draw, case: Case) -> bytes:
@@ -198,7 +212,9 @@ def attribute_twice(draw: Draw, case: Case) -> bytes:
         place = next(place for place, field in enumerate(fields) if field[0] == ATTRIBUTE)
         value = fields[place][2]
         assert isinstance(value, bytes)
-        changed = encode([(number, wire, 0 if number == INTEGER else part) for number, wire, part in decode(value)])
+        changed = encode(
+            [(number, wire, 0 if number == INTEGER else part) for number, wire, part in decode(value)]
+        )
         return [*fields, (ATTRIBUTE, 2, draw.pick((value, changed)))]
 
     try:
@@ -211,7 +227,11 @@ def packed_otherwise(draw: Draw, case: Case) -> bytes:
     """A list of integers in one packed field instead of one by one, or half and half."""
 
     def edit(fields: list[Field]) -> list[Field]:
-        numbers = [value for number, wire, value in fields if number == INTEGERS and wire == 0 and isinstance(value, int)]
+        numbers = [
+            value
+            for number, wire, value in fields
+            if number == INTEGERS and wire == 0 and isinstance(value, int)
+        ]
         rest = [field for field in fields if field[0] != INTEGERS]
         half = draw.integer(0, len(numbers))
         packed: list[Field] = [(INTEGERS, 2, b"".join(map(_varint, numbers[:half])))]
@@ -242,7 +262,9 @@ def raw_twice(draw: Draw, case: Case) -> bytes:
 
 def raw_and_typed(draw: Draw, case: Case) -> bytes:
     """Two sets of values in one tensor."""
-    return _tensor_edit(case, RAW_DATA, lambda fields: [*fields, (FLOAT_DATA, 2, struct.pack("<f", 3.0) * draw.integer(1, 4))])
+    return _tensor_edit(
+        case, RAW_DATA, lambda fields: [*fields, (FLOAT_DATA, 2, struct.pack("<f", 3.0) * draw.integer(1, 4))]
+    )
 
 
 def data_type_twice(draw: Draw, case: Case) -> bytes:
@@ -258,7 +280,9 @@ def initializer_twice(draw: Draw, case: Case) -> bytes:
         return RAW_DATA in {field[0] for field in decode(data)}
 
     def edit(fields: list[Field]) -> list[Field]:
-        chosen = next(_bytes(value) for number, _, value in fields if number == INITIALIZER and is_raw(_bytes(value)))
+        chosen = next(
+            _bytes(value) for number, _, value in fields if number == INITIALIZER and is_raw(_bytes(value))
+        )
         zeros: list[Field] = []
         for number, wire, value in decode(chosen):
             zeros.append((number, wire, bytes(len(_bytes(value))) if number == RAW_DATA else value))

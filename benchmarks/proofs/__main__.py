@@ -75,7 +75,9 @@ def digits(count: int) -> Iterator[tuple[str, hf.Network, Tensor, Tensor]]:
     torch.manual_seed(0)
     found = digits_data("test")
     by_rows, by_images = (found.x.flatten(1, 2), found.y), (found.x, found.y)
-    mlp = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 10))
+    mlp = nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 10)
+    )
     for name, module, data in (
         ("digits LSTM", digits_lstm(), by_rows), ("digits GRU", digits_gru(), by_rows), ("digits CNN", digits_cnn(), by_images),
         ("digits RNN", trained(Rnn(), *by_rows), by_rows), ("digits MLP", trained(mlp, *by_images), by_images),
@@ -105,9 +107,13 @@ def counted(
     writing, proofs = time.process_time() - began, [one for one in made if one.kind == "proof"]
     written = [one for one in proofs if one.file is not None]
     began = time.process_time()
-    accepted = sum(check(one.model, one.file).accepted for one in made if one.file is not None and one.model is not None)
+    accepted = sum(
+        check(one.model, one.file).accepted for one in made if one.file is not None and one.model is not None
+    )
     checking = time.process_time() - began
-    shares = [one.value / one.known for one in written if one.known and math.isfinite(one.known) and one.value]
+    shares = [
+        one.value / one.known for one in written if one.known and math.isfinite(one.known) and one.value
+    ]
     size = sum(one.size for one in written) / max(1, len(written))
     each = [seconds / max(1, len(proofs)) for seconds in (proving, writing, checking)]
     least = (sum(shares) / len(shares), min(shares)) if shares else (None, None)
@@ -127,7 +133,16 @@ def claims(table: Table, chosen: argparse.Namespace, folder: Path) -> None:
         recurrent = name in ("digits LSTM", "digits GRU", "digits RNN")
         for tier, norm in (("tight", math.inf), ("tight", 2.0) if recurrent else ("split", math.inf)):
             problems = list(radius_problems(net, x, y, norm=norm))
-            measured(table, name, net, problems, tier, f"{norm:g}", folder / name / f"{tier}{norm}", seconds=20 * len(x))
+            measured(
+                table,
+                name,
+                net,
+                problems,
+                tier,
+                f"{norm:g}",
+                folder / name / f"{tier}{norm}",
+                seconds=20 * len(x),
+            )
 
 
 def mnist_lstm(table: Table, chosen: argparse.Namespace, folder: Path) -> None:
@@ -139,7 +154,16 @@ def mnist_lstm(table: Table, chosen: argparse.Namespace, folder: Path) -> None:
     net = hf.Network.from_torch(module, domain=(0, 1))
     name = "MNIST LSTM 7 x 32, 784 inputs"
     measured(table, name, net, list(radius_problems(net, x, y)), "fast", "inf", folder / "prover")
-    measured(table, name, net, list(radius_problems(net, x[:2], y[:2])), "tight", "inf", folder / "prover tight", seconds=120)
+    measured(
+        table,
+        name,
+        net,
+        list(radius_problems(net, x[:2], y[:2])),
+        "tight",
+        "inf",
+        folder / "prover tight",
+        seconds=120,
+    )
 
 
 def mnist_fc(table: Table, chosen: argparse.Namespace, folder: Path) -> None:
@@ -165,20 +189,31 @@ def mnist_verify(table: Table, chosen: argparse.Namespace, folder: Path) -> None
     place = shared("vnncomp", chosen.data) / "mnist_fc"
     for layers in ("256x2", "256x4"):
         with (place / "expected.csv").open() as listed:
-            known = [row for row in csv.DictReader(listed) if layers in row["network"] and row["expected"] == "unsat"]
+            known = [
+                row
+                for row in csv.DictReader(listed)
+                if layers in row["network"] and row["expected"] == "unsat"
+            ]
         for row in known[: chosen.instances]:
             file = place / f"{row['network']}.gz"
             net = hf.Network.from_onnx(file)
             problem = problem_of(net, read_vnnlib(place / f"{row['property']}.gz"))
             began = time.process_time()
-            records = hf.solve([problem], ways(None, Scatter(), None), hf.Stop(seconds=chosen.seconds, sign=True))
+            records = hf.solve(
+                [problem], ways(None, Scatter(), None), hf.Stop(seconds=chosen.seconds, sign=True)
+            )
             proving = time.process_time() - began
             what, name = f"verify {Path(row['property']).stem}", f"mnist_fc {layers}"
             if not records[0].bracket.lower.value > 0:
-                print(f"  {name}, {what}: not settled in {chosen.seconds:g} s, so there is nothing to certify", flush=True)
+                print(
+                    f"  {name}, {what}: not settled in {chosen.seconds:g} s, so there is nothing to certify",
+                    flush=True,
+                )
                 continue
             out = folder / f"{layers}{Path(row['property']).stem}"
-            counted(table, name, what, [problem], records, proving, out, file, hf.Stop(seconds=2 * chosen.seconds))
+            counted(
+                table, name, what, [problem], records, proving, out, file, hf.Stop(seconds=2 * chosen.seconds)
+            )
 
 
 def acasxu(table: Table, chosen: argparse.Namespace, folder: Path) -> None:
@@ -197,7 +232,9 @@ def acasxu(table: Table, chosen: argparse.Namespace, folder: Path) -> None:
         proving = time.process_time() - began
         out = folder / f"acas{network}{rule}"
         kept = [record for record in records if record.bracket.lower.value > 0]
-        for one in counted(table, f"ACAS Xu {network}, property {rule}", "verify, box", [problem], kept, proving, out, file):
+        for one in counted(
+            table, f"ACAS Xu {network}, property {rule}", "verify, box", [problem], kept, proving, out, file
+        ):
             if one.file is not None and one.kind == "proof":
                 tree = read_container(one.file.read_bytes())[1].get("tree", np.array([-1]))
                 print(f"  {int((tree == -1).sum())} leaves")
@@ -208,7 +245,11 @@ def broken(chosen: argparse.Namespace, folder: Path) -> None:
     tried = accepted = 0
     draw = np.random.default_rng(0)
     found = [(name, net, x, y, "fast") for name, net, x, y in digits(chosen.mutated)]
-    found += [(name, net, x, y, "tight") for name, net, x, y in digits(min(2, chosen.mutated)) if name in ("digits LSTM", "digits RNN")]
+    found += [
+        (name, net, x, y, "tight")
+        for name, net, x, y in digits(min(2, chosen.mutated))
+        if name in ("digits LSTM", "digits RNN")
+    ]
     found.sort(key=lambda one: one[0] == "digits LSTM" and one[-1] == "tight")  # which takes longest
     for name, net, x, y, tier in found:
         problems = list(radius_problems(net, x, y))
@@ -235,7 +276,10 @@ def broken_trees(chosen: argparse.Namespace, folder: Path) -> None:
         problems = list(radius_problems(net, x, y))
         records = hf.solve(problems, default_methods(net, "radius", "fast"))
         further = [(record, record.bracket.lower.value, record.bracket.upper.value) for record in records]
-        aimed = [_proved(record, low + (high - low) * (0.5 if name == "digits MLP" else 0.2)) for record, low, high in further]
+        aimed = [
+            _proved(record, low + (high - low) * (0.5 if name == "digits MLP" else 0.2))
+            for record, low, high in further
+        ]
         made = prove(problems, aimed, folder / name / "signs")
         shown = {one.key: one.known for one in made if one.kind == "witness"}
         for one in (one for one in made if one.kind == "proof" and one.file is not None):
@@ -244,9 +288,16 @@ def broken_trees(chosen: argparse.Namespace, folder: Path) -> None:
             metadata, arrays = read_container(one.file.read_bytes())
             if "signs" not in arrays:
                 continue
-            header, model, path = json.loads(metadata[SCHEMA]), Model.read_file(one.model), folder / "mutant.proof"
+            header, model, path = (
+                json.loads(metadata[SCHEMA]),
+                Model.read_file(one.model),
+                folder / "mutant.proof",
+            )
             false = {**header, "region": {**header["region"], "radius": shown[one.key]}}
-            files = [*((header, other) for other in broken_signs(arrays)), *((false, other) for other in other_signs(arrays, draw))]
+            files = [
+                *((header, other) for other in broken_signs(arrays)),
+                *((false, other) for other in other_signs(arrays, draw)),
+            ]
             tried, accepted = tried + len(files), accepted + _accepted(model, path, files)
     print(f"\n{tried} mutants of proofs by signs tried, {tried - accepted} rejected.", flush=True)
 
@@ -288,14 +339,24 @@ PARTS = {"claims": claims, "prover": mnist_lstm, "fc": mnist_fc, "verify": mnist
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.proofs", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.proofs", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--data", type=Path, default=SHARED, help="the folder of the shared data")
-    parser.add_argument("--count", type=int, default=20, help="inputs of each network of digits, half in each norm")
-    parser.add_argument("--trained", type=int, default=2, help="inputs of each network of digits in tiers tight and split")
+    parser.add_argument(
+        "--count", type=int, default=20, help="inputs of each network of digits, half in each norm"
+    )
+    parser.add_argument(
+        "--trained", type=int, default=2, help="inputs of each network of digits in tiers tight and split"
+    )
     parser.add_argument("--instances", type=int, default=10, help="of each network of mnist_fc")
     parser.add_argument("--seconds", type=float, default=60, help="for each of these instances")
-    parser.add_argument("--mutated", type=int, default=8, help="inputs of each network of digits whose proofs are changed")
-    parser.add_argument("--only", nargs="+", choices=[*PARTS, "mutants", "lines"], default=[*PARTS, "mutants", "lines"])
+    parser.add_argument(
+        "--mutated", type=int, default=8, help="inputs of each network of digits whose proofs are changed"
+    )
+    parser.add_argument(
+        "--only", nargs="+", choices=[*PARTS, "mutants", "lines"], default=[*PARTS, "mutants", "lines"]
+    )
     parser.add_argument("--out", type=Path, help="folder for the table")
     chosen = parser.parse_args()
     torch.set_num_threads(1)

@@ -37,7 +37,8 @@ def mutants(
     centre = arrays["region/centre"]
     for _ in range(6):
         changed(
-            {"region/centre": centre + draw.normal(0, 3, centre.shape).astype(centre.dtype)}, region={**header["region"], "radius": 3.5}
+            {"region/centre": centre + draw.normal(0, 3, centre.shape).astype(centre.dtype)},
+            region={**header["region"], "radius": 3.5},
         )
     changed({"region/centre": np.full_like(centre, np.nan)})
     changed({"region/centre": centre[:-1]})
@@ -51,16 +52,30 @@ def mutants(
             found.append(({key: value for key, value in header.items() if key != name}, arrays))
     given = {name: array for name, array in arrays.items() if name.startswith("parabolas/")}
     above = {**header["region"], "radius": shown}
-    for size in (0.0, 1e-3, 0.1, 3.0, 1e50) if given else ():  # any parabolas are sound: none proves what a witness excludes
-        changed({name: array + size * draw.normal(0, 1, array.shape) for name, array in given.items()}, region=above)
+    for size in (
+        (0.0, 1e-3, 0.1, 3.0, 1e50) if given else ()
+    ):  # any parabolas are sound: none proves what a witness excludes
+        changed(
+            {name: array + size * draw.normal(0, 1, array.shape) for name, array in given.items()},
+            region=above,
+        )
         changed({name: size * draw.normal(0, 1, array.shape) for name, array in given.items()}, region=above)
     for name, array in given.items():
         changed({name: -array}, region=above)
-        for wrong in (array[..., :-1], array[:, :1], array[0], np.concatenate([array, array]), np.full_like(array, np.nan), array * np.inf):
+        for wrong in (
+            array[..., :-1],
+            array[:, :1],
+            array[0],
+            np.concatenate([array, array]),
+            np.full_like(array, np.nan),
+            array * np.inf,
+        ):
             changed({name: wrong})
     for strange in ("0", "x", "99999", "") if given else ():
         changed({f"parabolas/{strange}": next(iter(given.values()))})
-    for name in arrays.keys() - given.keys():  # without a parabola there is a line, and what that proves is true
+    for name in (
+        arrays.keys() - given.keys()
+    ):  # without a parabola there is a line, and what that proves is true
         found.append((header, {key: value for key, value in arrays.items() if key != name}))
     return found
 
@@ -109,18 +124,34 @@ def other_signs(arrays: dict[str, Any], draw: np.random.Generator) -> list[dict[
     """Arrays of a proof by signs that fit, and say something else: they may prove the same claim, and must never prove a false one."""
     tree, multipliers = arrays["signs"], arrays["signs/multipliers"]
     places = [name for name in arrays if name.startswith("leaves/")]
-    turned = {**arrays, "signs/multipliers": multipliers[::-1].copy(), **{name: arrays[name][::-1].copy() for name in places}}
+    turned = {
+        **arrays,
+        "signs/multipliers": multipliers[::-1].copy(),
+        **{name: arrays[name][::-1].copy() for name in places},
+    }
     elsewhere = tree.copy()
     elsewhere[tree[:, 0] >= 0, 1] = 0
     earlier = tree.copy()
     earlier[tree[:, 0] >= 0] = 0
-    found = [turned, {**arrays, "signs": elsewhere}, {**arrays, "signs": earlier}, {**arrays, "signs/anew": 1 - arrays["signs/anew"]}]
+    found = [
+        turned,
+        {**arrays, "signs": elsewhere},
+        {**arrays, "signs": earlier},
+        {**arrays, "signs/anew": 1 - arrays["signs/anew"]},
+    ]
     for size in (0.0, 0.5, 2.0, 1e3, 1e20):
         found.append({**arrays, "signs/multipliers": multipliers * np.float32(size)})
         found.append({**arrays, "signs/multipliers": draw.exponential(size, multipliers.shape)})
     for _ in range(3):
         found.append(
-            {**arrays, **{n: draw.integers(0, 256, arrays[n].shape, dtype=np.uint8) for n in places if arrays[n].dtype == np.uint8}}
+            {
+                **arrays,
+                **{
+                    n: draw.integers(0, 256, arrays[n].shape, dtype=np.uint8)
+                    for n in places
+                    if arrays[n].dtype == np.uint8
+                },
+            }
         )
         found.append({**arrays, **{name: draw.normal(0.5, 1.0, arrays[name].shape) for name in places}})
     return found

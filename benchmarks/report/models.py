@@ -46,7 +46,11 @@ def main(chosen: argparse.Namespace) -> None:
 
 def _measured(name: str, x: Tensor, y: Tensor, folder: Path) -> Run:
     net = hf.Network.from_torch(trained(*NETWORKS[name]), domain=(0, 1))
-    question = Question(model=ModelDescription(name, fingerprint=net.fingerprint), data=DataDescription("digits"), asked=Request("inf"))
+    question = Question(
+        model=ModelDescription(name, fingerprint=net.fingerprint),
+        data=DataDescription("digits"),
+        asked=Request("inf"),
+    )
     with hf.Store.create(folder / name, question) as store:
         store.put_inputs(list(x), y.tolist(), net(x).argmax(-1).tolist(), [""] * len(x), [None] * len(x))
         hf.radius(net, x, y, store=store)

@@ -29,7 +29,10 @@ def main(chosen: argparse.Namespace) -> None:
             page = write_report(store, Path(folder) / "report.html")
             seconds = time.perf_counter() - began
             pictures = page.read_text().count("<img") // 3
-            print(f"| {count:,} | {page.stat().st_size / 1000:,.0f} kB | {seconds:.1f} | {pictures:,} |", flush=True)
+            print(
+                f"| {count:,} | {page.stat().st_size / 1000:,.0f} kB | {seconds:.1f} | {pictures:,} |",
+                flush=True,
+            )
 
 
 def made_up(folder: Path, count: int) -> hf.Store:
@@ -39,13 +42,20 @@ def made_up(folder: Path, count: int) -> hf.Store:
     generator = torch.Generator().manual_seed(0)
     ends = torch.rand(count, 2, generator=generator, dtype=torch.float64).sort(1).values.tolist()
     moved = (x + 0.1 * torch.randn(x.shape, generator=generator).sign()).clamp(0, 1)
-    store = hf.Store.create(folder, Question(model=ModelDescription("made up"), data=DataDescription("digits"), asked=Request("inf")))
+    store = hf.Store.create(
+        folder,
+        Question(model=ModelDescription("made up"), data=DataDescription("digits"), asked=Request("inf")),
+    )
     store.put_inputs(list(x), labels, labels, [str(k) for k in range(count)], [None] * count)
     store.write([_record(k, *ends[k], moved[k]) for k in range(count)])
     return store
 
 
 def _record(index: int, lower: float, upper: float, witness: torch.Tensor) -> Record:
-    proof = Evidence("proved", "Certify", {"rounds": 12}, 0, "torch.float64", ("the network computes in real arithmetic",))
+    proof = Evidence(
+        "proved", "Certify", {"rounds": 12}, 0, "torch.float64", ("the network computes in real arithmetic",)
+    )
     found = Evidence("witnessed", "PGD", {"steps": 20}, 0, "torch.float32", witness=witness)
-    return Record(Key(index), Bracket(Bound(lower, proof), Bound(upper, found)), "finished", 0.5 + index % 7, 100)
+    return Record(
+        Key(index), Bracket(Bound(lower, proof), Bound(upper, found)), "finished", 0.5 + index % 7, 100
+    )

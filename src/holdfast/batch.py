@@ -21,7 +21,11 @@ def take(item: T, rows: Tensor) -> T:
 
 def move(item: T, device: torch.device) -> T:
     """The item with its tensors on the device; itself where they are there already."""
-    changes = {f.name: getattr(item, f.name).to(device) for f in _tensors(item) if getattr(item, f.name).device != device}
+    changes = {
+        f.name: getattr(item, f.name).to(device)
+        for f in _tensors(item)
+        if getattr(item, f.name).device != device
+    }
     return replace(item, **changes) if changes else item  # type: ignore[type-var]
 
 
@@ -37,7 +41,9 @@ def signature(item: Any) -> tuple[object, ...]:
     parts: list[object] = [type(item)]
     for f in fields(item):
         value = getattr(item, f.name)
-        parts.append((f.name, tuple(value.shape[1:]), value.dtype) if isinstance(value, Tensor) else (f.name, value))
+        parts.append(
+            (f.name, tuple(value.shape[1:]), value.dtype) if isinstance(value, Tensor) else (f.name, value)
+        )
     return tuple(parts)
 
 
@@ -49,7 +55,10 @@ def tensors(item: Any) -> list[Tensor]:
 def settings(item: Any) -> list[tuple[str, Any]]:
     """What belongs to the whole batch: the kind, and every field that is no tensor."""
     rows = {f.name for f in _tensors(item)}
-    return [("kind", type(item).__qualname__), *((f.name, getattr(item, f.name)) for f in fields(item) if f.name not in rows)]
+    return [
+        ("kind", type(item).__qualname__),
+        *((f.name, getattr(item, f.name)) for f in fields(item) if f.name not in rows),
+    ]
 
 
 def _tensors(item: Any) -> list[Any]:

@@ -54,7 +54,12 @@ class Stop:
     each: float | None = None
 
     def __post_init__(self) -> None:
-        for name, value in (("seconds", self.seconds), ("each", self.each), ("queries", self.queries), ("gap", self.gap)):
+        for name, value in (
+            ("seconds", self.seconds),
+            ("each", self.each),
+            ("queries", self.queries),
+            ("gap", self.gap),
+        ):
             if value is not None and not value >= 0:
                 raise BadInput(f"stop: {name} must not be negative, got {value}.")
 
@@ -67,26 +72,42 @@ class Work:
     goals: tuple[Goal, ...]  # of each row, as it was put
     brackets: list[Bracket]
     skipped: tuple[str, ...] = ()
-    fallbacks: dict[int, tuple[str, ...]] = field(default_factory=dict)  # of rows: stages that a method had to leave out, in words
+    fallbacks: dict[int, tuple[str, ...]] = field(
+        default_factory=dict
+    )  # of rows: stages that a method had to leave out, in words
     twin: Network | None = None
     digests: tuple[str, ...] = ()  # of the question of each row
     means: str = ""
     aside: dict[str, Tensor] = field(default_factory=dict)  # (batch, ...)
     answers: Tensor | None = None  # what the model said of the inputs at first
-    faults: dict[int, HoldfastError] = field(default_factory=dict)  # rows of which nothing is believed any more
+    faults: dict[int, HoldfastError] = field(
+        default_factory=dict
+    )  # rows of which nothing is believed any more
     failed: dict[int, str] = field(default_factory=dict)  # rows that cannot be answered, and why
-    unfit: dict[str, str | None] = field(default_factory=dict)  # methods, and why they do not apply; None: they do
+    unfit: dict[str, str | None] = field(
+        default_factory=dict
+    )  # methods, and why they do not apply; None: they do
     able: frozenset[str] = frozenset()  # the methods that apply
-    done: dict[str, Tensor] = field(default_factory=dict)  # methods, and (batch,) bool: the rows that they will not come back to
+    done: dict[str, Tensor] = field(
+        default_factory=dict
+    )  # methods, and (batch,) bool: the rows that they will not come back to
     began: float = field(default_factory=time.monotonic)
     queries: int = 0
-    met: dict[int, Bound] = field(default_factory=dict)  # the lowest witness of a row that some judge does not believe
+    met: dict[int, Bound] = field(
+        default_factory=dict
+    )  # the lowest witness of a row that some judge does not believe
     told: list[Bracket | None] = field(init=False)  # the brackets that were told last
-    ends: Tensor = field(init=False)  # (2, batch) float64: the values of all brackets, which `put` keeps in step
+    ends: Tensor = field(
+        init=False
+    )  # (2, batch) float64: the values of all brackets, which `put` keeps in step
 
     def __post_init__(self) -> None:
         self.told = [None] * len(self.brackets)
-        self.ends = torch.tensor([(b.lower.value, b.upper.value) for b in self.brackets], dtype=torch.float64).reshape(-1, 2).T
+        self.ends = (
+            torch.tensor([(b.lower.value, b.upper.value) for b in self.brackets], dtype=torch.float64)
+            .reshape(-1, 2)
+            .T
+        )
 
     def put(self, row: int, bracket: Bracket) -> None:
         self.brackets[row] = bracket
@@ -94,7 +115,11 @@ class Work:
 
     def better(self) -> list[Record]:
         """Of the rows of which more is known than was told last."""
-        rows = [row for row, (bracket, told) in enumerate(zip(self.brackets, self.told, strict=True)) if bracket is not told]
+        rows = [
+            row
+            for row, (bracket, told) in enumerate(zip(self.brackets, self.told, strict=True))
+            if bracket is not told
+        ]
         self.told = list(self.brackets)
         return self.records("interrupted", rows) if rows else []
 
@@ -104,7 +129,10 @@ class Work:
         seconds, queries = (time.monotonic() - self.began) / share, self.queries // share
         digests, left = self.digests or ("",) * share, self._left().tolist()
         aside = {  # what is not NaN
-            name: [value if told else None for value, told in zip(v, (~v.isnan()).reshape(share, -1).any(1).tolist(), strict=True)]
+            name: [
+                value if told else None
+                for value, told in zip(v, (~v.isnan()).reshape(share, -1).any(1).tolist(), strict=True)
+            ]
             for name, v in self.aside.items()
         }
         return [
@@ -142,20 +170,32 @@ class Work:
     def _status(self, row: int, status: Status, left: bool) -> Status:
         if row in self.failed:
             return "failed"
-        return "refuted" if row in self.faults else "closed" if self.brackets[row].closed else "finished" if left else status
+        return (
+            "refuted"
+            if row in self.faults
+            else "closed"
+            if self.brackets[row].closed
+            else "finished"
+            if left
+            else status
+        )
 
     def _left(self) -> Tensor:
         """(batch,) bool: has every method done all it can about the row?"""
         none = torch.zeros(len(self.problem), dtype=torch.bool)
         return torch.stack([self.done.get(name, none) for name in self.able] or [none]).all(0)
 
-    def tighten(self, row: int, *, lower: Bound | None = None, upper: Bound | None = None, note: str | None = None) -> None:
+    def tighten(
+        self, row: int, *, lower: Bound | None = None, upper: Bound | None = None, note: str | None = None
+    ) -> None:
         """A better end of one row. Where the ends then cross, one of them is wrong: that row is believed no more, the others are."""
         if row in self.faults or row in self.failed:
             return
         try:
             better = self.brackets[row].tighten(lower=lower, upper=upper)
-            better.tighten(upper=self.met.get(row))  # no proof may pass what the network itself gives, whatever its judges say
+            better.tighten(
+                upper=self.met.get(row)
+            )  # no proof may pass what the network itself gives, whatever its judges say
             if better is not self.brackets[row] or note is not None:
                 self.put(row, better if note is None else replace(better, note=note))
         except Contradiction as error:
@@ -190,11 +230,18 @@ Choice = Sequence[Method[Any]] | Callable[[Problem], Sequence[Method[Any]]]
 class BatchWorker:
     """Answers tasks about the rows of problems. hashed: records say which question they answer, as a store needs it."""
 
-    def __init__(self, problems: Sequence[Problem], methods: Choice, stop: Stop, seed: int, *, hashed: bool = True) -> None:
+    def __init__(
+        self, problems: Sequence[Problem], methods: Choice, stop: Stop, seed: int, *, hashed: bool = True
+    ) -> None:
         self.problems, self._stop, self._seed, self._hashed = problems, stop, seed, hashed
         self._ways = [methods(problem) if callable(methods) else methods for problem in problems]
-        self._means = [of_value([(m.name, m.settings()) for m in way] + [seed, stop.gap, stop.sign]) for way in self._ways]
-        self._place = {key: (at, row) for at, problem in enumerate(problems) for row, key in enumerate(problem.keys)}
+        self._means = [
+            of_value([(m.name, m.settings()) for m in way] + [seed, stop.gap, stop.sign])
+            for way in self._ways
+        ]
+        self._place = {
+            key: (at, row) for at, problem in enumerate(problems) for row, key in enumerate(problem.keys)
+        }
         self._digests: dict[int, list[str]] = {}  # of the rows of a problem, once they are needed
 
     def __len__(self) -> int:
@@ -211,7 +258,10 @@ class BatchWorker:
         for group in groups.values():
             on_card = bool(group) and self.problems[self._place[group[0]][0]].region.centre.is_cuda
             many = size or (1024 if on_card else 128)
-            found += [Unit(tuple(group[at : at + many]), each * len(group[at : at + many])) for at in range(0, len(group), many)]
+            found += [
+                Unit(tuple(group[at : at + many]), each * len(group[at : at + many]))
+                for at in range(0, len(group), many)
+            ]
         return found
 
     def question_hashes(self, key: Key) -> tuple[str, str]:
@@ -238,15 +288,26 @@ class BatchWorker:
                 in_time = time_limit.interrupt_late(lambda: _begin(work, methods, tell), False)
                 for row, key in enumerate(problem.keys):
                     _resume(work, row, task.known.get(key))
-                in_time = in_time and time_limit.interrupt_late(lambda: hear_others(work, task.others) is not None, False)
-                status = _step_in_turn(work, methods, self._stop, until, self._seed, tell) if in_time else "stopped"
+                in_time = in_time and time_limit.interrupt_late(
+                    lambda: hear_others(work, task.others) is not None, False
+                )
+                status = (
+                    _step_in_turn(work, methods, self._stop, until, self._seed, tell)
+                    if in_time
+                    else "stopped"
+                )
             before = problem.network.queries
             with time_limit.within(max(until, time.monotonic()) + LAST_CHECKS):
-                if not time_limit.interrupt_late(lambda: _ask_again(work) and _ask_within(work), False) and status == "finished":
+                if (
+                    not time_limit.interrupt_late(lambda: _ask_again(work) and _ask_within(work), False)
+                    and status == "finished"
+                ):
                     status = "stopped"
             work.queries += problem.network.queries - before
         except KeyboardInterrupt:
-            return TaskResult(tuple(work.records("interrupted")), tuple(work.faults.values()), interrupted=True)
+            return TaskResult(
+                tuple(work.records("interrupted")), tuple(work.faults.values()), interrupted=True
+            )
         return TaskResult(tuple(work.records(status)), tuple(work.faults.values()))
 
     def _batch(self, keys: Sequence[Key]) -> Problem:
@@ -256,17 +317,23 @@ class BatchWorker:
             at, row = self._place[key]
             rows.setdefault(at, []).append(row)
         device = self.problems[self._place[keys[0]][0]].region.centre.device
-        return merge([self.problems[at].lowest().take(torch.tensor(some, device=device)) for at, some in rows.items()])
+        return merge(
+            [self.problems[at].lowest().take(torch.tensor(some, device=device)) for at, some in rows.items()]
+        )
 
     def _work(self, problem: Problem) -> Work:
         told = [self.question_hashes(key) for key in problem.keys]
         goals = tuple(self.problems[self._place[key][0]].goal for key in problem.keys)
-        return Work(problem, goals, _by_definition(problem), digests=tuple(one for one, _ in told), means=told[0][1])
+        return Work(
+            problem, goals, _by_definition(problem), digests=tuple(one for one, _ in told), means=told[0][1]
+        )
 
 
 def _by_definition(problem: Problem) -> list[Bracket]:
     """What is known before anything is asked."""
-    least, most = {"radius": (0.0, math.inf), "steepness": (-math.inf, 0.0)}.get(problem.goal, (-math.inf, math.inf))
+    least, most = {"radius": (0.0, math.inf), "steepness": (-math.inf, 0.0)}.get(
+        problem.goal, (-math.inf, math.inf)
+    )
     return [Bracket(by_definition(least), by_definition(most))] * len(problem)
 
 
@@ -289,8 +356,13 @@ def hear_others(work: Work, others: Iterable[Record]) -> list[HoldfastError]:
     by_place: dict[tuple[int, int | None], list[tuple[str, Evidence]]] = {}
     for record in others:
         key, ends = record.key, (record.bracket.lower.evidence, record.bracket.upper.evidence)
-        by_place.setdefault((key.index, key.frame), []).extend((key.part, e) for e in ends if e.witness is not None)
-    every = [[e for part, e in by_place.get((key.index, key.frame), ()) if part != key.part] for key in problem.keys]
+        by_place.setdefault((key.index, key.frame), []).extend(
+            (key.part, e) for e in ends if e.witness is not None
+        )
+    every = [
+        [e for part, e in by_place.get((key.index, key.frame), ()) if part != key.part]
+        for key in problem.keys
+    ]
     for turn in range(max(map(len, every), default=0)):
         points, found = problem.region.centre.clone(), torch.zeros(len(problem), dtype=torch.bool)
         for row, shown in enumerate(every):
@@ -319,19 +391,29 @@ def _ask_again(work: Work) -> bool:
         if not (alike(work.answers, again) and same_by_rounding(alone, again[:1])):
             for row in range(len(problem)):
                 work.refute(row, "answers differently now than before the proofs")
-    shown = [row for row, b in enumerate(work.brackets) if row not in work.faults and b.upper.evidence.witness is not None]
+    shown = [
+        row
+        for row, b in enumerate(work.brackets)
+        if row not in work.faults and b.upper.evidence.witness is not None
+    ]
     shown = shown if proved else shown[:SINGLE]
     if isinstance(problem.region, Words) or not shown:
         _add_last_check(work, proved)
         return True
     witnesses = [work.brackets[row].upper.evidence.witness for row in shown]
-    points = torch.stack([point for point in witnesses if point is not None]).to(problem.network.device, problem.network.dtype)
-    size = torch.where(work.answers.isnan(), 0, work.answers).abs().amax().double()  # at a witness outputs may be near zero
+    points = torch.stack([point for point in witnesses if point is not None]).to(
+        problem.network.device, problem.network.dtype
+    )
+    size = (
+        torch.where(work.answers.isnan(), 0, work.answers).abs().amax().double()
+    )  # at a witness outputs may be near zero
     said, precise = problem.network(points), work.twin(points) if work.twin is not None and proved else None
     for place, row in enumerate(shown):
         if precise is not None and row in proved and not same_by_rounding(said[place], precise[place], size):
             work.refute(row, "answers differently in float64 at the witness")
-        elif place < SINGLE and not same_by_rounding(said[place : place + 1], problem.network(points[place : place + 1]), size):
+        elif place < SINGLE and not same_by_rounding(
+            said[place : place + 1], problem.network(points[place : place + 1]), size
+        ):
             work.refute(row, "answers differently at the witness when it is asked alone")
     _add_last_check(work, proved)
     return True
@@ -345,7 +427,9 @@ def _add_last_check(work: Work, proved: set[int]) -> None:
             work.put(row, replace(work.brackets[row], lower=replace(lower, evidence=checked)))
 
 
-INSIDE = 1 - 1e-6  # of a radius proved for a module: nearer to its end a class may change by the rounding of the estimator's own sums
+INSIDE = (
+    1 - 1e-6
+)  # of a radius proved for a module: nearer to its end a class may change by the rounding of the estimator's own sums
 
 
 def _ask_within(work: Work) -> bool:
@@ -353,10 +437,18 @@ def _ask_within(work: Work) -> bool:
     breaks the property there, it is not what was read, and nothing is believed."""
     problem, network = work.problem, work.problem.network
     own = network.itself or (network if network.trees is not None else None)
-    rows = [row for row, b in enumerate(work.brackets) if _by_proof(b) and b.lower.value > 0 and row not in {*work.faults, *work.failed}]
+    rows = [
+        row
+        for row, b in enumerate(work.brackets)
+        if _by_proof(b) and b.lower.value > 0 and row not in {*work.faults, *work.failed}
+    ]
     if own is None or not rows or problem.goal not in ("radius", "worst"):
         return True
-    if network.labels is not None and own is not network and not isinstance(problem.property, Robustness | Targeted):
+    if (
+        network.labels is not None
+        and own is not network
+        and not isinstance(problem.property, Robustness | Targeted)
+    ):
         return True  # the scores of a module and of its estimator may be on different scales
     part = problem.take(torch.tensor(rows, device=problem.region.centre.device))
     share = 1.0 if own is network else INSIDE
@@ -373,7 +465,10 @@ def _ask_within(work: Work) -> bool:
 
 
 def _by_proof(bracket: Bracket) -> bool:
-    return bracket.lower.evidence.kind == "proved" and bracket.lower.evidence.method not in ("definition", "the input itself")
+    return bracket.lower.evidence.kind == "proved" and bracket.lower.evidence.method not in (
+        "definition",
+        "the input itself",
+    )
 
 
 def _begin(work: Work, methods: Sequence[Method[Any]], tell: Tell) -> bool:
@@ -383,7 +478,9 @@ def _begin(work: Work, methods: Sequence[Method[Any]], tell: Tell) -> bool:
     work.answers = outputs = problem.answers(centre)
     expected = (len(problem), problem.network.widths.get(problem.region.shape, *outputs.shape[1:2]))
     if outputs.shape != expected:
-        raise BadInput(f"the model answers {tuple(outputs.shape)} here, where it answered (batch, {expected[1]}) to others of this shape.")
+        raise BadInput(
+            f"the model answers {tuple(outputs.shape)} here, where it answered (batch, {expected[1]}) to others of this shape."
+        )
     asked = problem.network.queries - before
     tell((), "", Outputs(problem.keys, outputs.detach().cpu()))
     work.failed = dict.fromkeys(outputs.isnan().flatten(1).any(1).nonzero().flatten().tolist(), NO_NUMBER)
@@ -392,7 +489,9 @@ def _begin(work: Work, methods: Sequence[Method[Any]], tell: Tell) -> bool:
     work.twin = problem.network.double(centre)  # what making it asks is no part of the search
     before = problem.network.queries - asked
     scores = problem.property.score(outputs)
-    if problem.network.itself is not None and bool((scores <= 0).any()):  # what was read of an estimator has no word against itself
+    if problem.network.itself is not None and bool(
+        (scores <= 0).any()
+    ):  # what was read of an estimator has no word against itself
         scores = torch.maximum(scores, problem.property.score(problem.network.itself(centre)).to(scores))
     if work.twin is not None and bool((scores == 0).any()):  # a tie may be one of rounding only
         scores = torch.where(scores == 0, problem.property.score(work.twin(centre)).to(scores), scores)
@@ -403,28 +502,49 @@ def _begin(work: Work, methods: Sequence[Method[Any]], tell: Tell) -> bool:
         if not holds:
             itself = problem.region.tokens if isinstance(problem.region, Words) else centre
             witness = Evidence(
-                "witnessed", "the input itself", dtype=str(problem.network.dtype), witness=itself[row].cpu(), traits=DEFINITION
+                "witnessed",
+                "the input itself",
+                dtype=str(problem.network.dtype),
+                witness=itself[row].cpu(),
+                traits=DEFINITION,
             )
             note = f"the property fails at the input itself ({problem.property.says(outputs[row], problem.network.classes)})"
             work.put(row, Bracket(by_definition(0.0), Bound(0.0, witness), note=note))
         elif limit == 0:
             proof = Evidence(
-                "proved", "the input itself", dtype=str(problem.network.dtype), assumptions=(NOTHING_MOVES,), traits=DEFINITION
+                "proved",
+                "the input itself",
+                dtype=str(problem.network.dtype),
+                assumptions=(NOTHING_MOVES,),
+                traits=DEFINITION,
             )
             work.put(row, Bracket(Bound(math.inf, proof), by_definition(math.inf), note=NOTHING_MOVES))
     if problem.goal == "worst":
         plain = torch.tensor([goal == "worst" for goal in work.goals], device=scores.device)
         aside = {"score": torch.where(plain, scores.double(), torch.nan)} if bool(plain.any()) else {}
-        _hear(work, Claims(witness=centre, found=torch.ones(len(problem), dtype=torch.bool), aside=aside), None, None)
+        _hear(
+            work,
+            Claims(witness=centre, found=torch.ones(len(problem), dtype=torch.bool), aside=aside),
+            None,
+            None,
+        )
     with time_limit.within(time_limit.share(LOOKING)):
         too_late: str | None = TOO_LATE
-        work.unfit = {method.name: time_limit.interrupt_late(partial(method.unfit, problem), too_late, 0.0) for method in methods}
-    work.skipped = (*work.skipped, *(f"{name}: {reason}" for name, reason in work.unfit.items() if reason is not None))
+        work.unfit = {
+            method.name: time_limit.interrupt_late(partial(method.unfit, problem), too_late, 0.0)
+            for method in methods
+        }
+    work.skipped = (
+        *work.skipped,
+        *(f"{name}: {reason}" for name, reason in work.unfit.items() if reason is not None),
+    )
     work.queries = problem.network.queries - before
     return True
 
 
-def _step_in_turn(work: Work, methods: Sequence[Method[Any]], stop: Stop, deadline: float, seed: int, tell: Tell) -> Status:
+def _step_in_turn(
+    work: Work, methods: Sequence[Method[Any]], stop: Stop, deadline: float, seed: int, tell: Tell
+) -> Status:
     """Step the methods in turn until each is done or the budget is, and say which. Rows that are closed already are left out.
 
     Methods whose steps are long begin when the others have done what they can.
@@ -448,7 +568,9 @@ def _step_in_turn(work: Work, methods: Sequence[Method[Any]], stop: Stop, deadli
                     return "stopped"
                 if state is None:
                     aside = {name: values[rows] for name, values in work.aside.items()}
-                    state = time_limit.interrupt_late(partial(_start_method, method, seen, seed, aside), TOO_LATE)
+                    state = time_limit.interrupt_late(
+                        partial(_start_method, method, seen, seed, aside), TOO_LATE
+                    )
                     if state is TOO_LATE:
                         return "stopped"
                 state = _step_method(work, seen, rows, method, state, seed)
@@ -486,7 +608,9 @@ def _spent(work: Work, stop: Stop, deadline: float) -> bool:
     return asked_enough or time.monotonic() >= deadline
 
 
-def _hear(work: Work, claims: Claims, method: Method[Any] | None, seed: int | None, rows: Tensor | None = None) -> None:
+def _hear(
+    work: Work, claims: Claims, method: Method[Any] | None, seed: int | None, rows: Tensor | None = None
+) -> None:
     """Turn claims into better brackets. `rows` says which rows of the batch they speak of; None: all."""
     index = torch.arange(len(work.problem)) if rows is None else rows
     name = method.name if method else "the input itself"
@@ -496,20 +620,43 @@ def _hear(work: Work, claims: Claims, method: Method[Any] | None, seed: int | No
     if claims.fallback:
         _fell_back(work, f"{name}: {claims.fallback}", index.tolist())
     traits = method.traits if method else DEFINITION
-    base = Evidence("proved", name, settings, seed, dtype=claims.dtype, assumptions=claims.assumptions, checks=claims.checks, traits=traits)
+    base = Evidence(
+        "proved",
+        name,
+        settings,
+        seed,
+        dtype=claims.dtype,
+        assumptions=claims.assumptions,
+        checks=claims.checks,
+        traits=traits,
+    )
     for name, values in claims.aside.items():
         work.keep(name, index, values)
     if claims.proved is not None:
-        limit = work.problem.family.limit() if work.problem.goal == "radius" else torch.full((len(work.problem),), math.inf)
-        proved, limit = claims.proved.to(index.device, torch.float64), limit.to(index.device, torch.float64)[index]
+        limit = (
+            work.problem.family.limit()
+            if work.problem.goal == "radius"
+            else torch.full((len(work.problem),), math.inf)
+        )
+        proved, limit = (
+            claims.proved.to(index.device, torch.float64),
+            limit.to(index.device, torch.float64)[index],
+        )
         unbroken = replace(base, assumptions=(*base.assumptions, UNBROKEN))
         for place in ((proved > work.ends[0, index]) | (proved >= limit)).nonzero().flatten().tolist():
-            if bool(proved[place] >= limit[place]):  # the region grows no more, so what holds here holds at every radius
+            if bool(
+                proved[place] >= limit[place]
+            ):  # the region grows no more, so what holds here holds at every radius
                 work.tighten(int(index[place]), lower=Bound(math.inf, unbroken), note=UNBROKEN)
             else:
                 work.tighten(int(index[place]), lower=Bound(float(proved[place]), base))
     if claims.estimate is not None:
-        guess = replace(base, kind=claims.estimate_kind, confidence=claims.confidence, dtype=str(work.problem.network.dtype))
+        guess = replace(
+            base,
+            kind=claims.estimate_kind,
+            confidence=claims.confidence,
+            dtype=str(work.problem.network.dtype),
+        )
         for i, value in zip(index.tolist(), claims.estimate.tolist(), strict=True):
             if not math.isnan(value) and i not in work.faults and i not in work.failed:
                 work.brackets[i] = work.brackets[i].with_estimate(Bound(value, guess))
@@ -527,11 +674,19 @@ def _hear(work: Work, claims: Claims, method: Method[Any] | None, seed: int | No
         for place, (i, better, doubted, met) in enumerate(every):
             if not (better or doubted):
                 continue
-            bound = said.bound(place, replace(shown, assumptions=part.region.assumptions(place), witness=seen[place].clone()), part)
+            bound = said.bound(
+                place,
+                replace(shown, assumptions=part.region.assumptions(place), witness=seen[place].clone()),
+                part,
+            )
             if doubted and (i not in work.met or met < work.met[i].value):
                 work.met[i] = replace(bound, value=met)
                 work.tighten(i)
             if better:
                 work.tighten(i, upper=bound)
-    if claims.done is not None and method is not None:  # Last: what was interrupted before is asked again by a resumed run.
-        work.done.setdefault(method.name, torch.zeros(len(work.problem), dtype=torch.bool))[index[claims.done.to(index.device)]] = True
+    if (
+        claims.done is not None and method is not None
+    ):  # Last: what was interrupted before is asked again by a resumed run.
+        work.done.setdefault(method.name, torch.zeros(len(work.problem), dtype=torch.bool))[
+            index[claims.done.to(index.device)]
+        ] = True

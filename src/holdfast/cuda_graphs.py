@@ -41,7 +41,11 @@ def record_function(name: Hashable, function: Callable[..., Tensors], *tensors: 
     """function(*tensors) of tensors of one shape, every row of which, and nothing else, makes a row of each result; the name says which
     function. Recorded when it is asked for about so many rows for the second time: there is room for the next power of two."""
     first = tensors[0]
-    if not first.is_cuda or max(t.numel() for t in tensors) > SMALL or (torch.is_grad_enabled() and any(t.requires_grad for t in tensors)):
+    if (
+        not first.is_cuda
+        or max(t.numel() for t in tensors) > SMALL
+        or (torch.is_grad_enabled() and any(t.requires_grad for t in tensors))
+    ):
         return function(*tensors)
     count, room = len(first), 1 << max(0, len(first) - 1).bit_length()
     key = name, first.device, first.dtype, room, first.shape[1:], len(tensors)

@@ -30,14 +30,18 @@ Array = npt.NDArray[Any]
 
 
 @contextlib.contextmanager
-def in_words(where: object, what: str, hint: str, kind: type[HoldfastError] = UnreadableFile) -> Iterator[None]:
+def in_words(
+    where: object, what: str, hint: str, kind: type[HoldfastError] = UnreadableFile
+) -> Iterator[None]:
     """Around what reads: anything that is raised there, and is not of the house, becomes one that says where, what and what to do."""
     try:
         yield
     except HoldfastError:
         raise
     except MemoryError as error:
-        raise kind(f"{where}: does not fit into the memory that is left ({first_line(error)}). {hint}") from error
+        raise kind(
+            f"{where}: does not fit into the memory that is left ({first_line(error)}). {hint}"
+        ) from error
     except Exception as error:  # a damaged file fails in any layer of whatever reads it
         raise kind(f"{where}: {what} ({first_line(error)}). {hint}") from error
 
@@ -53,19 +57,30 @@ def existing(path: Path, most: int = LARGEST_DATA, too_large: str = "") -> Path:
     """UnreadableFile where there is no such file, or it holds more than `most` bytes."""
     try:
         if not path.is_file():  # a pipe or a device may never end
-            raise UnreadableFile(f"{path}: {'is a folder' if path.is_dir() else 'no such file'}. Check the path.")
+            raise UnreadableFile(
+                f"{path}: {'is a folder' if path.is_dir() else 'no such file'}. Check the path."
+            )
         size = path.stat().st_size
     except (OSError, ValueError) as error:  # a name that no file can have
-        raise UnreadableFile(f"{str(path)[:300]!r}: no such file ({first_line(error)}). Check the path.") from error
+        raise UnreadableFile(
+            f"{str(path)[:300]!r}: no such file ({first_line(error)}). Check the path."
+        ) from error
     if size > most:
-        raise UnreadableFile(f"{path}: {too_large or f'larger than {bytes_told(most)}. Split the data into several runs.'}")
+        raise UnreadableFile(
+            f"{path}: {too_large or f'larger than {bytes_told(most)}. Split the data into several runs.'}"
+        )
     return path
 
 
 def read_unpacked(path: Path, most: int, too_large: str) -> bytes:
     """What a file holds, packed by gzip or not. UnreadableFile where it cannot be read, or holds more than `most` bytes, which is
     `too_large`: no more are ever unpacked, so a small file cannot fill the memory."""
-    with in_words(existing(path, most, too_large), "the gzip data is damaged", "Compress or download it again."), path.open("rb") as file:
+    with (
+        in_words(
+            existing(path, most, too_large), "the gzip data is damaged", "Compress or download it again."
+        ),
+        path.open("rb") as file,
+    ):
         packed = file.read(2) == b"\x1f\x8b" or path.suffix == ".gz"
         file.seek(0)
         if not packed:
@@ -120,7 +135,9 @@ def array_of(source: IO[bytes], held: int) -> Array:
         raise ValueError(f"it holds {dtype}")
     count, rest = math.prod(shape), held - source.tell()
     if any(size < 0 for size in shape) or count * dtype.itemsize != rest or (count == 0 and shape[0] != 0):
-        raise ValueError(f"it says {dtype} of shape {shape}, {count * dtype.itemsize} bytes, but {rest} are there")
+        raise ValueError(
+            f"it says {dtype} of shape {shape}, {count * dtype.itemsize} bytes, but {rest} are there"
+        )
     flat = np.empty(count, dtype)
     kept = flat.view(np.uint8)
     done = 0

@@ -8,7 +8,9 @@ LONGEST_REASON = 300  # characters of what an exception says, inside a longer me
 
 # Control characters (C0, DEL, C1) steer a terminal; bidirectional overrides and isolates (U+202A to U+202E, U+2066 to U+2069) show text in
 # another order than it has; line and paragraph separators, lone surrogates, annotations and tags are seen by programs and not by people.
-_STEERING = "\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufff9-\ufffb\U000e0000-\U000e007f"
+_STEERING = (
+    "\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufff9-\ufffb\U000e0000-\U000e007f"
+)
 STEERING = re.compile(f"[{_STEERING}]")
 UNSAFE = re.compile(f"[\t\n{_STEERING}]")
 

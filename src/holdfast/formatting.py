@@ -21,7 +21,9 @@ from holdfast.foreign_text import UNSAFE
 
 DIGITS = 4  # significant digits of a number in a view
 MOST_DIGITS = 12  # significant digits where fewer would show the rounding instead of the number
-HAIR = Decimal("0.1")  # units of the last digit: a number that is nearer to a shorter decimal is shown with more digits
+HAIR = Decimal(
+    "0.1"
+)  # units of the last digit: a number that is nearer to a shorter decimal is shown with more digits
 LEAST_SHOWN = 1e-300  # smaller numbers say of a score only that it is positive
 LONG = 120  # characters of a name, a class or a word
 
@@ -38,7 +40,9 @@ def at_most(value: float, digits: int = DIGITS) -> str:
 
 def about(value: float, digits: int = DIGITS) -> str:
     """A number that bounds nothing: rounded to the nearest."""
-    return _special(value) or _decimal_text(_rounded(Decimal(repr(float(value))), ROUND_HALF_EVEN, digits), digits)
+    return _special(value) or _decimal_text(
+        _rounded(Decimal(repr(float(value))), ROUND_HALF_EVEN, digits), digits
+    )
 
 
 def exact_text(value: float) -> str:
@@ -89,7 +93,13 @@ def capital(words: str) -> str:
 
 
 def norm_name(norm: object) -> str:
-    return "L∞" if str(norm) in ("inf", "Infinity") else f"L{norm:g}" if isinstance(norm, int | float) else f"L{norm}"
+    return (
+        "L∞"
+        if str(norm) in ("inf", "Infinity")
+        else f"L{norm:g}"
+        if isinstance(norm, int | float)
+        else f"L{norm}"
+    )
 
 
 def _outward(value: float, rounding: str, digits: int) -> str:

@@ -24,7 +24,9 @@ _cap: ContextVar[int | None] = ContextVar("cap", default=None)
 def free_bytes(device: torch.device) -> int:
     """What may be filled at once: most of what a GPU has left, a third of what this machine has; no more than was allowed."""
     if device.type == "cuda":
-        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # torch's own, and free
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(
+            device
+        )  # torch's own, and free
         room = (torch.cuda.mem_get_info(device)[0] + kept) * 0.6
     else:
         room = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 3
@@ -33,7 +35,10 @@ def free_bytes(device: torch.device) -> int:
 
 def available_bytes() -> int:
     """What this machine has left before it begins to swap or to kill: Linux counts what it can take back from its caches."""
-    with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/meminfo", encoding="ascii") as lines:
+    with (
+        contextlib.suppress(OSError, ValueError, IndexError),
+        open("/proc/meminfo", encoding="ascii") as lines,
+    ):
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
@@ -45,7 +50,10 @@ def held_bytes(process: int | None = None) -> int:
 
 
 def _of_status(name: str, process: int | None = None) -> int:
-    with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{process or 'self'}/status", encoding="ascii") as lines:
+    with (
+        contextlib.suppress(OSError, ValueError, IndexError),
+        open(f"/proc/{process or 'self'}/status", encoding="ascii") as lines,
+    ):
         return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:")), 0)
     return 0
 
@@ -85,12 +93,16 @@ def left(most: int | None = None) -> float | None:
 
 def _refuse_above(most: int) -> tuple[int, int] | None:
     """Have the system refuse memory above `most`; returns the limits that were in force, None where there are none to be set."""
-    if not sys.platform.startswith("linux") or torch.cuda.is_initialized():  # a card's driver reserves addresses that it never fills
+    if (
+        not sys.platform.startswith("linux") or torch.cuda.is_initialized()
+    ):  # a card's driver reserves addresses that it never fills
         return None
     import resource
 
     before = resource.getrlimit(resource.RLIMIT_DATA)
-    reserved = max(0, _of_status("VmData") - held_bytes())  # address space without memory behind it, which the limit counts too
+    reserved = max(
+        0, _of_status("VmData") - held_bytes()
+    )  # address space without memory behind it, which the limit counts too
     wanted = most + reserved
     _set_limit((wanted if before[0] < 0 else min(wanted, before[0]), before[1]))
     return before

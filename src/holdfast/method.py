@@ -41,7 +41,9 @@ class Claims:
     checks: tuple[str, ...] = ()
     dtype: str = "torch.float64"  # the arithmetic of what is proved
     done: Tensor | None = None
-    aside: Mapping[str, Tensor] = field(default_factory=dict)  # (batch, ...) each: what is kept beside the records; NaN: nothing
+    aside: Mapping[str, Tensor] = field(
+        default_factory=dict
+    )  # (batch, ...) each: what is kept beside the records; NaN: nothing
     settings: Mapping[str, Setting] = field(default_factory=dict)  # that the method chose by itself
     obstacle: str = ""  # why it goes no further, in words for the user
     fallback: str = ""  # a stage that was left out for want of memory, of size or of time, why, and what was used instead; for the record
@@ -63,7 +65,9 @@ class Method(ABC, Generic[State]):
     keyword: ClassVar[str] = ""
     traits: ClassVar[Traits] = Traits()
     goals: ClassVar[tuple[Goal, ...]] = ("radius", "worst")
-    long_steps: ClassVar[bool] = False  # seconds each: it begins when the methods with short steps have done what they can
+    long_steps: ClassVar[bool] = (
+        False  # seconds each: it begins when the methods with short steps have done what they can
+    )
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
@@ -81,11 +85,19 @@ class Method(ABC, Generic[State]):
                 raise BadInput(f"{self.name}: {name} must be at least {least}, got {getattr(self, name)}.")
 
     def settings(self) -> dict[str, Setting]:
-        return {key: value for key, value in asdict(self).items() if isinstance(value, str | int | float | bool | None)}
+        return {
+            key: value
+            for key, value in asdict(self).items()
+            if isinstance(value, str | int | float | bool | None)
+        }
 
     def unfit(self, problem: Problem) -> str | None:
         """Why the method is not used here; None: it is."""
-        return self.obstacle(problem) if problem.goal in self.goals else f"answers questions for {', '.join(self.goals)}"
+        return (
+            self.obstacle(problem)
+            if problem.goal in self.goals
+            else f"answers questions for {', '.join(self.goals)}"
+        )
 
     @abstractmethod
     def obstacle(self, problem: Problem) -> str | None:
@@ -138,7 +150,9 @@ def known_methods() -> dict[str, type[Method[Any]]]:
         waiting += kind.__subclasses__()
         if not isabstract(kind) and hasattr(kind, "finds"):
             keyword = kind.keyword or kind.__name__.lower()
-            ours = keyword in found and all(k.__module__.startswith("holdfast.") for k in (kind, found[keyword]))
+            ours = keyword in found and all(
+                k.__module__.startswith("holdfast.") for k in (kind, found[keyword])
+            )
             assert not ours, f"two methods are called {keyword}"
             found[keyword] = kind  # of those that users made, the last
     return dict(sorted(found.items()))

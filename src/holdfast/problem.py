@@ -66,7 +66,9 @@ class Problem:
         outputs = self.network(x.reshape(math.prod(lead), *self.region.shape))
         return self.property.score(outputs.reshape(*lead, -1))
 
-    def score_and_gradient(self, x: Tensor, score: Callable[[Tensor], Tensor] | None = None) -> tuple[Tensor, Tensor]:
+    def score_and_gradient(
+        self, x: Tensor, score: Callable[[Tensor], Tensor] | None = None
+    ) -> tuple[Tensor, Tensor]:
         """(..., batch, *shape) -> scores (..., batch), gradients (..., batch, *shape). score: (k, batch, outputs) -> (k, batch), where it
         is not that of the property."""
         stacked, scored = x.reshape(-1, len(self), *self.region.shape), score or self.property.score
@@ -83,7 +85,9 @@ class Problem:
 
     def take(self, rows: Tensor) -> "Problem":
         keys = tuple(self.keys[i] for i in torch.arange(len(self))[rows.cpu()].tolist())
-        return replace(self, region=batch.take(self.region, rows), property=batch.take(self.property, rows), keys=keys)
+        return replace(
+            self, region=batch.take(self.region, rows), property=batch.take(self.property, rows), keys=keys
+        )
 
     def tile_radii(self, radii: Tensor) -> "Problem":
         """(k, batch) radii -> one problem of k * batch rows: the whole batch at the first radius, at the second, ..."""
@@ -96,9 +100,13 @@ class Problem:
         if len(self.keys) != len(self):
             raise BadInput(f"{len(self.keys)} keys for {len(self)} inputs.")
         if self.goal in ("radius", "steepness") and not isinstance(self.region, Family):
-            raise BadInput(f"a {type(self.region).__name__} does not grow with a radius; ask hf.worst about it, or use a Ball.")
+            raise BadInput(
+                f"a {type(self.region).__name__} does not grow with a radius; ask hf.worst about it, or use a Ball."
+            )
         if self.goal == "largest" and not isinstance(self.property, Linear):
-            raise BadInput(f"the largest score of {type(self.property).__name__} cannot be asked for: use Linear, with a single row.")
+            raise BadInput(
+                f"the largest score of {type(self.property).__name__} cannot be asked for: use Linear, with a single row."
+            )
         self.property.check(len(self), self.network.outputs_for(self.region.centre))
 
     def lowest(self) -> "Problem":
@@ -110,7 +118,12 @@ class Problem:
 
     def digests(self) -> list[str]:
         """For each row the hash of what is asked there: the network, the goal, the region and the property."""
-        shared = [self.network.identity(self.region.centre), self.goal, batch.settings(self.region), batch.settings(self.property)]
+        shared = [
+            self.network.identity(self.region.centre),
+            self.goal,
+            batch.settings(self.region),
+            batch.settings(self.property),
+        ]
         return of_rows(of_value(shared), [*batch.tensors(self.region), *batch.tensors(self.property)])
 
     def mergeable(self) -> tuple[object, ...]:

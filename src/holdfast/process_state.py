@@ -79,7 +79,11 @@ class _OthersThan(logging.Filter):
 @contextlib.contextmanager
 def ignored_torch_logs() -> Iterator[None]:
     """Drop what torch logs in this thread, on its way to any handler."""
-    loggers = [logger for name, logger in list(logging.root.manager.loggerDict.items()) if name.partition(".")[0] == "torch"]
+    loggers = [
+        logger
+        for name, logger in list(logging.root.manager.loggerDict.items())
+        if name.partition(".")[0] == "torch"
+    ]
     held = [logging.root, *(logger for logger in loggers if isinstance(logger, logging.Logger))]
     handlers = {id(handler): handler for logger in held for handler in logger.handlers}
     if logging.lastResort is not None:
@@ -102,7 +106,11 @@ class _StandardError:
         self.silent: list[int] = []
 
     def write(self, text: str) -> int:
-        return len(text) if threading.get_ident() in self.silent or self.stream is None else int(self.stream.write(text))
+        return (
+            len(text)
+            if threading.get_ident() in self.silent or self.stream is None
+            else int(self.stream.write(text))
+        )
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)
@@ -150,7 +158,9 @@ def own_random_numbers(seed: int, module: nn.Module | None = None) -> Iterator[N
     For code that cannot be given a generator. torch.manual_seed would seed all GPUs, of which nothing is restored.
     """
     on_gpus = [] if module is None else [value.device for value in module.parameters() if value.is_cuda]
-    devices = sorted({torch.cuda.current_device() if device.index is None else device.index for device in on_gpus})
+    devices = sorted(
+        {torch.cuda.current_device() if device.index is None else device.index for device in on_gpus}
+    )
     with _random_numbers, torch.random.fork_rng(devices=devices):
         torch.default_generator.manual_seed(seed)
         for device in devices:
@@ -169,7 +179,9 @@ class Registered:
     restore  writes back what `apply` returned.
     """
 
-    def __init__(self, apply: Callable[[Mapping[int, Sequence[Any]]], Any], restore: Callable[[Any], object]) -> None:
+    def __init__(
+        self, apply: Callable[[Mapping[int, Sequence[Any]]], Any], restore: Callable[[Any], object]
+    ) -> None:
         self._apply, self._restore = apply, restore
         self._open: dict[int, list[Any]] = {}
         self._before: Any = None

@@ -23,7 +23,9 @@ class ModelDescription:
     domain: str | None = None
     prepared: Mapping[str, Json] = field(default_factory=dict)
     vocabulary: tuple[str, ...] | None = None
-    tokenizer: str | None = None  # the hash of one that was given; where text is cut into words of the vocabulary there is none
+    tokenizer: str | None = (
+        None  # the hash of one that was given; where text is cut into words of the vocabulary there is none
+    )
 
 
 Said = int | tuple[int, ...]  # the class of an input, or all outputs that say yes where each says yes or no
@@ -44,7 +46,13 @@ class DataDescription:
         if isinstance(number, tuple):
             return " + ".join(map(self.class_name, number)) or "none"
         known = self.classes is not None and number is not None and 0 <= number < len(self.classes)
-        return "" if number is None else self.classes[number] if known and self.classes is not None else str(number)
+        return (
+            ""
+            if number is None
+            else self.classes[number]
+            if known and self.classes is not None
+            else str(number)
+        )
 
 
 @dataclass(frozen=True)
@@ -108,20 +116,34 @@ class Question:
     def fingerprint(self) -> str:
         """Two runs with equal ones asked the same thing about the same network and inputs, however they searched."""
         model, data = self.model, self.data
-        parts = [self.command, model.fingerprint, model.domain, model.prepared, model.vocabulary, data.fingerprint, asdict(self.asked)]
+        parts = [
+            self.command,
+            model.fingerprint,
+            model.domain,
+            model.prepared,
+            model.vocabulary,
+            data.fingerprint,
+            asdict(self.asked),
+        ]
         parts += [] if model.tokenizer is None else [model.tokenizer]
         return of_text(json.dumps(plain(parts), sort_keys=True))
 
     def differs(self, other: "Question") -> tuple[str, Json, Json] | None:
         """The first thing in which the questions are not the same, whoever is asked and with whatever means; None: they are the same."""
         pairs = [("command", self.command, other.command), ("domain", self.model.domain, other.model.domain)]
-        pairs += [(f.name, getattr(self.asked, f.name), getattr(other.asked, f.name)) for f in fields(Request)]
+        pairs += [
+            (f.name, getattr(self.asked, f.name), getattr(other.asked, f.name)) for f in fields(Request)
+        ]
         return next((pair for pair in pairs if plain(pair[1]) != plain(pair[2])), None)
 
     def same_truth(self, other: "Question") -> bool:
         """The same network, prepared alike, and the same thing asked: their answers may not exclude each other."""
         known = bool(self.model.fingerprint) and self.model.fingerprint == other.model.fingerprint
-        return known and plain(self.model.prepared) == plain(other.model.prepared) and self.differs(other) is None
+        return (
+            known
+            and plain(self.model.prepared) == plain(other.model.prepared)
+            and self.differs(other) is None
+        )
 
     def as_json(self) -> dict[str, Json]:
         told: dict[str, Json] = plain(asdict(self))
@@ -131,18 +153,32 @@ class Question:
     def from_json(stored: Mapping[str, Json]) -> "Question":
         try:
             kept = {name: value for name, value in stored.items() if name != "fingerprint"}
-            for name, kind in (("model", ModelDescription), ("data", DataDescription), ("asked", Request), ("means", Means)):
+            for name, kind in (
+                ("model", ModelDescription),
+                ("data", DataDescription),
+                ("asked", Request),
+                ("means", Means),
+            ):
                 if name in kept:
                     kept[name] = kind(**_tuples(kept[name]))
             return Question(**kept)
-        except (TypeError, AttributeError, ValueError) as error:  # it holds other names, or other things by these names
-            raise StoreError(f"the run's question cannot be read: it was written by another version of holdfast ({error}).") from error
+        except (
+            TypeError,
+            AttributeError,
+            ValueError,
+        ) as error:  # it holds other names, or other things by these names
+            raise StoreError(
+                f"the run's question cannot be read: it was written by another version of holdfast ({error})."
+            ) from error
 
 
 def _tuples(stored: Mapping[str, Json]) -> dict[str, Json]:
     """Lists where a tuple was written."""
     listed = ("notes", "vocabulary", "classes", "columns")
-    return {name: tuple(value) if name in listed and isinstance(value, list) else value for name, value in stored.items()}
+    return {
+        name: tuple(value) if name in listed and isinstance(value, list) else value
+        for name, value in stored.items()
+    }
 
 
 def plain(value: Json) -> Json:

@@ -82,7 +82,13 @@ def _frame(question: Question) -> tuple[str, str]:
     inputs, command = _inputs(question), _command(question)
     if command in LEADS:
         many = len(question.asked.specification or ())
-        instances = "the instance describes" if many == 1 else f"the {many} instances describe" if many else "the instances describe"
+        instances = (
+            "the instance describes"
+            if many == 1
+            else f"the {many} instances describe"
+            if many
+            else "the instances describe"
+        )
         boxes = f"boxes around {inputs}" if question.data.count or question.data.name else "the box"
         lead = LEADS[command].format(model=model, inputs=inputs, instances=instances, boxes=boxes)
         return lead, f", before the smoothed {model} changes its answer" if command == "smoothing" else ""
@@ -104,7 +110,11 @@ def _change(asked: Request) -> str:
         return f"forecasts what is further than {_value(asked.within)} from its forecast"
     if asked.threshold is not None:
         return f"crosses {_value(asked.threshold)} with an output"
-    return "changes its answer" if asked.targets is None else f"changes its answer to the target {_value(asked.targets)}"
+    return (
+        "changes its answer"
+        if asked.targets is None
+        else f"changes its answer to the target {_value(asked.targets)}"
+    )
 
 
 def _inputs(question: Question) -> str:
@@ -118,18 +128,26 @@ def _command(question: Question) -> str:
 
 
 Clause = Callable[[Json, Question], str]
-CLAUSES: dict[str, Clause] = {  # of each field of `Asked`: its condition in words; nothing where the sentence says it elsewhere
-    "norm": lambda norm, _: "counted in replaced words" if norm == "words" else f"in the {norm_name(_value(norm))} norm",
+CLAUSES: dict[
+    str, Clause
+] = {  # of each field of `Asked`: its condition in words; nothing where the sentence says it elsewhere
+    "norm": lambda norm, _: (
+        "counted in replaced words" if norm == "words" else f"in the {norm_name(_value(norm))} norm"
+    ),
     "radius": lambda radius, _: f"by at most {_value(radius)}",
     "frames": lambda which, question: _frames(which, "word" if reads_words(question) else "frame"),
-    "drift": lambda on, _: "as a drift (one offset for each feature, the same in every frame)" if on else "drift not asked for",
+    "drift": lambda on, _: (
+        "as a drift (one offset for each feature, the same in every frame)" if on else "drift not asked for"
+    ),
     "shares": lambda shares, question: (
         f"{'frame' if question.asked.frames is not None else 'feature'} k by the radius times share k of {_value(shares)}"
     ),
     "targets": lambda targets, _: f"for the target {_value(targets)}",
     "substitutes": lambda sets, _: f"each word only by its substitutes ({_counted(sets, 'set')})",
     "unit": lambda unit, _: f"counted in units of one {_value(unit)}",
-    "free": lambda mask, question: f"only units that {_file(question, 'free', 'a mask')} leaves free (hash {_short_hash(mask)})",
+    "free": lambda mask, question: (
+        f"only units that {_file(question, 'free', 'a mask')} leaves free (hash {_short_hash(mask)})"
+    ),
     "values": lambda values, _: f"changed numbers only to the values {_value(values)}",
     "patch": lambda square, _: f"only the square {_value(square)} (top,left,size) moving",
     "property": lambda name, _: f"where the property is {_value(name)}",
@@ -155,7 +173,9 @@ def _clauses(question: Question) -> Iterator[str]:
     elsewhere = {"within", "threshold", "targets"} if radius else set()
     for name in [*CLAUSES, *(f.name for f in fields(Request) if f.name not in CLAUSES)]:
         value = getattr(asked, name)
-        in_lead = radius and ((name == "unit" and asked.norm == "0" and value in UNITS) or (name == "norm" and value == "words"))
+        in_lead = radius and (
+            (name == "unit" and asked.norm == "0" and value in UNITS) or (name == "norm" and value == "words")
+        )
         if value is None or in_lead or name in _ending_of(asked) & elsewhere:
             continue
         words = CLAUSES[name](value, question) if name in CLAUSES else f"{name} {_value(value)}"
@@ -170,7 +190,9 @@ def reads_words(question: Question) -> bool:
 
 def _ending_of(asked: Request) -> set[str]:
     """The one field of which `_change` speaks."""
-    return {next((name for name in ("within", "threshold", "targets") if getattr(asked, name) is not None), "")}
+    return {
+        next((name for name in ("within", "threshold", "targets") if getattr(asked, name) is not None), "")
+    }
 
 
 def _frames(which: str, thing: str) -> str:
@@ -187,7 +209,12 @@ def _file(question: Question, option: str, unnamed: str) -> str:
 
 def _specification(files: Json) -> str:
     """One by its names; many by how many they are; both by the hash of names and contents."""
-    if isinstance(files, list | tuple) and len(files) == 1 and isinstance(files[0], list | tuple) and len(files[0]) > 1:
+    if (
+        isinstance(files, list | tuple)
+        and len(files) == 1
+        and isinstance(files[0], list | tuple)
+        and len(files[0]) > 1
+    ):
         return f"as {_value(files[0][1])} says of {_value(files[0][0])} ({_digest(files)})"
     return f"as {_counted(files, 'specification')} say"
 
@@ -198,7 +225,9 @@ def _columns(stored: Json) -> str:
     if not isinstance(each, Mapping):
         return f"with the columns {_value(stored)}"
     still = [name for name, told in each.items() if isinstance(told, Mapping) and told.get("frozen")]
-    scales = {name: told["scale"] for name, told in each.items() if isinstance(told, Mapping) and "scale" in told}
+    scales = {
+        name: told["scale"] for name, told in each.items() if isinstance(told, Mapping) and "scale" in told
+    }
     parts = [f"{len(each)} columns by their kinds ({_digest(stored)})"]
     parts += [f"columns that stay: {_value(','.join(map(str, still)))}"] if still else []
     parts += [f"in units of {_value(scales)}"] if scales else []
@@ -214,13 +243,22 @@ def _circumstances(question: Question) -> Iterator[str]:
         if name != "domain" or _domain(value) != model.domain:
             yield f"{_words(name)} {_value(value)}"
     said = {f.name: getattr(means, f.name) for f in fields(Means)}
-    yield from (f"{_words(name)} {_value(value)}" for name, value in said.items() if _unusual(name, value) is not None)
+    yield from (
+        f"{_words(name)} {_value(value)}" for name, value in said.items() if _unusual(name, value) is not None
+    )
     yield from (f"{_words(name)} {_value(value)}" for name, value in _options(question))
     if not question.options:
         yield "asked by a program, of which only this was recorded"
-    known = [("model", model.fingerprint), ("vocabulary", None if model.vocabulary is None else _hash_of(model.vocabulary))]
+    known = [
+        ("model", model.fingerprint),
+        ("vocabulary", None if model.vocabulary is None else _hash_of(model.vocabulary)),
+    ]
     known += [("tokenizer", model.tokenizer), ("data", question.data.fingerprint)]
-    hashes = [f"{what} {'not hashed' if value == '' else _short_hash(value)}" for what, value in known if value is not None]
+    hashes = [
+        f"{what} {'not hashed' if value == '' else _short_hash(value)}"
+        for what, value in known
+        if value is not None
+    ]
     if hashes:
         yield ", ".join(hashes)
 
@@ -235,7 +273,11 @@ def _options(question: Question) -> Iterator[tuple[str, Json]]:
     for name, value in _flat(question.options):
         own = getattr(question.asked, name, None) if name in CLAUSES else None
         holds = COVERED.get(name)
-        covered = own is not None or name in question.model.prepared or (name == "domain" and question.model.domain is not None)
+        covered = (
+            own is not None
+            or name in question.model.prepared
+            or (name == "domain" and question.model.domain is not None)
+        )
         covered |= holds is not None and getattr(question.asked, holds) is not None
         covered |= getattr(question.means, name, None) is not None and name in USUAL
         if not covered and _unusual(name, value) is not None:
@@ -279,7 +321,9 @@ def _value(value: Json) -> str:
     shown = short(text, LONG)
     if shown != text:
         return f"{json.dumps(shown, ensure_ascii=False)} {_digest(value)}"
-    return text if not isinstance(value, str) or BARE.fullmatch(text) else json.dumps(text, ensure_ascii=False)
+    return (
+        text if not isinstance(value, str) or BARE.fullmatch(text) else json.dumps(text, ensure_ascii=False)
+    )
 
 
 def _text(value: Json) -> str:

@@ -16,7 +16,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-DRAW, STREAM, PLACE = 0x1E3779B97F4A7C15, -0x2E2AC13DDD3A6D35, -0x61C8864680B583EB  # odd, far from one another
+DRAW, STREAM, PLACE = (
+    0x1E3779B97F4A7C15,
+    -0x2E2AC13DDD3A6D35,
+    -0x61C8864680B583EB,
+)  # odd, far from one another
 CACHED = 2**16  # numbers made at once, so that they stay near the processor
 
 
@@ -54,7 +58,9 @@ class Chance:
     def uniform(self, count: int, shape: Iterable[int], like: Tensor) -> Tensor:
         """-> (count, batch, *shape) in [0, 1), all multiples of the unit below one alike likely; of the arithmetic of `like`."""
         digits = 1 - int(math.log2(torch.finfo(like.dtype).eps))
-        return self._drawn(count, shape, lambda bits: _shift_right(bits, 64 - digits).to(like.dtype).mul_(2.0**-digits)).to(like.device)
+        return self._drawn(
+            count, shape, lambda bits: _shift_right(bits, 64 - digits).to(like.dtype).mul_(2.0**-digits)
+        ).to(like.device)
 
     def normal(self, count: int, shape: Iterable[int], like: Tensor) -> Tensor:
         """-> (count, batch, *shape), of mean 0 and width 1: in float64 by the inverse of the distribution, none beyond 8.3."""
@@ -67,14 +73,20 @@ class Chance:
 
     def integers(self, count: int, shape: Iterable[int], low: int, high: int) -> Tensor:
         """-> (count, batch, *shape) int64, low <= each < high, which lie less than 2^31 apart."""
-        return self._drawn(count, shape, lambda bits: _shift_right(_shift_right(bits, 32) * (high - low), 32) + low)
+        return self._drawn(
+            count, shape, lambda bits: _shift_right(_shift_right(bits, 32) * (high - low), 32) + low
+        )
 
     def _drawn(self, count: int, shape: Iterable[int], made: Callable[[Tensor], Tensor]) -> Tensor:
         """-> (count, batch, *shape): what is made of 64 bits each, all values alike likely."""
         sizes = tuple(shape)
-        place = _mix_bits(torch.arange(1, count * math.prod(sizes) + 1, device=self.rows.device).mul_(PLACE)).reshape(count, 1, *sizes)
+        place = _mix_bits(
+            torch.arange(1, count * math.prod(sizes) + 1, device=self.rows.device).mul_(PLACE)
+        ).reshape(count, 1, *sizes)
         self.drawn += 1
-        rows = _mix_bits(self.rows + torch.full_like(self.rows, self.drawn) * DRAW).reshape(-1, *(1 for _ in sizes))
+        rows = _mix_bits(self.rows + torch.full_like(self.rows, self.drawn) * DRAW).reshape(
+            -1, *(1 for _ in sizes)
+        )
         at_once = len(rows) if self.rows.is_cuda else max(1, CACHED // max(1, place.numel()))
         return torch.cat([made(_mix_bits(place + some)) for some in rows.split(max(1, at_once))], 1)
 

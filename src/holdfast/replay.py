@@ -84,7 +84,9 @@ def _replay(problem: Problem, x: Tensor, twin: Network | None) -> Replayed:
         fails = torch.stack([required.fails(z) for z in outputs])
         ends = [_lowest(scores[:many], scores[own - 1], fails[:many], coarse) for many in (len(outputs), own)]
         inside = region.contains(x)
-        return Replayed(torch.where(inside, ends[0], torch.inf), slack, scores[0], torch.where(inside, ends[1], torch.inf))
+        return Replayed(
+            torch.where(inside, ends[0], torch.inf), slack, scores[0], torch.where(inside, ends[1], torch.inf)
+        )
     family = problem.family
     found = torch.where(~(scores > 0).any(0), family.below(family.distance(x)), torch.inf)
     return Replayed(found, torch.zeros_like(found), scores[0], found)
@@ -96,10 +98,14 @@ def _lowest(scores: Tensor, best: Tensor, fails: Tensor, coarse: float) -> Tenso
     most = scores.amax(0)
     value = torch.where(most - best > coarse * (1 + best.abs()), most, best)
     held = torch.where(value > 0, value, most.clamp_min(SMALLEST))
-    return torch.where(scores.isfinite().all(0), torch.where(fails.all(0), value.clamp_max(0), held), torch.inf)
+    return torch.where(
+        scores.isfinite().all(0), torch.where(fails.all(0), value.clamp_max(0), held), torch.inf
+    )
 
 
-def _ratio(problem: Problem, x: Tensor, outputs: list[Tensor], scores: Tensor, twin: Network | None) -> Tensor:
+def _ratio(
+    problem: Problem, x: Tensor, outputs: list[Tensor], scores: Tensor, twin: Network | None
+) -> Tensor:
     """-> (batch,): minus the change of the score over the distance, the smallest of all arithmetics, less what rounding may add to it."""
     centre = problem.region.centre
     before = [problem.answers(centre).double(), *([] if twin is None else [twin(centre)])]
@@ -126,14 +132,20 @@ def spot_points(problem: Problem, radius: Tensor | None) -> list[Tensor]:
     region = problem.region
     if radius is None or not isinstance(region, Family):
         return [_spots(problem, region)]
-    each = [region.at(radius.to(region.radius).clamp_max(limit)) for limit in SPOT_RADII if limit == 1 or bool((radius > limit / 30).any())]
+    each = [
+        region.at(radius.to(region.radius).clamp_max(limit))
+        for limit in SPOT_RADII
+        if limit == 1 or bool((radius > limit / 30).any())
+    ]
     return [_spots(problem, one) for one in each]
 
 
 def _spots(problem: Problem, region: Region) -> Tensor:
     chance = Chance.of(problem.keys, 0, region.centre.device)
     drawn = region.sample(SPOT_SAMPLES, chance)
-    lower, upper = (region.flatten(end.clamp(-SPOT_RADII[-1], SPOT_RADII[-1])) for end in region.enclosing_box())
+    lower, upper = (
+        region.flatten(end.clamp(-SPOT_RADII[-1], SPOT_RADII[-1])) for end in region.enclosing_box()
+    )
     flat = region.flatten(region.centre)
     moved = []
     for feature in range(0, flat.shape[-1], max(1, flat.shape[-1] // SPOT_FEATURES)):

@@ -88,7 +88,9 @@ class Bound:
         return f"Bound({self.value!r} {self.evidence.kind} by {self.evidence.method})"
 
     def negate(self) -> "Bound":
-        return replace(self, value=0.0 - self.value, executed=None if self.executed is None else 0.0 - self.executed)  # no minus zero
+        return replace(
+            self, value=0.0 - self.value, executed=None if self.executed is None else 0.0 - self.executed
+        )  # no minus zero
 
 
 def by_definition(value: float) -> Bound:
@@ -96,7 +98,9 @@ def by_definition(value: float) -> Bound:
     return Bound(value, Evidence(kind="proved", method=BY_DEFINITION, traits=DEFINITION))
 
 
-def contradiction(lower: Bound, upper: Bound, where: str = "", names: tuple[str, str] = ("", "")) -> Contradiction:
+def contradiction(
+    lower: Bound, upper: Bound, where: str = "", names: tuple[str, str] = ("", "")
+) -> Contradiction:
     """What to say of ends that exclude each other: both methods, both values, and at which input.
 
     where  the input that was asked about, as the caller knows it; the witness itself is shown by its numbers.
@@ -138,12 +142,16 @@ class Bracket:
 
     def __post_init__(self) -> None:
         for end in (self.lower, self.upper):
-            assert end.evidence.kind in GUARANTEED, f"{end.evidence.kind} evidence cannot be an end of a bracket"
+            assert end.evidence.kind in GUARANTEED, (
+                f"{end.evidence.kind} evidence cannot be an end of a bracket"
+            )
             assert not math.isnan(end.value), "NaN never proves"
         if self.lower.value > self.upper.value:
             if self.lower.value > self.upper.value + self.lower.slack + self.upper.slack:
                 raise contradiction(self.lower, self.upper)
-            proved = "lower" if self.lower.evidence.kind == "proved" else "upper"  # as much of it as the witness leaves, by rounding
+            proved = (
+                "lower" if self.lower.evidence.kind == "proved" else "upper"
+            )  # as much of it as the witness leaves, by rounding
             witness = self.upper if proved == "lower" else self.lower
             object.__setattr__(self, proved, replace(getattr(self, proved), value=witness.value))
         if len(self.note) > LONGEST_NOTE:
@@ -163,7 +171,12 @@ class Bracket:
     def missing(self) -> tuple[str, str]:
         """What to say of the lower and the upper bound where no method found it: it is the one that the other is not."""
         others = (self.upper, self.lower)
-        said = ["nothing known" if not o.known else f"nothing {'proved' if o.evidence.kind == 'witnessed' else 'found'}" for o in others]
+        said = [
+            "nothing known"
+            if not o.known
+            else f"nothing {'proved' if o.evidence.kind == 'witnessed' else 'found'}"
+            for o in others
+        ]
         return said[0], said[1]
 
     def tighten(self, *, lower: Bound | None = None, upper: Bound | None = None) -> "Bracket":
@@ -180,7 +193,12 @@ class Bracket:
 
     def negate(self) -> "Bracket":
         """The bracket of the negative."""
-        return replace(self, lower=self.upper.negate(), upper=self.lower.negate(), estimates=tuple(e.negate() for e in self.estimates))
+        return replace(
+            self,
+            lower=self.upper.negate(),
+            upper=self.lower.negate(),
+            estimates=tuple(e.negate() for e in self.estimates),
+        )
 
     def refutes(self, estimate: Bound) -> bool:
         """Does the upper bound show that an estimate of the same number is too large? What is sampled is a number of its own."""
@@ -193,7 +211,10 @@ class Bracket:
         return replace(self, estimates=(*others, estimate))
 
     def __str__(self) -> str:
-        shown = [text.replace("−", "-").replace("∞", "inf") for text in decimals(self.lower.value, self.upper.value, DIGITS)]
+        shown = [
+            text.replace("−", "-").replace("∞", "inf")
+            for text in decimals(self.lower.value, self.upper.value, DIGITS)
+        ]
         sides = zip((self.lower, self.upper), shown, self.missing, strict=True)
         text = f"[{', '.join(f'{shown} {end.evidence.kind}' if end.known or self.closed else missing for end, shown, missing in sides)}]"
         return f"{text} ({self.note})" if self.note else text
@@ -262,7 +283,9 @@ def overall(brackets: Iterable[Bracket], estimated_by: str | None = None) -> Ove
             guesses = [e.value for e in b.estimates if e.evidence.method == estimated_by]
             lower, upper = lower + min(max([b.lower.value, *guesses]), b.upper.value), upper + b.upper.value
     some = count - unbreakable
-    return Overall(lower / some if some else math.nan, upper / some if some else math.nan, closed, unbreakable, count)
+    return Overall(
+        lower / some if some else math.nan, upper / some if some else math.nan, closed, unbreakable, count
+    )
 
 
 @dataclass(frozen=True)
@@ -320,15 +343,23 @@ class Record:
 
     def __post_init__(self) -> None:
         if any(len(reason) > LONGEST_NOTE for reason in self.skipped):
-            object.__setattr__(self, "skipped", tuple(cut_text(reason, LONGEST_NOTE) for reason in self.skipped))
+            object.__setattr__(
+                self, "skipped", tuple(cut_text(reason, LONGEST_NOTE) for reason in self.skipped)
+            )
 
     @property
     def explained(self) -> Bracket:
         """The bracket; where nothing is proved, its note says which methods could not, and why."""
         bracket, ends = self.bracket, (self.bracket.lower, self.bracket.upper)
-        if bracket.closed or not self.skipped or any(end.known and end.evidence.kind == "proved" for end in ends):
+        if (
+            bracket.closed
+            or not self.skipped
+            or any(end.known and end.evidence.kind == "proved" for end in ends)
+        ):
             return bracket
-        more = (text for text in self.skipped if text not in bracket.note)  # a stage that was left out is in the note already
+        more = (
+            text for text in self.skipped if text not in bracket.note
+        )  # a stage that was left out is in the note already
         return replace(bracket, note="; ".join(filter(None, (bracket.note, *more))))
 
     @property

@@ -34,7 +34,9 @@ def watch_signals(*numbers: int, always: bool = False) -> Iterator[None]:
         yield
         return
     usual = (signal.default_int_handler, signal.SIG_DFL, _handle)
-    before = {number: signal.getsignal(number) for number in numbers if always or signal.getsignal(number) in usual}
+    before = {
+        number: signal.getsignal(number) for number in numbers if always or signal.getsignal(number) in usual
+    }
     if not _watching:
         _arrived.clear()
     _watching += bool(before)

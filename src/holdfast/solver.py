@@ -47,7 +47,17 @@ def solve(
     exclude each other is raised as a Contradiction when all others are done and kept.
     """
     asked, found = list(problems), InMemorySink(store)
-    ask(asked, methods, stop, seed=seed, batch=batch, store=found, progress=progress, executor=executor, hashed=store is not None)
+    ask(
+        asked,
+        methods,
+        stop,
+        seed=seed,
+        batch=batch,
+        store=found,
+        progress=progress,
+        executor=executor,
+        hashed=store is not None,
+    )
     keys = [key for problem in asked for key in problem.keys]
     records = found.load_known(keys)
     return [records[key] for key in keys]
@@ -87,7 +97,9 @@ def ask(
         prepared = time_limit.interrupt_late(prepare, None)
     if prepared is None:
         names = ", ".join(dict.fromkeys(problem.network.name for problem in problems))
-        raise BadInput(f"{names} had not answered two inputs, been traced and hashed {time_limit.PREPARATION:g} s after the time was over.")
+        raise BadInput(
+            f"{names} had not answered two inputs, been traced and hashed {time_limit.PREPARATION:g} s after the time was over."
+        )
     worker, done = prepared
     beside = _beside(problems)
     dealer = Dealer(
@@ -100,10 +112,15 @@ def ask(
         supervised = executor is not None and not isinstance(executor, Here)
         closing = max(until, time.monotonic()) + GRACE
         nothing: list[HoldfastError] = []
-        with time_limit.within(closing), asking_elsewhere(closing - time.monotonic()) if supervised else contextlib.nullcontext():
+        with (
+            time_limit.within(closing),
+            asking_elsewhere(closing - time.monotonic()) if supervised else contextlib.nullcontext(),
+        ):
             faults += time_limit.interrupt_late(lambda: _hear_at_last(problems, store, beside), nothing)
     if ended.interrupted:
-        warnings.warn("interrupted: what was found so far is kept, the rest is marked as interrupted.", stacklevel=2)
+        warnings.warn(
+            "interrupted: what was found so far is kept, the rest is marked as interrupted.", stacklevel=2
+        )
     if faults:
         more = f" The same is true of {len(faults) - 1} more." if len(faults) > 1 else ""
         raise type(faults[0])(f"{faults[0]}{more}")
@@ -115,7 +132,9 @@ def _done(worker: BatchWorker, store: Sink) -> set[Key]:
     done: set[Key] = set()
     for problem in worker.problems:
         if problem.keys:
-            worker.question_hashes(problem.keys[0])  # the network is traced now, so that copies of this process need not
+            worker.question_hashes(
+                problem.keys[0]
+            )  # the network is traced now, so that copies of this process need not
         for at in range(0, len(problem), AT_ONCE):
             for key, record in store.load_known(problem.keys[at : at + AT_ONCE]).items():
                 if not problem.network.fingerprint:
@@ -150,18 +169,28 @@ def _beside(problems: Sequence[Problem]) -> Callable[[Key], Sequence[Key]] | Non
     return lambda key: places[key.index, key.frame]
 
 
-def _hear_at_last(problems: Sequence[Problem], store: Sink, beside: Callable[[Key], Sequence[Key]]) -> list[HoldfastError]:
+def _hear_at_last(
+    problems: Sequence[Problem], store: Sink, beside: Callable[[Key], Sequence[Key]]
+) -> list[HoldfastError]:
     """What was found last may better what was found first, in this run or before it was stopped."""
     faults: list[HoldfastError] = []
     for problem in problems:
         for at in range(0, len(problem) if problem.keys[0].part else 0, AT_ONCE):
-            every = store.load_known([other for key in problem.keys[at : at + AT_ONCE] for other in beside(key)])
+            every = store.load_known(
+                [other for key in problem.keys[at : at + AT_ONCE] for other in beside(key)]
+            )
             rows = range(at, min(at + AT_ONCE, len(problem)))
-            some = [row for row in rows if problem.keys[row] in every and every[problem.keys[row]].status not in ("refuted", "failed")]
+            some = [
+                row
+                for row in rows
+                if problem.keys[row] in every and every[problem.keys[row]].status not in ("refuted", "failed")
+            ]
             if some:
                 asked = problem.take(torch.tensor(some, device=problem.region.centre.device))
                 try:
-                    better, wrong = _collect_records(asked, [every[key] for key in asked.keys], every.values())
+                    better, wrong = _collect_records(
+                        asked, [every[key] for key in asked.keys], every.values()
+                    )
                 except NotAnswered:  # The records stay as they are.
                     continue
                 store.write(better)
@@ -169,12 +198,19 @@ def _hear_at_last(problems: Sequence[Problem], store: Sink, beside: Callable[[Ke
     return faults
 
 
-def _collect_records(asked: Problem, known: Sequence[Record], others: Iterable[Record]) -> tuple[list[Record], list[HoldfastError]]:
+def _collect_records(
+    asked: Problem, known: Sequence[Record], others: Iterable[Record]
+) -> tuple[list[Record], list[HoldfastError]]:
     brackets = [r.bracket.negate() if r.goal in TURNED else r.bracket for r in known]
-    work = Work(asked.lowest(), (asked.goal,) * len(asked), brackets, twin=asked.network.double(asked.region.centre))
+    work = Work(
+        asked.lowest(), (asked.goal,) * len(asked), brackets, twin=asked.network.double(asked.region.centre)
+    )
     faults = hear_others(work, others)
     heard = zip(known, work.records("finished"), strict=True)
-    return [replace(old, bracket=new.bracket, status=new.status if new.status != "finished" else old.status) for old, new in heard], faults
+    return [
+        replace(old, bracket=new.bracket, status=new.status if new.status != "finished" else old.status)
+        for old, new in heard
+    ], faults
 
 
 def answer_in_turn(
@@ -195,8 +231,12 @@ def answer_in_turn(
         finished = sum(record.status in DONE for record in found.values())
         done, total = done + finished, total + len(keys)
         if finished < len(keys):
-            units.append(Unit(tuple(keys), whole=True, seconds=float("inf") if stop.each is None else stop.each))
-    return Dealer(worker, units, store, total=total, done=done, seconds=stop.seconds, progress=progress, blanks=False).run(executor)
+            units.append(
+                Unit(tuple(keys), whole=True, seconds=float("inf") if stop.each is None else stop.each)
+            )
+    return Dealer(
+        worker, units, store, total=total, done=done, seconds=stop.seconds, progress=progress, blanks=False
+    ).run(executor)
 
 
 @dataclass(frozen=True)
@@ -219,4 +259,7 @@ class SequentialQuestions:
 
     def unknown(self, keys: Sequence[Key]) -> list[Record]:
         nothing = Bracket(by_definition(0.0), by_definition(1.0))
-        return [Record(key, nothing, "stopped", 0.0, 0, question=self.question(key), goal=self.goal) for key in keys]
+        return [
+            Record(key, nothing, "stopped", 0.0, 0, question=self.question(key), goal=self.goal)
+            for key in keys
+        ]

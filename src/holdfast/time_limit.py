@@ -22,12 +22,16 @@ from torch import Tensor
 
 SOON = 8  # rows after which a long step looks at the clock
 
-GRACE = 0.5  # seconds after the deadline for what looks at it: what was trained until then is put into one proof
+GRACE = (
+    0.5  # seconds after the deadline for what looks at it: what was trained until then is put into one proof
+)
 
 OVERTIME = 1.0  # Seconds after the deadline at which work that looks at no clock is interrupted: GRACE, and as much again.
 PREPARATION = 60.0  # Seconds beyond a budget for what comes before a search and cannot be left out: reading, tracing, hashing a model.
 AGAIN = 0.25  # Seconds between two signals: code may catch an exception that it should not, or may be where none can be raised.
-UNSAFE = frozenset({"__enter__", "__exit__", "__del__"})  # Functions in which an exception would leave something half done.
+UNSAFE = frozenset(
+    {"__enter__", "__exit__", "__del__"}
+)  # Functions in which an exception would leave something half done.
 
 T = TypeVar("T")
 _deadline: ContextVar[float] = ContextVar("deadline", default=math.inf)
@@ -78,7 +82,9 @@ class _Interrupted(BaseException):
         self.whose = whose
 
 
-_limits: list[tuple[float, object]] = []  # When each `interrupt_late` that is running is to be interrupted, outermost first.
+_limits: list[
+    tuple[float, object]
+] = []  # When each `interrupt_late` that is running is to be interrupted, outermost first.
 
 
 def interrupt_late(work: Callable[[], T], otherwise: T, overtime: float = OVERTIME) -> T:
@@ -143,7 +149,9 @@ def _safe(frame: Any) -> bool:
 
 def portions(x: Tensor) -> Iterator[Tensor]:
     """The rows of x, all at once where nobody waits; else a few at a time, the first always and the others until the time is up."""
-    for place, rows in enumerate(torch.arange(len(x), device=x.device).split(len(x) if math.isinf(deadline()) else SOON)):
+    for place, rows in enumerate(
+        torch.arange(len(x), device=x.device).split(len(x) if math.isinf(deadline()) else SOON)
+    ):
         if place and has_expired():
             return
         yield rows

@@ -10,7 +10,9 @@ from holdfast_check.proof import Model, check
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code 0: all accepted. 1: at least one was not. 2: the model cannot be read."""
-    parser = argparse.ArgumentParser(prog="holdfast-check", description="Checks proofs and witnesses that 'holdfast prove' wrote.")
+    parser = argparse.ArgumentParser(
+        prog="holdfast-check", description="Checks proofs and witnesses that 'holdfast prove' wrote."
+    )
     parser.add_argument("model", help="the .onnx file, or the .safetensors file that lies beside the proofs")
     parser.add_argument("proofs", nargs="+", metavar="proof", help=".proof and .witness files")
     given = parser.parse_args(arguments)
@@ -34,7 +36,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _printable(text: str) -> str:
     """On one line, with escapes for what could steer a terminal or hide: names and reasons come from the files that are checked."""
-    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape", "backslashreplace").decode() for sign in text)
+    return "".join(
+        sign if sign.isprintable() else sign.encode("unicode_escape", "backslashreplace").decode()
+        for sign in text
+    )
 
 
 if __name__ == "__main__":

@@ -14,7 +14,9 @@ UNIT = 2.0**-53
 TINY = 1e-200
 LARGEST = 1e100  # no number in a proof or a model is larger: nothing overflows before it is seen
 CURVE_ERROR = 2.0**-46  # sigmoid and tanh, as computed here, are nearer than this to the truth
-LOG2_HIGH = float.fromhex("0x1.62E42FEFA0000p-1")  # the first 37 binary places of log 2: multiples of it up to 2^15 are exact
+LOG2_HIGH = float.fromhex(
+    "0x1.62E42FEFA0000p-1"
+)  # the first 37 binary places of log 2: multiples of it up to 2^15 are exact
 LOG2_LOW = float.fromhex("0x1.cf79abc9e3b3ap-40")  # the rest, to 53 places of its own
 
 

@@ -38,13 +38,20 @@ def _least(J: Array, Q: Array, starts: Array) -> Array:
 
     Q = (Q + Q.swapaxes(1, 2)) / 2
     floor = np.maximum(0.0, -np.linalg.eigvalsh(Q)[:, :1]) + 1e-12 * np.abs(Q).sum((1, 2))[:, None] + 1e-100
-    prices, kept, x, best = floor + lengths(J) / 2, floor + lengths(J), np.zeros_like(J), np.full(len(J), -np.inf)
+    prices, kept, x, best = (
+        floor + lengths(J) / 2,
+        floor + lengths(J),
+        np.zeros_like(J),
+        np.full(len(J), -np.inf),
+    )
     for _ in range(ROUNDS):
         found = np.linalg.solve(evaluate_prices(prices), J[..., None] / 2)[..., 0]
         value = -(J * found).sum(1) / 2 - prices.sum(1)
         better = (value > best)[:, None]
         best, kept, x = np.maximum(best, value), np.where(better, prices, kept), np.where(better, found, x)
-        prices = np.maximum(floor, np.where(better, kept * np.clip(lengths(x), 0.2, 5.0), (prices + kept) / 2))
+        prices = np.maximum(
+            floor, np.where(better, kept * np.clip(lengths(x), 0.2, 5.0), (prices + kept) / 2)
+        )
     M = evaluate_prices(kept)
     sizes, lack = np.abs(M), _lack(M)
     image = (M @ x[..., None])[..., 0]
@@ -60,7 +67,9 @@ def _lack(M: Array) -> Array:
     factor = np.linalg.cholesky(M)
     product = np.abs(factor) @ np.abs(factor).swapaxes(1, 2)
     off = np.abs(factor @ factor.swapaxes(1, 2) - M) + 4 * gamma(M.shape[1] + 16) * (product + np.abs(M))
-    lack: Array = off.sum(2).max(1) + TINY  # of a symmetric matrix no eigenvalue is larger than the sizes in a row
+    lack: Array = (
+        off.sum(2).max(1) + TINY
+    )  # of a symmetric matrix no eigenvalue is larger than the sizes in a row
     return lack
 
 
@@ -101,16 +110,25 @@ def _reach(Q: Array, C: Array, starts: Array) -> tuple[Array, Array]:
 
     Q, columns = (Q + Q.swapaxes(1, 2)) / 2, np.sqrt((C * C).sum(1)) + 1e-100
     K, first = (C / columns[:, None]) @ C.swapaxes(1, 2), scale(Q)
-    share = np.clip(np.sqrt(largest(K, first) * first.sum(1) / (columns.sum(1) + 1e-100)), 1e-3, 1e3)  # where both parts cost the same
+    share = np.clip(
+        np.sqrt(largest(K, first) * first.sum(1) / (columns.sum(1) + 1e-100)), 1e-3, 1e3
+    )  # where both parts cost the same
     first = np.sqrt(first**2 + scale(K / (2 * share[:, None, None])) ** 2)
     ends = []
     for side in (Q, -Q):
         w, rows = share[:, None] * columns, first
-        for way in (0.5, 0.3, None):  # the best w are those lengths, the best prices have equal traces: some of the way there, twice
+        for way in (
+            0.5,
+            0.3,
+            None,
+        ):  # the best w are those lengths, the best prices have equal traces: some of the way there, twice
             form = side + (C / (2 * w[:, None])) @ C.swapaxes(1, 2)
             if way is not None:
                 length, traces = trace_of_eigenvectors(form, rows)
-                w, rows = w * np.clip(length / w, 0.05, 20.0) ** way, rows * np.clip(traces, 0.05, 20.0) ** way
+                w, rows = (
+                    w * np.clip(length / w, 0.05, 20.0) ** way,
+                    rows * np.clip(traces, 0.05, 20.0) ** way,
+                )
         prices = (largest(form, rows) + 1e-6 * np.abs(form).max((1, 2)) / rows.max(1))[:, None] * rows + 1e-90
         lack = _lack(np.repeat(prices, runs, 1)[:, None] * np.eye(d) - form)
         end = prices.sum(1) + len(starts) * lack + w.sum(1) / 2

@@ -46,7 +46,10 @@ def _node(about: dict[str, Any]) -> GraphNode:
     inputs, outputs, attributes = about["in"], about["out"], about.get("with", {})
     if not set(about) <= {"op", "in", "out", "with"} or not isinstance(attributes, dict):
         raise ValueError(f"a node of {sorted(about)}")
-    if not all(isinstance(names, list) and all(isinstance(name, str) for name in names) for names in (inputs, outputs, [about["op"]])):
+    if not all(
+        isinstance(names, list) and all(isinstance(name, str) for name in names)
+        for names in (inputs, outputs, [about["op"]])
+    ):
         raise ValueError("a name that is no text")
     return GraphNode(about["op"], tuple(inputs), tuple(outputs), attributes)
 
@@ -64,6 +67,8 @@ def read_described_model(data: bytes) -> ModelGraph:
         shape = tuple(graph["shape"])
         if not all(type(size) is int and size > 0 for size in shape):
             raise ValueError(f"the shape {shape}")
-        return ModelGraph(str(graph["input"]), shape, str(graph["output"]), tuple(map(_node, graph["nodes"])), arrays)
+        return ModelGraph(
+            str(graph["input"]), shape, str(graph["output"]), tuple(map(_node, graph["nodes"])), arrays
+        )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise Rejected(f"the graph of the model cannot be read ({type(error).__name__}: {error})") from error

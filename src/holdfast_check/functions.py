@@ -14,7 +14,9 @@ from holdfast_check.arithmetic import CURVE_ERROR, TINY, UNIT, Array, sigmoid, t
 
 Point = tuple[Array, ...]  # one for each argument
 DIVISIONS = 24  # of a box, each along one of its sides
-NEAR = 2.0**-14  # of what curvature could cost over the whole box: closer than this to the smallest value is close enough
+NEAR = (
+    2.0**-14
+)  # of what curvature could cost over the whole box: closer than this to the smallest value is close enough
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,9 @@ class RisingFunction:
     second: float
 
     def largest(self, lower: Array, upper: Array) -> Array:
-        return np.maximum(np.abs(lower), np.abs(upper)) if self.size is None else np.full_like(lower, self.size)
+        return (
+            np.maximum(np.abs(lower), np.abs(upper)) if self.size is None else np.full_like(lower, self.size)
+        )
 
 
 # sigmoid'' = s (1 - s) (1 - 2 s) <= 1 / (6 sqrt 3) = 0.0962..., tanh'' = -2 t (1 - t^2), at most 4 / (3 sqrt 3) = 0.7698...
@@ -69,15 +73,24 @@ class ProductFunction:
     def range(self, lower: Point, upper: Point) -> tuple[Array, Array]:
         """Both curves rise, so each lies between its values at the ends, and a product of two intervals between those of their ends."""
         (l_v, l_z), (u_v, u_z) = self._two(lower), self._two(upper)
-        f, g = ([CURVES[name].value(end) for end in ends] for name, ends in ((self.f, (l_v, u_v)), (self.g, (l_z, u_z))))
+        f, g = (
+            [CURVES[name].value(end) for end in ends]
+            for name, ends in ((self.f, (l_v, u_v)), (self.g, (l_z, u_z)))
+        )
         corners = np.stack([a * b for a in f for b in g])
         sizes = CURVES[self.f].largest(l_v, u_v) * CURVES[self.g].largest(l_z, u_z)
-        missed = 4.0 * CURVE_ERROR * (1.0 + CURVES[self.f].largest(l_v, u_v) + CURVES[self.g].largest(l_z, u_z) + sizes)
+        missed = (
+            4.0
+            * CURVE_ERROR
+            * (1.0 + CURVES[self.f].largest(l_v, u_v) + CURVES[self.g].largest(l_z, u_z) + sizes)
+        )
         return corners.min(0) - missed, corners.max(0) + missed
 
     def slopes(self, lower: Point, upper: Point) -> tuple[Point, Point]:
         if self.arguments == 1:
-            return (_below(CURVES[self.f], lower[0], upper[0]),), (_below(CURVES[self.f], -upper[0], -lower[0]),)
+            return (_below(CURVES[self.f], lower[0], upper[0]),), (
+                _below(CURVES[self.f], -upper[0], -lower[0]),
+            )
         chords, middles = [], []
         for curve, low, high in zip((CURVES[self.f], CURVES[self.g]), lower, upper, strict=True):
             f_low, f_high = curve.value(low), curve.value(high)
@@ -86,7 +99,9 @@ class ProductFunction:
         both = chords[0] * middles[1], chords[1] * middles[0]
         return both, both
 
-    def least(self, sign: float, slopes: Point, lower: Point, upper: Point, bend: Array | float = 0.0) -> Array:
+    def least(
+        self, sign: float, slopes: Point, lower: Point, upper: Point, bend: Array | float = 0.0
+    ) -> Array:
         """Let F(v, z) = sign f(v) g(z) - a v - b z - bend v^2. Around the middle of a box with half sides h and k, by Taylor's theorem,
 
             F >= F(middle) - |F_v| h - |F_z| k - ((|f''| |g| + 2 |bend|) h^2 + 2 |f'| |g'| h k + |f| |g''| k^2) / 2,
@@ -101,8 +116,15 @@ class ProductFunction:
         bends = f.second * g_size + 2 * np.abs(bent), np.full_like(a, f.first * g.first), f_size * g.second
         largest_v, largest_z = np.maximum(np.abs(l_v), np.abs(u_v)), np.maximum(np.abs(l_z), np.abs(u_z))
         missed = 16 * CURVE_ERROR * (1 + f_size) * (1 + g_size) * (1 + largest_v + largest_z)
-        missed = missed + 16 * UNIT * (np.abs(a) * largest_v + np.abs(b) * largest_z + 2 * np.abs(bent) * largest_v**2) + TINY
-        grain_v, grain_z = 4 * UNIT * largest_v, 4 * UNIT * largest_z  # middles are rounded, so sides are a little longer than they must be
+        missed = (
+            missed
+            + 16 * UNIT * (np.abs(a) * largest_v + np.abs(b) * largest_z + 2 * np.abs(bent) * largest_v**2)
+            + TINY
+        )
+        grain_v, grain_z = (
+            4 * UNIT * largest_v,
+            4 * UNIT * largest_z,
+        )  # middles are rounded, so sides are a little longer than they must be
         half = (u_v - l_v) / 2 + grain_v, (u_z - l_z) / 2 + grain_z
         close = NEAR * _curvature(bends, *half) + 4 * missed
         answer, best = np.full(len(a), np.inf), np.full(len(a), np.inf)
@@ -112,7 +134,13 @@ class ProductFunction:
             middle = sign * f_v * g_z - (a[of] + bent[of] * v) * v - b[of] * z
             fall_v = np.abs(sign * f.derivative(f_v) * g_z - a[of] - 2 * bent[of] * v) * h
             fall_z = np.abs(sign * f_v * g.derivative(g_z) - b[of]) * k
-            bound = middle - fall_v - fall_z - _curvature((bends[0][of], bends[1][of], bends[2][of]), h, k) - missed[of]
+            bound = (
+                middle
+                - fall_v
+                - fall_z
+                - _curvature((bends[0][of], bends[1][of], bends[2][of]), h, k)
+                - missed[of]
+            )
             np.minimum.at(best, of, middle)
             done = (bound >= best[of] - close[of]) | (division == DIVISIONS)
             np.minimum.at(answer, of[done], bound[done])
@@ -120,7 +148,10 @@ class ProductFunction:
             if not left.any():
                 break
             of, v, z, h, k, fall_v, fall_z = (part[left] for part in (of, v, z, h, k, fall_v, fall_z))
-            along_v = fall_v + bends[0][of] * h * h + bends[1][of] * h * k >= fall_z + bends[2][of] * k * k + bends[1][of] * h * k
+            along_v = (
+                fall_v + bends[0][of] * h * h + bends[1][of] * h * k
+                >= fall_z + bends[2][of] * k * k + bends[1][of] * h * k
+            )
             step_v, step_z = np.where(along_v, h / 2, 0.0), np.where(along_v, 0.0, k / 2)
             h, k = h - step_v + grain_v[of], k - step_z + grain_z[of]
             of, h, k = np.tile(of, 2), np.tile(h, 2), np.tile(k, 2)
@@ -163,7 +194,10 @@ class PiecewiseLinear:
 
     def range(self, lower: Point, upper: Point) -> tuple[Array, Array]:
         level = np.zeros_like(lower[0])
-        least, most = self._extremes(1.0, level, lower[0], upper[0]), -self._extremes(-1.0, level, lower[0], upper[0])
+        least, most = (
+            self._extremes(1.0, level, lower[0], upper[0]),
+            -self._extremes(-1.0, level, lower[0], upper[0]),
+        )
         return least, most
 
     def slopes(self, lower: Point, upper: Point) -> tuple[Point, Point]:
@@ -207,4 +241,6 @@ def _below(curve: RisingFunction, lower: Array, upper: Array) -> Array:
     point = np.where(lower >= 0, lower, (start + end) / 2)
     f_point, middle = curve.value(point), (lower + upper) / 2
     tangent = curve.derivative(f_point)
-    return np.where(middle < point, curve.derivative(curve.value(middle)), _chord(f_point, f_upper, point, upper, tangent))
+    return np.where(
+        middle < point, curve.derivative(curve.value(middle)), _chord(f_point, f_upper, point, upper, tangent)
+    )

@@ -13,9 +13,33 @@ from holdfast_check.signatures import DESCRIBED, Value, check_attributes, check_
 from holdfast_check.steps import Applied, Builder, Program, StepView
 
 MOST = 2**27  # numbers in one value: 1 GiB of places
-PLACES = {"Identity", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Slice", "Gather"}  # change the places of numbers only
-UNREADABLE = ValueError, IndexError, TypeError, KeyError, AttributeError, ZeroDivisionError, MemoryError, OverflowError
-KINDS = {1: "<f4", 6: "<i4", 7: "<i8", 9: "|b1", 11: "<f8"}  # of ONNX's element types, those that numbers are cast to
+PLACES = {
+    "Identity",
+    "Reshape",
+    "Flatten",
+    "Transpose",
+    "Squeeze",
+    "Unsqueeze",
+    "Slice",
+    "Gather",
+}  # change the places of numbers only
+UNREADABLE = (
+    ValueError,
+    IndexError,
+    TypeError,
+    KeyError,
+    AttributeError,
+    ZeroDivisionError,
+    MemoryError,
+    OverflowError,
+)
+KINDS = {
+    1: "<f4",
+    6: "<i4",
+    7: "<i8",
+    9: "|b1",
+    11: "<f8",
+}  # of ONNX's element types, those that numbers are cast to
 
 
 @dataclass(frozen=True)
@@ -37,7 +61,8 @@ class Declared:
         """Rejected where the value is another one."""
         require(self.kind in (None, kind), f"{name!r} is declared as {self.kind}, and is {kind}")
         same = self.sizes is None or (
-            len(self.sizes) == len(shape) and all(size in (None, found) for size, found in zip(self.sizes, shape, strict=True))
+            len(self.sizes) == len(shape)
+            and all(size in (None, found) for size, found in zip(self.sizes, shape, strict=True))
         )
         require(same, f"{name!r} is declared with the sizes {self.sizes}, and has {shape}")
 
@@ -60,22 +85,31 @@ def program(graph: ModelGraph) -> Program:
     """The steps of a graph; Rejected where it has what is not known here, with the node and the cause."""
     _small(*graph.input_shape)
     builder = Builder(graph.input_shape)
-    require(graph.input and graph.input not in graph.constants and "" not in graph.constants, "the input is called as a constant is")
+    require(
+        graph.input and graph.input not in graph.constants and "" not in graph.constants,
+        "the input is called as a constant is",
+    )
     values: dict[str, Value] = {**graph.constants, graph.input: builder.input}
     kinds = {**{name: array.dtype.str for name, array in graph.constants.items()}, graph.input: graph.kind}
     made = set(values)  # all names so far, those of values that are not followed, too
-    ranked: set[str] = set()  # values of which only the order is known: those that a softmax reads stand for what it makes of them
+    ranked: set[str] = (
+        set()
+    )  # values of which only the order is known: those that a softmax reads stand for what it makes of them
     for number, node in enumerate(graph.nodes):
         try:
             _follow(builder, graph.opset, node, values, kinds, made, ranked)
         except (Rejected, *UNREADABLE) as error:
-            raise Rejected(f"node {number} ({node.op}, which makes {', '.join(node.outputs)}): {error}") from error
+            raise Rejected(
+                f"node {number} ({node.op}, which makes {', '.join(node.outputs)}): {error}"
+            ) from error
     for name, declared in graph.declared:
         if name in values:
             declared.agrees(kinds[name], values[name].shape, name)
     output = values.get(graph.output)
     if not isinstance(output, StepView):
-        raise Rejected(f"the output {graph.output!r} is made by no node that is followed, or does not depend on the input")
+        raise Rejected(
+            f"the output {graph.output!r} is made by no node that is followed, or does not depend on the input"
+        )
     return Program(graph.input_shape, builder.steps, output, graph.output in ranked)
 
 
@@ -94,19 +128,35 @@ def _follow(
     outputs = [name for name in node.outputs if name]
     require((node.outputs and node.outputs[0]) or node.op in GATES, "its first output has no name")
     many = max((place for place, name in enumerate(node.outputs, 1) if name), default=0)
-    require(form.outputs == -1 or many <= form.outputs, f"it has {many} outputs, and {form.outputs} are known")
-    require(len(set(outputs)) == len(outputs) and made.isdisjoint(outputs), "it makes a value that there is already")
+    require(
+        form.outputs == -1 or many <= form.outputs, f"it has {many} outputs, and {form.outputs} are known"
+    )
+    require(
+        len(set(outputs)) == len(outputs) and made.isdisjoint(outputs),
+        "it makes a value that there is already",
+    )
     made.update(outputs)
     if ranked.intersection(node.inputs):
-        require(node.op in PLACES, "it reads what a softmax makes; this checker knows a softmax as the last step only")
+        require(
+            node.op in PLACES,
+            "it reads what a softmax makes; this checker knows a softmax as the last step only",
+        )
     if ranked.intersection(node.inputs) or node.op in ("Softmax", "LogSoftmax"):
         ranked.update(outputs)
-    results = unroll_layer(builder, node, tuple(given)) if node.op in GATES else Operators(builder, node, opset).apply(given)
+    results = (
+        unroll_layer(builder, node, tuple(given))
+        if node.op in GATES
+        else Operators(builder, node, opset).apply(given)
+    )
     for name, value in zip(node.outputs, results if isinstance(results, tuple) else (results,), strict=False):
         if name:
             require(not isinstance(value, StepView) or value.index.size > 0, f"{name!r} holds no numbers")
             values[name] = value
-            kinds[name] = (KINDS[node.attributes["to"]] if node.op == "Cast" else kind) if isinstance(value, StepView) else value.dtype.str
+            kinds[name] = (
+                (KINDS[node.attributes["to"]] if node.op == "Cast" else kind)
+                if isinstance(value, StepView)
+                else value.dtype.str
+            )
 
 
 def _ints(value: Any) -> list[int]:
@@ -180,7 +230,8 @@ class Operators:
         y: Array = x.astype(kind)
         require(kind[1] != "f" or bool(np.isfinite(y).all()), f"a cast of a number that {kind} does not hold")
         require(
-            kind[1] != "i" or x.dtype.kind not in "iu" or bool((y.astype(x.dtype) == x).all()), "a cast of an integer that is too large"
+            kind[1] != "i" or x.dtype.kind not in "iu" or bool((y.astype(x.dtype) == x).all()),
+            "a cast of an integer that is too large",
         )
         return y
 
@@ -198,7 +249,10 @@ class Operators:
     def ConstantOfShape(self, shape: Array) -> Value:
         value = self.attributes.get("value", np.zeros(1, dtype="<f4"))
         sizes = _ints(shape)
-        require(value.shape == (1,) and all(size >= 0 for size in sizes), f"a value of shape {value.shape}, sizes {sizes}")
+        require(
+            value.shape == (1,) and all(size >= 0 for size in sizes),
+            f"a value of shape {value.shape}, sizes {sizes}",
+        )
         _small(*sizes)
         return np.full(sizes, value[0], dtype=value.dtype)
 
@@ -225,7 +279,11 @@ class Operators:
 
     def Squeeze(self, x: Value, axes: Any = None) -> Value:
         given = self._option("axes", axes)
-        over = [axis for axis, size in enumerate(x.shape) if size == 1] if given is None else self._axes(given, len(x.shape))
+        over = (
+            [axis for axis, size in enumerate(x.shape) if size == 1]
+            if given is None
+            else self._axes(given, len(x.shape))
+        )
         return _move_elements(x, lambda v: v.squeeze(tuple(over)))
 
     def Unsqueeze(self, x: Value, axes: Any = None) -> Value:
@@ -243,11 +301,15 @@ class Operators:
     def Gather(self, x: Value, indices: Array) -> Value:
         axis = self._axis(self.attributes.get("axis", 0), len(x.shape))
         size = x.shape[axis]
-        require(bool(((indices >= -size) & (indices < size)).all()), f"a place outside of the {size} there are")
+        require(
+            bool(((indices >= -size) & (indices < size)).all()), f"a place outside of the {size} there are"
+        )
         _small(*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
         return _move_elements(x, lambda v: np.take(v, indices.astype(np.int64), axis))
 
-    def Slice(self, x: Value, starts: Any = None, ends: Any = None, axes: Any = None, steps: Any = None) -> Value:
+    def Slice(
+        self, x: Value, starts: Any = None, ends: Any = None, axes: Any = None, steps: Any = None
+    ) -> Value:
         """Starts and ends are cut off at the ends of the axis; backwards the last place may be the one before the first."""
         first, last = _ints(self._option("starts", starts)), _ints(self._option("ends", ends))
         given = self._option("axes", axes)
@@ -270,7 +332,9 @@ class Operators:
         require(self.attributes.get("num_outputs", many) == many, f"{many} outputs")
         require(given is None or "num_outputs" not in self.attributes, "sizes and a number of parts")
         widths = [size // many] * many if given is None else _ints(given)
-        require(len(widths) == many and min(widths) > 0 and sum(widths) == size, f"{size} in parts of {widths}")
+        require(
+            len(widths) == many and min(widths) > 0 and sum(widths) == size, f"{size} in parts of {widths}"
+        )
         places = np.split(np.arange(size), np.cumsum(widths)[:-1])
         return tuple(_move_elements(x, lambda v, place=place: np.take(v, place, axis)) for place in places)  # type: ignore[misc]
 
@@ -279,7 +343,9 @@ class Operators:
         plain = [value for value in given if not isinstance(value, StepView)]
         if len(plain) == len(given):
             return np.concatenate(plain, axis)
-        views = [v if isinstance(v, StepView) else self.builder.affine(self.name, v.shape, [], v) for v in given]
+        views = [
+            v if isinstance(v, StepView) else self.builder.affine(self.name, v.shape, [], v) for v in given
+        ]
         return self.builder.concatenate(self.name, views, axis)
 
     def Pad(self, x: Value, pads: Any = None, filled: Any = None) -> Value:
@@ -288,11 +354,20 @@ class Operators:
         view, many = _view(x), len(x.shape)
         require(len(around) == 2 * many and min(around, default=0) >= 0, f"pads {around} of {many} axes")
         _small(*(size + around[axis] + around[axis + many] for axis, size in enumerate(x.shape)))
-        return StepView(view.step, np.pad(view.index, list(zip(around[:many], around[many:], strict=True)), constant_values=-1))
+        return StepView(
+            view.step,
+            np.pad(view.index, list(zip(around[:many], around[many:], strict=True)), constant_values=-1),
+        )
 
     def Gemm(self, x: Value, weight: Value, bias: Array | None = None) -> Value:
-        require(self.opset == DESCRIBED or (len(x.shape) == 2 and len(weight.shape) == 2), f"shapes {x.shape} and {weight.shape}")
-        x, weight = (_move_elements(v, np.transpose) if self.attributes.get(t) else v for v, t in ((x, "transA"), (weight, "transB")))
+        require(
+            self.opset == DESCRIBED or (len(x.shape) == 2 and len(weight.shape) == 2),
+            f"shapes {x.shape} and {weight.shape}",
+        )
+        x, weight = (
+            _move_elements(v, np.transpose) if self.attributes.get(t) else v
+            for v, t in ((x, "transA"), (weight, "transB"))
+        )
         return self._product(x, weight, bias)
 
     def MatMul(self, x: Value, weight: Value) -> Value:
@@ -305,17 +380,26 @@ class Operators:
             require(len(x.shape) == 2 and len(weight.shape) <= 2, f"shapes {x.shape} and {weight.shape}")
             made = self._linear(StepView(weight.step, weight.index.T), np.asarray(x).T)
             turned = StepView(made.step, made.index.T)
-            return turned if bias is None else self.builder.add_scaled(self.name, [(turned, 1.0)], self._wide(bias, turned.shape))
+            return (
+                turned
+                if bias is None
+                else self.builder.add_scaled(self.name, [(turned, 1.0)], self._wide(bias, turned.shape))
+            )
         return self._linear(_view(x), weight, bias)
 
     @staticmethod
     def _wide(bias: Array, shape: tuple[int, ...]) -> Array:
-        wide: Array = np.broadcast_to(bias.astype(np.float64), shape)  # to this shape, which it does not change
+        wide: Array = np.broadcast_to(
+            bias.astype(np.float64), shape
+        )  # to this shape, which it does not change
         return wide
 
     def _linear(self, x: StepView, weight: Array, bias: Array | None = None) -> StepView:
         """(..., k) times (k, n) plus a bias."""
-        require(weight.ndim == 2 and len(x.shape) > 0 and x.shape[-1] == len(weight), f"shapes {x.shape} and {weight.shape}")
+        require(
+            weight.ndim == 2 and len(x.shape) > 0 and x.shape[-1] == len(weight),
+            f"shapes {x.shape} and {weight.shape}",
+        )
         shape = (*x.shape[:-1], weight.shape[1])
         offset = 0.0 if bias is None else self._wide(bias, shape)
         return self.builder.affine(self.name, shape, [(x, weight.astype(np.float64), None)], offset)
@@ -325,12 +409,21 @@ class Operators:
         Where the largest is asked for, the first number that a window has on an axis stands again for what is padded, else a zero."""
         sizes, attributes = x.shape[2:], self.attributes
         many = len(sizes)
-        require(1 <= many <= 3 and len(kernel) == many and min(kernel) > 0, f"windows {kernel} in a value of shape {x.shape}")
+        require(
+            1 <= many <= 3 and len(kernel) == many and min(kernel) > 0,
+            f"windows {kernel} in a value of shape {x.shape}",
+        )
         strides, holes = (attributes.get(name, [1] * many) for name in ("strides", "dilations"))
         pads = attributes.get("pads", [0] * 2 * many)
-        require(len(strides) == len(holes) == many and min(*strides, *holes) > 0, f"strides {strides}, dilations {holes}")
+        require(
+            len(strides) == len(holes) == many and min(*strides, *holes) > 0,
+            f"strides {strides}, dilations {holes}",
+        )
         require(len(pads) == 2 * many and min(pads) >= 0, f"pads {pads}")
-        require(attributes.get("auto_pad", "NOTSET") == "NOTSET" or "pads" not in attributes, "automatic padding beside pads")
+        require(
+            attributes.get("auto_pad", "NOTSET") == "NOTSET" or "pads" not in attributes,
+            "automatic padding beside pads",
+        )
         small = self.op == "Conv" or all(pad < k for pad, k in zip(pads, kernel * 2, strict=True))
         require(small, f"pads {pads} that are not smaller than the window {kernel}")
         index, counts = x.index, []
@@ -351,9 +444,17 @@ class Operators:
     def Conv(self, x: Value, weight: Array, bias: Array | None = None) -> Value:
         view, groups = _view(x), self.attributes.get("group", 1)
         kernel = list(weight.shape[2:])
-        require(groups > 0 and len(weight.shape) == len(view.shape) and len(weight) % groups == 0, f"weights of shape {weight.shape}")
-        require(view.shape[1] == weight.shape[1] * groups, f"{view.shape[1]} channels, weights of shape {weight.shape}, {groups} groups")
-        require(self.attributes.get("kernel_shape", kernel) == kernel, "kernel_shape is not that of the weights")
+        require(
+            groups > 0 and len(weight.shape) == len(view.shape) and len(weight) % groups == 0,
+            f"weights of shape {weight.shape}",
+        )
+        require(
+            view.shape[1] == weight.shape[1] * groups,
+            f"{view.shape[1]} channels, weights of shape {weight.shape}, {groups} groups",
+        )
+        require(
+            self.attributes.get("kernel_shape", kernel) == kernel, "kernel_shape is not that of the weights"
+        )
         require(bias is None or bias.shape == (len(weight),), "one bias for each channel")
         index, counts = self._windows(view, kernel)
         inside, outside, images = weight.shape[1], len(weight) // groups, len(index)
@@ -361,13 +462,23 @@ class Operators:
         parts: list[tuple[StepView, Array | None, Array | None]] = []
         for image in range(images):
             for group in range(groups):
-                own = index[image, group * inside : (group + 1) * inside].reshape(inside, places.shape[2], -1).transpose(1, 0, 2)
+                own = (
+                    index[image, group * inside : (group + 1) * inside]
+                    .reshape(inside, places.shape[2], -1)
+                    .transpose(1, 0, 2)
+                )
                 rows = slice(group * outside, (group + 1) * outside)
                 parts.append(
-                    (StepView(view.step, own), weight[rows].reshape(outside, -1).T.astype(np.float64), places[image, rows].T.ravel())
+                    (
+                        StepView(view.step, own),
+                        weight[rows].reshape(outside, -1).T.astype(np.float64),
+                        places[image, rows].T.ravel(),
+                    )
                 )
         offset = np.zeros(len(weight)) if bias is None else bias.astype(np.float64)
-        return self.builder.affine(self.name, (images, len(weight), *counts), parts, offset.reshape(1, -1, *[1] * len(counts)))
+        return self.builder.affine(
+            self.name, (images, len(weight), *counts), parts, offset.reshape(1, -1, *[1] * len(counts))
+        )
 
     def AveragePool(self, x: Value) -> Value:
         view = _view(x)
@@ -388,16 +499,23 @@ class Operators:
         index = index.reshape(*view.shape[:2], *counts, -1)
         values = [StepView(view.step, index[..., place]) for place in range(index.shape[-1])]
         while len(values) > 1:
-            pairs = [self.builder.larger(self.name, a, b) for a, b in zip(values[::2], values[1::2], strict=False)]
+            pairs = [
+                self.builder.larger(self.name, a, b) for a, b in zip(values[::2], values[1::2], strict=False)
+            ]
             values = pairs + values[len(pairs) * 2 :]
         return values[0]
 
     def Max(self, *given: Value) -> Value:
-        require(self.opset >= 8 or self.opset == DESCRIBED or len({v.shape for v in given}) == 1, "values of several shapes in opset 7")
+        require(
+            self.opset >= 8 or self.opset == DESCRIBED or len({v.shape for v in given}) == 1,
+            "values of several shapes in opset 7",
+        )
         sign = 1.0 if self.op == "Max" else -1.0
         build, name = self.builder, self.name
         views = [
-            build.add_scaled(name, [(v, sign)]) if isinstance(v, StepView) else build.affine(name, v.shape, [], sign * v.astype(np.float64))
+            build.add_scaled(name, [(v, sign)])
+            if isinstance(v, StepView)
+            else build.affine(name, v.shape, [], sign * v.astype(np.float64))
             for v in given
         ]
         result = views[0]
@@ -412,9 +530,15 @@ class Operators:
         over = list(range(len(x.shape))) if given is None else self._axes(given, len(x.shape))
         rest = [axis for axis in range(len(x.shape)) if axis not in over]
         many = int(np.prod([x.shape[axis] for axis in over]))
-        windows = StepView(view.step, view.index.transpose(*rest, *over).reshape(*(x.shape[axis] for axis in rest), many))
+        windows = StepView(
+            view.step, view.index.transpose(*rest, *over).reshape(*(x.shape[axis] for axis in rest), many)
+        )
         total = self._linear(windows, np.full((many, 1), 1.0 / many if self.op == "ReduceMean" else 1.0))
-        kept = [1 if axis in over else size for axis, size in enumerate(x.shape) if self.attributes.get("keepdims", 1) or axis in rest]
+        kept = [
+            1 if axis in over else size
+            for axis, size in enumerate(x.shape)
+            if self.attributes.get("keepdims", 1) or axis in rest
+        ]
         return _move_elements(total, lambda v: v.reshape(kept))
 
     ReduceMean = ReduceSum
@@ -453,7 +577,10 @@ class Operators:
         if isinstance(b, StepView):
             raise Rejected("division by what depends on the input")
         divisor = b.astype(np.float64)
-        require(bool(((divisor != 0) & (np.abs(divisor) < LARGEST)).all()), "division by zero, or by what is no number")
+        require(
+            bool(((divisor != 0) & (np.abs(divisor) < LARGEST)).all()),
+            "division by zero, or by what is no number",
+        )
         return self.builder.add_scaled(self.name, [(_view(a), 1.0 / divisor)])
 
     def Neg(self, x: Value) -> Value:
@@ -461,13 +588,22 @@ class Operators:
 
     def BatchNormalization(self, x: Value, *weights: Array) -> Value:
         """factor (x - mean) + shift, with the statistics of the file; the factor is rounded four times."""
-        require(len(x.shape) >= 2 and all(part.shape == (x.shape[1],) for part in weights), "one number for each channel")
-        scale, shift, mean, variance = (part.astype(np.float64).reshape(-1, *[1] * (len(x.shape) - 2)) for part in weights)
-        epsilon = float(np.float32(1e-5)) if self.opset != DESCRIBED else 1e-5  # ONNX's attributes are numbers of float32
+        require(
+            len(x.shape) >= 2 and all(part.shape == (x.shape[1],) for part in weights),
+            "one number for each channel",
+        )
+        scale, shift, mean, variance = (
+            part.astype(np.float64).reshape(-1, *[1] * (len(x.shape) - 2)) for part in weights
+        )
+        epsilon = (
+            float(np.float32(1e-5)) if self.opset != DESCRIBED else 1e-5
+        )  # ONNX's attributes are numbers of float32
         spread = variance + self.attributes.get("epsilon", epsilon)
         require(bool((spread > 0).all()), "a variance that is not above zero")
         factor = scale / np.sqrt(spread)
-        return self.builder.add_scaled(self.name, [(_view(x), factor)], shift - factor * mean, np.abs(shift) + np.abs(factor * mean))
+        return self.builder.add_scaled(
+            self.name, [(_view(x), factor)], shift - factor * mean, np.abs(shift) + np.abs(factor * mean)
+        )
 
     def Softmax(self, x: Value) -> Value:
         """What it reads: `program` sees to it that only the order of the outputs is asked for. Before opset 13 it goes over all axes from
@@ -494,11 +630,18 @@ class Operators:
 
     def Clip(self, x: Value, least: Any = None, most: Any = None) -> Value:
         given = ("min", self._option("min", least)), ("max", self._option("max", most))
-        require(all(value is None or (np.size(value) == 1 and np.ndim(value) <= 1) for _, value in given), "an end that is no number")
+        require(
+            all(value is None or (np.size(value) == 1 and np.ndim(value) <= 1) for _, value in given),
+            "an end that is no number",
+        )
         ends = [(end, float(np.ravel(value)[0])) for end, value in given if value is not None]
         require(all(abs(value) < LARGEST for _, value in ends), "an end that is no number")
         require(len(ends) < 2 or ends[0][1] <= ends[1][1], "a smallest number above the largest")
         if not ends:
             return self.builder.add_scaled(self.name, [(_view(x), 1.0)])
-        factors = {("min",): (0.0, 1.0), ("max",): (1.0, 0.0), ("min", "max"): (0.0, 1.0, 0.0)}[tuple(end for end, _ in ends)]
-        return self.builder.apply_function(self.name, PiecewiseLinear(tuple(value for _, value in ends), factors, ends[0][1]), _view(x))
+        factors = {("min",): (0.0, 1.0), ("max",): (1.0, 0.0), ("min", "max"): (0.0, 1.0, 0.0)}[
+            tuple(end for end, _ in ends)
+        ]
+        return self.builder.apply_function(
+            self.name, PiecewiseLinear(tuple(value for _, value in ends), factors, ends[0][1]), _view(x)
+        )

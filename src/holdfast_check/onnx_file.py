@@ -27,7 +27,9 @@ OTHER_FILES = "weights in other files than the model's are not read"
 NO_TENSOR = "only tensors are read"
 
 
-def _table(*fields: tuple[int, str, Any] | tuple[int, str, Any, bool], refused: Mapping[int, str] | None = None) -> Table:
+def _table(
+    *fields: tuple[int, str, Any] | tuple[int, str, Any, bool], refused: Mapping[int, str] | None = None
+) -> Table:
     read = {number: Field(name, kind, bool(rest)) for number, name, kind, *rest in fields}
     return read | {number: Field("", "bytes", True, why) for number, why in (refused or {}).items()}
 
@@ -37,8 +39,14 @@ ENTRY = _table((1, "key", "bytes"), (2, "value", "bytes"))
 DIMENSION = _table((1, "dim_value", "int"), (2, "dim_param", "text"), (3, "denotation", "bytes"))
 SHAPE = _table((1, "dim", DIMENSION, True))
 TENSOR_TYPE = _table((1, "elem_type", "int32"), (2, "shape", SHAPE))
-TYPE = _table((1, "tensor_type", TENSOR_TYPE), (6, "denotation", "bytes"), refused=dict.fromkeys((4, 5, 7, 8, 9), NO_TENSOR))
-VALUE_INFO = _table((1, "name", "text"), (2, "type", TYPE), (3, "doc_string", "bytes"), (4, "metadata_props", ENTRY, True))
+TYPE = _table(
+    (1, "tensor_type", TENSOR_TYPE),
+    (6, "denotation", "bytes"),
+    refused=dict.fromkeys((4, 5, 7, 8, 9), NO_TENSOR),
+)
+VALUE_INFO = _table(
+    (1, "name", "text"), (2, "type", TYPE), (3, "doc_string", "bytes"), (4, "metadata_props", ENTRY, True)
+)
 TENSOR = _table(
     (1, "dims", "int", True), (2, "data_type", "int32"), (4, "float_data", "float", True), (5, "int32_data", "int32", True),
     (7, "int64_data", "int", True), (8, "name", "text"), (9, "raw_data", "bytes"), (10, "double_data", "double", True),
@@ -94,9 +102,15 @@ def _tensor(message: Mapping[str, Any], name: str) -> Array:
         size *= part
     filled = [one for one in DATA if len(message.get(one, ()))]
     require(len(filled) <= 1, f"tensor {name!r} has its numbers in two places")
-    require("raw_data" not in message or filled in ([], ["raw_data"]), f"tensor {name!r} has its numbers in two places")
+    require(
+        "raw_data" not in message or filled in ([], ["raw_data"]),
+        f"tensor {name!r} has its numbers in two places",
+    )
     if filled == ["raw_data"]:
-        require(len(message["raw_data"]) == size * np.dtype(stored).itemsize, f"tensor {name!r} does not fill its shape")
+        require(
+            len(message["raw_data"]) == size * np.dtype(stored).itemsize,
+            f"tensor {name!r} does not fill its shape",
+        )
         if stored == "|b1":
             require(max(message["raw_data"]) <= 1, f"tensor {name!r} has a truth value other than 0 and 1")
         return np.frombuffer(message["raw_data"], dtype=stored).reshape(shape)
@@ -107,7 +121,9 @@ def _tensor(message: Mapping[str, Any], name: str) -> Array:
         return np.array(numbers, dtype=stored).reshape(shape)
     wide = np.array(numbers, dtype=np.int64)
     narrow = wide.astype(stored)
-    require((narrow.astype(np.int64) == wide).all(), f"tensor {name!r} has a number that its type does not hold")
+    require(
+        (narrow.astype(np.int64) == wide).all(), f"tensor {name!r} has a number that its type does not hold"
+    )
     return narrow.reshape(shape)
 
 
@@ -117,7 +133,9 @@ def _attribute(message: Mapping[str, Any]) -> tuple[str, Any]:
     require(kind in ATTRIBUTES, f"attribute {name} has a type ({kind}) that is not read")
     field, absent = ATTRIBUTES[kind]
     several = {"floats", "ints", "strings"}
-    filled = [one for one, _ in ATTRIBUTES.values() if (len(message[one]) > 0 if one in several else one in message)]
+    filled = [
+        one for one, _ in ATTRIBUTES.values() if (len(message[one]) > 0 if one in several else one in message)
+    ]
     require(set(filled) <= {field}, f"attribute {name} has a value of another type than it says")
     if field == "t":
         require("t" in message, f"attribute {name} has no value")
@@ -129,7 +147,10 @@ def _attribute(message: Mapping[str, Any]) -> tuple[str, Any]:
 def _node(message: Mapping[str, Any], number: int) -> GraphNode:
     op = message.get("op_type", "")
     try:
-        require(message.get("domain", "") in OWN_DOMAINS, f"operators of {message.get('domain')} are not known to this checker")
+        require(
+            message.get("domain", "") in OWN_DOMAINS,
+            f"operators of {message.get('domain')} are not known to this checker",
+        )
         require(not message.get("overload"), "functions of the model's own are not read")
         attributes: dict[str, Any] = {}
         for part in message["attribute"]:
@@ -152,7 +173,10 @@ def _declared(message: Mapping[str, Any]) -> tuple[str, Declared]:
         return name, Declared(TYPES[kind][0], None)
     sizes: list[int | None] = []
     for dimension in tensor["shape"]["dim"]:
-        require(not {"dim_value", "dim_param"} <= dimension.keys(), f"{name!r} has a size that is both a number and a name")
+        require(
+            not {"dim_value", "dim_param"} <= dimension.keys(),
+            f"{name!r} has a size that is both a number and a name",
+        )
         sizes.append(dimension.get("dim_value"))
     return name, Declared(TYPES[kind][0], tuple(sizes))
 
@@ -190,19 +214,39 @@ def read_onnx(data: bytes) -> ModelGraph:
     """The graph of a model; Rejected names what in the file is not read."""
     try:
         return _graph(read_message(memoryview(data), MODEL, "the model"))
-    except (ValueError, KeyError, TypeError, IndexError, struct.error, AttributeError, OverflowError, MemoryError) as error:
-        raise Rejected(f"no .onnx file that this checker can read ({type(error).__name__}: {error})") from error
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        IndexError,
+        struct.error,
+        AttributeError,
+        OverflowError,
+        MemoryError,
+    ) as error:
+        raise Rejected(
+            f"no .onnx file that this checker can read ({type(error).__name__}: {error})"
+        ) from error
 
 
 def _graph(model: Mapping[str, Any]) -> ModelGraph:
     require("graph" in model, "no .onnx file that this checker can read: it has no graph")
     ir_version = model.get("ir_version", 0)
     require(
-        IR_VERSIONS[0] <= ir_version <= IR_VERSIONS[1], f"IR version {ir_version}; this checker knows {IR_VERSIONS[0]} to {IR_VERSIONS[1]}"
+        IR_VERSIONS[0] <= ir_version <= IR_VERSIONS[1],
+        f"IR version {ir_version}; this checker knows {IR_VERSIONS[0]} to {IR_VERSIONS[1]}",
     )
-    versions = [entry.get("version", 0) for entry in model["opset_import"] if entry.get("domain", "") in OWN_DOMAINS]
-    require(len(set(versions)) == 1, f"the model imports {len(set(versions))} versions of ONNX's operators, not one")
-    require(OPSETS[0] <= versions[0] <= OPSETS[1], f"opset {versions[0]}; this checker knows {OPSETS[0]} to {OPSETS[1]}")
+    versions = [
+        entry.get("version", 0) for entry in model["opset_import"] if entry.get("domain", "") in OWN_DOMAINS
+    ]
+    require(
+        len(set(versions)) == 1,
+        f"the model imports {len(set(versions))} versions of ONNX's operators, not one",
+    )
+    require(
+        OPSETS[0] <= versions[0] <= OPSETS[1],
+        f"opset {versions[0]}; this checker knows {OPSETS[0]} to {OPSETS[1]}",
+    )
     graph = model["graph"]
     constants = _constants(graph)
     given, made = _unique(graph["input"], "inputs"), _unique(graph["output"], "outputs")
@@ -214,7 +258,12 @@ def _graph(model: Mapping[str, Any]) -> ModelGraph:
         raise Rejected("the input has no shape")
     shape = (1, *sizes[1:]) if sizes[:1] == (None,) else sizes  # an open first size is a batch, of one
     closed = tuple(size for size in shape if size is not None)
-    require(len(closed) == len(shape) and all(size > 0 for size in closed), f"the input has an open size: {list(sizes)}")
+    require(
+        len(closed) == len(shape) and all(size > 0 for size in closed),
+        f"the input has an open size: {list(sizes)}",
+    )
     nodes = tuple(_node(message, number) for number, message in enumerate(graph["node"]))
     declared = (*_unique(graph["value_info"], "values").items(), *made.items())
-    return ModelGraph(name, closed, next(iter(made)), nodes, constants, opset=versions[0], kind=str(kind), declared=declared)
+    return ModelGraph(
+        name, closed, next(iter(made)), nodes, constants, opset=versions[0], kind=str(kind), declared=declared
+    )

@@ -47,7 +47,10 @@ class FunctionPlanes:
         for slope in (*below, *above):
             if not bool((np.abs(slope) < LARGEST).all()):
                 raise Rejected(f"{step.name}: a slope is no number")
-        least, most = step.function.least(1.0, below, *ends), -step.function.least(-1.0, tuple(-slope for slope in above), *ends)
+        least, most = (
+            step.function.least(1.0, below, *ends),
+            -step.function.least(-1.0, tuple(-slope for slope in above), *ends),
+        )
         sizes = np.maximum(np.abs(least), np.abs(most))
         for low, high, slope, other in zip(*ends, below, above, strict=True):
             sizes = sizes + np.maximum(np.abs(slope), np.abs(other)) * np.maximum(np.abs(low), np.abs(high))
@@ -61,19 +64,28 @@ class StepBounds:
     program: Program
     region: CheckedRegion
     slopes: Mapping[str, Array] = field(default_factory=dict)
-    held: Sequence[tuple[Array, Array]] = ()  # (batch, n) of every step: over a leaf of signs, what its values are known to lie between
+    held: Sequence[
+        tuple[Array, Array]
+    ] = ()  # (batch, n) of every step: over a leaf of signs, what its values are known to lie between
     walks: bool = True  # False: nothing is narrowed but by what is held
     lower: list[Array] = field(default_factory=list)  # (batch, n) each
     upper: list[Array] = field(default_factory=list)
     sizes: list[Array] = field(default_factory=list)  # M of affine maps
     planes: dict[int, FunctionPlanes] = field(default_factory=dict)
-    last: dict[int, FunctionPlanes] = field(default_factory=dict)  # of the rows of the claim, where a proof brings some
+    last: dict[int, FunctionPlanes] = field(
+        default_factory=dict
+    )  # of the rows of the claim, where a proof brings some
 
     def __post_init__(self) -> None:
         steps, outputs = self.program.steps, self.program.output
         parts = [part for step in steps for part in step.parts]
         self.outputs = StepTerm(outputs.step, outputs.index.ravel(), None, None)
-        terms = [outputs.index.size, self.outputs.terms, *(step.size for step in steps), *(part.terms for part in parts)]
+        terms = [
+            outputs.index.size,
+            self.outputs.terms,
+            *(step.size for step in steps),
+            *(part.terms for part in parts),
+        ]
         self.terms = max(terms) + 4 * len(parts)  # of the longest sum, with what meets at one step
         self.narrowed = [np.zeros(step.size, dtype=bool) for step in self.program.steps]
         self.empty = np.zeros(len(self.region.lower), dtype=bool)  # leaves without a point
@@ -95,7 +107,9 @@ class StepBounds:
 
     def _keep(self, lower: Array, upper: Array, sizes: Array, place: int) -> None:
         if self.held:
-            lower, upper = self._leaf(np.fmax(lower, self.held[place][0]), np.fmin(upper, self.held[place][1]))
+            lower, upper = self._leaf(
+                np.fmax(lower, self.held[place][0]), np.fmin(upper, self.held[place][1])
+            )
         if not bool(((lower <= upper) & (np.abs(lower) < LARGEST) & (np.abs(upper) < LARGEST)).all()):
             name = self.program.steps[place].name
             raise Rejected(f"step {place} ({name}): its values have no bounds that are numbers")
@@ -129,19 +143,28 @@ class StepBounds:
         wanted[part.take[part.take >= 0]] = True
         if isinstance(reader.function, PiecewiseLinear):
             low, high = self.lower[part.source], self.upper[part.source]
-            wanted &= np.any([((low < kink) & (kink < high)).any(0) for kink in reader.function.kinks], axis=0)
+            wanted &= np.any(
+                [((low < kink) & (kink < high)).any(0) for kink in reader.function.kinks], axis=0
+            )
         wanted &= ~self.narrowed[part.source]
         self.narrowed[part.source] |= wanted
         # `ends/T` (k,): elements whose walks have slopes of their own, `ends/K/T` (2, k, n): those from below, those from above
         given = self.slopes.get(f"ends/{part.source}", np.zeros(0, dtype=np.int64))
-        own = {at: self.slopes[f"ends/{at}/{part.source}"] for at in self.planes if f"ends/{at}/{part.source}" in self.slopes}
+        own = {
+            at: self.slopes[f"ends/{at}/{part.source}"]
+            for at in self.planes
+            if f"ends/{at}/{part.source}" in self.slopes
+        }
         wanted[given] = False
         widest = max(step.size for step in self.program.steps[: part.source + 1])
         at_once = max(1, NUMBERS // (2 * widest * len(self.region.lower)))
         for chosen, slopes in ((np.flatnonzero(wanted), {}), (given, own)):
             for start in range(0, len(chosen), at_once):
                 some = slice(start, start + at_once)
-                planes = {at: self._with(at, array[:, some].reshape(1, -1, array.shape[-1])) for at, array in slopes.items()}
+                planes = {
+                    at: self._with(at, array[:, some].reshape(1, -1, array.shape[-1]))
+                    for at, array in slopes.items()
+                }
                 self._refine_by_walk(part.source, chosen[some], planes)
 
     def _refine_by_walk(self, place: int, some: Array, planes: Mapping[int, FunctionPlanes]) -> None:
@@ -161,15 +184,22 @@ class StepBounds:
         below, above = step.function.slopes(lower, upper)
         if f"slopes/{place}" in self.slopes:
             given = self.slopes[f"slopes/{place}"]
-            below, above = (tuple(given[:, None, side, argument] for argument in range(len(lower))) for side in (0, 1))
+            below, above = (
+                tuple(given[:, None, side, argument] for argument in range(len(lower))) for side in (0, 1)
+            )
         self.planes[place] = FunctionPlanes.of(step, below, above, (lower, upper))
-        if f"rows/{place}" in self.slopes:  # (parts of the region, rows, n): another slope below for each of the last rows
+        if (
+            f"rows/{place}" in self.slopes
+        ):  # (parts of the region, rows, n): another slope below for each of the last rows
             self.last[place] = self._with(place, self.slopes[f"rows/{place}"])
         low, high = step.function.range(lower, upper)
         self._keep(low[:, 0], high[:, 0], np.zeros_like(low[:, 0]), place)
 
     def _read_interval(self, step: Applied) -> Ends:
-        taken = [(part.take_elements(self.lower[part.source]), part.take_elements(self.upper[part.source])) for part in step.parts]
+        taken = [
+            (part.take_elements(self.lower[part.source]), part.take_elements(self.upper[part.source]))
+            for part in step.parts
+        ]
         return tuple(low[:, None] for low, _ in taken), tuple(high[:, None] for _, high in taken)
 
     def _with(self, place: int, given: Array) -> FunctionPlanes:
@@ -179,7 +209,9 @@ class StepBounds:
         if not isinstance(step, Applied):
             raise Rejected(f"step {place} ({step.name}) is no function, and has no slopes")
         below = np.repeat(usual.below[0], given.shape[1], 1)
-        below[..., self.slopes.get(f"at/{place}", slice(None))] = given / 255.0 if given.dtype == np.uint8 else given
+        below[..., self.slopes.get(f"at/{place}", slice(None))] = (
+            given / 255.0 if given.dtype == np.uint8 else given
+        )
         return FunctionPlanes.of(step, (below,), usual.above, self._read_interval(step))
 
     def walk(
@@ -209,20 +241,26 @@ class StepBounds:
                 up, down = np.maximum(own, 0.0), np.minimum(own, 0.0)
                 weight += (np.abs(own) * planes.sizes).sum(-1)
                 constant += (up * planes.least + down * planes.most).sum(-1)
-                passed = [up * low + down * high for low, high in zip(planes.below, planes.above, strict=True)]
+                passed = [
+                    up * low + down * high for low, high in zip(planes.below, planes.above, strict=True)
+                ]
             for part, coefficients in zip(step.parts, passed, strict=True):
                 arrived = part.back(coefficients, steps[part.source].size)
                 waiting[part.source] = waiting[part.source] + arrived if part.source in waiting else arrived
         least = self.region.minimum(waiting[0]) if 0 in waiting else np.zeros_like(constant)
         charge = 2 * gamma(self.terms + 4 * len(steps) + 64) * weight
-        bound: Array = least + constant - charge - 8 * UNIT * (np.abs(least) + np.abs(constant) + charge) - TINY
+        bound: Array = (
+            least + constant - charge - 8 * UNIT * (np.abs(least) + np.abs(constant) + charge) - TINY
+        )
         return bound
 
     def rows(self, matrix: Array, offset: Array, signs: Mapping[int, Array] | None = None) -> Array:
         """Lower bounds (batch, rows) of matrix . output + offset; infinite over leaves without a point."""
         place, wide = self.outputs.source, matrix[None].astype(np.float64)
         coefficients = self.outputs.back(wide, self.program.steps[place].size)
-        added_up = (np.abs(wide) @ self.outputs.take_elements(self._largest(place))[:, :, None])[..., 0] + TINY
+        added_up = (np.abs(wide) @ self.outputs.take_elements(self._largest(place))[:, :, None])[
+            ..., 0
+        ] + TINY
         bound = self.walk(place, coefficients, self.last, signs, added_up)
         result: Array = bound + offset - 4 * UNIT * (np.abs(bound) + np.abs(offset))
         return np.where(self.empty[:, None], np.inf, result)

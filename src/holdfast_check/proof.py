@@ -25,7 +25,13 @@ from holdfast_check.tree import leaves, margins, paths
 SCHEMA, VERSION = "holdfast-proof", 1
 AT_ONCE = 2**18  # numbers in one step of all parts of the region that are looked at together
 NORMS = {"inf": math.inf, "2": 2.0, "1": 1.0}
-SLOPES = {"slopes", "rows", "parabolas", "ends", "at"}  # numbers that are not trusted, for the function at a step
+SLOPES = {
+    "slopes",
+    "rows",
+    "parabolas",
+    "ends",
+    "at",
+}  # numbers that are not trusted, for the function at a step
 SHARED = "slopes", "rows", "parabolas"  # the same for all leaves of a tree of halves, or for each
 
 
@@ -108,7 +114,9 @@ def _claim(header: dict[str, Any], arrays: dict[str, Array], built: Program) -> 
     kind, above = header["kind"], _number(header["above"])
     matrix, offset, groups, what = _property(header["property"], arrays, outputs)
     if built.ranked and not _ranks(matrix, offset, above):
-        raise Rejected("the model ends with a softmax, of which only the order of its outputs is known, and the claim asks for more")
+        raise Rejected(
+            "the model ends with a softmax, of which only the order of its outputs is known, and the claim asks for more"
+        )
     region, where, ball = _region(header["region"], arrays, size)
     point = _vector(arrays["witness"], size) if kind == "witness" else None
     if kind not in ("proof", "witness"):
@@ -121,8 +129,14 @@ def _claim(header: dict[str, Any], arrays: dict[str, Array], built: Program) -> 
     signs = _signs(arrays, built, groups) if "signs" in arrays else None
     if signs is not None and len(cuts) > 1:
         raise ValueError("a tree of signs beside one of halves")
-    slopes = {name: _slopes(name, arrays, built, len(matrix)) for name in arrays if name.split("/")[0] in SLOPES}
-    told = f"{what} is above {above!r} {where}" if kind == "proof" else f"{what} is not above {above!r} at the witness, which lies {where}"
+    slopes = {
+        name: _slopes(name, arrays, built, len(matrix)) for name in arrays if name.split("/")[0] in SLOPES
+    }
+    told = (
+        f"{what} is above {above!r} {where}"
+        if kind == "proof"
+        else f"{what} is not above {above!r} at the witness, which lies {where}"
+    )
     return Claim(kind, region, matrix, offset, groups, above, cuts, slopes, point, told, signs)
 
 
@@ -131,9 +145,16 @@ def _slopes(name: str, arrays: dict[str, Array], built: Program, rows: int) -> A
     elements or of those in at/K: rows/K, and leaves/K of signs, (leaves or 1, rows, n); ends/K/T (2, elements in ends/T, n)."""
     kind, *numbers = name.split("/")
     array, places = arrays[name], [int(number) for number in numbers]
-    step, many = built.steps[places[0]], arrays[f"at/{places[0]}"].size if f"at/{places[0]}" in arrays else built.steps[places[0]].size
+    step, many = (
+        built.steps[places[0]],
+        arrays[f"at/{places[0]}"].size if f"at/{places[0]}" in arrays else built.steps[places[0]].size,
+    )
     if kind == "at" or (kind == "ends" and len(places) == 1):
-        if array.ndim != 1 or array.dtype.kind not in "iu" or not bool(((array >= 0) & (array < step.size)).all()):
+        if (
+            array.ndim != 1
+            or array.dtype.kind not in "iu"
+            or not bool(((array >= 0) & (array < step.size)).all())
+        ):
             raise ValueError(f"{name} names elements that there are not")
         return array.astype(np.int64)
     whole = kind in ("slopes", "parabolas")
@@ -146,13 +167,26 @@ def _slopes(name: str, arrays: dict[str, Array], built: Program, rows: int) -> A
 
 
 def _signs(arrays: dict[str, Array], built: Program, groups: tuple[tuple[int, ...], ...]) -> Signs:
-    tree, multipliers, own = arrays["signs"], arrays["signs/multipliers"].astype(np.float64), tuple(arrays["signs/groups"].tolist())
+    tree, multipliers, own = (
+        arrays["signs"],
+        arrays["signs/multipliers"].astype(np.float64),
+        tuple(arrays["signs/groups"].tolist()),
+    )
     rows = sum(len(groups[group]) for group in own)
-    if tree.ndim != 2 or tree.shape[1] != 2 or tree.dtype.kind not in "iu" or not all(0 <= group < len(groups) for group in own):
+    if (
+        tree.ndim != 2
+        or tree.shape[1] != 2
+        or tree.dtype.kind not in "iu"
+        or not all(0 <= group < len(groups) for group in own)
+    ):
         raise ValueError("signs are no tree of cuts for groups of rows")
     if multipliers.shape[1:] != (rows,) or not bool(((multipliers >= 0) & (multipliers < LARGEST)).all()):
         raise ValueError("a multiplier of signs is below zero, no number, or for other rows")
-    slopes = {f"rows/{name[7:]}": _slopes(name, arrays, built, rows) for name in arrays if name.startswith("leaves/")}
+    slopes = {
+        f"rows/{name[7:]}": _slopes(name, arrays, built, rows)
+        for name in arrays
+        if name.startswith("leaves/")
+    }
     return Signs(tree, own, multipliers, slopes, bool(arrays["signs/anew"].any()))
 
 
@@ -173,7 +207,9 @@ def _vector(values: Array, size: int) -> Array:
 
 def _name(*arrays: Array) -> str:
     """The first digits of the SHA-256 of some numbers, to tell them from others."""
-    return hashlib.sha256(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)).hexdigest()[:16]
+    return hashlib.sha256(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)).hexdigest()[
+        :16
+    ]
 
 
 def _region(about: dict[str, Any], arrays: dict[str, Array], size: int) -> tuple[CheckedRegion, str, Any]:
@@ -184,10 +220,22 @@ def _region(about: dict[str, Any], arrays: dict[str, Array], size: int) -> tuple
         ball = (lower, math.inf, math.inf, np.ones(1), lower, upper)
         if not bool(np.isfinite(lower).all() and np.isfinite(upper).all()):
             raise ValueError("a box without an end")
-        return CheckedRegion(lower[None], upper[None]), f"in the box {_name(lower, upper)}", (lower, LARGEST, math.inf, *ball[3:])
-    radius, norm, centre = _number(about["radius"]), NORMS[about["norm"]], _vector(arrays["region/centre"], size)
+        return (
+            CheckedRegion(lower[None], upper[None]),
+            f"in the box {_name(lower, upper)}",
+            (lower, LARGEST, math.inf, *ball[3:]),
+        )
+    radius, norm, centre = (
+        _number(about["radius"]),
+        NORMS[about["norm"]],
+        _vector(arrays["region/centre"], size),
+    )
     shares = arrays["region/shares"].astype(np.float64).ravel()
-    good = radius >= 0 and size % len(shares) == 0 and bool((shares >= 0).all() and (lower <= centre).all() and (centre <= upper).all())
+    good = (
+        radius >= 0
+        and size % len(shares) == 0
+        and bool((shares >= 0).all() and (lower <= centre).all() and (centre <= upper).all())
+    )
     if not good or not bool((shares < LARGEST).all() and (np.abs(centre) < LARGEST).all()):
         raise ValueError("a region that is none")
     told = f"within {radius!r} of the centre {_name(centre)} in the norm {about['norm']}"
@@ -196,16 +244,27 @@ def _region(about: dict[str, Any], arrays: dict[str, Array], size: int) -> tuple
     if bool(np.isfinite(lower).any() or np.isfinite(upper).any()):
         alike = bool((lower == lower[0]).all() and (upper == upper[0]).all())
         told += f", between {lower[0]!s} and {upper[0]!s}" if alike else f", in the box {_name(lower, upper)}"
-    return CheckedRegion.ball(centre, radius, norm, shares, lower, upper), told, (centre, radius, norm, shares, lower, upper)
+    return (
+        CheckedRegion.ball(centre, radius, norm, shares, lower, upper),
+        told,
+        (centre, radius, norm, shares, lower, upper),
+    )
 
 
-def _property(about: dict[str, Any], arrays: dict[str, Array], outputs: int) -> tuple[Array, Array, tuple[tuple[int, ...], ...], str]:
+def _property(
+    about: dict[str, Any], arrays: dict[str, Array], outputs: int
+) -> tuple[Array, Array, tuple[tuple[int, ...], ...], str]:
     if "class" in about:
         label = int(about["class"])
         if not 0 <= label < outputs or outputs < 2:
             raise ValueError(f"class {label} of {outputs}")
         matrix = np.delete(np.eye(outputs)[label] - np.eye(outputs), label, 0)
-        return matrix, np.zeros(len(matrix)), tuple((row,) for row in range(len(matrix))), f"the output of class {label} less any other"
+        return (
+            matrix,
+            np.zeros(len(matrix)),
+            tuple((row,) for row in range(len(matrix))),
+            f"the output of class {label} less any other",
+        )
     matrix, offset = arrays["property/rows"].astype(np.float64), arrays["property/offset"].astype(np.float64)
     if matrix.ndim != 2 or matrix.shape[1] != outputs or offset.shape != matrix.shape[:1] or len(matrix) == 0:
         raise ValueError(f"rows of shape {matrix.shape} for {outputs} outputs")
@@ -215,7 +274,12 @@ def _property(about: dict[str, Any], arrays: dict[str, Array], outputs: int) -> 
     if not groups or not all(group and all(0 <= row < len(matrix) for row in group) for group in groups):
         raise ValueError("groups of rows that are none")
     each = "every row" if all(len(group) == 1 for group in groups) else "a row of every group"
-    return matrix, offset, groups, f"{each} of {_name(matrix, offset, np.array([len(group) for group in groups]), np.concatenate(groups))}"
+    return (
+        matrix,
+        offset,
+        groups,
+        f"{each} of {_name(matrix, offset, np.array([len(group) for group in groups]), np.concatenate(groups))}",
+    )
 
 
 def _ranks(matrix: Array, offset: Array, above: float) -> bool:
@@ -227,7 +291,9 @@ def _ranks(matrix: Array, offset: Array, above: float) -> bool:
 def lowest(claim: Claim, built: Program) -> float:
     """By how much every group has a row above what is claimed, at the worst leaf; negative: by how much it is missed."""
     lower, upper = leaves(claim.region.lower[0], claim.region.upper[0], claim.cuts)
-    if any(len(array) not in (1, len(lower)) for name, array in claim.slopes.items() if name.startswith(SHARED)):
+    if any(
+        len(array) not in (1, len(lower)) for name, array in claim.slopes.items() if name.startswith(SHARED)
+    ):
         raise Rejected("slopes for another number of leaves than the tree has")
     if claim.signs is not None:
         return _by_signs(claim, claim.signs, built)
@@ -236,8 +302,16 @@ def lowest(claim: Claim, built: Program) -> float:
     worst = math.inf
     for start in range(0, len(lower), many):
         some = slice(start, start + many)
-        slopes = {n: array[some] if n.startswith(SHARED) and len(array) > 1 else array for n, array in claim.slopes.items()}
-        bounds = bounded(built, claim.region.within(lower[some], upper[some]), slopes).rows(claim.matrix, claim.offset) - claim.above
+        slopes = {
+            n: array[some] if n.startswith(SHARED) and len(array) > 1 else array
+            for n, array in claim.slopes.items()
+        }
+        bounds = (
+            bounded(built, claim.region.within(lower[some], upper[some]), slopes).rows(
+                claim.matrix, claim.offset
+            )
+            - claim.above
+        )
         worst = min(worst, *(_least(bounds[:, list(group)]) for group in claim.groups))
         if not worst > 0:
             break
@@ -254,17 +328,33 @@ def _by_signs(claim: Claim, signs: Signs, built: Program) -> float:
     """Some groups by the leaves of a tree of signs, the others by the whole region."""
     whole, sizes = StepBounds(built, claim.region, claim.slopes), [step.size for step in built.steps]
     bounds = whole.rows(claim.matrix, claim.offset) - claim.above
-    worst = min((_least(bounds[:, list(group)]) for place, group in enumerate(claim.groups) if place not in signs.groups), default=math.inf)
+    worst = min(
+        (
+            _least(bounds[:, list(group)])
+            for place, group in enumerate(claim.groups)
+            if place not in signs.groups
+        ),
+        default=math.inf,
+    )
     found, rows = paths(signs.tree, sizes), [row for place in signs.groups for row in claim.groups[place]]
-    starts, ends = np.cumsum([0, *(len(claim.groups[place]) for place in signs.groups)]), np.cumsum([0, *map(len, found)])
+    starts, ends = (
+        np.cumsum([0, *(len(claim.groups[place]) for place in signs.groups)]),
+        np.cumsum([0, *map(len, found)]),
+    )
     if len(signs.multipliers) != ends[-1] or any(len(array) != len(found) for array in signs.slopes.values()):
         raise Rejected("multipliers or slopes for other leaves than those of the tree of signs")
     at = {name: array for name, array in claim.slopes.items() if name.startswith("at/")}
     many = max(1, AT_ONCE // max(sizes))
     for start in range(0, len(found), many):
-        some, times = slice(start, start + many), signs.multipliers[ends[start] : ends[min(start + many, len(found))]]
+        some, times = (
+            slice(start, start + many),
+            signs.multipliers[ends[start] : ends[min(start + many, len(found))]],
+        )
         slopes = {**at, **{name: array[some] for name, array in signs.slopes.items()}}
-        least = margins(whole, claim.matrix[rows], claim.offset[rows], found[some], times, slopes, signs.anew) - claim.above
+        least = (
+            margins(whole, claim.matrix[rows], claim.offset[rows], found[some], times, slopes, signs.anew)
+            - claim.above
+        )
         worst = min(worst, *(_least(least[:, a:b]) for a, b in itertools.pairwise(starts)))
         if not worst > 0:
             break
@@ -275,7 +365,12 @@ def shown(claim: Claim, built: Program) -> float:
     """By how much all rows of some group stay at or below what is claimed, at the witness itself: an interval around a point."""
     if claim.point is None:
         raise Rejected("a witness without a point")
-    bounds = StepBounds(built, CheckedRegion(claim.point[None], claim.point[None])).rows(-claim.matrix, -claim.offset) + claim.above
+    bounds = (
+        StepBounds(built, CheckedRegion(claim.point[None], claim.point[None])).rows(
+            -claim.matrix, -claim.offset
+        )
+        + claim.above
+    )
     return float(np.stack([bounds[:, list(group)].min(1) for group in claim.groups]).max())
 
 
@@ -296,9 +391,13 @@ def check(model: str | Path | Model, proof: str | Path) -> ProofVerdict:
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise Rejected("this file is no proof: it has no header of one") from error
         if said[:2] != (SCHEMA, VERSION):
-            raise Rejected(f"this is {said[0]} version {said[1]}; this checker knows {SCHEMA} version {VERSION}")
+            raise Rejected(
+                f"this is {said[0]} version {said[1]}; this checker knows {SCHEMA} version {VERSION}"
+            )
         if said[2] != opened.sha256:
-            raise Rejected(f"the proof speaks of another model: sha256 {said[2]}, this one is {opened.sha256}")
+            raise Rejected(
+                f"the proof speaks of another model: sha256 {said[2]}, this one is {opened.sha256}"
+            )
         with np.errstate(all="ignore"):  # what overflows is no number, and no number is accepted
             claim = Claim.read_claim(header, arrays, opened.program)
             told = claim.told
@@ -307,7 +406,9 @@ def check(model: str | Path | Model, proof: str | Path) -> ProofVerdict:
             raise Rejected(f"the bound misses what is claimed by {-margin:.6g}")
         if claim.kind == "witness" and not margin >= 0:
             raise Rejected(f"the witness does not show it: an output is better by {-margin:.6g}")
-        compared = "" if opened.runtime is None else replay.compare(opened.runtime, opened.program, claim, data)
+        compared = (
+            "" if opened.runtime is None else replay.compare(opened.runtime, opened.program, claim, data)
+        )
         return ProofVerdict(True, told, "", margin, header, compared)
     except Rejected as error:
         reason = str(error)

@@ -92,9 +92,13 @@ def read_message(data: memoryview, table: Table, name: str) -> dict[str, Any]:
         require(number in table, f"{name} has a field {number}, which is not known to this checker")
         field = table[number]
         require(not field.refused, f"{name}: {field.refused}")
-        expected = WIRE_TYPES.get(field.kind, LENGTH_DELIMITED) if isinstance(field.kind, str) else LENGTH_DELIMITED
+        expected = (
+            WIRE_TYPES.get(field.kind, LENGTH_DELIMITED) if isinstance(field.kind, str) else LENGTH_DELIMITED
+        )
         together = field.repeated and expected != LENGTH_DELIMITED and wire == LENGTH_DELIMITED
-        require(wire == expected or together, f"{name}: field {field.name} has wire type {wire}, not {expected}")
+        require(
+            wire == expected or together, f"{name}: field {field.name} has wire type {wire}, not {expected}"
+        )
         if wire == 0:
             value, at = read_varint(data, at)
             values = [_as_signed(value, str(field.kind))]
@@ -114,7 +118,10 @@ def read_message(data: memoryview, table: Table, name: str) -> dict[str, Any]:
             continue
         if expected != LENGTH_DELIMITED:
             once = field.name not in packed or (not together and not packed[field.name])
-            require(once, f"{name}: the numbers of {field.name} are packed in several runs, or packed and unpacked at once")
+            require(
+                once,
+                f"{name}: the numbers of {field.name} are packed in several runs, or packed and unpacked at once",
+            )
             packed[field.name] = together
         found[field.name] = values if together else found[field.name] + values
     return found

@@ -42,13 +42,17 @@ class SecondOrderModel:
     B: Array  # (n, d, k or less)
     rest: Array  # (n,)
     size: Array  # (n,)
-    curved: tuple[Array, Array] | None = field(default=None, kw_only=True)  # middle, width of v'B u, where they follow from how it was made
+    curved: tuple[Array, Array] | None = field(
+        default=None, kw_only=True
+    )  # middle, width of v'B u, where they follow from how it was made
 
     def take_elements(self, take: Array) -> "SecondOrderModel":
         """These elements; -1 stands for a zero."""
         real = take >= 0
         parts = (self.c[take], self.L[take], self.B[take], self.rest[take], self.size[take])
-        return SecondOrderModel(*(part if real.all() else part * real.reshape(-1, *[1] * (part.ndim - 1)) for part in parts))
+        return SecondOrderModel(
+            *(part if real.all() else part * real.reshape(-1, *[1] * (part.ndim - 1)) for part in parts)
+        )
 
     @property
     def terms(self) -> int:
@@ -114,7 +118,10 @@ class UnitBall:
         alone = np.where(inside, -L * L / np.where(inside, 4 * squares, 1.0), squares - np.abs(L))
         mixed = gradient(sizes, free)[1] - np.abs(squares).sum(1)
         p = Spread.of(y, self)
-        bound = np.fmax(c + alone.sum(1) - mixed - outside, y.c + p.middle - p.linear - p.named - p.width) - missed
+        bound = (
+            np.fmax(c + alone.sum(1) - mixed - outside, y.c + p.middle - p.linear - p.named - p.width)
+            - missed
+        )
         return bound
 
     def _price_bound(self, y: SecondOrderModel) -> Array:
@@ -153,13 +160,23 @@ class Spread:
         else:
             squared = ball.reach(ball.reach(y.B[:, :, :d])) if y.B.shape[2] else np.zeros_like(y.c)
             middle, width = np.zeros_like(y.c), squared + ball.reach(y.B[:, :, d:].swapaxes(1, 2)).sum(1)
-        if y.curved is None and FEW <= d <= PRICED and y.B.shape[2]:  # mixed signs reach less far than their sizes together
+        if (
+            y.curved is None and FEW <= d <= PRICED and y.B.shape[2]
+        ):  # mixed signs reach less far than their sizes together
             low, high = balls.reach(y.B[:, :, :d], y.B[:, :, d:], ball.starts)
             low, high = np.fmax(middle - width, low), np.fmin(middle + width, high)
             middle, width = (low + high) / 2, np.maximum(high - low, 0.0) / 2
         size = y.size + np.abs(y.c) + y.rest
         off = 8 * gamma(y.terms) * size + TINY
-        return Spread(linear + off, named + off, middle, width + off, y.c + middle, y.rest + off, 2 * size + linear + named + width + off)
+        return Spread(
+            linear + off,
+            named + off,
+            middle,
+            width + off,
+            y.c + middle,
+            y.rest + off,
+            2 * size + linear + named + width + off,
+        )
 
 
 def _outer(L: Array, M: Array, d: int) -> Array:
@@ -170,7 +187,13 @@ def _outer(L: Array, M: Array, d: int) -> Array:
 
 
 def along(
-    function: ProductFunction | PiecewiseLinear, y: SecondOrderModel, slope: Array, bend: Array, low: Array, high: Array, ball: UnitBall
+    function: ProductFunction | PiecewiseLinear,
+    y: SecondOrderModel,
+    slope: Array,
+    bend: Array,
+    low: Array,
+    high: Array,
+    ball: UnitBall,
 ) -> SecondOrderModel:
     """function(y) for low <= y <= high. Of D = L u + q + e with |q + e| <= loose and |D| <= away the square is (L u)^2, of which products
     of two remainders lie between 0 and named^2, and at most loose (2 away - loose) more or loose (2 reach - loose) less, |L u| <= reach."""
@@ -182,15 +205,27 @@ def along(
     line = p.linear + p.named
     away = np.maximum(np.minimum(np.maximum(high - p.at, p.at - low), line + loose), loose)
     reach = np.maximum(np.minimum(line, away + loose), loose)
-    c = (least + most) / 2 + p.at * (slope + bend * p.at) - steep * p.middle + bend * (p.named**2 / 2 + loose * (away - reach))
-    rest = (most - least) / 2 + np.abs(steep) * p.rest + np.abs(bend) * (p.named**2 / 2 + loose * (away + reach - loose))
+    c = (
+        (least + most) / 2
+        + p.at * (slope + bend * p.at)
+        - steep * p.middle
+        + bend * (p.named**2 / 2 + loose * (away - reach))
+    )
+    rest = (
+        (most - least) / 2
+        + np.abs(steep) * p.rest
+        + np.abs(bend) * (p.named**2 / 2 + loose * (away + reach - loose))
+    )
     B = _outer(y.L, y.L, ball.d) * bend[:, None, None]
     B[:, :, : y.B.shape[2]] += steep[:, None, None] * y.B
     # With s = L v and t = L r, B holds bend (s^2 + 2 s t), where s^2 + 2 s t is least at s = -t, beside steep times what y holds.
     shorter = np.minimum(p.linear, p.named)
     below, above = -shorter * (2 * p.named - shorter), p.linear * (p.linear + 2 * p.named)
     charged = np.abs(least) + np.abs(most) + 4 * np.abs(slope) * p.all + 16 * np.abs(bend) * p.all**2
-    curved = steep * p.middle + bend * (below + above) / 2, np.abs(steep) * p.width + np.abs(bend) * (above - below) / 2
+    curved = (
+        steep * p.middle + bend * (below + above) / 2,
+        np.abs(steep) * p.width + np.abs(bend) * (above - below) / 2,
+    )
     curved = (
         curved[0],
         curved[1] + gamma(64) * charged + TINY,
@@ -199,7 +234,11 @@ def along(
 
 
 def times(
-    a: SecondOrderModel, z: SecondOrderModel, a_ends: tuple[Array, Array], z_ends: tuple[Array, Array], ball: UnitBall
+    a: SecondOrderModel,
+    z: SecondOrderModel,
+    a_ends: tuple[Array, Array],
+    z_ends: tuple[Array, Array],
+    ball: UnitBall,
 ) -> SecondOrderModel:
     """a z, where the values themselves lie between these ends. Without its rest a model is no farther from `at` than `away`."""
     p, q, k = Spread.of(a, ball), Spread.of(z, ball), max(a.L.shape[1], z.L.shape[1])
@@ -212,7 +251,9 @@ def times(
     for side, line, (low, high) in zip((p, q), lines, (a_ends, z_ends), strict=True):
         aways.append(np.minimum(np.maximum(high - side.at, side.at - low) + side.rest, line + side.width))
         largest.append(np.maximum(np.abs(low), np.abs(high)))
-    rest = p.named * q.named + np.minimum(lines[0] * q.width + p.width * aways[1], p.width * lines[1] + q.width * aways[0])
+    rest = p.named * q.named + np.minimum(
+        lines[0] * q.width + p.width * aways[1], p.width * lines[1] + q.width * aways[0]
+    )
     rest = rest + p.rest * largest[1] + q.rest * (largest[0] + p.rest)
     return _make_model(c, p.at[:, None] * M + q.at[:, None] * L, B, rest, 8 * p.all * q.all)
 
@@ -249,7 +290,11 @@ class SecondOrderBounds(StepBounds):
         size, starts = np.maximum(upper - centre, centre - lower) * (1 + 4 * UNIT), np.arange(len(moves))
         if not np.isinf(region.norm) and region.centre is not None and region.spans is not None:
             run = len(lower) // len(region.spans)
-            centre, size, starts = region.centre, np.repeat(region.spans, run), np.unique(moves // run, return_index=True)[1]
+            centre, size, starts = (
+                region.centre,
+                np.repeat(region.spans, run),
+                np.unique(moves // run, return_index=True)[1],
+            )
         self.ball = UnitBall(len(moves), region.norm, starts)
         self.count = len(moves)  # of all u so far
         self.ranged = {0}  # steps whose intervals know of their models
@@ -261,15 +306,23 @@ class SecondOrderBounds(StepBounds):
                 self.readers.setdefault(part.source, []).append((place, part))
         L = np.zeros((len(lower), len(moves)))
         L[moves, np.arange(len(moves))] = size[moves]
-        self.models[0] = SecondOrderModel(centre, L, np.zeros((*L.shape, 0)), np.zeros(len(lower)), np.abs(centre) + size)
+        self.models[0] = SecondOrderModel(
+            centre, L, np.zeros((*L.shape, 0)), np.zeros(len(lower)), np.abs(centre) + size
+        )
         super().__post_init__()
 
     def _joins_sum(self, place: int) -> bool:
         """Is it a function that one map alone reads, element by element? Then its rest is left to be named there."""
         readers = self.readers.get(place, [])
-        once = len(readers) == 1 and readers[0][0] < len(self.program.steps) and isinstance(self.program.steps[readers[0][0]], AffineStep)
+        once = (
+            len(readers) == 1
+            and readers[0][0] < len(self.program.steps)
+            and isinstance(self.program.steps[readers[0][0]], AffineStep)
+        )
         weight = readers[0][1].weight if once else None
-        return once and isinstance(self.program.steps[place], Applied) and (weight is None or weight.ndim == 1)
+        return (
+            once and isinstance(self.program.steps[place], Applied) and (weight is None or weight.ndim == 1)
+        )
 
     def _store(self, place: int, model: SecondOrderModel, named: bool) -> None:
         step = self.program.steps[place]
@@ -285,7 +338,9 @@ class SecondOrderBounds(StepBounds):
         """Of so many elements, how many may be looked at together."""
         each = max(1, self.ball.d * self.count)
         if many * each > MOST:
-            raise Rejected(f"{name}: its model would hold {many} x {each} numbers, more than {MOST}. Let fewer inputs move, or use planes")
+            raise Rejected(
+                f"{name}: its model would hold {many} x {each} numbers, more than {MOST}. Let fewer inputs move, or use planes"
+            )
         return max(1, AT_ONCE // each)
 
     def _some(self, name: str, many: int) -> list[Array]:
@@ -295,24 +350,35 @@ class SecondOrderBounds(StepBounds):
     def _apply_map(self, step: AffineStep) -> SecondOrderModel:
         """W applied to every coefficient, with the sizes of W to rest and size."""
         sources = [(part, self.models[part.source]) for part in step.parts]
-        k, known = (max([0, *(y.L.shape[1] if L else y.B.shape[2] for _, y in sources)]) for L in (True, False))
+        k, known = (
+            max([0, *(y.L.shape[1] if L else y.B.shape[2] for _, y in sources)]) for L in (True, False)
+        )
         self._at_once(step.name, step.size)
         c, L, B = step.offset.copy(), np.zeros((step.size, k)), np.zeros((step.size, self.ball.d, known))
         rest, size, terms = np.zeros(step.size), step.offset_size.copy(), self.terms + len(sources) + 32
         for part, y in sources:
-            to, absolute = (slice(None) if part.place is None else part.place), None if part.weight is None else np.abs(part.weight)
+            to, absolute = (
+                (slice(None) if part.place is None else part.place),
+                None if part.weight is None else np.abs(part.weight),
+            )
             c[to] += _carry_part(part, y.c, part.weight)[:, 0]
             L[to, : y.L.shape[1]] += _carry_part(part, y.L, part.weight)
             if y.B.shape[2]:
-                B[to, :, : y.B.shape[2]] += _carry_part(part, y.B, part.weight).reshape(B[to].shape[0], *y.B.shape[1:])
+                B[to, :, : y.B.shape[2]] += _carry_part(part, y.B, part.weight).reshape(
+                    B[to].shape[0], *y.B.shape[1:]
+                )
             rest[to] += _carry_part(part, y.rest, absolute)[:, 0]
             size[to] += _carry_part(part, y.size, absolute)[:, 0]
-        return SecondOrderModel(c, L, B, rest * (1 + gamma(terms)) + 4 * gamma(terms) * size + TINY, size * (1 + gamma(terms)))
+        return SecondOrderModel(
+            c, L, B, rest * (1 + gamma(terms)) + 4 * gamma(terms) * size + TINY, size * (1 + gamma(terms))
+        )
 
     def _affine(self, step: AffineStep, place: int) -> None:
         super()._affine(step, place)
         if place in self.readers:
-            self._store(place, self._apply_map(step), any(self._joins_sum(part.source) for part in step.parts))
+            self._store(
+                place, self._apply_map(step), any(self._joins_sum(part.source) for part in step.parts)
+            )
 
     def _narrow(self, part: StepTerm, reader: Applied) -> None:
         super()._narrow(part, reader)
@@ -323,7 +389,9 @@ class SecondOrderBounds(StepBounds):
         for some in self._some("an interval", len(low)):
             own = y.take_elements(some)
             low[some] = np.fmax(low[some], self.ball.least(own, 1))
-            high[some] = np.fmin(high[some], -self.ball.least(SecondOrderModel(-own.c, -own.L, -own.B, own.rest, own.size), 1))
+            high[some] = np.fmin(
+                high[some], -self.ball.least(SecondOrderModel(-own.c, -own.L, -own.B, own.rest, own.size), 1)
+            )
         if not bool((low <= high).all()):
             raise Rejected(f"step {part.source}: its bounds exclude each other")
 
@@ -332,14 +400,18 @@ class SecondOrderBounds(StepBounds):
         if place not in self.readers:
             return
         parts = [self._through(step, place, some) for some in self._some(step.name, step.size)]
-        joined = (np.concatenate([getattr(y, name) for y in parts]) for name in ("c", "L", "B", "rest", "size"))
+        joined = (
+            np.concatenate([getattr(y, name) for y in parts]) for name in ("c", "L", "B", "rest", "size")
+        )
         self._store(place, SecondOrderModel(*joined), not self._joins_sum(place))
 
     def _through(self, step: Applied, place: int, some: Array) -> SecondOrderModel:
         factors, values = [], []
         for argument, (part, function) in enumerate(zip(step.parts, step.function.curves, strict=True)):
             y = self.models[part.source].take_elements(part.take[some])
-            low, high = (part.take_elements(known[part.source])[0, some] for known in (self.lower, self.upper))
+            low, high = (
+                part.take_elements(known[part.source])[0, some] for known in (self.lower, self.upper)
+            )
             ends = low, high
             if function != ProductFunction("identity"):
                 if f"parabolas/{place}" in self.slopes:
@@ -354,13 +426,24 @@ class SecondOrderBounds(StepBounds):
                 ends = function.range((low,), (high,))
             factors.append(y)
             values.append(ends)
-        return factors[0] if len(factors) == 1 else times(factors[0], factors[1], values[0], values[1], self.ball)
+        return (
+            factors[0]
+            if len(factors) == 1
+            else times(factors[0], factors[1], values[0], values[1], self.ball)
+        )
 
     def rows(self, matrix: Array, offset: Array, signs: Mapping[int, Array] | None = None) -> Array:
         """The better of both."""
         view = self.program.output
         part = StepTerm(view.step, view.index.ravel(), matrix.T.astype(np.float64), None)
-        asked = self._apply_map(AffineStep("the claim", len(matrix), (part,), offset.astype(np.float64), np.abs(offset)))
-        least = np.concatenate([self.ball.least(asked.take_elements(some), ROUNDS) for some in self._some("the claim", len(matrix))])
+        asked = self._apply_map(
+            AffineStep("the claim", len(matrix), (part,), offset.astype(np.float64), np.abs(offset))
+        )
+        least = np.concatenate(
+            [
+                self.ball.least(asked.take_elements(some), ROUNDS)
+                for some in self._some("the claim", len(matrix))
+            ]
+        )
         best: Array = np.fmax(super().rows(matrix, offset, signs), least[None])
         return best

@@ -42,7 +42,9 @@ class RecurrentDirection:
         return self.builder.apply_function(self.name, ProductFunction(f, g), v, z)
 
     def rnn(self, x: StepView, h: StepView | None, c: StepView | None) -> tuple[StepView, StepView | None]:
-        return self.builder.apply_function(self.name, ProductFunction("tanh"), self.gates(slice(None), x, h)), None
+        return self.builder.apply_function(
+            self.name, ProductFunction("tanh"), self.gates(slice(None), x, h)
+        ), None
 
     def lstm(self, x: StepView, h: StepView | None, c: StepView | None) -> tuple[StepView, StepView | None]:
         """Gates in the order i, o, f, c: c' = sigmoid(f) c + sigmoid(i) tanh(g), h' = sigmoid(o) tanh(c')."""
@@ -50,7 +52,9 @@ class RecurrentDirection:
         i, o, f, g = (self.gate(gates, place) for place in range(4))
         memory = self.product("sigmoid", i, "tanh", g)
         if c is not None:
-            memory = self.builder.add_scaled(self.name, [(self.product("sigmoid", f, "identity", c), 1.0), (memory, 1.0)])
+            memory = self.builder.add_scaled(
+                self.name, [(self.product("sigmoid", f, "identity", c), 1.0), (memory, 1.0)]
+            )
         return self.product("sigmoid", o, "tanh", memory), memory
 
     def gru(self, x: StepView, h: StepView | None, c: StepView | None) -> tuple[StepView, StepView | None]:
@@ -61,7 +65,10 @@ class RecurrentDirection:
         z, r = self.gate(gates, 0), self.gate(gates, 1)
         own: tuple[StepView, Array | None, Array | None] = (x, self.w[last].T, None)
         if h is None:  # the recalled state is the bias alone
-            recalled = builder.add_scaled(self.name, [(builder.apply_function(self.name, ProductFunction("sigmoid"), r), self.b_r[last])])
+            recalled = builder.add_scaled(
+                self.name,
+                [(builder.apply_function(self.name, ProductFunction("sigmoid"), r), self.b_r[last])],
+            )
         else:
             state = builder.affine(self.name, (1, self.hidden), [(h, self.r[last].T, None)], self.b_r[last])
             recalled = self.product("sigmoid", r, "identity", state)
@@ -70,26 +77,41 @@ class RecurrentDirection:
             return self.product("sigmoid", builder.add_scaled(self.name, [(z, -1.0)]), "tanh", new), None
         n = builder.apply_function(self.name, ProductFunction("tanh"), new)
         change = builder.add_scaled(self.name, [(h, 1.0), (n, -1.0)])
-        return builder.add_scaled(self.name, [(n, 1.0), (self.product("sigmoid", z, "identity", change), 1.0)]), None
+        return builder.add_scaled(
+            self.name, [(n, 1.0), (self.product("sigmoid", z, "identity", change), 1.0)]
+        ), None
 
 
 def unroll_layer(builder: Builder, node: GraphNode, given: tuple[Any, ...]) -> tuple[Value, ...]:
     x, w, r, b, lengths, h_first, c_first = [*given, *[None] * 7][:7]
     attributes, name = node.attributes, node.outputs[0] or node.op
-    direction, many = attributes.get("direction", "forward"), 2 if attributes.get("direction") == "bidirectional" else 1
-    require(list(attributes.get("activations", USUAL[node.op] * many)) == USUAL[node.op] * many, "other activations than the usual ones")
-    require(node.op != "GRU" or attributes.get("linear_before_reset"), "a GRU that resets before its linear map")
+    direction, many = (
+        attributes.get("direction", "forward"),
+        2 if attributes.get("direction") == "bidirectional" else 1,
+    )
+    require(
+        list(attributes.get("activations", USUAL[node.op] * many)) == USUAL[node.op] * many,
+        "other activations than the usual ones",
+    )
+    require(
+        node.op != "GRU" or attributes.get("linear_before_reset"), "a GRU that resets before its linear map"
+    )
     if not isinstance(x, StepView) or len(x.shape) != 3 or x.shape[1] != 1:
         raise Rejected("a sequence that does not depend on the input, or several at once")
     require(w.ndim == 3 and r.ndim == 3, "the sizes of the weights")
     hidden = r.shape[2]
     rows = GATES[node.op] * hidden
-    require(w.shape == (many, rows, x.shape[2]) and r.shape == (many, rows, hidden), "the sizes of the weights")
+    require(
+        w.shape == (many, rows, x.shape[2]) and r.shape == (many, rows, hidden), "the sizes of the weights"
+    )
     require(attributes.get("hidden_size", hidden) == hidden, "hidden_size is not that of the weights")
     require(b is None or b.shape == (many, 2 * rows), "the sizes of the biases")
     require(lengths is None or lengths.tolist() == [len(x.index)], "sequences of several lengths")
     for state in (h_first, c_first):
-        require(state is None or (state.shape == (many, 1, hidden) and not state.any()), "a first state other than zero")
+        require(
+            state is None or (state.shape == (many, 1, hidden) and not state.any()),
+            "a first state other than zero",
+        )
     b = np.zeros((many, 2 * rows)) if b is None else b
     outputs: list[list[StepView]] = []
     lasts: list[tuple[StepView, StepView | None]] = []
@@ -107,7 +129,10 @@ def unroll_layer(builder: Builder, node: GraphNode, given: tuple[Any, ...]) -> t
             raise Rejected("an empty sequence")
         outputs.append(seen[::-1] if backwards else seen)
         lasts.append((h, c))
-    frames = [builder.concatenate(name, [StepView(v.step, v.index[:, None]) for v in both], 1) for both in zip(*outputs, strict=True)]
+    frames = [
+        builder.concatenate(name, [StepView(v.step, v.index[:, None]) for v in both], 1)
+        for both in zip(*outputs, strict=True)
+    ]
     whole = builder.concatenate(name, frames, 0)
     last = builder.concatenate(name, [StepView(h.step, h.index[None]) for h, _ in lasts], 0)
     memories = [StepView(c.step, c.index[None]) for _, c in lasts if c is not None]

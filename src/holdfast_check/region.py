@@ -23,7 +23,9 @@ class CheckedRegion:
     spans: Array | None = None  # (groups,)
 
     @staticmethod
-    def ball(centre: Array, radius: float, norm: float, shares: Array, lower: Array, upper: Array) -> "CheckedRegion":
+    def ball(
+        centre: Array, radius: float, norm: float, shares: Array, lower: Array, upper: Array
+    ) -> "CheckedRegion":
         """Runs of elements may move by the radius times their share, inside lower <= x <= upper; every end is rounded outwards."""
         spans = np.where((shares > 0) & (radius > 0), up(radius * shares), 0.0)
         each = np.repeat(spans, centre.size // spans.size)
@@ -53,8 +55,14 @@ class CheckedRegion:
         if self.centre is None or self.spans is None:
             raise Rejected("a norm without a centre")
         shape = (*rows.shape[:2], len(self.spans), -1)
-        room = np.where(rows > 0, up(self.centre - self.lower)[:, None], up(self.upper - self.centre)[:, None])
-        steep, room, square = np.abs(rows).reshape(shape), np.maximum(room, 0.0).reshape(shape), self.norm == 2
+        room = np.where(
+            rows > 0, up(self.centre - self.lower)[:, None], up(self.upper - self.centre)[:, None]
+        )
+        steep, room, square = (
+            np.abs(rows).reshape(shape),
+            np.maximum(room, 0.0).reshape(shape),
+            self.norm == 2,
+        )
         span = self.spans[:, None]
         low, high = np.zeros((*steep.shape[:-1], 1)), steep.max(-1, keepdims=True) * (1e6 if square else 1.0)
 
@@ -81,15 +89,24 @@ class CheckedRegion:
         return least
 
 
-def inside(x: Array, centre: Array, radius: float, norm: float, shares: Array, lower: Array, upper: Array) -> bool:
+def inside(
+    x: Array, centre: Array, radius: float, norm: float, shares: Array, lower: Array, upper: Array
+) -> bool:
     """Does a single point lie in that ball? Rationals are compared, nothing is rounded."""
     exact = [Fraction(value) for value in x.tolist()]
-    if not all(low <= value <= high for value, low, high in zip(x.tolist(), lower.tolist(), upper.tolist(), strict=True)):
+    if not all(
+        low <= value <= high
+        for value, low, high in zip(x.tolist(), lower.tolist(), upper.tolist(), strict=True)
+    ):
         return False
     away = [abs(value - Fraction(at)) for value, at in zip(exact, centre.tolist(), strict=True)]
     many = len(away) // len(shares)
     for group, share in enumerate(shares.tolist()):
         own, span = away[group * many : (group + 1) * many], Fraction(radius) * Fraction(share)
-        if (max(own) > span) if np.isinf(norm) else (sum(part ** int(norm) for part in own) > span ** int(norm)):
+        if (
+            (max(own) > span)
+            if np.isinf(norm)
+            else (sum(part ** int(norm) for part in own) > span ** int(norm))
+        ):
             return False
     return True

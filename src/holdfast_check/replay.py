@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 POINTS = 16  # of the region, beside a witness
 UNITS = 64  # of float32: see above
 EXAMINED = 8  # outputs
-LARGEST_SINGLE = 1e30  # a point where some value is larger than this is left out: float32 may not hold what is made of it
+LARGEST_SINGLE = (
+    1e30  # a point where some value is larger than this is left out: float32 may not hold what is made of it
+)
 AT_ONCE = 2**22  # numbers in the derivatives that are looked at together
 NOT_INSTALLED = "onnxruntime is not installed, so it was not asked"
 
@@ -61,7 +63,9 @@ class Runtime:
         given = self.session.get_inputs()[0]
         kind = np.float64 if "double" in given.type else np.float32
         try:
-            answers = [self.session.run(None, {given.name: point.reshape(shape).astype(kind)})[0] for point in points]
+            answers = [
+                self.session.run(None, {given.name: point.reshape(shape).astype(kind)})[0] for point in points
+            ]
         except Exception as error:
             raise Rejected(f"onnxruntime does not run this file: {_line(error)}") from error
         return np.stack([np.asarray(answer, dtype=np.float64).ravel() for answer in answers])
@@ -73,7 +77,10 @@ def _line(error: Exception) -> str:
 
 def points_of(claim: "Claim", seed: bytes) -> Array:
     """(POINTS, n), rounded to float32: the centre, corners, points in between, and the witness where there is one."""
-    region, draw = claim.region, np.random.default_rng(int.from_bytes(hashlib.sha256(seed).digest()[:8], "little"))
+    region, draw = (
+        claim.region,
+        np.random.default_rng(int.from_bytes(hashlib.sha256(seed).digest()[:8], "little")),
+    )
     lower, upper = region.lower[0], region.upper[0]
     centre = lower / 2 + upper / 2 if region.centre is None else region.centre
     share = draw.random((POINTS, len(lower)))
@@ -86,7 +93,9 @@ def points_of(claim: "Claim", seed: bytes) -> Array:
         if region.norm == 1:  # few elements move far
             groups = groups * (draw.random(groups.shape) < draw.random((POINTS, 1, 1)) ** 4)
         length = (np.abs(groups) ** region.norm).sum(-1, keepdims=True) ** (1 / region.norm)
-        away = (groups * np.minimum(1.0, region.spans[:, None] / np.maximum(length, 1e-300))).reshape(POINTS, -1)
+        away = (groups * np.minimum(1.0, region.spans[:, None] / np.maximum(length, 1e-300))).reshape(
+            POINTS, -1
+        )
     points = np.clip(centre + away, lower, upper)
     points = points if claim.point is None else np.concatenate([claim.point[None], points])
     rounded: Array = points.astype(np.float32).astype(np.float64)
@@ -125,7 +134,9 @@ def tolerances(program: Program, values: list[Array]) -> Array:
                 continue
             step, own = program.steps[at], waiting.pop(at)
             total += (np.abs(own) @ sizes[at][:, :, None])[..., 0]
-            passed = [own * slope[:, None] for slope in slopes[at]] if at in slopes else [own] * len(step.parts)
+            passed = (
+                [own * slope[:, None] for slope in slopes[at]] if at in slopes else [own] * len(step.parts)
+            )
             for part, rest in zip(step.parts, passed, strict=True):
                 arrived = part.back(rest, program.steps[part.source].size)
                 waiting[part.source] = waiting[part.source] + arrived if part.source in waiting else arrived
@@ -145,13 +156,24 @@ def compare(runtime: Runtime, program: Program, claim: "Claim", seed: bytes) -> 
     points = points_of(claim, seed)
     with np.errstate(all="ignore"):
         values = program.values(points)
-        held = np.all([np.isfinite(step).all(1) & (np.abs(step).max(1, initial=0.0) < LARGEST_SINGLE) for step in values], axis=0)
+        held = np.all(
+            [
+                np.isfinite(step).all(1) & (np.abs(step).max(1, initial=0.0) < LARGEST_SINGLE)
+                for step in values
+            ],
+            axis=0,
+        )
         points, values = points[held], [step[held] for step in values]
     if not len(points):
         return "onnxruntime was not asked: float32 does not hold the numbers of this region"
-    own = StepTerm(program.output.step, program.output.index.ravel(), None, None).take_elements(values[program.output.step])
+    own = StepTerm(program.output.step, program.output.index.ravel(), None, None).take_elements(
+        values[program.output.step]
+    )
     answers = runtime.outputs(points, program.input_shape)
-    require(answers.shape == own.shape, f"onnxruntime has {answers.shape[1]} outputs for this file, the checker {own.shape[1]}")
+    require(
+        answers.shape == own.shape,
+        f"onnxruntime has {answers.shape[1]} outputs for this file, the checker {own.shape[1]}",
+    )
     wide = tolerances(program, values)
     if program.ranked:
         _same_order(answers, own, wide)
@@ -164,7 +186,9 @@ def compare(runtime: Runtime, program: Program, claim: "Claim", seed: bytes) -> 
             if held[0] and _fails(claim, answers, 0.0)[0]
             else "onnxruntime, in its own arithmetic, does not show it"
         )
-    require(program.ranked or not fails.any(), "in onnxruntime the claim does not hold at a point of the region")
+    require(
+        program.ranked or not fails.any(), "in onnxruntime the claim does not hold at a point of the region"
+    )
     return f"onnxruntime answers alike at {len(points)} points of the region"
 
 
@@ -186,12 +210,17 @@ def _same_order(answers: Array, own: Array, wide: Array) -> None:
         below = np.searchsorted(value[order], value - 2 * by)  # how many are clearly smaller
         wrong = (below > 0) & ~(answer >= highest[np.maximum(below, 1) - 1] * (1 - 1e-6) - 1e-30)
         require(
-            np.isfinite(answer).all() and not wrong.any(), "onnxruntime orders the outputs of this file otherwise than they are read here"
+            np.isfinite(answer).all() and not wrong.any(),
+            "onnxruntime orders the outputs of this file otherwise than they are read here",
         )
 
 
 def _fails(claim: "Claim", answers: Array, wide: Array | float) -> Array:
     """(points,): in which some group has no row above what is claimed, by more than `wide` explains."""
-    rows = answers @ claim.matrix.T + claim.offset + np.broadcast_to(wide, answers.shape) @ np.abs(claim.matrix).T
+    rows = (
+        answers @ claim.matrix.T
+        + claim.offset
+        + np.broadcast_to(wide, answers.shape) @ np.abs(claim.matrix).T
+    )
     fails: Array = np.any([(rows[:, list(group)] <= claim.above).all(1) for group in claim.groups], axis=0)
     return fails

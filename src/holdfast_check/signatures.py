@@ -58,8 +58,15 @@ def _only(*values: Any) -> Attribute:
     return Attribute("text" if isinstance(values[0], str) else "int", values)
 
 
-def _forms(*entries: tuple[Versions, str, Mapping[str, Attribute]] | tuple[Versions, str, Mapping[str, Attribute], int]) -> dict[int, Form]:
-    return {version: Form(inputs, attributes, *rest) for versions, inputs, attributes, *rest in entries for version in versions}
+def _forms(
+    *entries: tuple[Versions, str, Mapping[str, Attribute]]
+    | tuple[Versions, str, Mapping[str, Attribute], int],
+) -> dict[int, Form]:
+    return {
+        version: Form(inputs, attributes, *rest)
+        for versions, inputs, attributes, *rest in entries
+        for version in versions
+    }
 
 
 NONE: dict[str, Attribute] = {}
@@ -72,14 +79,28 @@ FLOOR = {"ceil_mode": _only(0)}
 AVERAGE = POOL | {"count_include_pad": _only(0, 1)}
 LARGEST_OF = POOL | {"storage_order": _only(0)}
 NORMALISED = {"epsilon": REAL, "momentum": REAL}
-PRODUCT = {"alpha": Attribute("float", (1.0,)), "beta": Attribute("float", (1.0,)), "transA": _only(0, 1), "transB": _only(0, 1)}
+PRODUCT = {
+    "alpha": Attribute("float", (1.0,)),
+    "beta": Attribute("float", (1.0,)),
+    "transA": _only(0, 1),
+    "transB": _only(0, 1),
+}
 REDUCED = {"keepdims": _only(1, 0)}
 ORDERED = REDUCED | {"noop_with_empty_axes": _only(0)}
 CAST = {"to": Attribute("int", (1, 6, 7, 9, 11), required=True)}
 PADDED = {"mode": _only("constant")}
 VALUE = {"value": TENSOR}
-VALUES = VALUE | {"value_float": REAL, "value_floats": Attribute("floats"), "value_int": INT, "value_ints": INTS}
-CELL = {"hidden_size": INT, "direction": _only("forward", "reverse", "bidirectional"), "activations": Attribute("texts")}
+VALUES = VALUE | {
+    "value_float": REAL,
+    "value_floats": Attribute("floats"),
+    "value_int": INT,
+    "value_ints": INTS,
+}
+CELL = {
+    "hidden_size": INT,
+    "direction": _only("forward", "reverse", "bidirectional"),
+    "activations": Attribute("texts"),
+}
 BATCHED = {"layout": _only(0)}
 RESET = {"linear_before_reset": _only(0, 1)}
 FREE = {"input_forget": _only(0)}
@@ -143,9 +164,13 @@ FORMS: dict[str, dict[int, Form]] = {
 def form_of(op: str, opset: int) -> Form:
     """The form in force in this opset."""
     versions = FORMS.get(op, {})
-    found = [version for version in versions if (version == DESCRIBED) == (opset == DESCRIBED) and version <= opset]
+    found = [
+        version for version in versions if (version == DESCRIBED) == (opset == DESCRIBED) and version <= opset
+    ]
     if not found:
-        raise Rejected(f"operator {op} is not known to this checker" + (f" in opset {opset}" if versions else ""))
+        raise Rejected(
+            f"operator {op} is not known to this checker" + (f" in opset {opset}" if versions else "")
+        )
     return versions[max(found)]
 
 
@@ -166,13 +191,25 @@ def check_attributes(form: Form, attributes: Mapping[str, Any], opset: int) -> N
         require(name in form.attributes, f"attribute {name} is not known to this checker here")
         expected = form.attributes[name]
         require(_fits(value, expected.kind, opset), f"attribute {name} is no {expected.kind} that counts")
-        require(not expected.only or value in expected.only, f"attribute {name} is {value!r}; {expected.only} is read")
+        require(
+            not expected.only or value in expected.only,
+            f"attribute {name} is {value!r}; {expected.only} is read",
+        )
     for name, expected in form.attributes.items():
         require(name in attributes or not expected.required, f"attribute {name} is missing")
 
 
 REAL_TYPES, INTEGERS = ("<f4", "<f8"), ("<i8", "<i4")
-TYPES_READ = {"T": REAL_TYPES, "W": REAL_TYPES, "S": REAL_TYPES, "I": ("<i8",), "J": INTEGERS, "Y": INTEGERS, "K": ("<i4",), "B": ("|b1",)}
+TYPES_READ = {
+    "T": REAL_TYPES,
+    "W": REAL_TYPES,
+    "S": REAL_TYPES,
+    "I": ("<i8",),
+    "J": INTEGERS,
+    "Y": INTEGERS,
+    "K": ("<i4",),
+    "B": ("|b1",),
+}
 
 
 def _letters(form: Form, many: int) -> tuple[str, int]:
@@ -193,7 +230,10 @@ def check_inputs(form: Form, given: Sequence[Value | None], kinds: Sequence[str]
     for place, (letter, value, kind) in enumerate(zip(letters, given, kinds, strict=False)):
         if value is None:
             continue
-        require(letter in "TV" or not isinstance(value, StepView), f"input {place} depends on the input of the network")
+        require(
+            letter in "TV" or not isinstance(value, StepView),
+            f"input {place} depends on the input of the network",
+        )
         require(letter not in "IJK" or len(value.shape) == 1, f"input {place} is no list")
         if opset == DESCRIBED and letter in "TW":
             require(kind[1] in "fiu" and _exact(value), f"input {place} holds what is no number of float64")

@@ -53,7 +53,10 @@ class StepTerm:
     @cached_property
     def terms(self) -> int:
         """No sum that this part enters, forwards or back, has more terms."""
-        return len(self.turns) * (1 if self.weight is None or self.weight.ndim == 1 else sum(self.weight.shape)) + 8
+        return (
+            len(self.turns) * (1 if self.weight is None or self.weight.ndim == 1 else sum(self.weight.shape))
+            + 8
+        )
 
     def take_elements(self, x: Array) -> Array:
         """(batch, elements of the source) -> (batch, elements taken)."""
@@ -65,7 +68,11 @@ class StepTerm:
         z, weight = self.take_elements(x), self.weight
         if weight is not None:
             weight = np.abs(weight) if absolute else weight
-            z = z * weight if weight.ndim == 1 else (z.reshape(len(z), -1, len(weight)) @ weight).reshape(len(z), -1)
+            z = (
+                z * weight
+                if weight.ndim == 1
+                else (z.reshape(len(z), -1, len(weight)) @ weight).reshape(len(z), -1)
+            )
         y[:, slice(None) if self.place is None else self.place] += z
 
     def back(self, rows: Array, size: int) -> Array:
@@ -120,7 +127,9 @@ class Program:
 
     def value(self, x: Array) -> Array:
         """(batch, *input_shape) -> (batch, outputs) in plain float64: to compare with other programs, never to prove."""
-        return StepTerm(self.output.step, self.output.index.ravel(), None, None).take_elements(self.values(x)[self.output.step])
+        return StepTerm(self.output.step, self.output.index.ravel(), None, None).take_elements(
+            self.values(x)[self.output.step]
+        )
 
     def values(self, x: Array) -> list[Array]:
         """The same of every step."""
@@ -143,7 +152,9 @@ class Builder:
         size = int(np.prod(shape))
         self.steps: list[Step] = [AffineStep("input", size, (), np.zeros(size), np.zeros(size))]
         self.input = StepView(0, np.arange(size).reshape(shape))
-        self.origins: dict[int, list[tuple[StepView, Array]]] = {}  # of joined steps: what was joined, and where it went
+        self.origins: dict[
+            int, list[tuple[StepView, Array]]
+        ] = {}  # of joined steps: what was joined, and where it went
 
     def affine(
         self, name: str, shape: tuple[int, ...], parts: list[tuple[StepView, Array | None, Array | None]], offset: Array | float = 0.0,
@@ -161,22 +172,39 @@ class Builder:
         self.steps.append(AffineStep(name, size, made, shift, sizes))
         return StepView(len(self.steps) - 1, np.arange(size).reshape(shape))
 
-    def apply_function(self, name: str, function: ProductFunction | PiecewiseLinear, *arguments: StepView) -> StepView:
+    def apply_function(
+        self, name: str, function: ProductFunction | PiecewiseLinear, *arguments: StepView
+    ) -> StepView:
         shape = np.broadcast_shapes(*(view.shape for view in arguments))
-        parts = tuple(StepTerm(view.step, np.broadcast_to(view.index, shape).ravel(), None, None) for view in map(self.plain, arguments))
+        parts = tuple(
+            StepTerm(view.step, np.broadcast_to(view.index, shape).ravel(), None, None)
+            for view in map(self.plain, arguments)
+        )
         self.steps.append(Applied(name, int(np.prod(shape)), parts, function))
         return StepView(len(self.steps) - 1, np.arange(int(np.prod(shape))).reshape(shape))
 
     def add_scaled(
-        self, name: str, views: list[tuple[StepView, Array | float]], offset: Array | float = 0.0, size: Array | None = None
+        self,
+        name: str,
+        views: list[tuple[StepView, Array | float]],
+        offset: Array | float = 0.0,
+        size: Array | None = None,
     ) -> StepView:
         """The sum of views, each times numbers, broadcast against each other, plus an offset."""
-        shape = np.broadcast_shapes(*(np.broadcast_shapes(view.shape, np.shape(by)) for view, by in views), np.shape(offset))
+        shape = np.broadcast_shapes(
+            *(np.broadcast_shapes(view.shape, np.shape(by)) for view, by in views), np.shape(offset)
+        )
         parts: list[tuple[StepView, Array | None, Array | None]] = []
         for view, by in views:
             wide = StepView(view.step, np.broadcast_to(view.index, shape))
             once = np.ndim(by) == 0 and by == 1.0
-            parts.append((wide, None if once else np.broadcast_to(np.asarray(by, dtype=np.float64), shape).ravel(), None))
+            parts.append(
+                (
+                    wide,
+                    None if once else np.broadcast_to(np.asarray(by, dtype=np.float64), shape).ravel(),
+                    None,
+                )
+            )
         return self.affine(name, shape, parts, offset, size)
 
     def concatenate(self, name: str, views: list[StepView], axis: int) -> StepView:
@@ -184,7 +212,9 @@ class Builder:
         if len({view.step for view in views}) == 1:
             return StepView(views[0].step, np.concatenate([view.index for view in views], axis))
         ends = np.cumsum([0, *(view.index.size for view in views)])
-        places = np.concatenate([np.arange(a, b).reshape(v.shape) for a, b, v in zip(ends, ends[1:], views, strict=False)], axis)
+        places = np.concatenate(
+            [np.arange(a, b).reshape(v.shape) for a, b, v in zip(ends, ends[1:], views, strict=False)], axis
+        )
         where = np.empty(int(ends[-1]), dtype=np.int64)
         where[places.ravel()] = np.arange(int(ends[-1]))
         origins = [(view, where[start:end]) for start, end, view in zip(ends, ends[1:], views, strict=False)]

@@ -40,7 +40,9 @@ def leaves(lower: Array, upper: Array, cuts: Array) -> tuple[Array, Array]:
         (low, high), [along] = ends, cut
         require(0 <= along < len(low), f"the tree halves element {along} of {len(low)}")
         middle = low[along] / 2 + high[along] / 2
-        require(low[along] <= middle <= high[along], f"the tree halves element {along} where it cannot be halved")
+        require(
+            low[along] <= middle <= high[along], f"the tree halves element {along} where it cannot be halved"
+        )
         first, second = high.copy(), low.copy()
         first[along] = second[along] = middle
         return (low, first), (second, high)
@@ -54,14 +56,23 @@ def paths(cuts: Array, sizes: list[int]) -> list[list[Cut]]:
 
     def halves(path: list[Cut], cut: list[int]) -> tuple[list[Cut], list[Cut]]:
         step, element = cut
-        require(0 <= step < len(sizes) and 0 <= element < sizes[step], f"the tree cuts element {element} of step {step}: there is none")
+        require(
+            0 <= step < len(sizes) and 0 <= element < sizes[step],
+            f"the tree cuts element {element} of step {step}: there is none",
+        )
         return [*path, (step, element, -1.0)], [*path, (step, element, 1.0)]
 
     return _leaves([], cuts, halves)
 
 
 def margins(
-    whole: StepBounds, matrix: Array, offset: Array, some: list[list[Cut]], multipliers: Array, slopes: dict[str, Array], anew: bool
+    whole: StepBounds,
+    matrix: Array,
+    offset: Array,
+    some: list[list[Cut]],
+    multipliers: Array,
+    slopes: dict[str, Array],
+    anew: bool,
 ) -> Array:
     """-> (leaves, rows): lower bounds of matrix . output + offset over some leaves of signs.
 
@@ -71,7 +82,10 @@ def margins(
     anew         intervals are narrowed by walks over every leaf; else they stay those of the whole region but where they are cut.
     """
     region, many = whole.region, len(some)
-    held = [(np.repeat(low, many, 0), np.repeat(high, many, 0)) for low, high in zip(whole.lower, whole.upper, strict=True)]
+    held = [
+        (np.repeat(low, many, 0), np.repeat(high, many, 0))
+        for low, high in zip(whole.lower, whole.upper, strict=True)
+    ]
     signs: dict[int, Array] = {}
     for (leaf, (step, element, sign)), times in zip(
         ((leaf, cut) for leaf, path in enumerate(some) for cut in path), multipliers, strict=True

@@ -95,7 +95,9 @@ class Case:
         low, high = self.domain
         each, line_steps = (GRID[size] // 5, LINE // 5) if self.coarse else (GRID[size], LINE)
         found = [_grid([(low, high)] * size, each)] if math.isfinite(low) else []
-        for row, below, above in zip(self.x.double().flatten(1), *(end.double().flatten(1) for end in self.box()), strict=True):
+        for row, below, above in zip(
+            self.x.double().flatten(1), *(end.double().flatten(1) for end in self.box()), strict=True
+        ):
             found += [row[None], _grid(list(zip(below.tolist(), above.tolist(), strict=True)), each)]
             for count in range(1, size):
                 for moved in itertools.combinations(range(size), count):
@@ -107,7 +109,9 @@ class Case:
 
     def sentences(self, row: Tensor) -> Tensor:
         assert self.substitutes is not None
-        return torch.tensor(list(itertools.product(*([t, *self.substitutes.get(t, ())] for t in row.tolist()))))
+        return torch.tensor(
+            list(itertools.product(*([t, *self.substitutes.get(t, ())] for t in row.tolist())))
+        )
 
 
 def _grid(ends: list[tuple[float, float]], steps: int) -> Tensor:
@@ -132,7 +136,12 @@ class Truth:
             points.append(asked)
             outputs.append(run(asked.clone()))
         if case.alone:
-            few = torch.cat([case.x, asked[torch.randperm(len(asked), generator=torch.Generator().manual_seed(0))[:ALONE]]])
+            few = torch.cat(
+                [
+                    case.x,
+                    asked[torch.randperm(len(asked), generator=torch.Generator().manual_seed(0))[:ALONE]],
+                ]
+            )
             points.append(few)
             outputs.append(torch.cat([run(row[None].clone()) for row in few]))
         whole, told = torch.cat(points), torch.cat(outputs).double()
@@ -144,7 +153,11 @@ class Truth:
         """(*shape) -> (k, outputs): all that a fresh instance says there, alone and among others."""
         run, row = self.fresh(), point.to(self.case.x.dtype)[None]
         with_others = torch.cat([row, self.case.x.to(row)])
-        said = [part for _ in range(max(2, self.case.repeats)) for part in (run(row.clone()), run(with_others.clone())[:1])]
+        said = [
+            part
+            for _ in range(max(2, self.case.repeats))
+            for part in (run(row.clone()), run(with_others.clone())[:1])
+        ]
         return torch.cat(said).double()
 
     @cached_property
@@ -207,7 +220,9 @@ def _by_export(case: Case, folder: Path) -> tuple[hf.Network, Callable[[], Run],
     file = folder / "model.pt2"
     try:
         with torch.no_grad():
-            program = torch.export.export(case.make().eval(), (_example(case),), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
+            program = torch.export.export(
+                case.make().eval(), (_example(case),), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},)
+            )
         torch.export.save(program, file)
         loaded = torch.export.load(file)
         _said(loaded.module(check_guards=False)(_example(case)), case)
@@ -218,7 +233,9 @@ def _by_export(case: Case, folder: Path) -> tuple[hf.Network, Callable[[], Run],
         module = torch.export.load(file).module(check_guards=False)
 
         def run(x: Tensor) -> Tensor:
-            parts = [part.repeat(2, *(1 for _ in x.shape[1:])) if len(part) == 1 else part for part in x.split(64)]  # sizes the tracer saw
+            parts = [
+                part.repeat(2, *(1 for _ in x.shape[1:])) if len(part) == 1 else part for part in x.split(64)
+            ]  # sizes the tracer saw
             with torch.no_grad():
                 return torch.cat([_said(module(part), case) for part in parts])[: len(x)]
 
@@ -241,16 +258,27 @@ def _by_onnx(case: Case, folder: Path) -> tuple[hf.Network, Callable[[], Run], n
 
         with torch.no_grad():
             free = ({0: torch.export.Dim.DYNAMIC},)
-            torch.onnx.export(case.make().eval(), (_example(case),), file, dynamo=True, dynamic_shapes=free, verbose=False)
+            torch.onnx.export(
+                case.make().eval(), (_example(case),), file, dynamo=True, dynamic_shapes=free, verbose=False
+            )
         session = onnxruntime.InferenceSession(file)
         entry = session.get_inputs()[0].name
         outputs = [output.name for output in session.get_outputs()]
-        _said(_like(case, [torch.as_tensor(o) for o in session.run(None, {entry: _example(case).numpy()})], outputs), case)
+        _said(
+            _like(
+                case,
+                [torch.as_tensor(o) for o in session.run(None, {entry: _example(case).numpy()})],
+                outputs,
+            ),
+            case,
+        )
     except Exception as error:
         raise NoWay(f"torch.onnx: {error}") from error
 
     def run(x: Tensor) -> Tensor:
-        return _said(_like(case, [torch.as_tensor(o) for o in session.run(None, {entry: x.numpy()})], outputs), case)
+        return _said(
+            _like(case, [torch.as_tensor(o) for o in session.run(None, {entry: x.numpy()})], outputs), case
+        )
 
     return hf.Network.from_onnx(file, **_common(case)), lambda: run, None
 
@@ -272,7 +300,11 @@ def _by_callable(case: Case, folder: Path) -> tuple[hf.Network, Callable[[], Run
         return run(torch.from_numpy(x)).numpy()
 
     # The function is the user's own: whatever it remembers of one question, it remembers in the next.
-    return hf.Network.from_callable(function, domain=case.domain, shape=tuple(case.x.shape[1:])), lambda: run, None
+    return (
+        hf.Network.from_callable(function, domain=case.domain, shape=tuple(case.x.shape[1:])),
+        lambda: run,
+        None,
+    )
 
 
 ENTRIES: dict[str, Callable[[Case, Path], tuple[hf.Network, Callable[[], Run], nn.Module | None]]] = {
@@ -291,7 +323,9 @@ class Outcome:
     """What came of one question."""
 
     wrong: list[str] = field(default_factory=list)
-    proved: list[bool] = field(default_factory=list)  # for each answer, whether it claims anything that had to be proved
+    proved: list[bool] = field(
+        default_factory=list
+    )  # for each answer, whether it claims anything that had to be proved
     reasons: list[str] = field(default_factory=list)  # why nothing was
 
 
@@ -300,7 +334,9 @@ Room = Callable[[hf.Network, Case, Truth, Outcome], None]
 
 def _heard(outcome: Outcome) -> Callable[[Any], None]:
     """Reasons that records name, as they pass."""
-    return lambda progress: outcome.reasons.extend(reason for record in progress.records for reason in record.skipped)
+    return lambda progress: outcome.reasons.extend(
+        reason for record in progress.records for reason in record.skipped
+    )
 
 
 def _claims(bound: hf.Bound) -> bool:
@@ -327,25 +363,38 @@ def check_radius(truth: Truth, row: int, bracket: hf.Bracket, norm: float, outco
     if witness is None:
         return
     there = truth.at(witness)
-    best = margin(there, label).min() if bool(there.isfinite().all()) else torch.tensor(-math.inf)  # no number is no class either
+    best = (
+        margin(there, label).min() if bool(there.isfinite().all()) else torch.tensor(-math.inf)
+    )  # no number is no class either
     away = (witness.double() - case.x[row].double()).flatten()
     far = float((away != 0).sum()) - 1 if norm == 0 else float(torch.linalg.vector_norm(away, ord=norm))
     if best > truth.slack:
-        outcome.wrong.append(f"input {row}: the witness {witness.tolist()} of {bracket} keeps its class by {float(best):.4g}")
+        outcome.wrong.append(
+            f"input {row}: the witness {witness.tolist()} of {bracket} keeps its class by {float(best):.4g}"
+        )
     if far > upper + 1e-6 * (1 + abs(far)) and upper > 0:
         outcome.wrong.append(f"input {row}: the witness {witness.tolist()} of {bracket} lies at {far}")
 
 
 def _radius(norm: float, **options: Any) -> Room:
     def room(net: hf.Network, case: Case, truth: Truth, outcome: Outcome) -> None:
-        brackets = hf.radius(net, case.x, case.labels, norm=norm, progress=_heard(outcome), stop=QUICK, **options)
+        brackets = hf.radius(
+            net, case.x, case.labels, norm=norm, progress=_heard(outcome), stop=QUICK, **options
+        )
         for row, bracket in enumerate(brackets):
             check_radius(truth, row, bracket, norm, outcome)
 
     return room
 
 
-def check_worst(truth: Truth, row: int, bracket: hf.Bracket, scores: Callable[[Tensor], Tensor], outcome: Outcome, slack: float) -> None:
+def check_worst(
+    truth: Truth,
+    row: int,
+    bracket: hf.Bracket,
+    scores: Callable[[Tensor], Tensor],
+    outcome: Outcome,
+    slack: float,
+) -> None:
     """The smallest score over the box of an input lies between the ends."""
     outcome.proved.append(_claims(bracket.lower))
     inside = truth.inside(row)
@@ -381,7 +430,9 @@ def _methods(net: hf.Network, *methods: Any) -> Any:
 def spec_of(case: Case, row: int, outputs: int) -> Spec:
     """Forbidden: another class stands as high as that of the input, anywhere in its box."""
     lower, upper = (end[row].double().flatten().tolist() for end in case.box())
-    lines = [f"(declare-const X_{i} Real)" for i in range(len(lower))] + [f"(declare-const Y_{i} Real)" for i in range(outputs)]
+    lines = [f"(declare-const X_{i} Real)" for i in range(len(lower))] + [
+        f"(declare-const Y_{i} Real)" for i in range(outputs)
+    ]
     ends = enumerate(zip(lower, upper, strict=True))
     lines += [f"(assert (>= X_{i} {a:.17f}))\n(assert (<= X_{i} {b:.17f}))" for i, (a, b) in ends]
     any_of = " ".join(f"(and (>= Y_{j} Y_{case.y[row]}))" for j in range(outputs) if j != case.y[row])
@@ -410,7 +461,10 @@ def _reach(net: hf.Network, case: Case, truth: Truth, outcome: Outcome) -> None:
         low, high = float(values.min()), float(values.max())
         if found.minimum.lower.value > low + truth.slack or found.maximum.upper.value < high - truth.slack:
             outcome.wrong.append(f"{found}, but {low:.4g} to {high:.4g} happens")
-        for at, value, sign in ((found.low_at, found.minimum.upper.value, 1), (found.high_at, found.maximum.lower.value, -1)):
+        for at, value, sign in (
+            (found.low_at, found.minimum.upper.value, 1),
+            (found.high_at, found.maximum.lower.value, -1),
+        ):
             met = sign * truth.at(at)[:, found.output]
             if not met.isfinite().all() or float(met.min()) > sign * value + truth.slack:
                 outcome.wrong.append(f"{found}: {at.tolist()} answers {(sign * met).tolist()}")
@@ -423,16 +477,21 @@ def _bounds(net: hf.Network, case: Case, truth: Truth, outcome: Outcome) -> None
         inside = truth.inside(row)
         outputs, points = truth.outputs[inside], truth.points[inside].double().flatten(1)
         below, above = (
-            points @ a[row].flatten(1).t() + b[row] for a, b in ((found.lower_A, found.lower_b), (found.upper_A, found.upper_b))
+            points @ a[row].flatten(1).t() + b[row]
+            for a, b in ((found.lower_A, found.lower_b), (found.upper_A, found.upper_b))
         )
         slack = truth.slack
         for name, low, high in (("numbers", found.lower[row], found.upper[row]), ("planes", below, above)):
             if bool((outputs < low - slack).any() or (outputs > high + slack).any()):
-                outcome.wrong.append(f"input {row}: the {name} {found.lower[row].tolist()}, {found.upper[row].tolist()} are crossed")
+                outcome.wrong.append(
+                    f"input {row}: the {name} {found.lower[row].tolist()}, {found.upper[row].tolist()} are crossed"
+                )
 
 
 def _risk(net: hf.Network, case: Case, truth: Truth, outcome: Outcome) -> None:
-    found = hf.risk(net, case.x, "confidence", radius=case.width, y=case.labels, queries=200, stop=hf.Stop(seconds=0.6))
+    found = hf.risk(
+        net, case.x, "confidence", radius=case.width, y=case.labels, queries=200, stop=hf.Stop(seconds=0.6)
+    )
     for row, risk in enumerate(found):
         outcome.reasons.extend(risk.notes)
 
@@ -449,7 +508,9 @@ def _risk(net: hf.Network, case: Case, truth: Truth, outcome: Outcome) -> None:
         change = (score[near][:, None] - centre).abs().amin(-1) / distance[near]
         outcome.proved.append(_claims(risk.metric.upper))
         if len(change) and float(change.max()) > risk.metric.upper.value * (1 + 1e-3) + 20 * CLOSE:
-            outcome.wrong.append(f"input {row}: Q is said to be {risk.metric}, but {float(change.max()):.4g} happens")
+            outcome.wrong.append(
+                f"input {row}: Q is said to be {risk.metric}, but {float(change.max()):.4g} happens"
+            )
 
 
 def _saliency(net: hf.Network, case: Case, truth: Truth, outcome: Outcome) -> None:
@@ -466,13 +527,22 @@ def _saliency(net: hf.Network, case: Case, truth: Truth, outcome: Outcome) -> No
                 [margin(truth.at(end.reshape(case.x.shape[1:])), label) for end in ends]
             )
             shown = float(found[row, unit])
-            if math.isfinite(shown) and not float(falls.min()) - truth.slack <= shown <= max(0.0, float(falls.max())) + truth.slack:
-                outcome.wrong.append(f"input {row}: the map says {shown:.4g} for unit {unit}, but {falls.flatten().tolist()} happen")
+            if (
+                math.isfinite(shown)
+                and not float(falls.min()) - truth.slack
+                <= shown
+                <= max(0.0, float(falls.max())) + truth.slack
+            ):
+                outcome.wrong.append(
+                    f"input {row}: the map says {shown:.4g} for unit {unit}, but {falls.flatten().tolist()} happen"
+                )
 
 
 def _words(net: hf.Network, case: Case, truth: Truth, outcome: Outcome) -> None:
     assert case.substitutes is not None
-    brackets = hf.radius(net, case.x, case.labels, substitutes=case.substitutes, progress=_heard(outcome), stop=QUICK)
+    brackets = hf.radius(
+        net, case.x, case.labels, substitutes=case.substitutes, progress=_heard(outcome), stop=QUICK
+    )
     each = hf.radius(net, case.x, case.labels, substitutes=case.substitutes, frames="each", stop=QUICK)
     for row, bracket in enumerate(brackets):
         check_words(truth, row, bracket, None, outcome)
@@ -493,30 +563,34 @@ def check_words(truth: Truth, row: int, bracket: hf.Bracket, place: int | None, 
     refuted = mine & (count <= bracket.lower.value) & (score < -truth.slack)
     if bool(refuted.any()) and bracket.lower.value > 0:
         first = int(refuted.nonzero()[0, 0])
-        outcome.wrong.append(f"sentence {row}: {bracket}, but {truth.points[first].tolist()} answers {truth.outputs[first].tolist()}")
+        outcome.wrong.append(
+            f"sentence {row}: {bracket}, but {truth.points[first].tolist()} answers {truth.outputs[first].tolist()}"
+        )
     witness = bracket.upper.evidence.witness
     if witness is not None:
         tokens = witness if not witness.is_floating_point() else case.x[row]
         if float(margin(truth.at(tokens), case.y[row]).min()) > truth.slack:
-            outcome.wrong.append(f"sentence {row}: the witness {tokens.tolist()} of {bracket} keeps its class")
+            outcome.wrong.append(
+                f"sentence {row}: the witness {tokens.tolist()} of {bracket} keeps its class"
+            )
 
 
 QUICKLY = [hf.attacks.PGD(rounds=1)]
 ROOMS: dict[str, Room] = {
-    "radius inf, proof alone": lambda net, case, truth, outcome: _radius(math.inf, methods=_methods(net, hf.certify.Certify()))(
-        net, case, truth, outcome
-    ),
+    "radius inf, proof alone": lambda net, case, truth, outcome: _radius(
+        math.inf, methods=_methods(net, hf.certify.Certify())
+    )(net, case, truth, outcome),
     "radius inf": _radius(math.inf),
-    "radius 2": lambda net, case, truth, outcome: _radius(2, methods=_methods(net, *QUICKLY, hf.certify.Certify()))(
-        net, case, truth, outcome
-    ),
-    "radius 1": lambda net, case, truth, outcome: _radius(1, methods=_methods(net, *QUICKLY, hf.certify.Certify()))(
-        net, case, truth, outcome
-    ),
+    "radius 2": lambda net, case, truth, outcome: _radius(
+        2, methods=_methods(net, *QUICKLY, hf.certify.Certify())
+    )(net, case, truth, outcome),
+    "radius 1": lambda net, case, truth, outcome: _radius(
+        1, methods=_methods(net, *QUICKLY, hf.certify.Certify())
+    )(net, case, truth, outcome),
     "radius 0": _radius(0),
-    "radius inf, tight": lambda net, case, truth, outcome: _radius(math.inf, methods=_methods(net, hf.certify.Tighten()))(
-        net, case, truth, outcome
-    ),
+    "radius inf, tight": lambda net, case, truth, outcome: _radius(
+        math.inf, methods=_methods(net, hf.certify.Tighten())
+    )(net, case, truth, outcome),
     "radius inf, executed": lambda net, case, truth, outcome: _radius(
         math.inf, methods=_methods(net, hf.certify.Certify(arithmetic="executed"))
     )(net, case, truth, outcome),
@@ -562,7 +636,9 @@ class Trial:
         self.error: Judgement | None = None
         if case.before is not None:
             case.before()
-        self.folder = tempfile.TemporaryDirectory()  # as long as the trial: a fresh instance is read from its file
+        self.folder = (
+            tempfile.TemporaryDirectory()
+        )  # as long as the trial: a fresh instance is read from its file
         with _quiet():
             try:
                 self.net, fresh, self.module = ENTRIES[entry](case, Path(self.folder.name))
@@ -579,7 +655,9 @@ class Trial:
                 _first(self.net, case)
                 case.after()
             with contextlib.suppress(hf.HoldfastError):
-                self.net.outputs_for(case.x)  # what there is to say about the model is said when it is first asked
+                self.net.outputs_for(
+                    case.x
+                )  # what there is to say about the model is said when it is first asked
             told = self._told()
             if told is not case:
                 _, fresh, _ = ENTRIES[entry](told, Path(self.folder.name))
@@ -620,10 +698,20 @@ class Trial:
             outcome.wrong.append("the user's module was changed")
         if outcome.wrong:
             return Judgement("wrong", "; ".join(outcome.wrong))
-        reasons = [reason for reason in [*outcome.reasons, *(str(w.message) for w in warned), *self.net.notes] if reason]
+        reasons = [
+            reason
+            for reason in [*outcome.reasons, *(str(w.message) for w in warned), *self.net.notes]
+            if reason
+        ]
         if outcome.proved and not any(outcome.proved) and reasons:
             return Judgement("refused", "; ".join(dict.fromkeys(reasons)))
-        detail = "proved" if outcome.proved and all(outcome.proved) else "partly proved" if any(outcome.proved) else "nothing is claimed"
+        detail = (
+            "proved"
+            if outcome.proved and all(outcome.proved)
+            else "partly proved"
+            if any(outcome.proved)
+            else "nothing is claimed"
+        )
         return Judgement("right", detail)
 
 

@@ -95,7 +95,9 @@ def _judge(case: Case, found: Counts) -> None:
 def _held(case: Case) -> list[list[str]]:
     """The inputs that are made constants: what a network holds in its file, a case of ONNX feeds."""
     later = list(case.inputs)[1:]
-    settings = [name for name in later if (value := case.inputs[name]) is not None and not value.is_floating_point()]
+    settings = [
+        name for name in later if (value := case.inputs[name]) is not None and not value.is_floating_point()
+    ]
     return [list(choice) for choice in dict.fromkeys([(), tuple(settings), tuple(later)])]
 
 
@@ -121,12 +123,18 @@ def _agree(case: Case, module: OnnxModule, given: list[Tensor], *, twin: bool = 
     answers = answers if isinstance(answers, tuple) else (answers,)
     for mine, wanted in zip(answers, case.outputs, strict=True):
         assert wanted is not None
-        kinds = FULL if wanted.dtype in FULL else [wanted.dtype]  # floats come in the type that the module works in
+        kinds = (
+            FULL if wanted.dtype in FULL else [wanted.dtype]
+        )  # floats come in the type that the module works in
         assert mine.dtype in kinds, f"answers {mine.dtype} instead of {wanted.dtype}"
-        assert mine.dtype == torch.float64 or not twin or mine.dtype not in FULL, "the float64 twin works in float32"
+        assert mine.dtype == torch.float64 or not twin or mine.dtype not in FULL, (
+            "the float64 twin works in float32"
+        )
         assert mine.shape == wanted.shape, f"answers {tuple(mine.shape)} instead of {tuple(wanted.shape)}"
         if not wanted.dtype.is_floating_point:
-            assert torch.equal(mine, wanted), f"answers {mine.flatten()[:8].tolist()} instead of {wanted.flatten()[:8].tolist()}"
+            assert torch.equal(mine, wanted), (
+                f"answers {mine.flatten()[:8].tolist()} instead of {wanted.flatten()[:8].tolist()}"
+            )
             continue
         tolerance = ROUNDED.get(case.name, TOLERANCES.get(wanted.dtype, TOLERANCE))
         finite = wanted[wanted.isfinite()].double().abs()
@@ -151,13 +159,21 @@ def _on_disk(folder: str, one: Any) -> Iterator[Case]:
     place = Path(one.model_dir)
     model = onnx.load(place / "model.onnx")
     for data in sorted(place.glob("test_data_set_*")):
-        sides = [[TensorProto.FromString(path.read_bytes()) for path in sorted(data.glob(f"{side}_*.pb"))] for side in ("input", "output")]
+        sides = [
+            [TensorProto.FromString(path.read_bytes()) for path in sorted(data.glob(f"{side}_*.pb"))]
+            for side in ("input", "output")
+        ]
         yield _case(f"{folder}/{one.name}", model, *sides)
 
 
 def _case(name: str, model: onnx.ModelProto, inputs: Sequence[Any], outputs: Sequence[Any]) -> Case:
     names = [port.name for port in model.graph.input]
-    return Case(name, model, dict(zip(names, map(_tensor, inputs), strict=False)), [_tensor(value) for value in outputs])
+    return Case(
+        name,
+        model,
+        dict(zip(names, map(_tensor, inputs), strict=False)),
+        [_tensor(value) for value in outputs],
+    )
 
 
 def _tensor(value: Any) -> Tensor | None:
@@ -165,13 +181,19 @@ def _tensor(value: Any) -> Tensor | None:
     try:
         if isinstance(value, TensorProto):
             return as_torch(value, "case")
-        return as_torch(numpy_helper.from_array(np.asarray(value)), "case") if isinstance(value, np.ndarray | np.generic) else None
+        return (
+            as_torch(numpy_helper.from_array(np.asarray(value)), "case")
+            if isinstance(value, np.ndarray | np.generic)
+            else None
+        )
     except (UnsupportedLayer, NotImplementedError, RuntimeError, KeyError):
         return None
 
 
 if __name__ == "__main__":
     found = counts()
-    print(f"right {found.right}, refused {found.refused}, wrong {len(found.wrong)}; {len(found.right_of)} operators")
+    print(
+        f"right {found.right}, refused {found.refused}, wrong {len(found.wrong)}; {len(found.right_of)} operators"
+    )
     for case_name, reason in {**found.wrong, **(found.reasons if "-v" in sys.argv else {})}.items():
         print(f"  {case_name}: {' '.join(reason.split())}")

@@ -30,7 +30,11 @@ class Plain(nn.Module):
     def __init__(self, cell: type[nn.RNNBase] = nn.GRU) -> None:
         super().__init__()
         torch.manual_seed(3)
-        self.embedding, self.cell, self.head = nn.Embedding(WORDS, DIMENSION), cell(DIMENSION, HIDDEN, batch_first=True), None
+        self.embedding, self.cell, self.head = (
+            nn.Embedding(WORDS, DIMENSION),
+            cell(DIMENSION, HIDDEN, batch_first=True),
+            None,
+        )
         self.head = nn.Linear(HIDDEN, CLASSES)
         with torch.no_grad():
             self.embedding.weight.clamp_(-2, 2)
@@ -79,7 +83,9 @@ class OverwritingHead(KinkedHead):
 class AnotherFaceToCompilers(KinkedHead):
     def forward(self, x: Tensor) -> Tensor:
         inner = self.first(self.cell(self.embedding(x))[0][:, -1])
-        logits: Tensor = self.last(inner if torch.compiler.is_compiling() or torch.jit.is_tracing() else inner.relu())
+        logits: Tensor = self.last(
+            inner if torch.compiler.is_compiling() or torch.jit.is_tracing() else inner.relu()
+        )
         return logits
 
 
@@ -202,7 +208,9 @@ class Remembers(Plain):
 
 class DropsOut(Plain):
     def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.head(functional.dropout(self.cell(self.embedding(x))[0][:, -1], 1e-9, training=True))
+        logits: Tensor = self.head(
+            functional.dropout(self.cell(self.embedding(x))[0][:, -1], 1e-9, training=True)
+        )
         return logits
 
 
@@ -245,7 +253,11 @@ class Hooked(Plain):
 
     def __init__(self) -> None:
         super().__init__()
-        self.head.register_forward_hook(lambda _, inputs, answer: answer * (1 - 2 * (inputs[0].abs().amax(1, keepdim=True) > 0.97).float()))
+        self.head.register_forward_hook(
+            lambda _, inputs, answer: (
+                answer * (1 - 2 * (inputs[0].abs().amax(1, keepdim=True) > 0.97).float())
+            )
+        )
 
 
 class TwiceThroughTheLayer(Plain):
@@ -320,7 +332,10 @@ def brute(module: nn.Module, sequence: Tensor, mutation: Any, k: int | str) -> l
         if end > len(sequence):
             scores.append(float("nan"))
             continue
-        choices, score = mutation.choices(sequence[place] if sequence.dim() > 1 else int(sequence[place])), 0.0
+        choices, score = (
+            mutation.choices(sequence[place] if sequence.dim() > 1 else int(sequence[place])),
+            0.0,
+        )
         for value, probability in zip(choices.values, choices.probability, strict=True):
             mutant = sequence.clone()
             mutant[place] = value
@@ -334,14 +349,20 @@ def agrees(module: nn.Module, net: hf.Network, sequences: Sequence[Tensor], muta
     assert monitor.mode == "exact"
     for sequence in sequences:
         for k in (0, 1, "final"):
-            assert monitor.score(sequence, k).values.tolist() == pytest.approx(brute(module, sequence, mutation, k), nan_ok=True)
+            assert monitor.score(sequence, k).values.tolist() == pytest.approx(
+                brute(module, sequence, mutation, k), nan_ok=True
+            )
         stream = monitor.stream()
         for element, wanted in zip(sequence, brute(module, sequence, mutation, 0), strict=True):
             score = stream.step(element)
             assert score is not None
             assert score.low - 1e-9 <= wanted <= score.high + 1e-9
-    both = [score for scores in monitor.score_all(list(sequences), "final") for score in scores.values.tolist()]
-    assert both == pytest.approx([score for sequence in sequences for score in brute(module, sequence, mutation, "final")])
+    both = [
+        score for scores in monitor.score_all(list(sequences), "final") for score in scores.values.tolist()
+    ]
+    assert both == pytest.approx(
+        [score for sequence in sequences for score in brute(module, sequence, mutation, "final")]
+    )
     return monitor
 
 
@@ -367,7 +388,9 @@ def test_modules_without_an_answer_of_their_own_are_refused(kind: type[Plain]) -
 
 def test_the_audits_head() -> None:
     """The rare word turns the class: half of the draws. Taken for affine, the head would keep it."""
-    monitor = Monitor.fit(hf.Network.from_torch(KinkedHead(), tokens=True), SENTENCES, Groups.of_sets({5: [5, RARE]}))
+    monitor = Monitor.fit(
+        hf.Network.from_torch(KinkedHead(), tokens=True), SENTENCES, Groups.of_sets({5: [5, RARE]})
+    )
     assert monitor.score([5]).values.tolist() == [0.5]
     assert monitor.score([5]).evidence.kind == "proved"
 
@@ -378,7 +401,9 @@ def test_rows_that_may_see_each_other_are_asked_one_by_one(kind: type[Plain]) ->
     assert not keeps_apart(net, torch.tensor(SENTENCES[0]))
 
 
-@pytest.mark.parametrize("kind", [SeesTheInput, Positions, OneLength, CatchesAClass, LooksBack, BestOverTime, TwiceThroughTheLayer])
+@pytest.mark.parametrize(
+    "kind", [SeesTheInput, Positions, OneLength, CatchesAClass, LooksBack, BestOverTime, TwiceThroughTheLayer]
+)
 def test_rows_that_cannot_see_each_other_share_a_batch(kind: type[Plain]) -> None:
     net = hf.Network.from_torch(kind(), tokens=True)
     assert keeps_apart(net, torch.tensor(SENTENCES[0]))
@@ -389,8 +414,12 @@ def cancels(module: nn.Module) -> None:
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.zero_()
-        module.cell.weight_ih_l0.copy_(torch.tensor([[1.0, 0.3, 0.1], [0.7, 1.0, 0.3], [0.1, 0.2, 1.0], [0.3, 0.3, 0.3]]))
-        module.head.weight.copy_(torch.tensor([[1.0, -1.0, 0.5, 0.1], [0.9, -1.1, 0.6, 0.2], [0.0, 0.0, 0.0, 0.0]]))
+        module.cell.weight_ih_l0.copy_(
+            torch.tensor([[1.0, 0.3, 0.1], [0.7, 1.0, 0.3], [0.1, 0.2, 1.0], [0.3, 0.3, 0.3]])
+        )
+        module.head.weight.copy_(
+            torch.tensor([[1.0, -1.0, 0.5, 0.1], [0.9, -1.1, 0.6, 0.2], [0.0, 0.0, 0.0, 0.0]])
+        )
         module.head.bias.copy_(torch.tensor([0.1, 0.0, 0.05]))
 
 
@@ -401,7 +430,12 @@ def test_a_word_whose_rounding_decides_is_asked_of_the_module() -> None:
     with torch.no_grad():
         module.embedding.weight.uniform_(-1, 1)
         module.embedding.weight[RARE] = torch.tensor([3.1e7, 1.7e7, 2.3e7])
-    agrees(module, hf.Network.from_torch(module, tokens=True), [torch.tensor(sentence) for sentence in SENTENCES], SETS)
+    agrees(
+        module,
+        hf.Network.from_torch(module, tokens=True),
+        [torch.tensor(sentence) for sentence in SENTENCES],
+        SETS,
+    )
 
 
 # ---- ties
@@ -445,7 +479,9 @@ def test_a_tie_is_a_loss_in_every_engine(opened: bool) -> None:
         assert scores.values.tolist() == pytest.approx(wanted[: len(asked)])
         assert scores.labels.tolist() == [0, 1, 0, 0] * (len(asked) // 4)
         assert scores.gamma is not None
-        assert scores.gamma[:3].tolist() == [pytest.approx(row) for row in ([2 / 3, 1 / 3, 0], [0.5, 0.5, 0], [0.5, 0.5, 0])]
+        assert scores.gamma[:3].tolist() == [
+            pytest.approx(row) for row in ([2 / 3, 1 / 3, 0], [0.5, 0.5, 0], [0.5, 0.5, 0])
+        ]
     for element, value in zip(sequence[:8], wanted, strict=False):
         step = monitor.step(element)
         assert step is not None
@@ -453,13 +489,18 @@ def test_a_tie_is_a_loss_in_every_engine(opened: bool) -> None:
         assert step.low <= step.value <= step.high
     final = monitor.score([2, 1], "final").values.tolist()
     assert final == pytest.approx(brute(module, torch.tensor([2, 1]), sets, "final"))
-    drawn = Monitor(net, sets, fitted.outputs, replace(fitted.settings, mode="sampled", samples=4000), view=monitor.view)
+    drawn = Monitor(
+        net, sets, fitted.outputs, replace(fitted.settings, mode="sampled", samples=4000), view=monitor.view
+    )
     assert drawn.score(sequence[:4]).values.tolist() == pytest.approx(wanted[:4], abs=0.05)
 
 
 def test_the_monitor_keeps_a_class_where_a_certificate_would() -> None:
     generator = torch.Generator().manual_seed(0)
-    outputs, reference = torch.randint(0, 3, (500, 4), generator=generator).float(), torch.randn(500, 4, generator=generator)
+    outputs, reference = (
+        torch.randint(0, 3, (500, 4), generator=generator).float(),
+        torch.randn(500, 4, generator=generator),
+    )
     label = Classes().own(reference)
     assert torch.equal(Classes().labels(outputs, reference) == label, Robustness(label).score(outputs) > 0)
 
@@ -471,7 +512,10 @@ class Frames(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(1)
-        self.cell, self.head = nn.LSTM(DIMENSION, HIDDEN, batch_first=True), nn.Linear(HIDDEN, CLASSES, bias=False)
+        self.cell, self.head = (
+            nn.LSTM(DIMENSION, HIDDEN, batch_first=True),
+            nn.Linear(HIDDEN, CLASSES, bias=False),
+        )
         self.eval()
 
     def front(self, x: Tensor) -> Tensor:
@@ -512,7 +556,12 @@ def jumps(x: Tensor) -> list[tuple[Tensor, float]]:
 @pytest.mark.parametrize("kind", [Frames, Clips, ClipsInPlace, CentresOverTime, SkipsTheLayer])
 def test_frames(kind: type[Frames]) -> None:
     module = kind()
-    monitor = agrees(module, hf.Network.from_torch(module, shape=(4, DIMENSION)), list(torch.randn(2, 4, DIMENSION)), Own(jumps))
+    monitor = agrees(
+        module,
+        hf.Network.from_torch(module, shape=(4, DIMENSION)),
+        list(torch.randn(2, 4, DIMENSION)),
+        Own(jumps),
+    )
     assert (monitor.view is not None) == (kind in (Frames, Clips, ClipsInPlace))
 
 
@@ -541,7 +590,9 @@ def test_a_mutation_that_writes_into_its_element_changes_nothing() -> None:
 
 @pytest.mark.parametrize("token", [-1, WORDS])
 def test_words_that_do_not_exist_replace_nothing(token: int) -> None:
-    monitor = Monitor.fit(hf.Network.from_torch(Plain(), tokens=True), SENTENCES, Groups.of_sets({5: [5, token]}))
+    monitor = Monitor.fit(
+        hf.Network.from_torch(Plain(), tokens=True), SENTENCES, Groups.of_sets({5: [5, token]})
+    )
     for ask in (lambda: monitor.score([5]), lambda: monitor.score([5], "final"), lambda: monitor.step(5)):
         with pytest.raises(hf.errors.BadInput, match="does not know"):
             ask()
@@ -581,7 +632,11 @@ class OwnForward(Steps):
 class HookedSteps(Steps):
     def __init__(self) -> None:
         super().__init__()
-        self.register_forward_hook(lambda _, inputs, answer: answer * torch.where(inputs[0].abs().amax((1, 2)) > 50, -1.0, 1.0)[:, None])
+        self.register_forward_hook(
+            lambda _, inputs, answer: (
+                answer * torch.where(inputs[0].abs().amax((1, 2)) > 50, -1.0, 1.0)[:, None]
+            )
+        )
 
 
 class RowsTogether(Steps):
@@ -604,7 +659,12 @@ class RemembersSteps(Steps):
 @pytest.mark.parametrize("kind", [Steps, WritingSteps, OwnForward, HookedSteps])
 def test_models_that_carry_their_state(kind: type[Steps]) -> None:
     module = kind()
-    monitor = agrees(module, hf.Network.from_torch(module, shape=(4, DIMENSION)), list(torch.randn(2, 4, DIMENSION)), Own(jumps))
+    monitor = agrees(
+        module,
+        hf.Network.from_torch(module, shape=(4, DIMENSION)),
+        list(torch.randn(2, 4, DIMENSION)),
+        Own(jumps),
+    )
     assert (monitor.view is not None) == (kind in (Steps, WritingSteps))
 
 

@@ -81,7 +81,9 @@ def test_the_users_data_stay_as_they_are() -> None:
     for ask in (
         lambda net: net(given),
         lambda net: hf.radius(net, given, [0, 0], norm=0, stop=hf.Stop(seconds=1)),
-        lambda net: hf.worst(net, hf.Ball(given, 0.3, math.inf, (-2, 2)), hf.Robustness(torch.tensor([0, 0]))),
+        lambda net: hf.worst(
+            net, hf.Ball(given, 0.3, math.inf, (-2, 2)), hf.Robustness(torch.tensor([0, 0]))
+        ),
         lambda net: hf.saliency(net, given, torch.tensor([0, 0])),
     ):
         with contextlib.suppress(hf.HoldfastError):
@@ -95,7 +97,9 @@ def test_the_users_data_stay_as_they_are() -> None:
 class Reader(nn.Module):
     """Class 0 while the first numbers of all words are together above some number."""
 
-    def __init__(self, table: nn.Embedding, change: Callable[[Tensor], Tensor] | None = None, above: float = -1.0) -> None:
+    def __init__(
+        self, table: nn.Embedding, change: Callable[[Tensor], Tensor] | None = None, above: float = -1.0
+    ) -> None:
         super().__init__()
         self.table, self.change = table, change
         self.out = linear([[1.0, 0.0], [0.0, 0.0]], [-above, 0.0])
@@ -151,7 +155,9 @@ def in_python(tokens: Tensor) -> Tensor:
 
 
 READERS: dict[str, Callable[[], nn.Module]] = {
-    "a word replaced before the table": lambda: Reader(plain(), lambda t: torch.where(t == 37, torch.zeros_like(t), t)),
+    "a word replaced before the table": lambda: Reader(
+        plain(), lambda t: torch.where(t == 37, torch.zeros_like(t), t)
+    ),
     "a word replaced in python": lambda: Reader(
         plain(), lambda t: torch.tensor([[0 if v == 37 else v for v in row] for row in t.tolist()])
     ),
@@ -176,7 +182,9 @@ def test_word_certificates_ask_the_token_model(reader: str) -> None:
     assert_never_wrong(words(lambda: READERS[reader]().eval()), "words")
 
 
-@pytest.mark.parametrize("reader", ["a word replaced before the table", "two words that are bad together", "max_norm"])
+@pytest.mark.parametrize(
+    "reader", ["a word replaced before the table", "two words that are bad together", "max_norm"]
+)
 def test_word_certificates_of_files_ask_the_file(reader: str) -> None:
     assert_never_wrong(words(lambda: READERS[reader]().eval()), "words", entry="from_export")
 
@@ -188,9 +196,14 @@ def steep(slope: float) -> nn.Module:
     return nn.Sequential(linear([[slope, 0.0], [0.0, 0.0]], [0.0, 0.0])).eval()
 
 
-def asked_again(store: Store, model: nn.Module, x: Tensor, norm: float = math.inf, **options: Any) -> list[float]:
+def asked_again(
+    store: Store, model: nn.Module, x: Tensor, norm: float = math.inf, **options: Any
+) -> list[float]:
     net = hf.Network.from_torch(model, domain=(-2, 2))
-    return [b.lower.value for b in hf.radius(net, x, [0], norm=norm, store=store, methods=[hf.certify.Certify()], **options)]
+    return [
+        b.lower.value
+        for b in hf.radius(net, x, [0], norm=norm, store=store, methods=[hf.certify.Certify()], **options)
+    ]
 
 
 X = torch.tensor([[1.0, 1.0]])
@@ -231,7 +244,10 @@ def net_of(model: nn.Module, domain: tuple[float, float] = (-2, 2)) -> hf.Networ
 
 
 def asked_in(store: Store, domain: tuple[float, float]) -> list[float]:
-    return [b.lower.value for b in hf.radius(net_of(steep(1.0), domain), X, [0], store=store, methods=[hf.certify.Certify()])]
+    return [
+        b.lower.value
+        for b in hf.radius(net_of(steep(1.0), domain), X, [0], store=store, methods=[hf.certify.Certify()])
+    ]
 
 
 def sums() -> nn.Module:
@@ -265,7 +281,14 @@ def test_an_unfinished_store_gives_no_head_start_to_another_question(change: str
     ask, truth = AGAIN[change]
     with Store.create(tmp_path / "run") as store:
         net = net_of(steep(1.0))
-        hf.radius(net, X, [0], store=store, methods=[hf.certify.Certify(), hf.attacks.PGD()], stop=hf.Stop(queries=60))
+        hf.radius(
+            net,
+            X,
+            [0],
+            store=store,
+            methods=[hf.certify.Certify(), hf.attacks.PGD()],
+            stop=hf.Stop(queries=60),
+        )
         try:
             [lower] = ask(store)
         except hf.HoldfastError:
@@ -300,7 +323,11 @@ def model():
     return Own().eval()
 """
 HONEST = {"limit": 0.0, "at": 0.0, "minus": ""}
-CHANGED = {"forward code": {"minus": " - 0.75"}, "an attribute": {"at": 0.75}, "a constant of the module": {"limit": 0.75}}
+CHANGED = {
+    "forward code": {"minus": " - 0.75"},
+    "an attribute": {"at": 0.75},
+    "a constant of the module": {"limit": 0.75},
+}
 
 
 @pytest.mark.parametrize("change", CHANGED)
@@ -325,7 +352,22 @@ def test_resume_knows_a_changed_model(
             main(list(arguments))
         return int(ending.value.code or 0)
 
-    assert ask("radius", "-m", f"{module}:model", "-d", "data.npz", "--domain", "-2,2", "--methods", "certify", "-o", "run") == 0
+    assert (
+        ask(
+            "radius",
+            "-m",
+            f"{module}:model",
+            "-d",
+            "data.npz",
+            "--domain",
+            "-2,2",
+            "--methods",
+            "certify",
+            "-o",
+            "run",
+        )
+        == 0
+    )
     file.write_text(CODE.format(**(HONEST | CHANGED[change])))
     if ask("resume", "run", "--trust") == 0:
         assert ask("export", "run", "records.json") == 0
@@ -365,7 +407,9 @@ def test_data_are_not_rounded_in_silence(trap: str, norm: float) -> None:
     assert float(x) == start + truth
     try:
         net = hf.Network.from_torch(Since(start, dtype).eval(), domain=(0, 4 * start))
-        [bracket] = hf.radius(net, x, [0], norm=norm, methods=[hf.attacks.PGD(rounds=1), hf.certify.Certify()])
+        [bracket] = hf.radius(
+            net, x, [0], norm=norm, methods=[hf.attacks.PGD(rounds=1), hf.certify.Certify()]
+        )
     except hf.HoldfastError:
         return
     assert bracket.lower.value <= truth * (1 + 1e-6)
@@ -380,12 +424,19 @@ def test_regions_are_not_rounded_in_silence(trap: str) -> None:
     label = torch.tensor([0])
     try:
         net = hf.Network.from_torch(Since(start, dtype).eval(), domain=(0, 4 * start))
-        [bracket] = hf.worst(net, hf.Ball(x, truth * 1.2, math.inf, (0, 4 * start)), hf.Robustness(label), methods=[hf.certify.Certify()])
+        [bracket] = hf.worst(
+            net,
+            hf.Ball(x, truth * 1.2, math.inf, (0, 4 * start)),
+            hf.Robustness(label),
+            methods=[hf.certify.Certify()],
+        )
         ranges = hf.reach(net, (x - 1.2 * truth, x + 0.2), stop=hf.Stop(seconds=1))
     except hf.HoldfastError:
         return
     assert bracket.lower.value <= -0.2 * truth + 1e-6 * truth
-    assert ranges[0].minimum.lower.value <= -0.2 * truth + 1e-4 * truth  # the ends of the box are float32 in one of the traps
+    assert (
+        ranges[0].minimum.lower.value <= -0.2 * truth + 1e-4 * truth
+    )  # the ends of the box are float32 in one of the traps
 
 
 # ---------------------------------------------------------------- 6: views that the schema hides
@@ -401,7 +452,9 @@ class Hidden(nn.Module):
 
 def test_an_einsum_that_is_a_view() -> None:
     """relu(a) + relu(b) + 0.5 never falls below 0.5; without the view it does, and the other way round."""
-    case = Case("einsum", lambda: Hidden().eval(), torch.tensor([[1.0, 1.0], [-0.2, -0.1], [0.3, -1.0]]), (0, 0, 0))
+    case = Case(
+        "einsum", lambda: Hidden().eval(), torch.tensor([[1.0, 1.0], [-0.2, -0.1], [0.3, -1.0]]), (0, 0, 0)
+    )
     assert_never_wrong(case, *PROOFS)
 
 
@@ -490,7 +543,16 @@ CONDITIONS: dict[str, Callable[[Elsewhere, Tensor], bool]] = {
 @pytest.mark.parametrize("condition", CONDITIONS)
 def test_the_graph_is_what_the_module_does(condition: str, away: bool) -> None:
     x = torch.tensor([[1.0, 1.0], [0.25, 0.0]])
-    case = Case(condition, lambda: Elsewhere(CONDITIONS[condition], away).eval(), x, (0, 0), width=0.6, repeats=60, coarse=True, alone=True)
+    case = Case(
+        condition,
+        lambda: Elsewhere(CONDITIONS[condition], away).eval(),
+        x,
+        (0, 0),
+        width=0.6,
+        repeats=60,
+        coarse=True,
+        alone=True,
+    )
     assert_never_wrong(case, "radius inf, proof alone", "radius 0", "worst", "bounds")
 
 
@@ -526,11 +588,19 @@ def test_the_judge_itself_is_awake() -> None:
     for lower, wrong in ((0.999, 0), (1.2, 1), (math.inf, 1)):
         outcome = Outcome()
         end = hf.Bound(lower, hf.Evidence("proved", "Test"))
-        check_radius(truth, 0, hf.Bracket(end, hf.Bound(math.inf, hf.Evidence("proved", "definition"))), math.inf, outcome)
+        check_radius(
+            truth,
+            0,
+            hf.Bracket(end, hf.Bound(math.inf, hf.Evidence("proved", "definition"))),
+            math.inf,
+            outcome,
+        )
         assert len(outcome.wrong) == wrong
     lies = hf.Bound(0.5, hf.Evidence("witnessed", "Test", witness=torch.tensor([0.5, 1.0])))
     outcome = Outcome()
-    check_radius(truth, 0, hf.Bracket(hf.Bound(0.0, hf.Evidence("proved", "definition")), lies), math.inf, outcome)
+    check_radius(
+        truth, 0, hf.Bracket(hf.Bound(0.0, hf.Evidence("proved", "definition")), lies), math.inf, outcome
+    )
     assert len(outcome.wrong) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")

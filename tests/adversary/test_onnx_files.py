@@ -21,7 +21,13 @@ def floats(*shape: int) -> Array:
     return np.random.default_rng([7, *shape]).standard_normal(shape).astype(np.float32)
 
 
-def written(path: Path, nodes: list[onnx.NodeProto], shape: list[int | str], constants: dict[str, Array], opset: int = 17) -> Path:
+def written(
+    path: Path,
+    nodes: list[onnx.NodeProto],
+    shape: list[int | str],
+    constants: dict[str, Array],
+    opset: int = 17,
+) -> Path:
     graph = helper.make_graph(
         nodes,
         "graph",
@@ -68,7 +74,11 @@ def test_softplus_is_proved_as_onnx_defines_it(tmp_path: Path) -> None:
         [numpy_helper.from_array(np.array(1e8), "scale")],
     )
     file = tmp_path / "softplus.onnx"
-    file.write_bytes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString())
+    file.write_bytes(
+        helper.make_model(
+            graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+        ).SerializeToString()
+    )
     net = Network.from_onnx(file)
     x = torch.full((1, 1), 21.0, dtype=torch.float64)
     wanted = 1e8 * np.log1p(np.exp(-21.0))
@@ -98,7 +108,9 @@ def test_a_fixed_batch_whose_rows_stand_alone_is_taken_row_by_row(tmp_path: Path
     ],
     ids=["its size is written down", "rows are compared", "rows share a softmax"],
 )
-def test_a_fixed_batch_that_does_not_fall_apart_is_refused(tmp_path: Path, nodes: list[onnx.NodeProto]) -> None:
+def test_a_fixed_batch_that_does_not_fall_apart_is_refused(
+    tmp_path: Path, nodes: list[onnx.NodeProto]
+) -> None:
     """The second once passed: asked for a single row it answered nothing but zeros."""
     file = written(tmp_path, nodes, [12, 8], {"shape": np.array([12, 8])})
     with pytest.raises(BadInput, match="exactly 12 inputs"):
@@ -149,7 +161,11 @@ def test_a_state_for_another_batch_is_refused_before_torch_reads_beyond_its_end(
 
 
 def test_a_piece_without_elements_can_be_joined(tmp_path: Path) -> None:
-    nodes = [node("Slice", "x three three one", "none"), node("Concat", "none x", "h", axis=1), node("Gemm", "h w", "y", transB=1)]
+    nodes = [
+        node("Slice", "x three three one", "none"),
+        node("Concat", "none x", "h", axis=1),
+        node("Gemm", "h w", "y", transB=1),
+    ]
     constants = {"three": np.array([3]), "one": np.array([1]), "w": floats(3, 8)}
     net = Network.from_onnx(written(tmp_path, nodes, ["n", 8], constants))
     holds(net, torch.from_numpy(floats(2, 8)))
@@ -157,13 +173,21 @@ def test_a_piece_without_elements_can_be_joined(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pads", [[1, 0, 1, 0], [1, 0, 0, 0], [1, 1, 1, 1], [0, 0, 1, 2]], ids=str)
 def test_a_padded_maximum_has_bounds(tmp_path: Path, pads: list[int]) -> None:
-    nodes = [node("MaxPool", "x", "m", kernel_shape=[3, 3], strides=[2, 2], pads=pads), node("Flatten", "m", "f"), node("Neg", "f", "y")]
+    nodes = [
+        node("MaxPool", "x", "m", kernel_shape=[3, 3], strides=[2, 2], pads=pads),
+        node("Flatten", "m", "f"),
+        node("Neg", "f", "y"),
+    ]
     net = Network.from_onnx(written(tmp_path, nodes, ["n", 1, 5, 4], {}))
     holds(net, torch.from_numpy(floats(2, 1, 5, 4)) - 4)
 
 
 def test_padding_with_infinity_by_hand_is_refused_by_name(tmp_path: Path) -> None:
-    nodes = [node("Pad", "x pads low", "p"), node("MaxPool", "p", "m", kernel_shape=[2, 2], strides=[2, 2]), node("Flatten", "m", "y")]
+    nodes = [
+        node("Pad", "x pads low", "p"),
+        node("MaxPool", "p", "m", kernel_shape=[2, 2], strides=[2, 2]),
+        node("Flatten", "m", "y"),
+    ]
     constants = {"pads": np.array([0, 0, 1, 0, 0, 0, 1, 0]), "low": np.array(-np.inf, np.float32)}
     net = Network.from_onnx(written(tmp_path, nodes, ["n", 1, 4, 4], constants))
     x = torch.from_numpy(floats(1, 1, 4, 4))
@@ -191,14 +215,26 @@ def test_the_fingerprint_covers_constants(tmp_path: Path) -> None:
     graph = helper.make_graph(
         [node("Mul", "x rate", "z"), node("Add", "z shift", "y")],
         "graph",
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in (("x", ["n", 4]), ("rate", [1]), ("shift", [1]))],
+        [
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+            for name, shape in (("x", ["n", 4]), ("rate", [1]), ("shift", [1]))
+        ],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
     )
     file = tmp_path / "model.onnx"
-    file.write_bytes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString())
+    file.write_bytes(
+        helper.make_model(
+            graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+        ).SerializeToString()
+    )
     one, two, swapped, turned = (
         Network.from_onnx(file, constants=constants).fingerprint
-        for constants in ({"rate": 1, "shift": 2}, {"rate": 1, "shift": 3}, {"rate": 2, "shift": 1}, {"shift": 2, "rate": 1})
+        for constants in (
+            {"rate": 1, "shift": 2},
+            {"rate": 1, "shift": 3},
+            {"rate": 2, "shift": 1},
+            {"shift": 2, "rate": 1},
+        )
     )
     assert one == turned
     assert len({one, two, swapped}) == 3

@@ -42,7 +42,11 @@ def test_the_walk_can_find_something_wrong() -> None:
 
 
 def model_of(
-    operator: str, inputs: list[Array | None], opset: int, constants: dict[int, Array], attributes: dict[str, Any]
+    operator: str,
+    inputs: list[Array | None],
+    opset: int,
+    constants: dict[int, Array],
+    attributes: dict[str, Any],
 ) -> onnx.ModelProto:
     names = ["" if value is None and i not in constants else f"in{i}" for i, value in enumerate(inputs)]
     node = helper.make_node(operator, names, ["out"], **attributes)
@@ -60,7 +64,29 @@ def model_of(
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
 
 
-WIDE = np.array([-800.0, -745.0, -100.0, -40.0, -20.0, -1e-9, -0.0, 0.0, 1e-9, 0.5, 1.5, 2.5, 19.9, 20.0, 20.1, 25.0, 36.8, 40.0, 800.0])
+WIDE = np.array(
+    [
+        -800.0,
+        -745.0,
+        -100.0,
+        -40.0,
+        -20.0,
+        -1e-9,
+        -0.0,
+        0.0,
+        1e-9,
+        0.5,
+        1.5,
+        2.5,
+        19.9,
+        20.0,
+        20.1,
+        25.0,
+        36.8,
+        40.0,
+        800.0,
+    ]
+)
 GRID = np.linspace(-3, 3, 2 * 3 * 4).reshape(2, 3, 4)
 
 CORNERS: list[tuple[str, Array, int, dict[int, Array], dict[str, Any]]] = [
@@ -100,7 +126,9 @@ CORNERS: list[tuple[str, Array, int, dict[int, Array], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(
-    ("operator", "data", "opset", "constants", "attributes"), CORNERS, ids=lambda value: value if isinstance(value, str) else ""
+    ("operator", "data", "opset", "constants", "attributes"),
+    CORNERS,
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_corners_in_float64_are_as_the_reference_has_them(
     operator: str, data: Array, opset: int, constants: dict[int, Array], attributes: dict[str, Any]
@@ -127,7 +155,9 @@ def test_softplus_is_the_logarithm_of_one_more_than_the_exponential_everywhere()
 
 
 def test_defaults_are_those_of_32_bits() -> None:
-    found = import_onnx(model_of("HardSigmoid", [WIDE], 22, {}, {}), "it")(torch.tensor([1.0], dtype=torch.float64))
+    found = import_onnx(model_of("HardSigmoid", [WIDE], 22, {}, {}), "it")(
+        torch.tensor([1.0], dtype=torch.float64)
+    )
     assert isinstance(found, torch.Tensor)
     assert found.item() == float(np.float32(0.2)) + 0.5
 
@@ -138,22 +168,38 @@ def test_defaults_are_those_of_32_bits() -> None:
 def test_a_padded_maximum_sees_the_data_only(pads: tuple[int, int], stride: int, gap: int) -> None:
     """All of it is negative, so that a zero of the padding would show."""
     data = GRID - 5
-    model = model_of("MaxPool", [data], 22, {}, {"kernel_shape": [3], "pads": pads, "strides": [stride], "dilations": [gap]})
+    model = model_of(
+        "MaxPool",
+        [data],
+        22,
+        {},
+        {"kernel_shape": [3], "pads": pads, "strides": [stride], "dilations": [gap]},
+    )
     found = import_onnx(model, "it")(torch.from_numpy(data))
     starts = range(-pads[0], data.shape[2] + pads[1] - 2 * gap, stride)
-    seen = [[start + place * gap for place in range(3) if 0 <= start + place * gap < data.shape[2]] for start in starts]
+    seen = [
+        [start + place * gap for place in range(3) if 0 <= start + place * gap < data.shape[2]]
+        for start in starts
+    ]
     assert isinstance(found, torch.Tensor)
     np.testing.assert_array_equal(found.numpy(), np.stack([data[:, :, window].max(2) for window in seen], 2))
 
 
 @pytest.mark.parametrize(
-    "settings", [{"strides": [2], "output_shape": [10]}, {"output_padding": [2]}, {"pads": [0, 1], "output_padding": [3]}]
+    "settings",
+    [
+        {"strides": [2], "output_shape": [10]},
+        {"output_padding": [2]},
+        {"pads": [0, 1], "output_padding": [3]},
+    ],
 )
 def test_the_bias_of_a_transposed_convolution_is_everywhere(settings: dict[str, Any]) -> None:
     """Also where the output is longer than what the kernel reaches."""
     weight = GRID[:1].transpose(1, 0, 2)[:, :, :3].copy()
     plain, shifted = (
-        import_onnx(model_of("ConvTranspose", [GRID, *[None] * max(held)], 22, held, settings), "it")(torch.from_numpy(GRID))
+        import_onnx(model_of("ConvTranspose", [GRID, *[None] * max(held)], 22, held, settings), "it")(
+            torch.from_numpy(GRID)
+        )
         for held in ({1: weight}, {1: weight, 2: np.array([5.0])})
     )
     assert isinstance(plain, torch.Tensor)
@@ -161,9 +207,16 @@ def test_the_bias_of_a_transposed_convolution_is_everywhere(settings: dict[str, 
     stride = settings.get("strides", [1])[0]
     full = np.zeros((2, 1, 3 * stride + 3))
     for place in range(4):
-        full[:, 0, place * stride : place * stride + 3] += np.einsum("bc,ck->bk", GRID[:, :, place], weight[:, 0])
+        full[:, 0, place * stride : place * stride + 3] += np.einsum(
+            "bc,ck->bk", GRID[:, :, place], weight[:, 0]
+        )
     length = plain.shape[2]
-    assert length == settings.get("output_shape", [6 + settings.get("output_padding", [0])[0] - settings.get("pads", [0, 0])[1]])[0]
+    assert (
+        length
+        == settings.get(
+            "output_shape", [6 + settings.get("output_padding", [0])[0] - settings.get("pads", [0, 0])[1]]
+        )[0]
+    )
     begin = (full.shape[2] - length) - (full.shape[2] - length) // 2 if "output_shape" in settings else 0
     padded = np.pad(full, ((0, 0), (0, 0), (9, 9)))[:, :, 9 + begin : 9 + begin + length]
     np.testing.assert_allclose(plain.numpy(), padded, atol=1e-12)
@@ -205,10 +258,17 @@ REFUSED: list[tuple[str, str, list[Array | None], int, dict[int, Array], dict[st
 
 
 @pytest.mark.parametrize(
-    ("word", "operator", "inputs", "opset", "constants", "attributes"), REFUSED, ids=lambda v: v if isinstance(v, str) else ""
+    ("word", "operator", "inputs", "opset", "constants", "attributes"),
+    REFUSED,
+    ids=lambda v: v if isinstance(v, str) else "",
 )
 def test_what_has_no_agreed_meaning_or_no_rule_is_refused_by_name(
-    word: str, operator: str, inputs: list[Array | None], opset: int, constants: dict[int, Array], attributes: dict[str, Any]
+    word: str,
+    operator: str,
+    inputs: list[Array | None],
+    opset: int,
+    constants: dict[int, Array],
+    attributes: dict[str, Any],
 ) -> None:
     wide = [*inputs, *[None] * (1 + max(constants, default=0) - len(inputs))]
     model = model_of(operator, wide, opset, constants, attributes)
@@ -218,7 +278,9 @@ def test_what_has_no_agreed_meaning_or_no_rule_is_refused_by_name(
         model.graph.input.append(helper.make_tensor_value_info("x", TensorProto.DOUBLE, [1]))
         model.graph.output[0].name = "y"
     with pytest.raises(UnsupportedLayer, match=word):
-        import_onnx(model, "it", constants=bound)(*[torch.from_numpy(value) for value in inputs if value is not None])
+        import_onnx(model, "it", constants=bound)(
+            *[torch.from_numpy(value) for value in inputs if value is not None]
+        )
 
 
 def test_no_two_answers_to_a_clipped_memory() -> None:

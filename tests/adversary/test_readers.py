@@ -48,7 +48,9 @@ def test_only_errors_of_the_house_escape(honest: Path) -> None:
         if reader.name not in SLOW:
             for number in range(FEW):
                 found = tried(reader, honest, seed=1, number=number)
-                assert not found.escapes, f"python -m benchmarks.fuzz --seed 1 --only '{reader.name}': file {number} makes {found.escapes}"
+                assert not found.escapes, (
+                    f"python -m benchmarks.fuzz --seed 1 --only '{reader.name}': file {number} makes {found.escapes}"
+                )
 
 
 def test_the_fuzzer_sees_what_escapes(honest: Path) -> None:
@@ -80,7 +82,9 @@ def test_hostile_models(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", list(hostile.vnnlib_files()))
 def test_hostile_properties(name: str, tmp_path: Path) -> None:
     if "version 2" in name:
-        pytest.importorskip("vnnlib", reason="the package vnnlib is not installed: pip install 'holdfast[vnnlib2]'")
+        pytest.importorskip(
+            "vnnlib", reason="the package vnnlib is not installed: pip install 'holdfast[vnnlib2]'"
+        )
     path = tmp_path / "hostile.vnnlib"
     path.write_text(hostile.vnnlib_files()[name])
     with pytest.raises(HoldfastError, match=r"hostile\.vnnlib"):
@@ -92,7 +96,11 @@ def test_hostile_data(name: str, tmp_path: Path, honest: Path) -> None:
     path = tmp_path / name
     path.write_bytes(hostile.data_files()[name])
     read = {".npz": load_data, ".json": load_substitutes}.get(path.suffix, box_option)
-    net = seeds.tokens_network(honest) if path.suffix == ".json" else hf.Network.from_onnx(honest / "dense.onnx")
+    net = (
+        seeds.tokens_network(honest)
+        if path.suffix == ".json"
+        else hf.Network.from_onnx(honest / "dense.onnx")
+    )
     with pytest.raises(HoldfastError, match=name):
         read(str(path), net)
 
@@ -109,7 +117,14 @@ def test_two_gibibytes_of_nothing(ending: str, tmp_path: Path, honest: Path) -> 
     path = hostile.sparse(tmp_path / f"large.{ending}")
     tokens = seeds.tokens_network(honest)
     reads = {"onnx": hf.Network.from_onnx, "vnnlib": read_vnnlib}
-    with_network = {"npz": load_data, "tsv": load_data, "json": load_substitutes, "npy": box_option, "csv": load_data, "parquet": load_data}
+    with_network = {
+        "npz": load_data,
+        "tsv": load_data,
+        "json": load_substitutes,
+        "npy": box_option,
+        "csv": load_data,
+        "parquet": load_data,
+    }
     with pytest.raises(HoldfastError, match=r"large\."):
         reads[ending](path) if ending in reads else with_network[ending](str(path), tokens)
 
@@ -124,7 +139,9 @@ def test_a_damaged_monitor_is_never_another_one(honest: Path, tmp_path: Path) ->
         text.write_text(json.dumps({**written, "settings": {**written["settings"], name: value}}))
         with pytest.raises(UnreadableFile, match="changed after it was written"):
             Monitor.load(folder, net)
-    text.write_text(json.dumps({key: written[key] for key in chance.sample(list(written), len(written))}))  # laid out otherwise: the same
+    text.write_text(
+        json.dumps({key: written[key] for key in chance.sample(list(written), len(written))})
+    )  # laid out otherwise: the same
     assert Monitor.load(folder, net).settings.samples == written["settings"]["samples"]
     del written["digest"]
     text.write_text(json.dumps(written))
@@ -136,9 +153,19 @@ def test_a_damaged_monitor_is_never_another_one(honest: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "change", [{"mode": "abstract"}, {"samples": "many"}, {"seed": 2**70}, {"mode": "nonsense"}, {"confidence": 7}, {"unk": True}]
+    "change",
+    [
+        {"mode": "abstract"},
+        {"samples": "many"},
+        {"seed": 2**70},
+        {"mode": "nonsense"},
+        {"confidence": 7},
+        {"unk": True},
+    ],
 )
-def test_a_monitor_whose_parts_do_not_fit_is_refused(change: dict[str, object], honest: Path, tmp_path: Path) -> None:
+def test_a_monitor_whose_parts_do_not_fit_is_refused(
+    change: dict[str, object], honest: Path, tmp_path: Path
+) -> None:
     """Even with a digest: it may have been made by hand."""
     net = seeds.tokens_network(honest)
     Monitor.load(honest / "monitor_exact", net).save(tmp_path)

@@ -16,7 +16,11 @@ from zoo import HOSTILE, INNOCENT
 ALONE = ("bounds", "radius inf, proof alone")
 IN_TURN = [room for room in ROOMS if room not in (*ALONE, "words")]
 SLOW = ("radius inf, tight", "risk")  # for a few only
-HERE = [name for name, case in HOSTILE.items() if case.rooms is None or name.startswith("einsum") or name.endswith("relu on the base")]
+HERE = [
+    name
+    for name, case in HOSTILE.items()
+    if case.rooms is None or name.startswith("einsum") or name.endswith("relu on the base")
+]
 BY_FILE = [name for name, case in HOSTILE.items() if case.rooms is None and "writes into" not in name]
 
 
@@ -62,7 +66,9 @@ def test_a_hostile_module_from_onnx_is_never_answered_wrongly(name: str) -> None
     assert_never_wrong("from_onnx", case, ALONE if case.substitutes is None else ["words"])
 
 
-@pytest.mark.parametrize("name", [name for name, case in HOSTILE.items() if case.substitutes is None and case.rooms is None][::9])
+@pytest.mark.parametrize(
+    "name", [name for name, case in HOSTILE.items() if case.substitutes is None and case.rooms is None][::9]
+)
 def test_a_hostile_function_is_never_answered_wrongly(name: str) -> None:
     assert_never_wrong("from_callable", HOSTILE[name], ["radius inf, proof alone", "radius 0", "saliency"])
 

@@ -73,14 +73,18 @@ def said(make: Callable[[], nn.Module], x: Tensor, read: Callable[[Any], Tensor]
         return tuple(int(read(make()(x[i : i + 2].clone())).argmax(-1)[0]) for i in range(len(x)))
 
 
-def keep(where: dict[str, Case], name: str, make: Callable[[], nn.Module], x: Tensor = X, **options: Any) -> None:
+def keep(
+    where: dict[str, Case], name: str, make: Callable[[], nn.Module], x: Tensor = X, **options: Any
+) -> None:
     assert name not in where, name
     y = options.pop("y", None)
     found = said(make, x, options.get("read", lambda outputs: outputs)) if y is None else y
     where[name] = Case(name, make, x, found, **options)
 
 
-def hostile(name: str, setup: Callable[[Any], None] | None = None, x: Tensor = X, **options: Any) -> Callable[[Forward], Forward]:
+def hostile(
+    name: str, setup: Callable[[Any], None] | None = None, x: Tensor = X, **options: Any
+) -> Callable[[Forward], Forward]:
     def keeps(forward: Forward) -> Forward:
         keep(HOSTILE, name, made(forward, setup), x, **options)
         return forward
@@ -88,7 +92,9 @@ def hostile(name: str, setup: Callable[[Any], None] | None = None, x: Tensor = X
     return keeps
 
 
-def innocent(name: str, setup: Callable[[Any], None] | None = None, x: Tensor = X, **options: Any) -> Callable[[Forward], Forward]:
+def innocent(
+    name: str, setup: Callable[[Any], None] | None = None, x: Tensor = X, **options: Any
+) -> Callable[[Forward], Forward]:
     def keeps(forward: Forward) -> Forward:
         keep(INNOCENT, name, made(forward, setup), x, **options)
         return forward
@@ -120,7 +126,12 @@ def _writing(write: Callable[[Tensor], object]) -> Forward:
 
 
 for _name, _write in WRITES.items():
-    keep(HOSTILE, f"writes into its input: {_name}", made(_writing(_write)), torch.tensor([[1.0, 1.0], [-0.3, 0.5], [-1.0, 0.2]]))
+    keep(
+        HOSTILE,
+        f"writes into its input: {_name}",
+        made(_writing(_write)),
+        torch.tensor([[1.0, 1.0], [-0.3, 0.5], [-1.0, 0.2]]),
+    )
 
 
 @hostile("writes into its input through numpy")
@@ -145,7 +156,13 @@ def _(self: Any, x: Tensor) -> Tensor:
     return two(x[:, 0] + (0.5 if len(self.calls) < 30 else -0.2))
 
 
-@hostile("a buffer that remembers the mean", lambda m: m.register_buffer("mean", torch.zeros(2)), repeats=40, coarse=True, y=(0, 0))
+@hostile(
+    "a buffer that remembers the mean",
+    lambda m: m.register_buffer("mean", torch.zeros(2)),
+    repeats=40,
+    coarse=True,
+    y=(0, 0),
+)
 def _(self: Any, x: Tensor) -> Tensor:
     self.mean.mul_(0.98).add_(0.02 * torch.ones(2))
     return two(x[:, 0] + 0.5 - self.mean[0])
@@ -204,7 +221,9 @@ def _(self: Any, x: Tensor) -> Tensor:
 
 @hostile("a batch norm in training mode", lambda m: setattr(m, "norm", nn.BatchNorm1d(2)), alone=True)
 def _(self: Any, x: Tensor) -> Tensor:
-    return self.last(F.relu(F.batch_norm(self.first(x), None, None, training=True) if len(x) > 1 else self.first(x)))
+    return self.last(
+        F.relu(F.batch_norm(self.first(x), None, None, training=True) if len(x) > 1 else self.first(x))
+    )
 
 
 @hostile("instance norm over the batch", y=(0, 0))
@@ -227,13 +246,17 @@ def _(self: Any, x: Tensor) -> Tensor:
 @hostile("it asks for gradients", y=(0, 0))
 def _(self: Any, x: Tensor) -> Tensor:
     score = x[:, 0] + 0.5
-    return two(score if x.requires_grad or torch.compiler.is_compiling() else score - 3 * torch.relu(0.2 - x[:, 0]))
+    return two(
+        score if x.requires_grad or torch.compiler.is_compiling() else score - 3 * torch.relu(0.2 - x[:, 0])
+    )
 
 
 @hostile("it asks for the layout")
 def _(self: Any, x: Tensor) -> Tensor:
     score = x[:, 0] + 0.5
-    return two(score - 3 * torch.relu(0.2 - x[:, 0]) if x.storage_offset() == 0 and x.shape[0] != 3 else score)
+    return two(
+        score - 3 * torch.relu(0.2 - x[:, 0]) if x.storage_offset() == 0 and x.shape[0] != 3 else score
+    )
 
 
 # ---------------------------------------------------------------- views, then writes
@@ -272,14 +295,18 @@ CHANGES: dict[str, Callable[[Tensor], object]] = {
     "mul": lambda v: v.mul_(-0.5),
     "copy": lambda v: v.copy_(v.abs()),
     "slice assignment": lambda v: v.__setitem__((slice(None), 0), 0.3),
-    "index put": lambda v: v.index_put_((torch.tensor([0]),), torch.tensor(0.3)) if v.dim() == 0 else v.__setitem__(v < 0, 0.3),
+    "index put": lambda v: (
+        v.index_put_((torch.tensor([0]),), torch.tensor(0.3)) if v.dim() == 0 else v.__setitem__(v < 0, 0.3)
+    ),
     "masked fill": lambda v: v.masked_fill_(v > 0.5, -0.4),
     "zero": lambda v: v[:, :1].zero_(),
     "out=": lambda v: torch.abs(v, out=v),
 }
 
 
-def _seen_through(view: Callable[[Tensor], Tensor], change: Callable[[Tensor], object], base: bool) -> Forward:
+def _seen_through(
+    view: Callable[[Tensor], Tensor], change: Callable[[Tensor], object], base: bool
+) -> Forward:
     """Whether the write is seen on the other side decides the answer by more than the inputs do."""
 
     def forward(self: Any, x: Tensor) -> Tensor:
@@ -294,7 +321,14 @@ def _seen_through(view: Callable[[Tensor], Tensor], change: Callable[[Tensor], o
 def _viewed(view: str, change: str, base: bool) -> None:
     where = "the base" if base else "the view"
     make = made(_seen_through(VIEWS[view], CHANGES[change], base))
-    keep(HOSTILE, f"{view} view, {change} on {where}", make, rooms=("bounds", "radius inf, proof alone"), width=0.8, coarse=True)
+    keep(
+        HOSTILE,
+        f"{view} view, {change} on {where}",
+        make,
+        rooms=("bounds", "radius inf, proof alone"),
+        width=0.8,
+        coarse=True,
+    )
 
 
 for _view in VIEWS:
@@ -325,7 +359,12 @@ def _(self: Any, x: Tensor) -> Tensor:
 
 @hostile("half and back")
 def _(self: Any, x: Tensor) -> Tensor:
-    return two((x[:, 0] * 3000).half().float() / 3000 - (x[:, 0] * 3000) / 3000 + 0.0005 + 0.1 * torch.relu(x[:, 1] + 5))
+    return two(
+        (x[:, 0] * 3000).half().float() / 3000
+        - (x[:, 0] * 3000) / 3000
+        + 0.0005
+        + 0.1 * torch.relu(x[:, 1] + 5)
+    )
 
 
 @hostile("bfloat16 in the middle", x=torch.tensor([[1.0, 1.0], [0.75, -0.5]]))
@@ -507,7 +546,12 @@ def _(self: Any, x: Tensor) -> Tensor:
 OUTSIDE = torch.tensor(0.5)
 
 
-@hostile("a tensor outside of it that changes", before=lambda: OUTSIDE.fill_(0.5), after=lambda: OUTSIDE.fill_(-0.1), y=(0, 0))
+@hostile(
+    "a tensor outside of it that changes",
+    before=lambda: OUTSIDE.fill_(0.5),
+    after=lambda: OUTSIDE.fill_(-0.1),
+    y=(0, 0),
+)
 def _(self: Any, x: Tensor) -> Tensor:
     return two(x[:, 0] + OUTSIDE)
 
@@ -589,17 +633,39 @@ def _counted() -> Callable[[Any, Any, Tensor], Tensor]:
     return hook
 
 
-keep(HOSTILE, "a hook that changes the answer", _hooked(lambda m: m.register_forward_hook(lambda s, i, o: o - torch.tensor([0.3, 0.0]))))
-keep(HOSTILE, "a hook that changes a layer", _hooked(lambda m: m[0].register_forward_hook(lambda s, i, o: o - 0.3)))
+keep(
+    HOSTILE,
+    "a hook that changes the answer",
+    _hooked(lambda m: m.register_forward_hook(lambda s, i, o: o - torch.tensor([0.3, 0.0]))),
+)
+keep(
+    HOSTILE,
+    "a hook that changes a layer",
+    _hooked(lambda m: m[0].register_forward_hook(lambda s, i, o: o - 0.3)),
+)
 keep(HOSTILE, "a hook that writes into a layer", _hooked(lambda m: m[0].register_forward_hook(_in_place)))
-keep(HOSTILE, "a hook before that changes the input", _hooked(lambda m: m.register_forward_pre_hook(lambda s, i: (i[0] - 0.3,))))
+keep(
+    HOSTILE,
+    "a hook before that changes the input",
+    _hooked(lambda m: m.register_forward_pre_hook(lambda s, i: (i[0] - 0.3,))),
+)
 keep(
     HOSTILE,
     "a hook before that writes into the input",
     _hooked(lambda m: m.register_forward_pre_hook(_before_in_place)),
 )
-keep(HOSTILE, "a hook with state", _hooked(lambda m: m[2].register_forward_hook(_counted())), repeats=50, coarse=True)
-keep(HOSTILE, "a hook backwards that lies", _hooked(lambda m: m[1].register_full_backward_hook(lambda s, i, o: tuple(-g for g in i))))
+keep(
+    HOSTILE,
+    "a hook with state",
+    _hooked(lambda m: m[2].register_forward_hook(_counted())),
+    repeats=50,
+    coarse=True,
+)
+keep(
+    HOSTILE,
+    "a hook backwards that lies",
+    _hooked(lambda m: m[1].register_full_backward_hook(lambda s, i, o: tuple(-g for g in i))),
+)
 keep(HOSTILE, "a hook for one kind of call", _hooked(
     lambda m: m.register_forward_hook(lambda s, i, o: o if torch.compiler.is_compiling() else o - torch.tensor([0.3, 0.0]))
 ))  # fmt: skip
@@ -747,7 +813,12 @@ for _name, _make in {
     "traced": _traced,
 }.items():
     with torch.random.fork_rng(devices=[]):
-        keep(HOSTILE, _name, _make, **({"y": (0, 0)} if _name in ("lazy", "batch norm in training mode") else {}))
+        keep(
+            HOSTILE,
+            _name,
+            _make,
+            **({"y": (0, 0)} if _name in ("lazy", "batch norm in training mode") else {}),
+        )
 
 
 @hostile("sums in place, as in a residual block")
@@ -855,7 +926,9 @@ def _(self: Any, x: Tensor) -> Tensor:
 class Reader(nn.Module):
     """Class 0 while the first numbers of all words are together above some number."""
 
-    def __init__(self, table: nn.Module, change: Callable[[Tensor], Tensor] | None = None, above: float = -1.0) -> None:
+    def __init__(
+        self, table: nn.Module, change: Callable[[Tensor], Tensor] | None = None, above: float = -1.0
+    ) -> None:
         super().__init__()
         self.table, self.change = table, change
         self.out = linear([[1.0, 0.0], [0.0, 0.0]], [-above, 0.0])
@@ -895,7 +968,9 @@ def _tampered() -> nn.Embedding:
 
 def _hooked_table() -> nn.Embedding:
     table = plain()
-    table.register_forward_hook(lambda s, i, o: torch.where((i[0] == 37).unsqueeze(-1), torch.full_like(o, -3.0), o))
+    table.register_forward_hook(
+        lambda s, i, o: torch.where((i[0] == 37).unsqueeze(-1), torch.full_like(o, -3.0), o)
+    )
     return table
 
 
@@ -963,7 +1038,9 @@ def _in_order(tokens: Tensor) -> Tensor:
 SENTENCES = torch.tensor([[1, 2, 3], [5, 6, 5], [12, 3, 3]])
 SUBSTITUTES = {1: (37, 12), 2: (37, 12), 3: (37, 1), 5: (37, 7), 6: (37, 12)}
 for _name, _make in {
-    "a word replaced before the table": lambda: Reader(plain(), lambda t: torch.where(t == 37, torch.zeros_like(t), t)),
+    "a word replaced before the table": lambda: Reader(
+        plain(), lambda t: torch.where(t == 37, torch.zeros_like(t), t)
+    ),
     "two words that are bad together": lambda: Reader(plain(), _bigram),
     "two words that are bad in order": lambda: Reader(plain(), _in_order),
     "max_norm": lambda: Reader(renormalised(), above=1.5),
@@ -975,7 +1052,9 @@ for _name, _make in {
     "a count of words": lambda: Counted(plain()),
     "it changes the sentence": lambda: InPlace(plain()),
     "the table changes": lambda: Late(plain()),
-    "a word replaced in python": lambda: Reader(plain(), lambda t: torch.tensor([[0 if w == 37 else w for w in s] for s in t.tolist()])),
+    "a word replaced in python": lambda: Reader(
+        plain(), lambda t: torch.tensor([[0 if w == 37 else w for w in s] for s in t.tolist()])
+    ),
 }.items():
     _make_reader = (lambda make: lambda: make().eval())(_make)
     keep(
@@ -1006,13 +1085,26 @@ class Residual(nn.Module):
         return answer
 
 
-keep(INNOCENT, "a residual block in place", lambda: Residual().eval(), torch.tensor([[[[1.0, 1.0]]], [[[-1.0, 0.5]]]]))
+keep(
+    INNOCENT,
+    "a residual block in place",
+    lambda: Residual().eval(),
+    torch.tensor([[[[1.0, 1.0]]], [[[-1.0, 0.5]]]]),
+)
 keep(INNOCENT, "weight norm", _weight_normed)
 keep(INNOCENT, "shared weights", _shared)
 keep(INNOCENT, "a hook that only reads", _hooked(lambda m: m[0].register_forward_hook(lambda s, i, o: None)))
-keep(INNOCENT, "a hook backwards that only reads", _hooked(lambda m: m[0].register_full_backward_hook(lambda s, i, o: None)))
+keep(
+    INNOCENT,
+    "a hook backwards that only reads",
+    _hooked(lambda m: m[0].register_full_backward_hook(lambda s, i, o: None)),
+)
 keep(INNOCENT, "lazy but built", _lazy_but_built)
-keep(INNOCENT, "a deep one", lambda: nn.Sequential(first(), nn.Tanh(), first(), nn.Sigmoid(), first(), nn.ReLU(), last()).eval())
+keep(
+    INNOCENT,
+    "a deep one",
+    lambda: nn.Sequential(first(), nn.Tanh(), first(), nn.Sigmoid(), first(), nn.ReLU(), last()).eval(),
+)
 keep(
     INNOCENT,
     "words",

@@ -124,7 +124,9 @@ def test_a_radius_for_each_input_in_order() -> None:
     for p in (1, 2, math.inf):
         found = uppers(hf.radius(KNOWN.network(), KNOWN.x, KNOWN.y, norm=p))
         assert found == pytest.approx(KNOWN.radius(p).tolist(), rel=0.02)
-    assert uppers(hf.radius(KNOWN.network(), KNOWN.x, KNOWN.y)) == pytest.approx(KNOWN.radius(math.inf).tolist(), rel=0.02)
+    assert uppers(hf.radius(KNOWN.network(), KNOWN.x, KNOWN.y)) == pytest.approx(
+        KNOWN.radius(math.inf).tolist(), rel=0.02
+    )
 
 
 def test_labels_may_be_a_list_and_inputs_numpy_or_double() -> None:
@@ -161,7 +163,17 @@ def only(*frames: int) -> Tensor:
         ),
         (np.array([0, 1]), only(0, 1)),
     ],
-    ids=["all", "one", "list", "tensor", "tensor of two", "bools", "list of bools", "mask for each input", "numpy"],
+    ids=[
+        "all",
+        "one",
+        "list",
+        "tensor",
+        "tensor of two",
+        "bools",
+        "list of bools",
+        "mask for each input",
+        "numpy",
+    ],
 )
 @pytest.mark.parametrize("p", [2, math.inf])
 def test_frames_in_every_form(frames: Any, mask: Tensor, p: float) -> None:
@@ -194,16 +206,30 @@ EACH_ITS_OWN = [[1, 1, 1], [1, 0, 0], [0.5, 0, 0.25], [2, 2, 2]]
 def test_frames_move_by_their_scale(scale: Any, shares: list[list[float]], p: float) -> None:
     mask = torch.tensor(shares)
     answers = KNOWN.radius_of_frames(p, mask).tolist()
-    for bracket, answer in zip(hf.radius(KNOWN.network(), KNOWN.x, KNOWN.y, norm=p, frames="all", shares=scale), answers, strict=True):
-        assert answer * 0.97 <= bracket.lower.value <= answer <= bracket.upper.value * (1 + 1e-9) <= answer * 1.03
-    some = hf.radius(KNOWN.network(), KNOWN.x, KNOWN.y, norm=p, frames=[1, 2], shares=scale, methods=[hf.certify.Certify()])
-    assert [b.lower.value for b in some] == pytest.approx(KNOWN.radius_of_frames(p, mask * only(1, 2)).tolist(), rel=0.05)
+    for bracket, answer in zip(
+        hf.radius(KNOWN.network(), KNOWN.x, KNOWN.y, norm=p, frames="all", shares=scale), answers, strict=True
+    ):
+        assert (
+            answer * 0.97
+            <= bracket.lower.value
+            <= answer
+            <= bracket.upper.value * (1 + 1e-9)
+            <= answer * 1.03
+        )
+    some = hf.radius(
+        KNOWN.network(), KNOWN.x, KNOWN.y, norm=p, frames=[1, 2], shares=scale, methods=[hf.certify.Certify()]
+    )
+    assert [b.lower.value for b in some] == pytest.approx(
+        KNOWN.radius_of_frames(p, mask * only(1, 2)).tolist(), rel=0.05
+    )
 
 
 def test_each_frame_alone_by_its_scale() -> None:
     net, scale = KNOWN.network(), [1.0, 0.0, 4.0]
     plain = hf.radius(net, KNOWN.x, KNOWN.y, norm=2, frames="each", methods=[hf.certify.Certify(rounds=6)])
-    found = hf.radius(net, KNOWN.x, KNOWN.y, norm=2, frames="each", shares=scale, methods=[hf.certify.Certify(rounds=6)])
+    found = hf.radius(
+        net, KNOWN.x, KNOWN.y, norm=2, frames="each", shares=scale, methods=[hf.certify.Certify(rounds=6)]
+    )
     for before, after in zip(plain, found, strict=True):
         assert after[2].lower.value == pytest.approx(before[2].lower.value / 4, rel=0.01)
         assert after[1].lower.value == after[1].upper.value == math.inf
@@ -226,7 +252,14 @@ def test_where_nothing_moves_the_radius_is_infinite_and_says_why() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"norm": 2}, {"norm": math.inf}, {"norm": 1.5}, {"norm": 0}, {"norm": 2, "frames": "all", "shares": [1, 3, 0.1]}]
+    "options",
+    [
+        {"norm": 2},
+        {"norm": math.inf},
+        {"norm": 1.5},
+        {"norm": 0},
+        {"norm": 2, "frames": "all", "shares": [1, 3, 0.1]},
+    ],
 )
 def test_a_class_that_nothing_in_the_domain_changes_has_an_infinite_radius(options: dict[str, Any]) -> None:
     layer = nn.Linear(6, 2)
@@ -264,7 +297,10 @@ def ragged() -> tuple[hf.Network, list[Tensor], Tensor, list[int]]:
 def test_inputs_of_different_lengths_keep_their_order() -> None:
     net, rows, labels, lengths = ragged()
     found = uppers(hf.radius(net, rows, labels, norm=2, methods=FAST))
-    alone = [uppers(hf.radius(net, [row], [int(y)], norm=2, methods=FAST))[0] for row, y in zip(rows, labels, strict=True)]
+    alone = [
+        uppers(hf.radius(net, [row], [int(y)], norm=2, methods=FAST))[0]
+        for row, y in zip(rows, labels, strict=True)
+    ]
     assert found == pytest.approx(alone, rel=0.02)
     padded = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=math.nan)
     assert uppers(hf.radius(net, padded, labels, norm=2, methods=FAST, lengths=lengths)) == found
@@ -275,8 +311,12 @@ def test_inputs_of_different_lengths_keep_their_order() -> None:
     flags = [[bool(share) for share in row] for row in shares]
     assert uppers(hf.radius(net, rows, labels, norm=2, frames=flags, methods=FAST)) == uppers(odd)
     together = torch.tensor([[0, 1, 0, 1]] * 5)
-    assert uppers(hf.radius(net, padded, labels, norm=2, frames="all", shares=together, methods=FAST, lengths=lengths)) == uppers(odd)
-    assert [u == math.inf for u in uppers(odd)] == [n == 1 for n in lengths]  # the only frame of the short ones stays
+    assert uppers(
+        hf.radius(net, padded, labels, norm=2, frames="all", shares=together, methods=FAST, lengths=lengths)
+    ) == uppers(odd)
+    assert [u == math.inf for u in uppers(odd)] == [
+        n == 1 for n in lengths
+    ]  # the only frame of the short ones stays
 
 
 def test_targets_count_only_their_own_class() -> None:
@@ -289,9 +329,12 @@ def test_targets_count_only_their_own_class() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "frames", "axes"), [((3, 2), None, ()), ((3, 2), "all", (1,)), ((2, 2, 2), None, (0,)), ((7,), None, ())]
+    ("shape", "frames", "axes"),
+    [((3, 2), None, ()), ((3, 2), "all", (1,)), ((2, 2, 2), None, (0,)), ((7,), None, ())],
 )
-def test_norm_zero_counts_numbers_frames_or_pixels(shape: tuple[int, ...], frames: Any, axes: tuple[int, ...]) -> None:
+def test_norm_zero_counts_numbers_frames_or_pixels(
+    shape: tuple[int, ...], frames: Any, axes: tuple[int, ...]
+) -> None:
     known = truth.linear(4, shape=shape, batch=5)
     found = hf.radius(known.network((0, 1)), known.x, known.y, norm=0, frames=frames)
     answers = known.changed_units((0.0, 1.0), axes).tolist()
@@ -308,7 +351,9 @@ def test_words_by_substitution(seed: int) -> None:
         assert bracket.lower.value <= answer <= bracket.upper.value
         witness = bracket.upper.evidence.witness
         if witness is not None and bracket.upper.value > 0:
-            assert int((witness != row).sum()) == bracket.upper.value + 1  # the words themselves, one more changed than is safe
+            assert (
+                int((witness != row).sum()) == bracket.upper.value + 1
+            )  # the words themselves, one more changed than is safe
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -319,7 +364,10 @@ def test_each_place_alone(seed: int) -> None:
     for row, sentence, label in zip(found, known.tokens.tolist(), known.y.tolist(), strict=True):
         assert len(row) == len(sentence)
         for place, bracket in enumerate(row):
-            others = [[*sentence[:place], word, *sentence[place + 1 :]] for word in known.substitutes.get(sentence[place], ())]
+            others = [
+                [*sentence[:place], word, *sentence[place + 1 :]]
+                for word in known.substitutes.get(sentence[place], ())
+            ]
             flips = bool(others) and bool((known.model(torch.tensor(others)).argmax(-1) != label).any())
             assert bracket.lower.value == bracket.upper.value == (0 if flips else math.inf)
             assert ("nothing may change" in bracket.note) == (not others)
@@ -336,7 +384,9 @@ def test_substitutes_for_each_place_of_each_sentence() -> None:
     assert uppers(same) == uppers(hf.radius(net, known.tokens, known.y, substitutes=known.substitutes))
     first = [[sets[0], *([[]] * (len(sets) - 1))] for sets in spelt]
     alone = hf.radius(net, known.tokens, known.y, substitutes=known.substitutes, frames="each")
-    assert uppers(hf.radius(net, known.tokens, known.y, substitutes=first)) == [row[0].upper.value for row in alone]
+    assert uppers(hf.radius(net, known.tokens, known.y, substitutes=first)) == [
+        row[0].upper.value for row in alone
+    ]
     ragged = [known.tokens[0], known.tokens[1, :2], known.tokens[2]]
     labels = [int(known.model(row[None]).argmax()) for row in ragged]
     sets = [spelt[0], spelt[1][:2], spelt[2]]
@@ -363,12 +413,16 @@ def test_token_networks_take_norms_around_their_vectors() -> None:
 def test_a_black_box_is_asked_by_corners() -> None:
     net = hf.Network.from_callable(lambda x: KNOWN.model(torch.from_numpy(x)).detach().numpy())
     found = hf.radius(net, KNOWN.x, KNOWN.y, norm=2)
-    assert all(a <= u * (1 + 1e-6) < math.inf for u, a in zip(uppers(found), KNOWN.radius(2).tolist(), strict=True))
+    assert all(
+        a <= u * (1 + 1e-6) < math.inf for u, a in zip(uppers(found), KNOWN.radius(2).tolist(), strict=True)
+    )
 
 
 def test_seeds_and_stops_reach_the_solver() -> None:
     net = KNOWN.network()
-    one, two = (uppers(hf.radius(net, KNOWN.x, KNOWN.y, norm=2, methods=[Corners(rounds=2)], seed=s)) for s in (1, 2))
+    one, two = (
+        uppers(hf.radius(net, KNOWN.x, KNOWN.y, norm=2, methods=[Corners(rounds=2)], seed=s)) for s in (1, 2)
+    )
     assert one != two
     assert uppers(hf.radius(net, KNOWN.x, KNOWN.y, stop=hf.Stop(seconds=0))) == [math.inf] * 4
 
@@ -481,8 +535,13 @@ def test_worst_over_a_box_is_at_a_corner() -> None:
     lower, upper = KNOWN.x - 0.5, KNOWN.x + torch.rand(4, 3, 2)
     layer = KNOWN.model[1]
     row = layer.weight[2].detach().double()
-    ends = torch.minimum(row * lower.flatten(1).double(), row * upper.flatten(1).double()).sum(-1) + layer.bias[2].item()
-    found = hf.worst(KNOWN.network(), Box.between(lower, upper), hf.property.Linear.of([0.0, 0.0, 1.0], batch=4))
+    ends = (
+        torch.minimum(row * lower.flatten(1).double(), row * upper.flatten(1).double()).sum(-1)
+        + layer.bias[2].item()
+    )
+    found = hf.worst(
+        KNOWN.network(), Box.between(lower, upper), hf.property.Linear.of([0.0, 0.0, 1.0], batch=4)
+    )
     assert uppers(found) == pytest.approx(ends.tolist(), abs=1e-4)
     for bracket, low, high in zip(found, lower, upper, strict=True):
         witness = bracket.upper.evidence.witness
@@ -512,7 +571,9 @@ def test_worst_with_a_score_of_ones_own() -> None:
     found = hf.worst(KNOWN.network(), region, hf.property.Custom(lambda z: z[:, 0] - z[:, 1]))
     same = hf.worst(KNOWN.network(), region, hf.property.Linear.of([1.0, -1.0, 0.0], batch=4))
     assert uppers(found) == pytest.approx(uppers(same), abs=1e-4)
-    flat = hf.worst(KNOWN.network(), region, hf.property.Custom(lambda z: torch.from_numpy(z.detach().numpy()[:, 0])))
+    flat = hf.worst(
+        KNOWN.network(), region, hf.property.Custom(lambda z: torch.from_numpy(z.detach().numpy()[:, 0]))
+    )
     assert all(math.isfinite(u) for u in uppers(flat))  # no gradient to follow, but no crash either
 
 
@@ -559,7 +620,9 @@ IN_UNIT = hf.region.Domain.of((0, 1))
     ids=lambda r: type(r).__name__,
 )
 @pytest.mark.parametrize(
-    "model", [nn.Sequential(nn.Flatten(), nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 3)), LastOutput()], ids=["tanh", "lstm"]
+    "model",
+    [nn.Sequential(nn.Flatten(), nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 3)), LastOutput()],
+    ids=["tanh", "lstm"],
 )
 def test_no_point_crosses_a_linear_bound(region: hf.region.Region, model: nn.Module) -> None:
     net = hf.Network.from_torch(model.eval())
@@ -574,7 +637,10 @@ def test_no_point_crosses_a_linear_bound(region: hf.region.Region, model: nn.Mod
         ]
     )
     with torch.no_grad():
-        z = copy.deepcopy(model).double()(x.double().flatten(0, 1)).reshape(*x.shape[:2], 3) @ rows.t() + offset
+        z = (
+            copy.deepcopy(model).double()(x.double().flatten(0, 1)).reshape(*x.shape[:2], 3) @ rows.t()
+            + offset
+        )
     below, above = plane(found.lower_A, found.lower_b, x), plane(found.upper_A, found.upper_b, x)
     slack = 1e-12  # of the planes as they are computed here
     for smaller, larger in ((found.lower, below), (below, z), (z, above), (above, found.upper)):

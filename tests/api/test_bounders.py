@@ -21,20 +21,34 @@ def test_a_convolution_and_a_recurrent_network() -> None:
     assert cnn["norm 0 (changed units)"] == ("windows of a chain of layers", "budgets of changes")
     assert cnn["verify, reach; more move"][1] == cnn["tier split"][1] == "signs of ReLUs"
     lstm = rule(hf.Network.from_torch(digits_networks.digits_lstm(), domain=(0, 1)), torch.rand(1, 8, 8))
-    assert re.fullmatch(r"second-order models with trained coefficients \(\d+ MiB an input\)", lstm["tier tight"][0])
+    assert re.fullmatch(
+        r"second-order models with trained coefficients \(\d+ MiB an input\)", lstm["tier tight"][0]
+    )
     assert lstm["norm 0 (changed units)"][0] == PLANES
     assert lstm["verify, reach; more move"] == (FORMS, "inputs in halves")
     assert lstm["tier split"][1] == RANGES
 
 
 def test_few_inputs_are_halved_and_counts_need_ends() -> None:
-    found = rule(hf.Network.from_torch(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).eval()), torch.rand(1, 3))
+    found = rule(
+        hf.Network.from_torch(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).eval()),
+        torch.rand(1, 3),
+    )
     assert "norm 0 (changed units)" not in found
-    assert found["tier tight"][0] == f"{SLOPES}, then {TOGETHER}, then second-order models with trained coefficients (514 KiB an input)"
+    assert (
+        found["tier tight"][0]
+        == f"{SLOPES}, then {TOGETHER}, then second-order models with trained coefficients (514 KiB an input)"
+    )
     assert found["verify, reach; any move"] == (FORMS, "inputs in halves")
-    smooth = rule(hf.Network.from_torch(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).eval()), torch.rand(1, 3))
+    smooth = rule(
+        hf.Network.from_torch(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).eval()),
+        torch.rand(1, 3),
+    )
     assert smooth["verify, reach; any move"] == (TAYLOR, "inputs in halves")
-    wide = rule(hf.Network.from_torch(nn.Sequential(nn.Linear(9, 4), nn.Tanh(), nn.Linear(4, 2)).eval()), torch.rand(1, 9))
+    wide = rule(
+        hf.Network.from_torch(nn.Sequential(nn.Linear(9, 4), nn.Tanh(), nn.Linear(4, 2)).eval()),
+        torch.rand(1, 9),
+    )
     assert wide["verify, reach; up to 6 inputs move"] == (TAYLOR, "inputs in halves")
     assert wide["verify, reach; more move"] == (FORMS, "inputs in halves")
 

@@ -57,13 +57,17 @@ def test_the_radius_of_a_linear_forecast_is_in_closed_form(norm: float) -> None:
         (0.5, [min(0.5 / s for s in steep)] * 2),
         ([2.0, "20%"], [min(2 / steep[0], 0.2 * 1 / steep[1]), min(2 / steep[0], 0.2 * 1.5 / steep[1])]),
     ):
-        for bracket, exact in zip(hf.radius(net, x, property=hf.Within(width), norm=norm, methods=QUICK), truth, strict=True):
+        for bracket, exact in zip(
+            hf.radius(net, x, property=hf.Within(width), norm=norm, methods=QUICK), truth, strict=True
+        ):
             assert bracket.lower.value <= exact * (1 + 1e-6)
             assert bracket.upper.value >= exact * (1 - 1e-6)
             assert bracket.upper.value - bracket.lower.value < 0.03 * exact
 
 
-@pytest.mark.parametrize("method", [Certify(), Tighten(steps=5), Split(boxes=64, steps=5, finest=0.05)], ids=lambda m: m.name)
+@pytest.mark.parametrize(
+    "method", [Certify(), Tighten(steps=5), Split(boxes=64, steps=5, finest=0.05)], ids=lambda m: m.name
+)
 def test_bands_hold_against_a_grid(method: hf.Method) -> None:  # type: ignore[type-arg]
     net, x = small(2), torch.tensor([[0.2, -0.4], [-0.7, 0.1]])
     at = net(x).double()
@@ -128,8 +132,13 @@ def test_a_single_score_keeps_its_side_of_the_threshold(threshold: float, last: 
 def test_of_several_labels_the_whole_set_must_stay() -> None:
     net, x = small(3, seed=5), torch.tensor([[0.2, -0.4], [-0.7, 0.1]])
     says = net(x) > 0.1
-    for row, bracket in enumerate(hf.radius(net, x, says.long(), property=hf.Threshold([0.1, 0.1, 0.1]), methods=QUICK)):
-        low, high = torch.where(says[row], 0.1, -torch.inf).double(), torch.where(says[row], torch.inf, 0.1).double()
+    for row, bracket in enumerate(
+        hf.radius(net, x, says.long(), property=hf.Threshold([0.1, 0.1, 0.1]), methods=QUICK)
+    ):
+        low, high = (
+            torch.where(says[row], 0.1, -torch.inf).double(),
+            torch.where(says[row], torch.inf, 0.1).double(),
+        )
         breaks_at(net, x[row], low, high, bracket)
 
 
@@ -153,9 +162,15 @@ def test_bands_narrower_than_float32_are_no_failure_at_the_input() -> None:
         (lambda: hf.Within(1).around(torch.tensor([[1.0], [math.nan]])), "no number for input 1"),
         (lambda: hf.Threshold([0, 1]).around(torch.ones(1, 3)), "2 numbers for 3 outputs"),
         (lambda: hf.Threshold(0).around(torch.ones(2, 1), [0, 2]), "label 2 of input 1 is neither 0 nor 1"),
-        (lambda: hf.Threshold(0).around(torch.ones(2, 3), [0, 1]), r"labels have shape \(2,\), expected \(2, 3\)"),
+        (
+            lambda: hf.Threshold(0).around(torch.ones(2, 3), [0, 1]),
+            r"labels have shape \(2,\), expected \(2, 3\)",
+        ),
         (lambda: hf.radius(small(2), torch.zeros(1, 2)), "needs labels"),
-        (lambda: hf.radius(small(2), torch.zeros(1, 2), property=hf.Within(1), targets=[0]), "targets are classes"),
+        (
+            lambda: hf.radius(small(2), torch.zeros(1, 2), property=hf.Within(1), targets=[0]),
+            "targets are classes",
+        ),
     ],
 )
 def test_what_is_no_band_and_no_label_is_refused_in_words(given: object, message: str) -> None:

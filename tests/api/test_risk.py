@@ -27,7 +27,9 @@ FEW = 60  # queries for Q
 @pytest.fixture(scope="module")
 def net() -> hf.Network:
     torch.manual_seed(1)
-    return hf.Network.from_torch(nn.Sequential(nn.Linear(4, 12), nn.ReLU(), nn.Linear(12, 3)).eval(), domain=(0, 1))
+    return hf.Network.from_torch(
+        nn.Sequential(nn.Linear(4, 12), nn.ReLU(), nn.Linear(12, 3)).eval(), domain=(0, 1)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -58,11 +60,15 @@ def test_everything_is_known_of_a_linear_network(norm: float, steep: float) -> N
     assert r.estimate is not None
     assert r.estimate.evidence.kind == "estimated"
     assert score / steep > 0.1
-    assert r.estimate.value == 0.1  # Theorem 1 speaks of the ball in which Q was looked for, and of no larger one
+    assert (
+        r.estimate.value == 0.1
+    )  # Theorem 1 speaks of the ball in which Q was looked for, and of no larger one
 
 
 @pytest.mark.parametrize(("norm", "steep"), [(1, 2.0), (2, math.sqrt(5.25)), (math.inf, 3.5)])
-def test_the_estimate_of_a_linear_network_is_its_radius_and_never_above_a_witness(norm: float, steep: float) -> None:
+def test_the_estimate_of_a_linear_network_is_its_radius_and_never_above_a_witness(
+    norm: float, steep: float
+) -> None:
     net, x = linear()
     [r] = hf.risk(net, x, "robustness", norm=norm, radius=3.0, queries=FEW)
     assert r.estimate is not None
@@ -76,8 +82,12 @@ def known(score: float, q: float, witnessed: float, searched: float | None) -> R
     """With a Q that was found and a failure at a distance."""
     nothing, met = by_definition(-math.inf), Evidence("witnessed", "Steepest")
     metric = Bracket(Bound(q, met), by_definition(math.inf))
-    radius = Bracket(by_definition(0.0), by_definition(math.inf) if math.isinf(witnessed) else Bound(witnessed, met))
-    return Risk(score, Bracket(nothing, by_definition(math.inf)), metric, radius, None, (), 0, 0.0, searched=searched)
+    radius = Bracket(
+        by_definition(0.0), by_definition(math.inf) if math.isinf(witnessed) else Bound(witnessed, met)
+    )
+    return Risk(
+        score, Bracket(nothing, by_definition(math.inf)), metric, radius, None, (), 0, 0.0, searched=searched
+    )
 
 
 def test_an_estimate_beyond_a_witness_is_refuted() -> None:
@@ -89,7 +99,9 @@ def test_an_estimate_beyond_a_witness_is_refuted() -> None:
     fine = known(1.0, 10.0, 0.2, 0.2)
     assert fine.estimate is not None
     assert (fine.estimate.value, fine.refuted_estimate, estimate_text(fine)) == (0.1, None, "0.1")
-    within_the_search = known(1.0, 10.0, 0.09999, 0.2)  # the error of a search for Q refutes nothing, and is not passed on
+    within_the_search = known(
+        1.0, 10.0, 0.09999, 0.2
+    )  # the error of a search for Q refutes nothing, and is not passed on
     assert within_the_search.estimate is not None
     assert within_the_search.estimate.value == 0.09999
 
@@ -98,7 +110,9 @@ def test_an_estimate_is_at_most_the_radius_in_which_q_was_looked_for() -> None:
     capped = known(854.0, 1.0, math.inf, 1.0)
     assert capped.estimate is not None
     assert capped.estimate.value == 1.0
-    assert known(854.0, 1.0, math.inf, None).estimate is None  # a run of before, of which nobody knows that radius
+    assert (
+        known(854.0, 1.0, math.inf, None).estimate is None
+    )  # a run of before, of which nobody knows that radius
 
 
 QUESTIONS = [
@@ -109,7 +123,9 @@ QUESTIONS = [
 
 
 @pytest.mark.parametrize(("question", "options"), QUESTIONS)
-def test_no_point_of_the_ball_is_beyond_a_proved_end(net: hf.Network, x: Tensor, question: str, options: dict[str, object]) -> None:
+def test_no_point_of_the_ball_is_beyond_a_proved_end(
+    net: hf.Network, x: Tensor, question: str, options: dict[str, object]
+) -> None:
     if question == "targeted":
         options = {"targets": [0 if c else 1 for c in net(x).argmax(1).tolist()]}
     radius = 0.15
@@ -154,7 +170,11 @@ def score_of(question: str, options: dict[str, object], outputs: Tensor):  # typ
         return lambda z: probability(z)[rows, top] - others(probability(z)) - epsilon
     if question in ("runner-up", "targeted", "least"):
         order = outputs.argsort(1, descending=True)
-        rival = torch.as_tensor(options["targets"]) if question == "targeted" else order[:, 1 if question == "runner-up" else 2]
+        rival = (
+            torch.as_tensor(options["targets"])
+            if question == "targeted"
+            else order[:, 1 if question == "runner-up" else 2]
+        )
         return lambda z: probability(z)[rows, top] - probability(z)[rows, rival]
     if question == "uncertainty":
         q = torch.as_tensor(options.get("toward", torch.full((1, 3), 1 / 3))).double()
@@ -198,7 +218,10 @@ def test_a_function_in_torch_is_proved_and_one_in_numpy_is_searched(net: hf.Netw
     def same(z: Tensor) -> Tensor:
         return torch.as_tensor(score(torch.as_tensor(np.asarray(z.detach().cpu()))))
 
-    proved, searched = hf.risk(net, x, score, radius=0.1, queries=FEW), hf.risk(net, x, same, radius=0.1, queries=FEW)
+    proved, searched = (
+        hf.risk(net, x, score, radius=0.1, queries=FEW),
+        hf.risk(net, x, same, radius=0.1, queries=FEW),
+    )
     for a, b in zip(proved, searched, strict=True):
         assert a.score == pytest.approx(b.score, abs=1e-5)
         assert a.metric is not None
@@ -234,7 +257,10 @@ def test_the_questions_hear_each_others_witnesses(goal: Goal, claim: float) -> N
     net, x = linear()  # which can move by 4 / 7 in the maximum norm
     problems = risks.risk_problems(net, hf.Ball(x, 0.9), hf.Robustness(torch.tensor([0])))
     honest = risks.risk_methods(queries=FEW)
-    with pytest.raises(hf.Contradiction, match=rf"input 0 {goal}: Liar says at least {claim} .proved., \w+ says at most .* the witness"):
+    with pytest.raises(
+        hf.Contradiction,
+        match=rf"input 0 {goal}: Liar says at least {claim} .proved., \w+ says at most .* the witness",
+    ):
         hf.solve(problems, lambda problem: [Liar(claim)] if problem.goal == goal else honest(problem))
 
 
@@ -251,7 +277,9 @@ def test_a_run_that_was_stopped_between_its_parts_hears_them_too(tmp_path: Path)
     with hf.Store.create(tmp_path / "run") as store:
         hf.solve(problems[:1], chosen, store=store)
         again = hf.solve(problems, chosen, store=store)
-        assert [str(r.bracket) for r in store.records()] == [str(r.bracket) for r in sorted(again, key=lambda r: r.key.part)]
+        assert [str(r.bracket) for r in store.records()] == [
+            str(r.bracket) for r in sorted(again, key=lambda r: r.key.part)
+        ]
     assert [str(r.bracket) for r in again] == [str(r.bracket) for r in whole]
     assert whole[0].bracket.upper.evidence.method != "the input itself"
     assert risks.risks_of(again)[0].score == pytest.approx(2.0)
@@ -294,7 +322,9 @@ def test_queries_are_counted_and_the_way_to_q_is_kept(net: hf.Network, x: Tensor
 
 def test_the_same_seed_gives_the_same_answers(net: hf.Network, x: Tensor) -> None:
     first, second = (hf.risk(net, x, "robustness", radius=0.1, queries=FEW, seed=7) for _ in range(2))
-    assert [(str(a.worst), str(a.metric), str(a.radius)) for a in first] == [(str(a.worst), str(a.metric), str(a.radius)) for a in second]
+    assert [(str(a.worst), str(a.metric), str(a.radius)) for a in first] == [
+        (str(a.worst), str(a.metric), str(a.radius)) for a in second
+    ]
 
 
 ERRORS = [
@@ -317,7 +347,9 @@ ERRORS = [
 
 
 @pytest.mark.parametrize(("question", "options", "said"), ERRORS)
-def test_bad_input_is_refused_at_once(net: hf.Network, x: Tensor, question: str, options: dict[str, object], said: str) -> None:
+def test_bad_input_is_refused_at_once(
+    net: hf.Network, x: Tensor, question: str, options: dict[str, object], said: str
+) -> None:
     with pytest.raises(hf.errors.BadInput, match=said):
         hf.risk(net, x, question, **options)  # type: ignore[arg-type]
 
@@ -346,7 +378,13 @@ def test_after_the_deadline_no_step_begins(net: hf.Network, x: Tensor) -> None:
 @pytest.mark.parametrize("goal", ["worst", "steepness"])
 def test_a_step_that_proves_looks_at_the_clock(net: hf.Network, x: Tensor, goal: Goal) -> None:
     many = x.repeat(20, 1)
-    problem = Problem(net, hf.Ball(many, 0.1), hf.Robustness(net(many).argmax(1)), goal, tuple(hf.result.Key(i) for i in range(60)))
+    problem = Problem(
+        net,
+        hf.Ball(many, 0.1),
+        hf.Robustness(net(many).argmax(1)),
+        goal,
+        tuple(hf.result.Key(i) for i in range(60)),
+    )
     method: Method[Any] = hf.certify.Certify() if goal == "worst" else Shells()
     proved = []
     for until in (0.0, math.inf):
@@ -356,7 +394,9 @@ def test_a_step_that_proves_looks_at_the_clock(net: hf.Network, x: Tensor, goal:
             if goal == "steepness":
                 state, claims = method.step(problem, state)  # the first looks at the input itself
         assert claims.proved is not None or until == 0.0  # it was cut off
-        proved.append(torch.full((60,), torch.nan, dtype=torch.float64) if claims.proved is None else claims.proved)
+        proved.append(
+            torch.full((60,), torch.nan, dtype=torch.float64) if claims.proved is None else claims.proved
+        )
         assert until == math.inf or state is not None  # not done: the run is stopped, not finished
     assert int(proved[0].isfinite().sum()) <= 2 * time_limit.SOON
     assert bool(proved[1].isfinite().all())

@@ -35,7 +35,9 @@ PEOPLE = pd.DataFrame(
         "city": pd.Categorical(GENERATOR.choice(["A", "B"], 120)),
     }
 )
-GRANTED = np.where(PEOPLE.age / 10 + PEOPLE.debt / 10 + 2 * (PEOPLE.job == "smith") + PEOPLE.owner > 10, "yes", "no")
+GRANTED = np.where(
+    PEOPLE.age / 10 + PEOPLE.debt / 10 + 2 * (PEOPLE.job == "smith") + PEOPLE.owner > 10, "yes", "no"
+)
 SPREAD = pd.get_dummies(PEOPLE, columns=["job", "city"], dtype=float)
 TOLD = {
     "age": {"step": 1, "low": 18, "high": 80, "scale": 10},
@@ -54,7 +56,16 @@ def test_columns_of_a_frame() -> None:
     assert (owner.step, owner.low, owner.high) == (1, 0, 1)
     assert job.values == ("baker", "clerk", "smith")
     assert city.frozen
-    assert columns.features == ("age", "debt", "owner", "job=baker", "job=clerk", "job=smith", "city=A", "city=B")
+    assert columns.features == (
+        "age",
+        "debt",
+        "owner",
+        "job=baker",
+        "job=clerk",
+        "job=smith",
+        "city=A",
+        "city=B",
+    )
     again = columns.decode(columns.encode(PEOPLE))
     pd.testing.assert_frame_equal(again, PEOPLE)
     assert hf.Columns.from_json(columns.as_json()).as_json() == columns.as_json()
@@ -79,12 +90,27 @@ REFUSED: list[tuple[Any, str]] = [
     (lambda: Column("a", low=2, high=1), "its lowest value 2 is above"),
     (lambda: Column("a", scale=0), "must be above 0"),
     (lambda: Column("a", values=("x", "x")), "must be different"),
-    (lambda: hf.Columns.of(PEOPLE).encode(PEOPLE.assign(job="king")), "row 0 holds 'king', which is none of baker"),
+    (
+        lambda: hf.Columns.of(PEOPLE).encode(PEOPLE.assign(job="king")),
+        "row 0 holds 'king', which is none of baker",
+    ),
     (lambda: hf.Columns.of(PEOPLE).encode(PEOPLE[["age"]]), "no column 'debt'"),
-    (lambda: Rows(torch.zeros(1, 2), torch.ones(1), hf.Columns.named("abc")), "the table 3 numbers in a row: a, b, c"),
-    (lambda: Rows(torch.full((1, 1), 5.0), torch.ones(1), hf.Columns((Column("a", low=0, high=1),))), "row 0: a is 5, .* between 0 and 1"),
-    (lambda: Rows(torch.full((1, 2), 0.5), torch.ones(1), hf.Columns((Column("w", one_of=("p", "q")),))), "'w' .p, q. exactly one"),
-    (lambda: ChangedColumns(torch.zeros(1, 1), torch.ones(1), hf.Columns((Column("a", step=1),))), "needs the ends .* 'a' has none"),
+    (
+        lambda: Rows(torch.zeros(1, 2), torch.ones(1), hf.Columns.named("abc")),
+        "the table 3 numbers in a row: a, b, c",
+    ),
+    (
+        lambda: Rows(torch.full((1, 1), 5.0), torch.ones(1), hf.Columns((Column("a", low=0, high=1),))),
+        "row 0: a is 5, .* between 0 and 1",
+    ),
+    (
+        lambda: Rows(torch.full((1, 2), 0.5), torch.ones(1), hf.Columns((Column("w", one_of=("p", "q")),))),
+        "'w' .p, q. exactly one",
+    ),
+    (
+        lambda: ChangedColumns(torch.zeros(1, 1), torch.ones(1), hf.Columns((Column("a", step=1),))),
+        "needs the ends .* 'a' has none",
+    ),
 ]
 
 
@@ -108,7 +134,9 @@ def check_row(net: hf.Network, before: torch.Tensor, after: torch.Tensor) -> Non
     assert row["owner"] in (0, 1)
     assert 0 <= row["debt"] <= 120
     assert sorted(row[f"job_{job}"] for job in ("baker", "clerk", "smith")) == [0, 0, 1]
-    assert [row["city_A"], row["city_B"]] == [before[net.columns.features.index(name)] for name in ("city_A", "city_B")]
+    assert [row["city_A"], row["city_B"]] == [
+        before[net.columns.features.index(name)] for name in ("city_A", "city_B")
+    ]
 
 
 @pytest.mark.parametrize("norm", [0, 1, 2, math.inf])
@@ -128,7 +156,13 @@ def test_proofs_and_witnesses_over_rows_of_a_linear_model(norm: float) -> None:
             continue
         assert bracket.lower.value > 0
         assert bracket.upper.value <= bracket.lower.value * 1.5 + 0.15  # whole numbers leave a gap
-        region = Rows(x[row : row + 1], torch.tensor([bracket.lower.value], dtype=torch.float64), net.columns, net.domain, p=norm)
+        region = Rows(
+            x[row : row + 1],
+            torch.tensor([bracket.lower.value], dtype=torch.float64),
+            net.columns,
+            net.domain,
+            p=norm,
+        )
         inside = region.sample(400, Chance.of(range(1), 1)).squeeze(1)
         assert set(model.predict(net.columns.decode(inside)[list(SPREAD.columns)])) == {said[row]}
 
@@ -136,18 +170,26 @@ def test_proofs_and_witnesses_over_rows_of_a_linear_model(norm: float) -> None:
 def test_counts_of_changed_columns_are_exact_for_a_linear_model() -> None:
     """Against every set of columns, each at its best: a word counts as one column however many numbers stand for it."""
     torch.manual_seed(1)
-    columns = hf.Columns((Column("a", low=-1, high=1), Column("w", one_of=("p", "q", "r")), Column("b", step=1, low=0, high=3)))
+    columns = hf.Columns(
+        (Column("a", low=-1, high=1), Column("w", one_of=("p", "q", "r")), Column("b", step=1, low=0, high=3))
+    )
     layer = nn.Linear(5, 2).double()
     net = hf.Network.from_torch(layer.eval()).with_columns(columns)
     words, x = torch.eye(3, dtype=torch.float64), torch.zeros(6, 5, dtype=torch.float64)
-    x[:, 0], x[:, 1:4], x[:, 4] = torch.linspace(-1, 1, 6, dtype=torch.float64), words[torch.arange(6) % 3], torch.arange(6) % 4
+    x[:, 0], x[:, 1:4], x[:, 4] = (
+        torch.linspace(-1, 1, 6, dtype=torch.float64),
+        words[torch.arange(6) % 3],
+        torch.arange(6) % 4,
+    )
     with torch.no_grad():
         y = layer(x).argmax(1)
     options: list[list[list[float]]] = [[[-1.0], [1.0]], words.tolist(), [[0.0], [3.0]]]
     for row, bracket in enumerate(hf.radius(net, x, y, norm=0)):
         own = [[x[row, 0].item()], x[row, 1:4].tolist(), [x[row, 4].item()]]
         counts = []
-        for chosen in itertools.product(*([mine, *others] for mine, others in zip(own, options, strict=True))):
+        for chosen in itertools.product(
+            *([mine, *others] for mine, others in zip(own, options, strict=True))
+        ):
             moved = torch.tensor([sum(chosen, [])], dtype=torch.float64)  # noqa: RUF017
             with torch.no_grad():
                 if int(layer(moved).argmax(1)) != int(y[row]):
@@ -170,7 +212,9 @@ def test_radii_of_a_single_tree_are_exact() -> None:
     said = model.predict(table[:8])
     for norm in (0, 1, 2, math.inf):
         for row, bracket in enumerate(hf.radius(net, SPREAD[:8].astype(float), said, norm=norm)):
-            wanted = tree_truth.radius(answer, columns, cuts, table[row].tolist(), int(said[row] == "yes"), norm)
+            wanted = tree_truth.radius(
+                answer, columns, cuts, table[row].tolist(), int(said[row] == "yes"), norm
+            )
             assert bracket.lower.value == pytest.approx(wanted, rel=1e-9)
             assert bracket.upper.value == pytest.approx(wanted, rel=1e-9)
             assert bracket.lower.value <= wanted * (1 + 1e-12)
@@ -178,7 +222,9 @@ def test_radii_of_a_single_tree_are_exact() -> None:
 
 
 @pytest.mark.parametrize(
-    "model", [RandomForestClassifier(4, max_depth=5, random_state=0), LogisticRegression()], ids=["forest", "logistic"]
+    "model",
+    [RandomForestClassifier(4, max_depth=5, random_state=0), LogisticRegression()],
+    ids=["forest", "logistic"],
 )
 def test_a_pipeline_that_reads_words_is_read_through(model: Any) -> None:
     """One-hot encoders and scalers in a column transformer: proofs hold for rows of the frame, asked of the pipeline itself."""
@@ -192,9 +238,16 @@ def test_a_pipeline_that_reads_words_is_read_through(model: Any) -> None:
     assert net.trees is not None or net.differentiable
     said = pipeline.predict(PEOPLE[:4])
     x = net.rows(PEOPLE[:4])
-    for row, bracket in enumerate(hf.radius(net, PEOPLE[:4], said, methods=[hf.attacks.Corners(rounds=2), *proof(net)])):
+    for row, bracket in enumerate(
+        hf.radius(net, PEOPLE[:4], said, methods=[hf.attacks.Corners(rounds=2), *proof(net)])
+    ):
         assert 0 < bracket.lower.value <= bracket.upper.value
-        region = Rows(x[row : row + 1], torch.tensor([bracket.lower.value], dtype=torch.float64), net.columns, net.domain)
+        region = Rows(
+            x[row : row + 1],
+            torch.tensor([bracket.lower.value], dtype=torch.float64),
+            net.columns,
+            net.domain,
+        )
         inside = region.sample(300, Chance.of(range(1), 1)).squeeze(1)
         assert set(pipeline.predict(net.columns.decode(inside))) == {said[row]}
     two = ChangedColumns(x, torch.full((4,), 2.0), net.columns, net.domain)
@@ -211,7 +264,8 @@ def proof(net: hf.Network) -> list[hf.Method[Any]]:
 def test_a_pipeline_whose_words_are_read_otherwise_stays_a_black_box() -> None:
     encode = make_column_transformer((OrdinalEncoder(), ["job", "city"]), remainder="passthrough")
     net = hf.Network.from_sklearn(
-        make_pipeline(encode, LogisticRegression(max_iter=900)).fit(PEOPLE, GRANTED), columns=hf.Columns.of(PEOPLE)
+        make_pipeline(encode, LogisticRegression(max_iter=900)).fit(PEOPLE, GRANTED),
+        columns=hf.Columns.of(PEOPLE),
     )
     assert not net.differentiable
     assert net(net.rows(PEOPLE[:3])).shape == (3, 2)
@@ -234,7 +288,9 @@ def test_words_of_a_frame_reach_the_estimator_as_words() -> None:
     bakers = PEOPLE[PEOPLE.job == "baker"][:2]
     for row, bracket in zip(net.rows(bakers), hf.radius(net, bakers, ["no", "no"], norm=0), strict=True):
         assert net.columns is not None
-        assert net.columns.changes(row.tolist(), bracket.upper.evidence.witness.tolist()) == [("job", "baker", "smith")]  # type: ignore[union-attr]
+        assert net.columns.changes(row.tolist(), bracket.upper.evidence.witness.tolist()) == [
+            ("job", "baker", "smith")
+        ]  # type: ignore[union-attr]
     assert all(frame.dtypes.equals(PEOPLE.dtypes) for frame in seen)
 
 

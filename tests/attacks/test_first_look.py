@@ -27,13 +27,26 @@ class Slow(nn.Module):
 @pytest.mark.parametrize("goal", ["radius", "worst"])
 def test_something_is_witnessed_in_a_small_budget(goal: str) -> None:
     net, x = hf.Network.from_torch(Slow().eval(), domain=(0, 1)), torch.rand(80, 4)
-    y, stop, methods = net(x).argmax(-1), hf.Stop(seconds=1.5), [hf.attacks.PGD(restarts=1 if goal == "radius" else 8)]
+    y, stop, methods = (
+        net(x).argmax(-1),
+        hf.Stop(seconds=1.5),
+        [hf.attacks.PGD(restarts=1 if goal == "radius" else 8)],
+    )
     if goal == "radius":
         found = [b.upper.value for b in hf.radius(net, x, y, methods=methods, stop=stop)]
     else:
-        found = [b.upper.value for b in hf.worst(net, hf.Ball(x, 1.0, torch.inf, (0, 1)), hf.Robustness(y), methods=methods, stop=stop)]
+        found = [
+            b.upper.value
+            for b in hf.worst(
+                net, hf.Ball(x, 1.0, torch.inf, (0, 1)), hf.Robustness(y), methods=methods, stop=stop
+            )
+        ]
     margins = hf.Robustness(y).score(net(x)).tolist()
-    better = [end for end, margin in zip(found, margins, strict=True) if end < (1.0 if goal == "radius" else margin - 1e-6)]
+    better = [
+        end
+        for end, margin in zip(found, margins, strict=True)
+        if end < (1.0 if goal == "radius" else margin - 1e-6)
+    ]
     assert 1 <= len(better) < len(found)
 
 
@@ -44,6 +57,7 @@ def test_quick_networks_are_searched_as_ever() -> None:
     net, x = hf.Network.from_torch(nn.Linear(4, 3).eval(), domain=(0, 1)), torch.rand(5, 4)
     y = net(x).argmax(-1)
     ends = [
-        [b.upper.value for b in hf.radius(net, x, y, methods=[hf.attacks.PGD()], stop=stop)] for stop in (hf.Stop(), hf.Stop(seconds=60))
+        [b.upper.value for b in hf.radius(net, x, y, methods=[hf.attacks.PGD()], stop=stop)]
+        for stop in (hf.Stop(), hf.Stop(seconds=60))
     ]
     assert ends[0] == ends[1]

@@ -9,7 +9,17 @@ from torch import Tensor, nn
 
 import holdfast as hf
 import truth
-from holdfast.attacks.mads import POLL_OVER_MESH, Mads, begin, columns, integer_direction, learn, minimise, propose, quasi_random
+from holdfast.attacks.mads import (
+    POLL_OVER_MESH,
+    Mads,
+    begin,
+    columns,
+    integer_direction,
+    learn,
+    minimise,
+    propose,
+    quasi_random,
+)
 from holdfast.attacks.mesh import Mesh, descend_mesh
 from holdfast.attacks.unit_box import Radial, chart
 from holdfast.errors import BadInput
@@ -32,7 +42,9 @@ def test_directions_are_whole_numbers_and_orthogonal(n: int) -> None:
     some = torch.randperm(n)[: min(n, 40)].expand(3, -1)
     found = columns(q, some)
     eye = torch.eye(some.shape[1], dtype=torch.float64)
-    assert torch.equal(found @ found.transpose(1, 2), length.square()[:, None, None] * eye)  # whole numbers: exactly orthogonal
+    assert torch.equal(
+        found @ found.transpose(1, 2), length.square()[:, None, None] * eye
+    )  # whole numbers: exactly orthogonal
 
 
 def test_a_poll_is_a_positive_basis_on_the_mesh() -> None:
@@ -72,7 +84,9 @@ FUNCTIONS = {
 @pytest.mark.parametrize("n", [1, 4])
 def test_minima_are_found(name: str, n: int) -> None:
     goal = torch.rand(20, n, dtype=torch.float64)
-    found = minimise(lambda t: FUNCTIONS[name](t, goal), begin(torch.full((20, n), 0.5), Chance.of(range(20), 0)), 2000)
+    found = minimise(
+        lambda t: FUNCTIONS[name](t, goal), begin(torch.full((20, n), 0.5), Chance.of(range(20), 0)), 2000
+    )
     assert float(found.least.max()) < 1e-2  # all of them go down to zero
     assert torch.equal(FUNCTIONS[name](found.best, goal), found.least)
 
@@ -90,7 +104,9 @@ def test_a_collapsed_mesh_begins_elsewhere_and_finds_the_deeper_valley() -> None
 
 def test_nan_is_never_a_success() -> None:
     found = minimise(
-        lambda t: torch.where(t[..., 0] < 0.5, torch.nan, t[..., 0]), begin(torch.full((5, 2), 0.9), Chance.of(range(5), 0)), 400
+        lambda t: torch.where(t[..., 0] < 0.5, torch.nan, t[..., 0]),
+        begin(torch.full((5, 2), 0.9), Chance.of(range(5), 0)),
+        400,
     )
     assert bool((found.least >= 0.5).all())
     assert float(found.least.max()) < 0.501
@@ -112,7 +128,9 @@ def test_the_budget_is_exact(budget: int) -> None:
 def saved_and_back(state: Mads) -> Mads:
     """Through plain numbers, as a file would hold it."""
     copied = {f.name: getattr(state, f.name) for f in fields(state)}
-    return Mads(**{key: value.clone() if isinstance(value, Tensor) else value for key, value in copied.items()})
+    return Mads(
+        **{key: value.clone() if isinstance(value, Tensor) else value for key, value in copied.items()}
+    )
 
 
 def test_a_saved_search_goes_on_bit_for_bit() -> None:
@@ -157,7 +175,8 @@ def region(kind: str, p: float = 2.0) -> Region:
 
 
 @pytest.mark.parametrize(
-    ("kind", "p"), [("ball", 1), ("ball", 2), ("ball", 3), ("ball", math.inf), ("frames", 2), ("patch", 2), ("box", 2)]
+    ("kind", "p"),
+    [("ball", 1), ("ball", 2), ("ball", 3), ("ball", math.inf), ("frames", 2), ("patch", 2), ("box", 2)],
 )
 def test_charts_lead_into_the_region_and_back(kind: str, p: float) -> None:
     asked = region(kind, p)
@@ -183,7 +202,9 @@ def linear_problem(region: Region, goal: str = "worst") -> Problem:
     n = region.centre[0].numel()
     model = nn.Sequential(nn.Flatten(), nn.Linear(n, 1))
     net = hf.Network.from_torch(model.eval())
-    return Problem(net, region, Linear.of([1.0], batch=len(region)), goal, tuple(Key(i) for i in range(len(region))))
+    return Problem(
+        net, region, Linear.of([1.0], batch=len(region)), goal, tuple(Key(i) for i in range(len(region)))
+    )
 
 
 def slopes_of(problem: Problem) -> Tensor:
@@ -231,7 +252,9 @@ def test_radius_of_a_black_box() -> None:
     net = hf.Network.from_callable(lambda x: x @ weight.T.numpy())
     x = torch.tensor([[0.9, -0.3, 0.2], [0.5, -0.6, -0.1]])
     y = (x @ weight.T).argmax(1)
-    exact = ((x @ weight.T).gather(1, y[:, None]) - (x @ weight.T).gather(1, 1 - y[:, None])).flatten() / (weight[0] - weight[1]).norm()
+    exact = ((x @ weight.T).gather(1, y[:, None]) - (x @ weight.T).gather(1, 1 - y[:, None])).flatten() / (
+        weight[0] - weight[1]
+    ).norm()
     brackets = hf.radius(net, x, y, norm=2, methods=[Mesh(queries=128)])
     for bracket, distance in zip(brackets, exact.tolist(), strict=True):
         assert distance * (1 - 1e-5) <= bracket.upper.value <= distance * 1.1
@@ -240,7 +263,10 @@ def test_radius_of_a_black_box() -> None:
 
 def test_the_same_seed_gives_the_same_answer() -> None:
     problem = linear_problem(region("ball"))
-    one, two, other = ([r.bracket.upper.value for r in solve([problem], [Mesh(rounds=2, queries=60)], seed=s)] for s in (1, 1, 2))
+    one, two, other = (
+        [r.bracket.upper.value for r in solve([problem], [Mesh(rounds=2, queries=60)], seed=s)]
+        for s in (1, 1, 2)
+    )
     assert one == two != other
 
 

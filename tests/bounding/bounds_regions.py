@@ -29,15 +29,26 @@ def regions(shape: tuple[int, ...], seed: int) -> dict[str, Region]:
     mask = torch.rand((ROWS, shape[0]), generator=g) < 0.6
     low = x - torch.rand(x.shape, generator=g, dtype=torch.float64) * 0.4
     found: dict[str, Region] = {
-        **{f"ball {p}": Ball(x, full(r), p) for p, r in ((1, 0.5), (1.5, 0.4), (2, 0.3), (3, 0.3), (math.inf, 0.2))},
-        **{f"ball {p} in a domain": Ball(x, full(r), p, domain) for p, r in ((1, 1.0), (2, 0.6), (math.inf, 0.4))},
-        **{f"frames {p}": Frames(x, full(r), p, domain, mask=mask) for p, r in ((1, 0.4), (2, 0.3), (math.inf, 0.2))},
+        **{
+            f"ball {p}": Ball(x, full(r), p)
+            for p, r in ((1, 0.5), (1.5, 0.4), (2, 0.3), (3, 0.3), (math.inf, 0.2))
+        },
+        **{
+            f"ball {p} in a domain": Ball(x, full(r), p, domain)
+            for p, r in ((1, 1.0), (2, 0.6), (math.inf, 0.4))
+        },
+        **{
+            f"frames {p}": Frames(x, full(r), p, domain, mask=mask)
+            for p, r in ((1, 0.4), (2, 0.3), (math.inf, 0.2))
+        },
         "all frames": Frames(x, full(0.1), 2),
         "point": Ball(x, full(0.0), 2, domain),
         "everywhere": Ball(x, full(math.inf), 2, domain),
         **{f"drift {p}": Drift(x, full(r), p, domain) for p, r in ((1, 0.6), (2, 0.5), (math.inf, 0.4))},
         "one unit": Sparse(x, full(1), narrow),
-        "two units": Sparse(x, full(2), narrow, axes=(0,) if len(shape) == 3 else (1,) if len(shape) == 2 else ()),
+        "two units": Sparse(
+            x, full(2), narrow, axes=(0,) if len(shape) == 3 else (1,) if len(shape) == 2 else ()
+        ),
         "patch": Patch(x, full(0.3), torch.rand(x.shape, generator=g) < 0.4, domain),
         "sticker": Patch(x, full(math.inf), torch.rand(x.shape, generator=g) < 0.2, domain),
         "box": Box.between(low, low + torch.rand(x.shape, generator=g, dtype=torch.float64) * 0.5),
@@ -60,7 +71,9 @@ def hostile(graph: Graph, region: Region, rows: Tensor, seed: int) -> Tensor:
     points = [region.centre.double()[None], region.sample(40, chance)]
     away = torch.randn((20, *region.centre.shape), generator=g, dtype=torch.float64)
     points.append(region.vertex(away))
-    x = torch.cat([region.sample(2, chance), points[2][:2]])[:, None].expand(4, rows.shape[1], *region.centre.shape)
+    x = torch.cat([region.sample(2, chance), points[2][:2]])[:, None].expand(
+        4, rows.shape[1], *region.centre.shape
+    )
     x = x.reshape(-1, *region.centre.shape)
     for _ in range(3):
         at = x.clone().requires_grad_(True)

@@ -19,7 +19,9 @@ def values(graph: Graph, x: Tensor) -> dict[Node, Tensor]:
         if isinstance(node, InputNode):
             found[node] = x.double().unsqueeze(1)
         elif isinstance(node, Affine):
-            found[node] = node.forward([found[s].flatten(1) for s in node.inputs]).reshape(len(x), *node.shape)
+            found[node] = node.forward([found[s].flatten(1) for s in node.inputs]).reshape(
+                len(x), *node.shape
+            )
         else:
             assert isinstance(node, Relaxed)
             found[node] = node.relaxation.function(*(found[s] for s in node.inputs))
@@ -129,7 +131,13 @@ class Masked(nn.Module):
         y = x.transpose(0, 1)
         out, weights = self.own(y, y, y, attn_mask=self.later)
         last = torch.tensor([[False, False, True]], device=x.device).expand(x.shape[0], 3)
-        read, _ = self.cross(self.places.expand(x.shape[0], 2, 4), out.transpose(0, 1), x, key_padding_mask=last, need_weights=False)
+        read, _ = self.cross(
+            self.places.expand(x.shape[0], 2, 4),
+            out.transpose(0, 1),
+            x,
+            key_padding_mask=last,
+            need_weights=False,
+        )
         answer: Tensor = self.head(read.mean(1)) + weights[:, 2]
         return answer
 
@@ -296,7 +304,16 @@ def _recurrent(kind: type[nn.RNNBase], read: str, head: bool, **options: object)
     return lambda: Sequence(kind(3, 4, **options), read=read, head=head)  # type: ignore[arg-type]
 
 
-def _layer(kind: type[nn.RNNBase], layers: int, both: bool, first: bool, bias: bool, read: str, head: bool, *options: str) -> Specimen:
+def _layer(
+    kind: type[nn.RNNBase],
+    layers: int,
+    both: bool,
+    first: bool,
+    bias: bool,
+    read: str,
+    head: bool,
+    *options: str,
+) -> Specimen:
     made = {"num_layers": layers, "bidirectional": both, "batch_first": first, "bias": bias}
     if options:
         made["nonlinearity"] = options[0]  # type: ignore[assignment]
@@ -305,7 +322,12 @@ def _layer(kind: type[nn.RNNBase], layers: int, both: bool, first: bool, bias: b
 
 # layers, both ways, batch first, bias, what is read, head
 RECURRENT: dict[str, Specimen] = {}
-for _name, _kind, *_more in (("rnn", nn.RNN), ("rnn relu", nn.RNN, "relu"), ("lstm", nn.LSTM), ("gru", nn.GRU)):
+for _name, _kind, *_more in (
+    ("rnn", nn.RNN),
+    ("rnn relu", nn.RNN, "relu"),
+    ("lstm", nn.LSTM),
+    ("gru", nn.GRU),
+):
     RECURRENT[f"{_name}"] = _layer(_kind, 1, False, True, True, "last", True, *_more)
     RECURRENT[f"{_name} time first"] = _layer(_kind, 1, False, False, False, "mean", True, *_more)
     RECURRENT[f"{_name} both ways"] = _layer(_kind, 1, True, True, True, "all", False, *_more)

@@ -39,7 +39,12 @@ single = pytest.mark.parametrize("name", SINGLE)
 def test_no_ability_is_missing_by_accident() -> None:
     rows = abilities()
     print("\n" + table(rows))
-    accidents = [(type(row.function).__name__, ability) for row in rows for ability, why in row.lacks.items() if not why]
+    accidents = [
+        (type(row.function).__name__, ability)
+        for row in rows
+        for ability, why in row.lacks.items()
+        if not why
+    ]
     assert not accidents, f"give them the ability, or say in `unknown` why not: {accidents}"
     for row in rows:
         assert set(row.lacks) <= set(ABILITIES)
@@ -50,7 +55,9 @@ def test_no_ability_is_missing_by_accident() -> None:
 
 def test_every_function_is_in_the_matrix() -> None:
     def below(kind: type) -> set[type]:
-        return {kind}.union(*(below(child) for child in kind.__subclasses__() if child.__module__.startswith("holdfast.")))
+        return {kind}.union(
+            *(below(child) for child in kind.__subclasses__() if child.__module__.startswith("holdfast."))
+        )
 
     assert {type(f) for f in EVERY} == {kind for kind in below(Relaxation) if not inspect.isabstract(kind)}
 
@@ -60,10 +67,14 @@ def test_what_nobody_gave_is_unknown_and_not_wrong() -> None:
         def function(self, *v: Tensor) -> Tensor:
             return v[0]
 
-        def candidates(self, lower: tuple[Tensor, ...], upper: tuple[Tensor, ...], slope: tuple[Tensor, ...]) -> list[tuple[Tensor, ...]]:
+        def candidates(
+            self, lower: tuple[Tensor, ...], upper: tuple[Tensor, ...], slope: tuple[Tensor, ...]
+        ) -> list[tuple[Tensor, ...]]:
             return [lower, upper]
 
-        def slopes(self, lower: tuple[Tensor, ...], upper: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        def slopes(
+            self, lower: tuple[Tensor, ...], upper: tuple[Tensor, ...]
+        ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
             return lower, upper
 
     [row] = abilities([Own()])
@@ -164,8 +175,14 @@ def test_no_point_strays_further_from_a_parabola(name: str, data: st.DataObject)
         assert not math.isfinite(least)
         assert not math.isfinite(most)
         return
-    values = [truth.function(v) - mpf(float(slope)) * (v - at) - mpf(float(bend)) * (v - at) ** 2 for v in places(lower, upper, 24)]
-    values += [f - mpf(float(slope)) * (v - at) - mpf(float(bend)) * (v - at) ** 2 for v, f in truth.limits(lower, upper)]
+    values = [
+        truth.function(v) - mpf(float(slope)) * (v - at) - mpf(float(bend)) * (v - at) ** 2
+        for v in places(lower, upper, 24)
+    ]
+    values += [
+        f - mpf(float(slope)) * (v - at) - mpf(float(bend)) * (v - at) ** 2
+        for v, f in truth.limits(lower, upper)
+    ]
     if not math.isnan(least):
         assert mpf(least) <= min(values)
     if not math.isnan(most):
@@ -183,7 +200,8 @@ def test_no_point_strays_further_from_the_interpolating_parabola(name: str, data
         return
     at, radius = lower / 2 + upper / 2, (upper / 2 - lower / 2) * (1 + 1e-15)
     value, slope, bend, stray = (
-        float(t) for t in interpolate_parabola(curve, *(torch.tensor([v], dtype=torch.float64) for v in (at, radius)))
+        float(t)
+        for t in interpolate_parabola(curve, *(torch.tensor([v], dtype=torch.float64) for v in (at, radius)))
     )
     if not truth.defined(lower, upper):
         assert not math.isfinite(stray)
@@ -192,7 +210,9 @@ def test_no_point_strays_further_from_the_interpolating_parabola(name: str, data
         for v in places(lower, upper, 24):
             away = v - mpf(at)
             if abs(away) <= mpf(radius):
-                assert abs(truth.function(v) - (mpf(value) + mpf(slope) * away + mpf(bend) * away**2)) <= mpf(stray)
+                assert abs(truth.function(v) - (mpf(value) + mpf(slope) * away + mpf(bend) * away**2)) <= mpf(
+                    stray
+                )
 
 
 @pytest.mark.parametrize(
@@ -200,7 +220,21 @@ def test_no_point_strays_further_from_the_interpolating_parabola(name: str, data
     [
         name
         for name in SINGLE
-        if not name.startswith(("relu", "abs", "leaky", "clip", "step", "sign", "floor", "ceil", "round", "unsure", "softplus that"))
+        if not name.startswith(
+            (
+                "relu",
+                "abs",
+                "leaky",
+                "clip",
+                "step",
+                "sign",
+                "floor",
+                "ceil",
+                "round",
+                "unsure",
+                "softplus that",
+            )
+        )
     ],
 )
 def test_the_first_parabola_follows_the_curve(name: str) -> None:
@@ -219,7 +253,9 @@ def test_no_third_derivative_is_larger(kind: type[SelfGated]) -> None:
     """On a fine grid, with room for what lies between: the fourth is below 5, and far out all of them vanish."""
     with mp.workdps(40):
         most = max(abs(mp.diff(GATED[kind][1], mpf(k) / 64, 2)) for k in range(-64 * 7, 64 * 7))
-    assert most <= kind.third * (1 if kind.__name__ in ("Silu", "Gelu") else 0.9)  # of the first two it is known in closed form
+    assert most <= kind.third * (
+        1 if kind.__name__ in ("Silu", "Gelu") else 0.9
+    )  # of the first two it is known in closed form
     for v in torch.linspace(-7, 7, 57, dtype=torch.float64):
         exact = mp.diff(GATED[kind][1], mpf(float(v)))
         assert abs(float(kind().second(v)) - exact) <= 1e-14
@@ -292,12 +328,18 @@ def numbers(dtype: torch.dtype, count: int, seed: int) -> Tensor:
         10.0 ** (torch.rand(count, generator=g, dtype=torch.float64) * 76 - 38)
         * torch.randn(count, generator=g, dtype=torch.float64).sign()
     )
-    near = torch.tensor([0.0, 0.3, 0.5, 1.0, 3.0, 7.0, 20.0, 80.0, 88.0, 88.7, 100.0, 104.0], dtype=torch.float64)
-    near = torch.cat([near, -near])[:, None] * (1 + torch.arange(-40, 41, dtype=torch.float64) * torch.finfo(dtype).eps)
+    near = torch.tensor(
+        [0.0, 0.3, 0.5, 1.0, 3.0, 7.0, 20.0, 80.0, 88.0, 88.7, 100.0, 104.0], dtype=torch.float64
+    )
+    near = torch.cat([near, -near])[:, None] * (
+        1 + torch.arange(-40, 41, dtype=torch.float64) * torch.finfo(dtype).eps
+    )
     return torch.cat([usual, sizes, near.flatten()]).to(dtype).double()
 
 
-def exceeds(f: Relaxation, kernel: Kernel, points: tuple[Tensor, ...], dtype: torch.dtype, exact: Tensor) -> Tensor:
+def exceeds(
+    f: Relaxation, kernel: Kernel, points: tuple[Tensor, ...], dtype: torch.dtype, exact: Tensor
+) -> Tensor:
     """By how much torch's own answer is further away than the error that is claimed for the point alone."""
     error = f.executed_error(points, points, dtype)
     assert error is not None
@@ -312,10 +354,19 @@ def test_float32_kernels_stay_within_their_error(name: str, stride: int) -> None
     f = TRUTHS[name].relaxation
     points = tuple(numbers(torch.float32, 200_000, seed + stride) for seed in range(f.arguments))
     if f.arguments == 2:
-        points = (points[0], points[1][torch.randperm(len(points[1]), generator=torch.Generator().manual_seed(5))])
+        points = (
+            points[0],
+            points[1][torch.randperm(len(points[1]), generator=torch.Generator().manual_seed(5))],
+        )
     exact = f.function(*points)
     for kernel in kernels(name):
-        over = exceeds(f, lambda *v, k=kernel: k(*(p.repeat_interleave(stride)[::stride] for p in v)), points, torch.float32, exact)
+        over = exceeds(
+            f,
+            lambda *v, k=kernel: k(*(p.repeat_interleave(stride)[::stride] for p in v)),
+            points,
+            torch.float32,
+            exact,
+        )
         worst = int(over.argmax())
         assert float(over.max()) <= 0, f"{name} at {[float(p[worst]) for p in points]}"
     known = f.executed_error(points, points, torch.float32)
@@ -345,7 +396,10 @@ def test_float64_kernels_stay_within_their_error(name: str) -> None:
         for k in range(len(points[0])):
             exact = truth.function(*(mpf(float(p[k])) for p in points))
             if math.isfinite(float(claimed[k])) and not (isinstance(f, Step) and points[0][k] == 0):
-                assert abs(mpf(float(answers[k])) - exact) <= mpf(float(claimed[k])), (name, [float(p[k]) for p in points])
+                assert abs(mpf(float(answers[k])) - exact) <= mpf(float(claimed[k])), (
+                    name,
+                    [float(p[k]) for p in points],
+                )
 
 
 @every
@@ -359,7 +413,8 @@ def test_the_error_of_a_box_is_that_of_all_its_points(name: str, data: st.DataOb
         assert float(whole) >= 0
         for share in (0.0, 0.3, 0.99, 1.0):
             point = tuple(
-                torch.tensor([min(max(a + share * (b - a), a), b)], dtype=torch.float64) for a, b in zip(lower, upper, strict=True)
+                torch.tensor([min(max(a + share * (b - a), a), b)], dtype=torch.float64)
+                for a, b in zip(lower, upper, strict=True)
             )
             alone = f.executed_error(point, point, dtype)
             assert alone is not None
@@ -371,7 +426,14 @@ def test_what_may_overflow_has_no_error_bound() -> None:
     assert not F.softplus(long.float(), threshold=1e3).isfinite()
     assert Softplus(1.0, 1e3).executed_error((long,), (long,), torch.float32).isinf()
     assert Softplus(1.0, 1e3, stable=True).executed_error((long,), (long,), torch.float32).isfinite()
-    for name, v in (("exp", 88.0), ("power 3", 1e13), ("reciprocal", 1e-38), ("product", 1e20), ("hardswish", 3e37), ("log", 1e-39)):
+    for name, v in (
+        ("exp", 88.0),
+        ("power 3", 1e13),
+        ("reciprocal", 1e-38),
+        ("product", 1e20),
+        ("hardswish", 3e37),
+        ("log", 1e-39),
+    ):
         f = TRUTHS[name].relaxation
         box = tensors((v,) * f.arguments)
         error = f.executed_error(box, box, torch.float32)

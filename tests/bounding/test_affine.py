@@ -26,7 +26,9 @@ def recorded(name: str, keep: int, monkeypatch: pytest.MonkeyPatch) -> list[Made
     """Every map that is made for a network, with the function it was made of and the size of that."""
     found: list[Made] = []
 
-    def affine_of(self: Graph, name: str, inputs: Sequence[Node], function: Transform, magnitude: Transform, **more: Any) -> Node:
+    def affine_of(
+        self: Graph, name: str, inputs: Sequence[Node], function: Transform, magnitude: Transform, **more: Any
+    ) -> Node:
         node = plain(self, name, inputs, function, magnitude, **more)
         assert isinstance(node, Affine)
         found.append((node, function, magnitude))
@@ -70,7 +72,10 @@ def check(node: Affine, function: Transform, magnitude: Transform, seed: int = 0
     for axis in (0, 1):
         turned = [v.movedim(-1, axis) for v in x]
         same(node.forward(turned, axis), wanted.movedim(-1, axis))
-        same(node.forward_absolute([v.abs() for v in turned], axis), node.forward_absolute([v.abs() for v in x]).movedim(-1, axis))
+        same(
+            node.forward_absolute([v.abs() for v in turned], axis),
+            node.forward_absolute([v.abs() for v in x]).movedim(-1, axis),
+        )
     same(sum((node.part(k, v) for k, v in enumerate(x)), torch.zeros(())), wanted - b.flatten())
     rows = some(2, 3, node.size)
     pulled = torch.func.vmap(torch.func.vmap(pull))(rows.reshape(2, 3, *node.shape))
@@ -78,11 +83,20 @@ def check(node: Affine, function: Transform, magnitude: Transform, seed: int = 0
         same(mine, theirs.flatten(2))
         same(node.back(rows, [k])[0], mine)
     # rows . (J x) = (rows J) . x
-    same((rows * node.forward(x, shift=False)).sum(-1), sum((p * v).sum(-1) for p, v in zip(node.back(rows), x, strict=True)))  # type: ignore[arg-type]
+    same(
+        (rows * node.forward(x, shift=False)).sum(-1),
+        sum((p * v).sum(-1) for p, v in zip(node.back(rows), x, strict=True)),
+    )  # type: ignore[arg-type]
     absolute = [
-        p.flatten(1).abs() for p in torch.func.vmap(pull)(torch.eye(node.size, dtype=torch.float64).reshape(node.size, *node.shape))
+        p.flatten(1).abs()
+        for p in torch.func.vmap(pull)(
+            torch.eye(node.size, dtype=torch.float64).reshape(node.size, *node.shape)
+        )
     ]
-    wide = sum((v.abs() @ m.t() for v, m in zip(x, absolute, strict=True)), torch.zeros(2, 3, node.size, dtype=torch.float64))
+    wide = sum(
+        (v.abs() @ m.t() for v, m in zip(x, absolute, strict=True)),
+        torch.zeros(2, 3, node.size, dtype=torch.float64),
+    )
     size = node.forward_absolute([v.abs() for v in x])
     assert (node.forward_absolute([v.abs() for v in x], shift=False) >= wide * (1 - 1e-12)).all()
     assert (size >= wanted.abs() * (1 - 1e-12)).all()
@@ -100,10 +114,16 @@ def check(node: Affine, function: Transform, magnitude: Transform, seed: int = 0
         before = into.clone()
         node.back_into(rows, into)
         same(into, before + node.back(rows)[0])
-    chosen = torch.randint(0, max(node.size, 1), (2, 4), generator=g) if node.size else torch.zeros((2, 0), dtype=torch.int64)
+    chosen = (
+        torch.randint(0, max(node.size, 1), (2, 4), generator=g)
+        if node.size
+        else torch.zeros((2, 0), dtype=torch.int64)
+    )
     picked = node.rows(chosen)
     if picked is not None:
-        for mine, theirs in zip(picked, node.back(torch.eye(node.size, dtype=torch.float64)[chosen]), strict=True):
+        for mine, theirs in zip(
+            picked, node.back(torch.eye(node.size, dtype=torch.float64)[chosen]), strict=True
+        ):
             same(mine, theirs)
     if node.exact_back:
         unit = torch.arange(node.size).double()
@@ -114,7 +134,9 @@ def check(node: Affine, function: Transform, magnitude: Transform, seed: int = 0
 
 @pytest.mark.parametrize("keep", [0, 2**22])
 @pytest.mark.parametrize("name", list(ZOO))
-def test_every_map_of_the_zoo_is_what_its_function_says(name: str, keep: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_map_of_the_zoo_is_what_its_function_says(
+    name: str, keep: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = recorded(name, keep, monkeypatch)
     assert made
     seen = set[tuple[object, ...]]()
@@ -127,7 +149,11 @@ def test_every_map_of_the_zoo_is_what_its_function_says(name: str, keep: int, mo
 
 @pytest.mark.parametrize("keep", [0, 2**22])
 def test_every_encoding_is_met(keep: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    met = {type(node).__name__ for name in ("lstm", "residual", "moves") for node, *_ in recorded(name, keep, monkeypatch)}
+    met = {
+        type(node).__name__
+        for name in ("lstm", "residual", "moves")
+        for node, *_ in recorded(name, keep, monkeypatch)
+    }
     assert met == ({"_Copy", "_Function"} if keep == 0 else {"_Copy", "_Sum", "_Matrix"})
 
 
@@ -158,10 +184,15 @@ def test_copies_and_moves_of_them(drawn: tuple[list[int], list[int]], data: st.D
     assert both is not None
     assert all(source in inputs for source in both.inputs)
     values = {source: torch.randn(source.size, dtype=torch.float64) for source in inputs}
-    torch.testing.assert_close(both.forward([values[s] for s in both.inputs]), outer.forward([node.forward([values[s] for s in inputs])]))
+    torch.testing.assert_close(
+        both.forward([values[s] for s in both.inputs]),
+        outer.forward([node.forward([values[s] for s in inputs])]),
+    )
 
 
-@pytest.mark.parametrize(("inner", "outer"), list(itertools.product(("matrix", "sum", "function"), ("move", "shift", "half"))))
+@pytest.mark.parametrize(
+    ("inner", "outer"), list(itertools.product(("matrix", "sum", "function"), ("move", "shift", "half")))
+)
 def test_two_maps_as_one(inner: str, outer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     graph, w = Graph(), torch.randn(5, 4, dtype=torch.float64)
     a, b = (graph.add_entry((1, 4)) for _ in range(2))
@@ -170,7 +201,9 @@ def test_two_maps_as_one(inner: str, outer: str, monkeypatch: pytest.MonkeyPatch
     if inner == "sum":
         first = graph.affine("sum", [a, b], *(lambda v, z: v + z,) * 2)
     else:
-        first = graph.affine("map", [a, b], lambda v, z: v @ w.t() - z.sum(), lambda v, z: v @ w.t().abs() + z.sum())
+        first = graph.affine(
+            "map", [a, b], lambda v, z: v @ w.t() - z.sum(), lambda v, z: v @ w.t().abs() + z.sum()
+        )
     monkeypatch.setattr(graphs, "LARGEST_MATRIX", 2**22)
     if outer == "move":
         second = graph.add_move("move", [first], lambda v: v.flip(1)[:, :3])
@@ -180,14 +213,18 @@ def test_two_maps_as_one(inner: str, outer: str, monkeypatch: pytest.MonkeyPatch
     assert isinstance(first, Affine)
     assert isinstance(second, Affine)
     both = second.after(first)
-    assert (both is not None) == (inner == "matrix" and outer != "half")  # else it is not known, or would be rounded
+    assert (both is not None) == (
+        inner == "matrix" and outer != "half"
+    )  # else it is not known, or would be rounded
     if both is not None:
         x = [torch.randn(4, dtype=torch.float64) for _ in range(2)]
         assert both.inputs == (a, b)
         assert both.shape == second.shape
         torch.testing.assert_close(both.forward(x), second.forward([first.forward(x)]))
         size = [v.abs() for v in x]
-        torch.testing.assert_close(both.forward_absolute(size), second.forward_absolute([first.forward_absolute(size)]))
+        torch.testing.assert_close(
+            both.forward_absolute(size), second.forward_absolute([first.forward_absolute(size)])
+        )
 
 
 # ---------------------------------------------------------------- the secret
@@ -197,14 +234,18 @@ def private() -> set[str]:
     """The names of affine.py that begin with an underscore: its classes, their fields and methods, its functions."""
     tree = ast.parse(Path(affine.__file__).read_text())
     names = {n.name for n in ast.walk(tree) if isinstance(n, ast.ClassDef | ast.FunctionDef)}
-    names |= {n.target.id for n in ast.walk(tree) if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)}
+    names |= {
+        n.target.id for n in ast.walk(tree) if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)
+    }
     return {name for name in names if name.startswith("_") and not name.startswith("__")}
 
 
 def looked_at(path: Path) -> Iterator[str]:
     """Attributes that a module takes of anything but itself, and names that it imports."""
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Attribute) and not (isinstance(node.value, ast.Name) and node.value.id == "self"):
+        if isinstance(node, ast.Attribute) and not (
+            isinstance(node.value, ast.Name) and node.value.id == "self"
+        ):
             yield node.attr
         elif isinstance(node, ast.ImportFrom) and (node.module or "").endswith("graph.affine"):
             yield from (alias.name for alias in node.names)
@@ -212,13 +253,29 @@ def looked_at(path: Path) -> Iterator[str]:
 
 def test_nobody_else_knows_how_a_map_is_kept() -> None:
     """Of all that can meet a map: what lies in bounding, or imports it."""
-    others = [p for p in sorted(SOURCE.rglob("*.py")) if "holdfast.bounding" in p.read_text() and p != Path(affine.__file__).resolve()]
+    others = [
+        p
+        for p in sorted(SOURCE.rglob("*.py"))
+        if "holdfast.bounding" in p.read_text() and p != Path(affine.__file__).resolve()
+    ]
     assert len(others) > 30
     for path in others:
-        found = set(looked_at(path)) & (private() | {"matrices", "picks", "joins", "adds", "offset_size", "vjp", "jvp"})
+        found = set(looked_at(path)) & (
+            private() | {"matrices", "picks", "joins", "adds", "offset_size", "vjp", "jvp"}
+        )
         assert not found, f"{path.name} looks at {found}"
 
 
 def test_the_test_of_the_secret_can_see() -> None:
-    assert {"_Copy", "_Sum", "_Matrix", "_Function", "_origin", "_matrices", "_function", "_magnitude", "_weight"} <= private()
+    assert {
+        "_Copy",
+        "_Sum",
+        "_Matrix",
+        "_Function",
+        "_origin",
+        "_matrices",
+        "_function",
+        "_magnitude",
+        "_weight",
+    } <= private()
     assert {"_origin", "_matrices", "vjp", "jvp"} & set(looked_at(Path(affine.__file__)))

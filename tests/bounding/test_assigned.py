@@ -67,7 +67,9 @@ def masked_anew(h: Tensor) -> Tensor:
 
 
 def scattered(h: Tensor) -> Tensor:
-    return h.scatter(1, torch.tensor([[3]]).expand(h.shape[0], 1), h[:, :1] + 1).scatter(1, torch.tensor([[0]]).expand(h.shape[0], 1), 0.25)
+    return h.scatter(1, torch.tensor([[3]]).expand(h.shape[0], 1), h[:, :1] + 1).scatter(
+        1, torch.tensor([[0]]).expand(h.shape[0], 1), 0.25
+    )
 
 
 def scattered_anew(h: Tensor) -> Tensor:
@@ -88,7 +90,10 @@ def where_negative(h: Tensor) -> Tensor:
 
 SAME: dict[str, tuple[Written, Written]] = {
     "+= -= *= /=": (added, added_anew),
-    "columns of an empty tensor": (columns, lambda h: torch.stack([h[:, 5 - i] * (i + 1) for i in range(6)], 1)),
+    "columns of an empty tensor": (
+        columns,
+        lambda h: torch.stack([h[:, 5 - i] * (i + 1) for i in range(6)], 1),
+    ),
     "a part, and one element of a view": (part_added, part_added_anew),
     "a list of columns": (listed, listed_anew),
     "columns by a constant mask": (masked, masked_anew),
@@ -145,7 +150,10 @@ REFUSED: dict[str, tuple[Written, str]] = {
     "rows that depend on the input": (chosen, "places that depend on the input"),
     "into integers": (cast, "into integers or truth values"),
     "into truth values": (truth, "into integers or truth values"),
-    "adding up": (lambda h: h.index_put((torch.arange(h.shape[0]), torch.tensor(0)), h[:, 1], accumulate=True), "adds to what is there"),
+    "adding up": (
+        lambda h: h.index_put((torch.arange(h.shape[0]), torch.tensor(0)), h[:, 1], accumulate=True),
+        "adds to what is there",
+    ),
 }
 
 

@@ -27,7 +27,9 @@ BOUNDERS: dict[str, Callable[[Graph], Bounder]] = {
 
 def asked(graph: Graph, region: Region, seed: int) -> Tensor:
     outputs = graph.output.size
-    rows = torch.cat([torch.eye(outputs), -torch.eye(outputs), torch.randn((2, outputs), generator=seeded(seed))]).double()
+    rows = torch.cat(
+        [torch.eye(outputs), -torch.eye(outputs), torch.randn((2, outputs), generator=seeded(seed))]
+    ).double()
     return rows.expand(len(region), *rows.shape).contiguous()
 
 
@@ -49,9 +51,16 @@ def test_no_point_lies_below_any_bound_nor_below_its_planes(place: int) -> None:
             assert not least.isnan().any()
             assert (least <= score).all(), kind
             if planes is not None:
-                below = torch.einsum("brk,nbk->nbr", planes.coefficients.flatten(2), points.double().flatten(2)) + planes.constant
-                size = torch.einsum("brk,nbk->nbr", planes.coefficients.abs().flatten(2), points.double().abs().flatten(2))
-                assert not (below > score + 1e-12 * (1 + size + planes.constant.abs() + score.abs())).any(), kind
+                below = (
+                    torch.einsum("brk,nbk->nbr", planes.coefficients.flatten(2), points.double().flatten(2))
+                    + planes.constant
+                )
+                size = torch.einsum(
+                    "brk,nbk->nbr", planes.coefficients.abs().flatten(2), points.double().abs().flatten(2)
+                )
+                assert not (below > score + 1e-12 * (1 + size + planes.constant.abs() + score.abs())).any(), (
+                    kind
+                )
 
 
 @pytest.mark.parametrize("name", ["relu", "lstm", "residual"])
@@ -60,8 +69,12 @@ def test_bounders_say_something(name: str) -> None:
     graph, region = build(network(name)[1], torch.zeros(1, *shape)), regions(shape, 5)["box"]
     rows = asked(graph, region, 0)
     for kind, make in BOUNDERS.items():
-        assert make(graph).bound(region, rows)[0].isfinite().all() or (kind, name) == ("coupled", "lstm"), kind
-    found = lower_bound(graph, propagate(graph, region), rows, torch.zeros(rows.shape[:2], dtype=torch.float64))
+        assert make(graph).bound(region, rows)[0].isfinite().all() or (kind, name) == ("coupled", "lstm"), (
+            kind
+        )
+    found = lower_bound(
+        graph, propagate(graph, region), rows, torch.zeros(rows.shape[:2], dtype=torch.float64)
+    )
     torch.testing.assert_close(ClosedForm(graph).bound(region, rows)[0], found, rtol=1e-12, atol=1e-12)
 
 
@@ -80,7 +93,10 @@ def test_trained_planes_are_never_below_those_in_closed_form_and_win(name: str, 
 
 
 def test_trained_planes_without_time_or_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    graph, region = build(network("relu")[1], torch.zeros(1, *ZOO["relu"].shape)), regions(ZOO["relu"].shape, 5)["box"]
+    graph, region = (
+        build(network("relu")[1], torch.zeros(1, *ZOO["relu"].shape)),
+        regions(ZOO["relu"].shape, 5)["box"],
+    )
     rows = asked(graph, region, 0)
     usual = TrainedBounder(graph).bound(region, rows)[0]
     with time_limit.within(0.0):

@@ -10,7 +10,13 @@ from bounds_zoo import ZOO, network, values
 from torch import Tensor, nn
 
 from holdfast import batch
-from holdfast.bounding.alpha_beta_crown import RowTask, arguments, relu_like_functions, tighten_intermediate_bounds, together
+from holdfast.bounding.alpha_beta_crown import (
+    RowTask,
+    arguments,
+    relu_like_functions,
+    tighten_intermediate_bounds,
+    together,
+)
 from holdfast.bounding.branching import input_split as branch
 from holdfast.bounding.branching.input_split import InputSplit
 from holdfast.bounding.branching.relu_split import ActivationSplit
@@ -73,7 +79,8 @@ def exact(model: nn.Sequential, x: list[float]) -> list[list[Fraction]]:
         if isinstance(layer, nn.Linear):
             weight, bias = layer.weight.tolist(), layer.bias.tolist()
             value = [
-                sum((Fraction(w) * v for w, v in zip(row, value, strict=True)), Fraction(b)) for row, b in zip(weight, bias, strict=True)
+                sum((Fraction(w) * v for w, v in zip(row, value, strict=True)), Fraction(b))
+                for row, b in zip(weight, bias, strict=True)
             ]
         else:
             value = [max(v, Fraction(0)) for v in value]
@@ -89,20 +96,33 @@ def test_forms_pay_for_every_rounding(seed: int, width: float) -> None:
     with torch.no_grad():
         for layer in model[::2]:
             layer.weight.mul_(1e3)
-            layer.weight[::2] = -layer.weight[1::2].flip(0) * (1 + 2**-20)  # rows that nearly cancel in the next layer
+            layer.weight[::2] = -layer.weight[1::2].flip(0) * (
+                1 + 2**-20
+            )  # rows that nearly cancel in the next layer
     net = Network.from_torch(model, shape=(3,))
     graph = fuse_affine(build(net, torch.zeros(1, 3)))
     region = boxes(seed, 3, (3,), width)
     _, ends = with_forms(graph, region)
     nodes = [
-        node for node in graph.nodes if isinstance(node, Relaxed) or (isinstance(node, Affine) and node.rows(torch.arange(1)) is not None)
+        node
+        for node in graph.nodes
+        if isinstance(node, Relaxed) or (isinstance(node, Affine) and node.rows(torch.arange(1)) is not None)
     ]
-    points = [region.lower, region.upper, region.centre, *region.sample(4, Chance.of(range(len(region)), seed))]
+    points = [
+        region.lower,
+        region.upper,
+        region.centre,
+        *region.sample(4, Chance.of(range(len(region)), seed)),
+    ]
     for x in points:
         for row in range(3):
             for node, truth in zip(nodes, exact(model, x[row].tolist()), strict=True):
                 for i, value in enumerate(truth):
-                    assert Fraction(float(ends[node][0][row, i])) <= value <= Fraction(float(ends[node][1][row, i]))
+                    assert (
+                        Fraction(float(ends[node][0][row, i]))
+                        <= value
+                        <= Fraction(float(ends[node][1][row, i]))
+                    )
 
 
 @pytest.mark.parametrize("name", ["relu", "residual", "lstm"])
@@ -111,11 +131,17 @@ def test_planes_of_forms_stay_below(name: str) -> None:
     shape = ZOO[name].shape
     graph = fuse_affine(build(net, torch.zeros(1, *shape)))
     region = boxes(3, 4, shape, 0.2)
-    region = Box.between(region.lower, torch.where(torch.arange(region.lower[0].numel()).reshape(shape) == 0, region.lower, region.upper))
-    forms, _ = with_forms(graph, region)
-    rows = torch.cat([torch.eye(graph.output.size, dtype=torch.float64), -torch.ones((1, graph.output.size), dtype=torch.float64)]).expand(
-        4, -1, -1
+    region = Box.between(
+        region.lower,
+        torch.where(torch.arange(region.lower[0].numel()).reshape(shape) == 0, region.lower, region.upper),
     )
+    forms, _ = with_forms(graph, region)
+    rows = torch.cat(
+        [
+            torch.eye(graph.output.size, dtype=torch.float64),
+            -torch.ones((1, graph.output.size), dtype=torch.float64),
+        ]
+    ).expand(4, -1, -1)
     slope, constant = forms.below(graph.entry, graph.output, rows)
     for x in [region.lower, region.upper, *region.sample(50, Chance.of(range(len(region)), 2))]:
         truth = (rows @ values(graph, x)[graph.output].flatten(1).unsqueeze(-1)).squeeze(-1)
@@ -125,7 +151,9 @@ def test_planes_of_forms_stay_below(name: str) -> None:
     forms, _ = with_forms(graph, narrow)
     slope, constant = forms.below(graph.entry, graph.output, rows)
     truth = (rows @ values(graph, region.centre)[graph.output].flatten(1).unsqueeze(-1)).squeeze(-1)
-    torch.testing.assert_close((slope @ region.centre.flatten(1).unsqueeze(-1)).squeeze(-1) + constant, truth, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(
+        (slope @ region.centre.flatten(1).unsqueeze(-1)).squeeze(-1) + constant, truth, rtol=1e-9, atol=1e-9
+    )
 
 
 def test_forms_are_tighter_than_intervals_and_share_adds_up() -> None:
@@ -136,7 +164,9 @@ def test_forms_are_tighter_than_intervals_and_share_adds_up() -> None:
     better, _ = propagate(graph, region, forms)
     before = plain_propagate(graph, region)
     inner = arguments(graph)[-1]
-    assert float((better.upper[inner] - better.lower[inner]).mean()) < 0.95 * float((before.upper[inner] - before.lower[inner]).mean())
+    assert float((better.upper[inner] - better.lower[inner]).mean()) < 0.95 * float(
+        (before.upper[inner] - before.lower[inner]).mean()
+    )
     assert bool((forms.share >= 0).all())
     assert bool((forms.share.sum(1) <= 1 + 1e-9).all())  # what is due to inputs is no more than all there is
 
@@ -188,19 +218,32 @@ def test_trained_bounds_hold_where_decisions_do(seed: int) -> None:
     chosen = open_[torch.randperm(len(open_), generator=torch.Generator().manual_seed(seed))[:3]]
     for pattern in range(8):
         sign = torch.zeros((1, pre.shape[1]), dtype=torch.int8)
-        sign[0, chosen] = torch.tensor([1 if pattern >> k & 1 else -1 for k in range(len(chosen))], dtype=torch.int8)
+        sign[0, chosen] = torch.tensor(
+            [1 if pattern >> k & 1 else -1 for k in range(len(chosen))], dtype=torch.int8
+        )
         ends = torch.where(sign > 0, 0.0, -math.inf).double(), torch.where(sign < 0, 0.0, math.inf).double()
         within = {}
-        for node, low, high in zip(arguments(graph), *(e.split([n.size for n in arguments(graph)], dim=1) for e in ends), strict=True):
+        for node, low, high in zip(
+            arguments(graph), *(e.split([n.size for n in arguments(graph)], dim=1) for e in ends), strict=True
+        ):
             within[node] = low.reshape(1, *node.shape), high.reshape(1, *node.shape)
         held, empty = propagate(graph, region, within=within)
         meets = ((pre * sign)[:, chosen] >= 0).all(1)
         assert not (bool(empty) and bool(meets.any()))
         matrix, offset = torch.eye(3, dtype=torch.float64)[:, None], torch.zeros((3, 1), dtype=torch.float64)
-        rows = RowTask(graph, take_rows(held, torch.zeros(3, dtype=torch.int64)), graph.output, matrix, offset, sign.expand(3, -1))
+        rows = RowTask(
+            graph,
+            take_rows(held, torch.zeros(3, dtype=torch.int64)),
+            graph.output,
+            matrix,
+            offset,
+            sign.expand(3, -1),
+        )
         start = torch.full((3, pre.shape[1]), math.nan, dtype=torch.float64)
         with torch.no_grad():
-            first, after = (rows.train(start.clone(), torch.zeros_like(start), steps, 0.2) for steps in (0, 25))
+            first, after = (
+                rows.train(start.clone(), torch.zeros_like(start), steps, 0.2) for steps in (0, 25)
+            )
         assert bool((after.least >= first.least).all())
         if bool(meets.any()):
             truth = found[graph.output].flatten(1)[meets].amin(0)
@@ -216,7 +259,9 @@ def test_trained_ends_hold_and_are_narrower() -> None:
         before, _ = propagate(graph, region)
     inner = arguments(graph)[-1]
     assert arguments(graph)[0] not in held  # its ends are exact already
-    assert float((held[inner][1] - held[inner][0]).sum()) < 0.98 * float((before.upper[inner] - before.lower[inner]).sum())
+    assert float((held[inner][1] - held[inner][0]).sum()) < 0.98 * float(
+        (before.upper[inner] - before.lower[inner]).sum()
+    )
     for x in region.sample(500, Chance.of(range(len(region)), 0)):
         for node, value in values(graph, x).items():
             if node in held:
@@ -237,7 +282,9 @@ def test_cuts_never_remove_a_failure(seed: int) -> None:
     )
     constant = (
         -(slope * (lower + upper)[:, None, None] / 2).sum(-1)
-        + 0.1 * torch.randn((40, 2, 3), generator=generator, dtype=torch.float64) * (upper - lower).amax(1)[:, None, None]
+        + 0.1
+        * torch.randn((40, 2, 3), generator=generator, dtype=torch.float64)
+        * (upper - lower).amax(1)[:, None, None]
     )
     everything = torch.ones((40, 2), dtype=torch.bool)
     cut = branch.shrink_box(branch.BoxPlanes(slope, constant), lower, upper, everything)
@@ -246,12 +293,16 @@ def test_cuts_never_remove_a_failure(seed: int) -> None:
     points = torch.minimum(torch.maximum(points, lower), upper)
     removed = 0
     for x in points:
-        approximately = ((slope * x[:, None, None]).sum(-1) + constant).amax(-1) <= 1e-12  # (boxes, polytopes)
+        approximately = ((slope * x[:, None, None]).sum(-1) + constant).amax(
+            -1
+        ) <= 1e-12  # (boxes, polytopes)
         inside = ((x >= cut.lower) & (x <= cut.upper)).all(1)
         for b, p in approximately.nonzero().tolist():
             rows = zip(slope[b, p].tolist(), constant[b, p].tolist(), strict=True)
             exactly = all(
-                sum(Fraction(s) * Fraction(v) for s, v in zip(row, x[b].tolist(), strict=True)) + Fraction(c) <= 0 for row, c in rows
+                sum(Fraction(s) * Fraction(v) for s, v in zip(row, x[b].tolist(), strict=True)) + Fraction(c)
+                <= 0
+                for row, c in rows
             )
             if exactly:
                 assert bool(cut.open[b, p])
@@ -264,11 +315,15 @@ def test_cuts_never_remove_a_failure(seed: int) -> None:
 def test_a_failure_by_the_last_digit_is_not_ruled_out(seed: int) -> None:
     """A plane that is zero, or just below, at one corner of the box and positive everywhere else."""
     generator = torch.Generator().manual_seed(seed)
-    slope = torch.randn((1, 1, 1, 12), generator=generator, dtype=torch.float64) * 10.0 ** torch.randint(-3, 4, (12,), generator=generator)
+    slope = torch.randn((1, 1, 1, 12), generator=generator, dtype=torch.float64) * 10.0 ** torch.randint(
+        -3, 4, (12,), generator=generator
+    )
     lower = torch.randn((1, 12), generator=generator, dtype=torch.float64)
     upper = lower + torch.rand((1, 12), generator=generator, dtype=torch.float64)
     corner = torch.where(slope[0, 0, 0] > 0, lower[0], upper[0])
-    truth = sum(Fraction(s) * Fraction(v) for s, v in zip(slope.flatten().tolist(), corner.tolist(), strict=True))
+    truth = sum(
+        Fraction(s) * Fraction(v) for s, v in zip(slope.flatten().tolist(), corner.tolist(), strict=True)
+    )
     constant = float(-truth)
     while truth + Fraction(constant) > 0:
         constant = math.nextafter(constant, -math.inf)
@@ -280,11 +335,15 @@ def test_a_failure_by_the_last_digit_is_not_ruled_out(seed: int) -> None:
 
 
 def grid(low: Tensor, high: Tensor, steps: int) -> Tensor:
-    axes = [torch.linspace(float(a), float(b), steps, dtype=torch.float64) for a, b in zip(low, high, strict=True)]
+    axes = [
+        torch.linspace(float(a), float(b), steps, dtype=torch.float64) for a, b in zip(low, high, strict=True)
+    ]
     return torch.cartesian_prod(*axes)
 
 
-@pytest.mark.parametrize("method", [InputSplit(batch=16), ActivationSplit(batch=16)], ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize(
+    "method", [InputSplit(batch=16), ActivationSplit(batch=16)], ids=lambda m: type(m).__name__
+)
 @pytest.mark.parametrize("seed", range(3))
 def test_what_is_left_covers_all_failures(method: InputSplit | ActivationSplit, seed: int) -> None:
     """After every step, each failing point of a grid lies in a part that is left, and its score is at least the part's bound."""
@@ -294,8 +353,13 @@ def test_what_is_left_covers_all_failures(method: InputSplit | ActivationSplit, 
     x = grid(region.lower[0], region.upper[0], 61)
     found = values(graph, x)
     outputs, signs = found[graph.output].flatten(1), together(graph, found)
-    rules = Avoid(torch.tensor([[[[1.0, -1.0], [0.0, 1.0]], [[-1.0, 0.0], [-1.0, 0.0]]]]).double(), torch.zeros(1, 2, 2).double())
-    shift = float(batch.take(rules, torch.zeros(len(x), dtype=torch.int64)).score(outputs).quantile(0.2))  # a fifth of the points fails
+    rules = Avoid(
+        torch.tensor([[[[1.0, -1.0], [0.0, 1.0]], [[-1.0, 0.0], [-1.0, 0.0]]]]).double(),
+        torch.zeros(1, 2, 2).double(),
+    )
+    shift = float(
+        batch.take(rules, torch.zeros(len(x), dtype=torch.int64)).score(outputs).quantile(0.2)
+    )  # a fifth of the points fails
     rules = Avoid(rules.matrix, rules.offset - shift)
     score = batch.take(rules, torch.zeros(len(x), dtype=torch.int64)).score(outputs)
     frontier = method.start(graph, region, rules)
@@ -311,7 +375,9 @@ def test_what_is_left_covers_all_failures(method: InputSplit | ActivationSplit, 
                 inside &= ((signs >= frontier.lower[i] - 1e-9) & (signs <= frontier.upper[i] + 1e-9)).all(1)  # type: ignore[union-attr]
             covered |= inside
             assert bool((score[inside].clamp_max(0) >= frontier.bound[i] - 1e-9).all())
-        assert bool(covered[score <= -1e-12].all()) or frontier.lost < 0  # or it was given up, and that is remembered
+        assert (
+            bool(covered[score <= -1e-12].all()) or frontier.lost < 0
+        )  # or it was given up, and that is remembered
         assert frontier.least <= float(score.min()) + 1e-9
         assert bool(region.contains(points.x).all())
     assert frontier.looked > 6
@@ -338,7 +404,9 @@ def test_the_queue_stays_short_when_it_may_not_grow() -> None:
     assert longest[16] <= 16 + 2 * 4
 
 
-def test_trained_slopes_settle_boxes_that_planes_leave_open_and_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trained_slopes_settle_boxes_that_planes_leave_open_and_no_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     model, net = perceptron(3, 3, 10, 8, 2)
     graph, twin = fuse_affine(build(net, torch.zeros(1, 3))), model.double()
     region, generator = boxes(0, 60, (3,), 0.8), torch.Generator().manual_seed(0)
@@ -348,7 +416,9 @@ def test_trained_slopes_settle_boxes_that_planes_leave_open_and_no_failure(monke
         rows = torch.einsum("bpro,nbo->nbpr", matrix, twin(x.flatten(0, 1)).reshape(400, 60, 2))
     lowest = rows.amax(-1).amin(0)  # of what was met, (boxes, polytopes)
     missing = torch.rand((60, 2), generator=generator, dtype=torch.float64) * 0.1 - 0.02
-    offset = (missing - lowest)[..., None].expand(-1, -1, 2).contiguous()  # some polytopes are met, most are missed by little
+    offset = (
+        (missing - lowest)[..., None].expand(-1, -1, 2).contiguous()
+    )  # some polytopes are met, most are missed by little
     rules, cut = Avoid(matrix, offset), InputSplit()
     parts = cut.start(graph, region, rules)
     fails = (rows + offset <= -1e-12).all(-1).any(0)

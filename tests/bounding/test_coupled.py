@@ -26,7 +26,11 @@ class Skipping(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.one, self.two, self.last = nn.Conv2d(1, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1), nn.Linear(64, 3)
+        self.one, self.two, self.last = (
+            nn.Conv2d(1, 4, 3, padding=1),
+            nn.Conv2d(4, 4, 3, padding=1),
+            nn.Linear(64, 3),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         early = nn.functional.leaky_relu(self.one(x), 0.1)
@@ -94,7 +98,9 @@ def test_any_numbers_are_sound(seed: int, p: float, wild: float) -> None:
     _, question, rows = asked(graph, region)
     begun, units, _ = _planes(question)
     g = seeded(seed)
-    numbers = DualVariables(*(v + wild * torch.randn(v.shape, generator=g, dtype=torch.float64) for v in begun.values()))
+    numbers = DualVariables(
+        *(v + wild * torch.randn(v.shape, generator=g, dtype=torch.float64) for v in begun.values())
+    )
     numbers = replace(numbers, wall=numbers.wall.abs(), limit=numbers.limit.abs(), pull=numbers.pull.abs())
     for _ in range(80):
         found = prove_rows(question, numbers.times(units))
@@ -113,9 +119,19 @@ def test_a_slope_below_zero_that_float32_does_not_hold_is_not_rounded_to_it() ->
         first.bias.copy_(torch.tensor([-1000.0, -1000.0, 0.0]))
         last.weight.copy_(torch.tensor([[1.0, 1.0, 0.1]]))
         last.bias.fill_(2000.0)
-    model, x = nn.Sequential(first, nn.LeakyReLU(0.9), last).double().eval(), torch.full((1, 2), 0.5, dtype=torch.float64)
+    model, x = (
+        nn.Sequential(first, nn.LeakyReLU(0.9), last).double().eval(),
+        torch.full((1, 2), 0.5, dtype=torch.float64),
+    )
     rows, offset = torch.ones((1, 1, 1), dtype=torch.float64), torch.zeros((1, 1), dtype=torch.float64)
-    found = scores(build(hf.Network.from_torch(model), x), Ball(x, 0.25, math.inf, (0, 1)), rows, offset, sign=False, steps=40)
+    found = scores(
+        build(hf.Network.from_torch(model), x),
+        Ball(x, 0.25, math.inf, (0, 1)),
+        rows,
+        offset,
+        sign=False,
+        steps=40,
+    )
     corners = torch.cartesian_prod(*[torch.tensor([0.25, 0.75], dtype=torch.float64)] * 2)
     with torch.no_grad():
         assert model(corners).min() - 1e-6 <= float(found) <= model(corners).min()
@@ -123,9 +139,18 @@ def test_a_slope_below_zero_that_float32_does_not_hold_is_not_rounded_to_it() ->
 
 def test_groups_of_features_have_balls_of_their_own() -> None:
     graph = build(
-        hf.Network.from_torch(nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 3)).eval()), torch.zeros(1, 3, 4)
+        hf.Network.from_torch(
+            nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 3)).eval()
+        ),
+        torch.zeros(1, 3, 4),
     )
-    region = Frames(torch.rand((1, 3, 4), generator=seeded(1)), torch.tensor([0.5]), 2, (-1, 1), mask=torch.tensor([[True, False, True]]))
+    region = Frames(
+        torch.rand((1, 3, 4), generator=seeded(1)),
+        torch.tensor([0.5]),
+        2,
+        (-1, 1),
+        mask=torch.tensor([[True, False, True]]),
+    )
     _, question, rows = asked(graph, region)
     assert question.ball is not None
     assert question.inputs == 8
@@ -135,9 +160,15 @@ def test_groups_of_features_have_balls_of_their_own() -> None:
 
 @given(s=st.floats(-5, 5), b=st.floats(-5, 5), low=st.floats(-3, 3), width=st.floats(0, 3))
 def test_nothing_is_above_a_top_and_the_top_is_reached(s: float, b: float, low: float, width: float) -> None:
-    curve, slope, ends = torch.tensor(s).double(), torch.tensor(b).double(), torch.tensor([low, low + width]).double()
+    curve, slope, ends = (
+        torch.tensor(s).double(),
+        torch.tensor(b).double(),
+        torch.tensor([low, low + width]).double(),
+    )
     top, place = _top(curve, slope, *ends)
-    z = torch.cat([ends[0] + (ends[1] - ends[0]) * torch.linspace(0, 1, 2001, dtype=torch.float64), ends]).clamp(*ends)
+    z = torch.cat(
+        [ends[0] + (ends[1] - ends[0]) * torch.linspace(0, 1, 2001, dtype=torch.float64), ends]
+    ).clamp(*ends)
     truth = (curve * z * z + slope * z).max()
     assert truth <= top <= truth + 1e-4
     assert ends[0] <= place <= ends[1]
@@ -149,7 +180,9 @@ def test_gradients_are_those_of_the_bound() -> None:
     question = question.rows(torch.tensor([0]))
     begun, units, _ = _planes(question)
     # Not where training begins: there the peaks of two sides are equal.
-    begun = DualVariables(*(v + 0.1 * torch.rand(v.shape, generator=seeded(9), dtype=torch.float64) for v in begun.values()))
+    begun = DualVariables(
+        *(v + 0.1 * torch.rand(v.shape, generator=seeded(9), dtype=torch.float64) for v in begun.values())
+    )
     numbers = begun.times(units).convexer(torch.tensor([True]), 3.0, question.ahead)
     value, slopes = _bound(question, numbers, torch.zeros(1, dtype=torch.float64))
     assert value.isfinite().all()
@@ -159,8 +192,12 @@ def test_gradients_are_those_of_the_bound() -> None:
         sides = []
         for sign in (1, -1):
             moved = [v + sign * step * way if j == k else v for j, v in enumerate(numbers.values())]
-            sides.append(float(_bound(question, DualVariables(*moved), torch.zeros(1, dtype=torch.float64))[0]))
-        assert (sides[0] - sides[1]) / (2 * step) == pytest.approx(float((slope * way).sum()), rel=2e-2, abs=1e-6)
+            sides.append(
+                float(_bound(question, DualVariables(*moved), torch.zeros(1, dtype=torch.float64))[0])
+            )
+        assert (sides[0] - sides[1]) / (2 * step) == pytest.approx(
+            float((slope * way).sum()), rel=2e-2, abs=1e-6
+        )
 
 
 def test_bundles_say_what_the_whole_matrix_says() -> None:
@@ -169,7 +206,10 @@ def test_bundles_say_what_the_whole_matrix_says() -> None:
     windows = torch.block_diag(*(torch.randn(3, 5, generator=g, dtype=torch.float64) for _ in range(6)))
     loose = torch.randn(10, 30, generator=g, dtype=torch.float64) * (torch.rand(10, 30, generator=g) < 0.4)
     matrix, own = torch.cat([windows, loose]), torch.arange(28) % 30
-    weight, square = torch.randn(2, 28, generator=g, dtype=torch.float64), torch.randn(2, 30, 30, generator=g, dtype=torch.float64)
+    weight, square = (
+        torch.randn(2, 28, generator=g, dtype=torch.float64),
+        torch.randn(2, 30, 30, generator=g, dtype=torch.float64),
+    )
     made = bundle_rows(matrix, own, [(0, 18), (18, 18), (18, 28)])
     assert len(made) == 2
     assert made[0].values.shape == (6, 3, 5)
@@ -182,12 +222,16 @@ def test_bundles_say_what_the_whole_matrix_says() -> None:
         bundle.beside(square, beside)
     unit = torch.eye(30, dtype=torch.float64)[own]
     torch.testing.assert_close(total, (matrix.T * weight[:, None]) @ matrix)
-    torch.testing.assert_close(apart, (unit.T * weight[:, None]) @ matrix + (matrix.T * weight[:, None]) @ unit)
+    torch.testing.assert_close(
+        apart, (unit.T * weight[:, None]) @ matrix + (matrix.T * weight[:, None]) @ unit
+    )
     torch.testing.assert_close(found[:, :-1], torch.einsum("nd,bde,ne->bn", matrix, square, matrix))
     torch.testing.assert_close(beside[:, :-1], torch.einsum("nd,bde,ne->bn", matrix, square, unit))
 
 
-def test_the_sign_of_a_score_ends_the_training_and_what_is_too_large_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sign_of_a_score_ends_the_training_and_what_is_too_large_says_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     graph = graph_of("conv")
     rows, region = torch.eye(3).double()[None], ball(2, 0.3)
     low = scores(graph, region, rows, torch.full((1, 3), 5.0).double(), sign=False)
@@ -200,10 +244,14 @@ def test_the_sign_of_a_score_ends_the_training_and_what_is_too_large_says_nothin
     assert "bend at zero" in str(obstacle(smooth, region))
 
 
-def test_without_time_rows_that_were_not_trained_count_as_planes_know_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_time_rows_that_were_not_trained_count_as_planes_know_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     graph, region, rows = graph_of("conv"), ball(2, 0.8), torch.eye(3).double()[None]
     planes = lower_bound(graph, propagate(graph, region), rows, torch.zeros((1, 3), dtype=torch.float64))
-    offset = torch.tensor([[0.0, 0.001, 0.002]], dtype=torch.float64) - planes  # planes know nearly the same of all rows
+    offset = (
+        torch.tensor([[0.0, 0.001, 0.002]], dtype=torch.float64) - planes
+    )  # planes know nearly the same of all rows
     over: list[bool] = []
 
     def last(*asked: object, **options: object) -> object:
@@ -225,7 +273,9 @@ def test_numbers_of_another_radius_are_gone_on_with_and_no_row_is_forgotten(p: f
 
     def proved_at(radius: float, steps: int, known: Memory | None) -> bool:
         region = ball(p, radius)
-        held = float(scores(graph, region, rows, offset, sign=True, memory=known, inputs=[7], steps=steps)) > 0
+        held = (
+            float(scores(graph, region, rows, offset, sign=True, memory=known, inputs=[7], steps=steps)) > 0
+        )
         assert not held or float((met(graph, region, rows[0]) + offset[0]).min()) > 0
         return held
 
@@ -241,6 +291,10 @@ def test_numbers_of_another_radius_are_gone_on_with_and_no_row_is_forgotten(p: f
     row = next(key[1] for key in memory if not key[2])
     lifted = offset.clone()
     lifted[0, row] = 50.0
-    worst = torch.where(torch.arange(3) == row, torch.inf, (met(graph, ball(p, radii[0]), rows[0]) + lifted[0])).min()
-    found = scores(graph, ball(p, radii[0]), rows, lifted, sign=True, memory=dict(memory), inputs=[7], steps=20)
+    worst = torch.where(
+        torch.arange(3) == row, torch.inf, (met(graph, ball(p, radii[0]), rows[0]) + lifted[0])
+    ).min()
+    found = scores(
+        graph, ball(p, radii[0]), rows, lifted, sign=True, memory=dict(memory), inputs=[7], steps=20
+    )
     assert float(found) <= float(worst)

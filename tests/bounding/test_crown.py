@@ -29,7 +29,9 @@ def contained(graph: Graph, region: Region, seed: int = 0) -> tuple[Tensor, Tens
     """Assert that no point escapes any box or bound; returns the bounds and the smallest values met, (batch, rows)."""
     outputs = graph.output.size
     g = seeded(seed)
-    rows = torch.cat([torch.eye(outputs), -torch.eye(outputs), torch.randn((2, outputs), generator=g)]).double()
+    rows = torch.cat(
+        [torch.eye(outputs), -torch.eye(outputs), torch.randn((2, outputs), generator=g)]
+    ).double()
     rows = rows.expand(len(region), *rows.shape).contiguous()
     offset = torch.randn(rows.shape[:2], generator=g, dtype=torch.float64)
     boxes = propagate(graph, region)
@@ -41,7 +43,9 @@ def contained(graph: Graph, region: Region, seed: int = 0) -> tuple[Tensor, Tens
         assert (boxes.lower[node] <= value).all(), node
         assert (value <= boxes.upper[node]).all(), node
         assert (value.abs() <= boxes.magnitude[node] * (1 + 1e-12)).all(), node
-    score = torch.einsum("bro,nbo->nbr", rows, met[graph.output].reshape(len(points), len(region), -1)) + offset
+    score = (
+        torch.einsum("bro,nbo->nbr", rows, met[graph.output].reshape(len(points), len(region), -1)) + offset
+    )
     assert bound.isfinite().all()
     assert (bound <= score).all()
     return bound, score.amin(0)
@@ -99,7 +103,10 @@ def in_fractions(model: nn.Sequential, x: list[Fraction]) -> list[Fraction]:
     for layer in model:
         if isinstance(layer, nn.Linear):
             weight, bias = [exact(row) for row in layer.weight.detach()], exact(layer.bias.detach())
-            x = [sum((w * v for w, v in zip(row, x, strict=True)), b) for row, b in zip(weight, bias, strict=True)]
+            x = [
+                sum((w * v for w, v in zip(row, x, strict=True)), b)
+                for row, b in zip(weight, bias, strict=True)
+            ]
         else:
             x = [max(v, Fraction(0)) for v in x]
     return x
@@ -109,9 +116,15 @@ def extreme_points(centre: list[Fraction], radius: Fraction, p: float) -> Iterat
     """Points on the surface whose coordinates are rational, for p = 2 by Pythagorean numbers."""
     size = len(centre)
     if math.isinf(p):
-        steps: list[tuple[Fraction, ...]] = [tuple(radius * s for s in signs) for signs in itertools.product((-1, 1), repeat=size)]
+        steps: list[tuple[Fraction, ...]] = [
+            tuple(radius * s for s in signs) for signs in itertools.product((-1, 1), repeat=size)
+        ]
     else:
-        steps = [tuple(radius * s if i == k else Fraction(0) for i in range(size)) for k in range(size) for s in (-1, 1)]
+        steps = [
+            tuple(radius * s if i == k else Fraction(0) for i in range(size))
+            for k in range(size)
+            for s in (-1, 1)
+        ]
         if p == 2:
             for a, b, c in ((3, 4, 5), (5, 12, 13), (8, 15, 17), (20, 21, 29)):
                 for i, j in itertools.permutations(range(size), 2):
@@ -133,7 +146,9 @@ def test_bounds_hold_in_rational_arithmetic(p: float, radius: float, scale: floa
         x = torch.randn((1, 3), generator=seeded(seed + 100))
         region = Ball(x, torch.tensor([radius], dtype=torch.float64), p)
         rows = torch.tensor([[[1.0, -1.0], [-1.0, 1.0], [0.3, 0.7]]], dtype=torch.float64)
-        bound = lower_bound(graph, propagate(graph, region), rows, torch.zeros(1, 3, dtype=torch.float64))[0].tolist()
+        bound = lower_bound(graph, propagate(graph, region), rows, torch.zeros(1, 3, dtype=torch.float64))[
+            0
+        ].tolist()
         least = [None] * 3
         for point in extreme_points(exact(x), Fraction(radius), p):
             out = in_fractions(model, point)
@@ -155,7 +170,9 @@ def test_bounds_hold_in_rational_arithmetic(p: float, radius: float, scale: floa
     centre=st.lists(st.floats(-100, 100, width=32), min_size=3, max_size=3), radius=st.one_of(st.just(0.0), st.floats(0, 10)),
     p=st.sampled_from([1, 2, math.inf]),
 )  # fmt: skip
-def test_a_linear_network_is_bounded_exactly(weights: list[float], bias: list[float], centre: list[float], radius: float, p: float) -> None:
+def test_a_linear_network_is_bounded_exactly(
+    weights: list[float], bias: list[float], centre: list[float], radius: float, p: float
+) -> None:
     """At most the exact minimum, and within rounding of it, however the terms cancel."""
     layer = nn.Linear(3, 2)
     with torch.no_grad():
@@ -165,14 +182,26 @@ def test_a_linear_network_is_bounded_exactly(weights: list[float], bias: list[fl
     graph = linear_graph(layer)
     region = Ball(x, torch.tensor([radius], dtype=torch.float64), p)
     rows = torch.tensor([[[1.0, -1.0]]], dtype=torch.float64)
-    [[bound]] = lower_bound(graph, propagate(graph, region), rows, torch.zeros(1, 1, dtype=torch.float64)).tolist()
-    slope = [a - b for a, b in zip(exact(layer.weight.detach()[0]), exact(layer.weight.detach()[1]), strict=True)]
-    value = sum(s * v for s, v in zip(slope, exact(x), strict=True)) + exact(layer.bias.detach())[0] - exact(layer.bias.detach())[1]
+    [[bound]] = lower_bound(
+        graph, propagate(graph, region), rows, torch.zeros(1, 1, dtype=torch.float64)
+    ).tolist()
+    slope = [
+        a - b for a, b in zip(exact(layer.weight.detach()[0]), exact(layer.weight.detach()[1]), strict=True)
+    ]
+    value = (
+        sum(s * v for s, v in zip(slope, exact(x), strict=True))
+        + exact(layer.bias.detach())[0]
+        - exact(layer.bias.detach())[1]
+    )
     sizes = [mpf(s.numerator) / s.denominator for s in slope]
-    fall = {1: max(map(abs, sizes)), math.inf: mp.fsum(map(abs, sizes))}.get(p, mp.sqrt(mp.fsum(s * s for s in sizes)))
+    fall = {1: max(map(abs, sizes)), math.inf: mp.fsum(map(abs, sizes))}.get(
+        p, mp.sqrt(mp.fsum(s * s for s in sizes))
+    )
     truth = mpf(value.numerator) / value.denominator - mpf(radius) * fall
     assert mpf(bound) <= truth
-    scale = sum(abs(w) * (abs(c) + radius) for w, c in zip(weights, centre * 2, strict=True)) + sum(map(abs, bias))
+    scale = sum(abs(w) * (abs(c) + radius) for w, c in zip(weights, centre * 2, strict=True)) + sum(
+        map(abs, bias)
+    )
     assert truth - mpf(bound) <= 1e-13 * scale + 1e-280
 
 
@@ -216,7 +245,11 @@ def test_a_learnt_state_that_cancels_is_paid_for() -> None:
         for k in range(size):
             value = sum(w * v for w, v in zip(exact(layer.weight_hh_l0.detach()[k]), h, strict=True))
             value += exact(layer.bias_ih_l0.detach())[k] + exact(layer.bias_hh_l0.detach())[k]
-            assert Fraction(float(boxes.lower[gates].flatten()[k])) <= value <= Fraction(float(boxes.upper[gates].flatten()[k]))
+            assert (
+                Fraction(float(boxes.lower[gates].flatten()[k]))
+                <= value
+                <= Fraction(float(boxes.upper[gates].flatten()[k]))
+            )
 
 
 def test_batch_norm_that_cancels_is_paid_for() -> None:
@@ -231,7 +264,12 @@ def test_batch_norm_that_cancels_is_paid_for() -> None:
     x = torch.zeros(1, 3)
     graph = build(hf.Network.from_torch(norm.eval()), x)
     rows = torch.cat([torch.eye(3), -torch.eye(3)]).double()[None]
-    bound = lower_bound(graph, propagate(graph, Ball(x, torch.zeros(1, dtype=torch.float64))), rows, torch.zeros(1, 6).double())[0].tolist()
+    bound = lower_bound(
+        graph,
+        propagate(graph, Ball(x, torch.zeros(1, dtype=torch.float64))),
+        rows,
+        torch.zeros(1, 6).double(),
+    )[0].tolist()
     for k in range(3):
         mean, bias = mpf(float(norm.running_mean[k])), mpf(float(norm.bias[k].detach()))
         truth = bias - mean / mp.sqrt(mpf(float(norm.running_var[k])) + mpf(norm.eps))
@@ -258,14 +296,21 @@ Digits = list[mpf]
 
 def mix(weight: Tensor, v: Digits, bias: Tensor | None = None) -> Digits:
     start = [mpf(0)] * len(weight) if bias is None else [mpf(b) for b in bias.double().tolist()]
-    return [s + mp.fsum(mpf(w) * c for w, c in zip(row, v, strict=True)) for s, row in zip(start, weight.double().tolist(), strict=True)]
+    return [
+        s + mp.fsum(mpf(w) * c for w, c in zip(row, v, strict=True))
+        for s, row in zip(start, weight.double().tolist(), strict=True)
+    ]
 
 
 def plus(*many: Digits) -> Digits:
     return [mp.fsum(each) for each in zip(*many, strict=True)]
 
 
-def run(model: nn.Module, x: Tensor, step: Callable[[Digits, Digits, tuple[Digits, Digits]], tuple[Digits, Digits]]) -> Digits:
+def run(
+    model: nn.Module,
+    x: Tensor,
+    step: Callable[[Digits, Digits, tuple[Digits, Digits]], tuple[Digits, Digits]],
+) -> Digits:
     layer = model.layer
     assert isinstance(layer, nn.RNNBase)
     state = ([mpf(0)] * 4, [mpf(0)] * 4)
@@ -356,7 +401,9 @@ def test_larger_regions_have_lower_bounds() -> None:
     x = torch.rand((1, 3, 3), generator=seeded(1), dtype=torch.float64).expand(8, 3, 3)
     radius = torch.tensor([0, 1e-9, 1e-3, 0.01, 0.1, 0.3, 1, 10], dtype=torch.float64)
     rows = torch.eye(3, dtype=torch.float64).expand(8, 3, 3).contiguous()
-    bound = lower_bound(graph, propagate(graph, Ball(x, radius)), rows, torch.zeros(8, 3, dtype=torch.float64))
+    bound = lower_bound(
+        graph, propagate(graph, Ball(x, radius)), rows, torch.zeros(8, 3, dtype=torch.float64)
+    )
     assert (bound[1:] <= bound[:-1] + 1e-9).all()
 
 
@@ -368,10 +415,16 @@ def test_an_unbounded_region_proves_nothing_about_what_grows() -> None:
     for name in ("relu", "leaky relu, elu", "products", "constants"):
         graph = build(network(name)[1], x)
         rows = torch.eye(3, dtype=torch.float64)[None]
-        for region in (Ball(x, torch.tensor([math.inf]).double()), Patch(x, torch.tensor([math.inf]).double(), torch.ones(1, 4).bool())):
+        for region in (
+            Ball(x, torch.tensor([math.inf]).double()),
+            Patch(x, torch.tensor([math.inf]).double(), torch.ones(1, 4).bool()),
+        ):
             boxes = propagate(graph, region)
             bound = lower_bound(graph, boxes, rows, torch.zeros(1, 3, dtype=torch.float64))
-            far = torch.tensor([[1e3, -1e3, 1e6, 1e9], [-1e9, 1e7, -1e5, 2.0], [1e15, 1e15, 1e15, -1e15]], dtype=torch.float64)
+            far = torch.tensor(
+                [[1e3, -1e3, 1e6, 1e9], [-1e9, 1e7, -1e5, 2.0], [1e15, 1e15, 1e15, -1e15]],
+                dtype=torch.float64,
+            )
             met = values(graph, far)
             score = met[graph.output].flatten(1)
             assert (~bound.isfinite() | (bound <= score)).all()
@@ -388,7 +441,12 @@ def test_weights_that_overflow_prove_nothing() -> None:
     x = torch.ones(1, 2, dtype=torch.float64)
     graph = build(hf.Network.from_torch(model), x)
     rows = torch.tensor([[[1.0, -1.0], [-1.0, 1.0]]], dtype=torch.float64)
-    bound = lower_bound(graph, propagate(graph, Ball(x, torch.tensor([0.5], dtype=torch.float64))), rows, torch.zeros(1, 2).double())
+    bound = lower_bound(
+        graph,
+        propagate(graph, Ball(x, torch.tensor([0.5], dtype=torch.float64))),
+        rows,
+        torch.zeros(1, 2).double(),
+    )
     assert not (bound.isfinite() & (bound > 0)).any()
 
 
@@ -404,7 +462,8 @@ def test_float32_and_float64_inputs_mean_the_same_numbers() -> None:
     rows = torch.eye(3, dtype=torch.float64).expand(2, 3, 3).contiguous()
     none = torch.zeros(2, 3, dtype=torch.float64)
     single, double = (
-        Ball(x.to(kind), torch.tensor([0.1, 0.2]).to(kind), 2, Domain.of((0.0, 1.0))) for kind in (torch.float32, torch.float64)
+        Ball(x.to(kind), torch.tensor([0.1, 0.2]).to(kind), 2, Domain.of((0.0, 1.0)))
+        for kind in (torch.float32, torch.float64)
     )
     a, b = (lower_bound(graph, propagate(graph, region), rows, none) for region in (single, double))
     torch.testing.assert_close(a, b, rtol=1e-13, atol=1e-13)

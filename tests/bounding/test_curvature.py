@@ -41,7 +41,11 @@ def dense(bent: Curvature) -> tuple[Tensor, Tensor]:
         for matrix, stored in bent.terms:
             t = wide((stored.Q, stored.C)[part], D, columns)
             if matrix is not None:
-                t = matrix[..., None, None] * t if matrix.dim() == 2 else torch.einsum("bij,bjkl->bikl", matrix.expand(BATCH, -1, -1), t)
+                t = (
+                    matrix[..., None, None] * t
+                    if matrix.dim() == 2
+                    else torch.einsum("bij,bjkl->bikl", matrix.expand(BATCH, -1, -1), t)
+                )
             found = found + t
         for pair in bent.pairs:
             for left, right in ((pair.a, pair.b), (pair.b, pair.a)):
@@ -66,7 +70,10 @@ def test_what_is_stored_is_the_recipe_written_out() -> None:
 def test_recipes_add_up_and_are_scaled_and_mapped() -> None:
     first, second, factor = recipe(0), recipe(1), torch.randn(BATCH, N, dtype=torch.float64)
     both = first.times(factor).plus(second).plus(Curvature(first.terms))
-    wanted = (factor[..., None, None] * dense(first)[k] + dense(second)[k] + dense(Curvature(first.terms))[k] for k in (0, 1))
+    wanted = (
+        factor[..., None, None] * dense(first)[k] + dense(second)[k] + dense(Curvature(first.terms))[k]
+        for k in (0, 1)
+    )
     for found, value in zip(dense(both), wanted, strict=True):
         torch.testing.assert_close(found, value)
     order = torch.tensor([2, 0])
@@ -85,7 +92,17 @@ def test_inputs_that_came_in_another_order_are_laid_anew() -> None:
 
 def test_sums_and_their_gradients_are_those_of_the_whole() -> None:
     bent = recipe()
-    free = [t for t in (bent.terms[0][0], bent.terms[1][0], bent.pairs[0].factor, bent.pairs[0].a[0], bent.pairs[1].b[1]) if t is not None]
+    free = [
+        t
+        for t in (
+            bent.terms[0][0],
+            bent.terms[1][0],
+            bent.pairs[0].factor,
+            bent.pairs[0].a[0],
+            bent.pairs[1].b[1],
+        )
+        if t is not None
+    ]
     g = seeded(5)
     v, r = (torch.randn(BATCH, N, k, generator=g, dtype=torch.float64) for k in (D, M))
     size, open_ = v.abs(), r.abs()
@@ -106,7 +123,10 @@ def test_sums_and_their_gradients_are_those_of_the_whole() -> None:
     for one, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(one, other)
     weights = [torch.randn(t.shape, generator=g, dtype=torch.float64) for t in wanted]
-    slopes = [torch.autograd.grad(sum((w * t).sum() for w, t in zip(weights, side, strict=True)), free) for side in (found, wanted)]
+    slopes = [
+        torch.autograd.grad(sum((w * t).sum() for w, t in zip(weights, side, strict=True)), free)
+        for side in (found, wanted)
+    ]
     for one, other in zip(*slopes, strict=True):
         torch.testing.assert_close(one, other)
     with torch.no_grad():

@@ -13,7 +13,12 @@ import holdfast as hf
 from holdfast import time_limit
 from holdfast.bounding.alpha_beta_crown import arguments, tighten_intermediate_bounds, together
 from holdfast.bounding.branching import intermediate_refinement
-from holdfast.bounding.branching.intermediate_refinement import EndSplit, SignLeaves, Sought, refine_intermediate_bounds
+from holdfast.bounding.branching.intermediate_refinement import (
+    EndSplit,
+    SignLeaves,
+    Sought,
+    refine_intermediate_bounds,
+)
 from holdfast.bounding.branching.relu_split import ActivationSplit
 from holdfast.bounding.branching.subproblem_queue import PolytopeQuestion
 from holdfast.bounding.crown_with_fixed_bounds import propagate
@@ -32,7 +37,12 @@ class Residual(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.second, self.third, self.last = nn.Linear(3, 9), nn.Linear(9, 9), nn.Linear(9, 8), nn.Linear(8, 2)
+        self.first, self.second, self.third, self.last = (
+            nn.Linear(3, 9),
+            nn.Linear(9, 9),
+            nn.Linear(9, 8),
+            nn.Linear(8, 2),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         h = nn.functional.leaky_relu(self.first(x), 0.1)
@@ -43,7 +53,9 @@ class Residual(nn.Module):
 def graph_of(seed: int, *sizes: int, residual: bool = False) -> Graph:
     torch.manual_seed(seed)
     layers = [part for a, b in pairwise(sizes) for part in (nn.Linear(a, b), nn.ReLU())]
-    net = Network.from_torch((Residual() if residual else nn.Sequential(*layers[:-1])).eval(), shape=(sizes[0],))
+    net = Network.from_torch(
+        (Residual() if residual else nn.Sequential(*layers[:-1])).eval(), shape=(sizes[0],)
+    )
     return fuse_affine(build(net, torch.zeros(1, sizes[0])))
 
 
@@ -64,7 +76,11 @@ def points(region: Region, count: int) -> Tensor:
     """(n, *shape): inside and at the edge."""
     shape = (count, *region.centre.shape)
     towards = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    return torch.cat([region.sample(count, Chance.of(range(len(region)), 0)), region.vertex(towards)]).flatten(0, 1).double()
+    return (
+        torch.cat([region.sample(count, Chance.of(range(len(region)), 0)), region.vertex(towards)])
+        .flatten(0, 1)
+        .double()
+    )
 
 
 @pytest.mark.parametrize("p", [1, 2, math.inf])
@@ -94,13 +110,18 @@ def test_a_row_is_positive_only_where_it_is(seed: int) -> None:
     graph, region = graph_of(seed, 2, 8, 8, 8, 2), box(seed, 2, 1.5)
     known, ends, worth = by_planes(graph, region)
     low, high = region.enclosing_box()
-    axes = [torch.linspace(float(a), float(b), 401, dtype=torch.float64) for a, b in zip(low[0], high[0], strict=True)]
+    axes = [
+        torch.linspace(float(a), float(b), 401, dtype=torch.float64)
+        for a, b in zip(low[0], high[0], strict=True)
+    ]
     matrix = torch.tensor([[1.0, -1.0], [-1.0, 0.5]]).double()
     least = (values(graph, torch.cartesian_prod(*axes))[graph.output].flatten(1) @ matrix.mT).amin(0)
     _, fails = refine_intermediate_bounds(graph, region, ends, (matrix, -least - 1e-6), 5, 32, worth=worth)
     assert not bool(fails.any())
     spread = matrix.abs() @ (known.upper[graph.output] - known.lower[graph.output]).flatten()
-    _, holds = refine_intermediate_bounds(graph, region, ends, (matrix, -least + 0.1 * spread), 5, 32, worth=worth)
+    _, holds = refine_intermediate_bounds(
+        graph, region, ends, (matrix, -least + 0.1 * spread), 5, 32, worth=worth
+    )
     assert bool(holds.all())
 
 
@@ -115,7 +136,9 @@ def test_what_is_undecided_says_all_there_is_to_say(residual: bool) -> None:
     assert undecided is not None
     assert 0 < len(undecided.place) < sum(node.size for node in arguments(graph))
     x, task = points(region, 200), torch.arange(400) % 4
-    truth = (values(graph, x)[graph.output].flatten(1) @ matrix.mT + offset).gather(1, task[:, None]).squeeze(1)
+    truth = (
+        (values(graph, x)[graph.output].flatten(1) @ matrix.mT + offset).gather(1, task[:, None]).squeeze(1)
+    )
     assert torch.allclose(undecided.at(x.float(), task).double(), truth, atol=1e-4)
     none = torch.zeros((4, len(undecided.place)))
     draft = undecided.train(torch.arange(4), none, none * torch.nan, none, 10, 0.5)
@@ -143,7 +166,9 @@ def test_any_slopes_and_multipliers_stay_below_their_part(residual: bool) -> Non
     sign = torch.where(torch.rand(sign.shape, generator=chance) < 0.3, sign, 0).to(torch.int8)
     slope, multiplier = (torch.rand(sign.shape, generator=chance) for _ in range(2))
     first = EndSplit(4).start(asked)
-    parts = SignLeaves(task, first.open[task], first.bound[task], sign=sign, slope=slope, multiplier=multiplier * sign.abs())
+    parts = SignLeaves(
+        task, first.open[task], first.bound[task], sign=sign, slope=slope, multiplier=multiplier * sign.abs()
+    )
     for k, least in enumerate(asked.prove(parts).tolist()):
         inside = (signs * sign[k] >= 0).all(1)
         held += int(inside.sum())
@@ -163,9 +188,15 @@ def test_the_search_goes_on_where_it_was_and_ends_with_the_clock(monkeypatch: py
     def told(self: intermediate_refinement._Trees, question: Sought, parts: SignLeaves) -> SignLeaves:
         place = question.undecided.place
         seen.append((len(self.place), len(place)))
-        after, at = kept(self, question, parts), together(question.graph, values(question.graph, points(region, 200)))
+        after, at = (
+            kept(self, question, parts),
+            together(question.graph, values(question.graph, points(region, 200))),
+        )
         for task in range(len(self.end)):  # no point is lost where ends have decided more since
-            one, other = ((some.sign[some.task == task], at[:, which]) for some, which in ((parts, self.place), (after, place)))
+            one, other = (
+                (some.sign[some.task == task], at[:, which])
+                for some, which in ((parts, self.place), (after, place))
+            )
             before, now = ((sign[:, None] * v >= 0).all(2).any(0) for sign, v in (one, other))
             assert bool((now | ~before).all())
         return after
@@ -174,7 +205,10 @@ def test_the_search_goes_on_where_it_was_and_ends_with_the_clock(monkeypatch: py
     monkeypatch.setattr(intermediate_refinement, "ROUNDS", 2)
     monkeypatch.setattr(intermediate_refinement, "FRESH", 0.0)
     matrix = torch.tensor([[1.0, -1.0]]).double()
-    row = matrix, 0.01 - (values(graph, points(region, 4000))[graph.output].flatten(1) @ matrix.mT).amin(0)  # holds, if only just
+    row = (
+        matrix,
+        0.01 - (values(graph, points(region, 4000))[graph.output].flatten(1) @ matrix.mT).amin(0),
+    )  # holds, if only just
     narrower, _ = refine_intermediate_bounds(graph, region, ends, row, 3, 4, worth=worth)
     assert len(seen) >= 4
     assert all(after <= before for before, after in seen)
@@ -196,7 +230,12 @@ def test_verdicts_are_those_of_signs_alone(seed: int) -> None:
     graph, regions = graph_of(seed, 20, 16, 16, 12, 3), [box(seed + k, 20, 0.25) for k in range(2)]
     region = Box.between(*(torch.cat([r.enclosing_box()[side] for r in regions]) for side in (0, 1)))
     matrix = torch.tensor([[1.0, -1.0, 0.0], [0.0, 1.0, -1.0]]).double()[None, :, None].expand(2, -1, -1, -1)
-    lowest = torch.stack([(values(graph, points(r, 4000))[graph.output].flatten(1) @ matrix[0, :, 0].mT).amin(0) for r in regions])
+    lowest = torch.stack(
+        [
+            (values(graph, points(r, 4000))[graph.output].flatten(1) @ matrix[0, :, 0].mT).amin(0)
+            for r in regions
+        ]
+    )
     for less, fails in ((0.5, False), (-1e-3, True)):
         rules, left = Avoid(matrix, (less - lowest)[..., None]), {}
         for passes in (0, 3):
@@ -226,7 +265,9 @@ def test_a_question_of_many_inputs_is_settled_before_anything_is_cut() -> None:
     lowest = float((values(graph, points(region, 4000))[graph.output].flatten(1) @ row).min())
     names = [f"(declare-const X_{i} Real)" for i in range(24)]
     ends = zip(*(end.flatten().tolist() for end in region.enclosing_box()), strict=True)
-    within = [f"(assert (and (>= X_{i} {low:.17f}) (<= X_{i} {high:.17f})))" for i, (low, high) in enumerate(ends)]
+    within = [
+        f"(assert (and (>= X_{i} {low:.17f}) (<= X_{i} {high:.17f})))" for i, (low, high) in enumerate(ends)
+    ]
     said = f"(declare-const Y_0 Real) (declare-const Y_1 Real) (assert (<= (+ Y_0 (* -1 Y_1)) {lowest - 0.05:.17f}))"
     text = "\n".join([*names, *within, said])
     found = hf.verify(net, hf.verification.vnnlib.parse(text), stop=hf.Stop(seconds=60))

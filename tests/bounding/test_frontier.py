@@ -22,7 +22,9 @@ class Intervals(Frontier):
 @dataclass(frozen=True)
 class Asked:
     target: Tensor  # (tasks,)
-    margin: float  # the score is |x - target| - margin: above zero everywhere only where the target is far enough
+    margin: (
+        float  # the score is |x - target| - margin: above zero everywhere only where the target is far enough
+    )
     graph: Any = None
 
 
@@ -84,7 +86,9 @@ def test_every_task_has_its_turn_and_the_worst_parts_come_first() -> None:
     for _ in range(4):
         chosen = rule._chosen(question, frontier)
         assert sorted(frontier.task[chosen].tolist()) == [0, 1, 2]
-        worst = torch.full((3,), math.inf, dtype=torch.float64).scatter_reduce(0, frontier.task, frontier.bound, "amin")
+        worst = torch.full((3,), math.inf, dtype=torch.float64).scatter_reduce(
+            0, frontier.task, frontier.bound, "amin"
+        )
         assert torch.equal(frontier.bound[chosen], worst[frontier.task[chosen]])
         frontier, _ = Middle(together=6).advance(question, frontier)
     alone = batch.take(frontier, frontier.task == 0)
@@ -93,7 +97,10 @@ def test_every_task_has_its_turn_and_the_worst_parts_come_first() -> None:
 
 def test_where_too_many_wait_it_goes_deep() -> None:
     question = Asked(torch.linspace(0.1, 0.9, 8, dtype=torch.float64), 0.05)
-    longest = {w: max(len(frontier) for frontier, _ in run(Middle(waiting=w, together=8), question, start(8))) for w in (8, 10**6)}
+    longest = {
+        w: max(len(frontier) for frontier, _ in run(Middle(waiting=w, together=8), question, start(8)))
+        for w in (8, 10**6)
+    }
     assert longest[8] < longest[10**6]
 
 

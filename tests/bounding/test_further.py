@@ -98,8 +98,12 @@ def test_the_graph_says_what_torch_says_and_no_point_escapes(name: str) -> None:
         region = hf.Ball(x.double(), torch.full((3,), radius, dtype=torch.float64))
         low, high = ends(graph, region)
         assert low.isfinite().all()
-        near = x.double() + radius * (2 * torch.rand((400, 3, 4), generator=torch.Generator().manual_seed(4), dtype=torch.float64) - 1)
-        near[:8] = x.double() + radius * (2 * torch.randint(0, 2, (8, 3, 4), generator=torch.Generator().manual_seed(5)).double() - 1)
+        near = x.double() + radius * (
+            2 * torch.rand((400, 3, 4), generator=torch.Generator().manual_seed(4), dtype=torch.float64) - 1
+        )
+        near[:8] = x.double() + radius * (
+            2 * torch.randint(0, 2, (8, 3, 4), generator=torch.Generator().manual_seed(5)).double() - 1
+        )
         with torch.no_grad():
             said = model(near.flatten(0, 1)).reshape(400, 3, -1)
         assert (low <= said).all()
@@ -124,7 +128,12 @@ def test_what_is_masked_is_as_if_it_were_not_there(read: Callable[[Tensor], Tens
     for mask in MASKS:
         torch.manual_seed(0)
         graph = build(hf.Network.from_torch(Wrapped(lambda h, m=mask: read(m(h))).eval()), torch.zeros(1, 4))
-        found.append(ends(graph, hf.Ball(torch.ones(1, 4, dtype=torch.float64), torch.full((1,), 0.2, dtype=torch.float64))))
+        found.append(
+            ends(
+                graph,
+                hf.Ball(torch.ones(1, 4, dtype=torch.float64), torch.full((1,), 0.2, dtype=torch.float64)),
+            )
+        )
     alone, hidden, *low = (high - low for low, high in found)
     torch.testing.assert_close(hidden, alone, rtol=1e-9, atol=1e-9)
     for width in low:  # paired differently
@@ -135,10 +144,17 @@ def test_a_masked_place_has_no_weight_at_all() -> None:
     """Its own box, and every box of the weights, is [0, 0] but for what underflows, however wide the region."""
     torch.manual_seed(0)
     graph = build(
-        hf.Network.from_torch(Wrapped(lambda h: h.masked_fill(torch.arange(6) > 3, -torch.inf).softmax(1)).eval()), torch.zeros(1, 4)
+        hf.Network.from_torch(
+            Wrapped(lambda h: h.masked_fill(torch.arange(6) > 3, -torch.inf).softmax(1)).eval()
+        ),
+        torch.zeros(1, 4),
     )
-    boxes = propagate(graph, hf.Ball(torch.zeros(1, 4, dtype=torch.float64), torch.full((1,), 50.0, dtype=torch.float64)))
-    (weights,) = (node for node in graph.nodes if isinstance(node, Relaxed) and isinstance(node.relaxation, Exp))
+    boxes = propagate(
+        graph, hf.Ball(torch.zeros(1, 4, dtype=torch.float64), torch.full((1,), 50.0, dtype=torch.float64))
+    )
+    (weights,) = (
+        node for node in graph.nodes if isinstance(node, Relaxed) and isinstance(node.relaxation, Exp)
+    )
     assert weights.size == 4  # nothing was computed of the others
     (spread,) = (node for node in graph.nodes if weights in node.inputs)
     assert float(boxes.upper[spread][0, 0, 4:].abs().max()) < 1e-250
@@ -156,7 +172,11 @@ class Stack(nn.Module):
         self.head, self.batch_first, self.padded = nn.Linear(4, 2), batch_first, padded
 
     def forward(self, x: Tensor) -> Tensor:
-        last = torch.tensor([[False, False, True]], device=x.device).expand(x.shape[0], 3) if self.padded else None
+        last = (
+            torch.tensor([[False, False, True]], device=x.device).expand(x.shape[0], 3)
+            if self.padded
+            else None
+        )
         mask = self.mask if not self.padded else self.mask < 0
         y = self.encoder(x if self.batch_first else x.transpose(0, 1), mask, last)
         answer: Tensor = self.head(y[:, 1] if self.batch_first else y[1])
@@ -195,7 +215,10 @@ def test_waves_are_bounded_over_any_width() -> None:
     model = Wrapped(torch.sin, torch.cos).eval()
     graph = build(hf.Network.from_torch(model), torch.zeros(1, 4))
     for radius in (1.0, 1e3, 1e7):
-        low, high = ends(graph, hf.Ball(torch.zeros(1, 4, dtype=torch.float64), torch.full((1,), radius, dtype=torch.float64)))
+        low, high = ends(
+            graph,
+            hf.Ball(torch.zeros(1, 4, dtype=torch.float64), torch.full((1,), radius, dtype=torch.float64)),
+        )
         most = model.last.weight.double().abs().sum(1) + model.last.bias.double().abs()
         assert (high - low <= 2 * most + 1e-9).all()
         assert math.isfinite(float(low.sum()))
@@ -253,16 +276,26 @@ def test_an_onnx_file_with_masks_pools_stairs_and_waves_is_proved(tmp_path: Path
         helper.make_node("Flatten", ["wide"], ["y"]),
     ]
     constants = [numpy_helper.from_array(value, name) for name, value in tensors.items()]
-    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", size]) for name, size in (("x", 6), ("y", 72))]
+    ports = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", size])
+        for name, size in (("x", 6), ("y", 72))
+    ]
     graph = helper.make_graph(nodes, "g", ports[:1], ports[1:], constants)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "all.onnx")
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8),
+        tmp_path / "all.onnx",
+    )
     net = hf.Network.from_onnx(tmp_path / "all.onnx")
     x = torch.randn(2, 6, generator=torch.Generator().manual_seed(0))
     found = hf.bounds(net, hf.Ball(x, 0.3))
     near = x + 0.3 * (2 * torch.rand((300, 2, 6), generator=torch.Generator().manual_seed(1)) - 1)
     session = onnxruntime.InferenceSession(tmp_path / "all.onnx")
-    said = torch.from_numpy(session.run(None, {"x": near.flatten(0, 1).numpy()})[0]).double().reshape(300, 2, -1)
+    said = (
+        torch.from_numpy(session.run(None, {"x": near.flatten(0, 1).numpy()})[0]).double().reshape(300, 2, -1)
+    )
     assert found.lower.isfinite().all()
     assert (found.lower <= said + 1e-5).all()
     assert (said - 1e-5 <= found.upper).all()
-    assert float((found.upper - found.lower - (said.amax(0) - said.amin(0))).mean()) < 0.2  # and not by being far away
+    assert (
+        float((found.upper - found.lower - (said.amax(0) - said.amin(0))).mean()) < 0.2
+    )  # and not by being far away

@@ -54,7 +54,16 @@ FUNCTIONS: list[tuple[Relaxation, float, float]] = [  # and where it is asked
     (Product(), -3, 3), (SigmoidTimes(), -5, 5), (SigmoidTanh(), -5, 5),
 ]  # fmt: skip
 TWO = (Product, SigmoidTimes, SigmoidTanh)
-BENT = (Relu, LeakyRelu, Abs, Clip, Step, Hardswish, Elu, Softplus)  # with a kink or a jump: ranges need not be attained near it
+BENT = (
+    Relu,
+    LeakyRelu,
+    Abs,
+    Clip,
+    Step,
+    Hardswish,
+    Elu,
+    Softplus,
+)  # with a kink or a jump: ranges need not be attained near it
 
 
 def ranges(f: Relaxation, lower: list[Tensor], upper: list[Tensor]) -> list[tuple[Tensor, Tensor]]:
@@ -63,9 +72,13 @@ def ranges(f: Relaxation, lower: list[Tensor], upper: list[Tensor]) -> list[tupl
     return found
 
 
-@pytest.mark.parametrize(("f", "low", "high"), FUNCTIONS, ids=lambda v: repr(v) if isinstance(v, float | int) else type(v).__name__)
+@pytest.mark.parametrize(
+    ("f", "low", "high"), FUNCTIONS, ids=lambda v: repr(v) if isinstance(v, float | int) else type(v).__name__
+)
 @given(seed=st.integers(0, 10_000), width=st.sampled_from([0.0, 1e-6, 0.1, 1.0, 3.0]))
-def test_derivatives_stay_in_their_range(f: Relaxation, low: float, high: float, seed: int, width: float) -> None:
+def test_derivatives_stay_in_their_range(
+    f: Relaxation, low: float, high: float, seed: int, width: float
+) -> None:
     generator = torch.Generator().manual_seed(seed)
     count = 2 if isinstance(f, TWO) else 1
 
@@ -75,9 +88,13 @@ def test_derivatives_stay_in_their_range(f: Relaxation, low: float, high: float,
     lower = [low + (high - low) * drawn(8) for _ in range(count)]
     upper = [torch.minimum(a + width * drawn(8), torch.tensor(high, dtype=torch.float64)) for a in lower]
     shares = [torch.cat([torch.zeros(1, 8), torch.ones(1, 8), drawn(400, 8)]).double() for _ in range(count)]
-    points = [(a + (b - a) * s).clamp(a, b).requires_grad_() for a, b, s in zip(lower, upper, shares, strict=True)]
+    points = [
+        (a + (b - a) * s).clamp(a, b).requires_grad_() for a, b, s in zip(lower, upper, shares, strict=True)
+    ]
     slopes = torch.autograd.grad(f.function(*points).sum(), points)
-    for (least, most), slope, (a, b) in zip(ranges(f, lower, upper), slopes, zip(lower, upper, strict=True), strict=True):
+    for (least, most), slope, (a, b) in zip(
+        ranges(f, lower, upper), slopes, zip(lower, upper, strict=True), strict=True
+    ):
         assert (least <= most).all()
         assert (slope >= least - 1e-13).all()
         assert (slope <= most + 1e-13).all()
@@ -88,7 +105,9 @@ def test_derivatives_stay_in_their_range(f: Relaxation, low: float, high: float,
             assert (slope.amin(0) <= least + room)[open_].all()
 
 
-@pytest.mark.parametrize(("f", "low", "high"), FUNCTIONS, ids=lambda v: repr(v) if isinstance(v, float | int) else type(v).__name__)
+@pytest.mark.parametrize(
+    ("f", "low", "high"), FUNCTIONS, ids=lambda v: repr(v) if isinstance(v, float | int) else type(v).__name__
+)
 @given(seed=st.integers(0, 10_000))
 def test_no_step_is_steeper_than_the_range(f: Relaxation, low: float, high: float, seed: int) -> None:
     """Jumps and kinks have no derivative to ask for; differences show them."""
@@ -133,12 +152,29 @@ class Recurrent(nn.Module):
 
 
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
-    "relu": (lambda: nn.Sequential(nn.Linear(5, 9), nn.ReLU(), nn.Linear(9, 7), nn.ReLU(), nn.Linear(7, 3)), (5,)),
-    "smooth": (lambda: nn.Sequential(nn.Linear(5, 9), nn.Sigmoid(), nn.Linear(9, 7), nn.Softplus(), nn.Linear(7, 3), nn.Softmax(-1)), (5,)),
-    "gelu": (lambda: nn.Sequential(nn.Linear(5, 9), nn.GELU(), nn.Linear(9, 7), nn.SiLU(), nn.Linear(7, 3)), (5,)),
+    "relu": (
+        lambda: nn.Sequential(nn.Linear(5, 9), nn.ReLU(), nn.Linear(9, 7), nn.ReLU(), nn.Linear(7, 3)),
+        (5,),
+    ),
+    "smooth": (
+        lambda: nn.Sequential(
+            nn.Linear(5, 9), nn.Sigmoid(), nn.Linear(9, 7), nn.Softplus(), nn.Linear(7, 3), nn.Softmax(-1)
+        ),
+        (5,),
+    ),
+    "gelu": (
+        lambda: nn.Sequential(nn.Linear(5, 9), nn.GELU(), nn.Linear(9, 7), nn.SiLU(), nn.Linear(7, 3)),
+        (5,),
+    ),
     "pooled": (
         lambda: nn.Sequential(
-            nn.Conv2d(1, 3, 3, padding=1), nn.LeakyReLU(), nn.MaxPool2d(2), nn.Conv2d(3, 2, 2), nn.ELU(), nn.Flatten(), nn.Linear(2, 3)
+            nn.Conv2d(1, 3, 3, padding=1),
+            nn.LeakyReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(3, 2, 2),
+            nn.ELU(),
+            nn.Flatten(),
+            nn.Linear(2, 3),
         ),
         (1, 4, 4),
     ),
@@ -166,7 +202,12 @@ def gradients(module: nn.Module, x: Tensor, rows: Tensor) -> Tensor:
     points = x.detach().clone().requires_grad_()
     shape = points.shape
     outputs = module(points.reshape(-1, *shape[2:])).reshape(*shape[:2], -1)
-    return torch.stack([torch.autograd.grad((outputs * rows[:, r]).sum(), points, retain_graph=True)[0] for r in range(rows.shape[1])])
+    return torch.stack(
+        [
+            torch.autograd.grad((outputs * rows[:, r]).sum(), points, retain_graph=True)[0]
+            for r in range(rows.shape[1])
+        ]
+    )
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -179,7 +220,9 @@ def test_gradients_of_samples_lie_within_the_bounds(name: str, radius: float, p:
     rows = torch.randn((4, 2, graph.output.size), generator=generator, dtype=torch.float64)
     lower, upper = bounds(graph, region, rows)
     found = (
-        gradients(module, region.sample(100, Chance.of(range(len(region)), 0)), rows).transpose(0, 1).transpose(1, 2)
+        gradients(module, region.sample(100, Chance.of(range(len(region)), 0)), rows)
+        .transpose(0, 1)
+        .transpose(1, 2)
     )  # (samples, batch, rows, *shape)
     slack = 1e-12 * (1 + found.abs())
     assert (found >= lower - slack).all()
@@ -224,7 +267,10 @@ def test_nothing_is_lost_where_no_relu_changes_sides() -> None:
     region = Ball(x, torch.full((4,), 1e-4), math.inf)
     boxes: Boxes = propagate(graph, region)
     stable = all(
-        bool(((boxes.lower[s] >= 0) | (boxes.upper[s] <= 0)).all()) for n in graph.nodes if isinstance(n, Relaxed) for s in n.inputs
+        bool(((boxes.lower[s] >= 0) | (boxes.upper[s] <= 0)).all())
+        for n in graph.nodes
+        if isinstance(n, Relaxed)
+        for s in n.inputs
     )
     assert stable
     lower, upper = gradient_bounds(graph, boxes, rows, rows)
@@ -237,7 +283,9 @@ def test_a_jump_has_no_bound() -> None:
             return torch.where(x > 0, x + 1, x)
 
     net, x = Network.from_torch(Jump().eval()), torch.tensor([[0.05, 3.0]], dtype=torch.float64)
-    lower, upper = bounds(build(net, x), Ball(x, torch.tensor([0.1]), math.inf), torch.eye(2, dtype=torch.float64)[None])
+    lower, upper = bounds(
+        build(net, x), Ball(x, torch.tensor([0.1]), math.inf), torch.eye(2, dtype=torch.float64)[None]
+    )
     assert upper[0, 0, 0].isinf()
     assert upper[0, 1, 1] == pytest.approx(1)
     assert lower[0, 1, 1] == pytest.approx(1)

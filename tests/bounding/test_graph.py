@@ -38,7 +38,9 @@ def test_constants_made_inside_join_the_arithmetic() -> None:
     model = Wrapped(lambda h: h @ torch.eye(6) + torch.arange(6) * 0.25).eval()
     net, x = hf.Network.from_torch(model), torch.randn(3, 4)
     graph = build(net, x)
-    torch.testing.assert_close(values(graph, x)[graph.output].flatten(1), net(x).double(), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        values(graph, x)[graph.output].flatten(1), net(x).double(), rtol=1e-5, atol=1e-5
+    )
 
 
 # ---------------------------------------------------------------- what must be refused
@@ -91,7 +93,9 @@ def test_what_has_no_bound_is_refused_by_name(name: str) -> None:
     with pytest.raises(hf.errors.UnsupportedLayer, match=message) as caught:
         build(net, x)
     region = hf.Ball(x, torch.zeros(2, dtype=torch.float64))
-    problem = hf.Problem(net, region, hf.Robustness(torch.tensor([0, 1])), "radius", (hf.result.Key(0), hf.result.Key(1)))
+    problem = hf.Problem(
+        net, region, hf.Robustness(torch.tensor([0, 1])), "radius", (hf.result.Key(0), hf.result.Key(1))
+    )
     assert hf.certify.Certify().obstacle(problem) == str(caught.value)
     assert next(iter(told(net, x))) == str(caught.value)
 
@@ -111,7 +115,9 @@ def test_the_table_of_layers_says_what_a_proof_says() -> None:
         return h + F.embedding(torch.arange(6), torch.eye(6)[:, 0:1]).squeeze(-1)
 
     def triple(h: Tensor) -> Tensor:
-        return torch.einsum("bi,bi,bi->bi", h, 2 * h, h + 1).asin() + torch.einsum("bi,ij->bj", h, torch.eye(6))
+        return torch.einsum("bi,bi,bi->bi", h, 2 * h, h + 1).asin() + torch.einsum(
+            "bi,ij->bj", h, torch.eye(6)
+        )
 
     x = torch.randn(2, 4)
     assert told(hf.Network.from_torch(Wrapped(looked_up).eval()), x) == []
@@ -126,7 +132,9 @@ def hidden_view(h: Tensor) -> Tensor:
     return turned.t() + 1.0
 
 
-@pytest.mark.parametrize("function", [written_view, read_view, written_part, written_after_dropout, hidden_view])
+@pytest.mark.parametrize(
+    "function", [written_view, read_view, written_part, written_after_dropout, hidden_view]
+)
 def test_what_is_overwritten_is_followed_through_every_view(function: Callable[[Tensor], Tensor]) -> None:
     model = Wrapped(function).eval()
     net = hf.Network.from_torch(model)
@@ -151,11 +159,15 @@ def test_the_layer_is_named_as_the_user_named_it() -> None:
             answer: Tensor = self.body(x)
             return answer
 
-    with pytest.raises(hf.errors.UnsupportedLayer, match=r"body\.1\.1: there is no bound for aten\.hardshrink"):
+    with pytest.raises(
+        hf.errors.UnsupportedLayer, match=r"body\.1\.1: there is no bound for aten\.hardshrink"
+    ):
         build(hf.Network.from_torch(Deep().eval()), torch.zeros(1, 4))
 
 
-@pytest.mark.parametrize(("layers", "both", "bias"), [(1, False, True), (2, True, True), (2, False, False), (4, False, True)])
+@pytest.mark.parametrize(
+    ("layers", "both", "bias"), [(1, False, True), (2, True, True), (2, False, False), (4, False, True)]
+)
 def test_projections_are_refused_at_any_depth(layers: int, both: bool, bias: bool) -> None:
     layer = nn.LSTM(3, 4, layers, proj_size=2, bidirectional=both, bias=bias, batch_first=True)
     with pytest.raises(hf.errors.UnsupportedLayer, match="projections"):

@@ -25,7 +25,9 @@ from holdfast.region import Ball, Region
 def bounds(graph: Graph, region: Region) -> Tensor:
     """(batch, 2 outputs): below the outputs, below their negatives."""
     outputs = graph.output.size
-    rows = torch.cat([torch.eye(outputs), -torch.eye(outputs)]).double().expand(len(region), -1, -1).contiguous()
+    rows = (
+        torch.cat([torch.eye(outputs), -torch.eye(outputs)]).double().expand(len(region), -1, -1).contiguous()
+    )
     return lower_bound(graph, propagate(graph, region), rows, rows.new_zeros(rows.shape[:2]))
 
 
@@ -53,7 +55,11 @@ class Side(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.kinds, self.last = nn.Linear(4, 6), nn.ModuleList(ACTIVATIONS), nn.Linear(6 * len(ACTIVATIONS), 3)
+        self.first, self.kinds, self.last = (
+            nn.Linear(4, 6),
+            nn.ModuleList(ACTIVATIONS),
+            nn.Linear(6 * len(ACTIVATIONS), 3),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.first(x)
@@ -65,7 +71,10 @@ ROUTES = {
     "activations": Specimen(Side, (4,)),
     "encoder": Specimen(lambda: Encoder(norm_first=True), (3, 3)),
     "instance norm": Specimen(
-        lambda: nn.Sequential(nn.Conv1d(2, 4, 2), nn.InstanceNorm1d(4, affine=True), nn.SiLU(), nn.Flatten(), nn.Linear(12, 3)), (2, 4)
+        lambda: nn.Sequential(
+            nn.Conv1d(2, 4, 2), nn.InstanceNorm1d(4, affine=True), nn.SiLU(), nn.Flatten(), nn.Linear(12, 3)
+        ),
+        (2, 4),
     ),
 }
 
@@ -90,12 +99,19 @@ def test_a_program_in_core_operators_is_bounded_too(tmp_path: Path) -> None:
     model, example = Side().eval(), torch.rand(2, 4)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        program = torch.export.export(model, (example,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},)).run_decompositions()
+        program = torch.export.export(
+            model, (example,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},)
+        ).run_decompositions()
         torch.export.save(program, tmp_path / "core.pt2")
-    whole, apart = (build(n, example) for n in (hf.Network.from_torch(model), hf.Network.from_export(tmp_path / "core.pt2", trust=True)))
+    whole, apart = (
+        build(n, example)
+        for n in (hf.Network.from_torch(model), hf.Network.from_export(tmp_path / "core.pt2", trust=True))
+    )
     region = ball((4,), 0.05)
     found = bounds(apart, region)
-    out = values(whole, region.sample(500, Chance.of(range(len(region)), 0)).flatten(0, 1))[whole.output].reshape(500, 2, -1)
+    out = values(whole, region.sample(500, Chance.of(range(len(region)), 0)).flatten(0, 1))[
+        whole.output
+    ].reshape(500, 2, -1)
     assert (found <= torch.cat([out, -out], -1)).all()
     torch.testing.assert_close(found, bounds(whole, region), rtol=0, atol=0.01)
 
@@ -105,7 +121,19 @@ def test_a_program_in_core_operators_is_bounded_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["softmax", "norms", "matrix products", "choices", "maxima", "hard", "largest", "encoder", "one minus a gate", "masks", "stairs"],
+    [
+        "softmax",
+        "norms",
+        "matrix products",
+        "choices",
+        "maxima",
+        "hard",
+        "largest",
+        "encoder",
+        "one minus a gate",
+        "masks",
+        "stairs",
+    ],
 )
 def test_without_matrices_no_point_escapes_either(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every affine map by its function, as in networks too large for matrices."""
@@ -137,7 +165,10 @@ def test_what_is_written_out_is_bounded_as_one_function() -> None:
         (lambda h: h * h, torch.square),
         (lambda h: h.square().mean(1, keepdim=True) + 0 * h, lambda h: (h**2).mean(1, keepdim=True) + 0 * h),
         (lambda h: torch.log(torch.exp(h[:, :3]) * 1.0), lambda h: torch.log(h[:, :3].exp())),
-        (lambda h: (1 - torch.sigmoid(h)) * torch.tanh(h + 1), lambda h: torch.sigmoid(-h) * torch.tanh(h + 1)),
+        (
+            lambda h: (1 - torch.sigmoid(h)) * torch.tanh(h + 1),
+            lambda h: torch.sigmoid(-h) * torch.tanh(h + 1),
+        ),
         (lambda h: (1.0 - torch.sigmoid(h)) * (h - 2.0), lambda h: (h - 2.0) * torch.sigmoid(-h)),
         (lambda h: h - h.logsumexp(1, keepdim=True), lambda h: h.log_softmax(1)),
         (
@@ -173,7 +204,8 @@ def test_a_gru_by_hand_is_bounded_like_torchs() -> None:
     torch.manual_seed(0)
     layer = nn.GRU(3, 4, batch_first=True)
     whole, looped = (
-        build(hf.Network.from_torch(m.eval(), **o), torch.zeros(1, 3, 3)) for m, o in ((layer, {"pool": "last"}), (Looped(layer), {}))
+        build(hf.Network.from_torch(m.eval(), **o), torch.zeros(1, 3, 3))
+        for m, o in ((layer, {"pool": "last"}), (Looped(layer), {}))
     )
     for radius in (0.0, 0.1, 0.5):
         region = ball((3, 3), radius)
@@ -182,14 +214,22 @@ def test_a_gru_by_hand_is_bounded_like_torchs() -> None:
 
 @pytest.mark.parametrize("radius", [0.0, 0.1, 10.0, 1e4])
 def test_softmax_and_norms_stay_in_their_range(radius: float) -> None:
-    graph = graph_of(lambda h: h.softmax(1), lambda h: F.layer_norm(h, (6,)), lambda h: h.reshape(-1, 2, 3).softmax(1).flatten(1))
+    graph = graph_of(
+        lambda h: h.softmax(1),
+        lambda h: F.layer_norm(h, (6,)),
+        lambda h: h.reshape(-1, 2, 3).softmax(1).flatten(1),
+    )
     boxes = propagate(graph, ball((4,), radius, math.inf))
     seen = 0
     for node in graph.nodes:
         if isinstance(node, Relaxed) and isinstance(node.relaxation, Exp):
             assert ((boxes.lower[node] >= -1e-6) & (boxes.upper[node] <= 1 + 1e-6)).all()
             seen += 1
-        if isinstance(node, Relaxed) and isinstance(node.relaxation, Clip) and math.isfinite(node.relaxation.low):
+        if (
+            isinstance(node, Relaxed)
+            and isinstance(node.relaxation, Clip)
+            and math.isfinite(node.relaxation.low)
+        ):
             assert ((boxes.lower[node] >= -2.237) & (boxes.upper[node] <= 2.237)).all()  # sqrt(6 - 1)
             seen += 1
     assert seen == 3
@@ -199,7 +239,9 @@ def test_the_probabilities_of_a_small_region_are_tight() -> None:
     """At a hundredth, the bounds of a softmax are within a hundredth of what samples show."""
     graph = graph_of(lambda h: (4 * h).softmax(1))
     region = ball((4,), 0.01)
-    out = values(graph, region.sample(500, Chance.of(range(len(region)), 0)).flatten(0, 1))[graph.output].reshape(500, 2, -1)
+    out = values(graph, region.sample(500, Chance.of(range(len(region)), 0)).flatten(0, 1))[
+        graph.output
+    ].reshape(500, 2, -1)
     lost = torch.cat([out, -out], -1).amin(0) - bounds(graph, region)
     assert (lost >= 0).all()
     assert float(lost.max()) <= 0.01 * float((out.amax(0) - out.amin(0)).max()) + 1e-3

@@ -62,7 +62,10 @@ def asked(kind: str, reach: float, layers: int = 1) -> tuple[hf.Network, Graph, 
 
 def points(problem: Problem, region: Region, x: Tensor, reach: float) -> Tensor:
     """(many, batch, *shape): at random, at corners, and where a search goes."""
-    found = [region.sample(300, Chance.of(range(len(x)), 0)), x + reach * (2.0 * torch.randint(0, 2, (300, *x.shape)) - 1)]
+    found = [
+        region.sample(300, Chance.of(range(len(x)), 0)),
+        x + reach * (2.0 * torch.randint(0, 2, (300, *x.shape)) - 1),
+    ]
     for k in range(3):
         towards = replace(problem, property=Robustness(torch.full((len(x),), k)))
         found.append(descend(towards, region.sample(4, Chance.of(range(len(x)), k)), 12)[0])
@@ -106,7 +109,10 @@ def test_the_mean_is_tighter_than_its_parts() -> None:
     last = max(graph.blends, key=lambda node: node.place)
     graph.blends.clear()
     without = crown.intervals(graph, region)
-    width = (with_it.upper[last] - with_it.lower[last]).mean(), (without.upper[last] - without.lower[last]).mean()
+    width = (
+        (with_it.upper[last] - with_it.lower[last]).mean(),
+        (without.upper[last] - without.lower[last]).mean(),
+    )
     assert width[0] < 0.8 * width[1]
 
 

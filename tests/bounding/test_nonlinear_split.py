@@ -62,14 +62,18 @@ def values(graph: Graph, x: Tensor) -> dict[object, Tensor]:
 def question(graph: Graph, x: Tensor, p: float, radius: float) -> PolytopeQuestion:
     region = Ball(x, torch.full((len(x),), radius, dtype=torch.float64), p)
     matrix = torch.tensor([[[1.0, -1.0], [-1.0, 2.0]]], dtype=torch.float64).expand(len(x), -1, -1)
-    return PolytopeQuestion(graph, region, Avoid.failing(matrix, torch.full(matrix.shape[:2], -0.5, dtype=torch.float64)))
+    return PolytopeQuestion(
+        graph, region, Avoid.failing(matrix, torch.full(matrix.shape[:2], -0.5, dtype=torch.float64))
+    )
 
 
 def rule(graph: Graph, models: bool) -> NonlinearSplit:
     if not models:
         return NonlinearSplit()
     view = Quadratic(graph)
-    bends = {key: 0.3 * torch.randn_like(value) for key, value in view.bends(2, torch.float32).items()}  # any coefficients are sound
+    bends = {
+        key: 0.3 * torch.randn_like(value) for key, value in view.bends(2, torch.float32).items()
+    }  # any coefficients are sound
     return NonlinearSplit(view=view, bends=bends)
 
 
@@ -99,7 +103,9 @@ def points(region: Region, count: int, seed: int) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("kind", ["tanh", "lstm", "gru"])
 @settings(max_examples=4, deadline=None)
 @given(radius=st.floats(0.05, 1.0), seed=st.integers(0, 2**16))
-def test_parts_cover_all_failures_and_no_point_is_below_its_part(kind: str, p: float, models: bool, radius: float, seed: int) -> None:
+def test_parts_cover_all_failures_and_no_point_is_below_its_part(
+    kind: str, p: float, models: bool, radius: float, seed: int
+) -> None:
     graph, x = asked(kind)
     torch.manual_seed(seed)
     ask, cut = question(graph, x, p, radius), rule(graph, models)
@@ -124,7 +130,10 @@ def _downhill(ask: PolytopeQuestion, x: Tensor, task: Tensor) -> Tensor:
     for _ in range(4):
         x = x.detach().requires_grad_()
         (slope,) = torch.autograd.grad(rules.score(values(ask.graph, x)[ask.graph.output]).sum(), x)
-        x = region.project(x.detach() - 0.2 * region.radius[:, None] * slope / slope.norm(dim=1, keepdim=True).clamp_min(1e-9))
+        x = region.project(
+            x.detach()
+            - 0.2 * region.radius[:, None] * slope / slope.norm(dim=1, keepdim=True).clamp_min(1e-9)
+        )
     return x.detach()
 
 
@@ -164,4 +173,6 @@ def test_what_the_clock_leaves_no_time_for_stays_as_it_was(models: bool) -> None
     with time_limit.within(0.0):
         after, _ = cut.advance(ask, frontier)
     for before, now in zip(batch.tensors(frontier), batch.tensors(after), strict=True):
-        torch.testing.assert_close(now[after.depth.argsort(stable=True)], before[frontier.depth.argsort(stable=True)], equal_nan=True)
+        torch.testing.assert_close(
+            now[after.depth.argsort(stable=True)], before[frontier.depth.argsort(stable=True)], equal_nan=True
+        )

@@ -5,7 +5,13 @@ from pathlib import Path
 
 import holdfast
 
-SETTINGS = ("negative_slope", "below", "above", "alpha", "beta")  # of functions: numbers that float32 may not hold
+SETTINGS = (
+    "negative_slope",
+    "below",
+    "above",
+    "alpha",
+    "beta",
+)  # of functions: numbers that float32 may not hold
 
 
 def plain(value: ast.expr) -> bool:
@@ -30,7 +36,11 @@ def test_no_bound_is_made_of_two_plain_numbers() -> None:
     for folder in ("bounding", "hamming", "certify"):
         for file in (Path(holdfast.__file__).parent / folder).rglob("*.py"):
             for call in ast.walk(ast.parse(file.read_text())):
-                if isinstance(call, ast.Call) and ast.unparse(call.func) == "torch.where" and len(call.args) == 3:
+                if (
+                    isinstance(call, ast.Call)
+                    and ast.unparse(call.func) == "torch.where"
+                    and len(call.args) == 3
+                ):
                     numbers = call.args[1:]
                     if all(plain(n) for n in numbers) and not all(exact(n) for n in numbers):
                         found.append(f"{file.name}:{call.lineno}: {ast.unparse(call)}")

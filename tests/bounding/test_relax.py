@@ -108,7 +108,9 @@ class Truth:
         """The smallest and largest f(v) - slope . v over a finite box, exactly."""
         ends = [(mpf(low), mpf(high)) for low, high in zip(lower, upper, strict=True)]
         points = list(corners(lower, upper)) + [
-            p for p in self.stationary(lower, upper, slope) if all(a <= v <= b for v, (a, b) in zip(p, ends, strict=True))
+            p
+            for p in self.stationary(lower, upper, slope)
+            if all(a <= v <= b for v, (a, b) in zip(p, ends, strict=True))
         ]
         values = [self.gap(p, slope) for p in points]
         values += [f - mpf(slope[0]) * v for v, f in self.limits(lower[0], upper[0])]
@@ -134,7 +136,10 @@ def elu(alpha: float) -> Exact:
 
 
 def elu_stationary(alpha: float) -> Stationary:
-    return lambda lower, upper, slope: [(mpf(0),), *([(mp.log(mpf(slope[0]) / mpf(alpha)),)] if slope[0] > 0 else [])]
+    return lambda lower, upper, slope: [
+        (mpf(0),),
+        *([(mp.log(mpf(slope[0]) / mpf(alpha)),)] if slope[0] > 0 else []),
+    ]
 
 
 def sigmoid_times_stationary(lower: Numbers, upper: Numbers, slope: Numbers) -> list[tuple[mpf, ...]]:
@@ -270,7 +275,9 @@ def stairs(relaxation: Relaxation, function: Exact, ahead: float) -> Truth:
     def there(lower: Numbers, upper: Numbers, slope: Numbers) -> list[tuple[mpf, ...]]:
         return [(v,) for v, _ in sides(lower[0], upper[0])]
 
-    return Truth(relaxation, function, there, size=lambda low, high: 1 + max(abs(low), abs(high)), limits=sides)
+    return Truth(
+        relaxation, function, there, size=lambda low, high: 1 + max(abs(low), abs(high)), limits=sides
+    )
 
 
 def wave(relaxation: Relaxation, function: Exact, roots: Callable[[mpf], list[mpf]]) -> Truth:
@@ -286,7 +293,12 @@ def wave(relaxation: Relaxation, function: Exact, roots: Callable[[mpf], list[mp
                 found += [(root + 2 * mp.pi * k,) for k in range(turns - 1, turns + 3)]
         return found
 
-    return Truth(relaxation, function, stationary, size=lambda low, high: 1 + (max(abs(low), abs(high)) * 2.0**-25) ** 2)
+    return Truth(
+        relaxation,
+        function,
+        stationary,
+        size=lambda low, high: 1 + (max(abs(low), abs(high)) * 2.0**-25) ** 2,
+    )
 
 
 def none_inside(lower: Numbers, upper: Numbers, slope: Numbers) -> list[tuple[mpf, ...]]:
@@ -366,11 +378,16 @@ every = pytest.mark.parametrize("name", list(TRUTHS))
 
 def test_no_relaxation_is_without_a_truth() -> None:
     def below(kind: type) -> set[type]:
-        return {kind}.union(*(below(child) for child in kind.__subclasses__() if child.__module__.startswith("holdfast.")))
+        return {kind}.union(
+            *(below(child) for child in kind.__subclasses__() if child.__module__.startswith("holdfast."))
+        )
 
     final = {kind for kind in below(Relaxation) if not inspect.isabstract(kind)}
     assert final == {type(t.relaxation) for t in TRUTHS.values()}
-    offered = {value for name in relax.__all__ if isinstance(value := getattr(relax, name), type)} - {LinearBounds, Relaxation}
+    offered = {value for name in relax.__all__ if isinstance(value := getattr(relax, name), type)} - {
+        LinearBounds,
+        Relaxation,
+    }
     assert offered == {type(t.relaxation) for t in TRUTHS.values()}
 
 
@@ -379,7 +396,11 @@ def test_no_relaxation_is_without_a_truth() -> None:
 
 @st.composite
 def intervals(draw: st.DrawFn) -> tuple[float, float]:
-    kind = draw(st.sampled_from(["point", "tiny", "ordinary", "huge", "denormal", "crossing", "saturated", "at zero", "uneven"]))
+    kind = draw(
+        st.sampled_from(
+            ["point", "tiny", "ordinary", "huge", "denormal", "crossing", "saturated", "at zero", "uneven"]
+        )
+    )
     centre = draw(st.floats(-6, 6))
     if kind == "point":
         return centre, centre
@@ -394,7 +415,9 @@ def intervals(draw: st.DrawFn) -> tuple[float, float]:
     if kind == "crossing":
         return -draw(st.floats(0, 5)), draw(st.floats(0, 5))
     if kind == "saturated":
-        start = draw(st.sampled_from([15.0, 19.0, 25.0, 40.0, 300.0, 720.0, 1e5])) * draw(st.sampled_from([-1, 1]))
+        start = draw(st.sampled_from([15.0, 19.0, 25.0, 40.0, 300.0, 720.0, 1e5])) * draw(
+            st.sampled_from([-1, 1])
+        )
         return start, start + draw(st.sampled_from([0.0, 1e-9, 0.5, 10.0]))
     if kind == "at zero":
         return (0.0, draw(st.floats(0, 4))) if draw(st.booleans()) else (-draw(st.floats(0, 4)), 0.0)
@@ -418,7 +441,9 @@ slope_numbers = st.one_of(
     st.floats(-1.5, 1.5),
     st.floats(-0.3, 0.3),
     st.floats(-1, 1).map(lambda e: 10 ** (-20 * abs(e)) * math.copysign(1, e)),
-    st.sampled_from([0.0, 0.25, 1.0, -1.0, 0.5, 1 - 2.0**-53, 1 + 2.0**-52, 2.0**-54, 1e-17, 1e-300, 5e-324, 1e6, -1e6]),
+    st.sampled_from(
+        [0.0, 0.25, 1.0, -1.0, 0.5, 1 - 2.0**-53, 1 + 2.0**-52, 2.0**-54, 1e-17, 1e-300, 5e-324, 1e6, -1e6]
+    ),
 )
 
 
@@ -434,11 +459,18 @@ def scale(truth: Truth, lower: Numbers, upper: Numbers, slope: Numbers) -> float
         f = sizes[1]
     elif isinstance(truth.relaxation, SigmoidTanh):
         f = 1
-    return float(min(f, mpf(10) ** 308)) + truth.size(lower[0], upper[0]) + sum(abs(s) * v for s, v in zip(slope, sizes, strict=True))
+    return (
+        float(min(f, mpf(10) ** 308))
+        + truth.size(lower[0], upper[0])
+        + sum(abs(s) * v for s, v in zip(slope, sizes, strict=True))
+    )
 
 
 def grid(lower: Numbers, upper: Numbers, steps: int) -> Iterator[tuple[mpf, ...]]:
-    axes = [[min(mpf(a) + (mpf(b) - mpf(a)) * k / steps, mpf(b)) for k in range(steps + 1)] for a, b in zip(lower, upper, strict=True)]
+    axes = [
+        [min(mpf(a) + (mpf(b) - mpf(a)) * k / steps, mpf(b)) for k in range(steps + 1)]
+        for a, b in zip(lower, upper, strict=True)
+    ]
     yield from ((v,) for v in axes[0]) if len(axes) == 1 else ((v, z) for v in axes[0] for z in axes[1])
 
 
@@ -491,7 +523,9 @@ def test_own_planes_and_ranges_enclose(name: str, data: st.DataObject) -> None:
     s=st.floats(0.5, 1, exclude_max=True), t=st.floats(-1, 1, exclude_min=True, exclude_max=True), wide=st.floats(1e-3, 6),
     tall=st.floats(1e-3, 6), nudge=st.sampled_from([0.0, 1e-16, -1e-15, 1e-9]),
 )  # fmt: skip
-def test_the_inner_extreme_of_sigmoid_tanh_is_found(s: float, t: float, wide: float, tall: float, nudge: float) -> None:
+def test_the_inner_extreme_of_sigmoid_tanh_is_found(
+    s: float, t: float, wide: float, tall: float, nudge: float
+) -> None:
     """Slopes for which the gradient vanishes at a chosen point inside the box, down to where both factors saturate."""
     truth = TRUTHS["sigmoid tanh"]
     slope = (s * (1 - s) * t + nudge, s * (1 - t * t))
@@ -550,7 +584,9 @@ def test_stairs_are_exact_at_their_jumps(name: str) -> None:
         near = [math.nextafter(jump, -math.inf), jump, math.nextafter(jump, math.inf)]
         for low, high in itertools.combinations_with_replacement([jump - 1.2, *near, jump + 1.7], 2):
             below, above = value_range(truth.relaxation, tensors((low,)), tensors((high,)))
-            assert (float(below), float(above)) == tuple(float(truth.function(mpf(end))) for end in (low, high))
+            assert (float(below), float(above)) == tuple(
+                float(truth.function(mpf(end))) for end in (low, high)
+            )
             for slope in (0.7, -2.0):
                 found = intercept(truth.relaxation, tensors((low,)), tensors((high,)), tensors((slope,)))
                 check(truth, (low,), (high,), (slope,), *map(float, found))
@@ -572,12 +608,27 @@ def test_waves_far_out_miss_no_crest(name: str) -> None:
 def test_what_is_never_negative_is_known_not_to_be() -> None:
     """Ends that nothing was rounded for: a floor behind a ReLU never sees the step below zero."""
     low, high = tensors((-3.0,)), tensors((1.0,))
-    for f, least in ((Relu(), 0.0), (Clip(0.0, 7.0), 0.0), (Power(2), 0.0), (Exp(), 0.0), (Step(), 0.0), (Sine(), -1.0)):
+    for f, least in (
+        (Relu(), 0.0),
+        (Clip(0.0, 7.0), 0.0),
+        (Power(2), 0.0),
+        (Exp(), 0.0),
+        (Step(), 0.0),
+        (Sine(), -1.0),
+    ):
         assert float(value_range(f, low, high)[0]) >= least
 
 
 def test_a_box_around_a_pole_says_nothing() -> None:
-    for low, high in ((-1.0, 1.0), (0.0, 1.0), (-1.0, 0.0), (0.0, 0.0), (-0.0, 2.0), (-5e-324, 5e-324), (-math.inf, math.inf)):
+    for low, high in (
+        (-1.0, 1.0),
+        (0.0, 1.0),
+        (-1.0, 0.0),
+        (0.0, 0.0),
+        (-0.0, 2.0),
+        (-5e-324, 5e-324),
+        (-math.inf, math.inf),
+    ):
         for slope in (0.0, -1.0, 1.0, 1e-300):
             below, above = intercept(Reciprocal(), tensors((low,)), tensors((high,)), tensors((slope,)))
             assert (float(below), float(above)) == (-math.inf, math.inf)
@@ -599,7 +650,9 @@ def test_own_planes_are_close_to_the_hull(name: str) -> None:
     share = steps[41:] / (steps[41:] - steps[:40].mT)
     through = share[..., None] * f[None, :40] + (1 - share)[..., None] * f[41:, None]
     low, high = torch.minimum(through.amin((0, 1)), f[40]), torch.maximum(through.amax((0, 1)), f[40])
-    lost = low - (own.lower[0] * centre + own.lower_offset) + (own.upper[0] * centre + own.upper_offset) - high
+    lost = (
+        low - (own.lower[0] * centre + own.lower_offset) + (own.upper[0] * centre + own.upper_offset) - high
+    )
     assert float(lost.sum()) <= 0.06 * float((high - low).sum()) + 1e-9
 
 
@@ -653,5 +706,9 @@ def test_batches_are_element_by_element(name: str) -> None:
     upper = tuple(low + torch.rand((3, 4), generator=generator, dtype=torch.float64) for low in lower)
     whole = planes(truth.relaxation, lower, upper)
     one = planes(truth.relaxation, tuple(low[1:2, 2] for low in lower), tuple(up[1:2, 2] for up in upper))
-    for a, b in zip((*whole.lower, whole.lower_offset, whole.upper_offset), (*one.lower, one.lower_offset, one.upper_offset), strict=True):
+    for a, b in zip(
+        (*whole.lower, whole.lower_offset, whole.upper_offset),
+        (*one.lower, one.lower_offset, one.upper_offset),
+        strict=True,
+    ):
         assert float(a[1, 2]) == pytest.approx(float(b[0]), abs=1e-14)

@@ -42,14 +42,17 @@ def view_of(name: str) -> Quadratic:
 def bends(view: Quadratic, batch: int, scale: float, seed: int) -> Bends:
     g = seeded(seed)
     return {
-        key: torch.randn(zero.shape, generator=g, dtype=torch.float64) * scale for key, zero in view.bends(batch, torch.float64).items()
+        key: torch.randn(zero.shape, generator=g, dtype=torch.float64) * scale
+        for key, zero in view.bends(batch, torch.float64).items()
     }
 
 
 def contained(view: Quadratic, region: Region, seed: int) -> tuple[Tensor, Tensor]:
     """Assert that no point escapes; returns the bounds with the first coefficients and the smallest values met, (batch, rows)."""
     outputs, g = view.graph.output.size, seeded(seed)
-    rows = torch.cat([torch.eye(outputs), -torch.eye(outputs), torch.randn((2, outputs), generator=g)]).double()
+    rows = torch.cat(
+        [torch.eye(outputs), -torch.eye(outputs), torch.randn((2, outputs), generator=g)]
+    ).double()
     rows = rows.expand(len(region), *rows.shape).contiguous()
     offset = torch.randn(rows.shape[:2], generator=g, dtype=torch.float64)
     points = hostile(view.graph, region, rows, seed)
@@ -95,7 +98,9 @@ def test_no_point_of_any_region_escapes_a_model(name: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("p", [1.0, 2.0, math.inf])
-@pytest.mark.parametrize("named", [0.0, 0.1, 3.0])  # remainders: none, smaller and larger than what the inputs move
+@pytest.mark.parametrize(
+    "named", [0.0, 0.1, 3.0]
+)  # remainders: none, smaller and larger than what the inputs move
 def test_what_is_known_of_a_square_holds_its_values(p: float, named: float) -> None:
     """The quadratic part of a curve's value, without looking at its coefficients, over points that reach far to both sides."""
     g = seeded(3)
@@ -105,9 +110,19 @@ def test_what_is_known_of_a_square_holds_its_values(p: float, named: float) -> N
 
     n, d, m = 5, 3, 2
     Q, C = some(1, n, d, d, scale=0.2), some(1, n, d, m, scale=0.1)
-    bent, ball = Curvature(((None, Stored(Q + Q.mT, C)),)), VariableBall(dual(p), torch.zeros(d, dtype=torch.long))
+    bent, ball = (
+        Curvature(((None, Stored(Q + Q.mT, C)),)),
+        VariableBall(dual(p), torch.zeros(d, dtype=torch.long)),
+    )
     y = QuadraticModel(
-        some(1, n), some(1, n, d), some(1, n, m, scale=named), bent, some(1, n).abs() * 0.01, torch.full((1, n), 9.0), torch.arange(d), ball
+        some(1, n),
+        some(1, n, d),
+        some(1, n, m, scale=named),
+        bent,
+        some(1, n).abs() * 0.01,
+        torch.full((1, n), 9.0),
+        torch.arange(d),
+        ball,
     )
     found = _along(TANH, y, *y.range(), some(2, 1, n, scale=0.5))
     assert found.bent is not None
@@ -115,7 +130,9 @@ def test_what_is_known_of_a_square_holds_its_values(p: float, named: float) -> N
     v = some(4000, d)
     v = v / v.abs().amax(1, keepdim=True) if math.isinf(p) else v / v.norm(p, dim=1, keepdim=True)
     v, r = v * torch.rand((4000, 1), generator=g) ** 0.2, some(4000, m).sign()
-    values = torch.einsum("kd,nde,ke->kn", v, form.Q[0], v) / 2 + torch.einsum("kd,ndm,km->kn", v, form.C[0], r)
+    values = torch.einsum("kd,nde,ke->kn", v, form.Q[0], v) / 2 + torch.einsum(
+        "kd,ndm,km->kn", v, form.C[0], r
+    )
     away = (values - parts.middle).abs().amax(0)
     assert (away <= parts.width).all()
     assert (parts.width <= 4 * away).all()  # and is not worth nothing
@@ -145,7 +162,9 @@ def test_the_first_parabola_leaves_little(name: str) -> None:
     for width in (0.01, 0.1, 1.0):
         slope, bend = parabola(CURVES[name], low, low + width, low + width / 2)
         least, most = deviation(CURVES[name], slope, bend, low, low + width, low + width / 2)
-        assert (most - least <= (0.1 * width**3 if name in ("tanh", "sigmoid") else 0.3 * width) + 1e-12).all()
+        assert (
+            most - least <= (0.1 * width**3 if name in ("tanh", "sigmoid") else 0.3 * width) + 1e-12
+        ).all()
 
 
 @pytest.mark.parametrize("ends", [(-math.inf, 0.0), (0.0, math.inf), (math.nan, 1.0), (-1e308, 1e308)])

@@ -11,7 +11,10 @@ from holdfast.bounding.quadratic_part import Curvature, Stored
 
 def forms(seed: int, d: int, m: int, kind: str) -> tuple[Tensor, Tensor]:
     chance = torch.Generator().manual_seed(seed)
-    Q, C = torch.randn(6, d, d, generator=chance).double(), torch.randn(6, d, m, generator=chance).double() * 0.3
+    Q, C = (
+        torch.randn(6, d, d, generator=chance).double(),
+        torch.randn(6, d, m, generator=chance).double() * 0.3,
+    )
     if kind == "low rank":
         J = torch.randn(6, d, 2, generator=chance).double()
         Q = J @ torch.diag_embed(torch.randn(6, 2, generator=chance).double()) @ J.mT
@@ -28,14 +31,19 @@ def worst(Q: Tensor, C: Tensor, groups: Tensor, sign: float) -> Tensor:
     n, d, m = C.shape
     chance = torch.Generator().manual_seed(9)
     member = torch.nn.functional.one_hot(groups).double()
-    v, r = torch.randn(200, n, d, generator=chance).double(), torch.randn(200, n, m, generator=chance).double().sign()
+    v, r = (
+        torch.randn(200, n, d, generator=chance).double(),
+        torch.randn(200, n, m, generator=chance).double().sign(),
+    )
     best = torch.full((n,), -torch.inf).double()
     sym = sign * (Q + Q.mT) / 2
     scale = torch.linalg.eigvalsh(sym).abs().amax(-1)[:, None]
     for _ in range(60):
         v = v / ((v.square() @ member).sqrt() @ member.T).clamp_min(1e-300)  # to the surface of every group
         r = torch.einsum("nij,kni->knj", sign * C, v).sign()
-        value = torch.einsum("kni,nij,knj->kn", v, sym, v) / 2 + torch.einsum("kni,nij,knj->kn", v, sign * C, r)
+        value = torch.einsum("kni,nij,knj->kn", v, sym, v) / 2 + torch.einsum(
+            "kni,nij,knj->kn", v, sign * C, r
+        )
         best = torch.maximum(best, value.amax(0))
         v = v * scale + torch.einsum("nij,knj->kni", sym, v) + torch.einsum("nij,knj->kni", sign * C, r)
     return best
@@ -69,7 +77,10 @@ def test_weights_follow_the_form() -> None:
     _, high = eigenvalue_bounds.reach(Q, C, torch.arange(32))
     rows, columns = Q.square().sum(-1).sqrt(), 3 * C.square().sum(-2).sqrt()
     form = Q + (C / columns[:, None]) @ C.mT
-    plain = (torch.linalg.eigvalsh(form / rows[:, :, None].sqrt() / rows[:, None].sqrt())[:, -1] * rows.sum(-1) + columns.sum(-1)) / 2
+    plain = (
+        torch.linalg.eigvalsh(form / rows[:, :, None].sqrt() / rows[:, None].sqrt())[:, -1] * rows.sum(-1)
+        + columns.sum(-1)
+    ) / 2
     assert float((high / plain).max()) < 0.9
 
 
@@ -100,7 +111,9 @@ def test_what_is_no_number_says_nothing_and_spoils_nothing() -> None:
 def test_sizes_at_the_ends_of_float64_are_no_trouble(size: float, m: int) -> None:
     """Nothing may be found there; but what is said is true."""
     low, high = eigenvalue_bounds.reach(
-        torch.full((1, 9, 9), size, dtype=torch.float64), torch.full((1, 9, m), size, dtype=torch.float64), torch.arange(9)
+        torch.full((1, 9, 9), size, dtype=torch.float64),
+        torch.full((1, 9, m), size, dtype=torch.float64),
+        torch.arange(9),
     )
     assert float(high) >= size * (81 / 2 + 9 * m)
     assert float(low) <= -size * m  # at sum of v = -m

@@ -9,7 +9,13 @@ from torch import Tensor, nn
 
 import holdfast as hf
 from holdfast import time_limit
-from holdfast.bounding.alpha_beta_crown import apart, arguments, relu_like_functions, tighten_intermediate_bounds, together
+from holdfast.bounding.alpha_beta_crown import (
+    apart,
+    arguments,
+    relu_like_functions,
+    tighten_intermediate_bounds,
+    together,
+)
 from holdfast.bounding.branching.relu_split import ActivationSplit
 from holdfast.bounding.branching.split_score import costs
 from holdfast.bounding.crown_with_fixed_bounds import propagate

@@ -24,10 +24,17 @@ class Flat(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.all, self.one, self.head = nn.Linear(FRAMES * FEATURES, 4), nn.Linear(FEATURES, 4), nn.Linear(4, 3)
+        self.all, self.one, self.head = (
+            nn.Linear(FRAMES * FEATURES, 4),
+            nn.Linear(FEATURES, 4),
+            nn.Linear(4, 3),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
-        answer: Tensor = self.head(torch.tanh(self.all(x.flatten(1))) + torch.sigmoid(self.one(x[:, 2])) * torch.relu(self.one(x[:, 0])))
+        answer: Tensor = self.head(
+            torch.tanh(self.all(x.flatten(1)))
+            + torch.sigmoid(self.one(x[:, 2])) * torch.relu(self.one(x[:, 0]))
+        )
         return answer
 
 
@@ -50,7 +57,10 @@ def masks(kind: str) -> Tensor:
 @pytest.mark.parametrize("kind", ["one each", "some"])
 @pytest.mark.parametrize("name", [*LAYERS, "flat"])
 def test_a_batch_of_different_masks_is_bounded_like_each_row_alone(name: str, kind: str, p: float) -> None:
-    net, x = network(name), torch.randn(BATCH, FRAMES, FEATURES, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    net, x = (
+        network(name),
+        torch.randn(BATCH, FRAMES, FEATURES, dtype=torch.float64, generator=torch.Generator().manual_seed(2)),
+    )
     graph = build(net, x)
     rows, offset = hf.Robustness(net(x).argmax(1)).rows(3)
     for radius in (0.5,):
@@ -74,7 +84,10 @@ def test_a_batch_of_different_masks_is_bounded_like_each_row_alone(name: str, ki
 @pytest.mark.parametrize("name", ["rnn", "lstm"])
 def test_the_short_way_is_as_tight_as_the_long_one(name: str) -> None:
     """A domain that differs from frame to frame is not condensed, so it takes the long way for the same question."""
-    net, x = network(name), torch.randn(BATCH, FRAMES, FEATURES, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
+    net, x = (
+        network(name),
+        torch.randn(BATCH, FRAMES, FEATURES, dtype=torch.float64, generator=torch.Generator().manual_seed(4)),
+    )
     graph = build(net, x)
     rows, offset = hf.Robustness(net(x).argmax(1)).rows(3)
     wide = torch.full((FRAMES, FEATURES), 100.0)
@@ -83,7 +96,9 @@ def test_the_short_way_is_as_tight_as_the_long_one(name: str) -> None:
         long = hf.region.Frames(x, 0.3, 2.0, domain=(-wide, wide), mask=masks(kind))
         assert long.condense() is None
         assert (short.condense() is None) == bool(masks(kind).all(1).any())
-        found, expected = (lower_bound(graph, propagate(graph, region), rows, offset) for region in (short, long))
+        found, expected = (
+            lower_bound(graph, propagate(graph, region), rows, offset) for region in (short, long)
+        )
         assert torch.allclose(found, expected, rtol=1e-9, atol=1e-10)
 
 

@@ -97,7 +97,9 @@ def test_nothing_lies_below_a_model_or_its_plane(name: str, width: float) -> Non
         found = taylor.below(graph, lower, upper, rows)
         points = attacked(model, lower, upper, rows)
         with torch.no_grad():
-            value = torch.einsum("bro,nbo->nbr", rows, model(points.flatten(0, 1)).reshape(*points.shape[:2], -1))
+            value = torch.einsum(
+                "bro,nbo->nbr", rows, model(points.flatten(0, 1)).reshape(*points.shape[:2], -1)
+            )
         plane = torch.einsum("bri,nbi->nbr", found.slope, points) + found.constant
         units = 1e-14 * (1 + value.abs())  # the network and the plane are computed here too
         assert (found.least <= value + units).all()
@@ -128,14 +130,24 @@ def test_what_a_model_does_not_know_falls_with_the_third_power(name: str) -> Non
     rest = []
     for width in (0.1, 0.05, 0.025):
         centre = torch.randn((20, 3), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-        found = taylor.below(graph, centre - width, centre + width, torch.ones((20, 1, 2), dtype=torch.float64))
+        found = taylor.below(
+            graph, centre - width, centre + width, torch.ones((20, 1, 2), dtype=torch.float64)
+        )
         rest.append(float(found.rest.mean()))
     assert rest[0] > 7 * rest[1] > 49 * rest[2]
 
 
 @settings(max_examples=80, deadline=None)
-@given(st.integers(1, 20), st.integers(1, 20), st.sampled_from([1e-200, 1e-30, 1.0, 1e30]), st.integers(0, 2**20), st.booleans())
-def test_the_spectral_norm_is_met_from_above(height: int, width: int, scale: float, seed: int, thin: bool) -> None:
+@given(
+    st.integers(1, 20),
+    st.integers(1, 20),
+    st.sampled_from([1e-200, 1e-30, 1.0, 1e30]),
+    st.integers(0, 2**20),
+    st.booleans(),
+)
+def test_the_spectral_norm_is_met_from_above(
+    height: int, width: int, scale: float, seed: int, thin: bool
+) -> None:
     generator = torch.Generator().manual_seed(seed)
     matrix = torch.randn((height, width), generator=generator, dtype=torch.float64)
     if thin:
@@ -153,8 +165,15 @@ def test_the_spectral_norm_of_nothing_is_tiny_and_of_no_numbers_unknown() -> Non
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.sampled_from(list(NETS)), st.integers(0, 2**20), st.sampled_from([0.05, 0.3, 1.0]), st.floats(0.02, 0.5))
-def test_no_failure_lies_outside_of_what_is_left_of_a_box(name: str, seed: int, width: float, quantile: float) -> None:
+@given(
+    st.sampled_from(list(NETS)),
+    st.integers(0, 2**20),
+    st.sampled_from([0.05, 0.3, 1.0]),
+    st.floats(0.02, 0.5),
+)
+def test_no_failure_lies_outside_of_what_is_left_of_a_box(
+    name: str, seed: int, width: float, quantile: float
+) -> None:
     """Bounds close ways to fail and cut boxes down: no sampled point of the box that fails may be lost by either."""
     model, _, graph = made(name, seed % 5)
     lower, upper = boxes(seed, 6, width)
@@ -168,13 +187,19 @@ def test_no_failure_lies_outside_of_what_is_left_of_a_box(name: str, seed: int, 
     rules = Avoid(matrix, offset)
     cut = SmoothSplit()
     parts = cut.start(graph, Box.between(lower, upper), rules)
-    parts = batch.take(parts, torch.arange(6)) if seed % 2 else type(parts)(**{**vars(parts), "bound": torch.full((6,), -9.0).double()})
+    parts = (
+        batch.take(parts, torch.arange(6))
+        if seed % 2
+        else type(parts)(**{**vars(parts), "bound": torch.full((6,), -9.0).double()})
+    )
     seen = cut.bound(PolytopeQuestion(graph, Box.between(lower, upper), rules), parts).parts
     fails = (rows + offset < -1e-12).all(-1)  # (n, boxes, polytopes)
     assert not (fails & ~seen.open).any()
     inside = ((points >= seen.lower) & (points <= seen.upper)).all(-1)
     assert not (fails.any(-1) & ~inside).any()
-    lowest = (rows + offset).amax(-1).amin(-1).amin(0)  # a box in which nothing fails may say no more than that
+    lowest = (
+        (rows + offset).amax(-1).amin(-1).amin(0)
+    )  # a box in which nothing fails may say no more than that
     assert (seen.bound <= lowest + 1e-12)[lowest < 0].all()
 
 
@@ -183,7 +208,9 @@ def test_ranges_by_models_and_by_forms_agree(name: str) -> None:
     _, net, graph = made(name)
     ends = -torch.ones(3), torch.ones(3)
     assert isinstance(cut_for(graph, Box.between(*(end[None].double() for end in ends))), SmoothSplit)
-    for ours, theirs in zip(reach(net, ends), reach(net, ends, methods=[InputSplit(walks=False)]), strict=True):
+    for ours, theirs in zip(
+        reach(net, ends), reach(net, ends, methods=[InputSplit(walks=False)]), strict=True
+    ):
         assert ours.closed
         for one, other in ((ours, theirs), (theirs, ours)):
             assert one.minimum.lower.value <= other.minimum.upper.value
@@ -195,7 +222,9 @@ def test_networks_without_models_are_cut_as_before() -> None:
     net = Network.from_torch(nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1)).eval(), shape=(2,))
     graph = fuse_affine(build(net, torch.zeros(1, 2)))
     assert taylor.obstacle(graph) is not None
-    assert type(cut_for(graph, Box.between(torch.zeros(1, 2).double(), torch.ones(1, 2).double()))) is InputSplit
+    assert (
+        type(cut_for(graph, Box.between(torch.zeros(1, 2).double(), torch.ones(1, 2).double()))) is InputSplit
+    )
     (found,) = reach(net, (torch.zeros(2), torch.ones(2)), methods=[SmoothSplit()])
     assert found.closed
 

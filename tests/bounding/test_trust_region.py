@@ -43,7 +43,10 @@ def test_no_point_of_the_balls_is_below(seed: int, sizes: list[int], bend: float
     c, J, Q, groups = question(seed, sizes, bend, tilt)
     bound = least(c, J, Q, groups)
     assert bound.isfinite().all()
-    v = inside(torch.randn(200, 3, len(groups), dtype=torch.float64, generator=torch.Generator().manual_seed(seed)), groups)
+    v = inside(
+        torch.randn(200, 3, len(groups), dtype=torch.float64, generator=torch.Generator().manual_seed(seed)),
+        groups,
+    )
     for _ in range(60):
         v = inside(v - 0.5 / (1 + bend) * (J + (Q @ v.unsqueeze(-1)).squeeze(-1)), groups)
     assert (value(c, J, Q, v).amin(0) >= bound).all()

@@ -29,7 +29,9 @@ class Block(nn.Module):
 
     def __init__(self, read: int, made: int, stride: int) -> None:
         super().__init__()
-        self.first = nn.Sequential(nn.Conv2d(read, made, 3, 1, 1), nn.ReLU(), nn.Conv2d(made, made, 3, stride, 1))
+        self.first = nn.Sequential(
+            nn.Conv2d(read, made, 3, 1, 1), nn.ReLU(), nn.Conv2d(made, made, 3, stride, 1)
+        )
         self.short = nn.Conv2d(read, made, 1, stride) if stride > 1 or read != made else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -142,7 +144,9 @@ def test_windows_find_what_dense_rows_find(name: str, kind: str, monkeypatch: py
         for a, b in ((found.lower[node], expected.lower[node]), (found.upper[node], expected.upper[node])):
             torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
     rows, offset = hf.Robustness(net(x).argmax(1)).rows(3)
-    torch.testing.assert_close(crown.lower_bound(graph, found, rows, offset), crown.lower_bound(graph, expected, rows, offset))
+    torch.testing.assert_close(
+        crown.lower_bound(graph, found, rows, offset), crown.lower_bound(graph, expected, rows, offset)
+    )
 
 
 @pytest.mark.parametrize("executed", [None, torch.float32])
@@ -172,7 +176,10 @@ def test_signs_that_are_decided_need_no_more(name: str) -> None:
     net, graph, x = network(name)
     region = hf.region.Ball(x, 0.05)
     rows, offset = hf.Robustness(net(x).argmax(1)).rows(3)
-    found, expected = (crown.lower_bound(graph, boxes, rows, offset) for boxes in (crown.propagate(graph, region), dense(graph, region)))
+    found, expected = (
+        crown.lower_bound(graph, boxes, rows, offset)
+        for boxes in (crown.propagate(graph, region), dense(graph, region))
+    )
     assert bool((expected > 0).any())
     assert bool((found >= expected - 0.002 * expected.abs()).all())
 
@@ -197,7 +204,14 @@ def test_a_kernel_goes_back_like_its_map(name: str) -> None:
 def test_windows_are_taken_where_they_are_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     torch.manual_seed(0)
-    module = nn.Sequential(nn.Conv2d(3, 8, 3, 1, 1), nn.ReLU(), Block(8, 8, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10))
+    module = nn.Sequential(
+        nn.Conv2d(3, 8, 3, 1, 1),
+        nn.ReLU(),
+        Block(8, 8, 1),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(8, 10),
+    )
     x = torch.rand(1, 3, 32, 32)
     graph = build(hf.Network.from_torch(module.eval()), x)
     boxes = crown.propagate(graph, hf.region.Ball(x, 0.001))

@@ -32,7 +32,10 @@ def zero(x: Tensor) -> Tensor:
 
 
 def proved(problem: Problem, **settings: int) -> Tensor:
-    return torch.tensor([r.bracket.lower.value for r in hf.solve([problem], [Certify(**{"close": 0.0, **settings})])], dtype=torch.float64)
+    return torch.tensor(
+        [r.bracket.lower.value for r in hf.solve([problem], [Certify(**{"close": 0.0, **settings})])],
+        dtype=torch.float64,
+    )
 
 
 # ---------------------------------------------------------------- closed forms
@@ -94,7 +97,9 @@ def test_a_class_that_nothing_can_change_has_no_radius() -> None:
 @pytest.mark.parametrize("p", [1, 2, INF])
 def test_one_relu_is_certified_below_its_closed_form(awake: bool, p: float) -> None:
     known = truth.one_relu(awake=awake)
-    problem = truth.radius_problem(hf.Network.from_torch(known.model), Ball(known.x, zero(known.x), p), torch.tensor([0]))
+    problem = truth.radius_problem(
+        hf.Network.from_torch(known.model), Ball(known.x, zero(known.x), p), torch.tensor([0])
+    )
     [found] = proved(problem, rounds=12).tolist()
     assert 0 < found <= known.radius(p)
     # The plane above a ReLU meets it at its upper end, which is where the class changes: nothing is lost.
@@ -111,14 +116,18 @@ def test_piecewise_linear_networks_are_certified_below_their_nearest_zero(seed: 
     for low, high in ((-2.0, 2.0), (float(known.x[0, 0]), float(known.x[0, 0])), (0.1, 0.4)):
         region = Box.between(torch.tensor([[low]]), torch.tensor([[high]]))
         [bracket] = hf.worst(net, region, hf.property.Linear.of(row), methods=[Certify()])
-        assert bracket.lower.value <= known.worst(float(region.lower[0, 0]), float(region.upper[0, 0])) + 1e-12
+        assert (
+            bracket.lower.value <= known.worst(float(region.lower[0, 0]), float(region.upper[0, 0])) + 1e-12
+        )
         assert bracket.lower.value > -INF
 
 
 def test_words_are_certified_below_the_enumeration() -> None:
     for seed in range(4):
         known = truth.sentences(seed)
-        brackets = hf.radius(known.network(), known.tokens, known.y, substitutes=known.substitutes, methods=[Certify(rounds=6)])
+        brackets = hf.radius(
+            known.network(), known.tokens, known.y, substitutes=known.substitutes, methods=[Certify(rounds=6)]
+        )
         for bracket, answer in zip(brackets, known.radius(), strict=True):
             assert bracket.lower.value <= answer
 
@@ -128,9 +137,14 @@ def test_the_worst_score_is_below_a_dense_grid() -> None:
     model = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 8), nn.Sigmoid(), nn.Linear(8, 1)).eval()
     low, high = torch.tensor([-0.3, 0.2]), torch.tensor([0.4, 0.5])
     [bracket] = hf.worst(
-        hf.Network.from_torch(model), Box.between(low[None], high[None]), hf.property.Linear.of([1.0], -0.25), methods=[Certify()]
+        hf.Network.from_torch(model),
+        Box.between(low[None], high[None]),
+        hf.property.Linear.of([1.0], -0.25),
+        methods=[Certify()],
     )
-    axes = [torch.linspace(float(a), float(b), 101, dtype=torch.float64) for a, b in zip(low, high, strict=True)]
+    axes = [
+        torch.linspace(float(a), float(b), 101, dtype=torch.float64) for a, b in zip(low, high, strict=True)
+    ]
     with torch.no_grad():
         grid = float(model.double()(torch.cartesian_prod(*axes)).min()) - 0.25
     assert grid - 0.1 <= bracket.lower.value <= grid
@@ -189,7 +203,12 @@ def test_brackets_of_all_methods_together_never_cross() -> None:
     """Certificates below, every attack above: a Contradiction would be raised here."""
     known = trained("gru")
     net = hf.Network.from_torch(known.model, domain=(0, 1))
-    methods = [Certify(rounds=3), hf.attacks.PGD(rounds=3), hf.attacks.CarliniWagner(rounds=2), hf.attacks.Corners(rounds=3)]
+    methods = [
+        Certify(rounds=3),
+        hf.attacks.PGD(rounds=3),
+        hf.attacks.CarliniWagner(rounds=2),
+        hf.attacks.Corners(rounds=3),
+    ]
     for norm, frames in ((2, "all"), (INF, [1, 3])):
         for bracket in hf.radius(net, known.x, known.y, norm=norm, frames=frames, methods=methods):  # type: ignore[call-overload]
             assert 0 < bracket.lower.value <= bracket.upper.value
@@ -199,9 +218,24 @@ def test_brackets_of_all_methods_together_never_cross() -> None:
 
 def test_random_networks_keep_their_certificates() -> None:
     makers: list[tuple[Callable[[], nn.Module], tuple[int, ...]]] = [
-        (lambda: nn.Sequential(nn.Linear(5, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 3)), (5,)),
-        (lambda: nn.Sequential(nn.Linear(5, 16), nn.Tanh(), nn.Linear(16, 16), nn.Sigmoid(), nn.Linear(16, 3)), (5,)),
-        (lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.ELU(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(4, 3)), (1, 4, 4)),
+        (
+            lambda: nn.Sequential(
+                nn.Linear(5, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 3)
+            ),
+            (5,),
+        ),
+        (
+            lambda: nn.Sequential(
+                nn.Linear(5, 16), nn.Tanh(), nn.Linear(16, 16), nn.Sigmoid(), nn.Linear(16, 3)
+            ),
+            (5,),
+        ),
+        (
+            lambda: nn.Sequential(
+                nn.Conv2d(1, 4, 3), nn.ELU(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(4, 3)
+            ),
+            (1, 4, 4),
+        ),
     ]
     for seed, (make, shape) in enumerate(makers):
         torch.manual_seed(seed)
@@ -213,7 +247,10 @@ def test_random_networks_keep_their_certificates() -> None:
         net = hf.Network.from_torch(model, domain=(0, 1))
         y = net(x).argmax(-1)
         families: list[Family] = [Ball(x, zero(x), p, net.domain) for p in (1, 2, INF)]
-        families += [Frames(x, zero(x), 2, net.domain), Patch(x, zero(x), torch.rand(x.shape) < 0.5, net.domain)]
+        families += [
+            Frames(x, zero(x), 2, net.domain),
+            Patch(x, zero(x), torch.rand(x.shape) < 0.5, net.domain),
+        ]
         families += [Sparse(x, zero(x), net.domain)]
         for family in families:
             problem = truth.radius_problem(net, family, y)
@@ -232,7 +269,12 @@ def test_a_target_is_at_least_as_far_as_any_other_class() -> None:
     keys = tuple(hf.result.Key(i) for i in range(2))
     whole = proved_score(Problem(net, region, hf.Robustness(known.y), "worst", keys))
     each = torch.stack(
-        [proved_score(Problem(net, region, hf.property.Targeted(known.y, (known.y + k) % 10), "worst", keys)) for k in range(1, 10)]
+        [
+            proved_score(
+                Problem(net, region, hf.property.Targeted(known.y, (known.y + k) % 10), "worst", keys)
+            )
+            for k in range(1, 10)
+        ]
     )
     torch.testing.assert_close(each.amin(0), whole, rtol=1e-9, atol=1e-9)
     untargeted = proved(truth.radius_problem(net, region.at(0.0), known.y), rounds=3)
@@ -250,7 +292,9 @@ def test_more_frames_never_give_a_higher_score(norm: float, radius: float) -> No
     keys = tuple(hf.result.Key(i) for i in range(2))
     scores = []
     for mask in masks:
-        region = Frames(known.x, torch.full((2,), radius, dtype=torch.float64), norm, net.domain, mask=mask.expand(2, 4))
+        region = Frames(
+            known.x, torch.full((2,), radius, dtype=torch.float64), norm, net.domain, mask=mask.expand(2, 4)
+        )
         scores.append(proved_score(Problem(net, region, hf.Robustness(known.y), "worst", keys)))
     found = torch.stack(scores)
     assert (found[1:] <= found[:-1] + 1e-6).all()
@@ -276,7 +320,10 @@ def test_a_radius_in_float32_claims_no_more_than_was_proved() -> None:
     assert (found <= known.radius(2)).all()
 
 
-@pytest.mark.parametrize("last", [nn.Softmax(-1), nn.LogSoftmax(1), nn.Sequential(nn.Unflatten(1, (1, 3)), nn.Softmax(2), nn.Flatten())])
+@pytest.mark.parametrize(
+    "last",
+    [nn.Softmax(-1), nn.LogSoftmax(1), nn.Sequential(nn.Unflatten(1, (1, 3)), nn.Softmax(2), nn.Flatten())],
+)
 def test_a_last_softmax_keeps_the_order_and_so_the_radius(last: nn.Module) -> None:
     known = truth.linear(6, batch=5)
     with_softmax = hf.Network.from_torch(nn.Sequential(known.model, last).eval())
@@ -295,7 +342,11 @@ def test_a_last_softmax_keeps_the_order_and_so_the_radius(last: nn.Module) -> No
 
 
 @pytest.mark.parametrize(
-    "tail", [lambda z: z.softmax(-1) * torch.tensor([1.0, 5.0, 1.0]), lambda z: z.reshape(-1, 3, 1).softmax(2).flatten(1)]
+    "tail",
+    [
+        lambda z: z.softmax(-1) * torch.tensor([1.0, 5.0, 1.0]),
+        lambda z: z.reshape(-1, 3, 1).softmax(2).flatten(1),
+    ],
 )
 def test_a_softmax_that_is_not_the_last_word_is_not_left_out(tail: Callable[[Tensor], Tensor]) -> None:
     known = truth.linear(6, batch=2)
@@ -308,10 +359,14 @@ def test_a_softmax_that_is_not_the_last_word_is_not_left_out(tail: Callable[[Ten
         def forward(self, x: Tensor) -> Tensor:
             return tail(self.body(x))
 
-    problem = truth.radius_problem(hf.Network.from_torch(Tailed().eval()), Ball(known.x, zero(known.x), 2), known.y)
+    problem = truth.radius_problem(
+        hf.Network.from_torch(Tailed().eval()), Ball(known.x, zero(known.x), 2), known.y
+    )
     found = proved(problem)
     inside = problem.tile_radii(found[None] * (1 - 1e-6))
-    assert (inside.score(inside.region.sample(500, Chance.of(range(len(inside.region)), 0))) > 0)[:, found > 0].all()
+    assert (inside.score(inside.region.sample(500, Chance.of(range(len(inside.region)), 0))) > 0)[
+        :, found > 0
+    ].all()
 
 
 # ---------------------------------------------------------------- what it cannot do
@@ -322,7 +377,9 @@ def test_obstacles_are_told() -> None:
     box = hf.Network.from_callable(lambda x: known.model(torch.from_numpy(x)).detach().numpy())
     problem = truth.radius_problem(box, Ball(known.x, zero(known.x)), known.y)
     assert "black box" in (Certify().obstacle(problem) or "")
-    custom = Problem(known.network(), problem.region, hf.property.Custom(lambda z: z[:, 0]), "radius", problem.keys)
+    custom = Problem(
+        known.network(), problem.region, hf.property.Custom(lambda z: z[:, 0]), "radius", problem.keys
+    )
     assert "linear rows" in (Certify().obstacle(custom) or "")
     [record, *_] = hf.solve([problem], [Certify()])
     assert record.skipped[0].startswith("Certify: ")
@@ -348,7 +405,9 @@ def too_high(relaxation: Relaxation, lower: Any, upper: Any) -> LinearBounds:
 
 
 @pytest.mark.parametrize("activation", [nn.Tanh(), nn.ReLU(), nn.Sigmoid()], ids=lambda a: type(a).__name__)
-def test_a_wrong_relaxation_is_caught_by_the_attack(activation: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_relaxation_is_caught_by_the_attack(
+    activation: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 12), activation, nn.Linear(12, 2)).eval()
     with torch.no_grad():

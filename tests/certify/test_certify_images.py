@@ -16,7 +16,11 @@ from holdfast.certify.certify import Known
 class Residual(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.stem, self.one, self.two = nn.Conv2d(1, 3, 3, 1, 1), nn.Conv2d(3, 3, 3, 1, 1), nn.Conv2d(3, 3, 3, 1, 1)
+        self.stem, self.one, self.two = (
+            nn.Conv2d(1, 3, 3, 1, 1),
+            nn.Conv2d(3, 3, 3, 1, 1),
+            nn.Conv2d(3, 3, 3, 1, 1),
+        )
         self.down, self.head = nn.Conv2d(3, 4, 3, 2, 1), nn.Linear(4, 3)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -36,7 +40,9 @@ def _whatever_they_cost(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("norm", [math.inf, 2.0])
-def test_a_search_that_remembers_finds_what_one_that_forgets_does(norm: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_that_remembers_finds_what_one_that_forgets_does(
+    norm: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     torch.manual_seed(0)
     module, x = Residual().eval().requires_grad_(False), torch.rand(3, 1, 8, 8)
     for layer in (module.stem, module.one, module.two, module.down):
@@ -66,7 +72,9 @@ def test_a_search_that_remembers_finds_what_one_that_forgets_does(norm: float, m
 def test_ends_are_used_at_smaller_radii_only() -> None:
     node = crown.Node(0, "", (), (1, 2))
     ends = torch.zeros(2, 1, 2), torch.ones(2, 1, 2)
-    known = Known(torch.full((3,), -torch.inf), {}).put(torch.tensor([0, 2]), torch.tensor([1.0, 2.0]), {node: ends})
+    known = Known(torch.full((3,), -torch.inf), {}).put(
+        torch.tensor([0, 2]), torch.tensor([1.0, 2.0]), {node: ends}
+    )
     (low, high) = known.below(torch.tensor([0, 1, 2]), torch.tensor([1.5, 0.1, 2.0]))[node]
     assert low.flatten(1).tolist() == [[-math.inf] * 2, [-math.inf] * 2, [0.0] * 2]
     assert high.flatten(1).tolist() == [[math.inf] * 2, [math.inf] * 2, [1.0] * 2]

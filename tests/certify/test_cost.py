@@ -15,10 +15,14 @@ from holdfast.region import Ball
 
 def asked(function: nn.Module) -> Problem:
     torch.manual_seed(0)
-    net = hf.Network.from_torch(nn.Sequential(nn.Linear(4, 8), function, nn.Linear(8, 2)).eval(), domain=(0, 1))
+    net = hf.Network.from_torch(
+        nn.Sequential(nn.Linear(4, 8), function, nn.Linear(8, 2)).eval(), domain=(0, 1)
+    )
     x = torch.full((1, 4), 0.5)
     row = [1.0, -1.0] if int(net(x).argmax()) == 0 else [-1.0, 1.0]
-    return Problem(net, Ball(x, torch.zeros(1, dtype=torch.float64), torch.inf, net.domain), Linear.of(row), "radius")
+    return Problem(
+        net, Ball(x, torch.zeros(1, dtype=torch.float64), torch.inf, net.domain), Linear.of(row), "radius"
+    )
 
 
 @pytest.mark.parametrize("function", [nn.ReLU(), nn.Tanh()])

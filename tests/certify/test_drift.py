@@ -49,19 +49,29 @@ def test_a_linear_forecast_is_in_closed_form(norm: float, dual: float) -> None:
     x, shares = torch.ones(1, FRAMES, FEATURES), torch.tensor([1.0, 3.0])
     steep = (layer.weight.detach().reshape(FRAMES, FEATURES).sum(0) * shares).norm(dual)
     [bracket] = hf.radius(
-        net, x, property=hf.Within(0.5), norm=norm, drift=True, shares=shares, methods=[hf.attacks.PGD(), hf.attacks.Corners(), Certify()]
+        net,
+        x,
+        property=hf.Within(0.5),
+        norm=norm,
+        drift=True,
+        shares=shares,
+        methods=[hf.attacks.PGD(), hf.attacks.Corners(), Certify()],
     )
     assert bracket.lower.value == pytest.approx(0.5 / float(steep), rel=0.01)
     assert bracket.lower.value <= 0.5 / float(steep) * (1 + 1e-6)
     assert bracket.upper.value == pytest.approx(0.5 / float(steep), rel=0.05)
 
 
-@pytest.mark.parametrize("method", [Certify(), Tighten(steps=2), Split(boxes=16, steps=2, finest=0.1)], ids=lambda m: m.name)
+@pytest.mark.parametrize(
+    "method", [Certify(), Tighten(steps=2), Split(boxes=16, steps=2, finest=0.1)], ids=lambda m: m.name
+)
 def test_no_offset_of_a_grid_breaks_what_is_proved(method: hf.Method) -> None:  # type: ignore[type-arg]
     net, x = forecast()
     x = x[:1]
     at, shares = net(x).double(), torch.tensor([1.0, 2.0])
-    brackets = hf.radius(net, x, property=hf.Within(0.1), drift=True, shares=shares, methods=[hf.attacks.PGD(), method])
+    brackets = hf.radius(
+        net, x, property=hf.Within(0.1), drift=True, shares=shares, methods=[hf.attacks.PGD(), method]
+    )
     for row, bracket in enumerate(brackets):
         assert bracket.lower.value > 0.4 * bracket.upper.value  # of whole windows much less is proved
         inside = net(drifted(x[row], shares.double() * bracket.lower.value * (1 - 1e-6))).double()
@@ -72,7 +82,9 @@ def test_no_offset_of_a_grid_breaks_what_is_proved(method: hf.Method) -> None:  
 
 def test_a_witness_is_a_drift_and_fails_rounded_and_exact() -> None:
     net, x = forecast()
-    for row, bracket in enumerate(hf.radius(net, x, property=hf.Within(0.1), drift=True, methods=[hf.attacks.PGD()])):
+    for row, bracket in enumerate(
+        hf.radius(net, x, property=hf.Within(0.1), drift=True, methods=[hf.attacks.PGD()])
+    ):
         witness = bracket.upper.evidence.witness
         assert witness is not None
         away = witness.double() - x[row].double()
@@ -104,7 +116,13 @@ def test_the_domain_ends_a_drift() -> None:
 def test_the_view_by_offsets_is_the_same_question() -> None:
     net, x = forecast()
     at = net(x).double()
-    region = Drift(x, torch.full((2,), 0.3, dtype=torch.float64), math.inf, net.domain, shares=torch.tensor([[1.0, 2.0]] * 2))
+    region = Drift(
+        x,
+        torch.full((2,), 0.3, dtype=torch.float64),
+        math.inf,
+        net.domain,
+        shares=torch.tensor([[1.0, 2.0]] * 2),
+    )
     problem = Problem(net, region, Band(at - 0.1, at + 0.1, (0,)), "worst")
     seen = in_offsets(problem)
     offsets = torch.tensor([[0.1, -0.5], [0.29, 0.59]])
@@ -121,7 +139,9 @@ def test_features_move_by_their_shares() -> None:
     layer = nn.Linear(3, 1).eval()
     net, x = hf.Network.from_torch(layer), torch.ones(1, 3)
     steep = float((layer.weight.detach().abs() * torch.tensor([1.0, 0.0, 10.0])).sum())
-    [bracket] = hf.radius(net, x, property=hf.Within(0.5), shares=[1, 0, 10], methods=[hf.attacks.PGD(), Certify()])
+    [bracket] = hf.radius(
+        net, x, property=hf.Within(0.5), shares=[1, 0, 10], methods=[hf.attacks.PGD(), Certify()]
+    )
     assert bracket.lower.value == pytest.approx(0.5 / steep, rel=0.01)
     witness = bracket.upper.evidence.witness
     assert witness is not None
@@ -133,7 +153,10 @@ def test_features_move_by_their_shares() -> None:
     [
         ({"drift": True, "frames": "all"}, "leave frames"),
         ({"drift": True, "norm": 0}, "needs a norm p >= 1"),
-        ({"drift": True, "shares": [1.0, 2.0, 3.0]}, r"so \(2\) or \(4, 2\) for inputs of shape \(4, 2\); got \(3,\)"),
+        (
+            {"drift": True, "shares": [1.0, 2.0, 3.0]},
+            r"so \(2\) or \(4, 2\) for inputs of shape \(4, 2\); got \(3,\)",
+        ),
         ({"drift": True, "shares": [1.0, -2.0]}, "must be 0 or between"),
         ({"shares": [1.0, 2.0], "norm": 2}, "leave the norm out"),
         ({"shares": ["a", "b"]}, "shares are numbers"),

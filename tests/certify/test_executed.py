@@ -29,7 +29,9 @@ class Reader(nn.Module):
 
 
 def mlp() -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 3))
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 3)
+    )
 
 
 def conv() -> nn.Module:
@@ -60,9 +62,36 @@ class Chorus(nn.Module):
 
 
 def smooth() -> nn.Module:
-    names = (nn.GELU, nn.SiLU, nn.Mish, nn.Softplus, nn.ELU, nn.SELU, nn.LogSigmoid, nn.Hardswish, nn.Hardsigmoid, nn.ReLU6, nn.Softshrink)
-    settings = nn.GELU("tanh"), nn.Softplus(0.7, 10.0), nn.ELU(0.3), nn.CELU(0.6), nn.Hardtanh(-0.3, 0.7), nn.LeakyReLU(0.3), nn.PReLU()
-    return Chorus(*(kind() for kind in names), *settings, torch.erf, torch.abs, lambda v: v * torch.sigmoid(v), lambda v: v.clamp_min(0.1))
+    names = (
+        nn.GELU,
+        nn.SiLU,
+        nn.Mish,
+        nn.Softplus,
+        nn.ELU,
+        nn.SELU,
+        nn.LogSigmoid,
+        nn.Hardswish,
+        nn.Hardsigmoid,
+        nn.ReLU6,
+        nn.Softshrink,
+    )
+    settings = (
+        nn.GELU("tanh"),
+        nn.Softplus(0.7, 10.0),
+        nn.ELU(0.3),
+        nn.CELU(0.6),
+        nn.Hardtanh(-0.3, 0.7),
+        nn.LeakyReLU(0.3),
+        nn.PReLU(),
+    )
+    return Chorus(
+        *(kind() for kind in names),
+        *settings,
+        torch.erf,
+        torch.abs,
+        lambda v: v * torch.sigmoid(v),
+        lambda v: v.clamp_min(0.1),
+    )
 
 
 def with_a_domain() -> nn.Module:
@@ -97,12 +126,16 @@ def test_float32_outputs_never_fall_below(name: str, gain: float) -> None:
         region = Ball(x, torch.full((64,), radius), math.inf)
         real = lower_bound(graph, propagate(graph, region), rows, none)
         executed = lower_bound(graph, propagate(graph, region, torch.float32), rows, none)
-        points = torch.cat([region.sample(20, Chance.of(range(len(region)), 1)), region.vertex(torch.randn(20, 64, 5, 4))])
+        points = torch.cat(
+            [region.sample(20, Chance.of(range(len(region)), 1)), region.vertex(torch.randn(20, 64, 5, 4))]
+        )
         outputs = net(points.flatten(0, 1)).double().reshape(40, 64, 3)
         assert (executed <= torch.cat([outputs, -outputs], -1)).all()
         assert (executed <= real).all()
         assert (real - executed <= 1e-3 * gain**3 * (1 + real.abs())).all()
-        if radius == 0:  # or the test could not fail: in real arithmetic the bound lies above some float32 output
+        if (
+            radius == 0
+        ):  # or the test could not fail: in real arithmetic the bound lies above some float32 output
             assert (real > torch.cat([outputs, -outputs], -1).amin(0)).any()
 
 
@@ -137,13 +170,19 @@ def test_what_is_not_known_as_executed_is_named() -> None:
     assert "as executed is not bounded" in (hf.certify.Certify(arithmetic="executed").obstacle(problem) or "")
     # Torch has kernels of its own for these, whose sums are not those of the nodes that stand for them.
     for inner in (nn.LayerNorm(3), nn.LogSoftmax(-1), nn.RMSNorm(3, eps=1e-6), LogSumExp()):
-        fused = replace(problem, network=hf.Network.from_torch(nn.Sequential(mlp(), inner, nn.Linear(3, 3)).eval()))
-        assert "as executed is not bounded" in (hf.certify.Certify(arithmetic="executed").obstacle(fused) or "")
+        fused = replace(
+            problem, network=hf.Network.from_torch(nn.Sequential(mlp(), inner, nn.Linear(3, 3)).eval())
+        )
+        assert "as executed is not bounded" in (
+            hf.certify.Certify(arithmetic="executed").obstacle(fused) or ""
+        )
     known = replace(problem, network=hf.Network.from_torch(nn.Sequential(smooth(), nn.Tanh()).eval()))
     assert hf.certify.Certify(arithmetic="executed").obstacle(known) is None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Mish, "measured", False)
-        assert "rounding of Mish as executed is not bounded" in (hf.certify.Certify(arithmetic="executed").obstacle(known) or "")
+        assert "rounding of Mish as executed is not bounded" in (
+            hf.certify.Certify(arithmetic="executed").obstacle(known) or ""
+        )
     normed = Problem(
         hf.Network.from_torch(nn.utils.parametrizations.weight_norm(nn.Linear(4, 3)).eval()),
         Ball(x[:, 0], 0.1),
@@ -151,14 +190,20 @@ def test_what_is_not_known_as_executed_is_named() -> None:
         "radius",
         (Key(0), Key(1)),
     )
-    assert "computes a constant from weights" in (hf.certify.Certify(arithmetic="executed").obstacle(normed) or "")
+    assert "computes a constant from weights" in (
+        hf.certify.Certify(arithmetic="executed").obstacle(normed) or ""
+    )
 
 
 def test_what_may_overflow_as_executed_is_not_proved() -> None:
     """In real arithmetic the class is plain; in float32 the hidden sum is infinite, and their difference no number."""
     model = nn.Sequential(nn.Linear(1, 2), nn.Linear(2, 2))
     with torch.no_grad():
-        for weight, values in zip(model.parameters(), ([[3e38], [3e38]], [0.0, 0.0], [[1.0, -1.0], [0.0, 0.0]], [1.0, 0.0]), strict=True):
+        for weight, values in zip(
+            model.parameters(),
+            ([[3e38], [3e38]], [0.0, 0.0], [[1.0, -1.0], [0.0, 0.0]], [1.0, 0.0]),
+            strict=True,
+        ):
             weight.copy_(torch.tensor(values))
     net, x = hf.Network.from_torch(model.eval()), torch.tensor([[2.0]])
     graph, region = build(net, x), Ball(x, 1e-3, 2)

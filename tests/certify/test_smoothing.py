@@ -32,7 +32,13 @@ def half_plane() -> tuple[hf.Network, torch.Tensor, torch.Tensor]:
 
 
 def ball_problem(net: hf.Network, x: torch.Tensor, y: torch.Tensor, p: float = 2.0) -> Problem:
-    return Problem(net, Ball(x, torch.zeros(len(x)), p, net.domain), Robustness(y), "radius", tuple(Key(i) for i in range(len(x))))
+    return Problem(
+        net,
+        Ball(x, torch.zeros(len(x)), p, net.domain),
+        Robustness(y),
+        "radius",
+        tuple(Key(i) for i in range(len(x))),
+    )
 
 
 def test_a_linear_classifier_has_its_radius_in_closed_form() -> None:
@@ -40,7 +46,9 @@ def test_a_linear_classifier_has_its_radius_in_closed_form() -> None:
     found = smoothed(net, x, sigma=0.5, samples=20_000, confidence=0.999)
     for row, truth in zip(found, distance.tolist(), strict=True):
         assert row.prediction == int(truth > 0)
-        assert 0.75 * abs(truth) <= row.radius.value <= abs(truth)  # Clopper and Pearson take three standard errors off
+        assert (
+            0.75 * abs(truth) <= row.radius.value <= abs(truth)
+        )  # Clopper and Pearson take three standard errors off
         assert int(row.counts.sum()) == 20_000
 
 
@@ -48,7 +56,10 @@ def test_the_confidence_is_kept_over_many_seeds() -> None:
     net, x, distance = half_plane()
     confidence, seeds = 0.8, 400
     above = sum(
-        smoothed(net, x[1:2], sigma=0.3, samples=200, confidence=confidence, choosing=20, seed=seed)[0].radius.value > float(distance[1])
+        smoothed(net, x[1:2], sigma=0.3, samples=200, confidence=confidence, choosing=20, seed=seed)[
+            0
+        ].radius.value
+        > float(distance[1])
         for seed in range(seeds)
     )
     # Wrong at most a fifth of the time, and not because it says next to nothing: Clopper and Pearson come close to a fifth.
@@ -96,7 +107,9 @@ def test_any_function_works_and_every_query_is_counted() -> None:
 
 
 def test_outputs_that_are_no_numbers_count_for_no_class() -> None:
-    net = hf.Network.from_callable(lambda x: np.where(x[:, :1] > 0, [[1.0, 0.0]], [[np.nan, 0.0]]), shape=(2,))
+    net = hf.Network.from_callable(
+        lambda x: np.where(x[:, :1] > 0, [[1.0, 0.0]], [[np.nan, 0.0]]), shape=(2,)
+    )
     [row] = smoothed(net, torch.full((1, 2), 1e-4), sigma=1.0, samples=1000)
     assert 400 < int(row.counts.sum()) < 600
     assert row.prediction is None
@@ -122,11 +135,17 @@ def test_a_stopped_run_goes_on_with_the_samples_it_would_have_drawn(tmp_path: Pa
     net, x, _ = half_plane()
     whole = smoothed(net, x, sigma=0.4, samples=2000)
     for budget in (300, 500, 700, None):  # queries for each input, of this call
-        with hf.Store.open(tmp_path) if (tmp_path / "run.sqlite").exists() else hf.Store.create(tmp_path) as store:
+        with (
+            hf.Store.open(tmp_path)
+            if (tmp_path / "run.sqlite").exists()
+            else hf.Store.create(tmp_path) as store
+        ):
             before = net.queries
             found = smoothed(net, x, sigma=0.4, samples=2000, store=store, stop=hf.Stop(queries=budget))
             if budget is not None:
-                assert {row.radius.evidence.method for row in found} == {"definition"}  # nothing is said before all are counted
+                assert {row.radius.evidence.method for row in found} == {
+                    "definition"
+                }  # nothing is said before all are counted
     assert (net.queries - before) / 3 < 1000  # the last call had few left to draw
     for mine, other in zip(found, whole, strict=True):
         assert torch.equal(mine.counts, other.counts)
@@ -138,18 +157,25 @@ def test_other_settings_begin_anew(tmp_path: Path) -> None:
     with hf.Store.create(tmp_path) as store:
         smoothed(net, x, sigma=0.4, samples=900, seed=1, store=store, stop=hf.Stop(queries=300))
         found = smoothed(net, x, sigma=0.4, samples=900, seed=2, store=store)
-    assert [row.counts.tolist() for row in found] == [row.counts.tolist() for row in smoothed(net, x, sigma=0.4, samples=900, seed=2)]
+    assert [row.counts.tolist() for row in found] == [
+        row.counts.tolist() for row in smoothed(net, x, sigma=0.4, samples=900, seed=2)
+    ]
 
 
 def test_in_a_bracket_it_stands_beside_the_ends() -> None:
     net, x, distance = half_plane()
     y = (distance > 0).long()
-    brackets = hf.radius(net, x, y, norm=2, methods=[Smoothing(sigma=0.5, samples=5000, confidence=0.99)], seed=1)
+    brackets = hf.radius(
+        net, x, y, norm=2, methods=[Smoothing(sigma=0.5, samples=5000, confidence=0.99)], seed=1
+    )
     for bracket, truth in zip(brackets, distance.abs().tolist(), strict=True):
         [guess] = bracket.estimates
         assert guess.evidence.kind == "sampled"
         assert guess.evidence.confidence == 0.99
-        assert any("smoothed classifier" in said and "not of the network" in said for said in guess.evidence.assumptions)
+        assert any(
+            "smoothed classifier" in said and "not of the network" in said
+            for said in guess.evidence.assumptions
+        )
         assert 0.7 * truth <= guess.value <= truth
         assert (bracket.lower.value, bracket.upper.value) == (0.0, math.inf)
 
@@ -169,7 +195,9 @@ def test_its_steps_ask_as_often_as_was_said() -> None:
 
 def test_a_class_the_majority_does_not_give_has_radius_zero() -> None:
     """The network says 1 at the point itself and 0 all around it."""
-    net = hf.Network.from_callable(lambda x: np.stack([(abs(x).max(1) > 0.1).astype(float), np.full(len(x), 0.5)], 1), shape=(2,))
+    net = hf.Network.from_callable(
+        lambda x: np.stack([(abs(x).max(1) > 0.1).astype(float), np.full(len(x), 0.5)], 1), shape=(2,)
+    )
     [bracket] = hf.radius(net, torch.zeros(1, 2), [1], norm=2, methods=[Smoothing(sigma=1.0, samples=200)])
     assert [guess.value for guess in bracket.estimates] == [0.0]
 

@@ -33,7 +33,9 @@ def perceptron(seed: int) -> tuple[nn.Sequential, hf.Network, Tensor, Tensor]:
     """Outputs apart by so much that some activations must turn before the class does. Shared, so that it is traced once."""
     torch.manual_seed(seed)
     first, second = MADE[seed]
-    model = nn.Sequential(nn.Linear(INPUTS, first), nn.ReLU(), nn.Linear(first, second), nn.ReLU(), nn.Linear(second, 2)).eval()
+    model = nn.Sequential(
+        nn.Linear(INPUTS, first), nn.ReLU(), nn.Linear(first, second), nn.ReLU(), nn.Linear(second, 2)
+    ).eval()
     with torch.no_grad():
         for layer in (model[0], model[2], model[4]):
             layer.bias.mul_(0.3)
@@ -43,7 +45,10 @@ def perceptron(seed: int) -> tuple[nn.Sequential, hf.Network, Tensor, Tensor]:
 
 def pieces(model: nn.Sequential, label: int) -> Any:
     """For every pattern of signs: conditions g x + h <= 0 that it asks of x, and the margin a x + c with it."""
-    weights = [(layer.weight.detach().double().numpy(), layer.bias.detach().double().numpy()) for layer in (model[0], model[2], model[4])]
+    weights = [
+        (layer.weight.detach().double().numpy(), layer.bias.detach().double().numpy())
+        for layer in (model[0], model[2], model[4])
+    ]
     (w1, b1), (w2, b2), (w3, b3) = weights
     row = (w3[label] - w3[1 - label], b3[label] - b3[1 - label])
     for first in itertools.product([0.0, 1.0], repeat=len(b1)):
@@ -51,7 +56,9 @@ def pieces(model: nn.Sequential, label: int) -> Any:
         m2, c2 = w2 @ (s1[:, None] * w1), w2 @ (s1 * b1) + b2
         for second in itertools.product([0.0, 1.0], repeat=len(b2)):
             s2 = torch.tensor(second).numpy()
-            g = torch.cat([torch.tensor((1 - 2 * s1)[:, None] * w1), torch.tensor((1 - 2 * s2)[:, None] * m2)]).numpy()
+            g = torch.cat(
+                [torch.tensor((1 - 2 * s1)[:, None] * w1), torch.tensor((1 - 2 * s2)[:, None] * m2)]
+            ).numpy()
             h = torch.cat([torch.tensor((1 - 2 * s1) * b1), torch.tensor((1 - 2 * s2) * c2)]).numpy()
             yield g, h, row[0] @ (s2[:, None] * m2), float(row[0] @ (s2 * c2) + row[1])
 
@@ -96,7 +103,9 @@ def _nearest(centre: Any, left: Any, right: Any, p: float) -> float:
 @pytest.mark.parametrize(("seed", "p"), [(4, 1), (4, math.inf)])
 def test_radii_by_signs_end_just_below_the_exact_one(p: float, seed: int) -> None:
     model, net, x, y = perceptron(seed)
-    assert isinstance(cut_for(build(net, x), Ball(x, torch.ones(2, dtype=torch.float64), p, net.domain)), ActivationSplit)
+    assert isinstance(
+        cut_for(build(net, x), Ball(x, torch.ones(2, dtype=torch.float64), p, net.domain)), ActivationSplit
+    )
     fast = hf.radius(net, x, y, norm=p, methods=[hf.certify.Certify()])
     method = hf.certify.Split(steps=2, finest=0.02)
     brackets = hf.radius(net, x, y, norm=p, methods=[*ATTACKS, method])  # raises where a witness lies inside
@@ -107,21 +116,29 @@ def test_radii_by_signs_end_just_below_the_exact_one(p: float, seed: int) -> Non
         assert bracket.lower.value >= first.lower.value
 
 
-@pytest.mark.parametrize(("p", "family"), [(1, {"frames": "all"}), (2, {}), (math.inf, {}), (math.inf, {"frames": "all"})])
+@pytest.mark.parametrize(
+    ("p", "family"), [(1, {"frames": "all"}), (2, {}), (math.inf, {}), (math.inf, {"frames": "all"})]
+)
 @pytest.mark.usefixtures("cpu_clock")
 def test_no_point_of_what_is_proved_changes_the_class(p: float, family: dict[str, Any]) -> None:
     """A network that is not closed: the largest radius proved, and points all over it and on its edge."""
     torch.manual_seed(5)
-    model = nn.Sequential(nn.Flatten(), nn.Linear(20, 8), nn.ReLU(), nn.Linear(8, 6), nn.LeakyReLU(0.1), nn.Linear(6, 4)).eval()
+    model = nn.Sequential(
+        nn.Flatten(), nn.Linear(20, 8), nn.ReLU(), nn.Linear(8, 6), nn.LeakyReLU(0.1), nn.Linear(6, 4)
+    ).eval()
     net, x = hf.Network.from_torch(model, domain=(0, 1)), torch.rand(2, 5, 4)
     y = net(x).argmax(1)
-    first = hf.radius(net, x, y, norm=p, methods=[hf.certify.Certify()], **family)  # traces the network, outside of the time below
+    first = hf.radius(
+        net, x, y, norm=p, methods=[hf.certify.Certify()], **family
+    )  # traces the network, outside of the time below
     method, stop = hf.certify.Split(boxes=8, steps=2, finest=0.04), hf.Stop(seconds=5)
     proved = hf.radius(net, x, y, norm=p, methods=[*ATTACKS, method], stop=stop, **family)
     radius = torch.tensor([b.lower.value for b in proved], dtype=torch.float64)
     assert sum(b.lower.value for b in proved) > 1.02 * sum(b.lower.value for b in first)
     region = (Frames if family else Ball)(x, radius, p, net.domain)
-    points = torch.cat([region.sample(500, Chance.of(range(len(region)), 0)), region.vertex(torch.randn(500, *x.shape))])
+    points = torch.cat(
+        [region.sample(500, Chance.of(range(len(region)), 0)), region.vertex(torch.randn(500, *x.shape))]
+    )
     assert bool((net(points.flatten(0, 1)).argmax(1).reshape(-1, 2) == y).all())
 
 
@@ -137,7 +154,9 @@ def test_the_worst_score_is_raised_to_the_exact_one() -> None:
     model, net, x, y = perceptron(5)
     box = Box.between(x.double() - 0.3, x.double() + 0.3)
     fast = hf.worst(net, box, hf.Robustness(y), methods=[hf.certify.Certify()])
-    brackets = hf.worst(net, box, hf.Robustness(y), methods=[hf.attacks.PGD(), hf.certify.Split(steps=2, finest=0.05)])
+    brackets = hf.worst(
+        net, box, hf.Robustness(y), methods=[hf.attacks.PGD(), hf.certify.Split(steps=2, finest=0.05)]
+    )
     for row, (bracket, first) in enumerate(zip(brackets, fast, strict=True)):
         truth = exact_least(model, box, row, int(y[row]))
         size = abs(truth) + abs(first.lower.value - truth)
@@ -150,8 +169,12 @@ def test_the_worst_score_over_a_ball_is_never_above_a_point(p: float) -> None:
     _, net, x, y = perceptron(5)
     region = Ball(x, torch.full((2,), 1.0 if p == 1 else 0.6, dtype=torch.float64), p, net.domain)
     fast = hf.worst(net, region, hf.Robustness(y), methods=[hf.certify.Certify()])
-    split = hf.worst(net, region, hf.Robustness(y), methods=[hf.attacks.PGD(), hf.certify.Split(steps=2, finest=0.2)])
-    points = torch.cat([region.sample(3000, Chance.of(range(len(region)), 1)), region.vertex(torch.randn(500, *x.shape))])
+    split = hf.worst(
+        net, region, hf.Robustness(y), methods=[hf.attacks.PGD(), hf.certify.Split(steps=2, finest=0.2)]
+    )
+    points = torch.cat(
+        [region.sample(3000, Chance.of(range(len(region)), 1)), region.vertex(torch.randn(500, *x.shape))]
+    )
     scores = hf.Robustness(y).score(net(points.flatten(0, 1)).reshape(-1, 2, 2)).amin(0)
     for first, bracket, met in zip(fast, split, scores.tolist(), strict=True):
         assert first.lower.value <= bracket.lower.value <= met + 1e-6
@@ -164,15 +187,23 @@ def test_halves_of_inputs_raise_a_worst_score_too() -> None:
     x = torch.randn(2, 4)
     y, box = net(x).argmax(1), Box.between(x.double() - 0.5, x.double() + 0.5)
     tight = hf.worst(net, box, hf.Robustness(y), methods=[hf.attacks.PGD(), hf.certify.Tighten(steps=2)])
-    split = hf.worst(net, box, hf.Robustness(y), methods=[hf.attacks.PGD(), hf.certify.Split(steps=2, finest=0.05)])
+    split = hf.worst(
+        net, box, hf.Robustness(y), methods=[hf.attacks.PGD(), hf.certify.Split(steps=2, finest=0.05)]
+    )
     for first, bracket in zip(tight, split, strict=True):
         assert bracket.lower.value <= bracket.upper.value
         assert bracket.gap < 0.5 * first.gap
 
 
 def test_one_rule_chooses_the_cut() -> None:
-    relu = build(hf.Network.from_torch(nn.Sequential(nn.Linear(20, 4), nn.ReLU(), nn.Linear(4, 2)).eval()), torch.zeros(1, 20))
-    tanh = build(hf.Network.from_torch(nn.Sequential(nn.Linear(20, 4), nn.Tanh(), nn.Linear(4, 2)).eval()), torch.zeros(1, 20))
+    relu = build(
+        hf.Network.from_torch(nn.Sequential(nn.Linear(20, 4), nn.ReLU(), nn.Linear(4, 2)).eval()),
+        torch.zeros(1, 20),
+    )
+    tanh = build(
+        hf.Network.from_torch(nn.Sequential(nn.Linear(20, 4), nn.Tanh(), nn.Linear(4, 2)).eval()),
+        torch.zeros(1, 20),
+    )
     centre, one = torch.zeros(1, 20), torch.ones(1, dtype=torch.float64)
     few = Box.between(centre, centre + (torch.arange(20) < 3))
     assert isinstance(cut_for(relu, few), InputSplit)
@@ -197,7 +228,9 @@ class Gated(nn.Module):
 def smooth(kind: str) -> tuple[hf.Network, Tensor, Tensor]:
     """18 inputs, more than are halved by themselves."""
     torch.manual_seed(6)
-    tanh = nn.Sequential(nn.Flatten(), nn.Linear(18, 6), nn.Tanh(), nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 2))
+    tanh = nn.Sequential(
+        nn.Flatten(), nn.Linear(18, 6), nn.Tanh(), nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 2)
+    )
     module = tanh if kind == "tanh" else Gated({"lstm": nn.LSTM, "gru": nn.GRU}[kind])
     with torch.no_grad():
         for weight in module.parameters():
@@ -218,8 +251,12 @@ def test_smooth_functions_are_cut_in_every_norm_and_no_point_is_below(kind: str,
         assert sum(b.lower.value for b in split) > 1.01 * sum(b.lower.value for b in tight)
     region = Ball(x, torch.tensor([1.1 * b.lower.value for b in tight], dtype=torch.float64), p)
     before = hf.worst(net, region, hf.Robustness(y), methods=[*ATTACKS[:1], hf.certify.Tighten(steps=4)])
-    after = hf.worst(net, region, hf.Robustness(y), methods=[*ATTACKS[:1], hf.certify.Split(boxes=16, steps=4, finest=0.1)])
-    points = torch.cat([region.sample(2000, Chance.of(range(len(region)), 1)), region.vertex(torch.randn(500, *x.shape))])
+    after = hf.worst(
+        net, region, hf.Robustness(y), methods=[*ATTACKS[:1], hf.certify.Split(boxes=16, steps=4, finest=0.1)]
+    )
+    points = torch.cat(
+        [region.sample(2000, Chance.of(range(len(region)), 1)), region.vertex(torch.randn(500, *x.shape))]
+    )
     scores = hf.Robustness(y).score(net(points.flatten(0, 1)).reshape(-1, 2, 2)).amin(0)
     for first, bracket, met in zip(before, after, scores.tolist(), strict=True):
         assert first.lower.value - 1e-9 <= bracket.lower.value <= met + 1e-6
@@ -227,18 +264,28 @@ def test_smooth_functions_are_cut_in_every_norm_and_no_point_is_below(kind: str,
 
 def test_counts_of_changes_are_not_cut_and_the_record_says_so() -> None:
     torch.manual_seed(0)
-    net = hf.Network.from_torch(nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 2)).eval(), domain=(-3, 3))
+    net = hf.Network.from_torch(
+        nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 2)).eval(), domain=(-3, 3)
+    )
     x = torch.randn(1, 6).clamp(-3, 3)
     region = Sparse(x, torch.zeros(1, dtype=torch.float64), net.domain)
-    [record] = hf.solve([hf.Problem(net, region, hf.Robustness(net(x).argmax(1)), "radius", (Key(0),))], [hf.certify.Split(steps=2)])
+    [record] = hf.solve(
+        [hf.Problem(net, region, hf.Robustness(net(x).argmax(1)), "radius", (Key(0),))],
+        [hf.certify.Split(steps=2)],
+    )
     assert [reason for reason in record.skipped if reason.startswith("Split: nothing is cut")]
 
 
 @pytest.mark.parametrize("p", [2, math.inf])
 def test_time_for_nothing_and_time_for_everything_end_alike_where_ranges_are_cut(p: float) -> None:
     net, x, y = smooth("tanh")
-    problem = hf.Problem(net, Ball(x, torch.zeros(2, dtype=torch.float64), p), hf.Robustness(y), "radius", (Key(0), Key(1)))
-    method, upper = hf.certify.Split(boxes=16, steps=4, finest=0.02), torch.full((2,), math.inf, dtype=torch.float64)
+    problem = hf.Problem(
+        net, Ball(x, torch.zeros(2, dtype=torch.float64), p), hf.Robustness(y), "radius", (Key(0), Key(1))
+    )
+    method, upper = (
+        hf.certify.Split(boxes=16, steps=4, finest=0.02),
+        torch.full((2,), math.inf, dtype=torch.float64),
+    )
     ends = []
     for often in (1, 2):  # every step has time, or every other
         state, turn, low = method.start(problem, 0), 0, torch.zeros(2, dtype=torch.float64)
@@ -246,7 +293,9 @@ def test_time_for_nothing_and_time_for_everything_end_alike_where_ranges_are_cut
             assert turn < 400
             with time_limit.within(math.inf if turn % often == 0 else time.monotonic()):
                 state, claims = method.step(problem, method.update_bounds(problem, state, low, upper))
-            found = low if claims.proved is None else claims.proved  # a step that a signal ended claims nothing
+            found = (
+                low if claims.proved is None else claims.proved
+            )  # a step that a signal ended claims nothing
             assert bool((found >= low).all())
             low, turn = found, turn + 1
         ends.append(low)
@@ -257,10 +306,14 @@ def test_time_for_nothing_and_time_for_everything_end_alike_where_ranges_are_cut
 def test_the_clock_ends_a_step_and_nothing_is_claimed_that_is_not_proved(goal: Any) -> None:
     """Time for nothing, then for everything."""
     model, net, x, y = perceptron(5)
-    region = Ball(x, torch.full((2,), 0.0 if goal == "radius" else 0.2, dtype=torch.float64), math.inf, net.domain)
+    region = Ball(
+        x, torch.full((2,), 0.0 if goal == "radius" else 0.2, dtype=torch.float64), math.inf, net.domain
+    )
     problem = hf.Problem(net, region, hf.Robustness(y), goal, (Key(0), Key(1)))
     method = hf.certify.Split(steps=2, finest=0.05)
-    upper = torch.tensor([exact_radius(model, x[i], int(y[i]), math.inf) for i in range(2)], dtype=torch.float64)
+    upper = torch.tensor(
+        [exact_radius(model, x[i], int(y[i]), math.inf) for i in range(2)], dtype=torch.float64
+    )
     if goal == "worst":
         box = Box.between(*region.enclosing_box())
         upper = torch.tensor([exact_least(model, box, i, int(y[i])) for i in range(2)], dtype=torch.float64)

@@ -47,7 +47,9 @@ class Wide(Reader):
         return super().forward(x / 30)
 
 
-def asked(model: nn.Module, shape: tuple[int, ...], count: int = 3, seed: int = 0) -> tuple[hf.Network, Tensor, Tensor]:
+def asked(
+    model: nn.Module, shape: tuple[int, ...], count: int = 3, seed: int = 0
+) -> tuple[hf.Network, Tensor, Tensor]:
     torch.manual_seed(seed)
     for weight in model.parameters():
         nn.init.uniform_(weight, -0.9, 0.9)
@@ -80,14 +82,18 @@ def test_split_is_above_tight_and_no_point_breaks_it(cell: str) -> None:
     assert (split >= tight).all()
     assert (split / tight).mean() > 1.01
     region = Frames(x, split, math.inf)
-    points = torch.cat([region.sample(400, Chance.of(range(len(region)), 0)), region.vertex(torch.randn(400, *x.shape))])
+    points = torch.cat(
+        [region.sample(400, Chance.of(range(len(region)), 0)), region.vertex(torch.randn(400, *x.shape))]
+    )
     assert (net(points.flatten(0, 1)).argmax(1).reshape(-1, 2) == y).all()
 
 
 @pytest.mark.parametrize(
     "model",
     [
-        nn.Sequential(nn.Flatten(), nn.Linear(6, 10), nn.ReLU(), nn.Linear(10, 8), nn.ReLU(), nn.Linear(8, 3)),
+        nn.Sequential(
+            nn.Flatten(), nn.Linear(6, 10), nn.ReLU(), nn.Linear(10, 8), nn.ReLU(), nn.Linear(8, 3)
+        ),
         nn.Sequential(nn.Flatten(), nn.Linear(6, 10), nn.Sigmoid(), nn.Linear(10, 3)),
         Reader(nn.GRU, 2, num_layers=2, bidirectional=True),
         nn.Sequential(nn.Flatten(), nn.Linear(6, 3)),
@@ -109,7 +115,9 @@ def test_a_score_over_a_region_is_tightened_too() -> None:
     net, x, y = asked(Reader(nn.RNN), (4, 3))
     for region in (Ball(x, 0.05, 2), Box.between(x.double() - 0.05, x.double() + 0.05)):
         fast = lower(hf.worst(net, region, hf.Robustness(y), methods=[hf.certify.Certify()]))
-        tight = hf.worst(net, region, hf.Robustness(y), methods=[hf.certify.Tighten(steps=20, block=10), hf.attacks.PGD()])
+        tight = hf.worst(
+            net, region, hf.Robustness(y), methods=[hf.certify.Tighten(steps=20, block=10), hf.attacks.PGD()]
+        )
         assert (lower(tight) >= fast).all()
         assert (lower(tight) > fast).any()
         assert all(b.lower.value <= b.upper.value for b in tight)
@@ -142,8 +150,14 @@ def test_a_wrong_model_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     from holdfast.bounding import quadratic_models as quadratic
 
     net, x, y = asked(Reader(nn.RNN), (4, 3))
-    monkeypatch.setattr(quadratic, "deviation", lambda curve, slope, bend, lower, upper, at: (curve.function(at), curve.function(at)))
-    problem = hf.Problem(net, Frames(x, torch.zeros(3), math.inf), hf.Robustness(y), "radius", tuple(Key(i) for i in range(3)))
+    monkeypatch.setattr(
+        quadratic,
+        "deviation",
+        lambda curve, slope, bend, lower, upper, at: (curve.function(at), curve.function(at)),
+    )
+    problem = hf.Problem(
+        net, Frames(x, torch.zeros(3), math.inf), hf.Robustness(y), "radius", tuple(Key(i) for i in range(3))
+    )
     assert quadratic_of(problem).obstacle is None
     with pytest.raises(hf.Contradiction):
         hf.solve([problem], [*ATTACKS, hf.certify.Tighten(steps=60, block=10, push=0.02)])
@@ -192,7 +206,9 @@ def mixed(count: int = 1, kind: type[nn.Module] = Mixed) -> hf.Problem:
     return problem
 
 
-@pytest.mark.parametrize("method", [hf.certify.Tighten(steps=1), hf.certify.Split(steps=1, boxes=4)], ids=["tighten", "split"])
+@pytest.mark.parametrize(
+    "method", [hf.certify.Tighten(steps=1), hf.certify.Split(steps=1, boxes=4)], ids=["tighten", "split"]
+)
 def test_a_stage_that_lacks_memory_is_named_in_the_record(method: Any) -> None:
     """Linear bounds were handed out as finished, as if the second-order models had been used."""
     problem = mixed()
@@ -237,7 +253,9 @@ def test_terminal_and_page_name_what_was_left_out(tmp_path: Path) -> None:
         page, console = render(store), Console(width=300, record=True, file=io.StringIO())
         console.print(table(store))
         kept = store.records()
-    assert page.count("second-order models were left out") >= 2  # beside the input, and among the limits of the run
+    assert (
+        page.count("second-order models were left out") >= 2
+    )  # beside the input, and among the limits of the run
     assert "second-order models were left out" in console.export_text()
     assert "second-order models were left out" in kept[0].bracket.note
 
@@ -254,11 +272,20 @@ def test_training_that_takes_long_is_left_to_graphics_cards(monkeypatch: pytest.
 def test_a_tier_that_can_do_no_more_says_so() -> None:
     net, x, y = asked(nn.Sequential(nn.Flatten(), nn.Linear(12, 3)), (4, 3), count=1)
     [record] = hf.solve([question(net, x, y)], [hf.certify.Tighten()])
-    assert record.skipped == ("Tighten: tier tight proves no more than tier fast here: the network is linear: planes are exact",)
+    assert record.skipped == (
+        "Tighten: tier tight proves no more than tier fast here: the network is linear: planes are exact",
+    )
 
 
 def small_conv() -> nn.Module:
-    layers = nn.Conv2d(1, 3, 3, padding=1), nn.ReLU(), nn.Conv2d(3, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(12, 3)
+    layers = (
+        nn.Conv2d(1, 3, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(3, 3, 3),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(12, 3),
+    )
     return nn.Sequential(*layers)
 
 
@@ -277,7 +304,9 @@ def test_trained_planes_win_where_there_are_no_models(norm: float, monkeypatch: 
     assert (tight / fast).mean() > 1.01
     assert (tight <= upper).all()
     region = Ball(x, tight, norm)
-    points = torch.cat([region.sample(400, Chance.of(range(len(region)), 0)), region.vertex(torch.randn(400, *x.shape))])
+    points = torch.cat(
+        [region.sample(400, Chance.of(range(len(region)), 0)), region.vertex(torch.randn(400, *x.shape))]
+    )
     assert (net(points.flatten(0, 1)).argmax(1).reshape(-1, 4) == y).all()
 
 
@@ -298,7 +327,14 @@ def test_trained_planes_never_prove_more_than_the_exact_radius(monkeypatch: pyte
     """In one dimension every bend is known: f(x) = 1 - relu(x) - relu(x - 1) vanishes at 1 in one direction only."""
     without_models(monkeypatch)
     model = nn.Sequential(nn.Linear(1, 2), nn.ReLU(), nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))
-    values = [[[1.0], [1.0]], [0.0, -1.0], [[1.0, 1.0], [1.0, -1.0]], [0.5, 0.5], [[-1.0, 0.0], [0.0, 0.0]], [1.5, 0.0]]
+    values = [
+        [[1.0], [1.0]],
+        [0.0, -1.0],
+        [[1.0, 1.0], [1.0, -1.0]],
+        [0.5, 0.5],
+        [[-1.0, 0.0], [0.0, 0.0]],
+        [1.5, 0.0],
+    ]
     for weight, value in zip(model.parameters(), values, strict=True):
         weight.data = torch.tensor(value)
     net = hf.Network.from_torch(model.eval())
@@ -336,7 +372,9 @@ def test_trained_planes_and_the_clock(goal: Any, monkeypatch: pytest.MonkeyPatch
 
 
 def test_planes_and_models_together_are_the_better_of_both(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 10), nn.ReLU(), nn.Linear(10, 8), nn.ReLU(), nn.Linear(8, 3))
+    model = nn.Sequential(
+        nn.Flatten(), nn.Linear(12, 10), nn.ReLU(), nn.Linear(10, 8), nn.ReLU(), nn.Linear(8, 3)
+    )
     net, x, y = asked(model, (4, 3), count=3)
     both = lower(hf.radius(net, x, y, methods=[hf.certify.Tighten(steps=4), *ATTACKS]))
     monkeypatch.setattr("holdfast.certify.tight_tier.relu_like_functions", lambda graph: [])
@@ -348,14 +386,22 @@ METHODS = [hf.certify.Certify(), hf.certify.Tighten(steps=6, block=3), hf.certif
 
 
 def question(net: hf.Network, x: Tensor, y: Tensor) -> hf.Problem:
-    return hf.Problem(net, Frames(x, torch.zeros(len(x)), math.inf), hf.Robustness(y), "radius", tuple(Key(i) for i in range(len(x))))
+    return hf.Problem(
+        net,
+        Frames(x, torch.zeros(len(x)), math.inf),
+        hf.Robustness(y),
+        "radius",
+        tuple(Key(i) for i in range(len(x))),
+    )
 
 
 def proved(problem: hf.Problem, method: Any, known: Tensor) -> tuple[Tensor, int]:
     """What the method proves when it is told before every step that this much is known, and how many steps it takes."""
     state, claims, steps = method.start(problem, 0), None, 0
     while state is not None:
-        state, claims = method.step(problem, method.update_bounds(problem, state, known, torch.full_like(known, math.inf)))
+        state, claims = method.step(
+            problem, method.update_bounds(problem, state, known, torch.full_like(known, math.inf))
+        )
         steps += 1
     assert claims is not None
     return claims.proved, steps
@@ -377,7 +423,9 @@ def test_a_search_goes_on_from_what_is_proved(method: Any) -> None:
         ]
     )
     assert (net(held.flatten(0, 1)).argmax(1).reshape(-1, 2) == y).all()
-    mixed, _ = proved(problem, method, torch.tensor([math.inf, 0.0], dtype=torch.float64))  # one row is closed already
+    mixed, _ = proved(
+        problem, method, torch.tensor([math.inf, 0.0], dtype=torch.float64)
+    )  # one row is closed already
     assert mixed[1] >= alone[1] * 0.97
     assert steps < 100
 

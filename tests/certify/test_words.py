@@ -13,7 +13,10 @@ import holdfast as hf
 from holdfast.random_streams import Chance
 
 WORDS, GROUP, LENGTH = 15, 3, 5  # five groups of three synonyms
-SYNONYMS = {word: [other for other in range(WORDS) if other // GROUP == word // GROUP and other != word] for word in range(WORDS - GROUP)}
+SYNONYMS = {
+    word: [other for other in range(WORDS) if other // GROUP == word // GROUP and other != word]
+    for word in range(WORDS - GROUP)
+}
 
 QUICK = [hf.attacks.PGD(rounds=2, steps=10), hf.certify.Certify()]
 
@@ -62,7 +65,9 @@ def trained(kind: type[nn.RNNBase]) -> Trained:
         torch.manual_seed(1)
         model = Reader(kind)
         centres = torch.randn(WORDS // GROUP, 1, 4)
-        model.table.weight.data = (centres + torch.rand(WORDS // GROUP, 1, 1) * 0.6 * torch.randn(WORDS // GROUP, GROUP, 4)).flatten(0, 1)
+        model.table.weight.data = (
+            centres + torch.rand(WORDS // GROUP, 1, 1) * 0.6 * torch.randn(WORDS // GROUP, GROUP, 4)
+        ).flatten(0, 1)
         tokens = torch.randint(0, WORDS, (256, LENGTH))
         label = ((tokens < WORDS // 2).sum(-1) * 2 > LENGTH).long()
         optimiser = torch.optim.Adam([*model.layer.parameters(), *model.head.parameters()], 0.03)
@@ -106,7 +111,10 @@ def test_radii_are_proved_below_and_enumerated_exactly(kind: type[nn.RNNBase]) -
         witness = bracket.upper.evidence.witness
         if witness is not None:
             assert int((witness != own).sum()) == bracket.upper.value + 1
-            assert all(int(new) in [int(old), *SYNONYMS.get(int(old), ())] for new, old in zip(witness, own, strict=True))
+            assert all(
+                int(new) in [int(old), *SYNONYMS.get(int(old), ())]
+                for new, old in zip(witness, own, strict=True)
+            )
             assert int(known.model(witness[None]).argmax()) != int(known.model(own[None]).argmax())
 
 
@@ -123,7 +131,10 @@ def test_long_sentences_are_attacked_in_vain(kind: type[nn.RNNBase]) -> None:
         words = region.decode(region.sample(500, Chance.of(range(len(region)), 1)))
         with torch.no_grad():
             z = known.model(words.flatten(0, 1)).reshape(500, 6, 2)
-        margin = z.gather(-1, y.expand(500, 6)[..., None])[..., 0] - z.gather(-1, 1 - y.expand(500, 6)[..., None])[..., 0]
+        margin = (
+            z.gather(-1, y.expand(500, 6)[..., None])[..., 0]
+            - z.gather(-1, 1 - y.expand(500, 6)[..., None])[..., 0]
+        )
         for bracket, lowest in zip(found, margin.amin(0).tolist(), strict=True):
             assert bracket.lower.value <= min(lowest, bracket.upper.value) + 1e-6
 
@@ -131,7 +142,13 @@ def test_long_sentences_are_attacked_in_vain(kind: type[nn.RNNBase]) -> None:
 def test_enumeration_asks_no_more_than_it_may() -> None:
     known = trained(nn.GRU)
     before = known.net.queries
-    found = hf.radius(known.net, known.tokens, known.y, substitutes=SYNONYMS, methods=[hf.certify.Enumerate(sentences=2 * LENGTH)])
+    found = hf.radius(
+        known.net,
+        known.tokens,
+        known.y,
+        substitutes=SYNONYMS,
+        methods=[hf.certify.Enumerate(sentences=2 * LENGTH)],
+    )
     for row, bracket in enumerate(found):
         assert min(known.radius(row), 1) <= bracket.lower.value <= known.radius(row) <= bracket.upper.value
     assert known.net.queries - before <= len(known.tokens) * (2 * LENGTH * LENGTH + 4) + 10

@@ -116,9 +116,18 @@ def make_workshop(folder: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporters warn of their own doings
         torch.export.save(torch.export.export(model, (x,), dynamic_shapes=free), folder / "lstm.pt2")
-        torch.onnx.export(model, (x,), folder / "lstm.onnx", dynamo=False, input_names=["x"], dynamic_axes={"x": {0: "batch"}})
+        torch.onnx.export(
+            model,
+            (x,),
+            folder / "lstm.onnx",
+            dynamo=False,
+            input_names=["x"],
+            dynamic_axes={"x": {0: "batch"}},
+        )
         tokens, axes = torch.zeros(2, 4, dtype=torch.int64), {"t": {0: "batch", 1: "length"}}
-        torch.onnx.export(reader, (tokens,), folder / "reader.onnx", dynamo=False, input_names=["t"], dynamic_axes=axes)
+        torch.onnx.export(
+            reader, (tokens,), folder / "reader.onnx", dynamo=False, input_names=["t"], dynamic_axes=axes
+        )
     np.savez(folder / "data.npz", x=x.numpy(), y=y.numpy())
     wrong = y.clone()
     wrong[0] = (wrong[0] + 1) % CLASSES
@@ -126,8 +135,13 @@ def make_workshop(folder: Path) -> None:
     (folder / "words.txt").write_text("\n".join(WORDS) + "\n")
     sentences = ["the film was good", "The film was awful", "good film"]
     with torch.no_grad():
-        said = [int(reader(torch.tensor([[WORDS.index(w.lower()) for w in s.split()]])).argmax()) for s in sentences]
-    (folder / "text.tsv").write_text("".join(f"{label}\t{text}\n" for label, text in zip(said, sentences, strict=True)) + "\n")
+        said = [
+            int(reader(torch.tensor([[WORDS.index(w.lower()) for w in s.split()]])).argmax())
+            for s in sentences
+        ]
+    (folder / "text.tsv").write_text(
+        "".join(f"{label}\t{text}\n" for label, text in zip(said, sentences, strict=True)) + "\n"
+    )
     (folder / "substitutes.json").write_text('{"good": ["fine", "great"], "awful": ["bad"]}')
     (folder / "cli_own_code.py").write_text(OWN_CODE)
 
@@ -135,7 +149,9 @@ def make_workshop(folder: Path) -> None:
 def forked(work: Callable[[], int]) -> int:
     """A copy of this process, which has torch and its tracer at hand, does the work and ends with its answer: the number of the copy."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # Python's, of threads beside a fork: the copy uses nothing that they hold
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # Python's, of threads beside a fork: the copy uses nothing that they hold
         child = os.fork()
     if child == 0:
         code = 1

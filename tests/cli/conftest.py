@@ -70,8 +70,16 @@ def refused(ask: Ask, workshop: Path) -> Ask:
 def process(workshop: Path) -> Callable[..., "subprocess.Popen[str]"]:
     """holdfast ARGUMENTS as a process of its own, output piped."""
 
-    def start(*arguments: object, environment: Mapping[str, str] | None = None, **options: Any) -> "subprocess.Popen[str]":
-        around = {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1", "COLUMNS": "80", **(environment or {})}
+    def start(
+        *arguments: object, environment: Mapping[str, str] | None = None, **options: Any
+    ) -> "subprocess.Popen[str]":
+        around = {
+            **os.environ,
+            "PYTHONPATH": str(SOURCE),
+            "OMP_NUM_THREADS": "1",
+            "COLUMNS": "80",
+            **(environment or {}),
+        }
         code = "from holdfast.cli import main; main()"
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": around, **options}
         return subprocess.Popen([sys.executable, "-c", code, *map(str, arguments)], **pipes)
@@ -91,7 +99,8 @@ class Copy:
         for number in (0, 1, 2):
             os.dup2(self.end, number)
         sys.stdin = open(0, closefd=False)  # noqa: SIM115  not pytest's
-        sys.stdout, sys.stderr = (open(number, "w", encoding=self.encoding, closefd=False) for number in (1, 2))  # noqa: SIM115
+        sys.stdout = open(1, "w", encoding=self.encoding, closefd=False)  # noqa: SIM115
+        sys.stderr = open(2, "w", encoding=self.encoding, closefd=False)  # noqa: SIM115
         try:
             main(arguments)
         except SystemExit as ending:
@@ -119,4 +128,6 @@ class Copy:
 def copied(workshop: Path) -> Iterator[Callable[..., Copy]]:
     """holdfast ARGUMENTS as a copy of this process; without another end its output goes to said.txt."""
     with open("said.txt", "w") as told:
-        yield lambda *arguments, end=None, encoding="utf-8": Copy(arguments, told.fileno() if end is None else end, encoding)
+        yield lambda *arguments, end=None, encoding="utf-8": Copy(
+            arguments, told.fileno() if end is None else end, encoding
+        )

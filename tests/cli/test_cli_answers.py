@@ -43,7 +43,23 @@ def test_the_largest_outputs_and_their_shares() -> None:
 
 
 def test_answers_are_those_of_the_network(ask: Ask) -> None:
-    assert ask("radius", "-m", "lstm.onnx", "-d", "wrong.npz", "-o", "run", "--limit", "4", "--batch", "3", *QUICK).code == 0
+    assert (
+        ask(
+            "radius",
+            "-m",
+            "lstm.onnx",
+            "-d",
+            "wrong.npz",
+            "-o",
+            "run",
+            "--limit",
+            "4",
+            "--batch",
+            "3",
+            *QUICK,
+        ).code
+        == 0
+    )
     net = hf.Network.from_onnx("lstm.onnx")
     with Store.open("run") as store:
         answers, records = store.answers(), store.records()
@@ -68,14 +84,30 @@ def test_the_few_questions_are_not_counted(ask: Ask) -> None:
     net = hf.Network.from_onnx("lstm.onnx", domain=(0, 1))
     data = np.load("data.npz")
     with Store.create("other") as other:
-        hf.radius(net, torch.from_numpy(data["x"][:2]), torch.from_numpy(data["y"][:2]), methods=[hf.attacks.PGD()], store=other)
+        hf.radius(
+            net,
+            torch.from_numpy(data["x"][:2]),
+            torch.from_numpy(data["y"][:2]),
+            methods=[hf.attacks.PGD()],
+            store=other,
+        )
         assert [r.queries for r in other.records()] == first
         assert other.answers() == {}
 
 
 def test_replaced_words_are_asked_as_words(ask: Ask) -> None:
     Path("every.json").write_text(str({word: list(WORDS) for word in WORDS}).replace("'", '"'))
-    arguments = ("radius", "-m", "reader.onnx", "--vocabulary", "words.txt", "-d", "text.tsv", "--substitutes", "every.json")
+    arguments = (
+        "radius",
+        "-m",
+        "reader.onnx",
+        "--vocabulary",
+        "words.txt",
+        "-d",
+        "text.tsv",
+        "--substitutes",
+        "every.json",
+    )
     assert ask(*arguments, "--methods", "enumerate", "-o", "run").code == 0
     with Store.open("run") as store:
         answers, inputs = store.answers(), store.inputs()
@@ -94,12 +126,17 @@ def test_resume_asks_again_only_where_something_is_missing(ask: Ask, images: tor
     assert len(answers) == len(images)
     with contextlib.closing(sqlite3.connect("run/run.sqlite")) as connection, connection:
         connection.execute("DELETE FROM answer WHERE position = 1")
-        connection.execute("UPDATE answer SET body = replace(body, '\"label\": ', '\"label\": 7') WHERE position = 0")
+        connection.execute(
+            "UPDATE answer SET body = replace(body, '\"label\": ', '\"label\": 7') WHERE position = 0"
+        )
         connection.execute("DELETE FROM artefact")
     assert ask("resume", "run", "--trust").code == 0
     with Store.open("run") as store:
         again = store.answers()
-        said = [[one.label for one in again[key].before] == [one.label for one in answers[key].before] for key in sorted(answers)]
+        said = [
+            [one.label for one in again[key].before] == [one.label for one in answers[key].before]
+            for key in sorted(answers)
+        ]
         assert said == [False, True, True]  # what is there stays as it is, what is missing comes again
         for one, two in zip(maps, (stored.saliency for stored in store.inputs()), strict=True):
             np.testing.assert_array_equal(one, two)  # type: ignore[arg-type]
@@ -148,16 +185,31 @@ def test_a_map_has_a_share_of_the_seconds_and_goes_on_where_it_ended(ask: Ask, i
             torch.testing.assert_close(found[..., 1:, :], whole[key][..., 1:, :])
 
 
-def test_a_search_without_time_leaves_the_maps_theirs(ask: Ask, images: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_without_time_leaves_the_maps_theirs(
+    ask: Ask, images: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(radius, "MAPS", 1.0)  # the search has no time at all
     assert ask(*IMAGES, "--saliency", "--seconds", "60").code == 0
     with Store.open("run") as store:
         assert {record.status for record in store.records()} == {"stopped"}
-        assert all(stored.saliency is not None and not np.isnan(stored.saliency).any() for stored in store.inputs())
+        assert all(
+            stored.saliency is not None and not np.isnan(stored.saliency).any() for stored in store.inputs()
+        )
 
 
 def test_where_there_is_no_map_it_is_refused(refused: Ask, images: torch.Tensor) -> None:
-    words = ("radius", "-m", "reader.onnx", "--vocabulary", "words.txt", "-d", "text.tsv", "-o", "run", "--saliency")
+    words = (
+        "radius",
+        "-m",
+        "reader.onnx",
+        "--vocabulary",
+        "words.txt",
+        "-d",
+        "text.tsv",
+        "-o",
+        "run",
+        "--saliency",
+    )
     assert "reads words" in refused(*words).err
     frames = ("radius", "-m", "lstm.onnx", "-d", "data.npz", "-o", "run", "--saliency")
     assert "not of frames" in refused(*frames, *QUICK, "--frames", "each").err

@@ -50,9 +50,22 @@ from holdfast.evidence.statement import read_by_others
 from holdfast.store import Store
 from holdfast_check.container import read_container as read_container
 
-pytest.importorskip("cryptography", reason="the package cryptography is not installed: pip install 'holdfast[evidence]'")
+pytest.importorskip(
+    "cryptography", reason="the package cryptography is not installed: pip install 'holdfast[evidence]'"
+)
 
-ASKED = ("--model", "smooth.onnx", "--domain", "0,1", "--data", "points.npz", "--methods", "pgd,certify", "--executor", "here")
+ASKED = (
+    "--model",
+    "smooth.onnx",
+    "--domain",
+    "0,1",
+    "--data",
+    "points.npz",
+    "--methods",
+    "pgd,certify",
+    "--executor",
+    "here",
+)
 FILES = ("--model", "smooth.onnx", "--data", "points.npz")
 Alter = Callable[[Path], None]
 
@@ -74,7 +87,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for weights in model.parameters():
             weights *= 4  # so much curvature that proof and witness stay apart
         torch.onnx.export(
-            model, (torch.rand(2, 3, 2),), folder / "smooth.onnx", dynamo=False, dynamic_axes={"input": {0: "batch"}}, input_names=["input"]
+            model,
+            (torch.rand(2, 3, 2),),
+            folder / "smooth.onnx",
+            dynamo=False,
+            dynamic_axes={"input": {0: "batch"}},
+            input_names=["input"],
         )
         x = torch.rand(2, 3, 2)
         np.savez(folder / "points.npz", x=x.numpy(), y=model(x).argmax(-1).numpy())
@@ -84,7 +102,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for name in ("maker", "other"):
             assert said_by("keygen", folder / f"{name}.pem") == 0
         assert said_by("bundle", folder / "run", "-o", folder / "plain.zip") == 0
-        assert said_by("sign", folder / "plain.zip", "--key", folder / "maker.pem", "-o", folder / "signed.zip") == 0
+        assert (
+            said_by("sign", folder / "plain.zip", "--key", folder / "maker.pem", "-o", folder / "signed.zip")
+            == 0
+        )
     return folder
 
 
@@ -112,7 +133,9 @@ def altered(bundle: Path, alter: Alter, *, listed: bool = False, stated: bool = 
         if listed or stated:
             manifest.written(folder)
             told = json.loads((folder / manifest.STATEMENT).read_bytes())
-            told["subject"][0]["digest"]["sha256"] = hashlib.sha256((folder / manifest.FILE).read_bytes()).hexdigest()
+            told["subject"][0]["digest"]["sha256"] = hashlib.sha256(
+                (folder / manifest.FILE).read_bytes()
+            ).hexdigest()
             if stated:
                 with Store.read(folder / "run") as store:
                     told = state(folder, store, manifest.read_manifest(folder))
@@ -144,7 +167,17 @@ def test_an_honest_bundle_is_the_same_bytes_again_and_holds(here: Path, ask: Ask
     assert ask("bundle", "moved", "--out", "again.zip").code == 0
     assert Path("again.zip").read_bytes() == Path("plain.zip").read_bytes()
     before = Path("signed.zip").read_bytes()
-    said = ask("verify-bundle", "signed.zip", "--public-key", "maker.pub.pem", *FILES, "--out", "findings.json", "--page", "mine.html")
+    said = ask(
+        "verify-bundle",
+        "signed.zip",
+        "--public-key",
+        "maker.pub.pem",
+        *FILES,
+        "--out",
+        "findings.json",
+        "--page",
+        "mine.html",
+    )
     assert said.code == 0, said.out
     for what in (
         "archive", "manifest", "statement", "signature", "seals", "contents", "page", "claims", "digests", "certificates", "model", "data",
@@ -154,7 +187,10 @@ def test_an_honest_bundle_is_the_same_bytes_again_and_holds(here: Path, ask: Ask
     assert "2 claims: 0 accepted by the checker, 2 without certificate" in said.out
     assert json.loads(Path("findings.json").read_text())["answer"] == "all held"
     assert Path("signed.zip").read_bytes() == before
-    assert f"Signed by the key <code>{public_key(Path('maker.pub.pem')).fingerprint}</code>" in Path("mine.html").read_text()
+    assert (
+        f"Signed by the key <code>{public_key(Path('maker.pub.pem')).fingerprint}</code>"
+        in Path("mine.html").read_text()
+    )
 
 
 def test_what_was_not_checked_is_no_all_held(here: Path, ask: Ask) -> None:
@@ -192,7 +228,9 @@ def test_signatures_are_put_beside_each_other_and_change_nothing_else(here: Path
     assert signed_by("signed.zip", "maker.pub.pem", "other.pub.pem").state == "differs"
     with zipfile.ZipFile("both.zip") as archive, zipfile.ZipFile("plain.zip") as plain:
         assert len(json.loads(archive.read(manifest.SIGNATURE))["signatures"]) == 2
-        assert {name: archive.read(name) for name in plain.namelist()} == {name: plain.read(name) for name in plain.namelist()}
+        assert {name: archive.read(name) for name in plain.namelist()} == {
+            name: plain.read(name) for name in plain.namelist()
+        }
 
 
 ALTERED: dict[str, tuple[Alter, str]] = {  # as the mail left it: the manifest does not follow
@@ -205,12 +243,21 @@ ALTERED: dict[str, tuple[Alter, str]] = {  # as the mail left it: the manifest d
     "a file more": (in_file("more.json", "{}"), "more.json: is there, but the manifest does not name it"),
     "no run": (without("run/run.sqlite"), "run/run.sqlite is missing"),
     "no manifest": (without("manifest.json"), "manifest.json is missing"),
-    "a manifest of something else": (in_file("manifest.json", '{"format": 2}'), "not the manifest of a bundle"),
+    "a manifest of something else": (
+        in_file("manifest.json", '{"format": 2}'),
+        "not the manifest of a bundle",
+    ),
     "a manifest": (replaced("manifest.json", '"size": ', '"size": 1'), "was changed"),
-    "the statement": (replaced("statement.json", '"proved": 2', '"proved": 9'), "signature: differs, the signature does not match"),
+    "the statement": (
+        replaced("statement.json", '"proved": 2', '"proved": 9'),
+        "signature: differs, the signature does not match",
+    ),
     "no JSON": (in_file("statement.json", "{"), "statement: differs"),
     "the signature": (replaced("signature.dsse.json", '"sig": "', '"sig": "AAAA'), "signature: differs"),
-    "an envelope of nothing": (in_file("signature.dsse.json", "[]"), "signature: differs, the signature does not match"),
+    "an envelope of nothing": (
+        in_file("signature.dsse.json", "[]"),
+        "signature: differs, the signature does not match",
+    ),
 }
 
 
@@ -222,7 +269,9 @@ def test_what_was_changed_is_named(here: Path, ask: Ask, name: str) -> None:
     assert told in said.out
     assert said.out.endswith("something differs\n")
     if name not in ("the signature", "an envelope of nothing", "the statement"):
-        assert ask("sign", "altered.zip", "--key", "maker.pem").code == 2  # nobody stands for what is not whole
+        assert (
+            ask("sign", "altered.zip", "--key", "maker.pem").code == 2
+        )  # nobody stands for what is not whole
 
 
 def forged(folder: Path) -> None:
@@ -236,7 +285,9 @@ def forged(folder: Path) -> None:
     np.save(folder / "witnesses/0.npy", np.zeros((3, 2), np.float32))
     in_file("more.json", "{}")(folder)
     check = {"name": "a", "passed": False, "wanted": "", "found": ""}
-    (folder / "gate.json").write_text(json.dumps({"format": 1, "passed": True, "counts": None, "at": 0, "part": "", "checks": [check]}))
+    (folder / "gate.json").write_text(
+        json.dumps({"format": 1, "passed": True, "counts": None, "at": 0, "part": "", "checks": [check]})
+    )
 
 
 def test_what_does_not_follow_from_the_run_is_named(here: Path, ask: Ask) -> None:
@@ -255,14 +306,18 @@ def test_what_does_not_follow_from_the_run_is_named(here: Path, ask: Ask) -> Non
 
 
 def test_a_record_without_its_seal_is_named(here: Path, ask: Ask) -> None:
-    raised: Alter = lambda folder: change_record(folder / "run", lambda body, _: body["lower"].update(value=9.0), sealed=False)  # noqa: E731
+    def raised(folder: Path) -> None:
+        change_record(folder / "run", lambda body, _: body["lower"].update(value=9.0), sealed=False)
+
     said = ask("verify-bundle", altered(Path("plain.zip"), raised, listed=True))
     assert said.code == 1
     assert "seals: differs" in said.out
 
 
 def test_a_statement_that_says_more_than_the_bundle_holds(here: Path, ask: Ask) -> None:
-    said = ask("verify-bundle", altered(Path("plain.zip"), replaced("statement.json", '"proved": 2', '"proved": 9')))
+    said = ask(
+        "verify-bundle", altered(Path("plain.zip"), replaced("statement.json", '"proved": 2', '"proved": 9'))
+    )
     assert said.code == 1
     assert "claims: differs" in said.out
 
@@ -284,7 +339,9 @@ def test_another_model_is_seen(here: Path, ask: Ask) -> None:
     assert said.code == 1
     assert "digests: differs" in said.out
     assert ask("bundle", "run", "-o", "new.zip", "--model", "theirs.onnx", "--with-model").code == 0
-    said = ask("verify-bundle", "new.zip", "--data", "points.npz", "--sample", "0")  # by the model in the bundle
+    said = ask(
+        "verify-bundle", "new.zip", "--data", "points.npz", "--sample", "0"
+    )  # by the model in the bundle
     assert said.code == 2
     assert "witnesses: ok" in said.out
     assert "model: ok" in said.out
@@ -346,7 +403,9 @@ def hostile() -> dict[str, bytes]:
     return found
 
 
-@pytest.mark.parametrize("name", ["a way out", "the root", "a link", "a bomb", "twice", "bytes after", "nothing"])
+@pytest.mark.parametrize(
+    "name", ["a way out", "the root", "a link", "a bomb", "twice", "bytes after", "nothing"]
+)
 def test_a_hostile_zip_is_a_finding(workshop: Path, ask: Ask, name: str) -> None:
     Path("hostile.zip").write_bytes(hostile()[name])
     said = ask("verify-bundle", "hostile.zip")
@@ -361,7 +420,9 @@ def test_nothing_of_a_hostile_zip_gets_out_of_its_folder(tmp_path: Path) -> None
         folder.mkdir(parents=True)
         with pytest.raises(HoldfastError, match=r"hostile\.zip"):
             unpack(tmp_path / "hostile.zip", folder)
-        assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.name not in ("hostile.zip", "a")], name
+        assert not [
+            path for path in tmp_path.rglob("*") if path.is_file() and path.name not in ("hostile.zip", "a")
+        ], name
         shutil.rmtree(tmp_path / "deep")
 
 
@@ -393,7 +454,15 @@ def test_no_damaged_bundle_is_verified(made: Path, key: PublicKey, tmp_path: Pat
 def test_no_damaged_file_within_a_bundle_is_verified(made: Path, key: PublicKey, tmp_path: Path) -> None:
     """JSON that chance changed, with a manifest that follows; signed is the old one, so that a changed statement is seen too."""
     bundle = shutil.copy(made / "signed.zip", tmp_path / "signed.zip")
-    names = ("manifest.json", "statement.json", "signature.dsse.json", "claims.json", "model.json", "versions.json", "question.json")
+    names = (
+        "manifest.json",
+        "statement.json",
+        "signature.dsse.json",
+        "claims.json",
+        "model.json",
+        "versions.json",
+        "question.json",
+    )
     for number in range(80):
         chance = Random(number)
         name = chance.choice(names)
@@ -425,7 +494,10 @@ def test_no_forged_json_breaks_the_reader(made: Path, tmp_path: Path) -> None:
             if json.loads(after.read(name)) == json.loads(before.read(name)):
                 continue
         made_with = name == "versions.json"  # which may say that another version made it: then nobody can say
-        assert states(found, []) & ({"differs"} if not made_with else {"differs", "unchecked"}), (number, name)
+        assert states(found, []) & ({"differs"} if not made_with else {"differs", "unchecked"}), (
+            number,
+            name,
+        )
 
 
 @pytest.mark.parametrize(
@@ -437,7 +509,10 @@ def test_no_forged_json_breaks_the_reader(made: Path, tmp_path: Path) -> None:
         (("sign", "plain.zip", "--key", "data.npz"), "not a private key"),
         (("sign", "nothing.zip", "--key", "maker.pem"), "no such file"),
         (("sign", "data.npz", "--key", "maker.pem"), "data.npz"),
-        (("sign", "plain.zip", "--signer", "cli_own_code:linear", "--public-key", "maker.pub.pem"), "no signature"),
+        (
+            ("sign", "plain.zip", "--signer", "cli_own_code:linear", "--public-key", "maker.pub.pem"),
+            "no signature",
+        ),
         (("verify-bundle", "plain.zip", "--public-key", "maker.pem"), "not a public key"),
         (("keygen", "maker.pem"), "is there already"),
         (("bundle", "nothing", "-o", "new.zip"), "no run here"),
@@ -447,7 +522,9 @@ def test_no_forged_json_breaks_the_reader(made: Path, tmp_path: Path) -> None:
         (("bundle", "run", "-o", "run.lease/new.zip"), "cannot be written"),
     ],
 )
-def test_what_is_missing_or_wrong_is_said(here: Path, ask: Ask, arguments: tuple[str, ...], told: str) -> None:
+def test_what_is_missing_or_wrong_is_said(
+    here: Path, ask: Ask, arguments: tuple[str, ...], told: str
+) -> None:
     (here / "cli_own_code.py").write_text("def linear(told):\n    return b'rubbish'\n")
     shutil.copy("run/run.sqlite", "run.lease")
     said = ask(*arguments)
@@ -475,7 +552,19 @@ def test_keys_are_private_and_a_signer_of_ones_own_signs(here: Path, ask: Ask) -
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(here)
         __import__("cli_own_signer")
-        assert ask("sign", "plain.zip", "--signer", "cli_own_signer:sign", "--public-key", "curve.pub.pem", "-o", "own.zip").code == 0
+        assert (
+            ask(
+                "sign",
+                "plain.zip",
+                "--signer",
+                "cli_own_signer:sign",
+                "--public-key",
+                "curve.pub.pem",
+                "-o",
+                "own.zip",
+            ).code
+            == 0
+        )
         assert "a key of another kind" in ask("verify-bundle", "own.zip", "--public-key", "rsa.pub.pem").err
         assert signed_by("own.zip", "curve.pub.pem").state == "ok"
         patch.setattr("getpass.getpass", lambda _: "shut")
@@ -486,7 +575,9 @@ def test_keys_are_private_and_a_signer_of_ones_own_signs(here: Path, ask: Ask) -
     sys.modules.pop("cli_own_signer")
 
 
-def test_without_the_package_for_keys_it_is_named(here: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package_for_keys_it_is_named(
+    here: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delitem(sys.modules, "holdfast.evidence.keys")
     for name in [name for name in sys.modules if name.partition(".")[0] == "cryptography"]:
         monkeypatch.setitem(sys.modules, name, None)
@@ -507,10 +598,21 @@ def certificate(
     """As 'holdfast prove' writes it, of this model or of one that nobody has."""
     path.parent.mkdir(exist_ok=True)
     digest = hashlib.sha256(model).hexdigest() if model else "0" * 64
-    header = {"schema": "holdfast-proof", "version": 1, "kind": "proof", "model": {"sha256": digest}, "question": question, "above": 0.0}
+    header = {
+        "schema": "holdfast-proof",
+        "version": 1,
+        "kind": "proof",
+        "model": {"sha256": digest},
+        "question": question,
+        "above": 0.0,
+    }
     header |= {"region": {"norm": "inf", "radius": radius}, "property": {"class": label}}
     arrays = {"region/centre": centre, "region/lower": [low], "region/upper": [1.0], "region/shares": [1.0]}
-    save_file({name: np.array(values) for name, values in arrays.items()}, path, {"holdfast-proof": json.dumps(header)})
+    save_file(
+        {name: np.array(values) for name, values in arrays.items()},
+        path,
+        {"holdfast-proof": json.dumps(header)},
+    )
 
 
 def test_certificates_go_with_the_run_and_none_counts_that_was_not_accepted(here: Path, ask: Ask) -> None:
@@ -523,7 +625,10 @@ def test_certificates_go_with_the_run_and_none_counts_that_was_not_accepted(here
     said = ask("verify-bundle", "new.zip")
     assert said.code == 2
     assert "signature: unchecked, unsigned" in said.out
-    assert "2 claims: 0 accepted by the checker, 1 whose certificate was not checked, 1 without certificate" in said.out
+    assert (
+        "2 claims: 0 accepted by the checker, 1 whose certificate was not checked, 1 without certificate"
+        in said.out
+    )
     certificate(path, "of another run")
     assert "this run did not ask" in ask("bundle", "run", "-o", "other.zip").err
     path.write_bytes(b"\xff" * 100)
@@ -538,8 +643,14 @@ def test_a_claim_counts_as_accepted_only_by_a_certificate_about_it(made: Path, t
     question, x, value = record.question, given.x.astype(np.float64).ravel(), record.bracket.lower.value
     assert given.label is not None
 
-    def found(accepted: bool | None = True, *, beside: bool = False, again: bool = False, **said: Any) -> Finding:
-        certificate(tmp_path / "certificates/0.proof", question, **{"centre": x, "label": given.label, "radius": value} | said)
+    def found(
+        accepted: bool | None = True, *, beside: bool = False, again: bool = False, **said: Any
+    ) -> Finding:
+        certificate(
+            tmp_path / "certificates/0.proof",
+            question,
+            **{"centre": x, "label": given.label, "radius": value} | said,
+        )
         one = CertificateCheck("certificates/0.proof", question, "proof", accepted, "", beside)
         return judge_certificates(tmp_path, [one], again=again)
 
@@ -555,7 +666,9 @@ def test_a_claim_counts_as_accepted_only_by_a_certificate_about_it(made: Path, t
         assert "0 accepted" in found(**open_still).told
     assert "0 accepted" in found(beside=True).told
     shown = CertificateCheck("certificates/0.witness", question, "witness", True, "")
-    assert judge_certificates(tmp_path, [shown], again=False).told.endswith("2 without certificate; 1 of 1 witness files accepted")
+    assert judge_certificates(tmp_path, [shown], again=False).told.endswith(
+        "2 without certificate; 1 of 1 witness files accepted"
+    )
 
 
 def test_the_checker_is_asked_where_it_is_there(made: Path, tmp_path: Path) -> None:
@@ -569,18 +682,29 @@ def test_the_checker_is_asked_where_it_is_there(made: Path, tmp_path: Path) -> N
     assert not one.accepted  # no checker, or another model
 
 
-def test_certificates_that_were_proved_are_accepted_for_the_claims_they_are_about(here: Path, ask: Ask) -> None:
+def test_certificates_that_were_proved_are_accepted_for_the_claims_they_are_about(
+    here: Path, ask: Ask
+) -> None:
     """From `prove` to a bundle that carries its model, and back through the checker."""
     for part in ("holdfast_check", "holdfast.api.prove"):
         pytest.importorskip(part, reason=f"{part} is not there")
     assert ask("prove", "run", "-o", "run/proofs").code == 0
     assert ask("bundle", "run", "-o", "new.zip", "--with-model").code == 0
-    assert "certificates: ok, 2 claims: 2 accepted by the checker; 2 of 2 witness files accepted" in ask("verify-bundle", "new.zip").out
+    assert (
+        "certificates: ok, 2 claims: 2 accepted by the checker; 2 of 2 witness files accepted"
+        in ask("verify-bundle", "new.zip").out
+    )
     two: Alter = lambda folder: shutil.copy("reader.onnx", folder / "model" / "more.onnx") and None  # noqa: E731
-    assert "digests: differs, in model lie 2 networks" in ask("verify-bundle", altered(Path("new.zip"), two, listed=True)).out
+    assert (
+        "digests: differs, in model lie 2 networks"
+        in ask("verify-bundle", altered(Path("new.zip"), two, listed=True)).out
+    )
     shutil.copy("run/proofs/0.proof", "run/proofs/1.proof")  # the first one's in the place of the second
     assert ask("bundle", "run", "-o", "swapped.zip", "--with-model").code == 0
-    assert "2 claims: 1 accepted by the checker, 1 without certificate" in ask("verify-bundle", "swapped.zip").out
+    assert (
+        "2 claims: 1 accepted by the checker, 1 without certificate"
+        in ask("verify-bundle", "swapped.zip").out
+    )
 
 
 @pytest.mark.parametrize("runtime", [True, False], ids=["with onnxruntime", "without"])
@@ -589,28 +713,59 @@ def test_a_signed_forgery_by_an_operator_that_is_easily_misread_is_rejected(
 ) -> None:
     """The model answers [2.7 as an integer, 5 x]: it changes at x = 0.4, and would at 0.54 if 2.7 stayed what it is."""
     if runtime:
-        pytest.importorskip("onnxruntime", reason="onnxruntime is not installed: pip install 'holdfast[runtime]'")
+        pytest.importorskip(
+            "onnxruntime", reason="onnxruntime is not installed: pip install 'holdfast[runtime]'"
+        )
     else:
         monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    steps = (("Cast", "w", "i", {"to": 7}), ("Cast", "i", "f", {"to": 1}), ("Mul", "x a", "m", {}), ("Add", "m f", "y", {}))
+    steps = (
+        ("Cast", "w", "i", {"to": 7}),
+        ("Cast", "i", "f", {"to": 1}),
+        ("Mul", "x a", "m", {}),
+        ("Add", "m f", "y", {}),
+    )
     graph = helper.make_graph(
         [helper.make_node(op, given.split(), [made], **about) for op, given, made, about in steps], "forged",
         [helper.make_tensor_value_info("x", 1, [1, 2])], [helper.make_tensor_value_info("y", 1, [1, 2])],
         [numpy_helper.from_array(np.array(value, np.float32), name) for name, value in {"w": [2.7, 0.0], "a": [0.0, 5.0]}.items()],
     )  # fmt: skip
-    data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    data = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+    ).SerializeToString()
     Path("forged.onnx").write_bytes(data)
     x = np.zeros((1, 2), np.float32)
     np.savez("zero.npz", x=x, y=np.zeros(1, np.int64))
-    asked = ("--model", "forged.onnx", "--domain", "-1,1", "--data", "zero.npz", "--methods", "certify", "--executor", "here")
+    asked = (
+        "--model",
+        "forged.onnx",
+        "--domain",
+        "-1,1",
+        "--data",
+        "zero.npz",
+        "--methods",
+        "certify",
+        "--executor",
+        "here",
+    )
     assert ask("radius", *asked, "--out", "forged").code == 0
     with Store.read("forged") as store:
         [record] = store.records()
     assert record.bracket.lower.value == pytest.approx(0.4, abs=1e-3)
     assert ask("keygen", "forger.pem").code == 0
-    for radius, told in ((0.399, "certificates: ok, 1 claims: 1 accepted"), (0.53, "certificates: differs, 1 claims: 0 accepted")):
+    for radius, told in (
+        (0.399, "certificates: ok, 1 claims: 1 accepted"),
+        (0.53, "certificates: differs, 1 claims: 0 accepted"),
+    ):
         change_record(Path("forged"), lambda body, _, radius=radius: body["lower"].update(value=radius))  # type: ignore[misc]
-        certificate(Path("forged/proofs/0.proof"), record.question, x.ravel().astype(np.float64), 0, radius, -1.0, data)
+        certificate(
+            Path("forged/proofs/0.proof"),
+            record.question,
+            x.ravel().astype(np.float64),
+            0,
+            radius,
+            -1.0,
+            data,
+        )
         assert ask("bundle", "forged", "-o", "whole.zip", "--with-model").code == 0
         assert ask("sign", "whole.zip", "--key", "forger.pem", "-o", "signed.zip").code == 0
         said = ask("verify-bundle", "signed.zip", "--public-key", "forger.pub.pem")
@@ -619,17 +774,29 @@ def test_a_signed_forgery_by_an_operator_that_is_easily_misread_is_rejected(
 
 
 def test_the_statement_is_read_by_the_package_of_in_toto(made: Path) -> None:
-    pytest.importorskip("in_toto_attestation", reason="the package in-toto-attestation is not installed: pip install 'holdfast[evidence]'")
+    pytest.importorskip(
+        "in_toto_attestation",
+        reason="the package in-toto-attestation is not installed: pip install 'holdfast[evidence]'",
+    )
     told = json.loads(zipfile.ZipFile(made / "plain.zip").read(manifest.STATEMENT))
     assert read_by_others(told)
-    for change in ({"_type": "other"}, {"subject": []}, {"predicateType": ""}, {"predicate": {"attributes": []}}, {"more": 1}):
+    for change in (
+        {"_type": "other"},
+        {"subject": []},
+        {"predicateType": ""},
+        {"predicate": {"attributes": []}},
+        {"more": 1},
+    ):
         with pytest.raises(HoldfastError, match="in-toto"):
             read_by_others({**told, **change})
 
 
 def test_what_is_signed_is_what_the_envelope_says() -> None:
     """The example of the DSSE protocol."""
-    assert pae("http://example.com/HelloWorld", b"hello world") == b"DSSEv1 29 http://example.com/HelloWorld 11 hello world"
+    assert (
+        pae("http://example.com/HelloWorld", b"hello world")
+        == b"DSSEv1 29 http://example.com/HelloWorld 11 hello world"
+    )
 
 
 def test_the_subjects_are_the_model_by_the_digests_that_others_compute(made: Path) -> None:
@@ -641,7 +808,9 @@ def test_the_subjects_are_the_model_by_the_digests_that_others_compute(made: Pat
 
 def test_the_digest_of_a_model_is_that_of_model_signing(tmp_path: Path) -> None:
     """Of one file, and of a folder whose names sort differently as text and as paths."""
-    signing = pytest.importorskip("model_signing", reason="the package model-signing is not installed: pip install model-signing")
+    signing = pytest.importorskip(
+        "model_signing", reason="the package model-signing is not installed: pip install model-signing"
+    )
     names = ("a/b.bin", "a.bin", "a-b/c.bin", "model.onnx")
     digests = {}
     for name in names:
@@ -649,7 +818,10 @@ def test_the_digest_of_a_model_is_that_of_model_signing(tmp_path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(name.encode())
         digests[name] = hashlib.sha256(name.encode()).hexdigest()
-    for path, ours in ((tmp_path / "model", digests), (tmp_path / "model" / "a.bin", {".": digests["a.bin"]})):
+    for path, ours in (
+        (tmp_path / "model", digests),
+        (tmp_path / "model" / "a.bin", {".": digests["a.bin"]}),
+    ):
         theirs = signing.hashing.Config().hash(path)
         payload = __import__("model_signing._signing.signing", fromlist=["Payload"]).Payload(theirs)
         assert payload.statement.pb.subject[0].digest["sha256"] == signing_digest(ours)
@@ -726,9 +898,15 @@ def test_a_network_beside_its_certificates_is_that_of_the_run_or_another(worksho
     assert "holdfast-check run/proofs/model.safetensors run/proofs/*.proof\n" in measured.out
     assert ask("bundle", "run", "-o", "new.zip").code == 0
     alone = ask("verify-bundle", "new.zip").out
-    assert "2 claims: 0 accepted by the checker, 2 accepted by the checker, for a network beside the certificate" in alone
+    assert (
+        "2 claims: 0 accepted by the checker, 2 accepted by the checker, for a network beside the certificate"
+        in alone
+    )
     assert "--model and --data decide" in alone
-    assert "certificates: ok, 2 claims: 2 accepted by the checker\n" in ask("verify-bundle", "new.zip", *given, "--sample", "0").out
+    assert (
+        "certificates: ok, 2 claims: 2 accepted by the checker\n"
+        in ask("verify-bundle", "new.zip", *given, "--sample", "0").out
+    )
     another_network(Path("run/proofs"))
     assert ask("bundle", "run", "-o", "other.zip").code == 0
     said = ask("verify-bundle", "other.zip", *given, "--sample", "0")
@@ -757,19 +935,26 @@ REGIONS: dict[str, tuple[tuple[str, ...], dict[str, Callable[[dict[str, Any], di
         ("--norm", "inf", "--radius", "0.01", "--shares", "1,0.5"),
         {"a smaller radius": lambda header, _: header["region"].update(radius=0.005)},
     ),
-    "verify": ((), {"a smaller box": narrower("region/upper", 0.9), "another property": narrower("property/rows", 0.5)}),
+    "verify": (
+        (),
+        {"a smaller box": narrower("region/upper", 0.9), "another property": narrower("property/rows", 0.5)},
+    ),
 }
 
 
 @pytest.mark.parametrize("command", REGIONS)
-def test_every_region_is_compared_with_the_question_that_the_model_and_the_data_make(here: Path, ask: Ask, command: str) -> None:
+def test_every_region_is_compared_with_the_question_that_the_model_and_the_data_make(
+    here: Path, ask: Ask, command: str
+) -> None:
     """Frames, shares, boxes and properties: the run tells too little of these, so they are made again. What is smaller is another."""
     Path("p.vnnlib").write_text(PROPERTY)
     shutil.rmtree("run")
     about, changes = REGIONS[command]
     given = ("--model", "smooth.onnx", "--data", "p.vnnlib" if command == "verify" else "points.npz")
     asked = (
-        ("smooth.onnx", "p.vnnlib") if command == "verify" else (*given, "--limit", "1", "--domain", "0,1", "--methods", "certify", *about)
+        ("smooth.onnx", "p.vnnlib")
+        if command == "verify"
+        else (*given, "--limit", "1", "--domain", "0,1", "--methods", "certify", *about)
     )
     measured = ask(command, *asked, "-o", "run", "--executor", "here", "--certificates", "--seconds", "60")
     assert measured.code == 0, measured
@@ -797,7 +982,10 @@ def test_certificates_of_a_run_take_no_more_than_the_time_that_is_left(here: Pat
         command = command_of("radius", {**store.question.options, "seconds": 30.0})
         built, told = command.build(), io.StringIO()
         at_the_end(command, built, store, time.monotonic() - 30, Console(file=told, width=300))
-        assert "no time was left for any: give more --seconds, or write them now: holdfast prove run -o run/proofs" in told.getvalue()
+        assert (
+            "no time was left for any: give more --seconds, or write them now: holdfast prove run -o run/proofs"
+            in told.getvalue()
+        )
         assert not Path("run/proofs").exists()
         at_the_end(command, built, store, time.monotonic(), Console(file=told, width=300))
         assert "written: 4 of 4 claims into run/proofs" in told.getvalue()

@@ -48,12 +48,28 @@ def flat():
 """
 LINEAR = ("--model", "cli_own_code:linear", "--domain", "0,1", "--data", "data.npz", "--limit", "2")
 OWN_FILES = ("--model", "cli_own_network:small", "--data", "cli_own_network:inputs")
-HONEST: dict[str, tuple[tuple[str, ...], int]] = {  # and the exit code: 2 where the answer is none that can be checked
+HONEST: dict[
+    str, tuple[tuple[str, ...], int]
+] = {  # and the exit code: 2 where the answer is none that can be checked
     "counts": (("radius", *LINEAR, "--norm", "0"), 0),
     "frames": (("radius", *LINEAR, "--norm", "2", "--frames", "each"), 0),
     "worst": (("worst", *LINEAR, "--radius", "0.05"), 0),
     "risk": (("risk", *LINEAR[:-1], "1", "--radius", "0.05", "--queries", "50", "--pictures", "0"), 0),
-    "reach": (("reach", "cli_own_code:linear", "--domain", "0,1", "--data", "data.npz", "--radius", "0.1", "--limit", "1"), 0),
+    "reach": (
+        (
+            "reach",
+            "cli_own_code:linear",
+            "--domain",
+            "0,1",
+            "--data",
+            "data.npz",
+            "--radius",
+            "0.1",
+            "--limit",
+            "1",
+        ),
+        0,
+    ),
     "verify": (("verify", "instances.csv"), 0),
     "smoothing": (("smoothing", *LINEAR, "--sigma", "0.1", "--samples", "50"), 2),
     "saliency": (("saliency", *LINEAR, "--pictures", "0"), 2),
@@ -65,7 +81,14 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of a small network."""
     folder = tmp_path_factory.mktemp("check")
     (folder / "cli_own_network.py").write_text(OWN)
-    asked = ("--model", "cli_own_network:small", "--data", "cli_own_network:inputs", "--methods", "pgd,certify")
+    asked = (
+        "--model",
+        "cli_own_network:small",
+        "--data",
+        "cli_own_network:inputs",
+        "--methods",
+        "pgd,certify",
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setattr(sys, "path", list(sys.path))
@@ -83,14 +106,19 @@ def run(made: Path, workshop: Path) -> Path:
     return workshop / "run"
 
 
-def change_record(run: Path, change: Callable[[dict[str, Any], list[Any]], None], *, sealed: bool = True, index: int = 0) -> None:
+def change_record(
+    run: Path, change: Callable[[dict[str, Any], list[Any]], None], *, sealed: bool = True, index: int = 0
+) -> None:
     """change: given what the record says, and its columns: position, frame, part, lower, upper, status, body, witnesses, news, seal."""
     with closing(sqlite3.connect(run / "run.sqlite")) as connection, connection:
         [row] = connection.execute(f"SELECT {RECORD} FROM record WHERE position = ?", (index,)).fetchall()
         columns = list(row)
         body = json.loads(columns[6])
         change(body, columns)
-        columns[3:5] = (float(body[side]["value"]) if body[side]["value"] != "inf" else None for side in ("lower", "upper"))
+        columns[3:5] = (
+            float(body[side]["value"]) if body[side]["value"] != "inf" else None
+            for side in ("lower", "upper")
+        )
         columns[6] = json.dumps(body)
         if sealed:
             columns[10] = seal(tuple(columns[:10]))
@@ -137,7 +165,17 @@ def test_an_honest_run_holds(workshop: Path, ask: Ask, name: str) -> None:
 
 def test_files_are_where_the_auditor_has_them_and_the_folder_stays_as_it_is(workshop: Path, ask: Ask) -> None:
     """Words, whose run names four files. A log that nobody brought in is read too."""
-    asked = ("radius", "--model", "reader.onnx", "--vocabulary", "words.txt", "--data", "text.tsv", "--substitutes", "substitutes.json")
+    asked = (
+        "radius",
+        "--model",
+        "reader.onnx",
+        "--vocabulary",
+        "words.txt",
+        "--data",
+        "text.tsv",
+        "--substitutes",
+        "substitutes.json",
+    )
     assert ask(*asked, "--limit", "1", "--out", "mine", "--executor", "here").code == 0
     with Store.open("mine") as store:
         store.replace([replace(record, seconds=9.0) for record in store.records()])
@@ -153,7 +191,12 @@ def test_files_are_where_the_auditor_has_them_and_the_folder_stays_as_it_is(work
     assert said.code == 2
     assert "question: unchecked" in said.out
     assert "words.txt" in said.out
-    more = ("--with", "vocabulary=elsewhere/a-words.txt", "--with", "substitutes=elsewhere/a-substitutes.json")
+    more = (
+        "--with",
+        "vocabulary=elsewhere/a-words.txt",
+        "--with",
+        "substitutes=elsewhere/a-substitutes.json",
+    )
     said = ask("check", "received", *given, *more)
     assert said.code == 0, said.out
     assert {file.name: file.read_bytes() for file in (workshop / "received").iterdir()} == before
@@ -256,7 +299,9 @@ def test_a_label_and_a_question_that_were_changed_with_new_seals(run: Path, work
 
 
 def test_the_sample_is_drawn_by_its_seed_and_all_means_all(run: Path, ask: Ask) -> None:
-    one, every = (ask("check", "run", *OWN_FILES, *more).out for more in (("--sample", "1", "--seed", "5"), ("--all",)))
+    one, every = (
+        ask("check", "run", *OWN_FILES, *more).out for more in (("--sample", "1", "--seed", "5"), ("--all",))
+    )
     assert "proofs: ok, 1 of 1 were proved again, drawn with seed 5 from 2" in one
     assert "proofs: ok, 2 of 2 were proved again" in every
 
@@ -287,7 +332,9 @@ def test_what_cannot_be_checked(workshop: Path, ask: Ask, run: Path) -> None:
     assert "seals: differs" in said.out
 
 
-def test_code_that_only_the_run_names_is_not_run(run: Path, workshop: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_that_only_the_run_names_is_not_run(
+    run: Path, workshop: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delitem(sys.modules, "cli_own_network", raising=False)
     (workshop / "cli_own_network.py").write_text("open('ran', 'w').close()\n" + OWN)
     said = ask("check", "run")
@@ -295,10 +342,19 @@ def test_code_that_only_the_run_names_is_not_run(run: Path, workshop: Path, ask:
     assert "model 'cli_own_network:small' is code, and a file names it" in said.out
     assert not (workshop / "ran").exists()
     shutil.copytree(run, workshop / "tokens")
-    change_question(workshop / "tokens", lambda question: question["options"]["network"].update(tokenizer="cli_own_network:small"))
-    assert "tokenizer 'cli_own_network:small' is code" in ask("check", "tokens", "--model", "lstm.onnx", *OWN_FILES[2:]).out
+    change_question(
+        workshop / "tokens",
+        lambda question: question["options"]["network"].update(tokenizer="cli_own_network:small"),
+    )
+    assert (
+        "tokenizer 'cli_own_network:small' is code"
+        in ask("check", "tokens", "--model", "lstm.onnx", *OWN_FILES[2:]).out
+    )
     shutil.copytree(run, workshop / "other")
-    change_question(workshop / "other", lambda question: question["options"]["network"].update(model="lstm.pt2", trust=True))
+    change_question(
+        workshop / "other",
+        lambda question: question["options"]["network"].update(model="lstm.pt2", trust=True),
+    )
     said = ask("check", "other", *OWN_FILES[2:])
     assert said.code == 2
     assert "--trust" in said.out
@@ -309,7 +365,19 @@ def test_a_model_that_was_not_hashed_is_said_to_be_unchecked(workshop: Path, ask
         "import numpy as np\ndef reads():\n    return lambda x: x.reshape(len(x), -1)[:, :3] * float(open('factor.txt').read())\n"
     )
     (workshop / "factor.txt").write_text("1.0")
-    asked = ("radius", "--model", "cli_own_factor:reads", "--data", "data.npz", "--limit", "1", "--methods", "mesh", "--queries", "50")
+    asked = (
+        "radius",
+        "--model",
+        "cli_own_factor:reads",
+        "--data",
+        "data.npz",
+        "--limit",
+        "1",
+        "--methods",
+        "mesh",
+        "--queries",
+        "50",
+    )
     assert ask(*asked, "--out", "mine").code == 0
     said = ask("check", "mine", "--model", "cli_own_factor:reads")
     assert said.code == 2

@@ -89,7 +89,20 @@ def read_names(folder: Path) -> list[str]:
 NETWORK = "--model", "lstm.onnx", "--data", "data.npz", "--limit", "1"
 NAMING = {  # Each option that may name code, and a command that begins a run with it.
     "model": ("w6_evil:made", ("radius", *NETWORK, "--seconds", "0")),
-    "tokenizer": ("w6_evil:cut", ("radius", "--model", "reader.onnx", "--data", "text.tsv", "--vocabulary", "words.txt", "--seconds", "0")),
+    "tokenizer": (
+        "w6_evil:cut",
+        (
+            "radius",
+            "--model",
+            "reader.onnx",
+            "--data",
+            "text.tsv",
+            "--vocabulary",
+            "words.txt",
+            "--seconds",
+            "0",
+        ),
+    ),
     "data": ("w6_evil:inputs", ("radius", *NETWORK, "--seconds", "0")),
     "property": ("w6_evil:made", ("worst", *NETWORK, "--radius", "0.1", "--seconds", "0")),
     "train": ("w6_evil:inputs", ("testgen", *NETWORK, "--domain", "0,1", "--seconds", "0")),
@@ -118,7 +131,23 @@ def test_resume_runs_no_code_that_only_the_run_names(evil: Path, ask: Ask, optio
 
 
 def test_a_pt2_file_is_opened_again_only_where_its_user_says_so_again(workshop: Path, ask: Ask) -> None:
-    assert ask("radius", "--model", "lstm.pt2", "--trust", "--data", "data.npz", "--limit", "1", "--seconds", "0", "--out", "run").code == 0
+    assert (
+        ask(
+            "radius",
+            "--model",
+            "lstm.pt2",
+            "--trust",
+            "--data",
+            "data.npz",
+            "--limit",
+            "1",
+            "--seconds",
+            "0",
+            "--out",
+            "run",
+        ).code
+        == 0
+    )
     said = ask("resume", "run")
     assert said.code == 2
     assert "--trust" in said.err
@@ -129,7 +158,10 @@ def test_a_pt2_file_is_opened_again_only_where_its_user_says_so_again(workshop: 
 
 
 def test_a_saved_monitor_runs_no_code_that_it_names(evil: Path, ask: Ask) -> None:
-    assert ask("monitor", "fit", "lstm.onnx", "--mutation", "noise:0.1,inf", "--samples", "5", "-o", "mine").code == 0
+    assert (
+        ask("monitor", "fit", "lstm.onnx", "--mutation", "noise:0.1,inf", "--samples", "5", "-o", "mine").code
+        == 0
+    )
     told = json.loads((evil / "mine" / "model.json").read_text())
     told["model"]["model"] = "w6_evil:made"
     told["model"]["trust"] = True  # it does not say so for whoever opens it
@@ -160,7 +192,9 @@ def test_a_monitor_of_your_own_code_says_how_it_is_opened(evil: Path, ask: Ask) 
 def test_only_confirmed_names_are_imported_inside_the_block(evil: Path) -> None:
     with import_only(["json:loads"], "Say so."):
         assert import_named("json:loads", "model")[1] == "loads"
-        with pytest.raises(BadInput, match=r"'w6_evil:made' is code, and a file names it, not you: it is not run\. Say so\."):
+        with pytest.raises(
+            BadInput, match=r"'w6_evil:made' is code, and a file names it, not you: it is not run\. Say so\."
+        ):
             import_named("w6_evil:made", "model")
     assert not ran(evil)
     assert call("w6_evil:made", "model") is not None
@@ -186,7 +220,9 @@ HIDDEN = 'open("RAN", "w").close()\nraise SystemExit(7)\n'
 def in_folder(folder: Path, *command: str) -> "subprocess.CompletedProcess[str]":
     around = {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
     around.pop("PYTHONSAFEPATH", None)
-    return subprocess.run([sys.executable, *command], cwd=folder, env=around, capture_output=True, text=True, timeout=120)
+    return subprocess.run(
+        [sys.executable, *command], cwd=folder, env=around, capture_output=True, text=True, timeout=120
+    )
 
 
 @pytest.mark.parametrize("name", ["typer", "json", "rich"])
@@ -230,10 +266,15 @@ def test_every_place_that_spawns_keeps_the_working_folder_out(module: str) -> No
     guarded = {
         id(call)
         for block in ast.walk(tree)
-        if isinstance(block, ast.With) and any("without_working_folder" in ast.unparse(item) for item in block.items)
+        if isinstance(block, ast.With)
+        and any("without_working_folder" in ast.unparse(item) for item in block.items)
         for call in ast.walk(block)
     }
-    starts = [call for call in ast.walk(tree) if isinstance(call, ast.Call) and ast.unparse(call.func) == "process.start"]
+    starts = [
+        call
+        for call in ast.walk(tree)
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "process.start"
+    ]
     assert starts
     assert all(id(call) in guarded for call in starts)
 
@@ -247,7 +288,22 @@ def test_arrays_of_objects_are_refused(workshop: Path, refused: Ask) -> None:
 def test_nothing_is_written_through_a_link_that_somebody_put_into_a_run(workshop: Path, ask: Ask) -> None:
     """Whoever sends a folder could else have your own file overwritten, with names that they chose in it."""
     assert (
-        ask("radius", "-m", "lstm.onnx", "-d", "data.npz", "--limit", "1", "--methods", "pgd", "-o", "run", "--executor", "here").code == 0
+        ask(
+            "radius",
+            "-m",
+            "lstm.onnx",
+            "-d",
+            "data.npz",
+            "--limit",
+            "1",
+            "--methods",
+            "pgd",
+            "-o",
+            "run",
+            "--executor",
+            "here",
+        ).code
+        == 0
     )
     own = workshop / "mine.txt"
     own.write_text("mine")

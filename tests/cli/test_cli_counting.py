@@ -13,7 +13,14 @@ from holdfast.cli.views.pictures import draw_saliency
 from holdfast.result import Key
 from holdfast.store import Store
 
-BASE = ("-m", "holdfast.datasets.digits_networks:digits_cnn", "-d", "holdfast.datasets.digits:images", "--domain", "0,1")
+BASE = (
+    "-m",
+    "holdfast.datasets.digits_networks:digits_cnn",
+    "-d",
+    "holdfast.datasets.digits:images",
+    "--domain",
+    "0,1",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +48,9 @@ def test_changed_pixels_are_counted_and_fewer_may_change_under_a_mask(ask: Ask) 
     whole = ends(ask, "whole", limit=2)
     assert all(0 <= lower <= upper < 10 for lower, upper in whole)
     for mask, limit in (("half.npy", 1), ("each.npy", 2)):
-        for (_, upper), (_, masked) in zip(whole, ends(ask, f"with-{mask}", "--free", mask, limit=limit), strict=limit == 2):
+        for (_, upper), (_, masked) in zip(
+            whole, ends(ask, f"with-{mask}", "--free", mask, limit=limit), strict=limit == 2
+        ):
             assert masked >= upper
     assert ends(ask, "none", "--free", "none.npy") == [(np.inf, np.inf)]
 

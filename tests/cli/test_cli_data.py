@@ -69,7 +69,9 @@ def test_only_what_the_network_gets_right(ask: Ask) -> None:
         assert store.question.data.count == 2
     assert ask("resume", "run", "--trust").code == 0
     assert ask(*BEGIN, "-d", "pets.csv", "--limit", 2, "-o", "all").code == 0
-    assert ask("merge", "run", "all", "-o", "both").code == 2  # the second input of one is not that of the other
+    assert (
+        ask("merge", "run", "all", "-o", "both").code == 2
+    )  # the second input of one is not that of the other
 
 
 @pytest.mark.usefixtures("_pets")
@@ -82,7 +84,21 @@ def test_every_command_that_takes_labels_leaves_them_out(ask: Ask, command: str)
         "saliency": ["--values", "0,1"],
         "testgen": ["--seconds", 2, "--layers", "linear", "--tests", 1],
     }[command]
-    said = ask(command, "-m", "largest:largest", "--shape", "3", "-d", "pets.csv", "--only-correct", "-o", "run", "--domain", "0,3", *more)
+    said = ask(
+        command,
+        "-m",
+        "largest:largest",
+        "--shape",
+        "3",
+        "-d",
+        "pets.csv",
+        "--only-correct",
+        "-o",
+        "run",
+        "--domain",
+        "0,3",
+        *more,
+    )
     assert said.code == 0, said.err
     assert "leaves out 1 of the first 4" in " ".join(said.out.split())
 
@@ -97,7 +113,11 @@ def test_what_belongs_to_inputs_that_are_left_out_is_left_out(ask: Ask) -> None:
     assert said.code == 0, said.err
     with hf.Store.read("targets") as store:
         [first, second, third] = [record.bracket.upper.value for record in store.records()]
-    assert (first, second, third) == (pytest.approx(1.5, abs=0.01), pytest.approx(1.5, abs=0.01), pytest.approx(1.0, abs=0.01))
+    assert (first, second, third) == (
+        pytest.approx(1.5, abs=0.01),
+        pytest.approx(1.5, abs=0.01),
+        pytest.approx(1.0, abs=0.01),
+    )
 
 
 @pytest.mark.usefixtures("_pets")
@@ -149,7 +169,21 @@ def test_a_run_of_pictures_on_the_terminal(ask: Ask) -> None:
     for place, name in enumerate(("ship", "truck", "whale")):
         Path("photos", name).mkdir(parents=True)
         image.fromarray(np.eye(3, dtype=np.uint8)[None, place] * 255).save(f"photos/{name}/one.png")
-    said = ask("radius", "-m", "largest:largest", "--shape", "3", "-d", "photos", "--scale", 255, "--methods", "certify", "-o", "run")
+    said = ask(
+        "radius",
+        "-m",
+        "largest:largest",
+        "--shape",
+        "3",
+        "-d",
+        "photos",
+        "--scale",
+        255,
+        "--methods",
+        "certify",
+        "-o",
+        "run",
+    )
     assert said.code == 0, said.err
     assert "ship" in said.out
     assert "whale" in said.out

@@ -83,7 +83,10 @@ def test_files_that_cannot_be_read(refused: Ask) -> None:
     np.savez("other.npz", z=x())
     Path("folder.npz").mkdir()
     for name in ("half", "none", "array", "packed"):
-        assert f"{name}.npz: cannot be read as .npz" in refused(*BEGIN, "-m", "lstm.onnx", "-d", f"{name}.npz").err
+        assert (
+            f"{name}.npz: cannot be read as .npz"
+            in refused(*BEGIN, "-m", "lstm.onnx", "-d", f"{name}.npz").err
+        )
     assert "no array named 'x'; it holds z" in refused(*BEGIN, "-m", "lstm.onnx", "-d", "other.npz").err
     assert "missing.npz: no such file" in refused(*BEGIN, "-m", "lstm.onnx", "-d", "missing.npz").err
     assert "folder.npz: is a folder" in refused(*BEGIN, "-m", "lstm.onnx", "-d", "folder.npz").err
@@ -100,7 +103,10 @@ def test_models_that_cannot_be_read(refused: Ask) -> None:
         Path(f"half-{name}").write_bytes(whole[: len(whole) // 2])
         Path(f"none-{name}").write_bytes(b"")
         for state in ("half", "none"):
-            assert f"{state}-{name}: " in refused(*BEGIN, "-m", f"{state}-{name}", "--trust", "-d", "data.npz").err
+            assert (
+                f"{state}-{name}: "
+                in refused(*BEGIN, "-m", f"{state}-{name}", "--trust", "-d", "data.npz").err
+            )
     Path("half.onnx.gz").write_bytes(gzip.compress(Path("lstm.onnx").read_bytes())[:-9])
     assert "half.onnx.gz" in refused(*BEGIN, "-m", "half.onnx.gz", "-d", "data.npz").err
     assert "no such file" in refused(*BEGIN, "-m", "missing.onnx", "-d", "data.npz").err
@@ -194,7 +200,9 @@ def test_options(options: tuple[str, ...], words: list[str], refused: Ask) -> No
         assert word in said.err
 
 
-@pytest.mark.parametrize("options", [("--unheard-of",), ("--limit", "0"), ("--batch", "-1"), ("--limit", "many"), ("--norm",)])
+@pytest.mark.parametrize(
+    "options", [("--unheard-of",), ("--limit", "0"), ("--batch", "-1"), ("--limit", "many"), ("--norm",)]
+)
 def test_usage_errors_exit_with_2_too(options: tuple[str, ...], ask: Ask, workshop: Path) -> None:
     said = ask(*BEGIN, "-m", "lstm.onnx", "-d", "data.npz", *options)
     assert said.code == 2
@@ -204,16 +212,35 @@ def test_usage_errors_exit_with_2_too(options: tuple[str, ...], ask: Ask, worksh
 
 
 def test_options_without_effect_are_refused(refused: Ask) -> None:
-    assert "--unbatched has no effect" in refused(*BEGIN, "-m", "cli_own_code:linear", "-d", "data.npz", "--unbatched").err
-    assert "--domain has no effect" in refused(*BEGIN, "-m", "cli_own_code:network", "-d", "data.npz", "--domain", "0,1").err
+    assert (
+        "--unbatched has no effect"
+        in refused(*BEGIN, "-m", "cli_own_code:linear", "-d", "data.npz", "--unbatched").err
+    )
+    assert (
+        "--domain has no effect"
+        in refused(*BEGIN, "-m", "cli_own_code:network", "-d", "data.npz", "--domain", "0,1").err
+    )
     square = ("-m", "cli_own_code:pooled", "-d", "data.npz", "--shape", "3,3", "--mean", "500,15,1")
     assert "all 9 numbers of an input, row by row" in refused(*BEGIN, *square).err
     assert "on the command line --shape" in refused(*BEGIN, *square[:4], "--mean", "500,15,1").err
-    assert "--mean has no effect" in refused(*BEGIN, "-m", "cli_own_code:black_box", "-d", "data.npz", "--mean", "1").err
+    assert (
+        "--mean has no effect"
+        in refused(*BEGIN, "-m", "cli_own_code:black_box", "-d", "data.npz", "--mean", "1").err
+    )
 
 
 def test_methods_of_which_none_applies(refused: Ask) -> None:
-    said = refused("radius", "-o", "run", "-m", "cli_own_code:black_box", "-d", "cli_own_code:inputs", "--methods", "certify,pgd")
+    said = refused(
+        "radius",
+        "-o",
+        "run",
+        "-m",
+        "cli_own_code:black_box",
+        "-d",
+        "cli_own_code:inputs",
+        "--methods",
+        "certify,pgd",
+    )
     assert "none of the methods can answer" in said.err
     assert "black box" in said.err
 
@@ -261,7 +288,10 @@ def test_words(refused: Ask, ask: Ask) -> None:
 def test_a_text_file_from_windows_is_read(ask: Ask) -> None:
     text = Path("text.tsv").read_text().replace("\n", "\r\n")
     Path("text.tsv").write_bytes(b"\xef\xbb\xbf" + text.encode())
-    assert ask(*BEGIN, "-m", "reader.onnx", "--vocabulary", "words.txt", "-d", "text.tsv", "--limit", "1").code == 0
+    assert (
+        ask(*BEGIN, "-m", "reader.onnx", "--vocabulary", "words.txt", "-d", "text.tsv", "--limit", "1").code
+        == 0
+    )
 
 
 # ---- runs
@@ -270,7 +300,9 @@ def test_a_text_file_from_windows_is_read(ask: Ask) -> None:
 def test_run_folders(ask: Ask, refused: Ask) -> None:
     Path("file").write_text("")
     assert "file" in refused("radius", "-m", "lstm.onnx", "-d", "data.npz", "-o", "file/run").err
-    assert "cannot begin a run there" in refused("radius", "-m", "lstm.onnx", "-d", "data.npz", "-o", "file").err
+    assert (
+        "cannot begin a run there" in refused("radius", "-m", "lstm.onnx", "-d", "data.npz", "-o", "file").err
+    )
     for command in (("resume", "nowhere"), ("report", "nowhere"), ("export", "nowhere", "x.csv")):
         assert "no run here" in refused(*command).err
     Path("bad").mkdir()
@@ -294,7 +326,17 @@ def test_a_run_that_a_program_began_cannot_be_asked_again(refused: Ask) -> None:
 
 @pytest.mark.parametrize("what", ["model", "data", "vocabulary", "substitutes"])
 def test_what_a_run_was_begun_with_must_not_change(what: str, ask: Ask) -> None:
-    begin = ("radius", "-m", "reader.onnx", "-d", "text.tsv", "--vocabulary", "words.txt", "--substitutes", "substitutes.json")
+    begin = (
+        "radius",
+        "-m",
+        "reader.onnx",
+        "-d",
+        "text.tsv",
+        "--vocabulary",
+        "words.txt",
+        "--substitutes",
+        "substitutes.json",
+    )
     assert ask(*begin, "--limit", "1", "--methods", "enumerate", "-o", "run").code == 0
     assert ask("resume", "run").code == 0
     if what == "model":
@@ -304,7 +346,9 @@ def test_what_a_run_was_begun_with_must_not_change(what: str, ask: Ask) -> None:
     else:
         file = Path({"data": "text.tsv", "vocabulary": "words.txt", "substitutes": "substitutes.json"}[what])
         file.write_text(
-            {"data": "1\tgood film\n", "substitutes": '{"good": ["fine"]}'}.get(what, file.read_text().replace("<pad>", "<PAD>"))
+            {"data": "1\tgood film\n", "substitutes": '{"good": ["fine"]}'}.get(
+                what, file.read_text().replace("<pad>", "<PAD>")
+            )
         )
     said = ask("resume", "run")
     assert said.code == 2
@@ -312,7 +356,9 @@ def test_what_a_run_was_begun_with_must_not_change(what: str, ask: Ask) -> None:
     assert "not what this run was begun with" in said.err
 
 
-def test_resuming_from_another_folder_says_from_where(ask: Ask, workshop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resuming_from_another_folder_says_from_where(
+    ask: Ask, workshop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert ask(*BEGIN, "-m", "lstm.onnx", "-d", "data.npz", "--limit", "1").code == 0
     monkeypatch.chdir(workshop.parent)
     said = ask("resume", workshop / "run")

@@ -28,7 +28,9 @@ QUICK = ("--data", "data.npz", "--out", "run", "--methods", "pgd", "--limit", "2
 
 def outside(file: Path, target: Path) -> Path:
     """The weights in a file of their own, as torch's exporter writes those of large models."""
-    onnx.save(onnx.load(file), target, save_as_external_data=True, location=f"{target.name}.data", size_threshold=0)
+    onnx.save(
+        onnx.load(file), target, save_as_external_data=True, location=f"{target.name}.data", size_threshold=0
+    )
     return target.with_name(f"{target.name}.data")
 
 
@@ -67,7 +69,19 @@ def test_so_does_a_list_of_instances(workshop: Path, ask: Ask) -> None:
 def test_a_function_that_reads_files_is_known_by_them(workshop: Path, ask: Ask) -> None:
     (workshop / "cli_own_reader.py").write_text(OWN)
     (workshop / "factor.txt").write_text("1.0")
-    asked = ("radius", "--model", "cli_own_reader:reads", "--data", "data.npz", "--limit", "1", "--methods", "mesh", "--queries", "50")
+    asked = (
+        "radius",
+        "--model",
+        "cli_own_reader:reads",
+        "--data",
+        "data.npz",
+        "--limit",
+        "1",
+        "--methods",
+        "mesh",
+        "--queries",
+        "50",
+    )
     said = ask(*asked, "--out", "run")
     assert said.code == 0
     assert "not hashed: what" in said.out

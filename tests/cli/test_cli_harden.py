@@ -103,7 +103,9 @@ def test_no_is_an_exit_code_of_its_own(ask: Ask) -> None:
         (("--radius", 0.1, "--held", 0.7), "between 0 and 0.5"),
     ],
 )
-def test_bad_input_is_told_before_a_folder_is_made(refused: Ask, options: tuple[object, ...], told: str) -> None:
+def test_bad_input_is_told_before_a_folder_is_made(
+    refused: Ask, options: tuple[object, ...], told: str
+) -> None:
     assert told in refused(*BASE, *options, "--out", "run").err
 
 

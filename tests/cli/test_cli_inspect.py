@@ -21,7 +21,14 @@ def test_a_network_that_can_be_proved(ask: Ask) -> None:
     said = ask("inspect", "lstm.onnx", "--domain", "0,1")
     assert said.code == 0, said.err
     seen = lines(said.out)
-    for fact in ("model lstm.onnx", "read as onnx", "input 3 x 2", "domain [0, 1]", "outputs 3", "arithmetic float32"):
+    for fact in (
+        "model lstm.onnx",
+        "read as onnx",
+        "input 3 x 2",
+        "domain [0, 1]",
+        "outputs 3",
+        "arithmetic float32",
+    ):
         assert fact in seen
     assert any("aten.lstm.input" in line and line.endswith("yes |") for line in seen)
     assert "stops here" not in said.out
@@ -34,7 +41,10 @@ def test_what_a_radius_takes_is_foretold_tier_by_tier(ask: Ask) -> None:
     told = seen[seen.index("what one radius takes on this machine, about") :]
     times = {line.split()[1]: line for line in told if "MiB |" in line or "--seconds allows" in line}
     assert list(times) == ["fast", "tight", "split"]
-    assert all(re.search(r"\| (0\.\d+|\d+|more than 5) \| up to \d+ MiB \|$", times[tier]) for tier in ("fast", "tight"))
+    assert all(
+        re.search(r"\| (0\.\d+|\d+|more than 5) \| up to \d+ MiB \|$", times[tier])
+        for tier in ("fast", "tight")
+    )
     unproved = ask("inspect", "cli_own_code:waving", "--shape", "4").out
     assert "what one radius takes" not in unproved
 
@@ -52,7 +62,9 @@ def test_a_token_model(ask: Ask) -> None:
     said = ask("inspect", "reader.onnx", "--vocabulary", "words.txt")
     assert said.code == 0, said.err
     assert "any x 4; words as vectors of a table of 9" in said.out
-    assert any(line.startswith("| enumerate ") and "yes, with --substitutes" in line for line in lines(said.out))
+    assert any(
+        line.startswith("| enumerate ") and "yes, with --substitutes" in line for line in lines(said.out)
+    )
 
 
 def test_a_black_box(ask: Ask) -> None:
@@ -80,7 +92,9 @@ def test_an_operator_that_only_onnxruntime_knows_makes_a_black_box_and_says_so(a
     ]
     ports = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 4]) for n in "xy"]
     graph = helper.make_graph(rest, "g", ports[:1], ports[1:], constants)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), "boxes.onnx")
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), "boxes.onnx"
+    )
     said = ask("inspect", "boxes.onnx")
     assert said.code == 0, said.err
     assert "NonMaxSuppression" in said.out

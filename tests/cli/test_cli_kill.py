@@ -19,7 +19,14 @@ from holdfast.certify.certify import KEPT
 from holdfast.cli import main
 from holdfast.store import Store
 
-DIGITS = ("-m", "holdfast.datasets.digits_networks:digits_cnn", "-d", "holdfast.datasets.digits:images", "--domain", "0,1")
+DIGITS = (
+    "-m",
+    "holdfast.datasets.digits_networks:digits_cnn",
+    "-d",
+    "holdfast.datasets.digits:images",
+    "--domain",
+    "0,1",
+)
 IMAGES = ("-m", "cli_own_code:pooled", "-d", "images.npz", "--domain", "0,1")
 COMMANDS = {
     "monitor": ("monitor", "evaluate", "--limit", "100", "--seed", "3"),
@@ -47,7 +54,9 @@ def finished(run: str) -> int:
     """So many records of the run are finished; -1: it has not begun."""
     try:
         with contextlib.closing(sqlite3.connect(f"file:{run}/run.sqlite?mode=ro", uri=True)) as found:
-            (count,) = found.execute("SELECT count(*) FROM record WHERE status IN ('finished', 'closed')").fetchone()
+            (count,) = found.execute(
+                "SELECT count(*) FROM record WHERE status IN ('finished', 'closed')"
+            ).fetchone()
             return int(count)
     except sqlite3.Error:
         return -1
@@ -75,7 +84,9 @@ def kills(begin: Sequence[str], chance: random.Random) -> int:
     for left in (3, 2, 1, 0):
         now = max(0, finished("run"))
         enough = now + chance.uniform(0.1, 0.6) * (total - now) if left else None
-        if lived(["resume", "run", "--trust"] if finished("run") >= 0 else [*begin, "--out", "run"], enough, chance):
+        if lived(
+            ["resume", "run", "--trust"] if finished("run") >= 0 else [*begin, "--out", "run"], enough, chance
+        ):
             break
         count += finished("run") < total
     return count
@@ -99,7 +110,9 @@ def shown(tensor: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_run_killed_at_random_moments_ends_as_an_undisturbed_one(name: str, ask: Ask, workshop: Path) -> None:
+def test_a_run_killed_at_random_moments_ends_as_an_undisturbed_one(
+    name: str, ask: Ask, workshop: Path
+) -> None:
     images = np.random.default_rng(0).random((5, 1, 6, 6), dtype=np.float32) * np.float32(0.4)
     np.savez("images.npz", x=images, y=np.arange(5) % 3)
     np.savez("two.npz", x=np.load("data.npz")["x"], y=np.zeros(6, int))

@@ -19,7 +19,9 @@ def half(seconds_left: float | None) -> Progress:
     return Progress(2, 4, [Record(Key(0), bracket, "interrupted", 1.0, 1)], "PGD", 3.2, seconds_left)
 
 
-@pytest.mark.parametrize(("left", "said"), [(7.4, "radius: 2 of 4, 3 s, 7 s left, PGD"), (None, "radius: 2 of 4, 3 s, PGD")])
+@pytest.mark.parametrize(
+    ("left", "said"), [(7.4, "radius: 2 of 4, 3 s, 7 s left, PGD"), (None, "radius: 2 of 4, 3 s, PGD")]
+)
 def test_a_pipe_sees_a_line_now_and_then(
     left: float | None, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -45,7 +47,9 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"holdfast {holdfast.__version__}\n"
 
 
-def test_ctrl_c_before_anything_was_begun(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_before_anything_was_begun(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A model whose code is left with Ctrl-C while it is read."""
 
     class Model:

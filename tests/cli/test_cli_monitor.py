@@ -20,7 +20,17 @@ from holdfast.monitor import Groups, Monitor
 from holdfast.store import Store
 
 TEXT = "where is my package"
-READER = ("monitor", "fit", "reader.onnx", "--vocabulary", "words.txt", "--mutation", "substitutes.json", "-o", "mine")
+READER = (
+    "monitor",
+    "fit",
+    "reader.onnx",
+    "--vocabulary",
+    "words.txt",
+    "--mutation",
+    "substitutes.json",
+    "-o",
+    "mine",
+)
 
 
 def embedded() -> Monitor:
@@ -66,11 +76,17 @@ def test_a_sentence_is_shown_with_the_monitors_scores(ask: Ask, k: str) -> None:
 
 def test_a_monitor_is_kept_and_opened_again(ask: Ask, workshop: Path) -> None:
     assert ask("monitor", "fit", "-o", "mine").code == 0
-    assert {path.name for path in (workshop / "mine").iterdir()} == {"monitor.json", "monitor.safetensors", "model.json"}
+    assert {path.name for path in (workshop / "mine").iterdir()} == {
+        "monitor.json",
+        "monitor.safetensors",
+        "model.json",
+    }
     (workshop / "asked.txt").write_text(f"{TEXT}\n\nplease zyzzyva my order\n")
     said = ask("monitor", "score", "mine", "asked.txt")
     assert said.code == 0
-    assert shown("package", said.out) == pytest.approx(float(embedded().score(TEXT.split()).values[3]), abs=0.006)
+    assert shown("package", said.out) == pytest.approx(
+        float(embedded().score(TEXT.split()).values[3]), abs=0.006
+    )
     assert "zyzzyva" in said.out
 
 
@@ -107,7 +123,14 @@ def test_frames_are_sampled_and_shown_as_a_table(ask: Ask) -> None:
 
 def test_evaluation_shows_errors_attacks_and_reliability(ask: Ask) -> None:
     said = ask("monitor", "evaluate", "--limit", "40", "-o", "run")
-    for part in ("mean squared", "least robust", "chance", "final scores", "answers that stayed", "0 by definition"):
+    for part in (
+        "mean squared",
+        "least robust",
+        "chance",
+        "final scores",
+        "answers that stayed",
+        "0 by definition",
+    ):
         assert part in " ".join(said.out.split()), part
 
 
@@ -130,17 +153,29 @@ def test_scores_are_records_and_an_evaluation_goes_on_where_its_time_was_up(ask:
 
 
 def test_drawn_scores_are_estimates_beside_the_definition(ask: Ask) -> None:
-    assert ask("monitor", "fit", "lstm.onnx", "--mutation", "noise:0.1,inf", "--samples", "30", "-o", "mine").code == 0
+    assert (
+        ask(
+            "monitor", "fit", "lstm.onnx", "--mutation", "noise:0.1,inf", "--samples", "30", "-o", "mine"
+        ).code
+        == 0
+    )
     assert ask("monitor", "evaluate", "mine", "--data", "data.npz", "--limit", "2", "-o", "run").code == 0
     with Store.open("run") as store:
         for record in store.records():
-            assert (record.bracket.lower.value, record.bracket.upper.value, record.status) == (0, 1, "finished")
+            assert (record.bracket.lower.value, record.bracket.upper.value, record.status) == (
+                0,
+                1,
+                "finished",
+            )
             (estimate,) = record.bracket.estimates
             assert (estimate.evidence.kind, estimate.evidence.confidence) == ("sampled", 0.95)
 
 
 def test_an_abstract_model_is_evaluated_against_enumeration(ask: Ask) -> None:
-    assert "mode abstract" in ask("monitor", "fit", "--mutation", "typos", "--mode", "abstract", "-o", "mine").out
+    assert (
+        "mode abstract"
+        in ask("monitor", "fit", "--mutation", "typos", "--mode", "abstract", "-o", "mine").out
+    )
     said = ask("monitor", "evaluate", "mine", "--limit", "40", "-o", "run")
     error = re.search(r"mean squared\s+\S\s+([0-9.]+)", said.out)
     constant = re.search(r"always\s+\S\s+([0-9.]+)", said.out)
@@ -180,7 +215,9 @@ def test_the_abstract_model_goes_to_prism(ask: Ask, workshop: Path) -> None:
         (("export", "--prism", "run", "--theta", "0"), "theta"),
     ],
 )
-def test_what_makes_no_sense_is_refused(ask: Ask, workshop: Path, arguments: tuple[str, ...], reason: str) -> None:
+def test_what_makes_no_sense_is_refused(
+    ask: Ask, workshop: Path, arguments: tuple[str, ...], reason: str
+) -> None:
     said = ask("monitor", *arguments)
     assert said.code == 2, said
     assert reason in said.err
@@ -253,8 +290,13 @@ def test_tokens_and_certificates_are_checked_before_the_service_begins(ask: Ask,
         assert "at least 16 ASCII signs" in said.err
         assert not wrong or wrong not in said.err + said.out
     assert ask("monitor", "serve", "--token-file", workshop / "nothing").code == 2
-    assert "both --certificate and --certificate-key" in ask("monitor", "serve", "--certificate-key", workshop / "token").err
-    said = ask("monitor", "serve", "--certificate-key", workshop / "token", "--certificate", workshop / "token")
+    assert (
+        "both --certificate and --certificate-key"
+        in ask("monitor", "serve", "--certificate-key", workshop / "token").err
+    )
+    said = ask(
+        "monitor", "serve", "--certificate-key", workshop / "token", "--certificate", workshop / "token"
+    )
     assert said.code == 2
     assert "PEM" in said.err
 

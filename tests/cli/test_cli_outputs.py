@@ -10,14 +10,19 @@ from onnx import TensorProto, helper, numpy_helper
 
 from holdfast.store import Store
 
-SQUARE = "".join(f"(declare-const X_{i} Real)\n(assert (>= X_{i} -1))\n(assert (<= X_{i} 1))\n" for i in range(2))
+SQUARE = "".join(
+    f"(declare-const X_{i} Real)\n(assert (>= X_{i} -1))\n(assert (<= X_{i} 1))\n" for i in range(2)
+)
 SEARCH = ("--domain=-1,1", "--queries", "50", "--executor", "here", "--limit", "2")
 
 
 @pytest.fixture
 def two(workshop: Path) -> Path:
     """h = relu(x A), from 0 to 2; y = h B, whose two outputs are h_0 - h_1 and h_1 - h_0."""
-    weights = {"first": np.array([[1, 1], [1, -1]], np.float32), "last": np.array([[1, -1], [-1, 1]], np.float32)}
+    weights = {
+        "first": np.array([[1, 1], [1, -1]], np.float32),
+        "last": np.array([[1, -1], [-1, 1]], np.float32),
+    }
     nodes = [
         helper.make_node("MatMul", ["x", "first"], ["b"]),
         helper.make_node("Relu", ["b"], ["h"]),
@@ -26,9 +31,14 @@ def two(workshop: Path) -> Path:
     ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 2]) for name in "xhy"]
     initializers = [numpy_helper.from_array(value, name) for name, value in weights.items()]
     graph = helper.make_graph(nodes, "two", ports[:1], ports[1:], initializers)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), workshop / "two.onnx")
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8),
+        workshop / "two.onnx",
+    )
     outputs = "(declare-const Y_0 Real)\n(declare-const Y_1 Real)\n"
-    (workshop / "low.vnnlib").write_text(SQUARE + outputs + "(assert (<= Y_0 -1))\n")  # no h is so low, a y is
+    (workshop / "low.vnnlib").write_text(
+        SQUARE + outputs + "(assert (<= Y_0 -1))\n"
+    )  # no h is so low, a y is
     np.savez(workshop / "corners.npz", x=np.array([[0.5, 0.25], [0.5, -0.25]], np.float32))
     return workshop
 
@@ -65,7 +75,18 @@ def test_verify_speaks_of_the_output_that_is_named(two: Path, ask: Ask) -> None:
 
 def test_a_run_about_one_output_is_not_a_run_about_another(two: Path, ask: Ask) -> None:
     for output in "hy":
-        asked = ("radius", "--model", "two.onnx", "--data", "corners.npz", "--output", output, "--out", f"run-{output}", *SEARCH)
+        asked = (
+            "radius",
+            "--model",
+            "two.onnx",
+            "--data",
+            "corners.npz",
+            "--output",
+            output,
+            "--out",
+            f"run-{output}",
+            *SEARCH,
+        )
         assert ask(*asked).code == 0
     with Store.read("run-h") as h, Store.read("run-y") as y:
         assert h.question.model.fingerprint != y.question.model.fingerprint
@@ -75,7 +96,18 @@ def test_a_run_about_one_output_is_not_a_run_about_another(two: Path, ask: Ask) 
 def test_a_bundle_about_one_output_is_verified_about_that_output(two: Path, ask: Ask) -> None:
     asked = ("--model", "two.onnx", "--data", "corners.npz")
     made = ask(
-        "radius", *asked, "--output", "y", "--out", "run", "--seconds", "20", "--certificates", "--domain=-1,1", "--executor", "here"
+        "radius",
+        *asked,
+        "--output",
+        "y",
+        "--out",
+        "run",
+        "--seconds",
+        "20",
+        "--certificates",
+        "--domain=-1,1",
+        "--executor",
+        "here",
     )
     assert made.code == 0, made
     assert ask("bundle", "run", "-o", "run.zip", "--with-model").code == 0

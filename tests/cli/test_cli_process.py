@@ -30,7 +30,9 @@ LONG = (
 
 def answers(run: Path) -> list[tuple[Any, ...]]:
     with Store.open(run) as store:
-        return [(r.key.index, r.bracket.lower.value, r.bracket.upper.value, r.status) for r in store.records()]
+        return [
+            (r.key.index, r.bracket.lower.value, r.bracket.upper.value, r.status) for r in store.records()
+        ]
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +48,13 @@ def wait_for_records(run: Path, count: int, process: Any) -> None:
     patience = time.monotonic() + 60
     while time.monotonic() < patience:
         assert process.poll() is None, f"it ended before it could be stopped: {process.returncode}"
-        with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(f"file:{run}/run.sqlite?mode=ro", uri=True)) as found:
-            (finished,) = found.execute("SELECT count(*) FROM record WHERE status != 'interrupted'").fetchone()
+        with (
+            contextlib.suppress(sqlite3.Error),
+            contextlib.closing(sqlite3.connect(f"file:{run}/run.sqlite?mode=ro", uri=True)) as found,
+        ):
+            (finished,) = found.execute(
+                "SELECT count(*) FROM record WHERE status != 'interrupted'"
+            ).fetchone()
             if finished >= count:
                 return
         time.sleep(0.02)
@@ -76,7 +83,12 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_ctrl_c_and_sigterm_keep_everything_and_say_how_to_go_on(
-    number: signal.Signals, code: int, process: Start, ask: Ask, workshop: Path, undisturbed: list[tuple[Any, ...]]
+    number: signal.Signals,
+    code: int,
+    process: Start,
+    ask: Ask,
+    workshop: Path,
+    undisturbed: list[tuple[Any, ...]],
 ) -> None:
     # Whoever runs the tests in the background may have told its children to ignore Ctrl-C.
     running = process(*LONG, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
@@ -95,7 +107,9 @@ def test_ctrl_c_and_sigterm_keep_everything_and_say_how_to_go_on(
     assert answers(workshop / "run") == undisturbed
 
 
-def test_a_killed_run_is_finished_by_resume(copied: Copied, ask: Ask, workshop: Path, undisturbed: list[tuple[Any, ...]]) -> None:
+def test_a_killed_run_is_finished_by_resume(
+    copied: Copied, ask: Ask, workshop: Path, undisturbed: list[tuple[Any, ...]]
+) -> None:
     running = copied(*LONG)
     wait_for_records(workshop / "run", 2, running)
     running.kill()
@@ -106,7 +120,12 @@ def test_a_killed_run_is_finished_by_resume(copied: Copied, ask: Ask, workshop: 
 
 
 def test_a_run_killed_before_its_inputs_were_written_gets_them_on_resume(ask: Ask) -> None:
-    assert ask("radius", "-m", "lstm.onnx", "-d", "data.npz", "--limit", "1", "--methods", "pgd", "-o", "run").code == 0
+    assert (
+        ask(
+            "radius", "-m", "lstm.onnx", "-d", "data.npz", "--limit", "1", "--methods", "pgd", "-o", "run"
+        ).code
+        == 0
+    )
     with contextlib.closing(sqlite3.connect("run/run.sqlite")) as connection, connection:
         connection.execute("DELETE FROM input")
         connection.execute("DELETE FROM record")
@@ -163,7 +182,22 @@ def test_a_terminal_without_unicode(copied: Copied) -> None:
 
 
 def test_the_demo_never_removes_what_is_not_its_own(ask: Ask) -> None:
-    assert ask("radius", "-m", "lstm.onnx", "-d", "data.npz", "--limit", "1", "--methods", "pgd", "-o", "runs/cnn").code == 0
+    assert (
+        ask(
+            "radius",
+            "-m",
+            "lstm.onnx",
+            "-d",
+            "data.npz",
+            "--limit",
+            "1",
+            "--methods",
+            "pgd",
+            "-o",
+            "runs/cnn",
+        ).code
+        == 0
+    )
     before = Path("runs/cnn/run.sqlite").read_bytes()
     said = ask("demo", "--out", "runs")
     assert said.code == 2

@@ -29,11 +29,26 @@ def records(ask: Ask, run: str = "run") -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("model", ["lstm.pt2", "lstm.onnx"])
 def test_from_a_users_own_lstm_to_the_page(model: str, ask: Ask) -> None:
-    said = ask("radius", "--model", model, "--trust", "--data", "data.npz", "--norm", "2", "--limit", "3", "--out", "run/")
+    said = ask(
+        "radius",
+        "--model",
+        model,
+        "--trust",
+        "--data",
+        "data.npz",
+        "--norm",
+        "2",
+        "--limit",
+        "3",
+        "--out",
+        "run/",
+    )
     assert said.code == 0, said.err
     assert said.err == ""
     asked, rest = said.out.split("\n", 1)
-    assert asked.startswith("question: How far may each of the 3 inputs of data.npz move, in the L2 norm, before lstm.")
+    assert asked.startswith(
+        "question: How far may each of the 3 inputs of data.npz move, in the L2 norm, before lstm."
+    )
     assert rest.startswith("┏")  # the table, and no bar before it: this is no terminal
     for word in ("proved", "witnessed", "next: holdfast report run\n"):
         assert word in said.out
@@ -58,13 +73,37 @@ def test_a_drift_says_so_wherever_its_numbers_stand(ask: Ask) -> None:
     assert drift in said.out
     assert drift in " ".join(ask("show", "run", "--input", "0").out.split())
     for file in ("run.csv", "card.md", "page.html"):
-        assert ask("export" if file == "run.csv" else "report", "run", *(() if file == "run.csv" else ("-o",)), file).code == 0
+        assert (
+            ask(
+                "export" if file == "run.csv" else "report",
+                "run",
+                *(() if file == "run.csv" else ("-o",)),
+                file,
+            ).code
+            == 0
+        )
         assert drift in Path(file).read_text()
 
 
 def test_both_files_hold_the_same_network(ask: Ask) -> None:
     for model, run in (("lstm.pt2", "a"), ("lstm.onnx", "b")):
-        assert ask("radius", "-m", model, "--trust", "-d", "data.npz", "--methods", "certify", "--limit", "2", "-o", run).code == 0
+        assert (
+            ask(
+                "radius",
+                "-m",
+                model,
+                "--trust",
+                "-d",
+                "data.npz",
+                "--methods",
+                "certify",
+                "--limit",
+                "2",
+                "-o",
+                run,
+            ).code
+            == 0
+        )
     first, second = ([r["lower"]["value"] for r in records(ask, run)] for run in "ab")
     np.testing.assert_allclose(first, second, rtol=1e-4)
 
@@ -89,7 +128,18 @@ def test_a_factory_of_the_working_folder_with_data_from_a_function(ask: Ask) -> 
 
 
 def test_a_black_box_is_asked_without_gradients(ask: Ask) -> None:
-    said = ask("radius", "-m", "cli_own_code:black_box", "-d", "cli_own_code:inputs", "-o", "run", "--domain=0,1", "--limit", "1")
+    said = ask(
+        "radius",
+        "-m",
+        "cli_own_code:black_box",
+        "-d",
+        "cli_own_code:inputs",
+        "-o",
+        "run",
+        "--domain=0,1",
+        "--limit",
+        "1",
+    )
     assert said.code == 0, said.err
     assert "nothing can be proved" in said.out
     assert records(ask)[0]["upper"]["method"] in ("Corners", "Mesh")
@@ -99,7 +149,9 @@ def test_text_in_words_out(ask: Ask) -> None:
     arguments = ("radius", "-m", "reader.onnx", "--vocabulary", "words.txt", "-d", "text.tsv", "-o", "run")
     said = ask(*arguments, "--substitutes", "substitutes.json")
     assert said.code == 0, said.err
-    assert [float(r["lower"]["value"]) for r in records(ask)] == [math.inf] * 3  # no word of the sets changes the class
+    assert [float(r["lower"]["value"]) for r in records(ask)] == [
+        math.inf
+    ] * 3  # no word of the sets changes the class
     assert "no change that is allowed breaks it" in records(ask)[0]["note"]
     assert "3 of 3 cannot be broken" in said.out
     with Store.open("run") as store:
@@ -111,7 +163,19 @@ def test_text_in_words_out(ask: Ask) -> None:
 
 
 def test_sentences_word_by_word(ask: Ask) -> None:
-    arguments = ("radius", "-m", "reader.onnx", "--vocabulary", "words.txt", "-d", "text.tsv", "-o", "run", "--norm", "2")
+    arguments = (
+        "radius",
+        "-m",
+        "reader.onnx",
+        "--vocabulary",
+        "words.txt",
+        "-d",
+        "text.tsv",
+        "-o",
+        "run",
+        "--norm",
+        "2",
+    )
     said = ask(*arguments, "--frames", "each", "--limit", "2", *QUICK)
     assert said.code == 0, said.err
     found = records(ask)
@@ -126,11 +190,37 @@ def test_replaced_words_place_by_place(ask: Ask) -> None:
     arguments = ("radius", "-m", "reader.onnx", "--vocabulary", "words.txt", "-d", "text.tsv")
     every = json.dumps([[list(WORDS)] * 4, [list(WORDS)] * 4, [[], ["awful", "nonsense"]]])
     Path("places.json").write_text(every)
-    assert ask(*arguments, "--substitutes", "places.json", "-o", "run", "--frames", "each", "--methods", "enumerate").code == 0
+    assert (
+        ask(
+            *arguments,
+            "--substitutes",
+            "places.json",
+            "-o",
+            "run",
+            "--frames",
+            "each",
+            "--methods",
+            "enumerate",
+        ).code
+        == 0
+    )
     radii = {(r["input"], r["frame"]): float(r["upper"]["value"]) for r in records(ask)}
     assert set(radii.values()) <= {0, math.inf}
     assert radii[2, 0] == math.inf
-    assert ask(*arguments, "--substitutes", "places.json", "-o", "together", "--limit", "2", "--methods", "enumerate").code == 0
+    assert (
+        ask(
+            *arguments,
+            "--substitutes",
+            "places.json",
+            "-o",
+            "together",
+            "--limit",
+            "2",
+            "--methods",
+            "enumerate",
+        ).code
+        == 0
+    )
     for r in records(ask, "together"):
         flips = any(radii[r["input"], k] == 0 for k in range(4))
         assert (float(r["upper"]["value"]) == 0) == flips
@@ -142,7 +232,18 @@ def test_replaced_words_place_by_place(ask: Ask) -> None:
 
 
 def test_frames_by_their_scale(ask: Ask) -> None:
-    arguments = ("radius", "-m", "lstm.onnx", "-d", "data.npz", "--limit", "2", "--methods", "certify", "--frames")
+    arguments = (
+        "radius",
+        "-m",
+        "lstm.onnx",
+        "-d",
+        "data.npz",
+        "--limit",
+        "2",
+        "--methods",
+        "certify",
+        "--frames",
+    )
     for name, options in (
         ("all", ("all",)),
         ("half", ("all", "--shares", "0.5,0.5,0.5")),
@@ -161,7 +262,21 @@ def test_frames_by_their_scale(ask: Ask) -> None:
 
 
 def test_what_cannot_move_cannot_break(ask: Ask) -> None:
-    said = ask("radius", "-m", "lstm.onnx", "-d", "data.npz", "--limit", "2", "--frames", "all", "--shares", "0,0,0", "-o", "run")
+    said = ask(
+        "radius",
+        "-m",
+        "lstm.onnx",
+        "-d",
+        "data.npz",
+        "--limit",
+        "2",
+        "--frames",
+        "all",
+        "--shares",
+        "0,0,0",
+        "-o",
+        "run",
+    )
     assert said.code == 0, said.err
     assert said.out.count("∞ proved") == 2
     assert "nothing may change here" in said.out
@@ -187,7 +302,19 @@ def test_targets_are_harder_to_reach_than_any_class(ask: Ask) -> None:
     with np.load("data.npz") as archive:
         labels = archive["y"][:2]
     others = [(label + 1) % 3 for label in labels]
-    arguments = ("radius", "-m", "lstm.onnx", "-d", "data.npz", "--limit", "2", "--methods", "certify", "--norm", "2")
+    arguments = (
+        "radius",
+        "-m",
+        "lstm.onnx",
+        "-d",
+        "data.npz",
+        "--limit",
+        "2",
+        "--methods",
+        "certify",
+        "--norm",
+        "2",
+    )
     assert ask(*arguments, "-o", "any").code == 0
     for run, targets in (("run", ",".join(map(str, others))), ("second", "runner-up")):
         assert ask(*arguments, "-o", run, "--targets", targets).code == 0
@@ -200,7 +327,12 @@ def test_every_tier_can_be_asked_for() -> None:
 
 
 def test_the_search_tier_proves_nothing(ask: Ask) -> None:
-    assert ask("radius", "-m", "lstm.onnx", "-d", "data.npz", "--limit", "1", "--tier", "search", "-o", "run").code == 0
+    assert (
+        ask(
+            "radius", "-m", "lstm.onnx", "-d", "data.npz", "--limit", "1", "--tier", "search", "-o", "run"
+        ).code
+        == 0
+    )
     (found,) = records(ask)
     assert found["lower"]["value"] == 0
     assert found["upper"]["kind"] == "witnessed"
@@ -214,7 +346,22 @@ def test_a_budget_of_no_time_still_answers(ask: Ask) -> None:
 def test_bytes_are_scaled_into_the_domain(ask: Ask) -> None:
     with np.load("data.npz") as archive:
         np.savez("bytes.npz", x=(archive["x"] * 255).astype(np.uint8), y=archive["y"])
-    said = ask("radius", "-m", "lstm.onnx", "-d", "bytes.npz", "--scale", "255", "--domain", "0,1", "--limit", "1", "-o", "run", *QUICK)
+    said = ask(
+        "radius",
+        "-m",
+        "lstm.onnx",
+        "-d",
+        "bytes.npz",
+        "--scale",
+        "255",
+        "--domain",
+        "0,1",
+        "--limit",
+        "1",
+        "-o",
+        "run",
+        *QUICK,
+    )
     assert said.code == 0, said.err
     with Store.open("run") as store, np.load("bytes.npz") as archive:
         np.testing.assert_array_equal(store.inputs()[0].x, (archive["x"][0] / 255).astype(np.float32))
@@ -222,7 +369,9 @@ def test_bytes_are_scaled_into_the_domain(ask: Ask) -> None:
 
 
 def test_data_for_a_double_network_are_not_rounded(ask: Ask) -> None:
-    Path("cli_double.py").write_text("from cli_own_code import linear\n\ndef double():\n    return linear().double()\n")
+    Path("cli_double.py").write_text(
+        "from cli_own_code import linear\n\ndef double():\n    return linear().double()\n"
+    )
     x = np.random.default_rng(0).random((1, 3, 2))
     np.savez("fine.npz", x=x, y=[0])
     assert ask("radius", "-m", "cli_double:double", "-d", "fine.npz", "-o", "run", *QUICK).code == 0
@@ -243,7 +392,16 @@ def test_a_network_that_ships_in_a_wheel(ask: Ask) -> None:
     chosen = ask("inspect", model, "--output", "speech_probs")
     assert chosen.code == 2
     assert "--constant name=value" in chosen.err
-    options = ("--output", "speech_probs", "--constant", "h=0", "--constant", "c=0", "--unbatched", "--domain=-1,1")
+    options = (
+        "--output",
+        "speech_probs",
+        "--constant",
+        "h=0",
+        "--constant",
+        "c=0",
+        "--unbatched",
+        "--domain=-1,1",
+    )
     seen = ask("inspect", model, *options)
     assert seen.code == 0, seen.err
     assert "any x 576" in seen.out
@@ -294,12 +452,30 @@ def test_the_mean_bracket_compares_like_with_like() -> None:
 
 
 def test_a_part_of_the_answer_is_measured_by_its_name(ask: Ask) -> None:
-    asked = ("radius", "--data", "data.npz", "--limit", "2", "--domain", "0,1", "--queries", "50", "--executor", "here")
+    asked = (
+        "radius",
+        "--data",
+        "data.npz",
+        "--limit",
+        "2",
+        "--domain",
+        "0,1",
+        "--queries",
+        "50",
+        "--executor",
+        "here",
+    )
     assert "--output" in ask(*asked, "--model", "cli_own_code:named", "--out", "nothing").err
     assert ask(*asked, "--model", "cli_own_code:named", "--output", "scores", "--out", "part").code == 0
     assert ask(*asked, "--model", "cli_own_code:linear", "--out", "whole").code == 0
     with Store.read("part") as part, Store.read("whole") as whole:
-        ends = [[end.value for r in store.stream() for end in (r.bracket.lower, r.bracket.upper)] for store in (part, whole)]
+        ends = [
+            [end.value for r in store.stream() for end in (r.bracket.lower, r.bracket.upper)]
+            for store in (part, whole)
+        ]
         assert ends[0] == pytest.approx(ends[1])
         assert part.question.model.prepared["output"] == "scores"
-    assert "--output has no effect here" in ask(*asked, "--model", "cli_own_code:black_box", "--output", "scores", "--out", "box").err
+    assert (
+        "--output has no effect here"
+        in ask(*asked, "--model", "cli_own_code:black_box", "--output", "scores", "--out", "box").err
+    )

@@ -39,7 +39,9 @@ def model(workshop: Path) -> tuple[str, ...]:
 def ranges(folder: str = "run") -> list[Range]:
     """As the run keeps them."""
     with Store.open(folder) as store:
-        return ranges_of(store.records(), store.question.asked.tolerance or 0.0, hf.Network.from_torch(small(), shape=(2,)))
+        return ranges_of(
+            store.records(), store.question.asked.tolerance or 0.0, hf.Network.from_torch(small(), shape=(2,))
+        )
 
 
 def right(found: Range, low: list[float], high: list[float], tolerance: float) -> None:
@@ -47,8 +49,12 @@ def right(found: Range, low: list[float], high: list[float], tolerance: float) -
     axes = [torch.linspace(a, b, 101) for a, b in zip(low, high, strict=True)]
     with torch.no_grad():
         value = small()(torch.cartesian_prod(*axes))[:, found.output]
-    assert found.minimum.lower.value - 1e-6 <= float(value.min()) <= found.minimum.lower.value + tolerance + 2e-3
-    assert found.maximum.upper.value + 1e-6 >= float(value.max()) >= found.maximum.upper.value - tolerance - 2e-3
+    assert (
+        found.minimum.lower.value - 1e-6 <= float(value.min()) <= found.minimum.lower.value + tolerance + 2e-3
+    )
+    assert (
+        found.maximum.upper.value + 1e-6 >= float(value.max()) >= found.maximum.upper.value - tolerance - 2e-3
+    )
     assert found.gap <= tolerance
     with torch.no_grad():
         at = float(small().double()(found.low_at[None])[0, found.output])
@@ -81,8 +87,25 @@ def test_boxes_from_files(model: tuple[str, ...], ask: Ask) -> None:
 
 
 def test_boxes_around_inputs_stay_in_the_domain(model: tuple[str, ...], ask: Ask) -> None:
-    np.savez("points.npz", x=np.array([[0.2, 0.5], [0.9, 0.95]], np.float32), y=np.array([0, 1]), names=np.array(["a", "b"]))
-    said = ask(*model, "--domain", "0,1", "--data", "points.npz", "--radius", "0.125", "--outputs", "0", "--out", "run")
+    np.savez(
+        "points.npz",
+        x=np.array([[0.2, 0.5], [0.9, 0.95]], np.float32),
+        y=np.array([0, 1]),
+        names=np.array(["a", "b"]),
+    )
+    said = ask(
+        *model,
+        "--domain",
+        "0,1",
+        "--data",
+        "points.npz",
+        "--radius",
+        "0.125",
+        "--outputs",
+        "0",
+        "--out",
+        "run",
+    )
     assert said.code == 0, said
     first, second = ranges()
     assert (first.box, second.box) == (0, 1)
@@ -146,7 +169,9 @@ def test_ctrl_c(model: tuple[str, ...], ask: Ask, monkeypatch: pytest.MonkeyPatc
         (("--box", "0:1", "--out", "there.json"), ["cannot begin a run there"]),
     ],
 )
-def test_what_a_user_gets_wrong(model: tuple[str, ...], refused: Ask, arguments: tuple[str, ...], words: list[str]) -> None:
+def test_what_a_user_gets_wrong(
+    model: tuple[str, ...], refused: Ask, arguments: tuple[str, ...], words: list[str]
+) -> None:
     Path("there.json").touch()
     Path("bad.csv").write_text("0,1\n0\n")
     Path("empty.csv").write_text("\n")

@@ -55,7 +55,10 @@ def test_a_single_score_has_two_classes(ask: Ask, forecasts: None) -> None:
     said = ask("radius", "-m", "forecasts:one", "-d", "y.npz", "--threshold", "0", *HERE)
     assert said.code == 0, said.err
     with Store.read("run") as store:
-        kept, broken = list(store.stream_inputs()), [record.bracket.upper.value == 0 for record in store.stream()]
+        kept, broken = (
+            list(store.stream_inputs()),
+            [record.bracket.upper.value == 0 for record in store.stream()],
+        )
     assert [stored.label for stored in kept] == [0, 1]
     assert {stored.prediction for stored in kept} <= {0, 1}
     assert broken == [stored.label != stored.prediction for stored in kept]
@@ -68,7 +71,10 @@ def test_outputs_that_each_say_yes_or_no_are_kept_as_sets(ask: Ask, forecasts: N
     asked = ("radius", "-m", "forecasts:two", "--threshold", "0", *HERE)
     assert ask(*asked, "-d", "labels.npz").code == 0
     with Store.read("run") as store:
-        kept, broken = list(store.stream_inputs()), [record.bracket.upper.value == 0 for record in store.stream()]
+        kept, broken = (
+            list(store.stream_inputs()),
+            [record.bracket.upper.value == 0 for record in store.stream()],
+        )
     assert [stored.label for stored in kept] == [(0,), (0, 1)]
     assert all(isinstance(stored.prediction, tuple) for stored in kept)
     assert broken == [stored.label != stored.prediction for stored in kept]
@@ -78,7 +84,9 @@ def test_outputs_that_each_say_yes_or_no_are_kept_as_sets(ask: Ask, forecasts: N
     assert "<td>rain + storm</td>" in page
     assert ask("export", "run", "records.csv").code == 0
     assert "rain + storm" in Path("records.csv").read_text()
-    assert ask("check", "run", "--sample", "0").code == 2  # no proof was asked for, and nothing else is missing
+    assert (
+        ask("check", "run", "--sample", "0").code == 2
+    )  # no proof was asked for, and nothing else is missing
     assert "differs" not in ask("check", "run", "--sample", "0").out
 
 
@@ -90,12 +98,42 @@ def test_outputs_that_each_say_yes_or_no_are_kept_as_sets(ask: Ask, forecasts: N
         (("radius", "-m", "forecasts:two", "-d", "x.npz", "--within", "ten"), "10%, a number above 0"),
         (("radius", "-m", "forecasts:two", "-d", "x.npz", "--within", "1", "--threshold", "0"), "give one"),
         (("radius", "-m", "forecasts:two", "-d", "y.npz", "--outputs", "0"), "it needs --within"),
-        (("worst", "-m", "forecasts:two", "-d", "x.npz", "--radius", "1", "--within", "1", "--property", "tie"), "one at a time"),
         (
-            ("worst", "-m", "forecasts:two", "-d", "y.npz", "--radius", "1", "--drift", "--patch", "0,0,1", "--within", "1"),
+            (
+                "worst",
+                "-m",
+                "forecasts:two",
+                "-d",
+                "x.npz",
+                "--radius",
+                "1",
+                "--within",
+                "1",
+                "--property",
+                "tie",
+            ),
+            "one at a time",
+        ),
+        (
+            (
+                "worst",
+                "-m",
+                "forecasts:two",
+                "-d",
+                "y.npz",
+                "--radius",
+                "1",
+                "--drift",
+                "--patch",
+                "0,0,1",
+                "--within",
+                "1",
+            ),
             "drift both say",
         ),
     ],
 )
-def test_what_does_not_fit_is_refused_before_any_work(refused: Ask, forecasts: None, arguments: tuple[str, ...], message: str) -> None:
+def test_what_does_not_fit_is_refused_before_any_work(
+    refused: Ask, forecasts: None, arguments: tuple[str, ...], message: str
+) -> None:
     assert message in refused(*arguments, *HERE).err

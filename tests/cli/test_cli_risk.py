@@ -68,7 +68,9 @@ def margin(model: torch.nn.Module, x: Any, label: int) -> float:
 
 def test_your_own_score(ask: Ask, images: None, workshop: Path) -> None:
     (workshop / "own_score.py").write_text("def score(z):\n    return z[:, 0] - z[:, 1] + 5\n")
-    said = ask(*BASE, "--property", "own_score:score", "--radius", "0.05", "--queries", "30", "--pictures", "0")
+    said = ask(
+        *BASE, "--property", "own_score:score", "--radius", "0.05", "--queries", "30", "--pictures", "0"
+    )
     assert said.code == 0, said.err
     assert exported(ask)[0, "worst"]["lower"]["kind"] == "proved"
     assert isinstance(exported(ask)[0, "worst"]["lower"]["value"], float)
@@ -110,7 +112,9 @@ def test_smoothing_on_the_line(ask: Ask, images: None) -> None:
         built = command.build()
         command.solve(store, built, lambda _: None, Here())
     with Store.open("whole") as whole, Store.open("out") as out:
-        assert [r.bracket.estimates[0].value for r in out.records()] == [r.bracket.estimates[0].value for r in whole.records()]
+        assert [r.bracket.estimates[0].value for r in out.records()] == [
+            r.bracket.estimates[0].value for r in whole.records()
+        ]
         [guess] = whole.records()[0].bracket.estimates
     assert (guess.evidence.kind, guess.evidence.confidence) == ("sampled", 0.999)
     assert guess.value > 0
@@ -130,7 +134,9 @@ def test_smoothing_on_the_line(ask: Ask, images: None) -> None:
     ],
 )
 @pytest.mark.parametrize("command", ["risk", "worst"])
-def test_bad_input_is_told_at_once(ask: Ask, images: None, command: str, options: tuple[str, ...], says: str) -> None:
+def test_bad_input_is_told_at_once(
+    ask: Ask, images: None, command: str, options: tuple[str, ...], says: str
+) -> None:
     if command == "worst" and "--queries" in options:
         pytest.skip("only the search for Q needs so many")
     said = ask(command, *BASE[1:], *options)

@@ -9,7 +9,21 @@ from cli_workshop import Ask
 
 from holdfast.store import FILE, Store
 
-BEGIN = ("radius", "-m", "cli_own_code:linear", "-d", "data.npz", "--limit", "3", "--methods", "pgd", "--batch", "1", "--out", "whole")
+BEGIN = (
+    "radius",
+    "-m",
+    "cli_own_code:linear",
+    "-d",
+    "data.npz",
+    "--limit",
+    "3",
+    "--methods",
+    "pgd",
+    "--batch",
+    "1",
+    "--out",
+    "whole",
+)
 
 
 def told(folder: str) -> list[object]:
@@ -21,7 +35,9 @@ def test_a_damaged_run_goes_on_from_what_was_saved(ask: Ask) -> None:
     assert ask(*BEGIN).code == 0
     before = told("whole")
     with contextlib.closing(sqlite3.connect(f"whole/{FILE}")) as connection, connection:
-        connection.execute("UPDATE record SET body = replace(body, '\"value\": ', '\"value\": 1') WHERE position = 1")
+        connection.execute(
+            "UPDATE record SET body = replace(body, '\"value\": ', '\"value\": 1') WHERE position = 1"
+        )
     for command in (
         ("report", "whole"),
         ("gate", "whole", "--at", "0.1", "--min-certified", "0"),
@@ -68,7 +84,12 @@ def test_two_at_once_and_readers_meanwhile(ask: Ask) -> None:
         said = ask("resume", "whole", "--trust")
         assert said.code == 2
         assert f"being written by process {os.getpid()} on " in said.err
-        for command in (("report", "whole"), ("show", "whole"), ("export", "whole", "records.csv"), ("compare", "whole", "whole")):
+        for command in (
+            ("report", "whole"),
+            ("show", "whole"),
+            ("export", "whole", "records.csv"),
+            ("compare", "whole", "whole"),
+        ):
             assert ask(*command).code == 0
     assert ask("resume", "whole", "--trust").code == 0
 

@@ -76,10 +76,15 @@ def test_a_fitted_estimator_in_a_module_will_do(ask: Ask) -> None:
         (("-m", "forest.pkl", *ASKED), ("--model models:fitted",)),
         (("-m", "bank:forest", "--mean", "0.5", *ASKED), ("--mean has no effect here", "an estimator")),
         (("-m", "bank:forest", "-d", "bank:rows", "--columns", "missing.json"), ("missing.json",)),
-        (("-m", "bank:forest", "-d", "bank:rows", "--norm", "0"), ("norm 0 needs the ends", "'age' has none")),
+        (
+            ("-m", "bank:forest", "-d", "bank:rows", "--norm", "0"),
+            ("norm 0 needs the ends", "'age' has none"),
+        ),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(refused: Ask, options: tuple[str, ...], words: tuple[str, ...]) -> None:
+def test_what_cannot_be_is_refused_in_one_line(
+    refused: Ask, options: tuple[str, ...], words: tuple[str, ...]
+) -> None:
     said = refused("radius", *options, "-o", "run")
     for word in words:
         assert word in said.err

@@ -40,7 +40,19 @@ def test_what_is_written_is_what_the_model_does(ask: Ask, pictures: str) -> None
     import cli_own_code
 
     said = ask(
-        "testgen", "-m", "cli_own_code:pooled", "-d", pictures, "--domain", "0,1", "-o", "run", "--criterion", "boundary", "--pictures", 4
+        "testgen",
+        "-m",
+        "cli_own_code:pooled",
+        "-d",
+        pictures,
+        "--domain",
+        "0,1",
+        "-o",
+        "run",
+        "--criterion",
+        "boundary",
+        "--pictures",
+        4,
     )
     assert said.code == 0, said.err
     found, given, model = read("run/tests.npz"), read(pictures), cli_own_code.pooled()
@@ -64,8 +76,14 @@ def test_what_is_written_is_what_the_model_does(ask: Ask, pictures: str) -> None
         values, over = (model[:2](torch.from_numpy(x)).flatten(1).numpy() for x in (found["x"], given["x"]))
     for test, layer, neuron, above in found["covers"].tolist():
         assert layer == 0
-        assert values[test, neuron] > over[:, neuron].max() if above else values[test, neuron] < over[:, neuron].min()
-    assert {(test, *item) for test, item in enumerate(found["targets"].tolist())} <= {tuple(pair) for pair in found["covers"].tolist()}
+        assert (
+            values[test, neuron] > over[:, neuron].max()
+            if above
+            else values[test, neuron] < over[:, neuron].min()
+        )
+    assert {(test, *item) for test, item in enumerate(found["targets"].tolist())} <= {
+        tuple(pair) for pair in found["covers"].tolist()
+    }
     # pictures, adversarial tests first
     drawn = sorted(path.name for path in Path("run").glob("*.png"))
     chosen = np.argsort(~found["adversarial"], kind="stable")[:4]
@@ -86,7 +104,10 @@ def test_what_is_told(ask: Ask) -> None:
     covered = len({tuple(item) for item in found["covers"][:, 1:].tolist()})
     assert after == pytest.approx(before + 100 * covered / 48, abs=0.11)
     mean = found["changed"].mean()
-    assert f"tests: {len(found['x'])}, of which {found['adversarial'].sum()} adversarial, {mean:.3g} changed units on average" in said.out
+    assert (
+        f"tests: {len(found['x'])}, of which {found['adversarial'].sum()} adversarial, {mean:.3g} changed units on average"
+        in said.out
+    )
     assert "network evaluations" in said.out
     assert "written: run/tests.npz and" in said.out
     assert found["seeds"].max() < 4
@@ -94,13 +115,29 @@ def test_what_is_told(ask: Ask) -> None:
 
 def test_tests_are_data_for_the_other_commands(ask: Ask) -> None:
     assert ask(*LSTM, "--tests", 3).code == 0
-    said = ask("radius", "-m", "lstm.onnx", "-d", "run/tests.npz", "--domain", "0,1", "-o", "radii", "--methods", "pgd")
+    said = ask(
+        "radius",
+        "-m",
+        "lstm.onnx",
+        "-d",
+        "run/tests.npz",
+        "--domain",
+        "0,1",
+        "-o",
+        "radii",
+        "--methods",
+        "pgd",
+    )
     assert said.code == 0, said.err
 
 
 def test_ranges_from_training_data_and_frames_as_units(ask: Ask) -> None:
     wide = read("data.npz")
-    np.savez("train.npz", x=np.concatenate([np.zeros_like(wide["x"]), np.ones_like(wide["x"])]), y=np.zeros(12, int))
+    np.savez(
+        "train.npz",
+        x=np.concatenate([np.zeros_like(wide["x"]), np.ones_like(wide["x"])]),
+        y=np.zeros(12, int),
+    )
     few = ("--criterion", "multisection", "--sections", 4, "--limit", 3)
     assert ask(*LSTM, *few, "--train", "train.npz", "--unit", "frame").code == 0
     found = read("run/tests.npz")
@@ -120,16 +157,34 @@ def test_a_limit_is_told(ask: Ask) -> None:
 
 def test_a_black_box_says_that_it_shows_only_outputs(ask: Ask) -> None:
     np.savez("two.npz", x=read("data.npz")["x"], y=np.zeros(6, int))
-    said = ask("testgen", "-m", "cli_own_code:black_box", "-d", "two.npz", "--domain", "0,1", "-o", "run", "--criterion", "boundary")
+    said = ask(
+        "testgen",
+        "-m",
+        "cli_own_code:black_box",
+        "-d",
+        "two.npz",
+        "--domain",
+        "0,1",
+        "-o",
+        "run",
+        "--criterion",
+        "boundary",
+    )
     assert said.code == 0, said.err
-    assert "black_box is a black box: its hidden neurons cannot be seen, so its outputs are taken for the neurons" in said.out
+    assert (
+        "black_box is a black box: its hidden neurons cannot be seen, so its outputs are taken for the neurons"
+        in said.out
+    )
     assert read("run/tests.npz")["layers"].tolist() == ["outputs"]
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--criterion", "branch"), "criterion 'branch' is unknown; there are neuron, multisection, boundary"),
+        (
+            ("--criterion", "branch"),
+            "criterion 'branch' is unknown; there are neuron, multisection, boundary",
+        ),
         (("--per", "layer"), "per 'layer' is unknown; there are element, channel"),
         (("--unit", "word"), "unit 'word' is unknown; there are pixel, frame, number"),
         (("--unit", "pixel"), "unit 'pixel' needs images"),
@@ -148,7 +203,10 @@ def test_options_that_have_no_meaning(options: tuple[str, ...], words: str, refu
 
 def test_data_and_folders_that_do_not_fit(refused: Ask, workshop: Path) -> None:
     assert "has none: state it" in refused("testgen", "-m", "lstm.onnx", "-d", "data.npz", "-o", "run").err
-    assert "x holds token ids" in refused("testgen", "-m", "reader.onnx", "-d", tokens(), "--domain", "0,1", "-o", "run").err
+    assert (
+        "x holds token ids"
+        in refused("testgen", "-m", "reader.onnx", "-d", tokens(), "--domain", "0,1", "-o", "run").err
+    )
     other = read("data.npz")
     np.savez("uneven.npz", **other, lengths=[3, 3, 2, 3, 3, 3])
     assert "inputs of shapes (2, 2) and (3, 2)" in refused(*LSTM[:4], "uneven.npz", *LSTM[5:]).err

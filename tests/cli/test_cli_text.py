@@ -93,25 +93,44 @@ def options(how: str) -> ModelOptions:
 
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.filterwarnings("ignore:.*words")
-def test_every_door_gives_the_same_tokens(how: str, texts: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_door_gives_the_same_tokens(
+    how: str, texts: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
     net = load_network(options(how))
     truth = [net.tokens(text).tolist() for text in TEXTS]
     assert len({tuple(row) for row in truth}) > len(TEXTS) // 2
     found: dict[str, list[list[int]]] = {}
 
     problems = radius_problems(net, list(TEXTS), [0] * len(TEXTS), norm=2)
-    given = {key.index: problem.region.centre[row] for problem in problems for row, key in enumerate(problem.keys)}
+    given = {
+        key.index: problem.region.centre[row] for problem in problems for row, key in enumerate(problem.keys)
+    }
     assert net.vectors is not None
-    found["hf.radius"] = [(given[i][:, None] == net.vectors).all(-1).int().argmax(-1).tolist() for i in range(len(TEXTS))]
+    found["hf.radius"] = [
+        (given[i][:, None] == net.vectors).all(-1).int().argmax(-1).tolist() for i in range(len(TEXTS))
+    ]
     for source in ("own.tsv", "own_reader:texts"):
         data = Radius(options(how), source).build().data
         assert data is not None
         found[f"radius {source}"] = [row.tolist() for row in data.rows]
 
-    fitted = ask("monitor", "fit", "own_reader:model", *HOW[how], "--mutation", "vectors:0.9", "-d", "own_lines.txt", "-o", "mine")
+    fitted = ask(
+        "monitor",
+        "fit",
+        "own_reader:model",
+        *HOW[how],
+        "--mutation",
+        "vectors:0.9",
+        "-d",
+        "own_lines.txt",
+        "-o",
+        "mine",
+    )
     assert fitted.code == 0, fitted.err
     for source in ("own.tsv", "own_lines.txt", "own_reader:texts"):
-        found[f"evaluate {source}"] = [row.tolist() for row in Evaluate("mine", source, trust=True).build().extra[2]]
+        found[f"evaluate {source}"] = [
+            row.tolist() for row in Evaluate("mine", source, trust=True).build().extra[2]
+        ]
     monitor = hf.Monitor.load("mine", net)
     found["hf.Monitor"] = [monitor.read(text).tolist() for text in TEXTS]
     found["service"] = served(monitor)
@@ -136,7 +155,9 @@ def spied(on: Any, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
 
 
 def served(monitor: hf.Monitor) -> list[list[int]]:
-    testing = pytest.importorskip("fastapi.testclient", reason="fastapi is not installed: pip install 'holdfast[serve]' httpx")
+    testing = pytest.importorskip(
+        "fastapi.testclient", reason="fastapi is not installed: pip install 'holdfast[serve]' httpx"
+    )
     from holdfast.monitor.service.serve import app
 
     with testing.TestClient(app(monitor)) as client, pytest.MonkeyPatch.context() as monkeypatch:
@@ -178,19 +199,28 @@ def test_what_became_unknown_is_told_and_kept(texts: Path, ask: Ask) -> None:
     assert left_out.startswith("own.tsv: 8 signs or words have no token and are left out: '!'")
     assert ask("report", "run").code == 0
     assert "words are unknown to the network" in Path("run/report.html").read_text()
-    scored = ask("monitor", "fit", "own_reader:model", *HOW["usual"], "--mutation", "vectors:0.9", "-o", "mine")
+    scored = ask(
+        "monitor", "fit", "own_reader:model", *HOW["usual"], "--mutation", "vectors:0.9", "-o", "mine"
+    )
     assert scored.code == 0
-    assert "1 of 2 words are unknown to the network" in " ".join(ask("monitor", "score", "mine", "--trust", "zebra film").out.split())
+    assert "1 of 2 words are unknown to the network" in " ".join(
+        ask("monitor", "score", "mine", "--trust", "zebra film").out.split()
+    )
 
 
 # ---- known again
 
 
 @pytest.mark.parametrize("how", ["words", "file"])
-def test_a_run_and_a_monitor_know_their_tokenizer_again(how: str, texts: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_and_a_monitor_know_their_tokenizer_again(
+    how: str, texts: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
     begin = ("radius", "-m", "own_reader:model", *HOW[how], "-d", "own.tsv", *QUICK)
     assert ask(*begin, "-o", "run").code == 0
-    assert ask("monitor", "fit", "own_reader:model", *HOW[how], "--mutation", "vectors:0.9", "-o", "mine").code == 0
+    assert (
+        ask("monitor", "fit", "own_reader:model", *HOW[how], "--mutation", "vectors:0.9", "-o", "mine").code
+        == 0
+    )
     assert ask("resume", "run", "--trust").code == 0
     assert ask("monitor", "score", "mine", "--trust", "good film").code == 0
     if how == "file":
@@ -208,7 +238,9 @@ def test_a_run_and_a_monitor_know_their_tokenizer_again(how: str, texts: Path, a
     assert "becomes tokens in another way" in said.err
 
 
-def test_what_the_code_does_not_show_is_seen_in_the_tokens(texts: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_code_does_not_show_is_seen_in_the_tokens(
+    texts: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A function may read something that no hash of it covers: the tokens are a part of the data's."""
     reads = CODE.replace("return text.casefold()", 'return getattr(text, open("how.txt").read())()')
     assert reads != CODE
@@ -221,7 +253,12 @@ def test_what_the_code_does_not_show_is_seen_in_the_tokens(texts: Path, ask: Ask
 
 
 def test_a_monitor_of_another_vocabulary_and_one_from_before(texts: Path, ask: Ask) -> None:
-    assert ask("monitor", "fit", "own_reader:model", *HOW["usual"], "--mutation", "vectors:0.9", "-o", "mine").code == 0
+    assert (
+        ask(
+            "monitor", "fit", "own_reader:model", *HOW["usual"], "--mutation", "vectors:0.9", "-o", "mine"
+        ).code
+        == 0
+    )
     kept = json.loads(Path("mine/monitor.json").read_text())
     assert kept["version"] == 3
     older = {key: value for key, value in kept.items() if key not in ("tokenizer", "digest")} | {"version": 2}
@@ -237,7 +274,18 @@ def test_a_monitor_of_another_vocabulary_and_one_from_before(texts: Path, ask: A
 def test_tokenizers_that_are_refused(texts: Path, refused: Ask) -> None:
     begin = ("radius", "-d", "own.tsv", "-o", "run", "-m")
     assert "does not read tokens" in refused(*begin, "lstm.onnx", "--tokenizer", "own.json").err
-    assert "nowhere.json: no such file" in refused(*begin, "own_reader:model", "--tokenizer", "nowhere.json").err
-    assert "own_reader has no 'nothing'" in refused(*begin, "own_reader:model", "--tokenizer", "own_reader:nothing").err
-    assert "--tokenizer has no effect" in refused(*begin, "cli_own_code:black_box", "--tokenizer", "own.json").err
-    assert "own.tsv, line 1: the tokenizer model failed" in refused(*begin, "own_reader:model", "--tokenizer", "own_reader:model").err
+    assert (
+        "nowhere.json: no such file" in refused(*begin, "own_reader:model", "--tokenizer", "nowhere.json").err
+    )
+    assert (
+        "own_reader has no 'nothing'"
+        in refused(*begin, "own_reader:model", "--tokenizer", "own_reader:nothing").err
+    )
+    assert (
+        "--tokenizer has no effect"
+        in refused(*begin, "cli_own_code:black_box", "--tokenizer", "own.json").err
+    )
+    assert (
+        "own.tsv, line 1: the tokenizer model failed"
+        in refused(*begin, "own_reader:model", "--tokenizer", "own_reader:model").err
+    )

@@ -21,7 +21,8 @@ from holdfast.store import Store
 from holdfast.verification import verdict, vnnlib
 
 SQUARE = (
-    "".join(f"(declare-const X_{i} Real)\n(assert (>= X_{i} -1))\n(assert (<= X_{i} 1))\n" for i in range(2)) + "(declare-const Y_0 Real)\n"
+    "".join(f"(declare-const X_{i} Real)\n(assert (>= X_{i} -1))\n(assert (<= X_{i} 1))\n" for i in range(2))
+    + "(declare-const Y_0 Real)\n"
 )
 
 
@@ -86,7 +87,9 @@ def test_a_recurrent_network(small: Path, ask: Ask) -> None:
     """The workshop's LSTM over a small box: its first output stays near what it says in the middle."""
     middle = torch.full((1, 3, 2), 0.5)
     says = float(hf.Network.from_onnx(small / "lstm.onnx")(middle)[0, 0])
-    box = "".join(f"(declare-const X_{i} Real)\n(assert (>= X_{i} 0.45))\n(assert (<= X_{i} 0.55))\n" for i in range(6))
+    box = "".join(
+        f"(declare-const X_{i} Real)\n(assert (>= X_{i} 0.45))\n(assert (<= X_{i} 0.55))\n" for i in range(6)
+    )
     outputs = "".join(f"(declare-const Y_{i} Real)\n" for i in range(3))
     for shift, answer in ((0.2, "unsat"), (1e-4, "sat")):
         (small / "lstm.vnnlib").write_text(f"{box}{outputs}(assert (>= Y_0 {says + shift!r}))")
@@ -100,8 +103,12 @@ def test_a_budget_that_runs_out(small: Path, ask: Ask) -> None:
 
 
 def test_a_network_that_cannot_be_bounded_is_unknown(small: Path, ask: Ask) -> None:
-    box = "".join(f"(declare-const X_{i} Real)\n(assert (>= X_{i} -1))\n(assert (<= X_{i} 1))\n" for i in range(4))
-    (small / "waving.vnnlib").write_text(box + "".join(f"(declare-const Y_{i} Real)" for i in range(3)) + "(assert (>= Y_0 1000))")
+    box = "".join(
+        f"(declare-const X_{i} Real)\n(assert (>= X_{i} -1))\n(assert (<= X_{i} 1))\n" for i in range(4)
+    )
+    (small / "waving.vnnlib").write_text(
+        box + "".join(f"(declare-const Y_{i} Real)" for i in range(3)) + "(assert (>= Y_0 1000))"
+    )
     said = ask("verify", "cli_own_code:waving", "waving.vnnlib", "--shape", "4")
     assert said.out.startswith("unknown\n; ")
     assert "no bound" in said.out
@@ -122,7 +129,9 @@ def test_one_question_can_be_kept_and_taken_up_again(small: Path, ask: Ask) -> N
 def test_a_list_becomes_a_table_and_a_run(small: Path, ask: Ask) -> None:
     (small / "other.vnnlib").write_text(SQUARE + "(assert (<= Y_0 -3)")  # damaged
     instances(small, "small.onnx,sat.vnnlib,20", "small.onnx,unsat.vnnlib,20", "small.onnx,other.vnnlib,20")
-    (small / "key.csv").write_text("network,property,expected\nsmall.onnx,sat.vnnlib,sat\nsmall.onnx,unsat.vnnlib,unsat?\n")
+    (small / "key.csv").write_text(
+        "network,property,expected\nsmall.onnx,sat.vnnlib,sat\nsmall.onnx,unsat.vnnlib,unsat?\n"
+    )
     said = ask("verify", ".", "--key", "key.csv", "--out", "run")
     assert said.code == 0, said
     assert "2 of 3 solved; 2 agree with the key, 0 contradict it" in " ".join(said.out.split())
@@ -167,9 +176,13 @@ def test_an_answer_against_the_key_is_loud(small: Path, ask: Ask) -> None:
         (("small.onnx", "sat.vnnlib", "--seconds", "-1"), ["seconds must not be negative"]),
     ],
 )
-def test_what_a_user_gets_wrong(small: Path, refused: Ask, arguments: tuple[str, ...], words: list[str]) -> None:
+def test_what_a_user_gets_wrong(
+    small: Path, refused: Ask, arguments: tuple[str, ...], words: list[str]
+) -> None:
     (small / "open.vnnlib").write_text(SQUARE.rstrip("\n") + "(assert (<= Y_0 1)")
-    (small / "wide.vnnlib").write_text(SQUARE + "(declare-const X_2 Real)(assert (<= X_2 1))(assert (>= X_2 1))")
+    (small / "wide.vnnlib").write_text(
+        SQUARE + "(declare-const X_2 Real)(assert (<= X_2 1))(assert (>= X_2 1))"
+    )
     said = refused("verify", *arguments)
     for word in words:
         assert word in said.err, said.err
@@ -203,8 +216,14 @@ def test_a_property_is_read_once(small: Path, ask: Ask, monkeypatch: pytest.Monk
     assert len(read) == 1
 
 
-def test_an_instance_that_does_not_end_by_itself_is_ended(small: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = importlib.import_module("holdfast.verification.verify")  # the package gives its name to a function
+def test_an_instance_that_does_not_end_by_itself_is_ended(
+    small: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = importlib.import_module(
+        "holdfast.verification.verify"
+    )  # the package gives its name to a function
     monkeypatch.setattr(module, "answer_instance", lambda *_, **__: time.sleep(600))
     monkeypatch.setattr(importlib.import_module("holdfast.cli.commands.verify"), "LATE", 0.1)
-    assert ask("verify", "small.onnx", "unsat.vnnlib", "--seconds", "0.2", "--executor", "here").out.startswith("timeout")
+    assert ask(
+        "verify", "small.onnx", "unsat.vnnlib", "--seconds", "0.2", "--executor", "here"
+    ).out.startswith("timeout")

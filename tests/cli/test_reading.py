@@ -32,7 +32,9 @@ class Reader(nn.Module):
         return answer
 
 
-def numbers(classes: Sequence[str] | None = None, shape: Sequence[int] = (3,), outputs: int = 3) -> hf.Network:
+def numbers(
+    classes: Sequence[str] | None = None, shape: Sequence[int] = (3,), outputs: int = 3
+) -> hf.Network:
     """Says the place of the largest input, where there are as many inputs as outputs."""
     size = int(np.prod(shape))
     module = nn.Sequential(nn.Flatten(), nn.Linear(size, outputs, bias=False)).eval()
@@ -51,8 +53,17 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def read(source: str, net: hf.Network | None = None, *, scale: float | None = None, limit: int | None = None, **how: Any) -> Data:
-    return load_data(source, numbers() if net is None else net, scale=scale, limit=limit, how=DataOptions(**how))
+def read(
+    source: str,
+    net: hf.Network | None = None,
+    *,
+    scale: float | None = None,
+    limit: int | None = None,
+    **how: Any,
+) -> Data:
+    return load_data(
+        source, numbers() if net is None else net, scale=scale, limit=limit, how=DataOptions(**how)
+    )
 
 
 def refused(source: str, net: hf.Network | None = None, *, scale: float | None = None, **how: Any) -> str:
@@ -111,7 +122,11 @@ def test_numbers_of_another_order_are_matched_by_name() -> None:
     [
         (PETS.replace("emu", "dog"), {}, ["2 names (cat, dog)", "3 outputs", "--classes"]),
         (PETS.replace("5.5", ""), {}, ["line 3, column 'height'", "missing"]),
-        (PETS.replace("5.5", "NA").replace("9", "?"), {}, ["line 3, column 'height'; line 4, column 'weight'"]),
+        (
+            PETS.replace("5.5", "NA").replace("9", "?"),
+            {},
+            ["line 3, column 'height'; line 4, column 'weight'"],
+        ),
         (PETS.replace("5.5", "tall"), {}, ["line 3", "'height'", "'tall'"]),
         (PETS, {"label_column": "kind"}, ["'kind'", "'age', 'height', 'weight', 'species'"]),
         (PETS, {"text_column": "age"}, ["--text-column has no effect"]),
@@ -138,7 +153,9 @@ def test_the_label_column_that_is_said() -> None:
 
 
 def test_a_table_without_labels() -> None:
-    data = read(write("table.csv", "age,class,weight\n1,2,3\n"))  # as many columns as the network takes: none is a label
+    data = read(
+        write("table.csv", "age,class,weight\n1,2,3\n")
+    )  # as many columns as the network takes: none is a label
     assert data.columns == ["age", "class", "weight"]
     assert not data.labelled
 
@@ -150,7 +167,9 @@ def test_truth_is_a_number() -> None:
 def test_a_table_of_pixels_is_an_image() -> None:
     write("pixels.csv", "label,a,b,c,d\n1,0,255,0,51\n")
     assert "--scale 255" in refused("pixels.csv", numbers(shape=(1, 2, 2), outputs=2))
-    assert read("pixels.csv", numbers(shape=(1, 2, 2), outputs=2), scale=255).x[0].tolist() == [[[0, 1], [0, pytest.approx(0.2)]]]
+    assert read("pixels.csv", numbers(shape=(1, 2, 2), outputs=2), scale=255).x[0].tolist() == [
+        [[0, 1], [0, pytest.approx(0.2)]]
+    ]
 
 
 def test_parquet_and_frames_hold_the_same(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -162,7 +181,11 @@ def test_parquet_and_frames_hold_the_same(monkeypatch: pytest.MonkeyPatch, tmp_p
     table, *others = (read(source) for source in ("pets.csv", "pets.parquet", "reading_frame:load"))
     for other in others:
         assert torch.equal(torch.stack(other.x), torch.stack(table.x))
-        assert (other.y.tolist(), other.columns, other.classes) == (table.y.tolist(), table.columns, table.classes)
+        assert (other.y.tolist(), other.columns, other.classes) == (
+            table.y.tolist(),
+            table.columns,
+            table.classes,
+        )
     frame = pandas.read_csv("pets.csv")
     frame.loc[1, "height"] = None
     frame.to_parquet("pets.parquet")
@@ -192,7 +215,10 @@ def test_texts_and_their_labels(name: str, text: str) -> None:
 
 
 def test_quotes_between_tabs_are_part_of_the_text() -> None:
-    assert read(write("a.tsv", 'label\ttext\npos\t"good" film\nneg\t"bad film\n'), words()).names == ['"good" film', '"bad film']
+    assert read(write("a.tsv", 'label\ttext\npos\t"good" film\nneg\t"bad film\n'), words()).names == [
+        '"good" film',
+        '"bad film',
+    ]
 
 
 def test_labels_that_are_names_before_a_tab() -> None:
@@ -204,7 +230,11 @@ def test_labels_that_are_names_before_a_tab() -> None:
     ("text", "how", "told"),
     [
         ("a,b,c\ngood film,pos,1\nbad film,neg,2\n", {}, ["'b', 'c'", "labels", "--label-column"]),
-        ("a,b,label\ngood film,bad film,1\nbad film,film film,0\n", {}, ["'a', 'b'", "texts", "--text-column"]),
+        (
+            "a,b,label\ngood film,bad film,1\nbad film,film film,0\n",
+            {},
+            ["'a', 'b'", "texts", "--text-column"],
+        ),
         ("text,label\ngood film,1\n,0\n", {}, ["line 3", "no text"]),
         ("text,label\ngood film,pos\nbad film,\n", {}, ["line 3", "label is missing"]),
         ("a,b\n1,2\n", {}, ["none of its columns 'a', 'b' holds texts"]),
@@ -251,7 +281,9 @@ def test_a_folder_of_pictures_for_each_class() -> None:
     assert (data.x[3] * 255)[:, 1, 2].round().tolist() == [100, 1, 255]  # channels first
     assert "1 pictures of photos are neither PNG nor JPEG and are left out, 3.webp first" in data.notes
     assert "--scale 255" in refused("photos", net)
-    assert read("photos", numbers(shape=(2, 3, 3), outputs=2), scale=255).x[3][1, 2].mul(255).round().tolist() == [100, 1, 255]
+    assert read("photos", numbers(shape=(2, 3, 3), outputs=2), scale=255).x[3][1, 2].mul(
+        255
+    ).round().tolist() == [100, 1, 255]
     assert read("photos", numbers(shape=(18,), outputs=2), scale=255).x[3].equal(data.x[3].flatten())
     few = read("photos", net, scale=255, limit=2)
     assert few.names == ["cat/0.png", "dog/0.png"]
@@ -262,7 +294,9 @@ def test_a_folder_of_pictures_for_each_class() -> None:
 def test_grey_and_colours_by_the_network() -> None:
     picture("photos/a/grey.png", [[0, 255]])
     picture("photos/b/colours.jpg", np.full((1, 2, 3), 200))
-    assert [tuple(row.shape) for row in read("photos", numbers(shape=(1, 1, 2), outputs=2), scale=255).x] == [(1, 1, 2)] * 2
+    assert [tuple(row.shape) for row in read("photos", numbers(shape=(1, 1, 2), outputs=2), scale=255).x] == [
+        (1, 1, 2)
+    ] * 2
     assert read("photos", numbers(shape=(3, 1, 2), outputs=2), scale=255).x[0].tolist() == [[[0, 1]]] * 3
 
 
@@ -284,7 +318,9 @@ def test_pictures_that_are_refused() -> None:
     image = pytest.importorskip("PIL.Image")
     albums()
     net = numbers(shape=(3, 2, 3), outputs=2)
-    assert "photos/cat/0.png: 3 x 2 pixels, and Sequential takes 2 x 2" in refused("photos", numbers(shape=(3, 2, 2), outputs=2))
+    assert "photos/cat/0.png: 3 x 2 pixels, and Sequential takes 2 x 2" in refused(
+        "photos", numbers(shape=(3, 2, 2), outputs=2)
+    )
     assert "reads words" in refused("photos", words())
     Path("sets").mkdir()
     Path("photos").rename("sets/test")
@@ -305,7 +341,9 @@ def test_a_small_file_that_unpacks_to_a_giant_picture(monkeypatch: pytest.Monkey
     image = pytest.importorskip("PIL.Image")
     monkeypatch.setattr(image, "MAX_IMAGE_PIXELS", 100)
     picture("photos/a/large.png", np.zeros((15, 10)))
-    assert "photos/a/large.png: cannot be read as a picture" in refused("photos", numbers(shape=(1, 15, 10), outputs=1), scale=255)
+    assert "photos/a/large.png: cannot be read as a picture" in refused(
+        "photos", numbers(shape=(1, 15, 10), outputs=1), scale=255
+    )
 
 
 # ---- arrays
@@ -325,7 +363,10 @@ def test_labels_beside_an_array() -> None:
     assert said.y.tolist() == [0, 2, 1]
     write("own.txt", "cat\nemu\nemu\n")
     assert "2 names" in refused("x_test.npy", labels="own.txt")
-    assert read("x_test.npy", numbers(classes=("cat", "dog", "emu")), labels="own.txt").fingerprint != said.fingerprint
+    assert (
+        read("x_test.npy", numbers(classes=("cat", "dog", "emu")), labels="own.txt").fingerprint
+        != said.fingerprint
+    )
     assert "labels are read from" in refused("x_test.npy", labels="own.json")
 
 
@@ -334,7 +375,10 @@ def test_labels_beside_an_array() -> None:
     [
         ({"X": np.eye(3), "labels": [0, 1, 2]}, "no array named 'x'; it holds X, labels. Is 'X' meant?"),
         ({"x": np.eye(3), "labels": [0, 1, 2]}, "no array named 'y'; it holds labels, x. Is 'labels' meant?"),
-        ({"x": np.eye(3), "y": [0, 1, 2], "columns": ["a", "b"]}, "x has 3 numbers in an input, columns has 2"),
+        (
+            {"x": np.eye(3), "y": [0, 1, 2], "columns": ["a", "b"]},
+            "x has 3 numbers in an input, columns has 2",
+        ),
     ],
 )
 def test_arrays_of_other_names(held: dict[str, Any], told: str) -> None:
@@ -456,10 +500,16 @@ def test_classes_are_as_many_as_outputs() -> None:
 def test_the_same_from_python() -> None:
     pandas = pytest.importorskip("pandas")
     frame, net = pandas.read_csv(write("pets.csv", PETS)), numbers(classes=("emu", "dog", "cat"))
-    table, held, pair = hf.load("pets.csv", net), hf.load(frame, net), hf.load((np.eye(3), ["cat", "dog", "emu"]), net)
+    table, held, pair = (
+        hf.load("pets.csv", net),
+        hf.load(frame, net),
+        hf.load((np.eye(3), ["cat", "dog", "emu"]), net),
+    )
     assert table.y.tolist() == held.y.tolist() == pair.y.tolist() == [2, 1, 0]
     assert table.columns == held.columns == ["age", "height", "weight"]
-    assert hf.load(Path("pets.csv"), net, only_correct=True, limit=1).names == ["0"]  # the largest number is the weight of a cat
+    assert hf.load(Path("pets.csv"), net, only_correct=True, limit=1).names == [
+        "0"
+    ]  # the largest number is the weight of a cat
     own = hf.load(np.eye(3), net)
     assert (own.y.tolist(), own.labelled) == ([0, 1, 2], False)
     assert "the ndarray holds no labels" in own.notes[0]

@@ -29,7 +29,11 @@ def here(step: str) -> tuple[int, str]:
             if step.startswith(">>> "):
                 exec(step.replace(">>> ", ""), {})
             else:
-                at_once = ["--executor", "here"] if step.startswith(("radius", "verify")) and "--executor" not in step else []
+                at_once = (
+                    ["--executor", "here"]
+                    if step.startswith(("radius", "verify")) and "--executor" not in step
+                    else []
+                )
                 main([*step.split(), *at_once])
             code = 0
         except SystemExit as ending:
@@ -49,7 +53,9 @@ def test_a_first_useful_result_in_few_steps(name: str) -> None:
 
 
 def test_a_walk_that_fails_says_where() -> None:
-    lost = replace(WALKS["controller"], steps=("verify elsewhere.onnx property.vnnlib --out run", "report run"))
+    lost = replace(
+        WALKS["controller"], steps=("verify elsewhere.onnx property.vnnlib --out run", "report run")
+    )
     found = walked(lost, here)
     assert found.steps == 1
     assert "elsewhere.onnx" in found.ended

@@ -36,7 +36,9 @@ METHODS: list[Method[Any]] = [
     hf.certify.Leaves(), hf.attacks.Steps(rounds=2),
     BranchAndBound(gap=1e-3), Scatter(rounds=3), hf.hamming.Saliency(), hf.lipschitz.Steepest(queries=200), hf.lipschitz.Shells(),
 ]  # fmt: skip
-every_method = pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name + ("" if getattr(m, "weibull", True) else "_max"))
+every_method = pytest.mark.parametrize(
+    "method", METHODS, ids=lambda m: m.name + ("" if getattr(m, "weibull", True) else "_max")
+)
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,9 @@ class Known:
 
 
 def linear_known(
-    family: Callable[[truth.LinearTruth], Family], answers: Callable[[truth.LinearTruth], Tensor], **options: Any
+    family: Callable[[truth.LinearTruth], Family],
+    answers: Callable[[truth.LinearTruth], Tensor],
+    **options: Any,
 ) -> Callable[[], Known]:
     def build() -> Known:
         known = truth.linear(3, **options)
@@ -69,8 +73,12 @@ def ball_known(p: float) -> Callable[[], Known]:
     return linear_known(lambda k: Ball(k.x, zero(k.x), p), lambda k: k.radius(p))
 
 
-FRAME_MASK = torch.tensor([[True, False, True], [True, True, True], [False, False, True], [True, True, False]])
-FRAME_SHARES = torch.tensor([[1.0, 0.5, 2.0], [0.25, 0.0, 1.0], [0.0, 0.0, 0.0], [3.0, 1.0, 0.0]])  # in the third nothing moves
+FRAME_MASK = torch.tensor(
+    [[True, False, True], [True, True, True], [False, False, True], [True, True, False]]
+)
+FRAME_SHARES = torch.tensor(
+    [[1.0, 0.5, 2.0], [0.25, 0.0, 1.0], [0.0, 0.0, 0.0], [3.0, 1.0, 0.0]]
+)  # in the third nothing moves
 PATCH_MASK = torch.arange(12).reshape(3, 2, 2).expand(4, 3, 2, 2) % 3 == 0
 
 
@@ -102,7 +110,9 @@ def words_known() -> Known:
     network = known.network()
     assert network.vectors is not None
     region = Words.around(known.tokens, known.substitutes, network.vectors, 0)
-    return Known(truth.radius_problem(network, region, known.y), [float(r) for r in known.radius()], network.module)
+    return Known(
+        truth.radius_problem(network, region, known.y), [float(r) for r in known.radius()], network.module
+    )
 
 
 def relu_known(p: float, awake: bool) -> Callable[[], Known]:
@@ -131,7 +141,10 @@ def forest_known(norm: float) -> Callable[[], Known]:
     def build() -> Known:
         network, columns, cuts, answer, x, y = tree_truth.forest()
         region = ChangedColumns(x, zero(x), columns) if norm == 0 else Rows(x, zero(x), columns, p=norm)
-        answers = [tree_truth.radius(answer, columns, cuts, row, label, norm) for row, label in zip(x.tolist(), y.tolist(), strict=True)]
+        answers = [
+            tree_truth.radius(answer, columns, cuts, row, label, norm)
+            for row, label in zip(x.tolist(), y.tolist(), strict=True)
+        ]
         return Known(truth.radius_problem(network, region, y), answers, network.module)
 
     return build
@@ -146,7 +159,11 @@ KNOWN = [
     ("pixels", sparse_known((0,))),
     ("patch", patch_known),
     ("words", words_known),
-    *((f"relu{p}{'' if awake else 'asleep'}", relu_known(p, awake)) for p in (1, 2, math.inf) for awake in (True, False)),
+    *(
+        (f"relu{p}{'' if awake else 'asleep'}", relu_known(p, awake))
+        for p in (1, 2, math.inf)
+        for awake in (True, False)
+    ),
     *((f"piecewise{seed}", piecewise_known(seed)) for seed in range(2)),
 ]
 every_truth = pytest.mark.parametrize("build", [pytest.param(b, id=name) for name, b in KNOWN])
@@ -167,9 +184,15 @@ def kinds(base: type[Any]) -> Iterator[type[Any]]:
 def test_every_method_of_the_package_is_held_to_the_contract() -> None:
     for module in pkgutil.walk_packages(hf.__path__, "holdfast."):
         importlib.import_module(module.name)
-    found = {kind for kind in kinds(Method) if kind.__module__.startswith("holdfast.") and not inspect.isabstract(kind)}
+    found = {
+        kind
+        for kind in kinds(Method)
+        if kind.__module__.startswith("holdfast.") and not inspect.isabstract(kind)
+    }
     assert len(found) >= 13
-    missing = found - {type(method) for method in METHODS} - {Pursuit}  # which asks of neurons: tests/coverage holds it to the same
+    missing = (
+        found - {type(method) for method in METHODS} - {Pursuit}
+    )  # which asks of neurons: tests/coverage holds it to the same
     assert not missing, f"{', '.join(kind.__name__ for kind in missing)}: add a line to METHODS"
 
 
@@ -221,7 +244,9 @@ def stated_distance(known: Known, row: int, witness: Tensor) -> float:
 
 @every_method
 @every_truth
-def test_bracket_holds_the_truth_and_witnesses_are_real(method: Method[Any], build: Callable[[], Known]) -> None:
+def test_bracket_holds_the_truth_and_witnesses_are_real(
+    method: Method[Any], build: Callable[[], Known]
+) -> None:
     known = once(build)
     for row, (bracket, answer) in enumerate(zip(brackets(known.problem, method), known.answers, strict=True)):
         assert bracket.lower.value <= answer * (1 + 1e-12)
@@ -230,7 +255,9 @@ def test_bracket_holds_the_truth_and_witnesses_are_real(method: Method[Any], bui
             witness = bracket.upper.evidence.witness
             assert witness is not None
             assert replayed(known, row, witness)
-            assert bracket.upper.value == pytest.approx(stated_distance(known, row, witness), rel=1e-9, abs=1e-12)
+            assert bracket.upper.value == pytest.approx(
+                stated_distance(known, row, witness), rel=1e-9, abs=1e-12
+            )
             assert bracket.upper.evidence.method == method.name
             assert dict(bracket.upper.evidence.settings) == method.settings()
 
@@ -279,15 +306,25 @@ def test_claims_have_one_row_for_each_input(method: Method[Any]) -> None:
             assert said.found.shape == batch
             assert said.found.dtype == torch.bool
         assert said.estimate is None or said.estimate_kind not in GUARANTEED
-        assert (said.confidence is not None) == (said.estimate is not None and said.estimate_kind == "sampled")
+        assert (said.confidence is not None) == (
+            said.estimate is not None and said.estimate_kind == "sampled"
+        )
 
 
 @every_method
 def test_every_method_says_something_of_some_problem(method: Method[Any]) -> None:
     """An end that moved, a candidate or an estimate; else the other tests would hold for a method that does nothing."""
     said = claims(method, for_method(method), steps=20)
-    proved = any(bool(((c.proved > 0) | (c.proved < 0) & c.proved.isfinite()).any()) for c in said if c.proved is not None)
-    assert proved or any(bool(c.found.any()) for c in said if c.found is not None) or any(c.estimate is not None for c in said)
+    proved = any(
+        bool(((c.proved > 0) | (c.proved < 0) & c.proved.isfinite()).any())
+        for c in said
+        if c.proved is not None
+    )
+    assert (
+        proved
+        or any(bool(c.found.any()) for c in said if c.found is not None)
+        or any(c.estimate is not None for c in said)
+    )
 
 
 @every_method
@@ -308,7 +345,9 @@ def test_settings_are_frozen_and_written_down_whole(method: Method[Any]) -> None
     names = [field.name for field in dataclasses.fields(method)]
     settings = method.settings()
     plain = [name for name in names if isinstance(getattr(method, name), str | int | float | bool | None)]
-    assert sorted(settings) == sorted(set(plain) - {"cut"})  # how BranchAndBound cuts stands with its claims, once it is chosen
+    assert sorted(settings) == sorted(
+        set(plain) - {"cut"}
+    )  # how BranchAndBound cuts stands with its claims, once it is chosen
     assert replace(method, **json.loads(json.dumps(settings))) == method
     for name in [*names, "something"]:
         with pytest.raises(dataclasses.FrozenInstanceError):
@@ -321,9 +360,23 @@ def test_an_obstacle_is_told_in_words_and_costs_next_to_nothing(method: Method[A
     a few points and only once; the others ask nothing."""
     box = Box.between(torch.zeros(1, 6), torch.ones(1, 6))
     worst = Problem(truth.linear(0).network(), box, Linear.of([1.0, 0.0, 0.0]), "worst", (Key(0),))
-    problems = [black_box(), worst, *(build().problem for name, build in KNOWN if name in ("ball2", "words", "pixels", "patch", "forest2"))]
+    problems = [
+        black_box(),
+        worst,
+        *(
+            build().problem
+            for name, build in KNOWN
+            if name in ("ball2", "words", "pixels", "patch", "forest2")
+        ),
+    ]
     problems += other_goals()
-    proves = (hf.certify.Certify, hf.certify.Tighten, hf.certify.Split, hf.hamming.Branch, hf.lipschitz.Shells)
+    proves = (
+        hf.certify.Certify,
+        hf.certify.Tighten,
+        hf.certify.Split,
+        hf.hamming.Branch,
+        hf.lipschitz.Shells,
+    )
     few = 100 if isinstance(method, proves) else 0
     reasons = []
     for problem in problems:
@@ -332,14 +385,18 @@ def test_an_obstacle_is_told_in_words_and_costs_next_to_nothing(method: Method[A
         first = problem.network.queries - before
         assert first <= few
         assert method.unfit(problem) == reasons[-1]
-        assert problem.network.queries == before + first, f"{method.name} asks the network each time whether it may"
+        assert problem.network.queries == before + first, (
+            f"{method.name} asks the network each time whether it may"
+        )
     assert any(reason is None for reason in reasons)
     told = [reason for reason in reasons if reason is not None]
     assert told
     assert all(len(reason.split()) >= 4 for reason in told)
 
 
-@pytest.mark.parametrize("build", [pytest.param(b, id=name) for name, b in KNOWN if "asleep" not in name and "forest" not in name])
+@pytest.mark.parametrize(
+    "build", [pytest.param(b, id=name) for name, b in KNOWN if "asleep" not in name and "forest" not in name]
+)
 def test_gradient_attacks_come_close(build: Callable[[], Known]) -> None:
     """Together, as by default, they end within a few per cent of the truth wherever there is a slope to follow."""
     known = once(build)
@@ -473,7 +530,9 @@ def test_methods_that_need_a_norm_say_so() -> None:
     region = Box.between(torch.zeros(1, 6), torch.ones(1, 6))
     worst = Problem(sparse.network, region, Linear.of([1.0, 0.0, 0.0]), "worst", (Key(0),))
     assert CarliniWagner().obstacle(worst)
-    custom = Problem(sparse.network, ball_known(2)().problem.region, Custom(lambda z: z[:, 0]), "radius", (Key(0),))
+    custom = Problem(
+        sparse.network, ball_known(2)().problem.region, Custom(lambda z: z[:, 0]), "radius", (Key(0),)
+    )
     assert "linear rows" in (CLEVER().obstacle(custom) or "")
 
 
@@ -500,5 +559,7 @@ def test_clever_is_right_on_linear_networks_where_every_slope_is_the_same(p: flo
     problem = truth.radius_problem(known.network(), Ball(known.x, zero(known.x), p), known.y)
     reach = problem.family.reach()
     for method, slack in ((CLEVER(share=1.0, weibull=False), 1e-4), (CLEVER(share=1.0), 0.01)):
-        for bracket, answer, most in zip(brackets(problem, method), known.radius(p).tolist(), reach.tolist(), strict=True):
+        for bracket, answer, most in zip(
+            brackets(problem, method), known.radius(p).tolist(), reach.tolist(), strict=True
+        ):
             assert bracket.estimates[0].value == pytest.approx(min(answer, most), rel=slack)

@@ -43,7 +43,9 @@ SEEDED: list[tuple[Method[Any], str]] = [  # with a region where it draws
     (Steepest(queries=150), "steep"), (Steepest(queries=150, searches="mesh,rays"), "steep"), (BranchAndBound(gap=0.01), "small box"),
     (Steps(rounds=2, moves=2, leaves=4), "rows"),
 ]  # fmt: skip
-every = pytest.mark.parametrize(("method", "where"), SEEDED, ids=[f"{m.name}-{w.replace(' ', '')}-{i}" for i, (m, w) in enumerate(SEEDED)])
+every = pytest.mark.parametrize(
+    ("method", "where"), SEEDED, ids=[f"{m.name}-{w.replace(' ', '')}-{i}" for i, (m, w) in enumerate(SEEDED)]
+)
 
 
 @cache
@@ -56,7 +58,10 @@ def problems() -> dict[str, Problem]:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(3)  # else no change in the domain breaks anything
-    net, x = hf.Network.from_torch(model, domain=(0, 1)), torch.rand(ROWS, 3, 2, generator=generator, dtype=torch.float64)
+    net, x = (
+        hf.Network.from_torch(model, domain=(0, 1)),
+        torch.rand(ROWS, 3, 2, generator=generator, dtype=torch.float64),
+    )
     y, domain = net(x).argmax(1), net.domain
     sentences = truth.sentences()
     texts = sentences.network()
@@ -70,9 +75,15 @@ def problems() -> dict[str, Problem]:
     keys = tuple(Key(i) for i in range(ROWS))
     found = {name: Problem(net, region, hf.Robustness(y), "radius", keys) for name, region in radius.items()}
     found["words"] = Problem(texts, words, hf.Robustness(sentences.y), "radius")
-    found["worst box"] = Problem(net, Box.between((x - 0.2).clamp(0, 1), (x + 0.2).clamp(0, 1)), hf.Robustness(y), "worst", keys)
-    found["small box"] = replace(found["worst box"], region=Box.between((x - 0.02).clamp(0, 1), (x + 0.02).clamp(0, 1)))
-    forest = RandomForestClassifier(3, max_depth=3, random_state=0).fit(x.reshape(-1, 2).numpy(), x.reshape(-1, 2).sum(1).numpy() > 1)
+    found["worst box"] = Problem(
+        net, Box.between((x - 0.2).clamp(0, 1), (x + 0.2).clamp(0, 1)), hf.Robustness(y), "worst", keys
+    )
+    found["small box"] = replace(
+        found["worst box"], region=Box.between((x - 0.02).clamp(0, 1), (x + 0.02).clamp(0, 1))
+    )
+    forest = RandomForestClassifier(3, max_depth=3, random_state=0).fit(
+        x.reshape(-1, 2).numpy(), x.reshape(-1, 2).sum(1).numpy() > 1
+    )
     trees, rows = hf.Network.from_sklearn(forest, domain=(0, 1)), x[:, 0]
     assert trees.columns is not None
     region = Rows(rows, sizes, trees.columns, trees.domain)
@@ -83,11 +94,18 @@ def problems() -> dict[str, Problem]:
 
 def numbers(records: Sequence[Record]) -> dict[Key, tuple[float, ...]]:
     """Both ends and the estimates of every row."""
-    return {r.key: (r.bracket.lower.value, r.bracket.upper.value, *(e.value for e in r.bracket.estimates)) for r in records}
+    return {
+        r.key: (r.bracket.lower.value, r.bracket.upper.value, *(e.value for e in r.bracket.estimates))
+        for r in records
+    }
 
 
 def test_every_seeded_method_is_here() -> None:
-    seeded = {kind for kind in known_methods().values() if kind.traits.seeded and kind.__module__.startswith("holdfast.")}
+    seeded = {
+        kind
+        for kind in known_methods().values()
+        if kind.traits.seeded and kind.__module__.startswith("holdfast.")
+    }
     missing = {kind.__name__ for kind in seeded} - {type(method).__name__ for method, _ in SEEDED}
     assert missing <= {"Pursuit"}  # what it finds for one neuron counts for others: tests/coverage
 
@@ -97,10 +115,16 @@ def test_an_input_is_answered_alike_whoever_shares_its_batch(method: Method[Any]
     problem = problems()[where]
     assert method.unfit(problem) is None
     first = solve([problem], [method], seed=3)
-    assert any(bound.evidence.method == method.name for r in first for bound in (r.bracket.lower, r.bracket.upper, *r.bracket.estimates))
+    assert any(
+        bound.evidence.method == method.name
+        for r in first
+        for bound in (r.bracket.lower, r.bracket.upper, *r.bracket.estimates)
+    )
     whole = numbers(first)
     others = [
-        solve([problem.take(torch.tensor([3, *range(3)]))], [method], seed=3, batch=3),  # the last of them alone
+        solve(
+            [problem.take(torch.tensor([3, *range(3)]))], [method], seed=3, batch=3
+        ),  # the last of them alone
         solve([problem.take(torch.tensor([len(problem) - 1, 1]))], [method], seed=3),
     ]
     for records in others:
@@ -116,11 +140,17 @@ def test_inputs_draw_different_numbers_and_seeds_do() -> None:
     assert len({*once.values(), *other.values()}) == 6
 
 
-MEANS: list[Method[Any]] = [PGD(rounds=3, radii=3, steps=4, restarts=2), Corners(rounds=3, radii=3, restarts=4), Certify(rounds=4)]
+MEANS: list[Method[Any]] = [
+    PGD(rounds=3, radii=3, steps=4, restarts=2),
+    Corners(rounds=3, radii=3, restarts=4),
+    Certify(rounds=4),
+]
 
 
 @pytest.mark.parametrize("where", ["ball 2", "ball inf"])
-def test_a_run_that_is_taken_up_again_ends_like_one_that_was_not_disturbed(where: str, tmp_path: Path) -> None:
+def test_a_run_that_is_taken_up_again_ends_like_one_that_was_not_disturbed(
+    where: str, tmp_path: Path
+) -> None:
     """Stopped in the second batch: the first is left out of what is asked afterwards, which has other batches too."""
     problem, store, steps = problems()[where], Store.create(tmp_path / "run"), 0
     undisturbed = numbers(solve([problem], MEANS, seed=3))

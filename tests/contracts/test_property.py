@@ -12,7 +12,19 @@ from torch import Tensor
 
 from holdfast import batch
 from holdfast.errors import BadInput
-from holdfast.property import Band, Confidence, Custom, Labels, Linear, Property, Reach, Robustness, Targeted, Tie, Uncertainty
+from holdfast.property import (
+    Band,
+    Confidence,
+    Custom,
+    Labels,
+    Linear,
+    Property,
+    Reach,
+    Robustness,
+    Targeted,
+    Tie,
+    Uncertainty,
+)
 from holdfast.property.base import LinearProperty
 
 BATCH, OUTPUTS = 3, 4
@@ -37,7 +49,9 @@ def targeted(generator: torch.Generator) -> Targeted:
 
 
 def linear(generator: torch.Generator) -> Linear:
-    return Linear(torch.randn((BATCH, 2, OUTPUTS), generator=generator), torch.randn((BATCH, 2), generator=generator))
+    return Linear(
+        torch.randn((BATCH, 2, OUTPUTS), generator=generator), torch.randn((BATCH, 2), generator=generator)
+    )
 
 
 def margin(prop: Property, row: int, z: list[float]) -> float:
@@ -54,7 +68,9 @@ def lead(prop: Property, row: int, z: list[float]) -> float:
 def smallest(prop: Property, row: int, z: list[float]) -> float:
     assert isinstance(prop, Linear)
     matrix, offset = prop.matrix[row].tolist(), prop.offset[row].tolist()
-    return min(sum(a * v for a, v in zip(line, z, strict=True)) + b for line, b in zip(matrix, offset, strict=True))
+    return min(
+        sum(a * v for a, v in zip(line, z, strict=True)) + b for line, b in zip(matrix, offset, strict=True)
+    )
 
 
 def shares(z: list[float]) -> list[float]:
@@ -95,7 +111,10 @@ def room(prop: Property, row: int, z: list[float]) -> float:
 
 def yes_or_no(generator: torch.Generator) -> Labels:
     shape = (BATCH, OUTPUTS)
-    return Labels(torch.rand(shape, generator=generator) < 0.5, torch.randn(shape, generator=generator, dtype=torch.float64))
+    return Labels(
+        torch.rand(shape, generator=generator) < 0.5,
+        torch.randn(shape, generator=generator, dtype=torch.float64),
+    )
 
 
 def sides(prop: Property, row: int, z: list[float]) -> float:
@@ -113,8 +132,16 @@ PROPERTIES = [
     Case("confidence", lambda g: Confidence(labels(g), None, 0.1), confidence),
     Case("tie", lambda g: Tie(labels(g), 0.1), decided),
     Case("reach", lambda g: Reach(labels(g), torch.rand(BATCH, generator=g)), below),
-    Case("uncertainty", lambda g: Uncertainty(None, 0.1, torch.rand((BATCH, OUTPUTS), generator=g).softmax(-1)), divergence),
-    Case("custom", lambda g: Custom(lambda z: 3 - z.square().sum(-1)), lambda _, __, z: 3 - sum(v * v for v in z)),
+    Case(
+        "uncertainty",
+        lambda g: Uncertainty(None, 0.1, torch.rand((BATCH, OUTPUTS), generator=g).softmax(-1)),
+        divergence,
+    ),
+    Case(
+        "custom",
+        lambda g: Custom(lambda z: 3 - z.square().sum(-1)),
+        lambda _, __, z: 3 - sum(v * v for v in z),
+    ),
 ]
 every_property = pytest.mark.parametrize("case", PROPERTIES, ids=lambda c: c.name)
 seeds = st.integers(0, 10_000)
@@ -212,11 +239,23 @@ REFUSED = [
     ("no rows", Linear(torch.ones(3, 0, 4), torch.ones(3, 0)), "at least one row"),
     ("offset of wrong shape", Linear(torch.ones(3, 1, 4), torch.ones(3)), "the offset has shape"),
     ("NaN coefficient", Linear(torch.full((3, 1, 4), torch.nan), torch.ones(3, 1)), "NaN or infinite"),
-    ("band of too few", Band(torch.zeros(2, 1), torch.ones(2, 1), (0,)), r"band: the ends have shapes \(2, 1\)"),
-    ("band of no output", Band(torch.zeros(3, 1), torch.ones(3, 1), (4,)), "output 4 does not exist.*outputs 0 to 3"),
+    (
+        "band of too few",
+        Band(torch.zeros(2, 1), torch.ones(2, 1), (0,)),
+        r"band: the ends have shapes \(2, 1\)",
+    ),
+    (
+        "band of no output",
+        Band(torch.zeros(3, 1), torch.ones(3, 1), (4,)),
+        "output 4 does not exist.*outputs 0 to 3",
+    ),
     ("empty band", Band(torch.ones(3, 1), torch.ones(3, 1), (0,)), "of input 0 a lower end is not below"),
     ("endless band", Band(torch.zeros(3, 1), torch.full((3, 1), torch.inf), (0,)), "NaN or infinite"),
-    ("labels of too few", Labels(torch.ones(3, 2) > 0, torch.zeros(3, 2)), r"labels have shape \(3, 2\), expected \(3, 4\)"),
+    (
+        "labels of too few",
+        Labels(torch.ones(3, 2) > 0, torch.zeros(3, 2)),
+        r"labels have shape \(3, 2\), expected \(3, 4\)",
+    ),
     ("labels in numbers", Labels(torch.ones(3, 4), torch.zeros(3, 4)), "truth values"),
     ("no threshold", Labels(torch.ones(3, 4) > 0, torch.full((3, 4), torch.nan)), "a threshold is NaN"),
     ("custom of wrong shape", Custom(lambda z: z), r"returned shape \(3, 4\).*one score for each row"),

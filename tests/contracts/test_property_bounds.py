@@ -18,7 +18,16 @@ from holdfast.certify import Certify, Split, Tighten
 from holdfast.errors import BadInput
 from holdfast.network import Network
 from holdfast.problem import Problem
-from holdfast.property import BoundedProperty, Confidence, Property, Reach, Robustness, Targeted, Tie, Uncertainty
+from holdfast.property import (
+    BoundedProperty,
+    Confidence,
+    Property,
+    Reach,
+    Robustness,
+    Targeted,
+    Tie,
+    Uncertainty,
+)
 from holdfast.property.probability import probabilities
 from holdfast.random_streams import Chance
 from holdfast.region import Ball
@@ -54,17 +63,41 @@ class Case:
 EPSILON = 0.125
 TAU = torch.tensor([0.5, 0.9], dtype=torch.float64)
 CASES = [
-    Case("all others", Confidence(LABEL, None, EPSILON), lambda r, z: gap(softmax(z), int(LABEL[r]), None) - EPSILON),
+    Case(
+        "all others",
+        Confidence(LABEL, None, EPSILON),
+        lambda r, z: gap(softmax(z), int(LABEL[r]), None) - EPSILON,
+    ),
     Case("one other", Confidence(LABEL, OTHER), lambda r, z: gap(softmax(z), int(LABEL[r]), int(OTHER[r]))),
-    Case("all outputs", Confidence(LABEL, None, EPSILON, False), lambda r, z: gap(z, int(LABEL[r]), None) - EPSILON),
-    Case("one output", Confidence(LABEL, OTHER, EPSILON, False), lambda r, z: gap(z, int(LABEL[r]), int(OTHER[r])) - EPSILON),
+    Case(
+        "all outputs",
+        Confidence(LABEL, None, EPSILON, False),
+        lambda r, z: gap(z, int(LABEL[r]), None) - EPSILON,
+    ),
+    Case(
+        "one output",
+        Confidence(LABEL, OTHER, EPSILON, False),
+        lambda r, z: gap(z, int(LABEL[r]), int(OTHER[r])) - EPSILON,
+    ),
     Case("tie", Tie(LABEL, EPSILON), lambda r, z: sorted(softmax(z))[-1] - sorted(softmax(z))[-2] - EPSILON),
     Case("tie of outputs", Tie(LABEL, EPSILON, False), lambda r, z: sorted(z)[-1] - sorted(z)[-2] - EPSILON),
     Case("reach", Reach(LABEL, TAU), lambda r, z: float(TAU[r]) - softmax(z)[int(LABEL[r])]),
     Case("reach of outputs", Reach(LABEL, TAU, False), lambda r, z: float(TAU[r]) - z[int(LABEL[r])]),
-    Case("uniform", Uncertainty(None, EPSILON, NEAR), lambda r, z: divergence([1 / CLASSES] * CLASSES, z) - EPSILON),
-    Case("toward", Uncertainty(TOWARD, EPSILON, NEAR), lambda r, z: divergence(Uncertainty(TOWARD).toward[r].tolist(), z) - EPSILON),
-    Case("toward without a plane", Uncertainty(TOWARD), lambda r, z: divergence(Uncertainty(TOWARD).toward[r].tolist(), z)),
+    Case(
+        "uniform",
+        Uncertainty(None, EPSILON, NEAR),
+        lambda r, z: divergence([1 / CLASSES] * CLASSES, z) - EPSILON,
+    ),
+    Case(
+        "toward",
+        Uncertainty(TOWARD, EPSILON, NEAR),
+        lambda r, z: divergence(Uncertainty(TOWARD).toward[r].tolist(), z) - EPSILON,
+    ),
+    Case(
+        "toward without a plane",
+        Uncertainty(TOWARD),
+        lambda r, z: divergence(Uncertainty(TOWARD).toward[r].tolist(), z),
+    ),
 ]
 every = pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 outputs = st.lists(st.floats(-40, 40), min_size=2 * CLASSES, max_size=2 * CLASSES)
@@ -82,7 +115,9 @@ def test_score_and_its_bounds_at_a_point_enclose_high_precision(case: Case, z: l
     """The rows themselves are exact here, so least and most must stand on either side of the truth, and close by."""
     case.prop.check(2, CLASSES)
     mpmath.mp.dps = 60
-    whole = torch.tensor(z, dtype=torch.float64).reshape(2, CLASSES).mul(2**20).round().div(2**20)  # so that no row is rounded much
+    whole = (
+        torch.tensor(z, dtype=torch.float64).reshape(2, CLASSES).mul(2**20).round().div(2**20)
+    )  # so that no row is rounded much
     values = rows_at(case.prop, whole)
     slack = values.abs() * 1e-15
     least, most = case.prop.least(values - slack), case.prop.most(values - slack, values + slack)
@@ -96,14 +131,25 @@ def test_score_and_its_bounds_at_a_point_enclose_high_precision(case: Case, z: l
 
 
 @every
-@given(z=st.lists(wild, min_size=2 * CLASSES, max_size=2 * CLASSES), width=st.floats(0, 20), seed=st.integers(0, 1000))
-def test_bounds_hold_over_boxes_of_outputs_however_far_out(case: Case, z: list[float], width: float, seed: int) -> None:
+@given(
+    z=st.lists(wild, min_size=2 * CLASSES, max_size=2 * CLASSES),
+    width=st.floats(0, 20),
+    seed=st.integers(0, 1000),
+)
+def test_bounds_hold_over_boxes_of_outputs_however_far_out(
+    case: Case, z: list[float], width: float, seed: int
+) -> None:
     generator = torch.Generator().manual_seed(seed)
     centre = torch.tensor(z, dtype=torch.float64).reshape(2, CLASSES)
     share = torch.rand((200, 2, CLASSES), generator=generator, dtype=torch.float64)
-    points = centre + width * torch.where(torch.rand(share.shape, generator=generator) < 0.7, share.round(), share)
+    points = centre + width * torch.where(
+        torch.rand(share.shape, generator=generator) < 0.7, share.round(), share
+    )
     values = rows_at(case.prop, points)
-    lower, upper = (end - 1e-12 * values.abs().amax(0) for end in (values.amin(0), values.amax(0) + 2e-12 * values.abs().amax(0)))
+    lower, upper = (
+        end - 1e-12 * values.abs().amax(0)
+        for end in (values.amin(0), values.amax(0) + 2e-12 * values.abs().amax(0))
+    )
     scores = case.prop.score(points)
     slack = 1e-12 * (1 + scores.abs())  # of the score's own arithmetic
     assert (case.prop.least(lower) <= scores + slack).all()
@@ -111,7 +157,11 @@ def test_bounds_hold_over_boxes_of_outputs_however_far_out(case: Case, z: list[f
 
 
 @every
-@given(values=st.lists(st.floats(-800, 800), min_size=14, max_size=14), place=st.integers(0, 6), more=st.floats(0, 50))
+@given(
+    values=st.lists(st.floats(-800, 800), min_size=14, max_size=14),
+    place=st.integers(0, 6),
+    more=st.floats(0, 50),
+)
 def test_least_rises_with_every_value(case: Case, values: list[float], place: int, more: float) -> None:
     rows = case.prop.rows(CLASSES)[0].shape[1]
     low = torch.tensor(values, dtype=torch.float64).reshape(2, 7)[:, :rows]
@@ -139,7 +189,9 @@ def test_slopes_hold_wherever_the_rows_are_within_their_bounds(case: Case, seed:
     """The gradient of the score along the outputs, by autograd, against what the pieces allow along any direction of outputs."""
     generator = torch.Generator().manual_seed(seed)
     z = torch.randn((2, CLASSES), generator=generator, dtype=torch.float64) * 3
-    points = (z + width * (torch.rand((64, 2, CLASSES), generator=generator, dtype=torch.float64) - 0.5)).requires_grad_()
+    points = (
+        z + width * (torch.rand((64, 2, CLASSES), generator=generator, dtype=torch.float64) - 0.5)
+    ).requires_grad_()
     (gradient,) = torch.autograd.grad(case.prop.score(points).sum(), points)
     values = rows_at(case.prop, points.detach())
     matrix, _ = case.prop.rows(CLASSES)
@@ -219,9 +271,13 @@ def test_two_classes_of_a_linear_network_have_a_closed_form(p: float, kind: str)
         "uncertainty": (Uncertainty(torch.full((5, 2), 0.5), math.log(math.cosh(gap / 2))), d.abs() - gap),
     }[kind]
     weight = layer.get_parameter("weight").detach()
-    truth = distance / torch.linalg.vector_norm(weight[0] - weight[1], ord={1: math.inf, 2: 2, math.inf: 1}[p])
+    truth = distance / torch.linalg.vector_norm(
+        weight[0] - weight[1], ord={1: math.inf, 2: 2, math.inf: 1}[p]
+    )
     problem = Problem(Network.from_torch(layer), Ball(x, torch.zeros(5), p), prop, "radius", keys(x))
-    for record, answer in zip(hf.solve([problem], [PGD(), Certify(close=0.0, rounds=40)]), truth.tolist(), strict=True):
+    for record, answer in zip(
+        hf.solve([problem], [PGD(), Certify(close=0.0, rounds=40)]), truth.tolist(), strict=True
+    ):
         assert record.bracket.lower.value <= answer * (1 + 1e-9)
         assert record.bracket.lower.value >= answer * (1 - 1e-3)
         assert record.bracket.upper.value >= answer * (1 - 1e-9)
@@ -281,7 +337,10 @@ def test_a_confidence_of_zero_is_robustness() -> None:
     label, other = net(x).topk(2).indices.unbind(-1)
     region = Ball(x, torch.zeros(5), math.inf, net.domain)
     for a, b in ((Confidence(label), Robustness(label)), (Confidence(label, other), Targeted(label, other))):
-        found = [hf.solve([Problem(net, region, prop, "radius", keys(x))], [Certify(close=1e-6, rounds=40)]) for prop in (a, b)]
+        found = [
+            hf.solve([Problem(net, region, prop, "radius", keys(x))], [Certify(close=1e-6, rounds=40)])
+            for prop in (a, b)
+        ]
         first, second = ([record.bracket.lower.value for record in records] for records in found)
         assert first == pytest.approx(second, rel=1e-4)
 
@@ -295,7 +354,9 @@ def test_properties_are_batches() -> None:
 
 def test_other_proofs_say_that_they_need_linear_rows() -> None:
     net, x = small_network()
-    problem = Problem(net, Ball(x, torch.zeros(5), math.inf, net.domain), Confidence(net(x).argmax(-1)), "radius", keys(x))
+    problem = Problem(
+        net, Ball(x, torch.zeros(5), math.inf, net.domain), Confidence(net(x).argmax(-1)), "radius", keys(x)
+    )
     assert Certify().obstacle(problem) is None
     for method in (Tighten(), Split(), Certify(arithmetic="executed"), hf.attacks.CLEVER()):
         assert "linear rows" in str(method.obstacle(problem))
@@ -304,15 +365,31 @@ def test_other_proofs_say_that_they_need_linear_rows() -> None:
 THREE = torch.tensor([0, 1, 2])
 REFUSED = [
     ("label too large", Confidence(torch.tensor([0, 1, 4])), "label 4 of input 2 is out of range"),
-    ("other is the label", Confidence(THREE, torch.tensor([1, 1, 0])), "other class 1 of input 1 is its own label"),
+    (
+        "other is the label",
+        Confidence(THREE, torch.tensor([1, 1, 0])),
+        "other class 1 of input 1 is its own label",
+    ),
     ("other too large", Confidence(THREE, THREE + 2), "other class 4 of input 2"),
     ("epsilon one", Confidence(THREE, None, 1.0), "epsilon must be a number from 0 to 1"),
-    ("epsilon negative", Confidence(THREE, None, -0.1, False), "epsilon must be a number that is not negative"),
+    (
+        "epsilon negative",
+        Confidence(THREE, None, -0.1, False),
+        "epsilon must be a number that is not negative",
+    ),
     ("epsilon NaN", Uncertainty(None, math.nan), "epsilon must be a number that is not negative"),
     ("tie at zero", Tie(THREE, 0.0), "epsilon must be above zero"),
-    ("toward of wrong shape", Uncertainty(torch.full((3, 3), 1 / 3)), r"`toward` has shape \(3, 3\), expected \(3, 4\)"),
+    (
+        "toward of wrong shape",
+        Uncertainty(torch.full((3, 3), 1 / 3)),
+        r"`toward` has shape \(3, 3\), expected \(3, 4\)",
+    ),
     ("toward no distribution", Uncertainty(torch.full((3, 4), 0.5)), "add up to one"),
-    ("near negative", Uncertainty(None, 0.1, torch.tensor([[1.5, -0.5, 0, 0]]).expand(3, -1)), "`near` must hold numbers from 0 to 1"),
+    (
+        "near negative",
+        Uncertainty(None, 0.1, torch.tensor([[1.5, -0.5, 0, 0]]).expand(3, -1)),
+        "`near` must hold numbers from 0 to 1",
+    ),
     ("tau for too few", Reach(THREE, torch.ones(2)), r"tau has shape \(2,\), expected \(3,\)"),
     ("tau NaN", Reach(THREE, torch.full((3,), math.nan)), "NaN or infinite"),
 ]
@@ -325,6 +402,11 @@ def test_what_does_not_fit_is_refused_in_words(prop: Property, message: str) -> 
 
 
 def test_one_output_has_no_other_class() -> None:
-    for prop in (Confidence(torch.tensor([0])), Tie(torch.tensor([0]), 0.1), Uncertainty(), Reach(torch.tensor([0]), torch.ones(1))):
+    for prop in (
+        Confidence(torch.tensor([0])),
+        Tie(torch.tensor([0]), 0.1),
+        Uncertainty(),
+        Reach(torch.tensor([0]), torch.ones(1)),
+    ):
         with pytest.raises(BadInput, match="1 output, so there is no class to change"):
             prop.check(1, 1)

@@ -69,7 +69,11 @@ class Draw:
         return Domain.of(None if ends is None else (ends[0] * self.scale, ends[1] * self.scale))
 
     def centre(self, *shape: int, ends: tuple[float, float] | None = None) -> Tensor:
-        values = self.gauss(*shape) * self.scale if ends is None else self.domain(ends).clamp(self.uniform(*shape) * self.scale)
+        values = (
+            self.gauss(*shape) * self.scale
+            if ends is None
+            else self.domain(ends).clamp(self.uniform(*shape) * self.scale)
+        )
         edge = self.uniform(*shape, salt=1) < 0.2  # inputs often lie on the edge of their domain
         return torch.where(edge, values.new_zeros(()), values)
 
@@ -117,11 +121,17 @@ def weighted(p: float, ends: tuple[float, float] | None = None) -> Callable[[Dra
     return build
 
 
-def drift(p: float, ends: tuple[float, float] | None = None, *, shares: bool = False) -> Callable[[Draw], Region]:
+def drift(
+    p: float, ends: tuple[float, float] | None = None, *, shares: bool = False
+) -> Callable[[Draw], Region]:
     def build(d: Draw) -> Region:
         share = 3 * d.uniform(3, 2, salt=3).double()
         return Drift(
-            d.centre(3, 4, 2, ends=ends), d.radii(3), p, d.domain(ends), shares=torch.where(share < 1, 0, share) if shares else None
+            d.centre(3, 4, 2, ends=ends),
+            d.radii(3),
+            p,
+            d.domain(ends),
+            shares=torch.where(share < 1, 0, share) if shares else None,
         )
 
     return build
@@ -129,7 +139,13 @@ def drift(p: float, ends: tuple[float, float] | None = None, *, shares: bool = F
 
 def features(d: Draw) -> Region:
     share = 3 * d.uniform(3, 4, 2, salt=3).double()
-    return Features(d.centre(3, 4, 2, ends=UNIT), d.radii(3), math.inf, d.domain(UNIT), shares=torch.where(share < 1, 0, share))
+    return Features(
+        d.centre(3, 4, 2, ends=UNIT),
+        d.radii(3),
+        math.inf,
+        d.domain(UNIT),
+        shares=torch.where(share < 1, 0, share),
+    )
 
 
 def sparse(axes: tuple[int, ...]) -> Callable[[Draw], Region]:
@@ -158,7 +174,9 @@ def words(d: Draw) -> Region:
 
 def patch(ends: tuple[float, float] | None) -> Callable[[Draw], Region]:
     def build(d: Draw) -> Region:
-        return Patch(d.centre(3, 2, 4, ends=ends), d.radii(3), d.uniform(3, 2, 4, salt=5) < 0.5, d.domain(ends))
+        return Patch(
+            d.centre(3, 2, 4, ends=ends), d.radii(3), d.uniform(3, 2, 4, salt=5) < 0.5, d.domain(ends)
+        )
 
     return build
 
@@ -187,7 +205,10 @@ def table(d: Draw) -> tuple[Tensor, Columns]:
     )
     numbers = d.gauss(3, 3).clamp(-2.9, 2.9) * d.scale
     count = torch.randint(-50, 60, (3,), generator=d.generator(12))
-    word, other = (torch.nn.functional.one_hot(torch.randint(0, n, (3,), generator=d.generator(n)), n).to(d.dtype) for n in (3, 2))
+    word, other = (
+        torch.nn.functional.one_hot(torch.randint(0, n, (3,), generator=d.generator(n)), n).to(d.dtype)
+        for n in (3, 2)
+    )
     whole = (count.double() * step).to(d.dtype)
     return torch.stack([other[:, 1], numbers[:, 0], whole, *word.T, numbers[:, 2], other[:, 0]], 1), columns
 
@@ -224,7 +245,9 @@ REGIONS = [
     Case("features by shares in a domain", features),
     *(Case(f"drift {p}", drift(p)) for p in (1, 2, math.inf)),
     Case("drift inf in a domain", drift(math.inf, UNIT)),
-    Case("drift 2 in a domain by shares", drift(2, UNIT, shares=True), exact_vertex=False, exact_minimum=False),
+    Case(
+        "drift 2 in a domain by shares", drift(2, UNIT, shares=True), exact_vertex=False, exact_minimum=False
+    ),
     Case("sparse numbers", sparse(())),
     Case("sparse pixels", sparse((0,))),
     Case("sparse numbers at levels", sparse_choice((), mask=False, levels=True)),
@@ -321,7 +344,11 @@ def test_vertex_is_inside_and_lowest_where_it_is_exact(case: Case, draw: Draw) -
     if case.exact_vertex:
         samples = region.sample(12, draw.chance(region, 31))
         lowest = dot(a[:, None], samples, region).amin(1)
-        slack = 40 * torch.finfo(draw.dtype).eps * (region.flatten(a).abs() * region.flatten(region.centre).abs().add(1e-3)).sum(-1)
+        slack = (
+            40
+            * torch.finfo(draw.dtype).eps
+            * (region.flatten(a).abs() * region.flatten(region.centre).abs().add(1e-3)).sum(-1)
+        )
         reached = dot(a, corner, region)
         fall = (dot(a, region.centre, region) - reached).abs()
         assert (reached <= lowest + slack + 1e-5 * fall).all()
@@ -340,7 +367,9 @@ def test_linear_minimum_is_below_every_point_in_exact_arithmetic(case: Case, dra
     assert minimum.shape == (len(region), 2)
     assert minimum.dtype == torch.float64
     assert not minimum.isnan().any()
-    points = torch.cat([region.sample(3, draw.chance(region, 42)), region.vertex(rows.transpose(0, 1).to(draw.dtype))])
+    points = torch.cat(
+        [region.sample(3, draw.chance(region, 42)), region.vertex(rows.transpose(0, 1).to(draw.dtype))]
+    )
     for row, k in itertools.product(range(len(region)), range(2)):
         bound = float(minimum[row, k])
         if math.isfinite(bound):
@@ -367,11 +396,19 @@ def test_a_linear_minimum_over_a_ball_in_its_domain_is_that_of_both_together(p: 
     for size in range(1, 8):
         centre = torch.rand((1, size), generator=generator, dtype=torch.float64)
         centre = torch.where(torch.rand((1, size), generator=generator) < 0.4, centre.round(), centre)
-        radius, row = torch.rand(1, generator=generator, dtype=torch.float64), torch.randn(size, generator=generator, dtype=torch.float64)
+        radius, row = (
+            torch.rand(1, generator=generator, dtype=torch.float64),
+            torch.randn(size, generator=generator, dtype=torch.float64),
+        )
         found = float(Ball(centre, radius, p, Domain.of(UNIT)).minimise_linear(row[None, None]))
         c, a, r = centre[0].numpy(), row.numpy(), float(radius)
         if p == 1:
-            solved = scipy.linprog([*a, *-a], A_ub=[[1] * (2 * size)], b_ub=[r], bounds=[*((0, 1 - v) for v in c), *((0, v) for v in c)])
+            solved = scipy.linprog(
+                [*a, *-a],
+                A_ub=[[1] * (2 * size)],
+                b_ub=[r],
+                bounds=[*((0, 1 - v) for v in c), *((0, v) for v in c)],
+            )
         else:
             ball = {"type": "ineq", "fun": lambda d, r=r: r * r - d @ d, "jac": lambda d: -2 * d}
             solved = scipy.minimize(
@@ -388,7 +425,13 @@ def test_enclosing_box_holds_every_point(case: Case, draw: Draw) -> None:
     lower, upper = region.enclosing_box()
     assert lower.shape == upper.shape == region.centre.shape
     assert lower.dtype == upper.dtype == torch.float64
-    points = torch.cat([region.sample(6, draw.chance(region, 20)), region.vertex(draw.gauss(3, *region.centre.shape)), region.centre[None]])
+    points = torch.cat(
+        [
+            region.sample(6, draw.chance(region, 20)),
+            region.vertex(draw.gauss(3, *region.centre.shape)),
+            region.centre[None],
+        ]
+    )
     assert ((points.double() >= lower) & (points.double() <= upper)).all()
 
 
@@ -452,7 +495,9 @@ def test_beyond_its_limit_a_region_grows_no_more(case: Case, draw: Draw) -> None
     assert limit.dtype == torch.float64
     assert (region.reach().isfinite() & ((region.reach() == limit) | limit.isinf())).all()
     whole, beyond = region.at(limit), region.at(3 * limit + 1)
-    points = torch.cat([beyond.sample(6, draw.chance(beyond, 20)), beyond.vertex(draw.gauss(3, *region.centre.shape))])
+    points = torch.cat(
+        [beyond.sample(6, draw.chance(beyond, 20)), beyond.vertex(draw.gauss(3, *region.centre.shape))]
+    )
     assert whole.contains(points)[:, limit.isfinite()].all()
     assert (points == region.centre).flatten(2).all(-1)[:, limit == 0].all()
     lower, upper = (end.flatten(1) for end in whole.enclosing_box())
@@ -481,7 +526,9 @@ def test_limits_are_the_distance_to_the_furthest_corner(p: float) -> None:
     assert limit(1, 0, domain=half) == pytest.approx(lengths[0], rel=1e-12)
     assert limit(1, 1, domain=half) == limit(1, 1, domain=Domain.of(None)) == math.inf
     assert limit(0, 0, domain=Domain.of(None)) == 0
-    assert float(Ball(centre, radius, p, unit).limit()) >= float(torch.linalg.vector_norm(torch.cat(far), ord=p))
+    assert float(Ball(centre, radius, p, unit).limit()) >= float(
+        torch.linalg.vector_norm(torch.cat(far), ord=p)
+    )
     patch_ = Patch(centre, radius, torch.tensor([[[True, True], [False, False]]]), unit)
     assert float(patch_.limit()) == pytest.approx(0.75)
 
@@ -500,7 +547,8 @@ def test_frames_move_by_their_share_of_the_radius() -> None:
     assert float(region.distance(point + torch.tensor([[0], [0], [1e-9], [0]]))) == math.inf
     flags = Frames(torch.zeros(1, 4, 2), torch.tensor([0.5]), 2, mask=mask > 0)
     assert torch.equal(
-        flags.minimise_linear(torch.ones(1, 1, 4, 2)), replace(flags, mask=(mask > 0).int()).minimise_linear(torch.ones(1, 1, 4, 2))
+        flags.minimise_linear(torch.ones(1, 1, 4, 2)),
+        replace(flags, mask=(mask > 0).int()).minimise_linear(torch.ones(1, 1, 4, 2)),
     )
 
 
@@ -577,7 +625,9 @@ def test_counting_distances_count() -> None:
     x = torch.eye(3)[torch.tensor([[0, 2, 1]])]
     assert sentence.decode(x).tolist() == [[0, 2, 1]]
     assert sentence.distance(x).tolist() == [1]
-    assert sentence.distance(torch.eye(3)[torch.tensor([[2, 1, 1]])]).tolist() == [math.inf]  # 0 has no substitute
+    assert sentence.distance(torch.eye(3)[torch.tensor([[2, 1, 1]])]).tolist() == [
+        math.inf
+    ]  # 0 has no substitute
     assert sentence.distance(x / 2).tolist() == [math.inf]
     assert sentence.limit().tolist() == [2]
 
@@ -620,8 +670,17 @@ def test_frames_that_may_not_move_do_not_move() -> None:
 
 def test_a_locked_unit_or_a_value_between_the_levels_is_never_reached() -> None:
     centre = torch.full((1, 2, 2, 2), 0.25)
-    levels = torch.tensor([0.0, 1 / 3, 1.0], dtype=torch.float64)  # float32 has no third: its own nearest number counts
-    region = Sparse(centre, torch.tensor([2.0]), IN_UNIT, axes=(0,), free=torch.tensor([[True, False], [True, True]]), levels=levels)
+    levels = torch.tensor(
+        [0.0, 1 / 3, 1.0], dtype=torch.float64
+    )  # float32 has no third: its own nearest number counts
+    region = Sparse(
+        centre,
+        torch.tensor([2.0]),
+        IN_UNIT,
+        axes=(0,),
+        free=torch.tensor([[True, False], [True, True]]),
+        levels=levels,
+    )
 
     def changed(channel: int, row: int, column: int, value: float) -> Tensor:
         point = centre.clone()
@@ -633,7 +692,9 @@ def test_a_locked_unit_or_a_value_between_the_levels_is_never_reached() -> None:
     assert region.distance(changed(1, 0, 1, 1.0)).tolist() == [math.inf]
     assert region.limit().tolist() == [3.0]
     assert region.project(changed(0, 0, 0, 0.9))[0, 0, 0, 0] == 1
-    assert region.project(changed(0, 0, 0, 0.26))[0, 0, 0, 0] == 0.25  # nearer to where it was than to any level
+    assert (
+        region.project(changed(0, 0, 0, 0.26))[0, 0, 0, 0] == 0.25
+    )  # nearer to where it was than to any level
     assert torch.equal(region.project(changed(1, 0, 1, 1.0)), centre)
     still = replace(region, free=torch.zeros(1, 1, 2, 2, dtype=torch.bool))
     assert still.limit().tolist() == [0.0]
@@ -645,7 +706,9 @@ def test_the_vertex_of_a_sparse_region_beats_every_choice_of_units_and_levels(dr
     values = torch.tensor([0.1, 0.5, 0.75], dtype=draw.dtype) * draw.scale
     centre = draw.centre(1, 2, 3, ends=UNIT)
     free = torch.tensor([[[True, draw.seed % 3 > 0, True]]])
-    region = Sparse(centre, torch.tensor([float(draw.seed % 4)]), draw.domain(UNIT), axes=(0,), free=free, levels=values)
+    region = Sparse(
+        centre, torch.tensor([float(draw.seed % 4)]), draw.domain(UNIT), axes=(0,), free=free, levels=values
+    )
     a = draw.gauss(1, 2, 3, salt=3)
     picks = torch.cartesian_prod(*(torch.arange(4) for _ in range(6))).reshape(-1, 1, 2, 3)
     points = torch.where(picks < 3, values[picks.clamp_max(2)], centre)
@@ -722,7 +785,10 @@ def test_signatures_differ_where_batches_cannot_be_joined() -> None:
 # ---------------------------------------------------------------- refusals
 
 X, R = torch.full((2, 3), 0.5), torch.ones(2)
-NAN, INF = torch.tensor([[0.5, 0.5, 0.5], [0.5, math.nan, 0.5]]), torch.tensor([[0.5, 0.5, math.inf], [0.5, 0.5, 0.5]])
+NAN, INF = (
+    torch.tensor([[0.5, 0.5, 0.5], [0.5, math.nan, 0.5]]),
+    torch.tensor([[0.5, 0.5, math.inf], [0.5, 0.5, 0.5]]),
+)
 IN_UNIT = Domain.of(UNIT)
 MASK = torch.ones(2, 3, dtype=torch.bool)
 PIXELS = torch.full((2, 3, 2, 2), 0.5)
@@ -804,7 +870,9 @@ def test_ends_of_a_domain_that_float32_cannot_hold(ends: tuple[float, float]) ->
     centre = torch.tensor([ends], dtype=torch.float32)
     region = Ball(centre, torch.ones(1, dtype=torch.float64), math.inf, Domain.of(ends))
     lower, upper = region.enclosing_box()
-    points = torch.cat([region.vertex(torch.tensor([[1.0, 1.0]])), region.vertex(torch.tensor([[-1.0, -1.0]])), centre])
+    points = torch.cat(
+        [region.vertex(torch.tensor([[1.0, 1.0]])), region.vertex(torch.tensor([[-1.0, -1.0]])), centre]
+    )
     assert region.contains(points[:, None]).all()
     assert ((points.double() >= lower) & (points.double() <= upper)).all()
 

@@ -24,7 +24,9 @@ def regions(seed: int, which: int, dtype: torch.dtype = torch.float64, rows: int
     ends = torch.rand((2, rows, *shape), generator=g, dtype=torch.float64) * 2 - 1
     lower, upper = ends.amin(0).to(dtype), ends.amax(0).to(dtype)
     share = torch.rand((rows, *shape), generator=g, dtype=torch.float64).to(dtype)
-    centre = torch.minimum(torch.maximum(lower + share.mul(1.4).sub(0.2).clamp(0, 1) * (upper - lower), lower), upper)
+    centre = torch.minimum(
+        torch.maximum(lower + share.mul(1.4).sub(0.2).clamp(0, 1) * (upper - lower), lower), upper
+    )
     fixed = torch.rand((rows, *shape), generator=g) < 0.1
     lower, upper = torch.where(fixed, centre, lower), torch.where(fixed, centre, upper)
     units = (rows, *(1 if axis in axes else size for axis, size in enumerate(shape)))
@@ -44,7 +46,9 @@ def corners(region: Budget, row: int) -> list[Tensor]:
         c, low, high = (float(v[0][place]) for v in (one.centre, one.lower, one.upper))
         unit = tuple(0 if axis in one.axes else k for axis, k in enumerate(place))
         choices.append({c} if int(group[unit]) < 0 else {c, low, high})
-    points = [torch.tensor(values, dtype=torch.float64).reshape(shape) for values in itertools.product(*choices)]
+    points = [
+        torch.tensor(values, dtype=torch.float64).reshape(shape) for values in itertools.product(*choices)
+    ]
     return [point for point in points if allowed(one, point)]
 
 
@@ -59,13 +63,21 @@ def allowed(one: Budget, point: Tensor) -> bool:
 
 
 def exact(a: Tensor, x: Tensor) -> Fraction:
-    return sum((Fraction(u) * Fraction(v) for u, v in zip(a.flatten().tolist(), x.flatten().tolist(), strict=True)), Fraction(0))
+    return sum(
+        (Fraction(u) * Fraction(v) for u, v in zip(a.flatten().tolist(), x.flatten().tolist(), strict=True)),
+        Fraction(0),
+    )
 
 
 @given(**draws, scale=st.sampled_from([1e-8, 1.0, 1e9]))
 def test_the_linear_minimum_is_that_of_all_corners(seed: int, which: int, scale: float) -> None:
     region = regions(seed, which, rows=2)
-    rows = torch.randn((2, 2, *region.shape), generator=torch.Generator().manual_seed(seed + 1), dtype=torch.float64) * scale
+    rows = (
+        torch.randn(
+            (2, 2, *region.shape), generator=torch.Generator().manual_seed(seed + 1), dtype=torch.float64
+        )
+        * scale
+    )
     found = region.minimise_linear(rows)
     vertices = region.vertex(rows.transpose(0, 1)).transpose(0, 1)
     for row, k in itertools.product(range(2), range(2)):
@@ -81,7 +93,9 @@ def test_what_it_holds_is_what_the_definition_says(seed: int, which: int) -> Non
     g = torch.Generator().manual_seed(seed + 2)
     share = torch.rand((30, *region.centre.shape), generator=g, dtype=torch.float64)
     values = region.lower + share * (region.upper - region.lower)
-    changed = torch.rand((30, *region.centre.shape), generator=g) < torch.rand((30, *(1 for _ in region.centre.shape)), generator=g)
+    changed = torch.rand((30, *region.centre.shape), generator=g) < torch.rand(
+        (30, *(1 for _ in region.centre.shape)), generator=g
+    )
     points = torch.where(changed, values, region.centre)
     assert region.contains(points)[:, 0].tolist() == [allowed(region, point[0]) for point in points]
     beyond = region.centre + torch.where(region.upper > region.lower, 3.0, 0.0)
@@ -117,7 +131,10 @@ def test_rows_are_apart_and_can_be_taken_and_laid_end_to_end() -> None:
     region = regions(5, 1)
     rows = torch.randn((3, 4, *region.shape), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     each = [batch.take(region, torch.tensor([k])) for k in range(3)]
-    assert torch.equal(torch.cat([one.minimise_linear(rows[k : k + 1]) for k, one in enumerate(each)]), region.minimise_linear(rows))
+    assert torch.equal(
+        torch.cat([one.minimise_linear(rows[k : k + 1]) for k, one in enumerate(each)]),
+        region.minimise_linear(rows),
+    )
     assert torch.equal(batch.concatenate(each).minimise_linear(rows), region.minimise_linear(rows))
 
 
@@ -137,7 +154,11 @@ REFUSED = [
     ("no inputs", lambda: Budget(X[:0], X[:0], X[:0], GROUP[:0], ONE[:0]), "the data are empty"),
     ("NaN", lambda: Budget(X * torch.nan, X, X, GROUP, ONE), "NaN"),
     ("ends of another shape", lambda: Budget(X, X[:, :2], X, GROUP, ONE), r"shapes \(2, 2\)"),
-    ("groups of another shape", lambda: Budget(X, X, X, GROUP[:, :2], ONE), r"must be \(2, 3\) twice and \(2, 3\)"),
+    (
+        "groups of another shape",
+        lambda: Budget(X, X, X, GROUP[:, :2], ONE),
+        r"must be \(2, 3\) twice and \(2, 3\)",
+    ),
     ("budgets for one", lambda: Budget(X, X, X, GROUP, ONE[:1]), r"\(2, groups\)"),
     ("a negative budget", lambda: Budget(X, X, X, GROUP, -ONE), "from 0 up"),
     ("a group without a budget", lambda: Budget(X, X, X, GROUP + 1, ONE), "from 0 to 0"),

@@ -19,7 +19,11 @@ from holdfast.datasets.digits_networks import digits_cnn, digits_gru, digits_lst
 Read = Callable[[Tensor], np.ndarray]  # inputs -> (n, neurons)
 
 
-def hooked(module: nn.Module, kinds: tuple[type[nn.Module], ...], pick: Callable[[Tensor], Tensor] = lambda v: v.flatten(1)) -> Read:
+def hooked(
+    module: nn.Module,
+    kinds: tuple[type[nn.Module], ...],
+    pick: Callable[[Tensor], Tensor] = lambda v: v.flatten(1),
+) -> Read:
     """What the submodules of some kinds say, in the order in which they are called."""
 
     def read(x: Tensor) -> np.ndarray:
@@ -38,7 +42,9 @@ def hooked(module: nn.Module, kinds: tuple[type[nn.Module], ...], pick: Callable
     return read
 
 
-def kind_of(values: np.ndarray, criterion: str, low: np.ndarray, high: np.ndarray, threshold: float, sections: int) -> np.ndarray:
+def kind_of(
+    values: np.ndarray, criterion: str, low: np.ndarray, high: np.ndarray, threshold: float, sections: int
+) -> np.ndarray:
     """(n, neurons) -> the kind of item that each value covers, -1 for none; the criteria written down again."""
     if criterion == "neuron":
         return np.where(values > threshold, 0, -1)
@@ -155,7 +161,9 @@ def test_digits_and_a_threshold() -> None:
 
 
 @pytest.mark.parametrize("factory", [digits_lstm, digits_gru])
-def test_a_recurrent_network_has_a_neuron_for_each_state_at_each_step(factory: Callable[[], nn.Module]) -> None:
+def test_a_recurrent_network_has_a_neuron_for_each_state_at_each_step(
+    factory: Callable[[], nn.Module],
+) -> None:
     module, data = factory(), digits("test")
     x, y = data.x[:6].reshape(-1, 8, 8), data.y[:6]
     net = hf.Network.from_torch(module, domain=(0, 1))
@@ -230,7 +238,9 @@ def test_a_layer_on_one_axis_with_time_is_read_where_that_can_be_done() -> None:
 
 def test_layers_that_work_in_place_change_nothing() -> None:
     x = images(4)
-    plain, inplace = (generate(hf.Network.from_torch(small(inplace=how), domain=AROUND), x) for how in (False, True))
+    plain, inplace = (
+        generate(hf.Network.from_torch(small(inplace=how), domain=AROUND), x) for how in (False, True)
+    )
     assert plain.after > plain.before
     assert torch.equal(plain.x, inplace.x)
     assert torch.equal(plain.covers, inplace.covers)
@@ -280,7 +290,12 @@ def test_no_test_in_a_first_layer_changes_more_than_it_must() -> None:
     weight, x = torch.randn(60, 12, generator=generator), torch.rand(5, 12, generator=generator)
     bias = -(weight @ x.T).amax(1) - torch.rand(60, generator=generator) * 4  # no neuron fires on any seed
     found = generate(hf.Network.from_torch(one_layer(weight, bias), domain=(0, 1)), x, tries=1)
-    gains = torch.maximum(weight[:, None] * (1 - x), -weight[:, None] * x).sort(-1, descending=True).values.double().cumsum(-1)
+    gains = (
+        torch.maximum(weight[:, None] * (1 - x), -weight[:, None] * x)
+        .sort(-1, descending=True)
+        .values.double()
+        .cumsum(-1)
+    )
     need = -(x.double() @ weight.double().T + bias.double()).T  # (neurons, seeds)
     can = gains[..., -1] > need + 1e-3
     assert found.total.before == 0
@@ -316,7 +331,11 @@ def test_a_move_that_jumps_over_a_section_stops_inside_it() -> None:
     """One number, 0 or 1 at the ends of the domain: the sections between are reached by numbers between."""
     module = one_layer(torch.tensor([[100.0]]), torch.tensor([0.0]))
     found = generate(
-        hf.Network.from_torch(module, domain=(0, 1)), torch.zeros(1, 1), "multisection", train=torch.tensor([[0.0], [0.8]]), sections=20
+        hf.Network.from_torch(module, domain=(0, 1)),
+        torch.zeros(1, 1),
+        "multisection",
+        train=torch.tensor([[0.0], [0.8]]),
+        sections=20,
     )
     assert (found.total.items, found.total.before, found.total.after) == (20, 1, 20)
     assert sorted((found.x[:, 0] * 25).floor().int().tolist()) == list(range(1, 20))
@@ -328,11 +347,19 @@ def test_no_change_can_be_taken_back(shown: bool) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
         module = nn.Sequential(
-            nn.Linear(40, 60), nn.ReLU(), nn.Linear(60, 20), nn.ReLU(), nn.Linear(20, 8), nn.Tanh(), nn.Linear(8, 3)
+            nn.Linear(40, 60),
+            nn.ReLU(),
+            nn.Linear(60, 20),
+            nn.ReLU(),
+            nn.Linear(20, 8),
+            nn.Tanh(),
+            nn.Linear(8, 3),
         ).eval()
     x = torch.rand(6, 40, generator=torch.Generator().manual_seed(0)) * 0.3 + 0.3
     train = torch.rand(2000, 40, generator=torch.Generator().manual_seed(1)).round()
-    black = hf.Network.from_callable(lambda rows: module(torch.from_numpy(rows)).detach().numpy(), domain=(0, 1))
+    black = hf.Network.from_callable(
+        lambda rows: module(torch.from_numpy(rows)).detach().numpy(), domain=(0, 1)
+    )
     net = hf.Network.from_torch(module, domain=(0, 1)) if shown else black
     read: Read = hooked(module, (nn.Tanh,)) if shown else lambda rows: module(rows).detach().numpy()
     found = generate(net, x, "boundary", train=train, layers=["5"] if shown else None)
@@ -350,7 +377,10 @@ def test_no_change_can_be_taken_back(shown: bool) -> None:
 def test_a_unit_of_several_numbers_is_one_change() -> None:
     """Both channels of a pixel must move, one up and one down."""
     module = nn.Sequential(nn.Conv2d(2, 1, 1), nn.ReLU(), nn.Flatten(), nn.Linear(4, 2)).eval()
-    module[0].weight, module[0].bias = nn.Parameter(torch.tensor([[[[1.0]], [[-1.0]]]])), nn.Parameter(torch.tensor([-1.5]))
+    module[0].weight, module[0].bias = (
+        nn.Parameter(torch.tensor([[[[1.0]], [[-1.0]]]])),
+        nn.Parameter(torch.tensor([-1.5])),
+    )
     found = generate(hf.Network.from_torch(module, domain=AROUND), torch.zeros(1, 2, 2, 2))
     assert found.after == 1
     assert found.changed.tolist() == [1] * 4
@@ -373,7 +403,11 @@ def test_the_same_seed_gives_the_same_tests() -> None:
 def test_limits_on_changes_and_tests() -> None:
     x, module = images(5), small()
     net = hf.Network.from_torch(module, domain=AROUND)
-    free, near, few = generate(net, x, "boundary"), generate(net, x, "boundary", changes=1), generate(net, x, "boundary", tests=3)
+    free, near, few = (
+        generate(net, x, "boundary"),
+        generate(net, x, "boundary", changes=1),
+        generate(net, x, "boundary", tests=3),
+    )
     assert int(free.changed.max()) > 1 == int(near.changed.max())
     assert near.after < free.after
     assert len(few) == 3
@@ -442,7 +476,9 @@ def test_a_black_box_shows_only_its_outputs() -> None:
     x = torch.rand(5, 2, 3) * 0.2 + 0.4
     net = hf.Network.from_callable(function, domain=(0, 1), name="mine")
     found = generate(net, x, "boundary")
-    assert any("mine is a black box" in note and "outputs are taken for the neurons" in note for note in found.notes)
+    assert any(
+        "mine is a black box" in note and "outputs are taken for the neurons" in note for note in found.notes
+    )
     assert [layer.layer for layer in found.layers] == ["outputs"]
     assert found.after == 1
 
@@ -456,13 +492,17 @@ def test_a_black_box_shows_only_its_outputs() -> None:
 
 
 def test_a_network_without_hidden_layers_says_so() -> None:
-    found = generate(hf.Network.from_torch(nn.Linear(4, 3).eval(), domain=(0, 1)), torch.rand(3, 4), "boundary")
+    found = generate(
+        hf.Network.from_torch(nn.Linear(4, 3).eval(), domain=(0, 1)), torch.rand(3, 4), "boundary"
+    )
     assert any("no hidden layer that bends" in note for note in found.notes)
 
 
 def test_a_single_output_has_no_classes_to_be_adversarial_about() -> None:
     module = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 1)).eval()
-    found = generate(hf.Network.from_torch(module, domain=(0, 1)), torch.rand(3, 4), "boundary", y=torch.rand(3))
+    found = generate(
+        hf.Network.from_torch(module, domain=(0, 1)), torch.rand(3, 4), "boundary", y=torch.rand(3)
+    )
     assert len(found) > 0
     assert not bool(found.adversarial.any())
 
@@ -471,7 +511,10 @@ def test_notes_on_neurons_without_items() -> None:
     x, net = images(4), hf.Network.from_torch(small(), domain=AROUND)
     relu = hooked(small(), BENDS)(x)
     still = int((relu.min(0) == relu.max(0)).sum())
-    assert f"{still} of 112 neurons never move over the data, so they have no sections" in generate(net, x, "multisection").notes
+    assert (
+        f"{still} of 112 neurons never move over the data, so they have no sections"
+        in generate(net, x, "multisection").notes
+    )
     rests = int((relu[:, :100].min(0) == 0).sum())
     found = generate(net, x, "boundary", stop=hf.Stop(queries=0))
     assert f"{rests} of 224 intervals lie outside what a layer can say, so they are left out" in found.notes
@@ -520,7 +563,9 @@ def test_items_are_asked_about_in_blocks_that_fit_into_memory(monkeypatch: pytes
     net = hf.Network.from_torch(module, domain=AROUND)
     whole = generate(net, x, "boundary", batch=4)
     sizes: list[int] = []
-    module_of = importlib.import_module("holdfast.coverage.testgen")  # the package gives its name to a function
+    module_of = importlib.import_module(
+        "holdfast.coverage.testgen"
+    )  # the package gives its name to a function
     inner = module_of.solve
 
     def solve(problems: list[hf.Problem], *given: object, **named: object) -> object:
@@ -534,7 +579,9 @@ def test_items_are_asked_about_in_blocks_that_fit_into_memory(monkeypatch: pytes
     assert max(sizes) <= 40 * x[0].numel()
     assert found.status == whole.status == "finished"
     assert found.total.items == whole.total.items
-    assert abs(found.total.after - whole.total.after) <= whole.total.items // 20, "other tests, but about as much is covered"
+    assert abs(found.total.after - whole.total.after) <= whole.total.items // 20, (
+        "other tests, but about as much is covered"
+    )
     check(found, module, hooked(module, BENDS), x, None, domain=AROUND, axes=(0,))
     few = generate(net, x, "boundary", batch=4, tests=3)
     assert len(few) == 3

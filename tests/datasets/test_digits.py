@@ -112,7 +112,9 @@ def test_factories_return_small_finite_modules_in_eval_mode(factory, architectur
 
 
 @every_network
-def test_factories_return_a_new_module_each_time_and_leave_the_random_state_alone(factory, architecture, shape, least_accuracy):
+def test_factories_return_a_new_module_each_time_and_leave_the_random_state_alone(
+    factory, architecture, shape, least_accuracy
+):
     before = torch.get_rng_state()
     first, second = factory(), factory()
     assert torch.equal(torch.get_rng_state(), before)

@@ -76,7 +76,11 @@ def test_some_single_substitution_changes_an_answer():
     net, sets, moved = helpdesk.network(), helpdesk.substitutes(), 0
     for text in helpdesk.sentences("test").text:
         words = text.split()
-        mutants = [[*words[:i], other, *words[i + 1 :]] for i, word in enumerate(words) for other in sets.get(word, ())]
+        mutants = [
+            [*words[:i], other, *words[i + 1 :]]
+            for i, word in enumerate(words)
+            for other in sets.get(word, ())
+        ]
         answers = net.ask_tokens(torch.stack([helpdesk.tokens(row) for row in [words, *mutants]])).argmax(1)
         moved += bool((answers != answers[0]).any())
     assert moved >= 5

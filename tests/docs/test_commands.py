@@ -39,7 +39,11 @@ def lines(block: str) -> Iterator[list[str]]:
 
 def blocks(page: Path) -> list[list[str]]:
     """All lines of all shell blocks of a page, in order."""
-    return [words for block in re.findall(r"```(?:sh|bash|console)\n(.*?)```", page.read_text(), re.DOTALL) for words in lines(block)]
+    return [
+        words
+        for block in re.findall(r"```(?:sh|bash|console)\n(.*?)```", page.read_text(), re.DOTALL)
+        for words in lines(block)
+    ]
 
 
 def files(page: Path) -> dict[str, str]:
@@ -50,7 +54,12 @@ def files(page: Path) -> dict[str, str]:
 def steps(page: Path) -> list[list[str]]:
     """What a page's workflow for a CI runs."""
     text = "\n".join(re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL))
-    return [words for command in re.findall(r"run: (.+)", text) for part in command.split("&&") for words in lines(part)]
+    return [
+        words
+        for command in re.findall(r"run: (.+)", text)
+        for part in command.split("&&")
+        for words in lines(part)
+    ]
 
 
 def passing(page: Path) -> list[list[str]]:
@@ -66,7 +75,13 @@ every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def run(words: list[str]) -> int:
     """By the command line itself, in this process; names with a star are the shell's to open."""
     if words[0] == "holdfast-check":
-        return check_proofs([path for word in words[1:] for path in (sorted(map(str, Path().glob(word))) if "*" in word else [word])])
+        return check_proofs(
+            [
+                path
+                for word in words[1:]
+                for path in (sorted(map(str, Path().glob(word))) if "*" in word else [word])
+            ]
+        )
     try:
         main(words[1:])
     except SystemExit as ended:
@@ -135,7 +150,9 @@ def test_the_workflow_for_a_ci_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "models").mkdir()
     (tmp_path / "data").mkdir()
-    (tmp_path / "models" / "mine.py").write_text("from holdfast.datasets.digits_networks import digits_cnn as load\n")
+    (tmp_path / "models" / "mine.py").write_text(
+        "from holdfast.datasets.digits_networks import digits_cnn as load\n"
+    )
     data = digits("test")
     np.savez(tmp_path / "data" / "check.npz", x=data.x[:2].numpy(), y=data.y[:2].numpy())
     found = [words for words in steps(ROOT / "docs" / "gate.md") if words[0] == "holdfast"]
@@ -169,7 +186,13 @@ def check(words: list[str], where: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", ["holdfast measure RUN", "holdfast radius --nrom 2", "holdfast monitor fit -m MODEL", "holdfast gate --at 1 -x"]
+    "wrong",
+    [
+        "holdfast measure RUN",
+        "holdfast radius --nrom 2",
+        "holdfast monitor fit -m MODEL",
+        "holdfast gate --at 1 -x",
+    ],
 )
 def test_a_wrong_command_is_seen(wrong: str) -> None:
     with pytest.raises(AssertionError, match=r"there is no command|no option"):
@@ -178,16 +201,24 @@ def test_a_wrong_command_is_seen(wrong: str) -> None:
 
 def test_most_commands_are_shown_somewhere() -> None:
     """A command that no page shows could rot in silence."""
-    shown = {" ".join(words[1:3]) if words[1] == "monitor" else words[1] for page in PAGES for words in blocks(page)}
+    shown = {
+        " ".join(words[1:3]) if words[1] == "monitor" else words[1]
+        for page in PAGES
+        for words in blocks(page)
+    }
     top: Any = typer.main.get_command(app)
     below = top.commands["monitor"]
-    every = {name for name in top.commands if name != "monitor"} | {f"monitor {name}" for name in below.commands}
+    every = {name for name in top.commands if name != "monitor"} | {
+        f"monitor {name}" for name in below.commands
+    }
     assert every - shown <= {"demo", "verify"}, "demo is `make demo`; verify needs a file of a question"
 
 
 def test_shell_blocks_are_all_that_shows_commands() -> None:
     """A command on a line of its own stands in a block that is run, and not in an indented one."""
     for page in PAGES:
-        assert not re.findall(r"^    (?:\$ )?holdfast .*", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL), re.MULTILINE), (
-            page.name
-        )
+        assert not re.findall(
+            r"^    (?:\$ )?holdfast .*",
+            re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL),
+            re.MULTILINE,
+        ), page.name

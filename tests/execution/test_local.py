@@ -46,12 +46,16 @@ class Counting(Method[int]):
         return state + 1 if state < 2 else None, Claims(proved=proved)
 
 
-def answers(x: "np.ndarray[tuple[int, ...], np.dtype[np.float32]]") -> "np.ndarray[tuple[int, ...], np.dtype[np.float32]]":
+def answers(
+    x: "np.ndarray[tuple[int, ...], np.dtype[np.float32]]",
+) -> "np.ndarray[tuple[int, ...], np.dtype[np.float32]]":
     return np.stack([x.sum(1), -x.sum(1)], 1)
 
 
 def problem(fault: Callable[[], object] | None = None) -> hf.Problem:
-    def asked(x: "np.ndarray[tuple[int, ...], np.dtype[np.float32]]") -> "np.ndarray[tuple[int, ...], np.dtype[np.float32]]":
+    def asked(
+        x: "np.ndarray[tuple[int, ...], np.dtype[np.float32]]",
+    ) -> "np.ndarray[tuple[int, ...], np.dtype[np.float32]]":
         said = answers(x)
         at_fault = x[:, 0] == MARK
         if fault is not None and at_fault.any():
@@ -62,7 +66,12 @@ def problem(fault: Callable[[], object] | None = None) -> hf.Problem:
         return said
 
     net = hf.Network.from_callable(asked, name="asked", domain=(0, 1))
-    return hf.Problem(net, hf.Ball(X, torch.full((COUNT,), torch.inf), 2, net.domain), hf.Robustness(torch.zeros(COUNT).long()), "radius")
+    return hf.Problem(
+        net,
+        hf.Ball(X, torch.full((COUNT,), torch.inf), 2, net.domain),
+        hf.Robustness(torch.zeros(COUNT).long()),
+        "radius",
+    )
 
 
 def raises() -> None:
@@ -108,7 +117,10 @@ FAULTS = {
     "raises SystemExit": (leaves, "ModelRaised: asked raised SystemExit"),
     "hangs": (hangs, "it had not come back after"),
     "leaks": (leaks, "it needs more than the"),
-    "answers with fewer outputs": (lambda: "fewer", "the model answers (1, 1) here, where it answered (batch, 2)"),
+    "answers with fewer outputs": (
+        lambda: "fewer",
+        "the model answers (1, 1) here, where it answered (batch, 2)",
+    ),
     "answers NaN": (lambda: None, "the model answers NaN at the input itself"),
 }
 
@@ -118,13 +130,23 @@ def seen(record: Record) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_one_input_that_cannot_be_answered_costs_no_other(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_input_that_cannot_be_answered_costs_no_other(
+    fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(worker_pool, "FIRST", 1.0)
     what, why = FAULTS[fault]
-    held = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")  # which a copy of this process has as well
+    held = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf(
+        "SC_PAGE_SIZE"
+    )  # which a copy of this process has as well
     expected = solve([problem()], [Counting()], batch=4)
     stop = Stop(seconds=60, each=0.5) if fault == "hangs" else None  # else the time would be shared among all
-    found = solve([problem(what)], [Counting()], stop, batch=4, executor=Local(2, memory=held + 2**29 if fault == "leaks" else None))
+    found = solve(
+        [problem(what)],
+        [Counting()],
+        stop,
+        batch=4,
+        executor=Local(2, memory=held + 2**29 if fault == "leaks" else None),
+    )
     assert found[BAD].status == "failed"
     assert why in found[BAD].bracket.note
     assert (found[BAD].bracket.lower.value, found[BAD].bracket.upper.value) == (0.0, np.inf)
@@ -135,7 +157,9 @@ def test_one_input_that_cannot_be_answered_costs_no_other(fault: str, monkeypatc
 @pytest.mark.parametrize("fault", [interrupts, leaves])
 def test_what_would_end_the_program_is_the_failure_of_one_input_here_too(fault: Callable[[], None]) -> None:
     found = solve([problem(fault)], [Counting()], batch=4, executor=Here())
-    assert [record.status for record in found] == ["failed" if row == BAD else "finished" for row in range(COUNT)]
+    assert [record.status for record in found] == [
+        "failed" if row == BAD else "finished" for row in range(COUNT)
+    ]
 
 
 def test_a_worker_goes_before_the_run_but_not_before_everything_else() -> None:
@@ -157,10 +181,22 @@ def test_what_the_model_answered_at_the_inputs_travels_with_the_tasks() -> None:
     asked.network.module.forward = counted  # type: ignore[method-assign]
     asked.check()
     usual = len(here)
-    ask([asked], [Counting()], batch=4, store=InMemorySink(), executor=Local(2), hashed=False, outputs=told.append)
+    ask(
+        [asked],
+        [Counting()],
+        batch=4,
+        store=InMemorySink(),
+        executor=Local(2),
+        hashed=False,
+        outputs=told.append,
+    )
     assert len(here) == 2 * usual
-    values = {key.index: row for outputs in told for key, row in zip(outputs.keys, outputs.values, strict=True)}
-    assert torch.equal(torch.stack([values[row] for row in range(COUNT)]), torch.from_numpy(answers(X.numpy())))
+    values = {
+        key.index: row for outputs in told for key, row in zip(outputs.keys, outputs.values, strict=True)
+    }
+    assert torch.equal(
+        torch.stack([values[row] for row in range(COUNT)]), torch.from_numpy(answers(X.numpy()))
+    )
 
 
 def test_a_model_that_fails_everywhere_is_no_matter_of_inputs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,9 +23,15 @@ def made() -> BatchWorker:
 
 @pytest.fixture
 def cluster() -> Iterator[Any]:
-    found = cluster_utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    found = cluster_utils.Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False}
+    )
     second = found.add_node(num_cpus=1)
-    ray.init(address=found.address, log_to_driver=False, runtime_env={"env_vars": {"PYTHONPATH": os.path.dirname(__file__)}})
+    ray.init(
+        address=found.address,
+        log_to_driver=False,
+        runtime_env={"env_vars": {"PYTHONPATH": os.path.dirname(__file__)}},
+    )
     yield found, second
     ray.shutdown()
     found.shutdown()

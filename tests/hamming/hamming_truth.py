@@ -24,7 +24,9 @@ def random_network(seed: int, shape: Sequence[int], classes: int = 3, sharp: flo
     model = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 16), nn.ReLU(), nn.Linear(16, classes))
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) * (sharp if parameter.dim() > 1 else 1.0))
+            parameter.copy_(
+                torch.randn(parameter.shape, generator=generator) * (sharp if parameter.dim() > 1 else 1.0)
+            )
     return model.eval()
 
 
@@ -64,7 +66,9 @@ def counting(network: Network, region: Sparse, label: Tensor) -> Problem:
     return Problem(network, region, Robustness(label), "radius", tuple(Key(i) for i in range(len(region))))
 
 
-def pixels(x: Tensor, *, axes: tuple[int, ...] = (), free: Tensor | None = None, levels: Tensor | None = None) -> Sparse:
+def pixels(
+    x: Tensor, *, axes: tuple[int, ...] = (), free: Tensor | None = None, levels: Tensor | None = None
+) -> Sparse:
     return Sparse(x, torch.zeros(len(x)), UNIT, axes, free, levels)
 
 
@@ -86,7 +90,9 @@ def randomised(model: nn.Module, seed: int, scale: float = 1.0) -> nn.Module:
     return model.eval()
 
 
-def small_cnn(seed: int, channels: int = 1, side: int = 4, function: Callable[[], nn.Module] = nn.ReLU) -> nn.Module:
+def small_cnn(
+    seed: int, channels: int = 1, side: int = 4, function: Callable[[], nn.Module] = nn.ReLU
+) -> nn.Module:
     return randomised(
         nn.Sequential(
             nn.Conv2d(channels, 3, 3, padding=1), function(), nn.Conv2d(3, 4, 2, stride=2), function(), nn.Flatten(),
@@ -110,14 +116,27 @@ def deep_cnn(seed: int) -> nn.Module:
 
 
 def smooth(seed: int) -> nn.Module:
-    layers = [nn.Linear(6, 8), nn.Sigmoid(), nn.Linear(8, 8), nn.SiLU(), nn.Linear(8, 5), nn.Tanh(), nn.Linear(5, 3)]
+    layers = [
+        nn.Linear(6, 8),
+        nn.Sigmoid(),
+        nn.Linear(8, 8),
+        nn.SiLU(),
+        nn.Linear(8, 5),
+        nn.Tanh(),
+        nn.Linear(5, 3),
+    ]
     return randomised(nn.Sequential(*layers), seed, 3.0)
 
 
 def chain_for(model: nn.Module, x: Tensor, axes: tuple[int, ...]) -> tuple[Network, Chain]:
     network = Network.from_torch(model, domain=(0, 1))
     apart = [axis for axis in range(x.dim() - 1) if axis not in axes]
-    elements = torch.arange(x[0].numel()).reshape(x.shape[1:]).permute(*apart, *axes).reshape(-1, math.prod(x.shape[1 + a] for a in axes))
+    elements = (
+        torch.arange(x[0].numel())
+        .reshape(x.shape[1:])
+        .permute(*apart, *axes)
+        .reshape(-1, math.prod(x.shape[1 + a] for a in axes))
+    )
     chain = chain_of(build(network, x), elements)
     assert chain is not None
     return network, chain

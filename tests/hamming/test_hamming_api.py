@@ -123,7 +123,10 @@ def test_no_image_is_called_safe_that_a_search_breaks() -> None:
         ({"mode": "guess"}, "mode 'guess' is unknown; there are prove, grid"),
         ({"values": [0.5]}, "at least two values"),
         ({"values": [0, 2]}, "levels run from 0 to 2, but the domain is"),
-        ({"free": torch.ones(3, dtype=torch.bool)}, "free: give one mask of shape (4,), or one for each of the 1 inputs"),
+        (
+            {"free": torch.ones(3, dtype=torch.bool)},
+            "free: give one mask of shape (4,), or one for each of the 1 inputs",
+        ),
         ({"free": torch.ones(4)}, "must be a bool tensor"),
         ({"frames": [0]}, "norm 0 counts changed frames with frames='all'"),
     ],

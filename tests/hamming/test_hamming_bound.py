@@ -32,7 +32,10 @@ def random_regions(x: Tensor, axes: tuple[int, ...], seed: int, count: int, *, c
     lower, upper = torch.zeros_like(centre), torch.ones_like(centre)
     if cut:
         a, b = torch.rand((2, *centre.shape), generator=generator, dtype=torch.float64)
-        lower, upper = (torch.where(group == 2, torch.minimum(a, b), lower), torch.where(group == 2, torch.maximum(a, b), upper))
+        lower, upper = (
+            torch.where(group == 2, torch.minimum(a, b), lower),
+            torch.where(group == 2, torch.maximum(a, b), upper),
+        )
     centre = torch.minimum(torch.maximum(centre, lower), upper)
     centre, lower, upper = (v.contiguous() for v in (centre, lower, upper))
     return Budget(centre, lower, upper, group, budgets, axes=axes)
@@ -59,16 +62,26 @@ def test_bounds_of_chains_hold_at_points_and_are_near_those_of_the_engine(name: 
     region = random_regions(x, axes, 11, 12, cut=cut)
     row = torch.arange(12) % 3
     rows = torch.randn((12, 2, 3), generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    offset = torch.randn((12, 2), generator=torch.Generator().manual_seed(3), dtype=torch.float64) - 100  # what is proved is not tightened
+    offset = (
+        torch.randn((12, 2), generator=torch.Generator().manual_seed(3), dtype=torch.float64) - 100
+    )  # what is proved is not tightened
     free = torch.tensor([[-math.inf], [math.inf]]).expand(12, 2, sum(chain.inner))
     least, slopes, inner = bound(chain, region, chain.centre(x).take(row), free, rows, offset)
     twin = network.double(x)
     assert twin is not None
-    points = torch.cat([region.sample(400, Chance.of(range(len(region)), 4)), region.vertex(slopes)[None], region.centre[None]])
+    points = torch.cat(
+        [
+            region.sample(400, Chance.of(range(len(region)), 4)),
+            region.vertex(slopes)[None],
+            region.centre[None],
+        ]
+    )
     values = (rows @ twin(points.flatten(0, 1)).reshape(len(points), 12, 3, 1)).squeeze(-1) + offset
     assert (least <= values.amin(0)).all()
     graph = build(network, x)
-    boxes = propagate(graph, region)  # by its walk; intervals next to the output, which it asks too, are not a matter of chains
+    boxes = propagate(
+        graph, region
+    )  # by its walk; intervals next to the output, which it asks too, are not a matter of chains
     by_engine = linear_bound(graph, boxes, rows).minimum(walked_region(boxes)) + offset
     size = 1e-6 + values.amax(0) - by_engine
     assert ((by_engine - least) / size).max() < 1e-3  # as tight
@@ -79,7 +92,9 @@ def test_bounds_of_chains_hold_at_points_and_are_near_those_of_the_engine(name: 
 
 
 @pytest.mark.parametrize("name", ["cnn", "colour", "deep"])
-def test_both_ways_back_and_any_division_into_passes_find_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_ways_back_and_any_division_into_passes_find_the_same(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make, shape, axes = CHAINS[name]
     x = inputs(1, 3, shape)
     _, chain = chain_for(make(), x, axes)
@@ -90,7 +105,9 @@ def test_both_ways_back_and_any_division_into_passes_find_the_same(name: str, mo
     for local, at_once in itertools.product((True, False), (1, 2**21)):
         monkeypatch.setattr(bounding.Pass, "_local", local)
         monkeypatch.setattr(bounding, "AT_ONCE", at_once)
-        found[local, at_once] = bound(chain, region, chain.centre(x).take(torch.arange(9) % 3), free, rows, offset)
+        found[local, at_once] = bound(
+            chain, region, chain.centre(x).take(torch.arange(9) % 3), free, rows, offset
+        )
     first = found.pop((True, 1))
     for other in found.values():
         assert torch.allclose(first[0], other[0], rtol=1e-9, atol=1e-9)
@@ -111,11 +128,15 @@ def test_bounds_hold_in_exact_arithmetic_where_large_numbers_cancel(seed: int, s
     x = torch.rand((1, 4), generator=generator, dtype=torch.float64)
     x[:, 1] = x[:, 0]
     _, chain = chain_for(model.eval(), x, ())
-    region = Budget(x, torch.zeros_like(x), torch.ones_like(x), torch.tensor([[-1, -1, 0, 0]]), torch.tensor([[1]]))
+    region = Budget(
+        x, torch.zeros_like(x), torch.ones_like(x), torch.tensor([[-1, -1, 0, 0]]), torch.tensor([[1]])
+    )
     rows, offset = torch.tensor([[[1.0, -1.0]]], dtype=torch.float64), torch.zeros(1, 1, dtype=torch.float64)
     free = torch.zeros(1, 2, 0)
     least, slopes, _ = bound(chain, region, chain.centre(x), free, rows, offset)
-    points = torch.cat([region.sample(40, Chance.of(range(len(region)), 0)), region.vertex(slopes)[None], x[None]])[:, 0]
+    points = torch.cat(
+        [region.sample(40, Chance.of(range(len(region)), 0)), region.vertex(slopes)[None], x[None]]
+    )[:, 0]
     assert least.isfinite().all()
     for point in points:
         assert Fraction(float(least)) <= exact_difference(model, point)
@@ -133,7 +154,8 @@ def exact_difference(model: nn.Module, x: Tensor) -> Fraction:
         if isinstance(layer, nn.Linear):
             weight, bias = layer.weight.tolist(), layer.bias.tolist()
             values = [
-                sum((Fraction(w) * v for w, v in zip(row, values, strict=True)), Fraction(b)) for row, b in zip(weight, bias, strict=True)
+                sum((Fraction(w) * v for w, v in zip(row, values, strict=True)), Fraction(b))
+                for row, b in zip(weight, bias, strict=True)
             ]
         else:
             values = [max(v, Fraction(0)) for v in values]
@@ -146,9 +168,18 @@ def test_nan_and_infinity_prove_nothing() -> None:
     _, chain = chain_for(model, x, ())
     layers = list(chain.layers)
     layers[1] = replace(layers[1], weight=layers[1].weight * math.inf)
-    broken = replace(chain, layers=tuple(layers), windows=replace(chain.windows, second=chain.windows.second * math.inf))
+    broken = replace(
+        chain, layers=tuple(layers), windows=replace(chain.windows, second=chain.windows.second * math.inf)
+    )
     region = random_regions(x, (), 1, 1, cut=False)
-    least, _, _ = bound(broken, region, broken.centre(x), torch.zeros(1, 2, 0), torch.eye(3).double()[None], torch.zeros(1, 3).double())
+    least, _, _ = bound(
+        broken,
+        region,
+        broken.centre(x),
+        torch.zeros(1, 2, 0),
+        torch.eye(3).double()[None],
+        torch.zeros(1, 3).double(),
+    )
     assert not (least.isfinite() & (least > 0)).any()
 
 

@@ -7,7 +7,18 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hamming_truth import UNIT, counting, deep_cnn, everything, inputs, pixels, random_network, randomised, small_cnn, smallest
+from hamming_truth import (
+    UNIT,
+    counting,
+    deep_cnn,
+    everything,
+    inputs,
+    pixels,
+    random_network,
+    randomised,
+    small_cnn,
+    smallest,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -70,13 +81,18 @@ def test_counts_of_small_images(make: Callable[[int], nn.Module], seed: int) -> 
     model, values = make(seed), torch.linspace(0, 1, 5)
     problem = asked(model, pixels(x, axes=(0,), free=free))
     assert isinstance(problem.property, Robustness)
-    truth = [fewest_on_grid(model, x[row], int(problem.property.label[row]), free[0, 0], values) for row in range(4)]
+    truth = [
+        fewest_on_grid(model, x[row], int(problem.property.label[row]), free[0, 0], values)
+        for row in range(4)
+    ]
     for found, fewest in zip(brackets(problem), truth, strict=True):
         assert found.closed
         assert found.lower.value == (fewest - 1)
 
 
-def fewest_on_grid(model: nn.Module, x: Tensor, label: int, free: Tensor, values: Tensor, most: int = 6) -> float:
+def fewest_on_grid(
+    model: nn.Module, x: Tensor, label: int, free: Tensor, values: Tensor, most: int = 6
+) -> float:
     """Over all sets of free pixels, all values of a grid for each of them."""
     places = free.nonzero().tolist()
     for count in range(1, most + 1):
@@ -92,7 +108,9 @@ def fewest_on_grid(model: nn.Module, x: Tensor, label: int, free: Tensor, values
 
 
 def test_colour_pixels_change_as_one() -> None:
-    agrees(small_cnn(1, channels=3, side=2), pixels(inputs(1, 3, (3, 2, 2)), axes=(0,)), torch.tensor([0.0, 1.0]))
+    agrees(
+        small_cnn(1, channels=3, side=2), pixels(inputs(1, 3, (3, 2, 2)), axes=(0,)), torch.tensor([0.0, 1.0])
+    )
 
 
 def test_what_is_locked_stays() -> None:
@@ -141,7 +159,9 @@ def test_linear_properties_and_rows_that_are_proved_early() -> None:
     network = Network.from_torch(model, domain=(0, 1))
     x = inputs(7, 4, (5,))
     rows = torch.tensor([[1.0, -1.0, 0.0], [0.5, 0.5, -1.0]], dtype=torch.float64).expand(4, 2, 3)
-    offset = -(rows @ network(x).double()[..., None]).squeeze(-1) + torch.tensor([3.0, 25.0], dtype=torch.float64)
+    offset = -(rows @ network(x).double()[..., None]).squeeze(-1) + torch.tensor(
+        [3.0, 25.0], dtype=torch.float64
+    )
     problem = Problem(network, pixels(x), Linear(rows, offset), "radius", tuple(Key(i) for i in range(4)))
     for row, found in enumerate(brackets(problem)):
         points = everything(x[row], GRID)
@@ -182,7 +202,9 @@ def test_a_dent_that_does_not_reach_through_is_proved_by_halving_values() -> Non
 def test_a_needle_is_never_proved_away() -> None:
     """Too fine for any grid: it is found or the count stays unknown."""
     for finest in (0.3, 2.0**-16):
-        (found,) = brackets(asked(bump(1e-4, 1.01), pixels(torch.tensor([[0.1, 0.5]]))), Branch(finest=finest))
+        (found,) = brackets(
+            asked(bump(1e-4, 1.01), pixels(torch.tensor([[0.1, 0.5]]))), Branch(finest=finest)
+        )
         assert found.lower.value == 0
 
 
@@ -213,7 +235,9 @@ def test_no_attack_breaks_what_is_proved() -> None:
             assert lowest_under_attack(problem.take(torch.tensor([row])), count, generator) > 0
 
 
-def lowest_under_attack(problem: Problem, count: int, generator: torch.Generator, tries: int = 400, steps: int = 15) -> float:
+def lowest_under_attack(
+    problem: Problem, count: int, generator: torch.Generator, tries: int = 400, steps: int = 15
+) -> float:
     """Random sets of so many pixels; signed gradient steps and random corners inside each."""
     centre = problem.region.centre
     chosen = torch.rand((tries, 64), generator=generator).argsort(1)[:, :count]
@@ -230,9 +254,17 @@ def lowest_under_attack(problem: Problem, count: int, generator: torch.Generator
 # ---------------------------------------------------------------- children cover their parents
 
 
-def question_of(seed: int, axes: tuple[int, ...], shape: tuple[int, ...], levels: Tensor | None = None) -> tuple[Problem, BudgetQuestion]:
+def question_of(
+    seed: int, axes: tuple[int, ...], shape: tuple[int, ...], levels: Tensor | None = None
+) -> tuple[Problem, BudgetQuestion]:
     x = inputs(seed, 2, shape)
-    free = torch.rand((2, *(1 if a in axes else n for a, n in enumerate(shape))), generator=torch.Generator().manual_seed(seed)) < 0.9
+    free = (
+        torch.rand(
+            (2, *(1 if a in axes else n for a, n in enumerate(shape))),
+            generator=torch.Generator().manual_seed(seed),
+        )
+        < 0.9
+    )
     free.flatten(1)[:, :3] = True
     problem = asked(random_network(seed, shape), pixels(x, axes=axes, free=free, levels=levels))
     return problem, budget_split.question_of(problem)
@@ -266,7 +298,9 @@ def test_every_point_of_a_domain_lies_in_one_of_its_children(seed: int, which: i
     for turn in range(6):  # children of children too, down to halves of values
         region = region_of(question, nodes)
         slopes = torch.randn(region.centre.shape, generator=generator, dtype=torch.float64)
-        points = torch.cat([region.sample(25, Chance.of(range(len(region)), turn)), region.vertex(slopes)[None]])
+        points = torch.cat(
+            [region.sample(25, Chance.of(range(len(region)), turn)), region.vertex(slopes)[None]]
+        )
         children, stuck = BudgetSplit(1, 1, 2.0**-10).cut(question, nodes, slopes)
         assert not stuck.any()
         inside = region_of(question, children)
@@ -296,10 +330,16 @@ def test_every_level_lies_in_one_of_the_halves(seed: int) -> None:
     points = torch.cartesian_prod(*options, question.x[0, 2])
     for _ in range(12):
         region = region_of(question, nodes)
-        slopes = torch.randn(region.centre.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        slopes = torch.randn(
+            region.centre.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+        )
         children, stuck = BudgetSplit(1, 1, 2.0**-30).cut(question, nodes, slopes)
         nodes = batch.concatenate([children, batch.take(nodes, stuck)])
-        covered = [((p >= r.lower[0]) & (p <= r.upper[0])).all() for p in points for r in split(region_of(question, nodes))]
+        covered = [
+            ((p >= r.lower[0]) & (p <= r.upper[0])).all()
+            for p in points
+            for r in split(region_of(question, nodes))
+        ]
         assert torch.stack(covered).reshape(len(points), -1).any(1).all()
     left = region_of(question, nodes)
     assert (left.upper == left.lower)[:, :2].all()  # nothing but levels is left
@@ -370,14 +410,20 @@ def test_the_same_question_is_answered_by_the_same_steps() -> None:
 def test_rows_do_not_disturb_each_other() -> None:
     problem = asked(small_cnn(5), pixels(inputs(5, 4, (1, 4, 4)), axes=(0,)))
     together = [(b.lower.value, b.upper.value) for b in brackets(problem)]
-    alone = [(b.lower.value, b.upper.value) for row in range(4) for b in brackets(problem.take(torch.tensor([row])))]
+    alone = [
+        (b.lower.value, b.upper.value)
+        for row in range(4)
+        for b in brackets(problem.take(torch.tensor([row])))
+    ]
     assert together == alone
 
 
 def test_what_others_found_ends_the_search() -> None:
     problem = asked(small_cnn(0), pixels(inputs(0, 2, (1, 4, 4)), axes=(0,)))
     method = Branch()
-    state = method.update_bounds(problem, method.start(problem, 0), torch.zeros(2), torch.tensor([0.0, math.inf]))
+    state = method.update_bounds(
+        problem, method.start(problem, 0), torch.zeros(2), torch.tensor([0.0, math.inf])
+    )
     assert set(state.frontier.task.tolist()) == {1}
     state = method.update_bounds(problem, state, torch.zeros(2), torch.tensor([0.0, 0.0]))
     over, claims = method.step(problem, state)

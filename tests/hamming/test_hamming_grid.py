@@ -45,7 +45,9 @@ def estimate(record: Record) -> float | None:
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_every_set_comes_once_and_sets_of_the_first_units_come_first(size: int) -> None:
     found = subsets(torch.arange(math.comb(7, size)), size, 7)
-    assert sorted(tuple(sorted(row)) for row in found.tolist()) == list(itertools.combinations(range(7), size))
+    assert sorted(tuple(sorted(row)) for row in found.tolist()) == list(
+        itertools.combinations(range(7), size)
+    )
     largest = found.amax(1)
     assert bool((largest.diff() >= 0).all())
     far = subsets(torch.tensor([math.comb(100_000, 3) - 1]), 3, 100_000)  # more sets than any memory holds
@@ -60,10 +62,14 @@ def test_against_everything_on_the_grid(t: int, rule: Any) -> None:
         model, x = random_network(seed, (6,), sharp=1.0), inputs(seed, 4, (6,))
         y = model(x).argmax(-1)
         least = smallest(model, pixels(x), y, ENDS)
-        for record, best in zip(run(counting(network(model), pixels(x), y), Grid(t=t, rule=rule)), least, strict=True):
+        for record, best in zip(
+            run(counting(network(model), pixels(x), y), Grid(t=t, rule=rule)), least, strict=True
+        ):
             found = record.bracket.upper.value + 1
             assert found >= best
-            if best <= t + 1:  # sets of t are gone through, and one more unit than that was laid on top or is not known
+            if (
+                best <= t + 1
+            ):  # sets of t are gone through, and one more unit than that was laid on top or is not known
                 assert found == best or best == t + 1
             safe = estimate(record)
             assert safe == (None if best == 1 else min(best - 1, t))
@@ -106,7 +112,9 @@ class Table(nn.Module):
     """Confidences (.8, .1, .1); pixel A makes them (.40, .30, .30), pixel B (.45, .46, .09)."""
 
     def forward(self, x: Tensor) -> Tensor:
-        start, a, b = (torch.tensor(p).log() for p in ((0.8, 0.1, 0.1), (0.40, 0.30, 0.30), (0.45, 0.46, 0.09)))
+        start, a, b = (
+            torch.tensor(p).log() for p in ((0.8, 0.1, 0.1), (0.40, 0.30, 0.30), (0.45, 0.46, 0.09))
+        )
         return start + x[:, :1] * (a - start) + x[:, 1:2] * (b - start) + 0 * x[:, 2:]
 
 
@@ -114,7 +122,9 @@ class Table(nn.Module):
 def test_the_largest_fall_of_confidence_need_not_be_the_one_that_breaks(rule: Any) -> None:
     """The paper looks at pixel A alone, sees the class unchanged, and calls one pixel safe."""
     model = Table().eval()
-    [record] = run(counting(network(model), pixels(torch.zeros(1, 3)), torch.tensor([0])), Grid(t=1, rule=rule))
+    [record] = run(
+        counting(network(model), pixels(torch.zeros(1, 3)), torch.tensor([0])), Grid(t=1, rule=rule)
+    )
     assert record.bracket.upper.value == 0
     assert record.bracket.closed
     assert estimate(record) is None
@@ -181,7 +191,8 @@ def test_confidence_is_the_same_for_a_network_that_ends_in_a_softmax() -> None:
     model, x = random_network(3, (9,), sharp=0.8), inputs(3, 6, (9,))
     y = model(x).argmax(-1)
     plain, soft = (
-        run(counting(network(m), pixels(x), y), Grid(t=1, rule="confidence")) for m in (model, nn.Sequential(model, nn.Softmax(-1)).eval())
+        run(counting(network(m), pixels(x), y), Grid(t=1, rule="confidence"))
+        for m in (model, nn.Sequential(model, nn.Softmax(-1)).eval())
     )
     assert changed(plain) == changed(soft)
 
@@ -238,7 +249,9 @@ def test_what_the_grid_cannot_do_is_said() -> None:
     bytes_ = counting(network(model), pixels(x, levels=torch.linspace(0, 1, 256)), model(x).argmax(-1))
     with pytest.raises(BadInput, match=r"256 values for each of 3 units are 16777216 inputs .* 256 MiB"):
         run(bytes_, Grid(t=3))
-    ball = Problem(network(model), Ball(x, torch.zeros(1), 2, UNIT), Robustness(model(x).argmax(-1)), "radius", (Key(0),))
+    ball = Problem(
+        network(model), Ball(x, torch.zeros(1), 2, UNIT), Robustness(model(x).argmax(-1)), "radius", (Key(0),)
+    )
     assert "counts changed units" in str(Grid().obstacle(ball))
     custom = Problem(network(model), pixels(x), Custom(lambda z: z[:, 0]), "radius", (Key(0),))
     assert "needs a property of a class" in str(Grid(rule="confidence").obstacle(custom))
@@ -275,7 +288,10 @@ def test_saliency_is_the_fall_of_the_margin_by_plain_loops() -> None:
         z = model(point[None])[0].detach()
         return float(z[label] - torch.cat([z[:label], z[label + 1 :]]).max())
 
-    for net in (network(model), hf.Network.from_callable(lambda a: model(torch.from_numpy(a)).detach().numpy(), domain=(0, 1))):
+    for net in (
+        network(model),
+        hf.Network.from_callable(lambda a: model(torch.from_numpy(a)).detach().numpy(), domain=(0, 1)),
+    ):
         found = saliency(net, x, y, free=free, values=values)
         assert found.shape == (2, 1, 2, 3)
         assert found.isnan().nonzero().tolist() == [[1, 0, 0, 2]]
@@ -286,7 +302,9 @@ def test_saliency_is_the_fall_of_the_margin_by_plain_loops() -> None:
                     point = x[row].clone()
                     point[:, i, j] = torch.stack([first, second])
                     least = min(least, margin(point, int(y[row])))
-                assert float(found[row, 0, i, j]) == pytest.approx(margin(x[row], int(y[row])) - least, abs=1e-4)
+                assert float(found[row, 0, i, j]) == pytest.approx(
+                    margin(x[row], int(y[row])) - least, abs=1e-4
+                )
 
 
 def test_saliency_by_default() -> None:
@@ -319,7 +337,9 @@ def test_the_most_harmful_change_is_a_witness_and_nothing_is_proved() -> None:
         assert record.bracket.upper.value == pytest.approx(float(margins.min()), abs=1e-5)
 
 
-def test_a_map_is_made_piece_by_piece_and_what_is_not_known_yet_is_blank(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_map_is_made_piece_by_piece_and_what_is_not_known_yet_is_blank(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     model, x = random_network(1, (1, 4, 4)), inputs(1, 3, (1, 4, 4))
     whole, net = saliency(network(model), x), network(model)
     monkeypatch.setattr("holdfast.hamming.choices.ELEMENTS", 16 * 5)  # five inputs in a piece
@@ -358,7 +378,9 @@ def test_sensitivity_of_words() -> None:
             replaced = sentence.repeat(len(others), 1)
             replaced[:, place] = torch.tensor(others)
             outputs = known.model(replaced).detach()
-            least = min(float((outputs[:, label] - outputs[:, 1 - label]).min()), float(z[label] - z[1 - label]))
+            least = min(
+                float((outputs[:, label] - outputs[:, 1 - label]).min()), float(z[label] - z[1 - label])
+            )
             assert float(found[row, place]) == pytest.approx(float(z[label] - z[1 - label]) - least, abs=1e-4)
     ball = Problem(net, Ball(region.centre, torch.zeros(4)), Robustness(known.y), "worst", problem.keys)
     assert "single units or words" in str(Saliency().obstacle(ball))
@@ -379,7 +401,9 @@ def test_units_are_asked_from_coarse_to_fine(shape: tuple[int, ...]) -> None:
     row, unit, value = _coarse_to_fine(torch.ones(2, units, 2, dtype=torch.bool), shape)
     assert len({*zip(row.tolist(), unit.tolist(), value.tolist(), strict=True)}) == len(unit) == 4 * units
     order = unit.reshape(units, 4)
-    assert bool((order == order[:, :1]).all())  # a unit of all rows, and all of its values, before the next unit
+    assert bool(
+        (order == order[:, :1]).all()
+    )  # a unit of all rows, and all of its values, before the next unit
     assert row.reshape(units, 4).tolist() == [[0, 0, 1, 1]] * units
     if shape == (8, 8):
         places = [(int(k) // 8, int(k) % 8) for k in order[:, 0]]

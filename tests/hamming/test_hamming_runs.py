@@ -56,6 +56,8 @@ def test_an_interrupted_run_that_is_resumed_ends_with_the_same_brackets(tmp_path
 @pytest.mark.parametrize("method", ["hf.hamming.Branch()"])
 def test_memory_stays_under_its_cap_on_images_of_784_pixels(method: str) -> None:
     """There are 80 million sets of three of them; whole tensors of these would take a terabyte."""
-    ran = subprocess.run([sys.executable, "-c", MEMORY.replace("METHOD", method)], capture_output=True, text=True, check=False)
+    ran = subprocess.run(
+        [sys.executable, "-c", MEMORY.replace("METHOD", method)], capture_output=True, text=True, check=False
+    )
     assert ran.returncode == 0, ran.stderr
     assert float(ran.stdout) < 512  # MiB

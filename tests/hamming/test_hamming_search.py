@@ -33,7 +33,9 @@ def networks(model: nn.Module) -> list[hf.Network]:
     return [hf.Network.from_torch(model, domain=(0, 1)), black_box(model)]
 
 
-def compared(shape: tuple[int, ...], values: Tensor, seeds: range, *, axes: tuple[int, ...] = (), **options: Any) -> float:
+def compared(
+    shape: tuple[int, ...], values: Tensor, seeds: range, *, axes: tuple[int, ...] = (), **options: Any
+) -> float:
     """How often Greedy finds the smallest set, over many networks; it may never find a smaller one than there is."""
     right = total = 0
     for seed in seeds:
@@ -52,7 +54,9 @@ def compared(shape: tuple[int, ...], values: Tensor, seeds: range, *, axes: tupl
 def test_where_nothing_may_change_the_worst_score_is_that_of_the_input() -> None:
     model, x = random_network(0, (5,)), inputs(0, 3, (5,))
     y = model(x).argmax(-1)
-    found = hf.worst(hf.Network.from_torch(model, domain=(0, 1)), pixels(x).at(0), Robustness(y), methods=[Greedy()])
+    found = hf.worst(
+        hf.Network.from_torch(model, domain=(0, 1)), pixels(x).at(0), Robustness(y), methods=[Greedy()]
+    )
     scores = Robustness(y).score(model(x)).tolist()
     assert [b.upper.value for b in found] == pytest.approx(scores, rel=1e-5)
 
@@ -118,7 +122,9 @@ def test_linear_networks_are_solved_exactly(axes: tuple[int, ...]) -> None:
 def test_digits_have_no_smaller_set_among_all_pairs() -> None:
     data, model = digits("test"), digits_cnn()
     x, y = data.x[:40], data.y[:40]
-    found = changed(run(counting(hf.Network.from_torch(model, domain=(0, 1)), pixels(x, axes=(0,)), y), Greedy()))
+    found = changed(
+        run(counting(hf.Network.from_torch(model, domain=(0, 1)), pixels(x, axes=(0,)), y), Greedy())
+    )
     pairs = torch.combinations(torch.arange(64), 2)
     values = torch.cartesian_prod(ENDS, ENDS)
     for row in [i for i, count in enumerate(found) if 2 <= count <= 3][:10]:
@@ -226,7 +232,9 @@ class Both(nn.Module):
 
 def test_two_pixels_that_only_work_together() -> None:
     for network in networks(Both()):
-        assert changed(run(counting(network, pixels(torch.zeros(1, 1, 4, 4)), torch.tensor([0])), Greedy())) == [2]
+        assert changed(
+            run(counting(network, pixels(torch.zeros(1, 1, 4, 4)), torch.tensor([0])), Greedy())
+        ) == [2]
 
 
 # ---------------------------------------------------------------- edges
@@ -313,7 +321,9 @@ def test_every_step_hands_over_what_holds_and_it_only_gets_better() -> None:
     assert [r.bracket.upper.value + 1 for r in run(problem, method)] == best.tolist()
 
 
-def test_the_same_seed_gives_the_same_answer_and_rows_do_not_depend_on_their_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_seed_gives_the_same_answer_and_rows_do_not_depend_on_their_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     model, x = random_network(6, (1, 5, 5), sharp=1.0), inputs(6, 5, (1, 5, 5))
     problem = counting(networks(model)[0], pixels(x, axes=(0,)), model(x).argmax(-1))
     witnesses = [[r.bracket.upper.evidence.witness for r in run(problem, Greedy(), seed=3)] for _ in range(2)]
@@ -323,7 +333,9 @@ def test_the_same_seed_gives_the_same_answer_and_rows_do_not_depend_on_their_bat
         assert torch.equal(one, two)
     together, alone = changed(run(problem, Greedy())), changed(run(problem, Greedy(), batch=1))
     assert together == alone
-    monkeypatch.setattr(choices, "ELEMENTS", 100)  # four inputs at a time, and as few in a step as can be: the rows take turns
+    monkeypatch.setattr(
+        choices, "ELEMENTS", 100
+    )  # four inputs at a time, and as few in a step as can be: the rows take turns
     monkeypatch.setattr(choices, "PIECES", 1)
     assert changed(run(problem, Greedy())) == together
 

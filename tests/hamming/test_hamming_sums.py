@@ -23,7 +23,16 @@ from holdfast.region.budget import Budget
 def cnn(seed: int, function: nn.Module | None = None, *, deep: bool = False, sharp: float = 2.0) -> nn.Module:
     act = function or nn.ReLU()
     behind = [nn.Linear(9, 7), nn.Tanh()] if deep else []
-    layers = [nn.Conv2d(1, 3, 3, padding=1), act, nn.Conv2d(3, 4, 2, stride=2), act, nn.Flatten(), nn.Linear(36, 9), nn.ReLU(), *behind]
+    layers = [
+        nn.Conv2d(1, 3, 3, padding=1),
+        act,
+        nn.Conv2d(3, 4, 2, stride=2),
+        act,
+        nn.Flatten(),
+        nn.Linear(36, 9),
+        nn.ReLU(),
+        *behind,
+    ]
     return randomised(nn.Sequential(*layers, nn.Linear(7 if deep else 9, 3)), seed, sharp)
 
 
@@ -42,7 +51,14 @@ def regions(x: Tensor, seed: int, count: int, *, single: bool = False) -> Budget
     group = torch.randint(-6 if single else -2, 3, (count, units), generator=generator).clamp_min(-1)
     budgets = torch.randint(0, 2 if single else 3, (count, 3), generator=generator)
     centre = x.double().expand(count, *x.shape[1:]).contiguous()
-    return Budget(centre, torch.zeros_like(centre), torch.ones_like(centre), group.reshape(count, *x.shape[1:]), budgets, axes=(0,))
+    return Budget(
+        centre,
+        torch.zeros_like(centre),
+        torch.ones_like(centre),
+        group.reshape(count, *x.shape[1:]),
+        budgets,
+        axes=(0,),
+    )
 
 
 def asked(chain: Chain, effects: Effects, x: Tensor, region: Budget) -> tuple[Tensor, Tensor, Tensor]:
@@ -50,10 +66,14 @@ def asked(chain: Chain, effects: Effects, x: Tensor, region: Budget) -> tuple[Te
     rows = torch.cat([rows, -rows]).expand(len(region), 6, 3)
     free = torch.tensor([[-math.inf], [math.inf]]).expand(count, 2, sum(chain.inner))
     centre = chain.centre(x).take(torch.zeros(count, dtype=torch.int64))
-    least, slopes, inner, served = bound_by_sums(chain, effects, region, centre, free, rows, torch.zeros(count, 6, dtype=torch.float64))
+    least, slopes, inner, served = bound_by_sums(
+        chain, effects, region, centre, free, rows, torch.zeros(count, 6, dtype=torch.float64)
+    )
     assert least[served].isfinite().all()
     served = least.isfinite().all(1)  # also those that planes may bound more closely
-    again, *_ = bound_by_sums(chain, effects, region, centre, inner, rows, torch.zeros(count, 6, dtype=torch.float64))
+    again, *_ = bound_by_sums(
+        chain, effects, region, centre, inner, rows, torch.zeros(count, 6, dtype=torch.float64)
+    )
     assert (again[served] >= least[served] - 1e-6).all()
     return torch.maximum(least, again), slopes, served
 
@@ -69,13 +89,24 @@ def least_met(model: nn.Module, points: Tensor) -> Tensor:
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("kind", ["relu", "leaky", "deep", "sharp"])
 def test_no_point_of_a_region_lies_below_its_bound(kind: str, seed: int) -> None:
-    model = cnn(seed, nn.LeakyReLU(0.2) if kind == "leaky" else None, deep=kind == "deep", sharp=5.0 if kind == "sharp" else 2.0)
+    model = cnn(
+        seed,
+        nn.LeakyReLU(0.2) if kind == "leaky" else None,
+        deep=kind == "deep",
+        sharp=5.0 if kind == "sharp" else 2.0,
+    )
     x = inputs(seed, 1, (1, 6, 6)).round() if seed % 2 else inputs(seed, 1, (1, 6, 6))
     chain, effects = tables(model, x)
     for region in (regions(x, seed, 24), regions(x, seed + 50, 24, single=True)):
         least, slopes, served = asked(chain, effects, x, region)
         assert served.sum() >= 8
-        points = torch.cat([region.sample(600, Chance.of(range(len(region)), seed)), region.vertex(slopes)[None], region.centre[None]])
+        points = torch.cat(
+            [
+                region.sample(600, Chance.of(range(len(region)), seed)),
+                region.vertex(slopes)[None],
+                region.centre[None],
+            ]
+        )
         assert (least <= least_met(model, points)).all()
 
 
@@ -95,8 +126,20 @@ def test_bounds_of_neighbours_hold_on_a_grid(seed: int) -> None:
         points[:, list(units)] = values
         lowest.append(least_met(model, points.reshape(-1, 1, 1, 6, 6))[0])
     centre = x.double().expand(len(near), 1, 6, 6).contiguous()
-    region = Budget(centre, torch.zeros_like(centre), torch.ones_like(centre), group.reshape(-1, 1, 6, 6), budgets, axes=(0,))
-    for together in (region, replace(region, group=(group.clamp_max(0)).reshape(-1, 1, 6, 6), budgets=budgets.sum(1, keepdim=True))):
+    region = Budget(
+        centre,
+        torch.zeros_like(centre),
+        torch.ones_like(centre),
+        group.reshape(-1, 1, 6, 6),
+        budgets,
+        axes=(0,),
+    )
+    for together in (
+        region,
+        replace(
+            region, group=(group.clamp_max(0)).reshape(-1, 1, 6, 6), budgets=budgets.sum(1, keepdim=True)
+        ),
+    ):
         least, _, served = asked(chain, effects, x, together)
         assert served.all()
         assert (least <= torch.stack(lowest)).all()
@@ -127,7 +170,11 @@ def test_effects_hold_in_exact_arithmetic_where_large_numbers_cancel() -> None:
     generator = torch.Generator().manual_seed(0)
     widths = (4, 5, 4, 4, 2)
     layers = [nn.Linear(a, b) for a, b in itertools.pairwise(widths)]
-    model = nn.Sequential(*itertools.chain.from_iterable((layer, nn.ReLU()) for layer in layers))[:-1].double().eval()
+    model = (
+        nn.Sequential(*itertools.chain.from_iterable((layer, nn.ReLU()) for layer in layers))[:-1]
+        .double()
+        .eval()
+    )
     with torch.no_grad():
         for layer in layers:
             layer.weight.copy_(torch.randn(layer.weight.shape, generator=generator, dtype=torch.float64))
@@ -137,16 +184,28 @@ def test_effects_hold_in_exact_arithmetic_where_large_numbers_cancel() -> None:
     x[..., 1] = x[..., 0]
     whole = nn.Sequential(nn.Flatten(), *model).eval()
     chain, effects = tables(whole, x)
-    region = Budget(x, torch.zeros_like(x), torch.ones_like(x), torch.tensor([[[[-1, -1, 0, 1]]]]), torch.tensor([[1, 1]]), axes=(0,))
+    region = Budget(
+        x,
+        torch.zeros_like(x),
+        torch.ones_like(x),
+        torch.tensor([[[[-1, -1, 0, 1]]]]),
+        torch.tensor([[1, 1]]),
+        axes=(0,),
+    )
     free = torch.tensor([[-math.inf], [math.inf]]).expand(1, 2, sum(chain.inner))
     rows, offset = torch.tensor([[[1.0, -1.0]]], dtype=torch.float64), torch.zeros(1, 1, dtype=torch.float64)
     least, *_ = bound_by_sums(chain, effects, region, chain.centre(x), free, rows, offset)
     assert least.isfinite().all()
-    for values in itertools.product((0.0, 0.25, 0.5, 1.0, float(x[..., 2])), (0.0, 0.3, 1.0, float(x[..., 3]))):
+    for values in itertools.product(
+        (0.0, 0.25, 0.5, 1.0, float(x[..., 2])), (0.0, 0.3, 1.0, float(x[..., 3]))
+    ):
         point = [Fraction(v) for v in (*x.flatten().tolist()[:2], *values)]
         for place, layer in enumerate(layers):
             sums = zip(layer.weight.tolist(), layer.bias.tolist(), strict=True)
-            point = [sum((Fraction(w) * v for w, v in zip(row, point, strict=True)), Fraction(b)) for row, b in sums]
+            point = [
+                sum((Fraction(w) * v for w, v in zip(row, point, strict=True)), Fraction(b))
+                for row, b in sums
+            ]
             point = point if place == len(layers) - 1 else [max(v, Fraction(0)) for v in point]
         assert Fraction(float(least)) <= point[0] - point[1]
 
@@ -159,10 +218,16 @@ def test_slopes_that_float32_does_not_hold_are_not_rounded_to_it() -> None:
             layer.weight.fill_(1)
             layer.bias.fill_(bias)
     act = nn.LeakyReLU(0.9)
-    model = nn.Sequential(nn.Flatten(), layers[0], act, layers[1], act, layers[2], nn.ReLU(), layers[3]).double().eval()
+    model = (
+        nn.Sequential(nn.Flatten(), layers[0], act, layers[1], act, layers[2], nn.ReLU(), layers[3])
+        .double()
+        .eval()
+    )
     x = torch.ones((1, 1, 1, 4), dtype=torch.float64)
     chain, effects = tables(model, x)
-    region = Budget(x, torch.zeros_like(x), x, torch.tensor([[[[0, 1, 0, -1]]]]), torch.tensor([[1, 1]]), axes=(0,))
+    region = Budget(
+        x, torch.zeros_like(x), x, torch.tensor([[[[0, 1, 0, -1]]]]), torch.tensor([[1, 1]]), axes=(0,)
+    )
     free = torch.tensor([[-math.inf], [math.inf]]).expand(1, 2, sum(chain.inner))
     rows, offset = torch.ones(1, 1, 1, dtype=torch.float64), torch.zeros(1, 1, dtype=torch.float64)
     least, *_ = bound_by_sums(chain, effects, region, chain.centre(x), free, rows, offset)
@@ -173,7 +238,9 @@ def test_slopes_that_float32_does_not_hold_are_not_rounded_to_it() -> None:
 
 
 @pytest.mark.parametrize("budgets", [[1, 0], [2, 0], [1, 1], [3, 0]])
-def test_one_unit_whose_effects_are_no_numbers_proves_nothing_of_any_region_that_holds_it(budgets: list[int]) -> None:
+def test_one_unit_whose_effects_are_no_numbers_proves_nothing_of_any_region_that_holds_it(
+    budgets: list[int],
+) -> None:
     """Where numbers overflow: the others of its group, which are numbers, must not be taken in its place."""
     x = inputs(0, 1, (1, 6, 6))
     chain, effects = tables(cnn(0), x)
@@ -183,11 +250,20 @@ def test_one_unit_whose_effects_are_no_numbers_proves_nothing_of_any_region_that
     group[0, [14, 15, 16, 35]] = 0
     group[0, [2, 3]] = 1
     region = Budget(
-        x.double(), torch.zeros_like(x).double(), torch.ones_like(x).double(), group.reshape(1, 1, 6, 6), torch.tensor([budgets]), (0,)
+        x.double(),
+        torch.zeros_like(x).double(),
+        torch.ones_like(x).double(),
+        group.reshape(1, 1, 6, 6),
+        torch.tensor([budgets]),
+        (0,),
     )
     free = torch.tensor([[-math.inf], [math.inf]]).expand(1, 2, sum(chain.inner))
     rows, offset = torch.eye(3).double()[None], torch.full((1, 3), 1e6).double()
-    for broken in (replace(effects, third=third), replace(effects, lowest=lowest), replace(effects, third=third, lowest=lowest)):
+    for broken in (
+        replace(effects, third=third),
+        replace(effects, lowest=lowest),
+        replace(effects, third=third, lowest=lowest),
+    ):
         least, *_ = bound_by_sums(chain, broken, region, chain.centre(x), free, rows, offset)
         assert not (least.isfinite() & (least > 0)).any()
 
@@ -195,7 +271,13 @@ def test_one_unit_whose_effects_are_no_numbers_proves_nothing_of_any_region_that
 def test_a_pixel_whose_effects_overflow_proves_nothing_of_its_neighbours() -> None:
     """The last pixel may make signals of 1e400, which float64 does not hold. At 1e-100 it does, and the output falls to 7."""
     layers = [nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2), nn.Linear(2, 1)]
-    model = nn.Sequential(nn.Flatten(), layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2], nn.ReLU(), layers[3]).double().eval()
+    model = (
+        nn.Sequential(
+            nn.Flatten(), layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2], nn.ReLU(), layers[3]
+        )
+        .double()
+        .eval()
+    )
     with torch.no_grad():
         for layer, bias in zip(layers, (0.0, 0.0, 1.0, 5.0), strict=True):
             layer.weight.fill_(1)
@@ -205,7 +287,14 @@ def test_a_pixel_whose_effects_overflow_proves_nothing_of_its_neighbours() -> No
         layers[2].weight[:, 3] = torch.tensor([-1e-10, 0.0])
     x = torch.tensor([[[[0.5, 0.5, 0.5, 0.0]]]], dtype=torch.float64)
     chain, effects = tables(model, x)
-    region = Budget(x, torch.zeros_like(x), torch.ones_like(x), torch.zeros(1, 1, 1, 4, dtype=torch.int64), torch.tensor([[2]]), axes=(0,))
+    region = Budget(
+        x,
+        torch.zeros_like(x),
+        torch.ones_like(x),
+        torch.zeros(1, 1, 1, 4, dtype=torch.int64),
+        torch.tensor([[2]]),
+        axes=(0,),
+    )
     free = torch.tensor([[-math.inf], [math.inf]]).expand(1, 2, sum(chain.inner))
     rows, offset = torch.ones(1, 1, 1, dtype=torch.float64), torch.zeros(1, 1, dtype=torch.float64)
     least, *_ = bound_by_sums(chain, effects, region, chain.centre(x), free, rows, offset)

@@ -18,7 +18,10 @@ from holdfast.property import Robustness
 from holdfast.random_streams import Chance
 from holdfast.region import Ball
 
-OTHERWISE = {"attention", "residual"}  # a softmax and a maximum are met by their intervals: no gain is promised
+OTHERWISE = {
+    "attention",
+    "residual",
+}  # a softmax and a maximum are met by their intervals: no gain is promised
 
 
 def traced(module: nn.Module, x: Tensor) -> tuple[hf.Network, TrainedModule, Traced]:
@@ -63,7 +66,9 @@ def test_a_point_has_its_own_margin(name: str) -> None:
     net, _, known = traced(make(), x)
     label = torch.tensor([0, 2, 1])
     said = net(x)
-    assert torch.allclose(TapedWalk(known, x).margins(x, x, label).detach(), said.gather(1, label[:, None]) - said, atol=SLACK)
+    assert torch.allclose(
+        TapedWalk(known, x).margins(x, x, label).detach(), said.gather(1, label[:, None]) - said, atol=SLACK
+    )
 
 
 def test_of_one_hidden_layer_of_relus_it_is_what_the_engine_proves() -> None:

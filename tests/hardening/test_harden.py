@@ -52,7 +52,9 @@ def net() -> hf.Network:
 
 def asked(net: Any, **options: Any) -> Any:
     x, y = blobs()
-    return hf.harden(net, x, y, **{"radius": 0.1, "recipe": QUICK, "validation": 0.25, "measured": 20, **options})
+    return hf.harden(
+        net, x, y, **{"radius": 0.1, "recipe": QUICK, "validation": 0.25, "measured": 20, **options}
+    )
 
 
 def test_more_is_proved_and_the_module_given_is_never_changed(net: hf.Network) -> None:
@@ -105,7 +107,9 @@ def test_other_regions_and_auto_say_what_was_picked(how: dict[str, Any]) -> None
 
     y = torch.arange(60) % 2
     x = torch.rand(60, 3, 2, generator=torch.Generator().manual_seed(0)) * 0.2 + 0.6 * y[:, None, None]
-    found = hf.harden(hf.Network.from_torch(Last().eval()), x, y, radius=0.05, epochs=2, validation=0.25, measured=10, **how)
+    found = hf.harden(
+        hf.Network.from_torch(Last().eval()), x, y, radius=0.05, epochs=2, validation=0.25, measured=10, **how
+    )
     assert found.recipe.name == ("small boxes" if how.get("norm") else "intervals")
     assert found.after.inputs == 10
 
@@ -133,7 +137,9 @@ def test_sentences_with_all_words_free() -> None:
     assert not torch.equal(found.module.table.weight, module.table.weight)  # type: ignore[union-attr, arg-type]
     assert torch.allclose(found.module(tokens), found.network(found.network.embed(tokens)), atol=1e-5)
     assert found.after.certified >= found.before.certified
-    kept = hf.harden(net, tokens, y, substitutes=sets, recipe=QUICK, validation=0.25, measured=15, freeze=("embedding",))
+    kept = hf.harden(
+        net, tokens, y, substitutes=sets, recipe=QUICK, validation=0.25, measured=15, freeze=("embedding",)
+    )
     assert torch.equal(kept.module.table.weight, module.table.weight)  # type: ignore[union-attr, arg-type]
 
 
@@ -147,7 +153,9 @@ def test_a_loader_is_taken_and_layers_can_be_frozen(net: hf.Network) -> None:
     assert not torch.equal(head.weight, given[2].weight)  # type: ignore[index, union-attr]
 
 
-def test_a_loss_that_is_no_number_stops_and_the_last_good_network_is_kept(net: hf.Network, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loss_that_is_no_number_stops_and_the_last_good_network_is_kept(
+    net: hf.Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls, real = [0], losses.loss
 
     def breaking(*args: Any, **more: Any) -> Tensor:
@@ -174,7 +182,9 @@ class Interrupted:
             raise KeyboardInterrupt
 
 
-def test_an_interrupted_run_keeps_the_best_and_goes_on_to_the_same_network(net: hf.Network, tmp_path: Path) -> None:
+def test_an_interrupted_run_keeps_the_best_and_goes_on_to_the_same_network(
+    net: hf.Network, tmp_path: Path
+) -> None:
     whole = asked(net)
     half = asked(net, folder=tmp_path / "run", progress=Interrupted(3))
     assert half.ended == "interrupted"
@@ -192,7 +202,9 @@ def test_seconds_hold(net: hf.Network, cpu_clock: TestClock) -> None:
     asked(net, recipe="intervals", epochs=1)  # torch's tracer is loaded
     began = cpu_clock()
     found = asked(net, recipe="intervals", stop=hf.Stop(seconds=1.5))
-    assert cpu_clock() - began < 1.5 + 3.0  # what two measurements take, more on a machine whose caches others use
+    assert (
+        cpu_clock() - began < 1.5 + 3.0
+    )  # what two measurements take, more on a machine whose caches others use
     assert found.history[-1].grown == 1.0
 
 
@@ -228,23 +240,40 @@ BAD: dict[str, tuple[Callable[[hf.Network], Any], str]] = {
     "beyond the data": (lambda n: asked(n, radius=2.0), "beyond the data's range"),
     "no labels": (lambda n: hf.harden(n, blobs()[0], radius=0.1), "labels are missing"),
     "too few": (lambda n: hf.harden(n, *blobs(30), radius=0.1), "too few"),
-    "one class": (lambda n: hf.harden(n, blobs()[0], torch.zeros(80, dtype=torch.int64), radius=0.1), "all labels are 0"),
+    "one class": (
+        lambda n: hf.harden(n, blobs()[0], torch.zeros(80, dtype=torch.int64), radius=0.1),
+        "all labels are 0",
+    ),
     "other labels": (lambda n: hf.harden(n, blobs()[0], torch.full((80,), 7), radius=0.1), "out of range"),
-    "count of labels": (lambda n: hf.harden(n, blobs()[0], blobs()[1][:50], radius=0.1), "80 inputs, but 50 labels"),
+    "count of labels": (
+        lambda n: hf.harden(n, blobs()[0], blobs()[1][:50], radius=0.1),
+        "80 inputs, but 50 labels",
+    ),
     "unknown recipe": (lambda n: asked(n, recipe="magic"), "recipe 'magic' is unknown; there are auto"),
     "unknown layer": (lambda n: asked(n, freeze=("nowhere",)), "freeze 'nowhere'"),
     "all frozen": (lambda n: asked(n, freeze=("0", "2")), "no weights that could be trained"),
     "radius and words": (lambda n: asked(n, substitutes={0: [1]}), "there is no radius"),
     "no seconds": (lambda n: asked(n, stop=hf.Stop(seconds=0.0)), "training needs some"),
-    "black box": (lambda n: asked(hf.Network.from_callable(lambda x: x[:, :2])), "harden trains torch modules"),
-    "a forecast": (lambda n: hf.harden(n, blobs()[0], torch.rand(80), radius=0.1), "no classes, as for a forecast.*hf.Within"),
-    "a single score": (lambda n: hf.harden(hf.Network.from_torch(nn.Linear(3, 1).eval()), *blobs(), radius=0.1), "one output.*two classes"),
+    "black box": (
+        lambda n: asked(hf.Network.from_callable(lambda x: x[:, :2])),
+        "harden trains torch modules",
+    ),
+    "a forecast": (
+        lambda n: hf.harden(n, blobs()[0], torch.rand(80), radius=0.1),
+        "no classes, as for a forecast.*hf.Within",
+    ),
+    "a single score": (
+        lambda n: hf.harden(hf.Network.from_torch(nn.Linear(3, 1).eval()), *blobs(), radius=0.1),
+        "one output.*two classes",
+    ),
     "share of validation": (lambda n: asked(n, validation=1.5), "between 0 and 1"),
 }
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_input_is_told_before_long_work(net: hf.Network, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_input_is_told_before_long_work(
+    net: hf.Network, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def never(*_: Any, **__: Any) -> None:
         raise AssertionError("training began")
 

@@ -92,12 +92,23 @@ class Attention(nn.Module):
 
 
 def _mlp() -> nn.Module:
-    return nn.Sequential(nn.Linear(6, 9), nn.GELU(), nn.Linear(9, 9), nn.LeakyReLU(), nn.Linear(9, 9), nn.SiLU(), nn.Linear(9, 4))
+    return nn.Sequential(
+        nn.Linear(6, 9),
+        nn.GELU(),
+        nn.Linear(9, 9),
+        nn.LeakyReLU(),
+        nn.Linear(9, 9),
+        nn.SiLU(),
+        nn.Linear(9, 4),
+    )
 
 
 MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "mlp": (_mlp, (6,)),
-    "ends in softmax": (lambda: nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4), nn.Softmax(-1)), (6,)),
+    "ends in softmax": (
+        lambda: nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4), nn.Softmax(-1)),
+        (6,),
+    ),
     "no linear end": (lambda: nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4), nn.ELU()), (6,)),
     "rnn": (lambda: Sequenced(nn.RNN), (6, 3)),
     "rnn relu": (lambda: Sequenced(nn.RNN, nonlinearity="relu"), (6, 3)),
@@ -137,7 +148,9 @@ def test_no_point_of_the_box_leaves_the_intervals(name: str) -> None:
     every = torch.cat(points)
     answers = net(every.flatten(0, 1)).reshape(len(every), batch, -1)
     if name == "ends in softmax":
-        answers = answers.log()  # which the intervals leave out: logits, up to a number that is the same for all
+        answers = (
+            answers.log()
+        )  # which the intervals leave out: logits, up to a number that is the same for all
     else:
         assert (answers >= low - SLACK).all()
         assert (answers <= high + SLACK).all()
@@ -168,7 +181,11 @@ def test_weights_get_gradients_and_are_read_as_they_are_now() -> None:
     x = torch.randn(3, 6, 3)
     traced = Traced(live.net, x, live.module)
     traced.margins(x - 0.1, x + 0.1, torch.tensor([0, 1, 2])).sum().backward()  # type: ignore[no-untyped-call]
-    assert all(p.grad is not None and p.grad.abs().sum() > 0 for n, p in live.module.named_parameters() if n != "model.head.bias")
+    assert all(
+        p.grad is not None and p.grad.abs().sum() > 0
+        for n, p in live.module.named_parameters()
+        if n != "model.head.bias"
+    )
     with torch.no_grad():
         live.module.model.head.bias += 1  # type: ignore[union-attr, operator]
     low, _ = traced.logits(x, x)

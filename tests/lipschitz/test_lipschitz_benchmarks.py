@@ -17,10 +17,18 @@ HEAD = "network,property,answer,seconds,loading,nodes,least,lowest,expected,note
 
 def test_answers_of_parts_become_one_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first, second = tmp_path / "a.csv", tmp_path / "b.csv"
-    first.write_text(HEAD + "net,p_0_0.03,timeout,5.0,0.1,7,-inf,0.5,unsat,\nnet,p_1_0.03,sat,1.0,0.1,0,-inf,-0.1,unsat,\n")
-    second.write_text(HEAD + "net,p_0_0.03,unsat,9.0,0.1,20,inf,0.5,unsat,\nnet,p_1_0.03,timeout,1.0,0.1,0,-inf,0.1,unsat,\n")
+    first.write_text(
+        HEAD + "net,p_0_0.03,timeout,5.0,0.1,7,-inf,0.5,unsat,\nnet,p_1_0.03,sat,1.0,0.1,0,-inf,-0.1,unsat,\n"
+    )
+    second.write_text(
+        HEAD
+        + "net,p_0_0.03,unsat,9.0,0.1,20,inf,0.5,unsat,\nnet,p_1_0.03,timeout,1.0,0.1,0,-inf,0.1,unsat,\n"
+    )
     found = vnncomp._merged([first, second])
-    assert [(a.property, a.answer, a.nodes, a.seconds) for a in found] == [("p_0_0.03", "unsat", 20, 9.0), ("p_1_0.03", "sat", 0, 1.0)]
+    assert [(a.property, a.answer, a.nodes, a.seconds) for a in found] == [
+        ("p_0_0.03", "unsat", 20, 9.0),
+        ("p_1_0.03", "sat", 0, 1.0),
+    ]
     assert [a.wrong for a in found] == [False, True]
     vnncomp.main(argparse.Namespace(merge=[first, second], out=tmp_path / "table", name="mnist_fc"))
     assert "| all | 2 | 1 | 1 | 0 | 1 |" in capsys.readouterr().out
@@ -48,7 +56,9 @@ def test_a_row_of_the_table() -> None:
     data = radius.digits("test")
     x, y = data.x[:2], net(data.x[:2]).argmax(1)
     ends = radius._fast(net, x, y, math.inf)
-    lower, upper, ratio, _, names, closest, above, *estimates = radius._measured(net, x, y, math.inf, 0.3, *ends)
+    lower, upper, ratio, _, names, closest, above, *estimates = radius._measured(
+        net, x, y, math.inf, 0.3, *ends
+    )
     assert 0 < float(str(lower)) <= float(str(closest)) <= float(str(upper))
     assert 1 <= float(str(ratio)) < 2
     assert above == 0

@@ -43,7 +43,9 @@ def search_metric(problem: Problem, *, queries: int, seed: int = 0, searches: st
     if records[0].skipped:
         raise BadInput(records[0].skipped[0])
     shown = [record.bracket.lower.evidence.witness for record in records]
-    points = [centre if point is None else point for point, centre in zip(shown, problem.region.centre, strict=True)]
+    points = [
+        centre if point is None else point for point, centre in zip(shown, problem.region.centre, strict=True)
+    ]
     ratio = torch.tensor([record.bracket.lower.value for record in records], dtype=torch.float64)
     return Found(ratio, torch.stack(points), [path_of(record.aside) for record in records])
 
@@ -94,16 +96,23 @@ def test_q_of_a_kink_lies_far_from_the_input() -> None:
             layer.weight.fill_(slope)
             layer.bias.fill_(offset)
     net = hf.Network.from_torch(nn.Sequential(first, nn.ReLU(), second).eval())
-    problem = asked(net, Ball(torch.zeros(1, 1), torch.ones(1, dtype=torch.float64)), Linear.of([1.0], batch=1))
+    problem = asked(
+        net, Ball(torch.zeros(1, 1), torch.ones(1, dtype=torch.float64)), Linear.of([1.0], batch=1)
+    )
     for searches in ("rays", "mesh", "rays,mesh"):
-        assert float(search_metric(problem, queries=300, searches=searches).ratio) == pytest.approx(2.5, rel=1e-2)
+        assert float(search_metric(problem, queries=300, searches=searches).ratio) == pytest.approx(
+            2.5, rel=1e-2
+        )
 
 
 def test_rises_count_as_much_as_falls() -> None:
     """A score that can only rise, and one that can only fall, by the same amounts."""
     net = hf.Network.from_torch(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1)).eval())
     ball = Ball(torch.rand(2, 4), torch.full((2,), 0.7, dtype=torch.float64))
-    up, down = (search_metric(asked(net, ball, Linear.of([sign], batch=2)), queries=300, searches="rays").ratio for sign in (1.0, -1.0))
+    up, down = (
+        search_metric(asked(net, ball, Linear.of([sign], batch=2)), queries=300, searches="rays").ratio
+        for sign in (1.0, -1.0)
+    )
     assert torch.allclose(up, down, rtol=1e-2)
 
 
@@ -114,7 +123,9 @@ def regions(kind: str) -> Family:
     centre, radius = torch.rand(4, 2, 4), torch.tensor([0.2, 0.4, 0.0, 1.5], dtype=torch.float64)
     unit = Domain.of((0, 1))
     if kind == "patch":
-        return Patch(centre, torch.full((4,), torch.inf, dtype=torch.float64), torch.rand(4, 2, 4) < 0.5, unit)
+        return Patch(
+            centre, torch.full((4,), torch.inf, dtype=torch.float64), torch.rand(4, 2, 4) < 0.5, unit
+        )
     if kind == "frames":
         return Frames(centre, radius, 2, unit, mask=torch.tensor([[1.0, 0.5]]).expand(4, 2))
     return Ball(centre, radius, float(kind), unit)
@@ -147,7 +158,11 @@ def test_every_query_is_counted(queries: int, searches: str) -> None:
         return np.stack([np.sin(3 * x).sum(1), x[:, 0]], 1)
 
     net = hf.Network.from_callable(model)
-    problem = asked(net, Ball(torch.rand(3, 5), torch.full((3,), 0.3, dtype=torch.float64)), Robustness(torch.zeros(3, dtype=torch.int64)))
+    problem = asked(
+        net,
+        Ball(torch.rand(3, 5), torch.full((3,), 0.3, dtype=torch.float64)),
+        Robustness(torch.zeros(3, dtype=torch.int64)),
+    )
     asked_points[0] = 0
     method = Steepest(queries, searches)
     state = method.start(problem, 0)
@@ -160,7 +175,11 @@ def test_every_query_is_counted(queries: int, searches: str) -> None:
 
 def test_gradients_count_as_queries() -> None:
     net = hf.Network.from_torch(curved())
-    problem = asked(net, Ball(torch.rand(3, 8), torch.full((3,), 0.3, dtype=torch.float64)), Robustness(torch.zeros(3, dtype=torch.int64)))
+    problem = asked(
+        net,
+        Ball(torch.rand(3, 8), torch.full((3,), 0.3, dtype=torch.float64)),
+        Robustness(torch.zeros(3, dtype=torch.int64)),
+    )
     before = net.queries
     search_metric(problem, queries=250)
     assert net.queries - before <= 3 * (250 + REPLAY)  # the twin in float64, which replays, counts its own
@@ -169,7 +188,11 @@ def test_gradients_count_as_queries() -> None:
 def test_the_path_rises_to_the_answer() -> None:
     model = curved()
     net = hf.Network.from_torch(model)
-    problem = asked(net, Ball(torch.rand(3, 8), torch.full((3,), 0.5, dtype=torch.float64)), Robustness(torch.zeros(3, dtype=torch.int64)))
+    problem = asked(
+        net,
+        Ball(torch.rand(3, 8), torch.full((3,), 0.5, dtype=torch.float64)),
+        Robustness(torch.zeros(3, dtype=torch.int64)),
+    )
     found = search_metric(problem, queries=500)
     for row, path in enumerate(found.path):
         assert 1 < len(path) <= LANDMARKS
@@ -182,7 +205,11 @@ def test_the_path_rises_to_the_answer() -> None:
 @pytest.mark.parametrize("searches", EVERY, ids=str)
 def test_the_same_seed_gives_the_same_points(searches: str | None) -> None:
     net = hf.Network.from_torch(curved())
-    problem = asked(net, Ball(torch.rand(3, 8), torch.full((3,), 0.5, dtype=torch.float64)), Robustness(torch.zeros(3, dtype=torch.int64)))
+    problem = asked(
+        net,
+        Ball(torch.rand(3, 8), torch.full((3,), 0.5, dtype=torch.float64)),
+        Robustness(torch.zeros(3, dtype=torch.int64)),
+    )
     one, two = (search_metric(problem, queries=150, seed=4, searches=searches) for _ in range(2))
     assert torch.equal(one.point, two.point)
     assert torch.equal(one.ratio, two.ratio)
@@ -192,7 +219,9 @@ def test_rounding_is_no_slope() -> None:
     """A score whose true slope is tiny beside its rounding: the ratio must not come from noise."""
     weight = np.full((4, 1), 1e-3, dtype=np.float32)
     net = hf.Network.from_callable(lambda x: 1e3 + x @ weight)  # float32 steps of 6e-5 at a thousand
-    problem = asked(net, Ball(torch.rand(5, 4), torch.full((5,), 0.5, dtype=torch.float64)), Linear.of([1.0], batch=5))
+    problem = asked(
+        net, Ball(torch.rand(5, 4), torch.full((5,), 0.5, dtype=torch.float64)), Linear.of([1.0], batch=5)
+    )
     found = search_metric(problem, queries=400)
     assert bool((found.ratio <= 4e-3).all())
 
@@ -207,7 +236,11 @@ def test_a_step_ends_soon_after_the_deadline() -> None:
         return np.stack([np.sin(3 * x).sum(1), x[:, 0]], 1)
 
     net = hf.Network.from_callable(model)
-    problem = asked(net, Ball(torch.rand(2, 5), torch.full((2,), 0.3, dtype=torch.float64)), Robustness(torch.zeros(2, dtype=torch.int64)))
+    problem = asked(
+        net,
+        Ball(torch.rand(2, 5), torch.full((2,), 0.3, dtype=torch.float64)),
+        Robustness(torch.zeros(2, dtype=torch.int64)),
+    )
     began = time.monotonic()
     solve([problem], [Steepest(10**7, "mesh")], Stop(seconds=0.3))
     late = sum(count for at, count in asked_points if at > began + 0.3)
@@ -220,7 +253,10 @@ def test_a_step_ends_soon_after_the_deadline() -> None:
 def test_a_black_box_finds_nearly_as_much_as_gradients() -> None:
     model, x = curved(), torch.rand(6, 8)
     ball = Ball(x, torch.full((6,), 0.5, dtype=torch.float64))
-    nets = [hf.Network.from_torch(model), hf.Network.from_callable(lambda v: model(torch.from_numpy(v)).detach().numpy())]
+    nets = [
+        hf.Network.from_torch(model),
+        hf.Network.from_callable(lambda v: model(torch.from_numpy(v)).detach().numpy()),
+    ]
     label = nets[0](x).argmax(1)
     seen, blind = (search_metric(asked(net, ball, Robustness(label)), queries=400).ratio for net in nets)
     share = blind / seen  # of all seeds one in ten ends on a lower hill for one of these inputs, at about 0.8

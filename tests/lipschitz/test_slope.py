@@ -58,13 +58,19 @@ def metric_bound(problem: Problem, **options: Any) -> Tensor:
     return best
 
 
-def small(seed: int = 0, inner: Callable[[], nn.Module] = nn.ReLU, scale: float = 0.6) -> tuple[Network, Tensor]:
+def small(
+    seed: int = 0, inner: Callable[[], nn.Module] = nn.ReLU, scale: float = 0.6
+) -> tuple[Network, Tensor]:
     generator = torch.Generator().manual_seed(seed)
-    model = nn.Sequential(nn.Flatten(), nn.Linear(6, 14), inner(), nn.Linear(14, 12), inner(), nn.Linear(12, 4)).double()
+    model = nn.Sequential(
+        nn.Flatten(), nn.Linear(6, 14), inner(), nn.Linear(14, 12), inner(), nn.Linear(12, 4)
+    ).double()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * scale)
-    return Network.from_torch(model.eval(), domain=(0, 1)), torch.rand((6, 3, 2), generator=generator, dtype=torch.float64)
+    return Network.from_torch(model.eval(), domain=(0, 1)), torch.rand(
+        (6, 3, 2), generator=generator, dtype=torch.float64
+    )
 
 
 def witnessed(problem: Problem, rungs: int = 5, steps: int = 6) -> Tensor:
@@ -83,7 +89,13 @@ def witnessed(problem: Problem, rungs: int = 5, steps: int = 6) -> Tensor:
         best = torch.maximum(best, torch.where(length > 1e-7, quotient, 0).reshape(-1, len(problem)).amax(0))
 
     for rung in range(rungs):
-        inner = Problem(problem.network, family.at(family.radius * 2.0 ** (-rung / 2)), problem.property, "worst", problem.keys)
+        inner = Problem(
+            problem.network,
+            family.at(family.radius * 2.0 ** (-rung / 2)),
+            problem.property,
+            "worst",
+            problem.keys,
+        )
         seen(inner.region.sample(50, Chance.of(problem.keys, rung)))
         for sign in (1, -1):
             x = centre
@@ -138,7 +150,9 @@ def test_the_metric_of_two_classes_is_the_slope_of_tanh() -> None:
         layer.weight.copy_(torch.tensor([[3.0], [-3.0]]))
         layer.bias.copy_(torch.tensor([2.0, 0.0]))
     x = torch.tensor([[0.0]], dtype=torch.float64)
-    problem = asked(Network.from_torch(layer.eval()), Ball(x, torch.ones(1), INF), Confidence(torch.tensor([0])))
+    problem = asked(
+        Network.from_torch(layer.eval()), Ball(x, torch.ones(1), INF), Confidence(torch.tensor([0]))
+    )
     r = torch.linspace(-1, 1, 20001, dtype=torch.float64)
     r = r[r != 0]
     answer = ((torch.tanh(1 + 3 * r) - math.tanh(1)) / r).abs().max()
@@ -155,10 +169,15 @@ def test_a_row_counts_unless_another_is_always_below_it() -> None:
     with torch.no_grad():
         layer.weight.fill_(1.0)
         layer.bias.zero_()
-    rows = Linear(torch.tensor([[[1.0], [-4.9], [-5.0]]], dtype=torch.float64), torch.tensor([[0.0, 5.0, 7.0]], dtype=torch.float64))
+    rows = Linear(
+        torch.tensor([[[1.0], [-4.9], [-5.0]]], dtype=torch.float64),
+        torch.tensor([[0.0, 5.0, 7.0]], dtype=torch.float64),
+    )
     x = torch.tensor([[0.5]], dtype=torch.float64)
     for radius, answer in ((0.5, 4.9), (0.3, 1.0)):
-        problem = asked(Network.from_torch(layer.eval()), Ball(x, torch.tensor([radius], dtype=torch.float64), INF), rows)
+        problem = asked(
+            Network.from_torch(layer.eval()), Ball(x, torch.tensor([radius], dtype=torch.float64), INF), rows
+        )
         assert float(slope_bound(problem)) == pytest.approx(answer, rel=1e-9)
 
 
@@ -166,8 +185,13 @@ def test_a_row_counts_unless_another_is_always_below_it() -> None:
 
 
 @pytest.mark.parametrize("name", PROPERTIES)
-@pytest.mark.parametrize(("inner", "balls"), [(nn.ReLU, [(2, 0.3), (INF, 0.02)]), (nn.Tanh, [(1, 1.0)]), (nn.Sigmoid, [(INF, 0.3)])])
-def test_no_quotient_exceeds_the_metric(name: str, inner: Callable[[], nn.Module], balls: list[tuple[float, float]]) -> None:
+@pytest.mark.parametrize(
+    ("inner", "balls"),
+    [(nn.ReLU, [(2, 0.3), (INF, 0.02)]), (nn.Tanh, [(1, 1.0)]), (nn.Sigmoid, [(INF, 0.3)])],
+)
+def test_no_quotient_exceeds_the_metric(
+    name: str, inner: Callable[[], nn.Module], balls: list[tuple[float, float]]
+) -> None:
     net, x = small(4, inner)
     prop = PROPERTIES[name](net(x))
     for p, radius in balls:
@@ -193,18 +217,26 @@ def test_gradients_inside_never_exceed_the_slope(name: str) -> None:
 def test_frames_of_a_network_hold_too() -> None:
     net, x = small(5, nn.Tanh)
     mask = torch.tensor([[True, False, True]]).expand(6, -1)
-    problem = asked(net, Frames(x, torch.full((6,), 0.3), 2, net.domain, mask=mask), Confidence(net(x).argmax(-1)))
+    problem = asked(
+        net, Frames(x, torch.full((6,), 0.3), 2, net.domain, mask=mask), Confidence(net(x).argmax(-1))
+    )
     assert (witnessed(problem) <= metric_bound(problem)).all()
 
 
 @pytest.mark.parametrize(("model", "count"), [(digits_cnn, 1), (digits_gru, 1)])
 @pytest.mark.parametrize("softmax", [True, False])
-def test_digits_are_never_steeper_than_proved(model: Callable[[], nn.Module], count: int, softmax: bool) -> None:
+def test_digits_are_never_steeper_than_proved(
+    model: Callable[[], nn.Module], count: int, softmax: bool
+) -> None:
     """In float64: float32 rounding over a tiny distance is a quotient of its own."""
     x = digits("test").x[:count].double()
     x = x if model is digits_cnn else x.flatten(1, 2)
     net = Network.from_torch(model().double().eval(), domain=(0, 1))
-    problem = asked(net, Ball(x, torch.full((count,), 0.1), INF, net.domain), Confidence.runner_up(net(x), softmax=softmax))
+    problem = asked(
+        net,
+        Ball(x, torch.full((count,), 0.1), INF, net.domain),
+        Confidence.runner_up(net(x), softmax=softmax),
+    )
     bound, found = metric_bound(problem, shells=4, ratio=1.6), witnessed(problem, rungs=3)
     assert bound.isfinite().all()
     assert (found <= bound).all()
@@ -257,7 +289,9 @@ def test_what_has_no_slope_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) 
 def test_an_infinite_ball_ends_with_the_domain_and_an_empty_one_has_no_quotient() -> None:
     net, x = small()
     prop = Robustness(net(x).argmax(-1))
-    whole, ends = (metric_bound(asked(net, Ball(x, torch.full((6,), r), INF, net.domain), prop)) for r in (INF, 1.0))
+    whole, ends = (
+        metric_bound(asked(net, Ball(x, torch.full((6,), r), INF, net.domain), prop)) for r in (INF, 1.0)
+    )
     assert whole.isfinite().all()
     assert (whole <= ends * 1.5).all()
     assert metric_bound(asked(net, Ball(x, torch.zeros(6), INF, net.domain), prop)).tolist() == [0] * 6

@@ -48,7 +48,9 @@ def labels_after(net: Small, state: Tensor, words: list[int]) -> int:
 
 def traces(seed: int = 0, count: int = 60) -> tuple[Traces, Small, list[list[int]]]:
     net, data = Small(seed).eval(), sentences(seed, count)
-    rows: dict[str, list[object]] = {name: [] for name in ("states", "after", "words", "labels", "gamma", "sequence", "place", "margin")}
+    rows: dict[str, list[object]] = {
+        name: [] for name in ("states", "after", "words", "labels", "gamma", "sequence", "place", "margin")
+    }
     went, of, probability = [], [], []
     for number, words in enumerate(data):
         state = torch.zeros(6)

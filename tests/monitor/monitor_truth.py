@@ -42,7 +42,9 @@ class Reader(nn.Module):
         self.embedding = nn.Embedding(WORDS, DIMENSION) if tokens else nn.Identity()
         self.recurrent = kind(DIMENSION, HIDDEN, batch_first=batch_first, **options)
         width = HIDDEN * (2 if self.recurrent.bidirectional else 1)
-        deep = nn.Sequential(nn.Dropout(0.5), nn.Linear(width, 8), nn.ReLU(), nn.Linear(8, CLASSES), nn.Softmax(-1))
+        deep = nn.Sequential(
+            nn.Dropout(0.5), nn.Linear(width, 8), nn.ReLU(), nn.Linear(8, CLASSES), nn.Softmax(-1)
+        )
         self.head = nn.Linear(width, CLASSES) if head == "linear" else deep
         self.batch_first, self.take = batch_first, take
         with torch.no_grad():
@@ -54,7 +56,9 @@ class Reader(nn.Module):
         outputs, state = self.recurrent(self.embedding(x))
         if self.take == "state":
             hidden = state[0] if isinstance(state, tuple) else state
-            logits: Tensor = self.head(torch.cat([hidden[-2], hidden[-1]], 1) if self.recurrent.bidirectional else hidden[-1])
+            logits: Tensor = self.head(
+                torch.cat([hidden[-2], hidden[-1]], 1) if self.recurrent.bidirectional else hidden[-1]
+            )
         elif self.take == "mean":
             logits = self.head(outputs.mean(1 if self.batch_first else 0))
         else:
@@ -62,7 +66,9 @@ class Reader(nn.Module):
         return logits
 
     def network(self) -> hf.Network:
-        return hf.Network.from_torch(self, tokens=isinstance(self.embedding, nn.Embedding), time_first=not self.batch_first)
+        return hf.Network.from_torch(
+            self, tokens=isinstance(self.embedding, nn.Embedding), time_first=not self.batch_first
+        )
 
 
 def answer(module: Reader, sequence: Tensor) -> Tensor:
@@ -72,7 +78,9 @@ def answer(module: Reader, sequence: Tensor) -> Tensor:
     return found
 
 
-def truth(module: Reader, sequences: Sequence[Any], mutation: Mutation, k: int | str, outputs: Output | None = None) -> Tensor:
+def truth(
+    module: Reader, sequences: Sequence[Any], mutation: Mutation, k: int | str, outputs: Output | None = None
+) -> Tensor:
     """(all elements, labels): how likely each label is when only this element is replaced; NaN where the sequence has ended."""
     output, rows = outputs or Classes(), []
     for given in sequences:
@@ -97,8 +105,14 @@ def truth(module: Reader, sequences: Sequence[Any], mutation: Mutation, k: int |
 def some_groups(seed: int = 1) -> Groups:
     """Sets of one to four tokens, not symmetric, some with probabilities of their own."""
     generator = torch.Generator().manual_seed(seed)
-    sets = {own: [own, *torch.randint(0, WORDS, (own % 4,), generator=generator).tolist()] for own in range(WORDS)}
-    weight = {own: torch.rand(len(s), generator=generator, dtype=torch.float64) for own, s in sets.items() if own % 3 == 0}
+    sets = {
+        own: [own, *torch.randint(0, WORDS, (own % 4,), generator=generator).tolist()] for own in range(WORDS)
+    }
+    weight = {
+        own: torch.rand(len(s), generator=generator, dtype=torch.float64)
+        for own, s in sets.items()
+        if own % 3 == 0
+    }
     return Groups.of_sets(sets, probability={own: (w / w.sum()).tolist() for own, w in weight.items()})
 
 

@@ -26,7 +26,9 @@ class Running:
         begin = [sys.executable, "-c", "from holdfast.cli import main; main()", "monitor", "serve"]
         command = [*begin, "--port", str(self.port), *map(str, options)]
         self.scheme = scheme  # an SSLContext, where it speaks TLS
-        self.process = subprocess.Popen(command, env=around, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            command, env=around, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
         self.said: tuple[str, str] | None = None
 
     def wait(self) -> None:
@@ -39,7 +41,9 @@ class Running:
                 time.sleep(0.1)
         raise AssertionError("the service did not come up")
 
-    def connect(self, source: str = "127.0.0.1", options: Sequence[tuple[int, int, Any]] = ()) -> socket.socket:
+    def connect(
+        self, source: str = "127.0.0.1", options: Sequence[tuple[int, int, Any]] = ()
+    ) -> socket.socket:
         wire = socket.socket()
         for option in options:
             wire.setsockopt(*option)
@@ -58,7 +62,12 @@ class Running:
         return self.raw(request("GET", path, b"", **headers), source)
 
     def ask(self, body: Any, source: str = "127.0.0.1", **headers: str) -> tuple[int, dict[str, str], Any]:
-        return self.raw(request("POST", "/score", body if isinstance(body, bytes) else json.dumps(body).encode(), **headers), source)
+        return self.raw(
+            request(
+                "POST", "/score", body if isinstance(body, bytes) else json.dumps(body).encode(), **headers
+            ),
+            source,
+        )
 
     def ordinary(self, **headers: str) -> None:
         """It still answers."""
@@ -78,7 +87,12 @@ class Running:
 
 def request(method: str, path: str, body: bytes, **headers: str) -> bytes:
     lines = {"host": "a", "content-length": str(len(body)), **headers}
-    return f"{method} {path} HTTP/1.1\r\n".encode() + b"".join(f"{a}: {b}\r\n".encode() for a, b in lines.items()) + b"\r\n" + body
+    return (
+        f"{method} {path} HTTP/1.1\r\n".encode()
+        + b"".join(f"{a}: {b}\r\n".encode() for a, b in lines.items())
+        + b"\r\n"
+        + body
+    )
 
 
 def read_answer(wire: socket.socket) -> tuple[int, dict[str, str], Any]:
@@ -91,7 +105,11 @@ def read_answer(wire: socket.socket) -> tuple[int, dict[str, str], Any]:
             name, _, value = line.decode().partition(":")
             headers[name.lower()] = value.strip()
         body = reader.read(int(headers["content-length"])) if "content-length" in headers else reader.read()
-    return int(first[1]), headers, json.loads(body) if "json" in headers.get("content-type", "") else body.decode()
+    return (
+        int(first[1]),
+        headers,
+        json.loads(body) if "json" in headers.get("content-type", "") else body.decode(),
+    )
 
 
 def ended(wire: socket.socket) -> bool:

@@ -28,7 +28,9 @@ def brute_force(net: Network) -> list[list[float]]:
         for i, word in enumerate(words):
             mutants = [helpdesk.tokens([*words[:i], other, *words[i + 1 :]]) for other in sets.get(word, ())]
             if mutants:
-                shares.append(float((net.ask_tokens(torch.stack(mutants)).argmax(1) != truth).double().mean()))
+                shares.append(
+                    float((net.ask_tokens(torch.stack(mutants)).argmax(1) != truth).double().mean())
+                )
         found.append(shares)
     return found
 
@@ -103,7 +105,13 @@ def test_noise_cannot_be_enumerated() -> None:
 
 def test_nothing_to_attack_is_said_as_nothing() -> None:
     found = evaluate(monitor(), [["the", "app"], ["is"]])
-    assert (found.attackable, found.eligible, found.random, found.attacks, found.reliability) == (0, 0, None, (), ())
+    assert (found.attackable, found.eligible, found.random, found.attacks, found.reliability) == (
+        0,
+        0,
+        None,
+        (),
+        (),
+    )
 
 
 def test_means_have_intervals_that_shrink() -> None:

@@ -15,7 +15,12 @@ from holdfast.monitor.abstract.mdp import build
 from holdfast.monitor.abstract.traces import Traces, profile
 from holdfast.monitor.mutation.groups import Groups
 
-SOME = [Refinement(4, 0.3), Refinement(4, 0.6, split="random"), Refinement(4, 0.02, "mean"), Refinement(3, 0.6, seed=5)]
+SOME = [
+    Refinement(4, 0.3),
+    Refinement(4, 0.6, split="random"),
+    Refinement(4, 0.02, "mean"),
+    Refinement(3, 0.6, seed=5),
+]
 
 
 def column(x: torch.Tensor) -> list[int]:
@@ -29,11 +34,17 @@ def test_error_never_rises_in_refinement(settings: Refinement) -> None:
         found, _, _ = traces(seed)
         model = Marble.fit(found, settings)
         assert len(model.errors) > 2
-        assert all(later <= earlier + 1e-12 for earlier, later in zip(model.errors, model.errors[1:], strict=False))
+        assert all(
+            later <= earlier + 1e-12 for earlier, later in zip(model.errors, model.errors[1:], strict=False)
+        )
         pairs = defaultdict(list)
-        for state, group, gamma in zip(model.abstract(found.states).tolist(), column(found.abstract), found.gamma, strict=True):
+        for state, group, gamma in zip(
+            model.abstract(found.states).tolist(), column(found.abstract), found.gamma, strict=True
+        ):
             pairs[state, group].append(gamma)
-        total = sum(float(((g - torch.stack(rows).mean(0)) ** 2).sum()) for rows in pairs.values() for g in rows)
+        total = sum(
+            float(((g - torch.stack(rows).mean(0)) ** 2).sum()) for rows in pairs.values() for g in rows
+        )
         assert model.errors[-1] == pytest.approx(total / len(found), abs=1e-12)
         assert model.mse(found) == pytest.approx(total / len(found), abs=1e-12)
 
@@ -64,8 +75,12 @@ def test_the_mdp_is_what_was_counted() -> None:
         rows = [i for i, pair in enumerate(zip(before, groups, strict=True)) if pair == (state, group)]
         assert mdp.count[at] == count
         np.testing.assert_allclose(mdp.eta[at], found.gamma[rows].mean(0).numpy())
-        np.testing.assert_allclose(mdp.emitted[at], np.bincount([labels[i] for i in rows], minlength=3) / count)
-        np.testing.assert_allclose(mdp.delta[at].toarray()[0], [steps[state, group, s] / count for s in range(mdp.states)])
+        np.testing.assert_allclose(
+            mdp.emitted[at], np.bincount([labels[i] for i in rows], minlength=3) / count
+        )
+        np.testing.assert_allclose(
+            mdp.delta[at].toarray()[0], [steps[state, group, s] / count for s in range(mdp.states)]
+        )
     np.testing.assert_allclose(mdp.mutated.sum(1), 1.0)
 
 
@@ -76,7 +91,14 @@ def test_misses_by_both_meanings() -> None:
     other = traces(3, count=90)[0]
     other = other.rows(other.sequence >= 60)
     before, after = model.abstract(other.states).tolist(), model.abstract(other.successors).tolist()
-    known = set(zip(model.abstract(found.states).tolist(), column(found.abstract), model.abstract(found.successors).tolist(), strict=True))
+    known = set(
+        zip(
+            model.abstract(found.states).tolist(),
+            column(found.abstract),
+            model.abstract(found.successors).tolist(),
+            strict=True,
+        )
+    )
     steps = list(zip(before, column(other.abstract), after, strict=True))
     pairs = {(state, group) for state, group, _ in known}
     whole, pair = model.misses(other)
@@ -91,7 +113,9 @@ def test_misses_by_both_meanings() -> None:
 def test_random_splits_need_more_states() -> None:
     """The paper's comparison, summed over seeds."""
     sizes = {
-        split: sum(Marble.fit(traces(seed)[0], Refinement(4, 0.6, split=split)).mdp.states for seed in range(4))
+        split: sum(
+            Marble.fit(traces(seed)[0], Refinement(4, 0.6, split=split)).mdp.states for seed in range(4)
+        )
         for split in ("marble", "random")
     }
     assert sizes["random"] > sizes["marble"]
@@ -118,7 +142,11 @@ def test_k_steps_are_sums_over_paths(k: int, corrected: bool) -> None:
     found, _, data = traces(5)
     mdp = (model := Marble.fit(found, Refinement(4, 0.6))).mdp
     rows = (found.sequence == max(range(len(data)), key=lambda i: len(data[i]))).nonzero()[:, 0]
-    states, groups, labels = model.abstract(found.states[rows]), found.abstract[rows].numpy(), found.labels[rows].numpy()
+    states, groups, labels = (
+        model.abstract(found.states[rows]),
+        found.abstract[rows].numpy(),
+        found.labels[rows].numpy(),
+    )
     value, mass = mdp.robustness(states, groups, labels, k, corrected=corrected)
 
     def paths(state: int, at: int, left: int, first: bool) -> tuple[float, float]:
@@ -129,7 +157,9 @@ def test_k_steps_are_sums_over_paths(k: int, corrected: bool) -> None:
             read = mdp.emitted if corrected and k else mdp.eta
             return read[pair, labels[at]], 1.0
         table = mdp.mutated if corrected and first else mdp.delta
-        found = [(p, paths(s, at + 1, left - 1, False)) for s, p in enumerate(table[pair].toarray()[0]) if p > 0]
+        found = [
+            (p, paths(s, at + 1, left - 1, False)) for s, p in enumerate(table[pair].toarray()[0]) if p > 0
+        ]
         return sum(p * v for p, (v, _) in found), sum(p * m for p, (_, m) in found)
 
     expected = [paths(int(s), i, k, True) for i, s in enumerate(states[: len(rows) - k])]
@@ -143,9 +173,15 @@ def test_the_papers_k_step_asks_another_question() -> None:
     change what keep shows. The paper's propagation walks the unmutated flip and mutates keep instead: it says that nothing can change."""
     before, groups = np.array([0, 1, 1, 0]), np.array([0, 1, 0, 1])  # flip keep flip keep
     after, gamma = np.array([1, 1, 0, 0]), np.array([[0.5, 0.5], [0, 1], [0.5, 0.5], [1, 0]])
-    mutants = (np.array([1, 0, 0, 1, 1, 0]), np.array([0, 0, 2, 2, 1, 3]), np.array([0.5, 0.5, 0.5, 0.5, 1, 1]))
+    mutants = (
+        np.array([1, 0, 0, 1, 1, 0]),
+        np.array([0, 0, 2, 2, 1, 3]),
+        np.array([0.5, 0.5, 0.5, 0.5, 1, 1]),
+    )
     mdp = build(before, groups, after, after, gamma, states=2, initial=0, mutants=mutants)
-    paper, right = (mdp.robustness(before[:2], groups[:2], after[:2], 1, corrected=c)[0][0] for c in (False, True))
+    paper, right = (
+        mdp.robustness(before[:2], groups[:2], after[:2], 1, corrected=c)[0][0] for c in (False, True)
+    )
     assert (paper, right) == (1.0, 0.5)
 
 
@@ -157,7 +193,9 @@ def test_corrected_steps_need_the_mutants() -> None:
         mdp.robustness(np.array([0]), np.array([0]), np.array([0]), 0, corrected=True)
 
 
-@pytest.mark.parametrize("bad", [lambda: Refinement(theta=0), lambda: Refinement(omega=0), lambda: Refinement(criterion="max")])  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    "bad", [lambda: Refinement(theta=0), lambda: Refinement(omega=0), lambda: Refinement(criterion="max")]
+)  # type: ignore[arg-type]
 def test_settings_are_checked(bad: Callable[[], Refinement]) -> None:
     with pytest.raises(BadInput):
         bad()
@@ -178,7 +216,10 @@ def test_profile_equals_brute_force() -> None:
     assert found.mutants is not None
     assert Counter(column(seen.mutants.of)) == Counter(column(found.mutants.of))
     order, truth = seen.mutants.of.argsort(stable=True), found.mutants.of.argsort(stable=True)
-    sums = [torch.zeros(len(found), 6).index_add_(0, m.of[o], m.successors[o]) for m, o in ((seen.mutants, order), (found.mutants, truth))]
+    sums = [
+        torch.zeros(len(found), 6).index_add_(0, m.of[o], m.successors[o])
+        for m, o in ((seen.mutants, order), (found.mutants, truth))
+    ]
     torch.testing.assert_close(sums[0], sums[1], atol=1e-4, rtol=1e-4)
     box = profile(opened, sequences, Groups.of_sets(sets), view=None)
     assert torch.equal(box.gamma, seen.gamma)
@@ -193,7 +234,10 @@ def test_gamma_of_the_truth_itself() -> None:
     for i in range(len(found)):
         words, place = data[int(found.sequence[i])], int(found.place[i])
         others = members(words[place])
-        kept = [labels_after(net, torch.zeros(6), [*words[:place], other]) == int(found.labels[i]) for other in others]
+        kept = [
+            labels_after(net, torch.zeros(6), [*words[:place], other]) == int(found.labels[i])
+            for other in others
+        ]
         assert float(found.scores[i]) == pytest.approx(np.mean(kept))
     assert isinstance(net, Small)
     assert sum(SIZES) == len(GROUP)

@@ -4,7 +4,19 @@ from typing import Any
 
 import pytest
 import torch
-from monitor_truth import CELLS, CLASSES, DIMENSION, HIDDEN, WORDS, Reader, answer, some_frames, some_groups, some_sequences, truth
+from monitor_truth import (
+    CELLS,
+    CLASSES,
+    DIMENSION,
+    HIDDEN,
+    WORDS,
+    Reader,
+    answer,
+    some_frames,
+    some_groups,
+    some_sequences,
+    truth,
+)
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
@@ -48,7 +60,10 @@ def test_frames_equal_brute_force(cell: str, batch_first: bool) -> None:
         agree(labels(net, sequences, own, k=k), truth(module, sequences, own, k))
 
 
-@pytest.mark.parametrize(("head", "take", "batch_first"), [("deep", "state", False), ("linear", "mean", True), ("deep", "output", True)])
+@pytest.mark.parametrize(
+    ("head", "take", "batch_first"),
+    [("deep", "state", False), ("linear", "mean", True), ("deep", "output", True)],
+)
 def test_any_head_equals_brute_force(head: str, take: str, batch_first: bool) -> None:
     module = Reader("gru", head=head, take=take, batch_first=batch_first)
     net, sequences, groups = module.network(), some_sequences(), some_groups()
@@ -62,7 +77,10 @@ def test_numbers_equal_brute_force(output: Any) -> None:
     module = Reader("lstm")
     net, sequences, groups = module.network(), some_sequences(), some_groups()
     for k in (0, 1, "final"):
-        found, wanted = labels(net, sequences, groups, k=k, outputs=output), truth(module, sequences, groups, k, output)
+        found, wanted = (
+            labels(net, sequences, groups, k=k, outputs=output),
+            truth(module, sequences, groups, k, output),
+        )
         agree(found, wanted)
         assert 0 < float(found.values.nan_to_num(1).min()) < 1  # something moved
 
@@ -110,7 +128,9 @@ class FirstState(Reader):
 
     def forward(self, x: Tensor) -> Tensor:
         memory = torch.zeros(2, x.size(0), HIDDEN, device=x.device)
-        outputs, _ = self.recurrent(self.embedding(x), (self.first.expand(-1, x.shape[0], -1).contiguous(), memory))
+        outputs, _ = self.recurrent(
+            self.embedding(x), (self.first.expand(-1, x.shape[0], -1).contiguous(), memory)
+        )
         logits: Tensor = self.head(outputs[:, -1, :])
         return logits
 
@@ -194,7 +214,9 @@ class Padded(Reader):
     def forward(self, x: Tensor) -> Tensor:
         words = self.embedding(x)
         outputs, _ = self.recurrent(words)
-        last = (words.abs().sum(-1).sign() * torch.arange(1, words.shape[1] + 1)).amax(1).long().clamp_min(1) - 1
+        last = (words.abs().sum(-1).sign() * torch.arange(1, words.shape[1] + 1)).amax(1).long().clamp_min(
+            1
+        ) - 1
         logits: Tensor = self.head(outputs[torch.arange(len(x)), last])
         return logits
 
@@ -278,7 +300,11 @@ def test_states_are_those_of_the_network() -> None:
         for place in range(len(sequence)):
             hidden, memory = module.recurrent(module.embedding(sequence[None, : place + 1]))[1]
             assert torch.allclose(found.successors[row], torch.cat([hidden[0, 0], memory[0, 0]]), atol=1e-5)
-            assert torch.equal(found.states[row], found.successors[row - 1]) if place else not found.states[row].any()
+            assert (
+                torch.equal(found.states[row], found.successors[row - 1])
+                if place
+                else not found.states[row].any()
+            )
             row += 1
     share = torch.zeros(len(found.labels), dtype=torch.float64).index_add_(0, found.of, found.probability)
     assert torch.allclose(share, found.attackable.double())
@@ -300,14 +326,22 @@ def test_bad_questions() -> None:
     with pytest.raises(hf.errors.BadInput, match="token ids"):
         labels(Reader("lstm", tokens=False).network(), some_frames(), some_groups())
     with pytest.raises(hf.errors.BadInput, match="Bins"):
-        labels(hf.Network.from_torch(nn.Sequential(Reader("lstm"), nn.Linear(CLASSES, 1)).eval(), tokens=True), [[1]], some_groups())
+        labels(
+            hf.Network.from_torch(nn.Sequential(Reader("lstm"), nn.Linear(CLASSES, 1)).eval(), tokens=True),
+            [[1]],
+            some_groups(),
+        )
 
 
 def test_a_film_review_fits() -> None:
     """256 words, 300 hidden: the final scores, where mutants live longest; spot checks against the module."""
     torch.manual_seed(0)
     module = Reader("lstm")
-    module.embedding, module.recurrent, module.head = nn.Embedding(WORDS, 50), nn.LSTM(50, 300, batch_first=True), nn.Linear(300, 2)
+    module.embedding, module.recurrent, module.head = (
+        nn.Embedding(WORDS, 50),
+        nn.LSTM(50, 300, batch_first=True),
+        nn.Linear(300, 2),
+    )
     net, groups = module.eval().network(), some_groups()
     (sequence,) = some_sequences([256])
     found = labels(net, [sequence], groups, k="final")

@@ -34,7 +34,11 @@ def test_the_table_is_the_choices_one_after_the_other() -> None:
     groups = Groups.of_sets({1: [3, 1], 3: [3, 1, 4], 6: [5, 6]}, probability={6: [0.25, 0.75]})
     asked = torch.tensor([6, 0, 3, 99, 1, 3])
     quick, plain = groups.table(asked), Mutation.table(groups, asked)
-    for one, other in ((quick.start, plain.start), (quick.values, plain.values), (quick.probability, plain.probability)):
+    for one, other in (
+        (quick.start, plain.start),
+        (quick.values, plain.values),
+        (quick.probability, plain.probability),
+    ):
         assert torch.equal(one, other)
 
 
@@ -57,9 +61,18 @@ def test_tokens_with_one_set_are_alike_to_an_abstract_model() -> None:
 
 @pytest.mark.parametrize(
     ("values", "probability"),
-    [([2, 3], None), ([1, 2], [0.5, 0.4]), ([1, 2], [1.5, -0.5]), ([1, 2], [1.0]), ([], None), ([1, 2], [math.nan, 1])],
+    [
+        ([2, 3], None),
+        ([1, 2], [0.5, 0.4]),
+        ([1, 2], [1.5, -0.5]),
+        ([1, 2], [1.0]),
+        ([], None),
+        ([1, 2], [math.nan, 1]),
+    ],
 )
-def test_sets_that_miss_the_original_or_do_not_sum_to_one(values: list[int], probability: list[float] | None) -> None:
+def test_sets_that_miss_the_original_or_do_not_sum_to_one(
+    values: list[int], probability: list[float] | None
+) -> None:
     with pytest.raises(hf.errors.BadInput, match=r"element 1|original"):
         Groups.of_sets({1: values}, probability=None if probability is None else {1: probability})
     with pytest.raises(hf.errors.BadInput, match=r"a frame|original"):
@@ -68,7 +81,9 @@ def test_sets_that_miss_the_original_or_do_not_sum_to_one(values: list[int], pro
 
 def test_complete_linkage_is_that_of_all_words_at_once() -> None:
     generator = torch.Generator().manual_seed(0)
-    vectors = torch.randn(12, 5, generator=generator).repeat_interleave(10, 0) + 0.8 * torch.randn(120, 5, generator=generator)
+    vectors = torch.randn(12, 5, generator=generator).repeat_interleave(10, 0) + 0.8 * torch.randn(
+        120, 5, generator=generator
+    )
     unit = torch.nn.functional.normalize(vectors, dim=1)
     distance = (1 - unit @ unit.T).clamp_min(0).double().numpy()
     wanted = fcluster(linkage(distance[np.triu_indices(120, 1)], "complete"), t=0.35, criterion="distance")
@@ -139,7 +154,11 @@ def test_noise_refuses_what_it_cannot_do() -> None:
 
 @pytest.mark.parametrize(
     "mutation",
-    [Groups.of_sets({1: [1, 3]}, probability={1: [0.2, 0.8]}), Typos(("cat", "at"), unknown=1), Noise(0.5, p=math.inf, low=-1.0)],
+    [
+        Groups.of_sets({1: [1, 3]}, probability={1: [0.2, 0.8]}),
+        Typos(("cat", "at"), unknown=1),
+        Noise(0.5, p=math.inf, low=-1.0),
+    ],
 )
 def test_mutations_come_back_from_what_they_write_down(mutation: Mutation) -> None:
     again = restore(mutation.settings(), mutation.tensors())
@@ -163,7 +182,9 @@ def test_output_abstractions() -> None:
     y = torch.tensor([[0.1, 0.4], [2.0, -1.0], [0.0, 0.0]])
     assert Classes().own(y).tolist() == [1, 0, 0]
     assert Classes().labels(y, y).tolist() == [1, 0, 1]  # a tie is a loss, as in a certificate
-    tied = torch.tensor([[1.0, 2.0, 2.0, 2.0], [2.0, 1.0, 2.0, 0.0], [2.0, 2.0, 1.0, 0.0], [0.0, 3.0, 3.0, 1.0]])
+    tied = torch.tensor(
+        [[1.0, 2.0, 2.0, 2.0], [2.0, 1.0, 2.0, 0.0], [2.0, 2.0, 1.0, 0.0], [0.0, 3.0, 3.0, 1.0]]
+    )
     assert Classes().labels(tied, torch.eye(4)[[1, 0, 3, 2]]).tolist() == [2, 2, 0, 1]
     assert Classes().margins(y, y).tolist() == pytest.approx([0.15, 1.5, 0])
     bins = Bins((0.0, 1.0))

@@ -44,7 +44,9 @@ def test_scores_say_what_they_are() -> None:
     assert torch.allclose(scores.values, wanted[:, final], atol=1e-12)
     assert torch.allclose(scores.attack_success, 1 - wanted[:, final], atol=1e-12)
     attackable = [i for i in range(8) if int(sequence[i]) % 4]
-    assert scores.attackable.nonzero()[:, 0].tolist() == [i for i in range(8) if len(some_groups().choices(int(sequence[i])).values) > 1]
+    assert scores.attackable.nonzero()[:, 0].tolist() == [
+        i for i in range(8) if len(some_groups().choices(int(sequence[i])).values) > 1
+    ]
     assert scores.least in attackable
     assert scores.most in attackable
     assert scores.values[scores.least] == scores.values[scores.attackable].min() == scores.lowest
@@ -108,7 +110,12 @@ def test_a_stream_scores_as_the_whole_sequence_does(cell: str, options: dict[str
         for score, wanted in zip(map(monitor.step, sequence.tolist()), monitor.score(sequence), strict=True):
             assert score is not None
             assert score.value == pytest.approx(wanted.value, abs=1e-12)
-            assert (score.label, score.support, score.low, score.high) == (wanted.label, wanted.support, score.value, score.value)
+            assert (score.label, score.support, score.low, score.high) == (
+                wanted.label,
+                wanted.support,
+                score.value,
+                score.value,
+            )
             assert score.evidence == wanted.evidence
 
 
@@ -117,7 +124,9 @@ def test_numbers_stream_too(outputs: Any) -> None:
     monitor = Monitor.fit(Reader("gru").network(), [], some_groups(), answer=outputs)
     (sequence,) = some_sequences([12])
     found = [monitor.step(token) for token in sequence.tolist()]
-    assert [score.value for score in found if score] == pytest.approx(monitor.score(sequence).values.tolist(), abs=1e-12)
+    assert [score.value for score in found if score] == pytest.approx(
+        monitor.score(sequence).values.tolist(), abs=1e-12
+    )
 
 
 def test_streams_beside_each_other_do_not_mix() -> None:
@@ -200,7 +209,14 @@ def test_sampled_scores_hold_the_truth() -> None:
     assert float((scores.high - scores.low).mean()) < 0.15
     assert torch.equal(monitor.score(frames).values, scores.values)  # the seed is kept
     streamed = [monitor.step(frame) for frame in frames]
-    assert sum(not score.low <= truly <= score.high for score, truly in zip(streamed, wanted.tolist(), strict=True) if score) <= 3
+    assert (
+        sum(
+            not score.low <= truly <= score.high
+            for score, truly in zip(streamed, wanted.tolist(), strict=True)
+            if score
+        )
+        <= 3
+    )
     assert {score.support for score in streamed if score} == {400}
 
 
@@ -221,7 +237,9 @@ def test_opened_and_closed_networks_sample_alike(k: Any) -> None:
 
 
 @pytest.mark.parametrize("tokens", [True, False])
-def test_a_sequence_is_drawn_alike_alone_and_beside_others(tokens: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sequence_is_drawn_alike_alone_and_beside_others(
+    tokens: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     mutation = some_groups() if tokens else Noise(1.5)
     made = Monitor.fit(Reader("gru", tokens=tokens).network(), [], mutation, mode="sampled", samples=40)
     sequences = some_sequences([5, 9, 2, 7]) if tokens else some_frames([5, 9, 2, 7])
@@ -237,7 +255,10 @@ def test_a_sequence_is_drawn_alike_alone_and_beside_others(tokens: bool, monkeyp
 def test_large_sets_may_be_sampled() -> None:
     module = Reader("lstm")
     groups = Groups.of_sets({own: range(WORDS) for own in range(WORDS)})
-    exact, drawn = (Monitor.fit(module.network(), [], groups, mode=mode, samples=500, confidence=0.999) for mode in ("exact", "sampled"))
+    exact, drawn = (
+        Monitor.fit(module.network(), [], groups, mode=mode, samples=500, confidence=0.999)
+        for mode in ("exact", "sampled")
+    )
     (sequence,) = some_sequences([10])
     truly, scores = exact.score(sequence).values, drawn.score(sequence)
     assert int(((scores.low > truly) | (scores.high < truly)).sum()) == 0
@@ -300,7 +321,12 @@ def test_unknown_words() -> None:
     assert skipped.score(["word1", WORDS, 2]).words == ("word1", "word2")
     assert skipped.step("nonsense") is None
     with pytest.warns(UserWarning, match="1 of 4 words are unknown to the network .*: 'nonsense'"):
-        assert named().score(text).words == ("word1", "word2", "<unk>", "word3")  # as everywhere, where nothing is said
+        assert named().score(text).words == (
+            "word1",
+            "word2",
+            "<unk>",
+            "word3",
+        )  # as everywhere, where nothing is said
     assert named(unknown="unk", unk=5).score(text).words == ("word1", "word2", "word5", "word3")
     with pytest.raises(hf.errors.BadInput, match="none of its words is known"):
         skipped.score("nothing known")
@@ -359,7 +385,10 @@ def test_a_monitor_comes_back(mutation: Any, tmp_path: Path) -> None:
     monitor = Monitor.fit(net, [], mutation, answer=Bins((0.0, 1.0)), unknown="unk")
     monitor.save(tmp_path / "deep" / "monitor")
     monitor.save(tmp_path / "deep" / "monitor")
-    assert sorted(p.name for p in (tmp_path / "deep" / "monitor").iterdir()) == ["monitor.json", "monitor.safetensors"]
+    assert sorted(p.name for p in (tmp_path / "deep" / "monitor").iterdir()) == [
+        "monitor.json",
+        "monitor.safetensors",
+    ]
     again = Monitor.load(tmp_path / "deep" / "monitor", net)
     assert again.settings == monitor.settings
     assert again.outputs == monitor.outputs
@@ -388,11 +417,23 @@ def test_files_that_are_not_the_monitor_of_this_model(tmp_path: Path) -> None:
     text.write_text(json.dumps({**json.loads(written), "version": 99}))
     with pytest.raises(hf.errors.BadInput, match="version 99"):
         Monitor.load(tmp_path, net)
-    for broken in ("", written[: len(written) // 2], "[]", "{}", json.dumps({**json.loads(written), "mutation": 3}), "null", "\x00"):
+    for broken in (
+        "",
+        written[: len(written) // 2],
+        "[]",
+        "{}",
+        json.dumps({**json.loads(written), "mutation": 3}),
+        "null",
+        "\x00",
+    ):
         text.write_text(broken)
         with pytest.raises(hf.errors.UnreadableFile):
             Monitor.load(tmp_path, net)
-    for wrong in ({"mutation": {"kind": "typos"}}, {"settings": {"mode": "exact"}}, {"outputs": {"kind": "bins", "width": 2}}):
+    for wrong in (
+        {"mutation": {"kind": "typos"}},
+        {"settings": {"mode": "exact"}},
+        {"outputs": {"kind": "bins", "width": 2}},
+    ):
         text.write_text(json.dumps({**json.loads(written), **wrong}))
         with pytest.raises((hf.errors.UnreadableFile, hf.errors.BadInput)):
             Monitor.load(tmp_path, net)

@@ -33,7 +33,11 @@ def asked(tree: DecisionTreeEstimate, rows: Traces) -> tuple[Tensor, Tensor, Ten
 def test_splits_beat_tables_and_tables_beat_a_constant(seed: int) -> None:
     seen, new = many(seed)
     constant = seen.scores[seen.attackable].mean().expand(len(new))
-    said = [constant, asked(DecisionTreeEstimate.fit(seen, Growing(depth=0)), new)[0], asked(DecisionTreeEstimate.fit(seen), new)[0]]
+    said = [
+        constant,
+        asked(DecisionTreeEstimate.fit(seen, Growing(depth=0)), new)[0],
+        asked(DecisionTreeEstimate.fit(seen), new)[0],
+    ]
     error = [float(((value - new.scores) ** 2).mean()) for value in said]
     assert error[2] < 0.9 * error[1] < 0.7 * error[0]
 
@@ -47,7 +51,8 @@ def test_numbers_by_hand() -> None:
     for x, y in zip(rows.abstract.tolist(), rows.labels.tolist(), strict=True):
         here, mean = rows.abstract == x, rows.scores.mean()
         effect = {
-            g: (rows.scores[rows.abstract == g] - mean).sum() / (int((rows.abstract == g).sum()) + 6) for g in set(rows.abstract.tolist())
+            g: (rows.scores[rows.abstract == g] - mean).sum() / (int((rows.abstract == g).sum()) + 6)
+            for g in set(rows.abstract.tolist())
         }
         left = rows.scores - mean - torch.stack([effect[g] for g in rows.abstract.tolist()])
         like = rows.labels == y
@@ -58,7 +63,9 @@ def test_numbers_by_hand() -> None:
             break
     value, support, _, _ = asked(tree, rows)
     np.testing.assert_allclose(value[:25].numpy(), said, atol=1e-9)
-    assert int(support[0]) == int(((rows.abstract == rows.abstract[0]) & (rows.labels == rows.labels[0])).sum())
+    assert int(support[0]) == int(
+        ((rows.abstract == rows.abstract[0]) & (rows.labels == rows.labels[0])).sum()
+    )
 
 
 def test_one_at_a_time_says_the_same() -> None:
@@ -69,9 +76,13 @@ def test_one_at_a_time_says_the_same() -> None:
     states = new.successors.numpy()
     single = [
         tree.single(states[i], x, y, m)
-        for i, (x, y, m) in enumerate(zip(new.abstract.tolist(), new.labels.tolist(), new.margins.tolist(), strict=True))
+        for i, (x, y, m) in enumerate(
+            zip(new.abstract.tolist(), new.labels.tolist(), new.margins.tolist(), strict=True)
+        )
     ]
-    near = (tree.threshold[:, None] - tree.weight @ torch.column_stack([new.successors, new.margins.log1p()]).T).abs().amin(0) < 1e-5
+    near = (
+        tree.threshold[:, None] - tree.weight @ torch.column_stack([new.successors, new.margins.log1p()]).T
+    ).abs().amin(0) < 1e-5
     torch.testing.assert_close(torch.tensor(single, dtype=torch.float64)[~near], batch[~near])
     assert near.double().mean() < 0.01
 
@@ -93,7 +104,9 @@ def test_what_was_never_seen_says_so() -> None:
         for i in range(2):
             one = tree.single(two.successors[i].numpy(), int(other[i]), int(label[i]), float(two.margins[i]))
             np.testing.assert_allclose(one, [float(part[i]) for part in found])
-    assert float(tree.estimate(two.successors, odd, torch.tensor([77, 77]), two.margins)[0][0]) == pytest.approx(float(tree.base[0]))
+    assert float(
+        tree.estimate(two.successors, odd, torch.tensor([77, 77]), two.margins)[0][0]
+    ) == pytest.approx(float(tree.base[0]))
 
 
 def test_an_input_seen_elsewhere_is_answered_from_above() -> None:
@@ -122,7 +135,9 @@ def test_intervals_hold_as_often_as_they_say(confidence: float) -> None:
     inside, count = 0.0, 0
     for seed in range(2):
         seen, new = many(seed)
-        _, _, low, high = asked(DecisionTreeEstimate.fit(seen, Growing(depth=3, fewest=20, omega=4, confidence=confidence)), new)
+        _, _, low, high = asked(
+            DecisionTreeEstimate.fit(seen, Growing(depth=3, fewest=20, omega=4, confidence=confidence)), new
+        )
         inside += float(((low <= new.scores + 1e-9) & (new.scores <= high + 1e-9)).sum())
         count += len(new)
     assert inside / count > confidence - 0.04
@@ -141,7 +156,10 @@ def test_saved_and_loaded() -> None:
     again = DecisionTreeEstimate.of(tree.tensors(), tree.settings())
     for one, two in zip(asked(tree, new), asked(again, new), strict=True):
         assert torch.equal(one, two)
-    assert all(torch.equal(value, DecisionTreeEstimate.fit(seen, SMALL).tensors()[name]) for name, value in tree.tensors().items())
+    assert all(
+        torch.equal(value, DecisionTreeEstimate.fit(seen, SMALL).tensors()[name])
+        for name, value in tree.tensors().items()
+    )
 
 
 def test_best_cut_is_the_best_of_all() -> None:
@@ -150,7 +168,11 @@ def test_best_cut_is_the_best_of_all() -> None:
 
     def explained(at: float) -> float:
         sides = left[along <= at], left[along > at]
-        return -sum(((side - side.mean()) ** 2).sum() for side in sides) if min(map(len, sides)) >= 5 else -np.inf
+        return (
+            -sum(((side - side.mean()) ** 2).sum() for side in sides)
+            if min(map(len, sides)) >= 5
+            else -np.inf
+        )
 
     found = best_cut(along, left, 5)
     assert found is not None
@@ -183,5 +205,8 @@ def test_one_state_takes_microseconds() -> None:
 def test_any_score_can_be_learnt() -> None:
     """The opposite of every score has the opposite estimate."""
     seen, new = many()
-    one, other = DecisionTreeEstimate.fit(seen, SMALL), DecisionTreeEstimate.fit(seen, SMALL, scores=1 - seen.scores)
+    one, other = (
+        DecisionTreeEstimate.fit(seen, SMALL),
+        DecisionTreeEstimate.fit(seen, SMALL, scores=1 - seen.scores),
+    )
     torch.testing.assert_close(asked(other, new)[0], 1 - asked(one, new)[0], atol=1e-6, rtol=0)

@@ -41,7 +41,9 @@ def test_transitions_are_distributions(mdp: MDP, tmp_path: Path) -> None:
         assert own
     for pair, (state, group) in enumerate(zip(mdp.state.tolist(), mdp.input.tolist(), strict=True)):
         row = mdp.delta[pair].toarray()[0]
-        assert {s: read[state, f"x{group}", s] for s in np.flatnonzero(row)} == {s: row[s] for s in np.flatnonzero(row)}
+        assert {s: read[state, f"x{group}", s] for s in np.flatnonzero(row)} == {
+            s: row[s] for s in np.flatnonzero(row)
+        }
 
 
 def test_rewards_are_eta(mdp: MDP, tmp_path: Path) -> None:
@@ -63,7 +65,10 @@ def test_rewards_are_eta(mdp: MDP, tmp_path: Path) -> None:
 
 def test_states_and_labels(mdp: MDP, tmp_path: Path) -> None:
     write(mdp, tmp_path)
-    assert (tmp_path / "marble.sta").read_text().splitlines() == ["(s)", *(f"{s}:({s})" for s in range(mdp.states))]
+    assert (tmp_path / "marble.sta").read_text().splitlines() == [
+        "(s)",
+        *(f"{s}:({s})" for s in range(mdp.states)),
+    ]
     head, *lines = (tmp_path / "marble.lab").read_text().splitlines()
     assert head == '0="init" 1="deadlock" 2="emits_0" 3="emits_1" 4="emits_2"'
     marks = {int(line.split(":")[0]): [int(m) for m in line.split(":")[1].split()] for line in lines}
@@ -75,7 +80,12 @@ def test_a_state_without_choices_loops(tmp_path: Path) -> None:
     before, after = np.array([0, 1]), np.array([1, 2])
     mdp = build(before, np.array([0, 0]), after, np.array([0, 1]), np.eye(2), states=3, initial=0)
     write(mdp, tmp_path, inputs=["the word"])
-    assert (tmp_path / "marble.tra").read_text().splitlines() == ["3 3 3", "0 0 1 1.0 the_word", "1 0 2 1.0 the_word", "2 0 2 1 end"]
+    assert (tmp_path / "marble.tra").read_text().splitlines() == [
+        "3 3 3",
+        "0 0 1 1.0 the_word",
+        "1 0 2 1.0 the_word",
+        "2 0 2 1 end",
+    ]
     assert (tmp_path / "marble.lab").read_text().splitlines()[1:] == ["0: 0 2", "1: 3", "2: 1"]
     with pytest.raises(BadInput, match="one for each"):
         write(mdp, tmp_path, labels=["only"])

@@ -53,7 +53,9 @@ def monitor() -> Monitor:
 
 @pytest.fixture(scope="module")
 def client(monitor: Monitor) -> Iterator[TestClient]:
-    with TestClient(app(monitor, Limits(body=4096, length=12, streams=2)), raise_server_exceptions=False) as made:
+    with TestClient(
+        app(monitor, Limits(body=4096, length=12, streams=2)), raise_server_exceptions=False
+    ) as made:
         yield made
 
 
@@ -64,14 +66,20 @@ def test_a_text_gets_the_scores_of_the_monitor(client: TestClient, monitor: Moni
         assert answer.status_code == 200
         found = answer.json()
         assert [row["element"] for row in found["scores"]] == TEXT.split()
-        assert [row["value"] for row in found["scores"]] == [None if v != v else v for v in truth.values.tolist()]
+        assert [row["value"] for row in found["scores"]] == [
+            None if v != v else v for v in truth.values.tolist()
+        ]
         assert (found["least"], found["most"], found["k"]) == (truth.least, truth.most, k)
         assert found["evidence"]["kind"] == "proved"
         assert ("attack_success" in found) == (k == "final")
 
 
 def test_words_ids_and_text_are_the_same_question(client: TestClient) -> None:
-    asked = ({"text": "Please cancel my subscription!"}, {"sequence": TEXT.split()}, {"sequence": helpdesk.tokens(TEXT).tolist()})
+    asked = (
+        {"text": "Please cancel my subscription!"},
+        {"sequence": TEXT.split()},
+        {"sequence": helpdesk.tokens(TEXT).tolist()},
+    )
     answers = [client.post("/score", json=body).json() for body in asked]
     assert (answers[0].pop("unknown"), answers[0].pop("left_out")) == (0, 1)  # the sign
     assert answers[0] == answers[1] == answers[2]
@@ -129,7 +137,8 @@ def test_sizes_have_limits(client: TestClient) -> None:
 def test_every_error_has_one_form(monitor: Monitor, monkeypatch: pytest.MonkeyPatch) -> None:
     """404, 405, 413, 422, 400, 401, 429 and 500 alike; 408, 431 and 503 of connections: test_service_process.py."""
     with TestClient(
-        app(monitor, Limits(body=4096, length=12, burst=9, rate=1e-6), token="a-token"), raise_server_exceptions=False
+        app(monitor, Limits(body=4096, length=12, burst=9, rate=1e-6), token="a-token"),
+        raise_server_exceptions=False,
     ) as client:
         own = {"authorization": "Bearer a-token"}
         asked = [
@@ -151,7 +160,10 @@ def test_every_error_has_one_form(monitor: Monitor, monkeypatch: pytest.MonkeyPa
 
 def test_wrong_tokens_count_for_the_rate(monitor: Monitor) -> None:
     with TestClient(app(monitor, Limits(burst=5, rate=1e-6), token="a-token")) as client:
-        said = [client.get("/health", headers={"authorization": f"Bearer guess {n}"}).status_code for n in range(8)]
+        said = [
+            client.get("/health", headers={"authorization": f"Bearer guess {n}"}).status_code
+            for n in range(8)
+        ]
         assert said == [401] * 5 + [429] * 3
         assert client.get("/live").status_code == 200  # a probe is never refused
 
@@ -171,7 +183,9 @@ def test_the_depth_of_a_body_is_found_in_one_pass(body: bytes) -> None:
         assert STRING.match(body, place) is not None
     for size in (len(body) // 8, len(body)):
         found = [match.span() for match in STRING.finditer(body[:size])]
-        assert all(one[1] <= other[0] for one, other in itertools.pairwise(found))  # together no longer than the body
+        assert all(
+            one[1] <= other[0] for one, other in itertools.pairwise(found)
+        )  # together no longer than the body
     before = time.process_time()
     assert _depth(body) == (len(body) if body[:2] == b"[[" else 1 if body[:1] == b"[" else 0)
     assert time.process_time() - before < 2.0
@@ -197,7 +211,9 @@ def test_the_depth_is_that_of_a_reader_that_goes_sign_by_sign() -> None:
         assert _depth(body) == most, body
 
 
-def test_long_messages_are_read_beside_the_event_loop(monitor: Monitor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_messages_are_read_beside_the_event_loop(
+    monitor: Monitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[tuple[int, str]] = []
 
     def noting(body: bytes, *limits: int) -> Any:
@@ -207,7 +223,9 @@ def test_long_messages_are_read_beside_the_event_loop(monitor: Monitor, monkeypa
     monkeypatch.setattr(serve, "read_question", noting)
     with TestClient(app(monitor)) as client:
         assert client.post("/score", json={"text": TEXT}).status_code == 200
-        assert client.post("/score", content=b'{"sequence": [' + b" " * SHORT + b'"please"]}').status_code == 200
+        assert (
+            client.post("/score", content=b'{"sequence": [' + b" " * SHORT + b'"please"]}').status_code == 200
+        )
     (_, short), (_, long) = seen
     assert not short.startswith("reading")
     assert long.startswith("reading")
@@ -222,9 +240,13 @@ def test_a_text_far_too_long_is_not_cut_into_words(client: TestClient) -> None:
 def test_connections_are_counted_by_address_and_some_are_kept_for_probes() -> None:
     made = Connections(most=40, each=10)
     assert [made.admit(("a", n), "1.2.3.4") for n in range(10)] == [True] * 10
-    assert [made.admit(("a", n), "1.2.3.4") for n in range(10, 20)] == [False] * RESERVED_EACH + [None] * (10 - RESERVED_EACH)
+    assert [made.admit(("a", n), "1.2.3.4") for n in range(10, 20)] == [False] * RESERVED_EACH + [None] * (
+        10 - RESERVED_EACH
+    )
     assert [made.admit(("b", n), f"10.0.0.{n}") for n in range(30)] == [True] * 30  # nobody else is shut out
-    assert [made.admit(("c", n), f"10.0.1.{n}") for n in range(RESERVED)] == [False] * (RESERVED - RESERVED_EACH) + [None] * RESERVED_EACH
+    assert [made.admit(("c", n), f"10.0.1.{n}") for n in range(RESERVED)] == [False] * (
+        RESERVED - RESERVED_EACH
+    ) + [None] * RESERVED_EACH
     for n in range(10):
         made.release(("a", n))
     assert made.admit("d", "1.2.3.4") is True
@@ -259,7 +281,9 @@ def test_other_paths_and_methods(client: TestClient) -> None:
     assert health["model"] == "help desk LSTM"
 
 
-def test_a_failing_model_is_a_500_and_the_service_goes_on(monitor: Monitor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_model_is_a_500_and_the_service_goes_on(
+    monitor: Monitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with TestClient(app(monitor), raise_server_exceptions=False) as client:
         with monkeypatch.context() as broken:
             broken.setattr(Monitor, "score_all", lambda *_, **__: 1 / 0)
@@ -314,7 +338,9 @@ def test_metrics_count_what_happened(monitor: Monitor) -> None:
     counts = [float(count) for count in re.findall(r"_bucket\{[^}]*\} (\S+)", text)]
     assert counts == sorted(counts)
     assert number(text, "holdfast_score_seconds_sum") > 0
-    shape = re.compile(r'(# (HELP|TYPE) holdfast_\w+ .+|holdfast_\w+(\{\w+="[^"]*"(,\w+="[^"]*")*\})? [0-9.e+-]+)')
+    shape = re.compile(
+        r'(# (HELP|TYPE) holdfast_\w+ .+|holdfast_\w+(\{\w+="[^"]*"(,\w+="[^"]*")*\})? [0-9.e+-]+)'
+    )
     assert all(shape.fullmatch(line) for line in text.splitlines()), text
 
 
@@ -392,7 +418,9 @@ def test_questions_that_wait_together_get_their_own_answers(monitor: Monitor) ->
         assert torch.equal(mine.values.nan_to_num(-1), truth.values.nan_to_num(-1))
 
 
-def test_a_question_that_fails_does_not_spoil_those_beside_it(monitor: Monitor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_question_that_fails_does_not_spoil_those_beside_it(
+    monitor: Monitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sound = Monitor.score_all
 
     def sometimes(self: Monitor, sequences: list[torch.Tensor], k: Any = 0) -> Any:
@@ -403,7 +431,9 @@ def test_a_question_that_fails_does_not_spoil_those_beside_it(monitor: Monitor, 
     async def three() -> list[Any]:
         with ThreadPoolExecutor(1) as worker:
             batches = RequestBatcher(monitor, worker)
-            return await asyncio.gather(*(batches.scores(["hello"] * n, 0) for n in (1, 2, 3)), return_exceptions=True)
+            return await asyncio.gather(
+                *(batches.scores(["hello"] * n, 0) for n in (1, 2, 3)), return_exceptions=True
+            )
 
     monkeypatch.setattr(Monitor, "score_all", sometimes)
     one, two, many = asyncio.run(three())

@@ -21,7 +21,9 @@ from holdfast.monitor.service.rates import MOST, Rates
 for package in ("fastapi", "uvicorn", "websockets"):
     pytest.importorskip(package, reason=f"{package} is not installed: pip install 'holdfast[serve]'")
 if sys.platform != "linux":
-    pytest.skip("clients come from several addresses of this machine, which only Linux has", allow_module_level=True)
+    pytest.skip(
+        "clients come from several addresses of this machine, which only Linux has", allow_module_level=True
+    )
 connect = pytest.importorskip("websockets.sync.client").connect
 ConnectionClosed = pytest.importorskip("websockets.exceptions").ConnectionClosed
 InvalidStatus = pytest.importorskip("websockets.exceptions").InvalidStatus
@@ -62,7 +64,11 @@ def drip(wire: socket.socket, part: bytes, times: int, pause: float = 0.0) -> No
 
 
 def test_a_head_that_never_ends_is_not_waited_for(service: Running) -> None:
-    with service.connect("127.0.0.2") as silent, service.connect("127.0.0.2") as half, service.connect("127.0.0.2") as again:
+    with (
+        service.connect("127.0.0.2") as silent,
+        service.connect("127.0.0.2") as half,
+        service.connect("127.0.0.2") as again,
+    ):
         half.sendall(b"POST /score HTTP/1.1\r\nho")
         again.sendall(request("GET", "/live", b""))
         assert read_answer(again)[0] == 200
@@ -86,7 +92,9 @@ def test_a_body_that_never_ends_is_not_waited_for(service: Running) -> None:
         wire.sendall(b"POST /score HTTP/1.1\r\nhost: a\r\ncontent-length: 99\r\n\r\nhalf")
         assert read_answer(wire)[0] == 408
         assert ended(wire)
-    with service.connect("127.0.0.2") as wire:  # a body where none is read: answered at once, and the rest not taken
+    with service.connect(
+        "127.0.0.2"
+    ) as wire:  # a body where none is read: answered at once, and the rest not taken
         wire.sendall(b"POST /live HTTP/1.1\r\nhost: a\r\ncontent-length: 9999\r\n\r\nhalf")
         assert read_answer(wire)[0] == 405
         wire.sendall(b"more")
@@ -126,7 +134,9 @@ def test_a_quiet_connection_is_closed(service: Running) -> None:
 
 def test_a_client_that_leaves_before_its_answer_harms_nobody(service: Running) -> None:
     for _ in range(10):
-        with service.connect("127.0.0.4", [(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))]) as wire:
+        with service.connect(
+            "127.0.0.4", [(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))]
+        ) as wire:
             wire.sendall(request("POST", "/score", json.dumps({"text": LONG}).encode()))
     service.ordinary()
 
@@ -221,7 +231,9 @@ def test_probes_are_answered_however_many_connections_are_held() -> None:
         dripping = [service.connect("127.0.0.9") for _ in range(60)]
         for wire in dripping[:25]:
             wire.sendall(b"GET /live HTTP/1.1\r\nslow")
-        assert all(map(ended, dripping[25:]))  # beyond its share: cut off, the first few once they had said nothing for a moment
+        assert all(
+            map(ended, dripping[25:])
+        )  # beyond its share: cut off, the first few once they had said nothing for a moment
         service.ordinary()
         status, headers, said = service.ask({"text": TEXT}, "127.0.0.9")
         assert (status, headers["content-type"]) == (503, "application/json")
@@ -231,7 +243,9 @@ def test_probes_are_answered_however_many_connections_are_held() -> None:
         assert refused.value.response.status_code == 503
         assert service.get("/live", "127.0.0.9")[0] == 200
         more = [service.connect("127.0.0.12") for _ in range(15)]
-        for _ in range(20):  # more often than there are reserved connections from one address: each is given back
+        for _ in range(
+            20
+        ):  # more often than there are reserved connections from one address: each is given back
             assert service.get("/live")[0] == service.get("/ready")[0] == 200
         assert service.ask({"text": TEXT})[0] == 503
         for wire in (*dripping, *more):
@@ -281,7 +295,13 @@ def test_a_bucket_fills_at_its_rate() -> None:
 
 def test_no_text_is_logged_or_counted_and_the_service_ends_without_losing_a_request(service: Running) -> None:
     """The last of its module: /ready says no, what was begun is finished, what is new is refused, and the process ends with 0."""
-    for body in ({"text": f"please {SECRET}"}, {"sequence": [SECRET, 1]}, {SECRET: 1}, f'{{"text": "{SECRET}'.encode(), SECRET.encode()):
+    for body in (
+        {"text": f"please {SECRET}"},
+        {"sequence": [SECRET, 1]},
+        {SECRET: 1},
+        f'{{"text": "{SECRET}'.encode(),
+        SECRET.encode(),
+    ):
         service.ask(body, "127.0.0.10")
     service.get(f"/{SECRET}?{SECRET}={SECRET}", "127.0.0.10", authorization=SECRET)
     service.raw(SECRET.encode() + b"\r\n\r\n", "127.0.0.10")
@@ -329,13 +349,35 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder: Path = tmp_path_factory.mktemp("tls")
     (folder / "token").write_text(TOKEN + "\n")
     names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
-    kind = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", "key.pem", "-out", "cert.pem"]
+    kind = [
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:P-256",
+        "-nodes",
+        "-keyout",
+        "key.pem",
+        "-out",
+        "cert.pem",
+    ]
     try:
-        subprocess.run(["openssl", "req", "-x509", "-days", "2", *kind, *names], cwd=folder, check=True, capture_output=True)
+        subprocess.run(
+            ["openssl", "req", "-x509", "-days", "2", *kind, *names],
+            cwd=folder,
+            check=True,
+            capture_output=True,
+        )
     except FileNotFoundError:
         pytest.skip("no openssl here to make a certificate")
     trusted = ssl.create_default_context(cafile=str(folder / "cert.pem"))
-    files = ("--token-file", folder / "token", "--certificate", folder / "cert.pem", "--certificate-key", folder / "key.pem")
+    files = (
+        "--token-file",
+        folder / "token",
+        "--certificate",
+        folder / "cert.pem",
+        "--certificate-key",
+        folder / "key.pem",
+    )
     made = Running("--workers", 2, *files, "--lingering", 0.2, scheme=trusted)
     try:
         made.wait()
@@ -345,7 +387,12 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 def test_without_the_token_nothing_is_answered(guarded: Running) -> None:
-    for given in ({}, {"authorization": "Bearer wrong"}, {"authorization": TOKEN}, {"authorization": f"Bearer {TOKEN}x"}):
+    for given in (
+        {},
+        {"authorization": "Bearer wrong"},
+        {"authorization": TOKEN},
+        {"authorization": f"Bearer {TOKEN}x"},
+    ):
         status, headers, said = guarded.ask({"text": TEXT}, "127.0.0.1", **given)
         assert status == 401
         assert headers["www-authenticate"] == "Bearer"
@@ -353,17 +400,26 @@ def test_without_the_token_nothing_is_answered(guarded: Running) -> None:
     assert guarded.get("/metrics")[0] == guarded.get("/health")[0] == guarded.get("/nothing")[0] == 401
     assert guarded.get("/live")[0] == guarded.get("/ready")[0] == 200
     guarded.ordinary(**BEARER)
-    with pytest.raises(InvalidStatus) as refused, connect(f"ws://localhost:{guarded.port}/stream", sock=guarded.connect()):
+    with (
+        pytest.raises(InvalidStatus) as refused,
+        connect(f"ws://localhost:{guarded.port}/stream", sock=guarded.connect()),
+    ):
         pass
     assert refused.value.response.status_code == 401
-    with connect(f"ws://localhost:{guarded.port}/stream", sock=guarded.connect(), additional_headers=BEARER) as told:
+    with connect(
+        f"ws://localhost:{guarded.port}/stream", sock=guarded.connect(), additional_headers=BEARER
+    ) as told:
         told.send('"please"')
         assert 0 <= json.loads(told.recv(timeout=PATIENCE))["value"] <= 1
 
 
 def numbers(service: Running) -> dict[str, float]:
     text = service.get("/metrics", **BEARER)[2]
-    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in text.splitlines() if not line.startswith("#")}
+    return {
+        line.rpartition(" ")[0]: float(line.rpartition(" ")[2])
+        for line in text.splitlines()
+        if not line.startswith("#")
+    }
 
 
 def test_workers_count_together_and_one_that_dies_is_replaced(guarded: Running) -> None:
@@ -376,7 +432,9 @@ def test_workers_count_together_and_one_that_dies_is_replaced(guarded: Running) 
         guarded.ordinary(**BEARER)
     assert numbers(guarded)["holdfast_elements_scored_total"] == before + 48
     children = Path(f"/proc/{guarded.process.pid}/task/{guarded.process.pid}/children").read_text().split()
-    workers = [int(child) for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+    workers = [
+        int(child) for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()
+    ]
     assert len(workers) == 2
     os.kill(workers[0], signal.SIGKILL)
     seen = set()

@@ -104,10 +104,14 @@ def test_a_network_that_scales_its_input_is_not_stepped_without_the_scale() -> N
     """It stays a black box, and its scores are those of the network as the user built it."""
     torch.manual_seed(0)
     whole = Whole().eval()
-    plain, scaled = (Network.from_torch(m, shape=(4, FEATURES), mean=0.3, std=0.5) for m in (whole, Stepped(whole).eval()))
+    plain, scaled = (
+        Network.from_torch(m, shape=(4, FEATURES), mean=0.3, std=0.5) for m in (whole, Stepped(whole).eval())
+    )
     assert OpenedStreaming.of(scaled) is None
     sequence = torch.randn(6, FEATURES)
-    one, two = (Monitor.fit(net, [sequence], Own(mutants)).score(sequence, "final") for net in (plain, scaled))
+    one, two = (
+        Monitor.fit(net, [sequence], Own(mutants)).score(sequence, "final") for net in (plain, scaled)
+    )
     assert torch.allclose(one.values, two.values)
 
 
@@ -152,14 +156,20 @@ def generated(path: Path) -> Tensor:
     """0.6 s of quiet, 0.8 s of a voice (pulses through formants), 0.6 s of quiet, written as a wav file and read again, in frames."""
     rng = np.random.default_rng(0)
     times = np.arange(int(0.8 * RATE)) / RATE
-    voice = np.diff(np.floor(np.cumsum((120 - 20 * times) / RATE)), prepend=0) + 0.02 * rng.standard_normal(len(times))
+    voice = np.diff(np.floor(np.cumsum((120 - 20 * times) / RATE)), prepend=0) + 0.02 * rng.standard_normal(
+        len(times)
+    )
     for frequency, width in ((730, 80), (1090, 100), (2440, 140)):
         r = np.exp(-np.pi * width / RATE)
         voice = lfilter([1 - r], [1, -2 * r * np.cos(2 * np.pi * frequency / RATE), r * r], voice)
     voice *= np.abs(np.sin(2 * np.pi * 2.5 * times)) ** 0.5
     quiet = np.zeros(int(0.6 * RATE))
     sound = np.concatenate([quiet, 0.1 * voice / voice.std(), quiet])
-    wavfile.write(path, RATE, (32767 * (sound + 0.003 * rng.standard_normal(len(sound)))).clip(-32768, 32767).astype(np.int16))
+    wavfile.write(
+        path,
+        RATE,
+        (32767 * (sound + 0.003 * rng.standard_normal(len(sound)))).clip(-32768, 32767).astype(np.int16),
+    )
     read = wavfile.read(path)[1].astype(np.float32) / 32768
     return torch.from_numpy(read[: len(read) // FRAME * FRAME].reshape(-1, FRAME))
 

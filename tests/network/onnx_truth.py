@@ -43,17 +43,24 @@ def model_of(
     graph = helper.make_graph(
         list(nodes),
         "graph",
-        [helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), shape(array)) for name, array in inputs.items()],
+        [
+            helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), shape(array))
+            for name, array in inputs.items()
+        ],
         [helper.make_tensor_value_info(name, output_type, None) for name in outputs],
         [numpy_helper.from_array(array, name) for name, array in (constants or {}).items()],
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
 
 
-def run(module: torch.nn.Module, inputs: Sequence[Array], dtype: torch.dtype | None = torch.float32) -> list[Array]:
+def run(
+    module: torch.nn.Module, inputs: Sequence[Array], dtype: torch.dtype | None = torch.float32
+) -> list[Array]:
     """The results on these inputs, floats first turned into the type unless it is None."""
     tensors = [torch.from_numpy(np.array(value)) for value in inputs]
-    tensors = [value.to(dtype) if dtype is not None and value.is_floating_point() else value for value in tensors]
+    tensors = [
+        value.to(dtype) if dtype is not None and value.is_floating_point() else value for value in tensors
+    ]
     results = module(*tensors)
     return [value.detach().numpy() for value in (results if isinstance(results, tuple) else (results,))]
 
@@ -68,10 +75,14 @@ def close(found: Array, wanted: Array, tolerance: float = 1e-5) -> None:
     assert found.shape == wanted.shape
     if wanted.size:
         finite = np.abs(wanted[np.isfinite(wanted)])
-        np.testing.assert_allclose(found, wanted, rtol=tolerance, atol=tolerance * max(finite.max(initial=0.0), 1e-3))
+        np.testing.assert_allclose(
+            found, wanted, rtol=tolerance, atol=tolerance * max(finite.max(initial=0.0), 1e-3)
+        )
 
 
-def agrees(model: onnx.ModelProto, *inputs: Array, bind: Mapping[str, Any] | None = None, tolerance: float = 1e-5) -> OnnxModule:
+def agrees(
+    model: onnx.ModelProto, *inputs: Array, bind: Mapping[str, Any] | None = None, tolerance: float = 1e-5
+) -> OnnxModule:
     """Imports the model and asserts that it, and its float64 twin, answer as onnxruntime does."""
     module = import_onnx(model, "test.onnx", constants=bind)
     fed = iter(inputs)

@@ -25,7 +25,13 @@ from sklearn.ensemble import (
     StackingClassifier,
     VotingClassifier,
 )
-from sklearn.linear_model import LinearRegression, LogisticRegression, Perceptron, RidgeClassifier, SGDClassifier
+from sklearn.linear_model import (
+    LinearRegression,
+    LogisticRegression,
+    Perceptron,
+    RidgeClassifier,
+    SGDClassifier,
+)
 from sklearn.model_selection import GridSearchCV
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.multioutput import MultiOutputClassifier
@@ -45,7 +51,9 @@ TWO = (X[:, 0] + 0.3 * DRAW.normal(size=300) > 0.8).astype(int)
 THREE = TWO + (X[:, 0] + X[:, 1] > 1.5)
 FORECAST = 3.0 * (X[:, 0] > 1) + 0.1 * DRAW.normal(size=300)
 STEPS = np.linspace(0.02, 4, 200)
-ALONG = np.concatenate([np.eye(3), -np.eye(3), np.sign(np.random.default_rng(4).normal(size=(6, 3)))])  # of length 1 in the norm inf
+ALONG = np.concatenate(
+    [np.eye(3), -np.eye(3), np.sign(np.random.default_rng(4).normal(size=(6, 3)))]
+)  # of length 1 in the norm inf
 SHORT = hf.Stop(queries=600)
 
 
@@ -109,22 +117,30 @@ def with_other_tree() -> Any:
 
 
 def warm() -> Any:
-    model = GradientBoostingClassifier(n_estimators=2, max_depth=1, warm_start=True, random_state=0).fit(X, TWO)
+    model = GradientBoostingClassifier(n_estimators=2, max_depth=1, warm_start=True, random_state=0).fit(
+        X, TWO
+    )
     return model.set_params(n_estimators=5).fit(X, TWO)
 
 
 def with_gaps() -> Any:
     holes = np.where(np.random.default_rng(1).random(X.shape) < 0.2, np.nan, X)
-    return HistGradientBoostingClassifier(max_iter=5, monotonic_cst=[1, 0, 0], min_samples_leaf=5).fit(holes, TWO)
+    return HistGradientBoostingClassifier(max_iter=5, monotonic_cst=[1, 0, 0], min_samples_leaf=5).fit(
+        holes, TWO
+    )
 
 
 def words() -> Any:
     table = np.column_stack([X[:, 0], X[:, 1], np.round(np.abs(X[:, 2]))])
-    return HistGradientBoostingClassifier(max_iter=5, categorical_features=[2], min_samples_leaf=5).fit(table, TWO)
+    return HistGradientBoostingClassifier(max_iter=5, categorical_features=[2], min_samples_leaf=5).fit(
+        table, TWO
+    )
 
 
 def weighted_columns() -> Any:
-    parts = ColumnTransformer([("a", StandardScaler(), [0, 1]), ("b", "passthrough", [2])], transformer_weights={"a": 2.0, "b": 0.5})
+    parts = ColumnTransformer(
+        [("a", StandardScaler(), [0, 1]), ("b", "passthrough", [2])], transformer_weights={"a": 2.0, "b": 0.5}
+    )
     return make_pipeline(parts, DecisionTreeClassifier(max_depth=3)).fit(X, TWO)
 
 
@@ -136,7 +152,9 @@ def thresholded(name: str, **options: Any) -> Any:
 
 
 def boosted(**options: Any) -> Any:
-    return GradientBoostingClassifier(n_estimators=3, max_depth=1, max_features=1, random_state=1, **options).fit(X, TWO)
+    return GradientBoostingClassifier(
+        n_estimators=3, max_depth=1, max_features=1, random_state=1, **options
+    ).fit(X, TWO)
 
 
 CASES: dict[str, Any] = {
@@ -146,15 +164,25 @@ CASES: dict[str, Any] = {
     "boosted_init_dummy": lambda: boosted(init=DummyClassifier(strategy="prior")),
     "boosted_init_zero": lambda: boosted(init="zero"),
     "boosted_init_default": boosted,
-    "boosted_three": lambda: GradientBoostingClassifier(init=DecisionTreeClassifier(max_depth=1), n_estimators=2).fit(X, THREE),
+    "boosted_three": lambda: GradientBoostingClassifier(
+        init=DecisionTreeClassifier(max_depth=1), n_estimators=2
+    ).fit(X, THREE),
     "boosted_exponential": lambda: boosted(loss="exponential"),
     "boosted_warm": warm,
-    "boosted_pruned": lambda: GradientBoostingClassifier(n_estimators=40, n_iter_no_change=2, max_depth=2).fit(X, TWO),
+    "boosted_pruned": lambda: GradientBoostingClassifier(
+        n_estimators=40, n_iter_no_change=2, max_depth=2
+    ).fit(X, TWO),
     "histogram_gaps": with_gaps,
     "histogram_words": words,
-    "forest_weights": lambda: RandomForestClassifier(5, max_depth=3, class_weight={0: 1, 1: 9}, random_state=0).fit(X, TWO),
-    "forest_monotone": lambda: RandomForestClassifier(5, max_depth=3, monotonic_cst=[1, -1, 0], random_state=0).fit(X, TWO),
-    "extra_bootstrap": lambda: ExtraTreesClassifier(4, max_depth=3, bootstrap=True, random_state=0).fit(X, THREE),
+    "forest_weights": lambda: RandomForestClassifier(
+        5, max_depth=3, class_weight={0: 1, 1: 9}, random_state=0
+    ).fit(X, TWO),
+    "forest_monotone": lambda: RandomForestClassifier(
+        5, max_depth=3, monotonic_cst=[1, -1, 0], random_state=0
+    ).fit(X, TWO),
+    "extra_bootstrap": lambda: ExtraTreesClassifier(4, max_depth=3, bootstrap=True, random_state=0).fit(
+        X, THREE
+    ),
     "forest_override": lambda: ForestOverride(5, max_depth=2, random_state=0).fit(X, TWO),
     "forest_other_tree": with_other_tree,
     "tree_override": lambda: TreeOverride(max_depth=2).fit(X, TWO),
@@ -162,26 +190,36 @@ CASES: dict[str, Any] = {
     "tree_weighted_columns": weighted_columns,
     "linear_override": lambda: FarOverride().fit(X, TWO),
     "linear_own_predict": lambda: with_own_predict(LogisticRegression()),
-    "linear_pipeline_override": lambda: NarrowPipeline([("s", StandardScaler()), ("m", LogisticRegression())]).fit(X, TWO),
+    "linear_pipeline_override": lambda: NarrowPipeline(
+        [("s", StandardScaler()), ("m", LogisticRegression())]
+    ).fit(X, TWO),
     "linear_weights": lambda: LogisticRegression(class_weight={0: 1, 1: 30}).fit(X, THREE),
     "linear_discriminant": lambda: LinearDiscriminantAnalysis().fit(X, THREE),
     "linear_perceptron": lambda: Perceptron(random_state=0).fit(X, TWO),
     "linear_log_loss": lambda: SGDClassifier(loss="modified_huber", random_state=0).fit(X, THREE),
-    "linear_ridge": lambda: make_pipeline(MinMaxScaler(), RidgeClassifier(class_weight="balanced")).fit(X, THREE),
+    "linear_ridge": lambda: make_pipeline(MinMaxScaler(), RidgeClassifier(class_weight="balanced")).fit(
+        X, THREE
+    ),
     "linear_search": lambda: GridSearchCV(LogisticRegression(), {"C": [0.1, 1]}, cv=2).fit(X, TWO),
     "perceptrons": lambda: MLPClassifier((5,), max_iter=30, random_state=0).fit(X, THREE),
     "transformed": lambda: make_pipeline(FunctionTransformer(np.tanh), LogisticRegression()).fit(X, TWO),
     "fixed_threshold": lambda: thresholded("FixedThresholdClassifier", threshold=0.05),
     "fixed_threshold_of_class_0": lambda: thresholded("FixedThresholdClassifier", threshold=0.7, pos_label=0),
-    "fixed_threshold_of_scores": lambda: thresholded("FixedThresholdClassifier", threshold=1.5, response_method="decision_function"),
+    "fixed_threshold_of_scores": lambda: thresholded(
+        "FixedThresholdClassifier", threshold=1.5, response_method="decision_function"
+    ),
     "tuned_threshold": lambda: thresholded("TunedThresholdClassifierCV", scoring="recall", cv=2),
     "own_threshold": lambda: Bare().fit(X, TWO),
     "platt": lambda: CalibratedClassifierCV(SVC(), cv=2).fit(X, TWO),
     "svc_three": lambda: SVC(kernel="poly").fit(X, THREE),
     "nu_svc": lambda: NuSVC(nu=0.2).fit(X, TWO),
-    "voting": lambda: VotingClassifier([("a", LogisticRegression()), ("b", DecisionTreeClassifier(max_depth=2))]).fit(X, TWO),
+    "voting": lambda: VotingClassifier(
+        [("a", LogisticRegression()), ("b", DecisionTreeClassifier(max_depth=2))]
+    ).fit(X, TWO),
     "stacking": lambda: StackingClassifier([("a", DecisionTreeClassifier(max_depth=2))], cv=2).fit(X, TWO),
-    "bagging": lambda: BaggingClassifier(DecisionTreeClassifier(max_depth=1), 4, max_features=2, random_state=0).fit(X, TWO),
+    "bagging": lambda: BaggingClassifier(
+        DecisionTreeClassifier(max_depth=1), 4, max_features=2, random_state=0
+    ).fit(X, TWO),
     "ada": lambda: AdaBoostClassifier(n_estimators=4, random_state=0).fit(X, TWO),
     "one_against_rest": lambda: OneVsRestClassifier(LogisticRegression()).fit(X, THREE),
     "neighbours": lambda: KNeighborsClassifier(4).fit(X, THREE),
@@ -220,17 +258,23 @@ def test_no_boosting_with_an_estimator_at_its_beginning_is_proved() -> None:
         table = draw.normal(size=(400, 3))
         y = (table[:, 0] > 1.0).astype(int) ^ (draw.random(400) < 0.1)
         first = DecisionTreeClassifier(max_depth=1)
-        model = GradientBoostingClassifier(init=first, n_estimators=3, max_depth=1, max_features=1, random_state=seed).fit(table, y)
+        model = GradientBoostingClassifier(
+            init=first, n_estimators=3, max_depth=1, max_features=1, random_state=seed
+        ).fit(table, y)
         net = hf.Network.from_sklearn(model)
         assert net.trees is None
         assert "begins with what init=DecisionTreeClassifier answers" in net.notes[0]
         t = 3.0 * (table[:, 0] > 1)
-        forecast = GradientBoostingRegressor(init=DecisionTreeRegressor(max_depth=1), n_estimators=2, max_depth=1, random_state=seed)
+        forecast = GradientBoostingRegressor(
+            init=DecisionTreeRegressor(max_depth=1), n_estimators=2, max_depth=1, random_state=seed
+        )
         assert hf.Network.from_sklearn(forecast.fit(table, t)).trees is None
 
 
 def test_sums_that_are_no_answers_are_not_read() -> None:
-    boosted = HistGradientBoostingRegressor(loss="poisson", max_iter=3, min_samples_leaf=5).fit(X, np.exp(X[:, 0]))
+    boosted = HistGradientBoostingRegressor(loss="poisson", max_iter=3, min_samples_leaf=5).fit(
+        X, np.exp(X[:, 0])
+    )
     net = hf.Network.from_sklearn(boosted)
     assert net.trees is None
     assert "no sum of its trees (loss='poisson')" in net.notes[0]
@@ -275,7 +319,10 @@ def test_a_tie_is_broken_as_predict_breaks_it() -> None:
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: MultiOutputClassifier(LogisticRegression()).fit(X, np.stack([TWO, 1 - TWO], 1)), "several questions at once"),
+        (
+            lambda: MultiOutputClassifier(LogisticRegression()).fit(X, np.stack([TWO, 1 - TWO], 1)),
+            "several questions at once",
+        ),
         (lambda: RandomForestClassifier(3).fit(X, np.stack([TWO, 1 - TWO], 1)), "several questions at once"),
         (lambda: RidgeClassifier().fit(X, np.stack([TWO, 1 - TWO, TWO], 1)), "several questions at once"),
         (lambda: with_strange_labels(), "'unsure', which is none of the estimator's classes 0, 1"),
@@ -299,7 +346,9 @@ def test_what_is_not_what_was_read_is_found_out_after_the_proof() -> None:
         net = hf.Network.from_sklearn(model.fit(X, TWO))
         own = net.itself or net
         said: Any = own.module.model.said  # type: ignore[union-attr]
-        own.module.model.said = replace(said, predict=lambda rows: np.where(np.asarray(rows)[:, 2] > 0.2, 1, said.predict(rows)))  # type: ignore[union-attr]
+        own.module.model.said = replace(
+            said, predict=lambda rows: np.where(np.asarray(rows)[:, 2] > 0.2, 1, said.predict(rows))
+        )  # type: ignore[union-attr]
         return net
 
     x, y = torch.zeros(1, 3, dtype=torch.float64), [0]

@@ -30,9 +30,14 @@ from holdfast.errors import BadInput
 from holdfast.network.callable_fingerprint import hash_callable
 
 GENERATOR = np.random.default_rng(0)
-TABLE = pd.DataFrame(GENERATOR.normal(size=(90, 3)) * [1, 5, 0.1] + [0, 20, 3], columns=["age", "debt", "rate"])
+TABLE = pd.DataFrame(
+    GENERATOR.normal(size=(90, 3)) * [1, 5, 0.1] + [0, 20, 3], columns=["age", "debt", "rate"]
+)
 SCORE = (TABLE.age + (TABLE.debt - 20) / 5 + GENERATOR.normal(0, 0.3, 90)).to_numpy()
-TWO, THREE = np.where(SCORE > 0, "yes", "no"), np.array(["low", "mid", "top"])[np.digitize(SCORE, [-0.7, 0.7])]
+TWO, THREE = (
+    np.where(SCORE > 0, "yes", "no"),
+    np.array(["low", "mid", "top"])[np.digitize(SCORE, [-0.7, 0.7])],
+)
 
 LINEAR: list[Any] = [
     LogisticRegression(), make_pipeline(StandardScaler(), LogisticRegression()), make_pipeline(MinMaxScaler(), LinearSVC()),
@@ -89,7 +94,12 @@ def test_a_regressor_has_one_output(estimator: Any) -> None:
     np.testing.assert_allclose(net(net.rows(TABLE))[:, 0].numpy(), estimator.predict(TABLE), rtol=1e-9)
     assert net.differentiable or net.trees is not None
     region = hf.Ball(net.rows(TABLE[:2]), 0.3)
-    for bracket in hf.worst(net, region, hf.property.Linear.of([1.0], batch=2), methods=[hf.attacks.Corners(rounds=1), *proofs(net)]):
+    for bracket in hf.worst(
+        net,
+        region,
+        hf.property.Linear.of([1.0], batch=2),
+        methods=[hf.attacks.Corners(rounds=1), *proofs(net)],
+    ):
         assert -math.inf < bracket.lower.value <= bracket.upper.value
 
 
@@ -157,7 +167,11 @@ def test_a_witness_of_what_was_read_must_break_the_estimator_too() -> None:
     net.itself.module = torch.nn.Sequential(torch.nn.Linear(3, 2).double()).requires_grad_(False)
     net.itself.module[0].weight.zero_()
     net.itself.module[0].bias.copy_(torch.tensor([1.0, 0.0]))  # says "no" whatever it is asked
-    [bracket] = hf.radius(net, TABLE[:1], ["no"], norm=2) if TWO[0] == "no" else hf.radius(net, TABLE[TWO == "no"][:1], ["no"], norm=2)
+    [bracket] = (
+        hf.radius(net, TABLE[:1], ["no"], norm=2)
+        if TWO[0] == "no"
+        else hf.radius(net, TABLE[TWO == "no"][:1], ["no"], norm=2)
+    )
     assert bracket.upper.value == math.inf
 
 
@@ -165,7 +179,11 @@ def test_two_forests_have_two_fingerprints_and_one_fit_again_has_its_own() -> No
     def forest(seed: int) -> Any:
         return RandomForestClassifier(4, random_state=seed).fit(TABLE, TWO)
 
-    assert hash_callable(forest(0).predict) == hash_callable(forest(0).predict) != hash_callable(forest(1).predict)
+    assert (
+        hash_callable(forest(0).predict)
+        == hash_callable(forest(0).predict)
+        != hash_callable(forest(1).predict)
+    )
     for estimator in [*LINEAR[:2], *TREES]:
         first = hash_callable(estimator.fit(TABLE, TWO).predict)
         assert first[0]
@@ -183,7 +201,9 @@ def test_boosted_trees_of_other_libraries(library: str) -> None:
         net = hf.Network.from_sklearn(model)
         assert net.trees is not None
         assert net(net.rows(TABLE)).argmax(1).tolist() == model.predict(TABLE).tolist()
-        assert hash_callable(model.predict) != hash_callable(made(n_estimators=3, **options).fit(TABLE, labels.astype(int)).predict)
+        assert hash_callable(model.predict) != hash_callable(
+            made(n_estimators=3, **options).fit(TABLE, labels.astype(int)).predict
+        )
         for bracket in hf.radius(net, TABLE[:3], model.predict(TABLE[:3])):
             assert 0 < bracket.lower.value <= bracket.upper.value < math.inf
 
@@ -192,16 +212,30 @@ REFUSED = [
     (lambda: hf.Network.from_sklearn(LogisticRegression), "got the class LogisticRegression"),
     (lambda: hf.Network.from_sklearn(LogisticRegression()), "is not fitted yet"),
     (lambda: hf.Network.from_sklearn(len), "needs a fitted estimator"),
-    (lambda: hf.Network.from_sklearn(LogisticRegression().fit(TABLE, TWO), columns=hf.Columns.named(["age", "debt"])), "also has 'rate'"),
     (
-        lambda: hf.radius(hf.Network.from_sklearn(LogisticRegression().fit(TABLE, TWO)), TABLE[:1], ["maybe"]),
+        lambda: hf.Network.from_sklearn(
+            LogisticRegression().fit(TABLE, TWO), columns=hf.Columns.named(["age", "debt"])
+        ),
+        "also has 'rate'",
+    ),
+    (
+        lambda: hf.radius(
+            hf.Network.from_sklearn(LogisticRegression().fit(TABLE, TWO)), TABLE[:1], ["maybe"]
+        ),
         "'maybe' is none of",
     ),
-    (lambda: hf.radius(hf.Network.from_sklearn(LogisticRegression().fit(TABLE, TWO)), TABLE[["age"]], ["no"]), "no column 'debt'"),
+    (
+        lambda: hf.radius(
+            hf.Network.from_sklearn(LogisticRegression().fit(TABLE, TWO)), TABLE[["age"]], ["no"]
+        ),
+        "no column 'debt'",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("build", "message"), REFUSED, ids=[message.replace(" ", "_") for _, message in REFUSED])
+@pytest.mark.parametrize(
+    ("build", "message"), REFUSED, ids=[message.replace(" ", "_") for _, message in REFUSED]
+)
 def test_what_is_no_estimator_or_does_not_fit_it_is_refused_in_words(build: Any, message: str) -> None:
     with pytest.raises(BadInput, match=message):
         build()

@@ -43,7 +43,15 @@ LAYERS: dict[str, tuple[type[nn.RNNBase], dict[str, Any]]] = {
 class Packed(nn.Module):
     """Packs, and answers from its last state and from what it pads again; without packing it is the same network."""
 
-    def __init__(self, kind: str, *, packs: bool = True, ordered: bool = False, total: int | None = None, state: bool = False) -> None:
+    def __init__(
+        self,
+        kind: str,
+        *,
+        packs: bool = True,
+        ordered: bool = False,
+        total: int | None = None,
+        state: bool = False,
+    ) -> None:
         super().__init__()
         torch.manual_seed(0)
         layer, options = LAYERS[kind]
@@ -57,9 +65,13 @@ class Packed(nn.Module):
         x = x if self.first else x.transpose(0, 1)
         state = torch.full((1, lengths.shape[0], 4), 0.5) if self.state else None
         if self.packs:
-            packed = pack_padded_sequence(x, lengths.cpu(), batch_first=self.first, enforce_sorted=self.ordered)
+            packed = pack_padded_sequence(
+                x, lengths.cpu(), batch_first=self.first, enforce_sorted=self.ordered
+            )
             answers, last = self.cell(packed, state)
-            frames, _ = pad_packed_sequence(answers, batch_first=self.first, padding_value=0.25, total_length=self.total)
+            frames, _ = pad_packed_sequence(
+                answers, batch_first=self.first, padding_value=0.25, total_length=self.total
+            )
         else:
             frames, last = self.cell(x, state)
             if self.total is not None:
@@ -107,13 +119,17 @@ class Shorter(nn.Module):
         (lambda x, lengths: (x.abs().sum(-1) > 1e-3).sum(1), "there is no bound|truth values|no bound"),
     ],
 )
-def test_lengths_that_are_not_full_or_not_known_prove_nothing(lengths: Callable[[Tensor, Tensor], Tensor], message: str) -> None:
+def test_lengths_that_are_not_full_or_not_known_prove_nothing(
+    lengths: Callable[[Tensor, Tensor], Tensor], message: str
+) -> None:
     net = Network.from_torch(Shorter(lengths).eval())
     x = torch.randn(2, 5, 3)
     with pytest.raises(UnsupportedLayer, match=message):
         build(net, x)
     methods = [hf.attacks.PGD(rounds=1, steps=5), hf.certify.Certify()]
-    found = hf.radius(net, x, net(x).argmax(-1), norm=2, methods=methods)  # the model itself is measured as it packs
+    found = hf.radius(
+        net, x, net(x).argmax(-1), norm=2, methods=methods
+    )  # the model itself is measured as it packs
     assert all(b.lower.value == 0 < b.upper.value for b in found)
 
 
@@ -132,7 +148,9 @@ class Looks(nn.Module):
 @pytest.mark.parametrize(
     "read",
     [
-        lambda cell, x, lengths: cell(pack_padded_sequence(x[:, : int(lengths.max())], lengths.tolist(), batch_first=True))[1][-1],
+        lambda cell, x, lengths: cell(
+            pack_padded_sequence(x[:, : int(lengths.max())], lengths.tolist(), batch_first=True)
+        )[1][-1],
         lambda cell, x, lengths: cell(x)[0][torch.arange(len(x)), lengths - 1],
     ],
 )
@@ -150,7 +168,12 @@ class Attends(nn.Module):
     def __init__(self, pool: Callable[[Tensor, Tensor], Tensor]) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.cell, self.score, self.out, self.pool = nn.GRU(3, 4, batch_first=True), nn.Linear(4, 1), nn.Linear(4, 2), pool
+        self.cell, self.score, self.out, self.pool = (
+            nn.GRU(3, 4, batch_first=True),
+            nn.Linear(4, 1),
+            nn.Linear(4, 2),
+            pool,
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         h, _ = self.cell(x)
@@ -191,17 +214,42 @@ class Answers(nn.Module):
 @pytest.mark.parametrize(
     ("answer", "output", "note"),
     [
-        (lambda a, h: {"hidden": h, "logits": a}, None, "the model answers with hidden, logits; logits is measured"),
-        (lambda a, h: {"scores": a, "mask": a > 0}, None, "the model answers with scores, mask; scores is measured"),
+        (
+            lambda a, h: {"hidden": h, "logits": a},
+            None,
+            "the model answers with hidden, logits; logits is measured",
+        ),
+        (
+            lambda a, h: {"scores": a, "mask": a > 0},
+            None,
+            "the model answers with scores, mask; scores is measured",
+        ),
         (lambda a, h: {"one": h, "two": a}, "two", "the model answers with one, two; two is measured"),
-        (lambda a, h: ({"two": a}, h), "two", "the model answers with 2 things; the first of them is measured"),
-        (lambda a, h: (a, h.unsqueeze(0)), None, "the model answers with 2 things; the first of them is measured"),
-        (lambda a, h: (h, a), "1", "the model answers with 2 things; number 1, counted from 0, of them is measured"),
+        (
+            lambda a, h: ({"two": a}, h),
+            "two",
+            "the model answers with 2 things; the first of them is measured",
+        ),
+        (
+            lambda a, h: (a, h.unsqueeze(0)),
+            None,
+            "the model answers with 2 things; the first of them is measured",
+        ),
+        (
+            lambda a, h: (h, a),
+            "1",
+            "the model answers with 2 things; number 1, counted from 0, of them is measured",
+        ),
         (lambda a, h: (None, a), None, "the model answers with 2 things; the first of them is measured"),
     ],
 )
-def test_the_answer_is_found_by_its_name(answer: Callable[[Tensor, Tensor], Any], output: str | None, note: str) -> None:
-    net, plain = Network.from_torch(Answers(answer).eval(), output=output), Network.from_torch(Answers(lambda a, h: a).eval())
+def test_the_answer_is_found_by_its_name(
+    answer: Callable[[Tensor, Tensor], Any], output: str | None, note: str
+) -> None:
+    net, plain = (
+        Network.from_torch(Answers(answer).eval(), output=output),
+        Network.from_torch(Answers(lambda a, h: a).eval()),
+    )
     x = torch.randn(2, 3)
     assert net.outputs_for(x) == 2
     assert torch.equal(net(x), plain(x))
@@ -217,7 +265,9 @@ def test_an_answer_that_must_be_chosen_is_asked_for() -> None:
         Network.from_torch(both, output="three")(torch.zeros(1, 3))
 
 
-@pytest.mark.parametrize("answer", [lambda a, h: (h, a), lambda a, h: (h[None], a), lambda a, h: ({"two": a}, h)])
+@pytest.mark.parametrize(
+    "answer", [lambda a, h: (h, a), lambda a, h: (h[None], a), lambda a, h: ({"two": a}, h)]
+)
 def test_of_two_tensors_in_a_tuple_none_is_guessed(answer: Callable[[Tensor, Tensor], Any]) -> None:
     """Whether the first or the second is the answer, only its author knows."""
     x = torch.randn(3, 3)
@@ -366,7 +416,12 @@ def test_a_bert_is_measured_and_proved() -> None:
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     config = transformers.BertConfig(
-        vocab_size=30, hidden_size=4, num_hidden_layers=1, num_attention_heads=2, intermediate_size=6, max_position_embeddings=16
+        vocab_size=30,
+        hidden_size=4,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=6,
+        max_position_embeddings=16,
     )
     model = transformers.BertForSequenceClassification(config).eval()
     for weight in model.parameters():

@@ -444,7 +444,9 @@ class HostileList(list[Any]):
 def test_nothing_of_the_user_s_is_executed() -> None:
     one, other = Hostile(), Hostile()
     other.weight = 0.3
-    prints = [hash_callable(HostileModule(held)) for held in (one, [one], other, HostileList([1]), HostileList([2]))]
+    prints = [
+        hash_callable(HostileModule(held)) for held in (one, [one], other, HostileList([1]), HostileList([2]))
+    ]
     assert all(digest for digest, _ in prints)
     assert len(set(prints)) == len(prints)
 

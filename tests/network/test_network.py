@@ -41,7 +41,9 @@ class Busy(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Dropout(0.5), nn.Linear(6, 3))
+        self.layers = nn.Sequential(
+            nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Dropout(0.5), nn.Linear(6, 3)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return self.layers(x)
@@ -51,7 +53,9 @@ def test_the_users_module_is_copied_and_never_changed() -> None:
     model = Busy().train()
     handle = model.layers[0].register_forward_hook(lambda *_: None)
     before = copy.deepcopy(model.state_dict())
-    with pytest.warns(UserWarning, match="Busy is in training mode; holdfast measures a copy in evaluation mode"):
+    with pytest.warns(
+        UserWarning, match="Busy is in training mode; holdfast measures a copy in evaluation mode"
+    ):
         net = Network.from_torch(model)
     x = torch.randn(8, 4)
     hf.radius(net, x, net(x).argmax(-1), norm=2, methods=[hf.attacks.PGD(rounds=1, steps=3)])
@@ -125,7 +129,9 @@ def test_one_number_for_each_feature_is_for_features_of_a_sequence() -> None:
     either = {"mean": mean[None], "std": std[None]}
     assert torch.equal(Network.from_torch(model, shape=(3, 3), **either)(x), model((x - mean) / std))
     column = {"mean": mean[:, None], "std": std[:, None]}
-    assert torch.equal(Network.from_torch(model, shape=(3, 3), **column)(x), model((x - mean[:, None]) / std[:, None]))
+    assert torch.equal(
+        Network.from_torch(model, shape=(3, 3), **column)(x), model((x - mean[:, None]) / std[:, None])
+    )
     every = {"mean": MEAN * 3, "std": STD * 3}  # as a command line can say it
     assert torch.equal(Network.from_torch(model, shape=(3, 3), **every)(x), model((x - mean) / std))
 
@@ -146,7 +152,9 @@ def test_what_only_frames_fit_stays_one_number_for_each_frame() -> None:
         ((3,), 2, "one for each feature"),
     ],
 )
-def test_numbers_that_fit_two_axes_or_none_are_refused(shape: tuple[int, ...], count: int, words: str) -> None:
+def test_numbers_that_fit_two_axes_or_none_are_refused(
+    shape: tuple[int, ...], count: int, words: str
+) -> None:
     module = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 2)).eval()
     for what in ("mean", "std"):
         with pytest.raises(BadInput, match=f"{what} has {count} numbers") as told:
@@ -174,7 +182,9 @@ def test_ends_of_the_domain_follow_the_channels_of_an_image() -> None:
     square = nn.Sequential(nn.Flatten(), nn.Linear(27, 2)).eval()
     with pytest.raises(BadInput, match=r"domain has 3 numbers.*\(3, 1, 1\)"):
         Network.from_torch(square, shape=(3, 3, 3), domain=(low, high))
-    sensors = Network.from_torch(Sequence3().eval(), shape=(3, 3), domain=(low, high))  # it broadcasts: the last axis, as ever
+    sensors = Network.from_torch(
+        Sequence3().eval(), shape=(3, 3), domain=(low, high)
+    )  # it broadcasts: the last axis, as ever
     assert bool(sensors.domain.contains((low + 0.5).expand(1, 3, 3)).all())
 
 
@@ -210,7 +220,9 @@ CELLS = [
 
 @pytest.mark.parametrize(("kind", "options"), CELLS)
 @pytest.mark.parametrize("batch_first", [True, False])
-def test_recurrent_models_are_asked_as_they_want(kind: type[nn.RNNBase], options: dict[str, Any], batch_first: bool) -> None:
+def test_recurrent_models_are_asked_as_they_want(
+    kind: type[nn.RNNBase], options: dict[str, Any], batch_first: bool
+) -> None:
     model = Sequence(kind, batch_first=batch_first, **options).eval()
     x = torch.randn(3, 5, 3)
     steps = answers(model, x) if batch_first else answers(model, x.transpose(0, 1)).transpose(0, 1)
@@ -249,7 +261,9 @@ class WithLengths(nn.Module):
         self.out = nn.Linear(4, 2)
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
-        packed = nn.utils.rnn.pack_padded_sequence(self.embedding(x), lengths, batch_first=True, enforce_sorted=False)
+        packed = nn.utils.rnn.pack_padded_sequence(
+            self.embedding(x), lengths, batch_first=True, enforce_sorted=False
+        )
         return self.out(self.cell(packed)[1][-1])
 
 
@@ -260,8 +274,12 @@ def test_models_that_want_lengths_get_full_ones() -> None:
     assert torch.allclose(net(x), answers(model, x, torch.tensor([5, 5, 5])), atol=1e-6)
     padded = torch.cat([x, torch.zeros(3, 2, 3)], 1)
     short = answers(model, padded, torch.tensor([5, 3, 7]))
-    found = hf.radius(net, padded, short.argmax(-1), norm=2, lengths=[5, 3, 7], methods=[hf.attacks.PGD(rounds=2)])
-    assert all(b.note == "" and b.upper.value < math.inf for b in found)  # a class from padding would be called wrong
+    found = hf.radius(
+        net, padded, short.argmax(-1), norm=2, lengths=[5, 3, 7], methods=[hf.attacks.PGD(rounds=2)]
+    )
+    assert all(
+        b.note == "" and b.upper.value < math.inf for b in found
+    )  # a class from padding would be called wrong
 
 
 def test_token_models_may_want_lengths_too() -> None:
@@ -364,7 +382,9 @@ def test_a_mask_of_padding_is_taken_along_and_sentences_with_padding_are_refused
     with pytest.raises(BadInput, match="does not answer the sentence '1 5 0' by its word vectors"):
         hf.radius(net, torch.cat([whole, padded]), [0, 0])
     label = answers(model, whole).argmax(-1)
-    problem = functools.partial(hf.Problem, net, property=hf.Robustness(label), goal="radius", keys=(hf.result.Key(0),))
+    problem = functools.partial(
+        hf.Problem, net, property=hf.Robustness(label), goal="radius", keys=(hf.result.Key(0),)
+    )
     for words, message in (([1, 2], None), ([1, 0], "not all words of the sets fall on one side")):
         asked = problem(region=hf.region.Words.around(whole, {1: words}, net.vectors))
         found = hf.certify.Certify().obstacle(asked)
@@ -379,7 +399,9 @@ def test_ids_that_go_into_two_tables_have_the_vectors_of_both() -> None:
     tokens = torch.tensor([[1, 2, 5], [0, 3, 3]])
     assert torch.allclose(net(net.embed(tokens)), answers(model, tokens), atol=1e-6)
     found = hf.radius(net, tokens, answers(model, tokens).argmax(-1), norm=2, tier="fast")
-    assert all(0 < b.lower.value <= b.upper.value < math.inf for b in found)  # it is affine: both ends are the distance to a plane
+    assert all(
+        0 < b.lower.value <= b.upper.value < math.inf for b in found
+    )  # it is affine: both ends are the distance to a plane
     assert all(b.upper.value - b.lower.value < 1e-3 * b.upper.value for b in found)
 
 
@@ -493,9 +515,13 @@ class Reversed(nn.Module):
     ],
     ids=["mean", "flip", "lstm", "lstm_of_one", "gru", "rnn", "batch_norm"],
 )
-def test_models_that_mix_rows_are_refused(model: nn.Module, options: dict[str, Any], shape: tuple[int, ...]) -> None:
+def test_models_that_mix_rows_are_refused(
+    model: nn.Module, options: dict[str, Any], shape: tuple[int, ...]
+) -> None:
     net = Network.from_torch(model.eval(), **options)
-    with pytest.raises(BadInput, match=r"answers differently when inputs share a batch|more than 1 value per channel"):
+    with pytest.raises(
+        BadInput, match=r"answers differently when inputs share a batch|more than 1 value per channel"
+    ):
         hf.radius(net, torch.randn(shape), [0] * shape[0])
 
 
@@ -680,7 +706,9 @@ EXPORTED: list[tuple[str, Callable[[], nn.Module], tuple[int, ...], bool]] = [
 ]
 
 
-@pytest.mark.parametrize(("build", "shape", "free"), [pytest.param(b, s, f, id=name) for name, b, s, f in EXPORTED])
+@pytest.mark.parametrize(
+    ("build", "shape", "free"), [pytest.param(b, s, f, id=name) for name, b, s, f in EXPORTED]
+)
 def test_exported_programs_answer_as_their_modules(
     build: Callable[[], nn.Module], shape: tuple[int, ...], free: bool, tmp_path: Path
 ) -> None:
@@ -695,7 +723,9 @@ def test_exported_programs_answer_as_their_modules(
 
     torch.manual_seed(0)
     model = First(build()).eval()
-    net = Network.from_export(exported(model, torch.randn(shape), tmp_path / "m.pt2", free_batch=free), trust=True)
+    net = Network.from_export(
+        exported(model, torch.randn(shape), tmp_path / "m.pt2", free_batch=free), trust=True
+    )
     assert net.source == "export"
     assert net.name == "m.pt2"
     x = torch.randn(4, *shape[1:])
@@ -719,7 +749,9 @@ def test_an_exported_token_model_is_recognised(tmp_path: Path) -> None:
     expected = answers(known.model, known.tokens)
     assert torch.allclose(net(net.embed(known.tokens)), expected, atol=1e-6)
     assert torch.allclose(net.ask_tokens(known.tokens), expected, atol=1e-6)
-    for bracket, answer in zip(hf.radius(net, known.tokens, known.y, substitutes=known.substitutes), known.radius(), strict=True):
+    for bracket, answer in zip(
+        hf.radius(net, known.tokens, known.y, substitutes=known.substitutes), known.radius(), strict=True
+    ):
         assert bracket.lower.value <= answer <= bracket.upper.value
 
 
@@ -750,7 +782,10 @@ def test_a_module_that_cannot_be_traced_still_runs() -> None:
             return torch.stack([x.sum(1) * (2 if x.sum().item() > 1e9 else 1), x[:, 0]], 1)
 
     net = Network.from_torch(Odd().eval())
-    with pytest.raises(UnsupportedLayer, match=r"could not turn the model into a graph.*Attacks and all black-box methods still work"):
+    with pytest.raises(
+        UnsupportedLayer,
+        match=r"could not turn the model into a graph.*Attacks and all black-box methods still work",
+    ):
         net.program(torch.zeros(2, 3))
     assert net.double(torch.zeros(2, 3)) is not None
 
@@ -785,7 +820,9 @@ def test_a_choice_by_the_size_of_the_batch_is_refused_at_the_limit_of_a_kernel_t
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no graphics card")
 def test_batch_norm_on_a_graphics_card_is_no_choice_of_the_models() -> None:
-    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(8, 2)).eval()
+    model = nn.Sequential(
+        nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(8, 2)
+    ).eval()
     assert Network.from_torch(model, device="cuda").program(torch.rand(1, 1, 4, 4)).graph.nodes
 
 
@@ -795,7 +832,11 @@ def test_sentences_are_asked_in_full_float32_as_vectors_are() -> None:
     class Reader(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.table, self.lstm, self.head = nn.Embedding(6, 3), nn.LSTM(3, 4, batch_first=True), nn.Linear(4, 2)
+            self.table, self.lstm, self.head = (
+                nn.Embedding(6, 3),
+                nn.LSTM(3, 4, batch_first=True),
+                nn.Linear(4, 2),
+            )
 
         def forward(self, tokens: Tensor) -> Tensor:
             logits: Tensor = self.head(self.lstm(self.table(tokens))[0][:, -1])
@@ -831,7 +872,9 @@ def test_rows_of_a_fixed_batch_that_meet_behind_a_saturated_function_are_not_apa
     x = torch.full((2, 3), -250.0)
     assert not torch.allclose(Saturated()(x)[:1], Saturated()(x[:1]))
     with pytest.raises(BadInput, match="exactly 2 inputs"):
-        Network.from_export(exported(Saturated().eval(), x, tmp_path / "two.pt2", free_batch=False), trust=True)
+        Network.from_export(
+            exported(Saturated().eval(), x, tmp_path / "two.pt2", free_batch=False), trust=True
+        )
     apart = nn.Sequential(nn.Linear(3, 4), nn.Tanh()).eval()
     net = Network.from_export(exported(apart, x, tmp_path / "apart.pt2", free_batch=False), trust=True)
     torch.testing.assert_close(net(x), apart(x))

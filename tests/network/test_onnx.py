@@ -49,11 +49,16 @@ REFUSED = {
 
 @pytest.mark.parametrize("path", [path for path in FILES if path.name in REFUSED], ids=lambda path: path.name)
 def test_shared_networks_without_a_rule_are_refused_by_name(path: Path) -> None:
-    with pytest.raises((UnsupportedLayer, UnreadableFile), match=r"no rule for operator|onnxruntime cannot load|not an ONNX model"):
+    with pytest.raises(
+        (UnsupportedLayer, UnreadableFile),
+        match=r"no rule for operator|onnxruntime cannot load|not an ONNX model",
+    ):
         agrees(model := read_onnx(path), floats(*[size or 1 for size in session(model).inputs[0].shape]))
 
 
-@pytest.mark.parametrize("path", [path for path in FILES if path.name not in REFUSED], ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", [path for path in FILES if path.name not in REFUSED], ids=lambda path: path.name
+)
 def test_shared_networks_answer_as_onnxruntime_does(path: Path) -> None:
     model = read_onnx(path)
     shape = [size or 1 for size in session(model).inputs[0].shape]
@@ -92,8 +97,14 @@ class Case:
 
     def model(self) -> tuple[onnx.ModelProto, list[Array]]:
         names = ["" if value is None else f"in{i}" for i, value in enumerate(self.inputs)]
-        free = {f"in{i}": value for i, value in enumerate(self.inputs) if value is not None and i not in self.constant}
-        held = {f"in{i}": value for i, value in enumerate(self.inputs) if value is not None and i in self.constant}
+        free = {
+            f"in{i}": value
+            for i, value in enumerate(self.inputs)
+            if value is not None and i not in self.constant
+        }
+        held = {
+            f"in{i}": value for i, value in enumerate(self.inputs) if value is not None and i in self.constant
+        }
         outputs = [f"out{i}" for i in range(self.outputs)]
         node = helper.make_node(self.operator, names, outputs, name="it", **self.attributes)
         model = model_of([node], free, outputs, held, opset=self.opset, output_type=self.output_type)
@@ -177,7 +188,17 @@ PRODUCTS = [
     case("MatMul", floats(2, 3, 4), floats(2, 4, 5)),
     case("Gemm", floats(3, 4), floats(4, 5), floats(5), constant=(1, 2)),
     case("Gemm", floats(3, 4), floats(5, 4), floats(5), constant=(1, 2), transB=1),
-    case("Gemm", floats(4, 3), floats(5, 4), floats(3, 1), constant=(1, 2), transA=1, transB=1, alpha=0.5, beta=2.0),
+    case(
+        "Gemm",
+        floats(4, 3),
+        floats(5, 4),
+        floats(3, 1),
+        constant=(1, 2),
+        transA=1,
+        transB=1,
+        alpha=0.5,
+        beta=2.0,
+    ),
     case("Gemm", floats(3, 4), floats(4, 5), floats(3, 5), constant=(1, 2)),
     case("Gemm", floats(3, 4), floats(4, 5), number(0.3), constant=(1, 2)),
     case("Gemm", floats(3, 4), floats(4, 5), constant=(1,)),
@@ -315,7 +336,9 @@ SHAPES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("one", [*ELEMENTWISE, *PRODUCTS, *CONVOLUTIONS, *NORMALISATIONS, *REDUCTIONS, *SHAPES], ids=str)
+@pytest.mark.parametrize(
+    "one", [*ELEMENTWISE, *PRODUCTS, *CONVOLUTIONS, *NORMALISATIONS, *REDUCTIONS, *SHAPES], ids=str
+)
 def test_one_operator_answers_as_onnxruntime_does(one: Case) -> None:
     model, inputs = one.model()
     agrees(model, *inputs)
@@ -385,7 +408,9 @@ def test_shape_arithmetic_follows_the_batch(batch: int) -> None:
 def test_shape_arithmetic_is_traced_with_a_dynamic_batch() -> None:
     model = reshape_by_its_own_shape()
     module = import_onnx(model, "it")
-    program = torch.export.export(module, (torch.from_numpy(X),), dynamic_shapes=({0: torch.export.Dim("batch")},))
+    program = torch.export.export(
+        module, (torch.from_numpy(X),), dynamic_shapes=({0: torch.export.Dim("batch")},)
+    )
     for batch in (3, 7):
         data = floats(batch, 3, 4)
         close(program.module()(torch.from_numpy(data)).numpy(), truth(model, [data])[0])
@@ -395,7 +420,10 @@ def test_shape_arithmetic_is_traced_with_a_dynamic_batch() -> None:
     "last",
     [
         *(node(name, "numbers threes", "z") for name in ("Add", "Sub", "Mul", "Div", "Mod", "Min", "Max")),
-        *(node(name, "numbers threes", "z") for name in ("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual")),
+        *(
+            node(name, "numbers threes", "z")
+            for name in ("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual")
+        ),
         *(node(name, "numbers", "z") for name in ("Neg", "Abs", "Identity", "Shape", "Size", "ReduceProd")),
         node("ReduceProd", "numbers", "z", axes=[0], keepdims=0),
         node("Where", "flags numbers threes", "z"),
@@ -432,9 +460,14 @@ def test_shape_arithmetic_is_the_arithmetic_of_tensors(last: onnx.NodeProto) -> 
     used = {name: value for name, value in constants.items() if any(name in each.input for each in nodes)}
     model = model_of(nodes, {"x": X}, ["y"], used)
     for data in (X, floats(0, 8, 3)):
-        model.graph.input[0].CopyFrom(helper.make_tensor_value_info("x", TensorProto.FLOAT, [None, None, None]))
+        model.graph.input[0].CopyFrom(
+            helper.make_tensor_value_info("x", TensorProto.FLOAT, [None, None, None])
+        )
         module = agrees(model, data)
-        assert all(getattr(step, "table", "") == "numbers" or step.node.operator == "Shape" for step in module.plan.steps)
+        assert all(
+            getattr(step, "table", "") == "numbers" or step.node.operator == "Shape"
+            for step in module.plan.steps
+        )
 
 
 def test_range_follows_the_length() -> None:
@@ -448,7 +481,9 @@ def test_range_follows_the_length() -> None:
     constants = {"zero": np.array(0, dtype=np.int64), "one": np.array(1, dtype=np.int64)}
     model = model_of(nodes, {"x": floats(2, 5)}, ["y"], constants)
     module = agrees(model, floats(2, 5))
-    program = torch.export.export(module, (torch.zeros(2, 5),), dynamic_shapes=({1: torch.export.Dim("time")},))
+    program = torch.export.export(
+        module, (torch.zeros(2, 5),), dynamic_shapes=({1: torch.export.Dim("time")},)
+    )
     assert program.module()(torch.zeros(2, 8))[0].tolist() == list(range(8))
 
 
@@ -491,14 +526,19 @@ def test_half_precision_between_float_layers_is_refused_but_folded_in_constants(
     half = {"weight": floats(3).astype(np.float16)}
     fine = [node("Cast", "weight", "wide", to=TensorProto.FLOAT), node("Add", "x wide", "y")]
     agrees(model_of(fine, {"x": floats(3)}, ["y"], half), floats(3))
-    lossy = [node("Cast", "x", "narrow", to=TensorProto.FLOAT16), node("Cast", "narrow", "y", to=TensorProto.FLOAT)]
+    lossy = [
+        node("Cast", "x", "narrow", to=TensorProto.FLOAT16),
+        node("Cast", "narrow", "y", to=TensorProto.FLOAT),
+    ]
     with pytest.raises(UnsupportedLayer, match="float16"):
         import_onnx(model_of(lossy, {"x": floats(3)}, ["y"]), "it")
 
 
 def branch(operator: str, value: str, output: str, number: float = 2.0) -> onnx.GraphProto:
     nodes = [node("Constant", "", "shared", value_float=number), node(operator, f"{value} shared", output)]
-    return helper.make_graph(nodes, operator, [], [helper.make_tensor_value_info(output, TensorProto.FLOAT, None)])
+    return helper.make_graph(
+        nodes, operator, [], [helper.make_tensor_value_info(output, TensorProto.FLOAT, None)]
+    )
 
 
 def chosen_by_rate() -> onnx.ModelProto:
@@ -507,7 +547,13 @@ def chosen_by_rate() -> onnx.ModelProto:
         node("Equal", "rate sixteen", "fast"),
         node("If", "fast", "z", then_branch=branch("Mul", "x", "a"), else_branch=branch("Pow", "x", "a")),
         node("Sub", "z x", "w"),
-        node("If", "fast", "y", then_branch=branch("Pow", "w", "a", 3.0), else_branch=branch("Add", "w", "a", 5.0)),
+        node(
+            "If",
+            "fast",
+            "y",
+            then_branch=branch("Pow", "w", "a", 3.0),
+            else_branch=branch("Add", "w", "a", 5.0),
+        ),
     ]
     inputs = {"x": X, "rate": np.array(1, dtype=np.int64)}
     return model_of(nodes, inputs, ["y"], {"sixteen": np.array(16, dtype=np.int64)})
@@ -533,7 +579,9 @@ def test_a_choice_by_shape_is_made_when_it_runs(batch: int) -> None:
         node("Shape", "x", "shape"),
         node("Gather", "shape zero", "batch", axis=0),
         node("Equal", "batch one", "single"),
-        node("If", "single", "chosen", then_branch=branch("Mul", "x", "a"), else_branch=branch("Pow", "x", "a")),
+        node(
+            "If", "single", "chosen", then_branch=branch("Mul", "x", "a"), else_branch=branch("Pow", "x", "a")
+        ),
         node("Add", "chosen x", "y"),
     ]
     constants = {"zero": np.array(0, dtype=np.int64), "one": np.array(1, dtype=np.int64)}
@@ -563,8 +611,12 @@ class Residual(nn.Module):
         super().__init__()
         start = nn.Conv2d(3, 8, 3, padding=1, bias=False)
         self.first = nn.Sequential(start, nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2))
-        self.block = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1, groups=2), nn.BatchNorm2d(8), nn.LeakyReLU(0.2))
-        self.last = nn.Sequential(nn.AvgPool2d(2), nn.Flatten(), nn.Linear(8 * 2 * 2, 16), nn.GELU(), nn.Linear(16, 5))
+        self.block = nn.Sequential(
+            nn.Conv2d(8, 8, 3, padding=1, groups=2), nn.BatchNorm2d(8), nn.LeakyReLU(0.2)
+        )
+        self.last = nn.Sequential(
+            nn.AvgPool2d(2), nn.Flatten(), nn.Linear(8 * 2 * 2, 16), nn.GELU(), nn.Linear(16, 5)
+        )
 
     def forward(self, data: torch.Tensor) -> torch.Tensor:
         hidden = self.first(data)
@@ -582,7 +634,9 @@ class Attention(nn.Module):
 
 
 def perceptron() -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 8), nn.Tanh(), nn.Linear(8, 4))
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 8), nn.Tanh(), nn.Linear(8, 4)
+    )
 
 
 def convolutional() -> nn.Module:
@@ -601,17 +655,23 @@ MODELS: dict[str, tuple[Any, tuple[int, ...]]] = {
 }
 
 
-def exported(network: nn.Module, example: torch.Tensor, axes: dict[int, str], dynamo: bool) -> onnx.ModelProto:
+def exported(
+    network: nn.Module, example: torch.Tensor, axes: dict[int, str], dynamo: bool
+) -> onnx.ModelProto:
     """By torch's exporter, the new one or the old, with free axes."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if dynamo:
             shapes = ({axis: torch.export.Dim(name, min=2) for axis, name in axes.items()},)
-            program = torch.onnx.export(network, (example,), dynamo=True, dynamic_shapes=shapes, verbose=False)
+            program = torch.onnx.export(
+                network, (example,), dynamo=True, dynamic_shapes=shapes, verbose=False
+            )
             assert program is not None
             return program.model_proto
         buffer = io.BytesIO()
-        torch.onnx.export(network, (example,), buffer, dynamo=False, input_names=["x"], dynamic_axes={"x": axes})
+        torch.onnx.export(
+            network, (example,), buffer, dynamo=False, input_names=["x"], dynamic_axes={"x": axes}
+        )
         return onnx.load_from_string(buffer.getvalue())
 
 
@@ -624,7 +684,9 @@ def test_exported_models(name: str, dynamo: bool) -> None:
     module = agrees(model, floats(4, *shape))
     data = floats(6, *shape)
     close(run(module, [data])[0], network(torch.from_numpy(data)).detach().numpy())
-    program = torch.export.export(module, (torch.randn(2, *shape),), dynamic_shapes=({0: torch.export.Dim("batch")},))
+    program = torch.export.export(
+        module, (torch.randn(2, *shape),), dynamic_shapes=({0: torch.export.Dim("batch")},)
+    )
     close(program.module()(torch.from_numpy(data)).numpy(), truth(model, [data])[0])
     mapped = torch.func.vmap(module)(torch.from_numpy(data[:, None]))
     close(mapped[:, 0].detach().numpy(), truth(model, [data])[0])
@@ -634,7 +696,9 @@ def test_a_linear_layer_is_traced_as_one_however_the_file_holds_its_weight() -> 
     for turned, weight in ((0, floats(4, 5)), (1, floats(5, 4))):
         model, inputs = case("Gemm", floats(3, 4), weight, floats(5), constant=(1, 2), transB=turned).model()
         program = torch.export.export(import_onnx(model, "it"), (torch.from_numpy(inputs[0]),))
-        assert [str(node.target) for node in program.graph.nodes if node.op == "call_function"] == ["aten.linear.default"]
+        assert [str(node.target) for node in program.graph.nodes if node.op == "call_function"] == [
+            "aten.linear.default"
+        ]
 
 
 def test_a_module_can_be_sent_to_another_process() -> None:
@@ -671,7 +735,9 @@ def test_all_unknown_operators_are_named_at_once() -> None:
         node("Det", "b", "c"),
         node("TorchLSTM", "c", "made_up"),
         node("Frobnicate", "c", "d", domain="com.example"),
-        node("If", "yes", "y", then_branch=branch("Bernoulli", "d", "e"), else_branch=branch("Mul", "d", "f")),
+        node(
+            "If", "yes", "y", then_branch=branch("Bernoulli", "d", "e"), else_branch=branch("Mul", "d", "f")
+        ),
     ]
     model = model_of(nodes, {"x": floats(2, 3, 3)}, ["y"], {"yes": np.array(True)})
     with pytest.raises(UnsupportedLayer) as caught:
@@ -825,7 +891,9 @@ def test_external_data_beside_the_model_is_read(tmp_path: Path, content: bytes) 
 
 
 @pytest.mark.parametrize("location", ["../../etc/passwd", "../weights.bin", "/etc/passwd", "link/passwd", ""])
-def test_external_data_outside_the_directory_is_refused(tmp_path: Path, content: bytes, location: str) -> None:
+def test_external_data_outside_the_directory_is_refused(
+    tmp_path: Path, content: bytes, location: str
+) -> None:
     folder = tmp_path / "inner"
     folder.mkdir()
     (folder / "link").symlink_to("/etc")
@@ -834,8 +902,12 @@ def test_external_data_outside_the_directory_is_refused(tmp_path: Path, content:
         read_onnx(saved(folder, external(content, location)))
 
 
-@pytest.mark.parametrize("entries", [{}, {"offset": "70"}, {"offset": "-1"}, {"offset": "x"}, {"length": "40"}])
-def test_external_data_that_is_missing_or_short(tmp_path: Path, content: bytes, entries: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    "entries", [{}, {"offset": "70"}, {"offset": "-1"}, {"offset": "x"}, {"length": "40"}]
+)
+def test_external_data_that_is_missing_or_short(
+    tmp_path: Path, content: bytes, entries: dict[str, str]
+) -> None:
     if entries:
         saved(tmp_path, bytes(80), "weights.bin")
     with pytest.raises(UnreadableFile, match="in1"):

@@ -61,7 +61,12 @@ def layer(
         names[7] = "P"
     while not names[-1]:
         names.pop()
-    settings = {"hidden_size": HIDDEN, "direction": direction, **attributes, **({"layout": layout} if layout else {})}
+    settings = {
+        "hidden_size": HIDDEN,
+        "direction": direction,
+        **attributes,
+        **({"layout": layout} if layout else {}),
+    }
     node = helper.make_node(cell, names, outputs, name="layer", **settings)
     return model_of([node], inputs, outputs, constants), list(inputs.values())
 
@@ -80,7 +85,9 @@ def test_layers_that_torch_has_stay_whole(cell: str, direction: str, bias: bool,
     model, inputs = layer(cell, direction, bias=bias, states=states, **extra)
     module = agrees(model, *inputs)
     assert WHOLE[cell] in operators_of(module, inputs)
-    assert len(list(module.constants.buffers())) == (4 if bias else 2) * (2 if direction == "bidirectional" else 1)
+    assert len(list(module.constants.buffers())) == (4 if bias else 2) * (
+        2 if direction == "bidirectional" else 1
+    )
 
 
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
@@ -110,7 +117,13 @@ def test_the_two_forms_of_reset_differ() -> None:
         ("LSTM", {"peepholes": True, "direction": "bidirectional"}),
         ("LSTM", {"input_forget": 1}),
         ("LSTM", {"activations": ["Sigmoid", "Relu", "Tanh"]}),
-        ("LSTM", {"activations": ["Sigmoid", "Tanh", "Tanh", "Sigmoid", "Tanh", "Relu"], "direction": "bidirectional"}),
+        (
+            "LSTM",
+            {
+                "activations": ["Sigmoid", "Tanh", "Tanh", "Sigmoid", "Tanh", "Relu"],
+                "direction": "bidirectional",
+            },
+        ),
         ("GRU", {"activations": ["Tanh", "Softsign"]}),
         ("GRU", {"clip": 0.4, "linear_before_reset": 1}),
         ("RNN", {"activations": ["Sigmoid"]}),
@@ -207,7 +220,9 @@ def exported(network: nn.Module, example: torch.Tensor, dynamo: bool) -> onnx.Mo
         warnings.simplefilter("ignore")
         if dynamo:
             shapes = ({0: torch.export.Dim("batch", min=2)},)
-            program = torch.onnx.export(network, (example,), dynamo=True, dynamic_shapes=shapes, verbose=False)
+            program = torch.onnx.export(
+                network, (example,), dynamo=True, dynamic_shapes=shapes, verbose=False
+            )
             assert program is not None
             return program.model_proto
         buffer = io.BytesIO()
@@ -236,7 +251,9 @@ def test_exported_readers(name: str, pool: str, dynamo: bool) -> None:
     close(program.module()(torch.from_numpy(words)).numpy(), truth(model, [words])[0])
     traced = [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
     layers = sum(node.op_type in GATES for node in model.graph.node)
-    assert layers == (0 if dynamo and name in ("tanh", "relu") else network.recurrent.num_layers)  # torch unrolls those
+    assert layers == (
+        0 if dynamo and name in ("tanh", "relu") else network.recurrent.num_layers
+    )  # torch unrolls those
     assert traced.count(TRACED[name.split("-")[-1]]) == layers
     assert traced.count("aten.embedding.default") == 1
 
@@ -248,7 +265,9 @@ class Stateful(nn.Module):
         super().__init__()
         self.recurrent = nn.LSTM(WIDTH, HIDDEN)
 
-    def forward(self, data: torch.Tensor, hidden: torch.Tensor, cell: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(
+        self, data: torch.Tensor, hidden: torch.Tensor, cell: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
         every, (hidden, cell) = self.recurrent(data, (hidden, cell))
         return every, hidden, cell
 

@@ -79,7 +79,9 @@ def test_silero_variants(name: str) -> None:
 
 def test_magika_as_a_module_and_as_a_black_box() -> None:
     path = shipped("magika", "models/*/model.onnx")
-    contents = np.random.default_rng(0).integers(0, 257, (3, 2048)).astype(np.int32)  # 256 stands for nothing there
+    contents = (
+        np.random.default_rng(0).integers(0, 257, (3, 2048)).astype(np.int32)
+    )  # 256 stands for nothing there
     box = session(path)
     answer = np.asarray(box(contents))
     np.testing.assert_allclose(answer.sum(1), 1, rtol=1e-5)

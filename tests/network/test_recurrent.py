@@ -26,10 +26,17 @@ class Read(nn.Module):
         frames = x if self.layer.batch_first else x.transpose(0, 1)
         if self.packed:
             lengths = torch.full((x.shape[0],), x.shape[1])
-            answer = pad_packed_sequence(self.layer(pack_padded_sequence(frames, lengths, self.layer.batch_first))[0])[0]
+            answer = pad_packed_sequence(
+                self.layer(pack_padded_sequence(frames, lengths, self.layer.batch_first))[0]
+            )[0]
         else:
             answer = self.layer(frames)[0]
-        return answer.transpose(1, 2).reshape(answer.shape[0], answer.shape[2], -1).transpose(1, 2).flatten(1)[:, :2]
+        return (
+            answer.transpose(1, 2)
+            .reshape(answer.shape[0], answer.shape[2], -1)
+            .transpose(1, 2)
+            .flatten(1)[:, :2]
+        )
 
 
 class Torn(nn.Module):
@@ -48,7 +55,9 @@ LAYERS: dict[str, Callable[[], nn.Module]] = {
     "rnn relu, time first": lambda: Read(nn.RNN(2, 3, nonlinearity="relu", bias=False)),
     "gru, two layers": lambda: Read(nn.GRU(2, 3, num_layers=2, batch_first=True)),
     "gru, packed": lambda: Read(nn.GRU(2, 3, batch_first=True), packed=True),
-    "lstm, both ways, projected": lambda: Read(nn.LSTM(2, 4, bidirectional=True, proj_size=3, batch_first=True)),
+    "lstm, both ways, projected": lambda: Read(
+        nn.LSTM(2, 4, bidirectional=True, proj_size=3, batch_first=True)
+    ),
     "lstm, time first": lambda: Read(nn.LSTM(2, 3)),
 }
 
@@ -57,7 +66,11 @@ def told(program: torch.export.ExportedProgram) -> list[tuple[Any, ...]]:
     """All that is known of every node, the shapes and strides of its answers too."""
 
     def lie(node: fx.Node) -> list[str]:
-        return [f"{v.dtype} {v.shape} {v.stride()}" for v in torch.utils._pytree.tree_leaves(node.meta.get("val")) if isinstance(v, Tensor)]
+        return [
+            f"{v.dtype} {v.shape} {v.stride()}"
+            for v in torch.utils._pytree.tree_leaves(node.meta.get("val"))
+            if isinstance(v, Tensor)
+        ]
 
     return [(node.name, str(node.target), str(node.args), lie(node)) for node in program.graph.nodes]
 
@@ -66,7 +79,11 @@ def told(program: torch.export.ExportedProgram) -> list[tuple[Any, ...]]:
 def test_the_graph_is_that_of_all_frames(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module, x = LAYERS[name]().eval(), torch.randn(1, 4, 2)
     ours = trace.export(module, x)
-    monkeypatch.setattr(trace.OneFrame, "__torch_function__", lambda _, func, types, args=(), kwargs=None: func(*args, **(kwargs or {})))
+    monkeypatch.setattr(
+        trace.OneFrame,
+        "__torch_function__",
+        lambda _, func, types, args=(), kwargs=None: func(*args, **(kwargs or {})),
+    )
     theirs = trace.export(module, x)
     assert told(ours) == told(theirs)
     assert of_program(ours) == of_program(theirs)
@@ -113,7 +130,9 @@ def apart(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def flattened(layer: nn.RNNBase) -> None:
         if not torch.compiler.is_exporting():
-            together[places(layer)] = [weight for weight in layer._flat_weights if type(weight) is nn.Parameter]
+            together[places(layer)] = [
+                weight for weight in layer._flat_weights if type(weight) is nn.Parameter
+            ]
         flatten(layer)
 
     def called(layer: nn.LSTM, *arguments: Any) -> Any:

@@ -13,7 +13,9 @@ from holdfast.network.scored import append_score
 @pytest.fixture
 def net() -> hf.Network:
     torch.manual_seed(0)
-    return hf.Network.from_torch(nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2)).eval(), domain=(-1, 1))
+    return hf.Network.from_torch(
+        nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2)).eval(), domain=(-1, 1)
+    )
 
 
 def test_says_what_the_function_says_and_can_be_bounded(net: hf.Network) -> None:
@@ -41,7 +43,9 @@ def by_a_branch(z: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("score", [by_numpy, by_a_branch])
-def test_what_has_no_graph_is_none_and_nothing_is_printed(net: hf.Network, score: object, capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_has_no_graph_is_none_and_nothing_is_printed(
+    net: hf.Network, score: object, capfd: pytest.CaptureFixture[str]
+) -> None:
     assert append_score(net, score, torch.zeros(2, 3)) is None  # type: ignore[arg-type]
     assert capfd.readouterr().err == ""
 

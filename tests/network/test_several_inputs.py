@@ -56,7 +56,12 @@ class Lengths(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("model", "message"), [(Two(), r"2 inputs \(state, goal\).*--constant goal"), (Keyword(), r"\(x, scale\)"), (Nothing(), "no input")]
+    ("model", "message"),
+    [
+        (Two(), r"2 inputs \(state, goal\).*--constant goal"),
+        (Keyword(), r"\(x, scale\)"),
+        (Nothing(), "no input"),
+    ],
 )
 def test_a_forward_of_several_inputs_is_refused_when_it_is_opened(model: nn.Module, message: str) -> None:
     with pytest.raises(BadInput, match=message):
@@ -109,7 +114,11 @@ def test_an_input_of_an_onnx_file_is_fixed_by_numbers_on_the_command_line(tmp_pa
     file = two_inputs(tmp_path)
     np.save(tmp_path / "goal.npy", np.array([[1, 2, 3]], dtype=np.float32))
     x = torch.rand(2, 3)
-    for constant, wanted in (("goal=0.5", [0.5] * 3), ("goal=1,2,3", [1.0, 2, 3]), (f"goal={tmp_path}/goal.npy", [1.0, 2, 3])):
+    for constant, wanted in (
+        ("goal=0.5", [0.5] * 3),
+        ("goal=1,2,3", [1.0, 2, 3]),
+        (f"goal={tmp_path}/goal.npy", [1.0, 2, 3]),
+    ):
         net = load_network(ModelOptions(file, constants=[constant]))
         assert torch.equal(net(x), x + torch.tensor(wanted)), constant
 

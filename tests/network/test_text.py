@@ -41,9 +41,14 @@ class Mean(nn.Module):
 
 def bert() -> Tokenizer:
     made = Tokenizer(models.WordPiece({piece: i for i, piece in enumerate(PIECES)}, unk_token="[UNK]"))
-    made.normalizer, made.pre_tokenizer = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
+    made.normalizer, made.pre_tokenizer = (
+        normalizers.BertNormalizer(lowercase=True),
+        pre_tokenizers.BertPreTokenizer(),
+    )
     made.add_special_tokens(["[UNK]", "[CLS]", "[SEP]"])
-    made.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
+    made.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
     return made
 
 
@@ -76,7 +81,10 @@ def test_what_is_unknown_is_counted_and_named() -> None:
     assert [row.tolist() for row in found.tokens] == [[0, 0, 7, 1, 0], [6]]
     assert (found.unknown, found.left_out) == (3, 1)
     assert found.pieces[0] == ("a", "zebra", ",", "the", "zebra")
-    assert found.notes[0] == "3 of 6 words are unknown to the network and read as its token for such words: 'a', 'zebra'"
+    assert (
+        found.notes[0]
+        == "3 of 6 words are unknown to the network and read as its token for such words: 'a', 'zebra'"
+    )
     assert found.notes[1] == "1 signs or words have no token and are left out: '!'"
     assert read_texts(WordTokenizer(VOCABULARY), ["the film"]).notes == ()
     skipped = read_texts(WordTokenizer(VOCABULARY), ["a zebra, the zebra"], policy="skip")
@@ -88,7 +96,11 @@ def test_what_is_unknown_is_counted_and_named() -> None:
 @pytest.mark.parametrize(
     ("text", "policy", "said"),
     [
-        ("the zebra", "unk", "file, line 3: word 2: 'zebra' is not in the vocabulary, which has no <unk> either"),
+        (
+            "the zebra",
+            "unk",
+            "file, line 3: word 2: 'zebra' is not in the vocabulary, which has no <unk> either",
+        ),
         ("the zebra", "error", "file, line 3: word 2: 'zebra' is not in the vocabulary. Fit"),
         ("zebra", "skip", "file, line 3: none of its words is known"),
         ("", "unk", "file, line 3: the text '' is empty"),
@@ -107,7 +119,9 @@ def test_a_list_of_texts_is_an_input_and_warned_of() -> None:
     net = hf.Network.from_torch(Mean().eval(), vocabulary=VOCABULARY)
     with pytest.warns(UserWarning, match="1 of 4 words are unknown .*: 'zebra'"):
         problems = radius_problems(net, ["The film", "good", "zebra"], [0, 0, 0], norm=2)
-    given = {key.index: problem.region.centre[row] for problem in problems for row, key in enumerate(problem.keys)}
+    given = {
+        key.index: problem.region.centre[row] for problem in problems for row, key in enumerate(problem.keys)
+    }
     for place, ids in enumerate(([1, 2], [6], [0])):
         assert torch.equal(given[place], net.embed(torch.tensor(ids)))
     assert net.tokens("Good film").tolist() == [6, 2]
@@ -180,14 +194,25 @@ def test_a_tokenizer_file_cuts_as_its_package_does(tmp_path: Path) -> None:
     inner.save(str(tmp_path / "tokenizer.json"))
     for given in (tmp_path / "tokenizer.json", str(tmp_path), inner):
         net = hf.Network.from_torch(Mean(len(PIECES) + 2).eval(), tokenizer=given)
-        assert net.vocabulary == (*PIECES, "<11>", "<12>")  # the table may be longer than the tokenizer's list
+        assert net.vocabulary == (
+            *PIECES,
+            "<11>",
+            "<12>",
+        )  # the table may be longer than the tokenizer's list
         for text in ("The  films, GOODISH!", "zebra film", "é film", "the \u200bfilm"):
             strange = text != "The  films, GOODISH!"
-            with pytest.warns(UserWarning, match="unknown to the network|left out") if strange else nullcontext():
+            with (
+                pytest.warns(UserWarning, match="unknown to the network|left out")
+                if strange
+                else nullcontext()
+            ):
                 assert net.tokens(text).tolist() == inner.encode(text).ids
     found = read_texts(HuggingFace(inner.to_str(), "t"), ["The films zebra [UNK] \u200b"])
     assert found.pieces[0] == ("[CLS]", "The", "film", "s", "zebra", "[UNK]", "[SEP]")
-    assert (found.unknown, found.left_out) == (1, 1)  # who writes [UNK] means it; a sign that the normaliser drops is told of
+    assert (found.unknown, found.left_out) == (
+        1,
+        1,
+    )  # who writes [UNK] means it; a sign that the normaliser drops is told of
 
 
 def test_padding_is_left_away_and_what_is_cut_off_is_told() -> None:
@@ -206,7 +231,10 @@ def test_letters_that_a_file_without_an_unknown_token_would_drop_are_told_of() -
     strict = Tokenizer(models.WordLevel({"a": 0}))
     with pytest.raises(BadInput, match="cannot read 'z'"):
         read_texts(HuggingFace(strict.to_str(), "t"), ["z"])
-    for wrong in ([7, 99], [2, 3]):  # a token of the template beyond the list, and more tokens than the template has
+    for wrong in (
+        [7, 99],
+        [2, 3],
+    ):  # a token of the template beyond the list, and more tokens than the template has
         content = json.loads(bert().to_str())
         content["post_processor"]["special_tokens"]["[CLS]"]["ids"] = wrong
         with pytest.raises(BadInput, match="names tokens that it does not have"):
@@ -215,7 +243,9 @@ def test_letters_that_a_file_without_an_unknown_token_would_drop_are_told_of() -
         read_texts(HuggingFace(bert().to_str(), "t"), ["half a sign \ud800"])
 
 
-def test_a_file_that_is_none_or_belongs_to_another_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_is_none_or_belongs_to_another_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "tokenizer.json"
     for content in ("{", "[]", json.dumps({"model": 3}), ""):
         file.write_text(content)
@@ -224,7 +254,9 @@ def test_a_file_that_is_none_or_belongs_to_another_network(tmp_path: Path, monke
     with pytest.raises(UnreadableFile, match="no such file"):
         hf.Network.from_torch(Mean().eval(), tokenizer="nowhere.json")
     content = json.loads(bert().to_str())
-    content["model"]["vocab"]["film"] = 2**32 - 1  # a hole over which the package itself would walk for minutes
+    content["model"]["vocab"]["film"] = (
+        2**32 - 1
+    )  # a hole over which the package itself would walk for minutes
     file.write_text(json.dumps(content))
     with pytest.raises(BadInput, match=f"tokens 0 to {2**32 - 1}, but"):
         hf.Network.from_torch(Mean().eval(), tokenizer=file)
@@ -256,11 +288,16 @@ def test_a_tokenizer_is_known_again() -> None:
     ]
     made += [HuggingFace(tokenizer.to_str(), "t") for tokenizer in (bert(), other)]
     assert len({tokenizer.fingerprint for tokenizer in made}) == len(made)
-    assert HuggingFace(bert().to_str(pretty=True), "elsewhere").fingerprint == HuggingFace(bert().to_str(), "t").fingerprint
+    assert (
+        HuggingFace(bert().to_str(pretty=True), "elsewhere").fingerprint
+        == HuggingFace(bert().to_str(), "t").fingerprint
+    )
     assert WordTokenizer(list(VOCABULARY)).fingerprint == WordTokenizer(VOCABULARY).fingerprint
 
 
-def test_the_documents_way_in_for_a_hugging_face_classifier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_documents_way_in_for_a_hugging_face_classifier(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     monkeypatch.chdir(tmp_path)
     bert().save("tokenizer.json")
@@ -269,9 +306,15 @@ def test_the_documents_way_in_for_a_hugging_face_classifier(tmp_path: Path, monk
     names: dict[str, Any] = {}
     exec(compile(block, "networks.md", "exec"), names)
     assert isinstance(names["model"], transformers.BertForSequenceClassification)
-    for given in ("tokenizer.json", names["tokenizer"], names["tokenizer"].__call__):  # a file, the object, any function of that kind
+    for given in (
+        "tokenizer.json",
+        names["tokenizer"],
+        names["tokenizer"].__call__,
+    ):  # a file, the object, any function of that kind
         net = hf.Network.from_torch(Mean(len(PIECES)).eval(), tokenizer=given)
-        assert net.tokens("the film, GOODISH!").tolist() == names["tokenizer"]("the film, GOODISH!")["input_ids"]
+        assert (
+            net.tokens("the film, GOODISH!").tolist() == names["tokenizer"]("the film, GOODISH!")["input_ids"]
+        )
 
 
 def with_normalizer(normalizer: object) -> str:
@@ -279,7 +322,10 @@ def with_normalizer(normalizer: object) -> str:
 
 
 def charsmap(says: int, holds: int) -> dict[str, str]:
-    return {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(says.to_bytes(4, "little") + bytes(holds)).decode()}
+    return {
+        "type": "Precompiled",
+        "precompiled_charsmap": base64.b64encode(says.to_bytes(4, "little") + bytes(holds)).decode(),
+    }
 
 
 GREEDY = 0xFFFFFFFC  # bytes, for which the package takes room before it looks whether they are there

@@ -82,14 +82,21 @@ def draws(x: Any) -> Any:
 def test_two_fitted_forests_are_two_models() -> None:
     """Their state lies in arrays of an extension type, which no attribute shows."""
     one, again, other = forest(0), forest(0), forest(1)
-    assert hash_callable(one.predict_proba) == hash_callable(again.predict_proba) != hash_callable(other.predict_proba)
+    assert (
+        hash_callable(one.predict_proba)
+        == hash_callable(again.predict_proba)
+        != hash_callable(other.predict_proba)
+    )
     assert hash_callable(one.predict_proba)[0]
     assert hash_callable(one.predict_proba) != hash_callable(one.predict)
     prints = [hf.Network.from_callable(found.predict_proba).fingerprint for found in (one, again, other)]
     assert prints[0] == prints[1] != prints[2]
 
 
-@pytest.mark.parametrize("function", [helper, inside, Times(1.0), Times(1.0).predict, functools.partial(inside), lambda x: helper(x)])
+@pytest.mark.parametrize(
+    "function",
+    [helper, inside, Times(1.0), Times(1.0).predict, functools.partial(inside), lambda x: helper(x)],
+)
 def test_whatever_a_function_reads_is_hashed(function: Any) -> None:
     before = hash_callable(function)
     assert before[0]
@@ -138,7 +145,10 @@ def test_a_user_may_say_by_what_a_model_is_known(tmp_path: Path) -> None:
     file, other = tmp_path / "weights.bin", tmp_path / "more.bin"
     file.write_bytes(b"1")
     other.write_bytes(b"2")
-    said = [hf.Network.from_callable(opens, fingerprint=given) for given in ("v1", "v2", [file], [file, other], [other, file])]
+    said = [
+        hf.Network.from_callable(opens, fingerprint=given)
+        for given in ("v1", "v2", [file], [file, other], [other, file])
+    ]
     assert len({net.fingerprint for net in said}) == len(said)
     assert not any(note.startswith("not hashed") for net in said for note in net.notes)
     file.write_bytes(b"3")

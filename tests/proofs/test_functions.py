@@ -21,7 +21,12 @@ def _drawn_anew() -> None:
 
 
 POINTS = np.concatenate(
-    [DRAW.uniform(-45, 45, 400), DRAW.normal(0, 1, 400), 10.0 ** DRAW.uniform(-20, 0, 100), [0.0, -0.0, 40.0, -40.0, 800.0]]
+    [
+        DRAW.uniform(-45, 45, 400),
+        DRAW.normal(0, 1, 400),
+        10.0 ** DRAW.uniform(-20, 0, 100),
+        [0.0, -0.0, 40.0, -40.0, 800.0],
+    ]
 )
 
 
@@ -30,7 +35,10 @@ def test_the_exponential_and_what_is_made_of_it_against_80_digits() -> None:
         for v in POINTS.tolist():
             x = mpmath.mpf(v)
             if abs(v) <= 700:
-                assert abs(mpmath.mpf(float(exponential(np.array(v)))) / mpmath.exp(x) - 1) < mpmath.mpf(2) ** -49
+                assert (
+                    abs(mpmath.mpf(float(exponential(np.array(v)))) / mpmath.exp(x) - 1)
+                    < mpmath.mpf(2) ** -49
+                )
             assert abs(mpmath.mpf(float(sigmoid(np.array(v)))) - 1 / (1 + mpmath.exp(-x))) < CURVE_ERROR
             assert abs(mpmath.mpf(float(tanh(np.array(v)))) - mpmath.tanh(x)) < CURVE_ERROR
 
@@ -76,7 +84,9 @@ def test_no_plane_crosses_its_function(function: ProductFunction | PiecewiseLine
             assert (value >= low - 1e-13).all()
             assert (value <= high + 1e-13).all()
             planes = (sum(s * v for s, v in zip(side, point, strict=True)) for side in slopes)
-            for distance, gap in zip(nearest, (value - next(planes) - below, next(planes) + above - value), strict=True):
+            for distance, gap in zip(
+                nearest, (value - next(planes) - below, next(planes) + above - value), strict=True
+            ):
                 assert (gap >= -1e-14).all()
                 np.minimum(distance, gap, out=distance)
         for distance in nearest if touches else ():
@@ -89,7 +99,11 @@ def test_no_plane_crosses_its_function(function: ProductFunction | PiecewiseLine
 def test_no_point_of_a_region_is_below_its_minimum(norm: float, groups: int, narrow: bool) -> None:
     n, radius, draw = 6, 0.7, np.random.default_rng([groups, int(narrow), int(min(norm, 3))])
     centre, shares = draw.normal(0, 1, n), draw.uniform(0.2, 1, groups)
-    ends = (centre - draw.uniform(0.05, 0.6, n), centre + draw.uniform(0.05, 0.6, n)) if narrow else (np.full(n, -9.0), np.full(n, 9.0))
+    ends = (
+        (centre - draw.uniform(0.05, 0.6, n), centre + draw.uniform(0.05, 0.6, n))
+        if narrow
+        else (np.full(n, -9.0), np.full(n, 9.0))
+    )
     region = CheckedRegion.ball(centre, radius, norm, shares, *ends)
     rows = draw.normal(0, 1, (1, 4, n))
     least = region.minimum(rows)[0]

@@ -20,13 +20,17 @@ from holdfast_check.region import CheckedRegion, inside
 from holdfast_check.replay import points_of
 from holdfast_check.signatures import DESCRIBED, FORMS, OPSETS
 
-runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed: pip install 'holdfast[runtime]'")
+runtime = pytest.importorskip(
+    "onnxruntime", reason="onnxruntime is not installed: pip install 'holdfast[runtime]'"
+)
 F32, I64 = np.float32, np.int64
 
 
 def node(op: str, given: str, made: str, **attributes: Any) -> Any:
     """Names are separated by spaces; "-" is an input that is left out."""
-    return helper.make_node(op, ["" if name == "-" else name for name in given.split()], made.split(), **attributes)
+    return helper.make_node(
+        op, ["" if name == "-" else name for name in given.split()], made.split(), **attributes
+    )
 
 
 def floats(*values: Any) -> Any:
@@ -38,14 +42,21 @@ def ints(*values: int) -> Any:
 
 
 def model_of(
-    nodes: Sequence[Any], constants: dict[str, Any], shape: Sequence[int], opset: int = 17, output: Any = None, **more: Any
+    nodes: Sequence[Any],
+    constants: dict[str, Any],
+    shape: Sequence[int],
+    opset: int = 17,
+    output: Any = None,
+    **more: Any,
 ) -> Any:
     graph = helper.make_graph(
         list(nodes), "graph", [helper.make_tensor_value_info("x", more.pop("kind", TensorProto.FLOAT), list(shape))],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, output)],
         [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
     )  # fmt: skip
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=more.pop("ir_version", 8), **more)
+    return helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=more.pop("ir_version", 8), **more
+    )
 
 
 def claimed(model: Path, row: Sequence[float], offset: float, low: Any, high: Any) -> ProofVerdict:
@@ -56,7 +67,10 @@ def claimed(model: Path, row: Sequence[float], offset: float, low: Any, high: An
         "region": {"norm": "box"},
     }  # fmt: skip
     ends = {"region/lower": np.ravel(low).astype(float), "region/upper": np.ravel(high).astype(float)}
-    rows = {"property/rows": np.atleast_2d(np.asarray(row, dtype=float)), "property/offset": np.array([float(offset)])}
+    rows = {
+        "property/rows": np.atleast_2d(np.asarray(row, dtype=float)),
+        "property/offset": np.array([float(offset)]),
+    }
     path = model.with_suffix(".proof")
     path.write_bytes(save({**ends, **rows}, metadata={SCHEMA: json.dumps(header)}))
     return check(model, path)
@@ -65,7 +79,9 @@ def claimed(model: Path, row: Sequence[float], offset: float, low: Any, high: An
 BATCH = ints(2, 1, 2, 2)
 NORM = {"s": np.ones(2, F32), "b": np.zeros(2, F32), "m": np.zeros(2, F32), "v": np.ones(2, F32)}
 SQUARE = np.random.default_rng(0).normal(size=(3, 3)).astype(F32)
-Case = tuple[list[Any], dict[str, Any], tuple[int, ...], int, str]  # nodes, constants, shape, opset; why it is refused, else empty
+Case = tuple[
+    list[Any], dict[str, Any], tuple[int, ...], int, str
+]  # nodes, constants, shape, opset; why it is refused, else empty
 
 CONSTRUCTS: dict[str, Case] = {
     "batch norm that trains": (
@@ -285,7 +301,9 @@ def test_every_construct_is_refused_or_read_as_onnxruntime_runs_it(
         np.testing.assert_allclose(own, said, rtol=1e-4, atol=1e-5)
         if without:
             monkeypatch.setitem(sys.modules, "onnxruntime", None)
-        for place in range(min(len(said), 3)):  # what lies beyond the answer is not accepted, and what lies below is
+        for place in range(
+            min(len(said), 3)
+        ):  # what lies beyond the answer is not accepted, and what lies below is
             row = np.eye(len(said))[place]
             near = 1e-3 * (1 + abs(said[place]))
             assert not claimed(path, row, -said[place] - near, x - 1e-6, x + 1e-6).accepted
@@ -296,15 +314,25 @@ def test_the_forms_hold_every_version_that_is_in_force_in_the_opsets_read() -> N
     """And no attribute that the standard does not have, no more inputs and outputs: so a new meaning cannot go unnoticed."""
     newest = min(OPSETS[1], defs.onnx_opset_version())
     for op, forms in FORMS.items():
-        own = {schema.since_version: schema for schema in defs.get_all_schemas_with_history() if schema.domain == "" and schema.name == op}
-        in_force = {max(since for since in own if since <= opset) for opset in range(max(OPSETS[0], min(own)), newest + 1)}
+        own = {
+            schema.since_version: schema
+            for schema in defs.get_all_schemas_with_history()
+            if schema.domain == "" and schema.name == op
+        }
+        in_force = {
+            max(since for since in own if since <= opset)
+            for opset in range(max(OPSETS[0], min(own)), newest + 1)
+        }
         assert in_force == {version for version in forms if version != DESCRIBED and version <= newest}, op
         for version in in_force:
             form, schema = forms[version], own[version]
             letters = form.inputs.replace("?", "").replace("*", "")
             assert form.attributes.keys() <= schema.attributes.keys(), (op, version)
             assert len(letters) <= schema.max_input, (op, version)
-            assert form.inputs.endswith("*") or len(form.inputs.partition("?")[0]) >= schema.min_input, (op, version)
+            assert form.inputs.endswith("*") or len(form.inputs.partition("?")[0]) >= schema.min_input, (
+                op,
+                version,
+            )
             assert form.outputs <= schema.max_output, (op, version)
             kinds = {
                 "int": "INT",
@@ -316,7 +344,11 @@ def test_the_forms_hold_every_version_that_is_in_force_in_the_opsets_read() -> N
                 "tensor": "TENSOR",
             }
             for name, attribute in form.attributes.items():
-                assert str(schema.attributes[name].type).endswith(f".{kinds[attribute.kind]}"), (op, version, name)
+                assert str(schema.attributes[name].type).endswith(f".{kinds[attribute.kind]}"), (
+                    op,
+                    version,
+                    name,
+                )
                 default = schema.attributes[name].default_value
                 if default.name and attribute.only:
                     value = helper.get_attribute_value(default)
@@ -326,9 +358,17 @@ def test_the_forms_hold_every_version_that_is_in_force_in_the_opsets_read() -> N
 
 def test_the_page_names_every_operator_and_the_opsets() -> None:
     page = (
-        (Path(__file__).parents[2] / "docs" / "trust-base.md").read_text().partition("## What is read")[2].partition("## What was done")[0]
+        (Path(__file__).parents[2] / "docs" / "trust-base.md")
+        .read_text()
+        .partition("## What is read")[2]
+        .partition("## What was done")[0]
     )
-    named = {word for line in page.splitlines() if line.startswith("| ") for word in line.split("|")[1].replace(",", " ").split()}
+    named = {
+        word
+        for line in page.splitlines()
+        if line.startswith("| ")
+        for word in line.split("|")[1].replace(",", " ").split()
+    }
     assert named - {"operators"} == {op for op, forms in FORMS.items() if set(forms) != {DESCRIBED}}
     assert f"Opsets {OPSETS[0]} to {OPSETS[1]}" in page
 
@@ -361,13 +401,21 @@ def info(name: str, sizes: Sequence[int] = (1, 2), kind: int = 1) -> bytes:
     return bytes(helper.make_tensor_value_info(name, kind, list(sizes)).SerializeToString())
 
 
-def whole(graph: bytes, more: bytes = b"", opsets: Sequence[int] = (17,), version: bytes = number(1, 8)) -> bytes:
+def whole(
+    graph: bytes, more: bytes = b"", opsets: Sequence[int] = (17,), version: bytes = number(1, 8)
+) -> bytes:
     return version + part(7, graph) + b"".join(part(8, number(2, opset)) for opset in opsets) + more
 
 
 def leaky(attribute: bytes, node_more: bytes = b"", more: bytes = b"") -> bytes:
     """A model of one LeakyRelu, whose attribute has these bytes."""
-    inner = part(1, b"x") + part(2, b"y") + part(4, b"LeakyRelu") + (part(5, attribute) if attribute else b"") + node_more
+    inner = (
+        part(1, b"x")
+        + part(2, b"y")
+        + part(4, b"LeakyRelu")
+        + (part(5, attribute) if attribute else b"")
+        + node_more
+    )
     return whole(part(1, inner) + part(2, b"g") + part(11, info("x")) + part(12, info("y")) + more)
 
 
@@ -375,7 +423,10 @@ def product(*tensors: bytes, infos: Sequence[bytes] = (), more: bytes = b"", **a
     """A model of one Mul with initializers of these bytes."""
     inner = part(1, b"x") + part(1, b"w") + part(2, b"y") + part(4, b"Mul")
     ends = b"".join(part(11, given) for given in (info("x"), *infos)) + part(12, info("y"))
-    return whole(part(1, inner) + part(2, b"g") + b"".join(part(5, tensor) for tensor in tensors) + ends + more, **about)
+    return whole(
+        part(1, inner) + part(2, b"g") + b"".join(part(5, tensor) for tensor in tensors) + ends + more,
+        **about,
+    )
 
 
 def raw(*values: float) -> bytes:
@@ -384,7 +435,13 @@ def raw(*values: float) -> bytes:
 
 ALPHA, KIND = part(1, b"alpha"), number(20, 1)
 W, TWO = part(8, b"w") + number(2, 1), number(1, 2)
-FUNCTION = part(1, b"Relu") + part(4, b"a") + part(5, b"b") + part(7, part(1, b"a") + part(2, b"b") + part(4, b"Neg")) + part(10, b"")
+FUNCTION = (
+    part(1, b"Relu")
+    + part(4, b"a")
+    + part(5, b"b")
+    + part(7, part(1, b"a") + part(2, b"b") + part(4, b"Neg"))
+    + part(10, b"")
+)
 
 TAMPERED: dict[str, tuple[bytes, str]] = {
     "a number twice": (leaky(ALPHA + single(2, 0.5) + single(2, -3.0) + KIND), "field f occurs twice"),
@@ -480,7 +537,9 @@ def test_a_size_that_no_memory_holds_is_refused_before_it_is_made(tmp_path: Path
 
 
 def test_subgraphs_are_refused(tmp_path: Path) -> None:
-    branch = helper.make_graph([node("Neg", "x", "z")], "branch", [], [helper.make_tensor_value_info("z", TensorProto.FLOAT, [1, 2])])
+    branch = helper.make_graph(
+        [node("Neg", "x", "z")], "branch", [], [helper.make_tensor_value_info("z", TensorProto.FLOAT, [1, 2])]
+    )
     nodes = [helper.make_node("If", ["c"], ["y"], then_branch=branch, else_branch=branch)]
     path = tmp_path / "model.onnx"
     path.write_bytes(model_of(nodes, {"c": np.array(True)}, (1, 2)).SerializeToString())
@@ -508,7 +567,9 @@ def test_coefficients_that_cancel_at_one_output_are_charged(
     if without:
         monkeypatch.setitem(sys.modules, "onnxruntime", None)
     path = tmp_path / "model.onnx"
-    path.write_bytes(model_of([node("Gather", "x i", "y", axis=1)], {"i": ints(0, 0, 0)}, (1, 1)).SerializeToString())
+    path.write_bytes(
+        model_of([node("Gather", "x i", "y", axis=1)], {"i": ints(0, 0, 0)}, (1, 1)).SerializeToString()
+    )
     assert not claimed(path, [large, 1.0, -large], 0.5, [-5.0], [5.0]).accepted
     assert claimed(path, [large, 1.0, -large], 2 * large * 1e-9, [-5.0], [5.0]).accepted
     assert claimed(path, [2.0, 1.0, -2.0], 5.001, [-5.0], [5.0]).accepted
@@ -524,7 +585,11 @@ def test_coefficients_that_underflow_are_charged(tmp_path: Path, monkeypatch: py
         [numpy_helper.from_array(value, name) for name, value in weights.items()],
     )  # fmt: skip
     path = tmp_path / "model.onnx"
-    path.write_bytes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString())
+    path.write_bytes(
+        helper.make_model(
+            graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+        ).SerializeToString()
+    )
     assert not claimed(path, [-1.0], 1e-229, [0.9], [1.0]).accepted
     assert claimed(path, [-1.0], 1e-190, [0.9], [1.0]).accepted
 
@@ -537,7 +602,9 @@ MISREAD: dict[str, Callable[..., Any]] = {
 
 
 @pytest.mark.parametrize("op", MISREAD)
-def test_what_onnxruntime_runs_otherwise_is_rejected(op: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_onnxruntime_runs_otherwise_is_rejected(
+    op: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A reader that is wrong, with a proof of what it reads: accepted without onnxruntime, which says so, and rejected with it."""
     path = tmp_path / "model.onnx"
     path.write_bytes(model_of([node(op, "x x" if op == "Add" else "x", "y")], {}, (1, 2)).SerializeToString())
@@ -572,7 +639,9 @@ def test_the_points_at_which_onnxruntime_is_asked_lie_in_the_region(norm: float)
 
 def test_a_softmax_that_orders_otherwise_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "model.onnx"
-    path.write_bytes(model_of([node("Neg", "x", "n"), node("Softmax", "n", "y")], {}, (1, 3)).SerializeToString())
+    path.write_bytes(
+        model_of([node("Neg", "x", "n"), node("Softmax", "n", "y")], {}, (1, 3)).SerializeToString()
+    )
     assert claimed(path, [1.0, -1.0, 0.0], 0.0, [0.0, 1.0, 2.0], [0.5, 2.0, 3.0]).accepted
     monkeypatch.setattr(Operators, "Neg", MISREAD["Neg"])
     verdict = claimed(path, [-1.0, 1.0, 0.0], 0.0, [0.0, 1.0, 2.0], [0.5, 2.0, 3.0])

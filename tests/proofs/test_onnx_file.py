@@ -18,11 +18,16 @@ from holdfast_check import Model, Rejected
 from holdfast_check.__main__ import main
 
 DRAW = np.random.default_rng(2)
-runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed: pip install 'holdfast[runtime]'")
+runtime = pytest.importorskip(
+    "onnxruntime", reason="onnxruntime is not installed: pip install 'holdfast[runtime]'"
+)
 
 
 def weights(**shapes: tuple[int, ...]) -> list[Any]:
-    return [numpy_helper.from_array(DRAW.normal(0, 0.5, shape).astype(np.float32), name) for name, shape in shapes.items()]
+    return [
+        numpy_helper.from_array(DRAW.normal(0, 0.5, shape).astype(np.float32), name)
+        for name, shape in shapes.items()
+    ]
 
 
 def integers(name: str, *values: int) -> Any:
@@ -92,9 +97,14 @@ MODELS: dict[str, tuple[tuple[int, ...], list[Any], list[Any]]] = {
 
 def written(kind: str, folder: Path) -> Path:
     shape, nodes, constants = MODELS[kind]
-    given, made = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape), helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    given, made = (
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, shape),
+        helper.make_tensor_value_info("y", TensorProto.FLOAT, None),
+    )
     model = helper.make_model(
-        helper.make_graph(nodes, kind, [given], [made], constants), opset_imports=[helper.make_opsetid("", 17)], ir_version=9
+        helper.make_graph(nodes, kind, [given], [made], constants),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=9,
     )
     path = folder / f"{kind}.onnx"
     onnx.save(model, path)

@@ -77,15 +77,23 @@ def test_every_kind_of_network_has_certificates_that_are_accepted(kind: str, tmp
 def test_bounds_hold_at_every_point_of_the_region(kind: str, tmp_path: Path) -> None:
     net, x, _ = network(kind)
     problem = Problem(
-        net, Box(x.double(), x.double() - 0.2, x.double() + 0.2), Linear.of([1.0] + [0.0] * (len(net(x)[0]) - 1), batch=2), "worst"
+        net,
+        Box(x.double(), x.double() - 0.2, x.double() + 0.2),
+        Linear.of([1.0] + [0.0] * (len(net(x)[0]) - 1), batch=2),
+        "worst",
     )
     _, model = model_for(problem, tmp_path, None)
     centre = x[0].double().numpy().ravel()
     region = CheckedRegion((centre - 0.2)[None], (centre + 0.2)[None])
     outputs = model.program.output.index.size
     bounds = StepBounds(model.program, region)
-    least, most = bounds.rows(np.eye(outputs), np.zeros(outputs))[0], -bounds.rows(-np.eye(outputs), np.zeros(outputs))[0]
-    points = centre + 0.2 * np.sign(DRAW.normal(size=(500, centre.size))) * DRAW.uniform(0, 1, (500, 1)) ** 0.2
+    least, most = (
+        bounds.rows(np.eye(outputs), np.zeros(outputs))[0],
+        -bounds.rows(-np.eye(outputs), np.zeros(outputs))[0],
+    )
+    points = (
+        centre + 0.2 * np.sign(DRAW.normal(size=(500, centre.size))) * DRAW.uniform(0, 1, (500, 1)) ** 0.2
+    )
     values = model.program.value(points)
     assert (values >= least).all()
     assert (values <= most).all()
@@ -121,15 +129,23 @@ def test_numbers_in_a_module_are_written_as_they_are(name: str, tmp_path: Path) 
     torch.manual_seed(0)
     net = Network.from_torch(Written(WRITTEN[name]).eval(), shape=(4,))
     x = torch.tensor([[22.5, 1.25, 42.5, -4.0]], dtype=torch.float64)
-    path, model = model_for(Problem(net, Box(x, x - 1, x + 1), Linear.of([1.0, 0.0], batch=1), "worst"), tmp_path, None)
+    path, model = model_for(
+        Problem(net, Box(x, x - 1, x + 1), Linear.of([1.0, 0.0], batch=1), "worst"), tmp_path, None
+    )
     assert path.suffix == ".safetensors"
     twin = net.double(x)
     assert twin is not None
-    np.testing.assert_allclose(model.program.value(x.numpy()[None])[0], twin(x)[0].detach().numpy(), rtol=1e-12)
+    np.testing.assert_allclose(
+        model.program.value(x.numpy()[None])[0], twin(x)[0].detach().numpy(), rtol=1e-12
+    )
 
 
 def test_what_cannot_be_computed_in_float64_is_a_reason_and_no_crash(tmp_path: Path) -> None:
-    made = Written(lambda m, x: nn.functional.conv1d(x.reshape(-1, 1, 2), torch.ones(1, 1, 2)).reshape(-1, 2) + m.layer(x))
+    made = Written(
+        lambda m, x: (
+            nn.functional.conv1d(x.reshape(-1, 1, 2), torch.ones(1, 1, 2)).reshape(-1, 2) + m.layer(x)
+        )
+    )
     net, x = Network.from_torch(made.eval(), shape=(4,)), torch.zeros(1, 4, dtype=torch.float64)
     with pytest.raises(UnsupportedLayer, match="float64"):
         model_for(Problem(net, Box(x, x - 1, x + 1), Linear.of([1.0, 0.0], batch=1), "worst"), tmp_path, None)
@@ -147,10 +163,14 @@ def test_frames_and_features_that_stay(tmp_path: Path) -> None:
 def test_a_score_and_a_tree_of_halves(tmp_path: Path) -> None:
     """Planes alone do not prove these; the halves of the box do. A tree that misses a leaf, or has one too many, covers nothing."""
     torch.manual_seed(3)
-    net = Network.from_torch(nn.Sequential(nn.Linear(2, 12), nn.ReLU(), nn.Linear(12, 12), nn.ReLU(), nn.Linear(12, 2)).eval())
+    net = Network.from_torch(
+        nn.Sequential(nn.Linear(2, 12), nn.ReLU(), nn.Linear(12, 12), nn.ReLU(), nn.Linear(12, 2)).eval()
+    )
     x = torch.zeros(1, 2, dtype=torch.float64)
     lower = net(torch.rand(4000, 2) * 2 - 1).min(0).values.double() - 0.15
-    problem = Problem(net, Box(x, x - 1, x + 1), Linear(torch.eye(2, dtype=torch.float64)[None], -lower[None]), "worst")
+    problem = Problem(
+        net, Box(x, x - 1, x + 1), Linear(torch.eye(2, dtype=torch.float64)[None], -lower[None]), "worst"
+    )
     records = solve([problem], default_methods(net, "worst", "split"), Stop(seconds=8))
     assert records[0].bracket.lower.value > 0
     [one] = [one for one in prove([problem], records, tmp_path) if one.kind == "proof"]
@@ -160,7 +180,16 @@ def test_a_score_and_a_tree_of_halves(tmp_path: Path) -> None:
     tree = arrays["tree"].tolist()
     assert len(tree) > 2
     leaf = tree.index(-1)
-    for wrong in (tree[:-1], [*tree, -1], tree[:leaf] + tree[leaf + 1 :], [-1], [], [7, -1, -1], [-2], [0, -1]):
+    for wrong in (
+        tree[:-1],
+        [*tree, -1],
+        tree[:leaf] + tree[leaf + 1 :],
+        [-1],
+        [],
+        [7, -1, -1],
+        [-2],
+        [0, -1],
+    ):
         one.file.write_bytes(pack_proof(header, {**arrays, "tree": np.array(wrong, dtype=np.int8)}))
         assert not check(one.model, one.file).accepted, wrong
     header["above"] = records[0].bracket.upper.value + 1e-6
@@ -170,7 +199,12 @@ def test_a_score_and_a_tree_of_halves(tmp_path: Path) -> None:
 
 def test_a_score_by_planes(tmp_path: Path) -> None:
     net, x, _ = network("smooth")
-    problem = Problem(net, Box(x.double(), x.double() - 0.1, x.double() + 0.1), Linear.of([1.0, -1.0, 0.0], 0.25, batch=2), "worst")
+    problem = Problem(
+        net,
+        Box(x.double(), x.double() - 0.1, x.double() + 0.1),
+        Linear.of([1.0, -1.0, 0.0], 0.25, batch=2),
+        "worst",
+    )
     records = solve([problem], default_methods(net, "worst", "fast"))
     made = prove([problem], records, tmp_path)
     assert {one.kind for one in made} == {"proof", "witness"}, made
@@ -215,7 +249,10 @@ def test_slopes_are_free_and_never_trusted(tmp_path: Path) -> None:
     functions = [place for place, step in enumerate(model.program.steps) if hasattr(step, "function")]
     held = 0
     for trial in range(12):
-        slopes = {f"slopes/{place}": DRAW.normal(0.3, 0.2, (1, 2, 1, model.program.steps[place].size)) for place in functions}
+        slopes = {
+            f"slopes/{place}": DRAW.normal(0.3, 0.2, (1, 2, 1, model.program.steps[place].size))
+            for place in functions
+        }
         for radius, false in ((one.value * 0.02, False), (shown, True)):
             header["region"]["radius"] = radius
             one.file.write_bytes(pack_proof(header, {**arrays, **slopes}))
@@ -225,7 +262,9 @@ def test_slopes_are_free_and_never_trusted(tmp_path: Path) -> None:
     assert held > 0
     header["region"]["radius"] = one.value
     for strange in (np.nan, np.inf, 1e200):
-        one.file.write_bytes(pack_proof(header, {**arrays, f"slopes/{functions[0]}": np.full((1, 2, 1, 5), strange)}))
+        one.file.write_bytes(
+            pack_proof(header, {**arrays, f"slopes/{functions[0]}": np.full((1, 2, 1, 5), strange)})
+        )
         assert not check(model, one.file).accepted
 
 
@@ -242,20 +281,27 @@ def test_another_model_is_rejected(tmp_path: Path) -> None:
     assert "another model" in verdict.reason
 
 
-def test_a_wrong_relaxation_of_the_engine_has_no_certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_relaxation_of_the_engine_has_no_certificate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The very lie that meets a Contradiction elsewhere: planes too near to each other. The checker does not follow it."""
     net, x, y = network("mlp")
     from holdfast.api.radius import radius_problems
 
     [problem] = radius_problems(net, x, y)
-    honest = {record.key: record.bracket for record in solve([problem], default_methods(net, "radius", "fast"))}
+    honest = {
+        record.key: record.bracket for record in solve([problem], default_methods(net, "radius", "fast"))
+    }
 
     def too_high(relaxation: Relaxation, lower: Any, upper: Any) -> LinearBounds:
         found = planes(relaxation, lower, upper)
         return LinearBounds(found.lower, found.lower_offset + 0.35, found.upper, found.upper_offset - 0.35)
 
     monkeypatch.setattr(crown, "planes", too_high)
-    records = solve([problem], [method for method in default_methods(net, "radius", "fast") if type(method).__name__ == "Certify"])
+    records = solve(
+        [problem],
+        [method for method in default_methods(net, "radius", "fast") if type(method).__name__ == "Certify"],
+    )
     lies = [record for record in records if record.bracket.lower.value > honest[record.key].upper.value]
     assert lies
     monkeypatch.undo()
@@ -324,7 +370,19 @@ def test_what_has_no_certificate_is_said(tmp_path: Path) -> None:
 def test_from_a_run_to_accepted_files_by_the_command_line(tmp_path: Path) -> None:
     run, out = str(tmp_path / "run"), tmp_path / "proofs"
     model = "holdfast.datasets.digits_networks:digits_cnn"
-    asked = ["radius", "-m", model, "-d", "holdfast.datasets.digits:images", "--domain", "0,1", "--limit", "2", "--out", run]
+    asked = [
+        "radius",
+        "-m",
+        model,
+        "-d",
+        "holdfast.datasets.digits:images",
+        "--domain",
+        "0,1",
+        "--limit",
+        "2",
+        "--out",
+        run,
+    ]
     assert CliRunner().invoke(app, asked).exit_code == 0
     again = ["--model", model, "--data", "holdfast.datasets.digits:images"]
     result = CliRunner().invoke(app, ["prove", run, "-o", str(out), "--input", "1", *again])
@@ -354,10 +412,16 @@ def test_a_claim_names_what_it_is_about(tmp_path: Path) -> None:
     assert problems[0].goal == "radius"
     assert "between -2.0 and 2.0" in claim.told
     smaller = {**arrays, "region/lower": arrays["region/centre"], "region/upper": arrays["region/centre"]}
-    assert "in the box" in Claim.read_claim(header, smaller, Model.read_file(made[0].model or "").program).told
+    assert (
+        "in the box" in Claim.read_claim(header, smaller, Model.read_file(made[0].model or "").program).told
+    )
     assert (
         "by the shares"
-        in Claim.read_claim(header, {**arrays, "region/shares": np.array([1e-9])}, Model.read_file(made[0].model or "").program).told
+        in Claim.read_claim(
+            header,
+            {**arrays, "region/shares": np.array([1e-9])},
+            Model.read_file(made[0].model or "").program,
+        ).told
     )
 
 
@@ -374,15 +438,22 @@ def test_slopes_of_single_rows(tmp_path: Path) -> None:
     radius = one.value * 1.02
     match = Matched.of(part, model.program)
     assert match is not None
-    *_, found = search_trained_slopes(match, part.family.at(torch.tensor([radius]).double()), claim.matrix, claim.offset)
+    *_, found = search_trained_slopes(
+        match, part.family.at(torch.tensor([radius]).double()), claim.matrix, claim.offset
+    )
     header["region"]["radius"] = radius
     margins = []
     for some in ({}, found.arrays):
         asked = Claim.read_claim(header, {**arrays, **some}, model.program)
         margins.append(StepBounds(model.program, asked.region, asked.slopes).rows(claim.matrix, claim.offset))
     assert (margins[1] >= margins[0] - 5e-3).all()
-    slopes = {f"rows/{place}": np.zeros((1, len(claim.matrix), model.program.steps[place].size)) for place in match.places.values()}
-    points = part.region.centre.numpy().ravel() + radius * DRAW.uniform(-1, 1, (300, part.region.centre[0].numel()))
+    slopes = {
+        f"rows/{place}": np.zeros((1, len(claim.matrix), model.program.steps[place].size))
+        for place in match.places.values()
+    }
+    points = part.region.centre.numpy().ravel() + radius * DRAW.uniform(
+        -1, 1, (300, part.region.centre[0].numel())
+    )
     values = model.program.value(np.clip(points, -2, 2)) @ claim.matrix.T
     for _ in range(10):
         drawn = {name: DRAW.uniform(-0.5, 1.5, array.shape) for name, array in slopes.items()}
@@ -395,7 +466,13 @@ def test_slopes_of_single_rows(tmp_path: Path) -> None:
     header["region"]["radius"] = one.value
     [name, *_] = slopes
     fitting = slopes[name]
-    for wrong in (fitting[:, :1], fitting[..., :-1], fitting[0], np.concatenate([fitting, fitting]), np.full_like(fitting, np.nan)):
+    for wrong in (
+        fitting[:, :1],
+        fitting[..., :-1],
+        fitting[0],
+        np.concatenate([fitting, fitting]),
+        np.full_like(fitting, np.nan),
+    ):
         one.file.write_bytes(pack_proof(header, {**arrays, name: wrong}))
         assert not check(model, one.file).accepted
     one.file.write_bytes(pack_proof(header, {**arrays, "rows/0": fitting}))

@@ -48,7 +48,10 @@ Array = np.ndarray[Any, Any]
 
 def program_of(net: Network, x: torch.Tensor, folder: Path) -> Program:
     problem = Problem(
-        net, Box(x.double(), x.double() - 0.1, x.double() + 0.1), Linear.of([1.0] + [0.0] * (net(x).shape[1] - 1), batch=2), "worst"
+        net,
+        Box(x.double(), x.double() - 0.1, x.double() + 0.1),
+        Linear.of([1.0] + [0.0] * (net(x).shape[1] - 1), batch=2),
+        "worst",
     )
     return model_for(problem, folder, None)[1].program
 
@@ -60,7 +63,9 @@ def touching(program: Program, bounds: StepBounds) -> dict[str, Array]:
         if isinstance(step, Applied):
             found[f"parabolas/{place}"] = array = np.zeros((1, 2, len(step.parts), step.size))
             for argument, (curve, part) in enumerate(zip(step.function.curves, step.parts, strict=True)):
-                low, high = (part.take_elements(ends[part.source])[0] for ends in (bounds.lower, bounds.upper))
+                low, high = (
+                    part.take_elements(ends[part.source])[0] for ends in (bounds.lower, bounds.upper)
+                )
                 if isinstance(curve, ProductFunction):
                     middle, reach = (low + high) / 2, np.maximum((high - low) / 2, 1e-3) * math.sqrt(0.75)
                     left, centre, right = (curve.value(v) for v in (middle - reach, middle, middle + reach))
@@ -80,9 +85,15 @@ def attacked(net: Network, centre: torch.Tensor, radius: float, norm: float, row
 
     def inside(steps: torch.Tensor) -> torch.Tensor:
         length = torch.linalg.vector_norm(steps, norm, 1, keepdim=True)
-        return centre.double() + radius * (1 - 1e-12) * (steps / length.clamp_min(1.0)).reshape(-1, *centre.shape)
+        return centre.double() + radius * (1 - 1e-12) * (steps / length.clamp_min(1.0)).reshape(
+            -1, *centre.shape
+        )
 
-    starts = torch.from_numpy(np.concatenate([np.sign(DRAW.normal(size=(300, n))), DRAW.normal(size=(300, n)) ** 3, np.eye(n), -np.eye(n)]))
+    starts = torch.from_numpy(
+        np.concatenate(
+            [np.sign(DRAW.normal(size=(300, n))), DRAW.normal(size=(300, n)) ** 3, np.eye(n), -np.eye(n)]
+        )
+    )
     points = starts / torch.linalg.vector_norm(starts, norm, 1, keepdim=True)
     found = [twin(inside(points)).double() @ matrix.T]
     v = points[: len(matrix)].clone().float()
@@ -90,8 +101,20 @@ def attacked(net: Network, centre: torch.Tensor, radius: float, norm: float, row
         v.requires_grad_()
         value = (net.module((centre + radius * v.reshape(-1, *centre.shape)).float()) * matrix.float()).sum()
         (gradient,) = torch.autograd.grad(value, v)
-        v = (v - 0.3 * (gradient.sign() if math.isinf(norm) else gradient / gradient.norm(dim=1, keepdim=True).clamp_min(1e-9))).detach()
-        v = v.clamp(-1, 1) if math.isinf(norm) else v / torch.linalg.vector_norm(v, norm, 1, keepdim=True).clamp_min(1.0)
+        v = (
+            v
+            - 0.3
+            * (
+                gradient.sign()
+                if math.isinf(norm)
+                else gradient / gradient.norm(dim=1, keepdim=True).clamp_min(1e-9)
+            )
+        ).detach()
+        v = (
+            v.clamp(-1, 1)
+            if math.isinf(norm)
+            else v / torch.linalg.vector_norm(v, norm, 1, keepdim=True).clamp_min(1.0)
+        )
     found.append(twin(inside(v.double())).double() @ matrix.T)
     return torch.cat(found).numpy()
 
@@ -104,18 +127,30 @@ def test_no_parabola_strays_further_than_is_said(name: str, width: float) -> Non
     high = low + width * DRAW.uniform(0.2, 1, 30)
     function, middle = ProductFunction(name), (low + high) / 2
     bend = np.concatenate(
-        [(function.value(high) + function.value(low) - 2 * function.value(middle))[:15] * 2 / (high - low)[:15] ** 2, DRAW.normal(0, 2, 15)]
+        [
+            (function.value(high) + function.value(low) - 2 * function.value(middle))[:15]
+            * 2
+            / (high - low)[:15] ** 2,
+            DRAW.normal(0, 2, 15),
+        ]
     )
     slope = (function.value(high) - function.value(low)) / (high - low) - 2 * bend * middle
-    least, most = function.least(1.0, (slope,), (low,), (high,), bend), -function.least(-1.0, (-slope,), (low,), (high,), -bend)
+    least, most = (
+        function.least(1.0, (slope,), (low,), (high,), bend),
+        -function.least(-1.0, (-slope,), (low,), (high,), -bend),
+    )
     with mpmath.workdps(60):
         exact = (lambda v: 1 / (1 + mpmath.exp(-v))) if name == "sigmoid" else mpmath.tanh
         for place in range(30):
             a, b, start, end = (mpmath.mpf(float(part[place])) for part in (slope, bend, low, high))
-            strays = [exact(v) - a * v - b * v * v for v in (start + (end - start) * k / 64 for k in range(65))]
+            strays = [
+                exact(v) - a * v - b * v * v for v in (start + (end - start) * k / 64 for k in range(65))
+            ]
             assert least[place] <= min(strays), place
             assert most[place] >= max(strays), place
-            close = 0.02 * float(max(strays) - min(strays)) + 1e-4 * width * width * (1 + abs(float(b))) + 1e-10
+            close = (
+                0.02 * float(max(strays) - min(strays)) + 1e-4 * width * width * (1 + abs(float(b))) + 1e-10
+            )
             assert min(strays) - least[place] <= close, place
             assert most[place] - max(strays) <= close, place
 
@@ -143,7 +178,9 @@ def test_models_hold_at_every_point_that_is_found(kind: str, norm: float, tmp_pa
             assert (values.min(0) - by_models).mean() < 0.8 * (values.min(0) - by_planes).mean()
         other = {name: array + 0.3 * DRAW.normal(size=array.shape) for name, array in arrays.items()}
         assert (values >= SecondOrderBounds(program, region, other).rows(rows, np.zeros(len(rows)))[0]).all()
-    assert (values >= SecondOrderBounds(program, region).rows(rows, np.zeros(len(rows)))[0]).all(), "lines, where no parabolas are given"
+    assert (values >= SecondOrderBounds(program, region).rows(rows, np.zeros(len(rows)))[0]).all(), (
+        "lines, where no parabolas are given"
+    )
 
 
 def test_every_model_holds_step_by_step(tmp_path: Path) -> None:
@@ -186,11 +223,15 @@ def test_the_least_value_of_a_quadratic_function_over_a_box() -> None:
     corners = np.array(np.meshgrid(*[[-1.0, 1.0]] * k)).reshape(k, -1).T
     points = np.concatenate([corners, DRAW.integers(-8, 9, (100, k)) / 8])
     values = points @ L.T + np.einsum("pi,nij,pj->pn", points[:, :d], B, points)
-    monotone = np.abs(L) >= np.concatenate([np.abs(B).sum(2) + np.abs(B[:, :, :d]).sum(1), np.abs(B[:, :, d:]).sum(1)], 1)
+    monotone = np.abs(L) >= np.concatenate(
+        [np.abs(B).sum(2) + np.abs(B[:, :, :d]).sum(1), np.abs(B[:, :, d:]).sum(1)], 1
+    )
     assert monotone.all(1).any()
     for element in range(n):
         u = points[values[:, element].argmin()]
-        exact = sum((Fraction(float(a)) * Fraction(float(b)) for a, b in zip(L[element], u, strict=True)), Fraction())
+        exact = sum(
+            (Fraction(float(a)) * Fraction(float(b)) for a, b in zip(L[element], u, strict=True)), Fraction()
+        )
         for i in range(d):
             for j in range(k):
                 exact += Fraction(float(u[i])) * Fraction(float(B[element, i, j])) * Fraction(float(u[j]))
@@ -202,23 +243,32 @@ def test_the_least_value_of_a_quadratic_function_over_a_box() -> None:
 @pytest.mark.parametrize("starts", [[0], [0, 2]])
 def test_the_least_value_of_a_quadratic_function_over_balls(starts: list[int]) -> None:
     d, n = 4, 60
-    J, Q = DRAW.normal(size=(n, d)) * DRAW.choice([0.0, 0.1, 3], (n, 1)), DRAW.normal(size=(n, d, d)) * DRAW.choice([0.0, 1, 4], (n, 1, 1))
+    J, Q = (
+        DRAW.normal(size=(n, d)) * DRAW.choice([0.0, 0.1, 3], (n, 1)),
+        DRAW.normal(size=(n, d, d)) * DRAW.choice([0.0, 1, 4], (n, 1, 1)),
+    )
     found = balls.least(J, Q, np.array(starts))
     v = DRAW.normal(size=(40000, d))
     for start, end in zip(starts, [*starts[1:], d], strict=True):
-        v[:, start:end] *= DRAW.uniform(0, 1, (40000, 1)) ** 0.1 / np.linalg.norm(v[:, start:end], axis=1, keepdims=True)
+        v[:, start:end] *= DRAW.uniform(0, 1, (40000, 1)) ** 0.1 / np.linalg.norm(
+            v[:, start:end], axis=1, keepdims=True
+        )
     value = v @ J.T + np.einsum("pi,nij,pj->pn", v, Q, v, optimize=True)
     assert (value.min(0) >= found).all()
     size = np.linalg.norm(J, axis=1) + np.linalg.norm(Q, axis=(1, 2))
     assert (value.min(0) - found <= (0.15 if len(starts) == 1 else 0.5) * size + 1e-9).all()
-    assert not (balls.least(J * np.nan, Q, np.array(starts)) > -np.inf).any(), "what is no number proves nothing"
+    assert not (balls.least(J * np.nan, Q, np.array(starts)) > -np.inf).any(), (
+        "what is no number proves nothing"
+    )
 
 
 def test_nothing_moves(tmp_path: Path) -> None:
     net, x, _ = network("gru")
     program, centre = program_of(net, x, tmp_path), x[0].double().numpy().ravel()
     for norm in (math.inf, 2.0, 1.0):
-        region = CheckedRegion.ball(centre, 0.0, norm, np.ones(1), np.full(len(centre), -2.0), np.full(len(centre), 2.0))
+        region = CheckedRegion.ball(
+            centre, 0.0, norm, np.ones(1), np.full(len(centre), -2.0), np.full(len(centre), 2.0)
+        )
         rows = SecondOrderBounds(program, region).rows(np.eye(3), np.zeros(3))[0]
         value = program.value(centre[None])[0]
         assert (value >= rows).all()
@@ -241,7 +291,9 @@ def opened(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     return json.loads(metadata[SCHEMA]), dict(arrays)
 
 
-def tightly(kind: str, folder: Path, norm: float = math.inf) -> tuple[list[Problem], list[Record], list[Certificate]]:
+def tightly(
+    kind: str, folder: Path, norm: float = math.inf
+) -> tuple[list[Problem], list[Record], list[Certificate]]:
     net, x, y = network(kind)
     problems = list(radius_problems(net, x[:1], y[:1], norm=norm))
     records = solve(problems, [Tighten(steps=10 if kind == "rnn" else 0), PGD(restarts=2)])
@@ -260,7 +312,9 @@ def test_certificates_keep_what_second_order_models_proved(kind: str, norm: floa
     given = {name: array for name, array in arrays.items() if name.startswith("parabolas/")}
     assert given
     assert check(model, one.file).accepted
-    one.file.write_bytes(pack_proof(header, {name: array for name, array in arrays.items() if name not in given}))
+    one.file.write_bytes(
+        pack_proof(header, {name: array for name, array in arrays.items() if name not in given})
+    )
     assert not check(model, one.file).accepted, "planes alone prove it"
     if kind == "rnn" and math.isinf(norm):
         shown = next(other.known for other in made if other.kind == "witness")
@@ -283,7 +337,10 @@ def test_damaged_parabolas_are_told_apart_from_proofs(tmp_path: Path) -> None:
     assert one.file is not None
     assert one.model is not None
     model, whole = Model.read_file(one.model), one.file.read_bytes()
-    start, path = len(whole) - sum(array.nbytes for array in opened(one.file)[1].values()), tmp_path / "damaged.proof"
+    start, path = (
+        len(whole) - sum(array.nbytes for array in opened(one.file)[1].values()),
+        tmp_path / "damaged.proof",
+    )
     accepted = 0
     for trial in range(40):
         data = bytearray(whole)
@@ -301,7 +358,9 @@ def test_damaged_parabolas_are_told_apart_from_proofs(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("cpu_clock")
-def test_an_engine_that_lies_about_parabolas_has_no_certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_lies_about_parabolas_has_no_certificate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Deviations said to be smaller than they are, and margins larger: the engine proves too much, the checker does not follow it."""
     net, x, y = network("rnn")
     [problem] = radius_problems(net, x[:1], y[:1])
@@ -313,7 +372,9 @@ def test_an_engine_that_lies_about_parabolas_has_no_certificate(tmp_path: Path, 
         return (low + high) / 2 + (low - high) / 500, (low + high) / 2 + (high - low) / 500
 
     monkeypatch.setattr(quadratic_models, "deviation", too_small)
-    monkeypatch.setattr(quadratic_models.QuadraticModel, "least", lambda self, rounds: least(self, rounds) + 1.0)
+    monkeypatch.setattr(
+        quadratic_models.QuadraticModel, "least", lambda self, rounds: least(self, rounds) + 1.0
+    )
     [record] = solve([problem], [Tighten(steps=10)])
     assert record.bracket.lower.value > shown
     _, model = model_for(problem, tmp_path, None)
@@ -330,7 +391,12 @@ def test_an_engine_that_lies_about_parabolas_has_no_certificate(tmp_path: Path, 
 
 def test_a_score_by_models(tmp_path: Path) -> None:
     net, x, _ = network("rnn")
-    problem = Problem(net, Box(x[:1].double(), x[:1].double() - 0.2, x[:1].double() + 0.2), Linear.of([1.0, -1.0, 0.0], 0.25), "worst")
+    problem = Problem(
+        net,
+        Box(x[:1].double(), x[:1].double() - 0.2, x[:1].double() + 0.2),
+        Linear.of([1.0, -1.0, 0.0], 0.25),
+        "worst",
+    )
     records = solve([problem], [Tighten(steps=10), PGD(restarts=2)])
     made = prove([problem], records, tmp_path)
     one = made[0]
@@ -358,9 +424,15 @@ def test_how_far_a_quadratic_part_reaches(starts: list[int], kind: str) -> None:
         for _ in range(50):
             v = v / np.repeat(np.sqrt(np.add.reduceat(v * v, starts, 2)), runs, 2)
             r = np.sign(np.einsum("kni,nij->knj", v, sign * C))
-            value = np.einsum("kni,nij,knj->kn", v, sign * Q, v) + np.einsum("kni,nij,knj->kn", v, sign * C, r)
+            value = np.einsum("kni,nij,knj->kn", v, sign * Q, v) + np.einsum(
+                "kni,nij,knj->kn", v, sign * C, r
+            )
             assert (value.max(0) <= end).all()
-            v = 20 * v + np.einsum("nij,knj->kni", sign * (Q + Q.swapaxes(1, 2)), v) + np.einsum("nij,knj->kni", sign * C, r)
+            v = (
+                20 * v
+                + np.einsum("nij,knj->kni", sign * (Q + Q.swapaxes(1, 2)), v)
+                + np.einsum("nij,knj->kni", sign * C, r)
+            )
     if kind == "mixed" and len(starts) == 9:
         assert ((high - low) / 2 < 0.9 * (np.abs(Q).sum((1, 2)) + np.abs(C).sum((1, 2)))).all()
     nothing = balls.reach(Q * np.nan, C, np.array(starts))

@@ -37,11 +37,25 @@ from holdfast_check.tree import margins
 
 DRAW = np.random.default_rng(2)
 NETWORKS = {
-    "mlp": (lambda: nn.Sequential(nn.Linear(20, 14), nn.ReLU(), nn.Linear(14, 14), nn.ReLU(), nn.Linear(14, 3)), (20,)),
-    "leaky": (lambda: nn.Sequential(nn.Linear(18, 10), nn.LeakyReLU(0.1), nn.Linear(10, 10), nn.ReLU(), nn.Linear(10, 3)), (18,)),
+    "mlp": (
+        lambda: nn.Sequential(nn.Linear(20, 14), nn.ReLU(), nn.Linear(14, 14), nn.ReLU(), nn.Linear(14, 3)),
+        (20,),
+    ),
+    "leaky": (
+        lambda: nn.Sequential(
+            nn.Linear(18, 10), nn.LeakyReLU(0.1), nn.Linear(10, 10), nn.ReLU(), nn.Linear(10, 3)
+        ),
+        (18,),
+    ),
     "cnn": (
         lambda: nn.Sequential(
-            nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Conv2d(3, 3, 2, padding=1), nn.ReLU(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(12, 3)
+            nn.Conv2d(1, 3, 3),
+            nn.ReLU(),
+            nn.Conv2d(3, 3, 2, padding=1),
+            nn.ReLU(),
+            nn.AvgPool2d(2),
+            nn.Flatten(),
+            nn.Linear(12, 3),
         ),
         (1, 5, 5),
     ),
@@ -66,10 +80,15 @@ def proved(kind: str, norm: float = math.inf) -> tuple[Network, Record, list[Cer
 
 def _half_way(record: Record) -> Record:
     known = record.bracket
-    return replace(record, bracket=replace(known, lower=replace(known.lower, value=(known.lower.value + known.upper.value) / 2)))
+    return replace(
+        record,
+        bracket=replace(known, lower=replace(known.lower, value=(known.lower.value + known.upper.value) / 2)),
+    )
 
 
-def opened(kind: str, norm: float = math.inf) -> tuple[Certificate, Certificate, Model, dict[str, Any], dict[str, Any]]:
+def opened(
+    kind: str, norm: float = math.inf
+) -> tuple[Certificate, Certificate, Model, dict[str, Any], dict[str, Any]]:
     _, _, made = proved(kind, norm)
     one, shown = (next(one for one in made if one.kind == kind) for kind in ("proof", "witness"))
     assert one.file is not None, one
@@ -78,13 +97,19 @@ def opened(kind: str, norm: float = math.inf) -> tuple[Certificate, Certificate,
     return one, shown, Model.read_file(one.model), json.loads(metadata[SCHEMA]), dict(arrays)
 
 
-@pytest.mark.parametrize(("kind", "norm"), [("mlp", math.inf), ("mlp", 2.0), ("leaky", math.inf), ("cnn", math.inf)])
+@pytest.mark.parametrize(
+    ("kind", "norm"), [("mlp", math.inf), ("mlp", 2.0), ("leaky", math.inf), ("cnn", math.inf)]
+)
 def test_what_planes_do_not_prove_signs_do(kind: str, norm: float) -> None:
     _, record, made = proved(kind, norm)
     one, _, model, header, arrays = opened(kind, norm)
     assert "signs" in arrays, "planes alone prove it, so this tests nothing"
     assert one.value >= 0.99 * record.bracket.lower.value, (one.value, record.bracket)
-    assert all(check(other.model, other.file).accepted for other in made if other.file is not None and other.model is not None)
+    assert all(
+        check(other.model, other.file).accepted
+        for other in made
+        if other.file is not None and other.model is not None
+    )
     # Nothing of the region, and no corner of it, says another class.
     centre = arrays["region/centre"].astype(np.float64)
     away = DRAW.normal(size=(3000, centre.size))
@@ -122,12 +147,19 @@ def test_bounds_over_leaves_hold_at_their_points() -> None:
     met = empty = 0
     for trial in range(60):
         path = [
-            (step := int(DRAW.choice(steps)), int(DRAW.integers(model.program.steps[step].size)), float(DRAW.choice([-1, 1])))
+            (
+                step := int(DRAW.choice(steps)),
+                int(DRAW.integers(model.program.steps[step].size)),
+                float(DRAW.choice([-1, 1])),
+            )
             for _ in "abc"
         ]
         times = DRAW.exponential(0.3, (3, len(claim.matrix)))
         bounds = StepBounds(model.program, claim.region).planes
-        slopes = {f"rows/{place}": DRAW.uniform(0, 1, (1, len(rows[0]), model.program.steps[place].size)) for place in bounds}
+        slopes = {
+            f"rows/{place}": DRAW.uniform(0, 1, (1, len(rows[0]), model.program.steps[place].size))
+            for place in bounds
+        }
         least = margins(whole, claim.matrix, claim.offset, [path], times, slopes, trial % 2 == 0)[0]
         inside = np.all([sign * values[step][:, element] >= 0 for step, element, sign in path], 0)
         met, empty = met + int(inside.sum()), empty + bool(np.isinf(least).all())
@@ -140,7 +172,9 @@ def _values(model: Model, x: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]
     known = [x]
     for step in model.program.steps[1:]:
         if hasattr(step, "function"):
-            known.append(step.function.value(*(part.take_elements(known[part.source]) for part in step.parts)))
+            known.append(
+                step.function.value(*(part.take_elements(known[part.source]) for part in step.parts))
+            )
         else:
             y = np.tile(step.offset, (len(x), 1))
             for part in step.parts:
@@ -161,7 +195,9 @@ def test_damaged_signs_are_told(tmp_path: Path) -> None:
         path.write_bytes(bytes(data))
         verdict = check(model, path)
         accepted += verdict.accepted
-        assert verdict.reason or verdict.claim == told or verdict.header["region"]["radius"] < 1.001 * one.value
+        assert (
+            verdict.reason or verdict.claim == told or verdict.header["region"]["radius"] < 1.001 * one.value
+        )
     assert accepted > 0
 
 
@@ -190,7 +226,19 @@ def test_an_interrupted_writer_leaves_only_what_was_accepted(tmp_path: Path) -> 
     asked = ["radius", "-m", model, "-d", data, "--domain", "0,1", "--limit", "4", "--out", str(run)]
     assert CliRunner().invoke(app, asked).exit_code == 0
     writer = subprocess.Popen(
-        [sys.executable, "-m", "holdfast", "prove", str(run), "-o", str(out), "--model", model, "--data", data],
+        [
+            sys.executable,
+            "-m",
+            "holdfast",
+            "prove",
+            str(run),
+            "-o",
+            str(out),
+            "--model",
+            model,
+            "--data",
+            data,
+        ],
         stdout=subprocess.PIPE,
         text=True,
     )

@@ -11,7 +11,10 @@ import time
 from pathlib import Path
 from typing import Any, Self
 
-PROGRAM = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
+PROGRAM = next(
+    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))),
+    None,
+)
 PATIENCE = 60  # seconds
 
 
@@ -26,7 +29,9 @@ class Browser:
             PROGRAM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--hide-scrollbars",
             f"--user-data-dir={folder}", f"--window-size={width},{height}", "--remote-debugging-pipe",
         ]  # fmt: skip
-        script = f'exec "$@" 3<&{to_browser} 4>&{from_browser}'  # Chromium reads commands from 3 and answers on 4
+        script = (
+            f'exec "$@" 3<&{to_browser} 4>&{from_browser}'  # Chromium reads commands from 3 and answers on 4
+        )
         self._process = subprocess.Popen(
             ["bash", "-c", script, "bash", *command], pass_fds=(to_browser, from_browser), stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
@@ -40,7 +45,9 @@ class Browser:
         for domain in ("Page", "Runtime", "Log"):
             self.ask(f"{domain}.enable")
         if dark:
-            self.ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
+            self.ask(
+                "Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}]
+            )
 
     def __enter__(self) -> Self:
         return self
@@ -104,7 +111,9 @@ class Browser:
     def press(self, key: str) -> None:
         number = {"Enter": 13, "Escape": 27}[key]
         for kind, text in (("keyDown", {"text": "\r"} if key == "Enter" else {}), ("keyUp", {})):
-            self.ask("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=number, **text)
+            self.ask(
+                "Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=number, **text
+            )
 
     def picture(self, path: Path, *, whole: bool = False) -> Path:
         data = self.ask("Page.captureScreenshot", format="png", captureBeyondViewport=whole)["data"]
@@ -112,4 +121,6 @@ class Browser:
         return path
 
     def pdf(self) -> bytes:
-        return base64.b64decode(self.ask("Page.printToPDF", printBackground=True, preferCSSPageSize=True)["data"])
+        return base64.b64decode(
+            self.ask("Page.printToPDF", printBackground=True, preferCSSPageSize=True)["data"]
+        )

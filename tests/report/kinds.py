@@ -37,7 +37,9 @@ class Kind:
     def fill(self, store: hf.Store) -> hf.Store:
         count = len(self.x)
         said: list[int | None] = [1 if self.labelled else None] * count
-        store.put_inputs(list(self.x), said, said, list(self.names) or [""] * count, list(self.tokens) or [None] * count)
+        store.put_inputs(
+            list(self.x), said, said, list(self.names) or [""] * count, list(self.tokens) or [None] * count
+        )
         store.write(self.records())
         return store
 
@@ -46,7 +48,9 @@ def shown(made: Record, moved: torch.Tensor) -> Record:
     """With a witness at the end that one shows."""
     ends = {"upper": made.bracket.upper, "lower": made.bracket.lower}
     ends = {
-        name: replace(end, evidence=replace(end.evidence, witness=moved)) for name, end in ends.items() if end.evidence.kind == "witnessed"
+        name: replace(end, evidence=replace(end.evidence, witness=moved))
+        for name, end in ends.items()
+        if end.evidence.kind == "witnessed"
     }
     return replace(made, bracket=replace(made.bracket, **ends))
 
@@ -62,9 +66,16 @@ def worst() -> list[Record]:
 
 def verify() -> list[Record]:
     """unsat in both cases; sat in one, so that the other is left; unknown."""
-    cases = {0: [(0.5, 0.75), (0.25, 1.0)], 1: [(-math.inf, 3.0), (-math.inf, -0.5)], 2: [(-0.5, 0.5), (0.25, 2.0)]}
+    cases = {
+        0: [(0.5, 0.75), (0.25, 1.0)],
+        1: [(-math.inf, 3.0), (-math.inf, -0.5)],
+        2: [(-0.5, 0.5), (0.25, 2.0)],
+    }
     return [
-        shown(record(k, *pair, frame=case, goal="worst", status="stopped" if k == 2 else "finished"), IMAGES[k] * 0.5)
+        shown(
+            record(k, *pair, frame=case, goal="worst", status="stopped" if k == 2 else "finished"),
+            IMAGES[k] * 0.5,
+        )
         for k, pairs in cases.items()
         for case, pair in enumerate(pairs)
     ]
@@ -72,8 +83,17 @@ def verify() -> list[Record]:
 
 def reach() -> list[Record]:
     low, high = [(-1.25, -1.0), (0.5, 0.75)], [(1.0, 1.5), (2.0, math.inf)]
-    small = [shown(record(0, *pair, frame=k, goal="worst", part="smallest"), IMAGES[0] * 0.5) for k, pair in enumerate(low)]
-    return [*small, *(shown(record(0, *pair, frame=k, goal="largest", part="largest"), IMAGES[0]) for k, pair in enumerate(high))]
+    small = [
+        shown(record(0, *pair, frame=k, goal="worst", part="smallest"), IMAGES[0] * 0.5)
+        for k, pair in enumerate(low)
+    ]
+    return [
+        *small,
+        *(
+            shown(record(0, *pair, frame=k, goal="largest", part="largest"), IMAGES[0])
+            for k, pair in enumerate(high)
+        ),
+    ]
 
 
 def risk() -> list[Record]:
@@ -82,7 +102,10 @@ def risk() -> list[Record]:
         found += [
             shown(record(k, -0.5 + k, 0.25 + k, goal="worst", part="worst"), IMAGES[k] * 0.9),
             shown(record(k, 0.1 * k, 0.1 * k + 0.2, part="radius"), IMAGES[k] * 0.8),
-            shown(record(k, 2.0 + k, 4.0 if k < 2 else math.inf, goal="steepness", part="steepness"), IMAGES[k] * 0.7),
+            shown(
+                record(k, 2.0 + k, 4.0 if k < 2 else math.inf, goal="steepness", part="steepness"),
+                IMAGES[k] * 0.7,
+            ),
         ]
     return found
 
@@ -98,19 +121,31 @@ def testgen() -> list[Record]:
 
 def smoothing() -> list[Record]:
     found = [record(k, 0.0, math.inf) for k in range(3)]
-    return [replace(made, bracket=made.bracket.with_estimate(sampled(0.25 * k))) for k, made in enumerate(found)]
+    return [
+        replace(made, bracket=made.bracket.with_estimate(sampled(0.25 * k))) for k, made in enumerate(found)
+    ]
 
 
 def monitor() -> list[Record]:
     """Every mutant asked: both ends are the truth. Sampled: beside a bracket that says nothing."""
     counted = Evidence("proved", "Mutants", traits=hf.certify.Enumerate.traits)
     found = [
-        Record(Key(k, place), Bracket(Bound(share, counted), Bound(share, counted)), "closed", 0.1, 9, goal="probability")
+        Record(
+            Key(k, place),
+            Bracket(Bound(share, counted), Bound(share, counted)),
+            "closed",
+            0.1,
+            9,
+            goal="probability",
+        )
         for k in range(2)
         for place, share in enumerate((1.0, 0.75 - 0.25 * k, 0.9))
     ]
     guessed = Bracket(by_definition(0.0), by_definition(1.0)).with_estimate(sampled(0.8))
-    return [*found, *(Record(Key(2, place), guessed, "finished", 0.1, 9, goal="probability") for place in range(3))]
+    return [
+        *found,
+        *(Record(Key(2, place), guessed, "finished", 0.1, 9, goal="probability") for place in range(3)),
+    ]
 
 
 WORDS = {"vocabulary": ["the", "film", "was", "good"]}

@@ -41,7 +41,9 @@ class TinyWords(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.embedding = nn.Embedding(5, 2)
-        self.embedding.weight.data = torch.tensor([[0.1, 0.2], [1.0, 0.5], [0.4, 0.8], [-0.3, 0.9], [0.7, 0.7]])
+        self.embedding.weight.data = torch.tensor(
+            [[0.1, 0.2], [1.0, 0.5], [0.4, 0.8], [-0.3, 0.9], [0.7, 0.7]]
+        )
         self.rest = TinySequence()
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -53,15 +55,29 @@ def question(**said: Any) -> Question:
     """A question about the tiny network: every word finds the part it belongs to; `model` and `data` replace what is said of them."""
     said = {"command": "radius", "norm": "inf", "tier": "fast", "model": MODEL, "data": DATA, **said}
     model, data = {"domain": MODEL["domain"], **said.pop("model")}, dict(said.pop("data"))
-    parts: dict[type, dict[str, Any]] = {ModelDescription: model, DataDescription: data, Request: {}, Means: {}, Question: {}}
+    parts: dict[type, dict[str, Any]] = {
+        ModelDescription: model,
+        DataDescription: data,
+        Request: {},
+        Means: {},
+        Question: {},
+    }
     for name, value in said.items():
         kind = next(kind for kind in parts if name in {f.name for f in fields(kind)})
         parts[kind][name] = tuple(value) if name in ("classes", "vocabulary") and value is not None else value
     made = {kind: kind(**values) for kind, values in parts.items() if kind is not Question}
-    return Question(model=made[ModelDescription], data=made[DataDescription], asked=made[Request], means=made[Means], **parts[Question])
+    return Question(
+        model=made[ModelDescription],
+        data=made[DataDescription],
+        asked=made[Request],
+        means=made[Means],
+        **parts[Question],
+    )
 
 
-def put(store: hf.Store, x: Tensor, labels: Sequence[int], net: hf.Network, tokens: Tensor | None = None) -> None:
+def put(
+    store: hf.Store, x: Tensor, labels: Sequence[int], net: hf.Network, tokens: Tensor | None = None
+) -> None:
     said = net(x).argmax(-1).tolist()
     ids = [None] * len(x) if tokens is None else tokens.tolist()
     store.put_inputs(list(x), list(labels), said, [""] * len(x), ids)
@@ -69,11 +85,27 @@ def put(store: hf.Store, x: Tensor, labels: Sequence[int], net: hf.Network, toke
 
 def proof(value: float) -> Bound:
     assumption = ("real arithmetic",)
-    return Bound(value, Evidence("proved", "Certify", {"tier": "fast"}, 0, "torch.float64", assumption, traits=hf.certify.Certify.traits))
+    return Bound(
+        value,
+        Evidence(
+            "proved",
+            "Certify",
+            {"tier": "fast"},
+            0,
+            "torch.float64",
+            assumption,
+            traits=hf.certify.Certify.traits,
+        ),
+    )
 
 
 def witness(value: float, x: Tensor | None = None) -> Bound:
-    return Bound(value, Evidence("witnessed", "PGD", {"steps": 20}, 0, "torch.float32", witness=x, traits=hf.attacks.PGD.traits))
+    return Bound(
+        value,
+        Evidence(
+            "witnessed", "PGD", {"steps": 20}, 0, "torch.float32", witness=x, traits=hf.attacks.PGD.traits
+        ),
+    )
 
 
 def estimate(value: float) -> Bound:
@@ -94,9 +126,16 @@ def bracket(lower: float, upper: float, note: str = "") -> Bracket:
 
 def record(index: int, lower: float, upper: float, frame: int | None = None, **changes: Any) -> Record:
     """goal, part, status and note; of goals that rise the upper end is proved and the lower one witnessed."""
-    status, goal = changes.pop("status", "closed" if lower == upper else "finished"), changes.pop("goal", "radius")
+    status, goal = (
+        changes.pop("status", "closed" if lower == upper else "finished"),
+        changes.pop("goal", "radius"),
+    )
     key = Key(index, frame, changes.pop("part", ""))
-    made = bracket(-upper, -lower, **changes).negate() if goal in ("largest", "steepness") else bracket(lower, upper, **changes)
+    made = (
+        bracket(-upper, -lower, **changes).negate()
+        if goal in ("largest", "steepness")
+        else bracket(lower, upper, **changes)
+    )
     return Record(key, made, status, 0.5 + index, 100, goal=goal)
 
 
@@ -122,7 +161,9 @@ class Document(HTMLParser):
         assert len(named) == len(attrs), f"an attribute stands twice in <{tag}>"
         assert not any(name.startswith("on") for name in named), f"a handler in <{tag}>"
         self.ids += [value or "" for name, value in attrs if name == "id"]
-        self.links += [value or "" for name, value in attrs if name in ("src", "href", "xlink:href", "srcset", "action")]
+        self.links += [
+            value or "" for name, value in attrs if name in ("src", "href", "xlink:href", "srcset", "action")
+        ]
         if tag == "tr" and "data-s" in named:
             self._cells = []
             self.rows.append(self._cells)

@@ -56,7 +56,11 @@ class Outline(HTMLParser):
             self.faults.append("no language")
         if tag == "img" and not named.get("alt"):
             self.faults.append("an image without words")
-        if tag == "svg" and not (named.get("role") == "img" and named.get("aria-label")) and "svg" not in around:
+        if (
+            tag == "svg"
+            and not (named.get("role") == "img" and named.get("aria-label"))
+            and "svg" not in around
+        ):
             self.faults.append("a plot without words")
         if re.fullmatch(r"h[1-6]", tag):
             if int(tag[1]) > (self.headings[-1] if self.headings else 0) + 1:
@@ -111,7 +115,9 @@ def comparison(new_store: NewStore, _: Path) -> str:
 
 
 @pytest.mark.parametrize("make", [report, comparison])
-def test_pages_keep_the_rules(new_store: NewStore, tmp_path: Path, make: Callable[[NewStore, Path], str]) -> None:
+def test_pages_keep_the_rules(
+    new_store: NewStore, tmp_path: Path, make: Callable[[NewStore, Path], str]
+) -> None:
     outline = Outline(make(new_store, tmp_path))
     assert outline.faults == []
     assert outline.headings.count(1) == 1
@@ -128,7 +134,9 @@ def luminance(colour: str) -> float:
     digits = colour.removeprefix("#")
     digits = "".join(2 * d for d in digits) if len(digits) == 3 else digits
     parts = (int(digits[k : k + 2], 16) / 255 for k in (0, 2, 4))
-    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    red, green, blue = (
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    )
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
@@ -139,7 +147,10 @@ def contrast(one: str, other: str) -> float:
 
 def palettes(html: str) -> list[dict[str, str]]:
     """Light, dark, print."""
-    found = [dict(re.findall(r"--(\w+): (#\w+)", block)) for block in re.findall(r":root \{(.*?)\}", html, re.DOTALL)]
+    found = [
+        dict(re.findall(r"--(\w+): (#\w+)", block))
+        for block in re.findall(r":root \{(.*?)\}", html, re.DOTALL)
+    ]
     assert len(found) == 3
     return [found[0], {**found[0], **found[1]}, {**found[0], **found[2]}]
 
@@ -160,12 +171,20 @@ def test_words_can_be_read_on_every_shade(new_store: NewStore) -> None:
     assert len(heats) == 3
     assert len(shades) == 10
     for palette, heat in zip(palettes(html), heats, strict=True):
-        card = palette["card"] if len(palette["card"]) == 7 else "#" + "".join(2 * d for d in palette["card"][1:])
+        card = (
+            palette["card"]
+            if len(palette["card"]) == 7
+            else "#" + "".join(2 * d for d in palette["card"][1:])
+        )
         for share in shades:
             mixed = (
-                round(part * share / 100 + int(card[k : k + 2], 16) * (1 - share / 100)) for part, k in zip(heat, (1, 3, 5), strict=True)
+                round(part * share / 100 + int(card[k : k + 2], 16) * (1 - share / 100))
+                for part, k in zip(heat, (1, 3, 5), strict=True)
             )
-            assert contrast(palette["strong"], "#" + "".join(f"{part:02x}" for part in mixed)) >= 4.5, (heat, share)
+            assert contrast(palette["strong"], "#" + "".join(f"{part:02x}" for part in mixed)) >= 4.5, (
+                heat,
+                share,
+            )
 
 
 def deuteranope(colour: str) -> tuple[float, ...]:

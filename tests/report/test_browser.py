@@ -47,13 +47,26 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store = hf.Store.create(folder / "run", question(classes=["cat", HOSTILE]))
     generator = torch.Generator().manual_seed(0)
     x = torch.rand(COUNT, 1, 6, 6, generator=generator)
-    store.put_inputs(list(x), [0] * COUNT, [1 if k == 7 else 0 for k in range(COUNT)], [f"name{k}" for k in range(COUNT)], [None] * COUNT)
+    store.put_inputs(
+        list(x),
+        [0] * COUNT,
+        [1 if k == 7 else 0 for k in range(COUNT)],
+        [f"name{k}" for k in range(COUNT)],
+        [None] * COUNT,
+    )
     records = []
     for k in range(COUNT):
         low = (k * 37 % COUNT) / COUNT
-        made = record(k, low, math.inf if k % 10 == 3 else low if k % 10 == 4 else low + 0.1, note=HOSTILE if k == 5 else "")
+        made = record(
+            k,
+            low,
+            math.inf if k % 10 == 3 else low if k % 10 == 4 else low + 0.1,
+            note=HOSTILE if k == 5 else "",
+        )
         end = replace(made.bracket.upper, evidence=replace(made.bracket.upper.evidence, witness=(x[k] * 0.9)))
-        records.append(replace(made, bracket=replace(made.bracket, upper=end)) if math.isfinite(end.value) else made)
+        records.append(
+            replace(made, bracket=replace(made.bracket, upper=end)) if math.isfinite(end.value) else made
+        )
     records[7] = record(7, 0.0, 0.0, note="the property fails at the input itself")
     store.write(records)
     with store:
@@ -76,7 +89,9 @@ def told(browser: Browser) -> str:
 
 
 def test_complaints_are_heard(browser: Browser, tmp_path: Path) -> None:
-    (tmp_path / "bad.html").write_text("<script>console.error('no'); undefinedName()</script><img src='data:image/png;base64,AAAA'>")
+    (tmp_path / "bad.html").write_text(
+        "<script>console.error('no'); undefinedName()</script><img src='data:image/png;base64,AAAA'>"
+    )
     browser.open(tmp_path / "bad.html")
     assert len(browser.complaints) >= 2
 
@@ -103,7 +118,10 @@ def test_headings_sort_and_say_so(quiet: Browser, page: Path) -> None:
     quiet.run(f"{heading}.querySelector('button').click()")
     assert quiet.run(f"{heading}.getAttribute('aria-sort')") == "descending"
     assert all(k % 10 == 3 for k in numbers(quiet)[:13])  # open upper ends are the largest
-    assert quiet.run("document.querySelectorAll('th[aria-sort=ascending], th[aria-sort=descending]').length") == 1
+    assert (
+        quiet.run("document.querySelectorAll('th[aria-sort=ascending], th[aria-sort=descending]').length")
+        == 1
+    )
 
 
 def test_filters_choose_rows(quiet: Browser, page: Path) -> None:
@@ -139,7 +157,9 @@ def test_an_input_opens_by_key_and_by_address(quiet: Browser, page: Path, tmp_pa
     assert HOSTILE in text
     assert "incomplete, deterministic, glass box, real arithmetic, approximate" in text
     assert quiet.run("document.querySelectorAll('dialog img').length") == 3
-    assert quiet.run("[...document.querySelectorAll('dialog img')].every(i => i.naturalWidth == 6 && i.offsetWidth > 100)")
+    assert quiet.run(
+        "[...document.querySelectorAll('dialog img')].every(i => i.naturalWidth == 6 && i.offsetWidth > 100)"
+    )
     quiet.run("document.querySelector('dialog [data-on]').click()")
     quiet.wait_for("document.querySelector('dialog').innerText.includes('Input 6')")
     quiet.press("Escape")
@@ -168,7 +188,10 @@ def test_all_rows_are_printed(quiet: Browser, page: Path) -> None:
     quiet.open(page)
     quiet.ask("Emulation.setEmulatedMedia", media="print")
     try:
-        assert quiet.run("[...document.querySelectorAll('#inputs tbody tr')].filter(r => r.offsetParent).length") == COUNT
+        assert (
+            quiet.run("[...document.querySelectorAll('#inputs tbody tr')].filter(r => r.offsetParent).length")
+            == COUNT
+        )
         assert quiet.run("getComputedStyle(document.querySelector('.tools')).display") == "none"
         assert quiet.pdf().startswith(b"%PDF")
     finally:
@@ -189,7 +212,12 @@ def test_a_comparison_sorts_and_searches(quiet: Browser, new_store: NewStore, tm
     stores = [new_store(), new_store()]
     for k, store in enumerate(stores):
         store.write([record(i, 0.1 * i + k, 0.1 * i + k + 0.5) for i in range(60)])
-    quiet.open(write(render(compare([load(store, name) for store, name in zip(stores, "ab", strict=True)])), tmp_path / "compare.html"))
+    quiet.open(
+        write(
+            render(compare([load(store, name) for store, name in zip(stores, "ab", strict=True)])),
+            tmp_path / "compare.html",
+        )
+    )
     assert told(quiet) == "1 to 50 of 60"
     quiet.run("document.querySelectorAll('#inputs th button')[1].click()")
     quiet.run("document.querySelectorAll('#inputs th button')[1].click()")

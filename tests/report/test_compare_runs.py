@@ -25,11 +25,21 @@ NewStore = Callable[..., hf.Store]
 Ends = Sequence[tuple[float, float]]
 
 
-def run(store: hf.Store, ends: Ends, name: str, *, order: Sequence[int] | None = None, wrong: Sequence[int] = (), **kind: str) -> Run:
+def run(
+    store: hf.Store,
+    ends: Ends,
+    name: str,
+    *,
+    order: Sequence[int] | None = None,
+    wrong: Sequence[int] = (),
+    **kind: str,
+) -> Run:
     """Input k holds the number k; `order` says where in the data it stands."""
     places = list(order or range(len(ends)))
     x = [torch.full((2,), float(k)) for k in places]
-    store.put_inputs(x, [1] * len(x), [0 if k in wrong else 1 for k in places], [""] * len(x), [None] * len(x))
+    store.put_inputs(
+        x, [1] * len(x), [0 if k in wrong else 1 for k in places], [""] * len(x), [None] * len(x)
+    )
     note = dict.fromkeys(wrong, "the property fails at the input itself")
     store.write([record(place, *ends[k], note=note.get(k, ""), **kind) for place, k in enumerate(places)])
     return load(store, name)
@@ -47,7 +57,9 @@ def run(store: hf.Store, ends: Ends, name: str, *, order: Sequence[int] | None =
         ((0.1, math.inf), (0.1, math.inf), "undecided"),
     ],
 )
-def test_an_outcome_is_told_only_where_brackets_decide(first: tuple[float, float], second: tuple[float, float], known: str) -> None:
+def test_an_outcome_is_told_only_where_brackets_decide(
+    first: tuple[float, float], second: tuple[float, float], known: str
+) -> None:
     assert outcome(bracket(*first), bracket(*second)) == known
     swapped = {"first": "second", "second": "first"}.get(known, known)
     assert outcome(bracket(*second), bracket(*first)) == swapped
@@ -67,8 +79,14 @@ def test_outcomes_agree_with_every_truth_inside_the_brackets() -> None:
 def test_inputs_are_matched_by_what_they_hold(new_store: NewStore) -> None:
     ends = [(0.1, 0.2), (0.3, 0.4), (0.5, 0.6)]
     better = [(0.15, 0.2), (0.45, 0.5), (0.5, 0.6)]
-    found = compare([run(new_store(), ends, "a"), run(new_store(), better, "b", order=[2, 0, 1])], radii=[0.4])
-    assert [(a.bracket.lower.value, b.bracket.lower.value) for a, b in found.pairs] == [(0.1, 0.15), (0.3, 0.45), (0.5, 0.5)]
+    found = compare(
+        [run(new_store(), ends, "a"), run(new_store(), better, "b", order=[2, 0, 1])], radii=[0.4]
+    )
+    assert [(a.bracket.lower.value, b.bracket.lower.value) for a, b in found.pairs] == [
+        (0.1, 0.15),
+        (0.3, 0.45),
+        (0.5, 0.5),
+    ]
     [duel] = found.duels
     assert (duel.wins, duel.losses, duel.ties, duel.undecided) == (0, 1, 0, 2)
     assert math.isclose(duel.lower.mean, -0.2 / 3)
@@ -105,7 +123,9 @@ def test_the_interval_is_students_and_covers_as_often_as_it_says() -> None:
     low, high = stats.t.interval(0.9, 3, loc=values.mean(), scale=stats.sem(values))
     assert np.allclose((found.low, found.high), (low, high))
     generator = np.random.default_rng(0)
-    covered = [(found := interval(generator.normal(0.3, 1, 8), 0.8)).low <= 0.3 <= found.high for _ in range(2000)]
+    covered = [
+        (found := interval(generator.normal(0.3, 1, 8), 0.8)).low <= 0.3 <= found.high for _ in range(2000)
+    ]
     assert 0.77 < np.mean(covered) < 0.83
     assert math.isinf(interval(values[:1], 0.9).high)
 
@@ -136,14 +156,25 @@ def test_infinite_ends_leave_means_comparable(new_store: NewStore) -> None:
 
 def test_accuracy_stands_beside_robustness(new_store: NewStore) -> None:
     ends = [(0.3, 0.4), (0.0, 0.0)]
-    found = compare([run(new_store(), ends, "a", wrong=[1]), run(new_store(), [(0.1, 0.2), (0.1, 0.2)], "b")], radii=[0.0, 0.1])
+    found = compare(
+        [run(new_store(), ends, "a", wrong=[1]), run(new_store(), [(0.1, 0.2), (0.1, 0.2)], "b")],
+        radii=[0.0, 0.1],
+    )
     assert [side.accuracy for side in found.sides] == [0.5, 1.0]
     assert [t.certified for t in found.sides[0].tallies] == [1, 1]
     assert found.duels[0].accuracy.mean == -0.5
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("norm", "2"), ("radius", 0.2), ("frames", "each"), ("targets", "3"), ("domain", "[0, 255]"), ("command", "worst")]
+    ("name", "value"),
+    [
+        ("norm", "2"),
+        ("radius", 0.2),
+        ("frames", "each"),
+        ("targets", "3"),
+        ("domain", "[0, 255]"),
+        ("command", "worst"),
+    ],
 )
 def test_different_questions_are_refused(new_store: NewStore, name: str, value: str) -> None:
     one, two = run(new_store(), [(0.1, 0.2)], "a"), run(new_store(**{name: value}), [(0.1, 0.2)], "b")
@@ -220,24 +251,36 @@ SAME = {"model": MODEL}
 
 
 @pytest.mark.parametrize("liar", ["a", "b"])
-def test_runs_of_one_network_that_exclude_each_other_are_a_contradiction(new_store: NewStore, liar: str) -> None:
+def test_runs_of_one_network_that_exclude_each_other_are_a_contradiction(
+    new_store: NewStore, liar: str
+) -> None:
     ends: dict[str, Ends] = {"a": [(0.1, 0.2), (0.1, 0.3)], "b": [(0.15, 0.4), (0.2, 0.3)]}
     ends[liar] = [ends[liar][0], (0.5, math.inf)]
-    one, two = run(new_store(**SAME, tier="tight"), ends["a"], "a"), run(new_store(**SAME, seed=4), ends["b"], "b", order=[1, 0])
+    one, two = (
+        run(new_store(**SAME, tier="tight"), ends["a"], "a"),
+        run(new_store(**SAME, seed=4), ends["b"], "b", order=[1, 0]),
+    )
     with pytest.raises(hf.Contradiction) as told:
         compare([one, two])
     message, honest = str(told.value), "b" if liar == "a" else "a"
-    assert f"{liar}: Certify says at least 0.5 (proved), {honest}: PGD says at most 0.3 (witnessed)" in message
+    assert (
+        f"{liar}: Certify says at least 0.5 (proved), {honest}: PGD says at most 0.3 (witnessed)" in message
+    )
     assert "input 1 of a (input 0 of b)" in message
     with pytest.raises(hf.Contradiction):
         gate(two, Rules(), baseline=one)
-    three = compare([one, run(new_store(), [(0.6, 0.7), (0.1, 0.2)], "c")])  # another network may hold longer, or less long
+    three = compare(
+        [one, run(new_store(), [(0.6, 0.7), (0.1, 0.2)], "c")]
+    )  # another network may hold longer, or less long
     assert three.duels[0].losses == 1
 
 
 def test_the_same_method_is_told_apart_by_its_settings(new_store: NewStore) -> None:
     runs = []
-    for name, bound, batch in (("a", Bound(0.5, Evidence("proved", "Grid", {"batch": 1})), 1), ("b", None, 2)):
+    for name, bound, batch in (
+        ("a", Bound(0.5, Evidence("proved", "Grid", {"batch": 1})), 1),
+        ("b", None, 2),
+    ):
         store = new_store(**SAME)
         lower, upper = (
             bound or by_definition(0.0),
@@ -245,7 +288,10 @@ def test_the_same_method_is_told_apart_by_its_settings(new_store: NewStore) -> N
         )
         store.write([Record(Key(0), Bracket(lower, upper), "finished", 0.1, batch)])
         runs.append(load(store, name))
-    with pytest.raises(hf.Contradiction, match=r"a: Grid \[batch=1\] says at least 0.5 .*b: Grid \[batch=2\] says at most 0.25"):
+    with pytest.raises(
+        hf.Contradiction,
+        match=r"a: Grid \[batch=1\] says at least 0.5 .*b: Grid \[batch=2\] says at most 0.25",
+    ):
         compare(runs)
 
 
@@ -269,8 +315,13 @@ def test_frames_of_one_network_must_agree_too(new_store: NewStore) -> None:
         {"prepared": {"black_box": True}},
     ],
 )
-def test_what_asks_another_network_or_another_question_may_differ(new_store: NewStore, other: dict[str, object]) -> None:
-    one, two = run(new_store(**SAME), [(0.5, 0.6)], "a"), run(new_store(**{**SAME, **other}), [(0.1, 0.2)], "b")
+def test_what_asks_another_network_or_another_question_may_differ(
+    new_store: NewStore, other: dict[str, object]
+) -> None:
+    one, two = (
+        run(new_store(**SAME), [(0.5, 0.6)], "a"),
+        run(new_store(**{**SAME, **other}), [(0.1, 0.2)], "b"),
+    )
     assert compare([one, two]).duels[0].wins == 1
 
 
@@ -282,7 +333,8 @@ def test_names_tell_runs_apart() -> None:
 
 def test_scores_are_compared_too(new_store: NewStore, tmp_path: Path) -> None:
     runs = [
-        run(new_store(command="worst", norm=None), ends, name, goal="worst") for ends, name in (([(-1.0, -0.5)], "a"), ([(0.5, 1.0)], "b"))
+        run(new_store(command="worst", norm=None), ends, name, goal="worst")
+        for ends, name in (([(-1.0, -0.5)], "a"), ([(0.5, 1.0)], "b"))
     ]
     found = compare(runs)
     assert [side.tallies[0].certified for side in found.sides] == [0, 1]

@@ -60,7 +60,12 @@ def words(text: str) -> str:
 
 
 def test_cases_frames_and_places_make_one_row_by_their_goal() -> None:
-    for goal, ends in (("radius", (0.1, 0.3)), ("worst", (0.1, 0.3)), ("probability", (0.1, 0.3)), ("steepness", (0.2, 0.9))):
+    for goal, ends in (
+        ("radius", (0.1, 0.3)),
+        ("worst", (0.1, 0.3)),
+        ("probability", (0.1, 0.3)),
+        ("steepness", (0.2, 0.9)),
+    ):
         [row] = rows_of([record(0, 0.1, 0.9, frame=0, goal=goal), record(0, 0.2, 0.3, frame=1, goal=goal)])
         assert (row.bracket.lower.value, row.bracket.upper.value) == ends, goal
         assert len(row.frames) == 2
@@ -68,15 +73,24 @@ def test_cases_frames_and_places_make_one_row_by_their_goal() -> None:
 
 def test_every_output_is_a_row_and_every_part_a_table(new_store: NewStore) -> None:
     small, large = parts_of(rows_of(made(new_store, "reach").records()))
-    assert [(row.index, row.output, row.bracket.lower.value, row.bracket.upper.value) for row in small.rows] == [
+    assert [
+        (row.index, row.output, row.bracket.lower.value, row.bracket.upper.value) for row in small.rows
+    ] == [
         (0, 0, -1.25, -1.0),
         (0, 1, 0.5, 0.75),
     ]
     assert [row.name for row in large.rows] == ["0, output 0", "0, output 1"]
     assert large.sense.proved_bound(large.rows[1].bracket).value == math.inf
     one = parts_of(row for row in (*small.rows, *large.rows) if row.output == 1)
-    assert [part.heading for part in one] == ["the smallest value of output 1", "the largest value of output 1"]
-    assert [part.name for part in parts_of(rows_of(made(new_store, "risk").records()))] == ["radius", "worst", "steepness"]
+    assert [part.heading for part in one] == [
+        "the smallest value of output 1",
+        "the largest value of output 1",
+    ]
+    assert [part.name for part in parts_of(rows_of(made(new_store, "risk").records()))] == [
+        "radius",
+        "worst",
+        "steepness",
+    ]
     assert [part.heading for part in parts_of([])] == ["the radius"]
 
 
@@ -123,7 +137,11 @@ def test_verdicts_agree_with_every_truth_inside_the_bracket() -> None:
 
 
 def test_vnnlib_has_words_of_its_own() -> None:
-    assert [spoken(said, "verify") for said in ("certified", "broken", "unknown")] == ["certified (unsat)", "broken (sat)", "unknown"]
+    assert [spoken(said, "verify") for said in ("certified", "broken", "unknown")] == [
+        "certified (unsat)",
+        "broken (sat)",
+        "unknown",
+    ]
     assert spoken("certified", "radius") == "certified"
 
 
@@ -141,9 +159,9 @@ def test_the_standard_and_the_headline_know_every_command(kind: str) -> None:
 
 
 def test_all_goals_have_a_sense() -> None:
-    assert {sense_of(goal).quantity for goal in ("radius", "worst", "largest", "steepness", "probability")} <= {
-        sense.quantity for sense in SENSES.values()
-    }
+    assert {
+        sense_of(goal).quantity for goal in ("radius", "worst", "largest", "steepness", "probability")
+    } <= {sense.quantity for sense in SENSES.values()}
 
 
 # ---------------------------------------------------------------- the page and the card
@@ -161,7 +179,9 @@ def test_the_page(new_store: NewStore, tmp_path: Path, kind: str) -> None:
     if len(known.headings) > 1:
         places = [document.text.index(f"\n{heading[0].upper()}{heading[1:]}\n") for heading in known.headings]
         assert places == sorted(places)
-        assert [f"Inputs: {heading}" in document.text for heading in known.headings] == [True] * len(known.headings)
+        assert [f"Inputs: {heading}" in document.text for heading in known.headings] == [True] * len(
+            known.headings
+        )
     else:
         assert "\nSummary\n" in document.text
     assert all(f"{name} (clause" in document.text for name in known.properties)
@@ -190,7 +210,9 @@ def test_the_ends_of_a_page_are_coloured_by_what_they_are(new_store: NewStore, t
 
 def test_a_refuted_answer_is_shown(new_store: NewStore, tmp_path: Path) -> None:
     store = new_store()
-    store.write([record(0, 0.0, math.inf, status="refuted", note="one of the two is wrong"), record(1, 0.1, 0.2)])
+    store.write(
+        [record(0, 0.0, math.inf, status="refuted", note="one of the two is wrong"), record(1, 0.1, 0.2)]
+    )
     assert "1 refuted" in Document(write_report(store, tmp_path / "r.html").read_text()).text
 
 
@@ -213,7 +235,9 @@ def test_the_table(new_store: NewStore, kind: str, width: int) -> None:
     Console(file=stream, width=width).print(table(made(new_store, kind)))
     text = stream.getvalue()
     assert max(map(len, text.splitlines())) <= width
-    assert all(word in words(text) for word in ("input", "status", "finished" if kind != "monitor" else "closed"))
+    assert all(
+        word in words(text) for word in ("input", "status", "finished" if kind != "monitor" else "closed")
+    )
     for heading in KINDS[kind].headings if len(KINDS[kind].headings) > 1 else ():
         assert f"{heading[0].upper()}{heading[1:]}" in text
     assert ("label" in text) == KINDS[kind].labelled
@@ -301,7 +325,9 @@ def test_where_smaller_is_better_the_smaller_one_wins(new_store: NewStore) -> No
 
 
 @pytest.mark.parametrize("goal", ["radius", "worst", "largest", "steepness", "probability"])
-def test_runs_of_one_network_may_not_exclude_each_other_whatever_the_goal(new_store: NewStore, goal: str) -> None:
+def test_runs_of_one_network_may_not_exclude_each_other_whatever_the_goal(
+    new_store: NewStore, goal: str
+) -> None:
     runs = []
     for name, ends in (("a", (0.5, 0.6)), ("b", (0.1, 0.2))):
         store = new_store(command="risk", model=MODEL)
@@ -315,7 +341,9 @@ def test_the_parts_that_are_not_compared_may_not_exclude_each_other_either(new_s
     runs = []
     for name, ends in (("a", (0.5, 0.6)), ("b", (0.1, 0.2))):
         store = new_store(command="risk", model=MODEL)
-        store.write([record(0, 0.1, 0.2, part="radius"), record(0, *ends, goal="steepness", part="steepness")])
+        store.write(
+            [record(0, 0.1, 0.2, part="radius"), record(0, *ends, goal="steepness", part="steepness")]
+        )
         runs.append(load(store, name))
     with pytest.raises(hf.Contradiction):
         compare(runs)
@@ -394,7 +422,9 @@ def test_exports_carry_part_and_goal(new_store: NewStore, tmp_path: Path, kind: 
     assert faults(told, rules, rules) == []
     assert [(str(r["input"]), r["part"], r["goal"]) for r in told["records"]] == known
     parquet = pytest.importorskip("pyarrow.parquet")
-    assert parquet.read_table(store.export(tmp_path / "r.parquet")).column("goal").to_pylist() == [goal for _, _, goal in known]
+    assert parquet.read_table(store.export(tmp_path / "r.parquet")).column("goal").to_pylist() == [
+        goal for _, _, goal in known
+    ]
 
 
 def test_witnesses_of_either_end_are_exported(new_store: NewStore, tmp_path: Path) -> None:
@@ -408,14 +438,18 @@ def test_answers_belong_to_the_witness_of_either_end(new_store: NewStore) -> Non
     store.write([record(0, 1.0, 4.0, goal="steepness", part="steepness")])
     key = Key(0, part="steepness")
     store.put_answers({key: said})
-    store.write([record(0, 1.0, 3.0, goal="steepness", part="steepness")])  # a better proof is no other witness
+    store.write(
+        [record(0, 1.0, 3.0, goal="steepness", part="steepness")]
+    )  # a better proof is no other witness
     assert store.answers() == {key: said}
     store.write([record(0, 2.0, 3.0, goal="steepness", part="steepness")])
     assert store.answers() == {}
 
 
 @EVERY
-def test_every_view_of_a_run_has_the_sentence_of_its_question(new_store: NewStore, tmp_path: Path, ask: Ask, kind: str) -> None:
+def test_every_view_of_a_run_has_the_sentence_of_its_question(
+    new_store: NewStore, tmp_path: Path, ask: Ask, kind: str
+) -> None:
     """A number that is quoted without its conditions misleads: how far a drift may go says nothing of a single frame."""
     store = made(new_store, kind, shares="0.1,1,0.5", drift=True, free="one", outputs="0,2")
     sentence = describe_question(store.question)
@@ -424,13 +458,18 @@ def test_every_view_of_a_run_has_the_sentence_of_its_question(new_store: NewStor
     page = Document(write_report(store, tmp_path / "r.html").read_text())
     assert page.text.count(sentence) >= 2  # heading and provenance
     assert f"<title>holdfast: {sentence}</title>" in (tmp_path / "r.html").read_text()
-    assert sentence in Document(write_index("all", [("run", store.folder)], tmp_path / "i.html").read_text()).text
+    assert (
+        sentence
+        in Document(write_index("all", [("run", store.folder)], tmp_path / "i.html").read_text()).text
+    )
     card = write_report(store, tmp_path / "card.md").read_text()
     assert sentence in card.replace("\\", "")
     with store.export(tmp_path / "r.csv").open(newline="") as stream:
         assert {row["question"] for row in csv.DictReader(stream)} == {sentence}
     parquet = pytest.importorskip("pyarrow.parquet")
-    assert set(parquet.read_table(store.export(tmp_path / "r.parquet")).column("question").to_pylist()) == {sentence}
+    assert set(parquet.read_table(store.export(tmp_path / "r.parquet")).column("question").to_pylist()) == {
+        sentence
+    }
     assert _describe_question(store.question)["sentence"] == sentence
     assert words(sentence) in words(ask("show", store.folder, "--input", 0)[1])
     at = [] if KINDS[kind].headings[0] == "the worst score" else ["--at", 0.5]

@@ -27,7 +27,9 @@ def fill(
 ) -> hf.Store:  # fmt: skip
     count = len(ends) + unanswered
     x = [torch.full((2,), float(k)) for k in range(count)]
-    store.put_inputs(x, [1] * count, [0 if k in wrong else 1 for k in range(count)], [name] * count, [None] * count)
+    store.put_inputs(
+        x, [1] * count, [0 if k in wrong else 1 for k in range(count)], [name] * count, [None] * count
+    )
     note = dict.fromkeys(wrong, "the property fails at the input itself")
     store.write([record(k, *pair, note=note.get(k, ""), status=status) for k, pair in enumerate(ends)])
     return store
@@ -56,7 +58,9 @@ def test_the_share_certified(new_store: NewStore, ends: Ends, wanted: float, pas
 
 
 def test_unknown_inputs_are_not_certified_and_are_named(new_store: NewStore) -> None:
-    store = fill(new_store(), [(0.1, 0.2), (0.0, math.inf), (0.01, 0.02), (0.0, 0.0)], wrong=[3], unanswered=2)
+    store = fill(
+        new_store(), [(0.1, 0.2), (0.0, math.inf), (0.01, 0.02), (0.0, 0.0)], wrong=[3], unanswered=2
+    )
     decision = judge(store, Rules(at=0.05, min_certified=0.5))
     [check] = decision.checks
     assert not check.passed
@@ -84,7 +88,10 @@ def test_against_a_baseline_by_the_share_at_a_radius(new_store: NewStore) -> Non
     assert judge(worse, Rules(at=0.05), before).passed  # one lost, one won
     decision = judge(lost, Rules(at=0.05), before)
     assert [check.passed for check in decision.checks] == [True, True, True, False]
-    assert decision.checks[3].details == ("input 7: was certified, is unknown", "input 8: was certified, is unknown")
+    assert decision.checks[3].details == (
+        "input 7: was certified, is unknown",
+        "input 8: was certified, is unknown",
+    )
     assert judge(lost, Rules(at=0.05, slack=0.2), before).passed
 
 
@@ -143,7 +150,10 @@ def test_unknown_inputs_may_break_unless_it_is_allowed(new_store: NewStore) -> N
     assert len(check.details) == 40
     assert judge(store, Rules(at=0.05, max_broken=0.0, max_unknown=1.0)).passed
     most = judge(store, Rules(at=0.05, max_broken=0.0, max_unknown=0.9))
-    assert [(check.name, check.passed) for check in most.checks] == [("broken at 0.05", True), ("unknown at 0.05", False)]
+    assert [(check.name, check.passed) for check in most.checks] == [
+        ("broken at 0.05", True),
+        ("unknown at 0.05", False),
+    ]
     assert not judge(store, Rules(at=0.05, max_unknown=0.5)).passed
     decided = fill(new_store(), [(0.1, 0.2)] * 4)
     assert judge(decided, Rules(at=0.05, max_broken=0.0)).passed
@@ -151,7 +161,9 @@ def test_unknown_inputs_may_break_unless_it_is_allowed(new_store: NewStore) -> N
 
 @pytest.mark.parametrize("status", ["stopped", "interrupted"])
 @pytest.mark.parametrize("rules", [{}, {"at": 0.05}])
-def test_a_baseline_that_ran_out_of_time_lets_nothing_through(new_store: NewStore, status: str, rules: dict[str, float]) -> None:
+def test_a_baseline_that_ran_out_of_time_lets_nothing_through(
+    new_store: NewStore, status: str, rules: dict[str, float]
+) -> None:
     before, now = fill(new_store(), OUT_OF_TIME, status=status), fill(new_store(), OUT_OF_TIME, status=status)
     decision = judge(now, Rules(**rules), before)
     assert [check.name for check in decision.checks if not check.passed] == ["baseline measured"]
@@ -195,7 +207,12 @@ def test_markdown_is_safe_and_says_the_verdict_first(new_store: NewStore) -> Non
 
 
 def test_json_counts(new_store: NewStore) -> None:
-    told = json.loads(json.dumps(as_json(judge(fill(new_store(), TEN, unanswered=1), Rules(at=0.05, min_certified=0.5))), allow_nan=False))
+    told = json.loads(
+        json.dumps(
+            as_json(judge(fill(new_store(), TEN, unanswered=1), Rules(at=0.05, min_certified=0.5))),
+            allow_nan=False,
+        )
+    )
     assert told["passed"] is True
     assert told["counts"] == {"certified": 9, "broken": 0, "unknown": 2, "unanswered": 1, "not_measured": 1}
 
@@ -206,7 +223,9 @@ def command(*arguments: object) -> int:
     return int(ending.value.code or 0)
 
 
-def test_exit_codes_and_files(new_store: NewStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_exit_codes_and_files(
+    new_store: NewStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     good, bad = fill(new_store(), TEN), fill(new_store(), [(0.01, 0.2)] * 10)
     asked = ["--at", 0.05, "--min-certified", 0.9]
     assert command(good.folder, *asked) == 0
@@ -221,7 +240,14 @@ def test_exit_codes_and_files(new_store: NewStore, tmp_path: Path, capsys: pytes
     assert command(idle.folder, "--against", idle.folder) == 1
     assert command(good.folder, *asked, "--against", fill(new_store(norm="2"), TEN).folder) == 2
     capsys.readouterr()
-    files = ["--junit", tmp_path / "out/j.xml", "--markdown", tmp_path / "m.md", "--json", tmp_path / "g.json"]
+    files = [
+        "--junit",
+        tmp_path / "out/j.xml",
+        "--markdown",
+        tmp_path / "m.md",
+        "--json",
+        tmp_path / "g.json",
+    ]
     assert command(bad.folder, *asked, *files) == 1
     assert ElementTree.parse(tmp_path / "out/j.xml").getroot().tag == "testsuites"
     assert (tmp_path / "m.md").read_text().startswith("## Robustness gate: FAILED")

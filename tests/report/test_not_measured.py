@@ -26,7 +26,11 @@ from holdfast.report.verdict import tally
 from holdfast.result import Bracket, Key, Record, Share, by_definition
 
 NewStore = Callable[..., hf.Store]
-HALF = [record(0, 0.1, 0.2), record(1, 0.3, 0.4), *(record(k, 0.0, math.inf, status="stopped") for k in (2, 3, 4))]
+HALF = [
+    record(0, 0.1, 0.2),
+    record(1, 0.3, 0.4),
+    *(record(k, 0.0, math.inf, status="stopped") for k in (2, 3, 4)),
+]
 
 
 def kept(store: hf.Store, records: list[Record]) -> hf.Store:
@@ -56,7 +60,9 @@ def test_totals_leave_out_what_was_not_measured() -> None:
 
 
 def test_a_tally_tells_the_unknown_from_the_unmeasured() -> None:
-    found = tally(rows_of([*HALF, record(5, 0.01, 0.2), record(6, 0.01, 0.2, status="stopped")]), 0.05, silent=2)
+    found = tally(
+        rows_of([*HALF, record(5, 0.01, 0.2), record(6, 0.01, 0.2, status="stopped")]), 0.05, silent=2
+    )
     assert (found.certified, found.unknown, found.not_measured, found.silent) == (2, 7, 6, 2)
     assert found.share == Share(2, 3, 9)
 
@@ -138,7 +144,9 @@ def test_a_smoothed_class_that_was_not_sampled_is_no_abstention(new_store: NewSt
 
 def _smoothing(value: float) -> hf.result.Bound:
     found = sampled(value)
-    return hf.result.Bound(value, hf.result.Evidence("sampled", "Smoothing", dict(found.evidence.settings), 0, confidence=0.999))
+    return hf.result.Bound(
+        value, hf.result.Evidence("sampled", "Smoothing", dict(found.evidence.settings), 0, confidence=0.999)
+    )
 
 
 def test_a_frame_that_was_not_measured_is_not_shaded_as_the_weakest() -> None:
@@ -151,7 +159,9 @@ def test_a_frame_that_was_not_measured_is_not_shaded_as_the_weakest() -> None:
 
 def test_plots_say_what_was_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[str] = []
-    monkeypatch.setattr(band, "_line", lambda axes, edges, values, colour, label: drawn.append(f"{label} {values.tolist()}"))
+    monkeypatch.setattr(
+        band, "_line", lambda axes, edges, values, colour, label: drawn.append(f"{label} {values.tolist()}")
+    )
     band.draw([bracket(0.0, 0.5), bracket(0.1, 0.5)])
     assert drawn[0] == "proved [nan, 0.1]"
     svg = two_bands.draw([bracket(0.1, 0.2)], [], 0.1, asked=3)

@@ -46,8 +46,12 @@ def page(store: hf.Store) -> Document:
 
 def still(index: int, frame: int | None = None) -> Record:
     end = proof(math.inf)
-    lower = replace(end, evidence=replace(end.evidence, method="the input itself", assumptions=(NOTHING_MOVES,)))
-    return Record(Key(index, frame), Bracket(lower, by_definition(math.inf), note=NOTHING_MOVES), "closed", 0.0, 0)
+    lower = replace(
+        end, evidence=replace(end.evidence, method="the input itself", assumptions=(NOTHING_MOVES,))
+    )
+    return Record(
+        Key(index, frame), Bracket(lower, by_definition(math.inf), note=NOTHING_MOVES), "closed", 0.0, 0
+    )
 
 
 def told(store: hf.Store) -> str:
@@ -58,12 +62,20 @@ def told(store: hf.Store) -> str:
 
 def test_both_curves_of_the_history_speak_of_the_same_inputs() -> None:
     """Input 0 is proved far and never broken, input 1 is broken early: alone, their means would cross."""
-    history = [Event(Key(0), 1.0, 1, 2.0, math.inf), Event(Key(1), 1.0, 1, 0.1, 0.4), Event(Key(2), 1.0, 1, -math.inf, 0.5)]
+    history = [
+        Event(Key(0), 1.0, 1, 2.0, math.inf),
+        Event(Key(1), 1.0, 1, 0.1, 0.4),
+        Event(Key(2), 1.0, 1, -math.inf, 0.5),
+    ]
     chosen = followed_inputs(history)
     assert chosen.lower == chosen.upper == {Key(1)}
     assert chosen.count == 3
-    lower = mean_over_time([(e.key, e.seconds, e.lower) for e in history if e.key in chosen.lower], largest=True)
-    upper = mean_over_time([(e.key, e.seconds, e.upper) for e in history if e.key in chosen.upper], largest=False)
+    lower = mean_over_time(
+        [(e.key, e.seconds, e.lower) for e in history if e.key in chosen.lower], largest=True
+    )
+    upper = mean_over_time(
+        [(e.key, e.seconds, e.upper) for e in history if e.key in chosen.upper], largest=False
+    )
     assert lower.values[-1] <= upper.values[-1]
 
 
@@ -78,7 +90,11 @@ def test_the_history_ends_where_the_numbers_above_it_are(new_store: NewStore) ->
 
 def test_where_no_input_has_both_ends_one_curve_is_drawn() -> None:
     chosen = followed_inputs(
-        [Event(Key(0), 1.0, 1, 2.0, math.inf), Event(Key(1), 1.0, 1, -math.inf, 0.4), Event(Key(2), 1.0, 1, -math.inf, 0.4)]
+        [
+            Event(Key(0), 1.0, 1, 2.0, math.inf),
+            Event(Key(1), 1.0, 1, -math.inf, 0.4),
+            Event(Key(2), 1.0, 1, -math.inf, 0.4),
+        ]
     )
     assert (chosen.lower, chosen.upper) == (frozenset(), {Key(1), Key(2)})
 
@@ -114,7 +130,13 @@ def test_inputs_where_nothing_may_change_are_told_apart(new_store: NewStore) -> 
     store = new_store(norm="words")
     store.write([still(0), still(1), record(2, math.inf, math.inf), record(3, 1.0, 2.0)])
     totals = totals_of(rows_of(store.records()))
-    assert (totals.unbreakable, totals.still, totals.averaged, totals.closed, totals.proved) == (1, 2, 1, 3, 2)
+    assert (totals.unbreakable, totals.still, totals.averaged, totals.closed, totals.proved) == (
+        1,
+        2,
+        1,
+        3,
+        2,
+    )
     text = page(store).text
     assert "1cannot be broken" in text
     assert "2hold because nothing may change there" in text
@@ -144,7 +166,9 @@ def test_compare_and_gate_say_the_same_of_one_run(new_store: NewStore) -> None:
     values = [0.1, 0.2, 0.3, 0.4, 0.7, 0.9]
     stores = [new_store(), new_store()]
     for store in stores:
-        store.put_inputs([torch.full((2,), float(k)) for k in range(6)], [0] * 6, [0] * 6, [""] * 6, [None] * 6)
+        store.put_inputs(
+            [torch.full((2,), float(k)) for k in range(6)], [0] * 6, [0] * 6, [""] * 6, [None] * 6
+        )
         store.write([record(k, value, value + 0.1) for k, value in enumerate(values)])
     first, second = (load(store, name) for store, name in zip(stores, "ab", strict=True))
     headings, rows = sides(compare([first, second], radii=[0.3]))
@@ -159,7 +183,10 @@ def test_compare_and_gate_say_the_same_of_one_run(new_store: NewStore) -> None:
 
 def test_a_sentence_is_shaded_by_its_own_range() -> None:
     """With one scale for all, the words of a sentence that breaks early would share one shade."""
-    frames = [Record(Key(0, k), bracket(0.01, upper), "finished", 1.0, 1) for k, upper in enumerate((0.02, 0.03, 0.04))]
+    frames = [
+        Record(Key(0, k), bracket(0.01, upper), "finished", 1.0, 1)
+        for k, upper in enumerate((0.02, 0.03, 0.04))
+    ]
     heat = Heat.within(frames)
     assert [heat.level(r.bracket.upper, r.bracket) for r in frames] == ["h9", "h5", "h0"]
     assert not heat.by_lower
@@ -170,11 +197,19 @@ def test_words_are_words_and_the_witness_marks_what_it_moves(new_store: NewStore
     store.put_inputs([torch.tensor([0, 1, 3])], [0], [0], [""], [[0, 1, 3]])
     moved = torch.zeros(3, 2)
     store.write(
-        [replace(record(0, 0.1, 0.5 - 0.1 * k, frame=k), bracket=Bracket(proof(0.1), witness(0.5 - 0.1 * k, moved))) for k in range(3)]
+        [
+            replace(
+                record(0, 0.1, 0.5 - 0.1 * k, frame=k),
+                bracket=Bracket(proof(0.1), witness(0.5 - 0.1 * k, moved)),
+            )
+            for k in range(3)
+        ]
     )
     document = page(store)
     assert "one word at a time" in document.text
-    assert "frame" not in document.text.replace("frames each", "").replace("frames\neach", "").replace("frameseach", "")
+    assert "frame" not in document.text.replace("frames each", "").replace("frames\neach", "").replace(
+        "frameseach", ""
+    )
     assert document.rows[0][2] == "the film good"
     assert document.rows[0][3] == "moves the vector of good"
 
@@ -185,8 +220,16 @@ def test_words_are_words_and_the_witness_marks_what_it_moves(new_store: NewStore
 @pytest.mark.parametrize(
     ("kind", "heading", "cells"),
     [
-        ("verify", "Verdicts", [("answer", ["unsat", "sat", "timeout"]), ("property", [f"prop_{k}.vnnlib" for k in range(3)])]),
-        ("reach", "Ranges", [("never below", ["-1.25", "0.5"]), ("met: largest", ["1", "2"]), ("never above", ["1.5", "∞"])]),
+        (
+            "verify",
+            "Verdicts",
+            [("answer", ["unsat", "sat", "timeout"]), ("property", [f"prop_{k}.vnnlib" for k in range(3)])],
+        ),
+        (
+            "reach",
+            "Ranges",
+            [("never below", ["-1.25", "0.5"]), ("met: largest", ["1", "2"]), ("never above", ["1.5", "∞"])],
+        ),
         (
             "risk",
             "Risks",
@@ -195,10 +238,16 @@ def test_words_are_words_and_the_witness_marks_what_it_moves(new_store: NewStore
                 ("radius", ["nothing proved to 0.2", "0.1 to 0.300000000001", "0.2 to 0.4"]),
             ],
         ),
-        ("testgen", "Coverage", [("items open before", ["3"]), ("reached by a new input", ["2"]), ("not reached", ["1"])]),
+        (
+            "testgen",
+            "Coverage",
+            [("items open before", ["3"]), ("reached by a new input", ["2"]), ("not reached", ["1"])],
+        ),
     ],
 )
-def test_the_answer_of_a_command_comes_first(new_store: NewStore, kind: str, heading: str, cells: list[tuple[str, list[str]]]) -> None:
+def test_the_answer_of_a_command_comes_first(
+    new_store: NewStore, kind: str, heading: str, cells: list[tuple[str, list[str]]]
+) -> None:
     store = made(new_store, kind)
     found = answer_of(store)
     assert found is not None
@@ -236,11 +285,19 @@ def test_every_option_of_a_repeated_command_exists(name: str) -> None:
     command = typer.main.get_command(app)
     for word in name.split():
         command = command.commands[word]  # type: ignore[attr-defined]
-    known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+    known = {
+        option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)
+    }
     options = {f.name: "-1" for f in fields(COMMANDS[name]) if f.name != "network"}
-    network = {f.name: "1" for f in fields(ModelOptions) if f"--{f.name.replace('_', '-')}" in known or f.name in ("model", "constants")}
+    network = {
+        f.name: "1"
+        for f in fields(ModelOptions)
+        if f"--{f.name.replace('_', '-')}" in known or f.name in ("model", "constants")
+    }
     has_network = any(f.name == "network" for f in fields(COMMANDS[name]))
-    asked = hf.question.Question(command=name, options={"network": network, **options} if has_network else options)
+    asked = hf.question.Question(
+        command=name, options={"network": network, **options} if has_network else options
+    )
     said = shlex.split(command_line(asked, "run"))
     assert said[: 1 + len(name.split())] == ["holdfast", *name.split()]
     given = {word.partition("=")[0] for word in said if word.startswith("--")}
@@ -254,9 +311,13 @@ def test_how_to_repeat_it_stands_on_the_page(new_store: NewStore) -> None:
         "softmax": False,
         "limit": 3,
     }
-    store = new_store(options=options, model={"name": "m.onnx", "prepared": {"mean": "0.5"}, "fingerprint": "f"})
+    store = new_store(
+        options=options, model={"name": "m.onnx", "prepared": {"mean": "0.5"}, "fingerprint": "f"}
+    )
     store.write([record(0, 0.1, 0.2)])
-    line = "holdfast radius --model m.onnx --mean 0.5 --trust --data 'my data.npz' --no-softmax --limit 3 --out"
+    line = (
+        "holdfast radius --model m.onnx --mean 0.5 --trust --data 'my data.npz' --no-softmax --limit 3 --out"
+    )
     text = page(store).text
     assert line in text
     assert "(x - mean) / std with mean 0.5 and std 1" in text
@@ -279,9 +340,15 @@ def test_one_page_leads_to_the_reports_of_several_runs(new_store: NewStore, tmp_
     stores = [made(new_store, "radius"), made(new_store, "risk")]
     for store in stores:
         store.close()
-    index = write_index("two <runs>", [("first & best", stores[0].folder), ("second", stores[1].folder)], tmp_path / "index.html")
+    index = write_index(
+        "two <runs>",
+        [("first & best", stores[0].folder), ("second", stores[1].folder)],
+        tmp_path / "index.html",
+    )
     document = Document(index.read_text())
-    assert [link for link in document.links if "report" in link] == [f"{s.folder.name}/report.html" for s in stores]
+    assert [link for link in document.links if "report" in link] == [
+        f"{s.folder.name}/report.html" for s in stores
+    ]
     assert "two <runs>" in document.text
     assert "first & best" in document.text
 

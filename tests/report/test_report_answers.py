@@ -55,10 +55,15 @@ def test_the_map_is_strongest_where_it_is_largest() -> None:
     found = np.zeros((3, 4, 5), np.float32)
     found[1, 2, 3], found[0, 0, 0] = 2.0, np.nan
     drawn = map_of(found)
-    assert drawn.words == "one change lowers the margin by up to 2, at row 2, column 3 (estimated); 1 of 60 units not measured (grey)"
+    assert (
+        drawn.words
+        == "one change lowers the margin by up to 2, at row 2, column 3 (estimated); 1 of 60 units not measured (grey)"
+    )
     data = base64.b64decode(drawn.png)
     start = data.index(b"IDAT")
-    lines = np.frombuffer(zlib.decompress(data[start + 4 : start + 4 + int.from_bytes(data[start - 4 : start])]), np.uint8).reshape(4, -1)
+    lines = np.frombuffer(
+        zlib.decompress(data[start + 4 : start + 4 + int.from_bytes(data[start - 4 : start])]), np.uint8
+    ).reshape(4, -1)
     levels = np.stack([lines[:, 1:] >> 4, lines[:, 1:] & 15], -1).reshape(4, -1)
     assert levels[2, 3] == 14
     assert levels[0, 0] == 15  # not measured: neither clear nor a shade
@@ -98,7 +103,9 @@ def test_a_thousand_inputs_with_all_of_it_stay_under_a_megabyte(new_store: NewSt
     store = new_store(classes=[f"class {k}" for k in range(10)])
     store.put_inputs(list(x), [1] * 1000, [1] * 1000, [""] * 1000, [None] * 1000)
     made = [record(k, 0.1, 0.4) for k in range(1000)]
-    store.write([replace(r, bracket=replace(r.bracket, upper=witness(0.4, 1 - x[k]))) for k, r in enumerate(made)])
+    store.write(
+        [replace(r, bracket=replace(r.bracket, upper=witness(0.4, 1 - x[k]))) for k, r in enumerate(made)]
+    )
     store.put_answers({r.key: Answers(BEFORE, AFTER) for r in made})
     maps = torch.rand(1000, 1, 8, 8, generator=generator)
     store.put_artefacts("saliency", {Key(k): found for k, found in enumerate(maps)})
@@ -119,10 +126,15 @@ def test_of_frames_the_weakest_one_is_told(new_store: NewStore, tmp_path: Path) 
     store = new_store(frames="each")
     store.write([record(0, 0.1, 0.4, frame=0), record(0, 0.1, 0.3, frame=1)])
     store.put_answers({Key(0, 0): Answers(BEFORE), Key(0, 1): Answers(BEFORE, AFTER)})
-    assert f'data-a="{pack_answers(Answers(BEFORE, AFTER)).replace("<", "&lt;")}"' in write_report(store, tmp_path / "r.html").read_text()
+    assert (
+        f'data-a="{pack_answers(Answers(BEFORE, AFTER)).replace("<", "&lt;")}"'
+        in write_report(store, tmp_path / "r.html").read_text()
+    )
 
 
-def test_the_terminal_tells_the_same(new_store: NewStore, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_terminal_tells_the_same(
+    new_store: NewStore, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "150")
     store = answered(new_store(classes=["ant", "[bold]bee\x1b", "cow"]))
     shown = []
@@ -148,7 +160,9 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         yield opened
 
 
-def test_an_input_opens_with_both_lists_and_the_map(browser: Browser, new_store: NewStore, tmp_path: Path) -> None:
+def test_an_input_opens_with_both_lists_and_the_map(
+    browser: Browser, new_store: NewStore, tmp_path: Path
+) -> None:
     path = write_report(answered(new_store(classes=["ant", HOSTILE])), tmp_path / "r.html")
     browser.complaints.clear()
     browser.open(path, "#i0")
@@ -156,10 +170,17 @@ def test_an_input_opens_with_both_lists_and_the_map(browser: Browser, new_store:
     cells = "[...t.rows].map(r => [...r.cells].map(c => c.textContent))"
     tables = browser.run(f"[...document.querySelectorAll('dialog table')].map(t => {cells})")
     assert tables == [
-        [["class", "share", "output"], [HOSTILE, "98 %", "5"], ["2", "1.83 %", "1"], ["ant", "<0.01 %", "-3"]],
+        [
+            ["class", "share", "output"],
+            [HOSTILE, "98 %", "5"],
+            ["2", "1.83 %", "1"],
+            ["ant", "<0.01 %", "-3"],
+        ],
         [["class", "share", "output"], ["2", "60 %", "3"], [HOSTILE, "40 %", "2.5"], ["ant", "0 %", "−∞"]],
     ]
-    named = browser.run("[...document.querySelectorAll('dialog table')].map(t => t.getAttribute('aria-label')).join()")
+    named = browser.run(
+        "[...document.querySelectorAll('dialog table')].map(t => t.getAttribute('aria-label')).join()"
+    )
     assert named == "likeliest classes at the input,likeliest classes at the witness"
     widths = browser.run("[...document.querySelectorAll('dialog table i')].map(i => i.style.width).join()")
     assert widths == "98%,1.83%,0.01%,60%,40%,0%"
@@ -173,7 +194,10 @@ def test_an_input_opens_with_both_lists_and_the_map(browser: Browser, new_store:
     browser.open(path, "#i2")
     browser.wait_for("document.querySelector('dialog').innerText.includes('Input 2')")
     assert (
-        browser.run("document.querySelectorAll('dialog table').length + document.querySelectorAll('dialog img[alt^=saliency]').length") == 0
+        browser.run(
+            "document.querySelectorAll('dialog table').length + document.querySelectorAll('dialog img[alt^=saliency]').length"
+        )
+        == 0
     )
     assert browser.run("document.title") != "1"
     assert browser.complaints == []

@@ -21,7 +21,9 @@ NewStore = Callable[..., hf.Store]
 
 
 @pytest.fixture
-def ask(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str, str]]:
+def ask(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[int, str, str]]:
     monkeypatch.setenv("COLUMNS", "150")
 
     def run(*arguments: object) -> tuple[int, str, str]:
@@ -41,17 +43,31 @@ def shown(store: hf.Store, x: torch.Tensor, moved: torch.Tensor | None, **questi
     return store
 
 
-@pytest.mark.parametrize("shape", [(1, 8, 8), (8, 8), (3, 20, 30), (70, 3), (5,), (300,), (2, 3, 4, 5), (0,), ()])
-def test_inputs_of_any_shape_are_shown(new_store: NewStore, ask: Callable[..., tuple[int, str, str]], shape: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(
+    "shape", [(1, 8, 8), (8, 8), (3, 20, 30), (70, 3), (5,), (300,), (2, 3, 4, 5), (0,), ()]
+)
+def test_inputs_of_any_shape_are_shown(
+    new_store: NewStore, ask: Callable[..., tuple[int, str, str]], shape: tuple[int, ...]
+) -> None:
     x = torch.rand(shape, generator=torch.Generator().manual_seed(0))
     for moved in (None, x * 0.5, torch.full(shape, math.nan)):
         code, out, err = ask("show", shown(new_store(), x, moved).folder, "--input", 0)
         assert (code, err) == (0, "")
-        for part in ("a name [bold]", "a note [red]", "proved", "witnessed", "Certify", "real arithmetic", "label 0  says 1"):
+        for part in (
+            "a name [bold]",
+            "a note [red]",
+            "proved",
+            "witnessed",
+            "Certify",
+            "real arithmetic",
+            "label 0  says 1",
+        ):
             assert part in out
 
 
-def test_names_cannot_steer_the_terminal(new_store: NewStore, ask: Callable[..., tuple[int, str, str]]) -> None:
+def test_names_cannot_steer_the_terminal(
+    new_store: NewStore, ask: Callable[..., tuple[int, str, str]]
+) -> None:
     store = new_store(classes=["\x1b[31mred\x07"])
     store.put_inputs([torch.zeros(2)], [0], [0], ["\x1b]0;title\x07 name"], [None])
     store.write([record(0, 0.1, 0.4, note="\x1b[2J")])
@@ -88,31 +104,46 @@ def test_frames_and_words_are_shown(new_store: NewStore, ask: Callable[..., tupl
     store = new_store(vocabulary=vocabulary)
     put(store, words.embed(tokens), [0], words, tokens)
     made = record(0, 0.0, 1.0)
-    store.write([replace(made, bracket=replace(made.bracket, upper=witness(1.0, torch.tensor([0, 1, 2, 3]))))])
+    store.write(
+        [replace(made, bracket=replace(made.bracket, upper=witness(1.0, torch.tensor([0, 1, 2, 3]))))]
+    )
     _, out, _ = ask("show", store.folder)
     assert "input: the [bold]film was good" in out
     assert "witness: the [bold]film was bad" in out
 
 
-def test_of_many_frames_the_weakest_are_shown(new_store: NewStore, ask: Callable[..., tuple[int, str, str]]) -> None:
+def test_of_many_frames_the_weakest_are_shown(
+    new_store: NewStore, ask: Callable[..., tuple[int, str, str]]
+) -> None:
     store = new_store(frames="each")
     store.write([record(0, 0.01 * (k + 1), 1.0, frame=k) for k in reversed(range(90))])
     _, out, _ = ask("show", store.folder)
-    rows = [int(line.split()[1]) for line in out.splitlines() if line.startswith("│ ") and line.split()[1].isdigit()]
+    rows = [
+        int(line.split()[1])
+        for line in out.splitlines()
+        if line.startswith("│ ") and line.split()[1].isdigit()
+    ]
     assert rows == list(range(40))
     assert "the weakest 40 of 90" in out
 
 
-def test_an_input_that_is_not_there_is_told(new_store: NewStore, ask: Callable[..., tuple[int, str, str]]) -> None:
+def test_an_input_that_is_not_there_is_told(
+    new_store: NewStore, ask: Callable[..., tuple[int, str, str]]
+) -> None:
     store = new_store()
-    assert ask("show", store.folder, "--input", 3)[::2] == (2, f"error: {store.folder}: no answer to input 3; it has no answers yet.\n")
+    assert ask("show", store.folder, "--input", 3)[::2] == (
+        2,
+        f"error: {store.folder}: no answer to input 3; it has no answers yet.\n",
+    )
     store.write([record(0, 0.1, 0.2), record(1, 0.1, 0.2)])
     code, _, err = ask("show", store.folder, "-i", 17)
     assert code == 2
     assert "no answer to input 17; it has answers to 2, from 0 to 1" in err
 
 
-def test_compare_writes_what_it_shows(new_store: NewStore, tmp_path: Path, ask: Callable[..., tuple[int, str, str]]) -> None:
+def test_compare_writes_what_it_shows(
+    new_store: NewStore, tmp_path: Path, ask: Callable[..., tuple[int, str, str]]
+) -> None:
     stores = [new_store(), new_store()]
     for k, store in enumerate(stores):
         store.write([record(i, 0.1 + k, 0.5 + k) for i in range(4)])
@@ -129,7 +160,9 @@ def test_compare_writes_what_it_shows(new_store: NewStore, tmp_path: Path, ask: 
     assert (tmp_path / "c.md").read_text().startswith("## Comparison")
 
 
-def test_compare_refuses_what_it_cannot_do(new_store: NewStore, tmp_path: Path, ask: Callable[..., tuple[int, str, str]]) -> None:
+def test_compare_refuses_what_it_cannot_do(
+    new_store: NewStore, tmp_path: Path, ask: Callable[..., tuple[int, str, str]]
+) -> None:
     store, other = new_store(), new_store(norm="2")
     for one in (store, other):
         one.write([record(0, 0.1, 0.2)])
@@ -148,9 +181,14 @@ def test_compare_refuses_what_it_cannot_do(new_store: NewStore, tmp_path: Path, 
         assert err.startswith("error: ")
 
 
-def test_report_writes_a_model_card(new_store: NewStore, tmp_path: Path, ask: Callable[..., tuple[int, str, str]]) -> None:
+def test_report_writes_a_model_card(
+    new_store: NewStore, tmp_path: Path, ask: Callable[..., tuple[int, str, str]]
+) -> None:
     store = new_store()
     store.write([record(0, 0.1, 0.2)])
-    assert ask("report", store.folder, "-o", tmp_path / "card.md")[:2] == (0, f"report: {tmp_path / 'card.md'}\n")
+    assert ask("report", store.folder, "-o", tmp_path / "card.md")[:2] == (
+        0,
+        f"report: {tmp_path / 'card.md'}\n",
+    )
     assert "stability (clause 5.3)" in (tmp_path / "card.md").read_text()
     assert ask("report", store.folder, "-o", tmp_path / "page.pdf")[0] == 2

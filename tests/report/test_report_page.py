@@ -56,7 +56,10 @@ def test_a_real_run_with_a_misclassified_input(new_store: NewStore, tmp_path: Pa
     document = page(store, tmp_path)
     assert len(document.rows) == 6
     assert "1misclassified, radius 0" in document.text
-    assert document.rows[2][4:6] == [["dark", "bright"][int(labels[2])], ["dark", "bright"][1 - int(labels[2])]]
+    assert document.rows[2][4:6] == [
+        ["dark", "bright"][int(labels[2])],
+        ["dark", "bright"][1 - int(labels[2])],
+    ]
     assert f"{brackets[0].upper.value:.2g}"[:4] in document.rows[0][7]
     assert "witnessed" in document.rows[0][7]
     assert document.tags.count("img") == 3 * 6
@@ -110,7 +113,12 @@ def test_open_ends_are_said_to_be_open(new_store: NewStore, tmp_path: Path) -> N
 
 def test_worst_scores_may_be_negative_and_unbounded(new_store: NewStore, tmp_path: Path) -> None:
     store = new_store(command="worst", norm=None)
-    store.write([record(k, *ends, goal="worst") for k, ends in enumerate([(-1.5, -0.5), (-math.inf, 2.0), (0.5, 0.5)])])
+    store.write(
+        [
+            record(k, *ends, goal="worst")
+            for k, ends in enumerate([(-1.5, -0.5), (-math.inf, 2.0), (0.5, 0.5)])
+        ]
+    )
     document = page(store, tmp_path)
     assert "How low can the score" in document.text
     assert "misclassified" not in document.text
@@ -151,7 +159,9 @@ def test_replaced_words_are_marked(new_store: NewStore, tmp_path: Path) -> None:
     vocabulary = ["the", "<b>bold", "film", "was", "dull"]
     model = TinyWords().eval()
     with torch.no_grad():
-        model.embedding.weight.copy_(torch.randn(5, 2, generator=torch.Generator().manual_seed(1)) * 5)  # so that words decide
+        model.embedding.weight.copy_(
+            torch.randn(5, 2, generator=torch.Generator().manual_seed(1)) * 5
+        )  # so that words decide
     net = hf.Network.from_torch(model, vocabulary=vocabulary)
     every = torch.cartesian_prod(*[torch.arange(5)] * 3)
     said = net.ask_tokens(every).argmax(-1)
@@ -170,9 +180,18 @@ def test_what_nothing_breaks_is_told_apart(new_store: NewStore, tmp_path: Path) 
     store = new_store(norm="words", frames="each")
     store.put_inputs([torch.zeros(2)] * 2, [0, 0], [0, 0], ["", ""], [[1, 2]] * 2)
     safe = [record(1, math.inf, math.inf, frame=k, note="nothing may change here") for k in range(2)]
-    store.write([record(0, 0.0, 0.0, frame=0), record(0, math.inf, math.inf, frame=1, note="nothing may change here"), *safe])
+    store.write(
+        [
+            record(0, 0.0, 0.0, frame=0),
+            record(0, math.inf, math.inf, frame=1, note="nothing may change here"),
+            *safe,
+        ]
+    )
     document = page(store, tmp_path)
-    assert "How many words of each of the 3 inputs of points may be replaced, one word at a time, before tiny" in document.text
+    assert (
+        "How many words of each of the 3 inputs of points may be replaced, one word at a time, before tiny"
+        in document.text
+    )
     assert "without the 1 that nothing breaks" in document.text
     assert [row[-1] for row in document.rows] == ["", "nothing may change here"]
     html = (tmp_path / "report.html").read_text()
@@ -193,16 +212,28 @@ def test_interruption_is_announced(new_store: NewStore, tmp_path: Path) -> None:
 def test_nothing_is_hidden(new_store: NewStore, tmp_path: Path) -> None:
     store = new_store(prepared={"unheard of": 7})
     answered = record(0, 0.1, 0.4)
-    answered = replace(answered, bracket=answered.bracket.with_estimate(estimate(0.3)), skipped=("Magic: needs a wand",))
+    answered = replace(
+        answered, bracket=answered.bracket.with_estimate(estimate(0.3)), skipped=("Magic: needs a wand",)
+    )
     store.write([answered])
     text = page(store, tmp_path).text
-    for part in ("Magic: needs a wand", "unheard of7", "batches 10", "tier fast", "real arithmetic.", "f00d", "beef"):
+    for part in (
+        "Magic: needs a wand",
+        "unheard of7",
+        "batches 10",
+        "tier fast",
+        "real arithmetic.",
+        "f00d",
+        "beef",
+    ):
         assert part in text
     assert store.provenance["torch"] in text
     assert "estimated, CLEVER" in text
 
 
-HOSTILE = "</script></title><script>alert(1)</script><img src=https://evil.example/x onerror=alert(1)>\"'`{{ 7*7 }}"
+HOSTILE = (
+    "</script></title><script>alert(1)</script><img src=https://evil.example/x onerror=alert(1)>\"'`{{ 7*7 }}"
+)
 
 
 def test_hostile_names_stay_text(new_store: NewStore, tmp_path: Path) -> None:
@@ -231,12 +262,22 @@ def test_long_sentences_are_cut_around_what_changed(new_store: NewStore, tmp_pat
     tokens = [0] * 900 + [1] + [0] * 99
     changed = torch.tensor(tokens)
     changed[900] = 2
-    store.put_inputs([torch.tensor(tokens), torch.full((3,), 3)], [0, 0], [0, 0], ["", ""], [tokens, [3, 3, 3]])
+    store.put_inputs(
+        [torch.tensor(tokens), torch.full((3,), 3)], [0, 0], [0, 0], ["", ""], [tokens, [3, 3, 3]]
+    )
     answered = record(0, 0.1, 0.4)
     end = replace(answered.bracket.upper, evidence=replace(answered.bracket.upper.evidence, witness=changed))
     store.write([replace(answered, bracket=replace(answered.bracket, upper=end)), record(1, 0.1, 0.2)])
     document = page(store, tmp_path)
-    assert document.rows[0][1].split() == ["…", *["filler"] * 4, "old", *["filler"] * 4, "…", "(1000", "words)"]
+    assert document.rows[0][1].split() == [
+        "…",
+        *["filler"] * 4,
+        "old",
+        *["filler"] * 4,
+        "…",
+        "(1000",
+        "words)",
+    ]
     assert document.rows[0][2].split()[5] == "new"
     assert document.rows[0][3] == "old → new1 of 1000 words"
     assert len(document.rows[1][1]) < 500
@@ -247,7 +288,10 @@ def test_every_number_carries_the_standards_attributes(new_store: NewStore, tmp_
     store.write([record(0, 0.1, 0.4, frame=0)])
     text = page(store, tmp_path).text
     assert "incomplete, deterministic, glass box, real arithmetic, approximate" in text  # Certify
-    assert "incomplete, non-deterministic, repeatable by its seed, glass box, computer arithmetic, approximate" in text  # PGD
+    assert (
+        "incomplete, non-deterministic, repeatable by its seed, glass box, computer arithmetic, approximate"
+        in text
+    )  # PGD
     assert "stability (clause 5.3)" in text
     assert "relevance (clause 5.5)" in text
 
@@ -255,7 +299,12 @@ def test_every_number_carries_the_standards_attributes(new_store: NewStore, tmp_
 def test_unknowns_and_timeouts_are_counted(new_store: NewStore, tmp_path: Path) -> None:
     store = new_store()
     store.write(
-        [record(0, 0.5, 0.6), record(1, 0.1, 0.9, status="stopped"), record(2, 0.0, math.inf, status="stopped"), record(3, 0.2, 0.3)]
+        [
+            record(0, 0.5, 0.6),
+            record(1, 0.1, 0.9, status="stopped"),
+            record(2, 0.0, math.inf, status="stopped"),
+            record(3, 0.2, 0.3),
+        ]
     )
     text = page(store, tmp_path).text
     assert "2timed out" in text
@@ -270,7 +319,10 @@ def test_other_documents(new_store: NewStore, tmp_path: Path) -> None:
     assert card.startswith("## Robustness")
     assert "0, 1, 0" in card
     assert "<script>" not in card.replace("\\<", "")
-    assert json.loads(write_report(store, tmp_path / "run.json").read_text())["records"][1]["upper"]["value"] == "inf"
+    assert (
+        json.loads(write_report(store, tmp_path / "run.json").read_text())["records"][1]["upper"]["value"]
+        == "inf"
+    )
     with pytest.raises(hf.errors.BadInput, match="unknown ending"):
         write_report(store, tmp_path / "run.pdf")
 
@@ -280,7 +332,9 @@ def test_a_name_with_a_lone_surrogate_is_written(new_store: NewStore, tmp_path: 
     assert write_report(store, tmp_path / "r.html").exists()
 
 
-@pytest.mark.parametrize("shape", [(8, 8), (1, 8, 8), (3, 8, 8), (40, 3), (3, 300, 200), (2,), (50,), (2, 3, 4, 5), (0,), ()])
+@pytest.mark.parametrize(
+    "shape", [(8, 8), (1, 8, 8), (3, 8, 8), (40, 3), (3, 300, 200), (2,), (50,), (2, 3, 4, 5), (0,), ()]
+)
 def test_inputs_of_any_shape(new_store: NewStore, tmp_path: Path, shape: tuple[int, ...]) -> None:
     store = new_store()
     x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
@@ -290,20 +344,30 @@ def test_inputs_of_any_shape(new_store: NewStore, tmp_path: Path, shape: tuple[i
     upper = replace(answered.bracket.upper, evidence=shown)
     store.write([replace(answered, bracket=replace(answered.bracket, upper=upper))])
     document = page(store, tmp_path)
-    drawn = len(shape) == 2 or (len(shape) == 3 and shape[0] in (1, 3)) or shape == (50,)  # many numbers in a row are a waveform
+    drawn = (
+        len(shape) == 2 or (len(shape) == 3 and shape[0] in (1, 3)) or shape == (50,)
+    )  # many numbers in a row are a waveform
     assert document.tags.count("img") == (3 if drawn else 0)
 
 
 def small_images(store: hf.Store, count: int, *, pictures: bool = True) -> None:
     generator = np.random.default_rng(0)
-    x = torch.from_numpy(generator.integers(0, 17, (count, 1, 8, 8)) / 16).float() if pictures else torch.zeros(count, 1)
+    x = (
+        torch.from_numpy(generator.integers(0, 17, (count, 1, 8, 8)) / 16).float()
+        if pictures
+        else torch.zeros(count, 1)
+    )
     store.put_inputs(list(x), [1] * count, [1] * count, [""] * count, [None] * count)
     records = []
     for index in range(count):
         lower, upper = sorted(generator.random(2).tolist())
         answered = record(index, lower, upper)
-        moved = (x[index] + torch.from_numpy(generator.uniform(-0.1, 0.1, x[index].shape)).float()).clamp(0, 1)
-        end = replace(answered.bracket.upper, evidence=replace(answered.bracket.upper.evidence, witness=moved))
+        moved = (x[index] + torch.from_numpy(generator.uniform(-0.1, 0.1, x[index].shape)).float()).clamp(
+            0, 1
+        )
+        end = replace(
+            answered.bracket.upper, evidence=replace(answered.bracket.upper.evidence, witness=moved)
+        )
         records.append(replace(answered, bracket=replace(answered.bracket, upper=end)))
     store.write(records)
 
@@ -314,10 +378,14 @@ def test_a_thousand_small_inputs_stay_under_a_megabyte(new_store: NewStore, tmp_
     document = page(store, tmp_path)
     assert (tmp_path / "report.html").stat().st_size < 1_000_000
     assert len(document.rows) == 1000
-    assert document.tags.count("img") > 0.65 * 3 * 1000  # these pictures are noise, which no compression makes smaller
+    assert (
+        document.tags.count("img") > 0.65 * 3 * 1000
+    )  # these pictures are noise, which no compression makes smaller
 
 
-def test_more_inputs_than_a_page_holds_lie_on_further_pages(new_store: NewStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_inputs_than_a_page_holds_lie_on_further_pages(
+    new_store: NewStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("holdfast.report.page.MOST_ROWS", 5)
     store = new_store()
     small_images(store, 12)

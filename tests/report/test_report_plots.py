@@ -50,7 +50,11 @@ def test_brackets(draw: Callable[[list[Bracket]], str], ends: list[tuple[float, 
 
 @every_case
 def test_history(ends: list[tuple[float, float]]) -> None:
-    check(convergence.draw([Event(Key(i % 10), 0.1 * i, i, lower, upper) for i, (lower, upper) in enumerate(ends)]))
+    check(
+        convergence.draw(
+            [Event(Key(i % 10), 0.1 * i, i, lower, upper) for i, (lower, upper) in enumerate(ends)]
+        )
+    )
 
 
 def test_many_are_thinned_and_it_says_so() -> None:
@@ -108,7 +112,12 @@ def test_curves_of_none_one_and_many_runs(ends: list[tuple[float, float]], runs:
 
 
 def test_curves_say_what_the_ends_say() -> None:
-    rows = rows_of([Record(Key(i), bracket(*pair), "finished", 1.0, 1) for i, pair in enumerate([(0.1, 0.3), (0.2, 0.4)])])
+    rows = rows_of(
+        [
+            Record(Key(i), bracket(*pair), "finished", 1.0, 1)
+            for i, pair in enumerate([(0.1, 0.3), (0.2, 0.4)])
+        ]
+    )
     grid = np.array([0.05, 0.1, 0.15, 0.25, 0.35, 0.45])
     assert curves._share(rows, grid, proved=True).tolist() == [1, 1, 0.5, 0, 0, 0]
     assert curves._share(rows, grid, proved=False).tolist() == [1, 1, 1, 1, 0.5, 0]

@@ -30,14 +30,26 @@ def records() -> list[Record]:
         Bracket(proof(math.inf), by_definition(math.inf)),
     ]
     found = [Record(Key(k), bracket, "finished", 0.5 + k, 10 * k) for k, bracket in enumerate(brackets)]
-    found += [Record(Key(5, frame), Bracket(proof(0.1 * frame), witness(1.0)), "stopped", 1.0, 1) for frame in range(3)]
-    found += [Record(Key(6, None, part), Bracket(proof(0.3), witness(0.4)), "interrupted", 1.0, 1, goal="worst") for part in ("", "worst")]
+    found += [
+        Record(Key(5, frame), Bracket(proof(0.1 * frame), witness(1.0)), "stopped", 1.0, 1)
+        for frame in range(3)
+    ]
+    found += [
+        Record(Key(6, None, part), Bracket(proof(0.3), witness(0.4)), "interrupted", 1.0, 1, goal="worst")
+        for part in ("", "worst")
+    ]
     return found
 
 
 def filled(store: hf.Store) -> hf.Store:
     """Inputs 2 to 8 were kept; of 7 and 8 nothing is known."""
-    store.put_inputs([torch.full((3,), float(k)) for k in range(9)], list(range(9)), [0] * 9, ["", "1", *"cdefghi"], [None] * 9)
+    store.put_inputs(
+        [torch.full((3,), float(k)) for k in range(9)],
+        list(range(9)),
+        [0] * 9,
+        ["", "1", *"cdefghi"],
+        [None] * 9,
+    )
     with store.transaction() as connection:
         connection.execute("DELETE FROM input WHERE position < 2")
     store.write(records())
@@ -46,11 +58,24 @@ def filled(store: hf.Store) -> hf.Store:
 
 def test_every_input_comes_once_with_all_its_rows(new_store: NewStore) -> None:
     store = filled(new_store())
-    found = [(None if stored is None else stored.index, [row.index for row in rows]) for stored, rows in by_input(store)]
-    assert found == [(None, [0]), (None, [1]), *((k, [k]) for k in range(2, 6)), (6, [6, 6]), (7, []), (8, [])]
+    found = [
+        (None if stored is None else stored.index, [row.index for row in rows])
+        for stored, rows in by_input(store)
+    ]
+    assert found == [
+        (None, [0]),
+        (None, [1]),
+        *((k, [k]) for k in range(2, 6)),
+        (6, [6, 6]),
+        (7, []),
+        (8, []),
+    ]
     some = list(by_input(store, 2, 3))
     assert [stored.x.tolist() for stored, _ in some if stored is not None] == [[2.0] * 3, [3.0] * 3]
-    assert [(row.index, row.witness is not None) for _, rows in some for row in rows] == [(2, True), (3, True)]
+    assert [(row.index, row.witness is not None) for _, rows in some for row in rows] == [
+        (2, True),
+        (3, True),
+    ]
     assert [row.witness for _, rows in by_input(store, 2, 3, light=True) for row in rows] == [None, None]
 
 
@@ -59,12 +84,18 @@ def test_packed_rows_say_what_whole_rows_say(new_store: NewStore) -> None:
     whole = parts_of(rows_of(store.records(), store.inputs()))
     parts, asked = summary_parts(store, whole=2)
     assert asked == set(range(9))
-    assert [(part.name, part.sense, part.heading) for part in parts] == [(part.name, part.sense, part.heading) for part in whole]
+    assert [(part.name, part.sense, part.heading) for part in parts] == [
+        (part.name, part.sense, part.heading) for part in whole
+    ]
     for part, other in zip(parts, whole, strict=True):
         assert isinstance(part.rows, Packed)
         for row, same in zip(part.rows, other.rows, strict=True):
             assert replace(row, frames=(), source=None) == replace(same, frames=(), source=None)
-            assert (row.called, right(row), row.fails_at_once) == (same.called, right(same), same.fails_at_once)
+            assert (row.called, right(row), row.fails_at_once) == (
+                same.called,
+                right(same),
+                same.fails_at_once,
+            )
             assert (row.witness is not None) == (same.witness is not None and row.index < 2)
         assert str(totals_of(part.rows)) == str(totals_of(other.rows))
         assert tally(part.rows, 0.2) == tally(other.rows, 0.2)

@@ -86,7 +86,9 @@ def test_what_nothing_breaks_is_infinite_and_counted_apart() -> None:
     text = printed([record(0, math.inf, math.inf, note="nothing may change here"), record(1, 0.1, 0.4)])
     assert "∞ proved" in text
     assert "nothing known" not in text
-    assert "mean of 1: lower 0.1, upper 0.4, centre 0.25 +- 0.15; 1 of 2 cannot be broken" in " ".join(text.split())
+    assert "mean of 1: lower 0.1, upper 0.4, centre 0.25 +- 0.15; 1 of 2 cannot be broken" in " ".join(
+        text.split()
+    )
     assert "nothing may change here" in text
     alone = printed([record(0, math.inf, math.inf)])
     assert "1 of 1 cannot be broken" in alone
@@ -99,11 +101,16 @@ def guessed(index: int, upper: float, guess: float) -> Record:
     return replace(found, bracket=found.bracket.with_estimate(Bound(guess, Evidence("estimated", "Grid"))))
 
 
-def test_the_centre_of_a_grid_is_that_of_the_paper(new_store: Callable[..., hf.Store], tmp_path: Path) -> None:
+def test_the_centre_of_a_grid_is_that_of_the_paper(
+    new_store: Callable[..., hf.Store], tmp_path: Path
+) -> None:
     """DeepTRE, Definition 4: ((l + u) / 2, (u - l) / 2), where l is what the grid takes to be safe, and not what is proved."""
     records = [guessed(0, 1.0, 1.0), guessed(1, 2.0, 2.0)]
     text = " ".join(printed(records).split())
-    assert "mean of 2: lower 0, upper 1.5, centre 1.5 +- 0 (DeepTRE's Definition 4: its lower bounds are estimates" in text
+    assert (
+        "mean of 2: lower 0, upper 1.5, centre 1.5 +- 0 (DeepTRE's Definition 4: its lower bounds are estimates"
+        in text
+    )
     half = " ".join(printed([guessed(0, 2.0, 1.0), record(1, 0.0, 2.0)]).split())
     assert "lower 0, upper 2, centre 1.25 +- 0.75 (DeepTRE" in half
     store = new_store(norm="0", mode="grid")
@@ -115,7 +122,9 @@ def test_the_centre_of_a_grid_is_that_of_the_paper(new_store: Callable[..., hf.S
     assert overall([r.bracket for r in records]).centre == 0.75
 
 
-def test_an_estimate_that_a_witness_refutes_is_shown_as_refuted(new_store: Callable[..., hf.Store], tmp_path: Path) -> None:
+def test_an_estimate_that_a_witness_refutes_is_shown_as_refuted(
+    new_store: Callable[..., hf.Store], tmp_path: Path
+) -> None:
     """And is never averaged beyond what the witness leaves."""
     wrong = guessed(0, 1.0, 2.0)
     assert "2 estimated, refuted by the witness" in " ".join(printed([wrong]).replace("│", " ").split())
@@ -131,6 +140,8 @@ def test_what_is_shown_still_holds(value: float) -> None:
     assert float(at_least(value)) <= value <= float(at_most(value))
 
 
-@pytest.mark.parametrize(("norm", "name"), [("inf", "L∞"), (math.inf, "L∞"), (2.0, "L2"), (0, "L0"), (1.5, "L1.5"), ("2", "L2")])
+@pytest.mark.parametrize(
+    ("norm", "name"), [("inf", "L∞"), (math.inf, "L∞"), (2.0, "L2"), (0, "L0"), (1.5, "L1.5"), ("2", "L2")]
+)
 def test_norm_names(norm: object, name: str) -> None:
     assert norm_name(norm) == name

@@ -42,14 +42,19 @@ def faults(value: Any, schema: dict[str, Any], root: dict[str, Any], at: str = "
         found += faults(value, part, root, at)
     if "type" in schema:
         names = [schema["type"]] if isinstance(schema["type"], str) else schema["type"]
-        fits = any(isinstance(value, TYPES[name]) and not (isinstance(value, bool) and name != "boolean") for name in names)
+        fits = any(
+            isinstance(value, TYPES[name]) and not (isinstance(value, bool) and name != "boolean")
+            for name in names
+        )
         if not fits:
             return [*found, f"{at}: {value!r} is none of {names}"]
     if "enum" in schema and value not in schema["enum"]:
         found.append(f"{at}: {value!r} is not among {schema['enum']}")
     if "const" in schema and value != schema["const"]:
         found.append(f"{at}: {value!r} is not {schema['const']}")
-    if isinstance(value, int | float) and not schema.get("minimum", -math.inf) <= value <= schema.get("maximum", math.inf):
+    if isinstance(value, int | float) and not schema.get("minimum", -math.inf) <= value <= schema.get(
+        "maximum", math.inf
+    ):
         found.append(f"{at}: {value} is out of range")
     if isinstance(value, str) and "pattern" in schema and not re.search(schema["pattern"], value):
         found.append(f"{at}: {value!r} does not match")
@@ -62,7 +67,11 @@ def faults(value: Any, schema: dict[str, Any], root: dict[str, Any], at: str = "
             else:
                 found.append(f"{at}: {name} is not foreseen")
     if isinstance(value, list) and "items" in schema:
-        found += [fault for k, part in enumerate(value) for fault in faults(part, schema["items"], root, f"{at}/{k}")]
+        found += [
+            fault
+            for k, part in enumerate(value)
+            for fault in faults(part, schema["items"], root, f"{at}/{k}")
+        ]
     return found
 
 
@@ -75,11 +84,22 @@ def schema(name: str) -> dict[str, Any]:
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[hf.Store]:
     """A real run, an open bracket and an estimate."""
     made = hf.Store.create(tmp_path_factory.mktemp("schemas") / "run", question())
-    net, x = hf.Network.from_torch(TinyImages().eval(), domain=(0, 1)), torch.rand(3, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+    net, x = (
+        hf.Network.from_torch(TinyImages().eval(), domain=(0, 1)),
+        torch.rand(3, 1, 4, 4, generator=torch.Generator().manual_seed(0)),
+    )
     put(made, x, net(x).argmax(-1).tolist(), net)
     hf.radius(net, x[:2], net(x[:2]).argmax(-1), store=made)
     answered = record(2, 0.0, math.inf, status="interrupted")
-    made.write([replace(answered, bracket=answered.bracket.with_estimate(estimate(0.3)), skipped=("Magic: needs a wand",))])
+    made.write(
+        [
+            replace(
+                answered,
+                bracket=answered.bracket.with_estimate(estimate(0.3)),
+                skipped=("Magic: needs a wand",),
+            )
+        ]
+    )
     likely = Likely(1, -math.inf, math.nan)
     made.put_answers({Key(0): Answers((Likely(0, 2.5, 0.9), likely), (likely,)), Key(2): Answers((likely,))})
     with made:
@@ -120,7 +140,9 @@ def test_a_broken_run_is_told(store: hf.Store, tmp_path: Path, place: tuple[Any,
 
 def test_a_comparison_and_a_decision(store: hf.Store) -> None:
     rules = schema("comparison")
-    told = json.loads(json.dumps(comparison_json(compare([load(store, "a"), load(store, "b")])), allow_nan=False))
+    told = json.loads(
+        json.dumps(comparison_json(compare([load(store, "a"), load(store, "b")])), allow_nan=False)
+    )
     assert faults(told, rules, rules) == []
     del told["duels"][0]["wins"]
     assert faults(told, rules, rules) == ["/duels/0: wins is missing"]

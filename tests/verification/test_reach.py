@@ -27,10 +27,14 @@ from holdfast.verification.ranges import Range
 from holdfast.verification.reach import reach
 
 SQUARE = torch.tensor([-1.0, -1.0]), torch.tensor([1.0, 1.0])
-BOTH = pytest.mark.parametrize("method", [InputSplit(batch=64), InputSplit(batch=16, walks=False), ActivationSplit(batch=32)], ids=str)
+BOTH = pytest.mark.parametrize(
+    "method", [InputSplit(batch=64), InputSplit(batch=16, walks=False), ActivationSplit(batch=32)], ids=str
+)
 
 
-def perceptron(seed: int, *sizes: int, bend: type[nn.Module] = nn.ReLU, last: nn.Module | None = None) -> hf.Network:
+def perceptron(
+    seed: int, *sizes: int, bend: type[nn.Module] = nn.ReLU, last: nn.Module | None = None
+) -> hf.Network:
     torch.manual_seed(seed)
     layers = [part for a, b in pairwise(sizes) for part in (nn.Linear(a, b), bend())][:-1]
     model = nn.Sequential(*layers, *([] if last is None else [last])).eval()
@@ -47,7 +51,9 @@ def values(net: hf.Network, x: Tensor) -> Tensor:
 
 
 def dense(net: hf.Network, low: Tensor, high: Tensor, steps: int = 301) -> Tensor:
-    axes = [torch.linspace(float(a), float(b), steps, dtype=torch.float64) for a, b in zip(low, high, strict=True)]
+    axes = [
+        torch.linspace(float(a), float(b), steps, dtype=torch.float64) for a, b in zip(low, high, strict=True)
+    ]
     return values(net, torch.cartesian_prod(*axes).reshape(-1, len(low)))
 
 
@@ -76,7 +82,10 @@ def test_a_linear_network_is_known_in_closed_form() -> None:
     net = hf.Network.from_torch(linear.eval(), shape=(3,))
     low, high = torch.tensor([-1.0, 0.0, 2.0]), torch.tensor([1.0, 0.5, 2.0])
     for found in reach(net, (low, high), tolerance=1e-6):
-        weight, bias = linear.weight[found.output].detach().double(), float(linear.bias[found.output].detach())
+        weight, bias = (
+            linear.weight[found.output].detach().double(),
+            float(linear.bias[found.output].detach()),
+        )
         middle, half = (low + high).double() / 2, (high - low).double() / 2
         least, most = (float(weight @ middle + side * (weight.abs() @ half)) + bias for side in (-1, 1))
         assert found.minimum.lower.value <= least <= found.minimum.upper.value + 1e-12
@@ -94,7 +103,9 @@ def test_a_linear_network_of_many_inputs_is_known_at_once() -> None:
     weight, bias = linear.weight.detach().double(), float(linear.bias.detach())
     half = float(weight.abs().sum())
     for methods in (None, [BranchAndBound(gap=1e-6)]):
-        (found,) = reach(net, (torch.full((40,), -1.0), torch.full((40,), 1.0)), tolerance=1e-6, methods=methods)
+        (found,) = reach(
+            net, (torch.full((40,), -1.0), torch.full((40,), 1.0)), tolerance=1e-6, methods=methods
+        )
         assert found.closed
         assert found.nodes == 2  # one for each end
         assert found.minimum.lower.value <= bias - half <= found.minimum.upper.value + 1e-12
@@ -197,7 +208,10 @@ def test_a_batch_of_boxes_and_chosen_outputs() -> None:
 def test_a_box_between_two_numbers_of_float32() -> None:
     """No float32 number lies inside: the witness must, in float64."""
     net = perceptron(0, 1, 4, 1)
-    low, high = torch.tensor([0.1 + 1e-12], dtype=torch.float64), torch.tensor([0.1 + 2e-12], dtype=torch.float64)
+    low, high = (
+        torch.tensor([0.1 + 1e-12], dtype=torch.float64),
+        torch.tensor([0.1 + 2e-12], dtype=torch.float64),
+    )
     (found,) = reach(net, (low, high), tolerance=1e-9)
     assert found.closed
     honest(found, net, torch.ones(1), low, high)
@@ -211,7 +225,13 @@ def test_published_networks(shared_data: Path) -> None:
     with np.load(file, allow_pickle=False) as arrays:
         model = nn.Sequential(nn.Linear(2, 100), nn.ReLU(), nn.Linear(100, 1)).eval()
         names = {"weight": "W", "bias": "b"}
-        model.load_state_dict({f"{2 * k}.{name}": torch.from_numpy(arrays[f"{short}{k}"]) for k in (0, 1) for name, short in names.items()})
+        model.load_state_dict(
+            {
+                f"{2 * k}.{name}": torch.from_numpy(arrays[f"{short}{k}"])
+                for k in (0, 1)
+                for name, short in names.items()
+            }
+        )
     net = hf.Network.from_torch(model, shape=(2,))
     low, high = torch.zeros(2), torch.full((2,), 10.0)
     (found,) = reach(net, (low, high), tolerance=1e-2)
@@ -233,9 +253,15 @@ def test_neurons_that_are_off_change_nothing() -> None:
     assert found.minimum.lower.value <= float(value.min()) <= found.minimum.lower.value + 2e-3
     assert found.maximum.upper.value >= float(value.max()) >= found.maximum.upper.value - 2e-3
     graph = build(net, torch.zeros(1, 2))
-    forms = Forms.over(graph.entry, torch.tensor([[0.0, torch.nan]], dtype=torch.float64), torch.ones((1, 2), dtype=torch.float64))
+    forms = Forms.over(
+        graph.entry,
+        torch.tensor([[0.0, torch.nan]], dtype=torch.float64),
+        torch.ones((1, 2), dtype=torch.float64),
+    )
     forms.affine(graph.nodes[1])  # type: ignore[arg-type]
-    assert bool(forms.of[graph.nodes[1]].generators.isnan().any(1).all())  # what is no number must not get lost
+    assert bool(
+        forms.of[graph.nodes[1]].generators.isnan().any(1).all()
+    )  # what is no number must not get lost
 
 
 # ---- at any time
@@ -337,7 +363,11 @@ def test_the_same_seed_gives_the_same_answer() -> None:
     net = perceptron(1, 3, 8, 1)
     ends = torch.full((3,), -1.0), torch.full((3,), 1.0)
     first, second = (reach(net, ends, seed=4)[0] for _ in range(2))
-    assert (first.minimum.upper.value, first.nodes, first.queries) == (second.minimum.upper.value, second.nodes, second.queries)
+    assert (first.minimum.upper.value, first.nodes, first.queries) == (
+        second.minimum.upper.value,
+        second.nodes,
+        second.queries,
+    )
     assert torch.equal(first.low_at, second.low_at)
 
 
@@ -378,13 +408,17 @@ def test_a_layer_without_bounds_is_named() -> None:
 
 @pytest.mark.parametrize("cut", [InputSplit, ActivationSplit])
 @pytest.mark.parametrize("end", ["smallest", "largest"])
-def test_a_bound_that_lies_is_a_contradiction(monkeypatch: pytest.MonkeyPatch, cut: type[Branching[Any]], end: str) -> None:
+def test_a_bound_that_lies_is_a_contradiction(
+    monkeypatch: pytest.MonkeyPatch, cut: type[Branching[Any]], end: str
+) -> None:
     """It calls everything settled after one look; the search had not met the lowest value by then, and does so later."""
     look = cut.look
 
     def lying(self: Branching[Any], question: Any, parts: Any) -> Any:
         left, points = look(self, question, parts)
-        wrong = (question.rules.matrix.sum((1, 2, 3)) > 0) == (end == "smallest")  # the largest value is the smallest of the negative
+        wrong = (question.rules.matrix.sum((1, 2, 3)) > 0) == (
+            end == "smallest"
+        )  # the largest value is the smallest of the negative
         return batch.take(left, ~wrong[left.task]), points
 
     monkeypatch.setattr(cut, "look", lying)
@@ -409,7 +443,10 @@ def test_the_range_encloses_what_the_network_itself_gives() -> None:
     assert max(found.widened) > 1e-7
     assert found.closed  # in real arithmetic all is known
     assert found.gap <= 1e-8
-    assert any("widened to enclose" in said and "float32" in said for said in found.minimum.lower.evidence.assumptions)
+    assert any(
+        "widened to enclose" in said and "float32" in said
+        for said in found.minimum.lower.evidence.assumptions
+    )
 
 
 @pytest.mark.parametrize(

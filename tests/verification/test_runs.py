@@ -28,7 +28,9 @@ def net():
             parameter.mul_(1.5)
     return model
 """
-BOX = "".join(f"(declare-const X_{i} Real)\n(assert (>= X_{i} -1))\n(assert (<= X_{i} 1))\n" for i in range(3))
+BOX = "".join(
+    f"(declare-const X_{i} Real)\n(assert (>= X_{i} -1))\n(assert (<= X_{i} 1))\n" for i in range(3)
+)
 OUTPUTS = "(declare-const Y_0 Real)\n(declare-const Y_1 Real)\n"
 
 
@@ -72,8 +74,14 @@ def _export(net: nn.Sequential, file: Path) -> None:
             if isinstance(part, nn.Linear)
             else helper.make_node("Relu", [last], [f"h{k}"])
         )
-        weights += [numpy_helper.from_array(values.detach().numpy(), f"{name}{k}") for name, values in part.named_parameters()]
+        weights += [
+            numpy_helper.from_array(values.detach().numpy(), f"{name}{k}")
+            for name, values in part.named_parameters()
+        ]
         last = f"h{k}"
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, size]) for name, size in (("x", 3), (last, 2))]
+    ends = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, size])
+        for name, size in (("x", 3), (last, 2))
+    ]
     graph = helper.make_graph(nodes, "net", ends[:1], ends[1:], weights)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), file)

@@ -42,8 +42,13 @@ def perceptron(seed: int, *sizes: int) -> hf.Network:
 
 
 def spec(low: list[float], high: list[float], outputs: int, *asserts: str) -> Spec:
-    lines = [f"(declare-const X_{i} Real)" for i in range(len(low))] + [f"(declare-const Y_{i} Real)" for i in range(outputs)]
-    lines += [f"(assert (>= X_{i} {a!r}))\n(assert (<= X_{i} {b!r}))" for i, (a, b) in enumerate(zip(low, high, strict=True))]
+    lines = [f"(declare-const X_{i} Real)" for i in range(len(low))] + [
+        f"(declare-const Y_{i} Real)" for i in range(outputs)
+    ]
+    lines += [
+        f"(assert (>= X_{i} {a!r}))\n(assert (<= X_{i} {b!r}))"
+        for i, (a, b) in enumerate(zip(low, high, strict=True))
+    ]
     return parse("\n".join([*lines, *(f"(assert {text})" for text in asserts)]))
 
 
@@ -62,7 +67,9 @@ def stands(found: Verdict, net: hf.Network, asked: Spec) -> bool:
     assert found.evidence is not None
     x = found.witness
     inside = [case for case in asked.cases if case.holds(x.flatten().tolist())]
-    return found.evidence.kind == "witnessed" and any(case.is_violated(net(x[None]).double().flatten().tolist()) for case in inside)
+    return found.evidence.kind == "witnessed" and any(
+        case.is_violated(net(x[None]).double().flatten().tolist()) for case in inside
+    )
 
 
 # ---- against dense grids
@@ -95,7 +102,9 @@ def test_polytopes_and_choices_of_them(seed: int, method: Branching[object]) -> 
     c = float(y[:, 2].max())
     lead = torch.maximum(y[:, 0] - a, y[:, 1] - b).min()  # negative: some point lies in the first polytope
     for shift, answer in ((float(lead) - 0.02, "unsat"), (float(lead) + 1e-3, "sat")):
-        asked = spec(low, high, 3, f"(or (and (<= Y_0 {a + shift!r}) (<= Y_1 {b + shift!r})) (>= Y_2 {c + 0.02!r}))")
+        asked = spec(
+            low, high, 3, f"(or (and (<= Y_0 {a + shift!r}) (<= Y_1 {b + shift!r})) (>= Y_2 {c + 0.02!r}))"
+        )
         found = verify(net, asked, methods=[method])
         assert found.answer == answer
         assert answer == "unsat" or stands(found, net, asked)
@@ -106,7 +115,11 @@ def test_several_boxes_each_with_its_own_rule() -> None:
     left, right = dense(net, [-2.0], [-1.0], 4001).min(), dense(net, [1.0], [2.0], 4001).min()
     boxes = "(or (and (>= X_0 -2) (<= X_0 -1) (<= Y_0 {a!r})) (and (>= X_0 1) (<= X_0 2) (<= Y_0 {b!r})))"
     declared = "(declare-const X_0 Real) (declare-const Y_0 Real)"
-    for a, b, answer in ((left - 0.01, right - 0.01, "unsat"), (left + 1e-4, right - 0.01, "sat"), (left - 0.01, right + 1e-4, "sat")):
+    for a, b, answer in (
+        (left - 0.01, right - 0.01, "unsat"),
+        (left + 1e-4, right - 0.01, "sat"),
+        (left - 0.01, right + 1e-4, "sat"),
+    ):
         asked = parse(f"{declared} (assert {boxes.format(a=float(a), b=float(b))})")
         found = verify(net, asked)
         assert found.answer == answer
@@ -122,7 +135,10 @@ def test_no_proof_past_a_failure(seed: int) -> None:
     row = y[:, 0] - y[:, 1]
     for method in METHODS:
         found = verify(
-            net, spec(low, high, 2, f"(<= (- Y_0 Y_1) {float(row.min()) + 1e-12!r})"), methods=[method], stop=hf.Stop(seconds=0.7)
+            net,
+            spec(low, high, 2, f"(<= (- Y_0 Y_1) {float(row.min()) + 1e-12!r})"),
+            methods=[method],
+            stop=hf.Stop(seconds=0.7),
         )
         assert found.answer != "unsat"
         assert found.least <= 0
@@ -166,7 +182,12 @@ def _least_by_patterns(hidden: nn.Linear, last: nn.Linear) -> float:
         on = [s > 0 for s in sign]
         cost = sum((v[k] * w[k] for k in range(len(b)) if on[k]), 0 * w[0])
         rows = [-s * row for s, row in zip(sign, w, strict=True)]  # s (w x + b) >= 0
-        found = linprog(cost, A_ub=rows, b_ub=[s * shift for s, shift in zip(sign, b, strict=True)], bounds=[(-1, 1)] * len(w[0]))
+        found = linprog(
+            cost,
+            A_ub=rows,
+            b_ub=[s * shift for s, shift in zip(sign, b, strict=True)],
+            bounds=[(-1, 1)] * len(w[0]),
+        )
         if found.success:
             best = min(best, found.fun + sum(v[k] * b[k] for k in range(len(b)) if on[k]) + c)
     return float(best)
@@ -182,7 +203,11 @@ def test_an_affine_network_of_many_inputs_is_decided_at_once() -> None:
     weight, bias = layer.weight.detach().double(), layer.bias.detach().double()
     alone = float(bias[0] - weight[0].abs().sum())
     columns = torch.cat([weight, -torch.ones(2, 1, dtype=torch.float64)], dim=1).numpy()
-    both = float(linprog([0.0] * 30 + [1.0], A_ub=columns, b_ub=-bias.numpy(), bounds=[(-1, 1)] * 30 + [(None, None)]).fun)
+    both = float(
+        linprog(
+            [0.0] * 30 + [1.0], A_ub=columns, b_ub=-bias.numpy(), bounds=[(-1, 1)] * 30 + [(None, None)]
+        ).fun
+    )
     assert both > alone + 0.1
     for method in (None, [ActivationSplit()]):
         for shift, answer in ((-1e-4, "unsat"), (1e-4, "sat")):
@@ -211,7 +236,9 @@ def test_a_judge_that_disagrees_is_heard() -> None:
 
 @BOTH
 @pytest.mark.parametrize("lie", ["all is settled", "what waits is better than it is"])
-def test_a_bound_that_lies_is_a_contradiction(monkeypatch: pytest.MonkeyPatch, method: Branching[Any], lie: str) -> None:
+def test_a_bound_that_lies_is_a_contradiction(
+    monkeypatch: pytest.MonkeyPatch, method: Branching[Any], lie: str
+) -> None:
     """Nothing was met before the proof, which is complete at once, or claims too much of what is left; then a counterexample is found."""
     look = type(method).look
 
@@ -233,7 +260,9 @@ def test_a_bound_that_lies_is_a_contradiction(monkeypatch: pytest.MonkeyPatch, m
         verify(net, asked, methods=alone)
 
 
-def test_a_proof_and_the_network_exclude_each_other_whatever_a_judge_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proof_and_the_network_exclude_each_other_whatever_a_judge_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """No judge believes the counterexample, but the network gives it in both its arithmetics: a proof that it cannot happen is wrong."""
     net = perceptron(0, 2, 8, 2)
     least = float(dense(net, [-1.0, -1.0], [1.0, 1.0])[:, 0].min())
@@ -265,7 +294,12 @@ def test_a_network_that_changes_meanwhile_is_not_believed() -> None:
     with pytest.raises(hf.errors.BadInput, match="answers differently now than before the proofs"):
         verify(first, spec([-1.0, -1.0], [1.0, 1.0], 2, f"(<= Y_0 {least - 5!r})"), methods=[Meddling()])
     with pytest.raises(hf.errors.BadInput, match="answers differently now than before the proofs"):
-        hf.reach(second, (-torch.ones(2), torch.ones(2)), tolerance=10.0, methods=[BranchAndBound(Meddling(), 10.0)])
+        hf.reach(
+            second,
+            (-torch.ones(2), torch.ones(2)),
+            tolerance=10.0,
+            methods=[BranchAndBound(Meddling(), 10.0)],
+        )
 
 
 def test_an_interrupted_search_knows_nothing() -> None:
@@ -275,7 +309,9 @@ def test_an_interrupted_search_knows_nothing() -> None:
 
     net = perceptron(0, 2, 8, 2)
     least = float(dense(net, [-1.0, -1.0], [1.0, 1.0])[:, 0].min())
-    found = verify(net, spec([-1.0, -1.0], [1.0, 1.0], 2, f"(<= Y_0 {least - 0.1!r})"), methods=[Interrupted()])
+    found = verify(
+        net, spec([-1.0, -1.0], [1.0, 1.0], 2, f"(<= Y_0 {least - 0.1!r})"), methods=[Interrupted()]
+    )
     assert (found.answer, found.note, found.evidence) == ("unknown", "interrupted", None)
     assert found.gap == math.inf
 
@@ -307,7 +343,9 @@ def test_memory_is_never_filled() -> None:
     net = perceptron(0, 2, 8, 2)
     least = float(dense(net, [-1.0, -1.0], [1.0, 1.0])[:, 0].median())
     asked = spec([-1.0, -1.0], [1.0, 1.0], 2, f"(<= Y_0 {least!r})", "(>= Y_1 -100)")
-    found = verify(net, asked, judges=[_never(net)], methods=[InputSplit(batch=32, waiting=16)], stop=hf.Stop(seconds=60))
+    found = verify(
+        net, asked, judges=[_never(net)], methods=[InputSplit(batch=32, waiting=16)], stop=hf.Stop(seconds=60)
+    )
     assert found.answer == "unknown"
     assert "more than memory should hold" in found.note
 
@@ -324,7 +362,9 @@ def test_layers_without_a_bound_can_still_be_refuted(seed: int) -> None:
 
     net = hf.Network.from_torch(nn.Sequential(nn.Linear(2, 4), Waving(), nn.Linear(4, 1)).eval(), shape=(2,))
     most = float(dense(net, [-1.0, -1.0], [1.0, 1.0]).max())
-    assert verify(net, spec([-1.0, -1.0], [1.0, 1.0], 1, f"(>= Y_0 {most - 1e-3!r})"), seed=seed).answer == "sat"
+    assert (
+        verify(net, spec([-1.0, -1.0], [1.0, 1.0], 1, f"(>= Y_0 {most - 1e-3!r})"), seed=seed).answer == "sat"
+    )
     found = verify(net, spec([-1.0, -1.0], [1.0, 1.0], 1, f"(>= Y_0 {most + 0.1!r})"), seed=seed)
     assert found.answer == "unknown"
     assert "no bound" in found.note
@@ -351,7 +391,10 @@ def test_touching_counts_unless_it_is_excluded() -> None:
     assert verify(net, spec([0.0], [1.0], 1, "(<= Y_0 0)")).answer == "sat"
     for excluded in (spec([0.0], [1.0], 1, "(< Y_0 0)"), spec([0.0], [1.0], 1, "(<= Y_0 0)", "(> X_0 0)")):
         found = verify(net, excluded, stop=hf.Stop(seconds=0.5))
-        assert found.answer in ("unknown", "timeout")  # the smallest value is the bound itself, which no closed bound can exclude
+        assert found.answer in (
+            "unknown",
+            "timeout",
+        )  # the smallest value is the bound itself, which no closed bound can exclude
 
 
 def test_numbers_between_which_float32_has_none() -> None:
@@ -377,7 +420,10 @@ def doubled(net: hf.Network) -> hf.Network:
 @pytest.mark.parametrize(
     ("box", "rule"),
     [
-        ("(>= X_0 0.3) (<= X_0 1)", "(< Y_0 0.3)"),  # float64's 0.3 is below three tenths, so it is no input of this file
+        (
+            "(>= X_0 0.3) (<= X_0 1)",
+            "(< Y_0 0.3)",
+        ),  # float64's 0.3 is below three tenths, so it is no input of this file
         ("(>= X_0 0.3) (<= X_0 0.3)", "(< Y_0 0.3)"),  # nor is it three tenths
         ("(>= X_0 0.1) (<= X_0 0.1)", "(> Y_0 0.1)"),  # float64's 0.1 is above one tenth
         ("(>= X_0 0) (<= X_0 0.1)", "(> Y_0 0.1)"),
@@ -389,7 +435,10 @@ def test_no_counterexample_by_the_rounding_of_decimals(box: str, rule: str) -> N
     ends = "".join(f"(assert {end})" for end in box.replace(") (", ")|(").split("|"))
     asked = parse(f"(declare-const X_0 Real) (declare-const Y_0 Real) {ends} (assert {rule})")
     for net in (identity(), doubled(identity())):
-        assert verify(net, asked, stop=hf.Stop(seconds=0.3)).answer in ("unknown", "timeout")  # it touches, so nothing closed excludes it
+        assert verify(net, asked, stop=hf.Stop(seconds=0.3)).answer in (
+            "unknown",
+            "timeout",
+        )  # it touches, so nothing closed excludes it
 
 
 def test_a_counterexample_in_float32_lies_between_the_ends_as_written() -> None:
@@ -419,12 +468,20 @@ def test_what_rounding_factors_misses_is_charged() -> None:
     graph = prepare_graph(net, problem.region.numbers(net.dtype))  # type: ignore[attr-defined]
     rules = problem.property.charge_rounding(graph, region)  # type: ignore[attr-defined]
     assert rules is not None
-    least = torch.stack([propagate(graph, region).lower[graph.output], propagate(graph, region).upper[graph.output]])
-    factors, bound = asked.cases[0].polytopes[0][0].scaled.factors, asked.cases[0].polytopes[0][0].scaled.bound
+    least = torch.stack(
+        [propagate(graph, region).lower[graph.output], propagate(graph, region).upper[graph.output]]
+    )
+    factors, bound = (
+        asked.cases[0].polytopes[0][0].scaled.factors,
+        asked.cases[0].polytopes[0][0].scaled.bound,
+    )
     for choice in range(4):
         y = [Fraction(float(least[choice >> i & 1].flatten()[i])) for i in range(2)]
         exact = sum((f * y[i] for i, f in factors), Fraction(0)) - bound
-        taken = sum((Fraction(float(rules.matrix[0, 0, 0, i])) * y[i] for i in range(2)), Fraction(float(rules.offset)))
+        taken = sum(
+            (Fraction(float(rules.matrix[0, 0, 0, i])) * y[i] for i in range(2)),
+            Fraction(float(rules.offset)),
+        )
         assert taken <= exact
     value = dense(net, [-1.0, -1.0], [1.0, 1.0]) @ torch.tensor([1.0, 3.0], dtype=torch.float64)
     for bound_, answer in ((float(value.min()) - 0.01, "unsat"), (float(value.min()) + 1e-3, "sat")):
@@ -450,7 +507,12 @@ def test_questions_that_do_not_fit() -> None:
         verify(net, spec([0.0] * 2, [1.0] * 2, 2, "(<= Y_0 0)"), stop=hf.Stop(queries=5))
     matrix, offset = torch.zeros(1, 2, 3, 2), torch.zeros(1, 2, 3)
     Avoid(matrix, offset).check(1, 2)
-    for wrong in (Avoid(matrix[:, 0], offset), Avoid(matrix, offset[0]), Avoid(matrix / 0, offset), Avoid(matrix[:, :0], offset[:, :0])):
+    for wrong in (
+        Avoid(matrix[:, 0], offset),
+        Avoid(matrix, offset[0]),
+        Avoid(matrix / 0, offset),
+        Avoid(matrix[:, :0], offset[:, :0]),
+    ):
         with pytest.raises(hf.errors.BadInput, match="polytopes: "):
             wrong.check(1, 2)
 
@@ -461,7 +523,14 @@ def test_questions_that_do_not_fit() -> None:
 @pytest.mark.usefixtures("cpu_clock")
 @pytest.mark.parametrize(
     ("network", "prop"),
-    [("1_1", "prop_1"), ("2_9", "prop_8"), ("4_5", "prop_10"), ("1_7", "prop_3"), ("3_2", "prop_2"), ("2_1", "prop_4")],
+    [
+        ("1_1", "prop_1"),
+        ("2_9", "prop_8"),
+        ("4_5", "prop_10"),
+        ("1_7", "prop_3"),
+        ("3_2", "prop_2"),
+        ("2_1", "prop_4"),
+    ],
 )
 def test_acas_xu(shared_data: Path, network: str, prop: str) -> None:
     folder = shared_data / "acasxu"
@@ -476,7 +545,9 @@ def test_acas_xu(shared_data: Path, network: str, prop: str) -> None:
 
 
 @pytest.mark.usefixtures("cpu_clock")
-@pytest.mark.parametrize(("network", "prop"), [("256x2", "prop_4_0.03"), ("256x2", "prop_2_0.03"), ("256x4", "prop_0_0.03")])
+@pytest.mark.parametrize(
+    ("network", "prop"), [("256x2", "prop_4_0.03"), ("256x2", "prop_2_0.03"), ("256x4", "prop_0_0.03")]
+)
 def test_mnist_fc(shared_data: Path, network: str, prop: str) -> None:
     folder = shared_data / "vnncomp" / "mnist_fc"
     if not folder.is_dir():
@@ -493,8 +564,17 @@ def test_lists_of_instances(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     (tmp_path / "instances.csv").write_text("a.onnx,b.vnnlib,116\n\na.onnx,b.vnnlib\n")
     first, second = read_instances(tmp_path)
-    assert (first.name, first.seconds, first.spec.name, second.seconds) == (("a", "b"), 116.0, "b.vnnlib.gz", None)
-    for text, words in (("a.onnx\n", r"csv:1: .*1 columns"), ("a.onnx,b.vnnlib,soon", "csv:1: 'soon'"), ("\n", "no line")):
+    assert (first.name, first.seconds, first.spec.name, second.seconds) == (
+        ("a", "b"),
+        116.0,
+        "b.vnnlib.gz",
+        None,
+    )
+    for text, words in (
+        ("a.onnx\n", r"csv:1: .*1 columns"),
+        ("a.onnx,b.vnnlib,soon", "csv:1: 'soon'"),
+        ("\n", "no line"),
+    ):
         (tmp_path / "instances.csv").write_text(text)
         with pytest.raises(hf.errors.BadInput, match=words):
             read_instances(tmp_path / "instances.csv")

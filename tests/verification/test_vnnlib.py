@@ -19,7 +19,9 @@ BOX = "(assert (>= X_0 -1)) (assert (<= X_0 1))"
 
 
 def spec(body: str, inputs: int = 1, outputs: int = 2) -> Spec:
-    declared = [f"(declare-const X_{i} Real)" for i in range(inputs)] + [f"(declare-const Y_{i} Real)" for i in range(outputs)]
+    declared = [f"(declare-const X_{i} Real)" for i in range(inputs)] + [
+        f"(declare-const Y_{i} Real)" for i in range(outputs)
+    ]
     return parse("\n".join([*declared, body]))
 
 
@@ -67,7 +69,14 @@ def test_alternatives_with_the_same_box_share_a_case() -> None:
     assert tuple(rules.matrix.shape) == (1, 3, 2, 2)
     score = rules.score(torch.tensor([[0.5, 0.75]], dtype=torch.float64))
     assert float(score) == -0.25  # inside the third polytope only, whose shorter siblings repeat a row
-    assert len(spec("(assert (or (and (<= X_0 1) (>= X_0 0)) (and (<= X_0 5) (>= X_0 4)))) (assert (<= Y_0 0))").cases) == 2
+    assert (
+        len(
+            spec(
+                "(assert (or (and (<= X_0 1) (>= X_0 0)) (and (<= X_0 5) (>= X_0 4)))) (assert (<= Y_0 0))"
+            ).cases
+        )
+        == 2
+    )
 
 
 def test_boxes_that_exclude_each_other_leave_what_they_share() -> None:
@@ -103,7 +112,13 @@ def test_factors_that_float64_cannot_write_become_whole_numbers() -> None:
         assert (scaled.matrix.flatten().tolist(), float(scaled.offset)) == ([sign, 0.0], -3 * sign)
 
 
-@given(st.lists(st.tuples(st.integers(1, 10**25), st.integers(-30, 30), st.sampled_from([1, -1])), min_size=2, max_size=2))
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 10**25), st.integers(-30, 30), st.sampled_from([1, -1])),
+        min_size=2,
+        max_size=2,
+    )
+)
 def test_what_factors_miss_is_known(parts: list[tuple[int, int, int]]) -> None:
     """Of ratios that float64 cannot write at all: the exact factors, up to a common one, lie as near as `missed` says."""
     written = [f"{sign * digits}e{exponent}" for digits, exponent, sign in parts]
@@ -125,14 +140,29 @@ WORDS = ["", "-", "+", "--", "0x", "0b", "1_", "1/", "e", "E", ".", "١", "１"]
 @given(
     st.one_of(
         st.builds(
-            "{}{}.{}e{}".format, st.sampled_from(["", "-", "+"]), st.integers(0, 10**20), st.integers(0, 10**20), st.integers(-2000, 2000)
+            "{}{}.{}e{}".format,
+            st.sampled_from(["", "-", "+"]),
+            st.integers(0, 10**20),
+            st.integers(0, 10**20),
+            st.integers(-2000, 2000),
         ),
         st.builds(
-            "{}{}".format, st.sampled_from(WORDS), st.sampled_from(["inf", "nan", "1", "0", "-0.0", "5e-324", "1e400", "1.8e308", "1e"])
+            "{}{}".format,
+            st.sampled_from(WORDS),
+            st.sampled_from(["inf", "nan", "1", "0", "-0.0", "5e-324", "1e400", "1.8e308", "1e"]),
         ),
         st.floats(allow_nan=True, allow_infinity=True).map(repr),
     ),
-    st.sampled_from(["(<= Y_0 {})", "(> Y_0 {})", "(<= (* {} Y_0) 1)", "(<= (+ (* {} Y_0) Y_1) 1)", "(<= X_0 {})", "(> (* {} X_0) 1)"]),
+    st.sampled_from(
+        [
+            "(<= Y_0 {})",
+            "(> Y_0 {})",
+            "(<= (* {} Y_0) 1)",
+            "(<= (+ (* {} Y_0) Y_1) 1)",
+            "(<= X_0 {})",
+            "(> (* {} X_0) 1)",
+        ]
+    ),
 )
 def test_any_number_is_read_exactly_or_refused_with_its_line(number: str, place: str) -> None:
     told, found = "", None
@@ -145,7 +175,9 @@ def test_any_number_is_read_exactly_or_refused_with_its_line(number: str, place:
         return
     if found.cases:
         (lower, upper), rules = found.box(), found.rules()
-        assert bool((lower <= upper).all() and rules.matrix.isfinite().all() and rules.offset.isfinite().all())
+        assert bool(
+            (lower <= upper).all() and rules.matrix.isfinite().all() and rules.offset.isfinite().all()
+        )
         assert found.factor_error().isfinite().all()
         assert found.inside()[0].isfinite().all()
     value = Fraction(number)  # so it is a number, in the digits that everybody reads
@@ -155,7 +187,10 @@ def test_any_number_is_read_exactly_or_refused_with_its_line(number: str, place:
 
 
 def test_ends_between_which_exactly_the_allowed_numbers_lie() -> None:
-    found = spec("(assert (>= X_0 0.3)) (assert (< X_0 0.5)) (assert (> X_1 0.5)) (assert (<= X_1 0.7)) (assert (<= Y_0 0))", inputs=2)
+    found = spec(
+        "(assert (>= X_0 0.3)) (assert (< X_0 0.5)) (assert (> X_1 0.5)) (assert (<= X_1 0.7)) (assert (<= Y_0 0))",
+        inputs=2,
+    )
     (lower,), (upper,) = (end.tolist() for end in found.inside())
     assert lower == [math.nextafter(0.3, 1), math.nextafter(0.5, 1)]  # float64's 0.3 is below three tenths
     assert upper == [math.nextafter(0.5, 0), 0.7]
@@ -178,7 +213,9 @@ def test_counterexamples_are_compared_without_rounding() -> None:
     tiny = 2.0**-80
     assert case.is_violated([0.25, 0.0])
     assert not spec(f"{BOX} (assert (< Y_0 1))").cases[0].is_violated([1.0, 0.0])
-    assert not spec(f"{BOX} (assert (<= (+ Y_0 Y_1) 1))").cases[0].is_violated([1.0, tiny])  # 1 + tiny is 1 in float64
+    assert (
+        not spec(f"{BOX} (assert (<= (+ Y_0 Y_1) 1))").cases[0].is_violated([1.0, tiny])
+    )  # 1 + tiny is 1 in float64
 
 
 @pytest.mark.parametrize(
@@ -236,13 +273,20 @@ def test_too_many_alternatives_are_refused_before_they_fill_the_memory() -> None
 
 def test_files_packed_plain_and_damaged(tmp_path: Path) -> None:
     text = f"(declare-const X_0 Real) (declare-fun Y_0 () Real) {BOX} (assert (<= Y_0 0))"
-    plain, packed, torn, binary = (tmp_path / name for name in ("a.vnnlib", "b.vnnlib.gz", "c.vnnlib.gz", "d.vnnlib"))
+    plain, packed, torn, binary = (
+        tmp_path / name for name in ("a.vnnlib", "b.vnnlib.gz", "c.vnnlib.gz", "d.vnnlib")
+    )
     plain.write_text(text)
     packed.write_bytes(gzip.compress(text.encode()))
     torn.write_bytes(gzip.compress(text.encode())[:-12])
     binary.write_bytes(b"\xff\xfe\x00(")
     assert read_vnnlib(plain).cases == read_vnnlib(packed).cases
-    for file, words in ((torn, "damaged"), (binary, "not text"), (tmp_path / "none", "no such file"), (tmp_path, "is a folder")):
+    for file, words in (
+        (torn, "damaged"),
+        (binary, "not text"),
+        (tmp_path / "none", "no such file"),
+        (tmp_path, "is a folder"),
+    ):
         with pytest.raises(UnreadableFile, match=words):
             read_vnnlib(file)
     plain.write_text("(declare-const X_0 Real)\n(assert (<= X_0 1)")
@@ -258,7 +302,10 @@ def test_deep_nesting_needs_no_stack(depth: int) -> None:
 
 def test_a_long_file_is_read_in_seconds() -> None:
     count = 25_000
-    lines = [f"(declare-const X_{i} Real)" for i in range(count)] + ["(declare-const Y_0 Real)", "(declare-const Y_1 Real)"]
+    lines = [f"(declare-const X_{i} Real)" for i in range(count)] + [
+        "(declare-const Y_0 Real)",
+        "(declare-const Y_1 Real)",
+    ]
     lines += [f"(assert (>= X_{i} -0.{i + 1}))\n(assert (<= X_{i} 0.{i + 1}))" for i in range(count)]
     lines += ["(assert (or " + "".join(f"(and (<= Y_0 {i}) (<= Y_1 -{i}))" for i in range(9)) + "))"]
     began = time.process_time()
@@ -279,16 +326,22 @@ def comparisons(names: list[str]) -> st.SearchStrategy[tuple[str, Check]]:
         meaning: dict[str, Callable[[float, float], bool]] = {
             "<=": lambda a, b: a <= b, ">=": lambda a, b: a >= b, "<": lambda a, b: a < b, ">": lambda a, b: a > b,
         }  # fmt: skip
-        return f"({operator} (+ (* {factor} {name}) Y_0) {bound})", lambda v: meaning[operator](factor * v[name] + v["Y_0"], bound)
+        return f"({operator} (+ (* {factor} {name}) Y_0) {bound})", lambda v: meaning[operator](
+            factor * v[name] + v["Y_0"], bound
+        )
 
-    return st.tuples(st.sampled_from(["<=", ">=", "<", ">"]), st.sampled_from(names), NUMBERS, NUMBERS).map(made)
+    return st.tuples(st.sampled_from(["<=", ">=", "<", ">"]), st.sampled_from(names), NUMBERS, NUMBERS).map(
+        made
+    )
 
 
 def joined(inner: st.SearchStrategy[tuple[str, Check]]) -> st.SearchStrategy[tuple[str, Check]]:
     def made(parts: tuple[str, list[tuple[str, Check]]]) -> tuple[str, Check]:
         operator, items = parts
         every = all if operator == "and" else any
-        return f"({operator} {' '.join(text for text, _ in items)})", lambda v: every(check(v) for _, check in items)
+        return f"({operator} {' '.join(text for text, _ in items)})", lambda v: every(
+            check(v) for _, check in items
+        )
 
     return st.tuples(st.sampled_from(["and", "or"]), st.lists(inner, min_size=1, max_size=3)).map(made)
 
@@ -312,7 +365,9 @@ def test_a_comparison_that_is_repeated_is_read_the_same_each_time() -> None:
     """Comparisons are kept while a file is read; the operator and the order of its two sides count."""
     declared = "(declare-const X_0 Real)(declare-const Y_0 Real)"
     sides = ("(<= X_0 0.5)", "(< X_0 0.5)", "(>= 0.5 X_0)", "(<= X_0 0.25)", "(<= X_0 0.5)")
-    spec = parse(declared + f"(assert (or {' '.join(f'(and {side} (>= X_0 -1) (<= Y_0 0.5))' for side in sides)}))")
+    spec = parse(
+        declared + f"(assert (or {' '.join(f'(and {side} (>= X_0 -1) (<= Y_0 0.5))' for side in sides)}))"
+    )
     found = [(case.upper[0].value, case.upper[0].strict) for case in spec.cases]  # equal boxes are one case
     assert found == [(Fraction(1, 2), False), (Fraction(1, 2), True), (Fraction(1, 4), False)]
     assert {case.lower[0].value for case in spec.cases} == {Fraction(-1)}

@@ -18,7 +18,9 @@ BOX = "(assert (and (>= X[0,0] -1.0) (<= X[0,0] 1.0) (>= X[0,1] 0.0) (<= X[0,1] 
 
 @pytest.fixture
 def package() -> None:
-    module = pytest.importorskip("vnnlib", reason="the package vnnlib is not installed: pip install 'holdfast[vnnlib2]'")
+    module = pytest.importorskip(
+        "vnnlib", reason="the package vnnlib is not installed: pip install 'holdfast[vnnlib2]'"
+    )
     if not hasattr(module, "parse_query_string"):
         pytest.skip("the package vnnlib is older than 1.0 and does not read VNN-LIB 2")
 
@@ -68,8 +70,14 @@ def test_what_a_file_means(body: str, inside: list[list[float]], outside: list[l
 
 @pytest.mark.usefixtures("package")
 def test_elements_are_counted_row_by_row_and_numbers_are_exact() -> None:
-    head = "(vnnlib-version <2.0>) (declare-network N (declare-input X Real [2,3]) (declare-output Y Real []))"
-    box = "".join(f"(assert (>= X[{i},{j}] {i}.{j})) (assert (<= X[{i},{j}] {i + 1}.{j}))" for i in range(2) for j in range(3))
+    head = (
+        "(vnnlib-version <2.0>) (declare-network N (declare-input X Real [2,3]) (declare-output Y Real []))"
+    )
+    box = "".join(
+        f"(assert (>= X[{i},{j}] {i}.{j})) (assert (<= X[{i},{j}] {i + 1}.{j}))"
+        for i in range(2)
+        for j in range(3)
+    )
     found = parse(f"{head}{box}(assert (<= Y 0.1))")
     [case] = found.cases
     assert [str(end.value) for end in case.lower] == ["0", "1/10", "1/5", "1", "11/10", "6/5"]
@@ -87,7 +95,9 @@ def test_decimals_decide_as_they_are_written() -> None:
 
 
 @pytest.mark.usefixtures("package")
-@pytest.mark.parametrize(("number", "says"), [("1" * 350 + ".0", "f:4: .*large"), ("0." + "0" * 350 + "1", "f:4: .*small")])
+@pytest.mark.parametrize(
+    ("number", "says"), [("1" * 350 + ".0", "f:4: .*large"), ("0." + "0" * 350 + "1", "f:4: .*small")]
+)
 def test_numbers_that_float64_cannot_hold_are_named(number: str, says: str) -> None:
     with pytest.raises(BadInput, match=says):
         parse(HEAD + BOX + f"(assert (<= Y[0,0] {number}))", "f")

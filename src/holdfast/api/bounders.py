@@ -32,7 +32,11 @@ SLOPES = "trained planes (alpha-CROWN)"
 TOGETHER = "ReLUs bounded together (maximum norm, norm 2)"
 TRAINED = "trained planes (alpha-, beta-CROWN)"
 FORMS, TAYLOR = "planes and affine forms (zonotopes)", "Taylor models, planes and affine forms (zonotopes)"
-HALVES, SIGNS, RANGES = "inputs in halves", "signs of ReLUs", "inputs in halves; in other norms ranges of what functions read"
+HALVES, SIGNS, RANGES = (
+    "inputs in halves",
+    "signs of ReLUs",
+    "inputs in halves; in other norms ranges of what functions read",
+)
 
 
 @dataclass(frozen=True)
@@ -51,23 +55,40 @@ def bounders(net: Network, x: Tensor) -> list[BoundingChoice]:
     except HoldfastError:
         return []
     models = _models(ball)
-    found = [BoundingChoice("radius, worst; tier fast", PLANES), BoundingChoice("tier tight", _tight(ball, models))]
+    found = [
+        BoundingChoice("radius, worst; tier fast", PLANES),
+        BoundingChoice("tier tight", _tight(ball, models)),
+    ]
     cut = cut_for(graph, ball.family.at(1.0), models=models is not None)
     signs = isinstance(cut, ActivationSplit)
-    bounds, parts = (TRAINED, SIGNS) if signs else (models or PLANES, RANGES if isinstance(cut, NonlinearSplit) else HALVES)
+    bounds, parts = (
+        (TRAINED, SIGNS)
+        if signs
+        else (models or PLANES, RANGES if isinstance(cut, NonlinearSplit) else HALVES)
+    )
     found.append(BoundingChoice("tier split", bounds, Split().obstacle(ball) or parts))
     if net.domain.bounded:
         counts = _problem(net, Sparse(x[:1], torch.zeros(1, dtype=torch.float64), net.domain), "radius")
         chain = "windows of a chain of layers" if question_of(counts).chain is not None else PLANES
         found.append(BoundingChoice("norm 0 (changed units)", chain, "budgets of changes"))
-    widths = [width for width in (FEWER, FEW_INPUTS) if width < x[0].numel() and (width != FEWER or taylor.obstacle(graph) is None)]
+    widths = [
+        width
+        for width in (FEWER, FEW_INPUTS)
+        if width < x[0].numel() and (width != FEWER or taylor.obstacle(graph) is None)
+    ]
     named = {f"up to {width} inputs move": width for width in widths}
     for told, width in {**named, "more move" if named else "any move": x[0].numel()}.items():
         moves = torch.zeros_like(x[:1].flatten(1))
         moves[:, :width] = 1
         cut = cut_for(graph, Box.between(x[:1], x[:1] + moves.reshape(x[:1].shape)))
-        bounds = TRAINED if isinstance(cut, ActivationSplit) else TAYLOR if isinstance(cut, SmoothSplit) else FORMS
-        found.append(BoundingChoice(f"verify, reach; {told}", bounds, SIGNS if isinstance(cut, ActivationSplit) else HALVES))
+        bounds = (
+            TRAINED if isinstance(cut, ActivationSplit) else TAYLOR if isinstance(cut, SmoothSplit) else FORMS
+        )
+        found.append(
+            BoundingChoice(
+                f"verify, reach; {told}", bounds, SIGNS if isinstance(cut, ActivationSplit) else HALVES
+            )
+        )
     return [*found, BoundingChoice("risk: steepness", "intervals of gradients", "shells")]
 
 

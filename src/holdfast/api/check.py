@@ -41,12 +41,16 @@ def orient_bounds(record: Record) -> Bracket:
 
 def claims(record: Record) -> bool:
     """Does it say that something is proved, beyond what is true by definition?"""
-    return record.status not in SILENT and orient_bounds(record).lower.value > (0 if record.goal == "radius" else -math.inf)
+    return record.status not in SILENT and orient_bounds(record).lower.value > (
+        0 if record.goal == "radius" else -math.inf
+    )
 
 
 def shows(record: Record) -> bool:
     """Does it say that something was met?"""
-    return record.status not in SILENT and orient_bounds(record).upper.value < (0 if record.goal == "steepness" else math.inf)
+    return record.status not in SILENT and orient_bounds(record).upper.value < (
+        0 if record.goal == "steepness" else math.inf
+    )
 
 
 def replay_witnesses(problem: Problem, records: Sequence[Record]) -> Iterator[Doubt]:
@@ -62,7 +66,11 @@ def replay_witnesses(problem: Problem, records: Sequence[Record]) -> Iterator[Do
             fits = witness is not None and witness.is_floating_point()
         if witness is None or not fits or witness.shape != wanted:
             doubts.append(
-                Doubt(record.key, "witness", "it has no witness" if witness is None else "its witness is no input of this network")
+                Doubt(
+                    record.key,
+                    "witness",
+                    "it has no witness" if witness is None else "its witness is no input of this network",
+                )
             )
             continue
         at = witness.to(points.device)
@@ -74,8 +82,12 @@ def replay_witnesses(problem: Problem, records: Sequence[Record]) -> Iterator[Do
     rows = torch.tensor(found, device=points.device)
     part = asked.take(rows)
     said = replay(part, points[rows], asked.network.double(asked.region.centre))
-    least = 0.0 if asked.goal == "radius" else -math.inf  # a count of changes that fails at none leaves no less than none
-    for row, value, slack in zip(found, said.value.clamp_min(least).tolist(), said.slack.tolist(), strict=True):
+    least = (
+        0.0 if asked.goal == "radius" else -math.inf
+    )  # a count of changes that fails at none leaves no less than none
+    for row, value, slack in zip(
+        found, said.value.clamp_min(least).tolist(), said.slack.tolist(), strict=True
+    ):
         yield from _compare_witness(records[row], value, slack)
 
 
@@ -135,7 +147,14 @@ def proved_again(
             wanted, got = orient_bounds(records[key]).lower.value, orient_bounds(fresh[key]).lower.value
             return got >= wanted - tolerance * abs(wanted) if math.isfinite(wanted) else got == wanted
 
-        def report_progress(better: Sequence[Record], _: str, __: Outputs | None = None, /, *, fresh: dict[Key, Record] = fresh) -> None:
+        def report_progress(
+            better: Sequence[Record],
+            _: str,
+            __: Outputs | None = None,
+            /,
+            *,
+            fresh: dict[Key, Record] = fresh,
+        ) -> None:
             fresh.update((record.key, record) for record in better)
             if all(_answers(stop, has_reached(key), records[key], fresh[key]) for key in fresh):
                 raise _Enough
@@ -153,7 +172,9 @@ def proved_again(
             why = f" ({error})"
         left -= len(unit.keys)
         for key in unit.keys:
-            yield from _judge_record(records[key], fresh[key], _answers(stop, has_reached(key), records[key], fresh[key]), why)
+            yield from _judge_record(
+                records[key], fresh[key], _answers(stop, has_reached(key), records[key], fresh[key]), why
+            )
 
 
 def _keep_witness_only(unknown: Record, ends: Bracket) -> Record:
@@ -164,7 +185,9 @@ def _keep_witness_only(unknown: Record, ends: Bracket) -> Record:
 
 def _answers(stop: Stop, reached: bool, record: Record, fresh: Record) -> bool:
     """Where only the sign was asked for, the sign is what must be proved again."""
-    return reached or (stop.sign and orient_bounds(record).lower.value > 0 and orient_bounds(fresh).lower.value > 0)
+    return reached or (
+        stop.sign and orient_bounds(record).lower.value > 0 and orient_bounds(fresh).lower.value > 0
+    )
 
 
 def _judge_record(record: Record, fresh: Record, again: bool, why: str) -> Iterator[Doubt]:
@@ -172,7 +195,9 @@ def _judge_record(record: Record, fresh: Record, again: bool, why: str) -> Itera
     wanted, met = ends.lower.value, now.upper
     if fresh.status == "refuted":
         yield Doubt(record.key, "contradiction", fresh.bracket.note)
-    elif met.value < wanted - met.slack - ends.lower.slack - ROUNDING * (abs(wanted) if math.isfinite(wanted) else 0.0):
+    elif met.value < wanted - met.slack - ends.lower.slack - ROUNDING * (
+        abs(wanted) if math.isfinite(wanted) else 0.0
+    ):
         yield Doubt(
             record.key,
             "contradiction",
@@ -180,5 +205,7 @@ def _judge_record(record: Record, fresh: Record, again: bool, why: str) -> Itera
         )
     elif not again:
         yield Doubt(
-            record.key, "unproved", f"{exact_text(sign * wanted)} was not proved again, only {exact_text(sign * now.lower.value)}{why}"
+            record.key,
+            "unproved",
+            f"{exact_text(sign * wanted)} was not proved again, only {exact_text(sign * now.lower.value)}{why}",
         )

@@ -29,7 +29,9 @@ from holdfast_check.steps import Applied, Program
 STEPS = 60  # of training
 SAME = 1e-7  # of the largest number: two elements that differ by less at all points are one
 Array = np.ndarray[Any, Any]
-Holds = Callable[[float, Mapping[str, Array]], bool]  # does the checker follow this share of a claim, with these arrays?
+Holds = Callable[
+    [float, Mapping[str, Array]], bool
+]  # does the checker follow this share of a claim, with these arrays?
 
 
 class Parabolas:
@@ -38,8 +40,12 @@ class Parabolas:
     def __init__(self, part: Problem, program: Program) -> None:
         self.part, self.program = part, program
         self.bends: Bends | None = None
-        self.matched: dict[tuple[int, int], Array] = {}  # step and argument -> the element of the engine that each of its elements is
-        curved = any(isinstance(step, Applied) and isinstance(step.function, ProductFunction) for step in program.steps)
+        self.matched: dict[
+            tuple[int, int], Array
+        ] = {}  # step and argument -> the element of the engine that each of its elements is
+        curved = any(
+            isinstance(step, Applied) and isinstance(step.function, ProductFunction) for step in program.steps
+        )
         try:
             if curved and isinstance(part.property, LinearProperty) and no_models(part) is None:
                 self._match()
@@ -70,11 +76,20 @@ class Parabolas:
                 self.matched[place, argument] = element
 
     def largest(
-        self, shares: Sequence[float], region: Callable[[float], Region], radius: float, holds: Holds, until: float
+        self,
+        shares: Sequence[float],
+        region: Callable[[float], Region],
+        radius: float,
+        holds: Holds,
+        until: float,
     ) -> tuple[float, dict[str, Array]] | None:
         """The best of these shares, which fall, that holds with coefficients trained at the radius or, where the problem has none, over its
         region; none where none does. Training ends with one that is not the last of them, and its last coefficients are kept."""
-        every = coefficients(self.part, torch.full((1,), radius, dtype=torch.float64, device=self.part.region.centre.device), STEPS)
+        every = coefficients(
+            self.part,
+            torch.full((1,), radius, dtype=torch.float64, device=self.part.region.centre.device),
+            STEPS,
+        )
         best: tuple[float, dict[str, Array]] | None = None
         with time_limit.within(until):
             for bends in every if self.matched else ():
@@ -95,7 +110,9 @@ class Parabolas:
         arrays: dict[str, Array] = {}
         for (place, argument), element in self.matched.items():
             step = self.program.steps[place]
-            array = arrays.setdefault(f"parabolas/{place}", np.zeros((1, 2, len(step.parts), step.size), dtype=np.float32))
+            array = arrays.setdefault(
+                f"parabolas/{place}", np.zeros((1, 2, len(step.parts), step.size), dtype=np.float32)
+            )
             array[0, :, argument] = flat[:, element]
         return {name: array for name, array in arrays.items() if bool(np.isfinite(array).all())}
 
@@ -108,7 +125,9 @@ def certainly_holds(holds: Holds, share: float, arrays: Mapping[str, Array]) -> 
         return False
 
 
-def arguments(program: Program, x: Array) -> Iterator[tuple[int, int, ProductFunction | PiecewiseLinear, Array]]:
+def arguments(
+    program: Program, x: Array
+) -> Iterator[tuple[int, int, ProductFunction | PiecewiseLinear, Array]]:
     """Step, argument, curve, and what it reads at these points (points, n)."""
     known = program.values(x)
     for place, step in enumerate(program.steps):

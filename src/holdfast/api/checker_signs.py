@@ -28,7 +28,10 @@ from holdfast_check.tree import Cut, margins
 FEW = 2048  # arguments up to which intervals are narrowed again over every leaf
 SURE = 1e-9  # of what the rows say at the centre: the least margin of a leaf, so that other sums of the same numbers prove it too
 MISSED = 0.0  # the bound of a part that only the engine takes for settled
-ENOUGH, HOPE = 512, 16  # parts after which the engine's guess of how many are to come may end it, at so many times the most
+ENOUGH, HOPE = (
+    512,
+    16,
+)  # parts after which the engine's guess of how many are to come may end it, at so many times the most
 BEYOND = 1.5  # times what the checker missed, more is asked of the engine
 
 Array = np.ndarray[Any, Any]
@@ -62,12 +65,16 @@ class AcceptedLeaves:
     def __post_init__(self) -> None:
         self.elements = self.match.elements()
         self.rows = [row for group in self.groups for row in self.claim.groups[group]]
-        self.group_of = np.repeat(np.arange(len(self.groups)), [len(self.claim.groups[group]) for group in self.groups])
+        self.group_of = np.repeat(
+            np.arange(len(self.groups)), [len(self.claim.groups[group]) for group in self.groups]
+        )
 
     def margins(self, parts: Kept) -> Tensor:
         """-> (n, groups): by how much the checker finds each of them settled there. Those with all settled are leaves, and kept."""
         many = max(1, AT_ONCE // max(step.size for step in self.match.program.steps))
-        return torch.cat([self._margins(batch.take(parts, some)) for some in torch.arange(len(parts)).split(many)])
+        return torch.cat(
+            [self._margins(batch.take(parts, some)) for some in torch.arange(len(parts)).split(many)]
+        )
 
     def _margins(self, parts: Kept) -> Tensor:
         paths, times = list[list[Cut]](), list[Array]()
@@ -77,16 +84,25 @@ class AcceptedLeaves:
             times.append(multipliers[self.group_of][:, cuts].T.astype(np.float32))
         by_rows = parts.slopes[:, self.group_of]
         slopes = {
-            place: array.reshape(*by_rows.shape[:2], -1) for place, array in self.match.slopes(by_rows.flatten(0, 1), self.at).items()
+            place: array.reshape(*by_rows.shape[:2], -1)
+            for place, array in self.match.slopes(by_rows.flatten(0, 1), self.at).items()
         }
         with np.errstate(all="ignore"):
             matrix, offset = self.claim.matrix[self.rows], self.claim.offset[self.rows]
             given = {**self.at, **{f"rows/{place}": array for place, array in slopes.items()}}
-            least = margins(self.whole, matrix, offset, paths, np.concatenate(times).astype(np.float64), given, self.anew)
+            least = margins(
+                self.whole, matrix, offset, paths, np.concatenate(times).astype(np.float64), given, self.anew
+            )
         least = least - self.claim.above - self.least
         found = np.stack([least[:, self.group_of == place].max(1) for place in range(len(self.groups))], 1)
         for place in np.flatnonzero((found > 0).all(1)).tolist():
-            self.found.append((parts.sign[place].numpy(), times[place], {step: array[place] for step, array in slopes.items()}))
+            self.found.append(
+                (
+                    parts.sign[place].numpy(),
+                    times[place],
+                    {step: array[place] for step, array in slopes.items()},
+                )
+            )
         return torch.from_numpy(found)
 
     def arrays(self) -> dict[str, Array]:
@@ -100,7 +116,8 @@ class AcceptedLeaves:
             "signs/multipliers": np.concatenate(times), "signs/anew": np.array([self.anew], dtype=np.uint8),
         }  # fmt: skip
         return arrays | {
-            f"leaves/{place}": np.stack([self.found[leaf][2][place] for leaf in order]) for place in self.match.places.values()
+            f"leaves/{place}": np.stack([self.found[leaf][2][place] for leaf in order])
+            for place in self.match.places.values()
         }
 
 
@@ -133,7 +150,9 @@ class _Judged(ActivationSplit):
     leaves: AcceptedLeaves = field(kw_only=True)
 
     def most(self, graph: Graph) -> int:
-        return max(64, super().most(graph) // (1 + len(self.leaves.groups)))  # each holds slopes and multipliers of all groups
+        return max(
+            64, super().most(graph) // (1 + len(self.leaves.groups))
+        )  # each holds slopes and multipliers of all groups
 
     def bound(self, question: PolytopeQuestion, parts: Decisions) -> Seen[Decisions]:
         """What the checker misses of a part that the engine takes for settled is trained there again."""
@@ -145,14 +164,18 @@ class _Judged(ActivationSplit):
         some = self._bound(question, batch.take(seen.parts, again))
         order = torch.cat([(~again).nonzero(), again.nonzero()]).flatten().argsort()
         both = batch.take(batch.concatenate([batch.take(seen.parts, ~again), some.parts]), order)
-        return self._judge(replace(seen, parts=both, gain=torch.cat([seen.gain[~again], some.gain])[order]), again)
+        return self._judge(
+            replace(seen, parts=both, gain=torch.cat([seen.gain[~again], some.gain])[order]), again
+        )
 
     def _bound(self, question: PolytopeQuestion, parts: Decisions) -> Seen[Decisions]:
         """Each part with what it has to prove beyond zero."""
         assert isinstance(parts, Kept)
         rules = batch.take(question.rules, parts.task)
         asked = replace(
-            question, region=batch.take(question.region, parts.task), rules=replace(rules, offset=rules.offset - parts.more[..., None])
+            question,
+            region=batch.take(question.region, parts.task),
+            rules=replace(rules, offset=rules.offset - parts.more[..., None]),
         )
         seen = super().bound(asked, replace(parts, task=torch.arange(len(parts))))
         return replace(seen, parts=replace(seen.parts, task=parts.task))
@@ -171,7 +194,9 @@ class _Judged(ActivationSplit):
         more[hoped] += torch.where(missed, BEYOND * torch.nan_to_num(-margins, 0.0, 0.0, 0.0), 0.0)
         return replace(seen, parts=replace(parts, open=open_, bound=bound, more=more))
 
-    def record_children(self, parts: Decisions, part: Tensor, polytope: Tensor, found: TrainedBounds) -> Decisions:
+    def record_children(
+        self, parts: Decisions, part: Tensor, polytope: Tensor, found: TrainedBounds
+    ) -> Decisions:
         after = super().record_children(parts, part, polytope, found)
         assert isinstance(after, Kept)
         slopes, multipliers = after.slopes.clone(), after.multipliers.clone()
@@ -190,24 +215,40 @@ def cut_by_signs(
     with np.errstate(all="ignore"):
         whole = StepBounds(match.program, claim.region, claim.slopes)
         bounds = whole.rows(claim.matrix, claim.offset) - claim.above
-    groups = [place for place, group in enumerate(claim.groups) if not bounds[0, list(group)].max() > SURE * scale]
+    groups = [
+        place for place, group in enumerate(claim.groups) if not bounds[0, list(group)].max() > SURE * scale
+    ]
     at = {name: array for name, array in claim.slopes.items() if name.startswith("at/")}
     leaves = AcceptedLeaves(match, claim, whole, at, groups, match.width <= FEW, SURE * scale)
-    rule = _Judged(refine=leaves.anew, leaves=leaves, passes=0)  # the checker knows nothing of ends that were cut for
+    rule = _Judged(
+        refine=leaves.anew, leaves=leaves, passes=0
+    )  # the checker knows nothing of ends that were cut for
     rows = max(len(claim.groups[group]) for group in groups)
-    chosen = [[*claim.groups[group], *claim.groups[group][:1] * (rows - len(claim.groups[group]))] for group in groups]
+    chosen = [
+        [*claim.groups[group], *claim.groups[group][:1] * (rows - len(claim.groups[group]))]
+        for group in groups
+    ]
     offset = claim.offset[chosen] - claim.above - SLACK * scale
-    question = PolytopeQuestion(match.graph, region, Avoid(torch.from_numpy(claim.matrix[chosen])[None], torch.from_numpy(offset)[None]))
+    question = PolytopeQuestion(
+        match.graph,
+        region,
+        Avoid(torch.from_numpy(claim.matrix[chosen])[None], torch.from_numpy(offset)[None]),
+    )
     with time_limit.within(until):
         first = rule.start(match.graph, region, question.rules)
         lower, upper = (together(match.graph, side) for side in (planes.known.lower, planes.known.upper))
         none = torch.zeros((1, len(groups), match.width))
         held = {**{f.name: getattr(first, f.name) for f in fields(first)}, "lower": lower, "upper": upper}
         frontier: Decisions = Kept(
-            **{**held, "tight": torch.ones_like(first.tight)}, slopes=none, multipliers=none, more=none[..., 0].double()
+            **{**held, "tight": torch.ones_like(first.tight)},
+            slopes=none,
+            multipliers=none,
+            more=none[..., 0].double(),
         )
         while len(frontier):
-            hopeless = frontier.looked > ENOUGH and frontier.looked + float(frontier.ahead.sum()) > most * HOPE
+            hopeless = (
+                frontier.looked > ENOUGH and frontier.looked + float(frontier.ahead.sum()) > most * HOPE
+            )
             if time.monotonic() > until or frontier.looked > most or hopeless:
                 raise Rejected(f"after {frontier.looked} parts of signs {len(frontier)} are left to prove")
             frontier, _ = rule.advance(question, frontier)

@@ -8,7 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from holdfast.bounding.alpha_beta_crown import RowTask, TrainedBounds, apart, arguments, relu_like_functions, tighten_intermediate_bounds
+from holdfast.bounding.alpha_beta_crown import (
+    RowTask,
+    TrainedBounds,
+    apart,
+    arguments,
+    relu_like_functions,
+    tighten_intermediate_bounds,
+)
 from holdfast.bounding.branching.split_score import costs
 from holdfast.bounding.crown_with_fixed_bounds import propagate, take_rows
 from holdfast.bounding.graph.graph import Graph, Node, Relaxed
@@ -24,9 +31,7 @@ STEPS, PACE = 60, 0.1  # of training the rows of a claim
 ENDS = 256  # arguments of a layer whose ends are trained, the costliest
 END_STEPS, END_PACE = 20, 0.2  # of training them
 AT_ONCE = 216  # rows that are trained together
-SLACK = (
-    1e-4  # of what the rows say at the centre: what training goes beyond zero, for the checker's rounding and for bytes in place of slopes
-)
+SLACK = 1e-4  # of what the rows say at the centre: what training goes beyond zero, for the checker's rounding and for bytes in place of slopes
 Array = np.ndarray[Any, Any]
 
 
@@ -46,7 +51,9 @@ class Matched:
         except HoldfastError:
             return None
         places = [
-            place for place, step in enumerate(program.steps) if isinstance(step, Applied) and isinstance(step.function, PiecewiseLinear)
+            place
+            for place, step in enumerate(program.steps)
+            if isinstance(step, Applied) and isinstance(step.function, PiecewiseLinear)
         ]
         bending = relu_like_functions(graph)
         if not bending or [node.size for node in bending] != [program.steps[place].size for place in places]:
@@ -84,7 +91,9 @@ class Matched:
             assert isinstance(step, Applied)
             assert isinstance(step.function, PiecewiseLinear)
             low, high = min(step.function.factors), max(step.function.factors)
-            given = np.nan_to_num(by_argument[node.inputs[0]].flatten(1).cpu().numpy()[:, at[f"at/{place}"].astype(np.int64)])
+            given = np.nan_to_num(
+                by_argument[node.inputs[0]].flatten(1).cpu().numpy()[:, at[f"at/{place}"].astype(np.int64)]
+            )
             wanted = np.clip(given, low, high)
             bytes_do = low >= 0 and high <= 1
             found[place] = np.rint(wanted * 255).astype(np.uint8) if bytes_do else wanted.astype(np.float32)
@@ -99,7 +108,9 @@ class TrainedPlanes:
     arrays: dict[str, Array]
 
 
-def search_trained_slopes(match: Matched, region: Region, matrix: Array, offset: Array) -> Iterator[TrainedPlanes]:
+def search_trained_slopes(
+    match: Matched, region: Region, matrix: Array, offset: Array
+) -> Iterator[TrainedPlanes]:
     """For rows that should be positive over a region of one input: slopes for each of them; then, with trained ends of the arguments that
     cost most, again."""
     graph = match.graph
@@ -113,7 +124,9 @@ def search_trained_slopes(match: Matched, region: Region, matrix: Array, offset:
     worth = {}
     for node, cost in apart(graph, costs(graph, known, entering)).items():
         flat = cost.flatten(1)
-        worth[node] = ((flat > 0) & (flat >= flat.topk(min(ENDS, node.size), dim=1).values[:, -1:])).reshape(cost.shape)
+        worth[node] = ((flat > 0) & (flat >= flat.topk(min(ENDS, node.size), dim=1).values[:, -1:])).reshape(
+            cost.shape
+        )
     heard: dict[Node, list[tuple[Tensor, Tensor]]] = {}
 
     def hear(node: Node, chosen: Tensor, found: TrainedBounds) -> None:
@@ -121,11 +134,14 @@ def search_trained_slopes(match: Matched, region: Region, matrix: Array, offset:
 
     ends = {node: (known.lower[node], known.upper[node]) for node in arguments(graph)}
     with torch.no_grad():
-        held = tighten_intermediate_bounds(graph, region, END_STEPS, END_PACE, AT_ONCE, worth=worth, known=ends, heard=hear)
+        held = tighten_intermediate_bounds(
+            graph, region, END_STEPS, END_PACE, AT_ONCE, worth=worth, known=ends, heard=hear
+        )
     known, empty = propagate(graph, region, within=held)
     if heard and not bool(empty.any()):
         ends_of = {
-            node: (torch.cat([some for some, _ in found]), torch.cat([slope for _, slope in found], 1)) for node, found in heard.items()
+            node: (torch.cat([some for some, _ in found]), torch.cat([slope for _, slope in found], 1))
+            for node, found in heard.items()
         }
         yield TrainedPlanes(known, _arrays(match, known, _rows(match, known, matrix, offset), ends_of))
 
@@ -140,14 +156,22 @@ def _rows(match: Matched, known: Boxes, matrix: Array, offset: Array) -> Trained
     none = torch.zeros((len(matrix), match.width), dtype=torch.float64)
     rows = torch.from_numpy(matrix).double()[:, None], torch.from_numpy(offset).double()[:, None]
     with torch.no_grad():
-        return RowTask(match.graph, take_rows(known, some), match.graph.output, *rows, none).train(none * torch.nan, none, STEPS, PACE)
+        return RowTask(match.graph, take_rows(known, some), match.graph.output, *rows, none).train(
+            none * torch.nan, none, STEPS, PACE
+        )
 
 
 def _arrays(match: Matched, known: Boxes, rows: TrainedBounds, ends: dict[Node, Any]) -> dict[str, Array]:
     at = match.unstable_elements(known)
     arrays = {**at, **{f"rows/{place}": array[None] for place, array in match.slopes(rows.slope, at).items()}}
     elements = match.elements()
-    starts = dict(zip(arguments(match.graph), np.cumsum([0, *(node.size for node in arguments(match.graph))]), strict=False))
+    starts = dict(
+        zip(
+            arguments(match.graph),
+            np.cumsum([0, *(node.size for node in arguments(match.graph))]),
+            strict=False,
+        )
+    )
     for node, (chosen, slopes) in ends.items():
         own = elements[starts[node] + chosen.cpu().numpy()]
         target = int(own[0, 0])

@@ -38,17 +38,24 @@ def cut(header: Mapping[str, Any], arrays: Mapping[str, Any], program: Program, 
     from safetensors.numpy import save  # not everywhere installed
 
     metadata, held = read_container(
-        save({name: np.ascontiguousarray(value) for name, value in arrays.items()}, {SCHEMA: json.dumps(header)})
+        save(
+            {name: np.ascontiguousarray(value) for name, value in arrays.items()},
+            {SCHEMA: json.dumps(header)},
+        )
     )
     claim = Claim.read_claim(json.loads(metadata[SCHEMA]), held, program)
     if not math.isinf(claim.region.norm):
         raise Rejected("planes alone do not prove it, and only boxes are cut into halves")
-    parts: list[list[int]] = [[-1, 0, 0]]  # of the tree: the element that is halved, and the places of the halves
+    parts: list[list[int]] = [
+        [-1, 0, 0]
+    ]  # of the tree: the element that is halved, and the places of the halves
     waiting = [(0, claim.region.lower[0], claim.region.upper[0])]
     many = max(1, min(AT_ONCE, 2**19 // max(step.size for step in program.steps)))
     while waiting:
         if time.monotonic() > until or len(parts) > MOST:
-            raise Rejected(f"after {len(parts)} cuts {len(waiting)} parts are left to prove: give more --seconds")
+            raise Rejected(
+                f"after {len(parts)} cuts {len(waiting)} parts are left to prove: give more --seconds"
+            )
         some, waiting = waiting[-many:], waiting[:-many]
         for (place, low, high), along in zip(some, _choose_splits(claim, program, some), strict=True):
             if along < 0:

@@ -34,7 +34,10 @@ from holdfast.solver import Stop, solve
 
 LEAST = 10  # inputs for training, and for validation
 MEASURED = 100  # held-out inputs about which the engine is asked before and after
-BEFORE, TRAINED = 0.12, 0.85  # shares of the time: for measuring the network given, and by which training has ended
+BEFORE, TRAINED = (
+    0.12,
+    0.85,
+)  # shares of the time: for measuring the network given, and by which training has ended
 
 ONLY_CLASSES = (
     "harden trains for classes. Of a forecast hf.radius(property=hf.Within('10%')) still says how far it holds, and hf.worst what the "
@@ -112,7 +115,9 @@ def harden(
     if how.begin == "afresh":
         begin_afresh(live.module, seed)
     check_layers(live, problems, how, reach)
-    kept = None if folder is None else Folder(folder, _describe_request(net, how, reach, asked, seed, problems))
+    kept = (
+        None if folder is None else Folder(folder, _describe_request(net, how, reach, asked, seed, problems))
+    )
     before = _standing(tested, reach, measured, left.part(BEFORE), seed)
     found = train(
         live, problems, judged, how, reach, seconds=left.until(TRAINED), seed=seed, progress=progress,
@@ -139,7 +144,9 @@ def harden(
 class _Data:
     """Inputs, labels and what belongs to each."""
 
-    def __init__(self, x: Any, y: Any, lengths: Sequence[int] | None, substitutes: Substitutes | None) -> None:
+    def __init__(
+        self, x: Any, y: Any, lengths: Sequence[int] | None, substitutes: Substitutes | None
+    ) -> None:
         self.x, self.y, self.lengths, self.substitutes = x, y, lengths, substitutes
 
 
@@ -149,7 +156,9 @@ def _problems(net: Network, data: _Data, asked: Mapping[str, Any]) -> list[Probl
     if _forecast(data.y):
         raise BadInput(f"{net.name}: y holds numbers that are no classes, as for a forecast. {ONLY_CLASSES}")
     try:
-        return radius_problems(net, data.x, data.y, substitutes=data.substitutes, lengths=data.lengths, **asked)
+        return radius_problems(
+            net, data.x, data.y, substitutes=data.substitutes, lengths=data.lengths, **asked
+        )
     except OneOutput as error:
         raise BadInput(f"{net.name} has one output, a forecast or a single score. {ONLY_CLASSES}") from error
 
@@ -174,12 +183,20 @@ def _trainable(net: Network) -> None:
 def _of_loader(x: Any) -> tuple[Inputs, LabelsOption]:
     """Batches (x, y) -> all of them."""
     if isinstance(x, Tensor) or not isinstance(x, Iterable) or isinstance(x, str | Mapping):
-        raise BadInput("labels are missing: give y, the class of each input, or a DataLoader of pairs (x, y).")
+        raise BadInput(
+            "labels are missing: give y, the class of each input, or a DataLoader of pairs (x, y)."
+        )
     inputs: list[Tensor] = []
     labels: list[Tensor] = []
     for batch in x:
-        if not isinstance(batch, tuple | list) or len(batch) != 2 or not all(isinstance(part, Tensor) for part in batch):
-            raise BadInput("labels are missing: a DataLoader must give pairs (x, y) of tensors; else give x and y by themselves.")
+        if (
+            not isinstance(batch, tuple | list)
+            or len(batch) != 2
+            or not all(isinstance(part, Tensor) for part in batch)
+        ):
+            raise BadInput(
+                "labels are missing: a DataLoader must give pairs (x, y) of tensors; else give x and y by themselves."
+            )
         inputs += list(batch[0])
         labels.append(batch[1].reshape(-1))
     if not inputs:
@@ -191,10 +208,14 @@ def _of_loader(x: Any) -> tuple[Inputs, LabelsOption]:
 def _radius(radius: float | None, substitutes: Substitutes | None) -> float:
     if substitutes is not None:
         if radius is not None:
-            raise BadInput("with substitutes there is no radius: every word may become any of its set, all at once. Leave it out.")
+            raise BadInput(
+                "with substitutes there is no radius: every word may become any of its set, all at once. Leave it out."
+            )
         return 1.0
     if radius is None or not isinstance(radius, int | float) or not 0 < float(radius) < math.inf:
-        raise BadInput(f"radius {radius}: say how far inputs are to hold, a number above 0 in the units of the domain, as in radius=0.02.")
+        raise BadInput(
+            f"radius {radius}: say how far inputs are to hold, a number above 0 in the units of the domain, as in radius=0.02."
+        )
     return float(radius)
 
 
@@ -211,7 +232,9 @@ def _split(
     if len(y) != len(rows):
         raise BadInput(f"{len(rows)} inputs, but {len(y)} labels: give one for each.")
     if not 0 < float(validation) < 1:
-        raise BadInput(f"validation {validation}: the share of the inputs that is held back, between 0 and 1, or (inputs, labels).")
+        raise BadInput(
+            f"validation {validation}: the share of the inputs that is held back, between 0 and 1, or (inputs, labels)."
+        )
     count = round(len(rows) * float(validation))
     if count < LEAST or len(rows) - count < LEAST:
         raise BadInput(
@@ -234,7 +257,9 @@ def _check(net: Network, problems: Sequence[Problem], radius: float) -> None:
     """BadInput for a radius beyond the data, and for data of a single class."""
     labels = torch.cat([_labels(problem) for problem in problems])
     if len(labels.unique()) < 2:
-        raise BadInput(f"all labels are {int(labels[0])}: a network that always says so holds everywhere. Give inputs of several classes.")
+        raise BadInput(
+            f"all labels are {int(labels[0])}: a network that always says so holds everywhere. Give inputs of several classes."
+        )
     for problem in problems:
         region = problem.region
         if isinstance(region, NormFamily) and len(region) > 1:
@@ -272,7 +297,11 @@ class _Time:
 
     def until(self, share: float) -> float | None:
         """What is left until this share of them has passed."""
-        return None if self._seconds is None else max(0.01, self._seconds * share - (time.monotonic() - self._began))
+        return (
+            None
+            if self._seconds is None
+            else max(0.01, self._seconds * share - (time.monotonic() - self._began))
+        )
 
 
 def _with_network(problem: Problem, net: Network) -> Problem:
@@ -285,12 +314,17 @@ def _with_network(problem: Problem, net: Network) -> Problem:
     return replace(problem, network=net)
 
 
-def _standing(problems: Sequence[Problem], radius: float, limit: int, seconds: float | None, seed: int) -> Standing:
+def _standing(
+    problems: Sequence[Problem], radius: float, limit: int, seconds: float | None, seed: int
+) -> Standing:
     """By the engine and by attacks, on about so many inputs: of numbers at this radius, of words with all of them free."""
     count = sum(map(len, problems))
     asked, right, total = [], 0, 0
     for problem in problems:
-        rows = torch.arange(min(len(problem), max(1, round(limit * len(problem) / count))), device=problem.region.centre.device)
+        rows = torch.arange(
+            min(len(problem), max(1, round(limit * len(problem) / count))),
+            device=problem.region.centre.device,
+        )
         one = problem.take(rows)
         words = isinstance(one.region, Words)
         asked.append(one if words else replace(one, region=one.family.at(radius), goal="worst"))
@@ -300,8 +334,12 @@ def _standing(problems: Sequence[Problem], radius: float, limit: int, seconds: f
     net, goal, what = asked[0].network, asked[0].goal, "words" if words else "norms"
     searches = [method.name for method in default_methods(net, goal, "search", what=what)]  # type: ignore[arg-type]
     methods = default_methods(net, goal, "fast", what=what)  # type: ignore[arg-type]
-    methods.sort(key=lambda method: method.name in searches)  # proofs first: they are what is reported, and searches take the longest
-    outcomes = [_outcome(record, words) for record in solve(asked, methods, Stop(seconds, sign=not words), seed=seed)]
+    methods.sort(
+        key=lambda method: method.name in searches
+    )  # proofs first: they are what is reported, and searches take the longest
+    outcomes = [
+        _outcome(record, words) for record in solve(asked, methods, Stop(seconds, sign=not words), seed=seed)
+    ]
     commonest = int(torch.cat([_labels(problem) for problem in asked]).bincount().max())
     return Standing(right / total, tuple(outcomes), commonest / total)
 

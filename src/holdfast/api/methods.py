@@ -22,14 +22,26 @@ def measured_quantity(norm: float, substitutes: object, *, drift: bool = False) 
 
 
 def default_methods(
-    net: Network, goal: Goal, tier: Tier = "fast", *, what: What = "norms", mode: Mode = "prove", arithmetic: Arithmetic = "real"
+    net: Network,
+    goal: Goal,
+    tier: Tier = "fast",
+    *,
+    what: What = "norms",
+    mode: Mode = "prove",
+    arithmetic: Arithmetic = "real",
 ) -> list[Method[Any]]:
     """What is tried when nothing is named: searches for the upper bound, then proofs for the lower one."""
-    for name, value, known in (("tier", tier, Tier), ("arithmetic", arithmetic, Arithmetic), ("mode", mode, Mode)):
+    for name, value, known in (
+        ("tier", tier, Tier),
+        ("arithmetic", arithmetic, Arithmetic),
+        ("mode", mode, Mode),
+    ):
         if value not in get_args(known):
             raise BadInput(f"{name} {value!r} is unknown; there are {', '.join(get_args(known))}.")
     if arithmetic == "executed" and tier in ("tight", "split"):
-        raise BadInput(f"tier {tier!r} proves for real arithmetic; for the network as executed use tier 'fast'.")
+        raise BadInput(
+            f"tier {tier!r} proves for real arithmetic; for the network as executed use tier 'fast'."
+        )
     if mode == "grid":
         if what in ("norms", "offsets"):
             raise BadInput("mode 'grid' counts changed units: it needs norm 0, or substitutes for words.")
@@ -40,7 +52,9 @@ def default_methods(
     if not net.differentiable:
         return counts or [Corners(), Mesh()]
     if net.columns is not None and not net.columns.plain:
-        proof: Method[Any] = Certify(arithmetic=arithmetic) if tier == "fast" or what == "units" else Tighten()
+        proof: Method[Any] = (
+            Certify(arithmetic=arithmetic) if tier == "fast" or what == "units" else Tighten()
+        )
         return [*(counts or [PGD(), Corners()]), *([] if tier == "search" else [proof])]
     searches: list[Method[Any]] = [PGD(), CarliniWagner()] if goal == "radius" else [PGD()]
     if what == "offsets":  # there are few, so that corners of them are soon met
@@ -50,14 +64,20 @@ def default_methods(
     if what == "units" and arithmetic == "real":
         return [*counts, Branch()]
     exact: list[Method[Any]] = [Enumerate()] if what == "words" else []
-    proofs: dict[Tier, Method[Any]] = {"fast": Certify(arithmetic=arithmetic), "tight": Tighten(), "split": Split()}
+    proofs: dict[Tier, Method[Any]] = {
+        "fast": Certify(arithmetic=arithmetic),
+        "tight": Tighten(),
+        "split": Split(),
+    }
     return [*exact, *counts, *([] if what == "units" else searches), proofs[tier]]
 
 
 def score_methods(problem: Problem, tier: Tier, arithmetic: Arithmetic = "real") -> list[Method[Any]]:
     """For the scores of any property: also mesh search, where gradients mislead, and closed-form planes, which can prove a curved one."""
     methods = default_methods(problem.network, problem.goal, tier, arithmetic=arithmetic)
-    extra: list[Method[Any]] = [Mesh()] if problem.network.differentiable else []  # a black box has it already
+    extra: list[Method[Any]] = (
+        [Mesh()] if problem.network.differentiable else []
+    )  # a black box has it already
     if not isinstance(problem.property, LinearProperty) and tier != "search":
         extra.append(Certify(arithmetic=arithmetic))
     return [*methods, *(method for method in extra if method not in methods)]

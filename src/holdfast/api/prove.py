@@ -42,7 +42,10 @@ from holdfast_check.container import read_container as read_container
 SUFFIX, SHOWN_BY = ".proof", ".witness"
 NEARLY = 0.99  # of a radius: what is lost to the checker's own rounding is less
 SEARCHED = 7  # halvings between a share that holds and one that does not
-PARTS, MOST = 4096, 200_000  # of trees of signs: for a radius, of which a smaller one may be claimed instead, and for a score
+PARTS, MOST = (
+    4096,
+    200_000,
+)  # of trees of signs: for a radius, of which a smaller one may be claimed instead, and for a score
 NORMS = {math.inf: "inf", 2.0: "2", 1.0: "1"}
 
 
@@ -66,7 +69,12 @@ class Certificate:
 
 
 def prove(
-    problems: Iterable[Problem], records: Iterable[Record], folder: str | Path, *, file: str | Path | None = None, stop: Stop | None = None
+    problems: Iterable[Problem],
+    records: Iterable[Record],
+    folder: str | Path,
+    *,
+    file: str | Path | None = None,
+    stop: Stop | None = None,
 ) -> list[Certificate]:
     """Write a certificate for every claim of these records into a folder, with the model where it is no .onnx file that the checker reads.
 
@@ -82,9 +90,15 @@ def prove(
     return [made for problem in problems for made in certificates(problem, known, place, source, until)]
 
 
-def certificates(problem: Problem, records: Mapping[Key, Record], folder: Path, source: Path | None, until: float) -> Iterator[Certificate]:
+def certificates(
+    problem: Problem, records: Mapping[Key, Record], folder: Path, source: Path | None, until: float
+) -> Iterator[Certificate]:
     """Of one problem, as they are found; `until` is a time of time.monotonic."""
-    rows = [row for row, key in enumerate(problem.keys) if key in records and (claims(records[key]) or shows(records[key]))]
+    rows = [
+        row
+        for row, key in enumerate(problem.keys)
+        if key in records and (claims(records[key]) or shows(records[key]))
+    ]
     if not rows:
         return
     asked = problem.lowest()
@@ -102,7 +116,9 @@ def certificates(problem: Problem, records: Mapping[Key, Record], folder: Path, 
             if wanted:
                 begun = time.monotonic()
                 ends = orient_bounds(record)
-                blank = Certificate(record.key, kind, ends.lower.value if kind == "proof" else ends.upper.value, model=path)
+                blank = Certificate(
+                    record.key, kind, ends.lower.value if kind == "proof" else ends.upper.value, model=path
+                )
                 try:
                     if begun >= until:
                         raise holdfast_check.Rejected("no time was left for it: give more --seconds")
@@ -140,14 +156,22 @@ def agrees(problem: Problem, opened: holdfast_check.Model) -> None:
     """At every input and at random points of the region, to 1e-9 of the largest output in float64."""
     points = sampled_points(problem.region).double()
     twin = problem.network.double(problem.region.centre)
-    said = (twin or problem.network)(points.to((twin or problem.network).dtype)).double().cpu().numpy().reshape(len(points), -1)
+    said = (
+        (twin or problem.network)(points.to((twin or problem.network).dtype))
+        .double()
+        .cpu()
+        .numpy()
+        .reshape(len(points), -1)
+    )
     found = opened.program.value(points.cpu().numpy())
     wide = FINE if twin is not None else 1e-3
     if found.shape == said.shape and opened.program.ranked:
         found, wide = np.exp(found - found.max(1, keepdims=True)), 1e-3
         found = found / found.sum(1, keepdims=True)
         said = said if bool((said >= 0).all()) else np.exp(said)
-    if found.shape != said.shape or not bool((np.abs(found - said) <= wide * max(1.0, float(np.abs(said).max()))).all()):
+    if found.shape != said.shape or not bool(
+        (np.abs(found - said) <= wide * max(1.0, float(np.abs(said).max()))).all()
+    ):
         raise UnsupportedLayer(
             f"{problem.network.name}: what the checker reads does not answer as the network does, so nothing is written."
         )
@@ -156,7 +180,9 @@ def agrees(problem: Problem, opened: holdfast_check.Model) -> None:
 # ---- what is claimed
 
 
-def question(part: Problem, record: Record, opened: holdfast_check.Model, kind: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def question(
+    part: Problem, record: Record, opened: holdfast_check.Model, kind: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Header and arrays of a file about one row, but for the radius and the number claimed."""
     header: dict[str, Any] = {
         "schema": checker.SCHEMA, "version": checker.VERSION, "kind": kind, "goal": record.goal, "input": str(record.key),
@@ -186,14 +212,23 @@ def _region(part: Problem) -> tuple[dict[str, Any], dict[str, Any]]:
             norm = math.inf if len(shares) == centre.size else region.p
         if norm not in NORMS:
             raise UnsupportedLayer(f"certificates know the norms 1, 2 and inf, not {norm:g}.")
-        ends = {end: _compact(np.broadcast_to(getattr(region.domain, end).cpu().numpy(), centre.shape)) for end in ("lower", "upper")}
-        arrays = {"region/centre": np.asarray(centre.ravel()), "region/shares": shares, **{f"region/{end}": v for end, v in ends.items()}}
+        ends = {
+            end: _compact(np.broadcast_to(getattr(region.domain, end).cpu().numpy(), centre.shape))
+            for end in ("lower", "upper")
+        }
+        arrays = {
+            "region/centre": np.asarray(centre.ravel()),
+            "region/shares": shares,
+            **{f"region/{end}": v for end, v in ends.items()},
+        }
         arrays["region/centre"] = _compact(centre) if centre.size > 1 else centre.ravel()
         return {"norm": NORMS[norm], "radius": float(region.radius[0])}, arrays
     if isinstance(region, Box):
         lower, upper = (end[0].detach().cpu().double().numpy().ravel() for end in region.enclosing_box())
         return {"norm": "box"}, {"region/lower": _compact(lower), "region/upper": _compact(upper)}
-    raise UnsupportedLayer(f"certificates know balls, frames, patches and boxes, not {type(region).__name__}.")
+    raise UnsupportedLayer(
+        f"certificates know balls, frames, patches and boxes, not {type(region).__name__}."
+    )
 
 
 def _property(part: Problem, opened: holdfast_check.Model) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -202,14 +237,24 @@ def _property(part: Problem, opened: holdfast_check.Model) -> tuple[dict[str, An
         return {"class": int(asked.label[0])}, {}
     if isinstance(asked, LinearProperty):
         matrix, offset = (part.expand(1, *part.shape[1:])[0].cpu().numpy() for part in asked.rows(outputs))
-        return {"groups": [[row] for row in range(len(matrix))]}, {"property/rows": matrix, "property/offset": offset}
+        return {"groups": [[row] for row in range(len(matrix))]}, {
+            "property/rows": matrix,
+            "property/offset": offset,
+        }
     if isinstance(asked, Avoid):
         if isinstance(asked, Forbidden) and bool(asked.off[0].any()):
-            raise UnsupportedLayer("the factors of this property are no numbers of float64, and certificates hold no others.")
+            raise UnsupportedLayer(
+                "the factors of this property are no numbers of float64, and certificates hold no others."
+            )
         polytopes, each = asked.matrix.shape[1:3]
-        arrays = {"property/rows": asked.matrix[0].flatten(0, 1).cpu().numpy(), "property/offset": asked.offset[0].flatten().cpu().numpy()}
+        arrays = {
+            "property/rows": asked.matrix[0].flatten(0, 1).cpu().numpy(),
+            "property/offset": asked.offset[0].flatten().cpu().numpy(),
+        }
         return {"groups": [list(range(p * each, (p + 1) * each)) for p in range(polytopes)]}, arrays
-    raise UnsupportedLayer(f"certificates know properties that are linear in the outputs, not {type(asked).__name__}.")
+    raise UnsupportedLayer(
+        f"certificates know properties that are linear in the outputs, not {type(asked).__name__}."
+    )
 
 
 # ---- how it is proved
@@ -218,10 +263,17 @@ def _property(part: Problem, opened: holdfast_check.Model) -> tuple[dict[str, An
 def pack_proof(header: Mapping[str, Any], arrays: Mapping[str, Any]) -> bytes:
     from safetensors.numpy import save  # not everywhere installed
 
-    return bytes(save({name: np.ascontiguousarray(value) for name, value in arrays.items()}, {checker.SCHEMA: json.dumps(header)}))
+    return bytes(
+        save(
+            {name: np.ascontiguousarray(value) for name, value in arrays.items()},
+            {checker.SCHEMA: json.dumps(header)},
+        )
+    )
 
 
-def _read_claim(header: Mapping[str, Any], arrays: Mapping[str, Any], opened: holdfast_check.Model) -> checker.Claim:
+def _read_claim(
+    header: Mapping[str, Any], arrays: Mapping[str, Any], opened: holdfast_check.Model
+) -> checker.Claim:
     """What the checker makes of the very bytes that would be written."""
     metadata, read = read_container(pack_proof(header, arrays))
     return checker.Claim.read_claim(json.loads(metadata[checker.SCHEMA]), read, opened.program)
@@ -233,13 +285,22 @@ def _margin(header: Mapping[str, Any], arrays: Mapping[str, Any], opened: holdfa
         return checker.lowest(_read_claim(header, arrays, opened), opened.program)
 
 
-def _proof(part: Problem, record: Record, opened: holdfast_check.Model, folder: Path, blank: Certificate, until: float) -> Certificate:
+def _proof(
+    part: Problem,
+    record: Record,
+    opened: holdfast_check.Model,
+    folder: Path,
+    blank: Certificate,
+    until: float,
+) -> Certificate:
     header, arrays = question(part, record, opened, "proof")
     if part.goal == "radius":
         limit = float(part.family.limit()[0])
         known = min(blank.known, limit)
         if not math.isfinite(known):
-            raise UnsupportedLayer("the radius is proved to be infinite, and certificates are about regions with an end.")
+            raise UnsupportedLayer(
+                "the radius is proved to be infinite, and certificates are about regions with an end."
+            )
         value = _largest_radius(part, header, arrays, opened, known, until)
         header["region"]["radius"] = value
         value = blank.known if value == known else value
@@ -261,7 +322,9 @@ def _proof(part: Problem, record: Record, opened: holdfast_check.Model, folder: 
                 break
         if not margin > 0:
             parabolas = Parabolas(part, opened.program)
-            found = parabolas.largest((1e-6, 1e-3, 1e-2), lambda _: part.region, 0.0, lambda share, some: at(share, some) > 0, until)
+            found = parabolas.largest(
+                (1e-6, 1e-3, 1e-2), lambda _: part.region, 0.0, lambda share, some: at(share, some) > 0, until
+            )
             if found is not None:
                 arrays.update(found[1])
                 margin = at(found[0], {})
@@ -287,14 +350,22 @@ def _describe_value(known: float, value: float, goal: str) -> str:
     )
 
 
-def _cut(part: Problem, header: Mapping[str, Any], arrays: Mapping[str, Any], opened: holdfast_check.Model, until: float) -> dict[str, Any]:
+def _cut(
+    part: Problem,
+    header: Mapping[str, Any],
+    arrays: Mapping[str, Any],
+    opened: holdfast_check.Model,
+    until: float,
+) -> dict[str, Any]:
     """What a score over a region needs beside planes: halves of a box where few of its inputs move, else slopes and signs."""
     match = Matched.of(part, opened.program)
     if match is not None and isinstance(cut_for(match.graph, part.region), ActivationSplit):
         found = _search_checker_hints(match, part.region, header, arrays, opened, until, MOST)
         if found is not None:
             return found
-        raise holdfast_check.Rejected("neither trained planes nor signs prove it in this time: give more --seconds")
+        raise holdfast_check.Rejected(
+            "neither trained planes nor signs prove it in this time: give more --seconds"
+        )
     return {"tree": cut(header, arrays, opened.program, until)}
 
 
@@ -304,17 +375,31 @@ def _search_checker_hints(
 ) -> dict[str, Any] | None:  # fmt: skip
     """Arrays with which the checker follows: trained slopes, trained ends, and trees of signs of so many parts at most."""
     claim = _read_claim(header, arrays, opened)
-    said = claim.matrix @ opened.program.value(region.centre.double().cpu().numpy())[0] + claim.offset - claim.above
+    said = (
+        claim.matrix @ opened.program.value(region.centre.double().cpu().numpy())[0]
+        + claim.offset
+        - claim.above
+    )
     scale = max(float(np.abs(said).min()), 1e-9)
     planes = None
     with time_limit.within(until):
-        for planes in search_trained_slopes(match, region, claim.matrix, claim.offset - claim.above - SLACK * scale):
+        for planes in search_trained_slopes(
+            match, region, claim.matrix, claim.offset - claim.above - SLACK * scale
+        ):
             if _margin(header, {**arrays, **planes.arrays}, opened) > 0:
                 return planes.arrays
     if planes is None or not parts:
         return None
     try:
-        signs = cut_by_signs(match, region, _read_claim(header, {**arrays, **planes.arrays}, opened), planes, scale, until, parts)
+        signs = cut_by_signs(
+            match,
+            region,
+            _read_claim(header, {**arrays, **planes.arrays}, opened),
+            planes,
+            scale,
+            until,
+            parts,
+        )
     except holdfast_check.Rejected:
         return None
     found = {**planes.arrays, **signs}
@@ -322,7 +407,12 @@ def _search_checker_hints(
 
 
 def _largest_radius(
-    part: Problem, header: dict[str, Any], arrays: dict[str, Any], opened: holdfast_check.Model, known: float, until: float
+    part: Problem,
+    header: dict[str, Any],
+    arrays: dict[str, Any],
+    opened: holdfast_check.Model,
+    known: float,
+    until: float,
 ) -> float:
     """The record's radius or a hair less, by the checker's own slopes, by trained ones, by signs or by second-order models, which stay in
     the arrays; else the largest radius that these prove without signs."""
@@ -380,7 +470,14 @@ def _largest_radius(
     return known * low
 
 
-def _witness(part: Problem, record: Record, opened: holdfast_check.Model, folder: Path, blank: Certificate, until: float) -> Certificate:
+def _witness(
+    part: Problem,
+    record: Record,
+    opened: holdfast_check.Model,
+    folder: Path,
+    blank: Certificate,
+    until: float,
+) -> Certificate:
     """The input that was met, in the region that its distance makes; the checker decides whether it shows what it should."""
     header, arrays = question(part, record, opened, "witness")
     found = orient_bounds(record).upper.evidence.witness
@@ -390,12 +487,26 @@ def _witness(part: Problem, record: Record, opened: holdfast_check.Model, folder
     if part.goal == "radius":
         header["region"]["radius"] = blank.known
     else:
-        header["above"] = blank.known + orient_bounds(record).upper.slack + ROUNDING * max(1.0, abs(blank.known))
-    return _written(header, arrays, opened, folder, replace(blank, value=header["region"].get("radius", blank.known)), SHOWN_BY)
+        header["above"] = (
+            blank.known + orient_bounds(record).upper.slack + ROUNDING * max(1.0, abs(blank.known))
+        )
+    return _written(
+        header,
+        arrays,
+        opened,
+        folder,
+        replace(blank, value=header["region"].get("radius", blank.known)),
+        SHOWN_BY,
+    )
 
 
 def _written(
-    header: Mapping[str, Any], arrays: Mapping[str, Any], opened: holdfast_check.Model, folder: Path, made: Certificate, suffix: str
+    header: Mapping[str, Any],
+    arrays: Mapping[str, Any],
+    opened: holdfast_check.Model,
+    folder: Path,
+    made: Certificate,
+    suffix: str,
 ) -> Certificate:
     name = f"{made.key}".replace(" ", "-").replace(",", "").replace("/", "-")
     path = folder / f"{name}{suffix}"

@@ -134,7 +134,11 @@ def radius(
         unit=unit, free=free, values=values, lengths=lengths,
     )  # fmt: skip
     what = measured_quantity(norm, substitutes, drift=drift)
-    chosen = default_methods(net, "radius", tier, what=what, mode=mode, arithmetic=arithmetic) if methods is None else methods
+    chosen = (
+        default_methods(net, "radius", tier, what=what, mode=mode, arithmetic=arithmetic)
+        if methods is None
+        else methods
+    )
     records = solve(problems, chosen, stop, seed=seed, store=store, progress=progress)
     ordered = sorted(records, key=lambda r: (r.key.index, r.key.frame or 0))
     if not (isinstance(frames, str) and frames == "each"):
@@ -194,11 +198,15 @@ def bounds(net: Network, region: Region, rows: Tensor | None = None, offset: Ten
     batch, outputs = len(region), net.outputs_for(region.centre)
     given = torch.eye(outputs) if rows is None else torch.as_tensor(rows)
     if given.dim() not in (2, 3) or given.shape[-1] != outputs or (given.dim() == 3 and len(given) != batch):
-        raise BadInput(f"rows have shape {tuple(given.shape)}, expected (rows, {outputs}) or ({batch}, rows, {outputs}).")
+        raise BadInput(
+            f"rows have shape {tuple(given.shape)}, expected (rows, {outputs}) or ({batch}, rows, {outputs})."
+        )
     matrix = given.to(net.device, torch.float64).expand(batch, *given.shape[-2:])
     shift = torch.zeros(()) if offset is None else torch.as_tensor(offset)
     if shift.dim() and tuple(shift.shape) not in ((matrix.shape[1],), tuple(matrix.shape[:2])):
-        raise BadInput(f"offset has shape {tuple(shift.shape)}, expected one number for each of the {matrix.shape[1]} rows.")
+        raise BadInput(
+            f"offset has shape {tuple(shift.shape)}, expected one number for each of the {matrix.shape[1]} rows."
+        )
     shift = shift.to(net.device, torch.float64).expand(matrix.shape[:2])
     problem = Problem(net, region, Linear(matrix, shift), "worst")
     problem.check()
@@ -207,7 +215,10 @@ def bounds(net: Network, region: Region, rows: Tensor | None = None, offset: Ten
     assert found is not None
     signed = torch.cat([shift, -shift], dim=1)
     down = torch.full_like(signed, -torch.inf)
-    plane = replace(found, constant=torch.where(signed == 0, found.constant, torch.nextafter(found.constant + signed, down)))
+    plane = replace(
+        found,
+        constant=torch.where(signed == 0, found.constant, torch.nextafter(found.constant + signed, down)),
+    )
     least, count = plane.minimum(problem.region), matrix.shape[1]
     return Bounds(
         lower=least[:, :count], upper=-least[:, count:],
@@ -242,7 +253,9 @@ def radius_problems(
         )
     labels = None if y is None or property is not None else classes_of(net.places_of(y), len(rows), "labels")
     if property is not None and targets is not None:
-        raise BadInput("targets are classes: they say what counts where the class must stay. Leave them out, or the property.")
+        raise BadInput(
+            "targets are classes: they say what counts where the class must stay. Leave them out, or the property."
+        )
     aims = None if targets is None or isinstance(targets, str) else classes_of(targets, len(rows), "targets")
     if isinstance(targets, str) and targets != "runner-up":
         raise BadInput(f"targets={targets!r}: use 'runner-up', or one class for each input.")
@@ -251,15 +264,25 @@ def radius_problems(
     if shares is not None and frames is None and not drift and not math.isinf(norm):
         raise BadInput(BOX_NORM)
     if drift and (frames is not None or substitutes is not None or norm == 0):
-        raise BadInput("a drift moves all frames of a window alike: it needs a norm p >= 1; leave frames and substitutes out.")
+        raise BadInput(
+            "a drift moves all frames of a window alike: it needs a norm p >= 1; leave frames and substitutes out."
+        )
     for name, option in (("unit", unit), ("free", free), ("values", values)):
         if option is not None and (norm != 0 or substitutes is not None):
-            raise BadInput(f"{name} says what may change where changes are counted: it needs norm 0 (--norm 0), without substitutes.")
+            raise BadInput(
+                f"{name} says what may change where changes are counted: it needs norm 0 (--norm 0), without substitutes."
+            )
     each = isinstance(frames, str) and frames == "each"
     if substitutes is not None and frames is not None and not each:
-        raise BadInput("substitutes already say which words may change; leave frames out, or say frames='each' for one place at a time.")
+        raise BadInput(
+            "substitutes already say which words may change; leave frames out, or say frames='each' for one place at a time."
+        )
     sets = None if substitutes is None else _position_sets(net, rows, substitutes)
-    weights = None if frames is None or substitutes is not None else _frame_weights(rows, frames, shares, padded=lengths is not None)
+    weights = (
+        None
+        if frames is None or substitutes is not None
+        else _frame_weights(rows, frames, shares, padded=lengths is not None)
+    )
     groups: dict[tuple[int, ...], list[int]] = {}
     for index, row in enumerate(rows):
         groups.setdefault(tuple(row.shape), []).append(index)
@@ -267,15 +290,23 @@ def radius_problems(
     for members in groups.values():
         stacked = torch.stack([rows[i] for i in members])
         if stacked.is_floating_point() and stacked.dim() == 2 and net.vectors is not None:
-            raise BadInput(f"{net.name} reads token ids, and the data are {stacked.dtype}: give integers, or word vectors (length, dim).")
+            raise BadInput(
+                f"{net.name} reads token ids, and the data are {stacked.dtype}: give integers, or word vectors (length, dim)."
+            )
         # Where changes are counted, rounding to the network's arithmetic is none.
-        centre = net.exactly(stacked) if stacked.is_floating_point() and norm != 0 else _as_network_input(net, stacked)
+        centre = (
+            net.exactly(stacked)
+            if stacked.is_floating_point() and norm != 0
+            else _as_network_input(net, stacked)
+        )
         if sets is not None:
             assert net.vectors is not None
             region: Family = Words.around(stacked, [sets[i] for i in members], net.vectors)
         else:
             mask = None if weights is None else torch.stack([weights[i] for i in members]).to(net.device)
-            if _of_a_table(net, frames=frames, unit=unit, free=free, values=values, shares=shares, drift=drift or None):
+            if _of_a_table(
+                net, frames=frames, unit=unit, free=free, values=values, shares=shares, drift=drift or None
+            ):
                 region = _table(net, centre, norm)
             elif norm == 0:
                 region = _sparse(net, centre, members, len(rows), frames, unit, free, values)
@@ -314,7 +345,9 @@ def as_rows(x: Inputs, lengths: Sequence[int] | None) -> list[Tensor]:
     try:
         rows = [torch.as_tensor(row) for row in x]
     except (TypeError, ValueError, RuntimeError) as error:
-        raise BadInput(f"x does not hold inputs: give a tensor (batch, ...), or a list with one for each input ({error}).") from error
+        raise BadInput(
+            f"x does not hold inputs: give a tensor (batch, ...), or a list with one for each input ({error})."
+        ) from error
     if not rows:
         raise BadInput("the data are empty: there is no input to ask about.")
     if lengths is None:
@@ -333,7 +366,9 @@ def _position_sets(net: Network, rows: list[Tensor], substitutes: Substitutes) -
     return position_sets([row.tolist() for row in rows], substitutes, len(net.vectors))
 
 
-def _classes(net: Network, centre: Tensor, label: Tensor, targets: TargetsOption, aims: Tensor | None) -> Property:
+def _classes(
+    net: Network, centre: Tensor, label: Tensor, targets: TargetsOption, aims: Tensor | None
+) -> Property:
     """The class stays, or does not become the one that counts."""
     if targets is None or aims is not None:
         return Robustness(label) if aims is None else Targeted(label, aims)
@@ -341,13 +376,17 @@ def _classes(net: Network, centre: Tensor, label: Tensor, targets: TargetsOption
     return Targeted(label, next_likely(net(centre), label))
 
 
-def _resolve_property(net: Network, property: Property | Rule, regions: list[tuple[list[int], Family]], y: LabelsOption) -> Property:
+def _resolve_property(
+    net: Network, property: Property | Rule, regions: list[tuple[list[int], Family]], y: LabelsOption
+) -> Property:
     """The property of all inputs in their order; what a rule must know of the network is asked here."""
     count = sum(len(members) for members, _ in regions)
     if isinstance(property, Rule):
         for _, region in regions:
             net.outputs_for(region.centre)
-        said = {i: one for members, region in regions for i, one in zip(members, net(region.centre), strict=True)}
+        said = {
+            i: one for members, region in regions for i, one in zip(members, net(region.centre), strict=True)
+        }
         property = property.around(torch.stack([said[i] for i in range(count)]), y)
     property.check(count, net.outputs_for(regions[0][1].centre))
     return batch.move(property, net.device)
@@ -366,7 +405,9 @@ def _of_a_table(net: Network, **options: object) -> bool:
         return False
     named = [name for name, option in options.items() if option is not None]
     if named:
-        raise BadInput(f"{named[0]} has no meaning for rows of a table: the columns say what may change and to what (hf.Columns).")
+        raise BadInput(
+            f"{named[0]} has no meaning for rows of a table: the columns say what may change and to what (hf.Columns)."
+        )
     return True
 
 
@@ -389,16 +430,22 @@ def _sparse(
 ) -> Sparse:  # fmt: skip
     """The region of inputs `members` out of `count`."""
     if frames is not None and not (isinstance(frames, str) and frames == "all" and unit in (None, "frame")):
-        raise BadInput("norm 0 counts changed frames with frames='all'; other choices of frames do not apply to it.")
+        raise BadInput(
+            "norm 0 counts changed frames with frames='all'; other choices of frames do not apply to it."
+        )
     axes = unit_axes(centre.shape[1:], "frame" if frames is not None else unit)
     zero = torch.zeros(len(centre), dtype=torch.float64, device=centre.device)
     region = Sparse(centre, zero, net.domain, axes=axes)
     mask = None if free is None else _free_units(free, members, count, region.unit_shape)
-    levels = None if values is None else torch.as_tensor(list(values), dtype=torch.float64, device=centre.device)
+    levels = (
+        None if values is None else torch.as_tensor(list(values), dtype=torch.float64, device=centre.device)
+    )
     return replace(region, free=mask, levels=levels)
 
 
-def _free_units(free: Tensor | Sequence[Tensor], members: list[int], count: int, shape: tuple[int, ...]) -> Tensor:
+def _free_units(
+    free: Tensor | Sequence[Tensor], members: list[int], count: int, shape: tuple[int, ...]
+) -> Tensor:
     """One mask for all inputs, or one for each -> (members, *unit shape). An axis that the unit takes as one may be left out."""
     plain = tuple(size for size in shape if size > 1)
 
@@ -408,15 +455,21 @@ def _free_units(free: Tensor | Sequence[Tensor], members: list[int], count: int,
     if isinstance(free, Tensor) and fits(free):
         return free.reshape(1, *shape).expand(len(members), *shape)
     if len(free) != count:
-        raise BadInput(f"free: give one mask of shape {shape}, or one for each of the {count} inputs; got {len(free)}.")
+        raise BadInput(
+            f"free: give one mask of shape {shape}, or one for each of the {count} inputs; got {len(free)}."
+        )
     masks = [torch.as_tensor(free[i]) for i in members]
     wrong = [mask for mask in masks if not fits(mask)]
     if wrong:
-        raise BadInput(f"free: a mask has shape {tuple(wrong[0].shape)}, expected {shape}: a flag for each unit.")
+        raise BadInput(
+            f"free: a mask has shape {tuple(wrong[0].shape)}, expected {shape}: a flag for each unit."
+        )
     return torch.stack([mask.reshape(shape) for mask in masks])
 
 
-def _frame_weights(rows: list[Tensor], frames: FramesOption, shares: SharesOption, *, padded: bool) -> list[Tensor]:
+def _frame_weights(
+    rows: list[Tensor], frames: FramesOption, shares: SharesOption, *, padded: bool
+) -> list[Tensor]:
     """For each input (frames,) float64: the share of the radius by which each frame may move."""
     counts = [len(row) if row.dim() else 0 for row in rows]
     if min(counts) == 0:
@@ -424,19 +477,28 @@ def _frame_weights(rows: list[Tensor], frames: FramesOption, shares: SharesOptio
     chosen = [torch.ones(count, dtype=torch.float64) for count in counts]
     if isinstance(frames, str):
         if frames not in ("all", "each"):
-            raise BadInput(f"frames={frames!r}: use 'all', 'each', a frame's number, several, or a bool mask.")
+            raise BadInput(
+                f"frames={frames!r}: use 'all', 'each', a frame's number, several, or a bool mask."
+            )
     else:
         given = _plain(frames)
         if isinstance(given, list) and given and isinstance(given[0], list | bool):
             flags = given if isinstance(given[0], bool) else [flag for flags in given for flag in flags]
             if not all(isinstance(flag, bool) for flag in flags):
-                raise BadInput("frames: several lists are bool masks, one for each input; use shares= for numbers.")
+                raise BadInput(
+                    "frames: several lists are bool masks, one for each input; use shares= for numbers."
+                )
             chosen = _per_frame(given, counts, "the frame mask", padded)
         else:
             chosen = [_frame_mask(given, count, place) for place, count in enumerate(counts)]
     if shares is None:
         return chosen
-    return [some * much for some, much in zip(chosen, _per_frame(_plain(shares), counts, "the list of shares", padded), strict=True)]
+    return [
+        some * much
+        for some, much in zip(
+            chosen, _per_frame(_plain(shares), counts, "the list of shares", padded), strict=True
+        )
+    ]
 
 
 def _plain(values: Any) -> Any:
@@ -444,7 +506,11 @@ def _plain(values: Any) -> Any:
     try:
         return torch.as_tensor(values).tolist()
     except (TypeError, ValueError, RuntimeError):
-        return [_plain(part) for part in values] if isinstance(values, Sequence) and not isinstance(values, str) else values
+        return (
+            [_plain(part) for part in values]
+            if isinstance(values, Sequence) and not isinstance(values, str)
+            else values
+        )
 
 
 def _frame_mask(frames: Any, count: int, place: int) -> Tensor:
@@ -477,7 +543,11 @@ def _per_frame(values: Any, counts: list[int], what: str, padded: bool) -> list[
 
 def _each_frame(problem: Problem) -> Problem:
     """Every input once for each of its frames, or places of its sentence."""
-    whole = problem.take(torch.arange(len(problem), device=problem.region.centre.device).repeat_interleave(problem.region.shape[0]))
+    whole = problem.take(
+        torch.arange(len(problem), device=problem.region.centre.device).repeat_interleave(
+            problem.region.shape[0]
+        )
+    )
     if not isinstance(whole.region, Frames | Words):
         raise BadInput("frames='each' needs a norm p >= 1, or substitutes for words.")
     count = problem.region.shape[0]

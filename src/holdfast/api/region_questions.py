@@ -16,7 +16,9 @@ from holdfast.property.probability import are_probabilities
 from holdfast.region import Ball, Drift, Features, Patch, Region
 from holdfast.region.features import feature_shares
 
-PropertyName = Literal["robustness", "confidence", "runner-up", "targeted", "least", "uncertainty", "tie", "reach"]
+PropertyName = Literal[
+    "robustness", "confidence", "runner-up", "targeted", "least", "uncertainty", "tie", "reach"
+]
 PROPERTIES: tuple[str, ...] = get_args(PropertyName)
 BOX_NORM = "with shares every feature moves by its own: that is a box, measured in the maximum norm; leave the norm out."
 PropertyOption = Property | Rule | PropertyName | Callable[[Tensor], Tensor]
@@ -28,26 +30,34 @@ def region_of(
 ) -> Region:  # fmt: skip
     """The region around each input."""
     if patch is not None and (shares is not None or drift):
-        raise BadInput(f"patch and {'drift' if drift else 'shares'} both say where the input may move; give one.")
+        raise BadInput(
+            f"patch and {'drift' if drift else 'shares'} both say where the input may move; give one."
+        )
     rows = torch.as_tensor(net.inputs(x, alike=True))
     centre = net.exactly(rows) if rows.is_floating_point() else net.embed(rows)
     if radius is None and patch is None:
         raise BadInput("how far may the input move? Give a radius (--radius), or a region.")
     size = torch.as_tensor(math.inf if radius is None else radius, dtype=torch.float64)
     if not bool((size > 0).all()):
-        raise BadInput(f"radius {radius}: the ball is empty or holds the input alone; give a positive number.")
+        raise BadInput(
+            f"radius {radius}: the ball is empty or holds the input alone; give a positive number."
+        )
     if patch is not None:
         if not math.isinf(norm):
             raise BadInput("a patch is measured in the maximum norm: leave the norm out.")
         mask = torch.as_tensor(patch)
         if mask.shape not in (centre.shape, centre.shape[1:]):
-            raise BadInput(f"patch: the mask has shape {tuple(mask.shape)}, expected {tuple(centre.shape[1:])}: a flag for each feature.")
+            raise BadInput(
+                f"patch: the mask has shape {tuple(mask.shape)}, expected {tuple(centre.shape[1:])}: a flag for each feature."
+            )
         if not bool(mask.any()):
             raise BadInput("patch: no feature of the mask may move, or the square lies outside the images.")
         free = Patch(centre, size, mask.expand(centre.shape).to(net.device), net.domain)
         whole = torch.minimum(free.radius, free.limit())
         if bool(whole.isinf().any()):
-            raise BadInput("patch: the domain has no end, so a patch without a radius could be anything; give a radius or a domain.")
+            raise BadInput(
+                "patch: the domain has no end, so a patch without a radius could be anything; give a radius or a domain."
+            )
         return free.at(whole)
     if drift:
         each = None if shares is None else feature_shares(shares, centre)[:, 0]
@@ -66,7 +76,9 @@ def classes_of(values: Tensor | Sequence[int] | Sequence[Sequence[int]], count: 
     except (TypeError, ValueError, RuntimeError) as error:
         raise BadInput(f"{what} must be integers, one class for each input ({error}).") from error
     if classes.dim() != 1 or len(classes) != count:
-        raise BadInput(f"{what} have shape {tuple(classes.shape)}, expected ({count},): one class for each input.")
+        raise BadInput(
+            f"{what} have shape {tuple(classes.shape)}, expected ({count},): one class for each input."
+        )
     if classes.is_floating_point() or classes.dtype == torch.bool:
         raise BadInput(
             f"{what} must be integers, got {classes.dtype}. A network that forecasts numbers has no classes: ask how long it stays near "
@@ -114,7 +126,9 @@ def property_of(
         "runner-up": lambda: Confidence(label, next_likely(outputs, label), epsilon, softmax),
         "targeted": lambda: Confidence(label, aim, epsilon, softmax),
         "least": lambda: Confidence(label, least_likely(outputs, label), epsilon, softmax),
-        "uncertainty": lambda: Uncertainty.around(outputs, None if toward is None else toward.expand(outputs.shape), epsilon),
+        "uncertainty": lambda: Uncertainty.around(
+            outputs, None if toward is None else toward.expand(outputs.shape), epsilon
+        ),
         "tie": lambda: Tie(label, epsilon, softmax),
         "reach": lambda: Reach.rise(outputs, label if aim is None else aim, epsilon, softmax),
     }

@@ -49,12 +49,16 @@ class Risk:
     worst: Bracket  # the smallest score over the region
     metric: Bracket | None  # Q; None where the region has no distance (a Box)
     radius: Bracket | None  # how far the region may grow; None for a Box, which does not
-    example: Tensor | None  # where the property fails, the nearest that was found: an adversarial, uncertain or reaching input
+    example: (
+        Tensor | None
+    )  # where the property fails, the nearest that was found: an adversarial, uncertain or reaching input
     path: tuple[MetricStep, ...]  # points on the way to the largest ratio, with the queries asked by then
     queries: int
     seconds: float
     notes: tuple[str, ...] = ()  # what could not be done, and why
-    searched: float | None = None  # the radius d of the ball in which Q was looked for; None where it is not known
+    searched: float | None = (
+        None  # the radius d of the ball in which Q was looked for; None where it is not known
+    )
 
     @property
     def estimate(self) -> Bound | None:
@@ -75,7 +79,12 @@ class Risk:
 
     @property
     def _by_theorem(self) -> Bound | None:
-        if self.metric is None or self.searched is None or not self.metric.lower.value > 0 or not self.score > 0:
+        if (
+            self.metric is None
+            or self.searched is None
+            or not self.metric.lower.value > 0
+            or not self.score > 0
+        ):
             return None
         evidence = replace(self.metric.lower.evidence, kind="estimated", assumptions=(PAPER,), witness=None)
         return Bound(min(self.score / self.metric.lower.value, self.searched), evidence)
@@ -130,18 +139,27 @@ def risk(
     if region is None:
         asked = region_of(net, x, norm=norm, radius=radius, patch=patch, shares=shares, drift=drift)
     elif (radius, patch, shares, drift) != (None, None, None, False):
-        raise BadInput("the region says itself where the input may move, and how far: leave radius, patch, shares and drift out.")
+        raise BadInput(
+            "the region says itself where the input may move, and how far: leave radius, patch, shares and drift out."
+        )
     else:
         asked = region
-    net, prop = property_of(net, asked, property, y=y, targets=targets, epsilon=epsilon, toward=toward, softmax=softmax)
+    net, prop = property_of(
+        net, asked, property, y=y, targets=targets, epsilon=epsilon, toward=toward, softmax=softmax
+    )
     methods = risk_methods(tier, queries)
-    return risks_of(solve(risk_problems(net, asked, prop), methods, stop, seed=seed, store=store, progress=progress))
+    return risks_of(
+        solve(risk_problems(net, asked, prop), methods, stop, seed=seed, store=store, progress=progress)
+    )
 
 
 def risk_problems(net: Network, region: Region, property: Property) -> list[Problem]:
     """The parts of the question: a Box does not grow and has no distances, so only its worst score is asked for."""
     parts = PARTS if isinstance(region, Family) else PARTS[:1]
-    return [Problem(net, region, property, part, tuple(Key(i, part=part) for i in range(len(region)))) for part in parts]
+    return [
+        Problem(net, region, property, part, tuple(Key(i, part=part) for i in range(len(region))))
+        for part in parts
+    ]
 
 
 def risk_methods(tier: Tier = "fast", queries: int = 2000) -> Callable[[Problem], list[Method[Any]]]:

@@ -59,7 +59,14 @@ class CarliniWagner(Method[Adam]):
         # A start at the input itself would stand where the norm has no slope.
         x = centre + 0.01 * (whole.sample(1, Chance.of(problem.keys, seed, centre.device))[0] - centre)
         zero = torch.zeros_like(x)
-        return Adam(x, zero, zero, centre, torch.full((len(problem),), torch.inf, dtype=torch.float64, device=x.device), 0)
+        return Adam(
+            x,
+            zero,
+            zero,
+            centre,
+            torch.full((len(problem),), torch.inf, dtype=torch.float64, device=x.device),
+            0,
+        )
 
     def step(self, problem: Problem, state: Adam) -> tuple[Adam | None, Claims]:
         family = problem.family
@@ -75,7 +82,9 @@ class CarliniWagner(Method[Adam]):
             score, slope = problem.score_and_gradient(state.x)
             over = ~(score > 0)
             away = torch.where(over, family.distance(state.x), torch.inf)
-            witness, distance = nearest(family, torch.stack([state.witness, state.x]), torch.stack([state.distance, away]))
+            witness, distance = nearest(
+                family, torch.stack([state.witness, state.x]), torch.stack([state.distance, away])
+            )
             pull = widen(over, family) * (1 + self.weight) + widen(~over, family) * self.weight
             gradient = torch.where(widen(over, family), 0, slope) + pull * _length_slope(family, state.x)
             count = state.count + 1

@@ -99,7 +99,9 @@ def weibull_end(maxima: Tensor) -> Tensor:
     sum y^c log y / sum y^c - 1/c = mean log y, which rises in c and is bisected; c >= 1, or the likelihood has no maximum.
     """
     top = maxima.amax(0)
-    beyond = torch.logspace(-3, 0, 40, dtype=maxima.dtype, device=maxima.device).reshape(-1, *(1 for _ in maxima.shape))
+    beyond = torch.logspace(-3, 0, 40, dtype=maxima.dtype, device=maxima.device).reshape(
+        -1, *(1 for _ in maxima.shape)
+    )
     y = (1 + beyond) - maxima / top.clamp_min(1e-300)  # (grid, samples, ...), in units of the largest value
     log = y.log()
     low, high = torch.ones_like(log[:, 0]), torch.full_like(log[:, 0], 100.0)

@@ -15,7 +15,9 @@ def descend(problem: Problem, start: Tensor, steps: int) -> tuple[Tensor, Tensor
     """start (..., batch, *shape) in the region -> the lowest points met by the end or the deadline, and their scores (..., batch)."""
     region = problem.region
     x, best = start, start.clone()
-    lowest = torch.full(start.shape[: start.dim() - len(region.shape)], torch.inf, dtype=start.dtype, device=start.device)
+    lowest = torch.full(
+        start.shape[: start.dim() - len(region.shape)], torch.inf, dtype=start.dtype, device=start.device
+    )
     # Sets of words or of pixels have no small steps; there each step jumps to the best point of the linear model.
     leaping = isinstance(region, Counted)
     for step in range(steps + 1):
@@ -35,7 +37,9 @@ def descend(problem: Problem, start: Tensor, steps: int) -> tuple[Tensor, Tensor
     return best, lowest
 
 
-def shrink(problem: Problem, x: Tensor, fails: Tensor, grid: int = 9, rounds: int = 2) -> tuple[Tensor, Tensor]:
+def shrink(
+    problem: Problem, x: Tensor, fails: Tensor, grid: int = 9, rounds: int = 2
+) -> tuple[Tensor, Tensor]:
     """Witnesses (batch, *shape), fails (batch,) -> closer witnesses and their distances (batch,), infinite where none fails.
 
     Each is projected onto smaller regions of the family, `grid` sizes at once; the smallest that still fails is kept. After the deadline

@@ -55,14 +55,24 @@ class Ladder(Method[Rung]):
         centre = problem.region.centre
         rows = torch.zeros(len(problem), dtype=torch.float64, device=centre.device)
         high = problem.family.reach() if problem.goal == "radius" else rows
-        return Rung(rows, high, rows + torch.inf, centre, rows + torch.inf, 0, Chance.of(problem.keys, seed, centre.device))
+        return Rung(
+            rows,
+            high,
+            rows + torch.inf,
+            centre,
+            rows + torch.inf,
+            0,
+            Chance.of(problem.keys, seed, centre.device),
+        )
 
     def step(self, problem: Problem, state: Rung) -> tuple[Rung | None, Claims]:
         if not state.looked:
             state = replace(state, looked=True)
             if self._is_slow(problem):
                 state = self._first_look(problem, state)
-                return state, Claims(witness=state.witness, found=state.distance.isfinite() | state.score.isfinite())
+                return state, Claims(
+                    witness=state.witness, found=state.distance.isfinite() | state.score.isfinite()
+                )
         state = self._worst(problem, state) if problem.goal == "worst" else self._radius(problem, state)
         found = state.score.isfinite() if problem.goal == "worst" else state.distance.isfinite()
         last = state.round >= self.rounds
@@ -72,7 +82,10 @@ class Ladder(Method[Rung]):
         """Could the time be up before a single gradient of all rows at all radii is known?"""
         if math.isinf(time_limit.deadline()):
             return False
-        began, row = time.monotonic(), problem.take(torch.zeros(1, dtype=torch.int64, device=problem.region.centre.device))
+        began, row = (
+            time.monotonic(),
+            problem.take(torch.zeros(1, dtype=torch.int64, device=problem.region.centre.device)),
+        )
         row.score(row.region.centre)
         many = len(problem) * (1 if problem.goal == "worst" else self.radii) * self.restarts
         return (time.monotonic() - began) * many > SHARE * (time_limit.deadline() - began)
@@ -94,7 +107,9 @@ class Ladder(Method[Rung]):
 
     def _worst(self, problem: Problem, state: Rung) -> Rung:
         point, score = self.attack(problem, state, state.chance.apart(state.round))
-        witness, lowest = nearest(problem.region, torch.stack([state.witness, point]), torch.stack([state.score, score.double()]))
+        witness, lowest = nearest(
+            problem.region, torch.stack([state.witness, point]), torch.stack([state.score, score.double()])
+        )
         return replace(state, witness=witness, score=lowest, round=state.round + 1)
 
     def _radius(self, problem: Problem, state: Rung) -> Rung:
@@ -103,13 +118,17 @@ class Ladder(Method[Rung]):
         radii = family.between(state.low, top, self.radii)
         if state.round == 0:
             radii = torch.cat([radii[1:], top[None]])  # the first look goes all the way out
-        point, score = self.attack(problem.tile_radii(radii), state, state.chance.apart(state.round).tile(self.radii))
+        point, score = self.attack(
+            problem.tile_radii(radii), state, state.chance.apart(state.round).tile(self.radii)
+        )
         fails = ~(score > 0).reshape(radii.shape)
         points = point.reshape(self.radii, *state.witness.shape)
         away = torch.where(fails, family.distance(points), torch.inf)
         close, distance = nearest(family, points, away)
         close, distance = shrink(problem, close, distance.isfinite())
-        witness, best = nearest(family, torch.stack([state.witness, close]), torch.stack([state.distance, distance]))
+        witness, best = nearest(
+            family, torch.stack([state.witness, close]), torch.stack([state.distance, distance])
+        )
         failed = torch.where(~fails & (radii < best), radii, 0.0).amax(0)
         # An unbounded domain may need a longer ladder.
         high = torch.where(best.isinf() & torch.tensor(state.round > 0), state.high * 10, state.high)

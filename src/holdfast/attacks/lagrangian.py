@@ -20,7 +20,9 @@ TIGHTER = 0.1
 FEASIBLE = 1e-3  # the share of the radius by which an answer may stand out
 
 
-def descend_lagrangian(problem: Problem, start: Tensor, queries: int, block: int, chance: Chance) -> tuple[Tensor, Tensor]:
+def descend_lagrangian(
+    problem: Problem, start: Tensor, queries: int, block: int, chance: Chance
+) -> tuple[Tensor, Tensor]:
     """start (restarts, batch, *shape) in the region -> the lowest points of the region met, and their scores (restarts, batch)."""
     region, lead = problem.region, start.shape[:2]
     assert isinstance(region, NormFamily)
@@ -45,10 +47,14 @@ def descend_lagrangian(problem: Problem, start: Tensor, queries: int, block: int
             value = problem.score(x).double() - multiplier * shift * room.clamp_min(1e-300).log()
             return torch.where(room > 0, value, torch.inf).flatten(1)
 
-        state = minimise(merit, begin(box.place(best).flatten(0, 1), chance.apart(place).tile(lead[0])), share - 1, block)
+        state = minimise(
+            merit, begin(box.place(best).flatten(0, 1), chance.apart(place).tile(lead[0])), share - 1, block
+        )
         found = box.corner(state.best.unflatten(0, lead))
         inside = region.project(found)
-        best, lowest = nearest(region, torch.stack([best, inside]), torch.stack([lowest, problem.score(inside).double()]))
+        best, lowest = nearest(
+            region, torch.stack([best, inside]), torch.stack([lowest, problem.score(inside).double()])
+        )
         out = constraint(found)
         settled = out <= FEASIBLE
         multiplier = torch.where(settled, multiplier * shift / (shift - out), multiplier)

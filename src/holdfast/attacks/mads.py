@@ -49,7 +49,9 @@ class Mads:
 def begin(start: Tensor, chance: Chance) -> Mads:
     """start (rows, n) in the unit box: asked first, among random points."""
     if start.dim() != 2 or 0 in start.shape or not bool(((start >= 0) & (start <= 1)).all()):
-        raise BadInput(f"mesh search: the start must be (rows, n) with numbers between 0 and 1, got shape {tuple(start.shape)}.")
+        raise BadInput(
+            f"mesh search: the start must be (rows, n) with numbers between 0 and 1, got shape {tuple(start.shape)}."
+        )
     point = start.double()
     rows, whole = point.new_zeros(len(point)), torch.zeros(len(point), dtype=torch.int64, device=point.device)
     shift = chance.uniform(1, point.shape[1:], point)[0]
@@ -91,8 +93,12 @@ def learn(state: Mads, points: Tensor, values: Tensor) -> Mads:
     searching = state.asked == SEARCHING
 
     failed_search, over = searching & ~success, ~searching & ~success & (state.asked + count >= 2 * n)
-    poll = torch.where(success & ~searching, (2 * state.poll).clamp_max(1), torch.where(over, state.poll / 2, state.poll))
-    asked = torch.where(failed_search, 0, torch.where(searching | success | over, SEARCHING, state.asked + count))
+    poll = torch.where(
+        success & ~searching, (2 * state.poll).clamp_max(1), torch.where(over, state.poll / 2, state.poll)
+    )
+    asked = torch.where(
+        failed_search, 0, torch.where(searching | success | over, SEARCHING, state.asked + count)
+    )
     state = replace(
         state, poll=poll, asked=asked, queries=state.queries + count,
         point=torch.where(success[:, None], found, state.point),
@@ -149,7 +155,9 @@ def integer_direction(v: Tensor) -> Tensor:
         low, high = torch.where(fits, middle, low), torch.where(fits, high, middle)
     q = (low * v).round()
     one = torch.zeros_like(q).scatter(-1, q.abs().argmax(-1, keepdim=True), 1.0)
-    return torch.where(q.square().sum(-1, keepdim=True) <= POLL_OVER_MESH, q, one)  # v with very many entries alike
+    return torch.where(
+        q.square().sum(-1, keepdim=True) <= POLL_OVER_MESH, q, one
+    )  # v with very many entries alike
 
 
 def columns(q: Tensor, which: Tensor) -> Tensor:
@@ -182,7 +190,10 @@ def _search(state: Mads, rows: Tensor, count: int) -> Tensor:
     """
     point, new = state.point[rows], state.value[rows].isinf()
     chance, shape = _chance(state).take(rows), point.shape[1:]
-    uniform, kind = chance.uniform(count, shape, point), chance.uniform(2 * count, (1,), point).unflatten(0, (2, count))
+    uniform, kind = (
+        chance.uniform(count, shape, point),
+        chance.uniform(2 * count, (1,), point).unflatten(0, (2, count)),
+    )
     share = 2.0 ** -(kind[0] * math.log2(2 * point.shape[-1]))  # of the features that move
     moves = (chance.uniform(count, shape, point) < share) * (2 * uniform - 1).sign()
     near = _step_points(point, moves * POLL_OVER_MESH * 2.0 ** -torch.floor(4 * kind[1]), state.poll[rows])

@@ -46,7 +46,9 @@ class Mesh(Ladder):
             raise BadInput(f"{self.name}: form is {self.form!r}; there are 'radial' and 'lagrangian'.")
 
     def obstacle(self, problem: Problem) -> str | None:
-        if problem.goal == "worst" and not all(bool(end.isfinite().all()) for end in problem.region.enclosing_box()):
+        if problem.goal == "worst" and not all(
+            bool(end.isfinite().all()) for end in problem.region.enclosing_box()
+        ):
             return "needs a bounded region: a mesh has to end somewhere"
         return None
 
@@ -62,12 +64,16 @@ class Mesh(Ladder):
         return nearest(region, points, scores)
 
 
-def descend_mesh(problem: Problem, start: Tensor, queries: int, block: int, chance: Chance) -> tuple[Tensor, Tensor]:
+def descend_mesh(
+    problem: Problem, start: Tensor, queries: int, block: int, chance: Chance
+) -> tuple[Tensor, Tensor]:
     """start (restarts, batch, *shape), chance of the batch -> the lowest points met, and their scores (restarts, batch)."""
     box, lead = chart(problem.region), start.shape[:2]
 
     def objective(t: Tensor) -> Tensor:
         return problem.score(box.point(t.unflatten(1, lead))).flatten(1)
 
-    state = minimise(objective, begin(box.place(start).flatten(0, 1), chance.tile(len(start))), queries, block)
+    state = minimise(
+        objective, begin(box.place(start).flatten(0, 1), chance.tile(len(start))), queries, block
+    )
     return box.point(state.best.unflatten(0, lead)), state.least.unflatten(0, lead)

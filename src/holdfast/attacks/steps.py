@@ -51,9 +51,17 @@ class Steps(Ladder):
         copies = len(problem) // len(rung.witness)
         x = region.project(rung.witness.repeat(copies, 1))
         score = problem.score(x)
-        some = torch.arange(len(trees.tree)) if len(trees.tree) <= MOST else torch.linspace(0, len(trees.tree) - 1, MOST).long()
-        own = batch.take(region, torch.arange(len(rung.witness)))  # how far a leaf is does not depend on the radius
-        away = own.distance(own.nearest_in(trees.lower[some][:, None], trees.upper[some][:, None]).to(x)).repeat(1, copies)
+        some = (
+            torch.arange(len(trees.tree))
+            if len(trees.tree) <= MOST
+            else torch.linspace(0, len(trees.tree) - 1, MOST).long()
+        )
+        own = batch.take(
+            region, torch.arange(len(rung.witness))
+        )  # how far a leaf is does not depend on the radius
+        away = own.distance(
+            own.nearest_in(trees.lower[some][:, None], trees.upper[some][:, None]).to(x)
+        ).repeat(1, copies)
         for move in range(self.moves):
             if time_limit.has_expired():
                 break
@@ -61,7 +69,9 @@ class Steps(Ladder):
             order = chance.apart(move).uniform(len(some), (), x).double() + ~(away <= region.radius)
             leaf = some[order.topk(min(self.leaves, len(some)), dim=0, largest=False).indices]
             moved = region.project(torch.minimum(torch.maximum(x, trees.lower[leaf]), trees.upper[leaf]))
-            x, score = nearest(region, torch.cat([x[None], moved]), torch.cat([score[None], problem.score(moved)]))
+            x, score = nearest(
+                region, torch.cat([x[None], moved]), torch.cat([score[None], problem.score(moved)])
+            )
         drawn = region.project(_drawn_back(region, trees, x))
         return nearest(region, torch.stack([drawn, x]), torch.stack([problem.score(drawn), score]))
 

@@ -36,7 +36,9 @@ UNSURE = 2.0**-16  # of what is added up: less than float32 can tell from zero
 def relu_like_functions(graph: Graph) -> list[Relaxed]:
     """The functions that bend upwards at zero and are lines elsewhere: below these a slope is free."""
     found = [(node, node.relaxation.sides()) for node in graph.nodes if isinstance(node, Relaxed)]
-    return [node for node, sides in found if sides is not None and sides.at == 0 and sides.below <= sides.above]
+    return [
+        node for node, sides in found if sides is not None and sides.at == 0 and sides.below <= sides.above
+    ]
 
 
 def arguments(graph: Graph) -> list[Node]:
@@ -53,7 +55,9 @@ def apart(graph: Graph, values: Tensor, nodes: Sequence[Node] | None = None) -> 
 
 def together(graph: Graph, values: Mapping[Node, Tensor], nodes: Sequence[Node] | None = None) -> Tensor:
     """For each argument, or for each of these nodes, (n, *shape) -> (n, all arguments)."""
-    return torch.cat([values[node].flatten(1) for node in (arguments(graph) if nodes is None else nodes)], dim=1)
+    return torch.cat(
+        [values[node].flatten(1) for node in (arguments(graph) if nodes is None else nodes)], dim=1
+    )
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,12 @@ class TrainedBounds:
 
     def put(self, which: Tensor, other: "TrainedBounds") -> "TrainedBounds":
         """With others in place of some."""
-        return TrainedBounds(**{f.name: getattr(self, f.name).index_copy(0, which, getattr(other, f.name)) for f in fields(self)})
+        return TrainedBounds(
+            **{
+                f.name: getattr(self, f.name).index_copy(0, which, getattr(other, f.name))
+                for f in fields(self)
+            }
+        )
 
     def improve(self, other: "TrainedBounds") -> None:
         """The better of the two, in place of this one."""
@@ -80,7 +89,12 @@ class TrainedBounds:
         """Of each question the one that proves more."""
         wins = other.least > self.least
         both = {f.name: (getattr(self, f.name), getattr(other, f.name)) for f in fields(self)}
-        return TrainedBounds(**{name: torch.where(wins.reshape(-1, *(1 for _ in a.shape[1:])), b, a) for name, (a, b) in both.items()})
+        return TrainedBounds(
+            **{
+                name: torch.where(wins.reshape(-1, *(1 for _ in a.shape[1:])), b, a)
+                for name, (a, b) in both.items()
+            }
+        )
 
 
 @dataclass(frozen=True)
@@ -111,7 +125,9 @@ class RowTask:
         if steps:
             slope, multiplier, weight = self._train_draft(slope, multiplier, weight, steps, pace)
         ones = torch.ones_like(slope)
-        best, _ = self._bound([slope.requires_grad_(), multiplier.requires_grad_(), weight.requires_grad_()], ones)
+        best, _ = self._bound(
+            [slope.requires_grad_(), multiplier.requires_grad_(), weight.requires_grad_()], ones
+        )
         near = (best.least <= 0) & (best.least > -UNSURE * self._size(best))
         if steps and bool(near.any()):
             which = near.nonzero().flatten()
@@ -119,17 +135,25 @@ class RowTask:
             best = best.or_better(best.put(which, self.take(which)._continue_training(free, steps, pace)))
         return best
 
-    def _train_draft(self, slope: Tensor, multiplier: Tensor, weight: Tensor, steps: int, pace: float) -> list[Tensor]:
+    def _train_draft(
+        self, slope: Tensor, multiplier: Tensor, weight: Tensor, steps: int, pace: float
+    ) -> list[Tensor]:
         """Training in float32: the slopes, multipliers and weights that seem best, in float64, of what the bounds depend on."""
         draft = _Draft.of(self)
         first, signs = draft.free(slope), draft.free(multiplier) if self.decides else {}
         best, entering = draft.weights(first, signs, weight)
-        unit = {node: entering[node].flatten(1).mean(1).clamp_min(1e-9).reshape(-1, *(1 for _ in node.shape)) for node in signs}
+        unit = {
+            node: entering[node].flatten(1).mean(1).clamp_min(1e-9).reshape(-1, *(1 for _ in node.shape))
+            for node in signs
+        }
         nodes, undecided = list(first), draft.free(self.undecided)
         start = [*first.values(), *(signs[node] / unit[node] for node in signs), weight.float()]
         ascent, kept = CoefficientAscent(start, betas=(0.9, 0.99)), [value.clone() for value in start]
         values, rate = ascent.values, torch.zeros((), device=best.device)
-        slopes, multipliers = dict(zip(nodes, values, strict=False)), dict(zip(signs, values[len(nodes) : -1], strict=True))
+        slopes, multipliers = (
+            dict(zip(nodes, values, strict=False)),
+            dict(zip(signs, values[len(nodes) : -1], strict=True)),
+        )
 
         def climb() -> None:
             now, gradients = draft.climb(slopes, multipliers, unit, values[-1])
@@ -149,8 +173,12 @@ class RowTask:
                 break
             rate.fill_(pace * (1 - step / steps))
             once()
-        found = apart(self.graph, slope) | {node: value.double() for node, value in zip(nodes, kept, strict=False)}
-        held = apart(self.graph, multiplier) | {n: (v * unit[n]).double() for n, v in zip(signs, kept[len(nodes) : -1], strict=True)}
+        found = apart(self.graph, slope) | {
+            node: value.double() for node, value in zip(nodes, kept, strict=False)
+        }
+        held = apart(self.graph, multiplier) | {
+            n: (v * unit[n]).double() for n, v in zip(signs, kept[len(nodes) : -1], strict=True)
+        }
         return [together(self.graph, found), together(self.graph, held), kept[-1].double()]
 
     def _continue_training(self, free: list[Tensor], steps: int, pace: float) -> TrainedBounds:
@@ -184,7 +212,11 @@ class RowTask:
         return 1 + torch.nan_to_num(terms, torch.inf, torch.inf).amax(1)
 
     def take(self, which: Tensor) -> "RowTask":
-        return replace(self, known=take_rows(self.known, which), **{n: getattr(self, n)[which] for n in ("matrix", "offset", "sign")})
+        return replace(
+            self,
+            known=take_rows(self.known, which),
+            **{n: getattr(self, n)[which] for n in ("matrix", "offset", "sign")},
+        )
 
     def prove(self, multiplier: Tensor, weight: Tensor, slope: Tensor | None = None) -> Tensor:
         """-> (n,): nowhere are all rows below this, by these multipliers and weights of rows, and by these slopes or (None, or where they
@@ -192,13 +224,20 @@ class RowTask:
         lift: dict[Relaxed, Tensor] = {}
         if slope is not None:
             slope = torch.where(self.undecided & ~slope.isnan(), slope, self._own())
-            lift = {node: weight.new_zeros(()) for node in relu_like_functions(self.graph) if node.place < self.node.place}
+            lift = {
+                node: weight.new_zeros(())
+                for node in relu_like_functions(self.graph)
+                if node.place < self.node.place
+            }
         planes = self._planes(multiplier if slope is None else slope, multiplier, lift)
         return torch.nan_to_num(self._least(planes, weight), -torch.inf, torch.inf, -torch.inf)
 
     def _own(self) -> Tensor:
         """-> (n, arguments): the slopes of the functions' own lower planes."""
-        return together(self.graph, {node.inputs[0]: self.known.planes[node].lower[0] for node in relu_like_functions(self.graph)})
+        return together(
+            self.graph,
+            {node.inputs[0]: self.known.planes[node].lower[0] for node in relu_like_functions(self.graph)},
+        )
 
     def _bound(self, free: list[Tensor], unit: Tensor) -> tuple[TrainedBounds, list[Tensor]]:
         """What these slopes, multipliers and weights of rows prove, and the gradients of the proved numbers."""
@@ -211,12 +250,19 @@ class RowTask:
             least = self._least(planes, weight.softmax(1))
             variables = [*free, *lift.values()]
             found = _gradients(least, variables)
-        gradients = [torch.zeros_like(v) if g is None else torch.nan_to_num(g) for v, g in zip(variables, found, strict=True)]
+        gradients = [
+            torch.zeros_like(v) if g is None else torch.nan_to_num(g)
+            for v, g in zip(variables, found, strict=True)
+        ]
         entering = {node: torch.zeros_like(self.known.upper[node]) for node in arguments(self.graph)}
-        entering |= {node.inputs[0]: -gradient for node, gradient in zip(lift, gradients[len(free) :], strict=True)}
+        entering |= {
+            node.inputs[0]: -gradient for node, gradient in zip(lift, gradients[len(free) :], strict=True)
+        }
         least = torch.nan_to_num(least.detach(), -torch.inf, torch.inf, -torch.inf)
         planes_now, multiplier_now = planes.coefficients.detach(), (multiplier * unit).detach()
-        proved = TrainedBounds(least, planes_now, slope.detach().clone(), multiplier_now, together(self.graph, entering))
+        proved = TrainedBounds(
+            least, planes_now, slope.detach().clone(), multiplier_now, together(self.graph, entering)
+        )
         return proved, gradients[: len(free)]
 
     def _least(self, planes: LinearForms, weight: Tensor) -> Tensor:
@@ -228,7 +274,9 @@ class RowTask:
         if weight.shape[1] == 1:
             return alone
         wide = weight.reshape(*weight.shape, *(1 for _ in region.shape))
-        total = LinearForms((wide * planes.coefficients).sum(1, keepdim=True), (weight * constant).sum(1, keepdim=True))
+        total = LinearForms(
+            (wide * planes.coefficients).sum(1, keepdim=True), (weight * constant).sum(1, keepdim=True)
+        )
         low, high = region.enclosing_box()
         size = (wide * planes.coefficients.abs()).sum(1) * torch.maximum(low.abs(), high.abs())
         missed = 4 * gamma(weight.shape[1]) * (size.flatten(1).sum(1) + (weight * constant.abs()).sum(1))
@@ -239,7 +287,9 @@ class RowTask:
         slopes = apart(self.graph, slope)
         known = with_slopes(self.known, {node: slopes[node.inputs[0]] for node in lift})
         for node, zero in lift.items():
-            known.planes[node] = replace(known.planes[node], upper_offset=known.planes[node].upper_offset + zero)
+            known.planes[node] = replace(
+                known.planes[node], upper_offset=known.planes[node].upper_offset + zero
+            )
         count, rows = self.offset.shape
         parts = {self.node: self.matrix.reshape(count, rows, *self.node.shape)}
         if self.decides:
@@ -250,7 +300,10 @@ class RowTask:
 
     def _unit(self, entering: Tensor) -> Tensor:
         """-> (n, arguments): the usual weight of a plane in each layer, by which the steps of multipliers are measured."""
-        usual = {node: v.flatten(1).mean(1, keepdim=True).clamp_min(1e-9) for node, v in apart(self.graph, entering).items()}
+        usual = {
+            node: v.flatten(1).mean(1, keepdim=True).clamp_min(1e-9)
+            for node, v in apart(self.graph, entering).items()
+        }
         return together(self.graph, {node: v.expand(-1, node.size) for node, v in usual.items()})
 
 
@@ -284,36 +337,58 @@ class _Draft:
         found = {node: value for node, value in apart(self.asked.graph, values).items() if node in met}
         return {node: value.float() if value.is_floating_point() else value for node, value in found.items()}
 
-    def weights(self, slope: Mapping[Node, Tensor], multiplier: Mapping[Node, Tensor], weight: Tensor) -> tuple[Tensor, dict[Node, Tensor]]:
+    def weights(
+        self, slope: Mapping[Node, Tensor], multiplier: Mapping[Node, Tensor], weight: Tensor
+    ) -> tuple[Tensor, dict[Node, Tensor]]:
         """-> the bounds (n,), and the weight with which the upper plane of each function enters them."""
         # The upper planes are lifted by zero: its gradient is that weight.
-        lift = {node: torch.zeros_like(self.planes[node].upper_offset).requires_grad_() for node in self.before}
+        lift = {
+            node: torch.zeros_like(self.planes[node].upper_offset).requires_grad_() for node in self.before
+        }
         with torch.enable_grad():
             least = self._least(slope, multiplier, weight.float(), lift)
             found = _gradients(least, list(lift.values()))
         entering = {
-            n.inputs[0]: torch.zeros_like(v) if g is None else -torch.nan_to_num(g) for (n, v), g in zip(lift.items(), found, strict=True)
+            n.inputs[0]: torch.zeros_like(v) if g is None else -torch.nan_to_num(g)
+            for (n, v), g in zip(lift.items(), found, strict=True)
         }
         return _nan_as_unknown(least), entering
 
     def climb(
-        self, slope: Mapping[Node, Tensor], multiplier: Mapping[Node, Tensor], unit: Mapping[Node, Tensor], weight: Tensor
+        self,
+        slope: Mapping[Node, Tensor],
+        multiplier: Mapping[Node, Tensor],
+        unit: Mapping[Node, Tensor],
+        weight: Tensor,
     ) -> tuple[Tensor, list[Tensor]]:
         """-> the bounds (n,), and their gradients along the slopes, the multipliers in their units and the weights."""
         with torch.enable_grad():
-            least = self._least(slope, {node: value * unit[node] for node, value in multiplier.items()}, weight, {})
+            least = self._least(
+                slope, {node: value * unit[node] for node, value in multiplier.items()}, weight, {}
+            )
             variables = [*slope.values(), *multiplier.values(), weight]
             found = _gradients(least, variables)
-        return _nan_as_unknown(least), [torch.zeros_like(v) if g is None else g for v, g in zip(variables, found, strict=True)]
+        return _nan_as_unknown(least), [
+            torch.zeros_like(v) if g is None else g for v, g in zip(variables, found, strict=True)
+        ]
 
     def _least(
-        self, slope: Mapping[Node, Tensor], multiplier: Mapping[Node, Tensor], weight: Tensor, lift: Mapping[Relaxed, Tensor]
+        self,
+        slope: Mapping[Node, Tensor],
+        multiplier: Mapping[Node, Tensor],
+        weight: Tensor,
+        lift: Mapping[Relaxed, Tensor],
     ) -> Tensor:
         asked, planes = self.asked, dict(self.planes)
-        for node in self.before:  # between its two sides a slope touches the bend, so that the offset is what it was
+        for (
+            node
+        ) in self.before:  # between its two sides a slope touches the bend, so that the offset is what it was
             p = planes[node]
             planes[node] = LinearBounds(
-                (slope[node.inputs[0]],), p.lower_offset, p.upper, p.upper_offset + lift[node] if lift else p.upper_offset
+                (slope[node.inputs[0]],),
+                p.lower_offset,
+                p.upper,
+                p.upper_offset + lift[node] if lift else p.upper_offset,
             )
         walk = _Plain(asked.graph, planes, self.constant)
         walk.pending.update(self.begun)
@@ -339,7 +414,11 @@ class _Draft:
 
 def _gradients(least: Tensor, variables: list[Tensor]) -> tuple[Tensor | None, ...]:
     """None for those that it does not depend on, as with functions that lie before a node and lead elsewhere."""
-    return torch.autograd.grad(least.sum(), variables, allow_unused=True) if least.requires_grad else (None,) * len(variables)
+    return (
+        torch.autograd.grad(least.sum(), variables, allow_unused=True)
+        if least.requires_grad
+        else (None,) * len(variables)
+    )
 
 
 def _nan_as_unknown(least: Tensor) -> Tensor:
@@ -428,7 +507,9 @@ def tighten_intermediate_bounds(
             sign[len(chosen) :] = -1
             matrix = torch.zeros((len(row), 1, node.size), dtype=torch.float64, device=row.device)
             matrix[torch.arange(len(row), device=row.device), 0, element] = sign
-            none = torch.zeros((len(row), sum(a.size for a in arguments(graph))), dtype=torch.float64, device=row.device)
+            none = torch.zeros(
+                (len(row), sum(a.size for a in arguments(graph))), dtype=torch.float64, device=row.device
+            )
             asked = RowTask(graph, take_rows(boxes, row), node, matrix, matrix.new_zeros((len(row), 1)), none)
             better = time_limit.in_time(partial(asked.train, none * torch.nan, none, steps, pace), None)
             if better is None:

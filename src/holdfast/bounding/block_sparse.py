@@ -27,7 +27,9 @@ class Bundles:
     def add_squares(self, weight: Tensor, total: Tensor) -> None:
         """weight (batch, n): total (batch, width, width) += sum of weight row' row."""
         mine = torch.nn.functional.pad(weight, (0, 1))[:, self.rows]
-        total.flatten(1).index_add_(1, self.pairs.flatten(), ((self.values.mT * mine[:, :, None]) @ self.values).flatten(1))
+        total.flatten(1).index_add_(
+            1, self.pairs.flatten(), ((self.values.mT * mine[:, :, None]) @ self.values).flatten(1)
+        )
 
     def add_beside(self, weight: Tensor, total: Tensor) -> None:
         """total += sum of weight (e' row + row' e), where e is one in the row's own column."""
@@ -56,7 +58,10 @@ def _layer(matrix: Tensor, own: Tensor, start: int, stop: int) -> Bundles:
     # Any number that tells most sets of columns apart will do: a bundle has all columns of all its rows.
     key = support.double() @ torch.arange(2, width + 2, dtype=torch.float64, device=matrix.device).sqrt()
     group = key.unique(return_inverse=True)[1]
-    joint = torch.zeros((int(group.max()) + 1, width), device=matrix.device).index_add_(0, group, support.float()) > 0
+    joint = (
+        torch.zeros((int(group.max()) + 1, width), device=matrix.device).index_add_(0, group, support.float())
+        > 0
+    )
     most = int(group.bincount().max()), int(joint.sum(1).max())
     if len(joint) * most[0] * most[1] ** 2 >= (stop - start) * width**2 / 2:  # too different from one another
         group, joint = torch.zeros_like(group), joint.any(0, keepdim=True)
@@ -69,10 +74,16 @@ def _layer(matrix: Tensor, own: Tensor, start: int, stop: int) -> Bundles:
     values = values * first[:, None]
     mine = torch.nn.functional.pad(own, (0, 1))[rows][:, :, None]
     wide = columns[:, None].expand(values.shape)
-    return Bundles(values, rows, columns[:, :, None] * width + columns[:, None], mine * width + wide, wide * width + mine)
+    return Bundles(
+        values, rows, columns[:, :, None] * width + columns[:, None], mine * width + wide, wide * width + mine
+    )
 
 
 def _numbers(which: Tensor, count: int, fill: int) -> Tensor:
     """(g, m) bool -> (g, count): the numbers of what is true, in order, and then `fill`."""
-    place = torch.where(which, torch.arange(which.shape[1], device=which.device), which.shape[1]).sort(1).values[:, :count]
+    place = (
+        torch.where(which, torch.arange(which.shape[1], device=which.device), which.shape[1])
+        .sort(1)
+        .values[:, :count]
+    )
     return torch.where(place < which.shape[1], place, fill)

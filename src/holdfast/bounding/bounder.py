@@ -14,7 +14,13 @@ from torch import Tensor
 
 from holdfast import batch, time_limit
 from holdfast.bounding import crown, crown_with_fixed_bounds, joint_relu
-from holdfast.bounding.alpha_beta_crown import RowTask, apart, arguments, relu_like_functions, tighten_intermediate_bounds
+from holdfast.bounding.alpha_beta_crown import (
+    RowTask,
+    apart,
+    arguments,
+    relu_like_functions,
+    tighten_intermediate_bounds,
+)
 from holdfast.bounding.branching.split_score import costs
 from holdfast.bounding.crown_with_fixed_bounds import take_rows
 from holdfast.bounding.graph.graph import Graph
@@ -51,7 +57,9 @@ class ClosedForm:
     executed: torch.dtype | None = None  # None: the network in real arithmetic; else as it runs
 
     def bound(self, region: Region, rows: Tensor) -> Bound:
-        return _over(region, crown.linear_bound(self.graph, crown.propagate(self.graph, region, self.executed), rows))
+        return _over(
+            region, crown.linear_bound(self.graph, crown.propagate(self.graph, region, self.executed), rows)
+        )
 
 
 @dataclass(frozen=True)
@@ -91,7 +99,9 @@ class TrainedBounder:
     their arguments, then over ends that are trained too, those that cost most. What the clock leaves no time for stays what it was."""
 
     graph: Graph
-    enough: Tensor | None = None  # (batch, rows): a row above this is trained no further; None: all are, as far as the steps go
+    enough: Tensor | None = (
+        None  # (batch, rows): a row above this is trained no further; None: all are, as far as the steps go
+    )
     ends: int = ENDS
     steps: int = 20
     pace: float = 0.2
@@ -101,7 +111,9 @@ class TrainedBounder:
         least = _nothing(rows)
         for some in torch.arange(len(region), device=rows.device).split(self._inputs(rows)):
             asked = batch.take(region, some), rows[some], None if self.enough is None else self.enough[some]
-            found = None if time_limit.has_expired() else time_limit.in_time(partial(self._bound, *asked), None)
+            found = (
+                None if time_limit.has_expired() else time_limit.in_time(partial(self._bound, *asked), None)
+            )
             if found is None:
                 break
             least[some] = found
@@ -117,10 +129,16 @@ class TrainedBounder:
         least, entering = self._raise_bounds(known, rows, aim, least)
         if time_limit.has_expired() or bool((least > aim).all()):
             return least
-        return time_limit.in_time(partial(self._with_ends_raised, region, known, entering, rows, aim, least), least)
+        return time_limit.in_time(
+            partial(self._with_ends_raised, region, known, entering, rows, aim, least), least
+        )
 
-    def _with_ends_raised(self, region: Region, known: Boxes, entering: Tensor, rows: Tensor, aim: Tensor, least: Tensor) -> Tensor:
-        known, empty = self._with_ends(region, known, entering)  # a region is not empty: ends that say so overflowed
+    def _with_ends_raised(
+        self, region: Region, known: Boxes, entering: Tensor, rows: Tensor, aim: Tensor, least: Tensor
+    ) -> Tensor:
+        known, empty = self._with_ends(
+            region, known, entering
+        )  # a region is not empty: ends that say so overflowed
         return torch.where(empty[:, None], least, self._raise_bounds(known, rows, aim, least)[0])
 
     def _raise_bounds(self, known: Boxes, rows: Tensor, aim: Tensor, least: Tensor) -> tuple[Tensor, Tensor]:
@@ -132,7 +150,14 @@ class TrainedBounder:
         for at in open_.split(self._together()) if len(open_) else ():
             part, row = at.unbind(1)
             sign = torch.zeros((len(at), width), dtype=torch.float64, device=rows.device)
-            asked = RowTask(self.graph, take_rows(known, part), self.graph.output, rows[part, row][:, None], -aim[part, row][:, None], sign)
+            asked = RowTask(
+                self.graph,
+                take_rows(known, part),
+                self.graph.output,
+                rows[part, row][:, None],
+                -aim[part, row][:, None],
+                sign,
+            )
             found = asked.train(sign * torch.nan, sign, self.steps, self.pace)
             above = found.least + aim[part, row] - 4 * gamma(1) * (found.least.abs() + aim[part, row].abs())
             least[part, row] = torch.maximum(least[part, row], _nan_proves_nothing(above))
@@ -148,7 +173,9 @@ class TrainedBounder:
             least = flat.topk(min(self.ends, node.size), dim=1).values[:, -1:]
             worth[node] = ((flat > 0) & (flat >= least)).reshape(cost.shape)
         ends = {node: (known.lower[node], known.upper[node]) for node in crown.worth_knowing(self.graph)}
-        held = tighten_intermediate_bounds(self.graph, region, self.steps, self.pace, self._together(), worth=worth, known=ends)
+        held = tighten_intermediate_bounds(
+            self.graph, region, self.steps, self.pace, self._together(), worth=worth, known=ends
+        )
         return crown_with_fixed_bounds.propagate(self.graph, region, within=held)
 
     def _inputs(self, rows: Tensor) -> int:
@@ -182,7 +209,9 @@ class Coupled:
             asked = joint_relu.coupling(self.graph, boxes, rows[k], torch.zeros_like(rows[k, :, 0]))
             for row in range(rows.shape[1]) if asked is not None else ():
                 assert asked is not None
-                found[k, row] = least(asked.rows(torch.tensor([row], device=rows.device)), steps=self.steps, sign=False)[0]
+                found[k, row] = least(
+                    asked.rows(torch.tensor([row], device=rows.device)), steps=self.steps, sign=False
+                )[0]
         return _nan_proves_nothing(found), None
 
 

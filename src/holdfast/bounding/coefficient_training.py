@@ -31,7 +31,9 @@ class CoefficientAscent:
         self.values = [value.detach().clone().requires_grad_() for value in values]
         on_card = any(value.is_cuda for value in self.values)  # where a step may be recorded
         self._usual, self._fade = usual, betas[1]
-        self._adam = torch.optim.Adam(self.values, betas=betas, maximize=True, capturable=on_card, fused=on_card or None)
+        self._adam = torch.optim.Adam(
+            self.values, betas=betas, maximize=True, capturable=on_card, fused=on_card or None
+        )
         if memory is not None:
             self._adam.load_state_dict(copy.deepcopy(memory))
 

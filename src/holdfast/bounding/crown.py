@@ -32,7 +32,12 @@ ELEMENTS = 2**21  # float64 numbers in one tensor of rows on a CPU, whose caches
 ALIVE = 16  # such tensors may be alive at once
 
 
-def propagate(graph: Graph, region: Region, executed: torch.dtype | None = None, known: Mapping[Node, Ends] | None = None) -> Boxes:
+def propagate(
+    graph: Graph,
+    region: Region,
+    executed: torch.dtype | None = None,
+    known: Mapping[Node, Ends] | None = None,
+) -> Boxes:
     """Boxes for all nodes: intervals forward, and a backward pass for each node that relaxed functions read.
 
     known   ends of some nodes that hold over the region already.
@@ -58,7 +63,11 @@ def worth_knowing(graph: Graph) -> list[Node]:
     """The nodes whose ends save walks in a smaller region: large images, read by functions that ask no more once a sign is decided."""
     if sum(node.size for node in graph.nodes) < SMALL:
         return []
-    return [node for node, readers in _readers(graph).items() if is_image(node) and all(r.relaxation.sides() for r, _ in readers)]
+    return [
+        node
+        for node, readers in _readers(graph).items()
+        if is_image(node) and all(r.relaxation.sides() for r, _ in readers)
+    ]
 
 
 class Intervals(Forward):
@@ -80,7 +89,10 @@ class Intervals(Forward):
         boxes = self.boxes
         _note_movement(boxes, node)
         if node.copies:
-            boxes.keep(node, *(_map_values(node, [side[s] for s in node.inputs]) for side in (boxes.lower, boxes.upper)))
+            boxes.keep(
+                node,
+                *(_map_values(node, [side[s] for s in node.inputs]) for side in (boxes.lower, boxes.upper)),
+            )
             boxes.magnitude[node] = boxes.largest(node)
             return
         centre, radius = zip(*(boxes.interval(s, slice(None)) for s in node.inputs), strict=True)
@@ -91,7 +103,9 @@ class Intervals(Forward):
         slack = slack + boxes.execution_error(node, node.terms, magnitude + slack)
         boxes.magnitude[node] = magnitude + slack
         boxes.keep(node, middle - spread - slack, middle + spread + slack)
-        if node in self.blends and boxes.executed is None:  # as executed it is rounded, and may be no mean any more
+        if (
+            node in self.blends and boxes.executed is None
+        ):  # as executed it is rounded, and may be no mean any more
             self._blend(node, *self.blends[node])
 
     def _blend(self, node: Affine, gate: Node, one: Node, other: Node) -> None:
@@ -100,7 +114,10 @@ class Intervals(Forward):
         boxes = self.boxes
         shares = [torch.sigmoid(end[gate]) for end in (boxes.lower, boxes.upper)]
         slack = 64 * gamma(1) * (boxes.largest(one) + boxes.largest(other)) + TINY
-        low, high = (torch.stack([end[other] + s * (end[one] - end[other]) for s in shares]) for end in (boxes.lower, boxes.upper))
+        low, high = (
+            torch.stack([end[other] + s * (end[one] - end[other]) for s in shares])
+            for end in (boxes.lower, boxes.upper)
+        )
         boxes.keep(node, low.amin(0) - slack, high.amax(0) + slack)
 
     def through_function(self, node: Relaxed) -> None:
@@ -127,7 +144,10 @@ def _relax_over_box(relaxation: Relaxation, lower: Point, upper: Point) -> tuple
     count = len(lower)
 
     def both(*ends: Tensor) -> tuple[Tensor, ...]:
-        found, values = planes(relaxation, ends[:count], ends[count:]), value_range(relaxation, ends[:count], ends[count:])
+        found, values = (
+            planes(relaxation, ends[:count], ends[count:]),
+            value_range(relaxation, ends[:count], ends[count:]),
+        )
         return *found.lower, found.lower_offset, *found.upper, found.upper_offset, *values
 
     name = relaxation if vars(relaxation) else type(relaxation)  # those without settings are all alike
@@ -149,7 +169,9 @@ def _note_movement(boxes: Boxes, node: Node) -> None:
         boxes.elements[node] = node.forward([boxes.elements[node.inputs[0]]])
     else:
         moving = [rows for rows in (boxes.moving[source] for source in node.inputs) if rows.start < rows.stop]
-        boxes.moving[node] = slice(min(r.start for r in moving), max(r.stop for r in moving)) if moving else slice(0, 0)
+        boxes.moving[node] = (
+            slice(min(r.start for r in moving), max(r.stop for r in moving)) if moving else slice(0, 0)
+        )
         return
     rows = boxes.elements[node].any(1).nonzero().flatten()
     boxes.moving[node] = slice(int(rows[0]), int(rows[-1]) + 1) if len(rows) else slice(0, 0)
@@ -191,12 +213,18 @@ class IntermediateRefinement:
         # Every input has its own elements to look at; those with fewer look at some others too, which does no harm.
         chosen = flat.to(torch.uint8).topk(count, dim=1).indices
         parts = chosen.split(max(1, _rows_at_once(graph, boxes, node) // 2), dim=1)
-        least, most = (torch.cat(ends, dim=1) for ends in zip(*(_element_bounds(graph, boxes, node, part) for part in parts), strict=True))
+        least, most = (
+            torch.cat(ends, dim=1)
+            for ends in zip(*(_element_bounds(graph, boxes, node, part) for part in parts), strict=True)
+        )
         self._keep(node, (torch.arange(len(flat), device=flat.device)[:, None], chosen), least, most)
 
     def _by_windows(self, node: Node, way: Route) -> None:
         """First the end that is nearer to zero, which most often decides a sign, then the other one where it is still of use."""
-        middle, places = (self.boxes.lower[node] + self.boxes.upper[node])[self.boxes.moving[node]].flatten(1), math.prod(node.shape[2:])
+        middle, places = (
+            (self.boxes.lower[node] + self.boxes.upper[node])[self.boxes.moving[node]].flatten(1),
+            math.prod(node.shape[2:]),
+        )
         nearer = torch.where(middle > 0, 1.0, -1.0).double()
         for sign in (nearer, -nearer):
             owner, element = self._elements_to_refine(node).nonzero().t()
@@ -206,11 +234,22 @@ class IntermediateRefinement:
             for rows, there in bunches(owner, element % places, _windows_at_once(self.graph, way)):
                 first = rows[:, 0]
                 walk = WindowWalk(
-                    self.graph, self.boxes, node, owner[first], element[first] % places, element[rows] // places, mine[rows] * there
+                    self.graph,
+                    self.boxes,
+                    node,
+                    owner[first],
+                    element[first] % places,
+                    element[rows] // places,
+                    mine[rows] * there,
                 )
                 least[rows[there]] = _bounds(walk, node, way)[there]
             nothing = torch.full_like(least, torch.inf)
-            self._keep(node, (owner, element), torch.where(mine > 0, least, -nothing), torch.where(mine > 0, nothing, -least))
+            self._keep(
+                node,
+                (owner, element),
+                torch.where(mine > 0, least, -nothing),
+                torch.where(mine > 0, nothing, -least),
+            )
 
     def _keep(self, node: Node, where: tuple[Tensor, ...], least: Tensor, most: Tensor) -> None:
         """Both bounds of some elements, among the rows of the batch in which the node moves."""
@@ -232,7 +271,11 @@ def _readers(graph: Graph) -> dict[Node, list[tuple[Relaxed, Node]]]:
         if isinstance(node, Relaxed):
             for argument in node.inputs:
                 source = argument
-                while isinstance(source, Affine) and source.moves and not isinstance(source.inputs[0], InputNode):
+                while (
+                    isinstance(source, Affine)
+                    and source.moves
+                    and not isinstance(source.inputs[0], InputNode)
+                ):
                     source = source.inputs[0]
                 if not isinstance(source, InputNode):
                     found.setdefault(source, []).append((node, argument))
@@ -245,8 +288,15 @@ def lower_bound(graph: Graph, boxes: Boxes, rows: Tensor, offset: Tensor) -> Ten
     By the walk to the input, or by intervals next to the output, whichever knows more: planes lose a little at every step, and where a
     network was trained so that its intervals stay narrow, its last ones say more.
     """
-    walked = torch.cat([part.minimum(walked_region(boxes)) for part in _linear_parts(graph, boxes, rows)], dim=1)
-    found = torch.fmax(walked, torch.cat([_bound_by_intervals(graph, boxes, part) for part in _row_parts(graph, boxes, rows)], dim=1))
+    walked = torch.cat(
+        [part.minimum(walked_region(boxes)) for part in _linear_parts(graph, boxes, rows)], dim=1
+    )
+    found = torch.fmax(
+        walked,
+        torch.cat(
+            [_bound_by_intervals(graph, boxes, part) for part in _row_parts(graph, boxes, rows)], dim=1
+        ),
+    )
     return found + offset - 4 * gamma(1) * (found.abs() + offset.abs())
 
 
@@ -268,11 +318,16 @@ def _bound_by_intervals(graph: Graph, boxes: Boxes, rows: Tensor) -> Tensor:
 def linear_bound(graph: Graph, boxes: Boxes, rows: Tensor) -> LinearForms:
     """rows (batch, rows, outputs) -> for every row a linear function of the input below row . output over the region."""
     parts = list(_linear_parts(graph, boxes, rows))
-    coefficients, constant = torch.cat([p.coefficients for p in parts], dim=1), torch.cat([p.constant for p in parts], dim=1)
+    coefficients, constant = (
+        torch.cat([p.coefficients for p in parts], dim=1),
+        torch.cat([p.constant for p in parts], dim=1),
+    )
     if boxes.condensed is not None:
         features = boxes.condensed[1][:, None].expand(*constant.shape, -1)
         whole = constant.new_zeros((*constant.shape, graph.entry.size))
-        coefficients = whole.scatter_(2, features, coefficients.flatten(2)).reshape(*constant.shape, *boxes.region.shape)
+        coefficients = whole.scatter_(2, features, coefficients.flatten(2)).reshape(
+            *constant.shape, *boxes.region.shape
+        )
     return LinearForms(coefficients, constant)
 
 
@@ -288,7 +343,9 @@ def _linear_parts(graph: Graph, boxes: Boxes, rows: Tensor) -> Iterator[LinearFo
 
 def _row_parts(graph: Graph, boxes: Boxes, rows: Tensor) -> Sequence[Tensor]:
     """As many as memory holds at once."""
-    parts: Sequence[Tensor] = rows.reshape(*rows.shape[:2], *graph.output.shape).split(_rows_at_once(graph, boxes, graph.output), dim=1)
+    parts: Sequence[Tensor] = rows.reshape(*rows.shape[:2], *graph.output.shape).split(
+        _rows_at_once(graph, boxes, graph.output), dim=1
+    )
     return parts
 
 
@@ -324,7 +381,9 @@ def _element_bounds(graph: Graph, boxes: Boxes, node: Node, chosen: Tensor) -> t
     if isinstance(node, Affine) and first is not None:
         # The first step back from single elements only picks rows of the matrices.
         for source in node.inputs:  # nothing here holds them any longer than the walk does
-            walk.arrive(source, first.pop(0).mul_(sign[:, None]).reshape(*chosen.shape, *source.shape), moving)
+            walk.arrive(
+                source, first.pop(0).mul_(sign[:, None]).reshape(*chosen.shape, *source.shape), moving
+            )
         walk.weigh(boxes.magnitude[node][moving].flatten(1).gather(1, chosen), moving, node.size)
         if node.shift is not None:
             walk.constant[moving] += sign * node.shift[chosen]
@@ -359,7 +418,11 @@ def _bounds(walk: WindowWalk, node: Node, way: Route) -> Tensor:
     shape = len(each), int(each.max())
     rest = BackwardWalk(walk.graph, boxes, shape[1])
     rest.steps = walk.steps
-    for mine, theirs in ((walk.constant, rest.constant), (walk.total, rest.total), (walk.charge, rest.charge)):
+    for mine, theirs in (
+        (walk.constant, rest.constant),
+        (walk.total, rest.total),
+        (walk.charge, rest.charge),
+    ):
         theirs[moving][owner, number] = mine.flatten()
     for source in walk.pending:
         rows = walk.constant.new_zeros((*shape, *source.shape))
@@ -385,12 +448,17 @@ class BackwardWalk(Backward[Tensor]):
         reached = self.pending.pop(self.graph.entry, None)
         if reached is None:  # what was asked for does not depend on the input
             reached = self._nothing_reached()
-        return LinearForms(reached.reshape(*self.constant.shape, *walked_region(self.boxes).shape), self._constant_after_rounding())
+        return LinearForms(
+            reached.reshape(*self.constant.shape, *walked_region(self.boxes).shape),
+            self._constant_after_rounding(),
+        )
 
     def _constant_after_rounding(self) -> Tensor:
         """The constant, every rounding taken off."""
         # Sums of several coefficients at one node, and of the constants: a few more roundings of everything that was met.
-        return self.constant - (2 * (self.charge + gamma(4 * self.steps) * self.total) + 8 * gamma(1) * self.constant.abs() + TINY)
+        return self.constant - (
+            2 * (self.charge + gamma(4 * self.steps) * self.total) + 8 * gamma(1) * self.constant.abs() + TINY
+        )
 
     def met_here(self) -> Tensor:
         """-> (batch, rows): what the rows are at least, were all that is pending met by its interval. The walk stays where it is."""
@@ -500,12 +568,18 @@ class BackwardWalk(Backward[Tensor]):
             return
         features = condensed[1][rows]
         place = torch.full((len(features), entry.size), -1, device=flat.device)
-        place.scatter_(1, features, torch.arange(features.shape[1], device=flat.device).expand(features.shape))
+        place.scatter_(
+            1, features, torch.arange(features.shape[1], device=flat.device).expand(features.shape)
+        )
         place = place if move is None else move.forward([place])
         outside = (place < 0)[:, None]
         if bool(outside.any()):  # it stays still in some of these rows
             still = flat * outside
-            self._meet(entry, (still if move is None else move.back(still)[0]).reshape(*flat.shape[:2], *entry.shape), rows)
+            self._meet(
+                entry,
+                (still if move is None else move.back(still)[0]).reshape(*flat.shape[:2], *entry.shape),
+                rows,
+            )
         whole[rows].scatter_add_(2, place.clamp_min(0)[:, None].expand(flat.shape), flat * ~outside)
 
     def _scatter(self, node: Affine, rows: Tensor) -> None:
@@ -518,7 +592,9 @@ class BackwardWalk(Backward[Tensor]):
         before, whole_rows = self.pending.get(source), self.boxes.moving[source]
         count = whole_rows.stop - whole_rows.start
         whole = rows.new_zeros((count, rows.shape[1], source.size)) if before is None else before.flatten(2)
-        if before is not None and node not in self.graph.exact:  # else only moves of other elements have written here
+        if (
+            before is not None and node not in self.graph.exact
+        ):  # else only moves of other elements have written here
             whole = whole.clone()
         node.back_into(rows.flatten(2), whole[_within(moving, whole_rows)])
         self.pending[source] = whole.reshape(count, rows.shape[1], *source.shape)
@@ -538,4 +614,6 @@ def _within(rows: slice, whole: slice) -> slice:
 
 def _dot(rows: Tensor, vector: Tensor) -> Tensor:
     """(batch, rows, *shape), (batch or 1, *shape) -> (batch, rows)."""
-    return torch.matmul(rows.flatten(2), vector.expand(rows.shape[0], *vector.shape[1:]).flatten(1).unsqueeze(-1)).squeeze(-1)
+    return torch.matmul(
+        rows.flatten(2), vector.expand(rows.shape[0], *vector.shape[1:]).flatten(1).unsqueeze(-1)
+    ).squeeze(-1)

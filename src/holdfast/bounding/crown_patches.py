@@ -66,7 +66,9 @@ class Route:
 
     until: int  # the place of the last node that is passed
     widest: int  # numbers in a row at one node, at most
-    rest: tuple[Node, ...]  # nodes that dense rows may meet after that; none where windows reach an input that is a box
+    rest: tuple[
+        Node, ...
+    ]  # nodes that dense rows may meet after that; none where windows reach an input that is a box
 
 
 def route(graph: Graph, boxes: Boxes, start: Node) -> Route | None:
@@ -81,7 +83,11 @@ def route(graph: Graph, boxes: Boxes, start: Node) -> Route | None:
         total += pending[node].numbers(node)
         pending, until = further, node.place
         widest = max(widest, *(window.numbers(source) for source, window in pending.items()))
-    ended = set(pending) == {graph.entry} and boxes.region.boxed and bool(boxes.largest(graph.entry).isfinite().all())
+    ended = (
+        set(pending) == {graph.entry}
+        and boxes.region.boxed
+        and bool(boxes.largest(graph.entry).isfinite().all())
+    )
     rest = () if ended else _before(pending)
     dense = sum(node.size for node in _before([start]))
     if until > start.place or dense < SMALL or WORTH * (total + sum(node.size for node in rest)) > dense:
@@ -111,7 +117,9 @@ def _before(nodes: Iterable[Node]) -> tuple[Node, ...]:
     found, new = dict[Node, None](), list(nodes)
     while new:
         found.update(dict.fromkeys(new))
-        new = [source for source in dict.fromkeys(s for node in new for s in node.inputs) if source not in found]
+        new = [
+            source for source in dict.fromkeys(s for node in new for s in node.inputs) if source not in found
+        ]
     return tuple(found)
 
 
@@ -119,7 +127,9 @@ def _before(nodes: Iterable[Node]) -> tuple[Node, ...]:
 class WindowCoefficients:
     """Coefficients of rows in their windows of one image."""
 
-    values: Tensor  # (places, rows, height, width, channels): rows that begin at one place hold the same window
+    values: (
+        Tensor  # (places, rows, height, width, channels): rows that begin at one place hold the same window
+    )
     window: RowWindow
     clipped: bool  # whether all that lies outside of the image is zero; what is not read by anything is dropped sooner or later
 
@@ -139,7 +149,9 @@ def bunches(owner: Tensor, place: Tensor, at_once: int) -> Iterator[tuple[Tensor
     _, count = torch.stack([owner, place])[:, order].unique_consecutive(dim=1, return_counts=True)
     group = torch.arange(len(count), device=owner.device).repeat_interleave(count)
     within = torch.arange(len(owner), device=owner.device) - (count.cumsum(0) - count)[group]
-    _, count = torch.stack([group, within // at_once]).unique_consecutive(dim=1, return_counts=True)  # a place may have too many
+    _, count = torch.stack([group, within // at_once]).unique_consecutive(
+        dim=1, return_counts=True
+    )  # a place may have too many
     first, fullest = count.cumsum(0) - count, count.argsort(descending=True)
     while len(fullest):
         line = torch.arange(int(count[fullest[0]]), device=owner.device)
@@ -151,7 +163,16 @@ def bunches(owner: Tensor, place: Tensor, at_once: int) -> Iterator[tuple[Tensor
 class WindowWalk(Backward[WindowCoefficients]):
     """Single elements of a node, or their negatives, on their way back; constants are (places, rows)."""
 
-    def __init__(self, graph: Graph, boxes: Boxes, node: Node, owner: Tensor, place: Tensor, channel: Tensor, sign: Tensor) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        boxes: Boxes,
+        node: Node,
+        owner: Tensor,
+        place: Tensor,
+        channel: Tensor,
+        sign: Tensor,
+    ) -> None:
         """owner, place (places,): the row of the batch, among those in which the node moves, and where in the image; channel, sign
         (places, rows): which element, times what."""
         super().__init__(graph)
@@ -166,7 +187,9 @@ class WindowWalk(Backward[WindowCoefficients]):
         """The lower plane where the coefficient is positive, the upper one where it is negative: middle and half width of the two."""
         tilt, values, count = self.boxes.tilt(node), carried.values, len(node.inputs)
         size = values.abs()
-        held = self._around(carried.window, node, [*tilt.of_size.unbind(-1), tilt.offset, *tilt.middle, *tilt.half])
+        held = self._around(
+            carried.window, node, [*tilt.of_size.unbind(-1), tilt.offset, *tilt.middle, *tilt.half]
+        )
         down, weight = _dots(size, held[:, :2])
         self.constant += _dots(values, held[:, 2:3])[0] + down
         self._weigh(weight, node.size)
@@ -180,7 +203,9 @@ class WindowWalk(Backward[WindowCoefficients]):
             (weight,) = _dots(values.abs(), self._around(window, node, [boxes.magnitude[node][self.moving]]))
             self._weigh(weight, node.size)
         if node in boxes.error:
-            self.constant -= _dots(values.abs(), self._around(window, node, [boxes.error[node][self.moving]]))[0]
+            self.constant -= _dots(
+                values.abs(), self._around(window, node, [boxes.error[node][self.moving]])
+            )[0]
         if node.shift is not None:
             shift = node.shift.expand(self.moving.stop - self.moving.start, -1)
             self.constant += _dots(values, self._around(window, node, [shift]))[0]
@@ -193,7 +218,9 @@ class WindowWalk(Backward[WindowCoefficients]):
         if not carried.clipped:
             self._clip(carried, node)
         clipped = node.kernel.padding == (0, 0)
-        self._arrive(source, WindowCoefficients(node.kernel.back(values), window.read_by(node.kernel), clipped))
+        self._arrive(
+            source, WindowCoefficients(node.kernel.back(values), window.read_by(node.kernel), clipped)
+        )
 
     def lower_bound_by_intervals(self) -> Tensor:
         """-> (places, rows): the least that all which is pending adds up to over the intervals of its nodes."""
@@ -205,17 +232,26 @@ class WindowWalk(Backward[WindowCoefficients]):
             self.constant += _dots(patches.values, held[:, 2:])[0] - radius
             self._weigh(largest, node.size)
         self.pending = {}
-        return self.constant - 2 * (self.charge + gamma(4 * self.steps) * self.total) - 8 * gamma(1) * self.constant.abs() - TINY
+        return (
+            self.constant
+            - 2 * (self.charge + gamma(4 * self.steps) * self.total)
+            - 8 * gamma(1) * self.constant.abs()
+            - TINY
+        )
 
     def dense(self, node: Node) -> Tensor:
         """-> (places, rows, *shape): the coefficients on a node as rows of all of it."""
         patches, places = self.pending[node], list[Tensor]()
-        for first, count, held in zip(self._first(patches.window), node.shape[2:], patches.window.extent, strict=True):
+        for first, count, held in zip(
+            self._first(patches.window), node.shape[2:], patches.window.extent, strict=True
+        ):
             at = torch.arange(count, device=first.device) - first[:, None]
             places.append(torch.where((at >= 0) & (at < held), at, held))
         values = pad(patches.values, (0, 0, 0, 1, 0, 1)).movedim(1, -1)  # what no window holds is zero
         number = torch.arange(len(values), device=values.device)
-        found = values[number[:, None, None], places[0][:, :, None], places[1][:, None, :]]  # (places, high, wide, channels, rows)
+        found = values[
+            number[:, None, None], places[0][:, :, None], places[1][:, None, :]
+        ]  # (places, high, wide, channels, rows)
         return found.permute(0, 4, 3, 1, 2).reshape(*self.constant.shape, *node.shape)
 
     def _weigh(self, weight: Tensor, terms: int) -> None:
@@ -236,20 +272,36 @@ class WindowWalk(Backward[WindowCoefficients]):
         for axis, first in enumerate(self._first(patches.window)):
             at = first[:, None] + torch.arange(patches.window.extent[axis], device=first.device)
             outside = (at < 0) | (at >= node.shape[2 + axis])
-            patches.values.masked_fill_(outside[:, None, :, None, None] if axis == 0 else outside[:, None, None, :, None], 0)
+            patches.values.masked_fill_(
+                outside[:, None, :, None, None] if axis == 0 else outside[:, None, None, :, None], 0
+            )
 
     def _around(self, window: RowWindow, node: Node, planes: list[Tensor]) -> Tensor:
         """planes (rows of the batch in which it moves, ...) of a node -> (places, planes, height, width, channels): what each window
         holds of them, zero outside of the image."""
         channels, *size = node.shape[1:]
         image = torch.stack([plane.reshape(-1, channels, *size) for plane in planes], 1).movedim(2, -1)
-        ends = [w * (n - 1) + a + e for w, n, a, e in zip(window.scale, self.size, window.start, window.extent, strict=True)]
-        margins = [(max(0, -start), max(0, end - n)) for start, end, n in zip(window.start, ends, size, strict=True)]
+        ends = [
+            w * (n - 1) + a + e
+            for w, n, a, e in zip(window.scale, self.size, window.start, window.extent, strict=True)
+        ]
+        margins = [
+            (max(0, -start), max(0, end - n)) for start, end, n in zip(window.start, ends, size, strict=True)
+        ]
         image = pad(image, (0, 0, *margins[1], *margins[0])).contiguous()
         row, plane, line, place, _ = image.stride()
         high, wide = window.extent
-        shape = len(image), image.shape[2] - high + 1, image.shape[3] - wide + 1, len(planes), high, wide * channels
-        down, right = (first + before for first, (before, _) in zip(self._first(window), margins, strict=True))
+        shape = (
+            len(image),
+            image.shape[2] - high + 1,
+            image.shape[3] - wide + 1,
+            len(planes),
+            high,
+            wide * channels,
+        )
+        down, right = (
+            first + before for first, (before, _) in zip(self._first(window), margins, strict=True)
+        )
         held = image.as_strided(shape, (row, line, place, plane, line, 1))[self.owner, down, right]
         return held.reshape(len(self.owner), len(planes), high, wide, channels)
 

@@ -21,7 +21,11 @@ from holdfast.region import Region
 
 
 def propagate(
-    graph: Graph, region: Region, forms: Forms | None = None, within: Mapping[Node, Ends] | None = None, walks: bool = True
+    graph: Graph,
+    region: Region,
+    forms: Forms | None = None,
+    within: Mapping[Node, Ends] | None = None,
+    walks: bool = True,
 ) -> tuple[Boxes, Tensor]:
     """Boxes for all nodes, as `crown.propagate` finds them, and (batch,) bool: which rows hold no point at all.
 
@@ -70,7 +74,9 @@ class _Carried(Forward):
         self.forms.affine(node)
 
     def through_function(self, node: Relaxed) -> None:
-        self.forms.apply_relaxation(node, [self.boxes.lower[s] for s in node.inputs], [self.boxes.upper[s] for s in node.inputs])
+        self.forms.apply_relaxation(
+            node, [self.boxes.lower[s] for s in node.inputs], [self.boxes.upper[s] for s in node.inputs]
+        )
 
 
 def _apart(boxes: Boxes, node: Node, held: Ends) -> Tensor:
@@ -81,12 +87,21 @@ def _apart(boxes: Boxes, node: Node, held: Ends) -> Tensor:
 def with_ends(graph: Graph, boxes: Boxes, ends: Mapping[Node, Ends]) -> Boxes:
     """The same boxes where the values of some nodes are held to narrower ends, for the points that do so. The planes of the functions that
     read them follow; what else lies behind them keeps its ends, which hold there, too."""
-    changed = replace(boxes, lower=dict(boxes.lower), upper=dict(boxes.upper), planes=dict(boxes.planes), tilts={}, points={})
+    changed = replace(
+        boxes,
+        lower=dict(boxes.lower),
+        upper=dict(boxes.upper),
+        planes=dict(boxes.planes),
+        tilts={},
+        points={},
+    )
     for node, held in ends.items():
         changed.keep(node, *held)
     for node in graph.nodes:
         if isinstance(node, Relaxed) and any(source in ends for source in node.inputs):
-            lower, upper = (tuple(side[source] for source in node.inputs) for side in (changed.lower, changed.upper))
+            lower, upper = (
+                tuple(side[source] for source in node.inputs) for side in (changed.lower, changed.upper)
+            )
             changed.planes[node] = planes(node.relaxation, lower, upper)
     return changed
 
@@ -122,11 +137,18 @@ def take_rows(boxes: Boxes, rows: Tensor) -> Boxes:
         return {node: value[rows] for node, value in values.items()}
 
     some_planes = {
-        node: LinearBounds(tuple(s[rows] for s in p.lower), p.lower_offset[rows], tuple(s[rows] for s in p.upper), p.upper_offset[rows])
+        node: LinearBounds(
+            tuple(s[rows] for s in p.lower),
+            p.lower_offset[rows],
+            tuple(s[rows] for s in p.upper),
+            p.upper_offset[rows],
+        )
         for node, p in boxes.planes.items()
     }
     # A node may be taken to move in rows in which it does not: that costs time only.
-    moving = {node: slice(0, len(rows) if where.start < where.stop else 0) for node, where in boxes.moving.items()}
+    moving = {
+        node: slice(0, len(rows) if where.start < where.stop else 0) for node, where in boxes.moving.items()
+    }
     return Boxes(
         batch.take(boxes.region, rows), some(boxes.lower), some(boxes.upper), some(boxes.magnitude), some_planes,
         moving=moving, elements=some(boxes.elements),

@@ -58,7 +58,9 @@ class Description:
 
     def constant(self, value: Tensor | float) -> str:
         """In float32 where that holds the same numbers. A number of Python's is one of float64, not of torch's default type."""
-        tensor = torch.as_tensor(value, dtype=None if isinstance(value, Tensor) else torch.float64).detach().cpu()
+        tensor = (
+            torch.as_tensor(value, dtype=None if isinstance(value, Tensor) else torch.float64).detach().cpu()
+        )
         if tensor.is_floating_point() or tensor.dtype == torch.bool:
             tensor = tensor.double()
             tensor = tensor.float() if bool((tensor.float().double() == tensor).all()) else tensor
@@ -69,13 +71,17 @@ class Description:
     def add_constant(self, value: "Named | Tensor | float") -> str:
         return value.name if isinstance(value, Named) else self.constant(value)
 
-    def put(self, op: str, given: "Sequence[Named | Tensor | float | None]", outputs: int = 1, **options: Any) -> list[str]:
+    def put(
+        self, op: str, given: "Sequence[Named | Tensor | float | None]", outputs: int = 1, **options: Any
+    ) -> list[str]:
         names = [f"v{len(self.nodes)}_{place}" for place in range(outputs)]
         inputs = ["" if value is None else self.add_constant(value) for value in given]
         self.nodes.append({"op": op, "in": inputs, "out": names, **({"with": options} if options else {})})
         return names
 
-    def one(self, op: str, given: "Sequence[Named | Tensor | float | None]", value: Tensor, **options: Any) -> Named:
+    def one(
+        self, op: str, given: "Sequence[Named | Tensor | float | None]", value: Tensor, **options: Any
+    ) -> Named:
         return Named(self.put(op, given, **options)[0], value)
 
     def add_gather(self, source: Named, index: Tensor, value: Tensor) -> Named:
@@ -89,7 +95,9 @@ class Description:
 def describe_network(net: Network, example: Tensor) -> bytes:
     """The network for inputs like these, as a file; UnsupportedLayer names what cannot be written down."""
     one = for_one(net, example)
-    module = convert_graph(as_plain_module(one.program(example)), dtype=torch.float64, device=torch.device("cpu"))
+    module = convert_graph(
+        as_plain_module(one.program(example)), dtype=torch.float64, device=torch.device("cpu")
+    )
     point = example[:1].detach().cpu().double()
     description, known = Description(), dict[fx.Node, Any]()
     answer: Any = None
@@ -102,11 +110,17 @@ def describe_network(net: Network, example: Tensor) -> bytes:
             elif node.op == "output":
                 answer = fx.node.map_arg(node.args[0], lambda n: known[n])
             else:
-                known[node] = _written(description, node, *(fx.node.map_arg(part, lambda n: known[n]) for part in (node.args, node.kwargs)))
+                known[node] = _written(
+                    description,
+                    node,
+                    *(fx.node.map_arg(part, lambda n: known[n]) for part in (node.args, node.kwargs)),
+                )
     while isinstance(answer, tuple | list):
         answer = answer[0]
     if not isinstance(answer, Named):
-        raise UnsupportedLayer(f"{net.name}: its answer does not depend on its input, so there is nothing to prove.")
+        raise UnsupportedLayer(
+            f"{net.name}: its answer does not depend on its input, so there is nothing to prove."
+        )
     graph = {"input": "input", "shape": list(point.shape), "output": answer.name, "nodes": description.nodes}
     from safetensors.torch import save  # not everywhere installed
 
@@ -173,7 +187,9 @@ def handles(*targets: Any) -> Callable[[Handler], Handler]:
 for _target, _op in PLAIN.items():
     HANDLERS[_target] = lambda d, value, x, op=_op: d.one(op, [x], value)
 for _target, _op in ARITHMETIC.items():
-    HANDLERS[_target] = lambda d, value, a, b, op=_op, alpha=1: d.one(op, [a, b], value) if alpha == 1 else None
+    HANDLERS[_target] = lambda d, value, a, b, op=_op, alpha=1: (
+        d.one(op, [a, b], value) if alpha == 1 else None
+    )
 
 
 @handles(aten.rsub.Scalar, aten.rsub.Tensor)
@@ -195,7 +211,9 @@ def _addmm(d: Description, value: Tensor, bias: Any, x: Any, weight: Any) -> Nam
 
 @handles(aten.mm.default, aten.matmul.default)
 def _matmul(d: Description, value: Tensor, x: Any, weight: Any) -> Named | None:
-    return d.one("MatMul", [x, weight], value) if not isinstance(weight, Named) and weight.dim() == 2 else None
+    return (
+        d.one("MatMul", [x, weight], value) if not isinstance(weight, Named) and weight.dim() == 2 else None
+    )
 
 
 @handles(aten.leaky_relu.default)
@@ -214,7 +232,9 @@ def _relu6(d: Description, value: Tensor, x: Named) -> Named:
 
 
 @handles(aten.clamp.default)
-def _clamp(d: Description, value: Tensor, x: Named, min: float | None = None, max: float | None = None) -> Named:
+def _clamp(
+    d: Description, value: Tensor, x: Named, min: float | None = None, max: float | None = None
+) -> Named:
     ends = {name: float(end) for name, end in (("min", min), ("max", max)) if end is not None}
     return d.one("Clip", [x], value, **ends)
 
@@ -242,7 +262,10 @@ def _cat(d: Description, value: Tensor, parts: Sequence[Any], axis: int = 0) -> 
 @handles(aten.stack.default)
 def _stack(d: Description, value: Tensor, parts: Sequence[Any], axis: int = 0) -> Named:
     axis %= value.dim()
-    each = [d.one("Unsqueeze", [part], value, axes=[axis]) if isinstance(part, Named) else part.unsqueeze(axis) for part in parts]
+    each = [
+        d.one("Unsqueeze", [part], value, axes=[axis]) if isinstance(part, Named) else part.unsqueeze(axis)
+        for part in parts
+    ]
     return d.one("Concat", each, value, axis=axis)
 
 
@@ -252,12 +275,16 @@ def _over(axes: Sequence[int] | None) -> dict[str, list[int]]:
 
 
 @handles(aten.mean.dim)
-def _mean(d: Description, value: Tensor, x: Named, axes: Sequence[int] | None, keep: bool = False, **_: Any) -> Named:
+def _mean(
+    d: Description, value: Tensor, x: Named, axes: Sequence[int] | None, keep: bool = False, **_: Any
+) -> Named:
     return d.one("ReduceMean", [x], value, **_over(axes), keepdims=int(keep))
 
 
 @handles(aten.sum.dim_IntList)
-def _sum(d: Description, value: Tensor, x: Named, axes: Sequence[int] | None, keep: bool = False, **_: Any) -> Named:
+def _sum(
+    d: Description, value: Tensor, x: Named, axes: Sequence[int] | None, keep: bool = False, **_: Any
+) -> Named:
     return d.one("ReduceSum", [x], value, **_over(axes), keepdims=int(keep))
 
 
@@ -266,7 +293,13 @@ def _pairs(value: int | Sequence[int], many: int) -> list[int]:
     return values * many if len(values) == 1 else values
 
 
-@handles(aten.conv1d.default, aten.conv2d.default, aten.conv1d.padding, aten.conv2d.padding, aten.convolution.default)
+@handles(
+    aten.conv1d.default,
+    aten.conv2d.default,
+    aten.conv1d.padding,
+    aten.conv2d.padding,
+    aten.convolution.default,
+)
 def _conv(
     d: Description, value: Tensor, x: Named, weight: Tensor, bias: Tensor | None = None, stride: Any = 1, padding: Any = 0,
     dilation: Any = 1, *rest: Any,
@@ -278,7 +311,10 @@ def _conv(
     if isinstance(padding, str):
         if padding != "valid" and any(size % 2 == 0 for size in weight.shape[2:]):
             return None
-        padding = [0 if padding == "valid" else (k - 1) // 2 * h for k, h in zip(weight.shape[2:], _pairs(dilation, many), strict=True)]
+        padding = [
+            0 if padding == "valid" else (k - 1) // 2 * h
+            for k, h in zip(weight.shape[2:], _pairs(dilation, many), strict=True)
+        ]
     return d.one(
         "Conv", [x, weight, *([] if bias is None else [bias])], value, strides=_pairs(stride, many), pads=_pairs(padding, many) * 2,
         dilations=_pairs(dilation, many), group=groups,
@@ -286,7 +322,9 @@ def _conv(
 
 
 @handles(aten.batch_norm.default, aten._native_batch_norm_legit_no_training.default)
-def _batch_norm(d: Description, value: Any, x: Named, weight: Any, bias: Any, mean: Tensor, variance: Tensor, *rest: Any) -> Any:
+def _batch_norm(
+    d: Description, value: Any, x: Named, weight: Any, bias: Any, mean: Tensor, variance: Tensor, *rest: Any
+) -> Any:
     epsilon = float(rest[2] if len(rest) > 2 else rest[1])
     one, zero = torch.ones_like(mean), torch.zeros_like(mean)
     given = [x, one if weight is None else weight, zero if bias is None else bias, mean, variance]
@@ -312,7 +350,15 @@ def _avg_pool(
         return None
     kernel = _pairs(kernel, many)
     strides = _pairs(stride, many) if not isinstance(stride, Sequence) or stride else kernel
-    return d.one("AveragePool", [x], value, kernel_shape=kernel, strides=strides, pads=_pairs(padding, many) * 2, count_include_pad=1)
+    return d.one(
+        "AveragePool",
+        [x],
+        value,
+        kernel_shape=kernel,
+        strides=strides,
+        pads=_pairs(padding, many) * 2,
+        count_include_pad=1,
+    )
 
 
 @handles(aten.adaptive_avg_pool1d.default, aten.adaptive_avg_pool2d.default)
@@ -326,7 +372,14 @@ def _adaptive(d: Description, value: Tensor, x: Named, size: Any) -> Named | Non
 
 @handles(aten.max_pool1d.default, aten.max_pool2d.default, aten.max_pool2d_with_indices.default)
 def _max_pool(
-    d: Description, value: Any, x: Named, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil: bool = False
+    d: Description,
+    value: Any,
+    x: Named,
+    kernel: Any,
+    stride: Any = (),
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil: bool = False,
 ) -> Any:
     first = value if isinstance(value, Tensor) else value[0]
     many = first.dim() - 2
@@ -334,7 +387,12 @@ def _max_pool(
         return None
     kernel = _pairs(kernel, many)
     strides = _pairs(stride, many) if not isinstance(stride, Sequence) or stride else kernel
-    options = {"kernel_shape": kernel, "strides": strides, "pads": _pairs(padding, many) * 2, "dilations": _pairs(dilation, many)}
+    options = {
+        "kernel_shape": kernel,
+        "strides": strides,
+        "pads": _pairs(padding, many) * 2,
+        "dilations": _pairs(dilation, many),
+    }
     made = d.one("MaxPool", [x], first, **options)
     return made if isinstance(value, Tensor) else (made, *value[1:])
 
@@ -350,7 +408,11 @@ def _recurrent(
     rate: float, training: bool, bidirectional: bool, batch_first: bool,
 ) -> Any:  # fmt: skip
     """One node a layer; all but the last states of the layers is made of what they answer."""
-    if not isinstance(x, Named) or any(isinstance(s, Named) or bool(s.any()) for s in states) or (training and rate):
+    if (
+        not isinstance(x, Named)
+        or any(isinstance(s, Named) or bool(s.any()) for s in states)
+        or (training and rate)
+    ):
         return None
     many, each = 2 if bidirectional else 1, 4 if biases else 2
     if len(parameters) != each * layers * many:
@@ -364,9 +426,14 @@ def _recurrent(
     if batch_first:
         frames = d.one("Transpose", [x], x.value.transpose(0, 1), perm=[1, 0, 2])
     for layer in range(layers):
-        own = [[order_gates(w) for w in parameters[k * each : (k + 1) * each]] for k in range(layer * many, (layer + 1) * many)]
+        own = [
+            [order_gates(w) for w in parameters[k * each : (k + 1) * each]]
+            for k in range(layer * many, (layer + 1) * many)
+        ]
         w, r = (torch.stack([weights[place] for weights in own]) for place in (0, 1))
-        b = torch.stack([torch.cat(weights[2:]) if biases else w.new_zeros(2 * len(order) * hidden) for weights in own])
+        b = torch.stack(
+            [torch.cat(weights[2:]) if biases else w.new_zeros(2 * len(order) * hidden) for weights in own]
+        )
         options = {"hidden_size": hidden, "direction": "bidirectional" if bidirectional else "forward"}
         options |= {"linear_before_reset": 1} if op == "GRU" else {}
         names = d.put(op, [frames, w, r, b], outputs=3 if op == "LSTM" else 2, **options)
@@ -374,7 +441,11 @@ def _recurrent(
         together = d.one("Transpose", [Named(names[0], w)], w, perm=[0, 2, 1, 3])
         frames = d.one("Reshape", [together], x.value.new_zeros(shape), shape=list(shape))
         lasts.append(names[1:])
-    outputs = d.one("Transpose", [frames], value[0], perm=[1, 0, 2]) if batch_first else Named(frames.name, value[0])
+    outputs = (
+        d.one("Transpose", [frames], value[0], perm=[1, 0, 2])
+        if batch_first
+        else Named(frames.name, value[0])
+    )
     ends = []
     for place, whole in enumerate(value[1:]):
         named = [Named(names[place], whole) for names in lasts]

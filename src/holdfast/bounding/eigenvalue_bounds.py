@@ -28,7 +28,9 @@ SQUARINGS = 3  # of Q + K, for Z
 KRYLOV = 12  # products that find a largest eigenvalue
 FORGOTTEN = 0.02  # of all columns' sizes: the first of them, remainders of long ago, that are bounded by their sizes instead
 SMALL = 1e-6  # of the largest: rows and columns that are shorter count as this long, so that nothing is divided by next to nothing
-NEARLY = 1e-5  # of that, and a tenth of it of all: by how much more is taken, so that a Cholesky factor exists
+NEARLY = (
+    1e-5  # of that, and a tenth of it of all: by how much more is taken, so that a Cholesky factor exists
+)
 
 
 @torch.no_grad()
@@ -42,7 +44,12 @@ def reach(Q: Tensor, C: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
     beside = sizes[..., :few].sum(-1) * (1 + gamma(C.shape[-1] * C.shape[-2]))
     sizes, C, Q = sizes[..., few:], C[..., few:], (Q + Q.mT) / 2
     member = torch.nn.functional.one_hot(groups.unique(return_inverse=True)[1]).to(Q)  # (d, groups)
-    unit = Q.amax((-1, -2)).abs() + Q.amin((-1, -2)).abs() + torch.nn.functional.pad(sizes, (0, 1)).amax(-1) + TINY
+    unit = (
+        Q.amax((-1, -2)).abs()
+        + Q.amin((-1, -2)).abs()
+        + torch.nn.functional.pad(sizes, (0, 1)).amax(-1)
+        + TINY
+    )
     found = _weights(_draft(Q, unit), _draft(C, unit), member.float())
     high, low = (
         _above(Q, C, sizes, w.to(Q) * unit[..., None], rows.to(Q) * unit[..., None], member, sign)
@@ -61,12 +68,18 @@ def _above(Q: Tensor, C: Tensor, sizes: Tensor, w: Tensor, rows: Tensor, member:
     # All that was added up, in absolute values; K is off by units of the sizes in its own sums.
     d, m = C.shape[-2:]
     size = Q.abs().sum((-1, -2)) + w.sum(-1) + (sizes.square() / w).sum(-1)
-    return (above + 8 * gamma(2 * (d + m) + 32) * (size + above.abs()) + TINY).nan_to_num(torch.inf, torch.inf, torch.inf)
+    return (above + 8 * gamma(2 * (d + m) + 32) * (size + above.abs()) + TINY).nan_to_num(
+        torch.inf, torch.inf, torch.inf
+    )
 
 
 def _draft(values: Tensor, unit: Tensor) -> Tensor:
     """In these units, in few digits: GPUs are many times as fast at half of those of float32."""
-    return torch.div(values, unit[..., None, None], out=torch.empty_like(values, dtype=torch.bfloat16 if values.is_cuda else torch.float32))
+    return torch.div(
+        values,
+        unit[..., None, None],
+        out=torch.empty_like(values, dtype=torch.bfloat16 if values.is_cuda else torch.float32),
+    )
 
 
 def _weights(Q: Tensor, C: Tensor, member: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
@@ -74,14 +87,20 @@ def _weights(Q: Tensor, C: Tensor, member: Tensor) -> Iterator[tuple[Tensor, Ten
     w, rows = torch.linalg.vector_norm(C, dim=-2, dtype=torch.float32) + SMALL, _lengths(Q, member)
     K = _form(None, C, w)
     # The price of K falls as that of w rises, and they cost least together where they are equal.
-    share = (_largest(_in_units(K.float(), rows @ member.mT)) * rows.sum(-1) / (w.sum(-1) + SMALL)).sqrt().clamp(1e-3, 1e3)[..., None]
+    share = (
+        (_largest(_in_units(K.float(), rows @ member.mT)) * rows.sum(-1) / (w.sum(-1) + SMALL))
+        .sqrt()
+        .clamp(1e-3, 1e3)[..., None]
+    )
     w, K = share * w, K / share[..., None].to(K)
     rows = torch.hypot(rows, _lengths(K, member))
     for sign in SIGNS:
         yield _improve_weights(Q, C, K, w, rows, member, sign)
 
 
-def _improve_weights(Q: Tensor, C: Tensor, K: Tensor, w: Tensor, rows: Tensor, member: Tensor, sign: int) -> tuple[Tensor, Tensor]:
+def _improve_weights(
+    Q: Tensor, C: Tensor, K: Tensor, w: Tensor, rows: Tensor, member: Tensor, sign: int
+) -> tuple[Tensor, Tensor]:
     for round, way in enumerate(WAYS):
         form = _form(Q, C, w, sign) if round else torch.add(K, Q, alpha=sign)
         inverse = (rows @ member.mT).rsqrt()
@@ -120,7 +139,9 @@ def _power(form: Tensor) -> Tensor:
 
 def _lengths(form: Tensor, member: Tensor) -> Tensor:
     """-> (..., groups): of the rows, the same for all of a group."""
-    lengths: Tensor = (torch.linalg.vector_norm(form, dim=-1, dtype=torch.float32).square() @ member / member.sum(0)).sqrt()
+    lengths: Tensor = (
+        torch.linalg.vector_norm(form, dim=-1, dtype=torch.float32).square() @ member / member.sum(0)
+    ).sqrt()
     return lengths + SMALL * lengths.amax(-1, keepdim=True) + SMALL**3
 
 
@@ -140,5 +161,7 @@ def _largest(form: Tensor) -> Tensor:
         values, vectors = torch.linalg.eigh(T.nan_to_num(0, 0, 0))
     except RuntimeError:  # it did not converge for one of them
         return torch.full_like(lengths[-1], torch.nan)
-    found: Tensor = values[..., -1] + lengths[-1] * vectors[..., -1, -1].abs()  # an eigenvalue is no further away than that
+    found: Tensor = (
+        values[..., -1] + lengths[-1] * vectors[..., -1, -1].abs()
+    )  # an eigenvalue is no further away than that
     return (found + NEARLY * (found.abs() + 0.1)).clamp_min(0)

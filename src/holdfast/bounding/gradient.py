@@ -31,12 +31,20 @@ def gradient_bounds(graph: Graph, boxes: Boxes, rows_low: Tensor, rows_high: Ten
 
     Infinite where nothing is known. `boxes` are those of a convex region.
     """
-    ranges: dict[Node, list[tuple[Tensor, Tensor]]] = {node: _ranges(boxes, node) for node in graph.nodes if isinstance(node, Relaxed)}
+    ranges: dict[Node, list[tuple[Tensor, Tensor]]] = {
+        node: _ranges(boxes, node) for node in graph.nodes if isinstance(node, Relaxed)
+    }
     at_once = max(1, ELEMENTS // (len(boxes.region) * max(node.size for node in graph.nodes)))
-    parts = [_Gradients(graph, ranges).of(*part) for part in zip(rows_low.split(at_once, 1), rows_high.split(at_once, 1), strict=True)]
+    parts = [
+        _Gradients(graph, ranges).of(*part)
+        for part in zip(rows_low.split(at_once, 1), rows_high.split(at_once, 1), strict=True)
+    ]
     middle, half = (torch.cat(part, dim=1) for part in zip(*parts, strict=True))
     lower, upper = _ends(middle, half)
-    lower, upper = lower.nan_to_num(-torch.inf, torch.inf, -torch.inf), upper.nan_to_num(torch.inf, torch.inf, -torch.inf)
+    lower, upper = (
+        lower.nan_to_num(-torch.inf, torch.inf, -torch.inf),
+        upper.nan_to_num(torch.inf, torch.inf, -torch.inf),
+    )
     shape = (*lower.shape[:2], *boxes.region.shape)
     return lower.reshape(shape), upper.reshape(shape)
 
@@ -63,7 +71,9 @@ class _Gradients(Backward[Interval]):
     def of(self, low: Tensor, high: Tensor) -> Interval:
         """rows between these (batch, rows, outputs) -> middle and half width at the input."""
         shape = (*low.shape[:2], *self.graph.output.shape)
-        self.pending = {self.graph.output: _interval(low.double().reshape(shape), high.double().reshape(shape))}
+        self.pending = {
+            self.graph.output: _interval(low.double().reshape(shape), high.double().reshape(shape))
+        }
         self.walk(self.graph.output.place)
         if self.graph.entry in self.pending:
             return self.pending[self.graph.entry]
@@ -86,7 +96,9 @@ def _through_function(ranges: list[tuple[Tensor, Tensor]], middle: Tensor, half:
     low, high = _ends(middle, half)
     found = []
     for flat, steep in ranges:
-        if bool((flat >= 0).all()):  # a function that rises: each end of the product needs one end of the coefficient only
+        if bool(
+            (flat >= 0).all()
+        ):  # a function that rises: each end of the product needs one end of the coefficient only
             least, most = torch.minimum(low * flat, low * steep), torch.maximum(high * flat, high * steep)
         else:
             products = torch.stack([low * flat, low * steep, high * flat, high * steep])
@@ -100,7 +112,9 @@ def _through_map(node: Affine, middle: Tensor, half: Tensor) -> list[Interval]:
     if not node.exact_back:
         error = gamma(2 * node.size + 16)
         width = half * (1 + 4 * error) + 2 * error * middle.abs() + TINY
-    ends = zip(node.inputs, node.back(middle.flatten(2)), node.back(width.flatten(2), absolute=True), strict=True)
+    ends = zip(
+        node.inputs, node.back(middle.flatten(2)), node.back(width.flatten(2), absolute=True), strict=True
+    )
     return [(_reshape_to_source(m, source), _reshape_to_source(w, source)) for source, m, w in ends]
 
 
@@ -116,7 +130,9 @@ def _sum(a: Interval, b: Interval) -> Interval:
 def _interval(low: Tensor, high: Tensor) -> Interval:
     """Middle and half width of what lies between, its last products and these operations charged."""
     middle = low / 2 + high / 2
-    half = (high / 2 - low / 2) * (1 + 4 * gamma(1)) + 4 * gamma(1) * torch.maximum(low.abs(), high.abs()) + TINY
+    half = (
+        (high / 2 - low / 2) * (1 + 4 * gamma(1)) + 4 * gamma(1) * torch.maximum(low.abs(), high.abs()) + TINY
+    )
     return middle, half
 
 

@@ -28,7 +28,9 @@ NEAR = 0.3  # of what planes lack: numbers with more are worth remembering
 FEW, MANY = 1024, 4096  # variables on a CPU, and on a GPU: a step costs their third power
 
 Ended = tuple[float, TrainedDual]  # the radius, and what training ended with there
-Memory = dict[tuple[int, int, bool], Ended]  # by input, by row, and by whether the row was proved to be above zero
+Memory = dict[
+    tuple[int, int, bool], Ended
+]  # by input, by row, and by whether the row was proved to be above zero
 
 
 TOO_LARGE = "neurons are coupled only where maps are small enough to be kept as matrices"
@@ -37,7 +39,11 @@ TOO_LARGE = "neurons are coupled only where maps are small enough to be kept as 
 def obstacle(graph: Graph, region: Region) -> str | None:
     """Why such bounds are not known."""
     functions = [node for node in graph.nodes if isinstance(node, Relaxed)]
-    if not functions or relu_like_functions(graph) != functions or any(node.relaxation.sides().value for node in functions):  # type: ignore[union-attr]
+    if (
+        not functions
+        or relu_like_functions(graph) != functions
+        or any(node.relaxation.sides().value for node in functions)
+    ):  # type: ignore[union-attr]
         return "neurons are coupled only where all functions bend at zero and are lines elsewhere"
     if not region.boxed and not (isinstance(region, NormFamily) and region.p == 2):
         return "neurons are coupled only in boxes and Euclidean balls"
@@ -52,7 +58,11 @@ def coupling(graph: Graph, boxes: Boxes, matrix: Tensor, offset: Tensor) -> Coup
     """Of one region: boxes of a batch of one, matrix (rows, outputs), offset (rows,). None where there would be too many variables."""
     entered = Forms.over(graph.entry, *boxes.region.enclosing_box())
     forms = _Signals(entered.of, entered.share)
-    undecided = {node: (boxes.lower[s] < 0) & (boxes.upper[s] > 0) for node in relu_like_functions(graph) for s in node.inputs}
+    undecided = {
+        node: (boxes.lower[s] < 0) & (boxes.upper[s] > 0)
+        for node in relu_like_functions(graph)
+        for s in node.inputs
+    }
     count = sum(int(u.sum()) for u in undecided.values())
     if (graph.entry.size + count) * max(node.size for node in graph.nodes) > MOST:
         return None
@@ -66,7 +76,10 @@ def coupling(graph: Graph, boxes: Boxes, matrix: Tensor, offset: Tensor) -> Coup
             (source,) = node.inputs
             arguments.append((forms.of[source], undecided[node].flatten().nonzero().flatten()))
             forms.add_activation(node, boxes.lower[source].flatten(1), boxes.upper[source].flatten(1))
-    ends = [torch.cat([side[node.inputs[0]][some] for node, some in undecided.items()]) for side in (boxes.lower, boxes.upper)]
+    ends = [
+        torch.cat([side[node.inputs[0]][some] for node, some in undecided.items()])
+        for side in (boxes.lower, boxes.upper)
+    ]
     moves = (forms.of[graph.entry].radius[0] > 0).nonzero().flatten()
     size = graph.entry.size
     slopes = torch.cat([_columns(form.generators[0][:, some].T, size + count) for form, some in arguments])
@@ -78,7 +91,9 @@ def coupling(graph: Graph, boxes: Boxes, matrix: Tensor, offset: Tensor) -> Coup
     out = forms.of[graph.output]
     linear = matrix @ _columns(out.generators[0].T, size + count)
     total = (matrix.abs() @ out.size[0]) + offset.abs() + linear.abs().sum(1)
-    rows = torch.cat([torch.cat([form.centre[0][some] for form, some in arguments])[:, None], slopes[:, columns]], dim=1)
+    rows = torch.cat(
+        [torch.cat([form.centre[0][some] for form, some in arguments])[:, None], slopes[:, columns]], dim=1
+    )
     own = torch.zeros_like(used, dtype=torch.long)
     own[kept] = 1 + len(moves) + torch.arange(len(kept), device=kept.device)
     starts = torch.tensor([0, *(len(some) for _, some in arguments)]).cumsum(0).tolist()
@@ -127,7 +142,12 @@ def _ball(region: Region, entry: Form, moves: Tensor) -> BallConstraints | None:
     member = torch.nn.functional.one_hot(group.flatten(1)[0, moves], reach.shape[1]).double()
     shift = middle - centre
     unsure = ((2 * gamma(1) * (middle.abs() + centre.abs()) + entry.error[0, moves])[:, None] * member).sum(0)
-    return BallConstraints(member, entry.generators[0].diagonal()[moves], shift, (reach[0] + unsure) * (1 + 4 * gamma(len(moves))) + TINY)
+    return BallConstraints(
+        member,
+        entry.generators[0].diagonal()[moves],
+        shift,
+        (reach[0] + unsure) * (1 + 4 * gamma(len(moves))) + TINY,
+    )
 
 
 @torch.no_grad()
@@ -151,7 +171,11 @@ def scores(
     found = torch.full_like(offset[:, 0], torch.nan)
     for k in range(len(region)):
         one = batch.take(region, torch.tensor([k], device=offset.device))
-        recall = None if memory is None or not isinstance(one, NormFamily) else _Recall(memory, inputs[k], float(one.radius))
+        recall = (
+            None
+            if memory is None or not isinstance(one, NormFamily)
+            else _Recall(memory, inputs[k], float(one.radius))
+        )
         part = partial(_score, graph, one, matrix[k], offset[k], sign, steps, recall)
         known = None if time_limit.has_expired() else time_limit.in_time(part, None)
         if known is None:
@@ -181,21 +205,33 @@ class _Recall:
         self.memory[self.key, row, held] = self.radius, trained
 
 
-def _score(graph: Graph, region: Region, matrix: Tensor, offset: Tensor, sign: bool, steps: int, recall: _Recall | None) -> float:
+def _score(
+    graph: Graph,
+    region: Region,
+    matrix: Tensor,
+    offset: Tensor,
+    sign: bool,
+    steps: int,
+    recall: _Recall | None,
+) -> float:
     sizes = sum(s.size for node in relu_like_functions(graph) for s in node.inputs), graph.entry.size
     boxes = crown.propagate(graph, region)
     planes = crown.lower_bound(graph, boxes, matrix[None], offset[None])[0]
     asked = coupling(graph, boxes, matrix, offset)
     if asked is None or not bool(planes.isfinite().all()):
         return -torch.inf
-    failed = torch.tensor([recall is not None and recall.mark_failed(row) for row in range(len(planes))], device=planes.device)
+    failed = torch.tensor(
+        [recall is not None and recall.mark_failed(row) for row in range(len(planes))], device=planes.device
+    )
     order = torch.where(failed, -torch.inf, planes).argsort()  # what failed at another radius decides
     best = float("inf")
     for row in order:
         bound = float(planes[row])
         if bound <= (0 if sign else best) and not time_limit.has_expired():
             one = asked.rows(row[None])
-            value, trained = least(one, steps=steps, sign=sign, known=None if recall is None else recall.of(int(row)))
+            value, trained = least(
+                one, steps=steps, sign=sign, known=None if recall is None else recall.of(int(row))
+            )
             if recall is not None and float(value) > NEAR * bound:
                 recall.keep(int(row), float(value) > 0, trained.of_all(one, sizes))
             bound = max(bound, float(value))

@@ -20,7 +20,9 @@ class Tilt:
     middle: list[Tensor]  # for each input, slopes (rows, 1, *shape)
     half: list[Tensor]
     offset: Tensor  # (rows, *shape)
-    of_size: Tensor  # (rows, size, 2): what the size of a coefficient takes off, and how much its rounding weighs
+    of_size: (
+        Tensor  # (rows, size, 2): what the size of a coefficient takes off, and how much its rounding weighs
+    )
 
 
 @dataclass
@@ -34,11 +36,21 @@ class Boxes:
     planes: dict[Node, LinearBounds] = field(default_factory=dict)
     tilts: dict[Node, Tilt] = field(default_factory=dict)
     executed: torch.dtype | None = None  # None: the network in real arithmetic
-    error: dict[Node, Tensor] = field(default_factory=dict)  # where it is executed: what computing a node adds to its value, at most
-    moving: dict[Node, slice] = field(default_factory=dict)  # the rows of the batch in which a node moves, and maybe some in between
-    elements: dict[Node, Tensor] = field(default_factory=dict)  # (batch, size) bool, for the input and moves of it: what moves
-    condensed: tuple[Region, Tensor] | None = None  # the region over the features that move, and which these are (batch, features)
-    points: dict[tuple[Node, int], tuple[Tensor, Tensor]] = field(default_factory=dict)  # a map of one input's interval: middle, spread
+    error: dict[Node, Tensor] = field(
+        default_factory=dict
+    )  # where it is executed: what computing a node adds to its value, at most
+    moving: dict[Node, slice] = field(
+        default_factory=dict
+    )  # the rows of the batch in which a node moves, and maybe some in between
+    elements: dict[Node, Tensor] = field(
+        default_factory=dict
+    )  # (batch, size) bool, for the input and moves of it: what moves
+    condensed: tuple[Region, Tensor] | None = (
+        None  # the region over the features that move, and which these are (batch, features)
+    )
+    points: dict[tuple[Node, int], tuple[Tensor, Tensor]] = field(
+        default_factory=dict
+    )  # a map of one input's interval: middle, spread
 
     def keep(self, node: Node, lower: Tensor, upper: Tensor) -> None:
         """Both bounds are right, so their intersection is; numbers that are none say nothing."""
@@ -78,7 +90,9 @@ class Boxes:
         if self.executed is None:
             return 0.0
         missed = gamma(terms + 16, self.executed) * size + UNDERFLOW
-        self.error[node] = torch.where(size < torch.finfo(self.executed).max / 2, missed, torch.inf)  # a sum may overflow on its way
+        self.error[node] = torch.where(
+            size < torch.finfo(self.executed).max / 2, missed, torch.inf
+        )  # a sum may overflow on its way
         return self.error[node]
 
 

@@ -38,12 +38,20 @@ from holdfast.rounding import TINY, gamma
 
 MOST_OF_LINES = 2**22  # numbers in models of a network of ReLUs and their like
 MOST_IN_BALLS = 2**25  # numbers in the curvature of a node, for one input, that trust regions are asked about
-IN_BALLS_AT_ONCE, COPIES = 2**21, 24  # of these how many together on a CPU, and tensors of so many that are alive then
-FEW, MOST_FOR_EIGENVALUES = 8, {"cpu": 100, "cuda": 1024}  # variables of a quadratic form whose eigenvalues are asked for
+IN_BALLS_AT_ONCE, COPIES = (
+    2**21,
+    24,
+)  # of these how many together on a CPU, and tensors of so many that are alive then
+FEW, MOST_FOR_EIGENVALUES = (
+    8,
+    {"cpu": 100, "cuda": 1024},
+)  # variables of a quadratic form whose eigenvalues are asked for
 WIDE = 2.0  # half of an interval, beyond which curves are flat
 
 Interval = tuple[Tensor, Tensor]  # its ends
-Bends = dict[tuple[Node, int], Tensor]  # (2, batch, n) for each curve: what is added to its first slope and bend, in units of its width
+Bends = dict[
+    tuple[Node, int], Tensor
+]  # (2, batch, n) for each curve: what is added to its first slope and bend, in units of its width
 
 
 @dataclass(frozen=True)
@@ -72,7 +80,9 @@ class VariableBall:
         tiny = torch.finfo(a.dtype).tiny * 2**20  # more than all powers that underflow
         largest = a.detach().abs().amax().clamp_min(tiny**0.5)
         powers = a.new_zeros(shape).scatter_add(axis, index, (a / largest).abs() ** self.q)
-        return largest * (powers + tiny) ** (1 / self.q), groups  # the root has no derivative at zero; a hair more bounds it too
+        return largest * (powers + tiny) ** (
+            1 / self.q
+        ), groups  # the root has no derivative at zero; a hair more bounds it too
 
     def linear(self, J: Tensor, inputs: Tensor) -> Tensor:
         """J (batch, n, d) -> (batch, n) >= |J v|."""
@@ -83,7 +93,9 @@ class VariableBall:
         if self.box:
             sums = bent.sums  # v_k^2 lies in [0, 1]
             width = sums.rows.sum(-1) / 2 - sums.squares.abs().sum(-1) / 4 + sums.cross_rows.sum(-1)
-            return _narrow_by_eigenvalues(bent, sums.squares.sum(-1) / 4, width, torch.arange(bent.d, device=width.device))
+            return _narrow_by_eigenvalues(
+                bent, sums.squares.sum(-1) / 4, width, torch.arange(bent.d, device=width.device)
+            )
         groups = self.groups[inputs]
 
         def kernel(Q: Tensor, C: Tensor, rows: slice) -> tuple[Tensor, ...]:
@@ -96,7 +108,9 @@ class VariableBall:
         width = quadratic.sum((-1, -2)) / 2 + crossed.sum((-1, -2))
         middle = torch.zeros_like(width)
         # Balls of norms up to 2 lie in that of norm 2; those of larger ones do not.
-        return _narrow_by_eigenvalues(bent, middle, width, groups[: bent.d]) if self.q >= 2 else (middle, width)
+        return (
+            _narrow_by_eigenvalues(bent, middle, width, groups[: bent.d]) if self.q >= 2 else (middle, width)
+        )
 
 
 @dataclass(frozen=True)
@@ -111,7 +125,9 @@ class QuadraticModel:
     size: Tensor  # (batch, n), at least the sizes of all coefficients together, and of all that is added up to find them
     inputs: Tensor  # (d,): which inputs v holds, in the order in which they came
     ball: VariableBall = field(repr=False)
-    curved: tuple[Tensor, Tensor] | None = None  # middle, width (batch, n) of the quadratic part, where they follow from what it is made of
+    curved: tuple[Tensor, Tensor] | None = (
+        None  # middle, width (batch, n) of the quadratic part, where they follow from what it is made of
+    )
 
     def each(self, change: Change) -> "QuadraticModel":
         """The same change to every coefficient."""
@@ -127,7 +143,9 @@ class QuadraticModel:
         same = self.inputs == inputs[:, None]
         place = torch.where(same.any(1), same.to(torch.uint8).argmax(1), d)  # what is padded is zero
         J = F.pad(J, (0, 1))[..., place]
-        return replace(self, J=J, R=R, bent=None if bent is None else bent.reorder_inputs(place), inputs=inputs)
+        return replace(
+            self, J=J, R=R, bent=None if bent is None else bent.reorder_inputs(place), inputs=inputs
+        )
 
     def name_remainder(self, before: int) -> "QuadraticModel":
         """The rest becomes a remainder of its own, after all `before` that exist."""
@@ -141,8 +159,19 @@ class QuadraticModel:
             return self
         bent = Curvature(((None, self.bent.store_slabs()),))
         units = 2 * gamma(self.bent.inner + 2)
-        size = self.c.abs() + self.J.abs().sum(-1) + self.R.abs().sum(-1) + bent.sums.rows.sum(-1) + bent.sums.cross_rows.sum(-1)
-        return replace(self, bent=bent, rest=self.rest + units * (self.size + self.rest), size=size * (1 + gamma(4 * self.terms)))
+        size = (
+            self.c.abs()
+            + self.J.abs().sum(-1)
+            + self.R.abs().sum(-1)
+            + bent.sums.rows.sum(-1)
+            + bent.sums.cross_rows.sum(-1)
+        )
+        return replace(
+            self,
+            bent=bent,
+            rest=self.rest + units * (self.size + self.rest),
+            size=size * (1 + gamma(4 * self.terms)),
+        )
 
     @property
     def terms(self) -> int:
@@ -168,7 +197,12 @@ class QuadraticModel:
         outside = self.J[..., d:].abs().sum(-1) + self.R[..., m:].abs().sum(-1)
         inside = _least_over_box(self.c, self.J[..., :d], self.R[..., :m], bent.Q, bent.C, rounds) - outside
         apart = self.c + self.parts.middle - self.parts.linear - self.parts.named - self.parts.width
-        return torch.maximum(inside, apart) - self.rest - 32 * gamma((rounds + 1) * self.terms) * self.parts.size - TINY
+        return (
+            torch.maximum(inside, apart)
+            - self.rest
+            - 32 * gamma((rounds + 1) * self.terms) * self.parts.size
+            - TINY
+        )
 
     def range(self) -> tuple[Tensor, Tensor]:
         """Both bounds, variables that are monotone at first sight fixed: the same ones for both, at opposite ends."""
@@ -196,28 +230,46 @@ class QuadraticModel:
         missed = outside + mixed + self.rest + 64 * gamma(self.terms) * p.size + TINY
         low = _alone((J - gradient) * free, squares) - ((R - back) * open_).abs().sum(-1)
         high = _alone((J + gradient) * free, -squares) - ((R + back) * open_).abs().sum(-1)
-        at, apart = self.c + p.middle, p.linear + p.named + p.width + self.rest + 8 * gamma(self.terms) * p.size + TINY
+        at, apart = (
+            self.c + p.middle,
+            p.linear + p.named + p.width + self.rest + 8 * gamma(self.terms) * p.size + TINY,
+        )
         low, high = self.c - linear + square + low - missed, self.c + linear + square - high + missed
         return torch.maximum(low, at - apart), torch.minimum(high, at + apart)
 
     def _over_balls(self, bent: Curvature) -> tuple[Tensor, Tensor]:
         """Both bounds in the Euclidean norm, by trust regions, some elements at a time. A remainder is at its worse end where v cannot
         turn it, else largest."""
-        step = max(1, numbers(self.c.device, IN_BALLS_AT_ONCE, COPIES) // max(1, len(self.c) * bent.d * (bent.d + bent.m)))
-        ends = [self._some_over_balls(bent, some) for some in torch.arange(self.c.shape[1], device=self.c.device).split(step)]
+        step = max(
+            1,
+            numbers(self.c.device, IN_BALLS_AT_ONCE, COPIES)
+            // max(1, len(self.c) * bent.d * (bent.d + bent.m)),
+        )
+        ends = [
+            self._some_over_balls(bent, some)
+            for some in torch.arange(self.c.shape[1], device=self.c.device).split(step)
+        ]
         missed = self.rest + 32 * gamma(self.terms) * self.parts.size + TINY
-        return torch.cat([low for low, _ in ends], 1) - missed, torch.cat([high for _, high in ends], 1) + missed
+        return torch.cat([low for low, _ in ends], 1) - missed, torch.cat(
+            [high for _, high in ends], 1
+        ) + missed
 
     def _some_over_balls(self, bent: Curvature, some: Tensor) -> tuple[Tensor, Tensor]:
         """some (k,) -> (batch, k) each, but for the rest and for rounding."""
         c, J, R = self.c[:, some], self.J[:, some], self.R[:, some]
-        stored, d, groups = bent.apply_map(lambda t: t[:, some]).store_slabs(), bent.d, self.ball.groups[self.inputs]
+        stored, d, groups = (
+            bent.apply_map(lambda t: t[:, some]).store_slabs(),
+            bent.d,
+            self.ball.groups[self.inputs],
+        )
         crossed = self.ball.dual_norm(stored.C, groups[:d], -2)[0].sum(-2)  # |C_j v| is no more
         sign = torch.where(R[..., : bent.m].abs() >= crossed, R[..., : bent.m].detach().sign(), 0)
         named = R.abs().sum(-1) + torch.where(sign == 0, crossed, 0).sum(-1)
         wide = J.shape[-1] - d
         turned, Q = F.pad(matvec(stored.C, sign), (0, wide)), F.pad(stored.Q, (0, wide, 0, wide))
-        low, high = trust_region.least(torch.stack([c, -c]), torch.stack([J - turned, -J - turned]), torch.stack([Q, -Q]), groups)
+        low, high = trust_region.least(
+            torch.stack([c, -c]), torch.stack([J - turned, -J - turned]), torch.stack([Q, -Q]), groups
+        )
         return low - named, named - high
 
 
@@ -232,7 +284,9 @@ class Parts:
     size: Tensor
 
 
-def _narrow_by_eigenvalues(bent: Curvature, middle: Tensor, width: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
+def _narrow_by_eigenvalues(
+    bent: Curvature, middle: Tensor, width: Tensor, groups: Tensor
+) -> tuple[Tensor, Tensor]:
     """Held to what eigenvalues say over |v_g| <= 1 in every group, where there are few enough variables for them. In training their share
     of the width is taken as given."""
     d, device = bent.d, width.device.type
@@ -267,7 +321,11 @@ def _least_over_box(c: Tensor, J: Tensor, R: Tensor, Q: Tensor, C: Tensor, round
         free, open_ = free - fix, open_ - set_
         J, R = (J + from_v + from_r) * free, (R + matvec(C.mT, v)) * open_
     squares = Q.diagonal(dim1=-2, dim2=-1) * free
-    mixed = (matvec(steep, free) * free).sum(-1) / 2 - squares.abs().sum(-1) / 2 + (matvec(cross, open_) * free).sum(-1)
+    mixed = (
+        (matvec(steep, free) * free).sum(-1) / 2
+        - squares.abs().sum(-1) / 2
+        + (matvec(cross, open_) * free).sum(-1)
+    )
     return c + _alone(J, squares) - mixed - R.abs().sum(-1)
 
 
@@ -277,7 +335,9 @@ def _alone(J: Tensor, squares: Tensor) -> Tensor:
     return torch.where(inside, -J * J / torch.where(inside, 2 * squares, 1.0), squares / 2 - J.abs()).sum(-1)
 
 
-def _chosen(curve: Curve, y: QuadraticModel, lower: Tensor, upper: Tensor, bends: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _chosen(
+    curve: Curve, y: QuadraticModel, lower: Tensor, upper: Tensor, bends: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """-> at, slope, bend (batch, n) of the parabola slope D + bend D^2, D = y - at, that these coefficients stand for."""
     at = y.c + y.parts.middle
     # The first parabola strays by about the third power of the width: in these units a free coefficient moves it by a like amount.
@@ -296,8 +356,18 @@ def _along(curve: Curve, y: QuadraticModel, lower: Tensor, upper: Tensor, bends:
     away = torch.maximum(torch.minimum(_away(at, lower, upper), line + loose), loose)
     reach = torch.maximum(torch.minimum(line, away + loose), loose)
     c = (least + most) / 2 + bend * (p.named**2 / 2 + loose * (away - reach)) - slope * p.middle
-    rest = (most - least) / 2 + slope.abs() * y.rest + bend.abs() * (p.named**2 / 2 + loose * (away + reach - loose))
-    size = c.abs() + slope.abs() * (p.size + p.middle.abs()) + 2 * bend.abs() * (line + loose) ** 2 + most.abs() + least.abs()
+    rest = (
+        (most - least) / 2
+        + slope.abs() * y.rest
+        + bend.abs() * (p.named**2 / 2 + loose * (away + reach - loose))
+    )
+    size = (
+        c.abs()
+        + slope.abs() * (p.size + p.middle.abs())
+        + 2 * bend.abs() * (line + loose) ** 2
+        + most.abs()
+        + least.abs()
+    )
     steep, mine = slope[..., None], (y.J, y.R)
     square = Curvature(pairs=(Pair(bend, mine, mine),))
     bent = square if y.bent is None else y.bent.times(slope).plus(square)
@@ -306,7 +376,9 @@ def _along(curve: Curve, y: QuadraticModel, lower: Tensor, upper: Tensor, bends:
     shorter = torch.minimum(p.linear, p.named)
     low, high = -shorter * (2 * p.named - shorter), p.linear * (p.linear + 2 * p.named)
     curved = slope * p.middle + bend * (low + high) / 2, slope.abs() * p.width + bend.abs() * (high - low) / 2
-    return QuadraticModel(c, steep * y.J, steep * y.R, bent, rest + gamma(16) * (size + rest), size, y.inputs, y.ball, curved)
+    return QuadraticModel(
+        c, steep * y.J, steep * y.R, bent, rest + gamma(16) * (size + rest), size, y.inputs, y.ball, curved
+    )
 
 
 def _product(a: QuadraticModel, z: QuadraticModel, a_values: Interval, z_values: Interval) -> QuadraticModel:
@@ -320,14 +392,18 @@ def _product(a: QuadraticModel, z: QuadraticModel, a_values: Interval, z_values:
     # a - a_at is its linear part and no more than the width beside it, and in all no more than `away`.
     a_away = torch.minimum(_away(a_at, *a_values) + a.rest, a_reach + p.width)
     z_away = torch.minimum(_away(z_at, *z_values) + z.rest, z_reach + q.width)
-    rest = p.named * q.named + torch.minimum(a_reach * q.width + p.width * z_away, p.width * z_reach + q.width * a_away)
+    rest = p.named * q.named + torch.minimum(
+        a_reach * q.width + p.width * z_away, p.width * z_reach + q.width * a_away
+    )
     rest = rest + a.rest * _away(0 * z_at, *z_values) + z.rest * (_away(0 * a_at, *a_values) + a.rest)
     size = c.abs() + 2 * (a_at.abs() + p.size) * (z_at.abs() + q.size)
     u, w = a_at[..., None], z_at[..., None]
     bent = Curvature(pairs=(Pair(torch.ones_like(c), (a.J, a.R), (z.J, z.R)),))
     for part, factor in ((z.bent, a_at), (a.bent, z_at)):
         bent = bent if part is None else bent.plus(part.times(factor))
-    return QuadraticModel(c, u * z.J + w * a.J, u * z.R + w * a.R, bent, rest + gamma(16) * (size + rest), size, inputs, a.ball)
+    return QuadraticModel(
+        c, u * z.J + w * a.J, u * z.R + w * a.R, bent, rest + gamma(16) * (size + rest), size, inputs, a.ball
+    )
 
 
 @dataclass(frozen=True)
@@ -378,10 +454,14 @@ class Quadratic:
             if isinstance(step.node, Relaxed):
                 for place, curve in enumerate(step.node.relaxation.curves() or ()):
                     if curve is not None:
-                        found[step.node, place] = torch.zeros((2, batch, step.node.size), dtype=dtype, device=self.graph.device)
+                        found[step.node, place] = torch.zeros(
+                            (2, batch, step.node.size), dtype=dtype, device=self.graph.device
+                        )
         return found
 
-    def least(self, region: Region, rows: Tensor, offset: Tensor, bends: Bends, boxes: Boxes | None = None) -> Tensor:
+    def least(
+        self, region: Region, rows: Tensor, offset: Tensor, bends: Bends, boxes: Boxes | None = None
+    ) -> Tensor:
         """rows (batch, rows, outputs) -> (batch, rows): row . output + offset is nowhere below. A proof in float64 only.
 
         boxes  ends that are known of the nodes, to which the ranges of models are held.
@@ -393,14 +473,18 @@ class Quadratic:
     def with_planes(self, region: Region, rows: Tensor, offset: Tensor, bends: Bends) -> Tensor:
         """The same, hand in hand with CROWN: planes over the ranges of models, models over the ends of planes, and the better of both."""
         models, boxes, _ = self.within(region, bends, {})
-        return torch.fmax(models.least({self.graph.output: rows}, offset), lower_bound(self.graph, boxes, rows, offset))
+        return torch.fmax(
+            models.least({self.graph.output: rows}, offset), lower_bound(self.graph, boxes, rows, offset)
+        )
 
     def within(
         self, region: Region, bends: Bends, within: Mapping[Node, Ends], kept: Collection[Node] = ()
     ) -> tuple["QuadraticPropagation", Boxes, Tensor]:
         """Models and boxes that hold at those points of the region at which the values of some nodes lie between given ends, and (batch,)
         bool: where there are no such points. The models of the output and of what is to be kept can be asked."""
-        assert next(iter(bends.values())).dtype == torch.float64, "planes must not stand on ranges that prove nothing"
+        assert next(iter(bends.values())).dtype == torch.float64, (
+            "planes must not stand on ranges that prove nothing"
+        )
         models = QuadraticPropagation(self.steps, region, bends, boxes := Boxes(region), kept)
         self._propagate_both(models, boxes, held := Held(boxes, within))
         return models, boxes, held.empty
@@ -444,7 +528,14 @@ class Quadratic:
 class QuadraticPropagation(Forward):
     """Carries models forward; those that nobody reads any more are let go."""
 
-    def __init__(self, steps: list[ModelStep], region: Region, bends: Bends, boxes: Boxes | None, kept: Collection[Node] = ()) -> None:
+    def __init__(
+        self,
+        steps: list[ModelStep],
+        region: Region,
+        bends: Bends,
+        boxes: Boxes | None,
+        kept: Collection[Node] = (),
+    ) -> None:
         self.region, self.bends, self.boxes, self.kept = region, bends, boxes, kept
         self.steps = {step.node: step for step in steps}
         self.last = {node: step.node for step in steps for node in step.inputs}
@@ -474,11 +565,15 @@ class QuadraticPropagation(Forward):
     def least(self, rows: Mapping[Node, Tensor], offset: Tensor) -> Tensor:
         """rows (batch, rows, size) of some nodes -> (batch, rows): the sum of row . node, plus the offset, is nowhere below."""
         dtype = next(iter(self.bends.values())).dtype
-        asked = [_apply_rows(self.models[node].store_curvature(), part.to(dtype)) for node, part in rows.items()]
+        asked = [
+            _apply_rows(self.models[node].store_curvature(), part.to(dtype)) for node, part in rows.items()
+        ]
         inputs, remainders = reduce(_union, (a.inputs for a in asked)), max(a.R.shape[-1] for a in asked)
         total = reduce(_plus, (a.extend_variables(inputs, remainders) for a in asked))
         size = sum(a.size for a in asked) + offset.abs().to(dtype)
-        return _charge_rounding(replace(total, c=total.c + offset.to(dtype), size=size), len(asked)).least(rounds=8)
+        return _charge_rounding(replace(total, c=total.c + offset.to(dtype), size=size), len(asked)).least(
+            rounds=8
+        )
 
     def _keep(self, step: ModelStep, found: QuadraticModel) -> None:
         if step.stores:
@@ -516,10 +611,17 @@ def _steps(graph: Graph) -> list[ModelStep]:
     def joins_sum(node: Node) -> bool:
         """Its rest is added to others at once, so that one name serves them all."""
         reading = readers.get(node, [])
-        return isinstance(node, Relaxed) and len(reading) == 1 and isinstance(reading[0], Affine) and reading[0].sums
+        return (
+            isinstance(node, Relaxed)
+            and len(reading) == 1
+            and isinstance(reading[0], Affine)
+            and reading[0].sums
+        )
 
     def needs_own_remainder(step: ModelStep) -> bool:
-        return (isinstance(step.node, Relaxed) and not joins_sum(step.node)) or any(joins_sum(source) for source in step.inputs)
+        return (isinstance(step.node, Relaxed) and not joins_sum(step.node)) or any(
+            joins_sum(source) for source in step.inputs
+        )
 
     return [replace(s, names=needs_own_remainder(s), stores=needs_own_remainder(s)) for s in steps]
 
@@ -550,8 +652,12 @@ def _why_unsuited(steps: list[ModelStep], numbers: int) -> str | None:
         node = step.node
         if isinstance(node, Relaxed) and node.relaxation.curves() is None:
             return f"{node.name}: {type(node.relaxation).__name__} has no second-order model"
-    if numbers > MOST_OF_LINES and all(s.node.relaxation.sides() is not None for s in steps if isinstance(s.node, Relaxed)):
-        return "all its functions are two lines each, which planes follow better than parabolas do at this size"
+    if numbers > MOST_OF_LINES and all(
+        s.node.relaxation.sides() is not None for s in steps if isinstance(s.node, Relaxed)
+    ):
+        return (
+            "all its functions are two lines each, which planes follow better than parabolas do at this size"
+        )
     return None
 
 
@@ -574,21 +680,27 @@ def _entry(region: Region, dtype: torch.dtype) -> QuadraticModel:
     else:
         lower, upper = (end.flatten(1) for end in region.enclosing_box())
         centre = lower / 2 + upper / 2
-        size = (upper / 2 - lower / 2) * (1 + 4 * gamma(1)) + 2 * gamma(1) * torch.maximum(lower.abs(), upper.abs())
+        size = (upper / 2 - lower / 2) * (1 + 4 * gamma(1)) + 2 * gamma(1) * torch.maximum(
+            lower.abs(), upper.abs()
+        )
         size = torch.where(lower == upper, 0, size)
         ball = VariableBall(1.0, torch.zeros(centre.shape[1], dtype=torch.long, device=centre.device))
     inputs = (size > 0).any(0).nonzero().flatten()
     centre, size = centre.to(dtype), size.to(dtype)
     J = torch.diag_embed(size)[..., inputs]
     none = torch.zeros_like(centre)
-    return QuadraticModel(centre, J, J.new_zeros((*centre.shape, 0)), None, none, centre.abs() + size, inputs, ball)
+    return QuadraticModel(
+        centre, J, J.new_zeros((*centre.shape, 0)), None, none, centre.abs() + size, inputs, ball
+    )
 
 
 def _affine(node: Affine, sources: list[QuadraticModel]) -> QuadraticModel:
     """The model of a map of the sources, exact but for rounding."""
     if node.moves:
         return _move_elements(node, sources[0])
-    inputs = reduce(_union, (s.inputs for s in sorted(sources, key=lambda s: s.bent is None)))  # so that curvature stays as it lies
+    inputs = reduce(
+        _union, (s.inputs for s in sorted(sources, key=lambda s: s.bent is None))
+    )  # so that curvature stays as it lies
     remainders = max(s.R.shape[-1] for s in sources)
     total: QuadraticModel | None = None
     for k, source in enumerate(sources):
@@ -597,7 +709,10 @@ def _affine(node: Affine, sources: list[QuadraticModel]) -> QuadraticModel:
         total = part if total is None else _plus(total, part)
     assert total is not None
     c = total.c if node.shift is None else total.c + node.shift.to(total.c)
-    return _charge_rounding(replace(total, c=c, size=node.forward_absolute([s.size for s in sources])), sum(s.c.shape[1] for s in sources))
+    return _charge_rounding(
+        replace(total, c=c, size=node.forward_absolute([s.size for s in sources])),
+        sum(s.c.shape[1] for s in sources),
+    )
 
 
 def _move_elements(node: Affine, source: QuadraticModel) -> QuadraticModel:
@@ -619,7 +734,9 @@ def _apply_rows(source: QuadraticModel, rows: Tensor) -> QuadraticModel:
 def _charge_rounding(model: QuadraticModel, terms: int) -> QuadraticModel:
     """What sums of so many terms may have missed joins the rest."""
     units = gamma(2 * terms + 16)
-    return replace(model, rest=model.rest * (1 + units) + 2 * units * model.size, size=model.size * (1 + units))
+    return replace(
+        model, rest=model.rest * (1 + units) + 2 * units * model.size, size=model.size * (1 + units)
+    )
 
 
 def _plus(a: QuadraticModel, b: QuadraticModel) -> QuadraticModel:
@@ -643,7 +760,9 @@ def range_of(model: QuadraticModel, node: Node, boxes: Boxes | None) -> tuple[Te
     return lower, torch.maximum(lower, upper)
 
 
-def _apply_relaxation(node: Relaxed, sources: list[QuadraticModel], ranges: list[tuple[Tensor, Tensor]], bends: Bends) -> QuadraticModel:
+def _apply_relaxation(
+    node: Relaxed, sources: list[QuadraticModel], ranges: list[tuple[Tensor, Tensor]], bends: Bends
+) -> QuadraticModel:
     models, values = [], []
     curves = node.relaxation.curves() or ()
     for place, (curve, source, (lower, upper)) in enumerate(zip(curves, sources, ranges, strict=True)):

@@ -72,7 +72,12 @@ class Curvature:
 
     @property
     def m(self) -> int:
-        return max([*(s.C.shape[-1] for _, s in self.terms), *(max(p.a[1].shape[-1], p.b[1].shape[-1]) for p in self.pairs)])
+        return max(
+            [
+                *(s.C.shape[-1] for _, s in self.terms),
+                *(max(p.a[1].shape[-1], p.b[1].shape[-1]) for p in self.pairs),
+            ]
+        )
 
     @property
     def inner(self) -> int:
@@ -112,7 +117,9 @@ class Curvature:
         def move_side(side: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
             return F.pad(side[0], (0, 1))[..., place], side[1]
 
-        return Curvature(tuple(terms), tuple(replace(p, a=move_side(p.a), b=move_side(p.b)) for p in self.pairs))
+        return Curvature(
+            tuple(terms), tuple(replace(p, a=move_side(p.a), b=move_side(p.b)) for p in self.pairs)
+        )
 
     def store_slabs(self) -> Stored:
         if not self.pairs and len(self.terms) == 1 and self.terms[0][0] is None:
@@ -130,22 +137,35 @@ class Curvature:
         rows, cross_rows, squares, columns = self._sum_slabs(kernel)
         return CoefficientSums(rows, cross_rows, columns, squares)
 
-    def along(self, v: Tensor, r: Tensor, free: Tensor, open_: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def along(
+        self, v: Tensor, r: Tensor, free: Tensor, open_: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """-> Q v + C r, C'v, and with sizes |Q| free, |C| open."""
 
         def kernel(Q: Tensor, C: Tensor, rows: slice) -> tuple[Tensor, ...]:
             size, cross = Q.abs(), C.abs()
-            return matvec(Q, v) + matvec(C, r), matvec(size, free), matvec(cross, open_), matvec(C.mT, v[..., rows])
+            return (
+                matvec(Q, v) + matvec(C, r),
+                matvec(size, free),
+                matvec(cross, open_),
+                matvec(C.mT, v[..., rows]),
+            )
 
         gradient, curved, crossed, back = self._sum_slabs(kernel)
         return gradient, back, curved, crossed
 
-    def reduce_slabs(self, kernel: Callable[[Tensor, Tensor, slice], tuple[Tensor, ...]]) -> Iterator[tuple[Tensor, ...]]:
+    def reduce_slabs(
+        self, kernel: Callable[[Tensor, Tensor, slice], tuple[Tensor, ...]]
+    ) -> Iterator[tuple[Tensor, ...]]:
         """What the kernel makes of every slab of Q, of C, and of its rows."""
-        _ = self._outer if self.pairs else None  # before the first slab, which must not find other things than its second time
+        _ = (
+            self._outer if self.pairs else None
+        )  # before the first slab, which must not find other things than its second time
         for rows in self.slabs:
             if torch.is_grad_enabled():
-                yield checkpoint(lambda k=rows: kernel(*self._slab(k), k), use_reentrant=False, preserve_rng_state=False)
+                yield checkpoint(
+                    lambda k=rows: kernel(*self._slab(k), k), use_reentrant=False, preserve_rng_state=False
+                )
             else:
                 yield kernel(*self._slab(rows), rows)
 
@@ -156,7 +176,9 @@ class Curvature:
 
     @property
     def slabs(self) -> list[slice]:
-        shapes = [(stored.Q if matrix is None else matrix).shape[1] for matrix, stored in self.terms] or [self.pairs[0].factor.shape[1]]
+        shapes = [(stored.Q if matrix is None else matrix).shape[1] for matrix, stored in self.terms] or [
+            self.pairs[0].factor.shape[1]
+        ]
         some = self.terms[0][1].Q if self.terms else self.pairs[0].factor
         step = max(1, SLAB[some.device.type] // max(1, len(some) * shapes[0] * (self.d + self.m)))
         return [slice(k, min(k + step, self.d)) for k in range(0, max(1, self.d), step)]
@@ -165,8 +187,13 @@ class Curvature:
     def _outer(self) -> tuple[Tensor, Tensor, Tensor]:
         """left (batch, n, d, pairs twice), right (batch, n, pairs twice, d) and (..., m)."""
         d, m = self.d, self.m
-        left = torch.stack([p.factor[..., None] * _wide(J, d) for p in self.pairs for J in (p.a[0], p.b[0])], -1)
-        right = (torch.stack([_wide(side[k], width) for p in self.pairs for side in (p.b, p.a)], -2) for k, width in ((0, d), (1, m)))
+        left = torch.stack(
+            [p.factor[..., None] * _wide(J, d) for p in self.pairs for J in (p.a[0], p.b[0])], -1
+        )
+        right = (
+            torch.stack([_wide(side[k], width) for p in self.pairs for side in (p.b, p.a)], -2)
+            for k, width in ((0, d), (1, m))
+        )
         Q, C = right
         return left, Q, C
 
@@ -249,4 +276,6 @@ def _wide(t: Tensor, width: int) -> Tensor:
 
 
 def _pad(t: Tensor, width: int, height: int) -> Tensor:
-    return t if t.shape[-2:] == (height, width) else F.pad(t, (0, width - t.shape[-1], 0, height - t.shape[-2]))
+    return (
+        t if t.shape[-2:] == (height, width) else F.pad(t, (0, width - t.shape[-1], 0, height - t.shape[-2]))
+    )

@@ -27,12 +27,25 @@ from holdfast.bounding.trust_region import lack
 from holdfast.rounding import TINY, gamma
 
 STEPS = 200  # of training
-PACE, FADE = (0.3, 0.4), 0.02  # its step size at first, in boxes and in balls, and the share of it that is left at the end
+PACE, FADE = (
+    (0.3, 0.4),
+    0.02,
+)  # its step size at first, in boxes and in balls, and the share of it that is left at the end
 WARM = 20  # steps until the pace is reached
-AGAIN, BACK = 0.6, 15  # where training goes on from another radius: after this share of all steps at most, so many before it ended there
-BARRIER = (1e-2, 3e-5)  # the weight of the barrier at first and at last, in units of how far planes let the row fall
+AGAIN, BACK = (
+    0.6,
+    15,
+)  # where training goes on from another radius: after this share of all steps at most, so many before it ended there
+BARRIER = (
+    1e-2,
+    3e-5,
+)  # the weight of the barrier at first and at last, in units of how far planes let the row fall
 BETAS, USUAL = (0.8, 0.95), 2.0  # of Adam, and how many times their usual size gradients may be
-PULL, ARCH, WALL = (1.5, 3.0), 0.4, 2.0  # of these numbers where training begins, the first in boxes and in balls
+PULL, ARCH, WALL = (
+    (1.5, 3.0),
+    0.4,
+    2.0,
+)  # of these numbers where training begins, the first in boxes and in balls
 LOOK, LAST = 25, 80  # every so many steps, once so many are done, a row is given up that
 HOPE = 4.0  # times what the last of these won would not bring above zero
 UNSURE = 2.0**-14  # of how far planes let the row fall: less is not told from zero in float32
@@ -79,7 +92,9 @@ class Coupling:
     @property
     def ahead(self) -> Tensor:
         """-> (k,): how many layers with variables there are from that of each kept ReLU on, its own included."""
-        ends = [stop for start, stop in self.layers if bool(((self.kept >= start) & (self.kept < stop)).any())]
+        ends = [
+            stop for start, stop in self.layers if bool(((self.kept >= start) & (self.kept < stop)).any())
+        ]
         return torch.stack([(self.kept < end).long() for end in ends]).sum(0) if ends else self.kept
 
     def rows(self, which: Tensor) -> "Coupling":
@@ -90,9 +105,13 @@ class Coupling:
         def single(value: object) -> object:
             return value.float() if isinstance(value, Tensor) and value.is_floating_point() else value
 
-        ball = self.ball and BallConstraints(**{f.name: getattr(self.ball, f.name).float() for f in fields(self.ball)})
+        ball = self.ball and BallConstraints(
+            **{f.name: getattr(self.ball, f.name).float() for f in fields(self.ball)}
+        )
         bundles = tuple(bundle.to(torch.float32) for bundle in self.bundles)
-        rest = {f.name: single(getattr(self, f.name)) for f in fields(self) if f.name not in ("ball", "bundles")}
+        rest = {
+            f.name: single(getattr(self, f.name)) for f in fields(self) if f.name not in ("ball", "bundles")
+        }
         return replace(self, ball=ball, bundles=bundles, **rest)  # type: ignore[arg-type]
 
 
@@ -112,7 +131,9 @@ class DualVariables:
         return [getattr(self, f.name) for f in fields(self)]
 
     def times(self, units: "DualVariables") -> "DualVariables":
-        return DualVariables(*(value * unit for value, unit in zip(self.values(), units.values(), strict=True)))
+        return DualVariables(
+            *(value * unit for value, unit in zip(self.values(), units.values(), strict=True))
+        )
 
     def single(self) -> "DualVariables":
         return DualVariables(*(value.float() for value in self.values()))
@@ -132,7 +153,14 @@ class DualVariables:
         inputs = step ** (1 + int(ahead.max()) if len(ahead) else 1)
         curve = torch.where(self.curve < 0, self.curve / step, self.curve)
         arch = torch.where(self.arch < 0, self.arch / step, self.arch * step)
-        return replace(self, curve=curve, arch=arch, pull=self.pull * step**ahead, wall=self.wall * inputs, limit=self.limit * inputs)
+        return replace(
+            self,
+            curve=curve,
+            arch=arch,
+            pull=self.pull * step**ahead,
+            wall=self.wall * inputs,
+            limit=self.limit * inputs,
+        )
 
 
 @dataclass(frozen=True)
@@ -172,7 +200,11 @@ def _peaks(asked: Coupling, free: DualVariables) -> tuple[Tensor, Tensor]:
     On either side of zero it is a parabola: the largest where it curves upwards at an end, else nowhere above the tangent at any place, the
     best of which is its top.
     """
-    zero, tilt, arch = torch.zeros_like(asked.lower), torch.zeros_like(free.curve), torch.zeros_like(free.curve)
+    zero, tilt, arch = (
+        torch.zeros_like(asked.lower),
+        torch.zeros_like(free.curve),
+        torch.zeros_like(free.curve),
+    )
     tilt[:, asked.kept], tilt[:, asked.free] = free.tilt, -asked.aside / asked.half[asked.free]
     arch[:, asked.kept] = free.arch
     below = _top(free.curve, free.slope, asked.lower, zero)
@@ -196,7 +228,9 @@ def _top(s: Tensor, b: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tenso
     rise = 2 * s * place + b
     tangent = torch.maximum(rise * (low - place), rise * (high - place)).clamp_min(0)
     largest = torch.maximum(low.abs(), high.abs())
-    charge = 64 * gamma(4) * (s.abs() * largest + b.abs()) * largest + TINY if s.dtype == torch.float64 else 0.0
+    charge = (
+        64 * gamma(4) * (s.abs() * largest + b.abs()) * largest + TINY if s.dtype == torch.float64 else 0.0
+    )
     return value(place) + torch.where(down, tangent, 0) + charge, place
 
 
@@ -214,12 +248,16 @@ def _matrix(asked: Coupling, free: DualVariables, peaks: Tensor) -> Tensor:
     line[:, first:] += square + tilt / 2
     line[:, 1:] += asked.linear / 2
     diagonal = torch.cat([free.wall, square], dim=1)
-    constant = asked.constant - peaks.sum(1) - free.wall.sum(1) + square.sum(1) + tilt.sum(1) - asked.aside.sum(1)
+    constant = (
+        asked.constant - peaks.sum(1) - free.wall.sum(1) + square.sum(1) + tilt.sum(1) - asked.aside.sum(1)
+    )
     if asked.ball is not None:
         weight = free.limit @ asked.ball.member.T
         diagonal[:, : asked.inputs] += weight * asked.ball.radius.square()
         line[:, 1:first] += weight * asked.ball.radius * asked.ball.shift
-        constant = constant + (weight * asked.ball.shift.square()).sum(1) - free.limit @ asked.ball.reach.square()
+        constant = (
+            constant + (weight * asked.ball.shift.square()).sum(1) - free.limit @ asked.ball.reach.square()
+        )
     found[:, 0] += line
     found[:, :, 0] += line
     found.diagonal(dim1=1, dim2=2)[:, 1:] += diagonal
@@ -241,8 +279,13 @@ def _planes(asked: Coupling) -> tuple[DualVariables, DualVariables, Tensor]:
         if start == stop:
             continue
         here = slice(start, stop)
-        weight = torch.where(column[here] < 0, of_free[:, here], line[:, column[here].clamp_min(0)]) / asked.half[here]
-        share = torch.where(weight < 0, asked.upper[here] / width[here], (asked.upper > -asked.lower)[here].to(width))
+        weight = (
+            torch.where(column[here] < 0, of_free[:, here], line[:, column[here].clamp_min(0)])
+            / asked.half[here]
+        )
+        share = torch.where(
+            weight < 0, asked.upper[here] / width[here], (asked.upper > -asked.lower)[here].to(width)
+        )
         slope[:, here], tilt[:, here] = weight * share, -weight
         line = line + slope[:, here] @ asked.arguments[here]
         size = weight.abs()
@@ -272,7 +315,9 @@ def _planes(asked: Coupling) -> tuple[DualVariables, DualVariables, Tensor]:
 
 
 @torch.no_grad()
-def least(asked: Coupling, *, steps: int = STEPS, sign: bool = True, known: TrainedDual | None = None) -> tuple[Tensor, TrainedDual]:
+def least(
+    asked: Coupling, *, steps: int = STEPS, sign: bool = True, known: TrainedDual | None = None
+) -> tuple[Tensor, TrainedDual]:
     """-> (rows,): no row is below this anywhere in the region; and the numbers that prove it. known: numbers of all ReLUs with which
     training begins. sign: it ends where the bound is above zero, or cannot get there."""
     begun, units, falls = _planes(asked)
@@ -287,7 +332,13 @@ def least(asked: Coupling, *, steps: int = STEPS, sign: bool = True, known: Trai
 
 
 def _train(
-    asked: Coupling, begun: DualVariables, units: DualVariables, falls: Tensor, steps: int, sign: bool, known: TrainedDual | None
+    asked: Coupling,
+    begun: DualVariables,
+    units: DualVariables,
+    falls: Tensor,
+    steps: int,
+    sign: bool,
+    known: TrainedDual | None,
 ) -> TrainedDual:
     """Adam along the gradient of the bound and of the barrier, in float32; the numbers with the best bounds."""
     units = units.single()
@@ -323,7 +374,9 @@ def _train(
     return TrainedDual(DualVariables(*(number.double() for number in kept.values())), step)
 
 
-def _begun(asked: Coupling, free: DualVariables, units: DualVariables, known: TrainedDual | None) -> DualVariables:
+def _begun(
+    asked: Coupling, free: DualVariables, units: DualVariables, known: TrainedDual | None
+) -> DualVariables:
     """Where training begins: numbers with a bound, near the planes or near those that are known."""
 
     def has_failed(numbers: DualVariables) -> Tensor:
@@ -336,7 +389,9 @@ def _begun(asked: Coupling, free: DualVariables, units: DualVariables, known: Tr
     if known is None:
         return free
     near = known.begin(asked, free)
-    for _ in range(30):  # where a bound exists is convex: on the way to numbers that have one there are others
+    for _ in range(
+        30
+    ):  # where a bound exists is convex: on the way to numbers that have one there are others
         if not bool((lost := has_failed(near)).any()):
             break
         near = near.nearer(free, lost, 0.2)
@@ -349,7 +404,11 @@ def _bound(asked: Coupling, free: DualVariables, barrier: Tensor) -> tuple[Tenso
     matrix = _matrix(asked, free, peaks)
     factor, failed = torch.linalg.cholesky_ex(matrix[:, 1:, 1:])
     if bool((failed != 0).any()):  # what has no factor may have no inverse
-        factor = torch.where((failed == 0)[:, None, None], factor, torch.eye(factor.shape[1], dtype=factor.dtype, device=factor.device))
+        factor = torch.where(
+            (failed == 0)[:, None, None],
+            factor,
+            torch.eye(factor.shape[1], dtype=factor.dtype, device=factor.device),
+        )
     v = -torch.cholesky_solve(matrix[:, 1:, :1], factor)[..., 0]
     value = matrix[:, 0, 0] + (matrix[:, 0, 1:] * v).sum(1)
     value = torch.where((failed == 0) & value.isfinite(), value, -torch.inf)
@@ -394,7 +453,9 @@ def prove_rows(asked: Coupling, free: DualVariables) -> Tensor:
     size = _size(asked, free, peaks)
     bound = matrix[:, 0, 0] + (matrix[:, 0, 1:] * v).sum(1) - 1e-9 * size
     bound = torch.where(failed == 0, bound, 0)
-    order = torch.arange(1, matrix.shape[1] + 1, device=matrix.device) % matrix.shape[1]  # one last, so that its root is what is left
+    order = (
+        torch.arange(1, matrix.shape[1] + 1, device=matrix.device) % matrix.shape[1]
+    )  # one last, so that its root is what is left
     matrix[:, 0, 0] -= bound
     matrix = matrix[:, order][:, :, order]
     short = lack(matrix, torch.zeros_like(matrix[:, 0]))
@@ -403,7 +464,11 @@ def prove_rows(asked: Coupling, free: DualVariables) -> Tensor:
     pulled[:, asked.kept] = free.pull.abs() * asked.upper[asked.kept]
     off = (pulled + free.curve.abs() * (2 * largest + asked.error) + free.slope.abs()) @ asked.error
     terms = len(asked.lower) + matrix.shape[1]
-    charge = 8 * gamma(4 * terms + 64) * (size + bound.abs()) + 2 * (off + asked.missed) + short * matrix.shape[1] * (1 + gamma(terms))
+    charge = (
+        8 * gamma(4 * terms + 64) * (size + bound.abs())
+        + 2 * (off + asked.missed)
+        + short * matrix.shape[1] * (1 + gamma(terms))
+    )
     found = bound - charge - TINY
     return torch.where((failed == 0) & found.isfinite(), found, -torch.inf)
 
@@ -412,10 +477,20 @@ def _size(asked: Coupling, free: DualVariables, peaks: Tensor) -> Tensor:
     """-> (rows,): at least all that is added up in L, in absolute values, for variables no larger than one."""
     reach, half = asked.arguments.abs().sum(1), asked.half[asked.kept]
     total = free.curve.abs() @ reach.square() + free.slope.abs() @ reach + peaks.abs().sum(1)
-    total = total + free.pull.abs() @ (2 * half * (2 * half + reach[asked.kept])) + free.tilt.abs() @ (2 * half)
+    total = (
+        total + free.pull.abs() @ (2 * half * (2 * half + reach[asked.kept])) + free.tilt.abs() @ (2 * half)
+    )
     total = total + free.arch.abs() @ (8 * half.square())
-    total = total + 2 * free.wall.sum(1) + asked.constant.abs() + asked.linear.abs().sum(1) + 4 * asked.aside.abs().sum(1)
+    total = (
+        total
+        + 2 * free.wall.sum(1)
+        + asked.constant.abs()
+        + asked.linear.abs().sum(1)
+        + 4 * asked.aside.abs().sum(1)
+    )
     if asked.ball is not None:
         ball = asked.ball
-        total = total + free.limit @ (ball.member.T @ (ball.radius + ball.shift.abs()).square() + ball.reach.square())
+        total = total + free.limit @ (
+            ball.member.T @ (ball.radius + ball.shift.abs()).square() + ball.reach.square()
+        )
     return total

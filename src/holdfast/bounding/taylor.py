@@ -39,7 +39,9 @@ class Taylor:
     near: Tensor  # (batch, size)
     far: Tensor  # (batch, 1)
     own: Tensor  # (batch, size): what the node itself added to the rest
-    mass: Tensor | None = None  # (batch, size): at least the sizes of all coefficients together, where a map may read them
+    mass: Tensor | None = (
+        None  # (batch, size): at least the sizes of all coefficients together, where a map may read them
+    )
 
 
 @dataclass(frozen=True)
@@ -57,9 +59,15 @@ def obstacle(graph: Graph) -> str | None:
     for node in graph.nodes:
         if isinstance(node, Affine) and not node.small:
             return f"{node.name}: too large for models"
-        if isinstance(node, Relaxed) and (_curve(node) is None or node.relaxation.derivative_range(SOME, SOME) is None):
+        if isinstance(node, Relaxed) and (
+            _curve(node) is None or node.relaxation.derivative_range(SOME, SOME) is None
+        ):
             return f"{node.name}: {type(node.relaxation).__name__} is not known as a smooth function of one argument"
-    return None if any(isinstance(node, Relaxed) for node in graph.nodes) else "the network is linear: planes are exact"
+    return (
+        None
+        if any(isinstance(node, Relaxed) for node in graph.nodes)
+        else "the network is linear: planes are exact"
+    )
 
 
 def columns(inputs: int) -> int:
@@ -95,7 +103,16 @@ def below(graph: Graph, lower: Tensor, upper: Tensor, rows: Tensor) -> Below:
     Q[..., first, second] = Q[..., second, first] = flat[..., 1 + d :]
     c, J, none = flat[..., 0], flat[..., 1 : 1 + d], flat.new_zeros((*flat.shape[:2], 0))
     bent = Curvature(((None, Stored(Q, Q[..., :0])),))
-    model = QuadraticModel(c, J, none, bent, rest, size, torch.arange(d, device=flat.device), VariableBall(1.0, torch.zeros_like(inputs)))
+    model = QuadraticModel(
+        c,
+        J,
+        none,
+        bent,
+        rest,
+        size,
+        torch.arange(d, device=flat.device),
+        VariableBall(1.0, torch.zeros_like(inputs)),
+    )
     slope, constant = _plane(model, models.centre, models.radius)
     slope, share = (_scatter_inputs(values, inputs, graph.entry.size) for values in (slope, walk.share))
     return Below(model.least(ROUNDS), slope, constant, J.abs().sum(-1), rest, share)
@@ -121,7 +138,9 @@ class _Models(Forward):
     def __init__(self, lower: Tensor, upper: Tensor) -> None:
         # Every x of the box is centre + radius v for some |v| <= 1: the radius is rounded up.
         centre, away = lower / 2 + upper / 2, torch.maximum(lower.abs(), upper.abs())
-        radius = torch.where(lower == upper, 0.0, (upper / 2 - lower / 2) * (1 + 4 * gamma(1)) + 2 * gamma(1) * away)
+        radius = torch.where(
+            lower == upper, 0.0, (upper / 2 - lower / 2) * (1 + 4 * gamma(1)) + 2 * gamma(1) * away
+        )
         self.inputs = (radius > 0).any(0).nonzero().flatten()
         self.whole, self.centre, self.radius = centre, centre[:, self.inputs], radius[:, self.inputs]
         self.of: dict[Node, Taylor] = {}
@@ -143,8 +162,13 @@ class _Models(Forward):
         units = gamma(node.terms + len(sources))
         own = 4 * units * node.forward_absolute([_mass(source) for source in sources]) + TINY
         near = node.forward_absolute([source.near for source in sources], shift=False)
-        lengths = [(rows * s.far, norm * s.far) for (rows, norm), s in zip(node.norms(found.device), sources, strict=True)]
-        by_row, whole = (torch.stack(parts).sum(0) * (1 + 8 * gamma(len(sources))) for parts in zip(*lengths, strict=True))
+        lengths = [
+            (rows * s.far, norm * s.far)
+            for (rows, norm), s in zip(node.norms(found.device), sources, strict=True)
+        ]
+        by_row, whole = (
+            torch.stack(parts).sum(0) * (1 + 8 * gamma(len(sources))) for parts in zip(*lengths, strict=True)
+        )
         near = (torch.minimum(near * (1 + 4 * units), by_row) + own) * (1 + 2 * gamma(1))
         far = (whole + length(own)[:, None]) * (1 + 2 * gamma(1))
         self.of[node] = Taylor(found, near, torch.minimum(far, length(near)[:, None]), own)
@@ -153,7 +177,9 @@ class _Models(Forward):
         y, d, curve = self.of[node.inputs[0]], len(self.inputs), _curve(node)
         assert curve is not None
         c, J, Q = y.columns[:, 0], y.columns[:, 1 : 1 + d], y.columns[:, 1 + d :]
-        starts = torch.arange(d, 0, -1).cumsum(0).sub(torch.arange(d, 0, -1)).tolist()  # of the rows of Q, where the squares are
+        starts = (
+            torch.arange(d, 0, -1).cumsum(0).sub(torch.arange(d, 0, -1)).tolist()
+        )  # of the rows of Q, where the squares are
         sizes, squares = y.columns[:, 1:].abs(), Q[:, starts]
         units = 8 * gamma(columns(d))
         linear, curved = sizes[:, :d].sum(1) * (1 + units), sizes[:, d:].sum(1)
@@ -181,18 +207,28 @@ class _Models(Forward):
         near = (steepest * y.near + own) * (1 + 4 * gamma(1))
         most = steepest.amax(1, keepdim=True)
         far = (most * y.far + length(own)[:, None]) * (1 + 4 * gamma(1))
-        self.of[node] = Taylor(found, near, torch.minimum(far, length(near)[:, None]), own, size * (1 + units))
+        self.of[node] = Taylor(
+            found, near, torch.minimum(far, length(near)[:, None]), own, size * (1 + units)
+        )
         middle = flat / 2 + steep / 2
         width = (steep / 2 - flat / 2) * (1 + 4 * gamma(1)) + 4 * gamma(1) * steepest
-        self.answers[node] = ResponseInterval(middle, width, most, sizes[:, :d] / linear.clamp_min(TINY)[:, None])
+        self.answers[node] = ResponseInterval(
+            middle, width, most, sizes[:, :d] / linear.clamp_min(TINY)[:, None]
+        )
 
 
 def _mass(model: Taylor) -> Tensor:
     """(batch, size): at least the sizes of all coefficients together."""
-    return model.columns.abs().sum(1) * (1 + 2 * gamma(model.columns.shape[1])) if model.mass is None else model.mass
+    return (
+        model.columns.abs().sum(1) * (1 + 2 * gamma(model.columns.shape[1]))
+        if model.mass is None
+        else model.mass
+    )
 
 
-Row = tuple[Tensor, Tensor]  # a vector (batch, rows, size) and how far the true one may be from it (batch, rows, 1)
+Row = tuple[
+    Tensor, Tensor
+]  # a vector (batch, rows, size) and how far the true one may be from it (batch, rows, 1)
 
 
 class _Answers(Backward[Row]):
@@ -214,15 +250,28 @@ class _Answers(Backward[Row]):
         lost = self._charge(node, carried)
         self.share += (answer.share @ lost.sum(1)[..., None]).squeeze(-1)
         vector, away = carried
-        spread = length(vector * answer.half[:, None])[..., None] + 4 * gamma(1) * length(vector * answer.middle[:, None])[..., None]
-        self._arrive(node.inputs[0], vector * answer.middle[:, None], (answer.steepest[:, None] * away + spread) * (1 + 8 * gamma(1)))
+        spread = (
+            length(vector * answer.half[:, None])[..., None]
+            + 4 * gamma(1) * length(vector * answer.middle[:, None])[..., None]
+        )
+        self._arrive(
+            node.inputs[0],
+            vector * answer.middle[:, None],
+            (answer.steepest[:, None] * away + spread) * (1 + 8 * gamma(1)),
+        )
 
     def through_map(self, node: Affine, carried: Row) -> None:
         self._charge(node, carried)
         vector, away = carried
-        for source, part, (rows, norm) in zip(node.inputs, node.back(vector), node.norms(vector.device), strict=True):
+        for source, part, (rows, norm) in zip(
+            node.inputs, node.back(vector), node.norms(vector.device), strict=True
+        ):
             # |vector| |J| is no longer than the vector times the Frobenius norm of J.
-            missed = 0.0 if node.exact_back else 4 * gamma(node.size) * float(length(rows)) * length(vector)[..., None]
+            missed = (
+                0.0
+                if node.exact_back
+                else 4 * gamma(node.size) * float(length(rows)) * length(vector)[..., None]
+            )
             self._arrive(source, part, (norm * away + missed) * (1 + 8 * gamma(1)) + TINY)
 
     def _charge(self, node: Node, carried: Row) -> Tensor:
@@ -237,7 +286,8 @@ class _Answers(Backward[Row]):
             before, already = self.pending[source]
             vector, away = (
                 before + vector,
-                (already + away) * (1 + 4 * gamma(1)) + 4 * gamma(1) * (length(before) + length(vector))[..., None],
+                (already + away) * (1 + 4 * gamma(1))
+                + 4 * gamma(1) * (length(before) + length(vector))[..., None],
             )
         self.pending[source] = vector, away
 

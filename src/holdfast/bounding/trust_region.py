@@ -34,14 +34,23 @@ def least(c: Tensor, J: Tensor, Q: Tensor, groups: Tensor) -> Tensor:
     image = (Q @ x.unsqueeze(-1)).squeeze(-1) + weight * x
     value = c - (J * x).sum(-1) + (image * x).sum(-1) / 2 - multiplier.sum(-1) / 2
     # Everything that was added up, in absolute values: the roundings of all sums above are units of it, and of no more terms than these.
-    with torch.no_grad():  # lambda and x are the best of their neighbours, so that the value alone says how the bound changes
+    with (
+        torch.no_grad()
+    ):  # lambda and x are the best of their neighbours, so that the value alone says how the bound changes
         sides = _norms(x, member)
         d, reach = x.shape[-1], (1 + sides).sum(-1)
         missed = (_norms(J - image, member) * (1 + sides)).sum(-1)
         sizes = (Q.abs() @ x.abs().unsqueeze(-1)).squeeze(-1) + weight * x.abs() + J.abs()
-        total = c.abs() + (sizes * (x.abs() + reach.unsqueeze(-1))).sum(-1) + multiplier.sum(-1) + Q.abs().sum((-1, -2))
+        total = (
+            c.abs()
+            + (sizes * (x.abs() + reach.unsqueeze(-1))).sum(-1)
+            + multiplier.sum(-1)
+            + Q.abs().sum((-1, -2))
+        )
         charge = 8 * gamma(2 * d + 16) * total + short * reach.square() + TINY
-    return torch.where(known, torch.nan_to_num(value - missed - charge, -torch.inf, -torch.inf, -torch.inf), -torch.inf)
+    return torch.where(
+        known, torch.nan_to_num(value - missed - charge, -torch.inf, -torch.inf, -torch.inf), -torch.inf
+    )
 
 
 def _multipliers(J: Tensor, Q: Tensor, member: Tensor) -> tuple[Tensor, Tensor]:
@@ -59,7 +68,10 @@ def _multipliers(J: Tensor, Q: Tensor, member: Tensor) -> tuple[Tensor, Tensor]:
         value = -(J * found).sum(-1) / 2 - multiplier.sum(-1) / 2
         better = (failed == 0) & (value > best)
         best = torch.where(better, value, best)
-        kept, x = torch.where(better.unsqueeze(-1), multiplier, kept), torch.where(better.unsqueeze(-1), found, x)
+        kept, x = (
+            torch.where(better.unsqueeze(-1), multiplier, kept),
+            torch.where(better.unsqueeze(-1), found, x),
+        )
         # Where a ball is not reached its multiplier falls, where it is left it rises; from where M failed, half way back to the best.
         next_ = kept * _norms(x, member).clamp(0.2, 5.0)
         multiplier = torch.where(better.unsqueeze(-1), next_, (multiplier + kept) / 2)
@@ -74,8 +86,12 @@ def lack(Q: Tensor, weight: Tensor) -> Tensor:
     factor, failed = torch.linalg.cholesky_ex(M)
     lengths = factor.norm(dim=-1)  # |factor| times its transpose is nowhere above their products
     d = Q.shape[-1]
-    apart = torch.baddbmm(M.reshape(-1, d, d), factor.reshape(-1, d, d), factor.mT.reshape(-1, d, d), beta=-1).reshape(M.shape)
-    off = apart.abs().sum(-1) + 8 * gamma(Q.shape[-1] + 4) * (lengths * lengths.sum(-1, keepdim=True) + M.abs().sum(-1))
+    apart = torch.baddbmm(
+        M.reshape(-1, d, d), factor.reshape(-1, d, d), factor.mT.reshape(-1, d, d), beta=-1
+    ).reshape(M.shape)
+    off = apart.abs().sum(-1) + 8 * gamma(Q.shape[-1] + 4) * (
+        lengths * lengths.sum(-1, keepdim=True) + M.abs().sum(-1)
+    )
     return torch.where(failed == 0, off.amax(-1), torch.inf)
 
 

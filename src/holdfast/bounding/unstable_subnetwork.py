@@ -43,7 +43,9 @@ class Undecided:
     of_input: Tensor  # (k, inputs): the arguments, as functions of the input,
     of_earlier: Tensor  # (k, k): and of their functions
     shift: Tensor  # (k,)
-    asked: tuple[Tensor, Tensor, Tensor]  # the rows that are asked for, in the same way: (tasks, inputs), (tasks, k), (tasks,)
+    asked: tuple[
+        Tensor, Tensor, Tensor
+    ]  # the rows that are asked for, in the same way: (tasks, inputs), (tasks, k), (tasks,)
     sides: tuple[Tensor, Tensor]  # (k,) each: the slopes below and above zero
     own: Tensor  # (k,): the slope of the lower plane to begin with
     upper: tuple[Tensor, Tensor]  # (k,) each: slope and offset of the upper plane
@@ -57,7 +59,9 @@ class Undecided:
         lower, upper = (together(graph, side)[0] for side in (known.lower, known.upper))
         undecided = (lower < 0) & (upper > 0)
         inputs, place = graph.entry.size, undecided.nonzero().flatten()
-        if len(functions) != len(arguments(graph)) or any(isinstance(node, Relaxed) and node not in functions for node in graph.nodes):
+        if len(functions) != len(arguments(graph)) or any(
+            isinstance(node, Relaxed) and node not in functions for node in graph.nodes
+        ):
             return None
         if (inputs + len(place)) * max(node.size for node in graph.nodes) > NUMBERS:
             return None
@@ -72,25 +76,49 @@ class Undecided:
 
         planes = [known.planes[node] for node in functions]
         sides = [
-            (p.upper_offset[0].flatten(), s) for p, s in zip(planes, (node.relaxation.sides() for node in functions), strict=True) if s
+            (p.upper_offset[0].flatten(), s)
+            for p, s in zip(planes, (node.relaxation.sides() for node in functions), strict=True)
+            if s
         ]
-        lines = [[torch.full_like(like, number) for number in (s.below, s.above, s.value)] for like, s in sides]
+        lines = [
+            [torch.full_like(like, number) for number in (s.below, s.above, s.value)] for like, s in sides
+        ]
         below, above, value = (torch.cat(parts)[place].float() for parts in zip(*lines, strict=True))
         slopes = [[side.flatten() for side in (p.lower[0], p.upper[0], p.upper_offset)] for p in planes]
         own, steep, height = (torch.cat(parts)[place].float() for parts in zip(*slopes, strict=True))
         ends = torch.tensor([0, *(len(rows) for rows in forms.rows)]).cumsum(0).tolist()
         groups = [slice(a, b) for a, b in pairwise(ends) if a < b]
-        of_input, of_earlier = (torch.cat(parts) for parts in zip(*(whole(rows) for rows in forms.rows), strict=True))
+        of_input, of_earlier = (
+            torch.cat(parts) for parts in zip(*(whole(rows) for rows in forms.rows), strict=True)
+        )
         asked = *whole(matrix @ columns.mT), (matrix @ shift + offset).float()
         moved = torch.cat(forms.shifts).float()
-        return Undecided(known.region, place, groups, of_input, of_earlier, moved, asked, (below, above), own, (steep, height), value)
+        return Undecided(
+            known.region,
+            place,
+            groups,
+            of_input,
+            of_earlier,
+            moved,
+            asked,
+            (below, above),
+            own,
+            (steep, height),
+            value,
+        )
 
     def at(self, x: Tensor, task: Tensor) -> Tensor:
         """(n, inputs), (n,) -> (n,): the rows at points of the region."""
         found = x.new_zeros((len(x), len(self.place)))
         for group in self.groups:
-            v = x @ self.of_input[group].mT + found[:, : group.start] @ self.of_earlier[group, : group.start].mT + self.shift[group]
-            found[:, group] = torch.maximum(self.sides[0][group] * v, self.sides[1][group] * v) + self.value[group]
+            v = (
+                x @ self.of_input[group].mT
+                + found[:, : group.start] @ self.of_earlier[group, : group.start].mT
+                + self.shift[group]
+            )
+            found[:, group] = (
+                torch.maximum(self.sides[0][group] * v, self.sides[1][group] * v) + self.value[group]
+            )
         of_input, of_earlier, shift = (part[task] for part in self.asked)
         return (of_input * x).sum(1) + (of_earlier * found).sum(1) + shift
 
@@ -98,7 +126,9 @@ class Undecided:
         """-> (n, k): what is lost because an argument is not decided."""
         return torch.where(sign == 0, draft.entering * self.upper[1], 0)
 
-    def train(self, task: Tensor, sign: Tensor, slope: Tensor, multiplier: Tensor, steps: int, pace: float) -> Draft:
+    def train(
+        self, task: Tensor, sign: Tensor, slope: Tensor, multiplier: Tensor, steps: int, pace: float
+    ) -> Draft:
         """Ascend along the gradient from these slopes (NaN: the functions' own) and multipliers; the best that was met."""
         walk = _Walk(self, task, sign.float())
         slope = torch.where(walk.free & ~slope.isnan(), slope, walk.own)
@@ -152,7 +182,9 @@ class _Walk:
             carried = earlier[:, group] + behind @ of.of_earlier[group.stop :, group]
             up, down = carried.clamp_min(0), carried.clamp_max(0)
             constant = constant + up @ of.value[group] + (down * self.above[:, group]).sum(1)
-            behind = torch.cat([up * slope[:, group] + down * self.steep[:, group] + conditions[:, group], behind], 1)
+            behind = torch.cat(
+                [up * slope[:, group] + down * self.steep[:, group] + conditions[:, group], behind], 1
+            )
             entering.append(-down)
         planes = reached + behind @ of.of_input
         constant = constant + behind @ of.shift
@@ -164,7 +196,10 @@ class _Walk:
 
     def usual(self, entering: Tensor) -> Tensor:
         """-> (n, k): the usual weight of a plane in each group, by which the steps of multipliers are measured."""
-        means = (entering[:, group].mean(1, keepdim=True).expand(-1, group.stop - group.start) for group in self.of.groups)
+        means = (
+            entering[:, group].mean(1, keepdim=True).expand(-1, group.stop - group.start)
+            for group in self.of.groups
+        )
         return torch.cat(list(means), 1).clamp_min(1e-9)
 
 
@@ -184,7 +219,11 @@ class _Forms(Forward):
         self.of[node] = unit, torch.zeros_like(unit[0])
 
     def through_map(self, node: Affine) -> None:
-        whole = [torch.cat([c, c.new_zeros((self.count - len(c), s.size)), b[None]]) for s in node.inputs for c, b in (self.of[s],)]
+        whole = [
+            torch.cat([c, c.new_zeros((self.count - len(c), s.size)), b[None]])
+            for s in node.inputs
+            for c, b in (self.of[s],)
+        ]
         found = torch.stack([node.part(k, part) for k, part in enumerate(whole)]).sum(0)
         self.of[node] = found[:-1], found[-1] if node.shift is None else found[-1] + node.shift
 

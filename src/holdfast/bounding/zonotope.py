@@ -58,7 +58,9 @@ class Forms:
     def over(entry: Node, lower: Tensor, upper: Tensor) -> "Forms":
         """The inputs themselves: one noise for each."""
         low, high = lower.flatten(1), upper.flatten(1)
-        radius = (high / 2 - low / 2) * (1 + 4 * gamma(1)) + 2 * gamma(1) * torch.maximum(low.abs(), high.abs())
+        radius = (high / 2 - low / 2) * (1 + 4 * gamma(1)) + 2 * gamma(1) * torch.maximum(
+            low.abs(), high.abs()
+        )
         radius = torch.where(low == high, 0.0, radius)  # an input that stays still is its own centre
         inputs = torch.eye(low.shape[1], dtype=torch.float64, device=low.device).expand(len(low), -1, -1)
         form = Form.of(low / 2 + high / 2, torch.diag_embed(radius), torch.full_like(radius, TINY))
@@ -71,12 +73,18 @@ class Forms:
         noises = max(form.generators.shape[1] for form in known)
         if node.copies:
             padded = node.forward([_pad_generators(form.generators, noises) for form in known])
-            centre, error, radius = (node.forward(parts) for parts in zip(*((f.centre, f.error, f.radius) for f in known), strict=True))
+            centre, error, radius = (
+                node.forward(parts)
+                for parts in zip(*((f.centre, f.error, f.radius) for f in known), strict=True)
+            )
             self.of[node] = Form(centre, padded, error, radius)
             return
         # What stays still in all boxes, neurons that are off say, needs no product; what is no number must not get lost.
         moving = [(form.radius != 0).any(0).nonzero().flatten() for form in known]
-        parts = [node.part(k, form.generators, support=some) for k, (form, some) in enumerate(zip(known, moving, strict=True))]
+        parts = [
+            node.part(k, form.generators, support=some)
+            for k, (form, some) in enumerate(zip(known, moving, strict=True))
+        ]
         error = node.forward_absolute([form.error for form in known], shift=False)
         size = node.forward_absolute([form.size for form in known])
         terms = sum(source.size for source in node.inputs) + len(node.inputs)
@@ -92,11 +100,21 @@ class Forms:
         if len(known) < len(node.inputs):
             return
         slope, low, high = _band(node, [end.flatten(1) for end in lower], [end.flatten(1) for end in upper])
-        centre = _total([s * form.centre for s, form in zip(slope, known, strict=True)]) + (low / 2 + high / 2)
-        size = _total([s.abs() * form.size for s, form in zip(slope, known, strict=True)]) + torch.maximum(low.abs(), high.abs())
-        error = _total([s.abs() * form.error for s, form in zip(slope, known, strict=True)]) + 8 * gamma(len(known)) * size + TINY
+        centre = _total([s * form.centre for s, form in zip(slope, known, strict=True)]) + (
+            low / 2 + high / 2
+        )
+        size = _total([s.abs() * form.size for s, form in zip(slope, known, strict=True)]) + torch.maximum(
+            low.abs(), high.abs()
+        )
+        error = (
+            _total([s.abs() * form.error for s, form in zip(slope, known, strict=True)])
+            + 8 * gamma(len(known)) * size
+            + TINY
+        )
         half = (high / 2 - low / 2) * (1 + 4 * gamma(1))
-        scale = torch.stack([torch.maximum(low.abs(), high.abs()).flatten(1) for low, high in zip(lower, upper, strict=True)]).amax(0)
+        scale = torch.stack(
+            [torch.maximum(low.abs(), high.abs()).flatten(1) for low, high in zip(lower, upper, strict=True)]
+        ).amax(0)
         own = half > NEGLIGIBLE * (size + scale)
         count, before = int(own.sum(1).max()), self.share.shape[2]
         widths = torch.where(own, half, 0)
@@ -127,7 +145,9 @@ class Forms:
         slope = torch.where(unit > 0, effect[:, :count] / unit, 0).transpose(1, 2)
         moved = (slope.abs() @ inputs.centre.abs().unsqueeze(-1)).squeeze(-1)
         others = effect[:, count:].abs().sum(1)
-        constant = (rows @ form.centre.unsqueeze(-1) - slope @ inputs.centre.unsqueeze(-1)).squeeze(-1) - others
+        constant = (rows @ form.centre.unsqueeze(-1) - slope @ inputs.centre.unsqueeze(-1)).squeeze(
+            -1
+        ) - others
         error = (rows.abs() @ form.error.unsqueeze(-1)).squeeze(-1)
         size = (rows.abs() @ form.size.unsqueeze(-1)).squeeze(-1) + moved + others
         terms = form.centre.shape[1] + effect.shape[1] + count
@@ -142,10 +162,14 @@ class Forms:
         self.share = torch.cat([self.share, share], dim=2)
 
 
-def _band(node: Relaxed, lower: list[Tensor], upper: list[Tensor]) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
+def _band(
+    node: Relaxed, lower: list[Tensor], upper: list[Tensor]
+) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
     """slope, low, high with low <= f(v) - slope . v <= high; of the slopes of the two planes, the one with the narrower band."""
     ends = tuple(lower), tuple(upper)
-    below, above = (tuple(torch.nan_to_num(s, 0.0, 0.0, 0.0) for s in side) for side in node.relaxation.slopes(*ends))
+    below, above = (
+        tuple(torch.nan_to_num(s, 0.0, 0.0, 0.0) for s in side) for side in node.relaxation.slopes(*ends)
+    )
     low, high = intercept(node.relaxation, *ends, above)
     other_low, other_high = intercept(node.relaxation, *ends, below)
     other = other_high - other_low < high - low

@@ -7,4 +7,14 @@ from holdfast.certify.split_tier import Split
 from holdfast.certify.tight_tier import Tighten
 from holdfast.certify.tree_leaves import Leaves
 
-__all__ = ["Arithmetic", "Certify", "Enumerate", "Leaves", "Smoothed", "Smoothing", "Split", "Tighten", "smoothed"]
+__all__ = [
+    "Arithmetic",
+    "Certify",
+    "Enumerate",
+    "Leaves",
+    "Smoothed",
+    "Smoothing",
+    "Split",
+    "Tighten",
+    "smoothed",
+]

@@ -27,7 +27,9 @@ AS_EXECUTED = (
     "its activations are within twenty units of rounding",
 )
 Arithmetic = Literal["real", "executed"]
-USUAL = 0.7  # of the distance at which a linear score would vanish: about what planes prove where one frame moves
+USUAL = (
+    0.7  # of the distance at which a linear score would vanish: about what planes prove where one frame moves
+)
 
 
 KEPT = "where Certify is"  # beside a record
@@ -47,17 +49,26 @@ class Known:
         def some(end: Tensor, nothing: float) -> Tensor:
             return torch.where(apart.reshape(-1, *(1 for _ in end.shape[1:])), nothing, end[rows])
 
-        return {node: (some(low, -torch.inf), some(high, torch.inf)) for node, (low, high) in self.ends.items()}
+        return {
+            node: (some(low, -torch.inf), some(high, torch.inf)) for node, (low, high) in self.ends.items()
+        }
 
     def put(self, rows: Tensor, radius: Tensor, found: Mapping[Node, Ends]) -> "Known":
         """With what was found of some rows at these radii."""
 
         def whole(node: Node, side: int) -> Tensor:
             end = found[node][side]
-            before = self.ends[node][side] if node in self.ends else end.new_zeros((len(self.radius), *end.shape[1:]))
+            before = (
+                self.ends[node][side]
+                if node in self.ends
+                else end.new_zeros((len(self.radius), *end.shape[1:]))
+            )
             return before.index_copy(0, rows, end)
 
-        return Known(self.radius.index_copy(0, rows, radius), {node: (whole(node, 0), whole(node, 1)) for node in found})
+        return Known(
+            self.radius.index_copy(0, rows, radius),
+            {node: (whole(node, 0), whole(node, 1)) for node in found},
+        )
 
 
 @dataclass(frozen=True)
@@ -76,7 +87,9 @@ class RadiusSearch:
 
     def resumable_state(self) -> Tensor:
         """-> (batch, 6): all that cannot be computed again."""
-        return torch.stack([self.low, self.high, self.low_score, self.high_score, self.slow, self.round], dim=1)
+        return torch.stack(
+            [self.low, self.high, self.low_score, self.high_score, self.slow, self.round], dim=1
+        )
 
 
 @dataclass(frozen=True)
@@ -116,29 +129,60 @@ class Certify(Method[RadiusSearch]):
         # Not the property's own score: a last softmax is left out. At points intervals are as good as planes.
         first, _ = _score_with_bounds(problem.tile_radii(none[None]), self.arithmetic, {}, at_points=True)
         # A score that is linear seldom falls slower further out (see `_widen`); a probability may.
-        end = 2 * linear if isinstance(problem.property, LinearProperty) else torch.maximum(2 * linear, problem.family.reach())
-        return RadiusSearch(none, end, first, torch.full_like(none, torch.nan), first, linear, none, none, Known(none - torch.inf, {}))
+        end = (
+            2 * linear
+            if isinstance(problem.property, LinearProperty)
+            else torch.maximum(2 * linear, problem.family.reach())
+        )
+        return RadiusSearch(
+            none,
+            end,
+            first,
+            torch.full_like(none, torch.nan),
+            first,
+            linear,
+            none,
+            none,
+            Known(none - torch.inf, {}),
+        )
 
-    def resume_state(self, problem: Problem, state: RadiusSearch, aside: Mapping[str, Tensor]) -> RadiusSearch:
+    def resume_state(
+        self, problem: Problem, state: RadiusSearch, aside: Mapping[str, Tensor]
+    ) -> RadiusSearch:
         """Row by row where it was, so that a run that was killed asks the radii that an undisturbed one asks."""
         if KEPT not in aside:
             return state
         low, high, low_score, high_score, slow, turn = aside[KEPT].to(state.low).unbind(1)
-        pairs = {"low": low, "high": high, "low_score": low_score, "high_score": high_score, "slow": slow, "round": turn}
+        pairs = {
+            "low": low,
+            "high": high,
+            "low_score": low_score,
+            "high_score": high_score,
+            "slow": slow,
+            "round": turn,
+        }
         kept = {name: torch.where(turn.isnan(), getattr(state, name), value) for name, value in pairs.items()}
         return replace(state, **kept)  # type: ignore[arg-type]
 
-    def update_bounds(self, problem: Problem, state: RadiusSearch, lower: Tensor, upper: Tensor) -> RadiusSearch:
+    def update_bounds(
+        self, problem: Problem, state: RadiusSearch, lower: Tensor, upper: Tensor
+    ) -> RadiusSearch:
         """The search goes on from what is proved, unless that speaks of another arithmetic."""
         better = lower.isfinite() & (lower > state.low)
         if problem.goal == "worst" or self.arithmetic == "executed" or not bool(better.any()):
             return state
-        return replace(state, low=torch.where(better, lower, state.low), low_score=torch.where(better, torch.nan, state.low_score))
+        return replace(
+            state,
+            low=torch.where(better, lower, state.low),
+            low_score=torch.where(better, torch.nan, state.low_score),
+        )
 
     def step(self, problem: Problem, state: RadiusSearch) -> tuple[RadiusSearch | None, Claims]:
         if problem.goal == "worst":
             score = proved_score(problem, self.arithmetic)
-            return state if time_limit.has_expired() and bool(score.isnan().any()) else None, self._claims(problem, score)
+            return state if time_limit.has_expired() and bool(score.isnan().any()) else None, self._claims(
+                problem, score
+            )
         state = _widen(problem.family, state)
         radius = torch.minimum(_next_radius(problem.family, state, self.close), problem.family.limit())
         score = torch.full_like(radius, torch.nan)
@@ -147,14 +191,20 @@ class Certify(Method[RadiusSearch]):
         if len(open_):
             asked = problem.take(open_)
             asked = asked.tile_radii(radius[open_][None])
-            radius[open_] = asked.family.radius.double()  # what was asked, in the arithmetic of the family's radius
-            score[open_], found = _score_with_bounds(asked, self.arithmetic, state.known.below(open_, radius[open_]))
+            radius[open_] = (
+                asked.family.radius.double()
+            )  # what was asked, in the arithmetic of the family's radius
+            score[open_], found = _score_with_bounds(
+                asked, self.arithmetic, state.known.below(open_, radius[open_])
+            )
             lost = (score[open_].isfinite() & (score[open_] <= 0)).nonzero().flatten()
             ends = {node: (low[lost], high[lost]) for node, (low, high) in found.items()}
             state = replace(state, known=state.known.put(open_[lost], radius[open_[lost]], ends))
         search = _narrow(state, radius, score, ~near & score.isnan())
         done = bool((search.round >= self.rounds).all()) or not len(open_)
-        return None if done else search, replace(self._claims(problem, search.low), aside={KEPT: search.resumable_state()})
+        return None if done else search, replace(
+            self._claims(problem, search.low), aside={KEPT: search.resumable_state()}
+        )
 
     def _claims(self, problem: Problem, proved: Tensor) -> Claims:
         if self.arithmetic == "real":
@@ -175,7 +225,10 @@ def _obstacle_as_executed(problem: Problem, graph: Graph) -> str | None:
         return f"{graph.fused[0]}: torch sums in a kernel of its own, whose rounding as executed is not bounded here"
     for node in graph.nodes:
         box = tuple(torch.ones(1, dtype=torch.float64) for _ in node.inputs)
-        if isinstance(node, Relaxed) and node.relaxation.executed_error(box, box, problem.network.dtype) is None:
+        if (
+            isinstance(node, Relaxed)
+            and node.relaxation.executed_error(box, box, problem.network.dtype) is None
+        ):
             return f"{node.name}: the rounding of {type(node.relaxation).__name__} as executed is not bounded here"
     return None
 
@@ -203,7 +256,9 @@ def _blurred_kernels(device: torch.device) -> str | None:
 def _widen(family: Family, state: RadiusSearch) -> RadiusSearch:
     """Where the score is proved as far as it would have vanished, had it fallen as it does at the input, it may hold anywhere."""
     further = state.high_score.isnan() & (state.low >= 0.999 * state.linear)
-    return replace(state, high=torch.where(further, torch.maximum(state.high, family.reach().to(state.high)), state.high))
+    return replace(
+        state, high=torch.where(further, torch.maximum(state.high, family.reach().to(state.high)), state.high)
+    )
 
 
 def _next_radius(family: Family, state: RadiusSearch, close: float) -> Tensor:
@@ -211,8 +266,12 @@ def _next_radius(family: Family, state: RadiusSearch, close: float) -> Tensor:
     if isinstance(family, Counted):  # radii that count
         return plain
     once, tame = _from_one(state), _tame(state)
-    once = torch.where(state.low > 0, torch.minimum(once, 8 * state.low), torch.maximum(once, state.high / 10))
-    found = torch.where((state.low > 0) & tame, _from_both(state), once) * (1 - close / 10)  # so that it is proved, and the last
+    once = torch.where(
+        state.low > 0, torch.minimum(once, 8 * state.low), torch.maximum(once, state.high / 10)
+    )
+    found = torch.where((state.low > 0) & tame, _from_both(state), once) * (
+        1 - close / 10
+    )  # so that it is proved, and the last
     trusted = found.isfinite() & ((state.low > 0) | tame) & (state.slow < 2)
     found = torch.where(trusted, found, torch.where(state.low > 0, plain, state.high / 3))
     inside = state.low + (state.high - state.low) * 0.02
@@ -254,7 +313,9 @@ def _from_both(state: RadiusSearch) -> Tensor:
 def _end(state: RadiusSearch) -> Tensor:
     """-> (batch,): there is hardly anything to prove beyond: the radius that failed, or twice as far from what is proved as scores say."""
     end = state.low + 2 * (_from_both(state) - state.low)
-    return torch.where(_tame(state) & (state.low > 0) & (end > state.low), torch.minimum(end, state.high), state.high)
+    return torch.where(
+        _tame(state) & (state.low > 0) & (end > state.low), torch.minimum(end, state.high), state.high
+    )
 
 
 def _narrow(state: RadiusSearch, radius: Tensor, score: Tensor, late: Tensor) -> RadiusSearch:
@@ -266,7 +327,15 @@ def _narrow(state: RadiusSearch, radius: Tensor, score: Tensor, late: Tensor) ->
     high, high_score = torch.where(lost, radius, state.high), torch.where(lost, score, state.high_score)
     closer = (high / low).log() < (state.high / state.low).log() / 2
     slow = torch.where(late, state.slow, torch.where(closer | (state.slow >= 2), 0, state.slow + 1))
-    return replace(state, low=low, high=high, low_score=low_score, high_score=high_score, slow=slow, round=state.round + ~late)
+    return replace(
+        state,
+        low=low,
+        high=high,
+        low_score=low_score,
+        high_score=high_score,
+        slow=slow,
+        round=state.round + ~late,
+    )
 
 
 def proved_score(problem: Problem, arithmetic: Arithmetic = "real") -> Tensor:
@@ -282,7 +351,8 @@ def _score_with_bounds(
     assert isinstance(problem.property, BoundedProperty)
     score = torch.full((len(problem),), torch.nan, dtype=torch.float64, device=graph.device)
     ends = {
-        node: (score.new_empty((len(problem), *node.shape)), score.new_empty((len(problem), *node.shape))) for node in worth_knowing(graph)
+        node: (score.new_empty((len(problem), *node.shape)), score.new_empty((len(problem), *node.shape)))
+        for node in worth_knowing(graph)
     }
 
     def score_rows(rows: Tensor) -> tuple[Tensor, Boxes]:
@@ -290,7 +360,11 @@ def _score_with_bounds(
         matrix, offset = rows_of(part, graph)
         held = {node: (low[rows], high[rows]) for node, (low, high) in known.items()}
         executed = None if arithmetic == "real" else problem.network.dtype
-        boxes = intervals(graph, part.region, executed) if at_points else propagate(graph, part.region, executed, held)
+        boxes = (
+            intervals(graph, part.region, executed)
+            if at_points
+            else propagate(graph, part.region, executed, held)
+        )
         assert isinstance(part.property, BoundedProperty)
         least = part.property.least(lower_bound(graph, boxes, matrix, offset))
         return torch.where(least.isnan(), -torch.inf, least), boxes  # what overflows proves nothing

@@ -50,12 +50,17 @@ def costs(problem: Problem, limit: float = LIMIT) -> list[Cost]:
             state = method._start_models(problem, replace(state, joint=None))
         if state.trial is not None:
             trainable = not method.done(problem, replace(state, trial=None))
-            memory, tier = max(planes, quadratic_of(problem).bytes(trainable)), tier if trainable else "tight, without training"
+            memory, tier = (
+                max(planes, quadratic_of(problem).bytes(trainable)),
+                tier if trainable else "tight, without training",
+            )
             if not time_limit.has_expired() and quadratic_of(problem).numbers <= QUICK:
                 (state, _), once = _time_call(method.advance, problem, state)
                 seconds += method.first * once
                 if trainable and not time_limit.has_expired():
-                    _, climb = _time_call(replace(method, block=1)._train_block, problem, replace(state, trial=None))
+                    _, climb = _time_call(
+                        replace(method, block=1)._train_block, problem, replace(state, trial=None)
+                    )
                     seconds += method.steps * (climb + 4 * once / method.block)
             else:
                 seconds = math.inf

@@ -52,13 +52,23 @@ class Enumerate(Method[EnumerationState]):
         asked = [row for row, places in options.items() if 0 < sentences(places, count) <= self.sentences]
         broken = _first_broken(problem, {row: options[row] for row in asked}, count)
         proved = torch.full((len(problem),), math.nan, dtype=torch.float64)
-        witness, found, still = region.centre.clone(), torch.zeros(len(problem), dtype=torch.bool), torch.zeros_like(state.open)
+        witness, found, still = (
+            region.centre.clone(),
+            torch.zeros(len(problem), dtype=torch.bool),
+            torch.zeros_like(state.open),
+        )
         for row in asked:
             if row in broken:
                 witness[row], found[row] = region.vectors.table[broken[row]], True
             else:
                 proved[row], still[row] = count, count < len(options[row])
-        claims = Claims(proved=proved, witness=witness, found=found, assumptions=ASSUMPTIONS, dtype=str(problem.network.dtype))
+        claims = Claims(
+            proved=proved,
+            witness=witness,
+            found=found,
+            assumptions=ASSUMPTIONS,
+            dtype=str(problem.network.dtype),
+        )
         return EnumerationState(count, still) if bool(still.any()) else None, claims
 
 
@@ -80,7 +90,9 @@ def sentences(options: Places, count: int) -> int:
     return ways[count]
 
 
-def _first_broken(problem: Problem, options: dict[int, Places], count: int, at_once: int = 4096) -> dict[int, Tensor]:
+def _first_broken(
+    problem: Problem, options: dict[int, Places], count: int, at_once: int = 4096
+) -> dict[int, Tensor]:
     """row -> the tokens of its first sentence with `count` replaced words that breaks the property; rows without one are left out."""
     region = problem.region
     assert isinstance(region, Words)

@@ -71,7 +71,9 @@ class SmoothingSettings:
 class Smoothed:
     """What the smoothed classifier says about one input."""
 
-    prediction: int | None  # None: no class has a majority that the samples could show, or it was not measured
+    prediction: (
+        int | None
+    )  # None: no class has a majority that the samples could show, or it was not measured
     counts: Tensor  # (classes,) int64: how often the network gave each class
     p_lower: float  # the class chosen has at least this probability, with the confidence of `radius`
     radius: Bound
@@ -100,7 +102,9 @@ def smoothed(
     Costs `choosing` + `samples` queries for each input. A network with outputs that are no numbers has no answer there.
     """
     if choosing < 1:
-        raise BadInput(f"smoothing: at least one sample is needed to choose a class, got choosing={choosing}.")
+        raise BadInput(
+            f"smoothing: at least one sample is needed to choose a class, got choosing={choosing}."
+        )
     method = Smoothing(sigma, samples, confidence, choosing)
     records = solve([smoothing_problem(net, x)], [method], stop, seed=seed, store=store, progress=progress)
     return [smoothed_of(record) for record in records]
@@ -131,7 +135,9 @@ def smoothing_problem(net: Network, x: Tensor) -> Problem:
     """Euclidean balls without a domain: the noise is not clipped."""
     centre = torch.as_tensor(net.inputs(x, alike=True))
     if centre.dim() < 2 or not len(centre):
-        raise BadInput(f"smoothing: x has shape {tuple(centre.shape)}, expected (inputs, ...) with at least one input.")
+        raise BadInput(
+            f"smoothing: x has shape {tuple(centre.shape)}, expected (inputs, ...) with at least one input."
+        )
     centre = net.exactly(centre) if centre.is_floating_point() else net.embed(centre)
     ball = Ball(centre, torch.zeros(len(centre), dtype=torch.float64), 2.0)
     return Problem(net, ball, Anything(), "radius", tuple(Key(i) for i in range(len(centre))))
@@ -198,7 +204,10 @@ class Smoothing(Method[ClassCounts]):
         answers = self._answers(problem, state, size)  # (size, batch, classes)
         first = max(0, min(size, self.choosing - state.drawn))
         state = replace(
-            state, drawn=state.drawn + size, choosing=state.choosing + answers[:first].sum(0), counts=state.counts + answers[first:].sum(0)
+            state,
+            drawn=state.drawn + size,
+            choosing=state.choosing + answers[:first].sum(0),
+            counts=state.counts + answers[first:].sum(0),
         )
         aside = {
             "drawn": torch.full((len(problem),), float(state.drawn)),
@@ -212,21 +221,39 @@ class Smoothing(Method[ClassCounts]):
         p_lower = [noise.at_least(int(k)) for k in state.counts.gather(1, chosen[:, None])]
         if self.choosing:
             aside |= {"chosen": chosen.double(), "p_lower": torch.tensor(p_lower, dtype=torch.float64)}
-        assumptions = noise.assumptions("it keeps its class" if self.choosing else "the majority keeps the property")
+        assumptions = noise.assumptions(
+            "it keeps its class" if self.choosing else "the majority keeps the property"
+        )
         estimate = torch.tensor([noise.radius(p) for p in p_lower], dtype=torch.float64)
-        return None, Claims(estimate=estimate, estimate_kind="sampled", confidence=self.confidence, assumptions=assumptions, aside=aside)
+        return None, Claims(
+            estimate=estimate,
+            estimate_kind="sampled",
+            confidence=self.confidence,
+            assumptions=assumptions,
+            aside=aside,
+        )
 
     def _answers(self, problem: Problem, state: ClassCounts, size: int) -> Tensor:
         """-> (size, batch, classes) int64: one at the answer to each sample, nowhere where an output is no number."""
         centre = problem.region.centre
-        noise = torch.stack([torch.randn((size, *centre.shape[1:]), generator=_generator(state, key)) for key in problem.keys], 1)
+        noise = torch.stack(
+            [
+                torch.randn((size, *centre.shape[1:]), generator=_generator(state, key))
+                for key in problem.keys
+            ],
+            1,
+        )
         points = centre + self.sigma * noise.to(centre)
         if not self.choosing:
             held = problem.score(points) > 0
             return torch.stack([~held, held], -1).long().cpu()
         outputs = problem.network(points.flatten(0, 1))
-        answer = torch.nn.functional.one_hot(outputs.argmax(-1), outputs.shape[-1]) * outputs.isfinite().all(-1, keepdim=True)
-        return answer.reshape(*points.shape[:2], outputs.shape[-1]).cpu()  # of no samples too, where a run is taken up at its end
+        answer = torch.nn.functional.one_hot(outputs.argmax(-1), outputs.shape[-1]) * outputs.isfinite().all(
+            -1, keepdim=True
+        )
+        return answer.reshape(
+            *points.shape[:2], outputs.shape[-1]
+        ).cpu()  # of no samples too, where a run is taken up at its end
 
 
 def _generator(state: ClassCounts, key: Key) -> torch.Generator:

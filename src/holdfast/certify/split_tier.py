@@ -22,7 +22,14 @@ from holdfast.bounding.branching.branching_rule import cut_for
 from holdfast.bounding.branching.input_split import BoxParts, Halving, InputSplit
 from holdfast.bounding.branching.nonlinear_split import NonlinearSplit, Ranges
 from holdfast.bounding.branching.relu_split import ActivationSplit, Decisions
-from holdfast.bounding.branching.subproblem_queue import NUMBERS, Branching, Points, PolytopeQuestion, Seen, all_open
+from holdfast.bounding.branching.subproblem_queue import (
+    NUMBERS,
+    Branching,
+    Points,
+    PolytopeQuestion,
+    Seen,
+    all_open,
+)
 from holdfast.bounding.drift_parameters import in_offsets
 from holdfast.bounding.graph.graph import Graph
 from holdfast.bounding.graph.problem_graph import ASSUMPTIONS, CHECKS, graph_of, rows_of
@@ -40,7 +47,10 @@ AT_ONCE = 256  # boxes that are looked at together
 FEW = 256  # arguments up to which their ends are found again for every part
 ENDS = 256  # arguments whose ends are trained before signs are decided
 LARGER, SMALLER = 2.0, 0.5  # what an attempt that succeeds, or fails, makes of the next step
-FIRST = {"radius": 0.04, "worst": 0.5}  # the first step: a share of what is proved; a share of the way to what was met
+FIRST = {
+    "radius": 0.04,
+    "worst": 0.5,
+}  # the first step: a share of what is proved; a share of the way to what was met
 MOST = 0.5
 TRAINING = 0.5  # of the time there is, for training before the first attempt
 
@@ -49,7 +59,9 @@ TRAINING = 0.5  # of the time there is, for training before the first attempt
 class Halves(BoxParts):
     """Boxes of inputs. Their bounds are those of float32, by which they are ordered and nothing is proved."""
 
-    ahead: Tensor = field(kw_only=True)  # (n,): boxes that are still to come of it, if halving goes on to help as it promises
+    ahead: Tensor = field(
+        kw_only=True
+    )  # (n,): boxes that are still to come of it, if halving goes on to help as it promises
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +79,9 @@ class Splitting:
     began: float = field(kw_only=True)  # by the monotonic clock
     attempted: bool = False  # what training has reached by its share of the time
     pace: float = 0.0  # seconds for a part, in the last step
-    gain: Tensor | None = None  # (batch, inputs + arguments) of `Ranges`: what cutting the whole region promised, at another radius
+    gain: Tensor | None = (
+        None  # (batch, inputs + arguments) of `Ranges`: what cutting the whole region promised, at another radius
+    )
 
 
 @dataclass(frozen=True)
@@ -79,7 +93,9 @@ class Split(Method[Splitting]):
     """
 
     finds: ClassVar[str] = "still larger proved lower ends"
-    help: ClassVar[str] = "branch and bound over halves of inputs, signs of ReLUs or ranges of what other functions read"
+    help: ClassVar[str] = (
+        "branch and bound over halves of inputs, signs of ReLUs or ranges of what other functions read"
+    )
     traits: ClassVar[Traits] = Traits(seeded=False, glass=True)
 
     boxes: int = 1024
@@ -100,11 +116,23 @@ class Split(Method[Splitting]):
         training = self._tighten.start(problem, seed)
         none = torch.zeros_like(training.low)
         push, upper = torch.full_like(none, FIRST[problem.goal]), torch.full_like(none, torch.inf)
-        return Splitting(training, training.low, aim=none, push=push, looked=none, upper=upper, gap=none, began=time.monotonic())
+        return Splitting(
+            training,
+            training.low,
+            aim=none,
+            push=push,
+            looked=none,
+            upper=upper,
+            gap=none,
+            began=time.monotonic(),
+        )
 
     def update_bounds(self, problem: Problem, state: Splitting, lower: Tensor, upper: Tensor) -> Splitting:
         """An attempt at what is proved already, or cannot be, gives way to another."""
-        training, better = self._tighten.update_bounds(problem, state.training, lower, upper), lower.isfinite() & (lower > state.low)
+        training, better = (
+            self._tighten.update_bounds(problem, state.training, lower, upper),
+            lower.isfinite() & (lower > state.low),
+        )
         state = replace(state, training=training, low=torch.where(better, lower, state.low), upper=upper)
         if state.frontier is None:
             return state
@@ -119,9 +147,15 @@ class Split(Method[Splitting]):
         before = state.frontier.task.bincount(minlength=len(problem))
         began = time.monotonic()
         frontier, _ = cut.advance(question, state.frontier)
-        state = replace(state, frontier=frontier, pace=(time.monotonic() - began) / max(1, sum(frontier.turn)))
+        state = replace(
+            state, frontier=frontier, pace=(time.monotonic() - began) / max(1, sum(frontier.turn))
+        )
         if isinstance(frontier, Ranges):
-            gain = torch.full((len(problem), frontier.whole.shape[1]), torch.nan).to(frontier.whole) if state.gain is None else state.gain
+            gain = (
+                torch.full((len(problem), frontier.whole.shape[1]), torch.nan).to(frontier.whole)
+                if state.gain is None
+                else state.gain
+            )
             state = replace(state, gain=gain.index_copy(0, frontier.task, frontier.whole))
         state = self._judge_attempts(problem, state, before)
         claims = Claims(proved=state.low, assumptions=ASSUMPTIONS, checks=CHECKS)
@@ -131,7 +165,9 @@ class Split(Method[Splitting]):
             return None, claims
         none = torch.zeros_like(state.low)  # training goes on from what is proved, and attempts begin again
         training = self._tighten.update_bounds(problem, state.training, state.low, state.upper)
-        return replace(state, training=training, frontier=None, push=none + FIRST[problem.goal], looked=none), claims
+        return replace(
+            state, training=training, frontier=None, push=none + FIRST[problem.goal], looked=none
+        ), claims
 
     def _step_training(self, problem: Problem, state: Splitting) -> tuple[Splitting | None, Claims]:
         """What Tighten does, for its share of the time; and the first attempt."""
@@ -139,10 +175,17 @@ class Split(Method[Splitting]):
         share = state.began + TRAINING * (time_limit.deadline() - state.began) if shared else math.inf
         # Once its share is spent, what attempts need before they begin has all the time that is left.
         with time_limit.within(share if time.monotonic() < share else math.inf):
-            training, claims = time_limit.in_time(partial(self._tighten.advance, problem, state.training), (state.training, Claims()))
+            training, claims = time_limit.in_time(
+                partial(self._tighten.advance, problem, state.training), (state.training, Claims())
+            )
         claims = replace(claims, obstacle="")  # what is cut below has more to say
         state = replace(state, training=training, low=training.low)
-        late = time.monotonic() >= share and not time_limit.has_expired() and bool(training.bends) and training.trial is None
+        late = (
+            time.monotonic() >= share
+            and not time_limit.has_expired()
+            and bool(training.bends)
+            and training.trial is None
+        )
         if not self._tighten.done(problem, training) and not late:
             return state, claims
         cut = _cut(problem, training.best)
@@ -160,14 +203,20 @@ class Split(Method[Splitting]):
         assert frontier is not None
         waiting = frontier.task.bincount(minlength=len(before))
         turn = torch.tensor(frontier.turn, dtype=torch.float64, device=before.device)
-        looked = state.looked if time_limit.has_expired() else state.looked + torch.nn.functional.pad(turn, (0, len(before) - len(turn)))
+        looked = (
+            state.looked
+            if time_limit.has_expired()
+            else state.looked + torch.nn.functional.pad(turn, (0, len(before) - len(turn)))
+        )
         ahead = torch.zeros_like(state.low).index_add(0, frontier.task, frontier.ahead)
         stuck = torch.zeros_like(before, dtype=torch.bool)
         stuck[list(frontier.given_up)] = True
         proved = (before > 0) & (waiting == 0) & ~stuck
         left = torch.maximum(ahead, waiting)
         lost = stuck | (waiting > 0) & ((looked + left > self.boxes) | (left > self._affordable(state)))
-        push = torch.where(proved, (LARGER * state.push).clamp_max(MOST), torch.where(lost, SMALLER * state.push, state.push))
+        push = torch.where(
+            proved, (LARGER * state.push).clamp_max(MOST), torch.where(lost, SMALLER * state.push, state.push)
+        )
         low = torch.where(proved, state.aim, state.low)
         if problem.goal == "worst" and not isinstance(frontier, Halves):  # whose bounds are no proofs
             least = torch.full_like(low, torch.inf).scatter_reduce(0, frontier.task, frontier.bound, "amin")
@@ -180,7 +229,11 @@ class Split(Method[Splitting]):
         """How many parts of each attempt there is time for, where they take long; all, when there is none left to make another."""
         if not isinstance(state.frontier, Ranges) or time_limit.has_expired():
             return math.inf
-        return (time_limit.deadline() - time.monotonic()) / max(state.pace, 1e-9) / max(1, len(state.frontier.task.unique()))
+        return (
+            (time_limit.deadline() - time.monotonic())
+            / max(state.pace, 1e-9)
+            / max(1, len(state.frontier.task.unique()))
+        )
 
     def _attempting(self, problem: Problem, state: Splitting, again: Tensor) -> Splitting:
         """These rows, (batch,) bool, with nothing but the next aim that is worth an attempt, if any is."""
@@ -191,7 +244,10 @@ class Split(Method[Splitting]):
         parts = [] if state.frontier is None else [batch.take(state.frontier, ~again[state.frontier.task])]
         if len(new):
             question = self._question(problem, aim)
-            begun = replace(cut.start(question.graph, batch.take(question.region, new), batch.take(question.rules, new)), task=new)
+            begun = replace(
+                cut.start(question.graph, batch.take(question.region, new), batch.take(question.rules, new)),
+                task=new,
+            )
             if state.gain is not None:
                 begun = replace(begun, gain=state.gain[new], whole=state.gain[new])
             parts.append(begun)
@@ -204,12 +260,18 @@ class Split(Method[Splitting]):
         """-> what to try next, and where that is worth it."""
         low, upper, worth = state.low, state.upper, state.push >= self.finest
         if problem.goal == "worst":
-            return low + state.push * (upper - low), worth & low.isfinite() & upper.isfinite() & (upper - low > self.finest * state.gap)
+            return low + state.push * (upper - low), worth & low.isfinite() & upper.isfinite() & (
+                upper - low > self.finest * state.gap
+            )
         family = problem.family
         further = torch.minimum(low * (1 + state.push), family.limit())
         further = torch.where(upper.isfinite(), torch.minimum(further, low / 2 + upper / 2), further)
-        aim = family.at(torch.where(low.isfinite(), further, 0)).radius.double()  # what is asked, in the arithmetic of the family's radius
-        return aim, worth & (low > 0) & (low < family.limit()) & (aim > low * (1 + self.finest / 2)) & (low < upper)
+        aim = family.at(
+            torch.where(low.isfinite(), further, 0)
+        ).radius.double()  # what is asked, in the arithmetic of the family's radius
+        return aim, worth & (low > 0) & (low < family.limit()) & (aim > low * (1 + self.finest / 2)) & (
+            low < upper
+        )
 
     def _question(self, problem: Problem, aim: Tensor) -> PolytopeQuestion:
         """Is anything below what is attempted?"""
@@ -257,14 +319,23 @@ class _SecondOrder(Halving[PolytopeQuestion, Halves], Branching[Halves]):
         return NUMBERS // graph.entry.size
 
     def bound(self, question: PolytopeQuestion, parts: Halves) -> Seen[Halves]:
-        proved, least, gain = torch.zeros_like(parts.open[:, 0]), parts.bound.clone(), torch.zeros_like(parts.lower)
+        proved, least, gain = (
+            torch.zeros_like(parts.open[:, 0]),
+            parts.bound.clone(),
+            torch.zeros_like(parts.lower),
+        )
         ahead = parts.ahead.clone()
-        kinds = (parts.upper > parts.lower).flatten(1).unique(dim=0, return_inverse=True)[1]  # models hold only what moves
+        kinds = (
+            (parts.upper > parts.lower).flatten(1).unique(dim=0, return_inverse=True)[1]
+        )  # models hold only what moves
         for kind in kinds.unique():
             if not time_limit.has_expired():
                 some = (kinds == kind).nonzero().flatten()
                 proved[some], found, slopes = self._look(question, batch.take(parts, some))
-                least[some], gain[some] = torch.nan_to_num(found, -torch.inf), torch.nan_to_num(slopes, 0.0, 0.0, 0.0)
+                least[some], gain[some] = (
+                    torch.nan_to_num(found, -torch.inf),
+                    torch.nan_to_num(slopes, 0.0, 0.0, 0.0),
+                )
                 levels = -1.5 * least[some] / gain[some].flatten(1).amax(1).clamp_min(1e-300)
                 ahead[some] = 2 ** levels.clamp(0, 60) / 2  # half of them for each half
         lower, upper = parts.lower[~proved], parts.upper[~proved]
@@ -277,10 +348,18 @@ class _SecondOrder(Halving[PolytopeQuestion, Halves], Branching[Halves]):
         matrix, offset = (part[parts.task, :, 0] for part in (question.rules.matrix, question.rules.offset))
         if not self.bends:
             return _by_planes(question.graph, matrix, offset, parts)
-        return _by_models(self.problem, {key: value[:, parts.task] for key, value in self.bends.items()}, matrix, offset, parts)
+        return _by_models(
+            self.problem,
+            {key: value[:, parts.task] for key, value in self.bends.items()},
+            matrix,
+            offset,
+            parts,
+        )
 
 
-def _by_models(problem: Problem, bends: Bends, matrix: Tensor, offset: Tensor, parts: Halves) -> tuple[Tensor, Tensor, Tensor]:
+def _by_models(
+    problem: Problem, bends: Bends, matrix: Tensor, offset: Tensor, parts: Halves
+) -> tuple[Tensor, Tensor, Tensor]:
     view = quadratic_of(problem)
     low, high = parts.lower.clone().requires_grad_(), parts.upper.clone().requires_grad_()
     with torch.enable_grad():
@@ -292,7 +371,9 @@ def _by_models(problem: Problem, bends: Bends, matrix: Tensor, offset: Tensor, p
     if bool(proved.any()):
         sure = {key: value[:, proved].double() for key, value in bends.items()}
         region = Box.between(parts.lower[proved], parts.upper[proved])
-        proved = proved.masked_scatter(proved, _positive(view.least(region, matrix[proved], offset[proved], sure).amin(1)))
+        proved = proved.masked_scatter(
+            proved, _positive(view.least(region, matrix[proved], offset[proved], sure).amin(1))
+        )
     return proved, first.detach().double(), gain
 
 

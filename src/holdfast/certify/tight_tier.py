@@ -41,7 +41,9 @@ MOST_ON_A_PROCESSOR = 2**25  # numbers in second-order models that are trained t
 SPEED = 1e7  # of such numbers, those that a core trains in a second
 CLOSE = 1.02  # of what failed and what is proved: near enough to begin training
 COUPLED_CLOSE = 1.015  # the same of neurons that move together
-HIGH = 0.7  # of the way to what was met they begin: what is trained at a larger radius soon proves a smaller one
+HIGH = (
+    0.7  # of the way to what was met they begin: what is trained at a larger radius soon proves a smaller one
+)
 STEEPER = 1.8  # times as much as on the way from the centre a bound falls where it fails
 PLANES_CLOSE = 1.01  # the same of trained planes, after which there may be no training
 
@@ -114,7 +116,9 @@ class Tighten(Method[Training]):
     every `block` of them."""
 
     finds: ClassVar[str] = "larger proved lower ends"
-    help: ClassVar[str] = "linear bounds, then trained slopes (alpha-CROWN), ReLUs bounded together and trained second-order models"
+    help: ClassVar[str] = (
+        "linear bounds, then trained slopes (alpha-CROWN), ReLUs bounded together and trained second-order models"
+    )
     traits: ClassVar[Traits] = Traits(seeded=False, glass=True)
 
     steps: int = 40
@@ -144,10 +148,24 @@ class Tighten(Method[Training]):
         state, better = replace(state, upper=upper), lower.isfinite() & (lower > state.low)
         if not bool(better.any()):
             return state
-        search = None if state.search is None else Certify().update_bounds(problem, state.search, lower, upper)
-        trying = torch.where(better & (problem.goal == "radius"), torch.maximum(state.trying, FURTHER * lower), state.trying)
-        planes, trial = (t and replace(t, low_score=torch.where(better, torch.nan, t.low_score)) for t in (state.planes, state.trial))
-        return replace(state, search=search, low=torch.where(better, lower, state.low), trying=trying, planes=planes, trial=trial)
+        search = (
+            None if state.search is None else Certify().update_bounds(problem, state.search, lower, upper)
+        )
+        trying = torch.where(
+            better & (problem.goal == "radius"), torch.maximum(state.trying, FURTHER * lower), state.trying
+        )
+        planes, trial = (
+            t and replace(t, low_score=torch.where(better, torch.nan, t.low_score))
+            for t in (state.planes, state.trial)
+        )
+        return replace(
+            state,
+            search=search,
+            low=torch.where(better, lower, state.low),
+            trying=trying,
+            planes=planes,
+            trial=trial,
+        )
 
     def step(self, problem: Problem, state: Training) -> tuple[Training | None, Claims]:
         state, claims = self.advance(problem, state)
@@ -174,7 +192,12 @@ class Tighten(Method[Training]):
             if relu_like_functions(graph_of(problem))
             else "linear bounds in closed form were used instead"
         )
-        passed_over = before.planes is not None and after.planes is None and after.joint is None and self._wants_joint(problem)
+        passed_over = (
+            before.planes is not None
+            and after.planes is None
+            and after.joint is None
+            and self._wants_joint(problem)
+        )
         if passed_over and joint_relu.obstacle(graph_of(problem), _unit(problem)) == joint_relu.TOO_LARGE:
             yield f"ReLUs were not bounded together ({joint_relu.TOO_LARGE}); {instead}"
         if after.crowded and not before.crowded:
@@ -190,7 +213,12 @@ class Tighten(Method[Training]):
             yield f"{_untrainable(problem)}; second-order models with their first coefficients were used instead"
 
     def done(self, problem: Problem, state: Training) -> bool:
-        if state.search is not None or state.planes is not None or state.joint is not None or state.trial is not None:
+        if (
+            state.search is not None
+            or state.planes is not None
+            or state.joint is not None
+            or state.trial is not None
+        ):
             return False
         return not state.bends or state.step >= self.steps or bool(_untrainable(problem))
 
@@ -199,23 +227,36 @@ class Tighten(Method[Training]):
             search, claims = Certify().step(problem, state.search)
             if claims.proved is None:  # cut off
                 return state, claims
-            state = self._start_training(problem, replace(state, search=search, low=torch.fmax(state.low, claims.proved)))
-            return state, replace(claims, obstacle=self._cannot(problem) if search is None and not models_lack(problem) else "")
+            state = self._start_training(
+                problem, replace(state, search=search, low=torch.fmax(state.low, claims.proved))
+            )
+            return state, replace(
+                claims, obstacle=self._cannot(problem) if search is None and not models_lack(problem) else ""
+            )
         if state.planes is not None:
             after = self._step_trained_bounds(problem, state)
-            gained = bool((after.low > state.low + 1e-6 * state.low.abs()).any()) or not bool(state.planes.low_score.isnan().all())
+            gained = bool((after.low > state.low + 1e-6 * state.low.abs()).any()) or not bool(
+                state.planes.low_score.isnan().all()
+            )
             more = (
-                gained or after.joint is not None or after.trial is not None or (after.planes is not None and not time_limit.has_expired())
+                gained
+                or after.joint is not None
+                or after.trial is not None
+                or (after.planes is not None and not time_limit.has_expired())
             )
             obstacle = (
-                "" if more else f"trained planes prove no more than tier fast{' in the time there was' if time_limit.has_expired() else ''}"
+                ""
+                if more
+                else f"trained planes prove no more than tier fast{' in the time there was' if time_limit.has_expired() else ''}"
             )
             return after, Claims(proved=after.low, assumptions=ASSUMPTIONS, checks=CHECKS, obstacle=obstacle)
         if state.joint is not None:
             state = self._step_joint_relus(problem, state)
             gained = state.fast is None or bool((state.low > state.fast + 1e-6 * state.fast.abs()).any())
             more = gained or state.joint is not None or state.trial is not None
-            obstacle = "" if more else "trained planes and neurons bounded together prove no more than tier fast"
+            obstacle = (
+                "" if more else "trained planes and neurons bounded together prove no more than tier fast"
+            )
             return state, Claims(proved=state.low, assumptions=ASSUMPTIONS, checks=CHECKS, obstacle=obstacle)
         if state.trial is None:
             state = self._step_coefficients(problem, state)
@@ -251,22 +292,36 @@ class Tighten(Method[Training]):
         assert trial is not None
         if problem.goal != "radius":
             state = replace(state, low=torch.fmax(state.low, _by_planes(problem)))
-            return state if time_limit.has_expired() else self._start_joint_relus(problem, replace(state, planes=None))
-        radius = problem.family.at(torch.minimum(trial.next(state.low), problem.family.limit())).radius.double()
+            return (
+                state
+                if time_limit.has_expired()
+                else self._start_joint_relus(problem, replace(state, planes=None))
+            )
+        radius = problem.family.at(
+            torch.minimum(trial.next(state.low), problem.family.limit())
+        ).radius.double()
         score = torch.full_like(radius, -torch.inf)  # of rows with nothing to gain
         rows = ((state.low > 0) & (radius > state.low) & trial.open(state.low)).nonzero().flatten()
         if len(rows):
             score[rows] = _by_planes(problem.take(rows).tile_radii(radius[rows][None]))
         if time_limit.has_expired():
-            score = torch.where(score > 0, score, torch.nan)  # training that was cut short says nothing of what it can reach
-        low, trial = torch.where(score > 0, torch.maximum(state.low, radius), state.low), trial.add_score(radius, score)
+            score = torch.where(
+                score > 0, score, torch.nan
+            )  # training that was cut short says nothing of what it can reach
+        low, trial = (
+            torch.where(score > 0, torch.maximum(state.low, radius), state.low),
+            trial.add_score(radius, score),
+        )
         done = trial.done(low, self.trials)
         state = replace(state, low=low, trying=FURTHER * low, planes=None if done else trial)
         return self._start_joint_relus(problem, state) if done else state
 
     def _start_joint_relus(self, problem: Problem, state: Training) -> Training:
         """After trained planes: neurons that move together, where they are known, else the models."""
-        if not self._wants_joint(problem) or joint_relu.obstacle(graph_of(problem), _unit(problem)) is not None:
+        if (
+            not self._wants_joint(problem)
+            or joint_relu.obstacle(graph_of(problem), _unit(problem)) is not None
+        ):
             return self._start_models(problem, state)
         return replace(state, joint=Trial.above(state.low, GROWTH, COUPLED_CLOSE))
 
@@ -282,7 +337,11 @@ class Tighten(Method[Training]):
             score = joint_relu.scores(graph, problem.region, matrix, offset, sign=False)
             low = torch.fmax(state.low, score)
             state = replace(state, crowded=state.crowded or bool((score == -torch.inf).any()))
-            return replace(state, low=low) if time_limit.has_expired() else self._start_models(problem, replace(state, low=low, joint=None))
+            return (
+                replace(state, low=low)
+                if time_limit.has_expired()
+                else self._start_models(problem, replace(state, low=low, joint=None))
+            )
         upper = torch.full_like(state.low, torch.inf) if state.upper is None else state.upper
         further = torch.where(upper.isfinite(), state.low * (upper / state.low) ** HIGH, GROWTH * state.low)
         further = torch.where(trial.high.isinf(), further, self._between(problem, state.low, trial))
@@ -291,8 +350,12 @@ class Tighten(Method[Training]):
         rows = ((state.low > 0) & (radius > state.low) & trial.open(state.low)).nonzero().flatten()
         if len(rows):
             memory, part = dict(state.numbers), problem.take(rows).family.at(radius[rows])
-            score[rows] = joint_relu.scores(graph, part, matrix[rows], offset[rows], sign=True, memory=memory, inputs=rows.tolist())
-            state = replace(state, numbers=memory, crowded=state.crowded or bool((score[rows] == -torch.inf).any()))
+            score[rows] = joint_relu.scores(
+                graph, part, matrix[rows], offset[rows], sign=True, memory=memory, inputs=rows.tolist()
+            )
+            state = replace(
+                state, numbers=memory, crowded=state.crowded or bool((score[rows] == -torch.inf).any())
+            )
         low = torch.where(score > 0, torch.maximum(state.low, radius), state.low)
         trial = trial.add_score(radius, score)
         # Where there are too many variables at one radius, there are at the next.
@@ -305,7 +368,9 @@ class Tighten(Method[Training]):
         has to be, as long as they have not proved any."""
         lack, score = -trial.high_score, problem.score(problem.region.centre).double()
         smaller = trial.high * (1 - lack / (STEEPER * (score + lack).clamp_min(1e-12)))
-        share = torch.where(trial.low_score.isnan(), ((smaller - low) / (trial.high - low)).nan_to_num(0.5), 0.5)
+        share = torch.where(
+            trial.low_score.isnan(), ((smaller - low) / (trial.high - low)).nan_to_num(0.5), 0.5
+        )
         return low + share.clamp(0.1, 0.9) * (trial.high - low)
 
     def _step_first_coefficients(self, problem: Problem, state: Training) -> Training:
@@ -334,7 +399,9 @@ class Tighten(Method[Training]):
             if time_limit.has_expired():
                 break
             part, mine = batch.take(region, rows), {k: v[:, rows].double() for k, v in bends.items()}
-            bounds = time_limit.in_time(partial(view.with_planes, part, matrix[rows], offset[rows], mine), None)
+            bounds = time_limit.in_time(
+                partial(view.with_planes, part, matrix[rows], offset[rows], mine), None
+            )
             if bounds is None:
                 break
             found = bounds.amin(1)
@@ -361,13 +428,19 @@ class Tighten(Method[Training]):
             for part in parts:
                 rows = part.rows
                 mine = {k: v.detach()[:, rows].requires_grad_() for k, v in bends.items()}
-                found = None if time_limit.has_expired() else time_limit.in_time(partial(part.climb, trying[rows], mine), None)
+                found = (
+                    None
+                    if time_limit.has_expired()
+                    else time_limit.in_time(partial(part.climb, trying[rows], mine), None)
+                )
                 if found is None:
                     last = step
                     break
                 score, gradients = found
                 better = score > 0 if problem.goal == "radius" else score > reached[rows]
-                reached[rows] = torch.where(better, trying[rows] if problem.goal == "radius" else score, reached[rows])
+                reached[rows] = torch.where(
+                    better, trying[rows] if problem.goal == "radius" else score, reached[rows]
+                )
                 trying[rows] = torch.where(better, trying[rows] * (1 + self.push), trying[rows])
                 # Where models alone pass no radius yet, planes beside them may: the latest are tried.
                 kept = better | ~_has_passed(problem, reached[rows], state.low[rows])
@@ -378,18 +451,27 @@ class Tighten(Method[Training]):
                 ascent.step(slopes, self.rate * 0.1 ** (step / self.steps))
                 step += 1
         trained = {k: v.detach() for k, v in bends.items()}
-        return replace(state, trying=trying, reached=reached, bends=trained, best=best, memory=ascent.memory, step=step)
+        return replace(
+            state, trying=trying, reached=reached, bends=trained, best=best, memory=ascent.memory, step=step
+        )
 
     def _prove(self, problem: Problem, state: Training) -> Tensor:
         """-> (batch,): the largest of a few radii around the one reached that holds in float64, or the score."""
         if problem.goal != "radius":
             return self._score(problem, problem.region, state.best)
-        proved, passed = torch.full_like(state.low, -torch.inf), _has_passed(problem, state.reached, state.low)
+        proved, passed = (
+            torch.full_like(state.low, -torch.inf),
+            _has_passed(problem, state.reached, state.low),
+        )
         for share in (0.0, 0.5, 0.95, 1.0):
             if share and time_limit.has_expired():
                 break
-            further = state.low + (state.trying - state.low) * (1 + 3 * share) / 4  # nothing was passed: between what is proved and tried
-            region = problem.family.at(torch.where(passed, state.reached * (1 + self.push * (share - 0.05)), further))
+            further = (
+                state.low + (state.trying - state.low) * (1 + 3 * share) / 4
+            )  # nothing was passed: between what is proved and tried
+            region = problem.family.at(
+                torch.where(passed, state.reached * (1 + self.push * (share - 0.05)), further)
+            )
             score = self._score(problem, region, state.best)
             proved = torch.where(score > 0, torch.maximum(proved, region.radius.double()), proved)
         return proved
@@ -416,11 +498,15 @@ class _Part:
         if self.boxes is None or (radial and bool((radius > self.reach).any())):
             self.reach = radius * AHEAD  # the ends over a larger region hold in a smaller one
             first = self.view.bends(len(self.rows), torch.float64)
-            self.boxes = self.view.boxes(self.problem.family.at(self.reach) if radial else self.problem.region, first)
+            self.boxes = self.view.boxes(
+                self.problem.family.at(self.reach) if radial else self.problem.region, first
+            )
         region = self.problem.family.at(radius) if radial else self.problem.region
         with torch.enable_grad():
             margins = self.view.least(region, self.matrix, self.offset, bends, self.boxes)
-            gain = margins.amin(1).sum() + margins.clamp_max(0).sum()  # the worst row, and all that are not proved yet
+            gain = (
+                margins.amin(1).sum() + margins.clamp_max(0).sum()
+            )  # the worst row, and all that are not proved yet
         return margins.detach().amin(1).double(), torch.autograd.grad(gain, list(bends.values()))
 
 
@@ -435,7 +521,9 @@ def coefficients(problem: Problem, radius: Tensor, steps: int) -> Iterator[Bends
     for step in range(last + 1):
         if time_limit.has_expired():
             return
-        bends = dict(zip(first, (value.detach().clone().requires_grad_() for value in ascent.values), strict=True))
+        bends = dict(
+            zip(first, (value.detach().clone().requires_grad_() for value in ascent.values), strict=True)
+        )
         if step % rule.block == 0:
             yield {key: value.detach().double() for key, value in bends.items()}
         if step == last:
@@ -452,7 +540,11 @@ def _by_planes(problem: Problem) -> Tensor:
     graph = graph_of(problem)
     matrix, offset = rows_of(problem, graph)
     # A radius needs a positive score; and no score is above that of the centre.
-    enough = -offset if problem.goal == "radius" else problem.score(problem.region.centre).double()[:, None] - offset
+    enough = (
+        -offset
+        if problem.goal == "radius"
+        else problem.score(problem.region.centre).double()[:, None] - offset
+    )
     found, _ = TrainedBounder(graph, enough).bound(problem.region, matrix)
     score = (found + offset - 4 * gamma(1) * (found.abs() + offset.abs())).amin(1)
     return torch.where(score.isfinite(), score, -torch.inf)
@@ -491,13 +583,17 @@ def _lack(problem: Problem) -> str:
     if needed > room:
         return f"would take {bytes_told(needed)} where {bytes_told(room)} may be used"
     if device.type == "cpu" and view.numbers > MOST_ON_A_PROCESSOR:
-        return f"would take about {view.numbers / SPEED:.0f} s for a step and an input, on a graphics card less"
+        return (
+            f"would take about {view.numbers / SPEED:.0f} s for a step and an input, on a graphics card less"
+        )
     return ""
 
 
 def _chunks(problem: Problem, view: Quadratic, training: bool) -> Iterator[Tensor]:
     """Rows that may be held in memory together, alike in what moves: models hold only that."""
-    region = problem.family.at(1.0) if problem.goal == "radius" else problem.region  # at radius 0, where searches begin, nothing moves
+    region = (
+        problem.family.at(1.0) if problem.goal == "radius" else problem.region
+    )  # at radius 0, where searches begin, nothing moves
     lower, upper = region.enclosing_box()
     kinds = (upper > lower).flatten(1).unique(dim=0, return_inverse=True)[1]
     for kind in kinds.unique():

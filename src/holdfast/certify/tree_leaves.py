@@ -49,7 +49,11 @@ class Leaves(Method[int]):
         ):
             return "knows rows of tables, balls and boxes"
         columns = problem.network.columns
-        if isinstance(problem.region, Ball | Box) and columns is not None and any(c.values is not None for c in columns.each):
+        if (
+            isinstance(problem.region, Ball | Box)
+            and columns is not None
+            and any(c.values is not None for c in columns.each)
+        ):
             return "the model reads words, and a ball or a box holds what is no word: ask about rows of the table"
         return None
 
@@ -61,7 +65,9 @@ class Leaves(Method[int]):
         trees = problem.network.trees
         assert trees is not None
         if state == 0 and not _same(problem, trees):
-            return None, Claims(obstacle="the sum over its leaves is not what the model answers here, so nothing is proved by them")
+            return None, Claims(
+                obstacle="the sum over its leaves is not what the model answers here, so nothing is proved by them"
+            )
         each = trees.lower.numel() * 8 + len(trees.tree) * 8 * trees.values.shape[1]
         rows = torch.arange(state, min(len(problem), state + max(1, ELEMENTS // each)))
         proved = torch.full((len(problem),), torch.nan, dtype=torch.float64)
@@ -84,7 +90,11 @@ def _same(problem: Problem, trees: Trees) -> bool:
     grows = isinstance(region, Family) and not bool(region.radius.any())
     each = spot_points(some, torch.full((len(some),), torch.inf, dtype=torch.float64) if grows else None)
     points = torch.cat([region.centre, *(part.flatten(0, 1) for part in each)]).double()
-    return bool(((problem.network(points).double() - trees.sum(points)).abs() <= trees.rounding_error() + 1e-300).all())
+    return bool(
+        (
+            (problem.network(points).double() - trees.sum(points)).abs() <= trees.rounding_error() + 1e-300
+        ).all()
+    )
 
 
 def _leaf_contributions(problem: Problem, trees: Trees) -> tuple[Tensor, Tensor]:
@@ -93,7 +103,9 @@ def _leaf_contributions(problem: Problem, trees: Trees) -> tuple[Tensor, Tensor]
     assert isinstance(problem.property, LinearProperty)
     matrix, offset = problem.property.rows(trees.values.shape[1])
     said = torch.einsum("bro,lo->brl", matrix, trees.values)
-    size = (matrix.abs() @ (trees.rounding_error() / (8 * trees.unit))[:, None]).squeeze(-1)  # above the sum of the largest values
+    size = (matrix.abs() @ (trees.rounding_error() / (8 * trees.unit))[:, None]).squeeze(
+        -1
+    )  # above the sum of the largest values
     # Two classes whose scores are as near as this may have the same probability, and `predict` compares probabilities.
     near = 64 * trees.unit if problem.network.classes is not None else 0.0
     own = 4 * (matrix.abs() @ trees.rounding_error()[:, None]).squeeze(-1)
@@ -137,7 +149,9 @@ def _radius(problem: Problem, trees: Trees) -> tuple[Tensor, Tensor]:
     broken = torch.where(breaks.any(2), far.gather(1, place), torch.inf).min(1)
     which = order.gather(1, place.gather(1, broken.indices[:, None])).squeeze(1)
     proved = _below(problem.region, broken.values)
-    return torch.where(at_once, 0.0, proved), points[which, torch.arange(len(which))].to(problem.region.centre)
+    return torch.where(at_once, 0.0, proved), points[which, torch.arange(len(which))].to(
+        problem.region.centre
+    )
 
 
 def _running_least(said: Tensor, tree: Tensor) -> Tensor:

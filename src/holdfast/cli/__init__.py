@@ -49,9 +49,17 @@ def _version(asked: bool) -> None:
 @app.callback()
 def common(
     version: Annotated[
-        bool, typer.Option("--version", metavar="", callback=_version, is_eager=True, help="Say which version this is.")
+        bool,
+        typer.Option(
+            "--version", metavar="", callback=_version, is_eager=True, help="Say which version this is."
+        ),
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", metavar="", help="Show the traceback of an error; works after a command too.")] = False,
+    debug: Annotated[
+        bool,
+        typer.Option(
+            "--debug", metavar="", help="Show the traceback of an error; works after a command too."
+        ),
+    ] = False,
 ) -> None:
     """How far can a trained network be pushed before it lets go?"""
 
@@ -103,7 +111,9 @@ def _message_and_exit_code(error: Exception) -> tuple[str, int]:
 def _tell(style: str, kind: str, message: str) -> None:
     from rich.text import Text
 
-    Terminal(stderr=True).print(Text.assemble((f"{kind}:", style), " ", printable(message, LONGEST_MESSAGE)), soft_wrap=True)
+    Terminal(stderr=True).print(
+        Text.assemble((f"{kind}:", style), " ", printable(message, LONGEST_MESSAGE)), soft_wrap=True
+    )
 
 
 @contextlib.contextmanager

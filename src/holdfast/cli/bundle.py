@@ -42,19 +42,44 @@ if TYPE_CHECKING:
 ONNX, EXPORTED = (".onnx", ".onnx.gz"), ".pt2"
 
 
-def bundle(run: Path, out: Path, model: str | None, with_model: bool, proofs: Path | None, gate: Path | None, console: Console) -> None:
+def bundle(
+    run: Path,
+    out: Path,
+    model: str | None,
+    with_model: bool,
+    proofs: Path | None,
+    gate: Path | None,
+    console: Console,
+) -> None:
     with Store.read(run) as store:
         files = model_files(store.question, model)
     if proofs is None and (run / PROOFS).is_dir():
         proofs = run / PROOFS
     made = make(run, out, Given(files, with_model, proofs, gate))
     line(console, "run", f"fingerprint {made.fingerprint}")
-    told = ", ".join(file.name for file in files) if files else "no file of it was found: named by the hash that the run has of it"
-    line(console, "model", f"{told}{'' if with_model or not files else '; not in the bundle, which names its digest (--with-model)'}")
-    line(console, "claims", f"{made.claims} proved ends, {made.certified} with a certificate; {made.witnesses} witnessed ends")
+    told = (
+        ", ".join(file.name for file in files)
+        if files
+        else "no file of it was found: named by the hash that the run has of it"
+    )
+    line(
+        console,
+        "model",
+        f"{told}{'' if with_model or not files else '; not in the bundle, which names its digest (--with-model)'}",
+    )
+    line(
+        console,
+        "claims",
+        f"{made.claims} proved ends, {made.certified} with a certificate; {made.witnesses} witnessed ends",
+    )
     line(console, "manifest", f"sha256 {made.manifest}, {made.files} files")
     if not made.read_by_others:
-        line(console, "note", "the package in-toto-attestation is not installed, so nobody else has read the statement", warns=True)
+        line(
+            console,
+            "note",
+            "the package in-toto-attestation is not installed, so nobody else has read the statement",
+            warns=True,
+        )
     line(console, "bundle", str(made.path))
     line(console, "next", f"holdfast sign {shlex.quote(str(made.path))} --key KEY.pem")
 
@@ -72,14 +97,19 @@ def model_files(question: Question, given: str | None) -> tuple[ModelFile, ...]:
             raise StoreError(f"{given}: no such file, or no model that is one: give a .onnx or .pt2 file.")
         return ()
     read = ModelOptions(
-        str(path), constants=options.get("constants") or [], black_box=bool(options.get("black_box")), output=options.get("output")
+        str(path),
+        constants=options.get("constants") or [],
+        black_box=bool(options.get("black_box")),
+        output=options.get("output"),
     )  # data, never code
     if name.endswith(EXPORTED):
         own = combine_hashes(of_file(path), of_output(read.output))
     else:
         own = load_network(read).fingerprint if read.constants or read.output else of_onnx(path)
     if own != question.model.fingerprint:
-        raise StoreError(f"{path}: not the model of this run, whose hash is {question.model.fingerprint}: this is {own}. Say --model.")
+        raise StoreError(
+            f"{path}: not the model of this run, whose hash is {question.model.fingerprint}: this is {own}. Say --model."
+        )
     return _with_beside(path)
 
 
@@ -110,7 +140,13 @@ def _with_beside(path: Path) -> tuple[ModelFile, ...]:
 
 
 def verify(
-    path: Path, keys: Sequence[Path], wanted: Wanted, out: Path | None, page: Path | None, to: Path | None, console: Console
+    path: Path,
+    keys: Sequence[Path],
+    wanted: Wanted,
+    out: Path | None,
+    page: Path | None,
+    to: Path | None,
+    console: Console,
 ) -> None:
     """Print every finding as soon as it is known, and exit with the code of the worst. page: the run as a page of the auditor's own. to:
     where its files go if nothing differs, for `holdfast-check` and whoever else reads them."""
@@ -124,7 +160,9 @@ def verify(
 
         public = [public_key(key) for key in keys]
     with TemporaryDirectory(prefix="holdfast-verify-") as place:
-        found: Iterator[Finding] = (_name_finding(one, place, path) for one in findings(path, Path(place), public, wanted))
+        found: Iterator[Finding] = (
+            _name_finding(one, place, path) for one in findings(path, Path(place), public, wanted)
+        )
         if page is not None:
             found = _with_page(found, Path(place), page, tuple(key.fingerprint for key in public))
         if to is not None:
@@ -145,7 +183,9 @@ def _with_files(found: Iterator[Finding], path: Path, to: Path) -> Iterator[Find
     yield Finding("unpacked", "ok", f"{len(unpack(path, to))} files into {to}")
 
 
-def _with_page(found: Iterator[Finding], folder: Path, page: Path, keys: tuple[str, ...]) -> Iterator[Finding]:
+def _with_page(
+    found: Iterator[Finding], folder: Path, page: Path, keys: tuple[str, ...]
+) -> Iterator[Finding]:
     """The same, and at the end a page of the run in the bundle; none where something differs."""
     states = set[str]()
     for one in found:
@@ -156,7 +196,9 @@ def _with_page(found: Iterator[Finding], folder: Path, page: Path, keys: tuple[s
         return
     now = datetime.now(UTC).isoformat(timespec="seconds")
     with Store.read(folder / RUN) as store:
-        yield Finding("your page", "ok", f"{write_report(store, page, Place(RUN, now, bundled=True, signed=keys))}")
+        yield Finding(
+            "your page", "ok", f"{write_report(store, page, Place(RUN, now, bundled=True, signed=keys))}"
+        )
 
 
 def _name_finding(one: Finding, place: str, path: Path) -> Finding:
@@ -175,7 +217,10 @@ def findings(path: Path, folder: Path, keys: "Sequence[PublicKey]", wanted: Want
     yield Finding("archive", "ok", f"{len(names)} files, nothing beside them")
     outside = [bundle_verification.check_listing(names, folder)]
     if outside[0].state == "ok":
-        outside += [bundle_verification.statement_of_manifest(folder), bundle_verification.signatures(folder, keys)]
+        outside += [
+            bundle_verification.statement_of_manifest(folder),
+            bundle_verification.signatures(folder, keys),
+        ]
     yield from outside
     if any(one.state == "differs" for one in outside):
         return
@@ -193,12 +238,21 @@ def findings(path: Path, folder: Path, keys: "Sequence[PublicKey]", wanted: Want
         yield _digests(folder, given)
         models = bundle_verification.models_of(folder, given)
         found = list(check_certificates(folder, models))
-        yield judge_certificates(folder, found, again=asked is not None, compared=_compare_certificates(folder, asked, found, models))
+        yield judge_certificates(
+            folder,
+            found,
+            again=asked is not None,
+            compared=_compare_certificates(folder, asked, found, models),
+        )
     except HoldfastError as error:  # what a stranger's run or JSON says may be refused anywhere
         yield Finding("contents", "differs", str(error))
         return
     if asked is None:
-        yield Finding("witnesses", "unchecked", "they are replayed where the model and the data are given: --model, --data")
+        yield Finding(
+            "witnesses",
+            "unchecked",
+            "they are replayed where the model and the data are given: --model, --data",
+        )
     yield from rest
 
 
@@ -215,13 +269,21 @@ def _compare_certificates(
     if wanted is None or not accepted:
         return told
     with Store.read(folder / RUN) as store, suppress(HoldfastError):
-        claimed = {r.key: r for r in store.iterate_readable() if isinstance(r, Record) and r.question in accepted and claims(r)}
+        claimed = {
+            r.key: r
+            for r in store.iterate_readable()
+            if isinstance(r, Record) and r.question in accepted and claims(r)
+        }
         command, built = build_again(store.question, wanted.files, wanted.trust)
         for part in command.portions(built):
             for problem in part.problems:
                 for rows, records in stored_rows(store, problem, claimed):
                     some = problem.take(rows.to(problem.region.centre.device))
-                    told |= dict(asked_again(some, records, accepted, models, folder, str(store.provenance.get("torch"))))
+                    told |= dict(
+                        asked_again(
+                            some, records, accepted, models, folder, str(store.provenance.get("torch"))
+                        )
+                    )
     return told
 
 
@@ -231,7 +293,9 @@ def _digests(folder: Path, given: Path | None) -> Finding:
         question = store.question
     own = _in_bundle(folder)
     if len(own) != 1 and any((folder / MODEL).rglob("*")):
-        return Finding("digests", "differs", f"in {MODEL} lie {len(own)} networks, and the run asked about one")
+        return Finding(
+            "digests", "differs", f"in {MODEL} lie {len(own)} networks, and the run asked about one"
+        )
     path = given if given is not None and given.is_file() else own[0] if len(own) == 1 else None
     try:
         files = () if path is None else model_files(question, str(path))
@@ -249,4 +313,8 @@ def _with_model(folder: Path, wanted: Wanted) -> Wanted | None:
     if not wanted.files:
         return None
     own = _in_bundle(folder)
-    return wanted if "model" in wanted.files or len(own) != 1 else replace(wanted, files={**wanted.files, "model": str(own[0])})
+    return (
+        wanted
+        if "model" in wanted.files or len(own) != 1
+        else replace(wanted, files={**wanted.files, "model": str(own[0])})
+    )

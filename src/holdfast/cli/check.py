@@ -38,7 +38,11 @@ from holdfast.solver import Stop
 from holdfast.store import Store, StoredInput, database
 
 CODES: dict[State, int] = {"ok": 0, "differs": 1, "unchecked": 2}
-TOLD: dict[State, str] = {"ok": "all held", "differs": "something differs", "unchecked": "not all of it could be checked"}
+TOLD: dict[State, str] = {
+    "ok": "all held",
+    "differs": "something differs",
+    "unchecked": "not all of it could be checked",
+}
 STYLES: dict[State, str] = {"ok": "green", "differs": "bold red", "unchecked": "yellow"}
 SHOWN = 10  # details of a finding on the terminal
 AT_ONCE = 128  # witnesses that are replayed together
@@ -102,7 +106,9 @@ def check(
     stop         prove for its seconds; None: as long as the run did.
     """
     if data is not None and not isinstance(data, str | Path):
-        raise BadInput(f"data is {type(data).__name__}: a run is checked against the file or package.module:function that it was given.")
+        raise BadInput(
+            f"data is {type(data).__name__}: a run is checked against the file or package.module:function that it was given."
+        )
     given = {name: str(value) for name, value in (("model", model), ("data", data)) if value is not None}
     seconds = None if stop is None else stop.seconds
     wanted = Wanted({**given, **(files or {})}, sample, seconds=seconds, tolerance=tolerance, trust=trust)
@@ -114,20 +120,38 @@ def show(run: Path, wanted: Wanted, out: Path | None, console: Console) -> None:
     tell(findings(run, wanted), "check", {"run": str(run)}, wanted, out, console)
 
 
-def tell(found_in_turn: Iterable[Finding], what: str, about: Mapping[str, str], wanted: Wanted, out: Path | None, console: Console) -> None:
+def tell(
+    found_in_turn: Iterable[Finding],
+    what: str,
+    about: Mapping[str, str],
+    wanted: Wanted,
+    out: Path | None,
+    console: Console,
+) -> None:
     """Every finding on the terminal as soon as it is known, all of them as JSON, and the exit code of the worst."""
     found: list[Finding] = []
     for one in found_in_turn:
         found.append(one)
-        console.print(Text.assemble((f"{one.what}: ", "bold"), (one.state, STYLES[one.state]), f", {printable(one.told)}"), soft_wrap=True)
+        console.print(
+            Text.assemble(
+                (f"{one.what}: ", "bold"), (one.state, STYLES[one.state]), f", {printable(one.told)}"
+            ),
+            soft_wrap=True,
+        )
         for detail in one.details[:SHOWN]:
             console.print(Text(f"  {printable(detail)}"), soft_wrap=True)
         if len(one.details) > SHOWN:
-            console.print(Text(f"  ... and {len(one.details) - SHOWN} more; --out FILE names them"), soft_wrap=True)
+            console.print(
+                Text(f"  ... and {len(one.details) - SHOWN} more; --out FILE names them"), soft_wrap=True
+            )
     state = Checked(tuple(found)).state
     if out is not None:
         said = {**about, "answer": TOLD[state], "holdfast": holdfast.__version__, "wanted": asdict(wanted)}
-        line(console, "written", str(write(json.dumps({**said, "findings": [asdict(one) for one in found]}, indent=1), out)))
+        line(
+            console,
+            "written",
+            str(write(json.dumps({**said, "findings": [asdict(one) for one in found]}, indent=1), out)),
+        )
     line(console, what, TOLD[state], warns=state != "ok")
     if CODES[state]:
         sys.exit(CODES[state])
@@ -169,9 +193,19 @@ def _of_store(store: Store, wanted: Wanted | None) -> Iterator[Finding]:
     except StoreError as error:
         wrong.append(str(error))
     if excluded:
-        yield Finding("contradiction", "differs", "what is said to be proved and what was met exclude each other", tuple(excluded))
+        yield Finding(
+            "contradiction",
+            "differs",
+            "what is said to be proved and what was met exclude each other",
+            tuple(excluded),
+        )
     told = f"{inputs} inputs and {len(whole)} records are as they were written"
-    yield Finding("seals", "differs" if wrong else "ok", f"{told}; {len(wrong)} are not" if wrong else told, tuple(wrong))
+    yield Finding(
+        "seals",
+        "differs" if wrong else "ok",
+        f"{told}; {len(wrong)} are not" if wrong else told,
+        tuple(wrong),
+    )
 
     if wanted is None:
         return
@@ -179,14 +213,20 @@ def _of_store(store: Store, wanted: Wanted | None) -> Iterator[Finding]:
     try:
         command, built = build_again(begun, wanted.files, wanted.trust)
     except HoldfastError as error:
-        yield Finding("question", "unchecked", f"what was asked cannot be asked again: {error}{_where(begun, wanted.files)}")
+        yield Finding(
+            "question",
+            "unchecked",
+            f"what was asked cannot be asked again: {error}{_where(begun, wanted.files)}",
+        )
         return
     yield from _hashes(built.question, begun, wanted.files)
     if inputs:
         yield _inputs(command, built, store)
     if not built.problems and command.name != "verify":
         yield Finding(
-            "records", "unchecked", f"the numbers of 'holdfast {command.name}' are no brackets that a witness shows or a proof holds"
+            "records",
+            "unchecked",
+            f"the numbers of 'holdfast {command.name}' are no brackets that a witness shows or a proof holds",
         )
         return
     yield from _records(store, command, built, whole, wanted)
@@ -210,7 +250,9 @@ def _command_again(begun: Question, files: Mapping[str, str], trust: bool) -> Co
         elif own in options and own != "network":
             options[own] = file
         else:
-            raise BadInput(f"'holdfast {begun.command}' has no {own}, so {file} has no meaning for this run. Leave it out.")
+            raise BadInput(
+                f"'holdfast {begun.command}' has no {own}, so {file} has no meaning for this run. Leave it out."
+            )
     if network is not None:
         network["trust"] = trust
     if "trust" in options:  # of a command that opens a saved monitor
@@ -221,16 +263,25 @@ def _command_again(begun: Question, files: Mapping[str, str], trust: bool) -> Co
 def _where(begun: Question, files: Mapping[str, str]) -> str:
     """What may help where a file is not found."""
     away = f" The run was begun in {begun.begun_in}." if begun.begun_in else ""
-    return f"{away} Say where its files lie now: --model, --data, and --with OPTION=FILE for others." if len(files) < 2 else away
+    return (
+        f"{away} Say where its files lie now: --model, --data, and --with OPTION=FILE for others."
+        if len(files) < 2
+        else away
+    )
 
 
 def _hashes(now: Question, begun: Question, files: Mapping[str, str]) -> Iterator[Finding]:
-    hashes = {"model": (now.model.fingerprint, begun.model.fingerprint), "data": (now.data.fingerprint, begun.data.fingerprint)}
+    hashes = {
+        "model": (now.model.fingerprint, begun.model.fingerprint),
+        "data": (now.data.fingerprint, begun.data.fingerprint),
+    }
     for what, (own, told) in hashes.items():
         if own is None and told is None:
             continue
         if not own or not told:
-            yield Finding(what, "unchecked", "what it is made of was not hashed, so nobody knows whether it is the same")
+            yield Finding(
+                what, "unchecked", "what it is made of was not hashed, so nobody knows whether it is the same"
+            )
         elif own == told:
             yield Finding(what, "ok", f"that of the run, sha256 {own}")
         else:
@@ -239,8 +290,16 @@ def _hashes(now: Question, begun: Question, files: Mapping[str, str]) -> Iterato
     if mine.fingerprint == theirs.fingerprint:
         yield Finding("question", "ok", "its options and files say what its question says")
         return
-    name, here, there = mine.differs(theirs) or ("how the model is read", mine.model.prepared, theirs.model.prepared)
-    yield Finding("question", "differs", f"{name} is {_short(there)} in the run, {_short(here)} by its options and files")
+    name, here, there = mine.differs(theirs) or (
+        "how the model is read",
+        mine.model.prepared,
+        theirs.model.prepared,
+    )
+    yield Finding(
+        "question",
+        "differs",
+        f"{name} is {_short(there)} in the run, {_short(here)} by its options and files",
+    )
 
 
 def _bare(question: Question) -> Question:
@@ -248,7 +307,9 @@ def _bare(question: Question) -> Question:
     model, data, asked = question.model, question.data, question.asked
     contents = None if asked.specification is None else [instance[2:] for instance in asked.specification]
     asked = replace(asked, specification=contents)
-    return replace(question, model=replace(model, fingerprint=None), data=replace(data, fingerprint=None), asked=asked)
+    return replace(
+        question, model=replace(model, fingerprint=None), data=replace(data, fingerprint=None), asked=asked
+    )
 
 
 def _short(value: Any) -> str:
@@ -266,14 +327,27 @@ def _inputs(command: Command, built: Built, store: Store) -> Finding:
         except HoldfastError as error:
             return Finding("inputs", "unchecked", f"the model cannot be asked about them: {error}")
         fresh = itertools.chain(anew.stream_inputs(), itertools.repeat(None))
-        wrong = [told for one, other in zip(store.stream_inputs(), fresh, strict=False) if (told := _other(one, other))]
-    told = "what the run keeps of them is what the data and the model say" if not wrong else f"{len(wrong)} are not as the run keeps them"
+        wrong = [
+            told
+            for one, other in zip(store.stream_inputs(), fresh, strict=False)
+            if (told := _other(one, other))
+        ]
+    told = (
+        "what the run keeps of them is what the data and the model say"
+        if not wrong
+        else f"{len(wrong)} are not as the run keeps them"
+    )
     return Finding("inputs", "differs" if wrong else "ok", told, tuple(wrong))
 
 
 def _other(one: StoredInput, other: StoredInput | None) -> str:
     """In what a kept input is not that of the data."""
-    if other is None or one.index != other.index or not np.array_equal(one.x, other.x) or one.tokens != other.tokens:
+    if (
+        other is None
+        or one.index != other.index
+        or not np.array_equal(one.x, other.x)
+        or one.tokens != other.tokens
+    ):
         return f"input {one.index}: its numbers are not those of the data"
     if (one.label, one.name) != (other.label, other.name):
         return f"input {one.index}: labelled {one.label}, named {one.name!r}; in the data {other.label}, {other.name!r}"
@@ -282,7 +356,9 @@ def _other(one: StoredInput, other: StoredInput | None) -> str:
     return ""
 
 
-def _records(store: Store, command: Command, built: Built, whole: Mapping[Key, Record], wanted: Wanted) -> Iterator[Finding]:
+def _records(
+    store: Store, command: Command, built: Built, whole: Mapping[Key, Record], wanted: Wanted
+) -> Iterator[Finding]:
     able = sorted(key for key, record in whole.items() if claims(record))
     few = wanted.sample is None or wanted.sample >= len(able)
     chosen = set(able if few else random.Random(wanted.seed).sample(able, wanted.sample or 0))
@@ -297,7 +373,11 @@ def _records(store: Store, command: Command, built: Built, whole: Mapping[Key, R
             for problem in part.problems:
                 for some, records in stored_rows(store, problem, whole):
                     seen.update(record.key for record in records)
-                    strange += [f"input {r.key}" for r in records if worker.question(r.key) != r.question or r.goal != problem.goal]
+                    strange += [
+                        f"input {r.key}"
+                        for r in records
+                        if worker.question(r.key) != r.question or r.goal != problem.goal
+                    ]
                     rows = [row for row, record in enumerate(records) if shows(record)]
                     shown = [records[row] for row in rows]
                     device = problem.region.centre.device
@@ -308,7 +388,11 @@ def _records(store: Store, command: Command, built: Built, whole: Mapping[Key, R
             mine = [key for problem in part.problems for key in problem.keys if key in chosen]
             if mine:
                 usual = math.inf if part.stop.seconds is None else part.stop.seconds
-                seconds = usual if wanted.seconds is None else max(0.0, until - time.monotonic()) * len(mine) / len(chosen - tried)
+                seconds = (
+                    usual
+                    if wanted.seconds is None
+                    else max(0.0, until - time.monotonic()) * len(mine) / len(chosen - tried)
+                )
                 doubts += proved_again(
                     part.problems, part.methods, part.stop, store.load_known(mine), held=held, seed=part.seed, batch=part.batch,
                     tolerance=wanted.tolerance, seconds=seconds,
@@ -320,12 +404,18 @@ def _records(store: Store, command: Command, built: Built, whole: Mapping[Key, R
         yield Finding("records", "unchecked", f"the model cannot be asked all that the run asked it: {error}")
     yield from _judge(doubts, met, tried, len(able), wanted)
     estimates = any(record.bracket.estimates for record in whole.values())
-    beside = BESIDE.get(command.name, "estimates, which guarantee nothing" if estimates and not (met or able) else "")
+    beside = BESIDE.get(
+        command.name, "estimates, which guarantee nothing" if estimates and not (met or able) else ""
+    )
     if beside:
-        yield Finding("the rest", "unchecked", f"the answers of this command are {beside}: they are not checked")
+        yield Finding(
+            "the rest", "unchecked", f"the answers of this command are {beside}: they are not checked"
+        )
 
 
-def stored_rows(store: Store, problem: Problem, whole: Mapping[Key, Record]) -> Iterator[tuple[torch.Tensor, list[Record]]]:
+def stored_rows(
+    store: Store, problem: Problem, whole: Mapping[Key, Record]
+) -> Iterator[tuple[torch.Tensor, list[Record]]]:
     """The rows of a problem that have a record that can be believed, with their witnesses, a few at a time."""
     every = torch.tensor([row for row, key in enumerate(problem.keys) if key in whole], dtype=torch.int64)
     for some in every.split(AT_ONCE) if len(every) else ():
@@ -337,7 +427,11 @@ def stored_rows(store: Store, problem: Problem, whole: Mapping[Key, Record]) -> 
 def _questions(store: Store, strange: Sequence[str], many: int, total: int) -> Finding:
     if not strange:
         silent = f"; {total - many} of {total} inputs have none" if many < total else ""
-        return Finding("records", "ok", f"all {many} answer the question of this model, these data and these options{silent}")
+        return Finding(
+            "records",
+            "ok",
+            f"all {many} answer the question of this model, these data and these options{silent}",
+        )
     versions = store.provenance.get("torch"), torch.__version__
     told = f"{len(strange)} of {many} answer another question than that of this model, these data and these options"
     if versions[0] != versions[1]:
@@ -345,13 +439,22 @@ def _questions(store: Store, strange: Sequence[str], many: int, total: int) -> F
     return Finding("records", "unchecked" if versions[0] != versions[1] else "differs", told, tuple(strange))
 
 
-def _judge(doubts: Sequence[Doubt], met: int, tried: set[Key], able: int, wanted: Wanted) -> Iterator[Finding]:
-    by_kind = {kind: tuple(str(doubt) for doubt in doubts if doubt.kind == kind) for kind in ("contradiction", "witness", "unproved")}
+def _judge(
+    doubts: Sequence[Doubt], met: int, tried: set[Key], able: int, wanted: Wanted
+) -> Iterator[Finding]:
+    by_kind = {
+        kind: tuple(str(doubt) for doubt in doubts if doubt.kind == kind)
+        for kind in ("contradiction", "witness", "unproved")
+    }
     if by_kind["contradiction"]:
         told = "a witness excludes what is said to be proved: one of the two is wrong, or the model is another. Trust neither"
         yield Finding("contradiction", "differs", told, by_kind["contradiction"])
     missed = by_kind["witness"]
-    told = f"{met - len(missed)} of {met} lie where they may and show what they should" if met else "none are claimed"
+    told = (
+        f"{met - len(missed)} of {met} lie where they may and show what they should"
+        if met
+        else "none are claimed"
+    )
     yield Finding("witnesses", "differs" if missed else "ok", told, missed)
     if not tried:
         told = f"none of {able} were proved again: none was asked for" if able else "none are claimed"
@@ -360,5 +463,9 @@ def _judge(doubts: Sequence[Doubt], met: int, tried: set[Key], able: int, wanted
     again = tried - {doubt.key for doubt in doubts if doubt.kind != "witness"}
     drawn = f", drawn with seed {wanted.seed} from {able}" if len(tried) < able else ""
     told = f"{len(again)} of {len(tried)} were proved again{drawn}"
-    more = "; what is left is not false by that: give more --seconds, or the machine of the run" if by_kind["unproved"] else ""
+    more = (
+        "; what is left is not false by that: give more --seconds, or the machine of the run"
+        if by_kind["unproved"]
+        else ""
+    )
     yield Finding("proofs", "differs" if by_kind["unproved"] else "ok", told + more, by_kind["unproved"])

@@ -26,11 +26,17 @@ class Command(ABC):
     """Fields are the options as they stand on the command line. A run keeps them, so that `resume` asks the very same thing."""
 
     name: ClassVar[str]
-    predicts: ClassVar[bool] = True  # the outputs of the model at the inputs are kept with them, where they are classes
-    parts: ClassVar[bool] = True  # its questions are independent of each other: they can be answered in portions, and elsewhere
+    predicts: ClassVar[bool] = (
+        True  # the outputs of the model at the inputs are kept with them, where they are classes
+    )
+    parts: ClassVar[bool] = (
+        True  # its questions are independent of each other: they can be answered in portions, and elsewhere
+    )
 
     def __init_subclass__(cls) -> None:
-        ours = cls.name in COMMANDS and all(k.__module__.startswith("holdfast.") for k in (cls, COMMANDS[cls.name]))
+        ours = cls.name in COMMANDS and all(
+            k.__module__.startswith("holdfast.") for k in (cls, COMMANDS[cls.name])
+        )
         assert not ours, f"two commands are called {cls.name}"
         COMMANDS[cls.name] = cls
 
@@ -62,14 +68,20 @@ class Command(ABC):
 
         return BatchWorker(built.problems, built.methods, built.stop, built.seed)
 
-    def solve(self, store: "Store", built: "Built", progress: "Callable[[Progress], None]", executor: "Executor") -> "Ended":
+    def solve(
+        self, store: "Store", built: "Built", progress: "Callable[[Progress], None]", executor: "Executor"
+    ) -> "Ended":
         """Answer into the store. Commands differ in what they ask, seldom in this."""
         from holdfast.cli.run import keep_outputs
         from holdfast.solver import ask
 
         heard = keep_outputs(store, built) if self.predicts else None
         many = sum(len(problem) for problem in built.problems)
-        batch = built.batch if executor.slots == 1 else min(built.batch or 128, max(1, -(-many // executor.slots)))
+        batch = (
+            built.batch
+            if executor.slots == 1
+            else min(built.batch or 128, max(1, -(-many // executor.slots)))
+        )
         return ask(
             built.problems, built.methods, built.stop, seed=built.seed, batch=batch, store=store, progress=progress, executor=executor,
             outputs=heard,
@@ -84,7 +96,11 @@ class Command(ABC):
         inputs and at the witnesses, also where something made of its outputs was asked about."""
         from holdfast.cli.views.answers import keep_answers
 
-        keep_answers(store, [replace(problem, network=built.net) for problem in built.problems], min(built.batch or 128, 128))
+        keep_answers(
+            store,
+            [replace(problem, network=built.net) for problem in built.problems],
+            min(built.batch or 128, 128),
+        )
 
     def show(self, store: "Store", built: "Built", console: "Console") -> None:
         """The answers on the terminal."""
@@ -100,8 +116,13 @@ class Command(ABC):
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Self:
-        network, stored = stored.get("network"), {name: value for name, value in stored.items() if name not in BESIDE}
-        return cls(**{**stored, "network": ModelOptions(**network)} if isinstance(network, Mapping) else stored)
+        network, stored = (
+            stored.get("network"),
+            {name: value for name, value in stored.items() if name not in BESIDE},
+        )
+        return cls(
+            **{**stored, "network": ModelOptions(**network)} if isinstance(network, Mapping) else stored
+        )
 
 
 def command_of(name: str, options: Mapping[str, Any]) -> Command:

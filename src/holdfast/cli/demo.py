@@ -27,22 +27,41 @@ QUESTIONS = (
     (
         "cnn",
         "A convolutional network: how far may every pixel move (norm inf)?",
-        Radius(ModelOptions(f"{NETWORKS}:digits_cnn", domain="0,1"), f"{DATA}:images", limit=20, saliency=True),
+        Radius(
+            ModelOptions(f"{NETWORKS}:digits_cnn", domain="0,1"), f"{DATA}:images", limit=20, saliency=True
+        ),
     ),
     (
         "lstm",
         "An LSTM that reads rows: how far may all rows move at once, each in norm 2?",
-        Radius(ModelOptions(f"{NETWORKS}:digits_lstm", domain="0,1"), f"{DATA}:rows", limit=25, norm="2", frames="all"),
+        Radius(
+            ModelOptions(f"{NETWORKS}:digits_lstm", domain="0,1"),
+            f"{DATA}:rows",
+            limit=25,
+            norm="2",
+            frames="all",
+        ),
     ),
     (
         "gru",
         "A GRU that reads rows: which row matters most? Each one alone, in norm 2.",
-        Radius(ModelOptions(f"{NETWORKS}:digits_gru", domain="0,1"), f"{DATA}:rows", limit=6, norm="2", frames="each"),
+        Radius(
+            ModelOptions(f"{NETWORKS}:digits_gru", domain="0,1"),
+            f"{DATA}:rows",
+            limit=6,
+            norm="2",
+            frames="each",
+        ),
     ),
 )
 HARDENED = "hardened"
 HARDEN = Harden(
-    ModelOptions(f"{NETWORKS}:digits_lstm", domain="0,1"), f"{DATA}:training_rows", radius=0.04, test=f"{DATA}:rows", count=16, epochs=25
+    ModelOptions(f"{NETWORKS}:digits_lstm", domain="0,1"),
+    f"{DATA}:training_rows",
+    radius=0.04,
+    test=f"{DATA}:rows",
+    count=16,
+    epochs=25,
 )
 
 
@@ -56,17 +75,33 @@ def demo(folder: Path, console: Console) -> None:
         begin(question, run, console)
         with Store.read(run) as store:
             write_report(store, run / "report.html")
-    console.rule(Text("The same LSTM, trained to hold: half a minute with bounds in the loss, before and after", "bold"))
+    console.rule(
+        Text(
+            "The same LSTM, trained to hold: half a minute with bounds in the loss, before and after", "bold"
+        )
+    )
     _clear_hardened(folder / HARDENED)
-    with contextlib.suppress(SystemExit):  # which says that nothing was gained; the verdict stands in the last line
+    with contextlib.suppress(
+        SystemExit
+    ):  # which says that nothing was gained; the verdict stands in the last line
         harden_into(HARDEN, folder / HARDENED, console)
     console.rule(Text("An LSTM that reads words: which word does each answer hang on?", "bold"))
     show_scores("helpdesk", None, "final", None, None, console)
     console.rule(Text("done", "bold"))
-    console.print(f"{time.monotonic() - began:.0f} s. Lower ends are proved, upper ends are witnessed by inputs you can look at.")
-    index = write_index("Three networks that read digits", [(title, folder / name) for name, title, _ in QUESTIONS], folder / "index.html")
+    console.print(
+        f"{time.monotonic() - began:.0f} s. Lower ends are proved, upper ends are witnessed by inputs you can look at."
+    )
+    index = write_index(
+        "Three networks that read digits",
+        [(title, folder / name) for name, title, _ in QUESTIONS],
+        folder / "index.html",
+    )
     console.print(f"open this first: {index.resolve()}", soft_wrap=True, highlight=False)
-    console.print(f"before and after hardening: {(folder / HARDENED / BANDS).resolve()}", soft_wrap=True, highlight=False)
+    console.print(
+        f"before and after hardening: {(folder / HARDENED / BANDS).resolve()}",
+        soft_wrap=True,
+        highlight=False,
+    )
 
 
 def _clear(run: Path, question: Radius) -> None:
@@ -89,9 +124,18 @@ def _clear_hardened(run: Path) -> None:
             with Store.read(run / name) as store:
                 earlier = store.question.options.get("data") == str(run / HELD)
             if not earlier:
-                raise StoreError(f"{run} holds a run that is not an earlier demo. Choose another folder with --out.")
+                raise StoreError(
+                    f"{run} holds a run that is not an earlier demo. Choose another folder with --out."
+                )
             _remove(run / name)
-    for path in (run / WEIGHTS, run / TOLD, run / HELD, run / COMPARED, run / BANDS, *run.glob("hardened_????????.py")):
+    for path in (
+        run / WEIGHTS,
+        run / TOLD,
+        run / HELD,
+        run / COMPARED,
+        run / BANDS,
+        *run.glob("hardened_????????.py"),
+    ):
         path.unlink(missing_ok=True)
 
 

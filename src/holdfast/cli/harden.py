@@ -61,15 +61,21 @@ def harden_into(q: Harden, folder: Path, console: Console) -> None:
     if q.begin not in get_args(Begin):
         raise BadInput(f"--begin {q.begin!r}: use given or afresh.")
     if frames == "each":
-        raise BadInput("--frames each asks about one frame at a time; harden takes all, or frame numbers as in 0,3.")
+        raise BadInput(
+            "--frames each asks about one frame at a time; harden takes all, or frame numbers as in 0,3."
+        )
     check_folder(folder, WEIGHTS)
     _is_module(q.network.model)
     net, data = load_both(q.network, q.data, scale=q.scale, how=q)
     if not data.labelled:
-        raise BadInput(f"labels are missing: {q.data} holds none, and training needs the class of each input. Give them with --labels.")
+        raise BadInput(
+            f"labels are missing: {q.data} holds none, and training needs the class of each input. Give them with --labels."
+        )
     sets = None if q.substitutes is None else load_substitutes(q.substitutes, net)
     if isinstance(sets, list):
-        raise BadInput(f"{q.substitutes}: harden takes sets by word, as in {{'good': ['fine']}}, not for each text.")
+        raise BadInput(
+            f"{q.substitutes}: harden takes sets by word, as in {{'good': ['fine']}}, not for each text."
+        )
     data, held = _split_data(q, data, net)
     seconds = q.seconds
     result = harden(
@@ -80,14 +86,23 @@ def harden_into(q: Harden, folder: Path, console: Console) -> None:
     )  # fmt: skip
     line(console, "recipe", str(result.recipe))
     if result.ended == "interrupted":
-        line(console, "interrupted", f"the best network so far is kept in {folder}; the same command goes on from there.", warns=True)
+        line(
+            console,
+            "interrupted",
+            f"the best network so far is kept in {folder}; the same command goes on from there.",
+            warns=True,
+        )
         sys.exit(signals.exit_code())
     model = _factory(q.network.model, result, folder)
     _runs(q, folder, held, model, None if seconds is None else seconds * (1 - TRAINING), console)
     at = None if sets is not None else f"{result.radius:g}"
     compare([folder / "before", folder / "after"], at, None, 0.95, folder / COMPARED, console)
     line(console, "written", str(_picture(folder, None if sets is not None else result.radius)))
-    line(console, "weights", f"{folder / WEIGHTS}; to load them: cd {folder} and --model {model}, or read {model.partition(':')[0]}.py")
+    line(
+        console,
+        "weights",
+        f"{folder / WEIGHTS}; to load them: cd {folder} and --model {model}, or read {model.partition(':')[0]}.py",
+    )
     line(console, "verdict", result.verdict, warns=not result.better)
     if not result.better:
         sys.exit(NO)
@@ -96,7 +111,9 @@ def harden_into(q: Harden, folder: Path, console: Console) -> None:
 def _is_module(spec: str) -> None:
     """A factory of torch modules, so that the hardened one can be made again from it."""
     if ":" not in spec or spec.endswith((".onnx", ".pt2")) or not isinstance(call(spec, "model"), nn.Module):
-        raise BadInput(f"model {spec!r}: harden trains torch modules. Give package.module:factory, a function that returns your module.")
+        raise BadInput(
+            f"model {spec!r}: harden trains torch modules. Give package.module:factory, a function that returns your module."
+        )
 
 
 def _split_data(q: Harden, data: Data, net: Network) -> tuple[Data, Data]:
@@ -124,9 +141,7 @@ def _epoch_reporter(console: Console, epochs: int | None) -> Any:
     def tell(epoch: Epoch) -> None:
         some = "" if epoch.measured == epoch.judged else f" ({epoch.measured} of {epoch.judged} measured)"
         proved = "" if epoch.certified is None else f", {epoch.certified:.1%} proved{some}"
-        text = (
-            f"epoch {epoch.number}{of}, {epoch.seconds:.0f} s: radius {epoch.grown:.0%}, loss {epoch.loss:.3f}, {epoch.accuracy:.1%} right"
-        )
+        text = f"epoch {epoch.number}{of}, {epoch.seconds:.0f} s: radius {epoch.grown:.0%}, loss {epoch.loss:.3f}, {epoch.accuracy:.1%} right"
         if console.is_terminal or epoch.certified is not None:
             line(console, "training", f"{text}{proved}")
 
@@ -138,7 +153,9 @@ def _factory(spec: str, result: Hardened, folder: Path) -> str:
     module, _, name = spec.partition(":")
     file = f"hardened_{result.network.fingerprint[:8]}"
     (folder / f"{file}.py").write_text(FACTORY.format(model=spec, module=module, name=name, weights=WEIGHTS))
-    sys.path.append(str(folder.resolve()))  # last: nothing else in the folder stands before an installed module
+    sys.path.append(
+        str(folder.resolve())
+    )  # last: nothing else in the folder stands before an installed module
     return f"{file}:network"
 
 
@@ -153,7 +170,10 @@ def _runs(q: Harden, folder: Path, held: Data, model: str, seconds: float | None
     if held.classes is not None:
         arrays["classes"] = held.classes
     write_arrays(folder, HELD, arrays)
-    for name, network, share in (("before", q.network, BEFORE), ("after", replace(q.network, model=model), 1 - BEFORE)):
+    for name, network, share in (
+        ("before", q.network, BEFORE),
+        ("after", replace(q.network, model=model), 1 - BEFORE),
+    ):
         console.rule(Text(name, "bold"))
         own = None if seconds is None else seconds * share
         asked = Radius(
@@ -172,4 +192,8 @@ def _picture(folder: Path, at: float | None) -> Path:
 
 def _pad_sequence(row: Tensor, length: int) -> Tensor:
     """Behind its end with zeros, which its length leaves out again."""
-    return row if not row.dim() or len(row) == length else torch.cat([row, row.new_zeros(length - len(row), *row.shape[1:])])
+    return (
+        row
+        if not row.dim() or len(row) == length
+        else torch.cat([row, row.new_zeros(length - len(row), *row.shape[1:])])
+    )

@@ -61,11 +61,15 @@ def frames_option(text: str | None) -> Literal["all", "each"] | list[int] | None
 
 def norm_option(text: str) -> float:
     try:
-        value = math.inf if text.lower() in ("inf", "linf", "infinity") else float(text.lower().removeprefix("l"))
+        value = (
+            math.inf if text.lower() in ("inf", "linf", "infinity") else float(text.lower().removeprefix("l"))
+        )
     except ValueError:
         raise BadInput(f"norm {text!r}: use 0, 1, 2, inf or any p >= 1.") from None
     if value != 0 and not value >= 1:
-        raise BadInput(f"norm {text!r}: a norm needs p >= 1, or 0 to count changed pixels, frames or features.")
+        raise BadInput(
+            f"norm {text!r}: a norm needs p >= 1, or 0 to count changed pixels, frames or features."
+        )
     return value
 
 
@@ -77,7 +81,9 @@ def targets_option(text: str | None, data: "Data") -> Literal["runner-up"] | lis
     try:
         found = whole_numbers(",".join(names.get(part.strip(), part) for part in text.split(",")), "targets")
     except BadInput:
-        raise BadInput(f"targets {text!r}: use runner-up, a class for all inputs, or one for each as in 3,3,7.") from None
+        raise BadInput(
+            f"targets {text!r}: use runner-up, a class for all inputs, or one for each as in 3,3,7."
+        ) from None
     assert found is not None
     if len(found) == 1:
         return found * len(data.x)
@@ -90,7 +96,9 @@ def values_option(text: str | None) -> list[float] | None:
         try:
             low, high = (int(part) for part in text.split(":"))
         except ValueError:
-            raise BadInput(f"values {text!r}: use whole numbers as in 0:255, or a list as in 0,0.5,1.") from None
+            raise BadInput(
+                f"values {text!r}: use whole numbers as in 0:255, or a list as in 0,0.5,1."
+            ) from None
         return [float(value) for value in range(low, high + 1)]
     return numbers(text, "values")
 
@@ -104,7 +112,13 @@ def rule_option(within: str | None, threshold: float | None, outputs: str | None
     counting = whole_numbers(outputs, "outputs")
     if counting is not None and within is None:
         raise BadInput("--outputs says which outputs must stay near the forecast: it needs --within.")
-    return Within(within, counting) if within is not None else None if threshold is None else Threshold(threshold)
+    return (
+        Within(within, counting)
+        if within is not None
+        else None
+        if threshold is None
+        else Threshold(threshold)
+    )
 
 
 def bytes_option(text: str | None) -> int | None:

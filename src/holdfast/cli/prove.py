@@ -29,7 +29,13 @@ FEW = 5  # of the claims without one that are told one by one when a run ends
 
 
 def prove(
-    run: Path, files: Mapping[str, str], out: Path, only: Sequence[int], seconds: float | None, trust: bool, console: Console
+    run: Path,
+    files: Mapping[str, str],
+    out: Path,
+    only: Sequence[int],
+    seconds: float | None,
+    trust: bool,
+    console: Console,
 ) -> None:
     """One line a claim, and how many there are."""
     until = math.inf if seconds is None else time.monotonic() + seconds
@@ -37,12 +43,20 @@ def prove(
     with Store.read(run) as store:
         begun = store.question
         if begun.command not in ABLE:
-            raise BadInput(f"'holdfast {begun.command}' proves nothing that has a certificate; {', '.join(ABLE[:-1])} and {ABLE[-1]} do.")
+            raise BadInput(
+                f"'holdfast {begun.command}' proves nothing that has a certificate; {', '.join(ABLE[:-1])} and {ABLE[-1]} do."
+            )
         command, built = build_again(begun, files, trust)
-        wanted = {key: record for key, record in _provable_records(store).items() if not only or key.index in only}
+        wanted = {
+            key: record for key, record in _provable_records(store).items() if not only or key.index in only
+        }
         if not wanted:
-            known = sorted({record.key.index for record in store.iterate_readable() if isinstance(record, Record)})
-            raise BadInput(f"{run}: nothing is proved or witnessed of these inputs; the run has records of {known[:10]}.")
+            known = sorted(
+                {record.key.index for record in store.iterate_readable() if isinstance(record, Record)}
+            )
+            raise BadInput(
+                f"{run}: nothing is proved or witnessed of these inputs; the run has records of {known[:10]}."
+            )
         out.mkdir(parents=True, exist_ok=True)
         try:
             for part in command.portions(built):
@@ -66,7 +80,12 @@ def at_the_end(command: Command, built: Built, store: Store, begun: float, conso
         return
     if time.monotonic() >= until:
         again = f"holdfast prove {shlex.quote(str(store.folder))} -o {shlex.quote(str(out))}"
-        line(console, "certificates", f"no time was left for any: give more --seconds, or write them now: {again}", warns=True)
+        line(
+            console,
+            "certificates",
+            f"no time was left for any: give more --seconds, or write them now: {again}",
+            warns=True,
+        )
         return
     out.mkdir(parents=True, exist_ok=True)
     try:
@@ -78,7 +97,9 @@ def at_the_end(command: Command, built: Built, store: Store, begun: float, conso
     except KeyboardInterrupt:
         _close(made, out, console)
         raise
-    except HoldfastError as error:  # a file of a list that cannot be read, say: its instance has no answer either
+    except (
+        HoldfastError
+    ) as error:  # a file of a list that cannot be read, say: its instance has no answer either
         line(console, "certificates", str(error), warns=True)
     for one in [one for one in made if one.file is None][:FEW]:
         _show(one, console)
@@ -87,7 +108,11 @@ def at_the_end(command: Command, built: Built, store: Store, begun: float, conso
 
 def _provable_records(store: Store) -> dict[Key, Record]:
     """The records that can be believed and say something that a certificate can."""
-    return {record.key: record for record in store.iterate_readable() if isinstance(record, Record) and (claims(record) or shows(record))}
+    return {
+        record.key: record
+        for record in store.iterate_readable()
+        if isinstance(record, Record) and (claims(record) or shows(record))
+    }
 
 
 def _own_end(part: Built, records: Mapping[Key, Record]) -> float:
@@ -101,18 +126,26 @@ def _seconds(part: Built) -> float:
     return min((seconds for seconds in (part.stop.seconds, each) if seconds is not None), default=math.inf)
 
 
-def _of(part: Built, store: Store, wanted: Mapping[Key, Record], out: Path, until: float) -> Iterator[Certificate]:
+def _of(
+    part: Built, store: Store, wanted: Mapping[Key, Record], out: Path, until: float
+) -> Iterator[Certificate]:
     model = _file_of(part)
     for problem in part.problems:
         for some, records in stored_rows(store, problem, wanted):
             rows = some.to(problem.region.centre.device)
-            yield from certificates(problem.take(rows), {record.key: record for record in records}, out, model, until)
+            yield from certificates(
+                problem.take(rows), {record.key: record for record in records}, out, model, until
+            )
 
 
 def _file_of(part: Built) -> Path | None:
     """The .onnx file of the network, where it was read from one and nothing was put before it."""
     asked = part.extra
-    named = asked.last[0] if getattr(asked, "last", None) else getattr(getattr(part.question.model, "prepared", None), "model", None)
+    named = (
+        asked.last[0]
+        if getattr(asked, "last", None)
+        else getattr(getattr(part.question.model, "prepared", None), "model", None)
+    )
     path = Path(str(named or part.question.options.get("network", {}).get("model", "")))
     return path if path.name.endswith((".onnx", ".onnx.gz")) and path.is_file() else None
 
@@ -120,7 +153,10 @@ def _file_of(part: Built) -> Path | None:
 def _show(one: Certificate, console: Console) -> None:
     head = f"input {one.key}, {one.kind}: "
     if one.file is None:
-        console.print(Text.assemble((head, "bold"), ("no certificate", "yellow"), f", {printable(one.reason)}"), soft_wrap=True)
+        console.print(
+            Text.assemble((head, "bold"), ("no certificate", "yellow"), f", {printable(one.reason)}"),
+            soft_wrap=True,
+        )
         return
     told = f"{one.file.name}, {one.size} bytes, {one.told}"
     console.print(Text.assemble((head, "bold"), ("written", "green"), f", {told}"), soft_wrap=True)
@@ -132,7 +168,9 @@ def _close(made: Sequence[Certificate], out: Path, console: Console) -> bool:
     models = {str(one.model): set[str]() for one in written}
     for one in written:
         models[str(one.model)].add(f"{out}/*.{one.kind}")
-    line(console, "written", f"{len(written)} of {len(made)} claims into {out}", warns=len(written) < len(made))
+    line(
+        console, "written", f"{len(written)} of {len(made)} claims into {out}", warns=len(written) < len(made)
+    )
     for model, files in sorted(models.items()):
         line(console, "check them", f"holdfast-check {model} {' '.join(sorted(files))}")
     return len(written) == len(made)

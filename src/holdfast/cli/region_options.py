@@ -46,7 +46,13 @@ class Around(options.DataOptions):
         from holdfast.formatting import exact_text
         from holdfast.question import Request
 
-        ruled = "within" if self.within is not None else "threshold" if self.threshold is not None else self.property
+        ruled = (
+            "within"
+            if self.within is not None
+            else "threshold"
+            if self.threshold is not None
+            else self.property
+        )
         return Request(
             norm=exact_text(norm_option(self.norm)), radius=self.radius, property=ruled, within=self.within, threshold=self.threshold,
             outputs=self.outputs, epsilon=self.epsilon, targets=self.targets,
@@ -60,24 +66,44 @@ class Around(options.DataOptions):
         from holdfast.cli.reading.model_and_data import load_both
         from holdfast.reading.source import import_named
 
-        norm, corner, shares = norm_option(self.norm), whole_numbers(self.patch, "patch"), numbers(self.shares, "shares")
+        norm, corner, shares = (
+            norm_option(self.norm),
+            whole_numbers(self.patch, "patch"),
+            numbers(self.shares, "shares"),
+        )
         if norm == 0:
-            raise BadInput("this measures distances: use a norm p >= 1. To count changed pixels there is 'holdfast radius --norm 0'.")
-        given: Any = import_named(self.property, "property")[0] if ":" in self.property else one_of(self.property, "property", PropertyName)
+            raise BadInput(
+                "this measures distances: use a norm p >= 1. To count changed pixels there is 'holdfast radius --norm 0'."
+            )
+        given: Any = (
+            import_named(self.property, "property")[0]
+            if ":" in self.property
+            else one_of(self.property, "property", PropertyName)
+        )
         rule = rule_option(self.within, self.threshold, self.outputs)
         if rule is not None and self.property != "robustness":
             raise BadInput(
                 f"--property {self.property} and --{self.to_request().property} are two things that must hold; ask one at a time."
             )
-        net, data = load_both(self.network, self.data, scale=self.scale, limit=self.limit, how=self, labels=rule is None)
+        net, data = load_both(
+            self.network, self.data, scale=self.scale, limit=self.limit, how=self, labels=rule is None
+        )
         x = data.stack_inputs(self.data)
         targets = targets_option(self.targets, data)
         if targets == "runner-up":
             raise BadInput("targets: name a class; against the runner-up there is --property runner-up.")
         patch = None if corner is None else _square(x, corner)
-        region = region_of(net, x, norm=norm, radius=self.radius, patch=patch, shares=shares, drift=self.drift)
+        region = region_of(
+            net, x, norm=norm, radius=self.radius, patch=patch, shares=shares, drift=self.drift
+        )
         whole, prop = property_of(
-            net, region, rule or given, y=data.y if data.labelled else None, targets=targets, epsilon=self.epsilon, softmax=self.softmax
+            net,
+            region,
+            rule or given,
+            y=data.y if data.labelled else None,
+            targets=targets,
+            epsilon=self.epsilon,
+            softmax=self.softmax,
         )
         return net, data, whole, region, prop
 
@@ -86,7 +112,9 @@ def _square(x: "Tensor", corner: list[int]) -> "Tensor":
     import torch
 
     if len(corner) != 3 or x.dim() < 3:
-        raise BadInput("patch: give top,left,size of a square, as in 2,2,3, for inputs that are images (..., height, width).")
+        raise BadInput(
+            "patch: give top,left,size of a square, as in 2,2,3, for inputs that are images (..., height, width)."
+        )
     top, left, size = corner
     mask = torch.zeros(x.shape, dtype=torch.bool)
     mask[..., max(0, top) : top + size, max(0, left) : left + size] = True

@@ -80,7 +80,9 @@ def question_of(command: Command, net: Network, data: Data | None, asked: Reques
     """What the store remembers. means: those that are not what the command's options of the same name say."""
     options = command.as_json()
     told = options.get("network", {})
-    prepared = {name: value for name, value in told.items() if name not in OUTSIDE and value not in (None, False, [])}
+    prepared = {
+        name: value for name, value in told.items() if name not in OUTSIDE and value not in (None, False, [])
+    }
     model = ModelAsked(
         name=told.get("model", net.name), source=net.source, fingerprint=net.fingerprint, notes=tuple(net.notes),
         domain=str(net.domain), prepared=plain(prepared), vocabulary=None if net.vocabulary is None else tuple(net.vocabulary),
@@ -115,14 +117,25 @@ def once(command: Command, console: Console, running: Running = USUAL) -> None:
         began = time.monotonic()
         ended = _solve_command(command, store, built, console, executor)
         until = math.inf if built.stop.seconds is None else began + built.stop.seconds
-        with asking_elsewhere(closing_seconds(until)) if not isinstance(executor, Here) else contextlib.nullcontext():
+        with (
+            asking_elsewhere(closing_seconds(until))
+            if not isinstance(executor, Here)
+            else contextlib.nullcontext()
+        ):
             command.show(store, built, console)
         code = signals.exit_code() if ended is None or ended.interrupted else _code(command, store, ended)
     if code:
         sys.exit(code)
 
 
-def resume(folder: Path, console: Console, running: Running = USUAL, seconds: float | None = None, *, trust: bool = False) -> None:
+def resume(
+    folder: Path,
+    console: Console,
+    running: Running = USUAL,
+    seconds: float | None = None,
+    *,
+    trust: bool = False,
+) -> None:
     """A run that exists, with the very question it was begun with; seconds: another limit, where one is given.
 
     trust: the user trusts whoever wrote the run folder, so the code that it names is imported and a .pt2 file is opened."""
@@ -134,7 +147,11 @@ def resume(folder: Path, console: Console, running: Running = USUAL, seconds: fl
         if "trust" in options:  # of a command that opens a saved monitor
             options["trust"] = trust
         command = command_of(begun.command, options)
-        kept = {name: begun.options[name] for name in BESIDE if getattr(running, name) is None and name in begun.options}
+        kept = {
+            name: begun.options[name]
+            for name in BESIDE
+            if getattr(running, name) is None and name in begun.options
+        }
         running = replace(running, **kept)
         executor = executor_of(command, running)
         try:
@@ -143,13 +160,20 @@ def resume(folder: Path, console: Console, running: Running = USUAL, seconds: fl
         except StoreError:
             raise
         except HoldfastError as error:
-            hint = "" if begun.begun_in in ("", os.getcwd()) else f" The run was begun in {begun.begun_in}: resume it from there."
+            hint = (
+                ""
+                if begun.begun_in in ("", os.getcwd())
+                else f" The run was begun in {begun.begun_in}: resume it from there."
+            )
             raise type(error)(f"{error}{hint}") from error
         same(built.question, begun)
         if not store.has_inputs():  # killed before they were written
             command.keep_inputs(store, built)
         if built.problems:
-            done, asked = sum(store.counts().get(status, 0) for status in DONE), sum(len(p) for p in built.problems)
+            done, asked = (
+                sum(store.counts().get(status, 0) for status in DONE),
+                sum(len(p) for p in built.problems),
+            )
             console.print(f"{done} of {asked} finished before; {asked - done} to go.", highlight=False)
         _answer(command, store, built, console, executor)
 
@@ -173,7 +197,9 @@ def _built(command: Command, running: Running) -> Built:
     if shard[1] > 1 and not command.parts:
         raise BadInput(f"'holdfast {command.name}' is one question that cannot be cut: leave --shard out.")
     seconds = getattr(command, "seconds", None)
-    with time_limit.within(math.inf if seconds is None else time.monotonic() + seconds + time_limit.PREPARATION):
+    with time_limit.within(
+        math.inf if seconds is None else time.monotonic() + seconds + time_limit.PREPARATION
+    ):
         ready = time_limit.interrupt_late(command.build, None)
     if ready is None:
         raise BadInput(
@@ -188,8 +214,15 @@ def _built(command: Command, running: Running) -> Built:
     )  # fmt: skip
     if shard[1] == 1:
         return built
-    rows = [torch.tensor([row for row, key in enumerate(p.keys) if built.mine(key.index)], dtype=torch.int64) for p in built.problems]
-    asked = [p.take(some.to(p.region.centre.device)) for p, some in zip(built.problems, rows, strict=True) if len(some)]
+    rows = [
+        torch.tensor([row for row, key in enumerate(p.keys) if built.mine(key.index)], dtype=torch.int64)
+        for p in built.problems
+    ]
+    asked = [
+        p.take(some.to(p.region.centre.device))
+        for p, some in zip(built.problems, rows, strict=True)
+        if len(some)
+    ]
     if built.problems and not asked:
         raise BadInput(f"--shard {running.shard}: there are fewer inputs than parts, so this one is empty.")
     return replace(built, problems=asked)
@@ -202,23 +235,32 @@ def part_of(text: str | None) -> tuple[int, int]:
     found = re.fullmatch(r"(\d+)/(\d+)", text)
     place, many = (int(number) for number in found.groups()) if found else (0, 0)
     if not 1 <= place <= many:
-        raise BadInput(f"--shard {text!r}: write which part of how many, as in 3/16; parts are counted from 1.")
+        raise BadInput(
+            f"--shard {text!r}: write which part of how many, as in 3/16; parts are counted from 1."
+        )
     return place - 1, many
 
 
 def executor_of(command: Command, running: Running) -> Executor:
     """Where the questions are answered. The threads of this process become those of its workers."""
-    where, make = running.executor, partial(worker_of, command.name, command.as_json(), replace(running, executor="here"), os.getcwd())
+    where, make = (
+        running.executor,
+        partial(worker_of, command.name, command.as_json(), replace(running, executor="here"), os.getcwd()),
+    )
     if where == "here":
         return Here()
     if where == "local":
         threads, workers = torch.get_num_threads(), running.workers or 1
-        torch.set_num_threads(1)  # no pool of threads is begun here, so that copies of this process can have their own
+        torch.set_num_threads(
+            1
+        )  # no pool of threads is begun here, so that copies of this process can have their own
         most = bytes_option(running.memory)
         return Local(workers, max(1, threads // workers), make if command.parts else None, most)
     if where == "ray" or where.startswith("ray://"):
         if not command.parts:
-            raise BadInput(f"'holdfast {command.name}' is one question that cannot be cut: use --executor local.")
+            raise BadInput(
+                f"'holdfast {command.name}' is one question that cannot be cut: use --executor local."
+            )
         from holdfast.execution.ray import Ray
 
         network: ModelOptions | None = getattr(command, "network", None)
@@ -323,10 +365,16 @@ def keep_outputs(store: Store, built: Built) -> Callable[[Outputs], None] | None
         return None
 
     def keep(outputs: Outputs) -> None:
-        rows = [row for row, answered in enumerate(outputs.values.isfinite().flatten(1).all(1).tolist()) if answered]
+        rows = [
+            row
+            for row, answered in enumerate(outputs.values.isfinite().flatten(1).all(1).tolist())
+            if answered
+        ]
         classes = _classes(outputs.values[rows], built.question.asked) if rows else None
         if classes is not None:
-            store.put_predictions({outputs.keys[row].index: said for row, said in zip(rows, classes, strict=True)})
+            store.put_predictions(
+                {outputs.keys[row].index: said for row, said in zip(rows, classes, strict=True)}
+            )
 
     return keep
 
@@ -341,7 +389,9 @@ def keep_predictions(store: Store, built: Built) -> None:
 def ask_predictions(store: Store, built: Built, missing: set[int]) -> None:
     """Ask the network about these inputs, and keep the classes that it says."""
     for problem in built.problems:
-        first = {key.index: row for row, key in reversed(list(enumerate(problem.keys))) if key.index in missing}
+        first = {
+            key.index: row for row, key in reversed(list(enumerate(problem.keys))) if key.index in missing
+        }
         for at in range(0, len(first), AT_ONCE):
             some = dict(list(first.items())[at : at + AT_ONCE])
             rows = torch.tensor(list(some.values()), device=problem.region.centre.device)
@@ -358,14 +408,22 @@ def _classes(outputs: torch.Tensor, asked: Request) -> list[Said] | None:
     return list(outputs.argmax(-1).tolist()) if asked.within is None and outputs.shape[-1] > 1 else None
 
 
-def _solve_command(command: Command, store: Store, built: Built, console: Console, executor: Executor) -> Ended | None:
+def _solve_command(
+    command: Command, store: Store, built: Built, console: Console, executor: Executor
+) -> Ended | None:
     """None: interrupted where `solve` could not end by itself."""
     total = sum(len(p) for p in built.problems) if built.total is None else built.total
     if isinstance(executor, Local) and built.net.differentiable:
         with contextlib.suppress(ImportError):
-            importlib.import_module("torch.export._trace")  # more than a second, which every copy of this process would take again
+            importlib.import_module(
+                "torch.export._trace"
+            )  # more than a second, which every copy of this process would take again
     try:
-        with warnings.catch_warnings(), memory_budget.within(memory_budget.left()), LiveProgress(console, command.name, total) as live:
+        with (
+            warnings.catch_warnings(),
+            memory_budget.within(memory_budget.left()),
+            LiveProgress(console, command.name, total) as live,
+        ):
             warnings.filterwarnings("ignore", message="interrupted")
             return command.solve(store, built, live, executor)
     except KeyboardInterrupt:
@@ -390,7 +448,11 @@ def _answer(command: Command, store: Store, built: Built, console: Console, exec
     until = math.inf if built.stop.seconds is None else begun + built.stop.seconds + built.afterwards
     ended = _solve_command(command, store, built, console, executor)
     interrupted = ended is None or ended.interrupted
-    with asking_elsewhere(closing_seconds(until)) if not isinstance(executor, Here) else contextlib.nullcontext():
+    with (
+        asking_elsewhere(closing_seconds(until))
+        if not isinstance(executor, Here)
+        else contextlib.nullcontext()
+    ):
         try:
             if command.predicts and built.data is not None:
                 keep_predictions(store, built)
@@ -398,7 +460,12 @@ def _answer(command: Command, store: Store, built: Built, console: Console, exec
                 with time_limit.within(until):
                     command.finish(store, built)
         except NotAnswered as error:
-            line(console, "note", f"what belongs to the answers beside their numbers is not complete: {error}", warns=True)
+            line(
+                console,
+                "note",
+                f"what belongs to the answers beside their numbers is not complete: {error}",
+                warns=True,
+            )
         except KeyboardInterrupt:
             interrupted = True
         command.show(store, built, console)

@@ -34,7 +34,11 @@ class Units:
 
     @staticmethod
     def of(region: Sparse) -> "Units":
-        place = torch.arange(region.units, device=region.centre.device).reshape(region.unit_shape).expand(region.shape)
+        place = (
+            torch.arange(region.units, device=region.centre.device)
+            .reshape(region.unit_shape)
+            .expand(region.shape)
+        )
         low, high = (end.expand(region.shape) for end in region.ends(region.centre))
         return Units(place, region.units, low, high)
 
@@ -84,7 +88,9 @@ class AimState:
     blind: Tensor  # (n,) bool: the gradient did not help, or there is none
     stuck: Tensor  # (n,) bool: nothing did
     turn: int = 0  # rounds so far
-    back: Tensor | None = None  # (n,) bool: rows of which units are still taken back; None: units are still laid over
+    back: Tensor | None = (
+        None  # (n,) bool: rows of which units are still taken back; None: units are still laid over
+    )
 
 
 @dataclass(frozen=True)
@@ -95,7 +101,9 @@ class ActivationReach:
     units: Units
     beam: int
     limit: int
-    watch: Callable[[Tensor, Tensor, Tensor], None] | None = None  # sees inputs, their seeds' places, and the values of all neurons
+    watch: Callable[[Tensor, Tensor, Tensor], None] | None = (
+        None  # sees inputs, their seeds' places, and the values of all neurons
+    )
 
     @property
     def rows(self) -> int:
@@ -103,9 +111,21 @@ class ActivationReach:
         return max(1, ELEMENTS // (2 * DRAWS * self.units.place.numel()))
 
     def begin(self, aims: Aims, chance: Chance) -> AimState:
-        none, far = torch.zeros_like(aims.neuron, dtype=torch.bool), torch.full_like(aims.neuron, self.limit + 1)
+        none, far = (
+            torch.zeros_like(aims.neuron, dtype=torch.bool),
+            torch.full_like(aims.neuron, self.limit + 1),
+        )
         drive = self.neurons.at(aims.seed, aims.neuron)[1]
-        return AimState(aims, chance, aims.seed.clone(), drive, aims.seed.clone(), far, none | (not self.neurons.guided), none.clone())
+        return AimState(
+            aims,
+            chance,
+            aims.seed.clone(),
+            drive,
+            aims.seed.clone(),
+            far,
+            none | (not self.neurons.guided),
+            none.clone(),
+        )
 
     def advance(self, walk: AimState) -> bool:
         """One round further; True: it is over, and `best` is near wherever `fewest` is at most the limit."""
@@ -133,12 +153,16 @@ class ActivationReach:
         tried = torch.where(self.units.elements(masks), corner[:, None], here[:, None])
         value, drives = self._ask(aims, tried)
         rising = (drive < aims.lower)[:, None]
-        over = torch.where(rising, drives > aims.upper[:, None], drives < aims.lower[:, None]) & ~aims.inside(value)
+        over = torch.where(rising, drives > aims.upper[:, None], drives < aims.lower[:, None]) & ~aims.inside(
+            value
+        )
         if bool(over.any()):
             size, column = torch.where(over, sizes, torch.inf).min(1)
             between = self._between(aims, here, _column(tried, column), rising[:, 0], over.any(1))[:, None]
             tried, sizes = torch.cat([tried, between], 1), torch.cat([sizes, size[:, None]], 1)
-            value, drives = (torch.cat(pair, 1) for pair in zip((value, drives), self._ask(aims, between), strict=True))
+            value, drives = (
+                torch.cat(pair, 1) for pair in zip((value, drives), self._ask(aims, between), strict=True)
+            )
         changes = self._changes(aims, tried)
         allowed = changes <= self.limit
         inside = aims.inside(value) & allowed
@@ -150,7 +174,10 @@ class ActivationReach:
         short = sizes <= torch.where(need.isinf(), need, (need / STRIDES).floor().clamp_min(1))
         closest, column = torch.where(short & allowed, aims.gap(drives), torch.inf).min(1)
         gained = closest < aims.gap(drive[:, None])[:, 0] * (1 - 1e-6)
-        walk.now[rows[gained]], walk.drive[rows[gained]] = _column(tried, column)[gained], _column(drives, column)[gained]
+        walk.now[rows[gained]], walk.drive[rows[gained]] = (
+            _column(tried, column)[gained],
+            _column(drives, column)[gained],
+        )
         walk.stuck[rows] = ~gained & blind
         walk.blind[rows] = ~gained | (not self.neurons.guided)
 
@@ -163,7 +190,10 @@ class ActivationReach:
 
     def _drawn(self, aims: Aims, here: Tensor, drive: Tensor, chance: Chance) -> tuple[Tensor, Tensor]:
         """The same without a gradient: some units drawn, each tried at a random corner and at the opposite one."""
-        many, none = min(DRAWS, self.units.count), torch.zeros(len(here), self.units.count, device=here.device, dtype=here.dtype)
+        many, none = (
+            min(DRAWS, self.units.count),
+            torch.zeros(len(here), self.units.count, device=here.device, dtype=here.dtype),
+        )
         unit = chance.uniform(1, (self.units.count,), here)[0].argsort(1)[:, :many]
         bits = chance.uniform(1, here.shape[1:], here)[0] < 0.5
         corners = [torch.where(high, self.units.high, self.units.low) for high in (bits, ~bits)]
@@ -179,7 +209,9 @@ class ActivationReach:
         rank = score.argsort(dim=1, descending=True, stable=True).argsort(dim=1)[:, None]
         most = min(self.limit, self.units.count)
         alone = torch.arange(min(self.beam, self.units.count), device=score.device)
-        together = torch.tensor([*(2**k for k in range(1, most.bit_length()) if 2**k < most), most], device=score.device)
+        together = torch.tensor(
+            [*(2**k for k in range(1, most.bit_length()) if 2**k < most), most], device=score.device
+        )
         masks = torch.cat([rank == alone[:, None], rank < together[:, None]], dim=1) & (score > 0)[:, None]
         return masks, masks.sum(-1).to(score)
 
@@ -190,7 +222,9 @@ class ActivationReach:
         low, high = torch.zeros_like(part.lower), torch.ones_like(part.lower)
         for _ in range(HALVINGS):
             share = (low + high) / 2
-            point[over] = torch.minimum(torch.maximum(start + _wide(share, start) * step, self.units.low), self.units.high)
+            point[over] = torch.minimum(
+                torch.maximum(start + _wide(share, start) * step, self.units.low), self.units.high
+            )
             value, drive = self.neurons.at(point[over], part.neuron)
             done = part.inside(value[:, None])[:, 0]
             if bool(done.all()):
@@ -201,7 +235,10 @@ class ActivationReach:
 
     def _ask(self, aims: Aims, tried: Tensor) -> tuple[Tensor, Tensor]:
         """(n, moves, *shape) -> value, drive (n, moves)."""
-        x, neuron, place = tried.flatten(0, 1), *(part.repeat_interleave(tried.shape[1]) for part in (aims.neuron, aims.place))
+        x, neuron, place = (
+            tried.flatten(0, 1),
+            *(part.repeat_interleave(tried.shape[1]) for part in (aims.neuron, aims.place)),
+        )
 
         def watch(values: Tensor, first: int) -> None:
             if self.watch is not None:
@@ -228,7 +265,9 @@ class ActivationReach:
         """-> (n, units): positive for changed units that could go back alone, the more the better inside the value stays."""
         score = torch.zeros(len(x), self.units.count, dtype=x.dtype, device=x.device)
         changed = (self.units.changed_units(x, aims.seed) & going[:, None]).nonzero()
-        for row, unit in (pairs.unbind(1) for pairs in changed.split(max(1, ELEMENTS // self.units.place.numel()))):
+        for row, unit in (
+            pairs.unbind(1) for pairs in changed.split(max(1, ELEMENTS // self.units.place.numel()))
+        ):
             alone = self.units.elements(one_hot(unit, self.units.count).bool())
             part = take(aims, row)
             value = self.neurons.at(torch.where(alone, part.seed, x[row]), part.neuron)[0]

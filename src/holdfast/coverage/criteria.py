@@ -67,7 +67,9 @@ def items(
     check(criterion, threshold, sections)
     low, high = _ranges(values for values, _ in neurons.read_values(data))
     sizes = [layer.neurons for layer in neurons.layers]
-    scale = torch.cat([part.amax().expand(len(part)) for part in torch.maximum(low.abs(), high.abs()).split(sizes)])
+    scale = torch.cat(
+        [part.amax().expand(len(part)) for part in torch.maximum(low.abs(), high.abs()).split(sizes)]
+    )
     ends = torch.full_like(low, torch.inf)
     notes = []
     if criterion == "neuron":
@@ -80,14 +82,21 @@ def items(
         if still:
             notes.append(f"{still} of {len(low)} neurons never move over the data, so they have no sections")
     possible = [RANGE.get(layer.operator, (-torch.inf, torch.inf)) for layer in neurons.layers]
-    least, most = (torch.tensor(end).repeat_interleave(torch.tensor(sizes)).to(low)[:, None] for end in zip(*possible, strict=True))
+    least, most = (
+        torch.tensor(end).repeat_interleave(torch.tensor(sizes)).to(low)[:, None]
+        for end in zip(*possible, strict=True)
+    )
     never = (lower < upper) & ((upper <= least) | (lower > most))
     if bool(never.any()):
-        notes.append(f"{int(never.sum())} of {never.numel()} intervals lie outside what a layer can say, so they are left out")
+        notes.append(
+            f"{int(never.sum())} of {never.numel()} intervals lie outside what a layer can say, so they are left out"
+        )
     upper = torch.where(never, lower, upper)
     margin = torch.minimum(FIRMNESS * scale[:, None], (upper - lower).clamp_min(0).nan_to_num(0) / 4)
     # Zero is where a ReLU rests, exactly; nothing lies below that a value could slip to.
-    return Items(criterion, lower, upper, torch.stack([torch.where(lower == 0, 0, margin), margin], dim=-1), scale), tuple(notes)
+    return Items(
+        criterion, lower, upper, torch.stack([torch.where(lower == 0, 0, margin), margin], dim=-1), scale
+    ), tuple(notes)
 
 
 def check(criterion: str, threshold: float, sections: int) -> None:

@@ -23,7 +23,9 @@ from holdfast.network.float32_precision import cudnn_flags
 from holdfast.network.trace import as_plain_module, where
 
 Per = Literal["element", "channel"]
-Watch = Callable[[Tensor, int], None]  # values (part, neurons), and the place of the first of these rows among all
+Watch = Callable[
+    [Tensor, int], None
+]  # values (part, neurons), and the place of the first of these rows among all
 CLIPS = frozenset({"relu", "relu6", "hardtanh", "clamp", "clamp_min", "clamp_max"})
 ACTIVATIONS = CLIPS | {
     "celu", "elu", "gelu", "glu", "hardsigmoid", "hardswish", "leaky_relu", "log_sigmoid", "mish", "prelu", "selu", "sigmoid", "silu",
@@ -100,10 +102,16 @@ class Neurons:
             if layers is not None:
                 raise BadInput(f"layers: {net.name} shows no layers, only its outputs. {error}") from error
             why = "is a black box" if not net.differentiable else "cannot be traced"
-            return _outputs(net, x, f"{net.name} {why}: its hidden neurons cannot be seen, so its outputs are taken for the neurons")
+            return _outputs(
+                net,
+                x,
+                f"{net.name} {why}: its hidden neurons cannot be seen, so its outputs are taken for the neurons",
+            )
         chosen = _chosen(graph, layers, net.name)
         if not chosen:
-            return _outputs(net, x, f"{net.name} has no hidden layer that bends, so its outputs are taken for the neurons")
+            return _outputs(
+                net, x, f"{net.name} has no hidden layer that bends, so its outputs are taken for the neurons"
+            )
         module = _tap_graph(graph, [node for node, _ in chosen]).to(net.device)
         taps, notes = _apart(module, chosen, per, x if len(x) > 1 else torch.cat([x, x / 2]))
         if not taps or (layers is not None and notes):
@@ -113,7 +121,9 @@ class Neurons:
         cudnn = not any(_operator(node) in RECURRENT for node in graph.graph.nodes)
         cut = net.around(Adapter(_Values(module, taps, cudnn)).eval())
         cut.token_model, cut.queries = None, 0
-        cut.fingerprint = combine_hashes(net.fingerprint, of_text(str([per, *((layer.name, layer.shape) for layer in found)])))
+        cut.fingerprint = combine_hashes(
+            net.fingerprint, of_text(str([per, *((layer.name, layer.shape) for layer in found)]))
+        )
         return Neurons(cut, found, notes, True, _reader(module, taps), weight, cudnn)
 
     def read_values(self, x: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
@@ -144,7 +154,11 @@ class Neurons:
             free = part.detach().to(self.net.device, self.net.dtype).requires_grad_(True)
             with torch.enable_grad(), cudnn_flags(enabled=False):  # see Network.score_and_gradient
                 drives = self._read(free)[1].gather(1, neuron[done : done + len(part), None])
-                gradient = torch.autograd.grad(drives.sum(), free, allow_unused=True)[0] if drives.requires_grad else None
+                gradient = (
+                    torch.autograd.grad(drives.sum(), free, allow_unused=True)[0]
+                    if drives.requires_grad
+                    else None
+                )
             self.net.queries += len(part)
             done += len(part)
             found.append(torch.zeros_like(part) if gradient is None else torch.nan_to_num(gradient))
@@ -158,7 +172,14 @@ def _outputs(net: Network, x: Tensor, note: str) -> Neurons:
         outputs: Tensor = net.module(rows)
         return outputs, outputs
 
-    return Neurons(net, (NeuronLayer("outputs", "outputs", (count,)),), (note,), net.differentiable, read_outputs, count + x[0].numel())
+    return Neurons(
+        net,
+        (NeuronLayer("outputs", "outputs", (count,)),),
+        (note,),
+        net.differentiable,
+        read_outputs,
+        count + x[0].numel(),
+    )
 
 
 class _Values(nn.Module):
@@ -171,13 +192,17 @@ class _Values(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         with cudnn_flags(enabled=self.cudnn, allow_tf32=False) if x.is_cuda else contextlib.nullcontext():
             pairs = self.module(x)
-        return torch.cat([tap.read_values(pairs[place], len(x))[0] for place, tap in self.taps.items()], dim=1)
+        return torch.cat(
+            [tap.read_values(pairs[place], len(x))[0] for place, tap in self.taps.items()], dim=1
+        )
 
 
 def _reader(module: nn.Module, taps: dict[int, _Tap]) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
     def read_taps(x: Tensor) -> tuple[Tensor, Tensor]:
         pairs = module(x)
-        values, drives = zip(*(tap.read_values(pairs[place], len(x)) for place, tap in taps.items()), strict=True)
+        values, drives = zip(
+            *(tap.read_values(pairs[place], len(x)) for place, tap in taps.items()), strict=True
+        )
         return torch.cat(values, dim=1), torch.cat(drives, dim=1)
 
     return read_taps
@@ -188,14 +213,21 @@ def _reader(module: nn.Module, taps: dict[int, _Tap]) -> Callable[[Tensor], tupl
 
 def _operator(node: fx.Node) -> str:
     """relu for aten.relu.default and for aten.relu_.default."""
-    return str(node.target).removeprefix("aten.").partition(".")[0].rstrip("_") if node.op == "call_function" else ""
+    return (
+        str(node.target).removeprefix("aten.").partition(".")[0].rstrip("_")
+        if node.op == "call_function"
+        else ""
+    )
 
 
 def _chosen(graph: fx.GraphModule, names: Sequence[str] | None, model: str) -> list[tuple[fx.Node, str]]:
     """The nodes to read and what to call them. A name that several nodes share is followed by the node's own."""
     nodes = [node for node in graph.graph.nodes if _readable(node)]
     shared = [where(node) for node in nodes]
-    called = {node: f"{at}/{node.name}" if shared.count(at) > 1 and at != node.name else at for node, at in zip(nodes, shared, strict=True)}
+    called = {
+        node: f"{at}/{node.name}" if shared.count(at) > 1 and at != node.name else at
+        for node, at in zip(nodes, shared, strict=True)
+    }
     if names is None:
         last = _last(graph)
         usual = [node for node in nodes if _operator(node) in ACTIVATIONS or _recurrent(node)]
@@ -250,7 +282,9 @@ def _tap(node: fx.Node, name: str, per: Per, output: Tensor, batch: int) -> _Tap
     axis = _batch_axis(node.meta["val"])
     assert axis is not None
     sizes = tuple(output.movedim(axis, 0).shape)
-    item = sizes[1:] if sizes[0] == batch else (sizes[0] // batch, *sizes[1:])  # batch and time may share an axis
+    item = (
+        sizes[1:] if sizes[0] == batch else (sizes[0] // batch, *sizes[1:])
+    )  # batch and time may share an axis
     channels = None
     if per == "channel" and len(item) > 1:
         channels = 0 if _has_channels_first(node) else len(item) - 1
@@ -278,7 +312,11 @@ def _tap_graph(graph: fx.GraphModule, nodes: list[fx.Node]) -> fx.GraphModule:
     pairs = []
     for node in (twin[node.name] for node in nodes):
         with module.graph.inserting_before(node):  # copies, because layers may work in place
-            before = module.graph.call_function(torch.ops.aten.clone.default, (node.args[0],)) if _operator(node) in CLIPS else None
+            before = (
+                module.graph.call_function(torch.ops.aten.clone.default, (node.args[0],))
+                if _operator(node) in CLIPS
+                else None
+            )
         with module.graph.inserting_after(node):
             after = module.graph.call_function(torch.ops.aten.clone.default, (node,))
         pairs.append((after, after if before is None else before))
@@ -295,7 +333,9 @@ def _has_side_effect(node: fx.Node) -> bool:
     return node.op in ("placeholder", "output") or (schema is not None and schema.is_mutable)
 
 
-def _apart(module: nn.Module, chosen: list[tuple[fx.Node, str]], per: Per, x: Tensor) -> tuple[dict[int, _Tap], tuple[str, ...]]:
+def _apart(
+    module: nn.Module, chosen: list[tuple[fx.Node, str]], per: Per, x: Tensor
+) -> tuple[dict[int, _Tap], tuple[str, ...]]:
     """The taps by their place, and notes on layers that do not treat the inputs of a batch apart."""
     with torch.no_grad():
         together, alone = module(x), [module(row[None]) for row in x]

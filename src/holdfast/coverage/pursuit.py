@@ -19,7 +19,10 @@ from holdfast.random_streams import Chance
 from holdfast.result import Setting, Traits
 
 NEAR = 32  # units changed at most in an input that is kept because it happens to cover another item than it was tried for
-AIM, SURE = 0.5, 0.25  # margins further inside than what is claimed: where a search aims, and what it counts as covered
+AIM, SURE = (
+    0.5,
+    0.25,
+)  # margins further inside than what is claimed: where a search aims, and what it counts as covered
 SHARE = 2**12  # network evaluations of a step
 MADE = "made"  # beside a record: the place of the seed that its test was made from, and the item that it was made for
 
@@ -82,11 +85,20 @@ class Pursuit(Method[Hunt]):
         none = torch.zeros(len(problem), dtype=torch.bool, device=problem.region.centre.device)
         made = torch.full((len(problem), 2), torch.nan, dtype=torch.float64)
         chance = Chance.of(problem.keys, seed, none.device)
-        hunt = Hunt(none, made, torch.full_like(none, torch.inf, dtype=torch.float64), chance, self.known, none.nonzero().flatten())
+        hunt = Hunt(
+            none,
+            made,
+            torch.full_like(none, torch.inf, dtype=torch.float64),
+            chance,
+            self.known,
+            none.nonzero().flatten(),
+        )
         return self._next_block(Uncovered.of(problem), hunt)
 
     def update_bounds(self, problem: Problem, state: Hunt, lower: Tensor, upper: Tensor) -> Hunt:
-        state.fewest = torch.minimum(state.fewest, upper + 1)  # a radius is one less than the changes that break it
+        state.fewest = torch.minimum(
+            state.fewest, upper + 1
+        )  # a radius is one less than the changes that break it
         return state
 
     def step(self, problem: Problem, state: Hunt) -> tuple[Hunt | None, Claims]:
@@ -94,7 +106,9 @@ class Pursuit(Method[Hunt]):
         asked, before = Uncovered.of(problem), problem.network.queries
         reach = self._reach(asked, state)
         # What was offered until the search is cut off is claimed: every witness is replayed, whatever else was half done.
-        time_limit.interrupt_late(lambda: self._advance(asked, state, reach, before + SHARE), None, time_limit.GRACE)
+        time_limit.interrupt_late(
+            lambda: self._advance(asked, state, reach, before + SHARE), None, time_limit.GRACE
+        )
         claims = Claims(witness=state.lucky, found=state.fresh, done=state.done, aside={MADE: state.made})
         state.lucky, state.fresh = None, None
         return (state if len(state.block) else None), claims
@@ -117,7 +131,11 @@ class Pursuit(Method[Hunt]):
     def _next_block(self, problem: Uncovered, state: Hunt) -> Hunt:
         """To the next block: the first that wait."""
         enough = self.tests is not None and state.tests >= self.tests
-        waits = (~state.done).nonzero().flatten()[: 0 if enough else min(self.block, self._reach(problem, state).rows)]
+        waits = (
+            (~state.done)
+            .nonzero()
+            .flatten()[: 0 if enough else min(self.block, self._reach(problem, state).rows)]
+        )
         state.block, state.attempt, state.aimed, state.walk, state.hits = waits, 0, None, None, []
         return state
 
@@ -135,9 +153,14 @@ class Pursuit(Method[Hunt]):
         reached = torch.stack([torch.zeros_like(state.done), *(hit.covers for hit in state.hits)]).any(0)
         state.aimed = rows = state.block[~reached[state.block]]
         if len(rows) and state.attempt < problem.nearest.shape[1]:
-            place, ends = problem.nearest[rows, state.attempt], (end[rows].to(problem.seeds) for end in problem.outside.within(AIM))
+            place, ends = (
+                problem.nearest[rows, state.attempt],
+                (end[rows].to(problem.seeds) for end in problem.outside.within(AIM)),
+            )
             chance = state.chance.take(rows).apart(state.attempt)
-            state.walk = reach.begin(Aims(place, problem.seeds[place], problem.outside.neuron[rows], *ends), chance)
+            state.walk = reach.begin(
+                Aims(place, problem.seeds[place], problem.outside.neuron[rows], *ends), chance
+            )
 
     # ---- what was found
 
@@ -163,7 +186,9 @@ class Pursuit(Method[Hunt]):
             place = int(covers.sum(1).argmax())
             best, mine = state.hits[place], fresh[covers[place]]
             self._offer(problem, state, mine[best.changed < state.fewest[mine]], best.x, best.changed)
-            state.made[mine.cpu()] = torch.tensor([float(best.seed), float(problem.keys[best.item].index)], dtype=torch.float64)
+            state.made[mine.cpu()] = torch.tensor(
+                [float(best.seed), float(problem.keys[best.item].index)], dtype=torch.float64
+            )
             state.done[mine] = True
             state.tests += 1
             covers = covers & ~covers[place]
@@ -177,7 +202,9 @@ class Pursuit(Method[Hunt]):
         state.lucky[rows], state.fresh[rows] = x, True
         state.fewest[rows] = float(changed) if isinstance(changed, int) else changed.double()
 
-    def _watch(self, problem: Uncovered, state: Hunt, units: Units, x: Tensor, place: Tensor, values: Tensor) -> None:
+    def _watch(
+        self, problem: Uncovered, state: Hunt, units: Units, x: Tensor, place: Tensor, values: Tensor
+    ) -> None:
         """Inputs (m, *shape) that are tried, the places of their seeds, the values (m, neurons) of all neurons."""
         inside = problem.covers(values, AIM) & ~state.done
         rows = inside.any(1).nonzero().flatten()
@@ -190,4 +217,6 @@ class Pursuit(Method[Hunt]):
             chosen = rows[row[nearer]]
             self._offer(problem, state, nearer, x[chosen], fewest[nearer])
             own = [float(problem.keys[i].index) for i in nearer.nonzero().flatten().tolist()]
-            state.made[nearer.cpu()] = torch.stack([place[chosen].cpu().double(), torch.tensor(own, dtype=torch.float64)], 1)
+            state.made[nearer.cpu()] = torch.stack(
+                [place[chosen].cpu().double(), torch.tensor(own, dtype=torch.float64)], 1
+            )

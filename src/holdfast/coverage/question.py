@@ -27,7 +27,9 @@ class Near(Sparse):
     """All x that differ from any of the seeds in at most `radius` units. The centre is the seed that comes nearest to the interval."""
 
     seeds: Seeds | None = None
-    nearest: Tensor | None = None  # (batch, tries): places of seeds, those first whose neuron comes nearest to the interval
+    nearest: Tensor | None = (
+        None  # (batch, tries): places of seeds, those first whose neuron comes nearest to the interval
+    )
 
     def distance(self, x: Tensor) -> Tensor:
         assert self.seeds is not None
@@ -45,7 +47,9 @@ class Outside(Property):
     neuron: Tensor  # (batch,)
     lower: Tensor  # (batch,) float64
     upper: Tensor  # (batch,) float64
-    margin: Tensor  # (batch, 2) float64: by so much are both bounds inside the interval that the item is about
+    margin: (
+        Tensor  # (batch, 2) float64: by so much are both bounds inside the interval that the item is about
+    )
 
     def score(self, outputs: Tensor) -> Tensor:
         value = outputs.gather(-1, self.neuron.expand(outputs.shape[:-1])[..., None]).squeeze(-1).double()

@@ -113,7 +113,9 @@ class Suite:
     @property
     def block(self) -> int:
         """How many items are asked about together: each brings an input of its own, so they are limited by memory."""
-        return max(1, memory_budget.numbers(self.seeds.device, TOGETHER, COPIES) // max(1, self.seeds[0].numel()))
+        return max(
+            1, memory_budget.numbers(self.seeds.device, TOGETHER, COPIES) // max(1, self.seeds[0].numel())
+        )
 
     @property
     def problems(self) -> list[Problem]:
@@ -124,7 +126,14 @@ class Suite:
         """chosen: places among the open items."""
         at, which, first = self.neuron[chosen], self.kind[chosen], self.nearest[chosen]
         axes = unit_axes(self.seeds.shape[1:], self.unit)
-        region = Near(self.seeds[first[:, 0]], torch.zeros(len(at)), self.net.domain, axes, seeds=Seeds(self.seeds), nearest=first)
+        region = Near(
+            self.seeds[first[:, 0]],
+            torch.zeros(len(at)),
+            self.net.domain,
+            axes,
+            seeds=Seeds(self.seeds),
+            nearest=first,
+        )
         lower, upper = (end[at, which].double() for end in self.wanted.within(1))
         keys = tuple(Key(place) for place in chosen.tolist())
         outside = Outside(at, lower, upper, self.wanted.margin[at, which].double())
@@ -148,8 +157,13 @@ class Suite:
         """What every open item is, for people."""
         kinds = {"neuron": ["fires"], "boundary": ["below its range", "above its range"]}
         _, layer, neuron, kind = self._locate_items([torch.arange(len(self))]).T.tolist()
-        told = kinds.get(self.wanted.criterion) or [f"in section {k}" for k in range(self.wanted.lower.shape[1])]
-        return [f"{self.neurons.layers[at].name}, neuron {n}: {told[k]}" for at, n, k in zip(layer, neuron, kind, strict=True)]
+        told = kinds.get(self.wanted.criterion) or [
+            f"in section {k}" for k in range(self.wanted.lower.shape[1])
+        ]
+        return [
+            f"{self.neurons.layers[at].name}, neuron {n}: {told[k]}"
+            for at, n, k in zip(layer, neuron, kind, strict=True)
+        ]
 
     def tests(self, records: Sequence[Record], made: Mapping[Key, Tensor], most: int | None = None) -> Tests:
         """The inputs that the records show, with everything that belongs to them; the network itself says their classes.
@@ -163,11 +177,23 @@ class Suite:
         new = self.net(x).argmax(-1) if found else start
         right = said if self.labels is None else self.labels
         layers = self._coverage(found)
-        total = Coverage("all", *(sum(getattr(layer, what) for layer in layers) for what in ("neurons", "items", "before", "after")))
+        total = Coverage(
+            "all",
+            *(
+                sum(getattr(layer, what) for layer in layers)
+                for what in ("neurons", "items", "before", "after")
+            ),
+        )
         enough = most is not None and len(found) >= most and total.after < total.items
         asked = {record.key.index for record in records}.union(*(set(test.covers.tolist()) for test in found))
         ends = {record.status for record in records} | ({"stopped"} if len(asked) < len(self) else set())
-        status: Status = "interrupted" if "interrupted" in ends else "stopped" if "stopped" in ends or enough else "finished"
+        status: Status = (
+            "interrupted"
+            if "interrupted" in ends
+            else "stopped"
+            if "stopped" in ends or enough
+            else "finished"
+        )
         return Tests(
             x=x.cpu(),
             seed=start.cpu(),
@@ -180,7 +206,9 @@ class Suite:
             total=total,
             layers=layers,
             criterion=self.wanted.criterion,
-            queries=self.net.queries - self.asked + (0 if self.neurons.net is self.net else self.neurons.net.queries),
+            queries=self.net.queries
+            - self.asked
+            + (0 if self.neurons.net is self.net else self.neurons.net.queries),
             seconds=time.monotonic() - self.began,
             status=status,
             notes=self.notes,
@@ -205,7 +233,10 @@ class Suite:
             nearest = seed if seed >= 0 and bool(changed[seed] == changed.min()) else int(changed.argmin())
             tests.append(_Test(x, nearest, item if item in group else group[0]))
         tests.sort(key=lambda test: rank[test.item])
-        return [replace(test, covers=covers) for test, covers in zip(tests, self._covers([test.x for test in tests]), strict=True)]
+        return [
+            replace(test, covers=covers)
+            for test, covers in zip(tests, self._covers([test.x for test in tests]), strict=True)
+        ]
 
     def _covers(self, x: list[Tensor]) -> list[Tensor]:
         """For each input the open items that it covers for certain."""
@@ -222,7 +253,10 @@ class Suite:
 
     def _minimise_suite(self, tests: "list[_Test]") -> "list[_Test]":
         """Without tests whose every item another test covers; those that cover least go first."""
-        times = torch.bincount(torch.cat([torch.empty(0, dtype=torch.int64), *(test.covers for test in tests)]), minlength=len(self))
+        times = torch.bincount(
+            torch.cat([torch.empty(0, dtype=torch.int64), *(test.covers for test in tests)]),
+            minlength=len(self),
+        )
         kept = set(range(len(tests)))
         for place in sorted(kept, key=lambda p: len(tests[p].covers)):
             covers = tests[place].covers
@@ -238,15 +272,24 @@ class Suite:
         neuron, kind = self.neuron.cpu()[item], self.kind.cpu()[item]
         ends = torch.tensor([0, *(layer.neurons for layer in self.neurons.layers)]).cumsum(0)
         layer = torch.searchsorted(ends, neuron, right=True) - 1
-        return torch.stack([torch.arange(len(sizes)).repeat_interleave(sizes), layer, neuron - ends[layer], kind], dim=1)
+        return torch.stack(
+            [torch.arange(len(sizes)).repeat_interleave(sizes), layer, neuron - ends[layer], kind], dim=1
+        )
 
     def _coverage(self, found: "list[_Test]") -> tuple[Coverage, ...]:
         """Layer by layer."""
         after, layers = self.before.clone(), self.neurons.layers
         for test in found:
             after[self.neuron[test.covers], self.kind[test.covers]] = True
-        parts = torch.stack([self.wanted.exist, self.before, after]).sum(-1).split([layer.neurons for layer in layers], dim=1)
-        return tuple(Coverage(layer.name, layer.neurons, *part.sum(1).tolist()) for layer, part in zip(layers, parts, strict=True))
+        parts = (
+            torch.stack([self.wanted.exist, self.before, after])
+            .sum(-1)
+            .split([layer.neurons for layer in layers], dim=1)
+        )
+        return tuple(
+            Coverage(layer.name, layer.neurons, *part.sum(1).tolist())
+            for layer, part in zip(layers, parts, strict=True)
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -290,7 +333,23 @@ def suite_of(
     nearest, gap = _nearest(neurons, wanted, seeds, neuron, kind, min(tries, len(seeds)))
     order = gap.argsort(stable=True)
     told = (*neurons.notes, *notes)
-    return Suite(net, neurons, wanted, seeds, labels, before, neuron, kind, order, nearest.T, unit, units, told, began, asked)
+    return Suite(
+        net,
+        neurons,
+        wanted,
+        seeds,
+        labels,
+        before,
+        neuron,
+        kind,
+        order,
+        nearest.T,
+        unit,
+        units,
+        told,
+        began,
+        asked,
+    )
 
 
 def testgen(
@@ -334,20 +393,39 @@ def testgen(
     stop = stop or Stop()
     method = pursuit(stop, changes=changes, tests=tests, beam=beam, block=batch)
     suite = suite_of(
-        net, x, criterion, y=y, train=train, layers=layers, per=per, threshold=threshold, sections=sections, unit=unit, tries=tries
+        net,
+        x,
+        criterion,
+        y=y,
+        train=train,
+        layers=layers,
+        per=per,
+        threshold=threshold,
+        sections=sections,
+        unit=unit,
+        tries=tries,
     )
     known: dict[Key, Record] = {}
 
     def ask(problem: Problem, seconds: float | None, tests_known: int) -> bool:
         chosen = [replace(method, known=tests_known)]
-        answers = solve([problem], chosen, replace(stop, seconds=seconds), seed=seed, batch=len(problem), progress=progress)
+        answers = solve(
+            [problem],
+            chosen,
+            replace(stop, seconds=seconds),
+            seed=seed,
+            batch=len(problem),
+            progress=progress,
+        )
         known.update((record.key, record) for record in answers)
         return any(record.status == "interrupted" for record in answers)
 
     until = math.inf if stop.seconds is None else suite.began + stop.seconds
     in_blocks(suite, known.values, ask, until, tests)
     records = list(known.values())
-    found = suite.tests(records, {record.key: record.aside[MADE] for record in records if MADE in record.aside}, tests)
+    found = suite.tests(
+        records, {record.key: record.aside[MADE] for record in records if MADE in record.aside}, tests
+    )
     net.queries = suite.asked + found.queries  # its cut version was asked on its behalf
     return found
 
@@ -391,7 +469,9 @@ def in_blocks(
 testgen.__test__ = False  # type: ignore[attr-defined]  # for pytest, as above
 
 
-def pursuit(stop: Stop, *, changes: int | None, tests: int | None, beam: int = 16, block: int = 32) -> Pursuit:
+def pursuit(
+    stop: Stop, *, changes: int | None, tests: int | None, beam: int = 16, block: int = 32
+) -> Pursuit:
     """The method that finds tests, its settings checked."""
     for name, value in (("changes", changes), ("tests", tests), ("beam", beam), ("batch", block)):
         if value is not None and value < 1:
@@ -421,10 +501,14 @@ def _numbers(net: Network, x: Tensor, what: str) -> Tensor:
     try:
         given = torch.as_tensor(x)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise BadInput(f"{what} must be one tensor (batch, *shape): all inputs need the same shape ({error}).") from error
+        raise BadInput(
+            f"{what} must be one tensor (batch, *shape): all inputs need the same shape ({error})."
+        ) from error
     if not given.is_floating_point():
         kind = "token ids" if net.vectors is not None else "integers"
-        raise BadInput(f"{what} holds {kind}, and tests are made by changing numbers: give floating-point inputs in the domain's units.")
+        raise BadInput(
+            f"{what} holds {kind}, and tests are made by changing numbers: give floating-point inputs in the domain's units."
+        )
     numbers = given.to(net.device, net.dtype)
     try:
         check_centre(numbers, net.domain)
@@ -436,21 +520,31 @@ def _numbers(net: Network, x: Tensor, what: str) -> Tensor:
 def _region(net: Network, seeds: Tensor, unit: Unit | None) -> Sparse:
     """All that may be made of the seeds."""
     if not net.domain.bounded:
-        raise BadInput(f"tests are made by moving units to the ends of the domain, and {net.name} has none: state it (domain=, --domain).")
+        raise BadInput(
+            f"tests are made by moving units to the ends of the domain, and {net.name} has none: state it (domain=, --domain)."
+        )
     return Sparse(seeds, torch.zeros(len(seeds)), net.domain, axes=unit_axes(seeds.shape[1:], unit))
 
 
 def _training(net: Network, train: Tensor, seeds: Tensor) -> Tensor:
     data = _numbers(net, train, "train")
     if data.shape[1:] != seeds.shape[1:]:
-        raise BadInput(f"train: inputs of shape {tuple(data.shape[1:])}, but those of x have shape {tuple(seeds.shape[1:])}.")
+        raise BadInput(
+            f"train: inputs of shape {tuple(data.shape[1:])}, but those of x have shape {tuple(seeds.shape[1:])}."
+        )
     return data
 
 
-def _nearest(neurons: Neurons, wanted: Items, seeds: Tensor, neuron: Tensor, kind: Tensor, tries: int) -> tuple[Tensor, Tensor]:
+def _nearest(
+    neurons: Neurons, wanted: Items, seeds: Tensor, neuron: Tensor, kind: Tensor, tries: int
+) -> tuple[Tensor, Tensor]:
     """-> (tries, open) the seeds whose drive comes nearest to each item, (open,) how near the nearest comes, in the layer's scale."""
     lower, upper, scale = wanted.lower[neuron, kind], wanted.upper[neuron, kind], wanted.scale[neuron]
-    gaps, rows, done = torch.empty(0, len(neuron)).to(lower), torch.empty(0, len(neuron), dtype=torch.int64, device=lower.device), 0
+    gaps, rows, done = (
+        torch.empty(0, len(neuron)).to(lower),
+        torch.empty(0, len(neuron), dtype=torch.int64, device=lower.device),
+        0,
+    )
     for _, drives in neurons.read_values(seeds):
         drive = drives[:, neuron]
         here = torch.arange(done, done + len(drive), device=lower.device)[:, None].expand_as(drive)

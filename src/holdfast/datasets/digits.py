@@ -27,7 +27,9 @@ def digits(split: Literal["train", "test"]) -> Digits:
     """The 1297 training or the 500 test images, the same ones in the same order on every call."""
     if split not in ("train", "test"):
         raise BadInput(f"split is {split!r}; the digits have the splits 'train' and 'test'")
-    from sklearn.datasets import load_digits  # here, because it takes a second that users of other data need not wait
+    from sklearn.datasets import (
+        load_digits,
+    )  # here, because it takes a second that users of other data need not wait
 
     pixels, labels = load_digits(return_X_y=True)
     chosen = _in_test(labels) == (split == "test")

@@ -66,7 +66,9 @@ def sentences(split: Split = "test") -> SentenceSplit:
     if split not in ("train", "test"):
         raise BadInput(f"split is {split!r}; the help desk has the splits 'train' and 'test'")
     pairs = [line.split("\t") for line in _text(f"helpdesk_{split}.tsv").splitlines()]
-    return SentenceSplit(tuple(text for _, text in pairs), torch.tensor([INTENTS.index(intent) for intent, _ in pairs]))
+    return SentenceSplit(
+        tuple(text for _, text in pairs), torch.tensor([INTENTS.index(intent) for intent, _ in pairs])
+    )
 
 
 @cache
@@ -103,7 +105,9 @@ def sets() -> dict[str, list[str]]:
 
 def network(device: str = "cpu") -> Network:
     """The trained LSTM with its vocabulary."""
-    return Network.from_torch(helpdesk_lstm(), vocabulary=vocabulary(), classes=INTENTS, name="help desk LSTM", device=device)
+    return Network.from_torch(
+        helpdesk_lstm(), vocabulary=vocabulary(), classes=INTENTS, name="help desk LSTM", device=device
+    )
 
 
 def helpdesk_lstm() -> HelpdeskLSTM:

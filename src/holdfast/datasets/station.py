@@ -35,7 +35,9 @@ def station(part: str = "test") -> Station:
     """part: train, or test, which comes later."""
     series = _series()
     starts = range(TRAINED) if part == "train" else range(TRAINED + HOURS, TRAINED + HOURS + 48, 6)
-    return Station(torch.stack([series[k : k + HOURS] for k in starts]), torch.stack([series[k + HOURS] for k in starts]))
+    return Station(
+        torch.stack([series[k : k + HOURS] for k in starts]), torch.stack([series[k + HOURS] for k in starts])
+    )
 
 
 def windows() -> dict[str, Any]:

@@ -20,7 +20,9 @@ from holdfast.files import PART, existing, in_words
 from holdfast.memory_budget import bytes_told
 
 LARGEST_FILE = 2**31
-LARGEST = 2**32 - 2**20  # of all files, packed and unpacked: where offsets need more than four bytes, zip has two ways to write them
+LARGEST = (
+    2**32 - 2**20
+)  # of all files, packed and unpacked: where offsets need more than four bytes, zip has two ways to write them
 MOST_FILES = 1_000_000
 RATIO = 100  # by which a file may become smaller; one that would become smaller yet is kept as it is
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*(/[A-Za-z0-9][A-Za-z0-9._+-]*){0,4}")
@@ -28,7 +30,11 @@ LONGEST_NAME = 200
 BEGINNING = (1980, 1, 1, 0, 0, 0)
 AGAIN = "Ask for the bundle again."
 UNIX, VERSION, FIRST_DAY, PLAIN_FILE = 3, 20, 1 << 5 | 1, (stat.S_IFREG | 0o644) << 16  # as headers say it
-LOCAL, LINE, LARGE_END = struct.Struct("<4s5H3I2H"), struct.Struct("<4s4B4H3I5H2I"), struct.Struct("<4sQ2H2I4Q")
+LOCAL, LINE, LARGE_END = (
+    struct.Struct("<4s5H3I2H"),
+    struct.Struct("<4s4B4H3I5H2I"),
+    struct.Struct("<4sQ2H2I4Q"),
+)
 
 
 def is_name(name: str) -> bool:
@@ -49,7 +55,9 @@ def pack(folder: Path, target: Path) -> Path:
         size = (folder / name).stat().st_size
         total += size
         if not is_name(name):
-            raise StoreError(f"{name!r}: a bundle has no such names: letters, digits, '.', '_', '+' and '-', in at most five folders.")
+            raise StoreError(
+                f"{name!r}: a bundle has no such names: letters, digits, '.', '_', '+' and '-', in at most five folders."
+            )
         if size > LARGEST_FILE or total > LARGEST:
             raise StoreError(
                 f"{target}: {name} makes it larger than a bundle may be ({bytes_told(LARGEST_FILE)} a file, {bytes_told(LARGEST)} in all). "
@@ -68,7 +76,9 @@ def pack(folder: Path, target: Path) -> Path:
                     shutil.copyfileobj(source, sink, PART)
         os.replace(part, target)
     except OSError as error:
-        raise StoreError(f"{target}: the bundle cannot be written ({error}). Choose another place.") from error
+        raise StoreError(
+            f"{target}: the bundle cannot be written ({error}). Choose another place."
+        ) from error
     finally:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
@@ -88,19 +98,31 @@ def _kind(path: Path) -> int:
 def unpack(path: Path, folder: Path) -> list[str]:
     """The files of a bundle below an empty folder -> their names, in order. UnreadableFile where the file is not exactly what `pack` writes
     of some files: nothing is written outside the folder, and nothing beyond what its size allows."""
-    size = existing(path, LARGEST + 2**28, f"larger than {bytes_told(LARGEST)}, which no bundle is.").stat().st_size
-    with in_words(path, "not a bundle: it cannot be read as a zip file", AGAIN), path.open("rb") as file, zipfile.ZipFile(file) as archive:
+    size = (
+        existing(path, LARGEST + 2**28, f"larger than {bytes_told(LARGEST)}, which no bundle is.")
+        .stat()
+        .st_size
+    )
+    with (
+        in_words(path, "not a bundle: it cannot be read as a zip file", AGAIN),
+        path.open("rb") as file,
+        zipfile.ZipFile(file) as archive,
+    ):
         members = archive.infolist()
         _check_members(path, members, size, shutil.disk_usage(folder).free // 2)
         end = 0
         for info in members:
             file.seek(end)
             if info.header_offset != end or file.read(LOCAL.size + len(info.filename)) != _header(info):
-                raise UnreadableFile(f"{path}: {info.filename}: its two headers differ, or something stands before it. {AGAIN}")
+                raise UnreadableFile(
+                    f"{path}: {info.filename}: its two headers differ, or something stands before it. {AGAIN}"
+                )
             end += LOCAL.size + len(info.filename) + info.compress_size
         file.seek(end)
         if file.read(min(size - end, MOST_FILES * 300)) != _list(members, end):
-            raise UnreadableFile(f"{path}: something stands beside its files, or another program packed it. {AGAIN}")
+            raise UnreadableFile(
+                f"{path}: something stands beside its files, or another program packed it. {AGAIN}"
+            )
         for info in members:
             with in_words(path, f"{info.filename} is damaged", AGAIN):
                 _unpack_member(archive, info, folder / info.filename)
@@ -114,18 +136,29 @@ def _check_members(path: Path, members: Sequence[zipfile.ZipInfo], packed: int, 
         name = info.filename
         shown = repr(name[:LONGEST_NAME])
         if not is_name(name) or info.orig_filename != name:
-            raise UnreadableFile(f"{path}: it holds {shown}, a name that could lead out of a folder, or be read in two ways.")
+            raise UnreadableFile(
+                f"{path}: it holds {shown}, a name that could lead out of a folder, or be read in two ways."
+            )
         if name.casefold() in seen:
             raise UnreadableFile(f"{path}: it holds {shown} twice, so nobody knows which is meant. {AGAIN}")
         if stat.S_IFMT(info.external_attr >> 16) != stat.S_IFREG:
             raise UnreadableFile(f"{path}: {shown} is no plain file, but a link or a device. Do not open it.")
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or info.flag_bits:
-            raise UnreadableFile(f"{path}: {shown} is encrypted, or packed in a way that bundles are not. {AGAIN}")
+            raise UnreadableFile(
+                f"{path}: {shown} is encrypted, or packed in a way that bundles are not. {AGAIN}"
+            )
         total += info.file_size
-        if info.file_size > max(RATIO * info.compress_size, info.compress_size + 1024) or info.compress_size > packed:
-            raise UnreadableFile(f"{path}: {shown} says that it unpacks to {info.file_size} bytes, more than it can hold. Do not open it.")
+        if (
+            info.file_size > max(RATIO * info.compress_size, info.compress_size + 1024)
+            or info.compress_size > packed
+        ):
+            raise UnreadableFile(
+                f"{path}: {shown} says that it unpacks to {info.file_size} bytes, more than it can hold. Do not open it."
+            )
         if info.file_size > LARGEST_FILE or total > min(LARGEST, room) or count > MOST_FILES:
-            raise UnreadableFile(f"{path}: unpacks to more than {bytes_told(min(LARGEST, room))}, or to too many files. Make room.")
+            raise UnreadableFile(
+                f"{path}: unpacks to more than {bytes_told(min(LARGEST, room))}, or to too many files. Make room."
+            )
         if name < before:
             raise UnreadableFile(f"{path}: {shown} is out of order: another program packed it. {AGAIN}")
         seen.add(name.casefold())
@@ -135,7 +168,9 @@ def _check_members(path: Path, members: Sequence[zipfile.ZipInfo], packed: int, 
 def _header(info: zipfile.ZipInfo) -> bytes:
     """As it stands before the file itself, for what the list of all files says."""
     sizes = info.CRC, info.compress_size, info.file_size, len(info.filename), 0
-    return LOCAL.pack(b"PK\3\4", VERSION, 0, info.compress_type, 0, FIRST_DAY, *sizes) + info.filename.encode("ascii")
+    return LOCAL.pack(b"PK\3\4", VERSION, 0, info.compress_type, 0, FIRST_DAY, *sizes) + info.filename.encode(
+        "ascii"
+    )
 
 
 def _list(members: Sequence[zipfile.ZipInfo], begin: int) -> bytes:
@@ -144,7 +179,9 @@ def _list(members: Sequence[zipfile.ZipInfo], begin: int) -> bytes:
     for info in members:
         sizes = info.CRC, info.compress_size, info.file_size, len(info.filename), 0, 0, 0, 0
         told = VERSION, UNIX, VERSION, 0, 0, info.compress_type, 0, FIRST_DAY
-        lines += LINE.pack(b"PK\1\2", *told, *sizes, PLAIN_FILE, info.header_offset) + info.filename.encode("ascii")
+        lines += LINE.pack(b"PK\1\2", *told, *sizes, PLAIN_FILE, info.header_offset) + info.filename.encode(
+            "ascii"
+        )
     count, size = len(members), len(lines)
     if count >= 2**16:
         lines += LARGE_END.pack(b"PK\6\6", LARGE_END.size - 12, 45, 45, 0, 0, count, count, size, begin)

@@ -76,17 +76,29 @@ def make(run: Path, target: Path, given: Given) -> Made:
         )  # fmt: skip
 
 
-def state(folder: Path, store: Store, listed: Mapping[str, manifest.Listed], made_by: str = holdfast.__version__) -> dict[str, Any]:
+def state(
+    folder: Path, store: Store, listed: Mapping[str, manifest.Listed], made_by: str = holdfast.__version__
+) -> dict[str, Any]:
     """The statement of what lies below a folder."""
     about = {name: json_of(folder / name, "Ask for the bundle again.") for name in (ABOUT_MODEL, CLAIMS)}
     gate = json_of(folder / GATE, "Write it again with 'holdfast gate --json'.") if GATE in listed else None
-    return statement(store.question, of_file(folder / manifest.FILE), listed, about[ABOUT_MODEL], about[CLAIMS], gate, made_by)
+    return statement(
+        store.question,
+        of_file(folder / manifest.FILE),
+        listed,
+        about[ABOUT_MODEL],
+        about[CLAIMS],
+        gate,
+        made_by,
+    )
 
 
 def _take(folder: Path, store: Store, given: Given) -> None:
     """What is no part of the run."""
     if given.with_model and not given.model:
-        raise BadInput("--with-model: the model is made by code, or its file is not where the run found it. Name it: --model.")
+        raise BadInput(
+            "--with-model: the model is made by code, or its file is not where the run found it. Name it: --model."
+        )
     (folder / ABOUT_MODEL).write_bytes(manifest.as_bytes(describe_model(store.question, given.model)))
     for file in given.model if given.with_model else ():
         _copy(file.path, folder, f"{MODEL}/{file.name}")
@@ -96,7 +108,9 @@ def _take(folder: Path, store: Store, given: Given) -> None:
         asked = {record.question for record in store.stream(light=True)}
         for path in certificates(given.proofs):
             if str(header_of(path).get("question")) not in asked:
-                raise BadInput(f"{path}: a certificate of something that this run did not ask. Give the folder that was made of this run.")
+                raise BadInput(
+                    f"{path}: a certificate of something that this run did not ask. Give the folder that was made of this run."
+                )
             _copy(path, folder, f"{FOLDER}/{path.relative_to(given.proofs).as_posix()}")
         for path in models(given.proofs):
             _copy(path, folder, f"{FOLDER}/{path.relative_to(given.proofs).as_posix()}")
@@ -112,8 +126,16 @@ def of_another(decision: Any, store: Store) -> str:
     """Why a gate's decision is none about this run; empty where it is one. What it counted is counted again."""
     try:
         passed, counts, at = decision["passed"], decision["counts"], decision["at"]
-        checks = [(str(check["name"]), bool(check["passed"]), str(check["wanted"]), str(check["found"])) for check in decision["checks"]]
-        if decision["format"] != 1 or not isinstance(passed, bool) or passed != all(check[1] for check in checks) or not checks:
+        checks = [
+            (str(check["name"]), bool(check["passed"]), str(check["wanted"]), str(check["found"]))
+            for check in decision["checks"]
+        ]
+        if (
+            decision["format"] != 1
+            or not isinstance(passed, bool)
+            or passed != all(check[1] for check in checks)
+            or not checks
+        ):
             return "not the decision of a gate, or of another version"
         if counts is None:
             return ""
@@ -121,12 +143,20 @@ def of_another(decision: Any, store: Store) -> str:
         again = tally(found.rows, float(at), silent=found.silent)
     except (LookupError, TypeError, ValueError, BadInput) as error:
         return f"not the decision of a gate about this run ({error})"
-    now = {name: count for name, count in counts_of(again).items() if name in counts or name != "not_measured"}  # older ones do not say it
-    return "" if now == counts else f"the decision of a gate about another run: it counted {counts}, and here are {now}"
+    now = {
+        name: count for name, count in counts_of(again).items() if name in counts or name != "not_measured"
+    }  # older ones do not say it
+    return (
+        ""
+        if now == counts
+        else f"the decision of a gate about another run: it counted {counts}, and here are {now}"
+    )
 
 
 def _copy(source: Path, folder: Path, name: str) -> None:
     if not is_name(name) or not source.is_file():
-        raise StoreError(f"{source}: cannot be a part of a bundle: its name is {name!r}, or it is no file. Give it a plain name.")
+        raise StoreError(
+            f"{source}: cannot be a part of a bundle: its name is {name!r}, or it is no file. Give it a plain name."
+        )
     (folder / name).parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(source, folder / name)

@@ -35,7 +35,9 @@ def is_whole(bundle: Path, folder: Path, names: Sequence[str]) -> None:
     """UnreadableFile where a file of the bundle is not as it was listed, or the statement not that of the list."""
     for one in _outside(names, folder):
         if one.state != "ok":
-            raise UnreadableFile(f"{bundle}: {one.told}{': ' if one.details else ''}{'; '.join(one.details[:3])}.")
+            raise UnreadableFile(
+                f"{bundle}: {one.told}{': ' if one.details else ''}{'; '.join(one.details[:3])}."
+            )
 
 
 def _outside(names: Sequence[str], folder: Path) -> Iterator[Finding]:
@@ -81,7 +83,11 @@ def signatures(folder: Path, keys: "Sequence[PublicKey]") -> Finding:
     """Who signed the statement. Whose key it is, only who checks can know: so without one of theirs it is unchecked."""
     if not (folder / manifest.SIGNATURE).is_file():
         told = "unsigned: anybody can have made this bundle"
-        return Finding("signature", "differs" if keys else "unchecked", told + (", not only who has the key that you gave" if keys else ""))
+        return Finding(
+            "signature",
+            "differs" if keys else "unchecked",
+            told + (", not only who has the key that you gave" if keys else ""),
+        )
     payload = (folder / manifest.STATEMENT).read_bytes()
     try:
         found = signature.read_signatures(folder / manifest.SIGNATURE, payload)
@@ -89,12 +95,20 @@ def signatures(folder: Path, keys: "Sequence[PublicKey]") -> Finding:
         return Finding("signature", "differs", f"the signature does not match: {error}")
     names = ", ".join(one.key_id[:64] or "an unnamed key" for one in found)
     if not keys:
-        return Finding("signature", "unchecked", f"says that it is signed by {names}; give that public key, from elsewhere: --public-key")
+        return Finding(
+            "signature",
+            "unchecked",
+            f"says that it is signed by {names}; give that public key, from elsewhere: --public-key",
+        )
     signed = signature.pae(signature.PAYLOAD, payload)
     for key in keys:
         own = [one for one in found if one.key_id == key.fingerprint]
         if not any(key.holds(one.signature, signed) for one in own):
-            told = "the signature does not match" if own else f"signed by {names}, and not by the key that you gave, {key.fingerprint}"
+            told = (
+                "the signature does not match"
+                if own
+                else f"signed by {names}, and not by the key that you gave, {key.fingerprint}"
+            )
             return Finding("signature", "differs", told)
     return Finding("signature", "ok", f"signed by {', '.join(key.fingerprint for key in keys)}")
 
@@ -102,7 +116,9 @@ def signatures(folder: Path, keys: "Sequence[PublicKey]") -> Finding:
 def check_contents(folder: Path) -> Iterator[Finding]:
     """What the bundle says beside its run is made again from the run, and compared: records, witnesses, claims, question, page, statement.
     The files are those of the manifest, and the run can be read."""
-    names = [name for name in manifest.read_manifest(folder) if not name.startswith((f"{FOLDER}/", f"{MODEL}/"))]
+    names = [
+        name for name in manifest.read_manifest(folder) if not name.startswith((f"{FOLDER}/", f"{MODEL}/"))
+    ]
     told = _versions(folder)
     with Store.read(folder / contents.RUN) as store, TemporaryDirectory(prefix="holdfast-again-") as place:
         again = Path(place)
@@ -114,7 +130,11 @@ def check_contents(folder: Path) -> Iterator[Finding]:
         made = {name: again / name for name in files_of(again)}
         rest = set(names) - made.keys() - {RUN_NAME, ABOUT_MODEL, GATE}
         pages = {name for name in made if name.endswith(".html")}
-        wrong = [f"{name}: is not what the run says" for name in made.keys() - pages if not _same(folder, made[name], name)]
+        wrong = [
+            f"{name}: is not what the run says"
+            for name in made.keys() - pages
+            if not _same(folder, made[name], name)
+        ]
         wrong += [f"{name}: follows from nothing in the run" for name in rest]
         yield _finding("contents", wrong, f"{len(made) - len(pages)} files say what the run says", told)
         yield _page(folder, made, pages, told)
@@ -168,9 +188,13 @@ def _statement(folder: Path, store: Store) -> Finding:
         made_by = str(told["predicate"]["producer"]["annotations"]["version"])
         again = state(folder, store, manifest.read_manifest(folder), made_by)
     except (HoldfastError, LookupError, TypeError, AttributeError, ValueError) as error:
-        return Finding("claims", "differs", f"the statement cannot be made again of what the bundle holds ({error})")
+        return Finding(
+            "claims", "differs", f"the statement cannot be made again of what the bundle holds ({error})"
+        )
     if json.loads(manifest.as_bytes(again)) != told:
-        return _finding("claims", ["statement.json: does not state what the bundle holds"], "", {"holdfast": made_by})
+        return _finding(
+            "claims", ["statement.json: does not state what the bundle holds"], "", {"holdfast": made_by}
+        )
     kinds = [
         f"{one['attribute']}: {', '.join(f'{count} {name}' for name, count in one['conditions'].items() if isinstance(count, int))}"
         for one in again["predicate"]["attributes"]
@@ -183,23 +207,37 @@ def of_model(folder: Path, question: Question, files: Sequence[ModelFile]) -> Fi
     told = json_of(folder / ABOUT_MODEL, AGAIN)
     try:
         digests = {str(file["name"]): str(file["digest"]) for file in told["files"]}
-        again = {**describe_model(question, ()), "files": told["files"], "model_signing": signing_digest(digests) if digests else None}
+        again = {
+            **describe_model(question, ()),
+            "files": told["files"],
+            "model_signing": signing_digest(digests) if digests else None,
+        }
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         return Finding("digests", "differs", f"{ABOUT_MODEL} cannot be read ({error})")
     if told != again:
-        return Finding("digests", "differs", f"{ABOUT_MODEL} does not speak of the model that the run asked about")
+        return Finding(
+            "digests", "differs", f"{ABOUT_MODEL} does not speak of the model that the run asked about"
+        )
     own = sorted(of_file(file.path) for file in files)
     kept = sorted(of_file(path) for path in (folder / MODEL).rglob("*") if path.is_file())
     if (files and own != sorted(digests.values())) or (kept and kept != sorted(digests.values())):
         return Finding("digests", "differs", "the files of the model are not those that the bundle names")
     if files:
         return Finding(
-            "digests", "ok", f"{len(files)} files of the model are those that the bundle names; together sha256 {told['model_signing']}"
+            "digests",
+            "ok",
+            f"{len(files)} files of the model are those that the bundle names; together sha256 {told['model_signing']}",
         )
     if not question.model.fingerprint:
-        return Finding("digests", "unchecked", "what the model is made of was not hashed, so nobody knows which model the claims speak of")
+        return Finding(
+            "digests",
+            "unchecked",
+            "what the model is made of was not hashed, so nobody knows which model the claims speak of",
+        )
     return Finding(
-        "digests", "ok", f"the claims speak of the model with the hash {question.model.fingerprint}, which is not at hand as a file"
+        "digests",
+        "ok",
+        f"the claims speak of the model with the hash {question.model.fingerprint}, which is not at hand as a file",
     )
 
 
@@ -213,4 +251,6 @@ def models_of(folder: Path, given: Path | None) -> dict[str, Path]:
 
 
 def _read_text(path: Path) -> str:
-    return hashlib.sha256(read_unpacked(path, MAX_BYTES, f"unpacks to more than {MAX_BYTES} bytes, which no model should.")).hexdigest()
+    return hashlib.sha256(
+        read_unpacked(path, MAX_BYTES, f"unpacks to more than {MAX_BYTES} bytes, which no model should.")
+    ).hexdigest()

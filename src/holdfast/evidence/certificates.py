@@ -37,12 +37,19 @@ class CertificateCheck:
 
 def certificates(folder: Path) -> list[Path]:
     """Those below a folder, by their names."""
-    return sorted(path for path in folder.rglob("*") if path.suffix in ENDINGS and path.is_file()) if folder.is_dir() else []
+    return (
+        sorted(path for path in folder.rglob("*") if path.suffix in ENDINGS and path.is_file())
+        if folder.is_dir()
+        else []
+    )
 
 
 def header_of(path: Path) -> dict[str, Any]:
     """What a certificate says of itself. UnreadableFile where it is none: a safetensors file that says so in its metadata."""
-    with in_words(path, "not a certificate", "Write it again with 'holdfast prove'."), path.open("rb") as file:
+    with (
+        in_words(path, "not a certificate", "Write it again with 'holdfast prove'."),
+        path.open("rb") as file,
+    ):
         size = int.from_bytes(file.read(8), "little")
         if not 0 < size <= min(LARGEST_HEADER, path.stat().st_size):
             raise ValueError("its header is too short or too long")

@@ -22,7 +22,11 @@ from holdfast.store import Store, StoredInput
 AGAIN = "Write it again with 'holdfast prove'."
 LOST = 0.01  # of a proved bound that a certificate may miss: what checking in other arithmetic costs
 UNLIMITED = 1e30
-UNTOUCHED = {"domain", "black_box", "unbatched"}  # options of a model by which nothing is put before the file's own network
+UNTOUCHED = {
+    "domain",
+    "black_box",
+    "unbatched",
+}  # options of a model by which nothing is put before the file's own network
 Judged = tuple[str, str]  # one of KINDS, and why where there is something to say
 Claimed = tuple[Key, str]  # the record and the certificate's name
 KINDS = {
@@ -38,7 +42,11 @@ KINDS = {
 
 
 def judge_certificates(
-    folder: Path, checked: Sequence[CertificateCheck], *, again: bool, compared: Mapping[Claimed, Judged] | None = None
+    folder: Path,
+    checked: Sequence[CertificateCheck],
+    *,
+    again: bool,
+    compared: Mapping[Claimed, Judged] | None = None,
 ) -> Finding:
     """What the checker said, claim by claim.
 
@@ -51,22 +59,38 @@ def judge_certificates(
         if one.kind != "witness":
             by_question.setdefault(one.question, []).append(one)
     counts = dict.fromkeys(KINDS, 0)
-    details = [f"{one.name}: {'rejected: ' if one.accepted is False else ''}{one.told}" for one in checked if not one.accepted]
+    details = [
+        f"{one.name}: {'rejected: ' if one.accepted is False else ''}{one.told}"
+        for one in checked
+        if not one.accepted
+    ]
     with Store.read(folder / RUN) as store:
         claims = [record for record in claims_of(store, {})["records"] if record["proved"]]
         for claim in claims:
-            counts[_judge_claim(claim, by_question.get(claim["question"], ()), store, folder, details, compared or {})] += 1
+            counts[
+                _judge_claim(
+                    claim, by_question.get(claim["question"], ()), store, folder, details, compared or {}
+                )
+            ] += 1
     told = [f"{counts[kind]} {words}" for kind, words in KINDS.items() if counts[kind] or kind == "accepted"]
     wrong = any(one.accepted is False for one in checked) or counts["other"]
     left = len(claims) - counts["accepted"] - (counts["none"] + counts["beside"] if again else 0)
     enough = left == 0 and all(one.accepted for one in checked)
     state: State = "differs" if wrong else "ok" if enough else "unchecked"
-    below = "; what is not accepted is proved again below" if again and counts["accepted"] < len(claims) else ""
+    below = (
+        "; what is not accepted is proved again below" if again and counts["accepted"] < len(claims) else ""
+    )
     if not again and counts["beside"] + counts["apart"]:
         below = "; --model and --data decide about what is not compared"
     shown = [one for one in checked if one.kind == "witness"]
-    met = f"; {sum(bool(one.accepted) for one in shown)} of {len(shown)} witness files accepted" if shown else ""
-    return Finding("certificates", state, f"{len(claims)} claims: {', '.join(told)}{below}{met}", tuple(details))
+    met = (
+        f"; {sum(bool(one.accepted) for one in shown)} of {len(shown)} witness files accepted"
+        if shown
+        else ""
+    )
+    return Finding(
+        "certificates", state, f"{len(claims)} claims: {', '.join(told)}{below}{met}", tuple(details)
+    )
 
 
 def _judge_claim(
@@ -94,7 +118,9 @@ def _judge_claim(
     return min(found, key=("accepted", "other", "less", "beside", "apart", "unchecked").index)
 
 
-def _compare_claim(path: Path, claim: Mapping[str, Any], given: StoredInput | None, question: Question) -> Judged:
+def _compare_claim(
+    path: Path, claim: Mapping[str, Any], given: StoredInput | None, question: Question
+) -> Judged:
     """How what a certificate claims stands to the run's claim, and why. The checker has read the very same numbers."""
     header, asked = header_of(path), question.asked
     with in_words(path.name, "not a certificate", AGAIN):
@@ -109,7 +135,10 @@ def _compare_claim(path: Path, claim: Mapping[str, Any], given: StoredInput | No
         ):
             return "apart", ""
         names = ("centre", "lower", "upper")
-        centre, lower, upper = (np.broadcast_to(arrays[f"region/{name}"].ravel().astype(np.float64), given.x.size) for name in names)
+        centre, lower, upper = (
+            np.broadcast_to(arrays[f"region/{name}"].ravel().astype(np.float64), given.x.size)
+            for name in names
+        )
         if not np.array_equal(centre, given.x.astype(np.float64).ravel()):
             return "other", "it speaks of another input than the run keeps"
         if str(region["norm"]) != asked.norm or int(label) not in (given.label, given.prediction):
@@ -117,7 +146,11 @@ def _compare_claim(path: Path, claim: Mapping[str, Any], given: StoredInput | No
         low, high = _domain(question.model.domain)
         if not bool((lower <= low).all() and (upper >= high).all() and (arrays["region/shares"] >= 1).all()):
             return "apart", "its region has ends of its own, which the run does not tell"
-        wanted, radius, above = float(claim["proved"]["value"]), float(region["radius"]), float(header["above"])
+        wanted, radius, above = (
+            float(claim["proved"]["value"]),
+            float(region["radius"]),
+            float(header["above"]),
+        )
         if claim["goal"] == "worst" and not radius >= float(asked.radius or math.inf):
             return "other", f"it speaks of the radius {exact_text(radius)}"
         value = above if claim["goal"] == "worst" else radius if above >= 0 else -math.inf
@@ -133,10 +166,33 @@ def reaches_claim(value: float, wanted: float) -> Judged:
 
 def _plain(asked: Request, goal: str) -> bool:
     """Was it asked about a whole ball around the input, and about its class?"""
-    ball = asked.norm in ("1", "2", "inf") and asked.frames in (None, "all", "whole") and not asked.drift and not asked.targets
-    more = (asked.shares, asked.patch, asked.within, asked.threshold, asked.box, asked.columns, asked.free, asked.substitutes)
-    scored = goal == "worst" and asked.property == "robustness" and not asked.epsilon and isinstance(asked.radius, int | float)
-    return ball and all(part is None for part in more) and (scored or (goal == "radius" and asked.property in (None, "robustness")))
+    ball = (
+        asked.norm in ("1", "2", "inf")
+        and asked.frames in (None, "all", "whole")
+        and not asked.drift
+        and not asked.targets
+    )
+    more = (
+        asked.shares,
+        asked.patch,
+        asked.within,
+        asked.threshold,
+        asked.box,
+        asked.columns,
+        asked.free,
+        asked.substitutes,
+    )
+    scored = (
+        goal == "worst"
+        and asked.property == "robustness"
+        and not asked.epsilon
+        and isinstance(asked.radius, int | float)
+    )
+    return (
+        ball
+        and all(part is None for part in more)
+        and (scored or (goal == "radius" and asked.property in (None, "robustness")))
+    )
 
 
 def _domain(told: str | None) -> tuple[float, float]:

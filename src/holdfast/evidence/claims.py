@@ -17,16 +17,27 @@ FORMAT = 1
 
 def claims_of(store: Store, certificates: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     """certificates: their names by the hash of the question that they answer."""
-    lines = [_line(record, certificates.get(record.question, ()) if record.question else ()) for record in store.stream()]
+    lines = [
+        _line(record, certificates.get(record.question, ()) if record.question else ())
+        for record in store.stream()
+    ]
     return {"format": FORMAT, "records": lines}
 
 
 def _line(record: Record, certificates: Sequence[str]) -> dict[str, Any]:
     ends, turned = orient_bounds(record), record.goal in TURNED
-    proved = {**_bound_as_json(ends.lower, turned), "certificates": list(certificates)} if claims(record) else None
+    proved = (
+        {**_bound_as_json(ends.lower, turned), "certificates": list(certificates)} if claims(record) else None
+    )
     witness = None if record.witness is None else f"{WITNESSES}/{file_name(record.key)}.npy"
     met = {**_bound_as_json(ends.upper, turned), "witness": witness} if shows(record) else None
-    told = {"input": record.key.index, "frame": record.key.frame, "part": record.key.part, "goal": record.goal, "status": record.status}
+    told = {
+        "input": record.key.index,
+        "frame": record.key.frame,
+        "part": record.key.part,
+        "goal": record.goal,
+        "status": record.status,
+    }
     return plain({**told, "question": record.question, "proved": proved, "witnessed": met})  # type: ignore[no-any-return]
 
 

@@ -44,7 +44,11 @@ def versions(store: Store, folder: Path) -> None:
 
 
 def of_parts() -> dict[str, str]:
-    return {"holdfast": holdfast.__version__, "python": platform.python_version(), **{name: metadata.version(name) for name in PARTS}}
+    return {
+        "holdfast": holdfast.__version__,
+        "python": platform.python_version(),
+        **{name: metadata.version(name) for name in PARTS},
+    }
 
 
 def records(store: Store, folder: Path) -> None:
@@ -64,7 +68,9 @@ def page(store: Store, folder: Path) -> None:
     from holdfast.report.page import IN_BUNDLE, render_pages  # here: matplotlib takes a second
 
     target = folder / PAGE
-    for number, document in enumerate(render_pages(store, lambda number: page_name(target, number), IN_BUNDLE), 1):
+    for number, document in enumerate(
+        render_pages(store, lambda number: page_name(target, number), IN_BUNDLE), 1
+    ):
         (folder / page_name(target, number)).write_bytes(document.encode("utf-8", "replace"))
 
 

@@ -24,7 +24,9 @@ try:
         load_pem_public_key,
     )
 except ImportError as error:
-    raise MissingExtra("Keys and signatures need the package cryptography: pip install 'holdfast[evidence]'.") from error
+    raise MissingExtra(
+        "Keys and signatures need the package cryptography: pip install 'holdfast[evidence]'."
+    ) from error
 
 LARGEST_KEY = 2**16
 TOO_LARGE = "too large for a key."
@@ -55,7 +57,9 @@ def made_keys(private: Path) -> tuple[Path, PublicKey]:
     public = private.with_name(f"{private.stem}.pub.pem")
     for path in (private, public):
         if path.exists():
-            raise BadInput(f"{path} is there already. A key that is written over is lost: choose another name.")
+            raise BadInput(
+                f"{path} is there already. A key that is written over is lost: choose another name."
+            )
     key = Ed25519PrivateKey.generate()
     secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     with in_words(private, "the key cannot be written", "Choose another place.", BadInput):
@@ -69,10 +73,16 @@ def made_keys(private: Path) -> tuple[Path, PublicKey]:
 def public_key(path: Path) -> PublicKey:
     """A PEM file of an Ed25519 key, or of an elliptic curve."""
     text = existing(path, LARGEST_KEY, TOO_LARGE).read_bytes()
-    with in_words(path, "not a public key", "Give the public key as PEM, as 'holdfast keygen' and 'openssl pkey -pubout' write it."):
+    with in_words(
+        path,
+        "not a public key",
+        "Give the public key as PEM, as 'holdfast keygen' and 'openssl pkey -pubout' write it.",
+    ):
         key = load_pem_public_key(text)
         if not isinstance(key, Ed25519PublicKey | EllipticCurvePublicKey):
-            raise UnreadableFile(f"{path}: a key of another kind; bundles are signed with Ed25519, or ECDSA by a signer of your own.")
+            raise UnreadableFile(
+                f"{path}: a key of another kind; bundles are signed with Ed25519, or ECDSA by a signer of your own."
+            )
         return _with_fingerprint(key)
 
 
@@ -85,9 +95,13 @@ def private_key(path: Path, password: Callable[[], str]) -> tuple[PublicKey, Sig
         except TypeError:  # it is encrypted
             key = load_pem_private_key(text, password().encode())
         if not isinstance(key, Ed25519PrivateKey):
-            raise UnreadableFile(f"{path}: no Ed25519 key. Make one with 'holdfast keygen', or name a function that signs: --signer.")
+            raise UnreadableFile(
+                f"{path}: no Ed25519 key. Make one with 'holdfast keygen', or name a function that signs: --signer."
+            )
         return _with_fingerprint(key.public_key()), key.sign
 
 
 def _with_fingerprint(key: Ed25519PublicKey | EllipticCurvePublicKey) -> PublicKey:
-    return PublicKey(key, hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest())
+    return PublicKey(
+        key, hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest()
+    )

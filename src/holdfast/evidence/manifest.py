@@ -29,12 +29,18 @@ class Listed:
 
 def list_files(folder: Path) -> dict[str, Listed]:
     """All files below a folder but those that are made of the list."""
-    return {name: Listed((folder / name).stat().st_size, of_file(folder / name)) for name in files_of(folder) if name not in UNLISTED}
+    return {
+        name: Listed((folder / name).stat().st_size, of_file(folder / name))
+        for name in files_of(folder)
+        if name not in UNLISTED
+    }
 
 
 def written(folder: Path) -> Path:
     """The manifest of all that lies below the folder, beside it."""
-    lines = [{"name": name, "size": one.size, "sha256": one.sha256} for name, one in list_files(folder).items()]
+    lines = [
+        {"name": name, "size": one.size, "sha256": one.sha256} for name, one in list_files(folder).items()
+    ]
     target = folder / FILE
     target.write_bytes(as_bytes({"format": FORMAT, "files": lines}))
     return target
@@ -42,21 +48,34 @@ def written(folder: Path) -> Path:
 
 def as_bytes(told: Mapping[str, Any]) -> bytes:
     """JSON as it stands in a bundle: the same text for the same content."""
-    return (json.dumps(told, indent=1, sort_keys=True, ensure_ascii=True, allow_nan=False) + "\n").encode("ascii")
+    return (json.dumps(told, indent=1, sort_keys=True, ensure_ascii=True, allow_nan=False) + "\n").encode(
+        "ascii"
+    )
 
 
 def read_manifest(folder: Path) -> dict[str, Listed]:
     """UnreadableFile where it is no manifest."""
     told = json_of(folder / FILE, "Ask for the bundle again.")
-    wrong = UnreadableFile(f"{FILE}: not the manifest of a bundle, or that of another version (this one reads {FORMAT}). Ask for it again.")
+    wrong = UnreadableFile(
+        f"{FILE}: not the manifest of a bundle, or that of another version (this one reads {FORMAT}). Ask for it again."
+    )
     if not isinstance(told, dict) or told.get("format") != FORMAT or not isinstance(told.get("files"), list):
         raise wrong
     found: dict[str, Listed] = {}
     for line in told["files"]:
-        name, size, digest = (line.get(key) for key in ("name", "size", "sha256")) if isinstance(line, dict) else (None, None, None)
+        name, size, digest = (
+            (line.get(key) for key in ("name", "size", "sha256"))
+            if isinstance(line, dict)
+            else (None, None, None)
+        )
         if not isinstance(name, str) or not is_name(name) or name in found or name in UNLISTED:
             raise wrong
-        if not isinstance(size, int) or not isinstance(digest, str) or len(digest) != 64 or not set(digest) <= DIGITS:
+        if (
+            not isinstance(size, int)
+            or not isinstance(digest, str)
+            or len(digest) != 64
+            or not set(digest) <= DIGITS
+        ):
             raise wrong
         found[name] = Listed(size, digest)
     return found

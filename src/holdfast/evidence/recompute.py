@@ -52,7 +52,9 @@ def asked_again(
             yield (record.key, one.name), found
 
 
-def _network(asked: Problem, path: Path, digest: str, beside: bool, torch_then: str) -> Judged | holdfast_check.Model:
+def _network(
+    asked: Problem, path: Path, digest: str, beside: bool, torch_then: str
+) -> Judged | holdfast_check.Model:
     """What the checker read, where it is the network that was asked about; else what to say. A file of the user's own is compared at
     points, since options may have put something before it; a description is written again, and compared byte by byte."""
     try:
@@ -67,7 +69,10 @@ def _network(asked: Problem, path: Path, digest: str, beside: bool, torch_then: 
         return holdfast_check.Model.read_file(path)
     told = f"it speaks of the network {digest}, and the model that you gave, written down, is {own}"
     if torch_then != torch.__version__:
-        return "beside", f"{told}; torch {torch_then} may have written the same in other words than {torch.__version__}, which is here"
+        return (
+            "beside",
+            f"{told}; torch {torch_then} may have written the same in other words than {torch.__version__}, which is here",
+        )
     return "other", told
 
 
@@ -84,15 +89,23 @@ def _compare_question(path: Path, part: Problem, record: Record, opened: holdfas
         if arrays.keys() != wanted.keys() or region["norm"] != asked["region"]["norm"]:
             return "other", "it speaks of another kind of region or property"
         rows = [name for name in wanted if name.startswith("property/")]
-        if header["property"] != asked["property"] or not all(np.array_equal(arrays[name], wanted[name]) for name in rows):
+        if header["property"] != asked["property"] or not all(
+            np.array_equal(arrays[name], wanted[name]) for name in rows
+        ):
             return "other", "it speaks of another class or property"
         if not _holds(arrays, wanted, size):
             return "other", "it speaks of another input, or of a smaller region around it"
-        if part.goal != "radius" and "radius" in region and not float(region["radius"]) >= asked["region"]["radius"]:
+        if (
+            part.goal != "radius"
+            and "radius" in region
+            and not float(region["radius"]) >= asked["region"]["radius"]
+        ):
             return "other", f"it speaks of the radius {exact_text(float(region['radius']))}"
         ends = orient_bounds(record).lower.value
         if part.goal == "radius":
-            return reaches_claim(float(region["radius"]) if above >= 0 else -np.inf, min(ends, float(part.family.limit()[0])))
+            return reaches_claim(
+                float(region["radius"]) if above >= 0 else -np.inf, min(ends, float(part.family.limit()[0]))
+            )
         return reaches_claim(
             above, min(ends, 0.0) if isinstance(part.property, Avoid) else ends
         )  # where only an answer is asked for, its sign
@@ -100,12 +113,23 @@ def _compare_question(path: Path, part: Problem, record: Record, opened: holdfas
 
 def _holds(arrays: Mapping[str, Any], wanted: Mapping[str, Any], size: int) -> bool:
     """Is the certificate's region around the same centre, and nowhere inside the wanted one?"""
-    shares = [np.ravel(some["region/shares"]).astype(np.float64) for some in (arrays, wanted) if "region/shares" in some]
+    shares = [
+        np.ravel(some["region/shares"]).astype(np.float64)
+        for some in (arrays, wanted)
+        if "region/shares" in some
+    ]
     if shares and not (len(shares[0]) == len(shares[1]) and bool((shares[0] >= shares[1]).all())):
         return False
     compare = {"region/centre": np.equal, "region/lower": np.less_equal, "region/upper": np.greater_equal}
     return all(
-        bool(how(*(np.broadcast_to(np.ravel(some[name]).astype(np.float64), (size,)) for some in (arrays, wanted))).all())
+        bool(
+            how(
+                *(
+                    np.broadcast_to(np.ravel(some[name]).astype(np.float64), (size,))
+                    for some in (arrays, wanted)
+                )
+            ).all()
+        )
         for name, how in compare.items()
         if name in wanted
     )

@@ -45,7 +45,10 @@ def read_signatures(path: Path, payload: bytes) -> list[Signature]:
             raise ValueError("its payload is of another kind, or its signatures are none or too many")
         if base64.b64decode(told["payload"], validate=True) != payload:
             raise ValueError("what was signed is another statement")
-        found = [Signature(str(one["keyid"]), base64.b64decode(one["sig"], validate=True)) for one in told["signatures"]]
+        found = [
+            Signature(str(one["keyid"]), base64.b64decode(one["sig"], validate=True))
+            for one in told["signatures"]
+        ]
         if path.read_bytes() != envelope(payload, found):
             raise ValueError("it says more than bundles say")
         return found
@@ -54,8 +57,12 @@ def read_signatures(path: Path, payload: bytes) -> list[Signature]:
 def envelope(payload: bytes, signatures: Sequence[Signature]) -> bytes:
     """A key signs once: its newest signature counts."""
     newest = {one.key_id: one for one in signatures}
-    lines = [{"keyid": one.key_id, "sig": base64.b64encode(one.signature).decode()} for one in newest.values()]
-    return as_bytes({"payloadType": PAYLOAD, "payload": base64.b64encode(payload).decode(), "signatures": lines})
+    lines = [
+        {"keyid": one.key_id, "sig": base64.b64encode(one.signature).decode()} for one in newest.values()
+    ]
+    return as_bytes(
+        {"payloadType": PAYLOAD, "payload": base64.b64encode(payload).decode(), "signatures": lines}
+    )
 
 
 def sign_payload(payload: bytes, key: "PublicKey", sign: "Signer") -> Signature:
@@ -63,7 +70,9 @@ def sign_payload(payload: bytes, key: "PublicKey", sign: "Signer") -> Signature:
     told = pae(PAYLOAD, payload)
     made = sign(told)
     if not isinstance(made, bytes | bytearray) or not key.holds(bytes(made), told):
-        raise BadInput(f"what the signer gave is no signature, by the key {key.fingerprint}, of the bytes that it was given.")
+        raise BadInput(
+            f"what the signer gave is no signature, by the key {key.fingerprint}, of the bytes that it was given."
+        )
     return Signature(key.fingerprint, bytes(made))
 
 

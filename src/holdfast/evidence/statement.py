@@ -24,7 +24,9 @@ TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE = "https://in-toto.io/attestation/scai/attribute-report/v0.2"
 GATE = "gate.json"
 LONG = 400  # signs of what was asked; longer lists stand in question.json, and here is their hash
-FINGERPRINT = "holdfastFingerprint"  # the digest of a model that is no file: of its structure, weights and code
+FINGERPRINT = (
+    "holdfastFingerprint"  # the digest of a model that is no file: of its structure, weights and code
+)
 
 
 def statement(
@@ -41,11 +43,18 @@ def statement(
     target = {"target": subjects[0]} if subjects else {}
     evidence = {"name": CLAIMS, "digest": {"sha256": files[CLAIMS].sha256}, "mediaType": "application/json"}
     attributes = [
-        {"attribute": name, **target, "conditions": {**_describe_question(question), **count}, "evidence": evidence}
+        {
+            "attribute": name,
+            **target,
+            "conditions": {**_describe_question(question), **count},
+            "evidence": evidence,
+        }
         for name, count in _counts(claims["records"])
     ]
     if gate is not None:
-        checks = [f"{check['name']}: wanted {check['wanted']}; found {check['found']}" for check in gate["checks"]]
+        checks = [
+            f"{check['name']}: wanted {check['wanted']}; found {check['found']}" for check in gate["checks"]
+        ]
         attributes.append({
             "attribute": "HOLDFAST_GATE_PASSED" if gate["passed"] else "HOLDFAST_GATE_FAILED", **target, "conditions": {"checks": checks},
             "evidence": {"name": GATE, "digest": {"sha256": files[GATE].sha256}, "mediaType": "application/json"},
@@ -54,7 +63,10 @@ def statement(
         "_type": TYPE,
         "subject": [{"name": MANIFEST, "digest": {"sha256": manifest}}, *subjects],
         "predicateType": PREDICATE,
-        "predicate": {"attributes": attributes, "producer": {"name": "holdfast", "annotations": {"version": made_by}}},
+        "predicate": {
+            "attributes": attributes,
+            "producer": {"name": "holdfast", "annotations": {"version": made_by}},
+        },
     }
 
 
@@ -62,7 +74,12 @@ def _models(model: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Its files; all of them as one, under the digest that OpenSSF model signing gives it; where it is no file, its fingerprint."""
     found = [{"name": file["name"], "digest": {"sha256": file["digest"]}} for file in model["files"]]
     if model["model_signing"]:
-        found.append({"name": f"{model['files'][0]['name']} as OpenSSF model signing has it", "digest": {"sha256": model["model_signing"]}})
+        found.append(
+            {
+                "name": f"{model['files'][0]['name']} as OpenSSF model signing has it",
+                "digest": {"sha256": model["model_signing"]},
+            }
+        )
     elif model["fingerprint"]:
         found.append({"name": str(model["name"]) or "model", "digest": {FINGERPRINT: model["fingerprint"]}})
     return found
@@ -113,5 +130,7 @@ def read_by_others(stated: Mapping[str, Any]) -> bool:
         report = json_format.ParseDict(dict(stated["predicate"]), scai_pb2.AttributeReport())
         scai.AttributeReport(report.attributes, report.producer).validate()
     except Exception as error:  # protobuf's, and whatever the package raises
-        raise StoreError(f"the package in-toto-attestation does not read the statement of the bundle ({first_line(error)}).") from error
+        raise StoreError(
+            f"the package in-toto-attestation does not read the statement of the bundle ({first_line(error)})."
+        ) from error
     return True

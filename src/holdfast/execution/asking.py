@@ -34,7 +34,9 @@ class Asking:
     """until  of the monotonic clock: when there is no time left to ask; infinite: there always is."""
 
     until: float
-    known: dict[int, Any] = field(default_factory=dict)  # the networks that the process holds, by their place in memory
+    known: dict[int, Any] = field(
+        default_factory=dict
+    )  # the networks that the process holds, by their place in memory
     process: Any = None
     pipe: Connection | None = None
 

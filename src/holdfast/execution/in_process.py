@@ -34,7 +34,9 @@ class _Deaf(BaseException):
         self.why = why
 
 
-def _tell(deal: Deal, task: Task, records: Sequence[Record], method: str, outputs: Outputs | None = None) -> None:
+def _tell(
+    deal: Deal, task: Task, records: Sequence[Record], method: str, outputs: Outputs | None = None
+) -> None:
     try:
         deal.receive_records(task, records, method, outputs)
     except Exception as error:

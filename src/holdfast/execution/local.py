@@ -119,7 +119,14 @@ class _Processes(Crew[_Process]):
         if self.worker is None:
             told: tuple[Any, ...] = (theirs, self.of.make, True, threads, os.getpid(), [])
         else:  # a copy has the ends of all pipes, and none would ever be seen to close
-            told = (theirs, self.worker, False, threads, os.getpid(), [ours, *(hand.pipe for hand in self.hands)])
+            told = (
+                theirs,
+                self.worker,
+                False,
+                threads,
+                os.getpid(),
+                [ours, *(hand.pipe for hand in self.hands)],
+            )
         process = ways.Process(target=_serve, args=told, daemon=True)
         # Python's warning is of threads beside a fork: the copy uses nothing that they hold.
         with ignored_warnings(DeprecationWarning), without_working_folder():
@@ -133,11 +140,15 @@ class _Processes(Crew[_Process]):
 
     def unfit(self) -> None:
         if self.of.make is None:
-            raise HoldfastError("torch has computed gradients in this process, so copies of it cannot: use the executor 'here'.")
+            raise HoldfastError(
+                "torch has computed gradients in this process, so copies of it cannot: use the executor 'here'."
+            )
         self.worker = None  # from now on every process builds its own
 
 
-def _serve(pipe: Connection, whom: Any, to_make: bool, threads: int, parent: int, closing: Sequence[Connection]) -> None:
+def _serve(
+    pipe: Connection, whom: Any, to_make: bool, threads: int, parent: int, closing: Sequence[Connection]
+) -> None:
     """The life of a worker: a task, what is found on the way, the answer, the next task."""
     follow_parent(parent)
     for other in closing:
@@ -159,13 +170,19 @@ def _serve(pipe: Connection, whom: Any, to_make: bool, threads: int, parent: int
         except (EOFError, OSError):
             return
         word: TaskResult | Failure
-        with signals.watch_signals(signal.SIGINT, always=True):  # for those who interrupt a worker; Ctrl-C reaches the run as well
+        with signals.watch_signals(
+            signal.SIGINT, always=True
+        ):  # for those who interrupt a worker; Ctrl-C reaches the run as well
             try:
                 word = worker if isinstance(worker, Failure) else worker.answer(task, tell)
             except Exception as error:
                 word = failure_of(error)
             except KeyboardInterrupt as error:
-                word = TaskResult((), interrupted=True) if signals.has_arrived() else Failure(f"it raised {type(error).__name__}")
+                word = (
+                    TaskResult((), interrupted=True)
+                    if signals.has_arrived()
+                    else Failure(f"it raised {type(error).__name__}")
+                )
         _send(pipe, word)
 
 

@@ -40,9 +40,15 @@ class Ray:
         try:
             import ray
         except ImportError as error:
-            raise MissingExtra("--executor ray needs Ray: pip install 'holdfast[ray]'. --executor local works without.") from error
+            raise MissingExtra(
+                "--executor ray needs Ray: pip install 'holdfast[ray]'. --executor local works without."
+            ) from error
         if not ray.is_initialized():
-            quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "ignore_reinit_error": True}
+            quiet: dict[str, Any] = {
+                "log_to_driver": False,
+                "logging_level": logging.ERROR,
+                "ignore_reinit_error": True,
+            }
             try:
                 if self.address is None:
                     try:
@@ -90,7 +96,9 @@ class _Actors(Crew[_Remote]):
         return _Remote(ray=self.ray, actor=kind.remote(self.make))
 
     def wait_for_messages(self, busy: Sequence[_Remote]) -> list[_Remote]:
-        ready, _ = self.ray.wait([hand.words for hand in busy], num_returns=1, timeout=LOOK, fetch_local=False)
+        ready, _ = self.ray.wait(
+            [hand.words for hand in busy], num_returns=1, timeout=LOOK, fetch_local=False
+        )
         return [hand for hand in busy if hand.words in ready]
 
 
@@ -113,7 +121,9 @@ class _Actor:
                 if self._worker is None:
                     self._worker = self._make()
                     words.put(Ready())
-                words.put(self._worker.answer(task, lambda records, *told: words.put(Told(tuple(records), *told))))
+                words.put(
+                    self._worker.answer(task, lambda records, *told: words.put(Told(tuple(records), *told)))
+                )
             except Exception as error:
                 words.put(failure_of(error))
 

@@ -37,7 +37,11 @@ class InMemorySink:
     records: dict[Key, Record] = field(default_factory=dict)
 
     def load_known(self, keys: Sequence[Key]) -> dict[Key, Record]:
-        stored = {} if self.store is None else self.store.load_known([key for key in keys if key not in self.records])
+        stored = (
+            {}
+            if self.store is None
+            else self.store.load_known([key for key in keys if key not in self.records])
+        )
         return {**stored, **{key: self.records[key] for key in keys if key in self.records}}
 
     def write(self, records: Sequence[Record]) -> None:
@@ -134,7 +138,12 @@ class Dealer:
         left: Status = "interrupted" if self._interrupted else "stopped"
         for keys in (*self._running, *(unit.keys for unit in self._waiting)) if self._blanks else ():
             found = self._sink.load_known(keys)
-            self._sink.write([replace(record, status=left) for record in self._worker.unknown([key for key in keys if key not in found])])
+            self._sink.write(
+                [
+                    replace(record, status=left)
+                    for record in self._worker.unknown([key for key in keys if key not in found])
+                ]
+            )
         return Ended(self._interrupted, self._given_up, tuple(self._faults))
 
     def next(self) -> Task | None:
@@ -144,13 +153,19 @@ class Dealer:
             return None
         share = (self._deadline - now) / math.ceil(len(self._waiting) / self._slots)
         unit = self._waiting.popleft()
-        aside = [] if self._beside is None else [key for one in unit.keys for key in self._beside(one) if key not in unit.keys]
+        aside = (
+            []
+            if self._beside is None
+            else [key for one in unit.keys for key in self._beside(one) if key not in unit.keys]
+        )
         others = tuple(self._sink.load_known(aside).values())
         task = Task(unit.keys, min(share, unit.seconds), self._sink.load_known(unit.keys), others)
         self._running[task.keys] = _Run(unit)
         return task
 
-    def receive_records(self, task: Task, records: Sequence[Record], method: str, outputs: Outputs | None = None) -> None:
+    def receive_records(
+        self, task: Task, records: Sequence[Record], method: str, outputs: Outputs | None = None
+    ) -> None:
         if outputs is not None and self._outputs is not None:
             self._outputs(outputs)
         told = self._running[task.keys].told
@@ -192,7 +207,9 @@ class Dealer:
             self._waiting.appendleft(replace(unit, seconds=task.seconds))
         else:
             self._reasons[failure.why] += 1
-            if not self._answered and (self._reasons[failure.why] >= HOPELESS or not (self._waiting or self._running)):
+            if not self._answered and (
+                self._reasons[failure.why] >= HOPELESS or not (self._waiting or self._running)
+            ):
                 raise failure.error or HoldfastError(f"no input could be answered: {failure.why}.")
             self._given_up += 1
             self._keep(unit.keys, "failed", f"{failure.why} (tried {TRIES} times; the others went on)")
@@ -209,7 +226,10 @@ class Dealer:
         blank = {record.key: record for record in self._worker.unknown(keys)}
         found = {**blank, **self._sink.load_known(keys)}
         kept = [found[key] for key in keys]
-        records = [replace(r, status=status, bracket=replace(r.bracket, note=note)) if r.status not in DONE else r for r in kept]
+        records = [
+            replace(r, status=status, bracket=replace(r.bracket, note=note)) if r.status not in DONE else r
+            for r in kept
+        ]
         self._sink.write(records)
         self._count(records)
         self._report(records, "done")

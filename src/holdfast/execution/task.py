@@ -88,7 +88,9 @@ class Deal(Protocol):
 
     def next(self) -> Task | None: ...
 
-    def receive_records(self, task: Task, records: Sequence[Record], method: str, outputs: Outputs | None = None) -> None: ...
+    def receive_records(
+        self, task: Task, records: Sequence[Record], method: str, outputs: Outputs | None = None
+    ) -> None: ...
 
     def finish_task(self, task: Task, answer: TaskResult) -> None: ...
 
@@ -117,7 +119,9 @@ def describe_exception(error: BaseException) -> str:
 def failure_of(error: Exception) -> Failure:
     """With the exception itself where that can travel."""
     with contextlib.suppress(Exception):
-        pickle.loads(pickle.dumps(error))  # our own bytes of a moment ago: some exceptions are written and cannot be read again
+        pickle.loads(
+            pickle.dumps(error)
+        )  # our own bytes of a moment ago: some exceptions are written and cannot be read again
         return Failure(describe_exception(error), error=error)
     return Failure(describe_exception(error))
 

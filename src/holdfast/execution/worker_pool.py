@@ -10,7 +10,9 @@ from typing import Generic, TypeVar
 from holdfast.execution.task import Deal, Failure, Outputs, Task, TaskResult
 from holdfast.result import Record
 
-FIRST = 10.0  # seconds, or a fifth of its time if that is more, in which a model must have answered at the inputs
+FIRST = (
+    10.0  # seconds, or a fifth of its time if that is more, in which a model must have answered at the inputs
+)
 GRACE = 5.0  # seconds, and a tenth of its time, after which a worker that should have ended is taken to hang
 LOOK = 0.5  # seconds between two looks at the clock
 
@@ -64,7 +66,9 @@ class Hand(ABC):
     def overdue(self) -> bool:
         assert self.task is not None
         passed, allowed = time.monotonic() - self.since, self.task.seconds
-        too_long = passed > allowed + GRACE + allowed / 10 or (not self.answered and passed > max(FIRST, allowed / 5))
+        too_long = passed > allowed + GRACE + allowed / 10 or (
+            not self.answered and passed > max(FIRST, allowed / 5)
+        )
         return self.ready and too_long
 
 

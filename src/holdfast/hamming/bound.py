@@ -29,7 +29,9 @@ ALIVE = 24  # such tensors may be alive at once
 UNIT = 2.0**-53
 
 
-def bound(chain: Chain, region: Budget, centre: Centre, inner: Tensor, rows: Tensor, offset: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def bound(
+    chain: Chain, region: Budget, centre: Centre, inner: Tensor, rows: Tensor, offset: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """rows (batch, rows, outputs), offset (batch, rows) -> (batch, rows) <= row . output + offset over the region; (batch, *shape) the
     slopes of the linear function behind the smallest of them; and the bounds of inner layers.
 
@@ -47,9 +49,13 @@ def bound(chain: Chain, region: Budget, centre: Centre, inner: Tensor, rows: Ten
             break
         one, least[part], slopes[part] = found
         left = (~(least[part] > 0).all(1)).nonzero().flatten()
-        if chain.inner and len(left) and not time_limit.has_expired():  # intervals of the deeper layers were not enough
+        if (
+            chain.inner and len(left) and not time_limit.has_expired()
+        ):  # intervals of the deeper layers were not enough
             part = part[left]
-            found = time_limit.in_time(partial(_bound_rows, partial(one.closer, left), rows[part], offset[part]), None)
+            found = time_limit.in_time(
+                partial(_bound_rows, partial(one.closer, left), rows[part], offset[part]), None
+            )
             if found is None:
                 break
             one, least[part], slopes[part] = found
@@ -109,7 +115,9 @@ class GroupPatches:
     def back(self, values: Tensor) -> Tensor:
         """(groups, k, far) -> (groups, k, near): through the weights of the second layer."""
         out = values.new_zeros((*values.shape[:2], self.near.shape[1]))
-        for part, into, patch in zip(values.split(self.counts), out.split(self.counts), self.patches, strict=True):
+        for part, into, patch in zip(
+            values.split(self.counts), out.split(self.counts), self.patches, strict=True
+        ):
             into[..., : len(patch.near)] = part[..., : len(patch.far)] @ patch.second
         return out
 
@@ -120,7 +128,9 @@ class Pass:
     A pair is one region and one unit that may change in it. Pairs whose windows are of one kind lie next to each other.
     """
 
-    def __init__(self, chain: Chain, region: Budget, centre: Centre, inner: Tensor, known: Sequence[Moved] = ()) -> None:
+    def __init__(
+        self, chain: Chain, region: Budget, centre: Centre, inner: Tensor, known: Sequence[Moved] = ()
+    ) -> None:
         """known: of the first two layers; with it the deeper ones are looked at more closely."""
         self._begin(chain, region, centre, inner)
         self.known = dict(enumerate(known))
@@ -141,7 +151,9 @@ class Pass:
     def closer(self, nodes: Tensor) -> "Pass":
         """Some of these regions again, with walks back from the deeper layers."""
         known = [batch.take(self.known[place], nodes) for place in (0, 1)]
-        return Pass(self.chain, batch.take(self.region, nodes), self.centre.take(nodes), self.inner[nodes], known)
+        return Pass(
+            self.chain, batch.take(self.region, nodes), self.centre.take(nodes), self.inner[nodes], known
+        )
 
     # ---- which units may change
 
@@ -150,10 +162,17 @@ class Pass:
         node, unit = (region.labels >= 0).nonzero(as_tuple=True)
         group = node * region.budgets.shape[1] + region.labels[node, unit]
         order = w.kind[unit].argsort(stable=True)
-        self.node, self.unit, self.group, self.rank = node[order], unit[order], group[order], _rank(group)[order]
+        self.node, self.unit, self.group, self.rank = (
+            node[order],
+            unit[order],
+            group[order],
+            _rank(group)[order],
+        )
         self.cuts = w.kind[self.unit].bincount(minlength=len(w.second)).tolist()
         self.first = w.first[self.unit]  # (pairs, elements, near)
-        self.near = self.node[:, None] * (self.widths[0] + 1) + w.near[self.unit]  # places in padded values, flattened
+        self.near = (
+            self.node[:, None] * (self.widths[0] + 1) + w.near[self.unit]
+        )  # places in padded values, flattened
         self.far = self.node[:, None] * (self.widths[1] + 1) + w.far[self.unit]
         places = self.node[:, None], w.elements[self.unit]
         x = self.centre.x[places]
@@ -182,10 +201,14 @@ class Pass:
             groups = self.region.budgets.shape[1]
             best = values.new_zeros((len(self.region) * groups, width))
             shift = (self.group - self.node)[self.single, None] * width
-            best.view(-1).scatter_reduce_(0, (places[self.single] + shift).flatten(), values[self.single].flatten(), "amin")
+            best.view(-1).scatter_reduce_(
+                0, (places[self.single] + shift).flatten(), values[self.single].flatten(), "amin"
+            )
             out += best.reshape(len(self.region), groups, width).sum(1)
         if len(self.several):
-            out += self._best_of_several(values[self.several], places[self.several] - self.node[self.several, None] * width, width)
+            out += self._best_of_several(
+                values[self.several], places[self.several] - self.node[self.several, None] * width, width
+            )
         return out
 
     def _best_of_several(self, values: Tensor, columns: Tensor, width: int) -> Tensor:
@@ -195,7 +218,9 @@ class Pass:
         values = torch.where(values.isnan(), -torch.inf, values)
         table.view(-1).scatter_(0, (place[:, None] * width + columns).flatten(), values.flatten())
         best = table.topk(taken.shape[1], dim=1, largest=False).values
-        return values.new_zeros((len(self.region), width)).index_add(0, node, (best * taken[..., None]).sum(1))
+        return values.new_zeros((len(self.region), width)).index_add(
+            0, node, (best * taken[..., None]).sum(1)
+        )
 
     @cached_property
     def _several(self) -> tuple[Tensor, int, Tensor, Tensor]:
@@ -224,7 +249,10 @@ class Pass:
         values = moved.slope, moved.bend, moved.offset, moved.gap, moved.middle, moved.half
         slope, bend, offset, gap, centre, half = (_pad_column(v).view(-1)[self.near] for v in values)
         owns = _owners(self.node, self.chain.windows.near[self.unit], len(self.region), self.widths[0])
-        middle, spread = self._onwards(self.first * slope[:, None]), self._onwards(self.first * bend[:, None], size=True)
+        middle, spread = (
+            self._onwards(self.first * slope[:, None]),
+            self._onwards(self.first * bend[:, None], size=True),
+        )
         fixed = self._onwards(torch.stack([offset, centre], dim=1) * owns[:, None])
         apart = self._onwards(torch.stack([gap, -half], dim=1) * owns[:, None], size=True)
         lower, upper, down, up = middle + spread, middle - spread, self.down[..., None], self.up[..., None]
@@ -254,7 +282,10 @@ class Pass:
         middle, half = before.middle @ layer.weight.t(), before.half @ layer.size.t() + price * mass
         first = sum(self.chain.inner[: place - 2])
         known = self.inner[..., first : first + len(layer.bias)]
-        least, most = torch.maximum(middle - half, known[:, 0].double()), torch.minimum(middle + half, known[:, 1].double())
+        least, most = (
+            torch.maximum(middle - half, known[:, 0].double()),
+            torch.minimum(middle + half, known[:, 1].double()),
+        )
         z, room = self.centre.before[place], self.centre.before_error[place] + price * mass
         towards = torch.where(z > 0, 1.0, -1.0).double()
         for turn in (1, -1) if closely else ():
@@ -264,7 +295,9 @@ class Pass:
                 break
             chosen = needed.to(torch.uint8).topk(count, dim=1).indices
             side = turn * towards.gather(1, chosen)
-            found = self._walk(place - 1, layer.weight[chosen] * side[..., None])[0] - price * mass.gather(1, chosen)
+            found = self._walk(place - 1, layer.weight[chosen] * side[..., None])[0] - price * mass.gather(
+                1, chosen
+            )
             low, high = least.gather(1, chosen), most.gather(1, chosen)
             least = least.scatter(1, chosen, torch.where(side > 0, torch.maximum(found, low), low))
             most = most.scatter(1, chosen, torch.where(side < 0, torch.minimum(-found, high), high))
@@ -280,12 +313,20 @@ class Pass:
         lower, upper = z + least - room, z + most + room
         low, low_offset, up, up_offset = _planes(function, lower, upper)
         steep = torch.maximum(low.abs(), up.abs())
-        missed = steep * error + after + 8 * UNIT * (steep * z.abs() + low_offset.abs() + up_offset.abs() + r.abs()) + TINY
+        missed = (
+            steep * error
+            + after
+            + 8 * UNIT * (steep * z.abs() + low_offset.abs() + up_offset.abs() + r.abs())
+            + TINY
+        )
         low_offset, up_offset = low * z + low_offset - r - missed, up * z + up_offset - r + missed
         weight = steep * (mass + room) + low_offset.abs() + up_offset.abs()
         gap = (low_offset - up_offset) / 2 - price * weight
         lowest, highest = _range(function, lower, upper)
-        middle, half = (lowest + highest) / 2 - r, (highest - lowest) / 2 + after + 8 * UNIT * (lowest.abs() + highest.abs() + r.abs())
+        middle, half = (
+            (lowest + highest) / 2 - r,
+            (highest - lowest) / 2 + after + 8 * UNIT * (lowest.abs() + highest.abs() + r.abs()),
+        )
         values = (low + up) / 2, (low - up) / 2, (low_offset + up_offset) / 2, gap, weight, middle, half
         self.known[place] = Moved(*(torch.where(moving, v, 0) for v in values))
 
@@ -299,7 +340,9 @@ class Pass:
         change, slopes = self._walk(len(self.chain.layers) - 2, rows @ last.weight)
         still = (rows @ z).squeeze(-1)
         missed = (rows.abs() @ (error + price * (z.abs() + 2 * mass))).squeeze(-1)
-        least = still + change + offset - missed - 16 * UNIT * (still.abs() + change.abs() + offset.abs()) - TINY
+        least = (
+            still + change + offset - missed - 16 * UNIT * (still.abs() + change.abs() + offset.abs()) - TINY
+        )
         worst = torch.nan_to_num(least, nan=-torch.inf).argmin(1)[self.node]
         flat = rows.new_zeros(self.centre.x.shape)
         pairs = torch.arange(len(worst), device=worst.device)
@@ -333,7 +376,10 @@ class Pass:
         largest = int(self.rank.max()) if len(self.rank) else len(self.chain.windows.elements)
         if 4 * largest >= len(self.chain.windows.elements) or 2 * fewest >= whole * len(self.region):
             return False
-        parts = sum(count * p.second.numel() for count, p in zip(self.patches.counts, self.patches.patches, strict=True))
+        parts = sum(
+            count * p.second.numel()
+            for count, p in zip(self.patches.counts, self.patches.patches, strict=True)
+        )
         return 2 * parts < whole * len(self.region)
 
     @cached_property
@@ -348,28 +394,43 @@ class Pass:
         node, each = (groups // self.region.budgets.shape[1])[order], [each[k] for k in order.tolist()]
         near, far = (
             torch.nn.utils.rnn.pad_sequence(lists, batch_first=True, padding_value=width)
-            for lists, width in zip(([p.near for p in each], [p.far for p in each]), self.widths, strict=False)
+            for lists, width in zip(
+                ([p.near for p in each], [p.far for p in each]), self.widths, strict=False
+            )
         )
-        first = torch.zeros((*near.shape, max(p.first.shape[1] for p in each)), dtype=torch.float64, device=item.device)
+        first = torch.zeros(
+            (*near.shape, max(p.first.shape[1] for p in each)), dtype=torch.float64, device=item.device
+        )
         for into, patch in zip(first, each, strict=True):
             into[: patch.first.shape[0], : patch.first.shape[1]] = patch.first
-        owns = [_owners(node, places, len(self.region), width) for places, width in zip((near, far), self.widths, strict=False)]
+        owns = [
+            _owners(node, places, len(self.region), width)
+            for places, width in zip((near, far), self.widths, strict=False)
+        ]
         different = [patch for _, patch in kinds.values()]
-        return GroupPatches(node, order.argsort()[item], different, kind.bincount().tolist(), near, far, first, *owns)
+        return GroupPatches(
+            node, order.argsort()[item], different, kind.bincount().tolist(), near, far, first, *owns
+        )
 
     def _back_by_group(self, constant: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         """rows (batch, rows, values of the second layer), for each group in its patch -> constants, slopes (pairs, rows, elements)."""
         p = self.patches
-        constant, rows = self._bent_by_group(constant, _pick_columns(rows, p.node, p.far), self.known[1], p.far, p.owns_far)
+        constant, rows = self._bent_by_group(
+            constant, _pick_columns(rows, p.node, p.far), self.known[1], p.far, p.owns_far
+        )
         constant, rows = self._bent_by_group(constant, p.back(rows), self.known[0], p.near, p.owns_near)
         slopes = rows @ p.first
         slopes = slopes.reshape(*slopes.shape[:2], -1, self.down.shape[1]).transpose(1, 2)
         return constant, slopes[p.item, self.rank]
 
-    def _bent_by_group(self, constant: Tensor, rows: Tensor, moved: Moved, places: Tensor, owns: Tensor) -> tuple[Tensor, Tensor]:
+    def _bent_by_group(
+        self, constant: Tensor, rows: Tensor, moved: Moved, places: Tensor, owns: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """As bent, for the values of each patch, (groups, rows, places)."""
         node = self.patches.node
-        slope, bend, offset, gap = (_pad_column(v)[node[:, None], places] for v in (moved.slope, moved.bend, moved.offset, moved.gap))
+        slope, bend, offset, gap = (
+            _pad_column(v)[node[:, None], places] for v in (moved.slope, moved.bend, moved.offset, moved.gap)
+        )
         size = rows.abs()
         fixed = (rows @ (offset * owns)[..., None] + size @ (gap * owns)[..., None]).squeeze(-1)
         return constant.index_add(0, node, fixed), (rows * slope[:, None]).addcmul_(size, bend[:, None])
@@ -388,7 +449,9 @@ def _planes(function: Relaxation, lower: Tensor, upper: Tensor) -> tuple[Tensor,
         return found.lower[0], found.lower_offset, found.upper[0], found.upper_offset
     # The larger of two lines through zero: each of them is below it, and on its own side of zero it is one of them.
     flat = sides.below
-    low = torch.where(lower + upper > 0, torch.ones_like(lower), flat)  # of two plain numbers torch would make float32
+    low = torch.where(
+        lower + upper > 0, torch.ones_like(lower), flat
+    )  # of two plain numbers torch would make float32
     across = ~(lower >= 0) & ~(upper <= 0)  # also where an end is no number, which then none of these is
     up = torch.where(across, (upper - flat * lower) / (upper - lower), low)
     highest = torch.maximum(flat * lower - up * lower, upper - up * upper)
@@ -427,7 +490,9 @@ def _rank(item: Tensor) -> Tensor:
     """(n,) -> (n,): how many equal ones come before each."""
     order, count = item.argsort(stable=True), item.bincount()
     first = count.cumsum(0) - count
-    return torch.empty_like(item).scatter(0, order, torch.arange(len(item), device=item.device) - first[item[order]])
+    return torch.empty_like(item).scatter(
+        0, order, torch.arange(len(item), device=item.device) - first[item[order]]
+    )
 
 
 def _owners(node: Tensor, places: Tensor, nodes: int, width: int) -> Tensor:

@@ -14,7 +14,17 @@ from holdfast import batch
 from holdfast.bounding.branching.subproblem_queue import Points
 from holdfast.bounding.graph.problem_graph import ASSUMPTIONS, CHECKS, checked_graph
 from holdfast.errors import BadInput, UnsupportedLayer
-from holdfast.hamming.budget_split import BudgetQuestion, BudgetSplit, Domains, levels, loss, question_of, split_evenly, whole, widen_groups
+from holdfast.hamming.budget_split import (
+    BudgetQuestion,
+    BudgetSplit,
+    Domains,
+    levels,
+    loss,
+    question_of,
+    split_evenly,
+    whole,
+    widen_groups,
+)
 from holdfast.method import Claims, Method
 from holdfast.network import Network
 from holdfast.problem import Problem
@@ -40,7 +50,9 @@ class BudgetTree:
     def undecided(self) -> Tensor:
         """(batch,) bool: one unit more may still be harmless, and no domain was too small to cut."""
         may = (self.safe + 1 < self.broken) & (self.safe < self.question.free.sum(1))
-        return may.index_fill(0, torch.tensor(list(self.frontier.given_up), dtype=torch.int64, device=may.device), False)
+        return may.index_fill(
+            0, torch.tensor(list(self.frontier.given_up), dtype=torch.int64, device=may.device), False
+        )
 
 
 @dataclass(frozen=True)
@@ -83,8 +95,13 @@ class Branch(Method[BudgetTree]):
     def start(self, problem: Problem, seed: int) -> BudgetTree:
         question = question_of(problem)
         none = torch.zeros(len(problem), dtype=torch.float64, device=question.rows.device)
-        frontier, twin = whole(question, none[:0].long(), none[:0].long(), 0), problem.network.double(problem.region.centre)
-        tree = BudgetTree(question, twin, frontier, none, torch.full_like(none, torch.inf), torch.full_like(none, torch.nan))
+        frontier, twin = (
+            whole(question, none[:0].long(), none[:0].long(), 0),
+            problem.network.double(problem.region.centre),
+        )
+        tree = BudgetTree(
+            question, twin, frontier, none, torch.full_like(none, torch.inf), torch.full_like(none, torch.nan)
+        )
         return _plant_roots(tree, tree.undecided.nonzero().flatten())
 
     def update_bounds(self, problem: Problem, state: BudgetTree, lower: Tensor, upper: Tensor) -> BudgetTree:
@@ -162,6 +179,11 @@ def _plant_roots(tree: BudgetTree, rows: Tensor) -> BudgetTree:
     # It loses no less than with one unit fewer; if that was too much for one domain, this one need not be looked at.
     hopeless = tree.loss[rows] > 1
     cut = batch.take(new, hopeless)
-    cut = split_evenly(question, cut, torch.ones_like(cut.group, dtype=torch.float64), levels(question, tree.loss[cut.task], cut))
+    cut = split_evenly(
+        question,
+        cut,
+        torch.ones_like(cut.group, dtype=torch.float64),
+        levels(question, tree.loss[cut.task], cut),
+    )
     both = batch.concatenate([widen_groups(tree.frontier, groups), batch.take(new, ~hopeless), cut])
     return replace(tree, frontier=both, loss=tree.loss.index_fill(0, rows[~hopeless], torch.nan))

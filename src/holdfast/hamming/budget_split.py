@@ -42,9 +42,13 @@ class Domains(Frontier):
 
     group: Tensor = field(kw_only=True)  # (n, units) int16
     budgets: Tensor = field(kw_only=True)  # (n, groups)
-    low: Tensor = field(kw_only=True)  # (n, groups, elements of a unit): where the values of a group of one unit are cut off, below
+    low: Tensor = field(
+        kw_only=True
+    )  # (n, groups, elements of a unit): where the values of a group of one unit are cut off, below
     high: Tensor = field(kw_only=True)  # and above
-    inner: Tensor = field(kw_only=True)  # (n, 2, values) float32: what was proved of inner layers around this one
+    inner: Tensor = field(
+        kw_only=True
+    )  # (n, 2, values) float32: what was proved of inner layers around this one
 
 
 @dataclass(eq=False)
@@ -71,7 +75,12 @@ class Tables:
                 )
                 return None
             row = torch.tensor([task], device=question.x.device)
-            found = effects_of(chain, centre.take(row), question.lower[task, :, 0].double(), question.upper[task, :, 0].double())
+            found = effects_of(
+                chain,
+                centre.take(row),
+                question.lower[task, :, 0].double(),
+                question.upper[task, :, 0].double(),
+            )
             self.known[task] = found
             if found is None:
                 self.left_out = "tables of single units were left out (too many units meet); linear bounds were used instead"
@@ -122,7 +131,9 @@ class BudgetSplit(SubproblemSearch[BudgetQuestion, Domains]):
     def at_once(self, question: BudgetQuestion) -> int:
         if question.chain is not None:
             return self.nodes_at_once
-        return max(1, min(self.nodes_at_once, ENGINE_AT_ONCE // sum(node.size for node in question.graph.nodes)))
+        return max(
+            1, min(self.nodes_at_once, ENGINE_AT_ONCE // sum(node.size for node in question.graph.nodes))
+        )
 
     def fits(self, question: BudgetQuestion, parts: Domains) -> int:
         return upto((parts.group >= 0).sum(1), UNITS_PER_NODE * self.nodes_at_once)
@@ -133,7 +144,12 @@ class BudgetSplit(SubproblemSearch[BudgetQuestion, Domains]):
     def bound(self, question: BudgetQuestion, parts: Domains) -> Seen[Domains]:
         """gain (n, *shape): the slopes of the linear function behind the smallest bound of each."""
         region = region_of(question, parts)
-        open_, worst, inner, slopes = parts.open.clone(), parts.bound.clone(), parts.inner.clone(), torch.zeros_like(region.centre)
+        open_, worst, inner, slopes = (
+            parts.open.clone(),
+            parts.bound.clone(),
+            parts.inner.clone(),
+            torch.zeros_like(region.centre),
+        )
         counts = parts.open.sum(1)
         for fewest, most in ((1, 1), (2, 3), (4, math.inf)):  # those with like many open rows together
             part = ((counts >= fewest) & (counts <= most)).nonzero().flatten()
@@ -141,12 +157,18 @@ class BudgetSplit(SubproblemSearch[BudgetQuestion, Domains]):
                 continue
             some = batch.take(parts, part)
             asked = some.open.to(torch.uint8).topk(int(counts[part].max()), dim=1).indices
-            matrix = question.rows[some.task].gather(1, asked[..., None].expand(-1, -1, question.rows.shape[2]))
+            matrix = question.rows[some.task].gather(
+                1, asked[..., None].expand(-1, -1, question.rows.shape[2])
+            )
             offset = question.offset[some.task].gather(1, asked)
-            least, slopes[part], inner[part] = _bounds(question, some, batch.take(region, part), matrix, offset)
+            least, slopes[part], inner[part] = _bounds(
+                question, some, batch.take(region, part), matrix, offset
+            )
             proved = least.isfinite() & (least > 0)
             open_[part] = some.open & ~torch.zeros_like(some.open).scatter(1, asked, proved)
-            worst[part] = torch.nan_to_num(torch.where(open_[part].gather(1, asked), least, torch.inf), nan=-torch.inf).amin(1)
+            worst[part] = torch.nan_to_num(
+                torch.where(open_[part].gather(1, asked), least, torch.inf), nan=-torch.inf
+            ).amin(1)
         left = open_.any(1)
         points = Points(region.vertex(slopes)[left], region.lower[left], region.upper[left], parts.task[left])
         return Seen(replace(parts, open=open_, bound=worst, inner=inner), slopes, points)
@@ -158,11 +180,22 @@ class BudgetSplit(SubproblemSearch[BudgetQuestion, Domains]):
         slope = gain.flatten(1)[:, question.elements]
         if bool(groups.any()):
             some = batch.take(parts, groups)
-            most = torch.maximum(slope * (centre - lower), slope * (centre - upper)).sum(-1)  # how far each unit may lower the function
-            found.append(split_evenly(question, some, most[groups], levels(question, loss(question, some.task, some.bound), some)))
+            most = torch.maximum(slope * (centre - lower), slope * (centre - upper)).sum(
+                -1
+            )  # how far each unit may lower the function
+            found.append(
+                split_evenly(
+                    question,
+                    some,
+                    most[groups],
+                    levels(question, loss(question, some.task, some.bound), some),
+                )
+            )
         if not bool(groups.all()):
             rest = ~groups
-            halves, stuck[rest] = _halve_values(question, batch.take(parts, rest), lower[rest], upper[rest], slope[rest], self.finest)
+            halves, stuck[rest] = _halve_values(
+                question, batch.take(parts, rest), lower[rest], upper[rest], slope[rest], self.finest
+            )
             found.append(halves)
         return batch.concatenate(found), stuck
 
@@ -173,7 +206,11 @@ def question_of(problem: Problem) -> BudgetQuestion:
     assert isinstance(problem.property, LinearProperty)
     graph = graph_of(problem)
     apart = [axis for axis in range(len(region.shape)) if axis not in region.axes]
-    places = torch.arange(region.centre[0].numel(), device=device).reshape(region.shape).permute(*apart, *region.axes)
+    places = (
+        torch.arange(region.centre[0].numel(), device=device)
+        .reshape(region.shape)
+        .permute(*apart, *region.axes)
+    )
     elements = places.reshape(region.units, -1)
     chain = chain_of(graph, elements)
     lower, upper = (end.flatten(1)[:, elements] for end in region.at(1).enclosing_box())
@@ -186,7 +223,9 @@ def question_of(problem: Problem) -> BudgetQuestion:
         axes=region.axes,
         unit_shape=region.unit_shape,
         elements=elements,
-        position=torch.stack(torch.unravel_index(torch.arange(region.units, device=device), region.unit_shape), dim=1),
+        position=torch.stack(
+            torch.unravel_index(torch.arange(region.units, device=device), region.unit_shape), dim=1
+        ),
         x=region.centre.double().flatten(1)[:, elements],
         lower=lower,
         upper=upper,
@@ -203,7 +242,14 @@ def region_of(question: BudgetQuestion, parts: Domains) -> Budget:
     """The domains as regions; where the values of a unit are cut, its centre is moved to what is left of them."""
     shape, places = (len(parts), *question.graph.entry.shape[1:]), question.elements.flatten()
     centre, lower, upper = (v.flatten(1)[:, places.argsort()].reshape(shape) for v in _ends(question, parts))
-    return Budget(centre, lower, upper, parts.group.reshape(len(parts), *question.unit_shape), parts.budgets, axes=question.axes)
+    return Budget(
+        centre,
+        lower,
+        upper,
+        parts.group.reshape(len(parts), *question.unit_shape),
+        parts.budgets,
+        axes=question.axes,
+    )
 
 
 def _ends(question: BudgetQuestion, parts: Domains) -> tuple[Tensor, Tensor, Tensor]:
@@ -217,12 +263,16 @@ def _ends(question: BudgetQuestion, parts: Domains) -> tuple[Tensor, Tensor, Ten
     return torch.minimum(torch.maximum(question.x[parts.task], lower), upper), lower, upper
 
 
-def _bounds(question: BudgetQuestion, parts: Domains, region: Budget, rows: Tensor, offset: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _bounds(
+    question: BudgetQuestion, parts: Domains, region: Budget, rows: Tensor, offset: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """-> (n, rows) <= row . output + offset over the regions; the slopes of the linear function behind the smallest; inner bounds."""
     if question.chain is not None and question.centre is not None:
         nothing = _unknown(len(parts), sum(question.chain.inner), parts.task.device)
         inner = parts.inner if question.inner else nothing
-        least, slopes, inner = _by_chain(question, question.chain, question.centre, parts, region, inner, rows, offset)
+        least, slopes, inner = _by_chain(
+            question, question.chain, question.centre, parts, region, inner, rows, offset
+        )
         return least, slopes, inner if question.inner else parts.inner
     least, linear = ClosedForm(question.graph).bound(region, rows)
     assert linear is not None
@@ -237,7 +287,11 @@ def _by_chain(
     """By sums of the effects of single units where there are tables of these, else by planes."""
     least, slopes, inner = torch.full_like(offset, -torch.inf), torch.zeros_like(region.centre), inner.clone()
     left = torch.ones_like(parts.task, dtype=torch.bool)
-    wide = (parts.low == -torch.inf).flatten(1).all(1) & (parts.high == torch.inf).flatten(1).all(1) & (parts.budgets.sum(1) > 1)
+    wide = (
+        (parts.low == -torch.inf).flatten(1).all(1)
+        & (parts.high == torch.inf).flatten(1).all(1)
+        & (parts.budgets.sum(1) > 1)
+    )
     for task in parts.task[wide].unique().tolist():
         effects = question.effects.of(question, task)
         if effects is None:
@@ -306,7 +360,11 @@ def _half(question: BudgetQuestion, member: Tensor) -> Tensor:
     axis = (last - first).argmax(1)
     along = position.t()[axis]  # (n, units)
     places = torch.arange(int(position.max()) + 1, device=member.device)
-    so_far = torch.zeros((len(member), len(places)), device=member.device).scatter_add(1, along, member.float()).cumsum(1)
+    so_far = (
+        torch.zeros((len(member), len(places)), device=member.device)
+        .scatter_add(1, along, member.float())
+        .cumsum(1)
+    )
     uneven = (2 * so_far - so_far[:, -1:]).abs()
     first, last = first.gather(1, axis[:, None]), last.gather(1, axis[:, None])
     end = torch.where((places >= first) & (places < last), uneven, torch.inf).argmin(1)
@@ -318,7 +376,9 @@ def _shared_out(parts: Domains, group: Tensor, half: Tensor) -> tuple[Domains, T
     rest = (parts.group == group[:, None]) & ~half
     sizes, others = half.sum(1), rest.sum(1)
     budget = torch.minimum(parts.budgets.gather(1, group[:, None]).squeeze(1), sizes + others)
-    spare = (parts.budgets == 0).to(torch.uint8).argmax(1)  # a number for the rest: groups with a budget are fewer than the whole budget
+    spare = (
+        (parts.budgets == 0).to(torch.uint8).argmax(1)
+    )  # a number for the rest: groups with a budget are fewer than the whole budget
     found, parents = [], []
     for some in range(int(budget.max()) + 1):
         more = budget - some
@@ -328,7 +388,9 @@ def _shared_out(parts: Domains, group: Tensor, half: Tensor) -> tuple[Domains, T
         labels = torch.where(rest[kept], other[:, None], taken.group.long())
         labels = torch.where(half[kept], own[:, None] if some else -1, labels)
         budgets = taken.budgets.scatter(1, own[:, None], some)
-        budgets = torch.where(more[:, None] > 0, budgets.scatter(1, other.clamp_min(0)[:, None], more[:, None]), budgets)
+        budgets = torch.where(
+            more[:, None] > 0, budgets.scatter(1, other.clamp_min(0)[:, None], more[:, None]), budgets
+        )
         found.append(replace(taken, group=labels.to(torch.int16), budgets=budgets))
         parents.append(kept)
     return batch.concatenate(found), torch.cat(parents)
@@ -344,7 +406,11 @@ def _halve_values(
     reach = (question.upper - question.lower)[parts.task[:, None], unit].clamp_min(1e-300)
     width = torch.where((parts.budgets > 0)[..., None] & (high - low > finest * reach), high - low, 0)
     worth = (slope.abs() * width + 1e-12 * width / reach).flatten(1)
-    chosen = torch.zeros_like(worth, dtype=torch.bool).scatter(1, worth.argmax(1, keepdim=True), True).reshape(low.shape)
+    chosen = (
+        torch.zeros_like(worth, dtype=torch.bool)
+        .scatter(1, worth.argmax(1, keepdim=True), True)
+        .reshape(low.shape)
+    )
     below, above = _around(question, parts, unit, low / 2 + high / 2)
     first = replace(parts, high=torch.where(chosen, below, parts.high))
     second = replace(parts, low=torch.where(chosen, above, parts.low))
@@ -363,7 +429,9 @@ def _around(question: BudgetQuestion, parts: Domains, unit: Tensor, middle: Tens
     levels = torch.cat([-ends, question.levels, ends])
     place = torch.bucketize(middle, question.levels, right=True)
     below, above = levels[place], levels[place + 1]
-    return torch.where(own <= middle, torch.maximum(below, own), below), torch.where(own > middle, torch.minimum(above, own), above)
+    return torch.where(own <= middle, torch.maximum(below, own), below), torch.where(
+        own > middle, torch.minimum(above, own), above
+    )
 
 
 def whole(question: BudgetQuestion, rows: Tensor, count: Tensor, groups: int) -> Domains:
@@ -389,5 +457,8 @@ def _unknown(parts: int, values: int, device: torch.device) -> Tensor:
 def widen_groups(parts: Domains, groups: int) -> Domains:
     """Room for more groups."""
     pad, more = torch.nn.functional.pad, groups - parts.budgets.shape[1]
-    low, high = pad(parts.low, (0, 0, 0, more), value=-torch.inf), pad(parts.high, (0, 0, 0, more), value=torch.inf)
+    low, high = (
+        pad(parts.low, (0, 0, 0, more), value=-torch.inf),
+        pad(parts.high, (0, 0, 0, more), value=torch.inf),
+    )
     return replace(parts, budgets=pad(parts.budgets, (0, more)), low=low, high=high)

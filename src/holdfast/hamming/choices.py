@@ -15,7 +15,9 @@ from holdfast.region import ChangedColumns, Sparse, Words
 MOST = 64  # values tried for one unit: every combination of its parts' values up to here
 CORNERS = 14  # of a unit with many parts, beside its lowest and its highest
 SPREAD = 16  # of many levels
-ELEMENTS = 2**17  # numbers in the inputs asked at once: few enough for the activations of small networks to stay in the cache
+ELEMENTS = (
+    2**17
+)  # numbers in the inputs asked at once: few enough for the activations of small networks to stay in the cache
 COLUMN = 256  # values tried for a column of a table
 PIECES = 128  # so many times that in one step of a method
 
@@ -82,7 +84,9 @@ class UnitChoices:
 class ColumnChoices(UnitChoices):
     """The units are the columns of a table, of one number each, or of as many as a word has values; filled up with zeros."""
 
-    places: Tensor  # (columns, parts): where its numbers stand in a row; beyond the row's end where it has fewer
+    places: (
+        Tensor  # (columns, parts): where its numbers stand in a row; beyond the row's end where it has fewer
+    )
 
     def as_units(self, x: Tensor) -> Tensor:
         return _at(x, self.places)
@@ -102,15 +106,23 @@ def column_choices(region: ChangedColumns, count: int, trees: Trees | None) -> C
     evenly over its domain."""
     features, device = region.shape[0], region.centre.device
     parts = max(len(own) for own in region.columns.places)
-    places = torch.tensor([[*own, *[features] * (parts - len(own))] for own in region.columns.places], device=device)
+    places = torch.tensor(
+        [[*own, *[features] * (parts - len(own))] for own in region.columns.places], device=device
+    )
     lower, upper = region.ends()
     tried = []
     for column, own in zip(region.columns.each, region.columns.places, strict=True):
         if column.worded:
-            tried.append(torch.nn.functional.pad(torch.eye(len(own), dtype=torch.float64), (0, parts - len(own))))
+            tried.append(
+                torch.nn.functional.pad(torch.eye(len(own), dtype=torch.float64), (0, parts - len(own)))
+            )
         else:
             low, high = float(lower[own[0]]), float(upper[own[0]])
-            values = torch.linspace(low, high, count, dtype=torch.float64) if column.movable else torch.zeros(0, dtype=torch.float64)
+            values = (
+                torch.linspace(low, high, count, dtype=torch.float64)
+                if column.movable
+                else torch.zeros(0, dtype=torch.float64)
+            )
             if trees is not None and column.movable:
                 ends = trees.thresholds(own[0])
                 values = torch.cat([values, ends, torch.nextafter(ends, torch.full_like(ends, torch.inf))])
@@ -122,13 +134,17 @@ def column_choices(region: ChangedColumns, count: int, trees: Trees | None) -> C
                 values = values[torch.linspace(0, len(values) - 1, COLUMN).round().long()]
             tried.append(torch.nn.functional.pad(values[:, None], (0, parts - 1)))
     most = max(len(values) for values in tried)
-    filled = torch.stack([torch.nn.functional.pad(values, (0, 0, 0, most - len(values)), value=torch.nan) for values in tried])
+    filled = torch.stack(
+        [torch.nn.functional.pad(values, (0, 0, 0, most - len(values)), value=torch.nan) for values in tried]
+    )
     centre = _at(region.centre, places)
     table = filled.to(centre).expand(len(region), -1, -1, -1)
     known = ~table.isnan().any(-1)
     free = (region.by_column(region.moving.double()) > 0)[:, None]
     table = torch.where(known[..., None], table, centre[:, :, None])
-    return ColumnChoices(region.shape, (), centre, table, free & known & (table != centre[:, :, None]).any(-1), places)
+    return ColumnChoices(
+        region.shape, (), centre, table, free & known & (table != centre[:, :, None]).any(-1), places
+    )
 
 
 def put(x: Tensor, unit: Tensor, value: Tensor) -> Tensor:
@@ -149,7 +165,9 @@ def judge_outputs(problem: Problem, row: Tensor, outputs: Tensor) -> tuple[Tenso
     return score.nan_to_num(nan=-torch.inf), fails & (problem.goal == "radius")
 
 
-def choices(region: Sparse | Words, count: int, generator: torch.Generator, *, every_level: bool = False) -> UnitChoices:
+def choices(
+    region: Sparse | Words, count: int, generator: torch.Generator, *, every_level: bool = False
+) -> UnitChoices:
     """The values tried: for words their whole set; for numbers `count` evenly over the domain, or the levels of the region.
 
     Of many levels a spread with both bounds is taken, unless every one is asked for. A unit of several parts takes every combination of
@@ -162,9 +180,13 @@ def choices(region: Sparse | Words, count: int, generator: torch.Generator, *, e
     else:
         axes, free = region.axes, region.flatten_units(region.free_units())
         ladder = _as_units(_ladder(region, count, every_level), axes)
-        table = _combine_values(ladder, _patterns(ladder.shape[0], ladder.shape[2], generator)).expand(len(region), -1, -1, -1)
+        table = _combine_values(ladder, _patterns(ladder.shape[0], ladder.shape[2], generator)).expand(
+            len(region), -1, -1, -1
+        )
     centre = _as_units(region.centre, axes)
-    return UnitChoices(region.shape, axes, centre, table, free[..., None] & (table != centre[:, :, None]).any(-1))
+    return UnitChoices(
+        region.shape, axes, centre, table, free[..., None] & (table != centre[:, :, None]).any(-1)
+    )
 
 
 def _as_units(x: Tensor, axes: tuple[int, ...]) -> Tensor:
@@ -180,8 +202,12 @@ def _ladder(region: Sparse, count: int, every_level: bool) -> Tensor:
         most = len(levels) if every_level else min(len(levels), SPREAD)
         chosen = levels[torch.linspace(0, len(levels) - 1, most, dtype=torch.float64).round().long()]
         return chosen.to(like).reshape(-1, *(1 for _ in region.shape)).expand(-1, *region.shape)
-    lower, upper = (end.to(like.device).expand(region.shape) for end in (region.domain.lower, region.domain.upper))
-    share = torch.linspace(0, 1, count, dtype=torch.float64, device=like.device).reshape(-1, *(1 for _ in region.shape))
+    lower, upper = (
+        end.to(like.device).expand(region.shape) for end in (region.domain.lower, region.domain.upper)
+    )
+    share = torch.linspace(0, 1, count, dtype=torch.float64, device=like.device).reshape(
+        -1, *(1 for _ in region.shape)
+    )
     return torch.where(share < 1, lower + share * (upper - lower), upper).to(like)
 
 
@@ -193,7 +219,9 @@ def _patterns(count: int, parts: int, generator: torch.Generator) -> Tensor:
         corners = product(2, parts)
     else:
         drawn = torch.randint(0, 2, (CORNERS, parts), generator=generator)
-        corners = torch.cat([torch.zeros(1, parts, dtype=torch.int64), torch.ones(1, parts, dtype=torch.int64), drawn])
+        corners = torch.cat(
+            [torch.zeros(1, parts, dtype=torch.int64), torch.ones(1, parts, dtype=torch.int64), drawn]
+        )
     grey = torch.arange(1, count - 1)[:, None].expand(-1, parts)
     return torch.cat([corners * (count - 1), grey])
 

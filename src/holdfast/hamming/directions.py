@@ -21,7 +21,9 @@ class Lanes:
 
     def score(self, lane: Tensor, outputs: Tensor, margin: Tensor) -> Tensor:
         """(n, k) lanes, (n, outputs) and the property's score (n,) -> (n, k)."""
-        row = torch.einsum("nko,no->nk", self.matrix[lane].to(outputs), outputs) + self.offset[lane].to(outputs)
+        row = torch.einsum("nko,no->nk", self.matrix[lane].to(outputs), outputs) + self.offset[lane].to(
+            outputs
+        )
         return torch.where(self.whole[lane], margin[:, None], row.nan_to_num(nan=-torch.inf))
 
 
@@ -31,9 +33,13 @@ def lanes_of(problem: Problem, most: int) -> Lanes:
     row = torch.arange(len(problem), device=outputs.device)
     matrix, offset = outputs.new_zeros(len(row), 1, outputs.shape[1]), outputs.new_zeros(len(row), 1)
     if isinstance(problem.property, LinearProperty) and most > 1:
-        near = [_nearest(problem.property, part, outputs[part], most - 1) for part in row.split(max(1, 2**22 // outputs.shape[1] ** 2))]
+        near = [
+            _nearest(problem.property, part, outputs[part], most - 1)
+            for part in row.split(max(1, 2**22 // outputs.shape[1] ** 2))
+        ]
         matrix, offset = (
-            torch.cat([first, torch.cat(rest)], 1) for first, rest in zip((matrix, offset), zip(*near, strict=True), strict=True)
+            torch.cat([first, torch.cat(rest)], 1)
+            for first, rest in zip((matrix, offset), zip(*near, strict=True), strict=True)
         )
     each = matrix.shape[1] if matrix.shape[1] > 2 else 1  # a single row is the score itself
     whole = torch.arange(len(row) * each, device=outputs.device) % each == 0

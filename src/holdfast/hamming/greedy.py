@@ -46,7 +46,12 @@ class Sets:
 
     @staticmethod
     def concatenate(first: "Sets", second: "Sets") -> "Sets":
-        return Sets(*(torch.cat([getattr(first, name), getattr(second, name)]) for name in ("lane", "x", "score", "margin", "fails")))
+        return Sets(
+            *(
+                torch.cat([getattr(first, name), getattr(second, name)])
+                for name in ("lane", "x", "score", "margin", "fails")
+            )
+        )
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,9 @@ class GreedyState:
     mark: Tensor  # (units,) int64, random: their sums tell sets of units apart
     order: Tensor  # the single changes asked about first, as places in (units * values)
     asked: int  # how many of them were
-    ranking: Tensor  # (lanes, units * values): the score behind each single change, infinite where it is not known
+    ranking: (
+        Tensor  # (lanes, units * values): the score behind each single change, infinite where it is not known
+    )
     turn: int  # the input that moves next, where not all fit into a step
     beam: Sets
     growing: Tensor  # (batch,) bool: sets may become larger
@@ -108,11 +115,17 @@ class Greedy(Method[GreedyState]):
         assert isinstance(region, Sparse | Words | ChangedColumns)
         generator = torch.Generator().manual_seed(seed)
         if isinstance(region, ChangedColumns):
-            table: UnitChoices = column_choices(region, max(self.values, COLUMN_VALUES), problem.network.trees)
+            table: UnitChoices = column_choices(
+                region, max(self.values, COLUMN_VALUES), problem.network.trees
+            )
         else:
             table = choices(region, self.values, generator)
         places = table.units * table.values
-        order = torch.arange(places) if places <= self.sweep else torch.randperm(places, generator=generator)[: self.sweep]
+        order = (
+            torch.arange(places)
+            if places <= self.sweep
+            else torch.randperm(places, generator=generator)[: self.sweep]
+        )
         lanes = lanes_of(problem, self.lanes)
         count, like = len(lanes.whole), region.centre
         lane, infinite = torch.arange(count, device=like.device), like.new_full((count,), torch.inf)
@@ -152,7 +165,13 @@ class Greedy(Method[GreedyState]):
         lanes = row[:, None] * each + torch.arange(each, device=row.device)
         score, margin, fails = self._answers(problem, state, lanes, table.centre, row, unit, value)
         best = lowest(row, place, margin, fails, 1)
-        found = Sets(row[best] * each, put(table.centre[row[best]], unit[best], value[best]), margin[best], margin[best], fails[best])
+        found = Sets(
+            row[best] * each,
+            put(table.centre[row[best]], unit[best], value[best]),
+            margin[best],
+            margin[best],
+            fails[best],
+        )
         return replace(
             self._record_witness(problem, state, found),
             ranking=state.ranking.index_put((lanes, place[:, None]), score),
@@ -166,9 +185,13 @@ class Greedy(Method[GreedyState]):
         waiting = state.beam.take((state.open & ~now)[state.beam.lane])
         live = state.beam.take((state.open & now)[state.beam.lane])
         grows = state.growing[live.lane // each]
-        member, removed = (table.changed_units(live.lane // each, live.x) & ~grows[:, None]).nonzero(as_tuple=True)
+        member, removed = (table.changed_units(live.lane // each, live.x) & ~grows[:, None]).nonzero(
+            as_tuple=True
+        )
         grown = self._children(problem, state, live, grows.nonzero().flatten(), None)
-        sets = self._chosen(state, Sets.concatenate(grown, self._children(problem, state, live, member, removed)))
+        sets = self._chosen(
+            state, Sets.concatenate(grown, self._children(problem, state, live, member, removed))
+        )
         least = _least(sets, len(state.open))
         stalled = torch.where(least < state.lowest, 0, state.stalled + now.int())
         growing = state.growing.repeat_interleave(each)
@@ -191,7 +214,10 @@ class Greedy(Method[GreedyState]):
         """The lanes (lanes,) that move now, bool, and the input whose turn is next: a step takes as many inputs as fit."""
         table, each, count = state.choices, state.lanes.each, len(problem)
         row = state.beam.lane // each
-        bases = torch.where(state.growing[row], 1, table.changed_units(row, state.beam.x).sum(-1)) * state.open[state.beam.lane]
+        bases = (
+            torch.where(state.growing[row], 1, table.changed_units(row, state.beam.x).sum(-1))
+            * state.open[state.beam.lane]
+        )
         tries = (2 if problem.network.differentiable else BLIND) * self.candidates
         cost = torch.zeros(count, dtype=torch.int64, device=row.device).index_add(0, row, bases * tries)
         order = (torch.arange(count, device=row.device) + state.turn) % count
@@ -231,7 +257,9 @@ class Greedy(Method[GreedyState]):
             found.append(self._chosen(state, Sets(lane, x, score.squeeze(1), margin, fails)))
         return self._chosen(state, functools.reduce(Sets.concatenate, found))
 
-    def _judge_sets(self, problem: Problem, state: GreedyState, lane: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _judge_sets(
+        self, problem: Problem, state: GreedyState, lane: Tensor, x: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """(n, k) lanes of one input each, (n, units, parts) -> scores of the lanes (n, k) and of the property (n,), failures (n,)."""
         outputs = state.choices.ask(problem, x)
         margin, fails = judge_outputs(problem, lane[:, 0] // state.lanes.each, outputs)
@@ -261,33 +289,53 @@ class Greedy(Method[GreedyState]):
             sets = sets.take(sets.fails)
             sets = sets.take(sets.margin.argsort(stable=True))  # of two as small, the one that fails by more
         row = sets.lane // state.lanes.each
-        value = state.choices.changed_units(row, sets.x).sum(-1).double() if problem.goal == "radius" else sets.margin.double()
+        value = (
+            state.choices.changed_units(row, sets.x).sum(-1).double()
+            if problem.goal == "radius"
+            else sets.margin.double()
+        )
         best = lowest(row, torch.arange(len(row), device=row.device), value, sets.fails, 1)
         best = best[value[best] < state.best[row[best]]]
         row = row[best]
-        return replace(state, witness=state.witness.index_put((row,), sets.x[best]), best=state.best.index_put((row,), value[best]))
+        return replace(
+            state,
+            witness=state.witness.index_put((row,), sets.x[best]),
+            best=state.best.index_put((row,), value[best]),
+        )
 
-    def _children(self, problem: Problem, state: GreedyState, sets: Sets, member: Tensor, removed: Tensor | None) -> Sets:
+    def _children(
+        self, problem: Problem, state: GreedyState, sets: Sets, member: Tensor, removed: Tensor | None
+    ) -> Sets:
         """The best sets with one more changed unit than sets[member], after the unit `removed` of each was put back."""
         at_once = max(1, 32 * ELEMENTS // state.choices.table[0].numel())
         found = [sets.take(member[:0])]
         for start in range(0, len(member), at_once):
             part = slice(start, start + at_once)
-            found.append(self._few_children(problem, state, sets.take(member[part]), None if removed is None else removed[part]))
+            found.append(
+                self._few_children(
+                    problem, state, sets.take(member[part]), None if removed is None else removed[part]
+                )
+            )
         return functools.reduce(Sets.concatenate, found)
 
-    def _few_children(self, problem: Problem, state: GreedyState, bases: Sets, removed: Tensor | None) -> Sets:
+    def _few_children(
+        self, problem: Problem, state: GreedyState, bases: Sets, removed: Tensor | None
+    ) -> Sets:
         table, lane, x = state.choices, bases.lane, bases.x
         row = lane // state.lanes.each
         options, allowed = table.table[row], table.open[row] & ~table.changed_units(row, x)[..., None]
         if removed is not None:  # it may change again, but not to what it was
             here = torch.arange(len(row), device=row.device)
-            allowed[here, removed] = table.open[row, removed] & (options[here, removed] != x[here, removed, None]).any(-1)
+            allowed[here, removed] = table.open[row, removed] & (
+                options[here, removed] != x[here, removed, None]
+            ).any(-1)
             x = put(x, removed, table.centre[row, removed])
         ranking = state.ranking[lane].reshape(allowed.shape)
         if problem.network.differentiable:
             slope = self._slopes(problem, state, lane, x)
-            if isinstance(problem.region, Sparse) and 2 ** x.shape[-1] > MOST:  # the table holds but a few of so many corners
+            if (
+                isinstance(problem.region, Sparse) and 2 ** x.shape[-1] > MOST
+            ):  # the table holds but a few of so many corners
                 corner = _corners(problem, table, row, slope)
                 options = torch.cat([options, corner[:, :, None]], 2)
                 allowed = torch.cat([allowed, (allowed.any(-1) & (corner != x).any(-1))[..., None]], 2)
@@ -304,7 +352,9 @@ class Greedy(Method[GreedyState]):
         key = (table.changed_units(row, x) * state.mark).sum(-1)[base] + state.mark[unit]
         best = lowest(lane[base], key, score, fails, self._sets_per_lane(state))
         chosen = base[best]
-        return Sets(lane[chosen], put(x[chosen], unit[best], value[best]), score[best], margin[best], fails[best])
+        return Sets(
+            lane[chosen], put(x[chosen], unit[best], value[best]), score[best], margin[best], fails[best]
+        )
 
     def _slopes(self, problem: Problem, state: GreedyState, lane: Tensor, x: Tensor) -> Tensor:
         """(n,), (n, units, parts) -> the gradient of each lane's score, (n, units, parts)."""
@@ -336,7 +386,12 @@ def _pick_candidates(orders: tuple[Tensor, ...], allowed: Tensor, count: int) ->
     left = allowed.flatten(1)
     picked = torch.zeros_like(left)
     for order in orders:
-        place = order.flatten(1).masked_fill(~left, torch.inf).topk(min(count, left.shape[1]), dim=1, largest=False).indices
+        place = (
+            order.flatten(1)
+            .masked_fill(~left, torch.inf)
+            .topk(min(count, left.shape[1]), dim=1, largest=False)
+            .indices
+        )
         picked = picked.scatter(1, place, True)
         left = left & ~picked
     base, place = (picked & allowed.flatten(1)).nonzero(as_tuple=True)

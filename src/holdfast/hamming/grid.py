@@ -92,7 +92,9 @@ class Grid(Method[GridState]):
         assert isinstance(region, Sparse | Words)
         table = choices(region, self.levels, torch.Generator().manual_seed(seed), every_level=True)
         if self.t > table.units:
-            raise BadInput(f"Grid: sets of t={self.t} units, but the inputs have only {table.units}; choose a smaller t.")
+            raise BadInput(
+                f"Grid: sets of t={self.t} units, but the inputs have only {table.units}; choose a smaller t."
+            )
         if self._pairs(table, self.t) < 1:
             raise BadInput(
                 f"Grid: {table.values} values for each of {self.t} units are {table.values**self.t} inputs for every set, more than "
@@ -133,7 +135,9 @@ class Grid(Method[GridState]):
         """How many sets of this size to hold at once."""
         return self.memory * 2**20 // (BYTES * int(table.values**size))
 
-    def _query_sets(self, problem: Problem, state: GridState, found: Top, row: Tensor, index: Tensor) -> tuple[GridState, Top]:
+    def _query_sets(
+        self, problem: Problem, state: GridState, found: Top, row: Tensor, index: Tensor
+    ) -> tuple[GridState, Top]:
         """The sets found.place[row, index], each over all its grid points; a row in which one breaks the property is done."""
         table = state.choices
         unit = state.order[row[:, None], subsets(found.place[row, index], state.size, table.units)]
@@ -151,7 +155,9 @@ class Grid(Method[GridState]):
             margin, fails = judge_outputs(problem, row[some], outputs)
             measure[some, values] = self._sensitivity(problem, row[some], outputs, margin)
             broken = row[some[fails]]
-            state = replace(_record_witness(state, broken, x[fails]), open=state.open & ~occur(broken, len(problem)))
+            state = replace(
+                _record_witness(state, broken, x[fails]), open=state.open & ~occur(broken, len(problem))
+            )
         least, value = measure.min(1) if len(row) else (measure.sum(1), index)
         fall = (state.at_centre[row] - least).nan_to_num(nan=-torch.inf)
         return state, replace(
@@ -193,7 +199,9 @@ class Grid(Method[GridState]):
         for row in state.open.nonzero().flatten().split(max(1, 8 * table.at_once // OVERLAYS)):
             stage, target = _stages(state, row)
             for first in range(0, table.units, OVERLAYS):
-                later = stage[..., None] > torch.arange(first, first + OVERLAYS, device=row.device)  # (rows, units, overlays)
+                later = stage[..., None] > torch.arange(
+                    first, first + OVERLAYS, device=row.device
+                )  # (rows, units, overlays)
                 x = torch.where(later.mT[..., None], table.centre[row][:, None], target[:, None])
                 every = row.repeat_interleave(OVERLAYS)
                 _, fails = judge_outputs(problem, every, table.ask(problem, x.flatten(0, 1)))
@@ -201,7 +209,9 @@ class Grid(Method[GridState]):
                 broken = fails.any(1)
                 which = broken.nonzero().flatten()
                 earliest = x[which, fails.int().argmax(1)[which]]
-                state = _record_witness(state, row[which], drop_needless_changes(problem, table, row[which], earliest))
+                state = _record_witness(
+                    state, row[which], drop_needless_changes(problem, table, row[which], earliest)
+                )
                 go_on = ~broken & ((stage > first + OVERLAYS) & (stage < table.units)).any(1)
                 row, stage, target = row[go_on], stage[go_on], target[go_on]
                 if not len(row):
@@ -222,7 +232,12 @@ def _nothing(table: UnitChoices, place: Tensor) -> Top:
 
 def _merge_top(top: Top, found: Top, keep: int) -> Top:
     """The most sensitive of both."""
-    both = Top(*(torch.cat([getattr(top, name), getattr(found, name)], 1) for name in ("sensitivity", "place", "value")))
+    both = Top(
+        *(
+            torch.cat([getattr(top, name), getattr(found, name)], 1)
+            for name in ("sensitivity", "place", "value")
+        )
+    )
     best = both.sensitivity.topk(min(keep, both.place.shape[1]), dim=1).indices
     return Top(both.sensitivity.gather(1, best), both.place.gather(1, best), both.value.gather(1, best))
 
@@ -242,7 +257,9 @@ def _lay_out_values(table: UnitChoices, row: Tensor, unit: Tensor, digit: Tensor
 def _stages(state: GridState, row: Tensor) -> tuple[Tensor, Tensor]:
     """For rows (n,): after how many overlays each unit changes (n, units), `units` if never; and what it becomes (n, units, parts)."""
     table, top = state.choices, state.top
-    unit = state.order[row[:, None, None], subsets(top.place[row], state.size, table.units)]  # (n, kept, size)
+    unit = state.order[
+        row[:, None, None], subsets(top.place[row], state.size, table.units)
+    ]  # (n, kept, size)
     digit = product(table.values, state.size).to(row.device)[top.value[row]]
     kept = unit.shape[1]
     moves = table.open[row[:, None, None], unit, digit] & (top.sensitivity[row] > -torch.inf)[..., None]
@@ -261,7 +278,9 @@ def _stages(state: GridState, row: Tensor) -> tuple[Tensor, Tensor]:
 def _record_witness(state: GridState, row: Tensor, x: Tensor) -> GridState:
     """With the failing inputs x (n, units, parts) that change fewer units than what was known."""
     changed = state.choices.changed_units(row, x).sum(1).double()
-    best = lowest(row, torch.arange(len(row), device=row.device), changed, torch.ones_like(row, dtype=torch.bool), 1)
+    best = lowest(
+        row, torch.arange(len(row), device=row.device), changed, torch.ones_like(row, dtype=torch.bool), 1
+    )
     best = best[changed[best] < state.changed[row[best]]]
     return replace(
         state, witness=state.witness.index_put((row[best],), x[best]), changed=state.changed.index_put((row[best],), changed[best])
@@ -278,7 +297,13 @@ def drop_needless_changes(problem: Problem, table: UnitChoices, row: Tensor, x: 
             margin, fails = judge_outputs(problem, row[live[which]], table.ask(problem, back))
             pieces.append((live[which[fails]], margin[fails], back[fails]))
         member, margin, back = (torch.cat(part) for part in zip(*pieces, strict=True))
-        best = lowest(member, torch.arange(len(member), device=row.device), margin, torch.ones_like(member, dtype=torch.bool), 1)
+        best = lowest(
+            member,
+            torch.arange(len(member), device=row.device),
+            margin,
+            torch.ones_like(member, dtype=torch.bool),
+            1,
+        )
         live = member[best]
         x[live] = back[best]
     return x
@@ -286,7 +311,9 @@ def drop_needless_changes(problem: Problem, table: UnitChoices, row: Tensor, x: 
 
 def subsets(place: Tensor, size: int, units: int) -> Tensor:
     """(...,) -> (..., size): the set at each place of the list of all sets of `size` units; those of the first units come first."""
-    below = torch.arange(units + 1, device=place.device)  # how many sets of one unit lie below each unit, then of two, ...
+    below = torch.arange(
+        units + 1, device=place.device
+    )  # how many sets of one unit lie below each unit, then of two, ...
     tables = [below]
     for _ in range(1, size):
         below = torch.nn.functional.pad(below.cumsum(0)[:-1], (1, 0))

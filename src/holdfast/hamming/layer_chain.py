@@ -103,7 +103,11 @@ class Chain:
         found, error = Centre(r, (), (), (), ()), torch.zeros_like(r)
         for layer in self.layers:
             z = r @ layer.weight.t() + layer.bias
-            error = (error + self.price * r.abs()) @ layer.size.t() * (1 + self.price) + self.price * layer.bias_size + TINY
+            error = (
+                (error + self.price * r.abs()) @ layer.size.t() * (1 + self.price)
+                + self.price * layer.bias_size
+                + TINY
+            )
             found = replace(found, before=(*found.before, z), before_error=(*found.before_error, error))
             if layer.function is not None:
                 least, most = value_range(layer.function, (z - error,), (z + error,))
@@ -117,14 +121,22 @@ class Chain:
         here = units.cpu()
         keys = [row.tobytes() for row in np.packbits(here.numpy(), axis=1)]
         known = self.memory.patches
-        return [known.get(key) or self.memory.keep(key, self._patch(some)) for key, some in zip(keys, here, strict=True)]
+        return [
+            known.get(key) or self.memory.keep(key, self._patch(some))
+            for key, some in zip(keys, here, strict=True)
+        ]
 
     def _patch(self, chosen: Tensor) -> TouchedPatch:
         units = chosen.nonzero().flatten().to(self.windows.near.device)
         w, (first, second) = self.windows, self.layers[:2]
         near, far = (places[units].unique() for places in (w.near, w.far))
         near, far = near[near < len(first.bias)], far[far < len(second.bias)]
-        return TouchedPatch(near, far, first.weight[near[:, None], w.elements[units].flatten()], second.weight[far[:, None], near])
+        return TouchedPatch(
+            near,
+            far,
+            first.weight[near[:, None], w.elements[units].flatten()],
+            second.weight[far[:, None], near],
+        )
 
 
 def chain_of(graph: Graph, elements: Tensor) -> Chain | None:
@@ -156,7 +168,10 @@ def _layers(graph: Graph) -> list[ChainLayer] | None:
 
 
 def _identity(size: int, graph: Graph) -> ChainLayer:
-    matrix, none = torch.eye(size, dtype=torch.float64, device=graph.device), torch.zeros(size, dtype=torch.float64, device=graph.device)
+    matrix, none = (
+        torch.eye(size, dtype=torch.float64, device=graph.device),
+        torch.zeros(size, dtype=torch.float64, device=graph.device),
+    )
     return ChainLayer(matrix, matrix, none, none, None)
 
 
@@ -166,7 +181,9 @@ def _then(layer: ChainLayer | None, node: Affine, graph: Graph) -> ChainLayer:
     rows = node.rows(torch.arange(node.size, device=graph.device)) if layer is None else None
     weight = node.part(0, before.weight, 0) if rows is None else rows[0]
     size = weight.abs() if layer is None else node.part(0, before.size, 0, absolute=True)
-    return ChainLayer(weight, size, node.forward([before.bias]), node.forward_absolute([before.bias_size]), None)
+    return ChainLayer(
+        weight, size, node.forward([before.bias]), node.forward_absolute([before.bias_size]), None
+    )
 
 
 # ---- windows
@@ -178,7 +195,10 @@ def _windows(first: ChainLayer, second: ChainLayer, elements: Tensor) -> Windows
     near, far = _list_places(touches), _list_places(reads)
     kind, weights = _kinds(second.weight, near, far)
     if weights is None:  # nothing is local: one window for all
-        near, far = (torch.arange(n, device=near.device).expand(len(elements), n) for n in reversed(second.weight.shape))
+        near, far = (
+            torch.arange(n, device=near.device).expand(len(elements), n)
+            for n in reversed(second.weight.shape)
+        )
         kind, weights = torch.zeros_like(kind), second.weight.t()[None].contiguous()
     padded = torch.nn.functional.pad(first.weight, (0, 0, 0, 1))
     return Windows(elements, near, far, padded[near[:, None, :], elements[:, :, None]], kind, weights)
@@ -194,7 +214,11 @@ def _list_places(mask: Tensor) -> Tensor:
 def _kinds(weight: Tensor, near: Tensor, far: Tensor) -> tuple[Tensor, Tensor | None]:
     """Units whose windows hold the same weights are of one kind: (units,), (kinds, near, far); None if these are too many."""
     padded = torch.nn.functional.pad(weight, (0, 1, 0, 1))
-    kind, known, found = torch.zeros(len(near), dtype=torch.int64, device=near.device), dict[bytes, int](), list[Tensor]()
+    kind, known, found = (
+        torch.zeros(len(near), dtype=torch.int64, device=near.device),
+        dict[bytes, int](),
+        list[Tensor](),
+    )
     for unit, (rows, columns) in enumerate(zip(far, near, strict=True)):
         if (1 + len(found)) * len(rows) * len(columns) > WINDOWS:
             return kind, None

@@ -47,7 +47,18 @@ class Effects:
     @property
     def numbers(self) -> int:
         """Of float64, in all tables when those of the pairs are made too."""
-        own = (self.edges, self.third, self.missed, self.lowest, self.highest, self.reach, self.over, self.away, self.neighbour, self.pair)
+        own = (
+            self.edges,
+            self.third,
+            self.missed,
+            self.lowest,
+            self.highest,
+            self.reach,
+            self.over,
+            self.away,
+            self.neighbour,
+            self.pair,
+        )
         return sum(v.numel() for v in own) + self.together.numbers
 
 
@@ -69,7 +80,10 @@ def effects_of(chain: Chain, centre: Centre, lower: Tensor, upper: Tensor) -> Ef
     edges = torch.where(share < 1, lower[:, None] + share * (upper - lower)[:, None], upper[:, None])
     move = edges - centre.x[0, chain.windows.elements]
     parts = torch.arange(len(edges), device=edges.device).split(UNITS_AT_ONCE)
-    tables = [torch.cat(each) for each in zip(*(_alone(chain, first, second, units, move[units]) for units in parts), strict=True)]
+    tables = [
+        torch.cat(each)
+        for each in zip(*(_alone(chain, first, second, units, move[units]) for units in parts), strict=True)
+    ]
     neighbour, pair, one, other = neighbours
     third, missed, lowest, highest, reach, over, away = tables
     together = Meetings(chain, first, one, other, move)
@@ -109,7 +123,9 @@ class _Kink:
         """places (units, k), change (units, cells + 1, k) -> of the values."""
         places = places[:, None]
         z = self.z[places]
-        slope = torch.where(z > 0, torch.ones_like(z), self.below)  # of two plain numbers torch would make float32
+        slope = torch.where(
+            z > 0, torch.ones_like(z), self.below
+        )  # of two plain numbers torch would make float32
         return slope * change + (1 - self.below) * (self.toward(places, change) - z.abs()).clamp_min(0)
 
     def bulge(self, places: Tensor, change: Tensor) -> Tensor:
@@ -117,7 +133,9 @@ class _Kink:
         ends = self.toward(places[:, None], change) - self.z[places].abs()[:, None]
         over = torch.maximum(ends[:, 1:], ends[:, :-1]).clamp_min(0)
         under = (-torch.minimum(ends[:, 1:], ends[:, :-1])).clamp_min(0)
-        return (1 - self.below) * over * (under / (over + under).clamp_min(TINY))  # a product of both might underflow
+        return (
+            (1 - self.below) * over * (under / (over + under).clamp_min(TINY))
+        )  # a product of both might underflow
 
     def parts(self, places: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Of changes between two ends, (units, k) each: min(toward, d), (toward - d)+ and what leads away, at most."""
@@ -139,7 +157,10 @@ def _alone(chain: Chain, first: _Kink, second: _Kink, units: Tensor, move: Tenso
     change, middle, half = value @ onwards, (up - down) / 2 @ onwards, (up + down) / 2 @ onwards.abs()
     largest = value.abs().amax((1, 2))[:, None] + down.amax((1, 2))[:, None]
     error = 3 * second.rounding_error(far, largest)
-    below, above = (half - middle).clamp_min(0) + error[:, None], (half + middle).clamp_min(0) + error[:, None]
+    below, above = (
+        (half - middle).clamp_min(0) + error[:, None],
+        (half + middle).clamp_min(0) + error[:, None],
+    )
     low = (torch.minimum(change[:, 1:], change[:, :-1]) - below).amin(1).clamp_max(0)
     high = (torch.maximum(change[:, 1:], change[:, :-1]) + above).amax(1).clamp_min(0)
     value, down = second.value_change(far, change), second.bulge(far, change) + below + error[:, None]
@@ -166,7 +187,9 @@ def _neighbours(chain: Chain) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
     one, other = meet.triu(1).nonzero(as_tuple=True)
     if 2 * len(one) * w.far.shape[1] > NUMBERS:
         return None
-    number = torch.full((units, units), -1, device=meet.device).index_put((one, other), torch.arange(len(one), device=meet.device))
+    number = torch.full((units, units), -1, device=meet.device).index_put(
+        (one, other), torch.arange(len(one), device=meet.device)
+    )
     found, places = (number >= 0).to(torch.uint8).sort(dim=1, descending=True, stable=True)
     most = max(1, int(found.sum(1).max()))
     places, found = places[:, :most], found[:, :most] > 0
@@ -215,16 +238,23 @@ class Meetings:
         """-> (chosen pairs, near of the first of both): how far below and above the sum of both."""
         w, first, both = self.chain.windows, self.first, (self.one[chosen], self.other[chosen])
         near, low, high = w.near[both[0]], self.move.amin(1), self.move.amax(1)
-        weight, size = (torch.nn.functional.pad(m, (0, 0, 0, 1)) for m in (self.chain.layers[0].weight, self.chain.layers[0].size))
+        weight, size = (
+            torch.nn.functional.pad(m, (0, 0, 0, 1))
+            for m in (self.chain.layers[0].weight, self.chain.layers[0].size)
+        )
         weights, sizes = ([matrix[near, w.elements[unit]] for unit in both] for matrix in (weight, size))
-        ends = [(own * low[unit, None], own * high[unit, None]) for own, unit in zip(weights, both, strict=True)]
+        ends = [
+            (own * low[unit, None], own * high[unit, None]) for own, unit in zip(weights, both, strict=True)
+        ]
         (reach, over, away), (others_reach, others_over, others_away) = (
             first.parts(near, torch.minimum(*pair), torch.maximum(*pair)) for pair in ends
         )
         furthest = torch.maximum(*(torch.maximum(high[unit], -low[unit]) for unit in both))[:, None]
         error = 2 * most * first.rounding_error(near, furthest)
         d, both_reach = first.z[near].abs(), reach + others_reach
-        beyond = torch.stack([(both_reach - 2 * d / r).clamp_min(0) / (r - 1) for r in range(2, most + 1)]).amax(0)
+        beyond = torch.stack(
+            [(both_reach - 2 * d / r).clamp_min(0) / (r - 1) for r in range(2, most + 1)]
+        ).amax(0)
         crossed = torch.maximum(torch.minimum(over, others_away), torch.minimum(others_over, away))
         meet = (sizes[0] != 0) & (sizes[1] != 0)
         up, down = ((1 - first.below) * part + error for part in (beyond, crossed))

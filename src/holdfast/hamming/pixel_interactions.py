@@ -30,7 +30,9 @@ def bound_by_sums(
     (batch,) bool."""
     least, slopes, known = torch.full_like(offset, -torch.inf), torch.zeros_like(centre.x), inner.clone()
     served = torch.zeros(len(region), dtype=torch.bool, device=offset.device)
-    for part in parts_of(chain, region, max(rows.shape[1], 4)):  # the pairs that meet need as much as four rows
+    for part in parts_of(
+        chain, region, max(rows.shape[1], 4)
+    ):  # the pairs that meet need as much as four rows
         if time_limit.has_expired():
             break
         begun = PixelSums(chain, effects, batch.take(region, part), centre.take(part), inner[part])
@@ -96,7 +98,9 @@ class PixelSums(Pass):
         apart = (group != own) | (region.budgets.flatten()[self.group] > 1)[:, None]
         which, place = ((group >= 0) & apart).nonzero(as_tuple=True)
         one, other, node = own[which, 0], group[which, place], self.node[which]
-        slots, slot = ((node * groups + torch.minimum(one, other)) * groups + torch.maximum(one, other)).unique(return_inverse=True)
+        slots, slot = (
+            (node * groups + torch.minimum(one, other)) * groups + torch.maximum(one, other)
+        ).unique(return_inverse=True)
         node, one, other = slots // groups**2, slots // groups % groups, slots % groups
         here, there = region.budgets[node, one], region.budgets[node, other]
         times = torch.where(one == other, here * (here - 1) // 2, here * there).double()
@@ -114,7 +118,11 @@ class PixelSums(Pass):
         m, width = self._meetings, self.widths[1] + 1
         at, found = (m.slot[:, None] * width + m.far).flatten(), []
         for values, way in ((m.low, "amin"), (m.high, "amax")):
-            best = values.new_zeros(len(m.node) * width).scatter_reduce(0, at, values.flatten(), way).reshape(len(m.node), width)
+            best = (
+                values.new_zeros(len(m.node) * width)
+                .scatter_reduce(0, at, values.flatten(), way)
+                .reshape(len(m.node), width)
+            )
             total = self.first.new_zeros((len(self.region), width - 1))
             found.append(total.index_add(0, m.node, best[:, :-1].double() * m.times[:, None]))
         return found[0], found[1]
@@ -133,11 +141,17 @@ class PixelSums(Pass):
         count, reach, over, away = (self._most(each, self.far, width) for each in values)
         low, high = self._beyond
         toward, back = torch.where(up, -low, high), torch.where(up, high, -low)
-        slope = torch.where(up, torch.ones_like(z), sides.below)  # of two plain numbers torch would make float32
+        slope = torch.where(
+            up, torch.ones_like(z), sides.below
+        )  # of two plain numbers torch would make float32
         several = count > 1.5
         # What the pairs add is one more change of the argument, or it moves the value by no more than itself.
-        most = torch.minimum(slope * high + bend * (reach + toward - d).clamp_min(0), high + bend * (reach - d).clamp_min(0))
-        least = torch.maximum(slope * low - bend * torch.minimum(over, away + back), low - bend * torch.minimum(over, away))
+        most = torch.minimum(
+            slope * high + bend * (reach + toward - d).clamp_min(0), high + bend * (reach - d).clamp_min(0)
+        )
+        least = torch.maximum(
+            slope * low - bend * torch.minimum(over, away + back), low - bend * torch.minimum(over, away)
+        )
         error = (count + 2) * (room + self.chain.price * (d + reach + over + away + toward + back)) + TINY
         middle, half = (most + least) / 2, (most - least) / 2 + error
         return torch.where(several, middle, 0), torch.where(several, half, 0)
@@ -170,7 +184,11 @@ class PixelSums(Pass):
         constant = constant + (back @ middle[..., None] - back.abs() @ half[..., None]).squeeze(-1)
         rows = rows[self.node].transpose(1, 2)  # (pairs, third layer, rows)
         edges = self.effects.third[self.unit] @ rows
-        gains = (torch.minimum(edges[:, 1:], edges[:, :-1]) - self.effects.missed[self.unit] @ rows.abs()).amin(1).clamp_max(0)
+        gains = (
+            (torch.minimum(edges[:, 1:], edges[:, :-1]) - self.effects.missed[self.unit] @ rows.abs())
+            .amin(1)
+            .clamp_max(0)
+        )
         places = self.node[:, None] * gains.shape[1] + torch.arange(gains.shape[1], device=gains.device)
         return constant + self._sum(gains, places, gains.shape[1]), self._slopes(edges, gains)
 

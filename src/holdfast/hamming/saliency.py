@@ -58,7 +58,9 @@ class Saliency(Method[Mapped]):
     """Every single unit at all of its values, a bounded share of them in a step."""
 
     finds: ClassVar[str] = "witnesses"
-    help: ClassVar[str] = "the most harmful change of a single unit or word, and a map of what each of them does"
+    help: ClassVar[str] = (
+        "the most harmful change of a single unit or word, and a map of what each of them does"
+    )
     traits: ClassVar[Traits] = Traits(seeded=False, glass=False)
 
     levels: int = 2  # values of a number, evenly over the domain with both bounds
@@ -66,14 +68,22 @@ class Saliency(Method[Mapped]):
     def obstacle(self, problem: Problem) -> str | None:
         if not isinstance(problem.region, Sparse | Words):
             return f"maps are of single units or words, not of a {type(problem.region).__name__}"
-        return None if problem.goal == "worst" else "a map is of the lowest score of one change: 'holdfast saliency'"
+        return (
+            None
+            if problem.goal == "worst"
+            else "a map is of the lowest score of one change: 'holdfast saliency'"
+        )
 
     def start(self, problem: Problem, seed: int) -> Mapped:
         region = problem.region
         if not isinstance(region, Sparse | Words) or self.levels < 2:
-            raise BadInput("maps are of single units or words at two or more values: give a Sparse or a Words region.")
+            raise BadInput(
+                "maps are of single units or words at two or more values: give a Sparse or a Words region."
+            )
         table = choices(region, self.levels, torch.Generator().manual_seed(0), every_level=True)
-        at_centre, _ = judge_outputs(problem, torch.arange(len(problem), device=table.centre.device), problem.network(region.centre))
+        at_centre, _ = judge_outputs(
+            problem, torch.arange(len(problem), device=table.centre.device), problem.network(region.centre)
+        )
         least = at_centre.new_full((len(problem), table.units), torch.inf)
         nowhere, blank = torch.full_like(at_centre, -1, dtype=torch.int64), torch.full_like(least, torch.nan)
         shape = region.unit_shape if isinstance(region, Sparse) else (table.units,)
@@ -96,9 +106,13 @@ class Saliency(Method[Mapped]):
                 break
         row, unit, value = state.change[:, state.worst[state.worst >= 0]]
         points = problem.region.centre.clone()
-        points[row] = state.table.as_inputs(put(state.table.centre[row], unit, state.table.table[row, unit, value]))
+        points[row] = state.table.as_inputs(
+            put(state.table.centre[row], unit, state.table.table[row, unit, value])
+        )
         shape = problem.region.unit_shape if isinstance(problem.region, Sparse) else problem.region.shape[:1]
-        claims = Claims(witness=points, found=state.worst >= 0, aside={MAP: state.fall().reshape(len(problem), *shape)})
+        claims = Claims(
+            witness=points, found=state.worst >= 0, aside={MAP: state.fall().reshape(len(problem), *shape)}
+        )
         return (state if state.done < state.change.shape[1] else None), claims
 
 
@@ -115,10 +129,14 @@ def _coarse_to_fine(open_: Tensor, shape: Sequence[int]) -> Tensor:
     for level in range(max(bits, default=0)):
         for axis, (size, many) in enumerate(zip(shape, bits, strict=True)):
             if level < many:
-                place = torch.arange(size) >> (many - 1 - level) & 1  # bit `level` of the coordinate written backwards
+                place = (
+                    torch.arange(size) >> (many - 1 - level) & 1
+                )  # bit `level` of the coordinate written backwards
                 rank += (place << free).reshape([-1 if k == axis else 1 for k in range(len(shape))])
                 free += 1
-    order = rank.flatten().to(change.device)[change[1]].argsort(stable=True)  # rows and values keep their order within a unit's rank
+    order = (
+        rank.flatten().to(change.device)[change[1]].argsort(stable=True)
+    )  # rows and values keep their order within a unit's rank
     return change[:, order]
 
 
@@ -126,11 +144,19 @@ def _further(problem: Problem, state: Mapped) -> Mapped:
     """One piece more."""
     table, end = state.table, min(state.done + state.table.at_once, state.change.shape[1])
     row, unit, value = state.change[:, state.done : end]
-    score, _ = judge_outputs(problem, row, table.ask(problem, put(table.centre[row], unit, table.table[row, unit, value])))
+    score, _ = judge_outputs(
+        problem, row, table.ask(problem, put(table.centre[row], unit, table.table[row, unit, value]))
+    )
     before = torch.minimum(state.at_centre, state.least.amin(1))
-    least = state.least.flatten().scatter_reduce(0, row * table.units + unit, score, "amin").reshape(state.least.shape)
+    least = (
+        state.least.flatten()
+        .scatter_reduce(0, row * table.units + unit, score, "amin")
+        .reshape(state.least.shape)
+    )
     lower = (score < before[row]) & (score == least.amin(1)[row])
-    first = torch.full_like(state.worst, end).scatter_reduce(0, row[lower], lower.nonzero()[:, 0] + state.done, "amin")
+    first = torch.full_like(state.worst, end).scatter_reduce(
+        0, row[lower], lower.nonzero()[:, 0] + state.done, "amin"
+    )
     return replace(state, done=end, least=least, worst=torch.where(first < end, first, state.worst))
 
 
@@ -149,7 +175,14 @@ def saliency_problem(
     label = net(centre).argmax(-1) if y is None else torch.as_tensor(y, device=net.device)
     bounds = net.domain if domain is None else Domain.of(domain)
     tried = None if values is None else torch.as_tensor(list(values), dtype=torch.float64, device=net.device)
-    region = Sparse(centre, torch.ones(len(centre)), bounds, axes=unit_axes(tuple(x.shape[1:]), unit), free=free, levels=tried)
+    region = Sparse(
+        centre,
+        torch.ones(len(centre)),
+        bounds,
+        axes=unit_axes(tuple(x.shape[1:]), unit),
+        free=free,
+        levels=tried,
+    )
     return Problem(net, region, Robustness(label), "worst")
 
 

@@ -39,18 +39,32 @@ class Tape(IntervalGraph):
     """Intervals that note how each node came about, in order."""
 
     ways: dict[Span, Way] = field(default_factory=dict)
-    spans: dict[Span, None] = field(default_factory=dict)  # all that stand in them, in the order in which they were met
+    spans: dict[Span, None] = field(
+        default_factory=dict
+    )  # all that stand in them, in the order in which they were met
 
     def record_node(self, node: Span, inputs: Sequence[Node], by: Callable[..., Tensor] | Relaxation) -> Span:
         self.ways[node] = way = Way(tuple(as_span(source) for source in inputs), by)
         self.spans |= dict.fromkeys((*way.inputs, node))
         return node
 
-    def affine(self, name: str, inputs: Sequence[Node], function: Any, magnitude: Any, *, kernel: Kernel | None = None) -> Node:
-        return self.record_node(as_span(super().affine(name, inputs, function, magnitude, kernel=kernel)), inputs, function)
+    def affine(
+        self,
+        name: str,
+        inputs: Sequence[Node],
+        function: Any,
+        magnitude: Any,
+        *,
+        kernel: Kernel | None = None,
+    ) -> Node:
+        return self.record_node(
+            as_span(super().affine(name, inputs, function, magnitude, kernel=kernel)), inputs, function
+        )
 
     def add_sum(self, name: str, inputs: Sequence[Node]) -> Node:
-        return self.record_node(as_span(super().add_sum(name, inputs)), inputs, lambda *values: sum(values[1:], values[0]))
+        return self.record_node(
+            as_span(super().add_sum(name, inputs)), inputs, lambda *values: sum(values[1:], values[0])
+        )
 
     def add_move(self, name: str, inputs: Sequence[Node], function: Any) -> Node:
         return self.record_node(as_span(super().add_move(name, inputs, function)), inputs, function)
@@ -90,9 +104,16 @@ class TapedWalk:
         self.traced = traced
         self.axes: list[int] = []
         with torch.no_grad():
-            few, more = (self._tape_bounds(*(x[:1].expand(count, *x.shape[1:]),) * 2)[0].spans for count in (FEW, FEW + 1))
+            few, more = (
+                self._tape_bounds(*(x[:1].expand(count, *x.shape[1:]),) * 2)[0].spans
+                for count in (FEW, FEW + 1)
+            )
         for one, other in zip(few, more, strict=True):
-            differ = [k for k, sizes in enumerate(zip(one.lower.shape, other.lower.shape, strict=True)) if sizes[0] != sizes[1]]
+            differ = [
+                k
+                for k, sizes in enumerate(zip(one.lower.shape, other.lower.shape, strict=True))
+                if sizes[0] != sizes[1]
+            ]
             if [one.lower.shape[k] for k in differ] != [FEW]:
                 raise UnsupportedLayer(
                     f"layer {one.name}: inputs share an axis with something else there, which bounds cannot be walked back through. Train "
@@ -112,7 +133,9 @@ class TapedWalk:
             shift = last.lower.new_zeros(()) if bias is None else bias[label][:, None] - bias
         return self._least(tape, last, rows.transpose(0, 1).unflatten(2, last.lower.shape[1:])).t() + shift
 
-    def _tape_bounds(self, lower: Tensor, upper: Tensor) -> tuple[Tape, Span, tuple[Tensor, Tensor | None] | None]:
+    def _tape_bounds(
+        self, lower: Tensor, upper: Tensor
+    ) -> tuple[Tape, Span, tuple[Tensor, Tensor | None] | None]:
         tape = Tape(device=self.traced.device)
         return tape, *self.traced.run(lower, upper, tape, elide=True)
 
@@ -133,7 +156,11 @@ class TapedWalk:
             for source, part in zip(way.inputs, parts, strict=True):
                 pending[source] = pending[source] + part if source in pending else part
         for source, part in pending.items():
-            constant = constant + _dot(part, source.centre, axis[source]) - _dot(part.abs(), source.reach, axis[source])
+            constant = (
+                constant
+                + _dot(part, source.centre, axis[source])
+                - _dot(part.abs(), source.reach, axis[source])
+            )
         return constant
 
 
@@ -143,16 +170,27 @@ def _all_planes(tape: Tape) -> dict[Span, LinearBounds]:
     groups: dict[Any, list[Span]] = {}
     for node, way in tape.ways.items():
         if isinstance(way.by, Relaxation):
-            groups.setdefault((type(way.by), *vars(way.by).items(), *(s.lower.shape for s in way.inputs)), []).append(node)
+            groups.setdefault(
+                (type(way.by), *vars(way.by).items(), *(s.lower.shape for s in way.inputs)), []
+            ).append(node)
     found: dict[Span, LinearBounds] = {}
     for nodes in groups.values():
         ways = [tape.ways[node] for node in nodes]
         sources, by = list(zip(*(way.inputs for way in ways), strict=True)), ways[0].by
         assert isinstance(by, Relaxation)
-        together = planes(by, *(tuple(torch.stack([getattr(s, end) for s in one]) for one in sources) for end in ("lower", "upper")))
+        together = planes(
+            by,
+            *(
+                tuple(torch.stack([getattr(s, end) for s in one]) for one in sources)
+                for end in ("lower", "upper")
+            ),
+        )
         for k, node in enumerate(nodes):
             found[node] = LinearBounds(
-                tuple(s[k] for s in together.lower), together.lower_offset[k], tuple(s[k] for s in together.upper), together.upper_offset[k]
+                tuple(s[k] for s in together.lower),
+                together.lower_offset[k],
+                tuple(s[k] for s in together.upper),
+                together.upper_offset[k],
             )
     return found
 
@@ -170,7 +208,9 @@ def _through_map(way: Way, coefficients: Tensor, axis: int) -> tuple[list[Tensor
     with torch.enable_grad():
         zeros = [torch.zeros_like(s.lower).requires_grad_() for s in way.inputs]
         value = way.by(*zeros)
-        parts = torch.autograd.grad(value, zeros, coefficients, create_graph=True, is_grads_batched=True, materialize_grads=True)
+        parts = torch.autograd.grad(
+            value, zeros, coefficients, create_graph=True, is_grads_batched=True, materialize_grads=True
+        )
     return list(parts), _dot(coefficients, value, axis)
 
 

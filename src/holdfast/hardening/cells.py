@@ -56,7 +56,10 @@ def _gates(value: Ball, many: int) -> list[Interval]:
 def _lstm(shared: Ball, state: State, weights: Sequence[Tensor]) -> State:
     """c' = sigmoid(f) c + sigmoid(i) tanh(g), h' = sigmoid(o) tanh(c')."""
     i, f, g, o = _gates(_recurrent_share(shared, state[0], weights), 4)
-    memory = _plus(multiply_gate(_each(torch.sigmoid, f), state[1]), multiply_gate(_each(torch.sigmoid, i), _each(torch.tanh, g)))
+    memory = _plus(
+        multiply_gate(_each(torch.sigmoid, f), state[1]),
+        multiply_gate(_each(torch.sigmoid, i), _each(torch.tanh, g)),
+    )
     return multiply_gate(_each(torch.sigmoid, o), _each(torch.tanh, memory)), memory
 
 
@@ -68,9 +71,14 @@ def _gru(shared: Ball, state: State, weights: Sequence[Tensor]) -> State:
     size = weights[1].shape[1]
     bias = weights[3] if len(weights) == 4 else None
     recalled = _through(_ball(*state[0]), weights[1], bias)
-    gates = shared[0][..., : 2 * size] + recalled[0][..., : 2 * size], shared[1][..., : 2 * size] + recalled[1][..., : 2 * size]
+    gates = (
+        shared[0][..., : 2 * size] + recalled[0][..., : 2 * size],
+        shared[1][..., : 2 * size] + recalled[1][..., : 2 * size],
+    )
     r, z = _gates(gates, 2)
-    reset = multiply_gate(_each(torch.sigmoid, r), _ends((recalled[0][..., 2 * size :], recalled[1][..., 2 * size :])))
+    reset = multiply_gate(
+        _each(torch.sigmoid, r), _ends((recalled[0][..., 2 * size :], recalled[1][..., 2 * size :]))
+    )
     new = _each(torch.tanh, _plus(_ends((shared[0][..., 2 * size :], shared[1][..., 2 * size :])), reset))
     keep = _each(torch.sigmoid, z)
     low = torch.minimum(*(new[0] + share * (state[0][0] - new[0]) for share in keep))
@@ -80,7 +88,11 @@ def _gru(shared: Ball, state: State, weights: Sequence[Tensor]) -> State:
 
 def gru_step(frame: Span, state: State, weights: Sequence[Tensor]) -> Interval:
     """The ends of the state behind one frame."""
-    ((low, high),) = _gru(_through(_ball(frame.lower, frame.upper), weights[0], weights[2] if len(weights) == 4 else None), state, weights)
+    ((low, high),) = _gru(
+        _through(_ball(frame.lower, frame.upper), weights[0], weights[2] if len(weights) == 4 else None),
+        state,
+        weights,
+    )
     return low, high
 
 
@@ -104,11 +116,19 @@ def recurrent(graph: Graph, call: OperatorCall) -> tuple[Span, ...]:
     """(outputs, last states...) as torch's whole operators return them."""
     x, states, parameters = call.args[:3]
     given = options(call.args[3:])
-    step, directions, each = STEPS[call.target], 2 if given["bidirectional"] else 1, 4 if given["biases"] else 2
+    step, directions, each = (
+        STEPS[call.target],
+        2 if given["bidirectional"] else 1,
+        4 if given["biases"] else 2,
+    )
     if not isinstance(x, Span) or given["dropout"]:
-        raise UnsupportedLayer(f"{call.name}: a recurrent layer in training mode, or one whose sequence does not depend on the input.")
+        raise UnsupportedLayer(
+            f"{call.name}: a recurrent layer in training mode, or one whose sequence does not depend on the input."
+        )
     if len(parameters) != each * given["layers"] * directions:
-        raise UnsupportedLayer(f"{call.name}: an LSTM with projections has no intervals; take them out, or train with recipe='pgd'.")
+        raise UnsupportedLayer(
+            f"{call.name}: an LSTM with projections has no intervals; take them out, or train with recipe='pgd'."
+        )
     time = 1 if given["batch_first"] else 0
     begin: Sequence[Any] = states if isinstance(states, tuple | list) else [states]
     frames = _ball(*(end.movedim(time, 0) for end in (x.lower, x.upper)))
@@ -118,7 +138,9 @@ def recurrent(graph: Graph, call: OperatorCall) -> tuple[Span, ...]:
         for direction in range(directions):
             row = layer * directions + direction
             weights = parameters[row * each : (row + 1) * each]
-            found, state = _scan(step, frames, tuple(_first(s, row) for s in begin), weights, back=direction == 1)
+            found, state = _scan(
+                step, frames, tuple(_first(s, row) for s in begin), weights, back=direction == 1
+            )
             outputs.append(found)
             if isinstance(graph, IntervalGraph) and graph.seen is not None:
                 for low, high in zip(*found, strict=True):
@@ -128,15 +150,21 @@ def recurrent(graph: Graph, call: OperatorCall) -> tuple[Span, ...]:
         lower, upper = (torch.cat([o[end] for o in outputs], -1) for end in (0, 1))
         frames = _ball(lower, upper)
     whole = between(call.name, lower.movedim(0, time), upper.movedim(0, time))
-    return whole, *(between(call.name, *(torch.stack([value[end] for value in kept]) for end in (0, 1))) for kept in last)
+    return whole, *(
+        between(call.name, *(torch.stack([value[end] for value in kept]) for end in (0, 1))) for kept in last
+    )
 
 
 def _first(state: Any, row: int) -> Interval:
     ends = (state.lower[row], state.upper[row]) if isinstance(state, Span) else (state[row], state[row])
-    return ends[0].float() if ends[0].dtype == torch.float64 else ends[0], ends[1].float() if ends[1].dtype == torch.float64 else ends[1]
+    return ends[0].float() if ends[0].dtype == torch.float64 else ends[0], ends[1].float() if ends[
+        1
+    ].dtype == torch.float64 else ends[1]
 
 
-def _scan(step: Step, frames: Ball, state: State, weights: Sequence[Tensor], *, back: bool) -> tuple[Interval, State]:
+def _scan(
+    step: Step, frames: Ball, state: State, weights: Sequence[Tensor], *, back: bool
+) -> tuple[Interval, State]:
     """frames (time, batch, features) -> the ends of all states (time, batch, hidden), and the last state."""
     gru = step is _gru
     bias = None if len(weights) == 2 else weights[2] if gru else weights[2] + weights[3]

@@ -43,7 +43,9 @@ class Standing:
     @property
     def proved(self) -> Share:
         """Inputs that are proved, among those for which the proof was computed."""
-        return Share(self.outcomes.count("proved"), self.inputs - self.outcomes.count("not measured"), self.inputs)
+        return Share(
+            self.outcomes.count("proved"), self.inputs - self.outcomes.count("not measured"), self.inputs
+        )
 
     @property
     def not_broken(self) -> Share:
@@ -106,7 +108,9 @@ def certified_share(net: Network, parts: Sequence[Examples], limit: int) -> Shar
     """
     proved, count, total = 0, 0, 0
     for part in parts:
-        rows = torch.arange(min(len(part), max(1, round(limit * len(part) / sum(map(len, parts))))), device=part.label.device)
+        rows = torch.arange(
+            min(len(part), max(1, round(limit * len(part) / sum(map(len, parts))))), device=part.label.device
+        )
         graph, total = None, total + len(rows)
         for some in rows.split(SOME):
             if time_limit.has_expired():

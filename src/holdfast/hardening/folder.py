@@ -21,13 +21,17 @@ class Folder:
     def __init__(self, folder: str | Path, asked: dict[str, Any]) -> None:
         self.path, self.asked = Path(folder), json.loads(json.dumps(asked))
         if (self.path / WEIGHTS).exists():
-            raise StoreError(f"{self.path} already holds {WEIGHTS}, the end of an earlier run. Choose another folder.")
+            raise StoreError(
+                f"{self.path} already holds {WEIGHTS}, the end of an earlier run. Choose another folder."
+            )
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             (self.path / "half").touch()
             (self.path / "half").unlink()
         except OSError as error:
-            raise StoreError(f"{self.path}: cannot be written to ({error.strerror}). Choose another folder.") from error
+            raise StoreError(
+                f"{self.path}: cannot be written to ({error.strerror}). Choose another folder."
+            ) from error
 
     def load_progress(self) -> TrainingProgress | None:
         """What an earlier run left; None where there is nothing. StoreError where it was asked something else."""

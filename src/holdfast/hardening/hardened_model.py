@@ -28,7 +28,9 @@ def user_module(net: Network) -> nn.Module:
     """The user's own module inside of the network, where it is as it was given."""
     whole = net.module if net.token_model is None else net.token_model
     if not isinstance(whole, Adapter) or one_by_one(net.module) is not None:
-        raise BadInput(f"{net.name} takes one input at a time; harden trains on batches. Give it a model that takes batches.")
+        raise BadInput(
+            f"{net.name} takes one input at a time; harden trains on batches. Give it a model that takes batches."
+        )
     return whole.model
 
 

@@ -20,7 +20,9 @@ def interval_linear(graph: Graph, call: OperatorCall) -> Span:
     """W x + b: the bias moves the centre alone."""
     x, weight, *rest = call.args
     if not isinstance(x, Span) or any(isinstance(leaf, Node) for leaf in leaves((weight, rest, call.kwargs))):
-        raise UnsupportedLayer(f"{call.name}: the weights of {call.target} depend on the input; such a layer has no intervals.")
+        raise UnsupportedLayer(
+            f"{call.name}: the weights of {call.target} depend on the input; such a layer has no intervals."
+        )
     bias = rest[:1] or [call.kwargs.get("bias")]
     others = {name: value for name, value in call.kwargs.items() if name != "bias"}
     assert isinstance(graph, IntervalGraph)
@@ -41,7 +43,9 @@ def rising(graph: Graph, call: OperatorCall) -> Span:
     """Whatever rises with each of its arguments has its ends at theirs."""
     call = _finite_call(graph, call)
     run = bind_constants(call, call.target)
-    return between(call.name, *(run(*(getattr(node, end) for node in call.nodes)) for end in ("lower", "upper")))
+    return between(
+        call.name, *(run(*(getattr(node, end) for node in call.nodes)) for end in ("lower", "upper"))
+    )
 
 
 @rule(
@@ -51,7 +55,9 @@ def rising(graph: Graph, call: OperatorCall) -> Span:
 def rising_and_which(graph: Graph, call: OperatorCall) -> tuple[Span, Any]:
     call = _finite_call(graph, call)
     run = bind_constants(call, call.target)
-    return between(call.name, *(run(*(getattr(node, end) for node in call.nodes))[0] for end in ("lower", "upper"))), WHICH
+    return between(
+        call.name, *(run(*(getattr(node, end) for node in call.nodes))[0] for end in ("lower", "upper"))
+    ), WHICH
 
 
 def _finite_call(graph: Graph, call: OperatorCall) -> OperatorCall:
@@ -68,7 +74,9 @@ def softmax(graph: Graph, call: OperatorCall) -> Span:
     call = _finite_call(graph, call)
     node, axis = call.args[:2]
     log = call.target in (aten.log_softmax.int, aten._log_softmax.default)
-    lower, upper = (_share(own, others, axis) for own, others in ((node.lower, node.upper), (node.upper, node.lower)))
+    lower, upper = (
+        _share(own, others, axis) for own, others in ((node.lower, node.upper), (node.upper, node.lower))
+    )
     return between(call.name, *((lower, upper) if log else (lower.exp(), upper.exp())))
 
 

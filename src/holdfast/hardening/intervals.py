@@ -74,10 +74,20 @@ class IntervalGraph(Graph):
 
     seen: Callable[[str, Span], None] | None = None  # is told of every argument of a relaxed function
 
-    def affine(self, name: str, inputs: Sequence[Node], function: Any, magnitude: Any, *, kernel: Kernel | None = None) -> Node:
+    def affine(
+        self,
+        name: str,
+        inputs: Sequence[Node],
+        function: Any,
+        magnitude: Any,
+        *,
+        kernel: Kernel | None = None,
+    ) -> Node:
         """function(*inputs) = J inputs + b and magnitude(*m) = |J| m + |b|: the centre by the one, what is around it by the other."""
         spans = [as_span(node) for node in inputs]
-        size = magnitude(*(span.reach for span in spans)) - magnitude(*(torch.zeros_like(span.lower) for span in spans))
+        size = magnitude(*(span.reach for span in spans)) - magnitude(
+            *(torch.zeros_like(span.lower) for span in spans)
+        )
         return around(name, function(*(span.centre for span in spans)), size)
 
     def add_sum(self, name: str, inputs: Sequence[Node]) -> Node:
@@ -103,7 +113,10 @@ class IntervalGraph(Graph):
                 self.seen(name, span)
         lower, upper = tuple(s.lower for s in spans), tuple(s.upper for s in spans)
         found = RANGES.get(type(relaxation))
-        return between(name, *(value_range(relaxation, lower, upper) if found is None else found(relaxation, lower, upper)))
+        return between(
+            name,
+            *(value_range(relaxation, lower, upper) if found is None else found(relaxation, lower, upper)),
+        )
 
 
 def as_span(node: Node) -> Span:
@@ -132,13 +145,17 @@ class Traced:
                 path = str(node.target)
                 self.constants[node] = live[path] if path in live else operator.attrgetter(path)(self.graph)
 
-    def logits(self, lower: Tensor, upper: Tensor, seen: Callable[[str, Span], None] | None = None) -> tuple[Tensor, Tensor]:
+    def logits(
+        self, lower: Tensor, upper: Tensor, seen: Callable[[str, Span], None] | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Inputs lower <= x <= upper, (batch, *shape) -> lower and upper bounds of the outputs, (batch, outputs) each. A last softmax,
         which keeps the order of the outputs, is left out."""
         span, _ = self.run(lower, upper, self._graph(seen), elide=False)
         return span.lower, span.upper
 
-    def margins(self, lower: Tensor, upper: Tensor, label: Tensor, seen: Callable[[str, Span], None] | None = None) -> Tensor:
+    def margins(
+        self, lower: Tensor, upper: Tensor, label: Tensor, seen: Callable[[str, Span], None] | None = None
+    ) -> Tensor:
         """Inputs lower <= x <= upper, label (batch,) -> (batch, outputs): output[label] - output[k] is no less, for each k.
 
         Where the network ends with a linear layer the differences are bounded as rows of their own, which is tighter than the
@@ -163,14 +180,18 @@ class Traced:
     def _graph(self, seen: Callable[[str, Span], None] | None) -> IntervalGraph:
         return IntervalGraph(device=self.device, seen=seen)
 
-    def run(self, lower: Tensor, upper: Tensor, graph: IntervalGraph, *, elide: bool) -> tuple[Span, tuple[Tensor, Tensor | None] | None]:
+    def run(
+        self, lower: Tensor, upper: Tensor, graph: IntervalGraph, *, elide: bool
+    ) -> tuple[Span, tuple[Tensor, Tensor | None] | None]:
         """The last node; with `elide`, where the network ends with a linear layer, what enters it and its weights."""
         known: dict[Any, Any] = dict(self.constants)
         last: Any = self._last_linear() if elide else None
         result: Any = None
         for node in self.graph.graph.nodes:
             if node.op == "placeholder":
-                known[node] = between("input", lower.to(self.device, self.dtype), upper.to(self.device, self.dtype))
+                known[node] = between(
+                    "input", lower.to(self.device, self.dtype), upper.to(self.device, self.dtype)
+                )
             elif node.op == "output":
                 (result,) = node.args
             elif node is self.skipped:
@@ -193,7 +214,11 @@ class Traced:
             node = node.args[0]
         if not isinstance(node, fx.Node) or node.target != aten.linear.default:
             return None
-        return node if all(part.meta["val"].dim() == 2 for part in node.args[:2] if isinstance(part, fx.Node)) else None
+        return (
+            node
+            if all(part.meta["val"].dim() == 2 for part in node.args[:2] if isinstance(part, fx.Node))
+            else None
+        )
 
     def _call_operator(self, graph: IntervalGraph, node: fx.Node, known: dict[Any, Any]) -> Any:
         name: str = self.names.get(node.name, node.name)
@@ -219,7 +244,9 @@ class Traced:
             raise
         except Exception as error:
             told = f"{type(error).__name__}: {first_line(error, silent='no reason given')}"
-            raise UnsupportedLayer(f"layer {name}: this form of {target} has no intervals ({told}).") from error
+            raise UnsupportedLayer(
+                f"layer {name}: this form of {target} has no intervals ({told})."
+            ) from error
 
     def _own(self, value: Any) -> Any:
         """Constants that a handler makes in float64, in the arithmetic of training."""

@@ -30,7 +30,9 @@ class Widths:
         """0 where no layer's intervals are wider on average than the input's (Shi et al. 2021, their tightness term without its clip)."""
         if not self.seen:
             return torch.zeros_like(self.begin)
-        return torch.stack([torch.relu(width / self.begin.clamp_min(1e-12) - 1).log1p() for width in self.seen]).mean()
+        return torch.stack(
+            [torch.relu(width / self.begin.clamp_min(1e-12) - 1).log1p() for width in self.seen]
+        ).mean()
 
 
 def loss(
@@ -41,7 +43,11 @@ def loss(
     found = _loss(recipe, net, traced, part, rows, grown, seed, recurrent, walk)
     if recipe.jacobian == 0 or grown == 0:
         return found
-    return found + recipe.jacobian * first_order(net, part.points(rows), part.label[rows], *part.box(rows, grown)).mean()
+    return (
+        found
+        + recipe.jacobian
+        * first_order(net, part.points(rows), part.label[rows], *part.box(rows, grown)).mean()
+    )
 
 
 def first_order(net: Network, x: Tensor, label: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
@@ -84,7 +90,11 @@ def _loss(
         margins = torch.lerp(margins, torch.maximum(margins, walk.margins(*box, label)), walked)
     bounded = cross_entropy(-margins, label)
     weight = grown if small else recipe.weight * grown
-    beside = cross_entropy(net.module(worst if worst is not None and not small else x), label) if weight < 1 else 0.0
+    beside = (
+        cross_entropy(net.module(worst if worst is not None and not small else x), label)
+        if weight < 1
+        else 0.0
+    )
     whole = (1 - weight) * beside + weight * bounded
     return whole + recipe.tight * (1 - grown) * widths.growth() if recipe.tight else whole
 
@@ -92,7 +102,11 @@ def _loss(
 def _attack(recipe: Recipe, net: Network, part: Examples, rows: Tensor, grown: float, seed: int) -> Tensor:
     """The lowest points that PGD meets from a random one, (rows, *shape)."""
     problem = part.attack_problem(net, rows, grown)
-    chance = Chance.of([seed], 0, rows.device).take(torch.zeros(len(rows), dtype=torch.int64, device=rows.device)).apart(rows)
+    chance = (
+        Chance.of([seed], 0, rows.device)
+        .take(torch.zeros(len(rows), dtype=torch.int64, device=rows.device))
+        .apart(rows)
+    )
     with frozen(net.module):
         points, _ = descend(problem, problem.region.sample(1, chance), recipe.attack)
     return points[0].to(net.dtype)

@@ -20,7 +20,15 @@ from holdfast.bounding.relax import (
 )
 from holdfast.bounding.relax.base import Point, chord
 
-OWN = (Relu, LeakyRelu, Abs, Clip, Product, SigmoidTimes, SigmoidTanh)  # their slopes are formulas of the ends
+OWN = (
+    Relu,
+    LeakyRelu,
+    Abs,
+    Clip,
+    Product,
+    SigmoidTimes,
+    SigmoidTanh,
+)  # their slopes are formulas of the ends
 S_SHAPED = (Tanh, Sigmoid, Erf, Atan)  # the engine searches for theirs; a chord is one, too
 Slopes = tuple[Point, Point]  # of the lower plane, of the upper plane
 
@@ -59,12 +67,16 @@ def _intercepts(relaxation: Relaxation, lower: Point, upper: Point, slope: Point
     """The smallest and the largest f(v) - slope . v on the box. Where these are is found in float64, as roots near one need it."""
     with torch.no_grad():
         tilt = _double(slope)
-        points = [torch.stack(v) for v in zip(*relaxation.candidates(*_still(lower, upper), tilt), strict=True)]
+        points = [
+            torch.stack(v) for v in zip(*relaxation.candidates(*_still(lower, upper), tilt), strict=True)
+        ]
         values = _above(relaxation, tuple(points), tilt)
         places = values.argmin(0, keepdim=True), values.argmax(0, keepdim=True)
     ends = []
     for place in places:
-        at = tuple(_at(v.gather(0, place)[0], low, high) for v, low, high in zip(points, lower, upper, strict=True))
+        at = tuple(
+            _at(v.gather(0, place)[0], low, high) for v, low, high in zip(points, lower, upper, strict=True)
+        )
         ends.append(_above(relaxation, at, slope))
     return ends[0], ends[1]
 

@@ -60,7 +60,10 @@ def _sizes(low: Tensor, high: Tensor) -> Interval:
 
 def _power(relaxation: Power, lower: Point, upper: Point) -> Interval:
     (low,), (high,) = lower, upper
-    return rising(relaxation, *((lower, upper) if relaxation.exponent % 2 else tuple((end,) for end in _sizes(low, high))))
+    return rising(
+        relaxation,
+        *((lower, upper) if relaxation.exponent % 2 else tuple((end,) for end in _sizes(low, high))),
+    )
 
 
 def _abs(_: Any, lower: Point, upper: Point) -> Interval:

@@ -57,8 +57,13 @@ class Recipe:
         if self.name not in get_args(Name):
             raise BadInput(f"recipe {self.name!r} is unknown; there are {', '.join(KNOWN)}.")
         if self.begin not in get_args(Begin):
-            raise BadInput(f"begin {self.begin!r}: 'given' goes on from the weights as they are, 'afresh' draws new ones.")
-        for name, value, most in (("weight", self.weight, 1), ("share", self.inner, 1 if self.name == "small boxes" else 4)):
+            raise BadInput(
+                f"begin {self.begin!r}: 'given' goes on from the weights as they are, 'afresh' draws new ones."
+            )
+        for name, value, most in (
+            ("weight", self.weight, 1),
+            ("share", self.inner, 1 if self.name == "small boxes" else 4),
+        ):
             if not 0 < value <= most:
                 raise BadInput(f"{name} {value} of the recipe: it is a share above 0 and at most {most}.")
         if not 0 <= self.warm[0] <= self.warm[1] < 1:
@@ -66,9 +71,13 @@ class Recipe:
         if (self.epochs is not None and self.epochs < 1) or self.batch < 1 or self.attack < 1:
             raise BadInput("epochs, batch and attack of a recipe are at least 1.")
         if not all(0 <= share <= 1 for share in self.crown):
-            raise BadInput(f"crown {self.crown}: give two shares between 0 and 1, at radius 0 and at the radius asked for.")
+            raise BadInput(
+                f"crown {self.crown}: give two shares between 0 and 1, at radius 0 and at the radius asked for."
+            )
         if not self.rate > 0 or self.decay < 0 or not self.clip > 0 or self.tight < 0 or self.jacobian < 0:
-            raise BadInput("the rate and the clip of a recipe are above 0, its decay, tight and jacobian not below.")
+            raise BadInput(
+                "the rate and the clip of a recipe are above 0, its decay, tight and jacobian not below."
+            )
 
     def __str__(self) -> str:
         return f"{self.name}: {MEANS[self.name]}"

@@ -62,7 +62,9 @@ class TrainedModule:
         return found if self.vectors is None else {**found, "vectors": self.vectors.detach().clone()}
 
     def load(self, state: dict[str, Tensor]) -> None:
-        self.module.load_state_dict({k.removeprefix("module."): v for k, v in state.items() if k.startswith("module.")})
+        self.module.load_state_dict(
+            {k.removeprefix("module."): v for k, v in state.items() if k.startswith("module.")}
+        )
         if self.vectors is not None:
             with torch.no_grad():
                 self.vectors.copy_(state["vectors"])
@@ -71,7 +73,9 @@ class TrainedModule:
         """A network of its own with the weights as they are now, of which nothing is known yet."""
         module = copy_module(self.module).eval().requires_grad_(False)
         found = self.net.around(module)
-        found._programs = {shape: replace_weights(program, module) for shape, program in self.net._programs.items()}
+        found._programs = {
+            shape: replace_weights(program, module) for shape, program in self.net._programs.items()
+        }
         if self.vectors is not None:
             found.vectors = self.vectors.detach().clone()
             found.token_model = None  # it still has the old weights
@@ -224,12 +228,18 @@ class _Loop:
                 total, steps = total + value, steps + 1
             far = self._far(1.0)
             self._look(far, total / max(steps, 1))
-        return "stopped" if self.recipe.epochs is not None and self.now.epoch < self.recipe.epochs else "finished"
+        return (
+            "stopped"
+            if self.recipe.epochs is not None and self.now.epoch < self.recipe.epochs
+            else "finished"
+        )
 
     def _step(self, part: Examples, rows: Tensor, far: float, place: int) -> float:
         recipe = self.recipe
         for group in self.optimiser.param_groups:
-            group["lr"] = recipe.rate * (0.5 + 0.5 * math.cos(math.pi * max(0.0, (far - recipe.warm[1]) / (1 - recipe.warm[1]))))
+            group["lr"] = recipe.rate * (
+                0.5 + 0.5 * math.cos(math.pi * max(0.0, (far - recipe.warm[1]) / (1 - recipe.warm[1])))
+            )
         self.optimiser.zero_grad(set_to_none=True)
         with torch.enable_grad():
             value = loss(
@@ -264,7 +274,9 @@ class _Loop:
         now.state, now.seconds = self.live.state(), self._elapsed_seconds()
         now.optimiser, now.chance = self.optimiser.state_dict(), self.generator.get_state()
         share = found.value if found.measured else None
-        now.history.append(Epoch(now.epoch, now.seconds, grown, value, right, share, found.measured, found.total))
+        now.history.append(
+            Epoch(now.epoch, now.seconds, grown, value, right, share, found.measured, found.total)
+        )
         if self.tell is not None:
             self.tell(now.history[-1])
         if self.keep is not None:
@@ -273,7 +285,9 @@ class _Loop:
     def _due(self, far: float) -> bool:
         begun = self.recipe.warm[1]
         looks = sum(epoch.certified is not None for epoch in self.now.history)
-        return (far - begun) / (1 - begun) >= (looks + 0.5) / LOOKS and self.looking <= SHARE * self._elapsed_seconds()
+        return (far - begun) / (1 - begun) >= (
+            looks + 0.5
+        ) / LOOKS and self.looking <= SHARE * self._elapsed_seconds()
 
 
 def check_layers(live: TrainedModule, problems: Sequence[Problem], recipe: Recipe, radius: float) -> None:
@@ -297,7 +311,9 @@ def _trace_programs(live: TrainedModule, parts: Sequence[Examples]) -> dict[tupl
     return found
 
 
-def _walks(traced: dict[tuple[int, ...], Traced], parts: Sequence[Examples]) -> dict[tuple[int, ...], TapedWalk]:
+def _walks(
+    traced: dict[tuple[int, ...], Traced], parts: Sequence[Examples]
+) -> dict[tuple[int, ...], TapedWalk]:
     first = {part.problem.region.shape: part for part in reversed(parts)}
     return {shape: TapedWalk(one, _one(first[shape])) for shape, one in traced.items()}
 

@@ -29,9 +29,14 @@ class SteepestSides:
         """Points (k, batch, *shape), the change of the score and the ratio at each, (k, batch)."""
         least = [torch.where(change * side > 0, -ratio, 0.0) for side in (-1, 1)]
         found = [nearest(region, x, values) for values in least]
-        ratios, points = -torch.stack([value for _, value in found]), torch.stack([point for point, _ in found])
+        ratios, points = (
+            -torch.stack([value for _, value in found]),
+            torch.stack([point for point, _ in found]),
+        )
         better = ratios > self.ratio
-        return SteepestSides(torch.where(better, ratios, self.ratio), torch.where(widen(better, region), points, self.point))
+        return SteepestSides(
+            torch.where(better, ratios, self.ratio), torch.where(widen(better, region), points, self.point)
+        )
 
     def at(self, which: Tensor) -> Tensor:
         """(k, batch) of 0 and 1 -> (k, batch, *shape): the best points of these sides."""
@@ -75,16 +80,25 @@ class Slopes:
         point, fresh = sides.at(which), turn % 3 == 2
         radii = self._ladder(tally, family.distance(point), turn, both)
         chance = state.chance.apart(turn).tile(len(radii))
-        start = rungs(family, radii).sample(1, chance).reshape(point.shape) if fresh else _scale_to_radii(tally, point, radii)
+        start = (
+            rungs(family, radii).sample(1, chance).reshape(point.shape)
+            if fresh
+            else _scale_to_radii(tally, point, radii)
+        )
         sides = self._climb(tally, radii, start, state.end, _guides(tally)[turn % 2], which, sides)
         return replace(state, sides=sides, turn=turn + 1)
 
     def _ladder(self, tally: QueryTally, best: Tensor, turn: int, both: bool) -> Tensor:
         """(2 radii, batch) the best distances of each -> radii around them, closer in later turns; at first all sizes."""
         if turn == 0:
-            return tally.radius * 2.0 ** -torch.arange(self.radii, dtype=torch.float64, device=best.device).repeat(2)[:, None]
+            return (
+                tally.radius
+                * 2.0 ** -torch.arange(self.radii, dtype=torch.float64, device=best.device).repeat(2)[:, None]
+            )
         ladders, count = (2, self.radii) if both else (1, 2 * self.radii)
-        powers = torch.linspace(-1, 1, count, dtype=torch.float64, device=best.device).repeat(ladders)[:, None]
+        powers = torch.linspace(-1, 1, count, dtype=torch.float64, device=best.device).repeat(ladders)[
+            :, None
+        ]
         wide = 1.5 if turn % 3 == 2 else 1 + 0.5 ** (1 + turn // 3)
         return torch.minimum(best * wide**powers, tally.radius)
 
@@ -103,7 +117,14 @@ class Slopes:
         return sides.update(family, x, *tally.ask(x))
 
     def _climb(
-        self, tally: QueryTally, radii: Tensor, x: Tensor, end: int, guide: Guide, which: Tensor, sides: SteepestSides
+        self,
+        tally: QueryTally,
+        radii: Tensor,
+        x: Tensor,
+        end: int,
+        guide: Guide,
+        which: Tensor,
+        sides: SteepestSides,
     ) -> SteepestSides:
         """Down (which = 0) or up (1) the guide at every radius."""
         family, regions = tally.problem.family, rungs(tally.problem.family, radii)

@@ -73,7 +73,9 @@ class Steepest(Method[SteepestState]):
 
     def __post_init__(self) -> None:
         if self.queries < FEWEST:
-            raise BadInput(f"queries: the search for Q needs at least {FEWEST} for each input, got {self.queries}.")
+            raise BadInput(
+                f"queries: the search for Q needs at least {FEWEST} for each input, got {self.queries}."
+            )
         unknown = [name for name in self._search_names() if name not in SEARCHES]
         if unknown:
             raise BadInput(f"unknown search {unknown[0]!r} for Q; there are {', '.join(SEARCHES)}.")
@@ -96,11 +98,17 @@ class Steepest(Method[SteepestState]):
         tally, until = state.tally, state.tally.queries + STEP
         ongoing = True
         while ongoing and tally.queries < until:
-            state = replace(state, state=SEARCHES[state.name].more(tally, state.state)) if tally.queries < state.end else _next(state)
+            state = (
+                replace(state, state=SEARCHES[state.name].more(tally, state.state))
+                if tally.queries < state.end
+                else _next(state)
+            )
             ongoing = bool(state.waiting) or tally.queries < state.end
             if time_limit.has_expired():
                 break
-        return state if ongoing else None, Claims(witness=tally.point, found=tally.ratio > 0, aside=_aside(tally))
+        return state if ongoing else None, Claims(
+            witness=tally.point, found=tally.ratio > 0, aside=_aside(tally)
+        )
 
 
 def _next(state: SteepestState) -> SteepestState:
@@ -118,7 +126,9 @@ def _smooth(problem: Problem) -> bool:
         return False
     try:
         with torch.enable_grad():
-            outputs = torch.zeros(len(problem), net.outputs_for(problem.region.centre), device=net.device, requires_grad=True)
+            outputs = torch.zeros(
+                len(problem), net.outputs_for(problem.region.centre), device=net.device, requires_grad=True
+            )
             return problem.property.score(outputs).requires_grad
     except RuntimeError:  # numpy inside refuses tensors that ask for a gradient
         return False
@@ -128,7 +138,12 @@ def _aside(tally: QueryTally) -> dict[str, Tensor]:
     """The way to the best point: (batch, LANDMARKS, ...) each; a landmark that was never reached has ratio zero. And the radius of the ball
     in which Q was looked for, (batch,): what Q says of distances ends there."""
     queries, ratio, point = (torch.stack(part, 1) for part in zip(*tally.trail, strict=True))
-    return {"path": point, "path_ratio": ratio, "path_queries": queries.double(), SEARCHED: tally.radius.double()}
+    return {
+        "path": point,
+        "path_ratio": ratio,
+        "path_queries": queries.double(),
+        SEARCHED: tally.radius.double(),
+    }
 
 
 def searched_radius(aside: Mapping[str, Tensor]) -> float | None:
@@ -141,7 +156,9 @@ def path_of(aside: Mapping[str, Tensor]) -> tuple[MetricStep, ...]:
     if "path" not in aside:
         return ()
     steps = list[MetricStep]()
-    for asked, ratio, point in zip(aside["path_queries"].tolist(), aside["path_ratio"].tolist(), aside["path"], strict=True):
+    for asked, ratio, point in zip(
+        aside["path_queries"].tolist(), aside["path_ratio"].tolist(), aside["path"], strict=True
+    ):
         if ratio > (steps[-1].ratio if steps else 0):
             steps.append(MetricStep(int(asked), ratio, point.detach().cpu()))
     return tuple(steps)

@@ -51,7 +51,9 @@ def slope_bound(problem: Problem, *, norm: float = math.inf) -> Tensor:
     return look(problem, norm).slope
 
 
-def look(problem: Problem, norm: float = math.inf, bounded: Callable[[Graph, Region], Boxes] = propagate) -> ScoreBounds:
+def look(
+    problem: Problem, norm: float = math.inf, bounded: Callable[[Graph, Region], Boxes] = propagate
+) -> ScoreBounds:
     """The score and its slope over the region, from one propagation."""
     graph, prop = _graph(problem), problem.property
     assert isinstance(prop, BoundedProperty)
@@ -65,9 +67,13 @@ def look(problem: Problem, norm: float = math.inf, bounded: Callable[[Graph, Reg
 
 def _check(problem: Problem) -> None:
     if not isinstance(problem.property, BoundedProperty):
-        raise BadInput(f"a slope is proved for scores known from linear rows, not for {type(problem.property).__name__}.")
+        raise BadInput(
+            f"a slope is proved for scores known from linear rows, not for {type(problem.property).__name__}."
+        )
     if not isinstance(problem.region, NormFamily | Patch | Box):
-        raise BadInput(f"a slope needs a convex region with a length (Ball, Frames, Patch, Box), not {type(problem.region).__name__}.")
+        raise BadInput(
+            f"a slope needs a convex region with a length (Ball, Frames, Patch, Box), not {type(problem.region).__name__}."
+        )
 
 
 def _graph(problem: Problem) -> Graph:
@@ -89,7 +95,9 @@ def _gradients(graph: Graph, boxes: Boxes, rows: Tensor, low: Tensor, high: Tens
     error = gamma(rows.shape[1] + 4) * (middle.abs() @ rows.abs()) + TINY
     used = (spread != 0).any(1).any(0)
     parts = rows[:, used]
-    ends = gradient_bounds(graph, boxes, torch.cat([whole - error, parts], dim=1), torch.cat([whole + error, parts], dim=1))
+    ends = gradient_bounds(
+        graph, boxes, torch.cat([whole - error, parts], dim=1), torch.cat([whole + error, parts], dim=1)
+    )
     size = torch.maximum(ends[0].abs(), ends[1].abs()).flatten(2)
     count = low.shape[1]
     found = size[:, :count] + spread[..., used] @ size[:, count:] * (1 + 4 * gamma(rows.shape[1] + 4))
@@ -139,7 +147,9 @@ class Shells(Method[Looked]):
 
     def __post_init__(self) -> None:
         if self.shells < 1 or not self.ratio > 1:
-            raise BadInput(f"metric: shells must be at least 1 and their ratio above 1, got {self.shells} and {self.ratio}.")
+            raise BadInput(
+                f"metric: shells must be at least 1 and their ratio above 1, got {self.shells} and {self.ratio}."
+            )
 
     def obstacle(self, problem: Problem) -> str | None:
         if not isinstance(problem.region, NormFamily | Patch):
@@ -157,7 +167,9 @@ class Shells(Method[Looked]):
 
     def start(self, problem: Problem, seed: int) -> Looked:
         largest = _largest(problem)
-        shrink = float(self.ratio) ** -torch.arange(self.shells, -1, -1, dtype=torch.float64, device=largest.device)
+        shrink = float(self.ratio) ** -torch.arange(
+            self.shells, -1, -1, dtype=torch.float64, device=largest.device
+        )
         radii = torch.cat([torch.zeros_like(largest)[None], largest * shrink[:, None]])
         radii[-1] = largest
         unknown = torch.full_like(radii, torch.inf)
@@ -196,16 +208,18 @@ def _largest(problem: Problem) -> Tensor:
 def _largest_quotient(radii: Tensor, least: Tensor, most: Tensor, slope: Tensor) -> Tensor:
     """All (1 + balls, batch), radii rising from zero -> (batch,)."""
     change = torch.maximum(most[1:] - least[:1], most[:1] - least[1:])
-    change = (change + 4 * gamma(1) * (most[1:].abs() + least[1:].abs() + most[:1].abs() + least[:1].abs()) + TINY).nan_to_num(
-        torch.inf, torch.inf
-    )
+    change = (
+        change + 4 * gamma(1) * (most[1:].abs() + least[1:].abs() + most[:1].abs() + least[:1].abs()) + TINY
+    ).nan_to_num(torch.inf, torch.inf)
     # What bounds a ball bounds those inside it.
     change, slope, radii = _falling_inwards(change), _falling_inwards(slope[1:]), radii[1:]
     best, before = slope[0], torch.minimum(change[0], slope[0] * radii[0] * UP)
     for k in range(1, len(radii)):
         width = radii[k] - radii[k - 1]
         now = torch.minimum(change[k], (before + slope[k] * width) * UP)
-        meet = torch.where(slope[k] > 0, radii[k - 1] + ((now - before).clamp_min(0) / slope[k]) * DOWN, radii[k])
+        meet = torch.where(
+            slope[k] > 0, radii[k - 1] + ((now - before).clamp_min(0) / slope[k]) * DOWN, radii[k]
+        )
         meet = torch.minimum(torch.maximum(meet * DOWN, radii[k - 1]), radii[k])
         best = torch.maximum(best, torch.maximum(before / radii[k - 1], now / meet) * UP)
         before = now

@@ -14,7 +14,9 @@ ROUNDING = 8  # units in the last place that the score of an input may be off
 TRACE = 1e-6  # how loud the stand-in may speak beside the score
 LANDMARKS = 12  # improvements that are kept on the way
 
-Guide = Callable[[Tensor], Tensor]  # outputs (..., batch, outputs) -> (..., batch): the score, or what stands in for it
+Guide = Callable[
+    [Tensor], Tensor
+]  # outputs (..., batch, outputs) -> (..., batch): the score, or what stands in for it
 
 
 @dataclass
@@ -34,7 +36,9 @@ class QueryTally:
     noise: Tensor = field(init=False)  # (batch,) what rounding may do to a change of the score
     ratio: Tensor = field(init=False)  # (batch,) float64: the best so far
     point: Tensor = field(init=False)  # (batch, *shape)
-    trail: list[tuple[Tensor, Tensor, Tensor]] = field(init=False)  # queries, ratio, point of the last gain in each part of the search
+    trail: list[tuple[Tensor, Tensor, Tensor]] = field(
+        init=False
+    )  # queries, ratio, point of the last gain in each part of the search
 
     def __post_init__(self) -> None:
         x = self.problem.region.centre
@@ -88,7 +92,10 @@ class QueryTally:
         region = self.problem.region
         change, other = scores - self.centre[:, None]
         clear = (change.abs() - self.noise).clamp_min(0) * change.sign()
-        ratio, trace = (torch.nan_to_num(c.abs() / self.problem.family.distance(x), nan=0.0, posinf=0.0) for c in (clear, other))
+        ratio, trace = (
+            torch.nan_to_num(c.abs() / self.problem.family.distance(x), nan=0.0, posinf=0.0)
+            for c in (clear, other)
+        )
         self.queries += len(x)
         point, least = nearest(region, x, -ratio)
         better = -least > self.ratio
@@ -97,5 +104,9 @@ class QueryTally:
         place = min(LANDMARKS - 1, int(LANDMARKS * math.log(self.queries) / math.log(self.budget)))
         at, kept, seen = self.trail[place]
         seen = torch.where(widen(better, region), self.point, seen)
-        self.trail[place] = (torch.where(better, self.queries, at), torch.where(better, self.ratio, kept), seen)
+        self.trail[place] = (
+            torch.where(better, self.queries, at),
+            torch.where(better, self.ratio, kept),
+            seen,
+        )
         return torch.where(clear == 0, other, change), ratio + TRACE * trace

@@ -76,8 +76,14 @@ class Rays:
     def start(self, tally: QueryTally, end: int, chance: Chance) -> Turning:
         falls, rises = self._begin(tally, end, chance)
         first = falls.ratio >= rises.ratio
-        better, other, side = falls.where(first, rises), rises.where(first, falls), torch.where(first, -1.0, 1.0)
-        return Turning(end, tally.queries + (end - tally.queries) // 2, tally.queries, better, side, other, chance)
+        better, other, side = (
+            falls.where(first, rises),
+            rises.where(first, falls),
+            torch.where(first, -1.0, 1.0),
+        )
+        return Turning(
+            end, tally.queries + (end - tally.queries) // 2, tally.queries, better, side, other, chance
+        )
 
     def more(self, tally: QueryTally, state: Turning) -> Turning:
         """A few blocks turned over."""
@@ -92,7 +98,9 @@ class Rays:
             place, size = 0, max(1, int(n * self.first * (1 - done) ** 4)) if done < 0.5 else 1
             order = chance.uniform(1, (n,), state.ray.u)[0].argsort(-1)
         count = min(self.blocks, math.ceil((n - place) / size), state.until - tally.queries)
-        block = (torch.arange(n, device=order.device) - place).div(size, rounding_mode="floor").expand(rows, n)
+        block = (
+            (torch.arange(n, device=order.device) - place).div(size, rounding_mode="floor").expand(rows, n)
+        )
         block = torch.zeros_like(order).scatter(-1, order, block)
         spread = 1 + (self.spread - 1) * (1 - done)
         ray = self._turn(tally, state.until, state.ray, state.side, block, count, spread, chance)
@@ -118,7 +126,15 @@ class Rays:
         return falls, rises
 
     def _turn(
-        self, tally: QueryTally, end: int, ray: BestRay, side: Tensor, block: Tensor, count: int, spread: float, chance: Chance
+        self,
+        tally: QueryTally,
+        end: int,
+        ray: BestRay,
+        side: Tensor,
+        block: Tensor,
+        count: int,
+        spread: float,
+        chance: Chance,
     ) -> BestRay:
         """block (batch, n): the number of each feature's block; those from 0 to count - 1 are turned over."""
         other = turn_direction(ray.u, norm_of(tally.problem.family), chance)
@@ -131,7 +147,9 @@ class Rays:
         u = torch.stack([torch.where(gains, other, ray.u)] * 3 + [single.u] * 2)[: end - tally.queries]
         if not len(u):
             return single
-        factor = torch.tensor([1.0, spread, 1 / spread, spread, 1 / spread], dtype=torch.float64, device=u.device)[: len(u), None]
+        factor = torch.tensor(
+            [1.0, spread, 1 / spread, spread, 1 / spread], dtype=torch.float64, device=u.device
+        )[: len(u), None]
         radii = torch.minimum(factor * ray.radius, tally.radius)
         return single.best(u, radii, _ask(tally, u, radii, side))
 
@@ -147,7 +165,9 @@ def turn_direction(u: Tensor, p: float, chance: Chance) -> Tensor:
     if math.isinf(p):
         return -u
     kind = chance.integers(1, u.shape[1:], 0, 4)[0]
-    anew = torch.where(chance.uniform(1, u.shape[1:], u)[0] < 0.5, -1.0, 1.0).to(u) * u.abs().amax(-1, keepdim=True)
+    anew = torch.where(chance.uniform(1, u.shape[1:], u)[0] < 0.5, -1.0, 1.0).to(u) * u.abs().amax(
+        -1, keepdim=True
+    )
     return torch.where(kind == 0, -u, torch.where(kind == 1, 2 * u, torch.where(kind == 2, u / 4, anew)))
 
 

@@ -18,7 +18,10 @@ from holdfast.monitor.score import Steps
 from holdfast.result import Bound, Bracket, Key, Kind, Record, by_definition
 
 PARTS = ("now", "final")  # of the question: the label right behind an element, and that at the end
-BESIDE = ("kept", "interval")  # beside a record: one random mutant's fate, and the ends of what was drawn or estimated
+BESIDE = (
+    "kept",
+    "interval",
+)  # beside a record: one random mutant's fate, and the ends of what was drawn or estimated
 EDGES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)  # of the reliability table; a score of 1 has a row of its own
 
 
@@ -33,7 +36,11 @@ class Mean:
     @staticmethod
     def of(values: Tensor, confidence: float) -> "Mean":
         count, mean = len(values), float(values.double().mean())
-        apart = float(ndtri((1 + confidence) / 2)) * float(values.double().std()) / count**0.5 if count > 1 else 1.0
+        apart = (
+            float(ndtri((1 + confidence) / 2)) * float(values.double().std()) / count**0.5
+            if count > 1
+            else 1.0
+        )
         return Mean(mean, max(0.0, mean - apart), min(1.0, mean + apart))
 
 
@@ -85,12 +92,22 @@ class Evaluation:
     reliability: tuple[Reliable, ...]
 
 
-def evaluate(monitor: Monitor, sequences: Sequence[Any], *, confidence: float = 0.95, seed: int = 0) -> Evaluation:
+def evaluate(
+    monitor: Monitor, sequences: Sequence[Any], *, confidence: float = 0.95, seed: int = 0
+) -> Evaluation:
     """errors: the scores now against exact ones. attacks: the expected success, over all sequences with an attackable place, of
     mutating the least robust, the most robust or any attackable place; by scores now and, but for abstract models, by final ones.
     reliability: one random mutant for each attackable place goes through the user's own model."""
-    records = [record for place, sequence in enumerate(sequences) for record in score_sequence(monitor, sequence, place, seed)]
-    return evaluation(records, {name: {r.key: r.aside[name] for r in records if name in r.aside} for name in BESIDE}, confidence)
+    records = [
+        record
+        for place, sequence in enumerate(sequences)
+        for record in score_sequence(monitor, sequence, place, seed)
+    ]
+    return evaluation(
+        records,
+        {name: {r.key: r.aside[name] for r in records if name in r.aside} for name in BESIDE},
+        confidence,
+    )
 
 
 def score_sequence(monitor: Monitor, sequence: Any, place: int, seed: int) -> list[Record]:
@@ -106,13 +123,26 @@ def score_sequence(monitor: Monitor, sequence: Any, place: int, seed: int) -> li
     abstract, finite = monitor.settings.mode == "abstract", monitor.mutation.finite
     for part in PARTS:
         steps: Steps = 0 if part == "now" else "final"
-        asked_by = _drawing(monitor) if abstract and part == "final" else monitor  # an abstract model has no final scores
+        asked_by = (
+            _drawing(monitor) if abstract and part == "final" else monitor
+        )  # an abstract model has no final scores
         own = None if abstract and part == "final" and finite else asked_by.score_all([read], steps)[0]
-        truth = own.values if own is not None and own.evidence.kind == "proved" else _exact(monitor, [read], steps) if finite else None
+        truth = (
+            own.values
+            if own is not None and own.evidence.kind == "proved"
+            else _exact(monitor, [read], steps)
+            if finite
+            else None
+        )
         for at in range(len(read)):
             bracket = Bracket(by_definition(0.0), by_definition(1.0))
             if truth is not None:
-                proof = Bound(float(truth[at]), replace(monitor.evidence(steps), kind="proved", method="Monitor (exact)", confidence=None))
+                proof = Bound(
+                    float(truth[at]),
+                    replace(
+                        monitor.evidence(steps), kind="proved", method="Monitor (exact)", confidence=None
+                    ),
+                )
                 bracket = Bracket(proof, proof)
             beside = {"kept": kept[at]} if part == "now" else {}
             if own is not None and own.evidence.kind != "proved":
@@ -122,7 +152,15 @@ def score_sequence(monitor: Monitor, sequence: Any, place: int, seed: int) -> li
     share = max(1, len(found))
     seconds, queries = (time.monotonic() - began) / share, (monitor.net.queries - asked) // share
     return [
-        Record(key, bracket, "closed" if bracket.closed else "finished", seconds, queries, goal="probability", aside=aside)
+        Record(
+            key,
+            bracket,
+            "closed" if bracket.closed else "finished",
+            seconds,
+            queries,
+            goal="probability",
+            aside=aside,
+        )
         for key, bracket, aside in found
     ]
 
@@ -132,7 +170,9 @@ def keys_of(place: int, length: int) -> tuple[Key, ...]:
     return tuple(Key(place, at, part) for part in PARTS for at in range(length))
 
 
-def evaluation(records: Sequence[Record], beside: Mapping[str, Mapping[Key, Tensor]], confidence: float = 0.95) -> Evaluation:
+def evaluation(
+    records: Sequence[Record], beside: Mapping[str, Mapping[Key, Tensor]], confidence: float = 0.95
+) -> Evaluation:
     """What the records of `score_sequence` say together. beside: what is kept beside them, by its name."""
     rows = {part: [r for r in sorted(records, key=lambda r: r.key) if r.key.part == part] for part in PARTS}
     size = list(Counter(r.key.index for r in rows["now"]).values())
@@ -144,10 +184,15 @@ def evaluation(records: Sequence[Record], beside: Mapping[str, Mapping[Key, Tens
     ranked: list[tuple[Steps, Tensor]] = [(0, now[0])]
     if all(r.bracket.closed or r.bracket.estimates for r in rows["final"]) and not _abstract(rows):
         ranked.append(("final", final[0]))
-    parts = [(p, a) for p, a in zip(success.split(size), attackable.split(size), strict=True) if bool(a.any())]
+    parts = [
+        (p, a) for p, a in zip(success.split(size), attackable.split(size), strict=True) if bool(a.any())
+    ]
     attacks, anywhere = [], None
     if parts:
-        attacks = [_attack(k, scores.split(size), success.split(size), attackable.split(size), confidence) for k, scores in ranked]
+        attacks = [
+            _attack(k, scores.split(size), success.split(size), attackable.split(size), confidence)
+            for k, scores in ranked
+        ]
         anywhere = Mean.of(torch.stack([part[free].mean() for part, free in parts]), confidence)
     said = [e.evidence.kind for r in rows["now"] for e in r.bracket.estimates]
     return Evaluation(
@@ -165,22 +210,42 @@ def _abstract(rows: Mapping[str, Sequence[Record]]) -> bool:
 def _numbers(rows: Sequence[Record], intervals: Mapping[Key, Tensor]) -> tuple[Tensor, list[Tensor]]:
     """-> (n,) what is proved, NaN where nothing is; the scores, their lower and their upper bounds (n,) each."""
     proved = [r.bracket.lower.value if r.bracket.closed else torch.nan for r in rows]
-    own = [r.bracket.estimates[0].value if r.bracket.estimates else proof for r, proof in zip(rows, proved, strict=True)]
-    ends = [intervals[r.key].tolist() if r.key in intervals else [value, value] for r, value in zip(rows, own, strict=True)]
+    own = [
+        r.bracket.estimates[0].value if r.bracket.estimates else proof
+        for r, proof in zip(rows, proved, strict=True)
+    ]
+    ends = [
+        intervals[r.key].tolist() if r.key in intervals else [value, value]
+        for r, value in zip(rows, own, strict=True)
+    ]
     low, high = torch.tensor(ends, dtype=torch.float64).reshape(-1, 2).unbind(1)
     return torch.tensor(proved, dtype=torch.float64), [torch.tensor(own, dtype=torch.float64), low, high]
 
 
 def _drawing(monitor: Monitor) -> Monitor:
     """An abstract model has no final scores; draws have."""
-    return Monitor(monitor.net, monitor.mutation, monitor.outputs, replace(monitor.settings, mode="sampled"), view=monitor.view)
+    return Monitor(
+        monitor.net,
+        monitor.mutation,
+        monitor.outputs,
+        replace(monitor.settings, mode="sampled"),
+        view=monitor.view,
+    )
 
 
 def _exact(monitor: Monitor, read: list[Tensor], k: Steps) -> Tensor:
-    return exact.labels(monitor.net, read, monitor.mutation, outputs=monitor.outputs, k=k, view=monitor.view).values
+    return exact.labels(
+        monitor.net, read, monitor.mutation, outputs=monitor.outputs, k=k, view=monitor.view
+    ).values
 
 
-def _attack(k: Steps, scores: Sequence[Tensor], success: Sequence[Tensor], attackable: Sequence[Tensor], confidence: float) -> Attack:
+def _attack(
+    k: Steps,
+    scores: Sequence[Tensor],
+    success: Sequence[Tensor],
+    attackable: Sequence[Tensor],
+    confidence: float,
+) -> Attack:
     """Of each sequence its first place with the lowest or the highest score."""
     least, most = [], []
     for score, chance, free in zip(scores, success, attackable, strict=True):
@@ -210,8 +275,13 @@ def _label_stays(monitor: Monitor, read: Tensor, generator: torch.Generator) -> 
     rows, kept = attackable.nonzero()[:, 0], torch.full((len(read),), torch.nan, dtype=torch.float64)
     if len(rows):
         data = ConcatenatedSequences.of([read])
-        mutants = torch.stack([monitor.mutation.sample(element, 1, generator)[0] for element in data.elements[rows]])
-        base, moved = prefix_outputs(monitor.net, data, rows, rows), prefix_outputs(monitor.net, data, rows, rows, mutants)
+        mutants = torch.stack(
+            [monitor.mutation.sample(element, 1, generator)[0] for element in data.elements[rows]]
+        )
+        base, moved = (
+            prefix_outputs(monitor.net, data, rows, rows),
+            prefix_outputs(monitor.net, data, rows, rows, mutants),
+        )
         kept[rows] = (monitor.outputs.labels(moved, base) == monitor.outputs.own(base)).double()
     return kept
 
@@ -224,5 +294,9 @@ def _reliability(value: Tensor, kept: Tensor, confidence: float) -> list[Reliabl
         count, hits = int(here.sum()), int(kept[here].sum())
         if count:
             ends = interval(hits, count, confidence)
-            found.append(Reliable(low, high, count, float(value[here].mean()), hits / count, float(ends[0]), float(ends[1])))
+            found.append(
+                Reliable(
+                    low, high, count, float(value[here].mean()), hits / count, float(ends[0]), float(ends[1])
+                )
+            )
     return found

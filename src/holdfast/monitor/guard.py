@@ -21,19 +21,29 @@ class Guard(nn.Module):
     """
 
     def __init__(
-        self, model: nn.Module, monitor: Monitor, threshold: float, fallback: Callable[[Tensor], Tensor] | Tensor, *, k: Steps = 0
+        self,
+        model: nn.Module,
+        monitor: Monitor,
+        threshold: float,
+        fallback: Callable[[Tensor], Tensor] | Tensor,
+        *,
+        k: Steps = 0,
     ) -> None:
         super().__init__()
         if not 0 <= threshold <= 1:
             raise BadInput(f"threshold={threshold}: scores lie between 0 and 1.")
-        digest, missed = hash_callable(model) if monitor.net.source == "torch" else (monitor.net.fingerprint, "")
+        digest, missed = (
+            hash_callable(model) if monitor.net.source == "torch" else (monitor.net.fingerprint, "")
+        )
         if missed:
             raise BadInput(
                 f"{type(model).__name__} cannot be hashed ({missed} cannot be read), so nobody knows whether the monitor was "
                 f"fitted for it. Take that out of the module."
             )
         if digest != monitor.net.fingerprint:
-            raise BadInput(f"the monitor was fitted for {monitor.net.name} with other weights or another structure than this model.")
+            raise BadInput(
+                f"the monitor was fitted for {monitor.net.name} with other weights or another structure than this model."
+            )
         self.model, self.monitor, self.threshold, self.k = model, monitor, threshold, k
         self.fallback: Any
         if isinstance(fallback, Tensor):
@@ -43,7 +53,10 @@ class Guard(nn.Module):
 
     def doubtful(self, x: Tensor) -> Tensor:
         """(batch,) bool: the lowest score is below the threshold."""
-        return torch.tensor([scores.lowest < self.threshold for scores in self.monitor.score_all(list(x), self.k)], device=x.device)
+        return torch.tensor(
+            [scores.lowest < self.threshold for scores in self.monitor.score_all(list(x), self.k)],
+            device=x.device,
+        )
 
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
@@ -53,5 +66,7 @@ class Guard(nn.Module):
         doubtful = self.doubtful(x)
         if bool(doubtful.any()):
             answer = answer.clone()
-            answer[doubtful] = (self.fallback if isinstance(self.fallback, Tensor) else self.fallback(x[doubtful])).to(answer)
+            answer[doubtful] = (
+                self.fallback if isinstance(self.fallback, Tensor) else self.fallback(x[doubtful])
+            ).to(answer)
         return answer

@@ -59,10 +59,30 @@ class Monitor:
     """
 
     def __init__(
-        self, net: Network, mutation: Mutation, outputs: Output, settings: Settings, *, view: StateView | None, tree: Any = None
+        self,
+        net: Network,
+        mutation: Mutation,
+        outputs: Output,
+        settings: Settings,
+        *,
+        view: StateView | None,
+        tree: Any = None,
     ) -> None:
-        self.net, self.mutation, self.outputs, self.settings, self.view, self.tree = net, mutation, outputs, settings, view, tree
-        self.reader = Reader(net, settings.unknown, settings.unk, settings.max_length, view.frame if isinstance(view, Recurrent) else None)
+        self.net, self.mutation, self.outputs, self.settings, self.view, self.tree = (
+            net,
+            mutation,
+            outputs,
+            settings,
+            view,
+            tree,
+        )
+        self.reader = Reader(
+            net,
+            settings.unknown,
+            settings.unk,
+            settings.max_length,
+            view.frame if isinstance(view, Recurrent) else None,
+        )
         self._stream: Stream | None = None
 
     @classmethod
@@ -91,7 +111,9 @@ class Monitor:
                     said: what holdfast does everywhere, the network's token for unknown words, and an error where it has none.
         """
         if not isinstance(net, Network) or not isinstance(mutation, Mutation):
-            raise BadInput(f"a monitor needs a Network and a mutation, got {type(net).__name__} and {type(mutation).__name__}.")
+            raise BadInput(
+                f"a monitor needs a Network and a mutation, got {type(net).__name__} and {type(mutation).__name__}."
+            )
         chosen: Mode = ("exact" if mutation.finite else "sampled") if mode == "auto" else mode
         if unknown is None:
             unknown = "unk" if has_unknown(net, unk) else "error"
@@ -114,9 +136,15 @@ class Monitor:
 
         if not len(sequences):
             raise BadInput("the abstract model learns from sequences: give some to fit.")
-        known = self.mutation if self.mutation.finite else Drawn(self.mutation, self.settings.samples, self.generator())
+        known = (
+            self.mutation
+            if self.mutation.finite
+            else Drawn(self.mutation, self.settings.samples, self.generator())
+        )
         traces = profile(self.net, self.read_all(sequences), known, self.outputs, self.view)
-        return DecisionTreeEstimate.fit(traces, Growing(confidence=self.settings.confidence, seed=self.settings.seed))
+        return DecisionTreeEstimate.fit(
+            traces, Growing(confidence=self.settings.confidence, seed=self.settings.seed)
+        )
 
     @property
     def mode(self) -> Mode:
@@ -137,7 +165,12 @@ class Monitor:
     def score_all(self, sequences: Sequence[Any], k: Steps = 0) -> list[Scores]:
         """Many sequences side by side, which is faster than one by one."""
         read = self.read_all(sequences)
-        if self.settings.mode == "exact" and k == 0 and self.quick is not None and sum(map(len, read)) <= SHORT:
+        if (
+            self.settings.mode == "exact"
+            and k == 0
+            and self.quick is not None
+            and sum(map(len, read)) <= SHORT
+        ):
             short = [self._short(sequence, self.quick.fresh()) for sequence in read]
             if not any(scores is None for scores in short):
                 return [scores for scores in short if scores is not None]
@@ -159,14 +192,27 @@ class Monitor:
         value = torch.tensor([step[0] for step in steps], dtype=torch.float64)
         label, support = (torch.tensor([step[column] for step in steps]) for column in (3, 4))
         known = torch.from_numpy(np.stack(gamma))
-        return Scores(value, value, value, label, support, support > 1, self.evidence(0), 0, known, self._words(sequence))
+        return Scores(
+            value,
+            value,
+            value,
+            label,
+            support,
+            support > 1,
+            self.evidence(0),
+            0,
+            known,
+            self._words(sequence),
+        )
 
     def _side_by_side(self, read: list[Tensor]) -> Iterator[list[Tensor]]:
         """Sequences whose draws fit into one sweep; a longer one alone."""
         some: list[Tensor] = []
         filled = 0
         for sequence in read:
-            numbers = sequence.numel() * (self.settings.samples if sequence.is_floating_point() else 1)  # a token is drawn, and run once
+            numbers = sequence.numel() * (
+                self.settings.samples if sequence.is_floating_point() else 1
+            )  # a token is drawn, and run once
             if some and filled + numbers > DRAWN:
                 yield some
                 some, filled = [], 0
@@ -178,26 +224,45 @@ class Monitor:
     def _score_sampled(self, read: list[Tensor], k: Steps) -> list[Scores]:
         """Several sequences at once, or one whose draws do not fit, in parts."""
         count, generator, size = self.settings.samples, self.generator(), sum(map(len, read))
-        rows = max(1, DRAWN // (count * max(1, read[0][0].numel()))) if len(read) == 1 and read[0].is_floating_point() else size
+        rows = (
+            max(1, DRAWN // (count * max(1, read[0][0].numel())))
+            if len(read) == 1 and read[0].is_floating_point()
+            else size
+        )
         gammas = []
         for begin in range(0, size, rows):
-            drawn = Drawn(self.mutation, count, generator, range(begin, begin + rows) if len(read) == 1 else None, alike=True)
-            found = exact.labels(self.net, read, drawn, outputs=self.outputs, k=k, view=self.view, apart=False)
+            drawn = Drawn(
+                self.mutation,
+                count,
+                generator,
+                range(begin, begin + rows) if len(read) == 1 else None,
+                alike=True,
+            )
+            found = exact.labels(
+                self.net, read, drawn, outputs=self.outputs, k=k, view=self.view, apart=False
+            )
             gammas.append(found.gamma[begin : begin + rows])
         support, attackable = torch.full_like(found.support, count), self.attackable(found.elements)
         found = replace(found, gamma=torch.cat(gammas), support=support, attackable=attackable)
         value = found.values
         low, high = (
-            torch.where(value.isnan(), torch.nan, end) for end in interval((value * count).round(), count, self.settings.confidence)
+            torch.where(value.isnan(), torch.nan, end)
+            for end in interval((value * count).round(), count, self.settings.confidence)
         )
         return self._split(read, found, value, low, high, k)
 
     def _score_estimated(self, read: list[Tensor], k: Steps) -> list[Scores]:
         if k != 0:
-            raise BadInput(f"k={k!r}: the abstract model estimates the label right behind an element (k=0); other steps need mode='exact'.")
+            raise BadInput(
+                f"k={k!r}: the abstract model estimates the label right behind an element (k=0); other steps need mode='exact'."
+            )
         keep: exact.Keep = "labels" if self.view is None else "states"
-        found = exact.labels(self.net, read, Still(), outputs=self.outputs, keep=keep, view=self.view, apart=False, stay=True)
-        behind = found.outputs if found.successors is None else found.successors  # a black box shows only its outputs
+        found = exact.labels(
+            self.net, read, Still(), outputs=self.outputs, keep=keep, view=self.view, apart=False, stay=True
+        )
+        behind = (
+            found.outputs if found.successors is None else found.successors
+        )  # a black box shows only its outputs
         margins = self.outputs.margins(found.outputs, found.outputs)
         tree = self.tree.to(behind.device)
         estimate = tree.estimate(behind, self.mutation.abstract(found.elements), found.labels, margins)
@@ -212,11 +277,23 @@ class Monitor:
         """(n, ...) -> (n,) bool: something else may stand there."""
         if not self.mutation.finite:
             return torch.ones(len(elements), dtype=torch.bool)
-        distinct, place = elements.unique(return_inverse=True) if are_ids(elements) else (elements, torch.arange(len(elements)))
+        distinct, place = (
+            elements.unique(return_inverse=True)
+            if are_ids(elements)
+            else (elements, torch.arange(len(elements)))
+        )
         return (self.mutation.table(distinct).counts > 1)[place]
 
     def _split(
-        self, read: list[Tensor], found: exact.Transitions, value: Tensor, low: Tensor, high: Tensor, k: Steps, *, known: bool = True
+        self,
+        read: list[Tensor],
+        found: exact.Transitions,
+        value: Tensor,
+        low: Tensor,
+        high: Tensor,
+        k: Steps,
+        *,
+        known: bool = True,
     ) -> list[Scores]:
         size = [len(sequence) for sequence in read]
         columns = (value, low, high, found.labels, found.support, found.attackable, found.gamma)
@@ -225,7 +302,9 @@ class Monitor:
             read, zip(*(c.split(size) for c in columns), strict=True), strict=True
         ):
             kept = gamma if known else None
-            scores.append(Scores(v, a, b, labels, support, attackable, evidence, k, kept, self._words(sequence)))
+            scores.append(
+                Scores(v, a, b, labels, support, attackable, evidence, k, kept, self._words(sequence))
+            )
         return scores
 
     def _words(self, sequence: Tensor) -> tuple[str, ...] | None:
@@ -233,15 +312,28 @@ class Monitor:
 
     def evidence(self, k: Steps) -> Evidence:
         s = self.settings
-        method, settings = f"Monitor ({s.mode})", {"mutation": self.mutation.kind, "outputs": self.outputs.kind, "k": k}
+        method, settings = (
+            f"Monitor ({s.mode})",
+            {"mutation": self.mutation.kind, "outputs": self.outputs.kind, "k": k},
+        )
         dtype = str(self.net.dtype).removeprefix("torch.")
-        opened = () if self.view is None else (OPENED,) if isinstance(self.view, Recurrent) else (STEPS, OPENED)
+        opened = (
+            () if self.view is None else (OPENED,) if isinstance(self.view, Recurrent) else (STEPS, OPENED)
+        )
         assumptions = (ONE_ELEMENT, SAME_ANSWER, *opened)
         if s.mode == "exact":
             return Evidence("proved", method, settings, dtype=dtype, assumptions=assumptions)
         if s.mode == "sampled":
             settings["samples"] = s.samples
-            return Evidence("sampled", method, settings, seed=s.seed, dtype=dtype, assumptions=assumptions, confidence=s.confidence)
+            return Evidence(
+                "sampled",
+                method,
+                settings,
+                seed=s.seed,
+                dtype=dtype,
+                assumptions=assumptions,
+                confidence=s.confidence,
+            )
         return Evidence("estimated", method, settings, seed=s.seed, dtype=dtype, assumptions=assumptions)
 
     def generator(self) -> torch.Generator:
@@ -309,13 +401,29 @@ class Monitor:
         content, tensors = load(Path(folder), net)
 
         def part(name: str) -> Mapping[str, Tensor]:
-            return {key.removeprefix(f"{name}."): value for key, value in tensors.items() if key.startswith(f"{name}.")}
+            return {
+                key.removeprefix(f"{name}."): value
+                for key, value in tensors.items()
+                if key.startswith(f"{name}.")
+            }
 
         view, tree = find(net), None
         with in_words(folder, "damaged", WRITTEN):
             settings = Settings(**stored_settings.check_types(content["settings"], stored_settings.SETTINGS))
-            read = (mutation.restore(content["mutation"], part("mutation")), outputs.restore(content["outputs"]), settings)
-            _check(net, read[0], settings.mode, settings.unknown, settings.confidence, settings.samples, settings.max_length)
+            read = (
+                mutation.restore(content["mutation"], part("mutation")),
+                outputs.restore(content["outputs"]),
+                settings,
+            )
+            _check(
+                net,
+                read[0],
+                settings.mode,
+                settings.unknown,
+                settings.confidence,
+                settings.samples,
+                settings.max_length,
+            )
             if view is not None:
                 read[1].count(view.outputs(view.start(1)).shape[1])
             if settings.mode == "abstract":
@@ -325,14 +433,28 @@ class Monitor:
         return cls(net, *read, view=view, tree=tree)
 
 
-def _check(net: Network, mutation: Mutation, mode: Mode, unknown: str, confidence: float, samples: int, max_length: int) -> None:
+def _check(
+    net: Network,
+    mutation: Mutation,
+    mode: Mode,
+    unknown: str,
+    confidence: float,
+    samples: int,
+    max_length: int,
+) -> None:
     if mode not in ("exact", "sampled", "abstract"):
         raise BadInput(f"mode {mode!r}: there are auto, exact, sampled and abstract.")
     if unknown not in ("error", "skip", "unk"):
         raise BadInput(f"unknown {unknown!r}: there are error, skip and unk.")
     if mode == "exact" and not mutation.finite:
-        raise BadInput(f"{type(mutation).__name__} has infinitely many values, so scores cannot be exact: use mode='sampled'.")
+        raise BadInput(
+            f"{type(mutation).__name__} has infinitely many values, so scores cannot be exact: use mode='sampled'."
+        )
     if net.vectors is not None and not mutation.finite:
-        raise BadInput(f"{net.name} reads tokens, and {type(mutation).__name__} is for frames of numbers: use Groups, Typos or Own.")
+        raise BadInput(
+            f"{net.name} reads tokens, and {type(mutation).__name__} is for frames of numbers: use Groups, Typos or Own."
+        )
     if not 0 < confidence < 1 or samples < 1 or max_length < 1:
-        raise BadInput(f"confidence={confidence} must lie between 0 and 1, samples={samples} and max_length={max_length} above 0.")
+        raise BadInput(
+            f"confidence={confidence} must lie between 0 and 1, samples={samples} and max_length={max_length} above 0."
+        )

@@ -56,7 +56,9 @@ class Classes(Output):
         tied = (outputs == outputs.amax(1, keepdim=True)).sum(1) > 1
         if bool(tied.any()):
             largest = outputs[tied] == outputs[tied].amax(1, keepdim=True)
-            label[tied] = largest.scatter(1, reference[tied].argmax(1)[:, None], False).to(torch.uint8).argmax(1)
+            label[tied] = (
+                largest.scatter(1, reference[tied].argmax(1)[:, None], False).to(torch.uint8).argmax(1)
+            )
         return label
 
     def margins(self, outputs: Tensor, reference: Tensor) -> Tensor:
@@ -65,7 +67,9 @@ class Classes(Output):
 
     def count(self, outputs: int) -> int:
         if outputs < 2:
-            raise BadInput("the network has one output, so there is no class to keep: use Bins((0.0,)) for a logit, or Tolerance(width).")
+            raise BadInput(
+                "the network has one output, so there is no class to keep: use Bins((0.0,)) for a logit, or Tolerance(width)."
+            )
         return outputs
 
     def settings(self) -> dict[str, Any]:
@@ -82,7 +86,11 @@ class Bins(Output):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "edges", tuple(float(edge) for edge in self.edges))
-        if not self.edges or not all(math.isfinite(e) for e in self.edges) or list(self.edges) != sorted(set(self.edges)):
+        if (
+            not self.edges
+            or not all(math.isfinite(e) for e in self.edges)
+            or list(self.edges) != sorted(set(self.edges))
+        ):
             raise BadInput(f"the edges of bins must be numbers that rise, got {self.edges}.")
 
     def labels(self, outputs: Tensor, reference: Tensor) -> Tensor:
@@ -121,7 +129,9 @@ class Tolerance(Output):
         return 1 + (moved > self.width).long() - (moved < -self.width).long()
 
     def margins(self, outputs: Tensor, reference: Tensor) -> Tensor:
-        return (self._outputs_moved(outputs, reference).abs() - self.width).abs() / 2  # the reference may move too
+        return (
+            self._outputs_moved(outputs, reference).abs() - self.width
+        ).abs() / 2  # the reference may move too
 
     def _outputs_moved(self, outputs: Tensor, reference: Tensor) -> Tensor:
         return outputs[:, self.output].double() - reference[:, self.output].double()
@@ -150,4 +160,6 @@ def restore(settings: Mapping[str, Any]) -> Output:
             if type(getattr(found, "output", 0)) is not int:
                 raise TypeError("the output is no whole number")
             return found
-    raise BadInput(f"no output abstraction is called {settings.get('kind')!r}; was this written by a newer version?")
+    raise BadInput(
+        f"no output abstraction is called {settings.get('kind')!r}; was this written by a newer version?"
+    )

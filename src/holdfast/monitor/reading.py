@@ -19,7 +19,9 @@ def unknown_token(net: Network, unk: int | None) -> int:
     if unk is None and net.tokenizer is not None:
         unk = net.tokenizer.unknown
     if unk is None or not 0 <= unk < len(net.vectors):
-        raise BadInput(f"unknown='unk' needs the id of the token that stands for unknown words (unk=..., 0 to {len(net.vectors) - 1}).")
+        raise BadInput(
+            f"unknown='unk' needs the id of the token that stands for unknown words (unk=..., 0 to {len(net.vectors) - 1})."
+        )
     return unk
 
 
@@ -35,7 +37,14 @@ def has_unknown(net: Network, unk: int | None = None) -> bool:
 class Reader:
     """Reads for one network."""
 
-    def __init__(self, net: Network, unknown: Unknown, unk: int | None, longest: int, frame: tuple[int, ...] | None = None) -> None:
+    def __init__(
+        self,
+        net: Network,
+        unknown: Unknown,
+        unk: int | None,
+        longest: int,
+        frame: tuple[int, ...] | None = None,
+    ) -> None:
         """frame: the shape of one, where it is known."""
         self.net, self.unknown, self.unk, self.longest = net, unknown, unk, longest
         self.frame = frame or (net.shape[1:] if net.shape else None)
@@ -56,9 +65,13 @@ class Reader:
         texts = {i: sequence for i, sequence in enumerate(sequences) if isinstance(sequence, str)}
         if not texts:
             return [self.read(sequence) for sequence in sequences], ()
-        told = self.texts(list(texts.values()), [f"sequence {i}" for i in texts] if len(sequences) > 1 else None)
+        told = self.texts(
+            list(texts.values()), [f"sequence {i}" for i in texts] if len(sequences) > 1 else None
+        )
         read = dict(zip(texts, told.tokens, strict=True))
-        return [read[i] if i in read else self.read(sequence) for i, sequence in enumerate(sequences)], told.notes
+        return [
+            read[i] if i in read else self.read(sequence) for i, sequence in enumerate(sequences)
+        ], told.notes
 
     def texts(self, texts: Sequence[str], places: Sequence[str] | None = None) -> Texts:
         """As everywhere, but for what happens to words that are unknown."""
@@ -69,7 +82,9 @@ class Reader:
 
     def _short(self, found: Tensor) -> Tensor:
         if len(found) > self.longest:
-            raise BadInput(f"the sequence has {len(found)} elements, more than max_length={self.longest}; cut it or raise the limit.")
+            raise BadInput(
+                f"the sequence has {len(found)} elements, more than max_length={self.longest}; cut it or raise the limit."
+            )
         return found
 
     def one(self, element: Any) -> Any:
@@ -82,20 +97,32 @@ class Reader:
         try:
             found = torch.as_tensor(sequence).cpu()
         except (ValueError, TypeError, RuntimeError) as error:
-            raise BadInput(f"the sequence is no array of numbers ({error}); {self.net.name} reads frames, (time, ...).") from error
+            raise BadInput(
+                f"the sequence is no array of numbers ({error}); {self.net.name} reads frames, (time, ...)."
+            ) from error
         if found.dim() == 0:
             raise BadInput("a sequence has a time axis first: (time, ...).")
         wanted = self.frame
-        if wanted and (found.dim() != 1 + len(wanted) or any(w not in (None, s) for w, s in zip(wanted, found.shape[1:], strict=True))):
+        if wanted and (
+            found.dim() != 1 + len(wanted)
+            or any(w not in (None, s) for w, s in zip(wanted, found.shape[1:], strict=True))
+        ):
             raise BadInput(f"frames of shape {tuple(found.shape[1:])}; {self.net.name} takes {wanted}.")
         if found.is_floating_point() and not bool(found.isfinite().all()):
             raise BadInput("a frame of the sequence holds NaN or infinity.")
         return found.to(self.net.dtype) if found.is_floating_point() else found
 
     def _ids(self, sequence: Any) -> Tensor:
-        if isinstance(sequence, Tensor) and sequence.dim() == 1 and sequence.dtype == torch.int64 and len(sequence):
+        if (
+            isinstance(sequence, Tensor)
+            and sequence.dim() == 1
+            and sequence.dtype == torch.int64
+            and len(sequence)
+        ):
             assert self.tokens is not None
-            if int(sequence.min()) >= 0 and int(sequence.max()) < self.tokens:  # all are known: nothing to look up one by one
+            if (
+                int(sequence.min()) >= 0 and int(sequence.max()) < self.tokens
+            ):  # all are known: nothing to look up one by one
                 return sequence.cpu()
         given = sequence.tolist() if isinstance(sequence, Tensor) else list(sequence)
         return torch.tensor([i for i in map(self._token, given) if i is not None], dtype=torch.int64)

@@ -39,7 +39,10 @@ def save(folder: Path, net: Network, content: Mapping[str, Any], tensors: Mappin
             **content,
         }
         text = folder / f".{JSON}.part"
-        text.write_text(json.dumps({**whole, "digest": digest(whole)}, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        text.write_text(
+            json.dumps({**whole, "digest": digest(whole)}, indent=1, ensure_ascii=False) + "\n",
+            encoding="utf-8",
+        )
         os.replace(numbers, folder / TENSORS)
         os.replace(text, folder / JSON)
     except OSError as error:
@@ -48,7 +51,9 @@ def save(folder: Path, net: Network, content: Mapping[str, Any], tensors: Mappin
 
 def digest(content: Mapping[str, Any]) -> str:
     """Of everything that the text says but the digest itself, however it is laid out."""
-    return of_text(json.dumps({key: value for key, value in content.items() if key != "digest"}, sort_keys=True))
+    return of_text(
+        json.dumps({key: value for key, value in content.items() if key != "digest"}, sort_keys=True)
+    )
 
 
 def load(folder: Path, net: Network) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -57,7 +62,9 @@ def load(folder: Path, net: Network) -> tuple[dict[str, Any], dict[str, Tensor]]
 
     content = _text(folder / JSON)
     if not net.fingerprint:
-        raise BadInput(f"{folder}: what {net.name} reads cannot be hashed, so nobody knows whether this monitor is its own; {NAME_IT}.")
+        raise BadInput(
+            f"{folder}: what {net.name} reads cannot be hashed, so nobody knows whether this monitor is its own; {NAME_IT}."
+        )
     if content["model"]["fingerprint"] != net.fingerprint:
         raise BadInput(
             f"{folder}: this monitor was fitted for another model ({content['model']['name']}); {net.name} has other weights or another "
@@ -81,7 +88,11 @@ def _text(file: Path) -> dict[str, Any]:
     """What is whole: a damaged text must never be read as that of another monitor."""
     content: Any = json_of(file, WRITTEN)
     with in_words(file, "damaged", WRITTEN):
-        kinds = (content["format"] == FORMAT, type(content["version"]) is int, type(content["tensors"]) is str)
+        kinds = (
+            content["format"] == FORMAT,
+            type(content["version"]) is int,
+            type(content["tensors"]) is str,
+        )
         if not all((*kinds, *(type(content["model"][name]) is str for name in ("fingerprint", "name")))):
             raise ValueError("its head is not that of a monitor")
         if content["version"] > VERSION:
@@ -96,6 +107,8 @@ def _text(file: Path) -> dict[str, Any]:
         if content["version"] >= CUT and not isinstance(content["tokenizer"], str | None):
             raise ValueError("it does not say how text becomes tokens")
     if "digest" not in content:
-        warnings.warn(f"{file}: written before monitors carried a digest of what they say, so damage to it may go unseen. Save it again.")
+        warnings.warn(
+            f"{file}: written before monitors carried a digest of what they say, so damage to it may go unseen. Save it again."
+        )
     found: dict[str, Any] = content
     return found

@@ -74,7 +74,9 @@ class Scores:
     def attack_success(self) -> Tensor:
         """(n,): how likely a mutation here changes the final label."""
         if self.k != "final":
-            raise BadInput(f"the success of an attack is about the last label: ask for score(..., k='final'), not k={self.k!r}.")
+            raise BadInput(
+                f"the success of an attack is about the last label: ask for score(..., k='final'), not k={self.k!r}."
+            )
         return 1 - self.values
 
     @property

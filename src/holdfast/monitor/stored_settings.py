@@ -59,7 +59,12 @@ def checked_tree(tree: "DecisionTreeEstimate") -> "DecisionTreeEstimate":
         _kind(name, getattr(tree, name), dtype, shape)
     own = torch.arange(nodes)
     inner = tree.split >= 0
-    if not (0 < tree.labels < nodes and 0 < tree.inputs < 2**40 and entries and 0 <= tree.growing.depth <= nodes + 64):
+    if not (
+        0 < tree.labels < nodes
+        and 0 < tree.inputs < 2**40
+        and entries
+        and 0 <= tree.growing.depth <= nodes + 64
+    ):
         raise ValueError("the tree has too few nodes, or says so of its labels, inputs or depth")
     if bool((tree.parent >= own).any() | (tree.split >= splits).any() | (tree.keys.diff() < 0).any()):
         raise ValueError("the tree runs in a circle, or splits that are not there")
@@ -71,6 +76,8 @@ def checked_tree(tree: "DecisionTreeEstimate") -> "DecisionTreeEstimate":
 
 def _kind(name: str, value: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     if value.dtype != dtype or tuple(value.shape) != shape:
-        raise ValueError(f"{name} holds {value.dtype} of shape {tuple(value.shape)}, expected {dtype} of {shape}")
+        raise ValueError(
+            f"{name} holds {value.dtype} of shape {tuple(value.shape)}, expected {dtype} of {shape}"
+        )
     if value.is_floating_point() and not bool(value.isfinite().all()):
         raise ValueError(f"{name} holds NaN or infinity")

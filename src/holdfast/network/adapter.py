@@ -20,11 +20,20 @@ def tensor_of(answer: Any, output: str | None = None) -> Tensor:
     Of several things in a row, as nn.LSTM answers (outputs, state), the first that is there, or the one at the place `output`, counted
     from 0; of named ones the one that `output` names, else the logits, else the only tensor.
     """
-    if isinstance(answer, tuple | list) and output is not None and output not in _named_parts(answer) and output.isdecimal():
+    if (
+        isinstance(answer, tuple | list)
+        and output is not None
+        and output not in _named_parts(answer)
+        and output.isdecimal()
+    ):
         if int(output) >= len(answer):
             raise BadInput(f"output={output!r}: the model answers with {len(answer)} things, counted from 0.")
         answer, output = answer[int(output)], None
-    while isinstance(answer, tuple | list) and any(part is not None for part in answer) and output not in _named_parts(answer):
+    while (
+        isinstance(answer, tuple | list)
+        and any(part is not None for part in answer)
+        and output not in _named_parts(answer)
+    ):
         answer = next(part for part in answer if part is not None)
     named = _named_parts(answer)
     tensors = [name for name, part in named.items() if isinstance(part, Tensor) and part.is_floating_point()]
@@ -52,7 +61,11 @@ def _named_parts(answer: Any) -> dict[str, Any]:
     if isinstance(answer, Mapping):
         return {str(key): part for key, part in answer.items()}
     if is_dataclass(answer) and not isinstance(answer, type):
-        return {key.name: getattr(answer, key.name) for key in fields(answer) if getattr(answer, key.name) is not None}
+        return {
+            key.name: getattr(answer, key.name)
+            for key in fields(answer)
+            if getattr(answer, key.name) is not None
+        }
     return dict(answer._asdict()) if hasattr(answer, "_asdict") else {}
 
 
@@ -60,7 +73,9 @@ def told_of(answer: Any, output: str | None = None) -> str | None:
     """What a user should know of how `tensor_of` chose; None where there was nothing to choose from."""
     named = _named_parts(answer)
     if isinstance(answer, tuple | list) and len(answer) > 1 and not named:
-        place = "the first" if output is None or not output.isdecimal() else f"number {output}, counted from 0,"
+        place = (
+            "the first" if output is None or not output.isdecimal() else f"number {output}, counted from 0,"
+        )
         return f"the model answers with {len(answer)} things; {place} of them is measured"
     if len(named) > 1:
         chosen = tensor_of(answer, output)
@@ -74,10 +89,16 @@ def check_unambiguous(answers: Sequence[tuple[int, Any]]) -> None:
     answers: pairs of a number of inputs and what the model answered to them. A tensor could be meant if it holds floating numbers and its
     first axis is always that of the inputs. That of a state, as nn.GRU returns it beside its outputs, counts layers.
     """
-    tuples = [(batch, answer) for batch, answer in answers if isinstance(answer, tuple | list) and not _named_parts(answer)]
+    tuples = [
+        (batch, answer)
+        for batch, answer in answers
+        if isinstance(answer, tuple | list) and not _named_parts(answer)
+    ]
     if not tuples:
         return
-    shared = set.intersection(*({place for place, part in enumerate(answer) if _per_input(part, batch)} for batch, answer in tuples))
+    shared = set.intersection(
+        *({place for place, part in enumerate(answer) if _per_input(part, batch)} for batch, answer in tuples)
+    )
     answer = tuples[0][1]
     first = next((place for place, part in enumerate(answer) if part is not None), 0)
     if shared - {first}:
@@ -93,7 +114,9 @@ def _per_input(part: Any, batch: int) -> bool:
 
 
 def _kind(part: Any) -> str:
-    return " x ".join(map(str, part.shape)) or "one number" if isinstance(part, Tensor) else type(part).__name__
+    return (
+        " x ".join(map(str, part.shape)) or "one number" if isinstance(part, Tensor) else type(part).__name__
+    )
 
 
 def _reach_each_other(model: nn.Module, rows: Tensor) -> bool:
@@ -154,14 +177,20 @@ class Adapter(nn.Module):
                 raise BadInput(
                     f"{what} has shape {tuple(value.shape)}, and an input has {x.dim() - 1} axes: it does not broadcast over one."
                 )
-        x = x.clone() if self.mean is None else x - self.mean  # fresh memory: the model may write into what it is given
+        x = (
+            x.clone() if self.mean is None else x - self.mean
+        )  # fresh memory: the model may write into what it is given
         if self.std is not None:
             x = x / self.std
         if self.time_first:
             x = x.transpose(0, 1)
         if self.takes_lengths:
             # Inputs of different length never share a batch here, so every row is full.
-            full = torch.tensor([length] * batch) if isinstance(batch, int) else torch.full((batch,), length, dtype=torch.int64)
+            full = (
+                torch.tensor([length] * batch)
+                if isinstance(batch, int)
+                else torch.full((batch,), length, dtype=torch.int64)
+            )
             outputs = self.model(x, full)
         else:
             outputs = self.model(x)
@@ -196,7 +225,13 @@ class OneByOne(nn.Module):
     def single(self, x: Tensor) -> Tensor:
         outputs = tensor_of(self.model(x.unsqueeze(0) if self.keeps_axis else x))
         plain = not self.keeps_axis
-        answer: Tensor = outputs if plain else outputs[0] if outputs.dim() > 1 and outputs.shape[0] == 1 else outputs.flatten()
+        answer: Tensor = (
+            outputs
+            if plain
+            else outputs[0]
+            if outputs.dim() > 1 and outputs.shape[0] == 1
+            else outputs.flatten()
+        )
         return answer
 
 
@@ -254,7 +289,9 @@ def for_any_batch(model: nn.Module, example: Tensor, *, fixed: int | None = None
     `fixed` is the batch size that the file declares. Where that is more than one, single rows must be answered as they are among others.
     """
     count = max(3, fixed or 0)
-    rows = torch.randn((count, *example.shape[1:]), generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(example)
+    rows = torch.randn(
+        (count, *example.shape[1:]), generator=torch.Generator().manual_seed(0), dtype=torch.float64
+    ).to(example)
     single = OneByOne(model)
     with torch.no_grad():
         if fixed is not None and fixed > 1:

@@ -51,21 +51,92 @@ KNOWN = (
         "pandas",
         "holdfast",
     ),
-    *("abc", "bisect", "builtins", "cmath", "collections", "copy", "copyreg", "dataclasses", "enum", "fractions", "functools", "heapq"),
-    *("itertools", "logging", "math", "numbers", "operator", "re", "statistics", "string", "types", "typing", "warnings"),
+    *(
+        "abc",
+        "bisect",
+        "builtins",
+        "cmath",
+        "collections",
+        "copy",
+        "copyreg",
+        "dataclasses",
+        "enum",
+        "fractions",
+        "functools",
+        "heapq",
+    ),
+    *(
+        "itertools",
+        "logging",
+        "math",
+        "numbers",
+        "operator",
+        "re",
+        "statistics",
+        "string",
+        "types",
+        "typing",
+        "warnings",
+    ),
 )
-BEYOND = ("open", "exec", "eval", "compile", "input", "__import__", "globals", "locals", "vars")  # builtins that reach further
-READING = ("load", "loads", "fromfile", "memmap", "loadtxt", "genfromtxt", "hub", "read_csv", "read_parquet", "read_pickle")
+BEYOND = (
+    "open",
+    "exec",
+    "eval",
+    "compile",
+    "input",
+    "__import__",
+    "globals",
+    "locals",
+    "vars",
+)  # builtins that reach further
+READING = (
+    "load",
+    "loads",
+    "fromfile",
+    "memmap",
+    "loadtxt",
+    "genfromtxt",
+    "hub",
+    "read_csv",
+    "read_parquet",
+    "read_pickle",
+)
 # Attributes by which code reaches what it does not name.
-HIDDEN = ("__globals__", "__builtins__", "f_globals", "f_locals", "f_back", "__subclasses__", "__closure__", "__loader__", "gi_frame")
-BY_NAME = ("getattr", "attrgetter", "methodcaller", "__getattribute__", "__dict__", "dir", "getattr_static")  # read attributes by a text
+HIDDEN = (
+    "__globals__",
+    "__builtins__",
+    "f_globals",
+    "f_locals",
+    "f_back",
+    "__subclasses__",
+    "__closure__",
+    "__loader__",
+    "gi_frame",
+)
+BY_NAME = (
+    "getattr",
+    "attrgetter",
+    "methodcaller",
+    "__getattribute__",
+    "__dict__",
+    "dir",
+    "getattr_static",
+)  # read attributes by a text
 PLAIN = (
     *(type(None), type(...), type(NotImplemented), bool, float, complex, Fraction, range, slice),
     *(torch.dtype, torch.device, torch.layout, torch.memory_format, torch.qscheme),
 )
 COLLECTIONS = (dict, list, tuple, set, frozenset)
 NUMBERS = (int, float, complex, str, bytes, bytearray)
-OPERATORS = ("aten", "prim", "prims", "higher_order", "torchvision", "torchaudio")  # parts of torch.ops that libraries define
+OPERATORS = (
+    "aten",
+    "prim",
+    "prims",
+    "higher_order",
+    "torchvision",
+    "torchaudio",
+)  # parts of torch.ops that libraries define
 TENSORS = (Tensor, nn.Parameter, getattr(nn, "Buffer", nn.Parameter))
 PYTHONS_OWN = (
     "__module__",
@@ -84,20 +155,43 @@ PYTHONS_OWN = (
     "__abstractmethods__",
     "_abc_impl",
 )
-NOT_CALLED = ("__init__", "__repr__", "__str__", "__del__", "extra_repr")  # unless they are named, no answer needs them
-SHOWING = ("repr", "str", "format", "print", "type", "__class__")  # names by which code calls these without naming them
-HOOKS = tuple(name for name, value in vars(nn.Module()).items() if name.endswith("_hooks") and type(value) is OrderedDict)
+NOT_CALLED = (
+    "__init__",
+    "__repr__",
+    "__str__",
+    "__del__",
+    "extra_repr",
+)  # unless they are named, no answer needs them
+SHOWING = (
+    "repr",
+    "str",
+    "format",
+    "print",
+    "type",
+    "__class__",
+)  # names by which code calls these without naming them
+HOOKS = tuple(
+    name
+    for name, value in vars(nn.Module()).items()
+    if name.endswith("_hooks") and type(value) is OrderedDict
+)
 HOOK_FLAGS = ("_with_kwargs", "_always_called")
 COMPILED = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
 MOST_OBJECTS = 2_000_000  # a walk over more takes about half a minute
 MOST_BYTES = 2**35  # of tensors and arrays: about half a minute, too
 _unhashed: dict[int, Any] = {}
-PROCESS = uuid.uuid4().hex  # a part of the hash of what cannot be hashed, so that no other process knows it again
+PROCESS = (
+    uuid.uuid4().hex
+)  # a part of the hash of what cannot be hashed, so that no other process knows it again
 
 
 def hash_callable(value: Any) -> tuple[str, str]:
     """The hash of all that a function or module reads, and ""; or "", and the first thing that cannot be hashed."""
-    name = value.__qualname__ if isinstance(value, types.FunctionType | types.MethodType) else type(value).__qualname__
+    name = (
+        value.__qualname__
+        if isinstance(value, types.FunctionType | types.MethodType)
+        else type(value).__qualname__
+    )
     try:
         walk = _Walk()
         digest = walk.of(value, name)
@@ -115,7 +209,9 @@ def of_value(value: Any) -> str:
     if isinstance(value, Tensor):
         return of_tensors({"": value})
     if is_dataclass(value) and not isinstance(value, type):
-        return of_text(f"{type(value).__qualname__} {[(f.name, of_value(getattr(value, f.name))) for f in fields(value)]}")
+        return of_text(
+            f"{type(value).__qualname__} {[(f.name, of_value(getattr(value, f.name))) for f in fields(value)]}"
+        )
     if isinstance(value, Mapping):
         return of_text(str([(str(key), of_value(part)) for key, part in value.items()]))
     if isinstance(value, list | tuple):
@@ -154,7 +250,9 @@ class _Walk:
         self._names: dict[str, None] = {}
         self._names_aside: dict[str, None] = {}
         self._doubtful: dict[str, str] = {}
-        self._libraries: list[types.ModuleType] = []  # that are held as values, so that any code may call them
+        self._libraries: list[
+            types.ModuleType
+        ] = []  # that are held as values, so that any code may call them
 
     def of(self, value: Any, where: str) -> str:
         kind = type(value)
@@ -169,7 +267,9 @@ class _Walk:
             if len(self._known) >= MOST_OBJECTS:
                 raise _Missed(f"{where}, after {MOST_OBJECTS:,} objects,")
             self._kept.append(value)
-            self._known[id(value)] = f"the {len(self._known)}th"  # met again while it is walked: what it holds is told there
+            self._known[id(value)] = (
+                f"the {len(self._known)}th"  # met again while it is walked: what it holds is told there
+            )
             self._known[id(value)] = self._hash_object(value, kind, where)
         return self._known[id(value)]
 
@@ -179,7 +279,11 @@ class _Walk:
             self._names |= self._names_aside
         by_text = any(name in self._names for name in BY_NAME)
         for name, why in self._doubtful.items():
-            if by_text or name in self._names or (name in NOT_CALLED and any(word in self._names for word in SHOWING)):
+            if (
+                by_text
+                or name in self._names
+                or (name in NOT_CALLED and any(word in self._names for word in SHOWING))
+            ):
                 raise _Missed(why)
         for module in self._libraries:
             _check_reading(module, self._names)
@@ -208,7 +312,9 @@ class _Walk:
             return self._function(value, where)
         if kind in (types.BuiltinFunctionType, types.MethodWrapperType):
             holder = value.__self__
-            return of_text(f"{self._hash_named(value, where)} {'' if isinstance(holder, types.ModuleType) else self.of(holder, where)}")
+            return of_text(
+                f"{self._hash_named(value, where)} {'' if isinstance(holder, types.ModuleType) else self.of(holder, where)}"
+            )
         if kind in (weakref.ref, weakref.ReferenceType):
             return of_text(f"reference {self.of(value(), where)}")
         if kind is types.CodeType:
@@ -216,11 +322,15 @@ class _Walk:
         if kind is types.CellType:
             return self.of(value.cell_contents if _is_filled(value) else None, where)
         if issubclass(kind, type):
-            return of_text(f"{self._class(value, where)} {'' if kind in (type, ABCMeta) else self.of(kind, where)}")
+            return of_text(
+                f"{self._class(value, where)} {'' if kind in (type, ABCMeta) else self.of(kind, where)}"
+            )
         if kind in (staticmethod, classmethod):
             return of_text(f"{kind.__name__} {self.of(value.__func__, where)}")
         if kind is property:
-            return of_text(f"property {[self.of(part, where) for part in (value.fget, value.fset, value.fdel)]}")
+            return of_text(
+                f"property {[self.of(part, where) for part in (value.fget, value.fset, value.fdel)]}"
+            )
         if kind is functools.cached_property:
             return of_text(f"cached {self.of(value.func, where)}")
         if kind is functools._lru_cache_wrapper:
@@ -238,7 +348,9 @@ class _Walk:
     def _content(self, value: Any, base: type, where: str) -> str:
         """What a collection or number holds, read past any method of a class that is derived from it."""
         if base is dict:
-            return self._items(OrderedDict.items(value) if isinstance(value, OrderedDict) else dict.items(value), where)
+            return self._items(
+                OrderedDict.items(value) if isinstance(value, OrderedDict) else dict.items(value), where
+            )
         if base in (set, frozenset):
             members: Iterable[Any] = (set if base is set else frozenset).__iter__(value)
             return str(sorted(self.of(part, where) for part in members))
@@ -254,18 +366,36 @@ class _Walk:
 
     def _items(self, items: Mapping[Any, Any] | Iterable[tuple[Any, Any]], where: str) -> str:
         pairs = items.items() if isinstance(items, dict) else items
-        return str([(self.of(key, where), self.of(part, f"{where}[{key!r}]" if type(key) in (str, int) else where)) for key, part in pairs])
+        return str(
+            [
+                (
+                    self.of(key, where),
+                    self.of(part, f"{where}[{key!r}]" if type(key) in (str, int) else where),
+                )
+                for key, part in pairs
+            ]
+        )
 
     def _tensor(self, value: Tensor, kind: type, where: str) -> str:
         """Numbers, kind and shape; of what is spread over an axis by a step of zero, one copy."""
-        if kind not in TENSORS or value.layout is not torch.strided or value.is_quantized or value.is_meta or is_lazy(value):
+        if (
+            kind not in TENSORS
+            or value.layout is not torch.strided
+            or value.is_quantized
+            or value.is_meta
+            or is_lazy(value)
+        ):
             raise _Missed(f"{where} (a tensor of the kind {kind.__name__}, {value.layout})")
         plain = value.detach().resolve_conj().resolve_neg()
         spread = [axis for axis, step in enumerate(plain.stride()) if step == 0 and plain.shape[axis] > 1]
         for axis in spread:
             plain = plain.narrow(axis, 0, 1)
         self._count(plain.numel() * plain.element_size(), where)
-        more = {name: part for name, part in vars(value).items() if name not in ("_is_param", "_is_hf_initialized")}
+        more = {
+            name: part
+            for name, part in vars(value).items()
+            if name not in ("_is_param", "_is_hf_initialized")
+        }
         if kind is Tensor and value.is_leaf and value.grad is not None:
             more["grad"] = value.grad
         beside = self._items(more, where) if more else ""
@@ -274,11 +404,16 @@ class _Walk:
     def _array(self, value: "np.ndarray[Any, Any]", where: str) -> str:
         """Numbers, kind and shape, as of tensors."""
         spread = [axis for axis, step in enumerate(value.strides) if step == 0 and value.shape[axis] > 1]
-        one: Any = np.asarray(value[tuple(slice(0, 1) if axis in spread else slice(None) for axis in range(value.ndim))], dtype=value.dtype)
+        one: Any = np.asarray(
+            value[tuple(slice(0, 1) if axis in spread else slice(None) for axis in range(value.ndim))],
+            dtype=value.dtype,
+        )
         self._count(one.nbytes, where)
         begin = f"{value.dtype.str} {value.dtype.name} {value.shape} {spread}"
         if value.dtype.names:  # between the fields of a record may lie bytes that nobody wrote
-            return of_text(f"{begin} {[(name, self._array(np.asarray(value[name]), where)) for name in value.dtype.names]}")
+            return of_text(
+                f"{begin} {[(name, self._array(np.asarray(value[name]), where)) for name in value.dtype.names]}"
+            )
         if value.dtype.hasobject:
             return of_text(f"{begin} {self.of(one.tolist(), where)}")
         data = np.ascontiguousarray(one).reshape(-1).view(np.uint8).data if one.nbytes else b""
@@ -299,7 +434,14 @@ class _Walk:
         else:
             code = self._class_of_a_module(kind, where)
         if issubclass(kind, fx.GraphModule):  # its class holds the code that was made of the graph
-            for name in ("_graph", "meta", "_tracer_cls", "_tracer_extras", "_graphmodule_cls_name", "shape_env"):
+            for name in (
+                "_graph",
+                "meta",
+                "_tracer_cls",
+                "_tracer_extras",
+                "_graphmodule_cls_name",
+                "shape_env",
+            ):
                 own.pop(name, None)
         hooks = []  # by their order: their numbers count all hooks of the process
         for name in HOOKS:
@@ -308,7 +450,10 @@ class _Walk:
             hooks.append((name, [self.of(hook, where) for hook in held.values()], flags))
             for flag in HOOK_FLAGS:
                 own.pop(f"{name}{flag}", None)
-        kept = [(name, self.of(part, f"{where}.{name}" if name[0] != "_" else where)) for name, part in own.items()]
+        kept = [
+            (name, self.of(part, f"{where}.{name}" if name[0] != "_" else where))
+            for name, part in own.items()
+        ]
         return of_text(f"{code} {hooks} {kept}")
 
     def _script(self, module: Any, where: str) -> str:
@@ -318,7 +463,9 @@ class _Walk:
         except Exception as error:
             raise _Missed(f"{where} (a script that torch cannot write)") from error
         names = [name for name in file.namelist() if not name.endswith((".debug_pkl", "serialization_id"))]
-        return str([(name.partition("/")[2], hashlib.sha256(file.read(name)).hexdigest()) for name in sorted(names)])
+        return str(
+            [(name.partition("/")[2], hashlib.sha256(file.read(name)).hexdigest()) for name in sorted(names)]
+        )
 
     def _class_of_a_module(self, kind: type, where: str) -> str:
         """`_class`, once for all modules of it."""
@@ -328,12 +475,19 @@ class _Walk:
 
     def _function(self, function: types.FunctionType, where: str) -> str:
         library = str(function.__globals__.get("__name__"))
-        if library.partition(".")[0] in KNOWN and vars(sys.modules.get(library, types)) is function.__globals__:
+        if (
+            library.partition(".")[0] in KNOWN
+            and vars(sys.modules.get(library, types)) is function.__globals__
+        ):
             made = function.__code__.co_qualname
             if function.__closure__ is None or not (function.__dict__ or "<locals>" in made):
                 return self._hash_named(function, where)
-            cells = [self.of(cell, f"{name} of {where}") for name, cell in _cells(function)]  # one that it wraps, perhaps
-            return of_text(f"{library}.{made} {cells} {self.of((function.__defaults__, function.__kwdefaults__), where)}")
+            cells = [
+                self.of(cell, f"{name} of {where}") for name, cell in _cells(function)
+            ]  # one that it wraps, perhaps
+            return of_text(
+                f"{library}.{made} {cells} {self.of((function.__defaults__, function.__kwdefaults__), where)}"
+            )
         names = dict(_names_read(function.__code__))
         self._names.update(dict.fromkeys(name for name, how in names.items() if how != "import"))
         for name in names:
@@ -341,13 +495,21 @@ class _Walk:
                 raise _Missed(f"what {where} reads by {name}")
         parts = [self._code(function.__code__, where)]
         for name, cell in _cells(function):
-            parts.append(f"{name} {self._global(cell.cell_contents if _is_filled(cell) else None, names, f'{name} of {where}')}")
-        parts.append(self.of((function.__defaults__, function.__kwdefaults__, function.__dict__), f"a default of {where}"))
+            parts.append(
+                f"{name} {self._global(cell.cell_contents if _is_filled(cell) else None, names, f'{name} of {where}')}"
+            )
+        parts.append(
+            self.of(
+                (function.__defaults__, function.__kwdefaults__, function.__dict__), f"a default of {where}"
+            )
+        )
         for name, how in sorted(names.items()):
             if how == "import":
                 self._known_library(name.partition(".")[0], f"{name}, which {where} imports")
             elif how in ("global", "attribute") and name in function.__globals__:
-                parts.append(f"{name} {self._global(function.__globals__[name], names, f'{name} of {function.__module__}')}")
+                parts.append(
+                    f"{name} {self._global(function.__globals__[name], names, f'{name} of {function.__module__}')}"
+                )
             elif how == "global" and name in BEYOND:
                 raise _Missed(f"what {where} reads by {name}()")
         return of_text(" ".join(parts))
@@ -359,7 +521,11 @@ class _Walk:
 
     def _global(self, value: Any, names: Mapping[str, str], where: str) -> str:
         """A module is known by its name if it is a library that is, else by whatever of it the code names."""
-        return self._library(value, names, where) if issubclass(type(value), types.ModuleType) else self.of(value, where)
+        return (
+            self._library(value, names, where)
+            if issubclass(type(value), types.ModuleType)
+            else self.of(value, where)
+        )
 
     def _library(self, module: types.ModuleType, names: Iterable[str], where: str) -> str:
         """Never walked: a library is its name and version. Of a module of the user's own, what the code names."""
@@ -375,7 +541,10 @@ class _Walk:
             return f"{name} {_version(top)}"
         if not names or any(word in names for word in BY_NAME):
             raise _Missed(f"{where} (the module {name}, of which anything may be read)")
-        told = [(part, self._part(vars(module)[part], names, f"{name}.{part}")) for part in sorted({*names} & vars(module).keys())]
+        told = [
+            (part, self._part(vars(module)[part], names, f"{name}.{part}"))
+            for part in sorted({*names} & vars(module).keys())
+        ]
         return f"{name} {told}"
 
     def _part(self, value: Any, names: Iterable[str], where: str) -> str:
@@ -433,12 +602,20 @@ class _Walk:
 
     def _attributes(self, value: Any, kind: type, where: str) -> str:
         """All attributes of an instance of a class written in Python."""
-        return str([(self.of(name, where), self.of(part, f"{where}.{name}")) for name, part in _state(value, kind, where).items()])
+        return str(
+            [
+                (self.of(name, where), self.of(part, f"{where}.{name}"))
+                for name, part in _state(value, kind, where).items()
+            ]
+        )
 
     def _check_python(self, kind: type, base: type, where: str) -> None:
         """Raise where instances of the class keep what Python does not show, `base` apart."""
         shown = (object, base, OrderedDict) if base is dict else (object, base)
-        compiled = next((part for part in kind.__mro__ if part not in shown and _is_foreign(part) and _is_compiled(part)), None)
+        compiled = next(
+            (part for part in kind.__mro__ if part not in shown and _is_foreign(part) and _is_compiled(part)),
+            None,
+        )
         if compiled is not None:
             raise _Missed(f"{where} ({kind.__qualname__}, which is derived from {compiled.__qualname__})")
 
@@ -447,7 +624,9 @@ class _Walk:
         if not _is_foreign(kind):
             self._check_python(kind, object, where)
             return of_text(f"{self._class(kind, where)} {self._attributes(value, kind, where)}")
-        if (_library_of(value) in KNOWN and hasattr(value, "__qualname__")) or (isinstance(value, np.ufunc) and _public(value)):
+        if (_library_of(value) in KNOWN and hasattr(value, "__qualname__")) or (
+            isinstance(value, np.ufunc) and _public(value)
+        ):
             return self._hash_named(value, where)  # compiled, or of a kind of its own
         told = self._class(kind, where)
         if _library_of(kind) == "holdfast" and isinstance(own := getattr(value, "fingerprint", None), str):
@@ -511,7 +690,11 @@ def _state(value: Any, kind: type, where: str) -> dict[str, Any]:
 
 def _reduced(value: Any, kind: Any) -> Any:
     """What pickle would keep of an object of a library's own class."""
-    return copyreg.dispatch_table[kind](value) if kind in copyreg.dispatch_table else kind.__reduce_ex__(value, 4)
+    return (
+        copyreg.dispatch_table[kind](value)
+        if kind in copyreg.dispatch_table
+        else kind.__reduce_ex__(value, 4)
+    )
 
 
 def _check_operators(code: types.CodeType, where: str) -> None:
@@ -564,14 +747,21 @@ def _is_foreign(kind: type) -> bool:
 
 def _is_python(kind: type) -> bool:
     """Whether the class was written in Python: it holds functions of its own, or at least a place for attributes."""
-    return any(type(value) is types.FunctionType for value in vars(kind).values()) or "__dict__" in vars(kind) or "__slots__" in vars(kind)
+    return (
+        any(type(value) is types.FunctionType for value in vars(kind).values())
+        or "__dict__" in vars(kind)
+        or "__slots__" in vars(kind)
+    )
 
 
 def _is_compiled(kind: type) -> bool:
     """Whether instances of the class may keep more than Python shows."""
     shown = ("__dict__", "__weakref__", *(vars(kind).get("__slots__") or ()))
     hidden = (types.GetSetDescriptorType, types.MemberDescriptorType)
-    return any(isinstance(v, COMPILED) or (isinstance(v, hidden) and name not in shown) for name, v in vars(kind).items())
+    return any(
+        isinstance(v, COMPILED) or (isinstance(v, hidden) and name not in shown)
+        for name, v in vars(kind).items()
+    )
 
 
 @functools.lru_cache(maxsize=256)
@@ -588,7 +778,11 @@ def is_installed(module: types.ModuleType) -> bool:
     file = getattr(module, "__file__", None) or ""
     top = module.__name__.partition(".")[0]
     standard = top in sys.stdlib_module_names and module.__name__ != "__main__"
-    packaged = "site-packages" in file or "dist-packages" in file or (not file.endswith(".py") and module.__name__ != "__main__")
+    packaged = (
+        "site-packages" in file
+        or "dist-packages" in file
+        or (not file.endswith(".py") and module.__name__ != "__main__")
+    )
     return standard or packaged or top == "holdfast"
 
 

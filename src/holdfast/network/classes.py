@@ -16,7 +16,9 @@ def numbers_of(given: Sequence[Any], classes: Sequence[Any], where: Callable[[in
     if strange is not None:
         near = difflib.get_close_matches(str(given[strange]), [str(name) for name in classes], 1, 0.75)
         hint = f" Is {near[0]!r} meant?" if near else ""
-        raise BadInput(f"{where(strange)}: the label {str(given[strange])[:60]!r} is none of the classes {list_names(classes)}.{hint}")
+        raise BadInput(
+            f"{where(strange)}: the label {str(given[strange])[:60]!r} is none of the classes {list_names(classes)}.{hint}"
+        )
     return [number[name] for name in given]
 
 

@@ -49,7 +49,9 @@ def each_row(tensor: Tensor) -> list[str]:
     """For every row `of_tensors` of it alone."""
     shape, found = tuple(tensor.shape[1:]), []
     begun = hashlib.sha256(_tensor_header("", tensor.dtype, shape))
-    rows = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)  # which has strides even where it was expanded
+    rows = (
+        tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+    )  # which has strides even where it was expanded
     for row in rows.reshape(len(tensor), math.prod(shape)).view(torch.uint8).numpy():
         digest = begun.copy()
         digest.update(row.data)

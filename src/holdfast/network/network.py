@@ -59,7 +59,9 @@ NAME_IT = (
     "command line"
 )
 Source = Literal["torch", "export", "onnx", "black box"]
-ELEMENTS_PER_CALL = 2**22  # input numbers in one forward pass; keeps activations of small networks within a few GiB
+ELEMENTS_PER_CALL = (
+    2**22
+)  # input numbers in one forward pass; keeps activations of small networks within a few GiB
 ELEMENTS_IN_TIME = 2**18  # the same on a CPU where somebody waits
 LENGTHS = re.compile(r"(^|_)(length|lengths|lens?)(_|$)|^length")
 ROWS = 256  # sentences that are compared at once
@@ -93,18 +95,28 @@ class Network:
     labels: tuple[Any, ...] | None = None  # the classes as they stand in the user's data
     columns: Columns | None = None  # where inputs are rows of a table: what each column is
     trees: Trees | None = None  # where the model is a sum of them
-    itself: "Network | None" = None  # the user's own model, where `module` was read from it: a witness must break it too
+    itself: "Network | None" = (
+        None  # the user's own model, where `module` was read from it: a witness must break it too
+    )
     queries: int = 0
-    tokens_checked: dict[tuple[int, ...], list[Callable[[Tensor], Tensor]]] = field(default_factory=dict)  # length -> what is asked of ids
-    widths: dict[tuple[int, ...], int] = field(default_factory=dict)  # shape -> how many outputs it was found to have
-    _memory: dict[tuple[int, ...], str | None] = field(default_factory=dict)  # shape -> what the model was found to remember
+    tokens_checked: dict[tuple[int, ...], list[Callable[[Tensor], Tensor]]] = field(
+        default_factory=dict
+    )  # length -> what is asked of ids
+    widths: dict[tuple[int, ...], int] = field(
+        default_factory=dict
+    )  # shape -> how many outputs it was found to have
+    _memory: dict[tuple[int, ...], str | None] = field(
+        default_factory=dict
+    )  # shape -> what the model was found to remember
     _programs: dict[tuple[int, ...], torch.export.ExportedProgram] = field(default_factory=dict)
     _twins: "dict[tuple[int, ...], Network | None]" = field(default_factory=dict)
 
     def __repr__(self) -> str:
         words = "" if self.vectors is None else f", {len(self.vectors)} words"
         kind = str(self.dtype).removeprefix("torch.") if self.differentiable else "black box"
-        return f"Network({self.name} from {self.source}, {kind} on {self.device}, domain {self.domain}{words})"
+        return (
+            f"Network({self.name} from {self.source}, {kind} on {self.device}, domain {self.domain}{words})"
+        )
 
     # ---- ways in
 
@@ -146,7 +158,9 @@ class Network:
         fingerprint by what the model is known again, as in `from_callable`; None: all that the module reads is hashed.
         """
         if not isinstance(module, nn.Module):
-            raise BadInput(f"from_torch needs a torch.nn.Module, got {type(module).__name__}; any function goes through from_callable.")
+            raise BadInput(
+                f"from_torch needs a torch.nn.Module, got {type(module).__name__}; any function goes through from_callable."
+            )
         notes: list[str] = []
         written = getattr(module, "_orig_mod", None)
         if isinstance(written, nn.Module):
@@ -155,7 +169,9 @@ class Network:
         _check_one_input(module.forward, name or type(module).__name__, lengths=True)
         lazy = next((key for key, value in module.named_parameters() if is_lazy(value)), None)
         if lazy is not None:
-            raise BadInput(f"{type(module).__name__}: {lazy} has no size yet (a lazy layer). Call the module once on an input first.")
+            raise BadInput(
+                f"{type(module).__name__}: {lazy} has no size yet (a lazy layer). Call the module once on an input first."
+            )
         if module.training:
             warnings.warn(
                 f"{type(module).__name__} is in training mode; holdfast measures a copy in evaluation mode (dropout off, batch norm "
@@ -166,7 +182,9 @@ class Network:
         try:
             copied = copy_module(module).eval().requires_grad_(False)
         except Exception as error:
-            raise BadInput(f"{type(module).__name__} cannot be copied ({error}); give holdfast a fresh, untrained-on module.") from error
+            raise BadInput(
+                f"{type(module).__name__} cannot be copied ({error}); give holdfast a fresh, untrained-on module."
+            ) from error
         digest, more = _known_by(module) if fingerprint is None else (named_by(fingerprint), [])
         where = _device(device)
         copied = copied.to(where)
@@ -177,7 +195,9 @@ class Network:
             token_model = copied
             length = shape[0] if shape else 7
             beside = (torch.full((3,), length, dtype=torch.int64),) if _takes_lengths(copied) else ()
-            vectors, copied = split_module(copied, (length, 3) if time_first else (3, length), *beside, output=output)
+            vectors, copied = split_module(
+                copied, (length, 3) if time_first else (3, length), *beside, output=output
+            )
             shape = (shape[0] if shape else None, vectors.shape[1])  # type: ignore[assignment]
         return cls._of(
             copied, name=name or type(module).__name__, source="torch", domain=domain, mean=mean, std=std, shape=shape,
@@ -223,7 +243,11 @@ class Network:
             raise UnreadableFile(
                 f"{path}: torch.export cannot read it ({first_line(error)}). Was it written by torch.export.save?"
             ) from error
-        values = [node.meta["val"] for node in program.graph.nodes if node.name in program.graph_signature.user_inputs]
+        values = [
+            node.meta["val"]
+            for node in program.graph.nodes
+            if node.name in program.graph_signature.user_inputs
+        ]
         if len(values) != 1:
             names = ", ".join(program.graph_signature.user_inputs)
             raise BadInput(
@@ -248,14 +272,24 @@ class Network:
         fixed = count if isinstance(count, int) else None
         answers, axis = [], min(int(time_first), example.dim() - 1)
         for rows in (example, example.narrow(axis, 0, 1)):
-            with contextlib.suppress(Exception), torch.no_grad():  # a fixed batch; what else it cannot do is told when it is first asked
+            with (
+                contextlib.suppress(Exception),
+                torch.no_grad(),
+            ):  # a fixed batch; what else it cannot do is told when it is first asked
                 answers.append((rows.shape[axis], rest(rows if vectors is None else vectors[rows])))
         if output is None:
             check_unambiguous(answers)
         notes = list(filter(None, [told_of(answer, output) for _, answer in answers[:1]]))
         if output is not None:
-            rest, token_model = OutputOf(rest, output), None if token_model is None else OutputOf(token_model, output)
-        body = rest if time_first else for_any_batch(rest, example if vectors is None else vectors[example], fixed=fixed)
+            rest, token_model = (
+                OutputOf(rest, output),
+                None if token_model is None else OutputOf(token_model, output),
+            )
+        body = (
+            rest
+            if time_first
+            else for_any_batch(rest, example if vectors is None else vectors[example], fixed=fixed)
+        )
         return cls._of(
             body, name=path.name, source="export", domain=domain,
             mean=mean, std=std, shape=shape, time_first=time_first, pool=pool, vectors=vectors, vocabulary=vocabulary,
@@ -293,16 +327,27 @@ class Network:
         from holdfast.network.onnx import open_onnx  # onnx is not needed to import the library
 
         path = _existing(file)
-        with in_words(path, "its layers cannot be asked", "It is damaged, or they do not fit together: export or download it again."):
+        with in_words(
+            path,
+            "its layers cannot be asked",
+            "It is damaged, or they do not fit together: export or download it again.",
+        ):
             opened = open_onnx(path, black_box=black_box, constants=constants, output=output)
             where = _device("cpu" if opened.black_box else device)
             model = opened.module.to(where).requires_grad_(False)
             vectors, token_model = None, None
-            example, shape = opened.example.to(where), item_shape(opened.shape, time_first) if batched else opened.shape
+            example, shape = (
+                opened.example.to(where),
+                item_shape(opened.shape, time_first) if batched else opened.shape,
+            )
             if opened.vectors is not None:
                 vectors, token_model = opened.vectors.to(where), opened.token_module
             if not batched:
-                model = InTurn(model, keeps_axis=False) if opened.black_box else over_single_inputs(model, example)
+                model = (
+                    InTurn(model, keeps_axis=False)
+                    if opened.black_box
+                    else over_single_inputs(model, example)
+                )
             elif not opened.black_box and not time_first:
                 model = for_any_batch(model, example, fixed=opened.shape[0] if opened.shape else None)
             return cls._of(
@@ -359,7 +404,9 @@ class Network:
         columns  what the columns of the table are: hf.Columns.of(frame). Needed where they hold words.
         domain   lowest and highest value of a number, where the columns do not say.
         """
-        from holdfast.network.estimators import open_estimator  # scikit-learn is not needed to import the library
+        from holdfast.network.estimators import (
+            open_estimator,
+        )  # scikit-learn is not needed to import the library
 
         opened, label = open_estimator(estimator, columns), name or type(estimator).__name__
         predict = estimator.predict
@@ -378,7 +425,12 @@ class Network:
         else:
             net = make_network(opened.module, "torch", opened.notes)
             net.itself = make_network(opened.itself, "black box", ())
-        net.classes, net.labels, net.columns, net.trees = opened.classes, opened.labels, opened.columns, opened.trees
+        net.classes, net.labels, net.columns, net.trees = (
+            opened.classes,
+            opened.labels,
+            opened.columns,
+            opened.trees,
+        )
         return net
 
     @classmethod
@@ -410,7 +462,9 @@ class Network:
         if vectors is None and tokenizer is not None:
             raise BadInput(f"{name} does not read tokens, so a tokenizer has no meaning for it.")
         if vectors is not None and vocabulary is not None and len(vocabulary) != len(vectors):
-            raise BadInput(f"the vocabulary has {len(vocabulary)} words, but the embedding of {name} has {len(vectors)} rows.")
+            raise BadInput(
+                f"the vocabulary has {len(vocabulary)} words, but the embedding of {name} has {len(vectors)} rows."
+            )
         reads = None if vectors is None else tokenizer_of(tokenizer, vocabulary, len(vectors))
         if vectors is not None and vocabulary is None and isinstance(reads, HuggingFace):
             vocabulary = reads.words(len(vectors))
@@ -425,7 +479,13 @@ class Network:
             output=output,
         )
         if token_model is not None:
-            token_model = Adapter(token_model, time_first=time_first, pool=pool, takes_lengths=adapter.takes_lengths, output=output)
+            token_model = Adapter(
+                token_model,
+                time_first=time_first,
+                pool=pool,
+                takes_lengths=adapter.takes_lengths,
+                output=output,
+            )
         return cls(
             module=adapter.eval().to(device),
             name=name,
@@ -468,7 +528,9 @@ class Network:
         if not self.differentiable or len(first) < 2 or one_by_one(self.module) is not None:
             return False
         try:
-            probe = copy_module(self.module)  # a model that remembers what it was asked first must not have been asked yet
+            probe = copy_module(
+                self.module
+            )  # a model that remembers what it was asked first must not have been asked yet
             with torch.no_grad(), contextlib.suppress(Exception):
                 if len(probe(first)) != 1:
                     return False
@@ -496,10 +558,16 @@ class Network:
             values = score(outputs)
             try:
                 # A model or a score that cuts the graph (a comparison, numpy) is flat to torch.
-                gradient = torch.autograd.grad(values.sum(), x, allow_unused=True)[0] if values.requires_grad else None
+                gradient = (
+                    torch.autograd.grad(values.sum(), x, allow_unused=True)[0]
+                    if values.requires_grad
+                    else None
+                )
             except RuntimeError as error:
                 self._without_gradient(None, error)
-        return values.detach(), torch.zeros_like(x).detach() if gradient is None else torch.nan_to_num(gradient)
+        return values.detach(), torch.zeros_like(x).detach() if gradient is None else torch.nan_to_num(
+            gradient
+        )
 
     def _without_gradient(self, x: Tensor | None, error: RuntimeError) -> Tensor:
         """The answers alone, where torch has no gradient of the model: it overwrites what its own gradient needs, say. A note says so."""
@@ -530,7 +598,9 @@ class Network:
             )
         words = len(self.vectors)
         if tokens.numel() and not bool(((tokens >= 0) & (tokens < words)).all()):
-            raise BadInput(f"token ids run from {int(tokens.min())} to {int(tokens.max())}, but the embedding has {words} words.")
+            raise BadInput(
+                f"token ids run from {int(tokens.min())} to {int(tokens.max())}, but the embedding has {words} words."
+            )
         vectors = self.vectors[tokens.to(self.vectors.device)]
         if of_vectors(self.module) is not None and self.token_model is not None and len(tokens):
             self._same_as_of_tokens(tokens, vectors)
@@ -577,7 +647,9 @@ class Network:
         x = x.to(self.device, self.dtype)
         if self.shape is not None and not _fits(tuple(x.shape[1:]), self.shape):
             want = "x".join("any" if d is None else str(d) for d in self.shape)
-            raise BadInput(f"the inputs have shape {tuple(x.shape[1:])}, {self.name} takes {want} (without the batch axis).")
+            raise BadInput(
+                f"the inputs have shape {tuple(x.shape[1:])}, {self.name} takes {want} (without the batch axis)."
+            )
         first = x[:2] if len(x) > 1 else x.repeat(2, *(1 for _ in x.shape[1:]))
         shape = tuple(x.shape[1:])
         if self.differentiable and shape not in self._memory:
@@ -615,7 +687,9 @@ class Network:
                 f"{self.name} answers with {pair.dtype}, not with numbers that can change a little; give it without its last step."
             )
         if not bool(pair.isfinite().all()):
-            raise BadInput(f"{self.name} answers NaN or infinity on the first inputs; check its weights and the scale of the data.")
+            raise BadInput(
+                f"{self.name} answers NaN or infinity on the first inputs; check its weights and the scale of the data."
+            )
         if not same_by_rounding(pair, alone):
             raise BadInput(
                 f"{self.name} answers differently when inputs share a batch, so no answer about one input has a meaning. Is the batch "
@@ -641,7 +715,9 @@ class Network:
             moved = first_change(states[1], states[2]) or first_change(states[2], states[3])
             if moved is None and first_change(states[0], states[1]) is not None:
                 layers = set(self.module.state_dict()) - set(fresh.state_dict())
-                if layers or not alike(self._call_module(fresh, x[1:] + 0.125), self._call_module(self.module, x[1:] + 0.125)):
+                if layers or not alike(
+                    self._call_module(fresh, x[1:] + 0.125), self._call_module(self.module, x[1:] + 0.125)
+                ):
                     moved = first_change(states[0], states[1])
         return moved
 
@@ -696,7 +772,9 @@ class Network:
     def program(self, x: Tensor) -> torch.export.ExportedProgram:
         """The graph for inputs of this shape, batch axis free; UnsupportedLayer if there is none."""
         if not self.differentiable:
-            raise UnsupportedLayer(f"{self.name} is a black box, so nothing about it can be proved. Attacks and estimates still work.")
+            raise UnsupportedLayer(
+                f"{self.name} is a black box, so nothing about it can be proved. Attacks and estimates still work."
+            )
         shape = tuple(x.shape[1:])
         if shape not in self._programs:
             self._programs[shape] = export(self.module, x[:1].to(self.device, self.dtype))
@@ -709,7 +787,11 @@ class Network:
         how, tensors = [self.fingerprint, self.dtype, self.source], {}
         if isinstance(adapter, Adapter):  # a score of a network is none, but always has a program
             how += [adapter.time_first, adapter.pool, adapter.takes_lengths, adapter.output]
-            tensors = {key: value for key, value in (("mean", adapter.mean), ("std", adapter.std)) if isinstance(value, Tensor)}
+            tensors = {
+                key: value
+                for key, value in (("mean", adapter.mean), ("std", adapter.std))
+                if isinstance(value, Tensor)
+            }
         with contextlib.suppress(UnsupportedLayer):
             how.append(of_program(self.program(x)))
         return of_tensors(tensors, begin=str(how))
@@ -755,7 +837,9 @@ class Network:
     def with_columns(self, columns: Columns) -> "Network":
         """The same network over rows of a table with these columns."""
         if self.shape is not None and self.shape != (len(columns.features),):
-            raise BadInput(f"{self.name} takes inputs of shape {self.shape}, the columns are {len(columns.features)} numbers in a row.")
+            raise BadInput(
+                f"{self.name} takes inputs of shape {self.shape}, the columns are {len(columns.features)} numbers in a row."
+            )
         told = copy.copy(self)
         told.columns = columns
         return told
@@ -803,7 +887,9 @@ class Network:
             warnings.warn(note, stacklevel=3)
         lengths = sorted({len(row) for row in found.tokens})
         if len(lengths) > 1 and alike:
-            raise BadInput(f"texts of {lengths[0]} and of {lengths[-1]} tokens; here all must be of one length, so ask about some of them.")
+            raise BadInput(
+                f"texts of {lengths[0]} and of {lengths[-1]} tokens; here all must be of one length, so ask about some of them."
+            )
         return torch.stack(found.tokens) if len(lengths) == 1 else found.tokens
 
     def words(self, tokens: Tensor) -> list[str]:
@@ -822,7 +908,9 @@ def named_by(fingerprint: str | Sequence[str | Path]) -> str:
     """The hash by which a user says that a model is known again: of a text, or of files."""
     if isinstance(fingerprint, str):
         if not fingerprint.strip():
-            raise BadInput("fingerprint: an empty text tells no model from another. Give its version, say, or the paths of its files.")
+            raise BadInput(
+                "fingerprint: an empty text tells no model from another. Give its version, say, or the paths of its files."
+            )
         return of_text(f"said: {fingerprint}")
     files = [_existing(path) for path in fingerprint]
     if not files:
@@ -863,14 +951,18 @@ def _device(device: str | torch.device) -> torch.device:
     except RuntimeError as error:
         raise BadInput(f"device {device!r}: {first_line(error)}") from error
     if where.type == "cuda" and not torch.cuda.is_available():
-        raise BadInput(f"device {device!r}: no GPU is visible to torch here. Use device='cpu' (it gives the same answers, slower).")
+        raise BadInput(
+            f"device {device!r}: no GPU is visible to torch here. Use device='cpu' (it gives the same answers, slower)."
+        )
     return where
 
 
 def _existing(file: str | Path) -> Path:
     path = Path(file)
     if not path.is_file():
-        raise UnreadableFile(f"{path}: {'is a folder' if path.is_dir() else 'no such file'}. Give the path of a model file.")
+        raise UnreadableFile(
+            f"{path}: {'is a folder' if path.is_dir() else 'no such file'}. Give the path of a model file."
+        )
     return path
 
 
@@ -897,7 +989,9 @@ def _check_weights(module: nn.Module, name: str) -> None:
         # An attention mask says minus infinity in places; no trained weight does, and no running mean.
         may_mask = key not in trained and "running_" not in key
         if not bool((value.isfinite() | (may_mask & (value == -torch.inf))).all()):
-            raise BadInput(f"{name}: {key} holds NaN or infinity. The file is damaged or the training diverged.")
+            raise BadInput(
+                f"{name}: {key} holds NaN or infinity. The file is damaged or the training diverged."
+            )
 
 
 def _check_one_input(function: Callable[..., Any], name: str, *, lengths: bool = False) -> None:
@@ -908,7 +1002,11 @@ def _check_one_input(function: Callable[..., Any], name: str, *, lengths: bool =
         return
     kinds = inspect.Parameter
     positional = [p for p in parameters if p.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)]
-    needed = [p for p in parameters if p.default is kinds.empty and p.kind not in (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD)]
+    needed = [
+        p
+        for p in parameters
+        if p.default is kinds.empty and p.kind not in (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD)
+    ]
     if not positional and not any(p.kind is kinds.VAR_POSITIONAL for p in parameters):
         raise BadInput(f"{name} takes no input by its place; holdfast gives it one tensor, (batch, *shape).")
     others = [p for p in needed if p not in positional[:1]]
@@ -931,14 +1029,20 @@ def _refusal(name: str, x: Tensor, error: Exception) -> _Refused:
             f". holdfast gives the model one tensor of shape {('batch', *x.shape[1:])}: a model that takes a dict, a list or several "
             f"inputs needs a module around it whose forward takes that tensor"
         ).replace("'batch'", "batch")
-    return _Refused(f"{name} refused inputs of shape {tuple(x.shape[1:])}: {first_line(error).rstrip('.')}{hint}.")
+    return _Refused(
+        f"{name} refused inputs of shape {tuple(x.shape[1:])}: {first_line(error).rstrip('.')}{hint}."
+    )
 
 
 def _takes_lengths(model: nn.Module) -> bool:
     """Does forward want the lengths of the sequences beside them?"""
     whole = model.behind if isinstance(model, OfVectors) else model
     parameters = list(inspect.signature(whole.forward).parameters.values())
-    return len(parameters) > 1 and parameters[1].default is inspect.Parameter.empty and bool(LENGTHS.search(parameters[1].name))
+    return (
+        len(parameters) > 1
+        and parameters[1].default is inspect.Parameter.empty
+        and bool(LENGTHS.search(parameters[1].name))
+    )
 
 
 def _fits(shape: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:

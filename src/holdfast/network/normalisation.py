@@ -17,7 +17,9 @@ from holdfast.region import Domain
 Shape = Sequence[int | None]
 
 
-def normaliser(value: float | Sequence[float] | Tensor | None, shape: Shape | None, dtype: torch.dtype, what: str) -> Tensor | None:
+def normaliser(
+    value: float | Sequence[float] | Tensor | None, shape: Shape | None, dtype: torch.dtype, what: str
+) -> Tensor | None:
     """`value` as a tensor that broadcasts over inputs of this shape as meant. what: its name, in messages."""
     if value is None:
         return None
@@ -72,7 +74,9 @@ def _end_along_axis(end: Tensor, shape: Shape) -> Tensor:
 def _axis(count: int, shape: Shape, what: str) -> int | None:
     """The axis that so many numbers stand for; None: they are one for each number of an input. BadInput where that cannot be known."""
     fits = [axis for axis, size in enumerate(shape) if size == count]
-    if len(shape) >= 3:  # an image: channels first; with more axes the first may be frames, and the second the channels
+    if (
+        len(shape) >= 3
+    ):  # an image: channels first; with more axes the first may be frames, and the second the channels
         if 0 in fits and not (len(shape) > 3 and 1 in fits):
             return 0
         if shape[0] is None and not fits:
@@ -95,9 +99,18 @@ def _axis(count: int, shape: Shape, what: str) -> int | None:
 
 def _ambiguous(what: str, count: int, shape: Shape, fits: Sequence[int]) -> str:
     names = _axis_names(len(shape))
-    shapes = ["(" + ", ".join(str(count) if k == axis else "1" for k in range(len(shape))) + ")" for axis in fits]
-    ways = " or ".join(f"{told} for one number for each {names[axis]}" for told, axis in zip(reversed(shapes), reversed(fits), strict=True))
-    every = "" if None in shape else f"; on the command line all {math.prod(size or 1 for size in shape)} numbers of an input, row by row"
+    shapes = [
+        "(" + ", ".join(str(count) if k == axis else "1" for k in range(len(shape))) + ")" for axis in fits
+    ]
+    ways = " or ".join(
+        f"{told} for one number for each {names[axis]}"
+        for told, axis in zip(reversed(shapes), reversed(fits), strict=True)
+    )
+    every = (
+        ""
+        if None in shape
+        else f"; on the command line all {math.prod(size or 1 for size in shape)} numbers of an input, row by row"
+    )
     axes = " or for each ".join(names[axis] for axis in fits)
     return (
         f"{what} has {count} numbers, and inputs are {_told(shape)}: they could be one for each {axes}. Give an array that broadcasts over "
@@ -112,7 +125,12 @@ def _axis_names(rank: int) -> list[str]:
 
 
 def _told(shape: Shape) -> str:
-    return "(" + ", ".join("any" if size is None else str(size) for size in shape) + ("," if len(shape) == 1 else "") + ")"
+    return (
+        "("
+        + ", ".join("any" if size is None else str(size) for size in shape)
+        + ("," if len(shape) == 1 else "")
+        + ")"
+    )
 
 
 def _check_broadcast(tensor: Tensor, shape: Shape, what: str) -> None:
@@ -120,5 +138,9 @@ def _check_broadcast(tensor: Tensor, shape: Shape, what: str) -> None:
     ahead = max(0, tensor.dim() - len(shape))
     own = tuple(tensor.shape[ahead:])
     sizes = zip(reversed(own), reversed(shape), strict=False)
-    if any(size != 1 for size in tensor.shape[:ahead]) or any(size not in (1, wanted) and wanted is not None for size, wanted in sizes):
-        raise BadInput(f"{what} has shape {tuple(tensor.shape)}, which does not broadcast over inputs {_told(shape)}.")
+    if any(size != 1 for size in tensor.shape[:ahead]) or any(
+        size not in (1, wanted) and wanted is not None for size, wanted in sizes
+    ):
+        raise BadInput(
+            f"{what} has shape {tuple(tensor.shape)}, which does not broadcast over inputs {_told(shape)}."
+        )

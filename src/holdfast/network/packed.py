@@ -41,7 +41,14 @@ def _pad(frames: Tensor, sizes: Tensor, batch_first: bool, value: float, total: 
     length = sizes.shape[0]
     lengths = torch.full((frames.shape[1],), length, dtype=torch.int64)
     if total > length:
-        frames = torch.cat([frames, torch.full((total - length, *frames.shape[1:]), value, dtype=frames.dtype, device=frames.device)])
+        frames = torch.cat(
+            [
+                frames,
+                torch.full(
+                    (total - length, *frames.shape[1:]), value, dtype=frames.dtype, device=frames.device
+                ),
+            ]
+        )
     return frames.transpose(0, 1) if batch_first else frames, lengths
 
 

@@ -34,9 +34,18 @@ _LIBRARY.define(f"lstm(Tensor input, Tensor[] hx, {_REST}) -> (Tensor, Tensor, T
 for _name in ("gru", "rnn_tanh", "rnn_relu"):
     _LIBRARY.define(f"{_name}(Tensor input, Tensor hx, {_REST}) -> (Tensor, Tensor)")
 
-_KERNELS: dict[str, Any] = {"lstm": torch.lstm, "gru": torch.gru, "rnn_tanh": torch.rnn_tanh, "rnn_relu": torch.rnn_relu}
-_OURS: dict[Any, Any] = {kernel: getattr(torch.ops.holdfast, name).default for name, kernel in _KERNELS.items()}
-_THEIRS: dict[Any, Any] = {ours: getattr(torch.ops.aten, ours._schema.name.partition("::")[2]).input for ours in _OURS.values()}
+_KERNELS: dict[str, Any] = {
+    "lstm": torch.lstm,
+    "gru": torch.gru,
+    "rnn_tanh": torch.rnn_tanh,
+    "rnn_relu": torch.rnn_relu,
+}
+_OURS: dict[Any, Any] = {
+    kernel: getattr(torch.ops.holdfast, name).default for name, kernel in _KERNELS.items()
+}
+_THEIRS: dict[Any, Any] = {
+    ours: getattr(torch.ops.aten, ours._schema.name.partition("::")[2]).input for ours in _OURS.values()
+}
 
 
 def _shapes(kernel: Any) -> Any:
@@ -61,7 +70,9 @@ class OneFrame(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         ours = _OURS.get(func)
-        whole = ours is not None and not kwargs and len(args) == 9 and isinstance(args[3], bool)  # a packed sequence has its weights there
+        whole = (
+            ours is not None and not kwargs and len(args) == 9 and isinstance(args[3], bool)
+        )  # a packed sequence has its weights there
         called: Any = ours if whole else func
         return called(*args, **(kwargs or {}))
 

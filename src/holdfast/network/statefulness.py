@@ -12,7 +12,11 @@ from torch import Tensor, nn
 from holdfast.network.callable_fingerprint import is_installed
 
 SMALL = 2**14  # numbers of a tensor that are looked at one by one; of a larger one its sums
-LIBRARIES = ("torch", "numpy", "transformers")  # whose code is taken to remember nothing but what its modules hold
+LIBRARIES = (
+    "torch",
+    "numpy",
+    "transformers",
+)  # whose code is taken to remember nothing but what its modules hold
 HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 
 
@@ -32,18 +36,29 @@ def generators(device: torch.device | None = None) -> dict[str, str]:
     if device is not None and device.type == "cuda":
         states["the GPU's"] = torch.cuda.get_rng_state(device)
     known = {name: str(hash(state.numpy().tobytes())) for name, state in states.items()}
-    return {"Python's": str(hash(random.getstate())), "numpy's": _token(np.random.get_state(legacy=False)), **known}
+    return {
+        "Python's": str(hash(random.getstate())),
+        "numpy's": _token(np.random.get_state(legacy=False)),
+        **known,
+    }
 
 
 def _parts(module: nn.Module) -> Iterator[tuple[str, str]]:
     for path, part in module.named_modules():
         at = f"{path}." if path else ""
-        yield from ((f"{at}{name}", _token(value)) for name, value in (*part._parameters.items(), *part._buffers.items()))
+        yield from (
+            (f"{at}{name}", _token(value))
+            for name, value in (*part._parameters.items(), *part._buffers.items())
+        )
         own = {name: value for name, value in vars(part).items() if not name.startswith("_") or name in HOOKS}
         yield from ((f"{at}{name}", _token(value)) for name, value in own.items() if name != "training")
         for kind in type(part).__mro__:
             if kind is not object and kind.__module__.partition(".")[0] not in LIBRARIES:
-                yield from ((f"{kind.__qualname__}.{name}", _token(value)) for name, value in list(vars(kind).items()) if name[:2] != "__")
+                yield from (
+                    (f"{kind.__qualname__}.{name}", _token(value))
+                    for name, value in list(vars(kind).items())
+                    if name[:2] != "__"
+                )
 
 
 def _token(value: Any, seen: dict[int, Any] | None = None) -> str:
@@ -54,12 +69,20 @@ def _token(value: Any, seen: dict[int, Any] | None = None) -> str:
     if isinstance(value, np.ndarray):
         return str(hash(np.ndarray.tobytes(value)))  # a masked array's own fails where nothing may be written
     if value is None or isinstance(value, bool | int | float | complex | str | bytes | type | nn.Module):
-        return value.__qualname__ if isinstance(value, type) else str(id(value)) if isinstance(value, nn.Module) else repr(value)
+        return (
+            value.__qualname__
+            if isinstance(value, type)
+            else str(id(value))
+            if isinstance(value, nn.Module)
+            else repr(value)
+        )
     seen = {} if seen is None else seen
     if id(value) in seen:
         return ""
     seen[id(value)] = value
-    if isinstance(value, types.ModuleType):  # a library is not walked; of a module of the user's own, its plain values
+    if isinstance(
+        value, types.ModuleType
+    ):  # a library is not walked; of a module of the user's own, its plain values
         own = {} if is_installed(value) else vars(value)
         return f"{value.__name__} {[(name, _token(part, seen)) for name, part in own.items() if name[:2] != '__' and _plain(part)]}"
     if isinstance(value, torch.Generator):
@@ -83,8 +106,20 @@ def _function(value: types.FunctionType, seen: dict[int, Any]) -> str:
     if str(value.__module__).partition(".")[0] in LIBRARIES:
         return value.__qualname__
     cells = [_token(cell.cell_contents, seen) for cell in value.__closure__ or () if _is_filled(cell)]
-    read = [_token(part, seen) for name, part in value.__globals__.items() if name in value.__code__.co_names and _plain(part)]
-    return str([id(value.__code__), cells, read, _token(value.__defaults__, seen), _token(value.__kwdefaults__, seen)])
+    read = [
+        _token(part, seen)
+        for name, part in value.__globals__.items()
+        if name in value.__code__.co_names and _plain(part)
+    ]
+    return str(
+        [
+            id(value.__code__),
+            cells,
+            read,
+            _token(value.__defaults__, seen),
+            _token(value.__kwdefaults__, seen),
+        ]
+    )
 
 
 def _is_filled(cell: types.CellType) -> bool:
@@ -95,7 +130,21 @@ def _is_filled(cell: types.CellType) -> bool:
 
 
 def _plain(value: Any) -> bool:
-    return isinstance(value, bool | int | float | str | bytes | list | tuple | dict | set | Tensor | np.ndarray | types.FunctionType)
+    return isinstance(
+        value,
+        bool
+        | int
+        | float
+        | str
+        | bytes
+        | list
+        | tuple
+        | dict
+        | set
+        | Tensor
+        | np.ndarray
+        | types.FunctionType,
+    )
 
 
 def _numbers(value: Tensor) -> str:
@@ -103,5 +152,7 @@ def _numbers(value: Tensor) -> str:
     if plain.numel() <= SMALL and not plain.is_meta:
         return f"{plain.dtype} {tuple(plain.shape)} {plain.cpu().reshape(-1).tolist()}"
     real = plain.is_floating_point() and not (plain.is_meta or plain.is_sparse)
-    sums = (plain.sum(dtype=torch.float64), torch.linalg.vector_norm(plain, dtype=torch.float64)) if real else ()
+    sums = (
+        (plain.sum(dtype=torch.float64), torch.linalg.vector_norm(plain, dtype=torch.float64)) if real else ()
+    )
     return f"{plain.dtype} {tuple(plain.shape)} {plain._version} {[float(part) for part in sums]}"

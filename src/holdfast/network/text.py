@@ -113,13 +113,21 @@ class CustomTokenizer(Tokenizer):
         except HoldfastError:
             raise
         except Exception as error:
-            raise BadInput(f"the tokenizer {self.name} failed on {_short(text)} ({type(error).__name__}: {first_line(error)}).") from error
+            raise BadInput(
+                f"the tokenizer {self.name} failed on {_short(text)} ({type(error).__name__}: {first_line(error)})."
+            ) from error
         if not isinstance(said, str) and all(isinstance(word, str) for word in found):
             if self.vocabulary is None and found:
-                raise BadInput(f"the tokenizer {self.name} answers with words, which need a vocabulary (vocabulary=, --vocabulary FILE).")
+                raise BadInput(
+                    f"the tokenizer {self.name} answers with words, which need a vocabulary (vocabulary=, --vocabulary FILE)."
+                )
             return Text(tuple(found), tuple(self.number.get(word) for word in found))
-        if isinstance(said, str) or not all(isinstance(word, Integral) and not isinstance(word, bool) for word in found):
-            raise BadInput(f"the tokenizer {self.name} must answer with a list of words or of token ids; for {_short(text)} it did not.")
+        if isinstance(said, str) or not all(
+            isinstance(word, Integral) and not isinstance(word, bool) for word in found
+        ):
+            raise BadInput(
+                f"the tokenizer {self.name} must answer with a list of words or of token ids; for {_short(text)} it did not."
+            )
         wrong = [int(token) for token in found if not 0 <= token < self.size]
         if wrong:
             raise BadInput(
@@ -146,7 +154,9 @@ class HuggingFace(Tokenizer):
             by_name, self.unknown = model.get("unk_token"), model.get("unk_id")
             if by_name is not None:
                 self.unknown = self.inner.token_to_id(by_name)
-            self.named = {number: word for word, number in self.inner.get_vocab(with_added_tokens=True).items()}
+            self.named = {
+                number: word for word, number in self.inner.get_vocab(with_added_tokens=True).items()
+            }
         self.name, self.fingerprint = name, of_text(json.dumps(said, sort_keys=True))
 
     @property
@@ -158,19 +168,30 @@ class HuggingFace(Tokenizer):
         return tuple(self.named.get(number, f"<{number}>") for number in range(size))
 
     def cut(self, text: str) -> Text:
-        with _reading(BadInput, f"the tokenizer {self.name} cannot read {_short(text)}", "Take out what it does not know."):
+        with _reading(
+            BadInput,
+            f"the tokenizer {self.name} cannot read {_short(text)}",
+            "Take out what it does not know.",
+        ):
             found = self.inner.encode(text)
-            if not len(found.ids) == len(found.tokens) == len(found.offsets) or not self.named.keys() >= set(found.ids):
+            if not len(found.ids) == len(found.tokens) == len(found.offsets) or not self.named.keys() >= set(
+                found.ids
+            ):
                 raise ValueError("the file names tokens that it does not have")
         covered = [False] * len(text)
         for begin, end in found.offsets:
             covered[begin:end] = [True] * (end - begin)
         lost = (
-            "".join(sign for sign, _ in some) for seen, some in groupby(zip(text, covered, strict=True), lambda pair: pair[1]) if not seen
+            "".join(sign for sign, _ in some)
+            for seen, some in groupby(zip(text, covered, strict=True), lambda pair: pair[1])
+            if not seen
         )
-        pieces = tuple(text[begin:end] or token for token, (begin, end) in zip(found.tokens, found.offsets, strict=True))
+        pieces = tuple(
+            text[begin:end] or token for token, (begin, end) in zip(found.tokens, found.offsets, strict=True)
+        )
         ids = tuple(
-            None if token == self.unknown and piece != self.named[token] else token for token, piece in zip(found.ids, pieces, strict=True)
+            None if token == self.unknown and piece != self.named[token] else token
+            for token, piece in zip(found.ids, pieces, strict=True)
         )
         return Text(pieces, ids, tuple(word for some in lost for word in some.split()))
 
@@ -198,7 +219,9 @@ def tokenizer_of(given: Given | None, vocabulary: Sequence[str] | None, size: in
     elif callable(given):
         found = CustomTokenizer(given, vocabulary, size)
     else:
-        raise BadInput(f"tokenizer is {type(given).__name__}: give the path of a tokenizer.json, or a function of a text.")
+        raise BadInput(
+            f"tokenizer is {type(given).__name__}: give the path of a tokenizer.json, or a function of a text."
+        )
     if isinstance(found, HuggingFace) and found.size > size:
         raise BadInput(
             f"the tokenizer {found.name} has tokens 0 to {found.size - 1}, but the network's embedding has {size} rows: it belongs to "
@@ -227,12 +250,20 @@ class Texts:
 
 
 def read_texts(
-    tokenizer: Tokenizer, texts: Sequence[str], places: Sequence[str] | None = None, *, policy: Unknown = "unk", unk: int | None = None
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    places: Sequence[str] | None = None,
+    *,
+    policy: Unknown = "unk",
+    unk: int | None = None,
 ) -> Texts:
     """All texts. places: what to call each in an error. policy: for unknown pieces, `unk` the token for them, else the tokenizer's own;
     without one they are an error."""
     stands = tokenizer.unknown if unk is None else unk
-    cut = [_cut(tokenizer, text, where) for text, where in zip(texts, _name_places(places, len(texts)), strict=True)]
+    cut = [
+        _cut(tokenizer, text, where)
+        for text, where in zip(texts, _name_places(places, len(texts)), strict=True)
+    ]
     for text, where in zip(cut, _name_places(places, len(texts)), strict=True):
         if None in text.ids and (policy == "error" or (policy == "unk" and stands is None)):
             raise BadInput(f"{where}{_strange(text, policy)}")
@@ -243,12 +274,16 @@ def read_texts(
         torch.tensor([stands if text.ids[i] is None else text.ids[i] for i in some], dtype=torch.int64)
         for text, some in zip(cut, kept, strict=True)
     ]
-    strange = [piece for text in cut for piece, token in zip(text.pieces, text.ids, strict=True) if token is None]
+    strange = [
+        piece for text in cut for piece, token in zip(text.pieces, text.ids, strict=True) if token is None
+    ]
     lost = [piece for text in cut for piece in text.left_out]
     notes = []
     if strange:
         much = f"{len(strange)} of {sum(len(text.ids) for text in cut)} words are unknown to the network"
-        notes.append(f"{much} and {'left out' if policy == 'skip' else 'read as its token for such words'}: {_some(strange)}")
+        notes.append(
+            f"{much} and {'left out' if policy == 'skip' else 'read as its token for such words'}: {_some(strange)}"
+        )
     if lost:
         notes.append(f"{len(lost)} signs or words have no token and are left out: {_some(lost)}")
     pieces = [tuple(text.pieces[i] for i in some) for text, some in zip(cut, kept, strict=True)]
@@ -263,7 +298,9 @@ def _cut(tokenizer: Tokenizer, text: str, where: str) -> Text:
     except BadInput as error:
         raise BadInput(f"{where}{error}") from error
     if not found.ids:
-        raise BadInput(f"{where}the text {_short(text)} is empty, or nothing of it becomes a token: there is nothing to read.")
+        raise BadInput(
+            f"{where}the text {_short(text)} is empty, or nothing of it becomes a token: there is nothing to read."
+        )
     return found
 
 
@@ -286,7 +323,9 @@ def _strange(text: Text, policy: Unknown) -> str:
 
 def _some(words: Sequence[str]) -> str:
     different = list(dict.fromkeys(words))
-    return ", ".join(_short(word) for word in different[:EXAMPLES]) + (" ..." if len(different) > EXAMPLES else "")
+    return ", ".join(_short(word) for word in different[:EXAMPLES]) + (
+        " ..." if len(different) > EXAMPLES else ""
+    )
 
 
 def _short(text: str) -> str:
@@ -297,7 +336,9 @@ def _library() -> Any:
     try:
         import tokenizers
     except ImportError as error:
-        raise MissingExtra(f"A tokenizer.json needs the package tokenizers ({error}): pip install 'holdfast[text]'.") from error
+        raise MissingExtra(
+            f"A tokenizer.json needs the package tokenizers ({error}): pip install 'holdfast[text]'."
+        ) from error
     return tokenizers
 
 

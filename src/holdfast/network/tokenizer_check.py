@@ -59,28 +59,43 @@ def check_tokenizer(content: str, name: str, hint: str) -> None:
         model = json.loads(content)
         parts = list(_normalizers(model.get("normalizer") if isinstance(model, dict) else None))
     except (ValueError, RecursionError) as error:
-        raise UnreadableFile(f"{name}: is no tokenizer, for it is no JSON ({cut_text(str(error), 200)}). {hint}") from error
+        raise UnreadableFile(
+            f"{name}: is no tokenizer, for it is no JSON ({cut_text(str(error), 200)}). {hint}"
+        ) from error
     if not all(_is_whole(part.get("precompiled_charsmap")) for part in parts):
-        raise UnreadableFile(f"{name}: is no tokenizer: its precompiled_charsmap is shorter than it says. {hint}")
+        raise UnreadableFile(
+            f"{name}: is no tokenizer: its precompiled_charsmap is shorter than it says. {hint}"
+        )
     if _growth(parts) > MOST_GROWTH:
-        raise UnreadableFile(f"{name}: its normalizer makes a text more than {MOST_GROWTH} times as long. {hint}")
+        raise UnreadableFile(
+            f"{name}: its normalizer makes a text more than {MOST_GROWTH} times as long. {hint}"
+        )
     command = [sys.executable, "-P", "-c", PROGRAM, str(MEMORY), str(SECONDS)]
     given = json.dumps({"content": content, "samples": SAMPLES})
     try:
         ended = subprocess.run(
-            command, input=given.encode(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=SECONDS, check=False
+            command,
+            input=given.encode(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=SECONDS,
+            check=False,
         )
     except subprocess.TimeoutExpired as error:
         raise UnreadableFile(f"{name}: opening it takes longer than {SECONDS} s. {hint}") from error
     except OSError as error:
-        raise UnreadableFile(f"{name}: no process could be started to try it in ({error}). Make room, and try again.") from error
+        raise UnreadableFile(
+            f"{name}: no process could be started to try it in ({error}). Make room, and try again."
+        ) from error
     if ended.stdout:
         answer = json.loads(ended.stdout)
         if answer != ANSWER:
             raise UnreadableFile(f"{name}: is no tokenizer ({answer}). {hint}")
     else:
         how = f"signal {-ended.returncode}" if ended.returncode < 0 else f"exit code {ended.returncode}"
-        raise UnreadableFile(f"{name}: a process that opens it ends with {how}: it is damaged, or made to do that. {hint}")
+        raise UnreadableFile(
+            f"{name}: a process that opens it ends with {how}: it is damaged, or made to do that. {hint}"
+        )
     _opened.add(digest)
 
 
@@ -110,5 +125,8 @@ def _growth(normalizers: Sequence[Mapping[str, Any]]) -> int:
     grown = 1
     for part in normalizers:
         put = [part.get("content"), part.get("prepend")]
-        grown = min(grown * max([1, *(len(text) + 1 for text in put if isinstance(text, str) and len(text) > 1)]), MOST_GROWTH + 1)
+        grown = min(
+            grown * max([1, *(len(text) + 1 for text in put if isinstance(text, str) and len(text) > 1)]),
+            MOST_GROWTH + 1,
+        )
     return grown

@@ -19,9 +19,20 @@ if TYPE_CHECKING:
     from holdfast.region import Words
 
 SIZES = ("sym_size", "_assert", "_guards")
-SHAPES = (*SIZES, "zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full")  # constants shaped like the ids
+SHAPES = (
+    *SIZES,
+    "zeros_like",
+    "ones_like",
+    "full_like",
+    "new_zeros",
+    "new_ones",
+    "new_full",
+)  # constants shaped like the ids
 COMPARED = (torch.ops.aten.ne.Scalar, torch.ops.aten.eq.Scalar)
-MOVES = tuple(f"aten.{name}" for name in ("clone.default", "transpose.int", "permute.default", "contiguous.default", "t.default"))
+MOVES = tuple(
+    f"aten.{name}"
+    for name in ("clone.default", "transpose.int", "permute.default", "contiguous.default", "t.default")
+)
 PART = 2**16  # words looked up at once
 
 
@@ -33,12 +44,18 @@ class _Lookup(nn.Module):
 
     def __init__(self, table: nn.Embedding, begin: int) -> None:
         super().__init__()
-        self.num_embeddings, self.embedding_dim, self.padding_idx, self.begin = *table.weight.shape, table.padding_idx, begin
+        self.num_embeddings, self.embedding_dim, self.padding_idx, self.begin = (
+            *table.weight.shape,
+            table.padding_idx,
+            begin,
+        )
 
     def forward(self, ids: Tensor) -> Tensor:
         vectors = _vectors.get()
         if ids.shape != vectors.shape[:-1]:
-            raise ValueError(f"its embedding reads ids of shape {tuple(ids.shape)}, not all ids as they were given")
+            raise ValueError(
+                f"its embedding reads ids of shape {tuple(ids.shape)}, not all ids as they were given"
+            )
         own = vectors.shape[-1] == self.embedding_dim
         return vectors if own else vectors.narrow(-1, self.begin, self.embedding_dim)
 
@@ -66,10 +83,16 @@ def of_vectors(module: nn.Module) -> OfVectors | None:
 
 def lookups(made: OfVectors) -> list[tuple[str, int, int]]:
     """Where embeddings stood in the model: the name of each, the first of its columns among the vectors, and how many it has."""
-    return [(name, part.begin, part.embedding_dim) for name, part in made.behind.named_modules() if isinstance(part, _Lookup)]
+    return [
+        (name, part.begin, part.embedding_dim)
+        for name, part in made.behind.named_modules()
+        if isinstance(part, _Lookup)
+    ]
 
 
-def split_module(model: nn.Module, shape: tuple[int, int], *beside: Tensor, output: str | None = None) -> tuple[Tensor, OfVectors]:
+def split_module(
+    model: nn.Module, shape: tuple[int, int], *beside: Tensor, output: str | None = None
+) -> tuple[Tensor, OfVectors]:
     """model: token ids of this shape -> outputs. Returns the vectors (words, dim) of the embedding that reads them, of several side by
     side, and a copy of the model that takes vectors (*shape, dim) in their place. `beside`: further arguments, lengths."""
     names = _readers(model, shape, *beside)
@@ -101,7 +124,11 @@ def split_module(model: nn.Module, shape: tuple[int, int], *beside: Tensor, outp
 
 def _readers(model: nn.Module, shape: tuple[int, int], *beside: Tensor) -> list[str]:
     """The embeddings that look up the ids as they are given. Asked with two patterns, so that an embedding of constants is none of them."""
-    tables = {name: part for name, part in model.named_modules() if isinstance(part, nn.Embedding) and part.num_embeddings > 1}
+    tables = {
+        name: part
+        for name, part in model.named_modules()
+        if isinstance(part, nn.Embedding) and part.num_embeddings > 1
+    }
     where = next((table.weight.device for table in tables.values()), torch.device("cpu"))
     pattern = torch.randint(0, 2, shape, generator=torch.Generator().manual_seed(1)).to(where)
     try:  # the first words are often padding, which a model may refuse; but a table may have no others
@@ -129,7 +156,9 @@ def _reading(model: nn.Module, tables: Mapping[str, nn.Module], tokens: Tensor, 
     """The tables that are given exactly these ids when the model is."""
     seen: set[str] = set()
     hooks = [
-        table.register_forward_pre_hook(lambda _, inputs, name=name: seen.add(name) if torch.equal(inputs[0], tokens) else None)
+        table.register_forward_pre_hook(
+            lambda _, inputs, name=name: seen.add(name) if torch.equal(inputs[0], tokens) else None
+        )
         for name, table in tables.items()
     ]
     try:
@@ -142,12 +171,21 @@ def _reading(model: nn.Module, tables: Mapping[str, nn.Module], tokens: Tensor, 
 
 
 def _agreeing(
-    model: nn.Module, rest: nn.Module, table: Tensor, shape: tuple[int, int], *beside: Tensor, output: str | None = None
+    model: nn.Module,
+    rest: nn.Module,
+    table: Tensor,
+    shape: tuple[int, int],
+    *beside: Tensor,
+    output: str | None = None,
 ) -> OfVectors:
     """The model of vectors, seeing a word with which it answers as the model of tokens does. Sentences with words that are often padding
     need not agree here: `Network.embed` compares every sentence that is measured."""
     count, name = len(table), type(model).__name__
-    padding = {0, *(part.padding_idx for part in model.modules() if isinstance(part, nn.Embedding)), _padding_of(model)} & {*range(count)}
+    padding = {
+        0,
+        *(part.padding_idx for part in model.modules() if isinstance(part, nn.Embedding)),
+        _padding_of(model),
+    } & {*range(count)}
     words = torch.tensor([word for word in range(count) if word not in padding] or [0], device=table.device)
     drawn = torch.randint(0, len(words), shape, generator=torch.Generator().manual_seed(0)).to(table.device)
     problem = ""
@@ -166,7 +204,9 @@ def _agreeing(
     told = f"without its embedding the model does not run on word vectors ({problem})" if problem else (
         "on word vectors the model does not answer as it does on tokens"
     )  # fmt: skip
-    raise BadInput(f"{name}: {told}. Something besides the embedding reads the token ids; give holdfast the part behind it.")
+    raise BadInput(
+        f"{name}: {told}. Something besides the embedding reads the token ids; give holdfast the part behind it."
+    )
 
 
 def _padding_of(model: nn.Module) -> Any:
@@ -220,9 +260,19 @@ def _comparisons(net: "Network", tokens: Tensor) -> list[Callable[[Tensor], Tens
                 readers.append(user)
                 seen.add(user)
     users = dict.fromkeys(user for node in readers for user in node.users if user not in seen)
-    lookups = [user for user in users if user.target == torch.ops.aten.embedding.default and user.args[1] in seen]
-    compared = [user for user in users if user.target in COMPARED and user.args[0] in seen and isinstance(user.args[1], int | float)]
-    others = [u for u in users if u not in lookups and u not in compared and not any(size in str(u.target) for size in SHAPES)]
+    lookups = [
+        user for user in users if user.target == torch.ops.aten.embedding.default and user.args[1] in seen
+    ]
+    compared = [
+        user
+        for user in users
+        if user.target in COMPARED and user.args[0] in seen and isinstance(user.args[1], int | float)
+    ]
+    others = [
+        u
+        for u in users
+        if u not in lookups and u not in compared and not any(size in str(u.target) for size in SHAPES)
+    ]
     tables = {node.args[0] for node in lookups}
     if others or not tables or not all(_split_off(net, _at(module, table)) for table in tables):
         what = f"{where(others[0])}: {others[0].target} reads" if others else f"{len(tables)} embeddings read"
@@ -259,10 +309,16 @@ def split_graph(model: fx.GraphModule, tokens: Tensor) -> tuple[Tensor, nn.Modul
     graph = rest.graph
     entry = next(node for node in graph.nodes if node.op == "placeholder")
     lookups = [n for n in graph.nodes if n.target == torch.ops.aten.embedding.default and n.args[1] is entry]
-    others = [user for user in entry.users if user not in lookups and not any(s in str(user.target) for s in SIZES)]
+    others = [
+        user for user in entry.users if user not in lookups and not any(s in str(user.target) for s in SIZES)
+    ]
     tables = {node.args[0] for node in lookups}
     if others or len(tables) != 1:
-        found = f"also used by {', '.join(n.name for n in others)}" if others else f"looked up in {len(tables)} tables"
+        found = (
+            f"also used by {', '.join(n.name for n in others)}"
+            if others
+            else f"looked up in {len(tables)} tables"
+        )
         raise BadInput(
             f"token ids are {found}; they must go into exactly one embedding and nothing else. Export the part behind the "
             f"embedding as a model of word vectors instead."

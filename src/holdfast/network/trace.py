@@ -19,7 +19,9 @@ from holdfast.network.packed import FullSequences
 from holdfast.network.recurrent import OneFrame, copy_module, put_back
 from holdfast.process_state import silent_torch
 
-_one_at_a_time = threading.RLock()  # torch.export keeps the modes of a trace for the whole process, not for each thread
+_one_at_a_time = (
+    threading.RLock()
+)  # torch.export keeps the modes of a trace for the whole process, not for each thread
 
 
 def _renew_lock() -> None:
@@ -47,7 +49,9 @@ def export(module: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
         with _one_at_a_time, cudnn_flags(enabled=False, allow_tf32=False), torch.no_grad(), silent_torch():
             traced = _without_causal_guess(copy_module(module))
             with FullSequences(traced), OneFrame():
-                program = torch.export.export(traced, (rows,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},), strict=False)
+                program = torch.export.export(
+                    traced, (rows,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},), strict=False
+                )
             put_back(program.graph)
             _refuse_batch_sizes(program)
             return _tidy(functional(program))
@@ -60,7 +64,9 @@ def export(module: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
             f"Attacks and all black-box methods still work."
         ) from error
     finally:
-        if torch._C._functorch.get_dynamic_layer_stack_depth() > depth:  # where tracing fails inside a vmap, torch stays there
+        if (
+            torch._C._functorch.get_dynamic_layer_stack_depth() > depth
+        ):  # where tracing fails inside a vmap, torch stays there
             torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
 
 
@@ -107,12 +113,19 @@ def functional(program: torch.export.ExportedProgram) -> torch.export.ExportedPr
         program.graph_module.recompile()
         return program
     for node in list(program.graph.nodes):
-        if "dropout" in str(node.target) and node.args[2] is False:  # answers with its very input, which its schema does not say
+        if (
+            "dropout" in str(node.target) and node.args[2] is False
+        ):  # answers with its very input, which its schema does not say
             node.replace_all_uses_with(node.args[0])
             program.graph.erase_node(node)
     program.graph_module.recompile()
-    opened: torch.export.ExportedProgram = program.run_decompositions(dict(_implicit()))  # a copy: torch empties it
-    changed = [*opened.graph_signature.buffers_to_mutate.values(), *opened.graph_signature.parameters_to_mutate.values()]
+    opened: torch.export.ExportedProgram = program.run_decompositions(
+        dict(_implicit())
+    )  # a copy: torch empties it
+    changed = [
+        *opened.graph_signature.buffers_to_mutate.values(),
+        *opened.graph_signature.parameters_to_mutate.values(),
+    ]
     if changed:
         raise UnsupportedLayer(
             f"the model overwrites its own {changed[0]} when it is asked, so its answers depend on what it was asked before and nothing "
@@ -130,7 +143,11 @@ def functional(program: torch.export.ExportedProgram) -> torch.export.ExportedPr
 @functools.cache
 def _implicit() -> dict[Any, Any]:
     """How every composite operator but those of WHOLE is opened."""
-    return {op: rule for op, rule in torch.export.default_decompositions().items() if str(op) not in WHOLE and _composite(op)}
+    return {
+        op: rule
+        for op, rule in torch.export.default_decompositions().items()
+        if str(op) not in WHOLE and _composite(op)
+    }
 
 
 def _tidy(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
@@ -143,7 +160,9 @@ def _tidy(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram
                 torch.ops.aten.squeeze.dims,
                 (node.args[0], [i for i, d in enumerate(sizes) if isinstance(d, int) and d == 1]),
             )
-        copies = node.target == torch.ops.aten.clone.default and not any(_overwrites(user) for user in node.users)
+        copies = node.target == torch.ops.aten.clone.default and not any(
+            _overwrites(user) for user in node.users
+        )
         if copies and node.args[0].op == "placeholder":
             node.replace_all_uses_with(node.args[0])
             program.graph.erase_node(node)
@@ -159,7 +178,11 @@ def _alone(node: fx.Node) -> bool:
     """Whether nothing else can see the memory that the node overwrites: it is fresh, and nobody but this node reads it."""
     first = node.args[0] if node.args else None
     written = [argument.name for argument in node.target._schema.arguments if argument.is_write]  # type: ignore[union-attr]
-    if not isinstance(first, fx.Node) or set(first.users) != {node} or written != [node.target._schema.arguments[0].name]:  # type: ignore[union-attr]
+    if (
+        not isinstance(first, fx.Node)
+        or set(first.users) != {node}
+        or written != [node.target._schema.arguments[0].name]
+    ):  # type: ignore[union-attr]
         return False
     return _alone(first) if _overwrites(first) else _fresh(first)
 
@@ -167,14 +190,22 @@ def _alone(node: fx.Node) -> bool:
 def _plain_form(op: Any) -> Any:
     """The operator that computes the same without overwriting anything, where there is one of the same arguments."""
     space, _, name = op._schema.name.partition("::")
-    plain = getattr(getattr(getattr(torch.ops, space), name.removesuffix("_"), None), op._schema.overload_name or "default", None)
-    same = plain is not None and [a.name for a in plain._schema.arguments] == [a.name for a in op._schema.arguments]
+    plain = getattr(
+        getattr(getattr(torch.ops, space), name.removesuffix("_"), None),
+        op._schema.overload_name or "default",
+        None,
+    )
+    same = plain is not None and [a.name for a in plain._schema.arguments] == [
+        a.name for a in op._schema.arguments
+    ]
     return plain if same else None
 
 
 def _fresh(node: fx.Node) -> bool:
     op = node.target
-    if not isinstance(op, torch._ops.OpOverload) or any(value.alias_info is not None for value in op._schema.returns):
+    if not isinstance(op, torch._ops.OpOverload) or any(
+        value.alias_info is not None for value in op._schema.returns
+    ):
         return False
     return str(op) in WHOLE or not _composite(op)
 
@@ -204,7 +235,10 @@ def _refuse_batch_sizes(program: torch.export.ExportedProgram) -> None:
 
 def weights_of(module: nn.Module) -> dict[str, Tensor]:
     """All parameters and buffers by their names; one that has several stands under each."""
-    return {**dict(module.named_parameters(remove_duplicate=False)), **dict(module.named_buffers(remove_duplicate=False))}
+    return {
+        **dict(module.named_parameters(remove_duplicate=False)),
+        **dict(module.named_buffers(remove_duplicate=False)),
+    }
 
 
 def as_plain_module(program: torch.export.ExportedProgram) -> fx.GraphModule:
@@ -227,7 +261,9 @@ def replace_weights(program: torch.export.ExportedProgram, module: nn.Module) ->
     return other
 
 
-def convert_graph(module: fx.GraphModule, *, dtype: torch.dtype | None, device: torch.device) -> fx.GraphModule:
+def convert_graph(
+    module: fx.GraphModule, *, dtype: torch.dtype | None, device: torch.device
+) -> fx.GraphModule:
     """A copy of an exported graph in another arithmetic, if one is named, or place: parameters, constants, what the tracer wrote down."""
     copied = copy.deepcopy(module).to(device=device, dtype=dtype)
     rewrite(copied, dtype=dtype, device=device)
@@ -240,7 +276,11 @@ def rewrite(module: fx.GraphModule, *, dtype: torch.dtype | None, device: torch.
     def change_value(value: Any) -> Any:
         if isinstance(value, torch.device):
             return device
-        return dtype if dtype is not None and isinstance(value, torch.dtype) and value.is_floating_point else value
+        return (
+            dtype
+            if dtype is not None and isinstance(value, torch.dtype) and value.is_floating_point
+            else value
+        )
 
     for node in module.graph.nodes:
         node.args = fx.node.map_aggregate(node.args, change_value)
@@ -266,7 +306,10 @@ def layers(program: torch.export.ExportedProgram) -> Iterator[TracedOperator]:
             first = value[0] if isinstance(value, tuple | list) and value else value
             if isinstance(first, Tensor):
                 yield TracedOperator(
-                    where(node), node.name, str(node.target), tuple(d if isinstance(d, int) else None for d in first.shape)
+                    where(node),
+                    node.name,
+                    str(node.target),
+                    tuple(d if isinstance(d, int) else None for d in first.shape),
                 )
 
 

@@ -30,7 +30,9 @@ class Nodes:
     values: Array  # (nodes, outputs) float64: of leaves
     tree: Array  # (nodes,) int
     roots: Array  # (trees,) int
-    goes_left: Callable[[Array, Array], Array]  # (n,) numbers, (n,) nodes -> (n,) bool, never false below where it is true
+    goes_left: Callable[
+        [Array, Array], Array
+    ]  # (n,) numbers, (n,) nodes -> (n,) bool, never false below where it is true
     arithmetic: type  # in which the model adds up
 
 
@@ -51,7 +53,10 @@ class Trees:
 
     def holds(self, x: Tensor) -> Tensor:
         """(n, features) -> (n, leaves) bool."""
-        parts = [((p[:, None] >= self.lower) & (p[:, None] <= self.upper)).all(-1) for p in x.split(self._at_once())]
+        parts = [
+            ((p[:, None] >= self.lower) & (p[:, None] <= self.upper)).all(-1)
+            for p in x.split(self._at_once())
+        ]
         return torch.cat(parts)
 
     def _at_once(self) -> int:
@@ -73,7 +78,9 @@ class Trees:
     def rounding_error(self) -> Tensor:
         """(outputs,) float64: how far the model's own sum, in its own arithmetic and order, may lie from the true one."""
         none = torch.zeros((self.count, self.values.shape[1]), dtype=torch.float64)
-        size: Tensor = none.scatter_reduce(0, self.tree[:, None].expand_as(self.values), self.values.abs(), "amax")
+        size: Tensor = none.scatter_reduce(
+            0, self.tree[:, None].expand_as(self.values), self.values.abs(), "amax"
+        )
         missed: Tensor = 8 * self.unit * (self.count + 8) * (size.sum(0) + self.base.abs())
         return missed
 
@@ -94,7 +101,9 @@ class Trees:
             ends = self.thresholds(feature)
             if len(ends):
                 beyond = torch.nextafter(ends, torch.full_like(ends, torch.inf))
-                sides = torch.cat([ends, beyond, ends[:1] - 1 - ends[0].abs(), ends[-1:] + 1 + ends[-1].abs()])
+                sides = torch.cat(
+                    [ends, beyond, ends[:1] - 1 - ends[0].abs(), ends[-1:] + 1 + ends[-1].abs()]
+                )
                 found[:, feature] = sides[torch.randint(0, len(sides), (count,), generator=generator)]
         return found
 

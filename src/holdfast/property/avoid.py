@@ -36,12 +36,19 @@ class Avoid(Property):
         return rounding(self.matrix, outputs[..., None, None, :], self.offset, unit).flatten(-2).amax(-1)
 
     def check(self, batch: int, outputs: int) -> None:
-        if self.matrix.dim() != 4 or len(self.matrix) != batch or self.matrix.shape[3] != outputs or 0 in self.matrix.shape:
+        if (
+            self.matrix.dim() != 4
+            or len(self.matrix) != batch
+            or self.matrix.shape[3] != outputs
+            or 0 in self.matrix.shape
+        ):
             raise BadInput(
                 f"polytopes: the matrix has shape {tuple(self.matrix.shape)}, expected ({batch}, polytopes, rows, {outputs}) for this "
                 f"batch and network, with at least one row."
             )
         if self.offset.shape != self.matrix.shape[:3]:
-            raise BadInput(f"polytopes: the offset has shape {tuple(self.offset.shape)}, expected {tuple(self.matrix.shape[:3])}.")
+            raise BadInput(
+                f"polytopes: the offset has shape {tuple(self.offset.shape)}, expected {tuple(self.matrix.shape[:3])}."
+            )
         if not bool(self.matrix.isfinite().all() and self.offset.isfinite().all()):
             raise BadInput("polytopes: a coefficient or offset is NaN or infinite.")

@@ -24,7 +24,9 @@ class Band(LinearProperty):
     outputs: tuple[int, ...]  # those that count
 
     def score(self, outputs: Tensor) -> Tensor:
-        values = outputs[..., list(self.outputs)].double()  # a narrow band is lost in float32, what is left of it is not
+        values = outputs[
+            ..., list(self.outputs)
+        ].double()  # a narrow band is lost in float32, what is left of it is not
         return torch.minimum(values - self.lower, self.upper - values).amin(-1).to(outputs)
 
     def rows(self, outputs: int) -> tuple[Tensor, Tensor]:
@@ -46,7 +48,9 @@ class Band(LinearProperty):
             raise BadInput("band: an end is NaN or infinite.")
         if not bool((self.lower < self.upper).all()):
             row = int((~(self.lower < self.upper)).any(1).nonzero()[0, 0])
-            raise BadInput(f"band: of input {row} a lower end is not below its upper end, so no output could be inside.")
+            raise BadInput(
+                f"band: of input {row} a lower end is not below its upper end, so no output could be inside."
+            )
 
 
 @dataclass(frozen=True)
@@ -65,15 +69,25 @@ class Within(Rule):
         self._widths()  # a wrong one is told before the network is asked
 
     def around(self, outputs: Tensor, y: Any = None) -> Band:
-        given = range(outputs.shape[-1]) if self.outputs is None else [self.outputs] if isinstance(self.outputs, int) else self.outputs
+        given = (
+            range(outputs.shape[-1])
+            if self.outputs is None
+            else [self.outputs]
+            if isinstance(self.outputs, int)
+            else self.outputs
+        )
         counting, widths = tuple(int(k) for k in given), self._widths()
         check_outputs(counting, outputs.shape[-1])
         if len(widths) not in (1, len(counting)):
-            raise BadInput(f"within: {len(widths)} widths for {len(counting)} outputs; give one for all, or one for each.")
+            raise BadInput(
+                f"within: {len(widths)} widths for {len(counting)} outputs; give one for all, or one for each."
+            )
         forecast = outputs.detach()[:, list(counting)].double()
         if not bool(forecast.isfinite().all()):
             row = int((~forecast.isfinite()).any(1).nonzero()[0, 0])
-            raise BadInput(f"within: the network forecasts no number for input {row}, so there is nothing to stay near to.")
+            raise BadInput(
+                f"within: the network forecasts no number for input {row}, so there is nothing to stay near to."
+            )
         share, width = (forecast.new_tensor(part) for part in zip(*widths, strict=True))
         nothing = (share > 0) & (forecast == 0)
         if bool(nothing.any()):
@@ -112,4 +126,6 @@ def check_outputs(counting: Sequence[int], outputs: int) -> None:
     wrong = [k for k in counting if not 0 <= k < outputs]
     if wrong or not counting or len(set(counting)) < len(counting):
         what = f"output {wrong[0]} does not exist" if wrong else "name at least one output, and none twice"
-        raise BadInput(f"outputs {', '.join(map(str, counting)) or 'without any'}: {what}; the network has outputs 0 to {outputs - 1}.")
+        raise BadInput(
+            f"outputs {', '.join(map(str, counting)) or 'without any'}: {what}; the network has outputs 0 to {outputs - 1}."
+        )

@@ -85,7 +85,9 @@ class LinearProperty(BoundedProperty):
         return found, found
 
 
-ROUNDING = 2**12  # units of the arithmetic, in the sizes of what is added: more than evaluating a network at one point misses
+ROUNDING = (
+    2**12
+)  # units of the arithmetic, in the sizes of what is added: more than evaluating a network at one point misses
 
 
 def rounding(matrix: Tensor, outputs: Tensor, offset: Tensor, unit: float) -> Tensor:
@@ -120,7 +122,9 @@ def at(outputs: Tensor, label: Tensor) -> Tensor:
 
 def lead(outputs: Tensor, label: Tensor) -> Tensor:
     """(..., batch, outputs), (batch,) -> (..., batch): the label's output less the largest other."""
-    own = torch.nn.functional.one_hot(label.to(outputs.device), outputs.shape[-1]).bool().expand(outputs.shape)
+    own = (
+        torch.nn.functional.one_hot(label.to(outputs.device), outputs.shape[-1]).bool().expand(outputs.shape)
+    )
     return at(outputs, label) - outputs.masked_fill(own, -torch.inf).amax(-1)
 
 
@@ -139,8 +143,18 @@ class OneOutput(BadInput):
 
     def __init__(self, values: Tensor | None = None) -> None:
         shares = values is not None and bool(((values >= 0) & (values <= 1)).all())
-        found = "" if values is None else f" Here it lies between {float(values.min()):.4g} and {float(values.max()):.4g}"
-        likely = "" if values is None else f"{found}, as probabilities do." if shares else f"{found}, so it is no probability."
+        found = (
+            ""
+            if values is None
+            else f" Here it lies between {float(values.min()):.4g} and {float(values.max()):.4g}"
+        )
+        likely = (
+            ""
+            if values is None
+            else f"{found}, as probabilities do."
+            if shares
+            else f"{found}, so it is no probability."
+        )
         super().__init__(
             f"the network has 1 output, so there is no class to change. Say what must hold: of a forecast, that it stays near what it is "
             f"(property=hf.Within('10%'), --within 10%); of a single score, that it stays on its side of a threshold "
@@ -154,8 +168,12 @@ def check_labels(labels: Tensor, batch: int, outputs: int, what: str) -> None:
     if labels.dtype != torch.int64:
         raise BadInput(f"{what} must be integers of type torch.int64, got {labels.dtype}.")
     if tuple(labels.shape) != (batch,):
-        raise BadInput(f"{what} has shape {tuple(labels.shape)}, expected ({batch},): one class for each input.")
+        raise BadInput(
+            f"{what} has shape {tuple(labels.shape)}, expected ({batch},): one class for each input."
+        )
     outside = (labels < 0) | (labels >= outputs)
     if bool(outside.any()):
         row = int(outside.nonzero()[0, 0])
-        raise BadInput(f"{what} {int(labels[row])} of input {row} is out of range: the network has classes 0 to {outputs - 1}.")
+        raise BadInput(
+            f"{what} {int(labels[row])} of input {row} is out of range: the network has classes 0 to {outputs - 1}."
+        )

@@ -6,7 +6,16 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import BadInput
-from holdfast.property.base import BoundedProperty, OneOutput, at, certain, check_labels, differences, lead, smallest
+from holdfast.property.base import (
+    BoundedProperty,
+    OneOutput,
+    at,
+    certain,
+    check_labels,
+    differences,
+    lead,
+    smallest,
+)
 from holdfast.property.probability import among, least_leads, most_leads, others, probabilities, share
 from holdfast.rounding import TINY, gamma
 
@@ -67,7 +76,10 @@ class Confidence(BoundedProperty):
         """Along d_k = z_c - z_k the lead p_c - p_j rises by p_k (p_c - p_j), and along d_j by p_j more."""
         low, high = self.ends(lower, upper)
         if not self.softmax:
-            found = self._pieces(low.shape[1]) * smallest(self._competing_leads(low), self._competing_leads(high))[..., None]
+            found = (
+                self._pieces(low.shape[1])
+                * smallest(self._competing_leads(low), self._competing_leads(high))[..., None]
+            )
             return found, found
         leads = self._competing_leads(least_leads(low, high)), self._competing_leads(most_leads(low, high))
         alive = smallest(*leads)[..., None]
@@ -79,7 +91,9 @@ class Confidence(BoundedProperty):
         most = torch.maximum(p_low * lead_high, p_high * lead_high) + own * p_high
         none = torch.zeros_like(least)
         slack = 16 * gamma(1) * p_high + TINY
-        return torch.cat([(least - slack) * alive, none], dim=2), torch.cat([(most + slack) * alive, none], dim=2)
+        return torch.cat([(least - slack) * alive, none], dim=2), torch.cat(
+            [(most + slack) * alive, none], dim=2
+        )
 
     def ends(self, lower: Tensor, upper: Tensor | None) -> tuple[Tensor, Tensor]:
         """Bounds of z_label - z_k on both sides, from bounds of all rows."""
@@ -112,7 +126,9 @@ class Confidence(BoundedProperty):
         same = self.label == self.other
         if bool(same.any()):
             row = int(same.nonzero()[0, 0])
-            raise BadInput(f"the other class {int(self.other[row])} of input {row} is its own label: it is never ahead of itself.")
+            raise BadInput(
+                f"the other class {int(self.other[row])} of input {row} is its own label: it is never ahead of itself."
+            )
 
 
 def check_classes(outputs: int) -> None:
@@ -124,4 +140,6 @@ def check_epsilon(epsilon: float, softmax: bool) -> None:
     """A confidence gap: not negative, and below one where it is between probabilities."""
     if not 0 <= epsilon < (1 if softmax else torch.inf):
         most = "a number from 0 to 1, without 1" if softmax else "a number that is not negative"
-        raise BadInput(f"epsilon must be {most}, got {epsilon}: it is the gap between two {'probabilities' if softmax else 'outputs'}.")
+        raise BadInput(
+            f"epsilon must be {most}, got {epsilon}: it is the gap between two {'probabilities' if softmax else 'outputs'}."
+        )

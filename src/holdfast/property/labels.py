@@ -34,7 +34,9 @@ class Labels(LinearProperty):
     def check(self, batch: int, outputs: int) -> None:
         for what, part in (("labels", self.wanted), ("thresholds", self.threshold)):
             if tuple(part.shape) != (batch, outputs):
-                raise BadInput(f"{what} have shape {tuple(part.shape)}, expected {(batch, outputs)}: one for each input and output.")
+                raise BadInput(
+                    f"{what} have shape {tuple(part.shape)}, expected {(batch, outputs)}: one for each input and output."
+                )
         if self.wanted.dtype != torch.bool:
             raise BadInput(f"labels that are wanted are truth values, got {self.wanted.dtype}.")
         if not bool(self.threshold.isfinite().all()):
@@ -55,7 +57,9 @@ class Threshold(Rule):
     def around(self, outputs: Tensor, y: Any = None) -> Labels:
         at = torch.as_tensor(self.at, dtype=torch.float64, device=outputs.device)
         if at.dim() > 1 or at.numel() not in (1, outputs.shape[-1]):
-            raise BadInput(f"threshold: {at.numel()} numbers for {outputs.shape[-1]} outputs; give one for all, or one for each.")
+            raise BadInput(
+                f"threshold: {at.numel()} numbers for {outputs.shape[-1]} outputs; give one for all, or one for each."
+            )
         at = at.expand(outputs.shape).clone()
         return Labels(outputs.double() > at if y is None else self._wanted_labels(y, outputs), at)
 

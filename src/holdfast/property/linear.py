@@ -20,7 +20,9 @@ class Linear(LinearProperty):
     def of(row: list[float] | Tensor, offset: float = 0.0, *, batch: int = 1) -> "Linear":
         """The same single condition row . outputs + offset > 0 for a whole batch."""
         matrix = torch.as_tensor(row, dtype=torch.float64).reshape(1, 1, -1)
-        return Linear(matrix.expand(batch, -1, -1).clone(), torch.full((batch, 1), float(offset), dtype=torch.float64))
+        return Linear(
+            matrix.expand(batch, -1, -1).clone(), torch.full((batch, 1), float(offset), dtype=torch.float64)
+        )
 
     def score(self, outputs: Tensor) -> Tensor:
         values = torch.einsum("bro,...bo->...br", self.matrix.to(outputs), outputs)
@@ -30,12 +32,19 @@ class Linear(LinearProperty):
         return self.matrix.double(), self.offset.double()
 
     def check(self, batch: int, outputs: int) -> None:
-        if self.matrix.dim() != 3 or self.matrix.shape[0] != batch or self.matrix.shape[2] != outputs or self.matrix.shape[1] == 0:
+        if (
+            self.matrix.dim() != 3
+            or self.matrix.shape[0] != batch
+            or self.matrix.shape[2] != outputs
+            or self.matrix.shape[1] == 0
+        ):
             raise BadInput(
                 f"linear property: the matrix has shape {tuple(self.matrix.shape)}, expected ({batch}, rows, {outputs}) for this "
                 f"batch and network, with at least one row."
             )
         if self.offset.shape != self.matrix.shape[:2]:
-            raise BadInput(f"linear property: the offset has shape {tuple(self.offset.shape)}, expected {tuple(self.matrix.shape[:2])}.")
+            raise BadInput(
+                f"linear property: the offset has shape {tuple(self.offset.shape)}, expected {tuple(self.matrix.shape[:2])}."
+            )
         if not bool(self.matrix.isfinite().all() and self.offset.isfinite().all()):
             raise BadInput("linear property: a coefficient or offset is NaN or infinite.")

@@ -9,7 +9,9 @@ from torch import Tensor
 
 from holdfast.rounding import TINY, gamma
 
-LARGEST = 1e280  # beyond it a sum need not be known: (1 + LARGEST) exp(d) neither overflows nor loses its place
+LARGEST = (
+    1e280  # beyond it a sum need not be known: (1 + LARGEST) exp(d) neither overflows nor loses its place
+)
 SMALLEST = 1e-280  # far above what underflows
 
 

@@ -59,13 +59,17 @@ class Reach(BoundedProperty):
             return one, one
         ends = probabilities(among(self.label, lower), among(self.label, upper))
         low, high = (at(p, self.label)[:, None] * others(self.label, p) for p in ends)
-        return (low * (1 - 4 * gamma(1)))[:, None], (high * (1 + 4 * gamma(1)) + TINY).clamp_max(0.25)[:, None]
+        return (low * (1 - 4 * gamma(1)))[:, None], (high * (1 + 4 * gamma(1)) + TINY).clamp_max(0.25)[
+            :, None
+        ]
 
     def check(self, batch: int, outputs: int) -> None:
         if self.softmax:
             check_classes(outputs)
         check_labels(self.label, batch, outputs, "label")
         if tuple(self.tau.shape) != (batch,):
-            raise BadInput(f"tau has shape {tuple(self.tau.shape)}, expected ({batch},): one level for each input.")
+            raise BadInput(
+                f"tau has shape {tuple(self.tau.shape)}, expected ({batch},): one level for each input."
+            )
         if not bool(self.tau.isfinite().all()):
             raise BadInput("a level tau is NaN or infinite.")

@@ -49,4 +49,6 @@ class Targeted(LinearProperty):
         same = self.label == self.target
         if bool(same.any()):
             row = int(same.nonzero()[0, 0])
-            raise BadInput(f"target {int(self.target[row])} of input {row} is its own label: nothing would have to change.")
+            raise BadInput(
+                f"target {int(self.target[row])} of input {row} is its own label: nothing would have to change."
+            )

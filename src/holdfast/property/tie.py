@@ -48,7 +48,9 @@ class Tie(BoundedProperty):
         f = among(self.label, -high), among(self.label, -low)
         f_low, f_high = probabilities(*f) if self.softmax else f
         first, second = f_high.amax(1), f_low.topk(2, dim=1).values[:, 1]
-        gap = first - second - self.epsilon + 8 * gamma(1) * (first.abs() + second.abs() + self.epsilon) + TINY
+        gap = (
+            first - second - self.epsilon + 8 * gamma(1) * (first.abs() + second.abs() + self.epsilon) + TINY
+        )
         return torch.where(self._on_top(lower), torch.minimum(gap, self._ahead.most(lower, upper)), gap)
 
     def slopes(self, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
@@ -65,4 +67,6 @@ class Tie(BoundedProperty):
         check_classes(outputs)
         check_labels(self.label, batch, outputs, "label")
         if not self.epsilon > 0:
-            raise BadInput("epsilon must be above zero: classes that are exactly equal are never met by a search, however close they come.")
+            raise BadInput(
+                "epsilon must be above zero: classes that are exactly equal are never met by a search, however close they come."
+            )

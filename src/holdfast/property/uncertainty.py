@@ -86,13 +86,20 @@ class Uncertainty(BoundedProperty):
         curve = self._curve(upper)
         outputs, known = curve.shape[1], entropy(self._target(curve.shape[1], upper.device))
         found = torch.logsumexp(curve, 1)
-        return found - known - self.epsilon + self._slack(outputs, curve.abs().amax(1) + found.abs() + known + self.epsilon)
+        return (
+            found
+            - known
+            - self.epsilon
+            + self._slack(outputs, curve.abs().amax(1) + found.abs() + known + self.epsilon)
+        )
 
     def slopes(self, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
         """Along w_k the logsumexp rises by the share of class k; the tangent plane is no part of the score."""
         low, high = probabilities(self._curve(lower), self._curve(upper))
         extra = lower.shape[1] - low.shape[1]
-        return torch.nn.functional.pad(low, (0, extra))[:, None], torch.nn.functional.pad(high, (0, extra))[:, None]
+        return torch.nn.functional.pad(low, (0, extra))[:, None], torch.nn.functional.pad(high, (0, extra))[
+            :, None
+        ]
 
     def _curve(self, values: Tensor) -> Tensor:
         return values if self.near is None else values[:, :-1]
@@ -115,12 +122,19 @@ class Uncertainty(BoundedProperty):
     def check(self, batch: int, outputs: int) -> None:
         check_classes(outputs)
         if not 0 <= self.epsilon < math.inf:
-            raise BadInput(f"epsilon must be a number that is not negative, got {self.epsilon}: it is a divergence.")
-        for what, given in (("the distribution `toward`", self.toward), ("the distribution `near`", self.near)):
+            raise BadInput(
+                f"epsilon must be a number that is not negative, got {self.epsilon}: it is a divergence."
+            )
+        for what, given in (
+            ("the distribution `toward`", self.toward),
+            ("the distribution `near`", self.near),
+        ):
             if given is None:
                 continue
             if tuple(given.shape) != (batch, outputs):
-                raise BadInput(f"{what} has shape {tuple(given.shape)}, expected ({batch}, {outputs}): one number for each class.")
+                raise BadInput(
+                    f"{what} has shape {tuple(given.shape)}, expected ({batch}, {outputs}): one number for each class."
+                )
             if not _is_distribution(given):
                 raise BadInput(f"{what} must hold numbers from 0 to 1 that add up to one for each input.")
 

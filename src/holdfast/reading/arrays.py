@@ -22,12 +22,21 @@ def read_npy(path: Path) -> LoadedData:
     labels = next((other for other in beside if other.is_file()), None)
     if labels is None:
         return of_mapping(held, str(path), of_file(path))
-    return of_mapping({**held, "y": read_labels(labels)}, str(path), combine_hashes(of_file(path), of_file(labels)))
+    return of_mapping(
+        {**held, "y": read_labels(labels)}, str(path), combine_hashes(of_file(path), of_file(labels))
+    )
 
 
 def _beside(name: str) -> list[str]:
     parts = re.split(r"([^A-Za-z0-9]+)", name.removesuffix(".npy"))
-    swap = {"x": ("y", "Y"), "X": ("y", "Y"), "images": ("labels",), "data": ("labels",), "inputs": ("labels",), "features": ("labels",)}
+    swap = {
+        "x": ("y", "Y"),
+        "X": ("y", "Y"),
+        "images": ("labels",),
+        "data": ("labels",),
+        "inputs": ("labels",),
+        "features": ("labels",),
+    }
     return [
         "".join([*parts[:k], other, *parts[k + 1 :]]) + ".npy" for k, part in enumerate(parts) for other in swap.get(part, ())
     ]  # fmt: skip

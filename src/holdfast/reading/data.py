@@ -40,14 +40,29 @@ FORMS = (
 )
 NEAREST = {  # of what people have and is not read
     (".xlsx", ".xls", ".ods", ".numbers"): "a spreadsheet; save the sheet as .csv",
-    (".json", ".jsonl", ".ndjson"): "JSON; write it as .csv, or give package.module:function that returns its rows as a list of dicts",
-    (".pkl", ".pickle", ".joblib", ".pt", ".pth"): "opening it can run code that it contains; write it as .npz "
+    (
+        ".json",
+        ".jsonl",
+        ".ndjson",
+    ): "JSON; write it as .csv, or give package.module:function that returns its rows as a list of dicts",
+    (
+        ".pkl",
+        ".pickle",
+        ".joblib",
+        ".pt",
+        ".pth",
+    ): "opening it can run code that it contains; write it as .npz "
     "(numpy.savez(file, x=..., y=...)), or give package.module:function that loads it",
     (".h5", ".hdf5", ".mat", ".safetensors"): "arrays; write them as .npz (numpy.savez(file, x=..., y=...))",
     (".feather", ".arrow", ".orc"): "a table; write it as .parquet or .csv",
     (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z"): "packed; unpack it first",
     (*ENDINGS, *OTHERS): "one picture; give the folder with a folder of pictures for each class",
-    (".wav", ".flac", ".mp3", ".ogg"): "a recording; give its numbers as .npz, prepared as for the network's training",
+    (
+        ".wav",
+        ".flac",
+        ".mp3",
+        ".ogg",
+    ): "a recording; give its numbers as .npz, prepared as for the network's training",
 }
 AT_ONCE = 1024  # inputs whose class is asked together
 FEW = 5  # of what is told one by one
@@ -86,13 +101,19 @@ class Data:
     @property
     def rows(self) -> list[Tensor]:
         """The inputs without padding."""
-        return self.x if self.lengths is None else [row[:length] for row, length in zip(self.x, self.lengths, strict=True)]
+        return (
+            self.x
+            if self.lengths is None
+            else [row[:length] for row, length in zip(self.x, self.lengths, strict=True)]
+        )
 
     def stack_inputs(self, source: str) -> Tensor:
         """All inputs in one tensor."""
         shapes = sorted({tuple(row.shape) for row in self.rows})
         if len(shapes) > 1:
-            raise BadInput(f"{source}: inputs of shapes {shapes[0]} and {shapes[1]}; here all must be of one, so ask about some of them.")
+            raise BadInput(
+                f"{source}: inputs of shapes {shapes[0]} and {shapes[1]}; here all must be of one, so ask about some of them."
+            )
         return torch.stack(self.rows)
 
 
@@ -117,11 +138,18 @@ def load(
 
     The answer has x, y, names, classes, columns, lengths and notes, which say what was guessed. Without labels y is what the network says.
     """
-    how = How(text_column=text_column, label_column=label_column, labels=None if labels is None else str(labels), only_correct=only_correct)
+    how = How(
+        text_column=text_column,
+        label_column=label_column,
+        labels=None if labels is None else str(labels),
+        only_correct=only_correct,
+    )
     return asked_about(str(data) if isinstance(data, Path) else data, net, scale, limit, how)
 
 
-def asked_about(given: object, net: Network, scale: float | None, limit: int | None, how: How, *, labels: bool = True) -> Data:
+def asked_about(
+    given: object, net: Network, scale: float | None, limit: int | None, how: How, *, labels: bool = True
+) -> Data:
     """With labels where they are needed, and without the inputs that are left out."""
     if how.only_correct and not labels:
         raise BadInput("--only-correct is about classes, and here none are asked about. Leave it out.")
@@ -131,7 +159,11 @@ def asked_about(given: object, net: Network, scale: float | None, limit: int | N
     if data.labelled or not labels:
         return data
     own = f"{_name_source(given)} holds no labels: each input is asked about the class that the network says of it"
-    return replace(data, y=torch.tensor(_predict_classes(net, data, range(len(data.x)), _name_source(given))), notes=(*data.notes, own))
+    return replace(
+        data,
+        y=torch.tensor(_predict_classes(net, data, range(len(data.x)), _name_source(given))),
+        notes=(*data.notes, own),
+    )
 
 
 def _name_source(given: object) -> str:
@@ -147,42 +179,70 @@ def load_data(
     reading: texts and their places -> tokens, where that is not the network's own way.
     """
     source = _name_source(given)
-    found = _read_source(given, net, limit, how) if isinstance(given, str) else of_object(given, source, net, how, limit)
+    found = (
+        _read_source(given, net, limit, how)
+        if isinstance(given, str)
+        else of_object(given, source, net, how, limit)
+    )
     if found.texts is not None:
         places = [f"{source}, {found.where(place)}" for place in range(len(found.texts))]
         tokens = read_texts(net, found.texts, source, places, reading).tokens
         known = (
             combine_hashes(found.fingerprint, of_value(tokens)) if found.fingerprint else ""
         )  # what cuts the text may be another one day
-        found = replace(found, x=tokens, names=found.texts if found.names is None else found.names, fingerprint=known)
+        found = replace(
+            found, x=tokens, names=found.texts if found.names is None else found.names, fingerprint=known
+        )
     assert found.x is not None
     if len(found.x) == 0:
         raise BadInput(f"{source}: x is empty: there is no input to ask about.")
     rows = [_scale_row(real_numbers(row, "x", source), scale, net, source) for row in found.x]
     count = len(rows)
-    names = [str(n) for n in _one_per_input(range(count) if found.names is None else found.names, count, "names", source)]
+    names = [
+        str(n)
+        for n in _one_per_input(range(count) if found.names is None else found.names, count, "names", source)
+    ]
     lengths = None
     if found.lengths is not None:
-        lengths = real_numbers(np.asarray(_one_per_input(found.lengths, count, "lengths", source)), "lengths", source).long().tolist()
+        lengths = (
+            real_numbers(
+                np.asarray(_one_per_input(found.lengths, count, "lengths", source)), "lengths", source
+            )
+            .long()
+            .tolist()
+        )
     x, columns = [_fit_shape(row, net) for row in rows], None
     if found.columns is not None:
-        columns = [str(c) for c in _one_per_input(found.columns, x[0].numel(), "columns", source, "numbers in an input")]
+        columns = [
+            str(c)
+            for c in _one_per_input(found.columns, x[0].numel(), "columns", source, "numbers in an input")
+        ]
     fingerprint, given = found.fingerprint, found.y
     if how.labels is not None:
         given = read_labels(Path(how.labels))
-    outputs = cache(lambda: net.outputs_for(_centre(net, x[0] if lengths is None else x[0][: lengths[0]])[None]))
+    outputs = cache(
+        lambda: net.outputs_for(_centre(net, x[0] if lengths is None else x[0][: lengths[0]])[None])
+    )
     y, classes, notes = torch.full((count,), -1), _names(found.classes, net), tuple[str, ...]()
     if given is not None:
         if net.labels is not None and np.asarray(given).dtype.kind not in "UO":
             given = net.places_of(given)
-        y, classes, notes = number_labels(replace(found, y=_one_per_input(given, count, "y", source)), source, net.classes, outputs)
+        y, classes, notes = number_labels(
+            replace(found, y=_one_per_input(given, count, "y", source)), source, net.classes, outputs
+        )
     if net.classes is not None and len(net.classes) != outputs() != 1:
-        raise BadInput(f"{len(net.classes)} classes are named, and {net.name} has {outputs()} outputs. Name all of them, in their order.")
+        raise BadInput(
+            f"{len(net.classes)} classes are named, and {net.name} has {outputs()} outputs. Name all of them, in their order."
+        )
     if not fingerprint:
-        fingerprint = of_tensors({**{str(i): row for i, row in enumerate(rows)}, **({} if given is None else {"y": y})})
+        fingerprint = of_tensors(
+            {**{str(i): row for i, row in enumerate(rows)}, **({} if given is None else {"y": y})}
+        )
     if how.labels is not None:
         fingerprint = combine_hashes(fingerprint, of_file(Path(how.labels)))
-    data = Data(x, y, names, classes, lengths, fingerprint, columns, given is not None, notes=(*found.notes, *notes))
+    data = Data(
+        x, y, names, classes, lengths, fingerprint, columns, given is not None, notes=(*found.notes, *notes)
+    )
     return data.first_inputs(limit)
 
 
@@ -216,7 +276,9 @@ def _read_source(source: str, net: Network, limit: int | None, how: How) -> Load
 def _correct(data: Data, net: Network, source: str, limit: int | None) -> Data:
     """The first `limit` of those of which the network says the label."""
     if not data.labelled:
-        raise BadInput(f"--only-correct: {source} holds no labels to compare with. Give them with --labels, or leave it out.")
+        raise BadInput(
+            f"--only-correct: {source} holds no labels to compare with. Give them with --labels, or leave it out."
+        )
     right, wrong, seen = list[int](), list[str](), 0
     while seen < len(data.x) and (limit is None or len(right) < limit):
         some = range(seen, min(len(data.x), seen + AT_ONCE))
@@ -239,7 +301,12 @@ def _correct(data: Data, net: Network, source: str, limit: int | None) -> Data:
     left_out = f"{len(wrong)} of the first {seen} inputs, of which {net.name} says another class: {', '.join(wrong[:FEW])}{more}"
     kept = data.only(right)
     mark = combine_hashes(data.fingerprint, of_text(f"only correct {right}"))
-    return replace(kept, places=right, fingerprint=mark, notes=(*data.notes, *([f"--only-correct leaves out {left_out}"] if wrong else [])))
+    return replace(
+        kept,
+        places=right,
+        fingerprint=mark,
+        notes=(*data.notes, *([f"--only-correct leaves out {left_out}"] if wrong else [])),
+    )
 
 
 def _centre(net: Network, row: Tensor) -> Tensor:
@@ -253,12 +320,20 @@ def _predict_classes(net: Network, data: Data, places: Sequence[int], source: st
     for place in places:
         groups.setdefault(tuple(rows[place].shape), []).append(place)
     said: dict[int, int] = {}
-    with in_words(source, f"{net.name} cannot answer all inputs", "Leave out those that it cannot take.", BadInput):
+    with in_words(
+        source, f"{net.name} cannot answer all inputs", "Leave out those that it cannot take.", BadInput
+    ):
         for members in groups.values():
             net.outputs_for(_centre(net, rows[members[0]])[None])
             for at in range(0, len(members), AT_ONCE):
                 some = members[at : at + AT_ONCE]
-                said |= dict(zip(some, net(torch.stack([_centre(net, rows[k]) for k in some])).argmax(-1).tolist(), strict=True))
+                said |= dict(
+                    zip(
+                        some,
+                        net(torch.stack([_centre(net, rows[k]) for k in some])).argmax(-1).tolist(),
+                        strict=True,
+                    )
+                )
     return [said[place] for place in places]
 
 
@@ -268,7 +343,9 @@ def _one_per_input(values: Any, count: int, what: str, source: str, of: str = "r
         np.ndim(values)
     found = 1 if np.ndim(values) == 0 else len(values)
     if np.ndim(values) == 0 or found != count:
-        raise BadInput(f"{source}: x has {count} {of}, {what} has {found if np.ndim(values) else 'no axis'}; give one for each.")
+        raise BadInput(
+            f"{source}: x has {count} {of}, {what} has {found if np.ndim(values) else 'no axis'}; give one for each."
+        )
     return values
 
 
@@ -279,9 +356,13 @@ def _text(path: Path, net: Network, how: How) -> LoadedData:
     labels = [label.strip() for label, _, _ in cut]
     if len(lines) > 1 and cut[0][1] and not labels[0].isdecimal() and labels[0] not in labels[1:]:
         return of_table(read_csv(path), net, how)
-    odd = next((k for k, (label, tab, text) in enumerate(cut) if not (tab and label.strip() and text.split())), None)
+    odd = next(
+        (k for k, (label, tab, text) in enumerate(cut) if not (tab and label.strip() and text.split())), None
+    )
     if odd is not None:
-        raise BadInput(f"{path}, line {lines[odd][0]}: expected a class, a tab and a text, got {lines[odd][1][:60]!r}.")
+        raise BadInput(
+            f"{path}, line {lines[odd][0]}: expected a class, a tab and a text, got {lines[odd][1][:60]!r}."
+        )
     texts = [text for _, _, text in cut]
     return LoadedData(
         texts=texts,
@@ -292,7 +373,9 @@ def _text(path: Path, net: Network, how: How) -> LoadedData:
     )
 
 
-def read_texts(net: Network, texts: Sequence[str], source: str, places: Sequence[str] | None, reading: Reading | None) -> Texts:
+def read_texts(
+    net: Network, texts: Sequence[str], source: str, places: Sequence[str] | None, reading: Reading | None
+) -> Texts:
     """As tokens. What must be told of them becomes a note of the network's, which a run keeps and shows."""
     found = (reading or net.read_texts)(texts, places)
     net.notes = (*net.notes, *(f"{source}: {note}" if source else note for note in found.notes))
@@ -304,7 +387,9 @@ def load_mask(path: str, x: Sequence[Tensor], places: Sequence[int] | None = Non
     only some places of the data are asked about, those of the others."""
     mask = array(Path(path), "truth values")
     if mask.dtype != torch.bool:
-        raise BadInput(f"{path}: holds {mask.dtype}, expected truth values: true for the units that may change.")
+        raise BadInput(
+            f"{path}: holds {mask.dtype}, expected truth values: true for the units that may change."
+        )
     if mask.numel() <= x[0].numel():
         return mask
     return mask[: len(x)] if places is None or len(mask) <= max(places) else mask[list(places)]
@@ -328,13 +413,19 @@ def load_substitutes(path: str, net: Network) -> dict[int, list[int]] | list[lis
         # A word the network does not know never occurs in a sentence it reads, so its own set has no meaning.
         found = {number[word]: word_numbers(words) for word, words in sets.items() if word in number}
         if not found:
-            raise BadInput(f"{path}: none of its {len(sets)} words is in the vocabulary of {net.name}, so no word could be replaced.")
-    elif isinstance(sets, list) and all(isinstance(text, list) and all(isinstance(words, list) for words in text) for text in sets):
+            raise BadInput(
+                f"{path}: none of its {len(sets)} words is in the vocabulary of {net.name}, so no word could be replaced."
+            )
+    elif isinstance(sets, list) and all(
+        isinstance(text, list) and all(isinstance(words, list) for words in text) for text in sets
+    ):
         found = [[word_numbers(words) for words in text] for text in sets]
     else:
         raise BadInput(f"{path}: {EXPECTED}")
     if strange:
-        warnings.warn(f"{path}: {len(strange)} substitutes are not in the vocabulary and are left out ({', '.join(strange[:3])} ...).")
+        warnings.warn(
+            f"{path}: {len(strange)} substitutes are not in the vocabulary and are left out ({', '.join(strange[:3])} ...)."
+        )
     return found
 
 
@@ -358,4 +449,8 @@ def _fit_shape(row: Tensor, net: Network) -> Tensor:
         return row
     wanted = [d for d in net.shape if d is not None]
     squeezed = [d for d in wanted if d != 1]
-    return row.reshape(wanted) if [d for d in row.shape if d != 1] == squeezed and list(row.shape) != wanted else row
+    return (
+        row.reshape(wanted)
+        if [d for d in row.shape if d != 1] == squeezed and list(row.shape) != wanted
+        else row
+    )

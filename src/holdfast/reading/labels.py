@@ -17,7 +17,9 @@ from holdfast.reading.loaded import LoadedData, real_numbers
 WHOLE = re.compile(r"[+-]?\d+(\.0*)?")
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 DIGITS = 18  # of a label that fits into 64 bits
-NUMBERED = "Labels are the numbers of the network's outputs, from 0, or names. Fill it in, or leave that input out."
+NUMBERED = (
+    "Labels are the numbers of the network's outputs, from 0, or names. Fill it in, or leave that input out."
+)
 
 
 def read_labels(path: Path) -> Any:
@@ -47,7 +49,9 @@ def number_labels(
         return y, theirs if ours is None else list(ours), ()
     empty = next((place for place, text in enumerate(y) if not text), None)
     if empty is not None:
-        raise BadInput(f"{source}, {found.where(empty)}: the label is missing. Fill it in, or leave that input out.")
+        raise BadInput(
+            f"{source}, {found.where(empty)}: the label is missing. Fill it in, or leave that input out."
+        )
     known = ours if ours is not None else theirs
     if known is not None and set(y) <= set(known):
         return _by_names(y, known, found, source), list(known), ()
@@ -56,7 +60,11 @@ def number_labels(
     if known is not None:
         return _by_names(y, known, found, source), list(known), ()
     if all(map(NUMBER.fullmatch, y)):
-        return _finite(torch.tensor([float(text) for text in y], dtype=torch.float64), found, source), None, ()
+        return (
+            _finite(torch.tensor([float(text) for text in y], dtype=torch.float64), found, source),
+            None,
+            (),
+        )
     classes = sorted(set(y if found.among is None else found.among))
     if len(classes) != outputs() != 1:
         many = "1 name" if len(classes) == 1 else f"{len(classes)} names"
@@ -75,18 +83,28 @@ def _whole(texts: Sequence[str], found: LoadedData, source: str) -> Tensor:
     digits = [text.partition(".")[0] for text in texts]
     odd = next((place for place, text in enumerate(digits) if len(text) > DIGITS), None)
     if odd is not None:
-        raise BadInput(f"{source}, {found.where(odd)}: the label {texts[odd][:40]!r} has {len(digits[odd])} digits. {NUMBERED}")
+        raise BadInput(
+            f"{source}, {found.where(odd)}: the label {texts[odd][:40]!r} has {len(digits[odd])} digits. {NUMBERED}"
+        )
     return torch.tensor([int(text) for text in digits], dtype=torch.int64)
 
 
 def _finite(y: Tensor, found: LoadedData, source: str) -> Tensor:
     """Numbers that are no class and no forecast either are refused: a missing label often becomes NaN on its way."""
     if y.dtype == torch.uint64:  # torch can do little with it
-        y = torch.where(y.to(torch.int64) < 0, torch.inf, y.to(torch.float64)) if bool((y.to(torch.int64) < 0).any()) else y.to(torch.int64)
-    wrong = ~y.isfinite().reshape(len(y), -1).all(-1) if y.dim() and len(y) else torch.zeros(0, dtype=torch.bool)
+        y = (
+            torch.where(y.to(torch.int64) < 0, torch.inf, y.to(torch.float64))
+            if bool((y.to(torch.int64) < 0).any())
+            else y.to(torch.int64)
+        )
+    wrong = (
+        ~y.isfinite().reshape(len(y), -1).all(-1) if y.dim() and len(y) else torch.zeros(0, dtype=torch.bool)
+    )
     if bool(wrong.any()):
         place = int(wrong.nonzero()[0])
-        raise BadInput(f"{source}, {found.where(place)}: the label is missing, or no number that can be used. {NUMBERED}")
+        raise BadInput(
+            f"{source}, {found.where(place)}: the label is missing, or no number that can be used. {NUMBERED}"
+        )
     return y
 
 
@@ -98,7 +116,9 @@ def _plain(y: Any, source: str) -> Tensor | list[str]:
             if y.dtype.kind == "O" and not any(isinstance(one, str) for one in y.flat):
                 y = np.asarray(y.tolist())
             if y.dtype.kind in "UO":
-                return ["" if one is None or one != one else str(one).strip() for one in y.reshape(-1).tolist()]
+                return [
+                    "" if one is None or one != one else str(one).strip() for one in y.reshape(-1).tolist()
+                ]
     values = real_numbers(y, "y", source)
     return values.long() if values.dtype == torch.bool else values
 

@@ -13,7 +13,20 @@ from holdfast.errors import BadInput
 from holdfast.foreign_text import first_line
 
 MEANT = {  # names that people give, and the one that is read
-    "x": ("X", "inputs", "input", "images", "image", "data", "features", "arr_0", "x_test", "X_test", "x_train", "X_train"),
+    "x": (
+        "X",
+        "inputs",
+        "input",
+        "images",
+        "image",
+        "data",
+        "features",
+        "arr_0",
+        "x_test",
+        "X_test",
+        "x_train",
+        "X_train",
+    ),
     "y": ("Y", "labels", "label", "target", "targets", "y_test", "y_train", "arr_1"),
 }
 
@@ -50,10 +63,14 @@ def of_mapping(held: Mapping[str, Any], source: str, fingerprint: str = "") -> L
         near = [name for name in MEANT[key] if name in held]
         if key not in held and (near or key == "x"):
             hint = f" Is {near[0]!r} meant? Call it {key}." if near else ""
-            raise BadInput(f"{source}: no array named {key!r}; it holds {', '.join(sorted(map(str, held))) or 'nothing'}.{hint}")
+            raise BadInput(
+                f"{source}: no array named {key!r}; it holds {', '.join(sorted(map(str, held))) or 'nothing'}.{hint}"
+            )
     x, columns = held["x"], held.get("columns")
     if isinstance(x, str | bytes) or (not isinstance(x, list | tuple) and np.ndim(x) == 0):
-        raise BadInput(f"{source}: x is a single {'text' if isinstance(x, str) else 'number'}; give (inputs, ...) rows.")
+        raise BadInput(
+            f"{source}: x is a single {'text' if isinstance(x, str) else 'number'}; give (inputs, ...) rows."
+        )
     if columns is None and hasattr(x, "to_numpy") and hasattr(x, "columns"):  # a DataFrame
         columns = list(x.columns)
     rows = x.to_numpy() if hasattr(x, "to_numpy") else x

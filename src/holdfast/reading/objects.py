@@ -16,7 +16,9 @@ from holdfast.reading.pictures import of_picture
 from holdfast.reading.read_settings import How
 from holdfast.reading.tables import LABELS, TEXTS, is_frame, of_frame, of_table
 
-EXPECTED = "expected a dict with x and y, a pair (x, y), a DataFrame, or a data set: rows that are pairs or dicts"
+EXPECTED = (
+    "expected a dict with x and y, a pair (x, y), a DataFrame, or a data set: rows that are pairs or dicts"
+)
 INPUTS = ("x", "image", "img", "pixel_values", "input_ids", "features", "input", "audio")
 
 
@@ -44,7 +46,9 @@ def of_object(made: Any, source: str, net: Network, how: How, limit: int | None)
 
 def _is_row(pair: tuple[Any, Any]) -> bool:
     """Two rows, each a pair, and not inputs and their labels?"""
-    return all(isinstance(one, tuple | Mapping) and len(one) == 2 for one in pair) and not isinstance(pair[1], Tensor)
+    return all(isinstance(one, tuple | Mapping) and len(one) == 2 for one in pair) and not isinstance(
+        pair[1], Tensor
+    )
 
 
 def _rows(made: Any) -> Iterator[Any]:
@@ -60,20 +64,34 @@ def _of_rows(rows: list[Any], features: Any, source: str, net: Network, how: How
     first = rows[0]
     if isinstance(first, Mapping):
         own = how.text_column if net.vectors is not None else None
-        given = _key(first, own, (*TEXTS, *INPUTS) if net.vectors is not None else INPUTS, source, "the input")
+        given = _key(
+            first, own, (*TEXTS, *INPUTS) if net.vectors is not None else INPUTS, source, "the input"
+        )
         label = _key(first, how.label_column, (*LABELS, *MEANT["y"]), source, "")
         pairs = [(row[given], row[label] if label is not None else None) for row in rows]
-        names = getattr(features[label], "names", None) if isinstance(features, Mapping) and label in features else None
+        names = (
+            getattr(features[label], "names", None)
+            if isinstance(features, Mapping) and label in features
+            else None
+        )
     elif isinstance(first, tuple | list) and len(first) == 2:
         pairs, label, names = [(row[0], row[1]) for row in rows], "", getattr(features, "names", None)
     else:
         raise BadInput(f"{source}: its first row is {type(first).__name__}; {EXPECTED}.")
     x = [
-        of_picture(one, net, f"{source}, row {k}") if hasattr(one, "convert") and hasattr(one, "mode") else one
+        of_picture(one, net, f"{source}, row {k}")
+        if hasattr(one, "convert") and hasattr(one, "mode")
+        else one
         for k, (one, _) in enumerate(pairs)
     ]
-    y = None if label is None else [one.item() if isinstance(one, Tensor | np.generic) else one for _, one in pairs]
-    return of_mapping({"x": x, **({} if y is None else {"y": y}), **({} if names is None else {"classes": names})}, source)
+    y = (
+        None
+        if label is None
+        else [one.item() if isinstance(one, Tensor | np.generic) else one for _, one in pairs]
+    )
+    return of_mapping(
+        {"x": x, **({} if y is None else {"y": y}), **({} if names is None else {"classes": names})}, source
+    )
 
 
 def _key(row: Mapping[str, Any], own: str | None, known: Iterable[str], source: str, what: str) -> str | None:
@@ -81,5 +99,7 @@ def _key(row: Mapping[str, Any], own: str | None, known: Iterable[str], source: 
     keys = [str(key) for key in row]
     found = own if own is not None else next((name for name in known if name in row), None)
     if (found is None and what) or (found is not None and found not in row):
-        raise BadInput(f"{source}: rows hold {', '.join(keys)}; which is {what or 'the label'}? Call it {'x' if what else 'y'}.")
+        raise BadInput(
+            f"{source}: rows hold {', '.join(keys)}; which is {what or 'the label'}? Call it {'x' if what else 'y'}."
+        )
     return found

@@ -31,7 +31,9 @@ Bytes = npt.NDArray[np.uint8]
 def read_pictures(folder: Path, net: Network, limit: int | None) -> LoadedData:
     """Of every class the first, then of every class the second: so a few inputs speak of all classes. limit: no more are opened."""
     if net.vectors is not None:
-        raise BadInput(f"{folder}: holds pictures, and {net.name} reads words. Give a .csv or .tsv file of texts.")
+        raise BadInput(
+            f"{folder}: holds pictures, and {net.name} reads words. Give a .csv or .tsv file of texts."
+        )
     below = {child.name: _pictures(child) for child in _visible(folder) if child.is_dir()}
     alone = _pictures(folder)
     classes = sorted(name for name in below if below[name] or not any(_visible(folder / name)))
@@ -40,7 +42,12 @@ def read_pictures(folder: Path, net: Network, limit: int | None) -> LoadedData:
         chosen = [("", path) for path in alone]
     else:
         turns = itertools.zip_longest(*(below[name] for name in classes))
-        chosen = [(name, path) for turn in turns for name, path in zip(classes, turn, strict=True) if path is not None]
+        chosen = [
+            (name, path)
+            for turn in turns
+            for name, path in zip(classes, turn, strict=True)
+            if path is not None
+        ]
     chosen = chosen[:limit]
     digest, x = hashlib.sha256(), list[Bytes]()
     for label, path in chosen:
@@ -50,7 +57,12 @@ def read_pictures(folder: Path, net: Network, limit: int | None) -> LoadedData:
         if len(x) == 1:
             fits(4 * len(chosen) * x[0].nbytes, folder)  # as numbers of 32 bits
     labels = None if alone else [label for label, _ in chosen]
-    others = [path for part in (folder, *(folder / name for name in below)) for path in _visible(part) if path.suffix.lower() in OTHERS]
+    others = [
+        path
+        for part in (folder, *(folder / name for name in below))
+        for path in _visible(part)
+        if path.suffix.lower() in OTHERS
+    ]
     note = f"{len(others)} pictures of {folder} are neither PNG nor JPEG and are left out, {others[0].name if others else ''} first"
     return LoadedData(
         x, y=labels, names=[path.name if alone else f"{label}/{path.name}" for label, path in chosen], among=None if alone else classes,
@@ -72,14 +84,25 @@ def _pictures(folder: Path) -> list[Path]:
 def _check(folder: Path, below: dict[str, list[Path]], alone: Sequence[Path]) -> None:
     """BadInput where the folder is not one of pictures, with what it seems to be."""
     if alone and any(below.values()):
-        raise BadInput(f"{folder}: {len(alone)} pictures lie beside the folders of classes. Put each into the folder of its class.")
+        raise BadInput(
+            f"{folder}: {len(alone)} pictures lie beside the folders of classes. Put each into the folder of its class."
+        )
     if alone or any(below.values()):
         return
-    deeper = [name for name in below if any(_pictures(child) for child in _visible(folder / name) if child.is_dir())]
+    deeper = [
+        name for name in below if any(_pictures(child) for child in _visible(folder / name) if child.is_dir())
+    ]
     if deeper:
         split = next((name for name in deeper if name.casefold() in SPLITS), deeper[0])
-        raise BadInput(f"{folder}: the pictures lie a folder deeper. Give {folder / split}, with a folder for each class in it.")
-    held = [path for part in (folder, *(folder / name for name in below)) for path in _visible(part) if path.is_file()]
+        raise BadInput(
+            f"{folder}: the pictures lie a folder deeper. Give {folder / split}, with a folder for each class in it."
+        )
+    held = [
+        path
+        for part in (folder, *(folder / name for name in below))
+        for path in _visible(part)
+        if path.is_file()
+    ]
     other = next((path for path in held if path.suffix.lower() in OTHERS), None)
     if other is not None:
         raise BadInput(f"{other}: pictures are read as PNG or JPEG; convert it.")
@@ -94,16 +117,27 @@ def _read_picture(path: Path, data: bytes, net: Network) -> Bytes:
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError as error:
-        raise MissingExtra("pictures need Pillow: pip install 'holdfast[images]'. Arrays (.npz) work without.") from error
-    with in_words(path, "cannot be read as a picture", "Save it again as PNG or JPEG."), ignored_warnings(Image.DecompressionBombWarning):
+        raise MissingExtra(
+            "pictures need Pillow: pip install 'holdfast[images]'. Arrays (.npz) work without."
+        ) from error
+    with (
+        in_words(path, "cannot be read as a picture", "Save it again as PNG or JPEG."),
+        ignored_warnings(Image.DecompressionBombWarning),
+    ):
         try:
             image = Image.open(io.BytesIO(data), formats=("PNG", "JPEG"))
         except UnidentifiedImageError as error:  # it would name an address in memory
-            raise UnreadableFile(f"{path}: neither PNG nor JPEG, or damaged. Save it again as one of these.") from error
+            raise UnreadableFile(
+                f"{path}: neither PNG nor JPEG, or damaged. Save it again as one of these."
+            ) from error
         with image:
             pixels = image.width * image.height
-            if Image.MAX_IMAGE_PIXELS is not None and pixels > Image.MAX_IMAGE_PIXELS:  # of which Pillow only warns
-                raise Image.DecompressionBombError(f"it has {pixels} pixels, more than {Image.MAX_IMAGE_PIXELS}")
+            if (
+                Image.MAX_IMAGE_PIXELS is not None and pixels > Image.MAX_IMAGE_PIXELS
+            ):  # of which Pillow only warns
+                raise Image.DecompressionBombError(
+                    f"it has {pixels} pixels, more than {Image.MAX_IMAGE_PIXELS}"
+                )
             return of_picture(image, net, str(path))
 
 
@@ -112,7 +146,9 @@ def of_picture(image: "Image", net: Network, where: str) -> Bytes:
     width, height = image.size
     shape = net.shape
     if image.mode.startswith(("I", "F")):
-        raise BadInput(f"{where}: a picture of more than 8 bits a channel ({image.mode}). Save it with 8, or give the numbers as .npz.")
+        raise BadInput(
+            f"{where}: a picture of more than 8 bits a channel ({image.mode}). Save it with 8, or give the numbers as .npz."
+        )
     if shape is None:
         channels, last = (1 if image.mode in ("1", "L", "LA") else 3), False
     else:
@@ -124,7 +160,9 @@ def of_picture(image: "Image", net: Network, where: str) -> Bytes:
                 f"{where}: a picture, and {net.name} takes inputs of shape {_describe_shape(shape)}. "
                 f"Give them as .npz, prepared as for training."
             )
-        if len(shape) > 1 and any(size is not None and size != own for size, own in zip(sizes, (height, width), strict=True)):
+        if len(shape) > 1 and any(
+            size is not None and size != own for size, own in zip(sizes, (height, width), strict=True)
+        ):
             raise BadInput(
                 f"{where}: {width} x {height} pixels, and {net.name} takes {' x '.join(map(str, reversed(known)))}. Resize the "
                 f"pictures as for the network's training."

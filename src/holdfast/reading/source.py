@@ -30,7 +30,9 @@ class _Confirmed:
     hint: str
 
 
-_confirmed: ContextVar[_Confirmed | None] = ContextVar("confirmed", default=None)  # None: the user typed everything
+_confirmed: ContextVar[_Confirmed | None] = ContextVar(
+    "confirmed", default=None
+)  # None: the user typed everything
 
 
 @contextmanager
@@ -66,13 +68,17 @@ def import_named(target: str, what: str) -> tuple[Any, str]:
     """package.module:name, imported from the working folder too -> something to call, or a model; and its name."""
     confirmed = _confirmed.get()
     if confirmed is not None and target not in confirmed.names and not target.startswith(OWN):
-        raise BadInput(f"{what} {target!r} is code, and a file names it, not you: it is not run. {confirmed.hint}")
+        raise BadInput(
+            f"{what} {target!r} is code, and a file names it, not you: it is not run. {confirmed.hint}"
+        )
     module_name, _, name = target.partition(":")
     try:
         module = _import(module_name)
     except Exception as error:  # any line of the user's own code may fail
         hint = f" Write {module_name[:-3].replace('/', '.')}:{name}." if module_name.endswith(".py") else ""
-        raise BadInput(f"{what} {target!r}: cannot import {module_name} ({_describe_error(error)}).{hint}") from error
+        raise BadInput(
+            f"{what} {target!r}: cannot import {module_name} ({_describe_error(error)}).{hint}"
+        ) from error
     found: Any = vars(module).get(name)
     if found is None:
         raise BadInput(f"{what} {target!r}: {module_name} has no {name!r}.")

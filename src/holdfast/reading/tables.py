@@ -21,8 +21,33 @@ from holdfast.region.columns import Columns, pandas_frame
 
 SURE = ("label", "labels", "target", "y")  # no input is called so
 LABELS = (*SURE, "class", "category", "sentiment", "intent", "outcome", "species", "diagnosis")
-TEXTS = ("text", "texts", "sentence", "review", "message", "content", "comment", "document", "utterance", "question", "tweet", "body")
-NAMES = ("", "id", "name", "index", "file", "filename", "file_name", "path", "key", "unnamed: 0", "__index_level_0__")
+TEXTS = (
+    "text",
+    "texts",
+    "sentence",
+    "review",
+    "message",
+    "content",
+    "comment",
+    "document",
+    "utterance",
+    "question",
+    "tweet",
+    "body",
+)
+NAMES = (
+    "",
+    "id",
+    "name",
+    "index",
+    "file",
+    "filename",
+    "file_name",
+    "path",
+    "key",
+    "unnamed: 0",
+    "__index_level_0__",
+)
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
 TRUTH = {"true": 1.0, "false": 0.0}
 SEPARATORS = ",;\t|"
@@ -74,7 +99,9 @@ def read_csv(path: Path) -> Table:
     cells: list[Sequence[str]] = list(zip(*(row for _, row in rows), strict=True))
     if separator == ";":  # where the comma stands before decimals
         cells = [column if _numbers(column)[1] is None else _with_points(column) for column in cells]
-    return Table(str(path), dict(zip(names, cells, strict=True)), lambda place: f"line {numbers[place]}", of_file(path))
+    return Table(
+        str(path), dict(zip(names, cells, strict=True)), lambda place: f"line {numbers[place]}", of_file(path)
+    )
 
 
 def _lines(text: str, separator: str, *, quoted: bool = True) -> list[tuple[int, list[str]]]:
@@ -105,10 +132,21 @@ def read_parquet(path: Path) -> Table:
     try:
         import pyarrow.parquet
     except ImportError as error:
-        raise MissingExtra("Parquet needs pyarrow: pip install 'holdfast[parquet]'. CSV works without.") from error
-    with in_words(existing(path), "cannot be read as .parquet", "Write it again, or as .csv."), pyarrow.parquet.ParquetFile(path) as file:
+        raise MissingExtra(
+            "Parquet needs pyarrow: pip install 'holdfast[parquet]'. CSV works without."
+        ) from error
+    with (
+        in_words(existing(path), "cannot be read as .parquet", "Write it again, or as .csv."),
+        pyarrow.parquet.ParquetFile(path) as file,
+    ):
         groups = (file.metadata.row_group(k) for k in range(file.metadata.num_row_groups))
-        fits(max(sum(group.total_byte_size for group in groups), 8 * file.metadata.num_rows * file.metadata.num_columns), path)
+        fits(
+            max(
+                sum(group.total_byte_size for group in groups),
+                8 * file.metadata.num_rows * file.metadata.num_columns,
+            ),
+            path,
+        )
         read = file.read()
         columns = {name: read.column(name).to_numpy(zero_copy_only=False) for name in read.column_names}
     return Table(str(path), columns, row_number, of_file(path))
@@ -130,12 +168,16 @@ def of_table(table: Table, net: Network, how: How) -> LoadedData:
     """Texts and labels for a network that reads words, numbers and labels for any other."""
     for option, wanted in (("--text-column", how.text_column), ("--label-column", how.label_column)):
         if wanted is not None and wanted not in table.columns:
-            raise BadInput(f"{table.source}: {option} {wanted!r} is none of its columns {table.describe_columns()}.")
+            raise BadInput(
+                f"{table.source}: {option} {wanted!r} is none of its columns {table.describe_columns()}."
+            )
     if not table.columns or not len(next(iter(table.columns.values()))):
         raise BadInput(f"{table.source}: holds no row.")
     if net.vectors is not None:
         return _texts(table, how)
-    if net.columns is not None and (not net.columns.plain or {column.name for column in net.columns.each} <= set(table.columns)):
+    if net.columns is not None and (
+        not net.columns.plain or {column.name for column in net.columns.each} <= set(table.columns)
+    ):
         return _read_described_columns(table, net, net.columns, how)
     return _rows(table, net, how)
 
@@ -144,13 +186,24 @@ def _read_described_columns(table: Table, net: Network, columns: Columns, how: H
     """Rows as the network's own columns say, by their names, in whatever order they stand."""
     known = {name for column in columns.each for name in (column.name, *column.features)}
     rest = [name for name in table.columns if name not in known and name.casefold() not in NAMES]
-    label = how.label_column or _only([name for name in rest if name.casefold() in LABELS] or rest, table, "labels", "--label-column")
+    label = how.label_column or _only(
+        [name for name in rest if name.casefold() in LABELS] or rest, table, "labels", "--label-column"
+    )
     read = {name: _numbers(column) for name, column in table.columns.items()}
     x = columns.encode(
-        pandas_frame({name: table.columns[name] if strange is not None else cells for name, (cells, strange) in read.items()})
+        pandas_frame(
+            {
+                name: table.columns[name] if strange is not None else cells
+                for name, (cells, strange) in read.items()
+            }
+        )
     )
     _check_whole(x.numpy(), columns.features, table)
-    notes: tuple[str, ...] = () if label is None or how.label_column or how.labels else (f"labels are column {label!r} of {table.source}",)
+    notes: tuple[str, ...] = (
+        ()
+        if label is None or how.label_column or how.labels
+        else (f"labels are column {label!r} of {table.source}",)
+    )
     return LoadedData(
         list(x), y=None if label is None else table.columns[label], names=table.names, columns=list(columns.features), notes=notes,
         fingerprint=table.fingerprint, where=table.where,
@@ -158,21 +211,38 @@ def _read_described_columns(table: Table, net: Network, columns: Columns, how: H
 
 
 def _texts(table: Table, how: How) -> LoadedData:
-    of_text = [name for name, column in table.columns.items() if name != how.label_column and _is_text(column)]
+    of_text = [
+        name for name, column in table.columns.items() if name != how.label_column and _is_text(column)
+    ]
     known = [name for name in of_text if name.casefold() in TEXTS]
-    long = [name for name in of_text if sum(str(cell).count(" ") for cell in table.columns[name]) >= len(table.columns[name])]
+    long = [
+        name
+        for name in of_text
+        if sum(str(cell).count(" ") for cell in table.columns[name]) >= len(table.columns[name])
+    ]
     text = how.text_column or _only(known or long or of_text, table, "texts", "--text-column")
     if text is None:
-        raise BadInput(f"{table.source}: none of its columns {table.describe_columns()} holds texts. Say which with --text-column.")
+        raise BadInput(
+            f"{table.source}: none of its columns {table.describe_columns()} holds texts. Say which with --text-column."
+        )
     rest = [name for name in table.columns if name != text]
     named = [name for name in rest if name.casefold() in LABELS]
-    label = how.label_column or _only(named or [n for n in rest if n.casefold() not in NAMES], table, "labels", "--label-column")
-    empty = next((k for k, cell in enumerate(table.columns[text]) if not isinstance(cell, str) or not cell.strip()), None)
+    label = how.label_column or _only(
+        named or [n for n in rest if n.casefold() not in NAMES], table, "labels", "--label-column"
+    )
+    empty = next(
+        (k for k, cell in enumerate(table.columns[text]) if not isinstance(cell, str) or not cell.strip()),
+        None,
+    )
     if empty is not None:
-        raise BadInput(f"{table.source}, {table.where(empty)}: column {text!r} holds no text. Leave that row out.")
+        raise BadInput(
+            f"{table.source}, {table.where(empty)}: column {text!r} holds no text. Leave that row out."
+        )
     texts = [str(cell) for cell in table.columns[text]]
     labels = f", labels column {label!r}" if label is not None else ""
-    guessed = (how.text_column is None or (how.label_column is None and label is not None)) and len(table.columns) > 1
+    guessed = (how.text_column is None or (how.label_column is None and label is not None)) and len(
+        table.columns
+    ) > 1
     notes = (f"texts are column {text!r} of {table.source}{labels}",) if guessed else ()
     return LoadedData(
         texts=texts, y=None if label is None else table.columns[label], names=table.names or [cell.strip() for cell in texts],
@@ -182,8 +252,14 @@ def _texts(table: Table, how: How) -> LoadedData:
 
 def _rows(table: Table, net: Network, how: How) -> LoadedData:
     if how.text_column is not None:
-        raise BadInput(f"--text-column has no effect here: {net.name} does not read words. Leave it out, or say --vocabulary.")
-    wanted = None if net.shape is None or None in net.shape else math.prod(size for size in net.shape if size is not None)
+        raise BadInput(
+            f"--text-column has no effect here: {net.name} does not read words. Leave it out, or say --vocabulary."
+        )
+    wanted = (
+        None
+        if net.shape is None or None in net.shape
+        else math.prod(size for size in net.shape if size is not None)
+    )
     read = {name: _numbers(column) for name, column in table.columns.items()}
     odd = [name for name, (_, strange) in read.items() if strange is not None]
     label = how.label_column or _label(table, odd, wanted)
@@ -197,18 +273,30 @@ def _rows(table: Table, net: Network, how: How) -> LoadedData:
         raise BadInput(
             f"{table.source}, {table.where(place)}: column {strange!r} holds {str(table.columns[strange][place])[:40]!r}, no number. "
             f"Write it as the network was trained to read it (numbers, or a column of 0 and 1 for each value), or leave the column out"
-            + (f"; if it holds the labels, say --label-column {strange!r}." if label is None or how.label_column is None else ".")
+            + (
+                f"; if it holds the labels, say --label-column {strange!r}."
+                if label is None or how.label_column is None
+                else "."
+            )
         )
     if wanted is not None and len(inputs) != wanted:
         besides = f" besides the label {label!r}" if label is not None else ""
-        hint = " Say which one holds the labels with --label-column." if label is None and len(inputs) == wanted + 1 else ""
+        hint = (
+            " Say which one holds the labels with --label-column."
+            if label is None and len(inputs) == wanted + 1
+            else ""
+        )
         raise BadInput(
             f"{table.source}: {net.name} takes {wanted} numbers, and the table has {len(inputs)} columns{besides}: "
             f"{', '.join(map(repr, inputs))}.{hint}"
         )
     x = np.stack([read[name][0] for name in inputs], axis=1) if inputs else np.zeros((0, 0))
     _check_whole(x, inputs, table)
-    notes: tuple[str, ...] = () if label is None or how.label_column or how.labels else (f"labels are column {label!r} of {table.source}",)
+    notes: tuple[str, ...] = (
+        ()
+        if label is None or how.label_column or how.labels
+        else (f"labels are column {label!r} of {table.source}",)
+    )
     rows: npt.NDArray[Any] = x
     columns: list[str] | None = inputs
     if net.shape is not None and len(net.shape) > 1 and wanted is not None:
@@ -231,13 +319,17 @@ def _label(table: Table, odd: Sequence[str], wanted: int | None) -> str | None:
     named = [name for name in table.columns if name.casefold() in LABELS]
     texts = [name for name in odd if name.casefold() not in NAMES]
     if wanted == len(table.columns) - 1 and not named and not texts:
-        raise BadInput(f"{table.source}: which of its columns {table.describe_columns()} holds the labels? Say --label-column.")
+        raise BadInput(
+            f"{table.source}: which of its columns {table.describe_columns()} holds the labels? Say --label-column."
+        )
     return _only(named, table, "labels", "--label-column") if named else texts[0] if len(texts) == 1 else None
 
 
 def _only(names: Sequence[str], table: Table, what: str, option: str) -> str | None:
     if len(names) > 1:
-        raise BadInput(f"{table.source}: which of its columns {', '.join(map(repr, names))} holds the {what}? Say {option}.")
+        raise BadInput(
+            f"{table.source}: which of its columns {', '.join(map(repr, names))} holds the {what}? Say {option}."
+        )
     return names[0] if names else None
 
 
@@ -271,7 +363,9 @@ def _number(cell: Any) -> float | None:
 def _check_whole(x: Floats, inputs: Sequence[str], table: Table) -> None:
     holes = np.argwhere(np.isnan(x))
     if len(holes):
-        told = "; ".join(f"{table.where(int(row))}, column {inputs[int(column)]!r}" for row, column in holes[:FEW])
+        told = "; ".join(
+            f"{table.where(int(row))}, column {inputs[int(column)]!r}" for row, column in holes[:FEW]
+        )
         more = f" and {len(holes) - FEW} more" if len(holes) > FEW else ""
         raise BadInput(
             f"{table.source}: a number is missing in {told}{more}. Fill it in as for the network's training, or leave the row out."

@@ -139,8 +139,14 @@ class Family(Region):
 
     def __post_init__(self) -> None:
         if not isinstance(self.centre, Tensor):
-            raise BadInput(f"the centre must be a torch tensor (batch, *shape), got {type(self.centre).__name__}.")
-        radius = torch.as_tensor(self.radius, dtype=None if isinstance(self.radius, Tensor) else torch.float64, device=self.centre.device)
+            raise BadInput(
+                f"the centre must be a torch tensor (batch, *shape), got {type(self.centre).__name__}."
+            )
+        radius = torch.as_tensor(
+            self.radius,
+            dtype=None if isinstance(self.radius, Tensor) else torch.float64,
+            device=self.centre.device,
+        )
         radius = radius.to(torch.float64) if not radius.is_floating_point() else radius
         object.__setattr__(self, "radius", radius.expand(len(self)) if radius.dim() == 0 else radius)
         check_radius(self.radius, len(self))
@@ -208,7 +214,9 @@ def check_centre(centre: Tensor, domain: Domain) -> None:
     finite = centre.isfinite().reshape(len(centre), -1).all(1)
     if not bool(finite.all()):
         row = int((~finite).nonzero()[0, 0])
-        raise BadInput(f"input {row} holds NaN or infinity. Remove it or repair it; robustness around it has no meaning.")
+        raise BadInput(
+            f"input {row} holds NaN or infinity. Remove it or repair it; robustness around it has no meaning."
+        )
     inside = domain.contains(centre).reshape(len(centre), -1).all(1)
     if not bool(inside.all()):
         row = int((~inside).nonzero()[0, 0])
@@ -223,13 +231,17 @@ def check_norm(p: object) -> float:
     """The norm as a plain number."""
     if not isinstance(p, Real) or not float(p) >= 1:
         shown = f"{float(p):g}" if isinstance(p, Real) else repr(p)
-        raise BadInput(f"norm {shown}: a norm needs a number p >= 1 (1, 2, math.inf, ...); for changed pixels or frames use norm 0.")
+        raise BadInput(
+            f"norm {shown}: a norm needs a number p >= 1 (1, 2, math.inf, ...); for changed pixels or frames use norm 0."
+        )
     return float(p)
 
 
 def check_radius(radius: Tensor, batch: int) -> None:
     if tuple(radius.shape) != (batch,):
-        raise BadInput(f"radius has shape {tuple(radius.shape)}, expected one number for each of the {batch} inputs.")
+        raise BadInput(
+            f"radius has shape {tuple(radius.shape)}, expected one number for each of the {batch} inputs."
+        )
     if bool((radius < 0).any()) or bool(radius.isnan().any()):
         raise BadInput("a radius must not be negative or NaN.")
 

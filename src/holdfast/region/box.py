@@ -28,14 +28,18 @@ class Box(Region):
         wrong = ~(self.lower <= self.upper)
         if bool(wrong.any()):
             where = tuple(int(i) for i in wrong.nonzero()[0])
-            raise BadInput(f"box: at {where} the lower end {self.lower[where]:g} is above the upper end {self.upper[where]:g}.")
+            raise BadInput(
+                f"box: at {where} the lower end {self.lower[where]:g} is above the upper end {self.upper[where]:g}."
+            )
         if not bool(self.contains(self.centre).all()):
             raise BadInput("box: a centre lies outside its box.")
 
     @staticmethod
     def between(lower: Tensor, upper: Tensor) -> "Box":
         if lower.shape != upper.shape:
-            raise BadInput(f"box: the ends have different shapes, {tuple(lower.shape)} and {tuple(upper.shape)}.")
+            raise BadInput(
+                f"box: the ends have different shapes, {tuple(lower.shape)} and {tuple(upper.shape)}."
+            )
         middle = lower / 2 + upper / 2
         return Box(torch.minimum(torch.maximum(middle, lower), upper), lower, upper)
 

@@ -29,15 +29,23 @@ class Budget(Region):
     def __post_init__(self) -> None:
         check_centre(self.centre, EVERYWHERE)
         units = (len(self), *(1 if axis in self.axes else size for axis, size in enumerate(self.shape)))
-        if self.lower.shape != self.centre.shape or self.upper.shape != self.centre.shape or tuple(self.group.shape) != units:
+        if (
+            self.lower.shape != self.centre.shape
+            or self.upper.shape != self.centre.shape
+            or tuple(self.group.shape) != units
+        ):
             raise BadInput(
                 f"budget: lower, upper and group have shapes {tuple(self.lower.shape)}, {tuple(self.upper.shape)} and "
                 f"{tuple(self.group.shape)}; for these inputs and unit axes they must be {tuple(self.centre.shape)} twice and {units}."
             )
         if self.budgets.dim() != 2 or len(self.budgets) != len(self) or bool((self.budgets < 0).any()):
-            raise BadInput(f"budget: budgets must be ({len(self)}, groups) counts from 0 up, got shape {tuple(self.budgets.shape)}.")
+            raise BadInput(
+                f"budget: budgets must be ({len(self)}, groups) counts from 0 up, got shape {tuple(self.budgets.shape)}."
+            )
         if bool((self.group < -1).any()) or bool((self.group >= self.budgets.shape[1]).any()):
-            raise BadInput(f"budget: groups are numbered from 0 to {self.budgets.shape[1] - 1}, and -1 for a unit that stays.")
+            raise BadInput(
+                f"budget: groups are numbered from 0 to {self.budgets.shape[1] - 1}, and -1 for a unit that stays."
+            )
         if not bool(((self.lower <= self.centre) & (self.centre <= self.upper)).all()):
             raise BadInput("budget: a centre lies outside its ends.")
 
@@ -60,7 +68,11 @@ class Budget(Region):
     def labels(self) -> Tensor:
         """(batch, units): the group of every unit, -1 where its budget allows no change."""
         flat = self.group.reshape(len(self), -1).long()
-        allowed = self.budgets.gather(1, flat.clamp_min(0)) > 0 if self.budgets.shape[1] else torch.zeros_like(flat, dtype=torch.bool)
+        allowed = (
+            self.budgets.gather(1, flat.clamp_min(0)) > 0
+            if self.budgets.shape[1]
+            else torch.zeros_like(flat, dtype=torch.bool)
+        )
         return torch.where(allowed, flat, -1)
 
     @cached_property
@@ -90,7 +102,11 @@ class Budget(Region):
         flat = changed.flatten(changed.dim() - len(self.shape))
         units, filled = self._members
         lead = flat.shape[:-2]
-        picked = flat[..., None, :].expand(*lead, *units.shape[:2], flat.shape[-1]).gather(-1, units.expand(*lead, *units.shape))
+        picked = (
+            flat[..., None, :]
+            .expand(*lead, *units.shape[:2], flat.shape[-1])
+            .gather(-1, units.expand(*lead, *units.shape))
+        )
         return (picked & filled).sum(-1)
 
     def _largest_units(self, weight: Tensor) -> Tensor:
@@ -99,10 +115,14 @@ class Budget(Region):
         units, filled = self._members
         lead = flat.shape[:-2]
         where = units.expand(*lead, *units.shape)
-        table = torch.where(filled, flat[..., None, :].expand(*lead, *units.shape[:2], flat.shape[-1]).gather(-1, where), 0)
+        table = torch.where(
+            filled, flat[..., None, :].expand(*lead, *units.shape[:2], flat.shape[-1]).gather(-1, where), 0
+        )
         rank = table.argsort(dim=-1, descending=True, stable=True).argsort(-1)
         kept = (rank < self.budgets[..., None]) & (table > 0)
-        chosen = torch.zeros_like(flat, dtype=torch.uint8).scatter_add(-1, where.flatten(-2), kept.to(torch.uint8).flatten(-2))
+        chosen = torch.zeros_like(flat, dtype=torch.uint8).scatter_add(
+            -1, where.flatten(-2), kept.to(torch.uint8).flatten(-2)
+        )
         return (chosen > 0).reshape(weight.shape)
 
     def project(self, x: Tensor) -> Tensor:
@@ -130,7 +150,9 @@ class Budget(Region):
 
     def enclosing_box(self) -> tuple[Tensor, Tensor]:
         centre = self.centre.double()
-        return torch.where(self._moving, self.lower.double(), centre), torch.where(self._moving, self.upper.double(), centre)
+        return torch.where(self._moving, self.lower.double(), centre), torch.where(
+            self._moving, self.upper.double(), centre
+        )
 
     def minimise_linear(self, a: Tensor) -> Tensor:
         """a.centre plus the best gains of every group, which is exact for a linear function over this region.
@@ -172,5 +194,10 @@ class Budget(Region):
         ends = []
         for end in (self.lower, self.upper):
             room = self._by_unit(end.double() - centre)
-            ends.append((room.gather(1, where.expand(*where.shape[:2], room.shape[-1])) * filled.flatten(1)[..., None])[:, None])
+            ends.append(
+                (
+                    room.gather(1, where.expand(*where.shape[:2], room.shape[-1]))
+                    * filled.flatten(1)[..., None]
+                )[:, None]
+            )
         return ends[0], ends[1]

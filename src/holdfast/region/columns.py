@@ -45,16 +45,26 @@ class Column:
 
     def __post_init__(self) -> None:
         if self.values is not None and self.one_of is not None:
-            raise BadInput(f"column {self.name!r}: 'values' is for a column of words, 'one_of' for one spread over several; give one.")
+            raise BadInput(
+                f"column {self.name!r}: 'values' is for a column of words, 'one_of' for one spread over several; give one."
+            )
         words = self.values if self.values is not None else self.one_of
         if words is not None and (len(words) < 1 or len(set(words)) < len(words)):
-            raise BadInput(f"column {self.name!r}: its values must be different, and at least one; got {list(words)}.")
+            raise BadInput(
+                f"column {self.name!r}: its values must be different, and at least one; got {list(words)}."
+            )
         if not 0 <= self.step < math.inf:
-            raise BadInput(f"column {self.name!r}: the step must be 0 (any number) or above, got {self.step}.")
+            raise BadInput(
+                f"column {self.name!r}: the step must be 0 (any number) or above, got {self.step}."
+            )
         if not 0 < self.scale < math.inf:
-            raise BadInput(f"column {self.name!r}: the scale, the unit of its changes, must be above 0, got {self.scale}.")
+            raise BadInput(
+                f"column {self.name!r}: the scale, the unit of its changes, must be above 0, got {self.scale}."
+            )
         if not self.low <= self.high:
-            raise BadInput(f"column {self.name!r}: its lowest value {self.low} is above its highest {self.high}.")
+            raise BadInput(
+                f"column {self.name!r}: its lowest value {self.low} is above its highest {self.high}."
+            )
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -77,7 +87,11 @@ class Column:
             return f"{numbers[0]:.10g}"
         words = self.values if self.values is not None else self.features
         chosen = [str(word) for word, number in zip(words, numbers, strict=True) if number == 1]
-        return chosen[0] if len(chosen) == 1 and sum(map(bool, numbers)) == 1 else f"({', '.join(f'{n:.4g}' for n in numbers)})"
+        return (
+            chosen[0]
+            if len(chosen) == 1 and sum(map(bool, numbers)) == 1
+            else f"({', '.join(f'{n:.4g}' for n in numbers)})"
+        )
 
 
 @dataclass(frozen=True)
@@ -116,12 +130,17 @@ class Columns:
         names = list(frame.columns)
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None or not len(frame):
-            raise BadInput(f"columns: {'the table has no rows' if twice is None else f'{twice!r} stands there twice'}.")
+            raise BadInput(
+                f"columns: {'the table has no rows' if twice is None else f'{twice!r} stands there twice'}."
+            )
         found = [_column(frame[name], str(name)) for name in frame.columns]
         numbers = [c.name for c in found if not c.worded]
         if scales in ("std", "range"):
             of_name = {str(name): _numbers(frame[name]) for name in names if str(name) in numbers}
-            spread = {n: float(x.std(correction=0) if scales == "std" else x.max() - x.min()) for n, x in of_name.items()}
+            spread = {
+                n: float(x.std(correction=0) if scales == "std" else x.max() - x.min())
+                for n, x in of_name.items()
+            }
             scales = {name: much for name, much in spread.items() if much > 0}
         return Columns(tuple(found)).with_(frozen=frozen, scales=scales)
 
@@ -143,11 +162,19 @@ class Columns:
         for name, told in stored.items():
             strange = next((key for key in told if key not in known), None)
             if strange is not None:
-                raise BadInput(f"{source}: column {name!r} has {strange!r}; there are {', '.join(sorted(known - {'name'}))}.")
-            given: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in told.items()}
+                raise BadInput(
+                    f"{source}: column {name!r} has {strange!r}; there are {', '.join(sorted(known - {'name'}))}."
+                )
+            given: dict[str, Any] = {
+                key: tuple(value) if isinstance(value, list) else value for key, value in told.items()
+            }
             try:
                 given |= {key: float(given[key]) for key in ("step", "low", "high", "scale") if key in given}
-                found.append(Column(**{"kind": "object" if "values" in given else "float64", **given, "name": str(name)}))
+                found.append(
+                    Column(
+                        **{"kind": "object" if "values" in given else "float64", **given, "name": str(name)}
+                    )
+                )
             except (TypeError, ValueError) as error:
                 raise BadInput(f"{source}: column {name!r}: {error}") from error
         return Columns(tuple(found))
@@ -157,7 +184,9 @@ class Columns:
         usual = Column("")
         return {
             c.name: {
-                k: list(v) if isinstance(v, tuple) else v for k, v in asdict(c).items() if k not in ("name",) and v != getattr(usual, k)
+                k: list(v) if isinstance(v, tuple) else v
+                for k, v in asdict(c).items()
+                if k not in ("name",) and v != getattr(usual, k)
             }
             for c in self.each
         }
@@ -179,7 +208,10 @@ class Columns:
         if strange is not None:
             raise BadInput(f"there is no column {strange!r}; there are {_few(names)}.")
         units = scales or {}
-        found = [replace(c, frozen=c.frozen or c.name in frozen, scale=float(units.get(c.name, c.scale))) for c in self.each]
+        found = [
+            replace(c, frozen=c.frozen or c.name in frozen, scale=float(units.get(c.name, c.scale)))
+            for c in self.each
+        ]
         return replace(self, each=tuple(found))
 
     def in_order(self, names: Sequence[str]) -> "Columns":
@@ -232,12 +264,22 @@ class Columns:
     def domain(self, around: Domain) -> Domain:
         """The ends of every number: its own, or where it has none those of `around`."""
         count = len(self.features)
-        low, high = self.of_features([c.low for c in self.each]), self.of_features([c.high for c in self.each])
+        low, high = (
+            self.of_features([c.low for c in self.each]),
+            self.of_features([c.high for c in self.each]),
+        )
         words = self.groups.any(0)
         low, high = torch.where(words, 0.0, low), torch.where(words, 1.0, high)
-        own, ends = Domain.of((low, torch.where(low == high, high + high.abs().clamp_min(1), high))), (around.lower, around.upper)
-        least, most = (end.double().expand(count) if end.dim() < 2 and end.numel() in (1, count) else end for end in ends)
-        return Domain(torch.where(own.lower.isinf(), least, own.lower), torch.where(own.upper.isinf(), most, own.upper))
+        own, ends = (
+            Domain.of((low, torch.where(low == high, high + high.abs().clamp_min(1), high))),
+            (around.lower, around.upper),
+        )
+        least, most = (
+            end.double().expand(count) if end.dim() < 2 and end.numel() in (1, count) else end for end in ends
+        )
+        return Domain(
+            torch.where(own.lower.isinf(), least, own.lower), torch.where(own.upper.isinf(), most, own.upper)
+        )
 
     @property
     def plain(self) -> bool:
@@ -248,9 +290,15 @@ class Columns:
 
     def encode(self, frame: Any) -> Tensor:
         """A DataFrame with these columns -> (rows, features) float64."""
-        missing = [c.name for c in self.each if c.name not in frame.columns and not set(c.one_of or [c.name]) <= set(frame.columns)]
+        missing = [
+            c.name
+            for c in self.each
+            if c.name not in frame.columns and not set(c.one_of or [c.name]) <= set(frame.columns)
+        ]
         if missing:
-            raise BadInput(f"the table has no column {missing[0]!r}; it has {_few([str(n) for n in frame.columns])}.")
+            raise BadInput(
+                f"the table has no column {missing[0]!r}; it has {_few([str(n) for n in frame.columns])}."
+            )
         found = torch.zeros((len(frame), len(self.features)), dtype=torch.float64)
         for column, places in zip(self.each, self.places, strict=True):
             if column.values is not None:
@@ -268,7 +316,9 @@ class Columns:
             part = x[:, list(places)].double()
             if column.values is not None:
                 words = [column.values[i] for i in part.argmax(1).tolist()]
-                kind = pandas.CategoricalDtype(list(column.values)) if column.kind == "category" else column.kind
+                kind = (
+                    pandas.CategoricalDtype(list(column.values)) if column.kind == "category" else column.kind
+                )
                 found[column.name] = pandas.Series(words, dtype=kind)
             else:
                 for name, values in zip(column.features, part.T, strict=True):
@@ -316,19 +366,32 @@ def _column(series: Any, name: str) -> Column:
     kind = str(series.dtype)
     missing = int(series.isna().sum())
     if missing:
-        raise BadInput(f"column {name!r} has {missing} missing values; fill them or leave those rows out: a gap is no value to move from.")
+        raise BadInput(
+            f"column {name!r} has {missing} missing values; fill them or leave those rows out: a gap is no value to move from."
+        )
     if kind == "category" or series.dtype.kind not in "biuf":
         given = series.cat.categories.tolist() if kind == "category" else series.tolist()
         return Column(name, values=_words(given, kind, name, kind == "category"), kind=_kind(kind, "object"))
     numbers = _numbers(series)
     whole = series.dtype.kind in "biu"
-    return Column(name, step=1.0 if whole else 0.0, low=float(numbers.min()), high=float(numbers.max()), kind=_kind(kind, "float64"))
+    return Column(
+        name,
+        step=1.0 if whole else 0.0,
+        low=float(numbers.min()),
+        high=float(numbers.max()),
+        kind=_kind(kind, "float64"),
+    )
 
 
 def _words(given: Sequence[Any], kind: str, name: str, ordered: bool) -> tuple[Word, ...]:
     """The different values of a column of words: texts, numbers and truth values, as the JSON of a run can keep them."""
     strange = next(
-        (value for value in given if not isinstance(value, Word) or (isinstance(value, float) and not math.isfinite(value))), None
+        (
+            value
+            for value in given
+            if not isinstance(value, Word) or (isinstance(value, float) and not math.isfinite(value))
+        ),
+        None,
     )
     if strange is not None:
         raise BadInput(
@@ -371,8 +434,14 @@ EXACT = 2**53  # up to here every whole number is a float64 of its own
 
 def _numbers(series: Any) -> Tensor:
     if series.dtype.kind in "mMc":
-        raise BadInput(f"column {series.name!r} holds {series.dtype}, no numbers. Make it numbers, such as the days since some date.")
-    if series.dtype.kind in "iu" and len(series) and max(abs(int(series.min())), abs(int(series.max()))) > EXACT:
+        raise BadInput(
+            f"column {series.name!r} holds {series.dtype}, no numbers. Make it numbers, such as the days since some date."
+        )
+    if (
+        series.dtype.kind in "iu"
+        and len(series)
+        and max(abs(int(series.min())), abs(int(series.max()))) > EXACT
+    ):
         raise BadInput(
             f"column {series.name!r} holds whole numbers beyond {EXACT}, which float64 does not tell apart. If they are names (ids), make "
             f"them words, by astype(str), or leave them out; else measure them in a larger unit."
@@ -384,5 +453,7 @@ def _numbers(series: Any) -> Tensor:
             f"column {series.name!r} does not hold numbers ({error}). Say what it is: hf.Columns.of(frame) reads it from a frame."
         ) from error
     if not bool(found.isfinite().all()):
-        raise BadInput(f"column {series.name!r}: row {int((~found.isfinite()).nonzero()[0, 0])} is missing or infinite.")
+        raise BadInput(
+            f"column {series.name!r}: row {int((~found.isfinite()).nonzero()[0, 0])} is missing or infinite."
+        )
     return found

@@ -37,9 +37,15 @@ class Drift(Family):
         object.__setattr__(self, "domain", Domain.of(self.domain))
         check_centre(self.centre, self.domain)
         if not self.shape:
-            raise BadInput("a drift needs windows of shape (batch, frames, ...); these inputs are single numbers.")
+            raise BadInput(
+                "a drift needs windows of shape (batch, frames, ...); these inputs are single numbers."
+            )
         features = (len(self), *self.shape[1:])
-        shares = torch.ones(features, dtype=torch.float64) if self.shares is None else torch.as_tensor(self.shares).double()
+        shares = (
+            torch.ones(features, dtype=torch.float64)
+            if self.shares is None
+            else torch.as_tensor(self.shares).double()
+        )
         if tuple(shares.shape) != features:
             raise BadInput(
                 f"shares of a drift have shape {tuple(shares.shape)}, expected {features}: a number for each feature of each input."
@@ -83,7 +89,9 @@ class Drift(Family):
         return torch.stack([x.double(), exact.reshape(x.shape)])
 
     def assumptions(self, row: int) -> tuple[str, ...]:
-        return ("the window is an exact drift up to the rounding of its numbers, and the exact one fails too",)
+        return (
+            "the window is an exact drift up to the rounding of its numbers, and the exact one fails too",
+        )
 
     def _frames(self, x: Tensor) -> Tensor:
         """(..., frames, *features) -> (..., frames, features flat)."""
@@ -118,7 +126,11 @@ class Drift(Family):
     def distance(self, x: Tensor) -> Tensor:
         away = (self._frames(x.double()) - self._frames(self.centre.double())).abs().amax(-2)
         low, high = self._common(x)
-        one = (low <= high).all(-1) & ((away == 0) | (self.scales() > 0)).all(-1) & self.flatten(self.domain.contains(x)).all(-1)
+        one = (
+            (low <= high).all(-1)
+            & ((away == 0) | (self.scales() > 0)).all(-1)
+            & self.flatten(self.domain.contains(x)).all(-1)
+        )
         return torch.where(one, self._radius_above(away), torch.inf)
 
     def contains(self, x: Tensor) -> Tensor:
@@ -170,8 +182,12 @@ class Drift(Family):
 
     def enclosing_box(self) -> tuple[Tensor, Tensor]:
         centre, scales, blur = self.centre.double(), self.scales()[:, None], self._blur()
-        low, high = (torch.where(scales > 0, end[:, None] * scales, 0) for end in self.offsets().enclosing_box())
-        slack = torch.where(blur > 0, blur + (self._frames(centre).abs() + self._span()[:, None]) * 4 * gamma(1) + TINY, 0)
+        low, high = (
+            torch.where(scales > 0, end[:, None] * scales, 0) for end in self.offsets().enclosing_box()
+        )
+        slack = torch.where(
+            blur > 0, blur + (self._frames(centre).abs() + self._span()[:, None]) * 4 * gamma(1) + TINY, 0
+        )
         ends = (self._frames(centre) + low - slack, self._frames(centre) + high + slack)
         lower, upper = (self.domain.clamp(end.reshape(centre.shape)) for end in ends)
         return lower, upper
@@ -183,11 +199,17 @@ class Drift(Family):
         summed = frames.sum(-2) * self.scales()[:, None]
         fall = self.offsets().minimise_linear(summed)
         size = (frames.abs() * centre.abs()).sum((-2, -1))
-        spread = torch.where(frames == 0, 0, frames.abs() * span).sum((-2, -1))  # an endless span along no slope costs nothing
+        spread = torch.where(frames == 0, 0, frames.abs() * span).sum(
+            (-2, -1)
+        )  # an endless span along no slope costs nothing
         lost = torch.where((frames == 0) | (blur == 0), 0, frames.abs() * blur).sum((-2, -1))
         count = gamma(a[0, 0].numel())
         return torch.nan_to_num(
-            (frames * centre).sum((-2, -1)) + fall - lost * (1 + 4 * count) - 8 * count * (size + spread) - TINY,
+            (frames * centre).sum((-2, -1))
+            + fall
+            - lost * (1 + 4 * count)
+            - 8 * count * (size + spread)
+            - TINY,
             -torch.inf,
             torch.inf,
             -torch.inf,

@@ -19,7 +19,9 @@ class Features(NormFamily):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.shares.shape != self.centre.shape:
-            raise BadInput(f"shares have shape {tuple(self.shares.shape)}, expected {tuple(self.centre.shape)}: a number for each feature.")
+            raise BadInput(
+                f"shares have shape {tuple(self.shares.shape)}, expected {tuple(self.centre.shape)}: a number for each feature."
+            )
         check_shares(self.shares, "feature k moves")
 
     def group_features(self, x: Tensor) -> Tensor:
@@ -34,7 +36,9 @@ class Features(NormFamily):
         if count == moving.shape[1] or self.domain.lower.numel() > 1 or self.domain.upper.numel() > 1:
             return None
         which = moving.to(torch.uint8).topk(count, dim=1).indices
-        return replace(self, centre=self.flatten(self.centre).gather(1, which), shares=self.free().gather(1, which)), which
+        return replace(
+            self, centre=self.flatten(self.centre).gather(1, which), shares=self.free().gather(1, which)
+        ), which
 
 
 def check_shares(shares: Tensor, what: str) -> None:
@@ -54,5 +58,7 @@ def feature_shares(shares: object, centre: Tensor) -> Tensor:
     shape = tuple(centre.shape[1:])
     if each.dim() == 0 or tuple(each.shape) not in (shape, shape[1:]):
         among = f"({', '.join(map(str, shape[1:]))}) or {shape}" if shape[1:] else str(shape)
-        raise BadInput(f"shares: one number for each feature, so {among} for inputs of shape {shape}; got {tuple(each.shape)}.")
+        raise BadInput(
+            f"shares: one number for each feature, so {among} for inputs of shape {shape}; got {tuple(each.shape)}."
+        )
     return each.expand(centre.shape).clone()

@@ -24,7 +24,9 @@ class Frames(NormFamily):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.shape:
-            raise BadInput("frames need inputs of shape (batch, frames, ...); these inputs are single numbers.")
+            raise BadInput(
+                "frames need inputs of shape (batch, frames, ...); these inputs are single numbers."
+            )
         mask = torch.ones(self.centre.shape[:2], dtype=torch.bool) if self.mask is None else self.mask
         object.__setattr__(self, "mask", torch.as_tensor(mask, device=self.centre.device))
         assert self.mask is not None

@@ -57,7 +57,9 @@ class NormFamily(Family):
     def _span(self) -> Tensor:
         """-> (batch, groups) float64: how far each group may move, rounded up; zero for one that stays, at any radius."""
         free, radius = self.free(), self.radius.double()[:, None]
-        return torch.where((free > 0) & (radius > 0), torch.nextafter(radius * free, torch.full_like(free, torch.inf)), 0)
+        return torch.where(
+            (free > 0) & (radius > 0), torch.nextafter(radius * free, torch.full_like(free, torch.inf)), 0
+        )
 
     def balls(self) -> tuple[Tensor, Tensor]:
         """-> (batch, *shape): the number of each feature's group; (batch, groups): how far each group may move, rounded up."""
@@ -93,8 +95,12 @@ class NormFamily(Family):
 
     def limit(self) -> Tensor:
         """The distance to the corner of the domain that is furthest; infinite where the domain is."""
-        corner = norm_above(self.group_features(furthest(self.centre, self.domain)), self.p) * (1 + 16 * gamma(self.centre[0].numel()))
-        return self._radius_above(torch.nan_to_num(corner, nan=torch.inf, posinf=torch.inf))  # inf / inf on the way
+        corner = norm_above(self.group_features(furthest(self.centre, self.domain)), self.p) * (
+            1 + 16 * gamma(self.centre[0].numel())
+        )
+        return self._radius_above(
+            torch.nan_to_num(corner, nan=torch.inf, posinf=torch.inf)
+        )  # inf / inf on the way
 
     def reach(self) -> Tensor:
         limit = self.limit()
@@ -128,7 +134,10 @@ class NormFamily(Family):
         away = direction(count, self.p, chance, like)
         # Half the points on the surface, half anywhere inside.
         share = chance.uniform(count, (*like.shape[1:-1], 1), like).mul(2).clamp_max(1)
-        return self.project(self.centre + (away * share * self._extent().to(like)[..., None]).reshape(count, *self.centre.shape))
+        return self.project(
+            self.centre
+            + (away * share * self._extent().to(like)[..., None]).reshape(count, *self.centre.shape)
+        )
 
     def vertex(self, a: Tensor) -> Tensor:
         """Exact for p = inf and p = 1, for other p before the clip to the domain."""
@@ -158,9 +167,13 @@ class NormFamily(Family):
         if moving < span.shape[1]:  # the others cost nothing: look at no more groups than move
             which = (span > 0).to(torch.uint8).topk(moving, dim=1).indices
             span = span.gather(1, which)
-            grouped = grouped.gather(2, which[:, None, :, None].expand(*grouped.shape[:2], moving, grouped.shape[-1]))
+            grouped = grouped.gather(
+                2, which[:, None, :, None].expand(*grouped.shape[:2], moving, grouped.shape[-1])
+            )
         slopes, span = norm_above(grouped, dual(self.p)), span[:, None]
-        fall = torch.where((slopes == 0) | (span == 0), 0, slopes * span).sum(-1)  # an infinite radius along no slope costs nothing
+        fall = torch.where((slopes == 0) | (span == 0), 0, slopes * span).sum(
+            -1
+        )  # an infinite radius along no slope costs nothing
         at_centre, size = (flat @ centre).squeeze(-1), (flat.abs() @ centre.abs()).squeeze(-1)
         ball = at_centre - fall - 4 * gamma(flat.shape[-1]) * (size + fall) - TINY
         if self.domain.endless:
@@ -181,7 +194,9 @@ class NormFamily(Family):
         room = torch.where(steep > 0, down, up) * (1 + 2 * gamma(1)) + TINY
         steep = steep.abs()
         with torch.no_grad():
-            price = _price_of_length(steep, room, span) if self.p == 1 else _price_of_square(steep, room, span)
+            price = (
+                _price_of_length(steep, room, span) if self.p == 1 else _price_of_square(steep, room, span)
+            )
         if self.p == 1:
             each, paid = (steep - price).clamp_min(0) * room, (price * span).squeeze(-1)
         else:
@@ -190,14 +205,21 @@ class NormFamily(Family):
         each = torch.where(steep == 0, 0, each)  # an endless room along no slope costs nothing
         fall = each.sum(-1) + paid
         weight = (torch.where(steep == 0, 0, steep * torch.minimum(room, span)).sum(-1) + paid).sum(-1)
-        return at_centre - fall.sum(-1) - 8 * gamma(self.flatten(a).shape[-1]) * (size + weight + fall.sum(-1).abs()) - TINY
+        return (
+            at_centre
+            - fall.sum(-1)
+            - 8 * gamma(self.flatten(a).shape[-1]) * (size + weight + fall.sum(-1).abs())
+            - TINY
+        )
 
 
 def minimise_over_box(a: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
     """(batch, rows, *shape), (batch, *shape) twice -> (batch, rows); result <= a.x for lower <= x <= upper."""
     flat = a.double().reshape(*a.shape[:2], -1)
     low, high = lower.reshape(len(lower), 1, -1), upper.reshape(len(upper), 1, -1)
-    terms = torch.where(flat == 0, 0, torch.minimum(flat * low, flat * high))  # 0 * inf is no number, but costs nothing
+    terms = torch.where(
+        flat == 0, 0, torch.minimum(flat * low, flat * high)
+    )  # 0 * inf is no number, but costs nothing
     return terms.sum(-1) - 2 * gamma(flat.shape[-1]) * terms.abs().sum(-1) - TINY
 
 
@@ -216,7 +238,9 @@ def _price_of_square(steep: Tensor, room: Tensor, span: Tensor) -> Tensor:
     stopped = torch.zeros_like(steep, dtype=torch.bool) | (room <= 2 * TINY)
     for _ in range(ROUNDS):
         time_limit.check()
-        left = (span.square() - torch.where(stopped, room.square(), 0).sum(-1, keepdim=True)).clamp_min(0).sqrt()
+        left = (
+            (span.square() - torch.where(stopped, room.square(), 0).sum(-1, keepdim=True)).clamp_min(0).sqrt()
+        )
         price = torch.where(stopped, 0, steep).square().sum(-1, keepdim=True).sqrt() / (2 * left)
         stopped = stopped | (steep >= 2 * price * room)
     return torch.nan_to_num(price, 0.0, 0.0, 0.0)

@@ -23,7 +23,9 @@ def norm_above(v: Tensor, p: float) -> Tensor:
     """(..., n) -> (...,) float64; never below the true norm of the float64 numbers v, whatever the rounding."""
     v = v.double()
     largest = v.abs().amax(-1, keepdim=True)
-    scale = torch.where((largest > 0) & largest.isfinite(), largest, 1)  # squares of small numbers vanish, of large ones overflow
+    scale = torch.where(
+        (largest > 0) & largest.isfinite(), largest, 1
+    )  # squares of small numbers vanish, of large ones overflow
     return scale.squeeze(-1) * norm(v / scale, p) * (1 + 16 * gamma(v.shape[-1]))
 
 

@@ -38,8 +38,15 @@ class Patch(Family):
         mask = torch.zeros_like(centre, dtype=torch.bool)
         mask[..., top : top + size, left : left + size] = True
         if not bool(mask.any()):
-            raise BadInput(f"patch: a square of {size} at ({top}, {left}) lies outside images of shape {tuple(centre.shape[1:])}.")
-        return Patch(centre, torch.full((centre.shape[0],), torch.inf, dtype=torch.float64, device=centre.device), mask, domain)
+            raise BadInput(
+                f"patch: a square of {size} at ({top}, {left}) lies outside images of shape {tuple(centre.shape[1:])}."
+            )
+        return Patch(
+            centre,
+            torch.full((centre.shape[0],), torch.inf, dtype=torch.float64, device=centre.device),
+            mask,
+            domain,
+        )
 
     def _ball(self) -> Ball:
         return Ball(self.centre, self.radius, torch.inf, self.domain)

@@ -58,7 +58,9 @@ class TableFamily(Family):
         if bool(wrong.any()):
             row, place = (int(i) for i in wrong.nonzero()[0])
             column = [c for c in self.columns.each if c.worded][place]
-            raise BadInput(f"row {row}: of the numbers of column {column.name!r} ({', '.join(column.features)}) exactly one must be 1.")
+            raise BadInput(
+                f"row {row}: of the numbers of column {column.name!r} ({', '.join(column.features)}) exactly one must be 1."
+            )
 
     # ---- what the columns say, on the device of the centre
 
@@ -92,7 +94,10 @@ class TableFamily(Family):
 
     def ends(self) -> tuple[Tensor, Tensor]:
         """(features,) float64 twice."""
-        lower, upper = (end.to(self.centre.device, torch.float64).expand(self.shape) for end in (self.inside.lower, self.inside.upper))
+        lower, upper = (
+            end.to(self.centre.device, torch.float64).expand(self.shape)
+            for end in (self.inside.lower, self.inside.upper)
+        )
         return lower, upper
 
     # ---- members
@@ -146,11 +151,19 @@ class TableFamily(Family):
         """What the words become: what they are where that is in the box, else the first that is."""
         still = (here.unsqueeze(-2) | ~self.groups).all(-1)  # (boxes, batch, words)
         zero, one = (lower <= 0) & (upper >= 0), (lower <= 1) & (upper >= 1)
-        others = (~zero).unsqueeze(-2).logical_and(self.groups).sum(-1, keepdim=True) - (~zero).to(torch.int64).unsqueeze(-2)
-        may = self.groups & one.unsqueeze(-2) & (others <= 0) & self.moving  # (boxes, 1, words, features): this one is 1, the others 0
-        chosen = torch.zeros_like(may, dtype=torch.float64).scatter(-1, may.to(torch.uint8).argmax(-1, keepdim=True), 1.0)
+        others = (~zero).unsqueeze(-2).logical_and(self.groups).sum(-1, keepdim=True) - (~zero).to(
+            torch.int64
+        ).unsqueeze(-2)
+        may = (
+            self.groups & one.unsqueeze(-2) & (others <= 0) & self.moving
+        )  # (boxes, 1, words, features): this one is 1, the others 0
+        chosen = torch.zeros_like(may, dtype=torch.float64).scatter(
+            -1, may.to(torch.uint8).argmax(-1, keepdim=True), 1.0
+        )
         changed = torch.where(may.any(-1, keepdim=True), chosen, torch.nan)
-        each = torch.where(still.unsqueeze(-1), self.centre.double().unsqueeze(-2), changed)  # (boxes, batch, words, features)
+        each = torch.where(
+            still.unsqueeze(-1), self.centre.double().unsqueeze(-2), changed
+        )  # (boxes, batch, words, features)
         return torch.where(self.words, torch.where(self.groups, each, 0.0).sum(-2), found)
 
 
@@ -191,7 +204,11 @@ class Rows(TableFamily):
 
     def reach(self) -> Tensor:
         limit = self.limit()
-        return torch.where(limit.isfinite(), limit, norm((self.centre.double().abs() + 1) / self.scales * self.moving, self.p))
+        return torch.where(
+            limit.isfinite(),
+            limit,
+            norm((self.centre.double().abs() + 1) / self.scales * self.moving, self.p),
+        )
 
     def slope(self, gradient: Tensor) -> Tensor:
         """(batch, features) -> (batch,): how fast a function with this gradient may fall as the radius grows."""
@@ -223,7 +240,9 @@ class Rows(TableFamily):
     def sample(self, count: int, chance: Chance) -> Tensor:
         away = direction(count, self.p, chance, self.centre)
         share = chance.uniform(count, (1,), self.centre).mul(2).clamp_max(1)
-        return self.project(self.centre + (away * share * self._extent()[:, None] * self.scales).to(self.centre))
+        return self.project(
+            self.centre + (away * share * self._extent()[:, None] * self.scales).to(self.centre)
+        )
 
     def vertex(self, a: Tensor) -> Tensor:
         slope = torch.where(self.moving, a * self.scales.to(a), 0)
@@ -233,8 +252,13 @@ class Rows(TableFamily):
     def enclosing_box(self) -> tuple[Tensor, Tensor]:
         centre, (least, most) = self.centre.double(), self.ends()
         span = self.radius.double()[:, None] * self.scales
-        span = torch.where(self.moving & (self.radius > 0)[:, None], span * (1 + UNITS) + centre.abs() * UNITS + TINY, 0)
-        lower, upper = torch.maximum(centre - span, torch.minimum(least, centre)), torch.minimum(centre + span, torch.maximum(most, centre))
+        span = torch.where(
+            self.moving & (self.radius > 0)[:, None], span * (1 + UNITS) + centre.abs() * UNITS + TINY, 0
+        )
+        lower, upper = (
+            torch.maximum(centre - span, torch.minimum(least, centre)),
+            torch.minimum(centre + span, torch.maximum(most, centre)),
+        )
         steps = torch.where(self.steps > 0, self.steps, 1)
         # The last step inside: a step as the inputs hold it is off by a unit of their arithmetic, quotient and product by one of float64.
         unit = UNITS + torch.finfo(self.centre.dtype).eps
@@ -262,7 +286,9 @@ class ChangedColumns(Counted, TableFamily):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        open_ended = [name for name, end in zip(self.columns.features, self._endless().tolist(), strict=True) if end]
+        open_ended = [
+            name for name, end in zip(self.columns.features, self._endless().tolist(), strict=True) if end
+        ]
         if open_ended:
             raise BadInput(
                 f"norm 0 needs the ends of every column that may change, and {open_ended[0]!r} has none: say low and high for it in the "
@@ -308,7 +334,9 @@ class ChangedColumns(Counted, TableFamily):
         """Every column to the nearest that it may be: a step, a word, or what it is at the centre."""
         centre, x = self.centre.to(x), self.inside.clamp(x)
         number = self._at_step(x)
-        number = torch.where(self.inside.contains(number) & ((x - centre).abs() >= (x - number).abs()), number, centre)
+        number = torch.where(
+            self.inside.contains(number) & ((x - centre).abs() >= (x - number).abs()), number, centre
+        )
         return torch.where(self.words, self._as_words(x), torch.where(self.steps > 0, number, x))
 
     def _as_words(self, x: Tensor) -> Tensor:
@@ -321,7 +349,9 @@ class ChangedColumns(Counted, TableFamily):
     def project(self, x: Tensor) -> Tensor:
         snapped = self._snap_to_allowed(x)
         lower, upper = self.ends()
-        weight = (snapped - self.centre.to(x)).abs().double() / torch.where((upper > lower) & (upper - lower).isfinite(), upper - lower, 1)
+        weight = (snapped - self.centre.to(x)).abs().double() / torch.where(
+            (upper > lower) & (upper - lower).isfinite(), upper - lower, 1
+        )
         kept = torch.where(self._keep(self.by_column(weight)), snapped, self.centre.to(x))
         return torch.where(self.contains(x)[..., None], x, kept)
 
@@ -329,7 +359,9 @@ class ChangedColumns(Counted, TableFamily):
         share = chance.uniform(count, self.shape, self.centre)
         extreme = chance.uniform(count, self.shape, share) < 0.5
         lower, upper = (torch.where(self.moving, end, self.centre.double()) for end in self.ends())
-        values = (lower + torch.where(extreme & ~self.words, share.round(), share).double() * (upper - lower)).to(self.centre)
+        values = (
+            lower + torch.where(extreme & ~self.words, share.round(), share).double() * (upper - lower)
+        ).to(self.centre)
         weight = chance.uniform(count, (len(self.columns.each),), share) + 1e-9
         return torch.where(self._keep(weight), self._snap_to_allowed(values), self.centre)
 
@@ -338,7 +370,11 @@ class ChangedColumns(Counted, TableFamily):
         lower, upper = (torch.where(self.moving, end.to(a), self.centre.to(a)) for end in self.ends())
         number = torch.where(a > 0, lower, upper)
         each = (-a).unsqueeze(-2).masked_fill(~self.groups, -torch.inf)
-        word = torch.zeros_like(each).scatter(-1, each.argmax(-1, keepdim=True), 1.0).sum(-2) if len(self.groups) else number
+        word = (
+            torch.zeros_like(each).scatter(-1, each.argmax(-1, keepdim=True), 1.0).sum(-2)
+            if len(self.groups)
+            else number
+        )
         best = torch.where(self.words & self.moving, word.expand(number.shape), number)
         return best, self.by_column(a * (self.centre.to(a) - best))
 
@@ -349,7 +385,9 @@ class ChangedColumns(Counted, TableFamily):
     def enclosing_box(self) -> tuple[Tensor, Tensor]:
         centre, (least, most) = self.centre.double(), self.ends()
         moves = self.moving & (self.radius >= 1)[:, None]
-        return torch.where(moves, torch.minimum(centre, least), centre), torch.where(moves, torch.maximum(centre, most), centre)
+        return torch.where(moves, torch.minimum(centre, least), centre), torch.where(
+            moves, torch.maximum(centre, most), centre
+        )
 
     def minimise_linear(self, a: Tensor) -> Tensor:
         """a.centre plus the `radius` best columns, which is exact for a linear function where numbers do not come in steps."""
@@ -358,5 +396,7 @@ class ChangedColumns(Counted, TableFamily):
         ordered = gain.clamp_min(0).sort(-1, descending=True).values
         taken = torch.arange(ordered.shape[-1], device=a.device) < self.radius.floor()[:, None]
         size = (a.abs() * (centre.abs() + best.abs())).sum(-1)
-        found: Tensor = (a * centre).sum(-1) - (ordered * taken).sum(-1) - 8 * gamma(a.shape[-1]) * size - TINY
+        found: Tensor = (
+            (a * centre).sum(-1) - (ordered * taken).sum(-1) - 8 * gamma(a.shape[-1]) * size - TINY
+        )
         return found.transpose(0, 1)

@@ -34,8 +34,13 @@ class Sparse(Counted):
         object.__setattr__(self, "domain", Domain.of(self.domain))
         check_centre(self.centre, self.domain)
         if not self.domain.bounded:
-            raise BadInput("norm 0 needs a bounded domain (domain=, --domain): a changed unit may take any value of it.")
-        if any(not 0 <= axis < len(self.shape) for axis in self.axes) or len(self.axes) == len(self.shape) > 0:
+            raise BadInput(
+                "norm 0 needs a bounded domain (domain=, --domain): a changed unit may take any value of it."
+            )
+        if (
+            any(not 0 <= axis < len(self.shape) for axis in self.axes)
+            or len(self.axes) == len(self.shape) > 0
+        ):
             raise BadInput(f"unit axes {self.axes} do not fit inputs of shape {self.shape}.")
         if self.free is not None:
             object.__setattr__(self, "free", self._checked_mask(self.free))
@@ -47,7 +52,9 @@ class Sparse(Counted):
         want = (len(self), *self.unit_shape)
         if not isinstance(free, Tensor) or free.dtype != torch.bool:
             shown = free.dtype if isinstance(free, Tensor) else type(free).__name__
-            raise BadInput(f"the mask of units that may change must be a bool tensor of shape {want}, got {shown}.")
+            raise BadInput(
+                f"the mask of units that may change must be a bool tensor of shape {want}, got {shown}."
+            )
         try:
             return free.to(self.centre.device).broadcast_to(want)
         except RuntimeError:
@@ -140,14 +147,18 @@ class Sparse(Counted):
         lower, upper = self.ends(a)
         centre = self.centre.to(a)
         ends = torch.where(a > 0, lower, upper).expand(a.shape)
-        gain = (a * (centre - ends)).clamp_min(0)  # the centre may lie beyond the levels; then it is best left alone
+        gain = (a * (centre - ends)).clamp_min(
+            0
+        )  # the centre may lie beyond the levels; then it is best left alone
         return torch.where(self._keep(self._sum(gain)) & (gain > 0), ends, centre)
 
     def enclosing_box(self) -> tuple[Tensor, Tensor]:
         centre = self.centre.double()
         moves = self.free_units() & self.per_row(self.radius >= 1)
         lower, upper = self.ends(centre)
-        return torch.where(moves, torch.minimum(centre, lower), centre), torch.where(moves, torch.maximum(centre, upper), centre)
+        return torch.where(moves, torch.minimum(centre, lower), centre), torch.where(
+            moves, torch.maximum(centre, upper), centre
+        )
 
     def minimise_linear(self, a: Tensor) -> Tensor:
         """a.centre plus the `radius` best gains, which is exact for a linear function over this region."""
@@ -157,7 +168,9 @@ class Sparse(Counted):
         gain = (at_ends - a * centre).clamp_max(0)
         ordered = self.flatten_units(self._sum(gain)).sort(-1).values
         taken = torch.arange(ordered.shape[-1], device=a.device) < self.radius.floor()[:, None, None]
-        slack = gamma(a[0, 0].numel()) * self.flatten((a * centre).abs() + (at_ends - a * centre).abs()).sum(-1)
+        slack = gamma(a[0, 0].numel()) * self.flatten((a * centre).abs() + (at_ends - a * centre).abs()).sum(
+            -1
+        )
         return self.flatten(a * centre).sum(-1) + (ordered * taken).sum(-1) - 3 * slack - TINY
 
 
@@ -173,12 +186,18 @@ class Levels:
         given = levels.values if isinstance(levels, Levels) else levels
         if not isinstance(given, Tensor) or given.dim() != 1:
             shown = f"shape {tuple(given.shape)}" if isinstance(given, Tensor) else type(given).__name__
-            raise BadInput(f"levels: give a tensor of one axis, the values that a changed number may take; got {shown}.")
+            raise BadInput(
+                f"levels: give a tensor of one axis, the values that a changed number may take; got {shown}."
+            )
         values = given.detach().to(dtype).double().unique()
         if len(values) < 2:
-            raise BadInput(f"levels: a changed number needs at least two values to choose from, got {given.tolist()}.")
+            raise BadInput(
+                f"levels: a changed number needs at least two values to choose from, got {given.tolist()}."
+            )
         if not bool(domain.contains(values[0]).all() and domain.contains(values[-1]).all()):
-            raise BadInput(f"levels run from {float(values[0]):g} to {float(values[-1]):g}, but the domain is {domain}.")
+            raise BadInput(
+                f"levels run from {float(values[0]):g} to {float(values[-1]):g}, but the domain is {domain}."
+            )
         return levels if isinstance(levels, Levels) and torch.equal(values, levels.values) else Levels(values)
 
 

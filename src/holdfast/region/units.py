@@ -20,7 +20,11 @@ def unit_axes(shape: Sequence[int], unit: Unit | None = None) -> tuple[int, ...]
     if unit not in get_args(Unit):
         raise BadInput(f"unit {unit!r} is unknown; there are {', '.join(get_args(Unit))}.")
     if unit == "pixel" and rank != 3:
-        raise BadInput(f"unit 'pixel' needs images (channels, height, width), these inputs are {tuple(shape)}; use 'number' or 'frame'.")
+        raise BadInput(
+            f"unit 'pixel' needs images (channels, height, width), these inputs are {tuple(shape)}; use 'number' or 'frame'."
+        )
     if unit == "frame" and rank < 2:
-        raise BadInput(f"unit 'frame' needs inputs (frames, features), these are {tuple(shape)}; use 'number'.")
+        raise BadInput(
+            f"unit 'frame' needs inputs (frames, features), these are {tuple(shape)}; use 'number'."
+        )
     return {"pixel": (0,), "frame": tuple(range(1, rank)), "number": ()}[unit]

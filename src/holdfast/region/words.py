@@ -15,14 +15,18 @@ from holdfast.rounding import TINY, gamma
 Substitutes = Mapping[int, Sequence[int]] | Sequence[Sequence[Sequence[int]]]
 
 
-def position_sets(sentences: Sequence[Sequence[int]], substitutes: Substitutes, size: int) -> list[list[list[int]]]:
+def position_sets(
+    sentences: Sequence[Sequence[int]], substitutes: Substitutes, size: int
+) -> list[list[list[int]]]:
     """For each position of each sentence the words that may stand there, its own first and each once; `size` words are known.
 
     substitutes: token id -> ids it may become, wherever it stands; or a list for each sentence of a list for each position of ids.
     """
     if isinstance(substitutes, Mapping):
         known = {_token(word, size): _tokens(others, size) for word, others in substitutes.items()}
-        places: Sequence[Sequence[Sequence[int]]] = [[known.get(own, ()) for own in sentence] for sentence in sentences]
+        places: Sequence[Sequence[Sequence[int]]] = [
+            [known.get(own, ()) for own in sentence] for sentence in sentences
+        ]
     else:
         places = substitutes
     if not isinstance(places, Sized) or len(places) != len(sentences):
@@ -34,9 +38,13 @@ def position_sets(sentences: Sequence[Sequence[int]], substitutes: Substitutes, 
     for place, (sentence, sides) in enumerate(zip(sentences, places, strict=True)):
         if not isinstance(sides, Sized) or len(sides) != len(sentence):
             count = len(sides) if isinstance(sides, Sized) else "no"
-            raise BadInput(f"sentence {place} has {len(sentence)} words, its substitutes {count} places: give one list for each word.")
+            raise BadInput(
+                f"sentence {place} has {len(sentence)} words, its substitutes {count} places: give one list for each word."
+            )
         pairs = zip(sentence, sides, strict=True)
-        sets.append([list(dict.fromkeys([_token(own, size), *_tokens(others, size)])) for own, others in pairs])
+        sets.append(
+            [list(dict.fromkeys([_token(own, size), *_tokens(others, size)])) for own, others in pairs]
+        )
     return sets
 
 
@@ -52,7 +60,9 @@ def _token(word: object, size: int) -> int:
     if not isinstance(plain, Integral):
         raise BadInput(f"substitutes are token ids, got {plain!r}; look words up in your vocabulary first.")
     if not 0 <= int(plain) < size:
-        raise BadInput(f"token id {int(plain)} does not exist: the vocabulary has {size} words (0 to {size - 1}).")
+        raise BadInput(
+            f"token id {int(plain)} does not exist: the vocabulary has {size} words (0 to {size - 1})."
+        )
     return int(plain)
 
 
@@ -69,17 +79,25 @@ class Words(Counted):
     vectors: "Vectors"
 
     @staticmethod
-    def around(tokens: Tensor, substitutes: Substitutes, vectors: Tensor, radius: float | None = None) -> "Words":
+    def around(
+        tokens: Tensor, substitutes: Substitutes, vectors: Tensor, radius: float | None = None
+    ) -> "Words":
         """tokens (batch, length); substitutes as in `position_sets`; radius None: every position at once."""
         if tokens.dim() != 2 or tokens.is_floating_point():
-            raise BadInput(f"words: tokens must be integers of shape (batch, length), got {tokens.dtype} of {tuple(tokens.shape)}.")
+            raise BadInput(
+                f"words: tokens must be integers of shape (batch, length), got {tokens.dtype} of {tuple(tokens.shape)}."
+            )
         if tokens.numel() == 0:
             raise BadInput("words: the data are empty: there is no sentence to ask about.")
         sets = position_sets(tokens.tolist(), substitutes, len(vectors))
         widest = max(len(words) for sentence in sets for words in sentence)
-        choices = torch.tensor([[words + words[:1] * (widest - len(words)) for words in sentence] for sentence in sets])
+        choices = torch.tensor(
+            [[words + words[:1] * (widest - len(words)) for words in sentence] for sentence in sets]
+        )
         if not bool(vectors[choices].isfinite().all()):
-            raise BadInput("words: the vector of a word holds NaN or infinity; robustness around it has no meaning.")
+            raise BadInput(
+                "words: the vector of a word holds NaN or infinity; robustness around it has no meaning."
+            )
         reach = float(tokens.shape[1]) if radius is None else float(radius)
         return Words(
             vectors[tokens].detach(),
@@ -155,7 +173,12 @@ class Words(Counted):
         ordered = gain.sort(-1).values
         taken = torch.arange(ordered.shape[-1], device=a.device) < self.radius.floor()[:, None, None]
         magnitude = torch.einsum("brld,bld->br", a.abs(), self._choice_vectors().double().abs().amax(2))
-        return at_choice[..., 0].sum(-1) + (ordered * taken).sum(-1) - 6 * gamma(a[0, 0].numel()) * magnitude - TINY
+        return (
+            at_choice[..., 0].sum(-1)
+            + (ordered * taken).sum(-1)
+            - 6 * gamma(a[0, 0].numel()) * magnitude
+            - TINY
+        )
 
 
 @dataclass(frozen=True, eq=False)

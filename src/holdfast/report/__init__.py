@@ -27,7 +27,9 @@ def write_report(store: "Store", path: str | Path, place: "Place | None" = None)
     if target.suffix == ".json":
         return store.export(target)
     if target.suffix not in ("", ".html", ".htm", ".md"):
-        raise BadInput(f"{target}: unknown ending; use .html for the page, .md for a model card, .json for the records.")
+        raise BadInput(
+            f"{target}: unknown ending; use .html for the page, .md for a model card, .json for the records."
+        )
     # here: jinja2 and matplotlib take a second nobody else should wait
     from holdfast.report import card, page
     from holdfast.report.writing import write
@@ -36,7 +38,9 @@ def write_report(store: "Store", path: str | Path, place: "Place | None" = None)
         return write(card.render(store), target)
     first, *_ = [
         write(document, target if number == 1 else target.with_name(page_name(target, number)))
-        for number, document in enumerate(page.render_pages(store, lambda number: page_name(target, number), place), 1)
+        for number, document in enumerate(
+            page.render_pages(store, lambda number: page_name(target, number), place), 1
+        )
     ]
     return first
 

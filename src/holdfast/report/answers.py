@@ -60,7 +60,9 @@ def _inputs_by_number(store: Store) -> dict[int, StoredInput]:
 
 def _verdicts(store: Store) -> Answered:
     """A safety case: property, answer, counterexample, time, hashes."""
-    files = store.question.asked.specification or [stored.name.rpartition(" ")[::2] for stored in _inputs_by_number(store).values()]
+    files = store.question.asked.specification or [
+        stored.name.rpartition(" ")[::2] for stored in _inputs_by_number(store).values()
+    ]
     found = dict(islice(_by_input(store), MOST_ROWS))
     rows, said = [], list[str]()
     for place, (network, specification, *digests) in enumerate(files[:MOST_ROWS]):
@@ -83,7 +85,11 @@ def _verdicts(store: Store) -> Answered:
         "replayed through the network. The smallest score is positive where what the property describes cannot happen. Hashes are "
         "SHA-256 of the files as they were read."
     )
-    counts = [(said.count(answer), f"{answer or 'without an answer'}: {MEANS[answer]}") for answer in MEANS if answer in said]
+    counts = [
+        (said.count(answer), f"{answer or 'without an answer'}: {MEANS[answer]}")
+        for answer in MEANS
+        if answer in said
+    ]
     return Answered("Verdicts", hint, names, rows, max(0, len(files) - MOST_ROWS), counts)
 
 
@@ -99,7 +105,9 @@ def _score(records: Sequence[Record]) -> str:
 
 def _numbers(values: Sequence[float], name: str = "X") -> Markup:
     """Every number by its name, in full."""
-    lines = [Markup("{}_{} = {!r}<br>").format(name, k, value) for k, value in enumerate(values[:MOST_NUMBERS])]
+    lines = [
+        Markup("{}_{} = {!r}<br>").format(name, k, value) for k, value in enumerate(values[:MOST_NUMBERS])
+    ]
     more = f"… {len(values)} numbers: holdfast export RUN witnesses.npz" if len(values) > MOST_NUMBERS else ""
     return Markup('<span class="exact">{}</span>').format(Markup().join(lines) + Markup("{}").format(more))
 
@@ -140,7 +148,10 @@ def _outer_and_met(low: Bracket, high: Bracket) -> list[Markup]:
     """Proved, met, met, proved."""
     below, above = _ends(low), _ends(high)
     kinds = ("proved", "witnessed", "witnessed", "proved")
-    return [Markup('<span class="{}">{}</span>').format(kind, text) for kind, text in zip(kinds, (*below, *above), strict=True)]
+    return [
+        Markup('<span class="{}">{}</span>').format(kind, text)
+        for kind, text in zip(kinds, (*below, *above), strict=True)
+    ]
 
 
 def _ends(bracket: Bracket) -> tuple[str, str]:
@@ -159,7 +170,9 @@ def _risks(store: Store) -> Answered:
         fails = r.worst.upper.value <= 0
         broken += fails
         example = None if r.example is None else r.example.numpy()
-        pictures = None if stored is None or stored.tokens is not None or room < 0 else show(stored.x, example)
+        pictures = (
+            None if stored is None or stored.tokens is not None or room < 0 else show(stored.x, example)
+        )
         room -= len(pictures.input) + len(pictures.witness) if pictures else 0
         rows.append([
             str(index), pictures.input if pictures else "", class_name(question, stored.label) if stored else "", about(r.score),
@@ -167,7 +180,11 @@ def _risks(store: Store) -> Answered:
             _bracket(r.radius), pictures.witness if pictures else "", _bracket(r.metric),
             estimate_text(r) or "–",
         ])  # fmt: skip
-    radius = "" if question.asked.radius is None else f" The region is the one asked for, of radius {short(question.asked.radius, 30)}."
+    radius = (
+        ""
+        if question.asked.radius is None
+        else f" The region is the one asked for, of radius {short(question.asked.radius, 30)}."
+    )
     hint = (
         f"The score is positive where all is well.{radius} Worst score: the smallest one in the region, from what is proved to what was "
         "found. Radius: how far the region may grow before the score can fail, from what is proved to the nearest failure that was found, "
@@ -178,7 +195,12 @@ def _risks(store: Store) -> Answered:
     columns = [("#", True), ("input", False), ("label", False), ("score", True), ("worst score", True), ("in the region", False),
                ("radius", True), ("nearest failure", False), ("Q", True), ("s/Q", True)]  # fmt: skip
     return Answered(
-        "Risks", hint, columns, rows, len(store.answered_inputs()) - len(rows), [(broken, f"of {len(rows)} fail in the region")]
+        "Risks",
+        hint,
+        columns,
+        rows,
+        len(store.answered_inputs()) - len(rows),
+        [(broken, f"of {len(rows)} fail in the region")],
     )
 
 
@@ -199,7 +221,10 @@ def _tests(store: Store) -> Answered:
         count[0] += 1
         if math.isfinite(end.value) and end.evidence.witness is not None:
             count[1] += 1
-            fewest, many = min(fewest, end.value + 1), max(many, end.value + 1)  # the end is the last count that may still hold
+            fewest, many = (
+                min(fewest, end.value + 1),
+                max(many, end.value + 1),
+            )  # the end is the last count that may still hold
             tests.add(hash(end.evidence.witness.numpy().tobytes()))
         elif records[0].status not in DONE:
             count[2] += 1
@@ -217,8 +242,16 @@ def _tests(store: Store) -> Answered:
                ("search not finished", True)]  # fmt: skip
     wanted, reached, unfinished = (sum(count[k] for count in layers.values()) for k in (0, 1, 2))
     some = f" ({unfinished} not looked for to the end)" if unfinished else ""
-    counts = [(len(tests), "new inputs that reach something"), (reached, f"of {wanted} open items reached{some}")]
+    counts = [
+        (len(tests), "new inputs that reach something"),
+        (reached, f"of {wanted} open items reached{some}"),
+    ]
     return Answered("Coverage", hint, columns, rows, 0, counts)
 
 
-TABLES: dict[str, Callable[[Store], Answered]] = {"verify": _verdicts, "reach": _ranges, "risk": _risks, "testgen": _tests}
+TABLES: dict[str, Callable[[Store], Answered]] = {
+    "verify": _verdicts,
+    "reach": _ranges,
+    "risk": _risks,
+    "testgen": _tests,
+}

@@ -26,7 +26,11 @@ def render(store: Store) -> str:
     for part in (run.part, *run.others):
         one = replace(run, part=part)
         count = len(one.rows) + one.silent
-        parts += [*([f"### {capital(part.heading)}"] if run.others else []), _ends(one, count), _at_radii(one, count)]
+        parts += [
+            *([f"### {capital(part.heading)}"] if run.others else []),
+            _ends(one, count),
+            _at_radii(one, count),
+        ]
     parts += [MEANING, _methods(store), _facts(run)]
     return "\n\n".join(parts) + "\n"
 
@@ -42,11 +46,20 @@ def _ends(run: Run, count: int) -> str:
         ["failed, refuted", f"{totals.failed}, {totals.refuted}"],
         *([["right", f"{sum(map(right, run.rows))} of {count}"]] if run.labelled else []),
         [f"mean {what} of {totals.averaged}", mean],
-        *([["centre and radius", f"{about(totals.anytime[0])} ± {about(totals.anytime[1])} ({ANYTIME})"]] if totals.anytime else []),
+        *(
+            [["centre and radius", f"{about(totals.anytime[0])} ± {about(totals.anytime[1])} ({ANYTIME})"]]
+            if totals.anytime
+            else []
+        ),
         [f"median {what}", between(totals.median_lower, totals.median_upper)],
         ["unbreakable", f"{totals.unbreakable}, left out of the mean"],
         *(
-            [["not measured", f"{totals.not_measured}, the run ended too early; left out of means and medians"]]
+            [
+                [
+                    "not measured",
+                    f"{totals.not_measured}, the run ended too early; left out of means and medians",
+                ]
+            ]
             if totals.not_measured
             else []
         ),
@@ -59,22 +72,36 @@ def _ends(run: Run, count: int) -> str:
 
 def _at_radii(run: Run, count: int) -> str:
     found = [tally(run.rows, at, silent=run.silent) for at in usual_radii(run.question, run.rows)]
-    rows = [[about(t.at), f"{t.certified} of {count}", f"{t.broken} of {count}", f"{t.unknown_text} of {count}"] for t in found]
+    rows = [
+        [about(t.at), f"{t.certified} of {count}", f"{t.broken} of {count}", f"{t.unknown_text} of {count}"]
+        for t in found
+    ]
     words = [*(spoken(said, run.question.command) for said in VERDICTS)]
-    return table([run.sense.quantity if run.sense == RADIUS else f"{run.sense.quantity} {run.sense.claim}", *words], rows)
+    return table(
+        [run.sense.quantity if run.sense == RADIUS else f"{run.sense.quantity} {run.sense.claim}", *words],
+        rows,
+    )
 
 
 def _methods(store: Store) -> str:
     rows = [
-        [text(part) for part in (s.role, s.kind, s.method, s.settings, s.seed, s.assumptions, str(s.tags))] + [str(count)]
+        [text(part) for part in (s.role, s.kind, s.method, s.settings, s.seed, s.assumptions, str(s.tags))]
+        + [str(count)]
         for s, count in sources(store.stream(light=True))
     ]
-    return table(["end", "kind", "method", "settings", "seed", "assumes", "ISO/IEC 24029-2 attributes", "numbers"], rows)
+    return table(
+        ["end", "kind", "method", "settings", "seed", "assumes", "ISO/IEC 24029-2 attributes", "numbers"],
+        rows,
+    )
 
 
 def _facts(run: Run) -> str:
     named = ", ".join(f"{p.name} (clause {p.clause})" for p in properties_of(run.question))
     known = [f"- {name}: {text(value)}" for name, value in run.provenance.items() if value is not None]
     return "\n".join(
-        [f"- evidence of: {named}", *(f"- hash of the {part}: `{text(value)}`" for part, value in hashes(run.question)), *known]
+        [
+            f"- evidence of: {named}",
+            *(f"- hash of the {part}: `{text(value)}`" for part, value in hashes(run.question)),
+            *known,
+        ]
     )

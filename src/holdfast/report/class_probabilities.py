@@ -27,7 +27,11 @@ class Map:
 
 def pack_answers(answers: Answers | None) -> str:
     """'3 98.1 12.07,5 1.5 7.9;5 60 9.1': class, percent, output; before; after. The page's script makes lists of it."""
-    return "" if answers is None else ";".join(",".join(map(_pack_answer, side)) for side in (answers.before, answers.after))
+    return (
+        ""
+        if answers is None
+        else ";".join(",".join(map(_pack_answer, side)) for side in (answers.before, answers.after))
+    )
 
 
 def _pack_answer(one: Likely) -> str:
@@ -51,7 +55,9 @@ def flat(found: Array) -> Array:
     """(..., h, w) or (n,) -> (h, w): of channels the one that matters most. NaN where a channel was not measured; places that may not
     change (minus infinity) matter not."""
     filled = found.astype(float).clip(0)  # NaN stays
-    plane: Array = filled.reshape(-1, *filled.shape[-2:]).max(0) if filled.ndim >= 2 else filled.reshape(1, -1)
+    plane: Array = (
+        filled.reshape(-1, *filled.shape[-2:]).max(0) if filled.ndim >= 2 else filled.reshape(1, -1)
+    )
     return plane
 
 
@@ -63,7 +69,11 @@ def not_measured(found: Array) -> int:
 def words_of(found: Array, shown_as: str = "") -> str:
     """Where a map is largest, and how many units were not measured. shown_as: how the picture shows these."""
     plane, missing = flat(found), not_measured(found)
-    open_ = f"{missing} of {found.size} units not measured" + (f" ({shown_as})" if shown_as else "") if missing else ""
+    open_ = (
+        f"{missing} of {found.size} units not measured" + (f" ({shown_as})" if shown_as else "")
+        if missing
+        else ""
+    )
     if np.isnan(plane).all():
         return open_
     most = float(np.nanmax(plane))

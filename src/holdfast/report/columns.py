@@ -30,7 +30,12 @@ def changes_of(row: InputRow, question: Question) -> list[tuple[str, str, str]] 
 
 def in_a_line(changes: Sequence[tuple[str, str, str]]) -> str:
     more = f" and {len(changes) - FEW} more columns" if len(changes) > FEW else ""
-    return ", ".join(f"{short(name, 30)} {short(was, 30)} → {short(now, 30)}" for name, was, now in changes[:FEW]) + more
+    return (
+        ", ".join(
+            f"{short(name, 30)} {short(was, 30)} → {short(now, 30)}" for name, was, now in changes[:FEW]
+        )
+        + more
+    )
 
 
 def pictures_of(row: InputRow, question: Question) -> Pictures | None:
@@ -43,15 +48,26 @@ def pictures_of(row: InputRow, question: Question) -> Pictures | None:
     after = before if witness is None or witness.shape != source.x.shape else witness.tolist()
     changed = {name: (was, now) for name, was, now in columns.changes(before, after)}
     told = [
-        (column.name, column.describe_numbers([before[i] for i in own])) for column, own in zip(columns.each, columns.places, strict=True)
+        (column.name, column.describe_numbers([before[i] for i in own]))
+        for column, own in zip(columns.each, columns.places, strict=True)
     ]
     shown = sorted(told, key=lambda pair: pair[0] not in changed)[: max(MOST, len(changed))]
-    more = Markup("<small>and {} columns that stay</small>").format(len(told) - len(shown)) if len(shown) < len(told) else Markup()
+    more = (
+        Markup("<small>and {} columns that stay</small>").format(len(told) - len(shown))
+        if len(shown) < len(told)
+        else Markup()
+    )
     values = [Markup("<b>{}</b> {}<br>").format(short(name, 30), _number(was)) for name, was in shown]
-    moves = [Markup("{} → <mark>{}</mark><br>").format(_number(was), _number(now)) for was, now in changed.values()]
-    others = [Markup("<b>{}</b> <mark>{}</mark><br>").format(short(name, 30), _number(now)) for name, (_, now) in changed.items()]
+    moves = [
+        Markup("{} → <mark>{}</mark><br>").format(_number(was), _number(now)) for was, now in changed.values()
+    ]
+    others = [
+        Markup("<b>{}</b> <mark>{}</mark><br>").format(short(name, 30), _number(now))
+        for name, (_, now) in changed.items()
+    ]
     cells = [
-        Markup('<p class="swaps">{}{}</p>').format(Markup().join(part), end) for part, end in ((values, more), (others, ""), (moves, ""))
+        Markup('<p class="swaps">{}{}</p>').format(Markup().join(part), end)
+        for part, end in ((values, more), (others, ""), (moves, ""))
     ]
     return Pictures(cells[0], cells[1] if others else Markup(), cells[2] if moves else Markup())
 

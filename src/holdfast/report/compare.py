@@ -45,7 +45,9 @@ class Side:
     tallies: tuple[VerdictCounts, ...]
     mean_lower: float
     mean_upper: float
-    rank_lower: int | None  # 1 is best, the largest or, where smaller is better, the smallest; None without a mean
+    rank_lower: (
+        int | None
+    )  # 1 is best, the largest or, where smaller is better, the smallest; None without a mean
     rank_upper: int | None
     closed: int
     open_above: int
@@ -106,7 +108,9 @@ class Comparison:
         return all(run.labelled for run in self.runs)
 
 
-def compare(runs: Sequence[Run], *, radii: Sequence[float] | None = None, confidence: float = 0.95) -> Comparison:
+def compare(
+    runs: Sequence[Run], *, radii: Sequence[float] | None = None, confidence: float = 0.95
+) -> Comparison:
     """BadInput unless there are two or more runs that asked the same question of at least one common input; Contradiction where runs of
     the same network exclude each other."""
     if len(runs) < 2:
@@ -143,7 +147,9 @@ def _not_measured(runs: Sequence[Run], measured: Flags) -> list[str]:
         if not known.all()
     ]
     if told:
-        told.append(f"means, ranks, differences and curves speak of the {int(measured.all(0).sum())} inputs that every run measured.")
+        told.append(
+            f"means, ranks, differences and curves speak of the {int(measured.all(0).sum())} inputs that every run measured."
+        )
     return told
 
 
@@ -188,8 +194,17 @@ def _rank(means: Sequence[float], place: int, sense: Sense) -> int | None:
     return None if math.isnan(means[place]) else 1 + sum(other > best[place] for other in best)
 
 
-def _duel(one: Run, first: Sequence[InputRow], two: Run, second: Sequence[InputRow], measured: Flags, confidence: float) -> Duel:
-    low, high, other_low, other_high = (_ends(rows, end) for rows in (first, second) for end in ("lower", "upper"))
+def _duel(
+    one: Run,
+    first: Sequence[InputRow],
+    two: Run,
+    second: Sequence[InputRow],
+    measured: Flags,
+    confidence: float,
+) -> Duel:
+    low, high, other_low, other_high = (
+        _ends(rows, end) for rows in (first, second) for end in ("lower", "upper")
+    )
     least, most = _true_difference(low, high, other_low, other_high)
     return Duel(
         first=one.name,
@@ -197,7 +212,12 @@ def _duel(one: Run, first: Sequence[InputRow], two: Run, second: Sequence[InputR
         outcomes=tuple(outcome(a.bracket, b.bracket, one.sense) for a, b in zip(first, second, strict=True)),
         lower=interval(_differences(low[measured], other_low[measured]), confidence),
         upper=interval(_differences(high[measured], other_high[measured]), confidence),
-        accuracy=interval(np.array([float(right(a)) - right(b) for a, b in zip(first, second, strict=True) if one.labelled]), confidence),
+        accuracy=interval(
+            np.array(
+                [float(right(a)) - right(b) for a, b in zip(first, second, strict=True) if one.labelled]
+            ),
+            confidence,
+        ),
         least=least,
         most=most,
     )
@@ -210,7 +230,9 @@ def _true_difference(low: Values, high: Values, other_low: Values, other_high: V
         return math.nan, math.nan
     with np.errstate(invalid="ignore"):  # infinity minus infinity: nothing is known of this difference
         least, most = (low - other_high)[some], (high - other_low)[some]
-    return float(np.where(np.isnan(least), -np.inf, least).mean()), float(np.where(np.isnan(most), np.inf, most).mean())
+    return float(np.where(np.isnan(least), -np.inf, least).mean()), float(
+        np.where(np.isnan(most), np.inf, most).mean()
+    )
 
 
 def _differences(values: Values, others: Values) -> Values:
@@ -254,5 +276,8 @@ def _notes(runs: Sequence[Run], common: int) -> tuple[str, ...]:
     for name in ("tier", "arithmetic", "methods", "seed", "seconds", "queries", "gap"):
         said = [setting(getattr(run.question.means, name)) for run in runs]
         if len(set(said)) > 1:
-            told.append(f"not asked with the same {name}: " + ", ".join(f"{run.name} {text}" for run, text in zip(runs, said, strict=True)))
+            told.append(
+                f"not asked with the same {name}: "
+                + ", ".join(f"{run.name} {text}" for run, text in zip(runs, said, strict=True))
+            )
     return tuple(told)

@@ -40,7 +40,9 @@ def thumbnails(store: Store) -> dict[int, Markup]:
     found: dict[int, Markup] = {}
     room, vocabulary = PICTURE_BYTES, store.question.model.vocabulary or ()
     for stored in store.stream_inputs():
-        made = (picture.show(stored.x, None) if stored.tokens is None else sentences(stored, (), None, vocabulary)).input
+        made = (
+            picture.show(stored.x, None) if stored.tokens is None else sentences(stored, (), None, vocabulary)
+        ).input
         room -= len(made)
         if room < 0:
             break
@@ -76,7 +78,13 @@ def render(found: Comparison, pictures: Mapping[int, Markup] | None = None) -> s
         left_out=max(0, len(found.pairs) - MOST_ROWS),
         pairs=[f"{duel.first} / {duel.second}" for duel in found.duels],
         runs=[
-            (run.name, shown(run.question), run.provenance, command_line(run.question, run.name), preparation(run.question))
+            (
+                run.name,
+                shown(run.question),
+                run.provenance,
+                command_line(run.question, run.name),
+                preparation(run.question),
+            )
             for run in found.runs
         ],
         classes=classes_told(question),
@@ -90,7 +98,9 @@ def _describe_question(found: Comparison) -> str:
     return f"which network has the {'larger' if found.sense.rises else 'smaller'} {found.sense.quantity}"
 
 
-def _cells(found: Comparison, place: int, pictures: Mapping[int, Markup]) -> tuple[Shown, list[str], list[str]]:
+def _cells(
+    found: Comparison, place: int, pictures: Mapping[int, Markup]
+) -> tuple[Shown, list[str], list[str]]:
     """An input, its brackets, and who wins each pair."""
     pair = found.pairs[place]
     first = pair[0]

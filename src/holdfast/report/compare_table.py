@@ -35,7 +35,10 @@ def sides(found: Comparison) -> Cells:
             *([percent(side.accuracy)] if found.labelled else []),
             *(share_text(t.share) for t in side.tallies),
             *shown,
-            *map(_rank, (side.rank_lower, side.rank_upper) if sense.rises else (side.rank_upper, side.rank_lower)),
+            *map(
+                _rank,
+                (side.rank_lower, side.rank_upper) if sense.rises else (side.rank_upper, side.rank_lower),
+            ),
         ]
         for side in found.sides
         for shown in [ends(side.mean_lower, side.mean_upper)[:: 1 if sense.rises else -1]]
@@ -45,7 +48,17 @@ def sides(found: Comparison) -> Cells:
 
 def duels(found: Comparison) -> Cells:
     """One row for each two runs."""
-    headings = ["first", "second", "first wins", "ties", "second wins", "undecided", "lower ends", "upper ends", "true mean difference"]
+    headings = [
+        "first",
+        "second",
+        "first wins",
+        "ties",
+        "second wins",
+        "undecided",
+        "lower ends",
+        "upper ends",
+        "true mean difference",
+    ]
     rows = [
         [
             duel.first,
@@ -95,9 +108,13 @@ def _interval(found: Interval) -> str:
 
 def as_markdown(found: Comparison) -> str:
     parts = [
-        markdown.table(headings, [[markdown.text(cell) for cell in row] for row in rows]) for headings, rows in (sides(found), duels(found))
+        markdown.table(headings, [[markdown.text(cell) for cell in row] for row in rows])
+        for headings, rows in (sides(found), duels(found))
     ]
-    notes = [f"- {markdown.text(f'{run.name}: {describe_question(run.question)}', markdown.SENTENCE)}" for run in found.runs]
+    notes = [
+        f"- {markdown.text(f'{run.name}: {describe_question(run.question)}', markdown.SENTENCE)}"
+        for run in found.runs
+    ]
     notes += [f"- {markdown.text(note)}" for note in found.notes]
     return "\n\n".join(["## Comparison", parts[0], parts[1], explain_numbers(found), "\n".join(notes)]) + "\n"
 
@@ -114,7 +131,9 @@ def as_json(found: Comparison) -> dict[str, Any]:
         "runs": [_finite_or_none(asdict(side)) for side in found.sides],
         "duels": [
             {
-                **{name: value for name, value in _finite_or_none(asdict(duel)).items() if name != "outcomes"},
+                **{
+                    name: value for name, value in _finite_or_none(asdict(duel)).items() if name != "outcomes"
+                },
                 "wins": duel.wins,
                 "ties": duel.ties,
                 "losses": duel.losses,

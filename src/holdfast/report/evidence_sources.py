@@ -31,7 +31,11 @@ def sources(records: Iterable[Record]) -> list[tuple[Source, int]]:
     seen: dict[tuple[str, int], tuple[Evidence, Source]] = {}  # records that were stored share their evidence
     for record in records:
         bracket = record.bracket
-        for role, bound in (("lower", bracket.lower), ("upper", bracket.upper), *(("estimate", e) for e in bracket.estimates)):
+        for role, bound in (
+            ("lower", bracket.lower),
+            ("upper", bracket.upper),
+            *(("estimate", e) for e in bracket.estimates),
+        ):
             evidence = bound.evidence
             if (role, id(evidence)) not in seen:
                 seen[role, id(evidence)] = evidence, _source(role, bound)

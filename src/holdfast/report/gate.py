@@ -35,7 +35,9 @@ class Rules:
         for name in ("min_certified", "max_broken", "min_accuracy", "slack", "max_unknown"):
             value = getattr(self, name)
             if value is not None and not 0 <= value <= 1:
-                raise BadInput(f"--{name.replace('_', '-')} {value}: a share must lie between 0 and 1, as in 0.9.")
+                raise BadInput(
+                    f"--{name.replace('_', '-')} {value}: a share must lie between 0 and 1, as in 0.9."
+                )
         if self.at is not None and math.isnan(self.at):
             raise BadInput("--at: not a number.")
 
@@ -81,14 +83,20 @@ def gate(run: Run, rules: Rules, baseline: Run | None = None) -> Decision:
         raise BadInput(f"{run.name}: the run is empty, so nothing can be said for or against it.")
     if (rules.shares or (rules.only_unknown and baseline is None)) and rules.at is None:
         if run.sense != SENSES["worst"]:
-            raise BadInput(f"a share certified, broken or unknown is one at a {run.sense.quantity}: say which, as in --at 0.05.")
+            raise BadInput(
+                f"a share certified, broken or unknown is one at a {run.sense.quantity}: say which, as in --at 0.05."
+            )
         rules = replace(rules, at=0.0)
     if rules.min_accuracy is not None and not run.labelled:
-        raise BadInput(f"{run.name}: --min-accuracy asks how often the network says the label, and the run kept none.")
+        raise BadInput(
+            f"{run.name}: --min-accuracy asks how often the network says the label, and the run kept none."
+        )
     found = None if rules.at is None else tally(run.rows, rules.at, silent=run.silent)
     checks = [*_alone(run, rules, found), *([] if baseline is None else _against(run, baseline, rules))]
     if not checks:
-        raise BadInput("nothing to check: give --min-certified with --at, --max-broken, --max-unknown, --min-accuracy or --against.")
+        raise BadInput(
+            "nothing to check: give --min-certified with --at, --max-broken, --max-unknown, --min-accuracy or --against."
+        )
     return Decision(run, rules, tuple(checks), found, baseline)
 
 
@@ -96,9 +104,19 @@ def _alone(run: Run, rules: Rules, found: VerdictCounts | None) -> list[Check]:
     checks, words = [], run.question.command
     if rules.min_certified is not None and found is not None:
         not_certified = _names_of(run, rules, "broken") + _names_of(run, rules, "unknown")
-        passed = found.certified >= rules.min_certified * found.count - 1e-9  # 0.9 of 10 is 9, whatever binary fractions say
+        passed = (
+            found.certified >= rules.min_certified * found.count - 1e-9
+        )  # 0.9 of 10 is 9, whatever binary fractions say
         checks.append(
-            _shares("certified", words, passed, f"at least {percent(rules.min_certified)}", found, found.certified, not_certified)
+            _shares(
+                "certified",
+                words,
+                passed,
+                f"at least {percent(rules.min_certified)}",
+                found,
+                found.certified,
+                not_certified,
+            )
         )
     if rules.max_broken is not None and found is not None:
         strict = rules.max_unknown is None
@@ -110,7 +128,17 @@ def _alone(run: Run, rules: Rules, found: VerdictCounts | None) -> list[Check]:
     if rules.max_unknown is not None and found is not None:
         passed = found.unknown <= rules.max_unknown * found.count + 1e-9
         unknown = _names_of(run, rules, "unknown")
-        checks.append(_shares("unknown", words, passed, f"at most {percent(rules.max_unknown)}", found, found.unknown, unknown))
+        checks.append(
+            _shares(
+                "unknown",
+                words,
+                passed,
+                f"at most {percent(rules.max_unknown)}",
+                found,
+                found.unknown,
+                unknown,
+            )
+        )
     if rules.min_accuracy is not None:
         correct, count = sum(map(right, run.rows)), len(run.rows) + run.silent
         wrong = tuple(f"{input_name(row)}: misclassified" for row in run.rows if not right(row))
@@ -120,7 +148,15 @@ def _alone(run: Run, rules: Rules, found: VerdictCounts | None) -> list[Check]:
     return checks
 
 
-def _shares(what: Verdict, command: str, passed: bool, wanted: str, found: VerdictCounts, counted: int, details: tuple[str, ...]) -> Check:
+def _shares(
+    what: Verdict,
+    command: str,
+    passed: bool,
+    wanted: str,
+    found: VerdictCounts,
+    counted: int,
+    details: tuple[str, ...],
+) -> Check:
     stopped = found.not_measured - found.silent
     missing = [f"{stopped} of these not measured"] if stopped else []
     missing += [f"{found.silent} of these without any answer"] if found.silent else []
@@ -137,11 +173,18 @@ def _against(run: Run, baseline: Run, rules: Rules) -> list[Check]:
     pairs = pair_rows([baseline, run])
     missing = len(baseline.rows) - len(pairs)
     checks = [
-        Check("same inputs", missing == 0, f"all {len(baseline.rows)} of {baseline.name}", f"{len(pairs)} in both"),
+        Check(
+            "same inputs",
+            missing == 0,
+            f"all {len(baseline.rows)} of {baseline.name}",
+            f"{len(pairs)} in both",
+        ),
         *([_accuracy_kept(pairs, rules.slack)] if run.labelled and baseline.labelled else []),
     ]
     checks.append(_baseline_measured(baseline, rules))
-    checks.append(_mean_kept(pairs, rules.slack, run.sense) if rules.at is None else _share_kept(pairs, rules, rules.at))
+    checks.append(
+        _mean_kept(pairs, rules.slack, run.sense) if rules.at is None else _share_kept(pairs, rules, rules.at)
+    )
     return checks
 
 
@@ -154,17 +197,30 @@ def _baseline_measured(baseline: Run, rules: Rules) -> Check:
     count, missing = len(baseline.rows) + baseline.silent, len(open_rows) + baseline.silent
     allowed = rules.max_unknown or 0.0
     details = tuple(f"{input_name(row)}: not measured in {baseline.name} {_ends(row)}" for row in open_rows)
-    details += tuple(f"input {index}: no answer in {baseline.name}" for index in sorted(baseline.inputs - baseline.part.answered))
-    wanted = f"at most {percent(allowed)} of the baseline not measured" if allowed else "all of the baseline measured"
-    found = f"{count - missing} of {count} measured" + (f" ({missing} not measured: resume the baseline)" if missing else "")
+    details += tuple(
+        f"input {index}: no answer in {baseline.name}"
+        for index in sorted(baseline.inputs - baseline.part.answered)
+    )
+    wanted = (
+        f"at most {percent(allowed)} of the baseline not measured"
+        if allowed
+        else "all of the baseline measured"
+    )
+    found = f"{count - missing} of {count} measured" + (
+        f" ({missing} not measured: resume the baseline)" if missing else ""
+    )
     return Check("baseline measured", missing <= allowed * count + 1e-9, wanted, found, details)
 
 
 def _accuracy_kept(pairs: Sequence[tuple[InputRow, ...]], slack: float) -> Check:
     before, now = (sum(right(pair[k]) for pair in pairs) for k in (0, 1))
-    lost = tuple(f"{input_name(new)}: was right, is wrong" for old, new in pairs if right(old) and not right(new))
+    lost = tuple(
+        f"{input_name(new)}: was right, is wrong" for old, new in pairs if right(old) and not right(new)
+    )
     passed = now >= before - slack * len(pairs) - 1e-9
-    return Check("accuracy kept", passed, _baseline(before / len(pairs), slack), f"{now} of {len(pairs)} right", lost)
+    return Check(
+        "accuracy kept", passed, _baseline(before / len(pairs), slack), f"{now} of {len(pairs)} right", lost
+    )
 
 
 def _share_kept(pairs: Sequence[tuple[InputRow, ...]], rules: Rules, at: float) -> Check:
@@ -178,7 +234,9 @@ def _share_kept(pairs: Sequence[tuple[InputRow, ...]], rules: Rules, at: float) 
     passed = now >= before - rules.slack * len(pairs) - 1e-9
     wanted = _baseline(before / len(pairs), rules.slack)
     open_rows = sum(not is_measured(pair[1], found[1]) for pair, found in zip(pairs, verdicts, strict=True))
-    told = f"{percent(now / len(pairs))}, {now} of {len(pairs)}" + (f" ({open_rows} not measured)" if open_rows else "")
+    told = f"{percent(now / len(pairs))}, {now} of {len(pairs)}" + (
+        f" ({open_rows} not measured)" if open_rows else ""
+    )
     return Check(f"certified at {about(at)} kept", passed, wanted, told, lost)
 
 
@@ -186,7 +244,10 @@ def _mean_kept(pairs: Sequence[tuple[InputRow, ...]], slack: float, sense: Sense
     """Mean proved bounds over the inputs where both are finite. An input of which the baseline proved that nothing breaks it, or any end at
     all, counts as lost by itself where nothing like it is proved now."""
     up = 1.0 if sense.rises else -1.0  # more is better
-    ends = [(up * sense.proved_bound(old.bracket).value, up * sense.proved_bound(new.bracket).value) for old, new in pairs]
+    ends = [
+        (up * sense.proved_bound(old.bracket).value, up * sense.proved_bound(new.bracket).value)
+        for old, new in pairs
+    ]
     finite = [pair for pair in ends if all(map(math.isfinite, pair))]
     before, now = (mean_of([pair[k] for pair in finite]) if finite else 0.0 for k in (0, 1))
     lost = tuple(
@@ -198,14 +259,22 @@ def _mean_kept(pairs: Sequence[tuple[InputRow, ...]], slack: float, sense: Sense
     fell = tuple(
         f"{input_name(new)}: {worse} {upwards(shown)}, was {better} {down(proved)}"
         for old, new in pairs
-        for proved, shown in [(sense.proved_bound(old.bracket).value, sense.witnessed_bound(new.bracket).value)]
+        for proved, shown in [
+            (sense.proved_bound(old.bracket).value, sense.witnessed_bound(new.bracket).value)
+        ]
         if up * shown < up * proved
     )
     passed = now >= before - slack * abs(before) and not lost
-    wanted = f"the baseline's {down(up * before)}" + (f" {'less' if sense.rises else 'and'} {percent(slack)} of it" if slack else "")
+    wanted = f"the baseline's {down(up * before)}" + (
+        f" {'less' if sense.rises else 'and'} {percent(slack)} of it" if slack else ""
+    )
     open_rows = sum(not new.measured for _, new in pairs)
     told = f"{down(up * now)} over {len(finite)} inputs"
-    told += f" ({open_rows} not measured: of these nothing is proved, and that counts against the run)" if open_rows else ""
+    told += (
+        f" ({open_rows} not measured: of these nothing is proved, and that counts against the run)"
+        if open_rows
+        else ""
+    )
     return Check(f"mean proved {sense.quantity} kept", passed, wanted, told, lost + fell)
 
 
@@ -218,7 +287,10 @@ def _names_of(run: Run, rules: Rules, wanted: Verdict) -> tuple[str, ...]:
     silent = [f"input {index}: unknown, no answer" for index in sorted(run.inputs - run.part.answered)]
     rows = [row for row in run.rows if verdict(row, rules.at) == wanted]
     word = spoken(wanted, run.question.command)
-    return (*(f"{input_name(row)}: {word} {_ends(row)}" for row in rows), *(silent if wanted == "unknown" else ()))
+    return (
+        *(f"{input_name(row)}: {word} {_ends(row)}" for row in rows),
+        *(silent if wanted == "unknown" else ()),
+    )
 
 
 def _ends(row: InputRow) -> str:

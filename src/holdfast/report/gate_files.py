@@ -17,12 +17,23 @@ NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 def junit(decision: Decision) -> str:
     """One test case for each check, so that a red file means a closed gate and a green one an open gate."""
     failed = sum(not check.passed for check in decision.checks)
-    suite = xml.Element("testsuite", name="holdfast gate", tests=str(len(decision.checks)), failures=str(failed), errors="0", skipped="0")
+    suite = xml.Element(
+        "testsuite",
+        name="holdfast gate",
+        tests=str(len(decision.checks)),
+        failures=str(failed),
+        errors="0",
+        skipped="0",
+    )
     for check in decision.checks:
-        case = xml.SubElement(suite, "testcase", classname=_clean(f"holdfast.{decision.run.name}"), name=_clean(check.name))
+        case = xml.SubElement(
+            suite, "testcase", classname=_clean(f"holdfast.{decision.run.name}"), name=_clean(check.name)
+        )
         told = f"wanted {check.wanted}; found {check.found}"
         if not check.passed:
-            xml.SubElement(case, "failure", message=_clean(told)).text = _clean("\n".join(_input_names(check)))
+            xml.SubElement(case, "failure", message=_clean(told)).text = _clean(
+                "\n".join(_input_names(check))
+            )
         else:
             xml.SubElement(case, "system-out").text = _clean("\n".join([told, *_input_names(check)]))
     root = xml.Element("testsuites")
@@ -46,7 +57,10 @@ def summary(decision: Decision) -> str:
     head = f"## Robustness gate: {'passed' if decision.passed else 'FAILED'}"
     against = f", against `{_code(decision.baseline.name)}`" if decision.baseline else ""
     about = f"Run `{_code(decision.run.name)}` of `{_code(decision.run.model or 'the network')}`{against}."
-    rows = [["pass" if c.passed else "**FAIL**", *(markdown.text(part) for part in (c.name, c.wanted, c.found))] for c in decision.checks]
+    rows = [
+        ["pass" if c.passed else "**FAIL**", *(markdown.text(part) for part in (c.name, c.wanted, c.found))]
+        for c in decision.checks
+    ]
     asked = markdown.text(describe_question(decision.run.question), markdown.SENTENCE)
     parts = [head, about, asked, markdown.table(["", "check", "wanted", "found"], rows)]
     parts += [_list(check) for check in decision.checks if check.details]
@@ -88,6 +102,13 @@ def as_json(decision: Decision) -> dict[str, Any]:
         "at": decision.rules.at,
         "counts": None if found is None else counts_of(found),
         "checks": [
-            {"name": c.name, "passed": c.passed, "wanted": c.wanted, "found": c.found, "inputs": list(c.details)} for c in decision.checks
+            {
+                "name": c.name,
+                "passed": c.passed,
+                "wanted": c.wanted,
+                "found": c.found,
+                "inputs": list(c.details),
+            }
+            for c in decision.checks
         ],
     }

@@ -26,7 +26,9 @@ class Heat:
     def over(records: Iterable[Record], thing: str = "frame") -> "Heat":
         """One scale for all, so that inputs can be compared; the largest twentieth shares the lightest shade."""
         known = list(records)
-        values = sorted(v for r in known for v in (r.bracket.lower.value, r.bracket.upper.value) if math.isfinite(v))
+        values = sorted(
+            v for r in known for v in (r.bracket.lower.value, r.bracket.upper.value) if math.isfinite(v)
+        )
         scale = values[int(0.95 * (len(values) - 1))] if values else 1.0
         return Heat(0.0, scale, by_lower_end(known), thing)
 
@@ -34,16 +36,22 @@ class Heat:
     def within(records: Sequence[Record]) -> "Heat":
         """A scale of its own for one sentence: from the word that breaks first to the one that breaks last."""
         by_lower = by_lower_end(records)
-        ends = [v for r in records if math.isfinite(v := (r.bracket.lower if by_lower else r.bracket.upper).value)]
+        ends = [
+            v for r in records if math.isfinite(v := (r.bracket.lower if by_lower else r.bracket.upper).value)
+        ]
         return Heat(min(ends, default=0.0), max(ends, default=0.0), by_lower, "word")
 
     def level(self, end: Bound, bracket: Bracket) -> str:
         value = end.value
-        if not (bracket.closed or end.known):  # no method found it: this shade would say that the frame breaks first
+        if not (
+            bracket.closed or end.known
+        ):  # no method found it: this shade would say that the frame breaks first
             return "open"
         if math.isinf(value):
             return "h0" if unbreakable(bracket) else "open"
-        share = min(1.0, max(0.0, (value - self.low) / (self.high - self.low))) if self.high > self.low else 0.0
+        share = (
+            min(1.0, max(0.0, (value - self.low) / (self.high - self.low))) if self.high > self.low else 0.0
+        )
         return f"h{min(HEAT_LEVELS - 1, int((1 - share) * HEAT_LEVELS))}"
 
     def word(self, bracket: Bracket) -> Markup:
@@ -54,9 +62,13 @@ class Heat:
         """Two rows of cells, one cell a frame: lower bounds above, upper bounds below."""
         cells = []
         for record in thin_frames(frames):
-            lower, upper = (self.level(end, record.bracket) for end in (record.bracket.lower, record.bracket.upper))
+            lower, upper = (
+                self.level(end, record.bracket) for end in (record.bracket.lower, record.bracket.upper)
+            )
             title = f"{self.thing} {record.key.frame}: {bracket_text(record.bracket)}"
-            cells.append(Markup('<u title="{}"><i class="{}"></i><i class="{}"></i></u>').format(title, lower, upper))
+            cells.append(
+                Markup('<u title="{}"><i class="{}"></i><i class="{}"></i></u>').format(title, lower, upper)
+            )
         return Markup('<div class="strip">{}</div>').format(Markup().join(cells))
 
 
@@ -64,4 +76,7 @@ def thin_frames(frames: Sequence[Record]) -> list[Record]:
     """At most MOST_CELLS frames: of neighbours that share a cell, the one with the smallest lower bound."""
     each = math.ceil(len(frames) / MOST_CELLS) or 1
     groups = (frames[k : k + each] for k in range(0, len(frames), each))
-    return [min(group, key=lambda record: (record.bracket.lower.value, record.bracket.upper.value)) for group in groups]
+    return [
+        min(group, key=lambda record: (record.bracket.lower.value, record.bracket.upper.value))
+        for group in groups
+    ]

@@ -27,7 +27,10 @@ def write_index(title: str, runs: Sequence[tuple[str, Path]], path: Path) -> Pat
     """runs: a title and the folder of each, with its report in it, below the folder of the page. StoreError if it cannot be written."""
     entries = [_entry(name, folder, path.parent) for name, folder in runs]
     return write(
-        template("index.html.j2").render(title=title, entries=entries, written=datetime.now(UTC).isoformat(timespec="seconds")), path
+        template("index.html.j2").render(
+            title=title, entries=entries, written=datetime.now(UTC).isoformat(timespec="seconds")
+        ),
+        path,
     )
 
 
@@ -35,4 +38,6 @@ def _entry(title: str, folder: Path, below: Path) -> RunEntry:
     with Store.read(folder) as store:
         parts, _ = summary_parts(store)
         link = (folder / "report.html").relative_to(below).as_posix()
-        return RunEntry(title, describe_question(store.question), link, [(part, totals_of(part.rows)) for part in parts])
+        return RunEntry(
+            title, describe_question(store.question), link, [(part, totals_of(part.rows)) for part in parts]
+        )

@@ -59,7 +59,9 @@ def heat_of(rows: Sequence[InputRow], question: Question) -> Heat:
     return Heat.over((record for row in rows for record in row.frames), frame_name(question))
 
 
-def lines_of(rows: Sequence[InputRow], question: Question, heat: Heat, most: int = PICTURE_BYTES) -> list[InputLine]:
+def lines_of(
+    rows: Sequence[InputRow], question: Question, heat: Heat, most: int = PICTURE_BYTES
+) -> list[InputLine]:
     """`most` bytes of pictures."""
     lines: list[InputLine] = []
     answers = [pack_answers(row.answers) for row in rows]
@@ -67,17 +69,29 @@ def lines_of(rows: Sequence[InputRow], question: Question, heat: Heat, most: int
     for row, said in zip(rows, answers, strict=True):
         pictures = _pictures(row, question, heat) if room > 0 else BLANK
         saliency = map_of(row.source.saliency) if room > 0 and row.source else Map()
-        room -= len(pictures.input) + len(pictures.witness) + len(pictures.change) + len(saliency.png) + len(saliency.words)
+        room -= (
+            len(pictures.input)
+            + len(pictures.witness)
+            + len(pictures.change)
+            + len(saliency.png)
+            + len(saliency.words)
+        )
         shown, marked = (pictures, saliency) if room > 0 else (BLANK, Map())
         lines.append(_line(row, question, shown, marked, said, left_out=room <= 0))
     return lines
 
 
-def _line(row: InputRow, question: Question, pictures: Pictures, saliency: Map, answers: str, *, left_out: bool) -> InputLine:
+def _line(
+    row: InputRow, question: Question, pictures: Pictures, saliency: Map, answers: str, *, left_out: bool
+) -> InputLine:
     label, prediction = (row.source.label, row.source.prediction) if row.source else (None, None)
     lower, upper = row.bracket.lower, row.bracket.upper
     shown_low, shown_high = ends(lower.value, upper.value)
-    low, high = (repr(lower.value), repr(upper.value)) if 0 < lower.value < LEAST_SHOWN else ends(lower.value, upper.value, SORTED_DIGITS)
+    low, high = (
+        (repr(lower.value), repr(upper.value))
+        if 0 < lower.value < LEAST_SHOWN
+        else ends(lower.value, upper.value, SORTED_DIGITS)
+    )
     closed = "by definition" if row.bracket.closed else ""
     unproved, unseen = closed or "nothing proved yet", closed or f"{row.sense.missing} yet"
     return InputLine(
@@ -120,4 +134,6 @@ def _pictures(row: InputRow, question: Question, heat: Heat) -> Pictures:
     if row.source.tokens is not None:
         return sentences(row.source, row.frames, witness, question.model.vocabulary or (), row.moved)
     shown = pictures_of(row, question) or picture.show(row.source.x, witness)
-    return Pictures(shown.input + heat.strip(row.frames), shown.witness, shown.change) if row.frames else shown
+    return (
+        Pictures(shown.input + heat.strip(row.frames), shown.witness, shown.change) if row.frames else shown
+    )

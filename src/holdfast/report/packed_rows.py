@@ -80,9 +80,25 @@ class Packed(Sequence[InputRow]):
         label, prediction = (label, prediction) if several is None else several
         why: tuple[Evidence, Evidence] = self._shared[low], self._shared[high]
         ends = Bound(lower, why[0], low_slack), Bound(upper, why[1], high_slack)
-        source = StoredInput(index, NO_NUMBERS, label, prediction, self._names.get(place, str(index)), None) if kept else None
+        source = (
+            StoredInput(index, NO_NUMBERS, label, prediction, self._names.get(place, str(index)), None)
+            if kept
+            else None
+        )
         bracket = Bracket(*ends, self._estimates.get(place, ()), note)
-        return InputRow(index, bracket, status, seconds, queries, self._frames.get(place, ()), source, None, goal, part, output)
+        return InputRow(
+            index,
+            bracket,
+            status,
+            seconds,
+            queries,
+            self._frames.get(place, ()),
+            source,
+            None,
+            goal,
+            part,
+            output,
+        )
 
     @property
     def ends(self) -> Values:
@@ -106,7 +122,11 @@ class Chosen(Sequence[InputRow]):
     def __getitem__(self, place: slice) -> list[InputRow]: ...
 
     def __getitem__(self, place: int | slice) -> InputRow | list[InputRow]:
-        return [self.rows[k] for k in self.places[place]] if isinstance(place, slice) else self.rows[self.places[place]]
+        return (
+            [self.rows[k] for k in self.places[place]]
+            if isinstance(place, slice)
+            else self.rows[self.places[place]]
+        )
 
 
 def ends_of(rows: Sequence[InputRow]) -> Values:

@@ -23,7 +23,17 @@ from holdfast.report.question import command_line, hashes, preparation
 from holdfast.report.question import shown as shown_of
 from holdfast.report.standard import properties_of
 from holdfast.report.streaming import by_input, summary_parts
-from holdfast.report.summary import ANYTIME, UNANSWERED, Brackets, InputRow, QuestionPart, Totals, frame_name, parts_of, totals_of
+from holdfast.report.summary import (
+    ANYTIME,
+    UNANSWERED,
+    Brackets,
+    InputRow,
+    QuestionPart,
+    Totals,
+    frame_name,
+    parts_of,
+    totals_of,
+)
 from holdfast.report.template import template
 from holdfast.report.verdict import VERDICTS, VerdictCounts, spoken, tally
 from holdfast.report.wording import is_apart
@@ -36,7 +46,10 @@ NEAR = 3  # pages before and after this one that it names
 
 EVIDENCE = (
     ("proved", "holds for every point of the region, by bound propagation, enumeration or definition."),
-    ("witnessed", "is shown by a concrete input, which was replayed through the model under test before it was kept."),
+    (
+        "witnessed",
+        "is shown by a concrete input, which was replayed through the model under test before it was kept.",
+    ),
     ("sampled", "holds with the confidence that is named beside it."),
     ("estimated", "comes without any guarantee, stands beside a bracket and never moves one of its ends."),
 )
@@ -45,8 +58,14 @@ STATUSES = (
     ("finished", "every method has done all it can, or the gap asked for is reached"),
     ("stopped", "the budget ran out; resuming goes on"),
     ("interrupted", "the run was ended early; resuming takes it up again"),
-    ("failed", "the model raised, crashed, hung, gave no number or had no memory for it, as its note says; resuming tries again"),
-    ("refuted", "a proof and a witness excluded each other, or the model changed while it was asked: nothing of it is believed"),
+    (
+        "failed",
+        "the model raised, crashed, hung, gave no number or had no memory for it, as its note says; resuming tries again",
+    ),
+    (
+        "refuted",
+        "a proof and a witness excluded each other, or the model changed while it was asked: nothing of it is believed",
+    ),
 )
 
 
@@ -78,7 +97,9 @@ class Section:
     def labelled(self) -> bool:
         """Not where the run kept its inputs, and none of them has a class."""
         sources = [row.source for row in self.part.rows]
-        return not all(source is not None and source.label is None and source.prediction is None for source in sources)
+        return not all(
+            source is not None and source.label is None and source.prediction is None for source in sources
+        )
 
     @cached_property
     def seen(self) -> bool:
@@ -108,7 +129,9 @@ class Pages:
     def near(self) -> list[tuple[int, str]]:
         """Numbers and names: the first, the last, and those around this one."""
         chosen = {1, len(self.names), *range(self.number - NEAR, self.number + NEAR + 1)}
-        return [(number, self.names[number - 1]) for number in sorted(chosen) if 1 <= number <= len(self.names)]
+        return [
+            (number, self.names[number - 1]) for number in sorted(chosen) if 1 <= number <= len(self.names)
+        ]
 
 
 @dataclass(frozen=True)
@@ -137,7 +160,9 @@ def render(store: Store) -> str:
 
 def render_pages(store: Store, name: Callable[[int], str], place: Place | None = None) -> Iterator[str]:
     """The run as HTML documents, one after another; `name` gives the name of the file of each."""
-    at_home = Place(str(store.folder), datetime.now(UTC).isoformat(timespec="seconds")) if place is None else place
+    at_home = (
+        Place(str(store.folder), datetime.now(UTC).isoformat(timespec="seconds")) if place is None else place
+    )
     question, answered = store.question, store.answered_inputs()
     together = max(1, int(MOST_ROWS / _rows_each(store, len(answered))))
     places = [answered[k : k + together] for k in range(0, len(answered), together)] or [[]]
@@ -200,8 +225,13 @@ def render_pages(store: Store, name: Callable[[int], str], place: Place | None =
     del parts, asked, shown, whole, sections, history  # further pages need none of it
     for number, inputs in enumerate(places[1:], 2):
         found = parts_of(row for _, some in by_input(store, inputs[0], inputs[-1]) for row in some)
-        further = [_table(part, *at[part.name], question, _lines(part.rows, question, heat, several)) for part in found]
-        yield template("inputs_page.html.j2").render(**common, sections=further, pages=_pages(number, names, places, len(answered)))
+        further = [
+            _table(part, *at[part.name], question, _lines(part.rows, question, heat, several))
+            for part in found
+        ]
+        yield template("inputs_page.html.j2").render(
+            **common, sections=further, pages=_pages(number, names, places, len(answered))
+        )
 
 
 def _rows_each(store: Store, inputs: int) -> float:
@@ -228,18 +258,33 @@ def _count_records(store: Store, skipped: Counter[str]) -> Iterator[Record]:
         yield record
 
 
-def _lines(rows: Sequence[InputRow], question: Question, heat: Heat, parts: int) -> tuple[list[InputLine], dict[int, str]]:
+def _lines(
+    rows: Sequence[InputRow], question: Question, heat: Heat, parts: int
+) -> tuple[list[InputLine], dict[int, str]]:
     return lines_of(rows, question, heat, PICTURE_BYTES // parts), names_of(rows, question)
 
 
-def _table(part: QuestionPart, place: str, at: float, question: Question, lines: tuple[list[InputLine], dict[int, str]]) -> Section:
+def _table(
+    part: QuestionPart,
+    place: str,
+    at: float,
+    question: Question,
+    lines: tuple[list[InputLine], dict[int, str]],
+) -> Section:
     """A part of a further page: its table alone."""
     none = totals_of(())
-    return Section(part, place, 0, (), at, tally((), at), none, any(row.frames for row in part.rows), *lines, {})
+    return Section(
+        part, place, 0, (), at, tally((), at), none, any(row.frames for row in part.rows), *lines, {}
+    )
 
 
 def _section(
-    part: QuestionPart, place: str, question: Question, history: Sequence[Event], silent: int, lines: tuple[list[InputLine], dict[int, str]]
+    part: QuestionPart,
+    place: str,
+    question: Question,
+    history: Sequence[Event],
+    silent: int,
+    lines: tuple[list[InputLine], dict[int, str]],
 ) -> Section:
     rows, sense = part.rows, part.sense
     brackets = Brackets(rows)
@@ -256,4 +301,6 @@ def _section(
             "convergence": convergence.draw(history, sense, things, f"convergence{place}"),
         }
     drawn = {name: Markup(svg) for name, svg in plots.items()}
-    return Section(part, place, silent, radii, at, tally(rows, at, silent=silent), totals_of(rows), each, *lines, drawn)
+    return Section(
+        part, place, silent, radii, at, tally(rows, at, silent=silent), totals_of(rows), each, *lines, drawn
+    )

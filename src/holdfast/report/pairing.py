@@ -69,9 +69,15 @@ def load(store: Store, name: str | None = None, part: str | None = None) -> Run:
         for row in found:
             rows.setdefault(row.part, Packed()).append(row, frames=True)
     parts = in_order(rows)
-    chosen = [found for found in parts if part in (None, found.name, found.sense.quantity, *(row.goal for row in found.rows[:1]))]
+    chosen = [
+        found
+        for found in parts
+        if part in (None, found.name, found.sense.quantity, *(row.goal for row in found.rows[:1]))
+    ]
     if not chosen:
-        raise BadInput(f"{called}: no part {part}; there is {', '.join(found.name or found.sense.quantity for found in parts)}.")
+        raise BadInput(
+            f"{called}: no part {part}; there is {', '.join(found.name or found.sense.quantity for found in parts)}."
+        )
     others = tuple(found for found in parts if found is not chosen[0])
     return Run(called, question, store.provenance, chosen[0], frozenset(identities), identities, others)
 
@@ -105,7 +111,9 @@ def pair_rows(runs: Sequence[Run]) -> Pairs:
     pairs = _pairs(runs)
     if not pairs:
         names = ", ".join(run.name for run in runs)
-        raise BadInput(f"{names}: not one input with its label is in all of them, so there is nothing to compare. Ask about the same data.")
+        raise BadInput(
+            f"{names}: not one input with its label is in all of them, so there is nothing to compare. Ask about the same data."
+        )
     agree(runs, pairs)
     for part in runs[0].others:
         same = [replace(run, part=found) for run in runs for found in run.others if found.name == part.name]
@@ -120,7 +128,12 @@ def _pairs(runs: Sequence[Run]) -> Pairs:
         tables = [_by_place(run, runs[0]) for run in runs]
     first, *rest = [table for table in tables if table is not None]
     common = [identity for identity in first if all(identity in table for table in rest)]
-    return Pairs([Chosen(run.rows, [table[one] for one in common]) for run, table in zip(runs, (first, *rest), strict=True)])
+    return Pairs(
+        [
+            Chosen(run.rows, [table[one] for one in common])
+            for run, table in zip(runs, (first, *rest), strict=True)
+        ]
+    )
 
 
 def _same_question(first: Run, other: Run) -> None:
@@ -132,7 +145,9 @@ def _same_question(first: Run, other: Run) -> None:
             f"Radii can be compared only where the same changes are allowed; ask both the same."
         )
     if first.rows and other.rows and first.sense != other.sense:
-        raise BadInput(f"{first.name} holds {first.sense.heading}, {other.name} {other.sense.heading}: say --part.")
+        raise BadInput(
+            f"{first.name} holds {first.sense.heading}, {other.name} {other.sense.heading}: say --part."
+        )
 
 
 def _by_identity(run: Run) -> dict[bytes, int] | None:
@@ -143,7 +158,9 @@ def _by_identity(run: Run) -> dict[bytes, int] | None:
     found: dict[bytes, int] = {}
     for place, row in enumerate(run.rows):
         digest = run.identities[row.index] + f"{row.output}".encode()
-        found[digest + b"/%d" % seen[digest]] = place  # an input that stands twice in the data meets its twins in their order
+        found[digest + b"/%d" % seen[digest]] = (
+            place  # an input that stands twice in the data meets its twins in their order
+        )
         seen[digest] += 1
     return found
 
@@ -152,7 +169,11 @@ def identity(stored: StoredInput, vocabulary: Sequence[str] = ()) -> bytes:
     """The numbers, or words, and the label. Not the shape: a network that reads rows and one that reads images share inputs."""
     digest = hashlib.sha256(f"{stored.label}".encode())
     if stored.tokens is not None:
-        digest.update("\0".join(word_name(token, vocabulary) for token in stored.tokens).encode("utf-8", "surrogatepass"))
+        digest.update(
+            "\0".join(word_name(token, vocabulary) for token in stored.tokens).encode(
+                "utf-8", "surrogatepass"
+            )
+        )
     else:
         digest.update(np.ascontiguousarray(stored.x, dtype=np.float64).tobytes())
     return digest.digest()
@@ -183,9 +204,15 @@ def usual_radii(question: Question, *columns: Sequence[InputRow]) -> tuple[float
         return (0.0,)
     if sense == RADIUS and question.asked.norm in ("0", "words"):
         return (1.0, 2.0, 3.0)
-    ends = np.concatenate([ends_of(rows) for rows in columns] or [np.zeros((0, 2))])[:, :: 1 if sense.rises else -1]  # proved, witnessed
+    ends = np.concatenate([ends_of(rows) for rows in columns] or [np.zeros((0, 2))])[
+        :, :: 1 if sense.rises else -1
+    ]  # proved, witnessed
     for place in range(3):
-        found = ends[:, place] if place < 2 else np.array([e.value for rows in columns for row in rows for e in row.bracket.estimates])
+        found = (
+            ends[:, place]
+            if place < 2
+            else np.array([e.value for rows in columns for row in rows for e in row.bracket.estimates])
+        )
         known = found[np.isfinite(found) & ((found > 0) | (not sense.zero))]
         if len(known):
             quartiles = np.quantile(known, [0.25, 0.5, 0.75])

@@ -34,7 +34,9 @@ class Pictures:
 
 def show(x: Array, witness: Array | None) -> Pictures:
     """Images (H, W), (1, H, W), (3, H, W), sequences (time, features), pen strokes and waveforms become pictures, all else numbers."""
-    together = witness is not None and witness.shape == x.shape  # token ids and word vectors cannot be laid side by side
+    together = (
+        witness is not None and witness.shape == x.shape
+    )  # token ids and word vectors cannot be laid side by side
     other = witness if together else None
     look = _strokes if is_strokes(x) else _waves if is_wave(x) else _images if drawable(x) else _numbers
     if other is None:
@@ -104,7 +106,9 @@ def grey_or_rgb(planes: Array, low: float, high: float) -> bytes:
     """PNG of (h, w, 1) in 16 greys, or of (h, w, 3) in colour."""
     share = ((blocks_of(planes).mean(-1) - low) / ((high - low) or 1.0)).clip(0, 1)
     if share.shape[-1] == 3:
-        return png((share * 255).round().astype(np.uint8).reshape(len(share), -1), share.shape[1], depth=8, colour=2)
+        return png(
+            (share * 255).round().astype(np.uint8).reshape(len(share), -1), share.shape[1], depth=8, colour=2
+        )
     return png(_pack_levels((share[..., 0] * 15).round().astype(np.uint8)), share.shape[1], depth=4, colour=0)
 
 
@@ -134,7 +138,9 @@ def shades(planes: Array) -> bytes:
     largest = largest_known(planes)
     known = ~np.isnan(largest)
     most = float(largest[known].max()) if known.any() else 0.0
-    level = np.where(known, (np.nan_to_num(largest) / (most or 1.0) * UNKNOWN_LEVEL - 0.5).round().clip(0), UNKNOWN_LEVEL).astype(np.uint8)
+    level = np.where(
+        known, (np.nan_to_num(largest) / (most or 1.0) * UNKNOWN_LEVEL - 0.5).round().clip(0), UNKNOWN_LEVEL
+    ).astype(np.uint8)
     alpha = bytes(round(255 * k / (UNKNOWN_LEVEL - 1)) for k in range(UNKNOWN_LEVEL))
     chunks = [(b"PLTE", bytes(MORE * UNKNOWN_LEVEL + PEN)), (b"tRNS", alpha + b"\xff")]
     return png(_pack_levels(level), level.shape[1], depth=4, colour=3, chunks=chunks)
@@ -152,7 +158,14 @@ def _pack_levels(levels: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return (even[:, ::2] * 16 + even[:, 1::2]).astype(np.uint8)
 
 
-def png(lines: NDArray[np.uint8], width: int, *, depth: int, colour: int, chunks: Sequence[tuple[bytes, bytes]] = ()) -> bytes:
+def png(
+    lines: NDArray[np.uint8],
+    width: int,
+    *,
+    depth: int,
+    colour: int,
+    chunks: Sequence[tuple[bytes, bytes]] = (),
+) -> bytes:
     """lines (height, bytes) -> a PNG file; depth and colour as the PNG standard numbers them."""
     header = struct.pack(">IIBBBBB", width, len(lines), depth, colour, 0, 0, 0)
     unfiltered = np.pad(lines, ((0, 0), (1, 0))).tobytes()
@@ -165,7 +178,9 @@ def _chunk(name: bytes, body: bytes) -> bytes:
 
 
 def _image(name: str, data: bytes) -> Markup:
-    return Markup('<img alt="{}" src="data:image/png;base64,{}">').format(name, base64.b64encode(data).decode())
+    return Markup('<img alt="{}" src="data:image/png;base64,{}">').format(
+        name, base64.b64encode(data).decode()
+    )
 
 
 def _numbers(name: str, x: Array, other: Array | None) -> Markup:
@@ -174,5 +189,8 @@ def _numbers(name: str, x: Array, other: Array | None) -> Markup:
         ends = f", {about(float(x.min()))} to {about(float(x.max()))}" if x.size else ""
         return Markup("<small>{}</small>").format(f"{' × '.join(map(str, x.shape))} numbers{ends}")
     moved = np.zeros(x.size, bool) if other is None or name == "input" else x.ravel() != other.ravel()
-    marked = (Markup("<mark>{}</mark>" if new else "{}").format(about(float(v))) for v, new in zip(x.ravel(), moved, strict=True))
+    marked = (
+        Markup("<mark>{}</mark>" if new else "{}").format(about(float(v)))
+        for v, new in zip(x.ravel(), moved, strict=True)
+    )
     return Markup('<p class="row">{}</p>').format(Markup(", ").join(marked))

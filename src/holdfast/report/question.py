@@ -10,7 +10,11 @@ from holdfast.question import Question
 from holdfast.question_text import describe_question
 
 LONG_LIST = 12
-POSITIONAL = {"verify": ("model", "spec"), "reach": ("model",), "monitor evaluate": ("folder",)}  # given without their names
+POSITIONAL = {
+    "verify": ("model", "spec"),
+    "reach": ("model",),
+    "monitor evaluate": ("folder",),
+}  # given without their names
 OPTIONS = {"constants": "--constant"}  # whose name is not that of what they say
 
 
@@ -20,7 +24,9 @@ def band_of(within: str | None, forecast: float, outputs: str | None, output: in
     if within is None or (counting is not None and output not in counting):
         return ""
     widths = within.split(",")
-    width = (widths[output if counting is None else counting.index(output)] if len(widths) > 1 else widths[0]).strip()
+    width = (
+        widths[output if counting is None else counting.index(output)] if len(widths) > 1 else widths[0]
+    ).strip()
     away = abs(forecast) * float(width.removesuffix("%")) / 100 if width.endswith("%") else float(width)
     return f"{about(forecast - away)} to {about(forecast + away)}"
 
@@ -28,7 +34,10 @@ def band_of(within: str | None, forecast: float, outputs: str | None, output: in
 def hashes(question: Question) -> list[tuple[str, str]]:
     """By which the model, the data and the question are known again."""
     model = question.model
-    told = [("model", "not hashed" if model.fingerprint == "" else model.fingerprint), ("tokenizer", model.tokenizer)]
+    told = [
+        ("model", "not hashed" if model.fingerprint == "" else model.fingerprint),
+        ("tokenizer", model.tokenizer),
+    ]
     told += [("data", question.data.fingerprint), ("question", question.fingerprint)]
     return [(part, value) for part, value in told if value]
 
@@ -41,8 +50,14 @@ def shown(question: Question) -> dict[str, object]:
         "model": question.model.name,
         "data": question.data.name,
     }
-    told |= {"domain": question.model.domain, **dict(question.model.prepared), "notes": "; ".join(question.model.notes)}
-    told |= {f.name: getattr(question.asked, f.name) for f in fields(question.asked) if f.name != "substitutes"}
+    told |= {
+        "domain": question.model.domain,
+        **dict(question.model.prepared),
+        "notes": "; ".join(question.model.notes),
+    }
+    told |= {
+        f.name: getattr(question.asked, f.name) for f in fields(question.asked) if f.name != "substitutes"
+    }
     told |= {f.name: getattr(question.means, f.name) for f in fields(question.means)}
     return {name: value for name, value in told.items() if value not in (None, "")}
 
@@ -55,8 +70,14 @@ def preparation(question: Question) -> str:
         parts.append(f"the data are divided by {setting(scale)}")
     mean, std = told.get("mean"), told.get("std")
     if mean is not None or std is not None:
-        parts.append(f"the network is given (x - mean) / std with mean {setting(mean or 0)} and std {setting(std or 1)}")
-    units = f"radii are in units of x, whose domain is {question.model.domain}" if question.model.domain else "radii are in units of x"
+        parts.append(
+            f"the network is given (x - mean) / std with mean {setting(mean or 0)} and std {setting(std or 1)}"
+        )
+    units = (
+        f"radii are in units of x, whose domain is {question.model.domain}"
+        if question.model.domain
+        else "radii are in units of x"
+    )
     return capital("; ".join([*(parts or ["the network is given the data as they are"]), units])) + "."
 
 
@@ -72,12 +93,18 @@ def command_line(question: Question, folder: object) -> str:
     if not question.options:
         return ""
     said = dict(_flat(question.options))
-    words = ["holdfast", *question.command.split(), *(str(said.pop(name)) for name in POSITIONAL.get(question.command, ()) if name in said)]
+    words = [
+        "holdfast",
+        *question.command.split(),
+        *(str(said.pop(name)) for name in POSITIONAL.get(question.command, ()) if name in said),
+    ]
     for name, value in said.items():
         option = OPTIONS.get(name, f"--{name.replace('_', '-')}")
         for one in value if isinstance(value, list) else [value]:
             text = str(one)
-            words += [option] if one is True else [f"{option}={text}"] if text.startswith("-") else [option, text]
+            words += (
+                [option] if one is True else [f"{option}={text}"] if text.startswith("-") else [option, text]
+            )
     return shlex.join([*words, "--out", f"{folder}-again"])
 
 

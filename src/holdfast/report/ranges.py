@@ -21,7 +21,11 @@ def range_table(found: Sequence[Range], names: Mapping[int, str], classes: Seque
     view.add_column("gap", justify="right")
     for r in found:
         which = [Text(short(names.get(r.box, str(r.box))))] if several else []
-        smallest, largest, output = r.minimum, r.maximum, short(classes[r.output]) if classes else str(r.output)
+        smallest, largest, output = (
+            r.minimum,
+            r.maximum,
+            short(classes[r.output]) if classes else str(r.output),
+        )
         view.add_row(
             *which, Text(output), *(" .. ".join(ends(b.lower.value, b.upper.value, 6)) for b in (smallest, largest)), at_most(r.gap, 2),
             style="" if r.closed else "yellow",
@@ -39,7 +43,10 @@ def range_remarks(found: Sequence[Range], net: Network) -> Iterator[tuple[str, s
     most = max(max(r.widened) for r in found)
     if most:
         own = str(net.dtype).removeprefix("torch.")
-        yield "note", f"proved ends were moved out by up to {at_most(most, 2)}, to what the network itself gives in {own}"
+        yield (
+            "note",
+            f"proved ends were moved out by up to {at_most(most, 2)}, to what the network itself gives in {own}",
+        )
     if len(found) == 1 and found[0].low_at.numel() <= SHOWN:
         for kind, at in (("smallest at", found[0].low_at), ("largest at", found[0].high_at)):
             yield kind, ", ".join(f"{value:.6g}" for value in at.flatten().tolist())

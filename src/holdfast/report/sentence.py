@@ -20,7 +20,11 @@ AROUND = 4  # words on either side of one that matters
 
 
 def sentences(
-    source: StoredInput, frames: Sequence[Record], witness: Array | None, vocabulary: Sequence[str], alone: int | None = None
+    source: StoredInput,
+    frames: Sequence[Record],
+    witness: Array | None,
+    vocabulary: Sequence[str],
+    alone: int | None = None,
 ) -> Pictures:
     """The words, in shades where each was asked by itself, those of the witness with the replaced ones marked, and what became what.
 
@@ -41,11 +45,19 @@ def sentences(
     seen = [k for k in places if k in marked][:MOST_SWAPS]
     before, after = _join_words(spans, len(tokens)), _join_words(shown, len(tokens))
     if by_vectors:
-        told = "the vectors of all words" if len(moved) == len(tokens) > 1 else f"the vector of {', '.join(words[k] for k in seen)}"
+        told = (
+            "the vectors of all words"
+            if len(moved) == len(tokens) > 1
+            else f"the vector of {', '.join(words[k] for k in seen)}"
+        )
         more = ", …" if len(seen) < len(moved) < len(tokens) else ""
         return Pictures(before, after, Markup("<small>moves {}{}</small>").format(told, more))
     swaps = Markup().join(Markup("{} → <mark>{}</mark><br>").format(words[k], said[k]) for k in seen)
-    return Pictures(before, after, Markup('<p class="swaps">{}<small>{} of {} words</small></p>').format(swaps, len(moved), len(tokens)))
+    return Pictures(
+        before,
+        after,
+        Markup('<p class="swaps">{}<small>{} of {} words</small></p>').format(swaps, len(moved), len(tokens)),
+    )
 
 
 def moved_places(tokens: Array, x: Array, witness: Array | None, alone: int | None = None) -> list[int]:
@@ -55,7 +67,13 @@ def moved_places(tokens: Array, x: Array, witness: Array | None, alone: int | No
         return []
     if witness.ndim > 1 and alone is not None:
         return [alone]
-    differs = witness != tokens if witness.ndim == 1 else (witness != x).reshape(len(x), -1).any(1) if witness.shape == x.shape else None
+    differs = (
+        witness != tokens
+        if witness.ndim == 1
+        else (witness != x).reshape(len(x), -1).any(1)
+        if witness.shape == x.shape
+        else None
+    )
     places: list[int] = list(range(len(tokens))) if differs is None else np.flatnonzero(differs).tolist()
     return places
 
@@ -64,7 +82,11 @@ def shown_places(count: int, important: Sequence[int]) -> list[int]:
     """All words of a sentence, or of a long one those around the important words, else its beginning."""
     if count <= MOST_WORDS or not important:
         return list(range(min(count, MOST_WORDS)))
-    near = {k for place in important[: MOST_WORDS // (2 * AROUND + 1)] for k in range(place - AROUND, place + AROUND + 1)}
+    near = {
+        k
+        for place in important[: MOST_WORDS // (2 * AROUND + 1)]
+        for k in range(place - AROUND, place + AROUND + 1)
+    }
     return sorted(k for k in near if 0 <= k < count)
 
 

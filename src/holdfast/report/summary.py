@@ -54,7 +54,12 @@ class InputRow:
         """Whether the proved bound is known, or every method has done all it can. Where not, the budget ran out (or the run was
         interrupted,
         or the input failed) before anything could be proved: such an end says nothing of the network, and is never counted as zero."""
-        return self.status in DONE or self.fails_at_once or self.bracket.closed or self.sense.proved_bound(self.bracket).known
+        return (
+            self.status in DONE
+            or self.fails_at_once
+            or self.bracket.closed
+            or self.sense.proved_bound(self.bracket).known
+        )
 
     @property
     def witness(self) -> NDArray[Any] | None:
@@ -65,7 +70,9 @@ class InputRow:
     def moved(self) -> int | None:
         """The frame that the witness changes, where each was asked by itself."""
         weaker = min if self.sense.rises else max
-        first = weaker(self.frames, key=lambda record: self.sense.witnessed_bound(record.bracket).value, default=None)
+        first = weaker(
+            self.frames, key=lambda record: self.sense.witnessed_bound(record.bracket).value, default=None
+        )
         return None if first is None else first.key.frame
 
     @property
@@ -130,7 +137,9 @@ def in_order(groups: Mapping[str, Sequence[InputRow]]) -> list[QuestionPart]:
     """Of rows by the names of their parts."""
     found = [QuestionPart(name, group[0].sense, group) for name, group in groups.items()]
     order = list(SENSES.values())
-    return sorted(found, key=lambda part: (order.index(part.sense), part.name)) or [QuestionPart("", RADIUS, ())]
+    return sorted(found, key=lambda part: (order.index(part.sense), part.name)) or [
+        QuestionPart("", RADIUS, ())
+    ]
 
 
 def frame_name(question: Question) -> str:
@@ -165,17 +174,26 @@ def weakest(frames: Sequence[Record], count: int = 3) -> list[int]:
     return [frame for _, _, frame in ends[:count]]
 
 
-def rows_of(records: Iterable[Record], inputs: Iterable[StoredInput] = (), answers: Mapping[Key, Answers] | None = None) -> list[InputRow]:
+def rows_of(
+    records: Iterable[Record],
+    inputs: Iterable[StoredInput] = (),
+    answers: Mapping[Key, Answers] | None = None,
+) -> list[InputRow]:
     """One row for each input that has a record, part by part and in the order of the data."""
     sources = {stored.index: stored for stored in inputs}
     groups: dict[Key, list[Record]] = {}
     for record in records:
         own = record.key.frame if is_apart(record.goal, record.key.part) else None
         groups.setdefault(Key(record.key.index, own, record.key.part), []).append(record)
-    return [_row(key, group, sources.get(key.index), answers or {}) for key, group in sorted(groups.items(), key=lambda item: item[0])]
+    return [
+        _row(key, group, sources.get(key.index), answers or {})
+        for key, group in sorted(groups.items(), key=lambda item: item[0])
+    ]
 
 
-def _row(key: Key, group: list[Record], source: StoredInput | None, answers: Mapping[Key, Answers]) -> InputRow:
+def _row(
+    key: Key, group: list[Record], source: StoredInput | None, answers: Mapping[Key, Answers]
+) -> InputRow:
     sense = sense_of(group[0].goal, key.part)
     weaker = min if sense.rises else max
     brackets = sorted((record.bracket for record in group), key=still)  # of equal ends, one that says more
@@ -197,7 +215,9 @@ def _row(key: Key, group: list[Record], source: StoredInput | None, answers: Map
         status=min((record.status for record in group), key=WORST_FIRST.index),
         seconds=sum(record.seconds for record in group),
         queries=sum(record.queries for record in group),
-        frames=() if key.frame is not None else tuple(record for record in group if record.key.frame is not None),
+        frames=()
+        if key.frame is not None
+        else tuple(record for record in group if record.key.frame is not None),
         source=source,
         answers=answers.get(first.key),
         goal=group[0].goal,
@@ -252,7 +272,11 @@ class Totals:
 def totals_of(rows: Sequence[InputRow]) -> Totals:
     """Of rows of one part."""
     sense = rows[0].sense if rows else RADIUS
-    known = [(place, still(row.bracket), row.measured) for place, row in enumerate(rows) if row.status not in UNANSWERED]
+    known = [
+        (place, still(row.bracket), row.measured)
+        for place, row in enumerate(rows)
+        if row.status not in UNANSWERED
+    ]
     brackets = Brackets(rows, [place for place, fixed, _ in known if not fixed])
     measured = Brackets(rows, [place for place, _, looked_at in known if looked_at])
     moving = Brackets(rows, [place for place, fixed, looked_at in known if looked_at and not fixed])
@@ -276,8 +300,16 @@ def totals_of(rows: Sequence[InputRow]) -> Totals:
         mean_upper=means.upper,
         median_lower=statistics.median(lower) if lower else math.nan,
         median_upper=statistics.median(upper) if upper else math.nan,
-        mean_estimated=overall(brackets, GRID).lower if any(_estimated_by(b, GRID) for b in brackets) else math.nan,
-        mean_found=mean_of([end for b in moving if not sense.is_open(b) and math.isfinite(end := sense.witnessed_bound(b).value)]),
+        mean_estimated=overall(brackets, GRID).lower
+        if any(_estimated_by(b, GRID) for b in brackets)
+        else math.nan,
+        mean_found=mean_of(
+            [
+                end
+                for b in moving
+                if not sense.is_open(b) and math.isfinite(end := sense.witnessed_bound(b).value)
+            ]
+        ),
         seconds=sum(row.seconds for row in rows),
         queries=sum(row.queries for row in rows),
     )
@@ -285,7 +317,11 @@ def totals_of(rows: Sequence[InputRow]) -> Totals:
 
 def estimate_kind(bracket: Bracket, estimate: Bound) -> str:
     """What stands behind the number: "estimated", and where a witness shows that it is wrong, that too."""
-    return f"{estimate.evidence.kind}, refuted by the witness" if bracket.refutes(estimate) else estimate.evidence.kind
+    return (
+        f"{estimate.evidence.kind}, refuted by the witness"
+        if bracket.refutes(estimate)
+        else estimate.evidence.kind
+    )
 
 
 def _estimated_by(bracket: Bracket, method: str) -> bool:

@@ -39,7 +39,12 @@ def table(source: Store | Sequence[Record], *, most: int = 20) -> Group:
     """One line for each input, at most `most` of them; the averages below speak of all. A question of several parts has as many tables."""
     parts = summary_parts(source, most)[0] if isinstance(source, Store) else parts_of(rows_of(source))
     question = source.question if isinstance(source, Store) else Question()
-    return Group(*(_table(part, question, most, title=capital(part.heading) if len(parts) > 1 else None) for part in parts))
+    return Group(
+        *(
+            _table(part, question, most, title=capital(part.heading) if len(parts) > 1 else None)
+            for part in parts
+        )
+    )
 
 
 def _table(part: QuestionPart, question: Question, most: int, title: str | None) -> Group:
@@ -47,17 +52,27 @@ def _table(part: QuestionPart, question: Question, most: int, title: str | None)
     view = Table(title=title, title_justify="left")
     columns = [(heading, [cell(row, question) for row in part.rows[:most]]) for heading, cell in COLUMNS]
     needed = ("lower", "upper", "status") if question.command != "verify" else ("verdict", "status")
-    kept = [(heading, cells) for heading, cells in columns if heading in ("input", *needed) or (heading in MAYBE and any(cells))]
+    kept = [
+        (heading, cells)
+        for heading, cells in columns
+        if heading in ("input", *needed) or (heading in MAYBE and any(cells))
+    ]
     if any(heading == "label" for heading, _ in kept):
-        kept = [(heading, cells) for heading, cells in kept if heading != "name"]  # file names are long, and the label says more
+        kept = [
+            (heading, cells) for heading, cells in kept if heading != "name"
+        ]  # file names are long, and the label says more
     for heading, _ in kept:
         view.add_column(
-            heading, justify="right" if heading in ("input", "lower", "upper") else "left", no_wrap=heading in ("lower", "upper")
+            heading,
+            justify="right" if heading in ("input", "lower", "upper") else "left",
+            no_wrap=heading in ("lower", "upper"),
         )
     for cells in zip(*(cells for _, cells in kept), strict=True):
         view.add_row(*cells)
     more = [Text(f"... and {len(part.rows) - most} more")] if len(part.rows) > most else []
-    below = Text(_counts(part, question) if question.command == "verify" else _means(totals_of(part.rows), part.sense))
+    below = Text(
+        _counts(part, question) if question.command == "verify" else _means(totals_of(part.rows), part.sense)
+    )
     return Group(view, *more, *_notes(part.rows[:most], question), below)
 
 
@@ -75,7 +90,11 @@ def _label(row: InputRow, question: Question) -> Text:
     if row.source is None:
         return Text()
     label, said = (class_name(question, number) for number in (row.source.label, row.source.prediction))
-    return Text(label) if said in (label, "") else Text("\n").join(Text(part) for part in (label, f"says {said}") if part)
+    return (
+        Text(label)
+        if said in (label, "")
+        else Text("\n").join(Text(part) for part in (label, f"says {said}") if part)
+    )
 
 
 def _status(row: InputRow, question: Question) -> Text:
@@ -122,14 +141,20 @@ def _weakest(row: InputRow, question: Question) -> Text:
     if not row.frames or not (row.bracket.lower.known or row.bracket.upper.known):
         return Text()
     places, tokens = weakest(row.frames), row.source.tokens if row.source else None
-    words = None if tokens is None else [word_name(token, question.model.vocabulary or ()) for token in tokens]
+    words = (
+        None if tokens is None else [word_name(token, question.model.vocabulary or ()) for token in tokens]
+    )
     kind = "words" if words is not None else f"{frame_name(question)}s"
     if not places:
         return Text(f"none of {len(row.frames)} {kind} breaks it")
-    found = Text(f"weakest of {len(row.frames)} {kind}: {', '.join(str(k) if words is None else words[k] for k in places)}")
+    found = Text(
+        f"weakest of {len(row.frames)} {kind}: {', '.join(str(k) if words is None else words[k] for k in places)}"
+    )
     if words is None:
         return found
-    sentence = Text(" ").join(Text(word, style="bold underline" if k in places else "") for k, word in enumerate(words))
+    sentence = Text(" ").join(
+        Text(word, style="bold underline" if k in places else "") for k, word in enumerate(words)
+    )
     return Text("\n").join([found, sentence])
 
 
@@ -142,7 +167,10 @@ def _end(bracket: Bracket, side: int) -> Text:
 
 def _counts(part: QuestionPart, question: Question) -> str:
     found = tally(part.rows, 0.0)
-    told = (f"{found.certified} {spoken('certified', question.command)}", f"{found.broken} {spoken('broken', question.command)}")
+    told = (
+        f"{found.certified} {spoken('certified', question.command)}",
+        f"{found.broken} {spoken('broken', question.command)}",
+    )
     return ", ".join((*told, found.unknown_text))
 
 

@@ -37,7 +37,9 @@ def picture(x: Array, other: Array | None = None, *, colour: bool = True) -> Tex
     if not drawable(x):
         return _numbers(x, other)
     low, high = ends_of(both)
-    share = ((blocks_of(planes_of(x.astype(float)), WIDEST).mean(-1) - low) / ((high - low) or 1.0)).clip(0, 1)
+    share = ((blocks_of(planes_of(x.astype(float)), WIDEST).mean(-1) - low) / ((high - low) or 1.0)).clip(
+        0, 1
+    )
     if not colour:
         return _signs(np.array(list(SHADES))[(share.mean(-1) * (len(SHADES) - 1)).round().astype(int)])
     return _halves(np.broadcast_to((share * 255).round().astype(int), (*share.shape[:2], 3)))
@@ -72,7 +74,9 @@ def change(before: Array, after: Array, *, colour: bool = True) -> Text:
     return _halves((np.abs(share) * colours).round().astype(int))
 
 
-def sentence(tokens: Sequence[int], vocabulary: Sequence[str], frames: Sequence[Record] = (), moved: Sequence[int] = ()) -> Text:
+def sentence(
+    tokens: Sequence[int], vocabulary: Sequence[str], frames: Sequence[Record] = (), moved: Sequence[int] = ()
+) -> Text:
     """Words in shades where each was asked by itself; moved ones underlined. A long text is cut around what matters."""
     heat = Heat.within(frames)
     brackets = {record.key.frame: record.bracket for record in frames}
@@ -132,4 +136,7 @@ def _numbers(x: Array, other: Array | None) -> Text:
         ends = f", {about(float(x.min()))} to {about(float(x.max()))}" if x.size else ""
         return Text(f"{' x '.join(map(str, x.shape))} numbers{ends}")
     moved = np.zeros(x.size, bool) if other is None else x.ravel() != other.ravel()
-    return Text(", ").join(Text(about(float(v)), "bold underline" if new else "") for v, new in zip(x.ravel(), moved, strict=True))
+    return Text(", ").join(
+        Text(about(float(v)), "bold underline" if new else "")
+        for v, new in zip(x.ravel(), moved, strict=True)
+    )

@@ -44,7 +44,11 @@ def spoken(said: Verdict, command: str) -> str:
 
 def right(row: InputRow) -> bool:
     """Does the network say the label? Where the run kept neither, whether the property holds at the input itself."""
-    return row.source.label == row.source.prediction if row.source and is_labelled(row) else not row.fails_at_once
+    return (
+        row.source.label == row.source.prediction
+        if row.source and is_labelled(row)
+        else not row.fails_at_once
+    )
 
 
 def is_labelled(row: InputRow) -> bool:
@@ -78,7 +82,9 @@ class VerdictCounts:
     @property
     def unknown_text(self) -> str:
         """How many are unknown, and of how many that is so for want of time or of an answer."""
-        return f"{self.unknown} unknown" + (f" ({self.not_measured} of these not measured)" if self.not_measured else "")
+        return f"{self.unknown} unknown" + (
+            f" ({self.not_measured} of these not measured)" if self.not_measured else ""
+        )
 
 
 def tally(rows: Iterable[InputRow], at: float, *, silent: int = 0) -> VerdictCounts:
@@ -88,4 +94,6 @@ def tally(rows: Iterable[InputRow], at: float, *, silent: int = 0) -> VerdictCou
         said = verdict(row, at)
         found[said] += 1
         not_measured += not is_measured(row, said)
-    return VerdictCounts(at, found["certified"], found["broken"], found["unknown"] + silent, silent, not_measured)
+    return VerdictCounts(
+        at, found["certified"], found["broken"], found["unknown"] + silent, silent, not_measured
+    )

@@ -29,7 +29,11 @@ def _remarks(found: Verdict, net: Network, judges: Sequence[Network]) -> Iterato
     if found.note:
         yield found.note
     if found.answer == "sat":
-        places = [f"in its own arithmetic ({str(net.dtype).removeprefix('torch.')})", "in float64", *(["by onnxruntime"] if judges else [])]
+        places = [
+            f"in its own arithmetic ({str(net.dtype).removeprefix('torch.')})",
+            "in float64",
+            *(["by onnxruntime"] if judges else []),
+        ]
         yield f"replayed through {net.name}: {', '.join(places)}"
     elif found.answer == "unsat":
         yield "proved in float64 with every rounding charged"
@@ -65,7 +69,9 @@ class InstanceLine:
         style = "red" if self.wrong or self.answer == "error" else ""
         note = self.found if isinstance(self.found, str) else self.found.note
         told = f"  (the key says {self.expected})" if self.wrong else f"  {printable(note)}" if note else ""
-        return Text(f"{printable(network)} {printable(spec)}: {self.answer} {self.seconds:.2f} s{told}", style=style)
+        return Text(
+            f"{printable(network)} {printable(spec)}: {self.answer} {self.seconds:.2f} s{told}", style=style
+        )
 
 
 def verdict_table(lines: Sequence[InstanceLine], asked: int) -> Table:

@@ -48,7 +48,13 @@ SENSES = {  # in the order of a page
     "smallest": Sense("smallest value", "the smallest value", "above", zero=False),
     "largest": Sense("largest value", "the largest value", "below", rises=False, zero=False),
     "steepness": Sense("steepness", "how steep: Q", "at most", rises=False, zero=False),
-    "probability": Sense("probability", "the probability that the answer stays", "at least", shown="counted", missing="not counted"),
+    "probability": Sense(
+        "probability",
+        "the probability that the answer stays",
+        "at least",
+        shown="counted",
+        missing="not counted",
+    ),
 }
 
 

@@ -20,7 +20,9 @@ def create_whole(folder: Path, question: Question, provenance: Mapping[str, Any]
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise StoreError(f"{folder} is taken. Choose another folder.")
     if part.exists():
-        raise StoreError(f"{part} is in the way: another process is making {folder}, or one was killed while it did. Then delete it.")
+        raise StoreError(
+            f"{part} is in the way: another process is making {folder}, or one was killed while it did. Then delete it."
+        )
     try:
         with Store(part, *begin(part, question, provenance)) as store:
             yield store

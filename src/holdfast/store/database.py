@@ -30,7 +30,11 @@ CREATE TABLE artefact (
     PRIMARY KEY (position, frame, part, name)
 );
 """
-NEWER = ("ALTER TABLE input ADD COLUMN seal TEXT", "ALTER TABLE record ADD COLUMN news TEXT", "ALTER TABLE record ADD COLUMN seal TEXT")
+NEWER = (
+    "ALTER TABLE input ADD COLUMN seal TEXT",
+    "ALTER TABLE record ADD COLUMN news TEXT",
+    "ALTER TABLE record ADD COLUMN seal TEXT",
+)
 
 
 def connect_writer(file: Path) -> sqlite3.Connection:
@@ -117,7 +121,11 @@ def reading(file: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # a damaged row fails in any layer of whatever reads it
-        raise error if isinstance(error, StoreError) and str(error).startswith(str(file.parent)) else damaged_error(file, error) from error
+        raise (
+            error
+            if isinstance(error, StoreError) and str(error).startswith(str(file.parent))
+            else damaged_error(file, error)
+        ) from error
 
 
 def unborn(file: Path) -> bool:

@@ -40,7 +40,13 @@ COLUMNS = (
     "upper", "upper_kind", "upper_method", "status", "seconds", "queries", "note",
     "question",
 )  # fmt: skip
-NOTHING: dict[str, Any] = {"name": "", "label": None, "label_name": "", "prediction": None, "prediction_name": ""}
+NOTHING: dict[str, Any] = {
+    "name": "",
+    "label": None,
+    "label_name": "",
+    "prediction": None,
+    "prediction_name": "",
+}
 
 
 def export(store: "Store", path: str | Path) -> Path:
@@ -86,7 +92,11 @@ def _end(r: Record, side: int) -> dict[str, Any]:
     """The number, the kind and the method of one end."""
     bound: Bound = (r.bracket.lower, r.bracket.upper)[side]
     if not bound.known and not r.bracket.closed:
-        return {"": None, "_kind": r.bracket.missing[side] if r.status in DONE else "not measured", "_method": ""}
+        return {
+            "": None,
+            "_kind": r.bracket.missing[side] if r.status in DONE else "not measured",
+            "_method": "",
+        }
     return {"": bound.value, "_kind": bound.evidence.kind, "_method": bound.evidence.method}
 
 
@@ -111,18 +121,32 @@ def _single(said: Said | None) -> int | None:
 
 
 def _json(store: "Store", path: Path) -> None:
-    head = json.dumps(plain({"question": store.question.as_json(), "provenance": store.provenance}), indent=1, allow_nan=False)
+    head = json.dumps(
+        plain({"question": store.question.as_json(), "provenance": store.provenance}),
+        indent=1,
+        allow_nan=False,
+    )
     with path.open("w") as stream:
         stream.write(head.removesuffix("\n}") + ',\n "records": [')
         comma = ""
         for some in _with_inputs(store, TOGETHER):
             said = store.answers([record.key for record, _ in some])
             for record, about in some:
-                told = {"input": record.key.index, **about, "frame": record.key.frame, "part": record.key.part, **body_of(record)}
+                told = {
+                    "input": record.key.index,
+                    **about,
+                    "frame": record.key.frame,
+                    "part": record.key.part,
+                    **body_of(record),
+                }
                 for side, end in enumerate(("lower", "upper")):
-                    told |= {end: {**told[end], "kind": "definition"}} if _end(record, side)[""] is None else {}
+                    told |= (
+                        {end: {**told[end], "kind": "definition"}} if _end(record, side)[""] is None else {}
+                    )
                 told |= {"answers": asdict(said[record.key])} if record.key in said else {}
-                stream.write(f"{comma}\n" + textwrap.indent(json.dumps(plain(told), indent=1, allow_nan=False), "  "))
+                stream.write(
+                    f"{comma}\n" + textwrap.indent(json.dumps(plain(told), indent=1, allow_nan=False), "  ")
+                )
                 comma = ","
         stream.write("\n ]\n}" if comma else "]\n}")
 
@@ -139,7 +163,9 @@ def csv_cell(value: Any) -> Any:
 
 
 def _csv(store: "Store", path: Path) -> None:
-    asked = {"question": describe_question(store.question)}  # in every row: a row that is copied elsewhere takes its conditions along
+    asked = {
+        "question": describe_question(store.question)
+    }  # in every row: a row that is copied elsewhere takes its conditions along
     rows = (
         {name: csv_cell(value) for name, value in (flat(record, about) | asked).items()}
         for some in _with_inputs(store, TOGETHER)
@@ -158,14 +184,18 @@ def _parquet(store: "Store", path: Path) -> None:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
-        raise MissingExtra("Parquet needs pyarrow: pip install 'holdfast[parquet]'. CSV and JSON work without.") from error
+        raise MissingExtra(
+            "Parquet needs pyarrow: pip install 'holdfast[parquet]'. CSV and JSON work without."
+        ) from error
     kinds = ((WORDS, pyarrow.string()), (WHOLE_NUMBERS, pyarrow.int64()), (NUMBERS, pyarrow.float64()))
     known = {name: kind for names, kind in kinds for name in names}
     schema = pyarrow.schema([(name, known[name]) for name in COLUMNS])
     asked = {"question": describe_question(store.question)}
     with pyarrow.parquet.ParquetWriter(path, schema) as writer:
         for some in _with_inputs(store, 10 * TOGETHER):
-            writer.write_table(pyarrow.Table.from_pylist([flat(*pair) | asked for pair in some], schema=schema))
+            writer.write_table(
+                pyarrow.Table.from_pylist([flat(*pair) | asked for pair in some], schema=schema)
+            )
 
 
 def _npz(store: "Store", path: Path) -> None:

@@ -49,7 +49,11 @@ class Lease:
 
 
 def _self() -> dict[str, str | int]:
-    return {"pid": os.getpid(), "host": socket.gethostname(), "since": datetime.now(UTC).isoformat(timespec="seconds")}
+    return {
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+        "since": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
 
 
 def _holder(descriptor: int) -> str:

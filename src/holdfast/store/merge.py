@@ -31,7 +31,9 @@ def merge(folders: Sequence[str | Path], new: str | Path) -> Path:
         for run in runs[1:]:
             _alike(runs[0], run)
         question = runs[0].question
-        asked = replace(question, options={name: value for name, value in question.options.items() if name != SHARD})
+        asked = replace(
+            question, options={name: value for name, value in question.options.items() if name != SHARD}
+        )
         about = {**provenance(), "merged from": [str(folder) for folder in folders]}
         with create_whole(target, asked, runs[0].provenance if len(runs) == 1 else about) as whole:
             for run in runs:
@@ -82,7 +84,8 @@ def _add(whole: Store, run: Store) -> None:
     for found in in_parts(run.stream(), KEYS):
         known = whole.load_known([record.key for record in found])
         records = [
-            record if record.key not in known else join_records(known[record.key], record, f"{run.folder}") for record in run.beside(found)
+            record if record.key not in known else join_records(known[record.key], record, f"{run.folder}")
+            for record in run.beside(found)
         ]
         whole.replace(records)
         ends = {r.key: (r.bracket.lower.value, r.bracket.upper.value) for r in found}
@@ -92,13 +95,17 @@ def _add(whole: Store, run: Store) -> None:
     for table, places in (("history", 7), ("artefact", 5)):
         for some in in_parts(run.rows_of(table), KEYS):
             with whole.transaction() as connection:
-                connection.executemany(f"INSERT OR IGNORE INTO {table} VALUES ({', '.join('?' * places)})", some)
+                connection.executemany(
+                    f"INSERT OR IGNORE INTO {table} VALUES ({', '.join('?' * places)})", some
+                )
 
 
 def join_records(one: Record, two: Record, where: str) -> Record:
     """Two answers to one question. Contradiction where they exclude each other."""
     if (one.question, one.goal) != (two.question, two.goal):
-        raise StoreError(f"{where}: its record of input {two.key} answers another question than that of the other runs.")
+        raise StoreError(
+            f"{where}: its record of input {two.key} answers another question than that of the other runs."
+        )
     if one == two:
         return one
     if one.status == "failed":  # what it says of itself is that it says nothing
@@ -112,7 +119,11 @@ def join_records(one: Record, two: Record, where: str) -> Record:
         raise Contradiction(f"{where}, input {two.key}: {error}") from error
     for estimate in two.bracket.estimates:
         bracket = bracket if estimate in bracket.estimates else bracket.with_estimate(estimate)
-    status: Status = "closed" if bracket.closed else min((r.status for r in (one, two) if r.status != "closed"), key=FURTHEST.index)
+    status: Status = (
+        "closed"
+        if bracket.closed
+        else min((r.status for r in (one, two) if r.status != "closed"), key=FURTHEST.index)
+    )
     means = next((r.means for r in (one, two) if r.status == status), one.means)
     return replace(
         one, bracket=bracket, status=status, means=means, seconds=one.seconds + two.seconds, queries=one.queries + two.queries,

@@ -101,7 +101,16 @@ def row_of(record: Record, told: str | None = None) -> Row:
     """position, frame, part, lower, upper, status, body, lower_witness, upper_witness, news, seal. told: its news, where they are known."""
     beside = {"beside": sorted(record.aside)} if record.aside else {}
     body = json.dumps({**body_of(record), **beside})
-    return make_seal((*columns_of(record.key), *known_ends(record), record.status, body, *_witnesses(record.bracket), told or news(record)))
+    return make_seal(
+        (
+            *columns_of(record.key),
+            *known_ends(record),
+            record.status,
+            body,
+            *_witnesses(record.bracket),
+            told or news(record),
+        )
+    )
 
 
 def record_of(row: Row, *, light: bool = False) -> Record:
@@ -118,14 +127,26 @@ def record_of(row: Row, *, light: bool = False) -> Record:
         b["note"],
     )
     skipped = tuple(b["skipped"])
-    return Record(key, bracket, b["status"], float(b["seconds"]), int(b["queries"]), skipped, b["question"], b["means"], b["goal"])
+    return Record(
+        key,
+        bracket,
+        b["status"],
+        float(b["seconds"]),
+        int(b["queries"]),
+        skipped,
+        b["question"],
+        b["means"],
+        b["goal"],
+    )
 
 
 def news(record: Record) -> str:
     """What makes a record worth writing again: its ends, and all the rest but the clock; maps change with the ends."""
     rest = {name: value for name, value in body_of(record).items() if name not in CLOCK}
     small = {name: value.tolist() for name, value in record.aside.items() if value.numel() <= SMALL}
-    return hashlib.blake2b(json.dumps([rest, small]).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return hashlib.blake2b(
+        json.dumps([rest, small]).encode("utf-8", "surrogatepass"), digest_size=16
+    ).hexdigest()
 
 
 def known_ends(record: Record) -> tuple[float | None, float | None]:
@@ -180,7 +201,12 @@ def _bound_of(told: Mapping[str, Any], witness: bytes | None) -> Bound:
     evidence = _evidence(json.dumps(why))
     if witness is not None:
         evidence = replace(evidence, witness=unpack(witness))
-    return Bound(float(told["value"]), evidence, float(told["slack"]), None if told["executed"] is None else float(told["executed"]))
+    return Bound(
+        float(told["value"]),
+        evidence,
+        float(told["slack"]),
+        None if told["executed"] is None else float(told["executed"]),
+    )
 
 
 @lru_cache(maxsize=1024)
@@ -221,7 +247,15 @@ def _class_from_column(column: int | str | None) -> Said | None:
     return tuple(int(number) for number in json.loads(column)) if isinstance(column, str) else column
 
 
-def event_of(position: int, frame: int, part: str, seconds: float, queries: int, lower: float | None, upper: float | None) -> Event:
+def event_of(
+    position: int,
+    frame: int,
+    part: str,
+    seconds: float,
+    queries: int,
+    lower: float | None,
+    upper: float | None,
+) -> Event:
     low, high = -math.inf if lower is None else float(lower), math.inf if upper is None else float(upper)
     return Event(key_of(position, frame, part), float(seconds), int(queries), low, high)
 

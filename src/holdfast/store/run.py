@@ -71,7 +71,9 @@ class Store:
     """A run folder. `create` begins one, `open` takes one up, and both hold it alone until `close`; `read` looks at one, also while
     another process writes it. All check before any long work."""
 
-    def __init__(self, folder: Path, connection: sqlite3.Connection, lease: Lease | None = None, version: int = VERSION) -> None:
+    def __init__(
+        self, folder: Path, connection: sqlite3.Connection, lease: Lease | None = None, version: int = VERSION
+    ) -> None:
         self.folder = folder
         self._connection = connection
         self._lease = lease
@@ -148,7 +150,9 @@ class Store:
         digest = hashlib.sha256()
         told: dict[str, str] = dict(self.query_rows("SELECT name, value FROM meta"))
         rows = itertools.chain(
-            [(told["question"], told["provenance"])], self.rows_of("input", self.input_columns.rpartition(", ")[0]), self._in_order()
+            [(told["question"], told["provenance"])],
+            self.rows_of("input", self.input_columns.rpartition(", ")[0]),
+            self._in_order(),
         )
         for row in rows:
             digest.update(b"%d;" % len(row))
@@ -159,7 +163,9 @@ class Store:
     def _in_order(self) -> Iterator[Row]:
         """The rows of all records by their keys, without their seals."""
         place: Row = (-LAST, -LAST, "")
-        asked = f"SELECT {self._record.rpartition(', ')[0]} FROM record WHERE (position, frame, part) > (?, ?, ?)"
+        asked = (
+            f"SELECT {self._record.rpartition(', ')[0]} FROM record WHERE (position, frame, part) > (?, ?, ?)"
+        )
         while rows := self.query_rows(f"{asked} ORDER BY position, frame, part LIMIT {TOGETHER}", place):
             yield from rows
             place = rows[-1][:3]
@@ -199,7 +205,9 @@ class Store:
     def inputs(self) -> list[StoredInput]:
         return list(self.stream_inputs())
 
-    def stream_inputs(self, first: int = 0, last: int = LAST, *, light: bool = False) -> Iterator[StoredInput]:
+    def stream_inputs(
+        self, first: int = 0, last: int = LAST, *, light: bool = False
+    ) -> Iterator[StoredInput]:
         """Those from `first` to `last`, a few in memory at a time. light: without their numbers and maps."""
         told = f"SELECT {self.input_columns} FROM input WHERE position BETWEEN ? AND ? ORDER BY position LIMIT {TOGETHER}"
         maps = f"SELECT position, value FROM artefact WHERE name = '{SALIENCY}' AND position BETWEEN ? AND ?"
@@ -215,7 +223,9 @@ class Store:
         failed = "SELECT position FROM record WHERE status = 'failed'"
         return {
             position
-            for (position,) in self.query_rows(f"SELECT position FROM input WHERE prediction IS NULL AND position NOT IN ({failed})")
+            for (position,) in self.query_rows(
+                f"SELECT position FROM input WHERE prediction IS NULL AND position NOT IN ({failed})"
+            )
         }
 
     def put_predictions(self, said: Mapping[int, Said]) -> None:
@@ -223,10 +233,14 @@ class Store:
         columns = INPUT.removesuffix(", seal")
         for some in in_parts(said, KEYS):
             places = ", ".join(map(str, some))
-            rows = self.query_rows(f"SELECT {columns} FROM input WHERE prediction IS NULL AND position IN ({places})")
+            rows = self.query_rows(
+                f"SELECT {columns} FROM input WHERE prediction IS NULL AND position IN ({places})"
+            )
             told = [(place, label, class_column(said[place]), *rest) for place, label, _, *rest in rows]
             with self.transaction() as connection:
-                connection.executemany("INSERT OR REPLACE INTO input VALUES (?, ?, ?, ?, ?, ?, ?)", map(make_seal, told))
+                connection.executemany(
+                    "INSERT OR REPLACE INTO input VALUES (?, ?, ?, ?, ?, ?, ?)", map(make_seal, told)
+                )
 
     def has_inputs(self) -> bool:
         return bool(self.query_rows("SELECT 1 FROM input LIMIT 1"))
@@ -252,7 +266,9 @@ class Store:
         # Brackets are never changed, only replaced: those that were written are known by themselves.
         fresh = [r for r in records if not self._same(r)]
         known: dict[Key, Row] = {}
-        for row in self.of_keys("SELECT position, frame, part, news, lower, upper FROM record", [r.key for r in fresh]):
+        for row in self.of_keys(
+            "SELECT position, frame, part, news, lower, upper FROM record", [r.key for r in fresh]
+        ):
             known[key_of(*row[:3])] = row[3:]
         told = {r.key: news(r) for r in fresh}
         changed = [r for r in fresh if r.key not in known or known[r.key][0] != told[r.key]]
@@ -269,7 +285,9 @@ class Store:
         with self.transaction() as connection:
             self._put(connection, records, {})
 
-    def _put(self, connection: sqlite3.Connection, records: Sequence[Record], told: Mapping[Key, str]) -> None:
+    def _put(
+        self, connection: sqlite3.Connection, records: Sequence[Record], told: Mapping[Key, str]
+    ) -> None:
         connection.executemany(UPSERT, (row_of(r, told.get(r.key)) for r in records))
         self._keep(connection, [(r.key, name, value) for r in records for name, value in r.aside.items()])
 
@@ -309,9 +327,13 @@ class Store:
 
     def stream(self, first: int = 0, last: int = LAST, *, light: bool = False) -> Iterator[Record]:
         """The records of the inputs from `first` to `last`, by input and frame, a few in memory at a time. light: without witnesses."""
-        asked = f"SELECT {self._record} FROM record WHERE (position, frame, part) > (?, ?, ?) AND position <= ?"
+        asked = (
+            f"SELECT {self._record} FROM record WHERE (position, frame, part) > (?, ?, ?) AND position <= ?"
+        )
         place: Row = (first, -LAST, "")
-        while rows := self.query_rows(f"{asked} ORDER BY position, frame, part LIMIT {TOGETHER}", (*place, last)):
+        while rows := self.query_rows(
+            f"{asked} ORDER BY position, frame, part LIMIT {TOGETHER}", (*place, last)
+        ):
             with reading(self.folder / FILE):
                 some = [record_of(row, light=light) for row in rows]
             yield from some
@@ -346,7 +368,9 @@ class Store:
     def beside(self, records: Sequence[Record]) -> Iterator[Record]:
         """These records with what is kept beside them."""
         kept: dict[Key, dict[str, Tensor]] = {}
-        rows = self.of_keys("SELECT position, frame, part, name, value FROM artefact", [r.key for r in records])
+        rows = self.of_keys(
+            "SELECT position, frame, part, name, value FROM artefact", [r.key for r in records]
+        )
         with reading(self.folder / FILE):
             for *columns, name, value in rows:
                 kept.setdefault(key_of(*columns), {})[name] = unpack(inflate(value))
@@ -359,11 +383,18 @@ class Store:
 
     def answered_inputs(self) -> list[int]:
         """The inputs that have a record."""
-        return [position for (position,) in self.query_rows("SELECT DISTINCT position FROM record ORDER BY position")]
+        return [
+            position
+            for (position,) in self.query_rows("SELECT DISTINCT position FROM record ORDER BY position")
+        ]
 
     def queried_inputs(self) -> set[int]:
         """The inputs that the model was asked about and could answer."""
-        return {record.key.index for record in self.stream(light=True) if record.queries and record.status != "failed"}
+        return {
+            record.key.index
+            for record in self.stream(light=True)
+            if record.queries and record.status != "failed"
+        }
 
     def parts(self) -> list[str]:
         """Of the question, those that have a record."""
@@ -379,11 +410,15 @@ class Store:
 
     def put_answers(self, answers: Mapping[Key, Answers]) -> None:
         """What the network says at the input of a record and at the witness that the record has now."""
-        rows = [(*columns_of(key), json.dumps(asdict(answer)), *columns_of(key)) for key, answer in answers.items()]
+        rows = [
+            (*columns_of(key), json.dumps(asdict(answer)), *columns_of(key))
+            for key, answer in answers.items()
+        ]
         with self.transaction() as connection:
             connection.execute(ANSWER)
             connection.executemany(
-                f"INSERT OR REPLACE INTO answer SELECT ?, ?, ?, {SHOWN}, ? FROM record WHERE position = ? AND frame = ? AND part = ?", rows
+                f"INSERT OR REPLACE INTO answer SELECT ?, ?, ?, {SHOWN}, ? FROM record WHERE position = ? AND frame = ? AND part = ?",
+                rows,
             )
 
     def answers(self, keys: Iterable[Key] | None = None) -> dict[Key, Answers]:
@@ -399,12 +434,16 @@ class Store:
     def rows_of(self, table: str, columns: str = "*") -> Iterator[Row]:
         """A whole table as it lies there, a few rows at a time."""
         place = -1
-        while rows := self.query_rows(f"SELECT rowid, {columns} FROM {table} WHERE rowid > ? ORDER BY rowid LIMIT {TOGETHER}", (place,)):
+        while rows := self.query_rows(
+            f"SELECT rowid, {columns} FROM {table} WHERE rowid > ? ORDER BY rowid LIMIT {TOGETHER}", (place,)
+        ):
             yield from (row[1:] for row in rows)
             place = rows[-1][0]
 
     def has(self, table: str) -> bool:
-        return bool(self.query_rows("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (table,)))
+        return bool(
+            self.query_rows("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (table,))
+        )
 
     def history(self, every: int = 1) -> list[Event]:
         """How the ends closed in; of about so many inputs one, spread over them all."""
@@ -428,9 +467,13 @@ class Store:
             folder.mkdir(parents=True, exist_ok=True)
             with contextlib.closing(sqlite3.connect(target)) as copy:
                 self._connection.backup(copy)
-                copy.execute("PRAGMA journal_mode=DELETE").fetchall()  # so that who reads it writes no log beside it
+                copy.execute(
+                    "PRAGMA journal_mode=DELETE"
+                ).fetchall()  # so that who reads it writes no log beside it
         except (sqlite3.Error, OSError) as error:
-            raise StoreError(f"{self.folder}: cannot be copied to {folder} ({error}). Is the disk full?") from error
+            raise StoreError(
+                f"{self.folder}: cannot be copied to {folder} ({error}). Is the disk full?"
+            ) from error
         return target
 
     def rows(self) -> list[dict[str, Any]]:
@@ -448,7 +491,9 @@ def begin(path: Path, question: Question, made: Mapping[str, Any]) -> tuple[sqli
     lines = [(name, json.dumps(value)) for name, value in about.items()]
     lines.append(("seal", seal(tuple(text for _, text in lines[1:]))))
     if (path / FILE).exists() and not database.unborn(path / FILE):
-        raise StoreError(f"{path} already holds a run. Continue it with 'holdfast resume {path}', or choose another folder.")
+        raise StoreError(
+            f"{path} already holds a run. Continue it with 'holdfast resume {path}', or choose another folder."
+        )
     try:
         path.mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as undo:
@@ -458,13 +503,17 @@ def begin(path: Path, question: Question, made: Mapping[str, Any]) -> tuple[sqli
             undo.pop_all()
         return connection, lease
     except (OSError, sqlite3.Error) as error:
-        raise StoreError(f"{path}: cannot begin a run there ({error}). Is the folder writable and the disk not full?") from error
+        raise StoreError(
+            f"{path}: cannot begin a run there ({error}). Is the folder writable and the disk not full?"
+        ) from error
 
 
 def _there(folder: str | Path) -> Path:
     path = Path(folder)
     if not (path / FILE).is_file():
-        raise StoreError(f"{path}: no run here ({FILE} is missing). Start one with 'holdfast radius ... --out {path}'.")
+        raise StoreError(
+            f"{path}: no run here ({FILE} is missing). Start one with 'holdfast radius ... --out {path}'."
+        )
     return path
 
 

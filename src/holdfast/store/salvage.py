@@ -41,7 +41,11 @@ class Salvaged:
     inputs: bool  # False: some are lost, and a resumed run writes them again
 
     def __str__(self) -> str:
-        of = "an unknown number" if self.expected is None else str(max(self.expected, self.saved + self.changed))
+        of = (
+            "an unknown number"
+            if self.expected is None
+            else str(max(self.expected, self.saved + self.changed))
+        )
         told = f"{self.saved} of {of} records saved"
         told += f"; {self.changed} are not as they were written and are left out" if self.changed else ""
         return told + ("" if self.inputs else "; inputs are lost, and come back with the resumed run")
@@ -112,7 +116,9 @@ def _save_readable(damaged: sqlite3.Connection, source: Path, target: Path) -> S
         check_seal("its question", (meta["question"], meta["provenance"]), meta.get("seal"))
         question, about = Question.from_json(json.loads(meta["question"])), json.loads(meta["provenance"])
     except Exception as error:  # a damaged row fails in any layer of whatever reads it
-        raise StoreError(f"{source}: what this run was asked cannot be read or believed ({error}). Begin it anew.") from error
+        raise StoreError(
+            f"{source}: what this run was asked cannot be read or believed ({error}). Begin it anew."
+        ) from error
     expected: int | None = None
     with contextlib.suppress(sqlite3.Error):
         expected = int(damaged.execute("SELECT count(*) FROM record").fetchone()[0])
@@ -133,8 +139,15 @@ def _records(damaged: sqlite3.Connection, whole: Store) -> tuple[int, int]:
     for some in in_parts(_rows(damaged, "record", RECORD), KEYS):
         good = [row for row in some if row is not None and _check_row(row, lambda row: bool(record_of(row)))]
         keys = [key_of(*row[:3]) for row in good]
-        beside = {(key_of(*row[:3]), row[3]) for row in whole.of_keys("SELECT position, frame, part, name FROM artefact", keys)}
-        kept = [row for row in good if all((key_of(*row[:3]), name) in beside for name in json.loads(row[6]).get("beside", ()))]
+        beside = {
+            (key_of(*row[:3]), row[3])
+            for row in whole.of_keys("SELECT position, frame, part, name FROM artefact", keys)
+        }
+        kept = [
+            row
+            for row in good
+            if all((key_of(*row[:3]), name) in beside for name in json.loads(row[6]).get("beside", ()))
+        ]
         with whole.transaction() as connection:
             connection.executemany(UPSERT, kept)
         saved, changed = saved + len(kept), changed + sum(row is not None for row in some) - len(kept)
@@ -154,7 +167,9 @@ def _copy_table(
                 connection.execute(ANSWER)
             for row in good:
                 with contextlib.suppress(sqlite3.IntegrityError):  # a damaged row that is none
-                    connection.execute(f"INSERT OR REPLACE INTO {table} VALUES ({', '.join('?' * len(row))})", row)
+                    connection.execute(
+                        f"INSERT OR REPLACE INTO {table} VALUES ({', '.join('?' * len(row))})", row
+                    )
     return count, every
 
 
@@ -167,7 +182,11 @@ def _check_row(row: Row, check: Callable[[Row], bool]) -> bool:
 
 def _has(damaged: sqlite3.Connection, table: str) -> bool:
     with contextlib.suppress(sqlite3.Error):
-        return bool(damaged.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (table,)).fetchone())
+        return bool(
+            damaged.execute(
+                "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (table,)
+            ).fetchone()
+        )
     return False
 
 
@@ -175,7 +194,12 @@ def _rows(damaged: sqlite3.Connection, table: str, columns: str) -> Iterator[Row
     """Every row that can be read; None for each number of a row that cannot."""
     there = {"*", *(row[1] for row in damaged.execute(f"PRAGMA table_info({table})"))}
     asked = ", ".join(name if name in there else "NULL" for name in columns.split(", "))
-    told, place, read, highest = f"SELECT rowid, {asked} FROM {table} NOT INDEXED WHERE rowid", 0, 0, _highest(damaged, table)
+    told, place, read, highest = (
+        f"SELECT rowid, {asked} FROM {table} NOT INDEXED WHERE rowid",
+        0,
+        0,
+        _highest(damaged, table),
+    )
     while place <= (max(FAR, 4 * read) if highest is None else highest):
         try:
             rows = damaged.execute(f"{told} >= ? ORDER BY rowid LIMIT {RANGE}", (place,)).fetchall()
@@ -206,7 +230,10 @@ def _between(damaged: sqlite3.Connection, asked: str, first: int, last: int) -> 
 def _highest(damaged: sqlite3.Connection, table: str) -> int | None:
     """The largest number of a row, by the table or by its index; None where neither says one that the file has room for."""
     (pages,) = damaged.execute("PRAGMA page_count").fetchone()
-    for asked in (f"SELECT max(rowid) FROM {table} NOT INDEXED", f"SELECT max(rowid) FROM {table} INDEXED BY sqlite_autoindex_{table}_1"):
+    for asked in (
+        f"SELECT max(rowid) FROM {table} NOT INDEXED",
+        f"SELECT max(rowid) FROM {table} INDEXED BY sqlite_autoindex_{table}_1",
+    ):
         with contextlib.suppress(*UNREADABLE):
             found = int(damaged.execute(asked).fetchone()[0] or 0)
             if found <= pages * PAGE // SMALLEST:

@@ -37,7 +37,17 @@ from holdfast.region import Box
 from holdfast.replay import SMALLEST
 from holdfast.result import Setting, Traits
 from holdfast.rounding import gamma
-from holdfast.verification.search import LONGEST, avoid, descend_from, lowest, near, obstacle, problem_box, scatter_points, task
+from holdfast.verification.search import (
+    LONGEST,
+    avoid,
+    descend_from,
+    lowest,
+    near,
+    obstacle,
+    problem_box,
+    scatter_points,
+    task,
+)
 from holdfast.verification.specification import Forbidden
 
 FULL = 8  # times what a method likes to have waiting; depth first that takes very long
@@ -46,7 +56,9 @@ STEPS = 24  # of a search for a value
 DOUBTS = 8  # places from which the search goes on again when a proof is complete
 CACHED = 2**21  # numbers in the forms of one batch of boxes: few enough to stay near the processor
 SHY = 1 - 2.0**-20  # of the gap: what is left pays for rounding the difference of both bounds
-NO_CHARGE = "nothing bounds the outputs, so what rounding the factors of the property misses cannot be charged"
+NO_CHARGE = (
+    "nothing bounds the outputs, so what rounding the factors of the property misses cannot be charged"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +82,9 @@ class BoxTree:
         """With what the parts of the boxes prove now. done: of rows where nothing waits."""
         assert self.trunk is not None
         frontier = self.trunk.frontier
-        waiting = torch.full_like(self.threshold, torch.inf).scatter_reduce(0, frontier.task, frontier.bound, "amin")
+        waiting = torch.full_like(self.threshold, torch.inf).scatter_reduce(
+            0, frontier.task, frontier.bound, "amin"
+        )
         bound = torch.minimum(_below(self.threshold, waiting), self.threshold)
         low = torch.where(waiting == torch.inf, done, torch.where(bound.isnan(), -torch.inf, bound))
         return replace(self, proved=torch.maximum(self.proved, torch.minimum(low, self.given_up)))
@@ -82,8 +96,14 @@ class BoxTree:
         if lost == math.inf:
             return self
         given_up = self.given_up.clone()
-        given_up[tasks] = torch.minimum(given_up[tasks], _below(self.threshold[tasks], torch.full_like(given_up[tasks], lost)))
-        return replace(self, given_up=given_up, trunk=replace(self.trunk, frontier=replace(self.trunk.frontier, lost=math.inf)))
+        given_up[tasks] = torch.minimum(
+            given_up[tasks], _below(self.threshold[tasks], torch.full_like(given_up[tasks], lost))
+        )
+        return replace(
+            self,
+            given_up=given_up,
+            trunk=replace(self.trunk, frontier=replace(self.trunk.frontier, lost=math.inf)),
+        )
 
     def falling(self, threshold: Tensor) -> "BoxTree":
         """Thresholds fall to what was met by now. Bounds are relative to them, so they rise; what is settled by that waits no more."""
@@ -158,15 +178,22 @@ class BranchAndBound(Method[BoxTree]):
             trunk = state.trunk
             assert trunk is not None
         # Before what is met now is heard: it must not pass what was proved before.
-        state = state.conclude(torch.full_like(state.threshold, SMALLEST) if self.gap is None else state.threshold)
+        state = state.conclude(
+            torch.full_like(state.threshold, SMALLEST) if self.gap is None else state.threshold
+        )
         done, obstacle = not len(trunk.frontier), ""
         if done and not time_limit.has_expired():
             met.append(self._search_again(problem, state))
         elif len(trunk.frontier) > FULL * trunk.cut.most(trunk.graph):
-            done, obstacle = True, f"{len(trunk.frontier)} parts wait to be cut further, more than memory should hold"
+            done, obstacle = (
+                True,
+                f"{len(trunk.frontier)} parts wait to be cut further, more than memory should hold",
+            )
         state, witnesses = self._receive_candidates(problem, state, met)
         settings = {**_cut_settings(trunk.cut), "parts": trunk.frontier.looked}
-        proof = Claims(proved=state.proved, assumptions=ASSUMPTIONS, checks=CHECKS, settings=settings, obstacle=obstacle)
+        proof = Claims(
+            proved=state.proved, assumptions=ASSUMPTIONS, checks=CHECKS, settings=settings, obstacle=obstacle
+        )
         return None if done else state, replace(proof, witness=witnesses.witness, found=witnesses.found)
 
     def _bound_root(self, problem: Problem, state: BoxTree) -> BoxTree:
@@ -188,13 +215,19 @@ class BranchAndBound(Method[BoxTree]):
         assert trunk is not None
         tasks = trunk.frontier.task.unique()
         rules = replace(trunk.rules, offset=_below(trunk.rules.offset, -state.threshold[:, None, None]))
-        frontier, points = trunk.cut.step(trunk.graph, trunk.region, rules, trunk.frontier, time_limit.deadline())
-        state = replace(state, trunk=replace(trunk, frontier=frontier), steps=state.steps + 1).giving_up(tasks)
+        frontier, points = trunk.cut.step(
+            trunk.graph, trunk.region, rules, trunk.frontier, time_limit.deadline()
+        )
+        state = replace(state, trunk=replace(trunk, frontier=frontier), steps=state.steps + 1).giving_up(
+            tasks
+        )
         # Boxes of few inputs are soon many: where only a few wait, a long search is left to the one before.
         few = self.gap is not None or isinstance(trunk.cut, InputSplit)
         downhill, longest = self._downhill(state), STEPS if few else LONGEST
         chance = state.chance.apart(state.steps)
-        found = near(problem.network, state.inside, state.rules, points, chance, downhill=downhill, longest=longest)
+        found = near(
+            problem.network, state.inside, state.rules, points, chance, downhill=downhill, longest=longest
+        )
         return state, list(found)
 
     def _downhill(self, state: BoxTree) -> bool:
@@ -204,12 +237,20 @@ class BranchAndBound(Method[BoxTree]):
     def _search_again(self, problem: Problem, state: BoxTree) -> tuple[Tensor, Tensor, Tensor]:
         """Once more downhill: from the lowest places that were met here, the middle, and others."""
         few = max(1, min(DOUBTS, 2**16 // state.at.numel()))
-        start = torch.cat([state.at[None], state.inside.centre[None], scatter_points(state.inside, few, state.chance.apart(0))])
+        start = torch.cat(
+            [
+                state.at[None],
+                state.inside.centre[None],
+                scatter_points(state.inside, few, state.chance.apart(0)),
+            ]
+        )
         found, score = descend_from(task(problem.network, state.inside, state.rules), start, STEPS)
         every = torch.arange(len(state.at), device=start.device).repeat(len(start))
         return found.flatten(0, 1), every, score.flatten()
 
-    def _receive_candidates(self, problem: Problem, state: BoxTree, met: Iterable[tuple[Tensor, Tensor, Tensor]]) -> tuple[BoxTree, Claims]:
+    def _receive_candidates(
+        self, problem: Problem, state: BoxTree, met: Iterable[tuple[Tensor, Tensor, Tensor]]
+    ) -> tuple[BoxTree, Claims]:
         """The lowest candidate of each row, if it is below what is known. A value that is asked for is taken in float64, as proofs are."""
         kept = [parts for parts in met if len(parts[0])]
         if not kept:
@@ -217,13 +258,19 @@ class BranchAndBound(Method[BoxTree]):
         x, row, score = (torch.cat(parts) for parts in zip(*kept, strict=True))
         if self.gap is not None:
             twin = problem.network.double(state.inside.centre) or problem.network
-            score = batch.take(state.rules, row).score(twin(batch.take(problem.region, row).project(x.double())))
+            score = batch.take(state.rules, row).score(
+                twin(batch.take(problem.region, row).project(x.double()))
+            )
         claims = lowest(problem, x, row, score)
         score = torch.where(score.isnan(), torch.inf, score.double())
         low = torch.full_like(state.low, torch.inf).scatter_reduce(0, row, score, "amin")
         assert claims.witness is not None
-        at = torch.where(state.inside.per_row(low < state.low), state.inside.project(claims.witness.to(state.at)), state.at)
-        paid = self.gap is not None and self._downhill(state) and bool((state.upper - low > self.gap / 4).any())
+        at = torch.where(
+            state.inside.per_row(low < state.low), state.inside.project(claims.witness.to(state.at)), state.at
+        )
+        paid = (
+            self.gap is not None and self._downhill(state) and bool((state.upper - low > self.gap / 4).any())
+        )
         state = replace(state, at=at, low=torch.minimum(low, state.low), paid=paid)
         return state, replace(claims, found=low < state.upper)
 

@@ -67,7 +67,9 @@ def read_key(source: str | Path) -> Mapping[tuple[str, str], str]:
     path = Path(source)
     rows = [row for _, row in _rows(path)]
     if not rows or not {"network", "property", "expected"} <= set(rows[0]):
-        raise BadInput(f"{path}: expected a first line that names the columns network, property and expected.")
+        raise BadInput(
+            f"{path}: expected a first line that names the columns network, property and expected."
+        )
     places = [rows[0].index(name) for name in ("network", "property", "expected")]
     if any(len(row) <= max(places) for row in rows):
         raise BadInput(f"{path}: a line has fewer columns than the first.")
@@ -77,9 +79,15 @@ def read_key(source: str | Path) -> Mapping[tuple[str, str], str]:
 
 def _rows(path: Path) -> list[tuple[int, list[str]]]:
     """The lines that are not empty, each with its number."""
-    with in_words(path, "cannot be read as lines of text", "Give a folder with instances.csv, or such a file."):
+    with in_words(
+        path, "cannot be read as lines of text", "Give a folder with instances.csv, or such a file."
+    ):
         lines = text_of(path).splitlines(keepends=True)
-        return [(number, row) for number, row in enumerate(csv.reader(lines), 1) if any(cell.strip() for cell in row)]
+        return [
+            (number, row)
+            for number, row in enumerate(csv.reader(lines), 1)
+            if any(cell.strip() for cell in row)
+        ]
 
 
 def _beside(path: Path, name: str, number: int) -> Path:

@@ -13,7 +13,11 @@ from holdfast.region import Box
 from holdfast.result import Bound, Bracket, Record
 from holdfast.verification.verify import parts, reasons
 
-WHY = {"interrupted": "interrupted", "stopped": "the time ran out", "failed": "the model failed"}  # by the status of a record
+WHY = {
+    "interrupted": "interrupted",
+    "stopped": "the time ran out",
+    "failed": "the model failed",
+}  # by the status of a record
 WIDENED = "the proof gives {proved!r}; widened to enclose {seen!r}, which the network itself was seen to give in {dtype}"
 
 
@@ -36,7 +40,10 @@ class Range:
     queries: int
     nodes: int  # parts of boxes that were bounded, of all of these
     note: str = ""
-    widened: tuple[float, float] = (0.0, 0.0)  # minimum.lower and maximum.upper: the proof itself is so much better
+    widened: tuple[float, float] = (
+        0.0,
+        0.0,
+    )  # minimum.lower and maximum.upper: the proof itself is so much better
 
     @property
     def width(self) -> float:
@@ -64,7 +71,10 @@ def ranges_of(records: Sequence[Record], tolerance: float, net: Network) -> list
 
 
 def range_of(smallest: Record, largest: Record, tolerance: float, net: Network) -> Range:
-    (minimum, below), (turned, above) = _enclosing(smallest.bracket, 1.0, net), _enclosing(largest.bracket.negate(), -1.0, net)
+    (minimum, below), (turned, above) = (
+        _enclosing(smallest.bracket, 1.0, net),
+        _enclosing(largest.bracket.negate(), -1.0, net),
+    )
     maximum, records = turned.negate(), (smallest, largest)
     seen = [bracket.upper.evidence.witness for bracket in (minimum, turned)]
     low_at, high_at = (torch.full((0,), torch.nan) if at is None else at for at in seen)
@@ -81,7 +91,9 @@ def _enclosing(bracket: Bracket, side: float, net: Network) -> tuple[Bracket, fl
     proved, executed = bracket.lower, bracket.upper.executed
     if executed is None or not (math.isfinite(executed) and executed < proved.value):
         return bracket, 0.0
-    told = WIDENED.format(proved=side * proved.value, seen=side * executed, dtype=str(net.dtype).removeprefix("torch."))
+    told = WIDENED.format(
+        proved=side * proved.value, seen=side * executed, dtype=str(net.dtype).removeprefix("torch.")
+    )
     evidence = replace(proved.evidence, assumptions=(*proved.evidence.assumptions, told))
     return replace(bracket, lower=Bound(executed, evidence)), proved.value - executed
 
@@ -93,16 +105,22 @@ def box_of(net: Network, box: Box | tuple[Tensor, Tensor]) -> Box:
     elif isinstance(box, tuple | list) and len(box) == 2:
         lower, upper = (torch.as_tensor(end) for end in box)
         if lower.shape != upper.shape:
-            raise BadInput(f"box: the ends have different shapes, {tuple(lower.shape)} and {tuple(upper.shape)}.")
+            raise BadInput(
+                f"box: the ends have different shapes, {tuple(lower.shape)} and {tuple(upper.shape)}."
+            )
         if lower.dim() == (1 if net.shape is None else len(net.shape)):
             lower, upper = lower[None], upper[None]
     else:
-        raise BadInput(f"box: give a Box, or the lower and the upper end of each input, got {type(box).__name__}.")
+        raise BadInput(
+            f"box: give a Box, or the lower and the upper end of each input, got {type(box).__name__}."
+        )
     if not len(lower):
         raise BadInput("box: the batch is empty.")
     for name, end in (("lower", lower), ("upper", upper)):
         if not bool(end.isfinite().all()):
-            raise BadInput(f"box: the {name} end holds NaN or infinity; a range is asked over a box of finite size.")
+            raise BadInput(
+                f"box: the {name} end holds NaN or infinity; a range is asked over a box of finite size."
+            )
     return Box.between(lower.double().to(net.device), upper.double().to(net.device))
 
 
@@ -112,8 +130,15 @@ def rows_of(count: int, outputs: int | Sequence[int] | None, rows: Tensor | None
         if outputs is not None:
             raise BadInput("give outputs or rows, not both: a row with a single one is an output.")
         matrix = torch.as_tensor(rows).double()
-        if matrix.dim() != 2 or matrix.shape[1] != count or not len(matrix) or not bool(matrix.isfinite().all()):
-            raise BadInput(f"rows: expected finite numbers of shape (questions, {count}) for {count} outputs, got {tuple(matrix.shape)}.")
+        if (
+            matrix.dim() != 2
+            or matrix.shape[1] != count
+            or not len(matrix)
+            or not bool(matrix.isfinite().all())
+        ):
+            raise BadInput(
+                f"rows: expected finite numbers of shape (questions, {count}) for {count} outputs, got {tuple(matrix.shape)}."
+            )
         return list(range(len(matrix))), matrix
     chosen = range(count) if outputs is None else [outputs] if isinstance(outputs, int) else outputs
     numbers = [int(number) for number in chosen]

@@ -57,20 +57,28 @@ def reach(
     """
     problems, limit = reach_problems(net, box, outputs, rows=rows), reach_stop(stop, tolerance)
     chosen = reach_methods(problems, tolerance, methods)
-    return ranges_of(solve(problems, chosen, limit, seed=seed, store=store, progress=progress), tolerance, net)
+    return ranges_of(
+        solve(problems, chosen, limit, seed=seed, store=store, progress=progress), tolerance, net
+    )
 
 
 def reach_stop(stop: Stop | None, tolerance: float) -> Stop:
     limit = stop or Stop()
     if limit.queries is not None or limit.gap:
-        raise BadInput("reach stops after seconds only: leave queries out of stop, and say tolerance instead of gap.")
+        raise BadInput(
+            "reach stops after seconds only: leave queries out of stop, and say tolerance instead of gap."
+        )
     if not 0 < tolerance < math.inf:
         raise BadInput(f"tolerance must be a number above 0, got {tolerance}.")
     return replace(limit, gap=tolerance)
 
 
 def reach_problems(
-    net: Network, box: Box | tuple[Tensor, Tensor], outputs: int | Sequence[int] | None = None, *, rows: Tensor | None = None
+    net: Network,
+    box: Box | tuple[Tensor, Tensor],
+    outputs: int | Sequence[int] | None = None,
+    *,
+    rows: Tensor | None = None,
 ) -> list[Problem]:
     """How low, and how high: one problem each, with a row for each output of each box."""
     boxes = box_of(net, box)
@@ -78,12 +86,20 @@ def reach_problems(
     region = batch.take(boxes, torch.arange(len(boxes), device=net.device).repeat_interleave(len(asked)))
     values = Linear(asked.repeat(len(boxes), 1)[:, None], torch.zeros((len(region), 1), dtype=torch.float64))
     return [
-        Problem(net, region, values, goal, tuple(Key(number, name, part) for number in range(len(boxes)) for name in names))
+        Problem(
+            net,
+            region,
+            values,
+            goal,
+            tuple(Key(number, name, part) for number in range(len(boxes)) for name in names),
+        )
         for part, goal in GOALS.items()
     ]
 
 
 def reach_methods(
-    problems: Sequence[Problem], tolerance: float, methods: Sequence[Method[Any] | Branching[Any]] | None = None
+    problems: Sequence[Problem],
+    tolerance: float,
+    methods: Sequence[Method[Any] | Branching[Any]] | None = None,
 ) -> list[Method[Any]]:
     return ways(methods, Scatter.closely(sum(map(len, problems))), tolerance)

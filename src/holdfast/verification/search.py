@@ -62,12 +62,22 @@ class Scatter(Method[SearchRound]):
 
     def step(self, problem: Problem, state: SearchRound) -> tuple[SearchRound | None, Claims]:
         rules, inside, smooth = avoid(problem), problem_box(problem), problem.network.differentiable
-        each = torch.arange(len(problem), device=inside.centre.device).repeat_interleave(rules.offset.shape[1])
+        each = torch.arange(len(problem), device=inside.centre.device).repeat_interleave(
+            rules.offset.shape[1]
+        )
         boxes = batch.take(inside, each)
         half = (boxes.upper / 2 - boxes.lower / 2) * (self.zoom if smooth else 0.5) ** state.number
         middle = boxes.centre if state.at is None else state.at
-        around = boxes if state.at is None else Box.between(boxes.project(middle - half), boxes.project(middle + half))
-        aims = task(problem.network, around, Avoid(rules.matrix.flatten(0, 1)[:, None], rules.offset.flatten(0, 1)[:, None]))
+        around = (
+            boxes
+            if state.at is None
+            else Box.between(boxes.project(middle - half), boxes.project(middle + half))
+        )
+        aims = task(
+            problem.network,
+            around,
+            Avoid(rules.matrix.flatten(0, 1)[:, None], rules.offset.flatten(0, 1)[:, None]),
+        )
         size = boxes.centre[0].numel()
         count = max(1, min(self.places, min(self.most, self.numbers // size) // len(aims)))
         polytope = torch.arange(len(each), device=each.device) % rules.offset.shape[1]
@@ -75,16 +85,24 @@ class Scatter(Method[SearchRound]):
         tried[0] = around.project(middle)
         if smooth and count > self.downhill:
             order = aims.score(tried).topk(self.downhill, dim=0, largest=False).indices
-            tried = tried.gather(0, order.reshape(*order.shape, *(1 for _ in around.shape)).expand(-1, *tried.shape[1:]))
+            tried = tried.gather(
+                0, order.reshape(*order.shape, *(1 for _ in around.shape)).expand(-1, *tried.shape[1:])
+            )
         found, score = descend_from(aims, tried, self.steps)
         least, which = torch.where(score.isnan(), torch.inf, score).min(0)
         at = found[which, torch.arange(len(aims), device=which.device)]
         last = state.number + 1 >= (self.rounds if smooth or self.rounds == 1 else 4 * self.rounds)
-        return None if last else SearchRound(state.chance, state.number + 1, at), lowest(problem, at, each, least)
+        return None if last else SearchRound(state.chance, state.number + 1, at), lowest(
+            problem, at, each, least
+        )
 
 
 def obstacle(problem: Problem) -> str | None:
-    fits = problem.goal == "worst" and isinstance(problem.property, Avoid | LinearProperty) and isinstance(problem.region, Box)
+    fits = (
+        problem.goal == "worst"
+        and isinstance(problem.property, Avoid | LinearProperty)
+        and isinstance(problem.region, Box)
+    )
     return None if fits else NEEDS
 
 
@@ -95,7 +113,10 @@ def avoid(problem: Problem) -> Avoid:
         return Avoid(required.matrix, required.offset)
     assert isinstance(required, LinearProperty)
     matrix, offset = required.rows(problem.network.outputs_for(problem.region.centre))
-    matrix, offset = (part.expand(len(problem), *part.shape[1:]).to(problem.region.centre.device) for part in (matrix, offset))
+    matrix, offset = (
+        part.expand(len(problem), *part.shape[1:]).to(problem.region.centre.device)
+        for part in (matrix, offset)
+    )
     return Avoid.failing(matrix, offset)
 
 
@@ -121,7 +142,14 @@ def scatter_points(region: Box, count: int, chance: Chance) -> Tensor:
 
 
 def near(
-    net: Network, inside: Box, rules: Avoid, points: Points, chance: Chance, *, downhill: bool, longest: int = LONGEST
+    net: Network,
+    inside: Box,
+    rules: Avoid,
+    points: Points,
+    chance: Chance,
+    *,
+    downhill: bool,
+    longest: int = LONGEST,
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """-> candidates x (n, *shape), their rows of the rules (n,) and scores (n,): the places where bounds are worst, or others in the same
     boxes; then what lies downhill from the best of them, in at most `longest` steps."""
@@ -149,6 +177,9 @@ def lowest(problem: Problem, x: Tensor, row: Tensor, score: Tensor) -> Claims:
     first = torch.ones_like(order, dtype=torch.bool)
     first[1:] = row[order][1:] != row[order][:-1]
     chosen = order[first]
-    points, found = problem.region.centre.double().clone(), torch.zeros(len(problem), dtype=torch.bool, device=score.device)
+    points, found = (
+        problem.region.centre.double().clone(),
+        torch.zeros(len(problem), dtype=torch.bool, device=score.device),
+    )
     points[row[chosen]], found[row[chosen]] = x[chosen].double(), True
     return Claims(witness=problem.region.project(points), found=found)

@@ -37,7 +37,9 @@ class Allowed(Box):
     @staticmethod
     def by(spec: Spec, shape: tuple[int, ...]) -> "Allowed":
         lower, upper, least, most = (end.reshape(-1, *shape) for end in (*spec.box(), *spec.inside()))
-        written = torch.tensor([[float(end.value) for end in case.lower] for case in spec.cases], dtype=torch.float64).reshape(lower.shape)
+        written = torch.tensor(
+            [[float(end.value) for end in case.lower] for case in spec.cases], dtype=torch.float64
+        ).reshape(lower.shape)
         middle = torch.minimum(torch.maximum(lower / 2 + upper / 2, least), most)
         return Allowed(torch.where(least > most, written, middle), lower, upper, least, most)
 
@@ -90,9 +92,15 @@ class Forbidden(Avoid):
         rules = Avoid(self.matrix, self.offset)
         if not bool(self.off.any()):
             return rules
-        parts = (batch.take(region, some) for some in torch.arange(len(region), device=graph.device).split(CASES))
+        parts = (
+            batch.take(region, some) for some in torch.arange(len(region), device=graph.device).split(CASES)
+        )
         largest = torch.cat([propagate(graph, part)[0].largest(graph.output).flatten(1) for part in parts])
-        charge = torch.where(self.off > 0, self.off * largest[:, None, None], 0).sum(-1) * (1 + 4 * gamma(self.off.shape[-1])) + TINY
+        charge = (
+            torch.where(self.off > 0, self.off * largest[:, None, None], 0).sum(-1)
+            * (1 + 4 * gamma(self.off.shape[-1]))
+            + TINY
+        )
         offset = self.offset - torch.where((self.off > 0).any(-1), charge, 0)
         offset = torch.nextafter(offset, torch.full_like(offset, -torch.inf))
         return replace(rules, offset=offset) if bool(offset.isfinite().all()) else None
@@ -104,7 +112,9 @@ def problem_of(net: Network, spec: Spec, *, judges: Sequence[Network] = (), inde
     alone = (_alone(net, shape),) if len(spec.cases) > 1 and net.dtype == torch.float32 else ()
     keys = tuple(Key(index, case) for case in range(len(spec.cases)))
     region = Allowed.by(spec, shape)
-    region = replace(region, centre=region.project(region.numbers(net.dtype).centre.double()))  # a number of the network, if one is allowed
+    region = replace(
+        region, centre=region.project(region.numbers(net.dtype).centre.double())
+    )  # a number of the network, if one is allowed
     return Problem(net, region, Forbidden.by(spec), "worst", keys, (*judges, *alone))
 
 
@@ -125,6 +135,9 @@ def input_shape(net: Network, inputs: int, name: str = "the property") -> tuple[
         known = tuple(inputs // fixed if size is None else size for size in known)
     shape = tuple(size for size in known if size is not None)
     if not shape or len(shape) != len(known) or math.prod(shape) != inputs:
-        shown = " x ".join("any" if size is None else str(size) for size in known) or "one number without a batch axis"
+        shown = (
+            " x ".join("any" if size is None else str(size) for size in known)
+            or "one number without a batch axis"
+        )
         raise BadInput(f"{name} speaks of {inputs} inputs, but {net.name} takes {shown}.")
     return shape

@@ -76,7 +76,9 @@ def verify(
     if limit.queries is not None or limit.gap:
         raise BadInput("a verification stops after seconds only: leave queries and gap out of stop.")
     asked = spec if isinstance(spec, Spec) else read_vnnlib(spec)
-    records = answer_instance(net, asked, limit, methods, judges=judges, seed=seed, store=store, progress=progress)
+    records = answer_instance(
+        net, asked, limit, methods, judges=judges, seed=seed, store=store, progress=progress
+    )
     return verdict(records, net, cases=len(asked.cases))
 
 
@@ -96,10 +98,20 @@ def answer_instance(
     if not spec.cases:
         return []
     problem, chosen = problem_of(net, spec, judges=judges, index=index), ways(methods, Scatter(), None)
-    return solve([problem], chosen, replace(stop, sign=True), seed=seed, batch=len(problem), store=store, progress=progress)
+    return solve(
+        [problem],
+        chosen,
+        replace(stop, sign=True),
+        seed=seed,
+        batch=len(problem),
+        store=store,
+        progress=progress,
+    )
 
 
-def ways(given: Sequence[Method[Any] | Branching[Any]] | None, first: Method[Any], gap: float | None) -> list[Method[Any]]:
+def ways(
+    given: Sequence[Method[Any] | Branching[Any]] | None, first: Method[Any], gap: float | None
+) -> list[Method[Any]]:
     """Methods as they are given; a way to cut is branch and bound after the usual first search."""
     if given is None:
         return [first, BranchAndBound(gap=gap)]
@@ -115,10 +127,14 @@ def verdict(records: Sequence[Record], net: Network | None = None, *, cases: int
            here; then records of a run that was interrupted are never `unsat`, since other cases may have none.
     """
     if cases == 0:
-        nobody = Evidence("proved", "definition", assumptions=("no input meets what the property asks of inputs",))
+        nobody = Evidence(
+            "proved", "definition", assumptions=("no input meets what the property asks of inputs",)
+        )
         return Verdict("unsat", None, None, math.inf, math.inf, 0, 0.0, nobody)
     if not records:
-        return Verdict("timeout", None, None, -math.inf, math.inf, 0, 0.0, None, "no case of the property was answered")
+        return Verdict(
+            "timeout", None, None, -math.inf, math.inf, 0, 0.0, None, "no case of the property was answered"
+        )
     worst = min(records, key=lambda record: record.bracket.upper.value)
     open_ = min(records, key=lambda record: record.bracket.lower.value)
     lower, upper = open_.bracket.lower, worst.bracket.upper
@@ -134,7 +150,9 @@ def verdict(records: Sequence[Record], net: Network | None = None, *, cases: int
         answer, evidence, note = "unsat", lower.evidence, ""
     elif any(record.status == "stopped" for record in records):
         answer, note = "timeout", ""
-    outputs = net(witness[None])[0].double().flatten().cpu() if net is not None and witness is not None else None
+    outputs = (
+        net(witness[None])[0].double().flatten().cpu() if net is not None and witness is not None else None
+    )
     return Verdict(
         answer, witness, outputs, lower.value, min(met, default=math.inf), parts(records), sum(record.seconds for record in records),
         evidence, "interrupted" if interrupted else note,

@@ -30,13 +30,17 @@ MOST_ENDS = 2**26  # inputs of all alternatives that have boxes of their own
 MOST_OPEN = 2 * 10**5  # brackets at a time
 MOST_STEPS = 2**27  # variables in all sums that are computed
 MOST_BITS = 2**15  # of a number that is computed from others; none that is written has more
-MOST_COMPARED = 2**16  # comparisons of a variable and a number that are kept while a file is read (a guess: some 30 MB)
+MOST_COMPARED = (
+    2**16
+)  # comparisons of a variable and a number that are kept while a file is read (a guess: some 30 MB)
 SWELLS = 80  # bytes in memory for one in the file, at most
 VERSION = re.compile(r"(?:\s|;[^\n]*\n)*\(\s*vnnlib-version\s*<?\s*([^\s>)]*)")
 TOKEN = re.compile(r"\n|;[^\n]*|[()]|[^\s();]+")  # lines are counted, comments left out
 VARIABLE = re.compile(r"[XY]_(0|[1-9][0-9]{0,8})")
 VALUE = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
-NUMBER = re.compile(r"[+-]?([0-9]{1,400}(\.[0-9]{0,400})?|\.[0-9]{1,400})([eE][+-]?[0-9]{1,3})?")  # of a length that can be computed with
+NUMBER = re.compile(
+    r"[+-]?([0-9]{1,400}(\.[0-9]{0,400})?|\.[0-9]{1,400})([eE][+-]?[0-9]{1,3})?"
+)  # of a length that can be computed with
 LARGEST = Fraction(torch.finfo(torch.float64).max)
 USUAL = 2**64  # factors up to this size, and down to its inverse, are taken as they are written
 WHOLE = 2**53  # float64 writes every whole number below
@@ -98,10 +102,14 @@ class OutputInequality:
         sizes = [abs(factor) for _, factor in self.factors]
         if max(sizes) <= USUAL and min(sizes) * USUAL >= 1 and all(_writable(size) for size in sizes):
             return self
-        by = Fraction(math.lcm(*(size.denominator for size in sizes)), math.gcd(*(size.numerator for size in sizes)))
+        by = Fraction(
+            math.lcm(*(size.denominator for size in sizes)), math.gcd(*(size.numerator for size in sizes))
+        )
         largest = int(max(sizes) * by)
         by = by if largest < WHOLE else by / 2 ** (largest.bit_length() - 1)
-        return OutputInequality(tuple((i, factor * by) for i, factor in self.factors), self.bound * by, self.strict)
+        return OutputInequality(
+            tuple((i, factor * by) for i, factor in self.factors), self.bound * by, self.strict
+        )
 
 
 @dataclass(frozen=True)
@@ -186,7 +194,13 @@ class Spec:
     @cached_property
     def exact(self) -> bool:
         """Whether float64 writes every factor of an output, up to a common one for each row."""
-        return all(_writable(f) for case in self.cases for rows in case.polytopes for row in rows for _, f in row.scaled.factors)
+        return all(
+            _writable(f)
+            for case in self.cases
+            for rows in case.polytopes
+            for row in rows
+            for _, f in row.scaled.factors
+        )
 
 
 def read_vnnlib(file: str | Path) -> Spec:
@@ -201,7 +215,9 @@ def parse(text: str, name: str = "property") -> Spec:
     if version is None:
         return spec_of(tokens_of(text), name)
     if not version[1].startswith("2."):
-        raise BadInput(f"{name}: VNN-LIB version {version[1]} is not known: 1 (which says nothing of its version) and 2.0 are.")
+        raise BadInput(
+            f"{name}: VNN-LIB version {version[1]} is not known: 1 (which says nothing of its version) and 2.0 are."
+        )
     from holdfast.verification.vnnlib2 import parse2  # reads with a package that few need
 
     return parse2(text, name)
@@ -218,7 +234,9 @@ def spec_of(tokens: Iterable[Token], name: str) -> Spec:
 def tokens_of(text: str) -> Iterator[Token]:
     """Brackets and words with their lines, without comments."""
     line = 1
-    for found in TOKEN.finditer(text):  # one at a time: a list of all would be many times as large as the file
+    for found in TOKEN.finditer(
+        text
+    ):  # one at a time: a list of all would be many times as large as the file
         token = found[0]
         if token == "\n":
             line += 1
@@ -227,9 +245,13 @@ def tokens_of(text: str) -> Iterator[Token]:
 
 
 def _text(path: Path) -> str:
-    content = read_unpacked(path, MOST_BYTES, f"larger than {bytes_told(MOST_BYTES)}, which no property should be.")
+    content = read_unpacked(
+        path, MOST_BYTES, f"larger than {bytes_told(MOST_BYTES)}, which no property should be."
+    )
     if len(content) * SWELLS > available_bytes():
-        raise UnreadableFile(f"{path}: may need {bytes_told(len(content) * SWELLS)} to be read, which are not left. Split it into several.")
+        raise UnreadableFile(
+            f"{path}: may need {bytes_told(len(content) * SWELLS)} to be read, which are not left. Split it into several."
+        )
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -264,11 +286,15 @@ class _Reader:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.open: list[tuple[int, list[Item]]] = []  # for each open bracket its line and what stands in it so far
+        self.open: list[
+            tuple[int, list[Item]]
+        ] = []  # for each open bracket its line and what stands in it so far
         self.declared: dict[Name, int] = {}  # each with its line
         self.asserted: list[Formula] = []
         self.steps = 0
-        self.compared: dict[object, tuple[dict[Name, Fraction], Fraction]] = {}  # comparisons of words: large files repeat them
+        self.compared: dict[
+            object, tuple[dict[Name, Fraction], Fraction]
+        ] = {}  # comparisons of words: large files repeat them
 
     def refuse(self, line: int, message: str) -> BadInput:
         return BadInput(f"{self.name}:{line}: {message}")
@@ -276,10 +302,16 @@ class _Reader:
     def read_token(self, token: str, line: int) -> None:
         if token == "(":
             if len(self.open) == MOST_OPEN:
-                raise self.refuse(line, f"more than {MOST_OPEN} brackets are open. The file is damaged, or not VNN-LIB.")
+                raise self.refuse(
+                    line, f"more than {MOST_OPEN} brackets are open. The file is damaged, or not VNN-LIB."
+                )
             self.open.append((line, []))
         elif not self.open:
-            problem = "a closing bracket without an opening one" if token == ")" else f"{token!r} stands outside of any bracket"
+            problem = (
+                "a closing bracket without an opening one"
+                if token == ")"
+                else f"{token!r} stands outside of any bracket"
+            )
             raise self.refuse(line, f"{problem}. The file is damaged, or not VNN-LIB.")
         elif token == ")":
             begun, items = self.open.pop()
@@ -295,7 +327,8 @@ class _Reader:
             case ["declare-const", str(name), "Real"] | ["declare-fun", str(name), "", "Real"]:
                 if VARIABLE.fullmatch(name) is None:
                     raise self.refuse(
-                        line, f"{name!r} is declared, but variables must be called X_0, X_1, ... (inputs) or Y_0, ... (outputs)."
+                        line,
+                        f"{name!r} is declared, but variables must be called X_0, X_1, ... (inputs) or Y_0, ... (outputs).",
                     )
                 self.declared.setdefault(_name(name), line)
             case ["declare-const" | "declare-fun", *_]:
@@ -303,12 +336,16 @@ class _Reader:
             case ["assert", list(formula)]:
                 self.asserted.append(formula)
             case ["assert", *_]:
-                raise self.refuse(line, "expected (assert ...) around one comparison, or around one (and ...) or (or ...).")
+                raise self.refuse(
+                    line, "expected (assert ...) around one comparison, or around one (and ...) or (or ...)."
+                )
             case [str(word), *_] if word in IGNORED:
                 pass
             case _:
                 shown = items[0] if items and isinstance(items[0], str) else "this"
-                raise self.refuse(line, f"{shown!r} is no command of VNN-LIB 1: expected declare-const or assert.")
+                raise self.refuse(
+                    line, f"{shown!r} is no command of VNN-LIB 1: expected declare-const or assert."
+                )
 
     def worked_out(self, items: list[Item], line: int) -> Item:
         """The value of a bracket inside a command."""
@@ -328,7 +365,10 @@ class _Reader:
         formulas: list[Formula] = []
         for item in items:
             if not isinstance(item, list):
-                raise self.refuse(line, f"({operator} ...) joins comparisons, found {item if isinstance(item, str) else 'a sum'!r}.")
+                raise self.refuse(
+                    line,
+                    f"({operator} ...) joins comparisons, found {item if isinstance(item, str) else 'a sum'!r}.",
+                )
             formulas.append(item)
         if operator == "or":
             return [case for formula in formulas for case in formula]
@@ -340,10 +380,16 @@ class _Reader:
         for formula in formulas:
             if len(formula) != 1:
                 if len(cases) * len(formula) > MOST_CASES:
-                    raise self.refuse(line, f"multiplied out, the file has more than {MOST_CASES} alternatives. Split it into several.")
+                    raise self.refuse(
+                        line,
+                        f"multiplied out, the file has more than {MOST_CASES} alternatives. Split it into several.",
+                    )
                 before, after = sum(map(len, cases)), sum(map(len, formula))
                 if before * (len(formula) - 1) + after * (len(cases) - 1) > MOST_COPIES:
-                    raise self.refuse(line, f"multiplied out, the file repeats more than {MOST_COPIES} conditions. Split it into several.")
+                    raise self.refuse(
+                        line,
+                        f"multiplied out, the file repeats more than {MOST_COPIES} conditions. Split it into several.",
+                    )
                 cases = [before + case for before in cases for case in formula]
         return cases
 
@@ -377,7 +423,9 @@ class _Reader:
             return self.check_size(_scale_term(moving[0] if moving else Term({}, Fraction(1)), factor), line)
         if operator == "-":
             terms = (
-                [_scale_term(terms[0], Fraction(-1))] if len(terms) == 1 else [terms[0], *(_scale_term(t, Fraction(-1)) for t in terms[1:])]
+                [_scale_term(terms[0], Fraction(-1))]
+                if len(terms) == 1
+                else [terms[0], *(_scale_term(t, Fraction(-1)) for t in terms[1:])]
             )
         return self.check_size(_sum(terms), line)
 
@@ -385,8 +433,13 @@ class _Reader:
         """BadInput where computing on would take too long: numbers may grow, and sums are copied, with every bracket around them."""
         self.steps += 1 + len(term.factors)
         numbers = (term.constant, *term.factors.values())
-        if self.steps > MOST_STEPS or any(max(n.numerator.bit_length(), n.denominator.bit_length()) > MOST_BITS for n in numbers):
-            raise self.refuse(line, "this takes too long to compute: sums in sums, or products with too many digits. Write it out.")
+        if self.steps > MOST_STEPS or any(
+            max(n.numerator.bit_length(), n.denominator.bit_length()) > MOST_BITS for n in numbers
+        ):
+            raise self.refuse(
+                line,
+                "this takes too long to compute: sums in sums, or products with too many digits. Write it out.",
+            )
         return term
 
     def term(self, item: Item, line: int) -> Term:
@@ -403,29 +456,46 @@ class _Reader:
         if VALUE.fullmatch(item):
             shown = item if len(item) <= 40 else f"{item[:40]}..."
             raise self.refuse(
-                line, f"{shown!r} is too long: at most 400 digits before and after the point, and 3 in the exponent, are read."
+                line,
+                f"{shown!r} is too long: at most 400 digits before and after the point, and 3 in the exponent, are read.",
             )
         raise self.refuse(line, f"{item!r} is neither a number nor a variable X_i or Y_i.")
 
     def finish(self) -> Spec:
         if self.open:
-            raise self.refuse(self.open[-1][0], "this bracket is never closed. The file is damaged or cut off.")
+            raise self.refuse(
+                self.open[-1][0], "this bracket is never closed. The file is damaged or cut off."
+            )
         inputs, outputs = self.count("X"), self.count("Y")
         # What leaves no choice is worked out once, then every choice of alternatives beside it.
         common = _Alternative(self, [None] * inputs, [None] * inputs, [])
-        possible = all(common.take(atom) for formula in self.asserted if len(formula) == 1 for atom in formula[0])
+        possible = all(
+            common.take(atom) for formula in self.asserted if len(formula) == 1 for atom in formula[0]
+        )
         choices = [formula for formula in self.asserted if len(formula) != 1]
-        lenient = sum(any("X" in (kind for kind, _ in atom.factors) for case in f for atom in case) for f in choices) > 1
+        lenient = (
+            sum(
+                any("X" in (kind for kind, _ in atom.factors) for case in f for atom in case) for f in choices
+            )
+            > 1
+        )
         found: dict[Box, list[tuple[OutputInequality, ...]]] = {}
-        shared: list[tuple[OutputInequality, ...]] | None = None  # of the alternatives that do not speak of inputs
+        shared: list[tuple[OutputInequality, ...]] | None = (
+            None  # of the alternatives that do not speak of inputs
+        )
         ends = 0
         for atoms in self.multiply_out(choices, 1) if possible else ():
-            one = _Alternative(self, list(common.lower), list(common.upper), list(common.rows), lenient=lenient)
+            one = _Alternative(
+                self, list(common.lower), list(common.upper), list(common.rows), lenient=lenient
+            )
             if not all(one.take(atom) for atom in atoms):
                 continue
             ends += inputs * one.own
             if ends > MOST_ENDS:
-                raise self.refuse(atoms[-1].line, f"the file has boxes with more than {MOST_ENDS} ends in all. Split it into several.")
+                raise self.refuse(
+                    atoms[-1].line,
+                    f"the file has boxes with more than {MOST_ENDS} ends in all. Split it into several.",
+                )
             polytopes = found.setdefault(one.box(atoms), []) if one.own or shared is None else shared
             shared = shared if one.own else polytopes
             polytopes.append(tuple(one.rows))
@@ -437,7 +507,9 @@ class _Reader:
         numbers = {number for letter, number in self.declared if letter == kind}
         missing = next((i for i in range(len(numbers)) if i not in numbers), None)
         if not numbers or missing is not None:
-            raise BadInput(f"{self.name}: {kind}_{missing or 0} is not declared. Declare {kind}_0, {kind}_1, ... without a gap.")
+            raise BadInput(
+                f"{self.name}: {kind}_{missing or 0} is not declared. Declare {kind}_0, {kind}_1, ... without a gap."
+            )
         return len(numbers)
 
 
@@ -450,7 +522,9 @@ class _Alternative:
     upper: list[IntervalEnd | None]
     rows: list[OutputInequality]
     own: bool = False  # it narrows the box that all share
-    lenient: bool = False  # several asserts offer boxes, and not every choice of them needs to leave something
+    lenient: bool = (
+        False  # several asserts offer boxes, and not every choice of them needs to leave something
+    )
 
     def take(self, atom: Atom) -> bool:
         """Add a condition; False where nothing can meet it any more."""
@@ -458,14 +532,21 @@ class _Alternative:
         if not names:
             return atom.bound > 0 or (atom.bound == 0 and not atom.strict)
         if all(kind == "Y" for kind, _ in names):
-            row = OutputInequality(tuple(sorted((i, f) for (_, i), f in atom.factors.items())), atom.bound, atom.strict)
+            row = OutputInequality(
+                tuple(sorted((i, f) for (_, i), f in atom.factors.items())), atom.bound, atom.strict
+            )
             if abs(row.scaled.bound) > LARGEST:
                 terms = " and ".join(f"Y_{i}" for i, _ in row.factors[:3])
-                raise self.reader.refuse(atom.line, f"the bound of {terms} is {_size(row.scaled.bound)}, too large for float64.")
+                raise self.reader.refuse(
+                    atom.line, f"the bound of {terms} is {_size(row.scaled.bound)}, too large for float64."
+                )
             self.rows.append(row)
             return True
         if len(names) > 1:
-            raise self.reader.refuse(atom.line, "compares an input with another variable: inputs must lie in a box, X_i against a number.")
+            raise self.reader.refuse(
+                atom.line,
+                "compares an input with another variable: inputs must lie in a box, X_i against a number.",
+            )
         self.own = True
         left = self.narrow(atom)
         if not left and not self.lenient:
@@ -475,15 +556,28 @@ class _Alternative:
     def narrow(self, atom: Atom) -> bool:
         """Take in a bound of one input; False where nothing is left of its interval."""
         (((_, i), factor),) = atom.factors.items()
-        end = IntervalEnd(atom.bound if factor == 1 else -atom.bound if factor == -1 else atom.bound / factor, atom.strict)
+        end = IntervalEnd(
+            atom.bound if factor == 1 else -atom.bound if factor == -1 else atom.bound / factor, atom.strict
+        )
         if abs(end.value) > LARGEST:
-            raise self.reader.refuse(atom.line, f"the bound of X_{i} is {_size(end.value)}, too large for float64.")
+            raise self.reader.refuse(
+                atom.line, f"the bound of X_{i} is {_size(end.value)}, too large for float64."
+            )
         if factor > 0:
-            self.upper[i] = min((e for e in (self.upper[i], end) if e is not None), key=lambda e: (e.value, not e.strict))
+            self.upper[i] = min(
+                (e for e in (self.upper[i], end) if e is not None), key=lambda e: (e.value, not e.strict)
+            )
         else:
-            self.lower[i] = max((e for e in (self.lower[i], end) if e is not None), key=lambda e: (e.value, e.strict))
+            self.lower[i] = max(
+                (e for e in (self.lower[i], end) if e is not None), key=lambda e: (e.value, e.strict)
+            )
         low, high = self.lower[i], self.upper[i]
-        return low is None or high is None or low.value < high.value or (low.value == high.value and not (low.strict or high.strict))
+        return (
+            low is None
+            or high is None
+            or low.value < high.value
+            or (low.value == high.value and not (low.strict or high.strict))
+        )
 
     def box(self, atoms: list[Atom]) -> Box:
         for kind, ends in (("lower", self.lower), ("upper", self.upper)):
@@ -491,7 +585,9 @@ class _Alternative:
                 missing = ends.index(None)
                 where = f" in the alternative that ends in line {atoms[-1].line}" if atoms else ""
                 line = self.reader.declared["X", missing]
-                raise self.reader.refuse(line, f"X_{missing} has no {kind} bound{where}; every input needs both.")
+                raise self.reader.refuse(
+                    line, f"X_{missing} has no {kind} bound{where}; every input needs both."
+                )
         return tuple(e for e in self.lower if e is not None), tuple(e for e in self.upper if e is not None)
 
 

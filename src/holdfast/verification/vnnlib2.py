@@ -41,21 +41,32 @@ def _check_depth(text: str, name: str) -> None:
     for token, line in tokens_of(text):
         depth += (token == "(") - (token == ")")
         if depth > DEEPEST:
-            raise BadInput(f"{name}:{line}: more than {DEEPEST} brackets are open, and the package vnnlib cannot read so many.")
+            raise BadInput(
+                f"{name}:{line}: more than {DEEPEST} brackets are open, and the package vnnlib cannot read so many."
+            )
 
 
 def _query(text: str, name: str) -> Any:
     try:
         vnnlib = importlib.import_module("vnnlib")
     except ImportError as error:
-        raise MissingExtra(f"{name}: VNN-LIB 2 is read by the package vnnlib: pip install 'holdfast[vnnlib2]'.") from error
+        raise MissingExtra(
+            f"{name}: VNN-LIB 2 is read by the package vnnlib: pip install 'holdfast[vnnlib2]'."
+        ) from error
     if not hasattr(vnnlib, "parse_query_string"):
-        raise MissingExtra(f"{name}: the package vnnlib installed here is too old for VNN-LIB 2: pip install 'vnnlib>=1.0.2'.")
+        raise MissingExtra(
+            f"{name}: the package vnnlib installed here is too old for VNN-LIB 2: pip install 'vnnlib>=1.0.2'."
+        )
     try:
         return vnnlib.parse_query_string(text)
     except vnnlib.VNNLibException as error:
         raise BadInput(_describe_message(str(error), name)) from error
-    except (IndexError, ValueError, OverflowError, RuntimeError) as error:  # the package reads every number into a float64 on its way
+    except (
+        IndexError,
+        ValueError,
+        OverflowError,
+        RuntimeError,
+    ) as error:  # the package reads every number into a float64 on its way
         raise BadInput(_beyond(text, name)) from error
 
 
@@ -94,15 +105,23 @@ def _tokens(query: Any, name: str) -> Iterator[Token]:
 def _tensors(query: Any, name: str) -> tuple[Any, Any]:
     """The one input and the one output."""
     if len(query.networks) != 1:
-        raise BadInput(f"{name}: declares {len(query.networks)} networks; only properties of a single one can be verified.")
+        raise BadInput(
+            f"{name}: declares {len(query.networks)} networks; only properties of a single one can be verified."
+        )
     (network,) = query.networks
     if network.hidden:
-        raise BadInput(f"{name}: speaks of the hidden node {network.hidden[0].name!r}; only inputs and outputs can be verified.")
+        raise BadInput(
+            f"{name}: speaks of the hidden node {network.hidden[0].name!r}; only inputs and outputs can be verified."
+        )
     for what, tensors in (("inputs", network.inputs), ("outputs", network.outputs)):
         if len(tensors) != 1:
-            raise BadInput(f"{name}: network {network.name} has {len(tensors)} {what}; only one tensor each can be verified.")
+            raise BadInput(
+                f"{name}: network {network.name} has {len(tensors)} {what}; only one tensor each can be verified."
+            )
         if tensors[0].dtype.name not in TYPES:
-            raise BadInput(f"{name}: {tensors[0].name} is of type {tensors[0].dtype.name}; only real and floating numbers can be verified.")
+            raise BadInput(
+                f"{name}: {tensors[0].name} is of type {tensors[0].dtype.name}; only real and floating numbers can be verified."
+            )
         if math.prod(tensors[0].shape) > MOST_NUMBERS:
             raise BadInput(
                 f"{name}: {tensors[0].name} is of shape {list(tensors[0].shape)}; at most {MOST_NUMBERS} numbers can be verified."

@@ -63,7 +63,9 @@ class Halving(SubproblemSearch[Q, P], Generic[Q, P]):
     def bound(self, question: Q, parts: P) -> Seen[P]:
         """gain (n, inputs): what halving each of them may win."""
 
-    few: ClassVar[int] = 0  # parts up to which halves are halved again: so many take as long to bound as one; never most of a batch
+    few: ClassVar[int] = (
+        0  # parts up to which halves are halved again: so many take as long to bound as one; never most of a batch
+    )
 
     def cut(self, question: Q, parts: P, gain: Tensor) -> tuple[P, Tensor]:
         halves, gain, cut = _halve_boxes(parts, gain)
@@ -86,7 +88,11 @@ def _halve_boxes(parts: P, gain: Tensor) -> tuple[P, Tensor, Tensor]:
     second = replace(parts, lower=torch.where(chosen, middle, lower).reshape(parts.lower.shape))
     cut = divisible.any(1)
     left = torch.where(chosen, gain / 2, gain)[cut]
-    return batch.concatenate([batch.take(half, cut) for half in (first, second)]), torch.cat([left, left]), cut
+    return (
+        batch.concatenate([batch.take(half, cut) for half in (first, second)]),
+        torch.cat([left, left]),
+        cut,
+    )
 
 
 @dataclass(frozen=True)
@@ -96,19 +102,29 @@ class InputSplit(Halving[PolytopeQuestion, BoxParts], Branching[BoxParts]):
     few: ClassVar[int] = 16
 
     batch: int = 512
-    walks: bool = True  # back from every neuron; without them, forms alone bound the neurons, for about half the time
+    walks: bool = (
+        True  # back from every neuron; without them, forms alone bound the neurons, for about half the time
+    )
     waiting: int = 2**18
     elements: int = 2**23  # float64 numbers in the forms of one batch of boxes
 
     def start(self, graph: Graph, region: Region, rules: Avoid) -> BoxParts:
         lower, upper = region.enclosing_box()
         task = torch.arange(len(lower), device=lower.device)
-        return BoxParts(task, all_open(rules), torch.full_like(rules.offset[:, 0, 0], -torch.inf), lower=lower, upper=upper)
+        return BoxParts(
+            task,
+            all_open(rules),
+            torch.full_like(rules.offset[:, 0, 0], -torch.inf),
+            lower=lower,
+            upper=upper,
+        )
 
     def at_once(self, question: PolytopeQuestion) -> int:
         """Forms hold a number for each node and each noise."""
         graph = question.graph
-        return max(1, min(self.batch, self.elements // (max(node.size for node in graph.nodes) * noises(graph))))
+        return max(
+            1, min(self.batch, self.elements // (max(node.size for node in graph.nodes) * noises(graph)))
+        )
 
     def most(self, graph: Graph) -> int:
         return min(self.waiting, NUMBERS // graph.entry.size)
@@ -124,9 +140,15 @@ class InputSplit(Halving[PolytopeQuestion, BoxParts], Branching[BoxParts]):
         gain = _gains(forms, graph, matrix, cut) * torch.nan_to_num(share, 0.0)
         lower, upper = (end.reshape(parts.lower.shape) for end in (cut.lower, cut.upper))
         smaller = replace(parts, open=cut.open, bound=cut.bound, lower=lower, upper=upper)
-        smaller = replace(smaller, open=_train_open_boxes(question, known, smaller)) if self.walks else smaller
+        smaller = (
+            replace(smaller, open=_train_open_boxes(question, known, smaller)) if self.walks else smaller
+        )
         left = smaller.open.any(1)
-        return Seen(smaller, gain, candidate_points(batch.take(smaller, left), planes.slope[left, :, : offset.shape[2]]))
+        return Seen(
+            smaller,
+            gain,
+            candidate_points(batch.take(smaller, left), planes.slope[left, :, : offset.shape[2]]),
+        )
 
 
 @torch.no_grad()
@@ -145,8 +167,18 @@ def _train_open_boxes(question: PolytopeQuestion, known: Boxes, parts: BoxParts)
     count = TRIAL
     while len(pairs) and not time_limit.has_expired():
         (part, polytope), pairs = pairs[:count].unbind(1), pairs[count:]
-        task, none = parts.task[part], rules.offset.new_zeros((len(part), sum(node.size for node in arguments(graph))))
-        asked = RowTask(graph, take_rows(known, part), graph.output, rules.matrix[task, polytope], rules.offset[task, polytope], none)
+        task, none = (
+            parts.task[part],
+            rules.offset.new_zeros((len(part), sum(node.size for node in arguments(graph)))),
+        )
+        asked = RowTask(
+            graph,
+            take_rows(known, part),
+            graph.output,
+            rules.matrix[task, polytope],
+            rules.offset[task, polytope],
+            none,
+        )
         settled = asked.train(none * torch.nan, none, STEPS, PACE).least > 0
         open_[part, polytope] = ~settled
         if 3 * int(settled.sum()) < len(part):
@@ -198,7 +230,9 @@ class Cut:
     bound: Tensor  # (boxes,)
 
 
-def shrink_box(planes: BoxPlanes, lower: Tensor, upper: Tensor, unsettled: Tensor, known: Tensor | None = None) -> Cut:
+def shrink_box(
+    planes: BoxPlanes, lower: Tensor, upper: Tensor, unsettled: Tensor, known: Tensor | None = None
+) -> Cut:
     """Every polytope cuts the box by itself, by all its planes at once; the smallest box around what they leave stays.
 
     known (boxes, polytopes, rows): what else is below the rows over the whole box, if anything is.
@@ -239,7 +273,9 @@ def _gains(forms: Forms, graph: Graph, matrix: Tensor, cut: Cut) -> Tensor:
     generators = forms.of[graph.output].generators
     least = torch.stack(cut.least.chunk(2, dim=2)).amax(0)  # of the two planes of each row
     weight = torch.where(cut.open[..., None], 1 / (-least).clamp_min(1e-12), 0)
-    effect = (generators @ matrix.flatten(1, 2).transpose(1, 2)).abs() @ weight.flatten(1).unsqueeze(-1)  # (boxes, noises, 1)
+    effect = (generators @ matrix.flatten(1, 2).transpose(1, 2)).abs() @ weight.flatten(1).unsqueeze(
+        -1
+    )  # (boxes, noises, 1)
     return torch.nan_to_num((forms.share[:, :, : effect.shape[1]] @ effect).squeeze(-1), 0.0, 0.0)
 
 
@@ -249,4 +285,6 @@ def candidate_points(boxes: BoxParts, slope: Tensor) -> Points:
     corners = torch.where(slope.flatten(1, 2) > 0, lower, upper)
     places = torch.cat([lower / 2 + upper / 2, corners], dim=1)
     each = torch.arange(len(boxes), device=lower.device).repeat_interleave(places.shape[1])
-    return Points(places.reshape(-1, *boxes.lower.shape[1:]), boxes.lower[each], boxes.upper[each], boxes.task[each])
+    return Points(
+        places.reshape(-1, *boxes.lower.shape[1:]), boxes.lower[each], boxes.upper[each], boxes.task[each]
+    )

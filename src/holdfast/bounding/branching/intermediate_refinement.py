@@ -25,7 +25,9 @@ from holdfast.bounding.node_bounds import Boxes, Ends
 from holdfast.bounding.unstable_subnetwork import Undecided
 from holdfast.region import Region
 
-MANY = 2**13  # parts that are looked at together, at most: the worst of every tree matter, and many more make a round long
+MANY = (
+    2**13
+)  # parts that are looked at together, at most: the worst of every tree matter, and many more make a round long
 NEAR = 0.1  # of what an end may still win: when so little is left, it is near enough
 FIRST, STEPS, PACE = 20, 8, 0.5  # of training: over the whole region, over what is cut from it
 ROUNDS, FEWEST = 16, 4  # of the first pass; at least, even where all signs are decided that can be
@@ -56,12 +58,21 @@ class Sought:
         every = sum(node.size for node in arguments(self.graph))
         sign = torch.zeros((len(task), every), dtype=torch.float64, device=task.device)
         slope, multiplier = sign * torch.nan, sign.clone()
-        sign[:, place], slope[:, place], multiplier[:, place] = parts.sign.double(), parts.slope.double(), parts.multiplier.double()
+        sign[:, place], slope[:, place], multiplier[:, place] = (
+            parts.sign.double(),
+            parts.slope.double(),
+            parts.multiplier.double(),
+        )
         far = torch.full_like(sign, torch.inf)
-        lower, upper = apart(self.graph, torch.where(sign > 0, 0, -far)), apart(self.graph, torch.where(sign < 0, 0, far))
+        lower, upper = (
+            apart(self.graph, torch.where(sign > 0, 0, -far)),
+            apart(self.graph, torch.where(sign < 0, 0, far)),
+        )
         known = take_rows(self.known, torch.zeros_like(task))
         known = with_ends(self.graph, known, {node: (lower[node], upper[node]) for node in lower})
-        asked = RowTask(self.graph, known, self.graph.output, self.matrix[task][:, None], self.offset[task][:, None], sign)
+        asked = RowTask(
+            self.graph, known, self.graph.output, self.matrix[task][:, None], self.offset[task][:, None], sign
+        )
         return asked.prove(multiplier, torch.ones_like(asked.offset), slope)
 
 
@@ -82,16 +93,23 @@ class EndSplit(SubproblemSearch[Sought, SignLeaves]):
     steps: int = STEPS
 
     def start(self, question: Sought) -> SignLeaves:
-        task, nothing = torch.arange(len(question.matrix), device=question.matrix.device), torch.full_like(question.enough, -torch.inf)
+        task, nothing = (
+            torch.arange(len(question.matrix), device=question.matrix.device),
+            torch.full_like(question.enough, -torch.inf),
+        )
         blank = torch.zeros((len(task), len(question.undecided.place)), device=task.device)
         open_ = torch.ones((len(task), 1), dtype=torch.bool, device=task.device)
-        return SignLeaves(task, open_, nothing, sign=blank.to(torch.int8), slope=blank * torch.nan, multiplier=blank)
+        return SignLeaves(
+            task, open_, nothing, sign=blank.to(torch.int8), slope=blank * torch.nan, multiplier=blank
+        )
 
     def at_once(self, question: Sought) -> int:
         return self.batch
 
     def most(self, graph: Graph) -> int:
-        more = 16 if graph.device.type == "cuda" else 4  # a part holds what is undecided, which is a part of all arguments
+        more = (
+            16 if graph.device.type == "cuda" else 4
+        )  # a part holds what is undecided, which is a part of all arguments
         return more * NUMBERS // (3 * max(1, sum(node.size for node in arguments(graph))))
 
     def bound(self, question: Sought, parts: SignLeaves) -> Seen[SignLeaves]:
@@ -101,13 +119,17 @@ class EndSplit(SubproblemSearch[Sought, SignLeaves]):
         least = question.prove(parts)
         parts = replace(parts, bound=least, open=~(least > question.enough[task])[:, None])
         region = batch.take(undecided.region, torch.zeros_like(task))
-        points = Points(region.vertex(draft.planes.double().reshape(-1, *region.shape)), *region.enclosing_box(), task)
+        points = Points(
+            region.vertex(draft.planes.double().reshape(-1, *region.shape)), *region.enclosing_box(), task
+        )
         return Seen(parts, undecided.cost(parts.sign, draft), points)
 
     def cut(self, question: Sought, parts: SignLeaves, gain: Tensor) -> tuple[SignLeaves, Tensor]:
         most, place = gain.max(1, keepdim=True)
         stuck = most.squeeze(1) <= 0
-        halves = (batch.take(replace(parts, sign=parts.sign.scatter(1, place, sign)), ~stuck) for sign in (1, -1))
+        halves = (
+            batch.take(replace(parts, sign=parts.sign.scatter(1, place, sign)), ~stuck) for sign in (1, -1)
+        )
         return batch.concatenate(list(halves)), stuck
 
 
@@ -130,7 +152,10 @@ class _Trees:
 
     def __post_init__(self) -> None:
         self.begun, self.enough = self.end, torch.zeros_like(self.end)
-        self.met, self.stuck = torch.full_like(self.end, torch.inf), torch.zeros_like(self.end, dtype=torch.bool)
+        self.met, self.stuck = (
+            torch.full_like(self.end, torch.inf),
+            torch.zeros_like(self.end, dtype=torch.bool),
+        )
         self.done = self.stuck.clone()
 
     def grow(self, graph: Graph, known: Boxes, rounds: int, left: float) -> None:
@@ -157,18 +182,35 @@ class _Trees:
                     self.parts = self.parts if self.parts is None else parts
                     return
                 looked, points = seen
-                self.stuck[list(looked.given_up)] = True  # with nothing left to cut, its tree will say no more than it did
-                parts = batch.concatenate([batch.take(parts, ~now), batch.take(looked, ~self.stuck[looked.task])])
-                least = torch.full_like(self.end, torch.inf).scatter_reduce(0, parts.task, parts.bound, "amin")
-                self.end = torch.where(self.stuck, self.end, torch.maximum(self.end, torch.minimum(least, self.enough)))
-                self._meet(question.undecided.at(points.x.flatten(1).float(), points.task).double(), points.task)
+                self.stuck[list(looked.given_up)] = (
+                    True  # with nothing left to cut, its tree will say no more than it did
+                )
+                parts = batch.concatenate(
+                    [batch.take(parts, ~now), batch.take(looked, ~self.stuck[looked.task])]
+                )
+                least = torch.full_like(self.end, torch.inf).scatter_reduce(
+                    0, parts.task, parts.bound, "amin"
+                )
+                self.end = torch.where(
+                    self.stuck, self.end, torch.maximum(self.end, torch.minimum(least, self.enough))
+                )
+                self._meet(
+                    question.undecided.at(points.x.flatten(1).float(), points.task).double(), points.task
+                )
             if self.parts is None:
                 self.begun = self.end
             if self.sides:
-                self.enough = torch.minimum(self.enough, torch.where(self.met > 0, 0, self.met - NEAR * (self.met - self.begun)))
-            question, parts = replace(question, enough=self.enough), batch.take(parts, ~(parts.bound > self.enough[parts.task]))
+                self.enough = torch.minimum(
+                    self.enough, torch.where(self.met > 0, 0, self.met - NEAR * (self.met - self.begun))
+                )
+            question, parts = (
+                replace(question, enough=self.enough),
+                batch.take(parts, ~(parts.bound > self.enough[parts.task])),
+            )
             self.parts = parts
-            if (turn >= FEWEST and self.missing() <= left) or (turn >= rounds // FEWEST and self.sides and self.missing() > HOPELESS):
+            if (turn >= FEWEST and self.missing() <= left) or (
+                turn >= rounds // FEWEST and self.sides and self.missing() > HOPELESS
+            ):
                 return
 
     def _with_ends(self, question: Sought, parts: SignLeaves) -> SignLeaves:
@@ -208,7 +250,9 @@ class _Trees:
 
     def settled_rows(self) -> Tensor:
         """-> (n,) bool: the rows that are above `enough` in every part of some tree."""
-        return self.done if self.parts is None else self.done | ~self.stuck.index_fill(0, self.parts.task, True)
+        return (
+            self.done if self.parts is None else self.done | ~self.stuck.index_fill(0, self.parts.task, True)
+        )
 
 
 def _other(sides: Tensor) -> Tensor:
@@ -239,7 +283,11 @@ def refine_intermediate_bounds(
         rounds, before = ROUNDS * 2**turn, (last.end, _count_unstable(held))
         for node in [*layers, graph.output]:
             part = graph.upto(node)
-            found = None if time_limit.has_expired() else time_limit.in_time(partial(propagate, part, region, within=held), None)
+            found = (
+                None
+                if time_limit.has_expired()
+                else time_limit.in_time(partial(propagate, part, region, within=held), None)
+            )
             if found is None:
                 return held, last.settled_rows()
             boxes, _ = found
@@ -251,13 +299,19 @@ def refine_intermediate_bounds(
                 which = ((lower < 0) & (upper > 0) & worth[node].flatten()).nonzero().flatten()
                 unit = torch.eye(node.size, dtype=torch.float64, device=which.device)[which]
                 none = torch.zeros_like(unit[:, 0]).repeat(2)
-                trees[node] = which, _Trees(rule, torch.cat([unit, -unit]), none, none - torch.inf, sides=True)
+                trees[node] = (
+                    which,
+                    _Trees(rule, torch.cat([unit, -unit]), none, none - torch.inf, sides=True),
+                )
             which, tree = trees[node]
             if len(which):
                 tree.end = torch.maximum(tree.end, torch.cat([lower[which], -upper[which]]))
                 with time_limit.within(time_limit.share(LAYER)):
                     tree.grow(part, boxes, rounds, LEFT ** (turn + 1))
-                lower[which], upper[which] = tree.end[: len(which)], torch.maximum(tree.end[: len(which)], -tree.end[len(which) :])
+                lower[which], upper[which] = (
+                    tree.end[: len(which)],
+                    torch.maximum(tree.end[: len(which)], -tree.end[len(which) :]),
+                )
                 rounds = rounds if tree.missing() <= LEFT else max(1, rounds // FEWER)
             held[node] = lower.reshape(1, *node.shape), upper.reshape(1, *node.shape)
         won = bool((last.end - before[0] > PAID * -last.end).any())

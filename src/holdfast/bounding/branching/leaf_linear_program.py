@@ -31,7 +31,9 @@ class Solution:
 def solve(asked: RowTask) -> Solution:
     region = asked.known.region
     lower, upper = (end.flatten(1).cpu().numpy() for end in region.enclosing_box())
-    rows = combine_rows(asked.graph, asked.known, {asked.node: asked.matrix.reshape(*asked.offset.shape, *asked.node.shape)})
+    rows = combine_rows(
+        asked.graph, asked.known, {asked.node: asked.matrix.reshape(*asked.offset.shape, *asked.node.shape)}
+    )
     slope, constant = rows.coefficients.flatten(2).cpu().numpy(), (rows.constant + asked.offset).cpu().numpy()
     found = []
     for k, sign in enumerate(asked.sign):
@@ -40,14 +42,23 @@ def solve(asked: RowTask) -> Solution:
         point, weight, some = _smallest(slope[k], constant[k], *conditions, lower[k], upper[k])
         multiplier = torch.zeros(sign.shape, dtype=torch.float64, device=sign.device)
         multiplier[place] = torch.from_numpy(some).to(multiplier)
-        found.append((torch.from_numpy(point).reshape(region.shape).to(multiplier), multiplier, torch.from_numpy(weight).to(multiplier)))
+        found.append(
+            (
+                torch.from_numpy(point).reshape(region.shape).to(multiplier),
+                multiplier,
+                torch.from_numpy(weight).to(multiplier),
+            )
+        )
     return Solution(*(torch.stack(parts) for parts in zip(*found, strict=True)))
 
 
 def _conditions(asked: RowTask, place: Tensor) -> tuple[Array, Array]:
     """One part, and the places of the arguments that it decides -> g, h: its points have g x + h <= 0."""
     slopes, constants = [], []
-    one_hot = torch.eye(asked.sign.shape[1], dtype=torch.float64, device=place.device)[place] * -asked.sign[0, place, None]
+    one_hot = (
+        torch.eye(asked.sign.shape[1], dtype=torch.float64, device=place.device)[place]
+        * -asked.sign[0, place, None]
+    )
     for node, rows in apart(asked.graph, one_hot).items():
         own = rows.flatten(1).any(1)
         if bool(own.any()):
@@ -59,7 +70,9 @@ def _conditions(asked: RowTask, place: Tensor) -> tuple[Array, Array]:
     return torch.cat([nothing, *slopes]).numpy(), torch.cat([nothing[:, 0], *constants]).numpy()
 
 
-def _smallest(a: Array, c: Array, g: Array, h: Array, lower: Array, upper: Array) -> tuple[Array, Array, Array]:
+def _smallest(
+    a: Array, c: Array, g: Array, h: Array, lower: Array, upper: Array
+) -> tuple[Array, Array, Array]:
     """-> x, weights, multipliers: the smallest t with a x + c <= t and g x + h <= 0 in the box; or that no x meets the conditions."""
     bounds = [*zip(lower, upper, strict=True), (None, None)]
     cost = np.concatenate([np.zeros(len(lower)), [1.0]])

@@ -26,7 +26,13 @@ Least = Callable[[Mapping[Node, Tensor], Tensor], Tensor]
 
 
 def raise_bounds(
-    least: Least, rows: Mapping[Node, Tensor], offset: Tensor, nodes: Sequence[Node], low: Tensor, high: Tensor, free: Tensor
+    least: Least,
+    rows: Mapping[Node, Tensor],
+    offset: Tensor,
+    nodes: Sequence[Node],
+    low: Tensor,
+    high: Tensor,
+    free: Tensor,
 ) -> Tensor:
     """The best bound of the rows (n, rows) that some multipliers give. low, high and free, (n, elements of the nodes): the ranges of these
     nodes, and bool: which elements may have a multiplier."""

@@ -17,7 +17,15 @@ from holdfast import batch, time_limit
 from holdfast.bounding.alpha_beta_crown import apart, together
 from holdfast.bounding.branching.multipliers import Least, raise_bounds
 from holdfast.bounding.branching.preactivation_score import arguments_of, by_models, by_planes, cut_points
-from holdfast.bounding.branching.subproblem_queue import NUMBERS, Branching, Frontier, Points, PolytopeQuestion, Seen, all_open
+from holdfast.bounding.branching.subproblem_queue import (
+    NUMBERS,
+    Branching,
+    Frontier,
+    Points,
+    PolytopeQuestion,
+    Seen,
+    all_open,
+)
 from holdfast.bounding.crown import walked_region
 from holdfast.bounding.crown_with_fixed_bounds import combine_rows, propagate
 from holdfast.bounding.graph.graph import Graph, Node
@@ -29,7 +37,10 @@ from holdfast.region import Box, Region
 from holdfast.rounding import gamma
 
 TURNS = 8  # portions of parts in one step
-SOON = {"cpu": 2**23, "cuda": 2**30}  # numbers in the models, or in the walks, of one portion, after which the clock is looked at
+SOON = {
+    "cpu": 2**23,
+    "cuda": 2**30,
+}  # numbers in the models, or in the walks, of one portion, after which the clock is looked at
 ANEW = 8  # cuts after which gains are found again, which costs as much as bounding three parts
 FEWER = 0.5  # of its gain, what is left to gain of an input or an argument that has been halved
 KEPT = 0.75  # of what the first cut promises, about what it keeps
@@ -49,7 +60,9 @@ class Ranges(Frontier):
     whole: Tensor = field(kw_only=True)  # the same of the whole region
     depth: Tensor = field(kw_only=True)  # (n,): how often it was cut
     first: Tensor = field(kw_only=True)  # (n,): the bound of the whole region
-    ahead: Tensor = field(kw_only=True)  # (n,): parts that are still to come of it, if cuts go on to help as they did
+    ahead: Tensor = field(
+        kw_only=True
+    )  # (n,): parts that are still to come of it, if cuts go on to help as they did
 
 
 @dataclass(frozen=True)
@@ -65,7 +78,10 @@ class NonlinearSplit(Branching[Ranges]):
 
     def start(self, graph: Graph, region: Region, rules: Avoid) -> Ranges:
         lower, upper = region.enclosing_box()
-        task, nothing = torch.arange(len(region), device=lower.device), torch.full_like(rules.offset[:, 0, 0], -torch.inf)
+        task, nothing = (
+            torch.arange(len(region), device=lower.device),
+            torch.full_like(rules.offset[:, 0, 0], -torch.inf),
+        )
         count = sum(node.size for node in arguments_of(graph))
         high = nothing.abs()[:, None].expand(-1, count)
         gain = (nothing * torch.nan)[:, None].expand(-1, graph.entry.size + count)
@@ -78,7 +94,9 @@ class NonlinearSplit(Branching[Ranges]):
         return TURNS * self._together(question)
 
     def most(self, graph: Graph) -> int:
-        return min(self.waiting, NUMBERS // (3 * (graph.entry.size + sum(node.size for node in arguments_of(graph)))))
+        return min(
+            self.waiting, NUMBERS // (3 * (graph.entry.size + sum(node.size for node in arguments_of(graph))))
+        )
 
     def bound(self, question: PolytopeQuestion, parts: Ranges) -> Seen[Ranges]:
         found, order = [], []
@@ -88,13 +106,19 @@ class NonlinearSplit(Branching[Ranges]):
             order.append(some)
         after = batch.take(batch.concatenate(found), torch.cat(order).argsort())
         left = batch.take(after, after.open.any(1))
-        middle = left.lower / 2 + left.upper / 2 if question.region.boxed else question.region.centre.double()[left.task]
+        middle = (
+            left.lower / 2 + left.upper / 2
+            if question.region.boxed
+            else question.region.centre.double()[left.task]
+        )
         points = Points(middle, left.lower, left.upper, left.task)
         return Seen(after, after.gain, points)
 
     def cut(self, question: PolytopeQuestion, parts: Ranges, gain: Tensor) -> tuple[Ranges, Tensor]:
         """As often as is foreseen: what lies between need not be bounded."""
-        times = torch.where(_by_inputs(question, parts) | (parts.depth > 0), _levels(parts), 1).clamp(1, DEEPEST)
+        times = torch.where(_by_inputs(question, parts) | (parts.depth > 0), _levels(parts), 1).clamp(
+            1, DEEPEST
+        )
         done, stuck = _cut_once(question, parts)
         times = torch.cat([times[~stuck], times[~stuck]])
         for turn in range(1, DEEPEST):
@@ -104,14 +128,25 @@ class NonlinearSplit(Branching[Ranges]):
             twice, whole = _cut_once(question, batch.take(done, again))
             kept = batch.take(done, again)
             done = batch.concatenate([batch.take(done, ~again), twice, batch.take(kept, whole)])
-            times = torch.cat([times[~again], times[again][~whole], times[again][~whole], torch.zeros_like(times[again][whole])])
+            times = torch.cat(
+                [
+                    times[~again],
+                    times[again][~whole],
+                    times[again][~whole],
+                    torch.zeros_like(times[again][whole]),
+                ]
+            )
         return replace(done, gain=torch.where((done.depth % ANEW == 0)[:, None], torch.nan, done.gain)), stuck
 
     def _together(self, question: PolytopeQuestion) -> int:
         """How many parts may be bounded before the clock is looked at."""
         graph, device = question.graph, question.graph.device
         nodes = max(node.size for node in graph.nodes)
-        numbers = self.view.numbers if self.bends and self.view else sum(node.size for node in arguments_of(graph)) * nodes
+        numbers = (
+            self.view.numbers
+            if self.bends and self.view
+            else sum(node.size for node in arguments_of(graph)) * nodes
+        )
         room = free_bytes(device) // self.view.bytes(training=True) if self.bends and self.view else NUMBERS
         return max(1, min(room, SOON[device.type] // max(1, numbers)))
 
@@ -123,7 +158,9 @@ class NonlinearSplit(Branching[Ranges]):
 
     def _bound_ranges(self, question: PolytopeQuestion, parts: Ranges) -> Ranges:
         graph, region, nodes = question.graph, _region(question, parts), arguments_of(question.graph)
-        matrix, offset = (part[parts.task].flatten(1, 2) for part in (question.rules.matrix, question.rules.offset))
+        matrix, offset = (
+            part[parts.task].flatten(1, 2) for part in (question.rules.matrix, question.rules.offset)
+        )
         ends = [apart(graph, side, nodes) for side in (parts.low, parts.high)]
         within = {node: (ends[0][node], ends[1][node]) for node in nodes}
         free = {node: where for node, where in apart(graph, parts.cut, nodes).items() if bool(where.any())}
@@ -135,9 +172,13 @@ class NonlinearSplit(Branching[Ranges]):
         else:
             known, empty = propagate(graph, region, within=within)
         ways.append(partial(_by_planes, graph, known))
-        found = torch.stack([_raise_bounds(way, matrix, offset, graph.output, known, free) for way in ways]).amax(0)
+        found = torch.stack(
+            [_raise_bounds(way, matrix, offset, graph.output, known, free) for way in ways]
+        ).amax(0)
         value = found.reshape(len(parts), *question.rules.offset.shape[1:]).amax(2)
-        unsettled = parts.open & ~(value > 0) & ~empty[:, None]  # no point of what is empty meets all its ranges
+        unsettled = (
+            parts.open & ~(value > 0) & ~empty[:, None]
+        )  # no point of what is empty meets all its ranges
         bound = torch.fmax(torch.where(unsettled, value, torch.inf).amin(1), parts.bound)
         first = torch.where(parts.depth == 0, bound, parts.first)
         low, high = (together(graph, side, nodes) for side in (known.lower, known.upper))
@@ -146,7 +187,13 @@ class NonlinearSplit(Branching[Ranges]):
         return replace(after, ahead=2 ** _levels(after))
 
     def _score_ranges(
-        self, question: PolytopeQuestion, parts: Ranges, known: Boxes, matrix: Tensor, offset: Tensor, found: Tensor
+        self,
+        question: PolytopeQuestion,
+        parts: Ranges,
+        known: Boxes,
+        matrix: Tensor,
+        offset: Tensor,
+        found: Tensor,
     ) -> Ranges:
         """With their gains, where these are not known and something is left to cut."""
         anew = parts.gain.isnan().any(1) & parts.open.any(1)
@@ -167,27 +214,41 @@ class NonlinearSplit(Branching[Ranges]):
 
 
 def _region(question: PolytopeQuestion, parts: Ranges) -> Region:
-    return Box.between(parts.lower, parts.upper) if question.region.boxed else batch.take(question.region, parts.task)
+    return (
+        Box.between(parts.lower, parts.upper)
+        if question.region.boxed
+        else batch.take(question.region, parts.task)
+    )
 
 
 def _by_planes(graph: Graph, known: Boxes, rows: Mapping[Node, Tensor], offset: Tensor) -> Tensor:
-    planes = combine_rows(graph, known, {node: part.reshape(*offset.shape, *node.shape) for node, part in rows.items()})
+    planes = combine_rows(
+        graph, known, {node: part.reshape(*offset.shape, *node.shape) for node, part in rows.items()}
+    )
     found = planes.minimum(walked_region(known))
     return found + offset - 4 * gamma(1) * (found.abs() + offset.abs())
 
 
-def _raise_bounds(least: Least, matrix: Tensor, offset: Tensor, output: Node, known: Boxes, free: Mapping[Node, Tensor]) -> Tensor:
+def _raise_bounds(
+    least: Least, matrix: Tensor, offset: Tensor, output: Node, known: Boxes, free: Mapping[Node, Tensor]
+) -> Tensor:
     """-> (n, rows): the bounds of the rows, with multipliers where ranges were cut; what overflows proves nothing."""
     rows = {output: matrix}
     if not free:
         return torch.nan_to_num(least(rows, offset), -torch.inf, -torch.inf, -torch.inf)
-    low, high, which = (torch.cat([side[node].flatten(1) for node in free], dim=1) for side in (known.lower, known.upper, free))
+    low, high, which = (
+        torch.cat([side[node].flatten(1) for node in free], dim=1)
+        for side in (known.lower, known.upper, free)
+    )
     return raise_bounds(least, rows, offset, list(free), low, high, which)
 
 
 def _cut_once(question: PolytopeQuestion, parts: Ranges) -> tuple[Ranges, Tensor]:
     """Both sides of the point that promises most, all the first ones before the second; and (n,) bool: with nothing left to cut."""
-    low, high = (torch.cat([ends.flatten(1), held], dim=1) for ends, held in ((parts.lower, parts.low), (parts.upper, parts.high)))
+    low, high = (
+        torch.cat([ends.flatten(1), held], dim=1)
+        for ends, held in ((parts.lower, parts.low), (parts.upper, parts.high))
+    )
     inputs = question.graph.entry.size
     point = torch.cat([(low / 2 + high / 2)[:, :inputs], cut_points(low, high)[:, inputs:]], dim=1)
     divisible = (low < point) & (point < high) & point.isfinite()

@@ -31,12 +31,22 @@ def cut_points(low: Tensor, high: Tensor) -> Tensor:
     return torch.where((low < -away) & (high > away), 0.0, low / 2 + high / 2)
 
 
-def by_models(view: Quadratic, known: Boxes, rows: Tensor, offset: Tensor, open_: Tensor, bends: Bends) -> tuple[Tensor, Tensor]:
+def by_models(
+    view: Quadratic, known: Boxes, rows: Tensor, offset: Tensor, open_: Tensor, bends: Bends
+) -> tuple[Tensor, Tensor]:
     """rows (n, rows, outputs), of which those count that are open (n, rows) -> for each input (n, inputs), zero where the region is no box,
     and for each argument (n, arguments)."""
     region, dtype = known.region, next(iter(bends.values())).dtype
-    nodes, ends = arguments_of(view.graph), [torch.nan_to_num(end.to(dtype)).requires_grad_() for end in region.enclosing_box()]
-    lift = torch.zeros((2, len(region), sum(node.size for node in nodes)), dtype=dtype, device=ends[0].device, requires_grad=True)
+    nodes, ends = (
+        arguments_of(view.graph),
+        [torch.nan_to_num(end.to(dtype)).requires_grad_() for end in region.enclosing_box()],
+    )
+    lift = torch.zeros(
+        (2, len(region), sum(node.size for node in nodes)),
+        dtype=dtype,
+        device=ends[0].device,
+        requires_grad=True,
+    )
     with torch.enable_grad():
         models = _Lifted(view, Box.between(*ends) if region.boxed else region, bends, known, nodes, lift)
         forward((step.node for step in view.steps), models.visit)
@@ -44,9 +54,15 @@ def by_models(view: Quadratic, known: Boxes, rows: Tensor, offset: Tensor, open_
         worst = torch.where(open_, least, torch.inf).amin(1)
         wanted = [lift, *(ends if region.boxed else [])]
         found = torch.autograd.grad(worst[worst.isfinite()].sum(), wanted, allow_unused=True)
-    slopes = [torch.zeros_like(end) if slope is None else slope for end, slope in zip([lift, *ends], [*found, None, None], strict=False)]
+    slopes = [
+        torch.zeros_like(end) if slope is None else slope
+        for end, slope in zip([lift, *ends], [*found, None, None], strict=False)
+    ]
     low, high = (together(view.graph, side, nodes) for side in (known.lower, known.upper))
-    inputs, arguments = _worse(slopes[1], slopes[2], ends[1].detach() - ends[0].detach()), _worse(slopes[0][0], slopes[0][1], high - low)
+    inputs, arguments = (
+        _worse(slopes[1], slopes[2], ends[1].detach() - ends[0].detach()),
+        _worse(slopes[0][0], slopes[0][1], high - low),
+    )
     return inputs.flatten(1), arguments
 
 
@@ -57,7 +73,9 @@ def _worse(rising: Tensor, falling: Tensor, width: Tensor) -> Tensor:
 class _Lifted(QuadraticPropagation):
     """Models over the ranges that are known; their ends follow those of the models in the gradient only, and are lifted by zero."""
 
-    def __init__(self, view: Quadratic, region: Region, bends: Bends, known: Boxes, nodes: Sequence[Node], lift: Tensor) -> None:
+    def __init__(
+        self, view: Quadratic, region: Region, bends: Bends, known: Boxes, nodes: Sequence[Node], lift: Tensor
+    ) -> None:
         super().__init__(view.steps, region, bends, None)
         self.known = known
         self.lifts = [apart(view.graph, side, nodes) for side in lift]
@@ -65,30 +83,43 @@ class _Lifted(QuadraticPropagation):
     def ranges_of(self, node: Relaxed) -> list[tuple[Tensor, Tensor]]:
         for source in self.steps[node].inputs:
             if source not in self.ranges:
-                sides = zip(range_of(self.models[source], source, None), (self.known.lower, self.known.upper), self.lifts, strict=True)
+                sides = zip(
+                    range_of(self.models[source], source, None),
+                    (self.known.lower, self.known.upper),
+                    self.lifts,
+                    strict=True,
+                )
                 low, high = (
-                    end + (side[source].flatten(1).to(end) - end).detach() + lift[source].flatten(1) if source in lift else end
+                    end + (side[source].flatten(1).to(end) - end).detach() + lift[source].flatten(1)
+                    if source in lift
+                    else end
                     for end, side, lift in sides
                 )
                 self.ranges[source] = low, high
         return [self.ranges[s] for s in self.steps[node].inputs]
 
 
-def by_planes(graph: Graph, known: Boxes, rows: Tensor, offset: Tensor, open_: Tensor) -> tuple[Tensor, Tensor]:
+def by_planes(
+    graph: Graph, known: Boxes, rows: Tensor, offset: Tensor, open_: Tensor
+) -> tuple[Tensor, Tensor]:
     """The same, of planes."""
     functions = [node for node in graph.nodes if isinstance(node, Relaxed)]
     lifts = [[torch.zeros_like(known.upper[node]).requires_grad_() for node in functions] for _ in range(2)]
     with torch.enable_grad():
         lifted = {
             node: replace(
-                known.planes[node], lower_offset=known.planes[node].lower_offset + up, upper_offset=known.planes[node].upper_offset + down
+                known.planes[node],
+                lower_offset=known.planes[node].lower_offset + up,
+                upper_offset=known.planes[node].upper_offset + down,
             )
             for node, up, down in zip(functions, *lifts, strict=True)
         }
         found = linear_bound(graph, replace(known, planes=lifted, tilts={}), rows)
         least = found.minimum(known.region) + offset
         worst, row = torch.where(open_, least, torch.inf).min(1)
-        slopes: Sequence[Tensor | None] = torch.autograd.grad(worst[worst.isfinite()].sum(), [*lifts[0], *lifts[1]], allow_unused=True)
+        slopes: Sequence[Tensor | None] = torch.autograd.grad(
+            worst[worst.isfinite()].sum(), [*lifts[0], *lifts[1]], allow_unused=True
+        )
     nodes = arguments_of(graph)
     gain = {node: torch.zeros_like(known.upper[node]) for node in nodes}
     for node, up, down in zip(functions, slopes[: len(functions)], slopes[len(functions) :], strict=True):
@@ -100,12 +131,22 @@ def by_planes(graph: Graph, known: Boxes, rows: Tensor, offset: Tensor, open_: T
     lower, upper = known.region.enclosing_box()
     slope = found.coefficients.detach()[torch.arange(len(row), device=row.device), row]
     inputs = slope.abs() * (upper - lower) / 4 if known.region.boxed else torch.zeros_like(lower)
-    return torch.nan_to_num(inputs.flatten(1), 0.0, 0.0, 0.0), torch.nan_to_num(together(graph, gain, nodes), 0.0, 0.0, 0.0)
+    return torch.nan_to_num(inputs.flatten(1), 0.0, 0.0, 0.0), torch.nan_to_num(
+        together(graph, gain, nodes), 0.0, 0.0, 0.0
+    )
 
 
 def arguments_of(graph: Graph) -> list[Node]:
     """What functions read, the input itself left out."""
-    return list(dict.fromkeys(s for node in graph.nodes if isinstance(node, Relaxed) for s in node.inputs if s is not graph.entry))
+    return list(
+        dict.fromkeys(
+            s
+            for node in graph.nodes
+            if isinstance(node, Relaxed)
+            for s in node.inputs
+            if s is not graph.entry
+        )
+    )
 
 
 def _closer(node: Relaxed, known: Boxes, place: int) -> Tensor:
@@ -116,7 +157,9 @@ def _closer(node: Relaxed, known: Boxes, place: int) -> Tensor:
         ([*lower[:place], low, *lower[place + 1 :]], [*upper[:place], high, *upper[place + 1 :]])
         for low, high in ((lower[place], point), (point, upper[place]))
     ]
-    first, second = (_gap(planes(node.relaxation, tuple(low), tuple(high)), low, high) for low, high in halves)
+    first, second = (
+        _gap(planes(node.relaxation, tuple(low), tuple(high)), low, high) for low, high in halves
+    )
     return (_gap(known.planes[node], lower, upper) - torch.maximum(first, second)).clamp_min(0)
 
 

@@ -12,7 +12,14 @@ from torch import Tensor
 
 from holdfast import batch, time_limit
 from holdfast.bounding import taylor
-from holdfast.bounding.branching.input_split import BoxParts, BoxPlanes, InputSplit, candidate_points, noises, shrink_box
+from holdfast.bounding.branching.input_split import (
+    BoxParts,
+    BoxPlanes,
+    InputSplit,
+    candidate_points,
+    noises,
+    shrink_box,
+)
 from holdfast.bounding.branching.subproblem_queue import PolytopeQuestion, Seen
 from holdfast.bounding.graph.graph import Graph
 from holdfast.rounding import gamma
@@ -30,7 +37,9 @@ class SmoothSplit(InputSplit):
             return super().at_once(question)
         lower, upper = question.region.enclosing_box()
         moving = int((lower < upper).flatten(1).sum(1).max())
-        return max(1, min(self.batch, NUMBERS // (max(node.size for node in graph.nodes) * taylor.columns(moving))))
+        return max(
+            1, min(self.batch, NUMBERS // (max(node.size for node in graph.nodes) * taylor.columns(moving)))
+        )
 
     def bound(self, question: PolytopeQuestion, parts: BoxParts) -> Seen[BoxParts]:
         if taylor.obstacle(question.graph) is not None:
@@ -38,13 +47,19 @@ class SmoothSplit(InputSplit):
         rules, lower, upper = question.rules, parts.lower.flatten(1), parts.upper.flatten(1)
         matrix, offset = rules.matrix[parts.task], rules.offset[parts.task]
         found = taylor.below(question.graph, lower, upper, matrix.flatten(1, 2))
-        least, constant = (_sum(value.reshape(offset.shape), offset) for value in (found.least, found.constant))
+        least, constant = (
+            _sum(value.reshape(offset.shape), offset) for value in (found.least, found.constant)
+        )
         planes = BoxPlanes(found.slope.reshape(*offset.shape, -1), constant)
         cut = shrink_box(planes, lower, upper, parts.open, torch.where(least.isfinite(), least, -torch.inf))
         gain = found.share * torch.nan_to_num((cut.upper - cut.lower) / (upper - lower), 0.0)
         low, high = (end.reshape(parts.lower.shape) for end in (cut.lower, cut.upper))
         smaller, left = replace(parts, open=cut.open, bound=cut.bound, lower=low, upper=high), cut.open.any(1)
-        seen = Seen(smaller, torch.nan_to_num(gain, 0.0, 0.0), candidate_points(batch.take(smaller, left), planes.slope[left]))
+        seen = Seen(
+            smaller,
+            torch.nan_to_num(gain, 0.0, 0.0),
+            candidate_points(batch.take(smaller, left), planes.slope[left]),
+        )
         vague = ~(found.rest <= found.spread).any(1) & _dear(question.graph, lower, upper)
         large = left & (vague | (parts.bound == -torch.inf))
         return self._with_forms(question, seen, large.nonzero().flatten()) if bool(large.any()) else seen
@@ -60,7 +75,9 @@ class SmoothSplit(InputSplit):
             gain.append(better.gain)
             points.append(better.points)
         count = sum(len(row) for row in rows)
-        others = torch.ones(len(before), dtype=torch.bool, device=which.device).index_fill(0, which[:count], False)
+        others = torch.ones(len(before), dtype=torch.bool, device=which.device).index_fill(
+            0, which[:count], False
+        )
         back = torch.cat([others.nonzero().flatten(), which[:count]]).argsort()
         parts = batch.take(batch.concatenate([batch.take(before, others), *rows]), back)
         return Seen(parts, torch.cat([seen.gain[others], *gain])[back], batch.concatenate(points))

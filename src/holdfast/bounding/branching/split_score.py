@@ -25,7 +25,9 @@ def costs(graph: Graph, known: Boxes, entering: Tensor, *, through_ends: bool = 
     """entering (n, arguments), the weight of each upper plane in the bound -> (n, arguments): what is lost because an argument is not
     decided; zero where it is. through_ends: also what it costs the ends of later arguments, where those are found again."""
     lower, upper = (together(graph, side) for side in (known.lower, known.upper))
-    above = together(graph, {node.inputs[0]: known.planes[node].upper_offset for node in relu_like_functions(graph)})
+    above = together(
+        graph, {node.inputs[0]: known.planes[node].upper_offset for node in relu_like_functions(graph)}
+    )
     weight = _influence(graph, known, entering) if through_ends else entering
     loss = weight * above + 1e-9 * (upper - lower)
     return torch.where((lower < 0) & (upper > 0), loss, 0)
@@ -51,11 +53,18 @@ def _through_ends(graph: Graph, known: Boxes, node: Node, weight: Tensor) -> Map
     width = torch.where(undecided, upper - lower, 1)
     weight, which = torch.where(undecided, weight, 0).topk(min(MOST, int(undecided.sum(1).max())), dim=1)
     met: dict[Relaxed, Tensor] = {}
-    for some, much in zip(*(t.split(max(1, _rows_at_once(graph, known, node) // 2), dim=1) for t in (which, weight)), strict=True):
+    for some, much in zip(
+        *(t.split(max(1, _rows_at_once(graph, known, node) // 2), dim=1) for t in (which, weight)),
+        strict=True,
+    ):
         low, high = ((end / width / 2).gather(1, some) * much for end in (upper, -lower))
-        rows = torch.zeros((*some.shape, node.size), dtype=torch.float64, device=some.device).scatter_(2, some.unsqueeze(-1), 1.0)
+        rows = torch.zeros((*some.shape, node.size), dtype=torch.float64, device=some.device).scatter_(
+            2, some.unsqueeze(-1), 1.0
+        )
         walk = _Weighing(graph, known, torch.cat([low, high], dim=1))
-        walk.arrive(node, torch.cat([rows, -rows], dim=1).reshape(len(rows), -1, *node.shape), slice(0, len(rows)))
+        walk.arrive(
+            node, torch.cat([rows, -rows], dim=1).reshape(len(rows), -1, *node.shape), slice(0, len(rows))
+        )
         walk.back_from(node.place)
         for function, value in walk.met.items():
             met[function] = value if function not in met else met[function] + value
@@ -73,6 +82,8 @@ class _Weighing(BackwardWalk):
     def through_function(self, node: Relaxed, coefficients: Tensor) -> None:
         moving = self.boxes.moving[node]
         value = self.weight.new_zeros((len(self.weight), node.size))
-        value[moving] = torch.einsum("br,brn->bn", self.weight[moving], (-coefficients).clamp_min(0).flatten(2))
+        value[moving] = torch.einsum(
+            "br,brn->bn", self.weight[moving], (-coefficients).clamp_min(0).flatten(2)
+        )
         self.met[node] = value
         super().through_function(node, coefficients)

@@ -105,7 +105,11 @@ class SubproblemSearch(ABC, Generic[Q, F]):
         chosen = self._chosen(question, frontier)
         parts = batch.take(frontier, chosen)
         count = self.fits(question, parts)
-        chosen, parts = (chosen, parts) if count == len(chosen) else (chosen[:count], batch.take(frontier, chosen[:count]))
+        chosen, parts = (
+            (chosen, parts)
+            if count == len(chosen)
+            else (chosen[:count], batch.take(frontier, chosen[:count]))
+        )
         seen = self._bound_if_memory_allows(question, parts)
         while seen is None:  # half as many may fit
             chosen = chosen[: len(chosen) // 2]
@@ -116,7 +120,9 @@ class SubproblemSearch(ABC, Generic[Q, F]):
         rest[chosen] = False
         both = batch.concatenate([batch.take(frontier, rest), left])
         turn = tuple(parts.task.bincount().tolist())
-        return replace(both, lost=left.lost, given_up=left.given_up, looked=frontier.looked + len(chosen), turn=turn), points
+        return replace(
+            both, lost=left.lost, given_up=left.given_up, looked=frontier.looked + len(chosen), turn=turn
+        ), points
 
     def _bound_if_memory_allows(self, question: Q, parts: F) -> tuple[F, Points] | None:
         """None: there is no room for so many."""
@@ -132,7 +138,9 @@ class SubproblemSearch(ABC, Generic[Q, F]):
         """Bound every part: what is left of them, cut further, and the points to try."""
         seen = self.bound(question, parts)
         left = seen.parts.open.any(1)
-        bound = torch.fmax(seen.parts.bound, parts.bound)  # what holds of a part holds of all that was cut from it
+        bound = torch.fmax(
+            seen.parts.bound, parts.bound
+        )  # what holds of a part holds of all that was cut from it
         kept = batch.take(replace(seen.parts, bound=bound), left)
         if time_limit.has_expired() or not len(kept):  # no one will look at what a cut would make
             return kept, seen.points
@@ -179,7 +187,9 @@ class Branching(SubproblemSearch[PolytopeQuestion, F], Generic[F]):
     def start(self, graph: Graph, region: Region, rules: Avoid) -> F:
         """The whole region of every row of the batch, uncut."""
 
-    def step(self, graph: Graph, region: Region, rules: Avoid, frontier: F, deadline: float = math.inf) -> tuple[F, Points]:
+    def step(
+        self, graph: Graph, region: Region, rules: Avoid, frontier: F, deadline: float = math.inf
+    ) -> tuple[F, Points]:
         """Look at some of the parts. What takes long ends at the deadline (of the monotonic clock) with what it has."""
         with time_limit.within(deadline):
             return self.advance(PolytopeQuestion(graph, region, rules), frontier)

@@ -30,12 +30,16 @@ Place = slice | Tensor  # of elements along an axis: a slice where they are neig
 class Affine(Node, ABC):
     """J x + b, of all inputs together."""
 
-    copies: ClassVar[bool] = False  # every element is a copy of one of some input: nothing is computed, numbers of any type may go forward
+    copies: ClassVar[bool] = (
+        False  # every element is a copy of one of some input: nothing is computed, numbers of any type may go forward
+    )
     sums: ClassVar[bool] = False  # it is the sum of its inputs, nothing else
     small: ClassVar[bool] = True  # many vectors may be carried forward at once, in any arithmetic
 
     shift: Tensor | None  # (size,): b; None where it is zero
-    _weight: Tensor | None  # (size,): |b|, more than |shift| where b is a sum whose terms cancel; None where it is zero
+    _weight: (
+        Tensor | None
+    )  # (size,): |b|, more than |shift| where b is a sum whose terms cancel; None where it is zero
 
     # ---- forwards
 
@@ -50,7 +54,9 @@ class Affine(Node, ABC):
         return found if self._weight is None or not shift else found + _along(self._weight, found, axis)
 
     @abstractmethod
-    def part(self, k: int, value: Tensor, axis: int = -1, *, absolute: bool = False, support: Tensor | None = None) -> Tensor:
+    def part(
+        self, k: int, value: Tensor, axis: int = -1, *, absolute: bool = False, support: Tensor | None = None
+    ) -> Tensor:
         """J_k value, or |J_k| value: what input k adds. support: the elements of the value that are not zero, if that is known."""
 
     def _linear(self, values: Sequence[Tensor], axis: int, absolute: bool) -> Tensor:
@@ -62,7 +68,9 @@ class Affine(Node, ABC):
     # ---- back
 
     @abstractmethod
-    def back(self, rows: Tensor, only: Sequence[int] | None = None, *, absolute: bool = False) -> list[Tensor]:
+    def back(
+        self, rows: Tensor, only: Sequence[int] | None = None, *, absolute: bool = False
+    ) -> list[Tensor]:
         """rows J_k, or rows |J_k|, for every input or for these: rows . y = sum over k of (rows J_k) . x_k + rows . b."""
 
     def _which(self, only: Sequence[int] | None) -> list[int]:
@@ -154,7 +162,9 @@ class _Copy(Affine):
             return _take_along(values[0], self._places[0][1], axis)
         return torch.cat(list(values), axis).index_select(axis, self._origin)
 
-    def part(self, k: int, value: Tensor, axis: int = -1, *, absolute: bool = False, support: Tensor | None = None) -> Tensor:
+    def part(
+        self, k: int, value: Tensor, axis: int = -1, *, absolute: bool = False, support: Tensor | None = None
+    ) -> Tensor:
         places, elements = self._places[k]
         taken = _take_along(value, elements, axis)
         if len(self.inputs) == 1:
@@ -163,7 +173,9 @@ class _Copy(Affine):
         shape[axis] = self.size
         return value.new_zeros(shape).index_copy(axis, _numbers(places, value.device), taken)
 
-    def back(self, rows: Tensor, only: Sequence[int] | None = None, *, absolute: bool = False) -> list[Tensor]:
+    def back(
+        self, rows: Tensor, only: Sequence[int] | None = None, *, absolute: bool = False
+    ) -> list[Tensor]:
         return [self._back(rows, k) for k in self._which(only)]
 
     def _back(self, rows: Tensor, k: int) -> Tensor:
@@ -186,7 +198,9 @@ class _Copy(Affine):
 
     @cached_property
     def exact_back(self) -> bool:
-        return len(self._origin.unique()) == len(self._origin)  # what is read twice has its coefficients added up
+        return len(self._origin.unique()) == len(
+            self._origin
+        )  # what is read twice has its coefficients added up
 
     @property
     def terms(self) -> int:
@@ -214,10 +228,14 @@ class _Sum(Affine):
 
     sums = True
 
-    def part(self, k: int, value: Tensor, axis: int = -1, *, absolute: bool = False, support: Tensor | None = None) -> Tensor:
+    def part(
+        self, k: int, value: Tensor, axis: int = -1, *, absolute: bool = False, support: Tensor | None = None
+    ) -> Tensor:
         return value
 
-    def back(self, rows: Tensor, only: Sequence[int] | None = None, *, absolute: bool = False) -> list[Tensor]:
+    def back(
+        self, rows: Tensor, only: Sequence[int] | None = None, *, absolute: bool = False
+    ) -> list[Tensor]:
         return [rows for _ in self._which(only)]
 
     @property
@@ -247,16 +265,22 @@ class _Matrix(Affine):
     def _as(self, absolute: bool, dtype: torch.dtype) -> tuple[Tensor, ...]:
         """The matrices or their absolute values in some arithmetic, made when they are asked for first."""
         if (absolute, dtype) not in self._kept:
-            self._kept[absolute, dtype] = tuple((m.abs() if absolute else m).to(dtype) for m in self._matrices)
+            self._kept[absolute, dtype] = tuple(
+                (m.abs() if absolute else m).to(dtype) for m in self._matrices
+            )
         return self._kept[absolute, dtype]
 
-    def part(self, k: int, value: Tensor, axis: int = -1, *, absolute: bool = False, support: Tensor | None = None) -> Tensor:
+    def part(
+        self, k: int, value: Tensor, axis: int = -1, *, absolute: bool = False, support: Tensor | None = None
+    ) -> Tensor:
         matrix = self._as(absolute, value.dtype)[k]
         if support is not None and 4 * len(support) <= 3 * matrix.shape[1]:
             value, matrix = value.index_select(axis, support), matrix[:, support]
         return _times(matrix, value, axis)
 
-    def back(self, rows: Tensor, only: Sequence[int] | None = None, *, absolute: bool = False) -> list[Tensor]:
+    def back(
+        self, rows: Tensor, only: Sequence[int] | None = None, *, absolute: bool = False
+    ) -> list[Tensor]:
         matrices = self._as(absolute, rows.dtype)
         return [rows @ matrices[k] for k in self._which(only)]
 
@@ -309,12 +333,16 @@ class _Function(Affine):
     def _at(self, absolute: bool, device: torch.device) -> tuple[Transform, list[Tensor]]:
         """The function and a point from which to go: magnitudes need only be affine where they are positive."""
         function, height = (self._magnitude, 1.0) if absolute else (self._function, 0.0)
-        return function, [torch.full(source.shape, height, dtype=torch.float64, device=device) for source in self.inputs]
+        return function, [
+            torch.full(source.shape, height, dtype=torch.float64, device=device) for source in self.inputs
+        ]
 
     def _linear(self, values: Sequence[Tensor], axis: int, absolute: bool) -> Tensor:
         return self._push_forward(self._which(None), values, axis, absolute)
 
-    def part(self, k: int, value: Tensor, axis: int = -1, *, absolute: bool = False, support: Tensor | None = None) -> Tensor:
+    def part(
+        self, k: int, value: Tensor, axis: int = -1, *, absolute: bool = False, support: Tensor | None = None
+    ) -> Tensor:
         return self._push_forward([k], [value], axis, absolute)
 
     def _push_forward(self, which: list[int], values: Sequence[Tensor], axis: int, absolute: bool) -> Tensor:
@@ -333,7 +361,9 @@ class _Function(Affine):
             )
         return made.reshape(*lead, self.size).movedim(-1, axis).to(values[0].dtype)
 
-    def back(self, rows: Tensor, only: Sequence[int] | None = None, *, absolute: bool = False) -> list[Tensor]:
+    def back(
+        self, rows: Tensor, only: Sequence[int] | None = None, *, absolute: bool = False
+    ) -> list[Tensor]:
         which = self._which(only)
         if self._kernel is not None:
             kernel = replace(self._kernel, weight=self._kernel.weight.abs()) if absolute else self._kernel
@@ -345,7 +375,10 @@ class _Function(Affine):
         with cudnn_flags(enabled=False):
             _, pulled = torch.func.vjp(_of(function, at, which), *(at[k] for k in which))  # type: ignore[misc]
             found = torch.func.vmap(pulled)(rows.reshape(-1, *self.shape))
-        return [part.reshape(*rows.shape[:-1], self.inputs[k].size).to(kind) for k, part in zip(which, found, strict=True)]
+        return [
+            part.reshape(*rows.shape[:-1], self.inputs[k].size).to(kind)
+            for k, part in zip(which, found, strict=True)
+        ]
 
     @property
     def terms(self) -> int:
@@ -376,7 +409,9 @@ def make_map(
     size = offset.numel()
     if kernel is not None:
         # The function is compared with the model (`agreement`); what is walked back along must be its derivative.
-        row = torch.randn(offset.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(device)
+        row = torch.randn(offset.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(
+            device
+        )
         kernel = kernel if kernel.is_derivative(back, row, inputs[0].shape) else None
     if size * max(n.size for n in inputs) > keep:
         return _Function(*first, function, magnitude, kernel)
@@ -410,9 +445,15 @@ def exact_nodes(nodes: list[Node]) -> set[Node]:
     def apart(source: Node) -> bool:
         moves = [r._origin for r in readers[source] if isinstance(r, _Copy) and r.moves]
         taken = torch.cat(moves) if moves else torch.zeros(0)
-        return len(readers[source]) == 1 or (len(moves) == len(readers[source]) and len(taken.unique()) == len(taken))
+        return len(readers[source]) == 1 or (
+            len(moves) == len(readers[source]) and len(taken.unique()) == len(taken)
+        )
 
-    return {node for node in nodes if isinstance(node, Affine) and node.exact_back and all(apart(source) for source in node.inputs)}
+    return {
+        node
+        for node in nodes
+        if isinstance(node, Affine) and node.exact_back and all(apart(source) for source in node.inputs)
+    }
 
 
 def _moves(matrix: Tensor) -> bool:
@@ -420,7 +461,9 @@ def _moves(matrix: Tensor) -> bool:
 
 
 def _is_one(matrix: Tensor) -> bool:
-    return matrix.shape[0] == matrix.shape[1] and bool((matrix == torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)).all())
+    return matrix.shape[0] == matrix.shape[1] and bool(
+        (matrix == torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)).all()
+    )
 
 
 # ---- vectors along an axis
@@ -452,7 +495,11 @@ def _numbers(place: Place, device: torch.device) -> Tensor:
 
 
 def _take_along(value: Tensor, place: Place, axis: int) -> Tensor:
-    return value.narrow(axis, place.start, place.stop - place.start) if isinstance(place, slice) else value.index_select(axis, place)
+    return (
+        value.narrow(axis, place.start, place.stop - place.start)
+        if isinstance(place, slice)
+        else value.index_select(axis, place)
+    )
 
 
 def _of(function: Transform, at: list[Tensor], which: list[int]) -> Transform:

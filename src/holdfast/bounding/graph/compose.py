@@ -27,7 +27,9 @@ from holdfast.bounding.relax import (
     Tanh,
 )
 
-LOG_SUM = Softplus(threshold=math.inf, stable=True)  # log(exp(a) + exp(b)) = b + softplus(a - b), without torch's shortcut
+LOG_SUM = Softplus(
+    threshold=math.inf, stable=True
+)  # log(exp(a) + exp(b)) = b + softplus(a - b), without torch's shortcut
 
 
 def product(graph: Graph, name: str, v: Node, z: Node) -> Node:
@@ -36,7 +38,9 @@ def product(graph: Graph, name: str, v: Node, z: Node) -> Node:
         return graph.add_relaxed(name, [v], Power(2))
     if v.shape != z.shape:
         shape = torch.broadcast_shapes(v.shape, z.shape)
-        v, z = (n if n.shape == shape else graph.add_move(name, [n], lambda t: t.expand(shape)) for n in (v, z))
+        v, z = (
+            n if n.shape == shape else graph.add_move(name, [n], lambda t: t.expand(shape)) for n in (v, z)
+        )
     for gate, passed in ((v, z), (z, v)):
         opening = _gate(graph, name, gate)
         if opening is None:
@@ -53,10 +57,19 @@ def _gate(graph: Graph, name: str, node: Node) -> Node | None:
     """For a node sigmoid(u) its u, for one that is 1 - sigmoid(u) = sigmoid(-u) a node for -u."""
     if isinstance(node, Relaxed) and isinstance(node.relaxation, Sigmoid):
         return node.inputs[0]
-    if not isinstance(node, Affine) or node.shift is None or len(node.inputs) != 1 or not bool((node.shift == 1).all()):
+    if (
+        not isinstance(node, Affine)
+        or node.shift is None
+        or len(node.inputs) != 1
+        or not bool((node.shift == 1).all())
+    ):
         return None
     (inner,) = node.inputs
-    if not isinstance(inner, Relaxed) or not isinstance(inner.relaxation, Sigmoid) or inner.shape != node.shape:
+    if (
+        not isinstance(inner, Relaxed)
+        or not isinstance(inner.relaxation, Sigmoid)
+        or inner.shape != node.shape
+    ):
         return None
     return graph.affine(name, [inner.inputs[0]], lambda v: -v, lambda m: m) if node.factor == -1 else None
 
@@ -89,7 +102,9 @@ def quotient(graph: Graph, name: str, a: Node | Tensor | float, b: Node) -> Node
 def larger(graph: Graph, name: str, a: Node, b: Node, relaxation: Relaxation | None = None) -> Node:
     """max(a, b) = b + relu(a - b), or log(exp(a) + exp(b)) with softplus for ReLU."""
     ahead = difference(graph, name, a, b)
-    return graph.affine(name, [graph.add_relaxed(name, [ahead], relaxation or Relu()), b], *(lambda v, z: v + z,) * 2)
+    return graph.affine(
+        name, [graph.add_relaxed(name, [ahead], relaxation or Relu()), b], *(lambda v, z: v + z,) * 2
+    )
 
 
 def largest(graph: Graph, name: str, nodes: list[Node]) -> Node:
@@ -106,7 +121,11 @@ def along(graph: Graph, name: str, node: Node | Lowered, axis: int, relaxation: 
         graph.fused.append(name)
     if isinstance(node, Lowered):
         found, top = masks.along(graph, name, node, axis, relaxation)
-        return graph.affine(name, [found], lambda v: v + top, lambda m: m + top.abs()) if bool(top.any()) else found
+        return (
+            graph.affine(name, [found], lambda v: v + top, lambda m: m + top.abs())
+            if bool(top.any())
+            else found
+        )
     while node.shape[axis] > 1:
         node = _pairwise_reduce(graph, name, node, axis, relaxation)
     return node
@@ -119,10 +138,14 @@ def _pairwise_reduce(graph: Graph, name: str, node: Node, axis: int, relaxation:
         return v.narrow(axis, 0, half) + sign * v.narrow(axis, half, half)
 
     def join_halves(ahead: Tensor, v: Tensor) -> Tensor:
-        return torch.cat([ahead + v.narrow(axis, half, half), v.narrow(axis, 2 * half, size - 2 * half)], axis)
+        return torch.cat(
+            [ahead + v.narrow(axis, half, half), v.narrow(axis, 2 * half, size - 2 * half)], axis
+        )
 
     between = graph.affine(name, [node], lambda v: against(v, -1), lambda m: against(m, 1))
-    return graph.affine(name, [graph.add_relaxed(name, [between], relaxation), node], join_halves, join_halves)
+    return graph.affine(
+        name, [graph.add_relaxed(name, [between], relaxation), node], join_halves, join_halves
+    )
 
 
 def log_softmax(graph: Graph, name: str, node: Node | Lowered, axis: int) -> Node | Lowered:
@@ -142,17 +165,26 @@ def softmax(graph: Graph, name: str, node: Node | Lowered, axis: int) -> Node:
     if isinstance(node, Lowered):
         graph.fused.append(name)
         return masks.softmax(graph, name, node, axis, LOG_SUM)
-    return graph.add_relaxed(name, [graph.add_relaxed(name, [_log_softmax(graph, name, node, axis)], Clip(high=0.0))], Exp())
+    return graph.add_relaxed(
+        name, [graph.add_relaxed(name, [_log_softmax(graph, name, node, axis)], Clip(high=0.0))], Exp()
+    )
 
 
 def subtract_mean(graph: Graph, name: str, node: Node, axes: Sequence[int]) -> Node:
     """v less its mean along the axes: the matrix has 1 - 1 / n on its diagonal and -1 / n beside it."""
     dims = list(axes)
     beside = 1 - 2 / math.prod(node.shape[axis] for axis in dims)
-    return graph.affine(name, [node], lambda v: v - v.mean(dims, keepdim=True), lambda m: m * beside + m.mean(dims, keepdim=True))
+    return graph.affine(
+        name,
+        [node],
+        lambda v: v - v.mean(dims, keepdim=True),
+        lambda m: m * beside + m.mean(dims, keepdim=True),
+    )
 
 
-def standardise(graph: Graph, name: str, node: Node, axes: Sequence[int], eps: float, *, around_mean: bool = True) -> Node:
+def standardise(
+    graph: Graph, name: str, node: Node, axes: Sequence[int], eps: float, *, around_mean: bool = True
+) -> Node:
     """(v - mean) / sqrt(mean square of that + eps) along the axes. With n elements it is at most sqrt(n - 1), sqrt(n) if not centred."""
     graph.fused.append(name)
     dims = list(axes)

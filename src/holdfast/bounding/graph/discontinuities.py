@@ -34,18 +34,27 @@ def jumping(graph: Graph, call: OperatorCall) -> Node:
 
 def _jumping(graph: Graph, name: str, node: Node, relaxation: Relaxation) -> Node:
     """The function of what the network's arithmetic may have computed; its input, and what is moved or cut off of it, is what it is."""
-    return graph.add_relaxed(name, [node if _is_constant(node) else graph.add_relaxed(name, [node], Unsure())], relaxation)
+    return graph.add_relaxed(
+        name, [node if _is_constant(node) else graph.add_relaxed(name, [node], Unsure())], relaxation
+    )
 
 
 def _is_constant(node: Node) -> bool:
-    copies = (isinstance(node, Affine) and node.copies) or (isinstance(node, Relaxed) and isinstance(node.relaxation, Relu))
+    copies = (isinstance(node, Affine) and node.copies) or (
+        isinstance(node, Relaxed) and isinstance(node.relaxation, Relu)
+    )
     return isinstance(node, InputNode) or (copies and all(_is_constant(source) for source in node.inputs))
 
 
 @handles(aten.round.decimals)
 def lower_round(graph: Graph, call: OperatorCall) -> Node:
     node, unit = call.args[0], 10.0 ** call.kwargs.get("decimals", 0)
-    return compose.times(graph, call.name, _jumping(graph, call.name, compose.times(graph, call.name, node, unit), Round()), 1 / unit)
+    return compose.times(
+        graph,
+        call.name,
+        _jumping(graph, call.name, compose.times(graph, call.name, node, unit), Round()),
+        1 / unit,
+    )
 
 
 @handles(aten.trunc.default, aten.trunc_.default, aten.fix.default)
@@ -81,11 +90,17 @@ def remainder(graph: Graph, call: OperatorCall) -> Node:
     times = _whole_quotient(graph, call.name, a, b, mode)
     if isinstance(b, Node):
         return compose.difference(graph, call.name, a, compose.product(graph, call.name, b, times))
-    return compose.difference(graph, call.name, a, graph.affine(call.name, [times], lambda v: v * b, lambda m: m * abs(b)))
+    return compose.difference(
+        graph, call.name, a, graph.affine(call.name, [times], lambda v: v * b, lambda m: m * abs(b))
+    )
 
 
 def _whole_quotient(graph: Graph, name: str, a: Any, b: Any, mode: str | None) -> Node:
-    ratio = compose.quotient(graph, name, a, b) if isinstance(b, Node) else graph.affine(name, [a], lambda v: v / b, lambda m: m / abs(b))
+    ratio = (
+        compose.quotient(graph, name, a, b)
+        if isinstance(b, Node)
+        else graph.affine(name, [a], lambda v: v / b, lambda m: m / abs(b))
+    )
     if mode is None:
         return ratio
     return _jumping(graph, name, ratio, Floor()) if mode == "floor" else _truncate(graph, name, ratio)
@@ -119,18 +134,28 @@ NOT = (aten.logical_not.default, aten.bitwise_not.default)
 def logic(graph: Graph, call: OperatorCall) -> Any:
     """1 - a, a b and 1 - (1 - a) (1 - b)."""
     if not all(may_be_truth(value) for value in call.args):
-        raise UnsupportedLayer(f"{call.name}: {call.target} is bounded for truth values only; attacks still work.")
+        raise UnsupportedLayer(
+            f"{call.name}: {call.target} is bounded for truth values only; attacks still work."
+        )
     turned = call.target in EITHER
     sides = [_not(graph, call.name, side) if turned or call.target in NOT else side for side in call.args]
     if len(sides) == 1:
         return sides[0]
     a, b = sides if isinstance(sides[0], Node) else sides[::-1]
-    both = compose.product(graph, call.name, a, b) if isinstance(b, Node) else graph.affine(call.name, [a], *(lambda v: v * b,) * 2)
+    both = (
+        compose.product(graph, call.name, a, b)
+        if isinstance(b, Node)
+        else graph.affine(call.name, [a], *(lambda v: v * b,) * 2)
+    )
     return _not(graph, call.name, both) if turned else both
 
 
 def _not(graph: Graph, name: str, value: Any) -> Any:
-    return graph.affine(name, [value], lambda v: 1 - v, lambda m: 1 + m) if isinstance(value, Node) else ~torch.as_tensor(value)
+    return (
+        graph.affine(name, [value], lambda v: 1 - v, lambda m: 1 + m)
+        if isinstance(value, Node)
+        else ~torch.as_tensor(value)
+    )
 
 
 @handles(aten.threshold.default)
@@ -153,28 +178,43 @@ def where(graph: Graph, call: OperatorCall) -> Node | Lowered:
     """b + condition (a - b)."""
     condition, a, b = call.args
     low = [
-        isinstance(side, Lowered) or (not isinstance(side, Node) and bool((torch.as_tensor(side) <= masks.LOW).any())) for side in (a, b)
+        isinstance(side, Lowered)
+        or (not isinstance(side, Node) and bool((torch.as_tensor(side) <= masks.LOW).any()))
+        for side in (a, b)
     ]
     if any(low) and not isinstance(condition, Node):
-        a, b = (side if isinstance(side, Node | Lowered) else torch.as_tensor(side, device=graph.device) for side in (a, b))
+        a, b = (
+            side if isinstance(side, Node | Lowered) else torch.as_tensor(side, device=graph.device)
+            for side in (a, b)
+        )
         return masks.chosen(graph, call.name, condition, a, b)
     a, b = (graph.resolve_mask(call.name, side) for side in (a, b))
     if not isinstance(condition, Node):
         return graph.affine(call.name, call.nodes, *(_choice(call, size) for size in (False, True)))
-    if any(not isinstance(side, Node) and not bool(torch.as_tensor(side).isfinite().all()) for side in (a, b)):
+    if any(
+        not isinstance(side, Node) and not bool(torch.as_tensor(side).isfinite().all()) for side in (a, b)
+    ):
         raise UnsupportedLayer(
             f"{call.name}: a mask that depends on the input has no bound where it says minus infinity; attacks still work."
         )
     if not isinstance(a, Node) and not isinstance(b, Node):
         a, b = (torch.as_tensor(v, device=graph.device).double() for v in (a, b))
-        return graph.affine(call.name, [condition], lambda c: b + c * (a - b), lambda c: b.abs() + c * (a.abs() + b.abs()))
+        return graph.affine(
+            call.name, [condition], lambda c: b + c * (a - b), lambda c: b.abs() + c * (a.abs() + b.abs())
+        )
     chosen = compose.product(graph, call.name, condition, compose.difference(graph, call.name, a, b))
     if isinstance(b, Node):
         return graph.affine(call.name, [b, chosen], *(lambda v, c: v + c,) * 2)
     return graph.affine(call.name, [chosen], lambda c: b + c, lambda c: abs(b) + c)
 
 
-@handles(aten.masked_fill.Scalar, aten.masked_fill.Tensor, aten.masked_fill_.Scalar, aten.masked_fill_.Tensor, masked=True)
+@handles(
+    aten.masked_fill.Scalar,
+    aten.masked_fill.Tensor,
+    aten.masked_fill_.Scalar,
+    aten.masked_fill_.Tensor,
+    masked=True,
+)
 def masked_fill(graph: Graph, call: OperatorCall) -> Any:
     node, mask, value = call.args
     return where(graph, OperatorCall(call.name, aten.where.self, (mask, value, node), {}))

@@ -56,9 +56,18 @@ def _check(net: Network, graph: Graph, points: Tensor, source: Network) -> None:
     program = as_plain_module(source.program(points))
     with torch.no_grad(), in_full():  # as the network itself is asked
         rows = points if source is net else points[:0]
-        for asked, answer in ((rows, said), *((row[None], one[None]) for row, one in zip(points[-SINGLE:], single, strict=True))):
+        for asked, answer in (
+            (rows, said),
+            *((row[None], one[None]) for row, one in zip(points[-SINGLE:], single, strict=True)),
+        ):
             if len(asked):
-                _same(leaves(program(asked.to(net.device)))[0].reshape(len(asked), -1), answer, size, net, "the traced program")
+                _same(
+                    leaves(program(asked.to(net.device)))[0].reshape(len(asked), -1),
+                    answer,
+                    size,
+                    net,
+                    "the traced program",
+                )
     values = value(graph, points)
     wide = ROUNDING.get(net.dtype, COARSE)
     _close(values, said, wide * size, net, "the graph")
@@ -104,10 +113,14 @@ def values(graph: Graph, x: Tensor, kept: Collection[Node] = ()) -> dict[Node, T
 def sampled_points(region: Region) -> Tensor:
     """(n, *shape): every centre, then random points."""
     wide = (
-        region.at(torch.nan_to_num(region.reach(), posinf=1.0)) if isinstance(region, Family) and not bool(region.radius.any()) else region
+        region.at(torch.nan_to_num(region.reach(), posinf=1.0))
+        if isinstance(region, Family) and not bool(region.radius.any())
+        else region
     )
     count = max(1, -(-SAMPLES // len(region)))
-    sampled = wide.sample(count, Chance.of(range(len(region)), 0, region.centre.device)).flatten(0, 1)[:SAMPLES]
+    sampled = wide.sample(count, Chance.of(range(len(region)), 0, region.centre.device)).flatten(0, 1)[
+        :SAMPLES
+    ]
     return torch.cat([region.centre, sampled.to(region.centre)])
 
 
@@ -133,14 +146,21 @@ def _within(found: Tensor, wanted: Tensor, tolerance: float) -> bool:
 
 
 def _refuse(found: Tensor, wanted: Tensor, net: Network, what: str) -> None:
-    apart = f"by up to {float((found.double() - wanted.double()).abs().amax()):.3g}" if found.shape == wanted.shape else "in its shape"
+    apart = (
+        f"by up to {float((found.double() - wanted.double()).abs().amax()):.3g}"
+        if found.shape == wanted.shape
+        else "in its shape"
+    )
     raise UnsupportedLayer(
         f"{what} does not answer as {net.name} does (they differ {apart}), so nothing can be proved. {_suspicion(net)} Attacks still work."
     )
 
 
 def _suspicion(net: Network) -> str:
-    if any(isinstance(part, torch.nn.TransformerEncoder) and part.enable_nested_tensor for part in net.module.modules()):
+    if any(
+        isinstance(part, torch.nn.TransformerEncoder) and part.enable_nested_tensor
+        for part in net.module.modules()
+    ):
         return (
             "torch's fast path for nn.TransformerEncoder blanks padded frames, which its code does not: build it with "
             "enable_nested_tensor=False."

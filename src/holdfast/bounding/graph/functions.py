@@ -74,7 +74,9 @@ for _targets, _relaxation in FUNCTIONS.items():
 def softplus(graph: Graph, call: OperatorCall) -> Node:
     beta, threshold = map(float, [*call.args[1:], *(1, 20)[len(call.args) - 1 :]])
     if not beta > 0:
-        raise UnsupportedLayer(f"{call.name}: softplus with beta {beta:g} has no bound here, only with beta > 0; attacks still work.")
+        raise UnsupportedLayer(
+            f"{call.name}: softplus with beta {beta:g} has no bound here, only with beta > 0; attacks still work."
+        )
     return graph.add_relaxed(call.name, call.nodes, Softplus(beta, threshold))
 
 
@@ -96,7 +98,9 @@ def log_add_exp(graph: Graph, call: OperatorCall) -> Node:
     node, constant = (a, b) if isinstance(a, Node) else (b, a)
     if not bool(constant.any()) and torch.broadcast_shapes(node.shape, constant.shape) == node.shape:
         return graph.add_relaxed(call.name, [node], compose.LOG_SUM)
-    above = graph.add_relaxed(call.name, [compose.difference(graph, call.name, node, constant)], compose.LOG_SUM)
+    above = graph.add_relaxed(
+        call.name, [compose.difference(graph, call.name, node, constant)], compose.LOG_SUM
+    )
     return graph.affine(call.name, [above], lambda v: v + constant, lambda m: m + constant.abs())
 
 
@@ -107,12 +111,16 @@ def log1p(graph: Graph, call: OperatorCall) -> Node:
 
 @handles(aten.expm1.default, aten.expm1_.default)
 def expm1(graph: Graph, call: OperatorCall) -> Node:
-    return graph.affine(call.name, [graph.add_relaxed(call.name, call.nodes, Exp())], lambda v: v - 1, lambda m: m + 1)
+    return graph.affine(
+        call.name, [graph.add_relaxed(call.name, call.nodes, Exp())], lambda v: v - 1, lambda m: m + 1
+    )
 
 
 @handles(aten.gelu.default, aten.gelu_.default)
 def gelu(graph: Graph, call: OperatorCall) -> Node:
-    return graph.add_relaxed(call.name, call.nodes, GeluTanh() if call.kwargs.get("approximate", "none") == "tanh" else Gelu())
+    return graph.add_relaxed(
+        call.name, call.nodes, GeluTanh() if call.kwargs.get("approximate", "none") == "tanh" else Gelu()
+    )
 
 
 @handles(aten.glu.default)
@@ -120,7 +128,9 @@ def glu(graph: Graph, call: OperatorCall) -> Node:
     """The first half times the sigmoid of the second."""
     node, axis = call.args[0], call.args[1] if len(call.args) > 1 else -1
     half = node.shape[axis] // 2
-    first, second = (graph.add_move(call.name, [node], lambda v, at=at: v.narrow(axis, at, half)) for at in (0, half))
+    first, second = (
+        graph.add_move(call.name, [node], lambda v, at=at: v.narrow(axis, at, half)) for at in (0, half)
+    )
     return compose.product(graph, call.name, first, graph.add_relaxed(call.name, [second], Sigmoid()))
 
 
@@ -128,7 +138,9 @@ def glu(graph: Graph, call: OperatorCall) -> Node:
 def leaky_relu(graph: Graph, call: OperatorCall) -> Node:
     slope = float(call.args[1]) if len(call.args) > 1 else 0.01
     if not 0 <= slope <= 1:
-        raise UnsupportedLayer(f"{call.name}: leaky ReLU with slope {slope:g} outside [0, 1] has no bound here; attacks still work.")
+        raise UnsupportedLayer(
+            f"{call.name}: leaky ReLU with slope {slope:g} outside [0, 1] has no bound here; attacks still work."
+        )
     return graph.add_relaxed(call.name, call.nodes, LeakyRelu(slope))
 
 
@@ -157,10 +169,14 @@ def celu(graph: Graph, call: OperatorCall) -> Node:
     return _elu(graph, call, alpha, 1.0, 1 / alpha)
 
 
-def _elu(graph: Graph, call: OperatorCall, alpha: float = 1.0, scale: float = 1.0, inner: float = 1.0) -> Node:
+def _elu(
+    graph: Graph, call: OperatorCall, alpha: float = 1.0, scale: float = 1.0, inner: float = 1.0
+) -> Node:
     """scale v above zero, scale alpha (exp(inner v) - 1) below: scale / inner times ELU with alpha inner, of inner v."""
     if not (alpha > 0 and scale > 0 and inner > 0):
-        raise UnsupportedLayer(f"{call.name}: ELU is bounded for positive alpha and scales only; attacks still work.")
+        raise UnsupportedLayer(
+            f"{call.name}: ELU is bounded for positive alpha and scales only; attacks still work."
+        )
     node: Node = call.args[0]
     if inner != 1:
         node = graph.affine(call.name, [node], *(lambda v: v * inner,) * 2)
@@ -178,7 +194,9 @@ def power(graph: Graph, call: OperatorCall) -> Node | Tensor:
         argument = graph.affine(call.name, [exponent], lambda v: v * rate, lambda m: m * rate.abs())
         return graph.add_relaxed(call.name, [argument], Exp())
     if not isinstance(node, Node) or not isinstance(exponent, int | float):
-        raise UnsupportedLayer(f"{call.name}: a power whose exponent is no constant number has no bound here; attacks still work.")
+        raise UnsupportedLayer(
+            f"{call.name}: a power whose exponent is no constant number has no bound here; attacks still work."
+        )
     whole = float(exponent).is_integer()
     if exponent in (0, 1):
         return node if exponent == 1 else torch.ones(node.shape, dtype=torch.float64, device=graph.device)
@@ -188,7 +206,9 @@ def power(graph: Graph, call: OperatorCall) -> Node | Tensor:
     if float(exponent) in special:
         return graph.add_relaxed(call.name, [node], special[float(exponent)])
     if whole:
-        return graph.add_relaxed(call.name, [graph.add_relaxed(call.name, [node], Power(-int(exponent)))], Reciprocal())
+        return graph.add_relaxed(
+            call.name, [graph.add_relaxed(call.name, [node], Power(-int(exponent)))], Reciprocal()
+        )
     return _exponential(graph, call.name, graph.add_relaxed(call.name, [node], Log()), float(exponent))
 
 
@@ -201,7 +221,9 @@ def _exponential(graph: Graph, name: str, node: Node, rate: float) -> Node:
 def exponential(graph: Graph, call: OperatorCall) -> Node:
     base, node = call.args if call.target == aten.pow.Scalar else (2.0, call.args[0])
     if not base > 0:
-        raise UnsupportedLayer(f"{call.name}: powers of {base:g} have no bound here, only those of a positive number; attacks still work.")
+        raise UnsupportedLayer(
+            f"{call.name}: powers of {base:g} have no bound here, only those of a positive number; attacks still work."
+        )
     return _exponential(graph, call.name, node, math.log(base))
 
 
@@ -210,7 +232,9 @@ LOGARITHMS: dict[Any, float] = {aten.log2.default: 1 / math.log(2), aten.log10.d
 
 @handles(*LOGARITHMS)
 def logarithm(graph: Graph, call: OperatorCall) -> Node:
-    return compose.times(graph, call.name, graph.add_relaxed(call.name, call.nodes, Log()), LOGARITHMS[call.target])
+    return compose.times(
+        graph, call.name, graph.add_relaxed(call.name, call.nodes, Log()), LOGARITHMS[call.target]
+    )
 
 
 @handles(aten.sinh.default, aten.cosh.default)
@@ -218,7 +242,9 @@ def hyperbolic(graph: Graph, call: OperatorCall) -> Node:
     """(exp(v) -+ exp(-v)) / 2."""
     (node,), sign = call.nodes, -1 if call.target == aten.sinh.default else 1
     rising, falling = (_exponential(graph, call.name, node, rate) for rate in (1.0, -1.0))
-    return graph.affine(call.name, [rising, falling], lambda v, z: (v + sign * z) / 2, lambda v, z: (v + z) / 2)
+    return graph.affine(
+        call.name, [rising, falling], lambda v, z: (v + sign * z) / 2, lambda v, z: (v + z) / 2
+    )
 
 
 @handles(aten.tan.default)
@@ -249,7 +275,16 @@ def log_odds(graph: Graph, call: OperatorCall) -> Node:
 CLIPS: dict[Any, tuple[float | None, float | None]] = {
     target: ends
     for targets, ends in (
-        ((aten.clamp.default, aten.clamp_.default, aten.clip.default, aten.clip_.default, aten.clamp.Tensor), (None, None)),
+        (
+            (
+                aten.clamp.default,
+                aten.clamp_.default,
+                aten.clip.default,
+                aten.clip_.default,
+                aten.clamp.Tensor,
+            ),
+            (None, None),
+        ),
         ((aten.hardtanh.default, aten.hardtanh_.default), (-1.0, 1.0)),
         ((aten.relu6.default, aten.relu6_.default), (0.0, 6.0)),
     )
@@ -283,7 +318,9 @@ def _clip(graph: Graph, call: OperatorCall, low: Any, high: Any) -> Any:
         return node
     top = torch.inf if high is None else float(high)
     # Where the ends are the wrong way round torch answers with the upper one.
-    return graph.add_relaxed(call.name, [call.args[0]], Clip(min(-torch.inf if low is None else float(low), top), top))
+    return graph.add_relaxed(
+        call.name, [call.args[0]], Clip(min(-torch.inf if low is None else float(low), top), top)
+    )
 
 
 @handles(aten.hardsigmoid.default, aten.hardsigmoid_.default)
@@ -311,6 +348,9 @@ def maximum(graph: Graph, call: OperatorCall) -> Node:
             call.name, [*nodes, graph.add_relaxed(call.name, [ahead], Relu())], lambda v, r: v + sign * r, lambda v, r: v + r
         )  # fmt: skip
     shape = torch.broadcast_shapes(*(node.shape for node in nodes))
-    a, b = (graph.affine(call.name, [node], lambda v: sign * v.expand(shape), lambda m: m.expand(shape)) for node in nodes)
+    a, b = (
+        graph.affine(call.name, [node], lambda v: sign * v.expand(shape), lambda m: m.expand(shape))
+        for node in nodes
+    )
     answer = compose.larger(graph, call.name, a, b)
     return answer if sign == 1 else compose.negate(graph, call.name, answer)

@@ -83,7 +83,12 @@ def fuse_affine(graph: Graph) -> Graph:
         inputs = tuple(known[source] for source in node.inputs)
         made: Node = replace(node, place=len(shorter.nodes), inputs=inputs)
         last = inputs[0] if inputs else None
-        if isinstance(made, Affine) and made.factor == 1 and last is shorter.nodes[-1] and readers[node.inputs[0]] == 1:
+        if (
+            isinstance(made, Affine)
+            and made.factor == 1
+            and last is shorter.nodes[-1]
+            and readers[node.inputs[0]] == 1
+        ):
             one = made.after(last) if isinstance(last, Affine) else None
             if one is not None:
                 shorter.nodes.pop()

@@ -44,11 +44,19 @@ class Graph:
 
     nodes: list[Node] = field(default_factory=list)
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    exact: set[Node] = field(default_factory=set)  # nodes that rows pass on their way back without any rounding
+    exact: set[Node] = field(
+        default_factory=set
+    )  # nodes that rows pass on their way back without any rounding
     folded: list[str] = field(default_factory=list)  # what was computed from weights alone, in float64
-    fused: list[str] = field(default_factory=list)  # what torch computes in one kernel, with other sums than those of its nodes here
-    blends: dict[Node, tuple[Node, Node, Node]] = field(default_factory=dict)  # z, a, b: the node is sigmoid(z) a + (1 - sigmoid(z)) b
-    ending: Callable[[Tensor], Tensor] | None = None  # a last softmax that was left out, (n, outputs) -> (n, outputs)
+    fused: list[str] = field(
+        default_factory=list
+    )  # what torch computes in one kernel, with other sums than those of its nodes here
+    blends: dict[Node, tuple[Node, Node, Node]] = field(
+        default_factory=dict
+    )  # z, a, b: the node is sigmoid(z) a + (1 - sigmoid(z)) b
+    ending: Callable[[Tensor], Tensor] | None = (
+        None  # a last softmax that was left out, (n, outputs) -> (n, outputs)
+    )
 
     @property
     def entry(self) -> InputNode:
@@ -67,10 +75,20 @@ class Graph:
     def add_entry(self, shape: Sequence[int]) -> Node:
         return self._keep(InputNode(len(self.nodes), "input", (), tuple(shape)))
 
-    def affine(self, name: str, inputs: Sequence[Node], function: Transform, magnitude: Transform, *, kernel: Kernel | None = None) -> Node:
+    def affine(
+        self,
+        name: str,
+        inputs: Sequence[Node],
+        function: Transform,
+        magnitude: Transform,
+        *,
+        kernel: Kernel | None = None,
+    ) -> Node:
         """function(*inputs) = J inputs + b, affine in all of them together; magnitude(*m) = |J| m + |b| for m >= 0. kernel: J, where it is
         one of images."""
-        return self._keep(make_map(len(self.nodes), name, inputs, function, magnitude, self.device, LARGEST_MATRIX, kernel))
+        return self._keep(
+            make_map(len(self.nodes), name, inputs, function, magnitude, self.device, LARGEST_MATRIX, kernel)
+        )
 
     def add_sum(self, name: str, inputs: Sequence[Node]) -> Node:
         """The sum of different nodes of one shape."""
@@ -79,7 +97,10 @@ class Graph:
     def add_move(self, name: str, inputs: Sequence[Node], function: Transform) -> Node:
         """A function that only moves elements about, leaves some out or repeats some: found out by moving their numbers."""
         starts = torch.tensor([0, *(n.size for n in inputs)], device=self.device).cumsum(0)
-        numbers = [torch.arange(n.size, device=self.device).reshape(n.shape) + a for n, a in zip(inputs, starts, strict=False)]
+        numbers = [
+            torch.arange(n.size, device=self.device).reshape(n.shape) + a
+            for n, a in zip(inputs, starts, strict=False)
+        ]
         moved = function(*numbers)
         node = make_copy(len(self.nodes), name, inputs, moved.shape, moved.flatten())
         # What another only moved is taken from where it was.
@@ -231,14 +252,30 @@ def _rounds(graph: fx.Graph, dtype: torch.dtype, names: dict[str, str]) -> dict[
     """Where the network goes to a coarser arithmetic than its own, and what is said of it: in real arithmetic that step would vanish."""
     found = {}
     for node in graph.nodes:
-        kinds = [leaf for leaf in leaves((node.args, node.kwargs)) if isinstance(leaf, torch.dtype) and leaf.is_floating_point]
+        kinds = [
+            leaf
+            for leaf in leaves((node.args, node.kwargs))
+            if isinstance(leaf, torch.dtype) and leaf.is_floating_point
+        ]
         if any(torch.finfo(kind).eps > torch.finfo(dtype).eps for kind in kinds):
-            found[node.name] = f"{names[node.name]}: rounds to {kinds[0]} on purpose, which has no bound here; attacks still work."
+            found[node.name] = (
+                f"{names[node.name]}: rounds to {kinds[0]} on purpose, which has no bound here; attacks still work."
+            )
     return found
 
 
-SOFTMAX = (torch.ops.aten.softmax.int, torch.ops.aten.log_softmax.int, torch.ops.aten._softmax.default, torch.ops.aten._log_softmax.default)
-RESHAPES = (torch.ops.aten.flatten.using_ints, torch.ops.aten.view.default, torch.ops.aten.reshape.default, torch.ops.aten.squeeze.dim)
+SOFTMAX = (
+    torch.ops.aten.softmax.int,
+    torch.ops.aten.log_softmax.int,
+    torch.ops.aten._softmax.default,
+    torch.ops.aten._log_softmax.default,
+)
+RESHAPES = (
+    torch.ops.aten.flatten.using_ints,
+    torch.ops.aten.view.default,
+    torch.ops.aten.reshape.default,
+    torch.ops.aten.squeeze.dim,
+)
 
 
 def last_softmax(graph: fx.Graph) -> fx.Node | None:
@@ -258,19 +295,29 @@ def _call(graph: Graph, name: str, node: fx.Node, known: dict[fx.Node, Any]) -> 
     args = fx.node.map_arg(node.args, known.__getitem__)
     kwargs = fx.node.map_arg(node.kwargs, known.__getitem__)
     if str(getattr(node.target, "__module__", "")).startswith("torch._functorch"):
-        raise UnsupportedLayer(f"{name}: the model maps over its inputs (torch.func), which has no bound here; attacks still work.")
+        raise UnsupportedLayer(
+            f"{name}: the model maps over its inputs (torch.func), which has no bound here; attacks still work."
+        )
     given = leaves((args, kwargs))
-    if unknown := next((leaf for leaf in given if isinstance(leaf, Unbounded) and node.target is not getitem), None):
+    if unknown := next(
+        (leaf for leaf in given if isinstance(leaf, Unbounded) and node.target is not getitem), None
+    ):
         raise UnsupportedLayer(f"layer {name}: {unknown.what}, which has no bound here; attacks still work.")
     if not any(isinstance(leaf, Node | Lowered) for leaf in given):
-        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and not _switched_off(node, args):
-            raise UnsupportedLayer(f"{name}: {node.target} is random, so nothing can be proved; attacks still work.")
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and not _switched_off(
+            node, args
+        ):
+            raise UnsupportedLayer(
+                f"{name}: {node.target} is random, so nothing can be proved; attacks still work."
+            )
         if "_assert_async" in str(node.target) and not bool(args[0]):
             raise UnsupportedLayer(f"{name}: {args[1] if len(args) > 1 else 'a check of the model fails'}.")
         constant = node.target(*args, **kwargs)  # type: ignore[operator]
         if any(isinstance(leaf, Tensor) and leaf.is_floating_point() for leaf in given):
             graph.folded.append(name)
-        return constant.double() if isinstance(constant, Tensor) and constant.is_floating_point() else constant
+        return (
+            constant.double() if isinstance(constant, Tensor) and constant.is_floating_point() else constant
+        )
     if node.target not in HANDLERS:
         raise UnsupportedLayer(
             f"layer {name}: there is no bound for {node.target}, so nothing behind it can be proved. Attacks, sampling and all black-box "
@@ -284,7 +331,9 @@ def _call(graph: Graph, name: str, node: fx.Node, known: dict[fx.Node, Any]) -> 
         raise
     except Exception as error:  # a form of the operator that nobody thought of
         told = f"{type(error).__name__}: {first_line(error, silent='no reason given')}"
-        raise UnsupportedLayer(f"layer {name}: this form of {node.target} has no bound ({told}); attacks still work.") from error
+        raise UnsupportedLayer(
+            f"layer {name}: this form of {node.target} has no bound ({told}); attacks still work."
+        ) from error
 
 
 def _switched_off(node: fx.Node, args: Any) -> bool:

@@ -27,12 +27,20 @@ def assign_in_place(graph: Graph, call: OperatorCall) -> Node | Lowered:
     """Every element is one of the base or one of the part. Which, is found out by assigning their numbers."""
     args, spot = list(call.args), PART[call.target]
     if _is_choice(call):
-        held: Node | Lowered = discontinuities.where(graph, OperatorCall(call.name, aten.where.self, (args[1][0], args[2], args[0]), {}))
+        held: Node | Lowered = discontinuities.where(
+            graph, OperatorCall(call.name, aten.where.self, (args[1][0], args[2], args[0]), {})
+        )
         return held
-    if any(isinstance(leaf, Node) for leaf in leaves([arg for i, arg in enumerate(args) if i not in (0, spot)])):
-        raise UnsupportedLayer(f"{call.name}: an assignment to places that depend on the input has no bound here; attacks still work.")
+    if any(
+        isinstance(leaf, Node) for leaf in leaves([arg for i, arg in enumerate(args) if i not in (0, spot)])
+    ):
+        raise UnsupportedLayer(
+            f"{call.name}: an assignment to places that depend on the input has no bound here; attacks still work."
+        )
     if args[3:] == [True] and call.target == aten.index_put.default:
-        raise UnsupportedLayer(f"{call.name}: an assignment that adds to what is there has no bound here; attacks still work.")
+        raise UnsupportedLayer(
+            f"{call.name}: an assignment that adds to what is there has no bound here; attacks still work."
+        )
     base, part = args[0], args[spot]
     _refuse_casts(call, base, part)
     shape, piece = (torch.Size(getattr(value, "shape", ())) for value in (base, part))
@@ -42,30 +50,49 @@ def assign_in_place(graph: Graph, call: OperatorCall) -> Node | Lowered:
         args[spot] = shape.numel()
     origin = call.target(*args, **call.kwargs)
     if piece.numel() > 1 and int((origin >= shape.numel()).sum()) < _written(call, piece):
-        raise UnsupportedLayer(f"{call.name}: several values are assigned to one place, and torch does not say which stays.")
+        raise UnsupportedLayer(
+            f"{call.name}: several values are assigned to one place, and torch does not say which stays."
+        )
 
     def chosen(base: Any, part: Any) -> Tensor:
-        return torch.cat([torch.as_tensor(v, device=graph.device).flatten() for v in (base, part)])[origin.flatten()].reshape(shape)
+        return torch.cat([torch.as_tensor(v, device=graph.device).flatten() for v in (base, part)])[
+            origin.flatten()
+        ].reshape(shape)
 
     if isinstance(base, Node) and isinstance(part, Node):
         return graph.add_move(call.name, call.nodes, lambda *v: chosen(v[0], v[0] if base is part else v[1]))
     if isinstance(base, Node):
-        return graph.affine(call.name, [base], lambda v: chosen(v, _double(part)), lambda m: chosen(m, _double(part).abs()))
-    return graph.affine(call.name, [part], lambda v: chosen(base.double(), v), lambda m: chosen(base.double().abs(), m))
+        return graph.affine(
+            call.name, [base], lambda v: chosen(v, _double(part)), lambda m: chosen(m, _double(part).abs())
+        )
+    return graph.affine(
+        call.name, [part], lambda v: chosen(base.double(), v), lambda m: chosen(base.double().abs(), m)
+    )
 
 
 def _is_choice(call: OperatorCall) -> bool:
     """Whether it is `x[condition] = number`, the condition as large as x."""
-    if call.target != aten.index_put.default or len(call.args[1]) != 1 or not isinstance(call.args[2], Tensor):
+    if (
+        call.target != aten.index_put.default
+        or len(call.args[1]) != 1
+        or not isinstance(call.args[2], Tensor)
+    ):
         return False
     base, (condition,), value = call.args[:3]
-    return may_be_truth(condition) and isinstance(condition, Node) and condition.shape == tuple(base.shape) and value.numel() == 1
+    return (
+        may_be_truth(condition)
+        and isinstance(condition, Node)
+        and condition.shape == tuple(base.shape)
+        and value.numel() == 1
+    )
 
 
 def _written(call: OperatorCall, piece: torch.Size) -> int:
     """How many places are written to, each counted as often as it is."""
     if call.target == aten.index_put.default:
-        return int(aten.index.Tensor(torch.zeros(call.args[0].shape, device=_device(call)), call.args[1]).numel())
+        return int(
+            aten.index.Tensor(torch.zeros(call.args[0].shape, device=_device(call)), call.args[1]).numel()
+        )
     return int(call.args[2].numel()) if call.target == aten.scatter.src else piece.numel()
 
 
@@ -81,7 +108,9 @@ def _refuse_casts(call: OperatorCall, base: Any, value: Any) -> None:
     """What is assigned takes the type of what it is assigned to: into integers and truth values it is a step."""
     whole = isinstance(base, Tensor) and not base.is_floating_point()
     if isinstance(value, Node) and (whole or (may_be_truth(base) and not may_be_truth(value))):
-        raise UnsupportedLayer(f"{call.name}: an assignment into integers or truth values has no bound here; attacks still work.")
+        raise UnsupportedLayer(
+            f"{call.name}: an assignment into integers or truth values has no bound here; attacks still work."
+        )
 
 
 @handles(aten.fill.Scalar, aten.fill.Tensor, aten.copy.default)

@@ -40,16 +40,24 @@ class Kernel:
         found = self.back(rows.movedim(-3, -1).contiguous()).movedim(-1, -3)
         (top, left), (high, wide) = self.padding, size
         inside = found[..., top : top + high, left : left + wide]
-        return pad(inside, (0, wide - inside.shape[-1], 0, high - inside.shape[-2]))  # what no window reaches is not read
+        return pad(
+            inside, (0, wide - inside.shape[-1], 0, high - inside.shape[-2])
+        )  # what no window reaches is not read
 
-    def is_derivative(self, pulled: Callable[[Tensor], tuple[Tensor, ...]], row: Tensor, shape: Sequence[int]) -> bool:
+    def is_derivative(
+        self, pulled: Callable[[Tensor], tuple[Tensor, ...]], row: Tensor, shape: Sequence[int]
+    ) -> bool:
         """Whether a row (1, channels, h, w) of the map goes back to an image of this shape as by `pulled`, but for rounding."""
         (wanted,) = pulled(row)
         channels = row.shape[1], shape[1]
-        if channels != ((channels[0], channels[0]) if self.weight.dim() == 3 else tuple(self.weight.shape[2:])):
+        if channels != (
+            (channels[0], channels[0]) if self.weight.dim() == 3 else tuple(self.weight.shape[2:])
+        ):
             return False
         found = self.back_whole(row, shape[2:])
-        return found.shape == wanted.shape and bool(((found - wanted).abs() <= 1e-12 * (1 + wanted.abs().max())).all())
+        return found.shape == wanted.shape and bool(
+            ((found - wanted).abs() <= 1e-12 * (1 + wanted.abs().max())).all()
+        )
 
 
 def _extent(count: int, step: int) -> int:
@@ -57,19 +65,28 @@ def _extent(count: int, step: int) -> int:
     return (count - 1) * step + 1
 
 
-def convolution(weight: Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int) -> Kernel:
+def convolution(
+    weight: Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int
+) -> Kernel:
     """weight (channels of the map, channels a group reads, height, width), as torch has it."""
     out, read = weight.shape[0], weight.shape[1] * groups
     if groups == out == read:
-        return Kernel(weight[:, 0].permute(1, 2, 0).contiguous(), _pair(stride), _pair(padding), _pair(dilation))
+        return Kernel(
+            weight[:, 0].permute(1, 2, 0).contiguous(), _pair(stride), _pair(padding), _pair(dilation)
+        )
     whole = weight.new_zeros((*weight.shape[2:], out, read))
     for group in range(groups):
-        mine = slice(group * out // groups, (group + 1) * out // groups), slice(group * weight.shape[1], (group + 1) * weight.shape[1])
+        mine = (
+            slice(group * out // groups, (group + 1) * out // groups),
+            slice(group * weight.shape[1], (group + 1) * weight.shape[1]),
+        )
         whole[:, :, *mine] = weight[mine[0]].permute(2, 3, 0, 1)
     return Kernel(whole, _pair(stride), _pair(padding), _pair(dilation))
 
 
-def pooling(channels: int, size: Sequence[int], stride: Sequence[int], padding: Sequence[int], device: torch.device) -> Kernel:
+def pooling(
+    channels: int, size: Sequence[int], stride: Sequence[int], padding: Sequence[int], device: torch.device
+) -> Kernel:
     """Means over windows, in which padding counts."""
     high, wide = _pair(size)
     weight = torch.full((high, wide, channels), 1 / (high * wide), dtype=torch.float64, device=device)

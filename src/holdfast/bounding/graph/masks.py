@@ -25,14 +25,20 @@ def hides(constant: Tensor | float) -> bool:
 
 def add_mask(graph: Graph, name: str, value: Node | Lowered, constant: Tensor) -> Lowered:
     """value + constant, kept apart."""
-    node, by = (value.node, value.by) if isinstance(value, Lowered) else (value, torch.zeros((), device=graph.device))
+    node, by = (
+        (value.node, value.by)
+        if isinstance(value, Lowered)
+        else (value, torch.zeros((), device=graph.device))
+    )
     shape = torch.broadcast_shapes(node.shape, constant.shape)
     if node.shape != shape:
         node = graph.add_move(name, [node], lambda v: v.expand(shape))
     return Lowered(node, (by + constant.double()).expand(shape))
 
 
-def chosen(graph: Graph, name: str, condition: Tensor, a: Node | Lowered | Tensor, b: Node | Lowered | Tensor) -> Lowered:
+def chosen(
+    graph: Graph, name: str, condition: Tensor, a: Node | Lowered | Tensor, b: Node | Lowered | Tensor
+) -> Lowered:
     """a where the condition, which is constant, holds, else b; constants may be low in places."""
     (node_a, by_a), (node_b, by_b) = (_parts(side, condition.device) for side in (a, b))
     nodes = list(dict.fromkeys(side for side in (node_a, node_b) if isinstance(side, Node)))
@@ -40,7 +46,10 @@ def chosen(graph: Graph, name: str, condition: Tensor, a: Node | Lowered | Tenso
 
     def pick_elements(*values: Tensor, size: bool = False) -> Tensor:
         given = dict(zip(nodes, values, strict=True))
-        one, other = (given[side] if isinstance(side, Node) else side.abs() if size else side for side in (node_a, node_b))
+        one, other = (
+            given[side] if isinstance(side, Node) else side.abs() if size else side
+            for side in (node_a, node_b)
+        )
         return torch.where(condition, one, other).expand(shape)
 
     node = graph.affine(name, nodes, pick_elements, lambda *m: pick_elements(*m, size=True))
@@ -82,10 +91,14 @@ def along(graph: Graph, name: str, value: Lowered, axis: int, relaxation: Relaxa
     while by.shape[1] > 1:
         node, by = _pairwise_masked(graph, name, node, by, relaxation)
     shape = (*rows.shape[:-1], 1)
-    return graph.add_move(name, [node], lambda v: v.reshape(shape).movedim(-1, axis)), by.reshape(shape).movedim(-1, axis)
+    return graph.add_move(name, [node], lambda v: v.reshape(shape).movedim(-1, axis)), by.reshape(
+        shape
+    ).movedim(-1, axis)
 
 
-def _pairwise_masked(graph: Graph, name: str, node: Node, by: Tensor, relaxation: Relaxation) -> tuple[Node, Tensor]:
+def _pairwise_masked(
+    graph: Graph, name: str, node: Node, by: Tensor, relaxation: Relaxation
+) -> tuple[Node, Tensor]:
     """(rows, n), sorted -> (rows, about n / 2): each place of the first half with one of the second, where that is not masked."""
     half = by.shape[1] // 2
     rest = torch.cat([by[:, :half], by[:, 2 * half :]], 1)
@@ -98,24 +111,36 @@ def _pairwise_masked(graph: Graph, name: str, node: Node, by: Tensor, relaxation
         return torch.cat([v[:, :half] + torch.cat([rise, rise.new_zeros(1)])[slot], v[:, 2 * half :]], 1)
 
     ahead = graph.affine(
-        name, [node], lambda v: v[row, place + half] - v[row, place] + gap, lambda m: m[row, place + half] + m[row, place] + gap.abs()
+        name,
+        [node],
+        lambda v: v[row, place + half] - v[row, place] + gap,
+        lambda m: m[row, place + half] + m[row, place] + gap.abs(),
     )
-    return graph.affine(name, [graph.add_relaxed(name, [ahead], relaxation), node], join_halves, join_halves), rest
+    return graph.affine(
+        name, [graph.add_relaxed(name, [ahead], relaxation), node], join_halves, join_halves
+    ), rest
 
 
 def log_softmax(graph: Graph, name: str, value: Lowered, axis: int, log_sum: Relaxation) -> Lowered:
     total, top = along(graph, name, value, axis, log_sum)
-    return Lowered(graph.affine(name, [value.node, total], lambda v, t: v - t, lambda v, t: v + t), value.by - top)
+    return Lowered(
+        graph.affine(name, [value.node, total], lambda v, t: v - t, lambda v, t: v + t), value.by - top
+    )
 
 
 def softmax(graph: Graph, name: str, value: Lowered, axis: int, log_sum: Relaxation) -> Node:
     """exp(log softmax) of what is visible, and zero elsewhere."""
     total, top = along(graph, name, value, axis, log_sum)
     seen = (value.by > -torch.inf).nonzero(as_tuple=True)
-    its_row = tuple(torch.zeros_like(place) if k == axis % len(value.shape) else place for k, place in enumerate(seen))
+    its_row = tuple(
+        torch.zeros_like(place) if k == axis % len(value.shape) else place for k, place in enumerate(seen)
+    )
     below = (value.by - top)[seen]
     logarithm = graph.affine(
-        name, [value.node, total], lambda v, t: v[seen] - t[its_row] + below, lambda v, t: v[seen] + t[its_row] + below.abs()
+        name,
+        [value.node, total],
+        lambda v, t: v[seen] - t[its_row] + below,
+        lambda v, t: v[seen] + t[its_row] + below.abs(),
     )
     weight = graph.add_relaxed(name, [graph.add_relaxed(name, [logarithm], Clip(high=0.0))], Exp())
     slot = torch.full(value.shape, len(below), device=below.device)

@@ -32,7 +32,11 @@ def affine(
     """A node for the call, affine in its nodes. The magnitude is the same call with every constant made positive, unless given."""
     target = function or call.target
     return graph.affine(
-        call.name, call.nodes, bind_constants(call, target), bind_constants(call, magnitude or target, _positive), kernel=kernel
+        call.name,
+        call.nodes,
+        bind_constants(call, target),
+        bind_constants(call, magnitude or target, _positive),
+        kernel=kernel,
     )
 
 
@@ -49,7 +53,9 @@ def bind_constants(
 
     def run(*values: Tensor) -> Tensor:
         place = dict(zip(call.nodes, values, strict=True))
-        args, kwargs = _map((call.args, call.kwargs), lambda leaf: place[leaf] if isinstance(leaf, Node) else change(leaf))
+        args, kwargs = _map(
+            (call.args, call.kwargs), lambda leaf: place[leaf] if isinstance(leaf, Node) else change(leaf)
+        )
         result: Tensor = target(*args, **kwargs)
         return result
 
@@ -89,12 +95,20 @@ def lower_move(graph: Graph, call: OperatorCall) -> Node | Lowered | Tensor:
     if call.args[0] is lowered and isinstance(lowered, Lowered) and not others:
         inner = OperatorCall(call.name, call.target, (lowered.node, *call.args[1:]), call.kwargs)
         node = lower_move(graph, inner)
-        return Lowered(node, call.target(lowered.by, *call.args[1:], **call.kwargs)) if isinstance(node, Node) else node
+        return (
+            Lowered(node, call.target(lowered.by, *call.args[1:], **call.kwargs))
+            if isinstance(node, Node)
+            else node
+        )
     call = resolve_masks(graph, call)
     picks = call.target in (aten.index.Tensor, aten.gather.default, aten.index_select.default)
     if picks and any(isinstance(leaf, Node) for leaf in leaves(call.args[1:])):
-        raise UnsupportedLayer(f"{call.name}: a choice of elements that depends on the input has no bound here; attacks still work.")
-    if not picks and any(isinstance(leaf, Tensor) for leaf in leaves((call.args, call.kwargs))):  # constants beside nodes
+        raise UnsupportedLayer(
+            f"{call.name}: a choice of elements that depends on the input has no bound here; attacks still work."
+        )
+    if not picks and any(
+        isinstance(leaf, Tensor) for leaf in leaves((call.args, call.kwargs))
+    ):  # constants beside nodes
         return affine(graph, call, magnitude=lambda *a, **k: call.target(*a, **k).abs())
     return _unless_empty(graph, graph.add_move(call.name, call.nodes, bind_constants(call, call.target)))
 
@@ -136,7 +150,10 @@ def squeeze(graph: Graph, call: OperatorCall) -> Node:
 def several(graph: Graph, call: OperatorCall) -> list[Node | Tensor]:
     (node,) = call.nodes
     count = len(call.target(torch.zeros(node.shape, device=graph.device), *call.args[1:], **call.kwargs))
-    parts = [graph.add_move(call.name, [node], bind_constants(call, lambda *a, i=i, **k: call.target(*a, **k)[i])) for i in range(count)]
+    parts = [
+        graph.add_move(call.name, [node], bind_constants(call, lambda *a, i=i, **k: call.target(*a, **k)[i]))
+        for i in range(count)
+    ]
     return [_unless_empty(graph, part) for part in parts]
 
 
@@ -153,9 +170,13 @@ def getitem(graph: Graph, call: OperatorCall) -> Any:
 def same(graph: Graph, call: OperatorCall) -> Any:
     """Everything here is float64, and nothing is overwritten: a copy or a change of float type is none, but integers and truth values are
     steps."""
-    types = [leaf.dtype if isinstance(leaf, Tensor) else leaf for leaf in leaves((call.args[1:], call.kwargs))]
+    types = [
+        leaf.dtype if isinstance(leaf, Tensor) else leaf for leaf in leaves((call.args[1:], call.kwargs))
+    ]
     if any(isinstance(kind, torch.dtype) and not kind.is_floating_point for kind in types):
-        raise UnsupportedLayer(f"{call.name}: a cast to integers or truth values has no bound here; attacks still work.")
+        raise UnsupportedLayer(
+            f"{call.name}: a cast to integers or truth values has no bound here; attacks still work."
+        )
     return call.args[0]
 
 
@@ -180,7 +201,9 @@ def size(graph: Graph, call: OperatorCall) -> int:
 def lower_constant_like(graph: Graph, call: OperatorCall) -> Tensor:
     """A constant that only takes its shape or kind from a node."""
     node, *rest = call.args
-    constant: Tensor = call.target(torch.zeros(node.shape, dtype=torch.float64, device=graph.device), *rest, **call.kwargs)
+    constant: Tensor = call.target(
+        torch.zeros(node.shape, dtype=torch.float64, device=graph.device), *rest, **call.kwargs
+    )
     return constant
 
 
@@ -194,14 +217,22 @@ def lower_constant_like(graph: Graph, call: OperatorCall) -> Tensor:
 def lower_linear(graph: Graph, call: OperatorCall) -> Node:
     spot = 1 if call.target == aten.addmm.default else 0
     if any(isinstance(leaf, Node) for i, leaf in enumerate(call.args) if i != spot):
-        raise UnsupportedLayer(f"{call.name}: the weights of {call.target} depend on the input; such a layer has no bound here.")
+        raise UnsupportedLayer(
+            f"{call.name}: the weights of {call.target} depend on the input; such a layer has no bound here."
+        )
     factors = {key: abs(value) for key, value in call.kwargs.items()}  # beta and alpha of addmm
-    return affine(graph, call, magnitude=lambda *a, **_: call.target(*a, **factors), kernel=_convolution_kernel(call))
+    return affine(
+        graph, call, magnitude=lambda *a, **_: call.target(*a, **factors), kernel=_convolution_kernel(call)
+    )
 
 
 def _convolution_kernel(call: OperatorCall) -> Kernel | None:
     """The kernel of a convolution of images."""
-    if call.target not in (aten.conv2d.default, aten.convolution.default) or not is_image(call.args[0]) or call.kwargs:
+    if (
+        call.target not in (aten.conv2d.default, aten.convolution.default)
+        or not is_image(call.args[0])
+        or call.kwargs
+    ):
         return None
     if call.target == aten.conv2d.default:
         _, weight, _, stride, padding, dilation, groups = _with_defaults(call.args, None, 1, 0, 1, 1)
@@ -210,27 +241,50 @@ def _convolution_kernel(call: OperatorCall) -> Kernel | None:
     return None if transposed or weight.dim() != 4 else convolution(weight, stride, padding, dilation, groups)
 
 
-@handles(aten.add.Tensor, aten.add.Scalar, aten.sub.Tensor, aten.sub.Scalar, aten.rsub.Scalar, aten.rsub.Tensor, masked=True)
+@handles(
+    aten.add.Tensor,
+    aten.add.Scalar,
+    aten.sub.Tensor,
+    aten.sub.Scalar,
+    aten.rsub.Scalar,
+    aten.rsub.Tensor,
+    masked=True,
+)
 def add(graph: Graph, call: OperatorCall) -> Node | Lowered:
     a, b = call.args[:2]
     if call.target == aten.add.Tensor and not isinstance(a, Node | Lowered):
         a, b = b, a
-    if not isinstance(b, Node | Lowered) and not call.kwargs and call.target in (aten.add.Tensor, aten.sub.Tensor):
+    if (
+        not isinstance(b, Node | Lowered)
+        and not call.kwargs
+        and call.target in (aten.add.Tensor, aten.sub.Tensor)
+    ):
         constant = torch.as_tensor(b if call.target == aten.add.Tensor else -b, device=graph.device)
         if isinstance(a, Lowered) or masks.hides(constant):
             return masks.add_mask(graph, call.name, a, constant)
     call = resolve_masks(graph, call)
     if all(discontinuities.may_be_truth(value) for value in call.args[:2]):
-        raise UnsupportedLayer(f"{call.name}: a sum of truth values means 'or', which has no bound here; attacks still work.")
+        raise UnsupportedLayer(
+            f"{call.name}: a sum of truth values means 'or', which has no bound here; attacks still work."
+        )
     if call.target == aten.add.Tensor and _apart(call.args) and not call.kwargs:
         return graph.add_sum(call.name, call.nodes)
     scales_first = call.target in (aten.rsub.Scalar, aten.rsub.Tensor)
-    return affine(graph, call, magnitude=(lambda a, b, alpha=1: _add_scaled(b, a, alpha)) if scales_first else _add_scaled)
+    return affine(
+        graph,
+        call,
+        magnitude=(lambda a, b, alpha=1: _add_scaled(b, a, alpha)) if scales_first else _add_scaled,
+    )
 
 
 def _apart(args: tuple[Any, ...]) -> bool:
     """Whether these are two different nodes of one shape, and nothing else."""
-    return len(args) == 2 and args[0] is not args[1] and all(isinstance(a, Node) for a in args) and args[0].shape == args[1].shape
+    return (
+        len(args) == 2
+        and args[0] is not args[1]
+        and all(isinstance(a, Node) for a in args)
+        and args[0].shape == args[1].shape
+    )
 
 
 def _add_scaled(a: Any, b: Any, alpha: float = 1) -> Tensor:
@@ -239,7 +293,9 @@ def _add_scaled(a: Any, b: Any, alpha: float = 1) -> Tensor:
 
 
 def _size(value: Any) -> Any:
-    return value if isinstance(value, Tensor) and value.dtype == torch.bool else abs(value)  # of integer tensors too
+    return (
+        value if isinstance(value, Tensor) and value.dtype == torch.bool else abs(value)
+    )  # of integer tensors too
 
 
 @handles(aten.lerp.Scalar, aten.addcmul.default)
@@ -247,8 +303,15 @@ def lower_lerp(graph: Graph, call: OperatorCall) -> Any:
     """a + weight (b - a), or a + value b c."""
     a, b, weight = call.args
     if call.target == aten.addcmul.default:
-        scaled = multiply(graph, OperatorCall(call.name, aten.mul.Tensor, (b, weight), {})) if call.nodes else b * weight
-        return add(graph, OperatorCall(call.name, aten.add.Tensor, (a, scaled), {"alpha": call.kwargs.get("value", 1)}))
+        scaled = (
+            multiply(graph, OperatorCall(call.name, aten.mul.Tensor, (b, weight), {}))
+            if call.nodes
+            else b * weight
+        )
+        return add(
+            graph,
+            OperatorCall(call.name, aten.add.Tensor, (a, scaled), {"alpha": call.kwargs.get("value", 1)}),
+        )
     return affine(graph, call, magnitude=lambda v, z, _: abs(v) * abs(1 - weight) + abs(z) * abs(weight))
 
 
@@ -293,7 +356,9 @@ def divide(graph: Graph, call: OperatorCall) -> Node | Lowered:
 def matrix_product(graph: Graph, call: OperatorCall) -> Node:
     a, b = call.args
     if isinstance(a, Node) and isinstance(b, Node) and min(len(a.shape), len(b.shape)) < 2:
-        raise UnsupportedLayer(f"{call.name}: a product with a vector where both depend on the input has no bound here.")
+        raise UnsupportedLayer(
+            f"{call.name}: a product with a vector where both depend on the input has no bound here."
+        )
     return compose.matrix_product(graph, call.name, a, b)
 
 
@@ -305,7 +370,9 @@ def einsum(graph: Graph, call: OperatorCall) -> Node:
         return affine(graph, call)
     sides = re.fullmatch(r"(\w+),(\w+)->(\w*)", equation.replace(" ", ""))
     if sides is None or len(operands) > 2 or any(len(set(side)) < len(side) for side in sides.groups()):
-        raise UnsupportedLayer(f"{call.name}: einsum {equation!r} of several things that depend on the input has no bound here.")
+        raise UnsupportedLayer(
+            f"{call.name}: einsum {equation!r} of several things that depend on the input has no bound here."
+        )
     left, right, result = sides.groups()
     letters = result + "".join(sorted({*left, *right} - {*result}))
 
@@ -315,7 +382,9 @@ def einsum(graph: Graph, call: OperatorCall) -> Node:
         shape = [node.shape[side.index(letter)] if letter in side else 1 for letter in letters]
         return graph.add_move(call.name, [node], lambda v: v.permute(order).reshape(shape))
 
-    products = compose.product(graph, call.name, expand_letters(nodes[0], left), expand_letters(nodes[-1], right))
+    products = compose.product(
+        graph, call.name, expand_letters(nodes[0], left), expand_letters(nodes[-1], right)
+    )
     summed = list(range(len(result), len(letters)))
     return graph.affine(call.name, [products], *(lambda v: v.sum(summed) if summed else v,) * 2)
 
@@ -326,7 +395,9 @@ def added_product(graph: Graph, call: OperatorCall) -> Any:
     base, a, b = call.args
     beta, alpha = (call.kwargs.get(key, 1) for key in ("beta", "alpha"))
     product = _times(graph, call.name, compose.matrix_product(graph, call.name, a, b), alpha)
-    return add(graph, OperatorCall(call.name, aten.add.Tensor, (product, _times(graph, call.name, base, beta)), {}))
+    return add(
+        graph, OperatorCall(call.name, aten.add.Tensor, (product, _times(graph, call.name, base, beta)), {})
+    )
 
 
 def _times(graph: Graph, name: str, value: Node | Tensor, factor: float) -> Node | Tensor:
@@ -347,13 +418,19 @@ def attention(graph: Graph, call: OperatorCall) -> Node | Tensor:
             f"{call.name}: attention with dropout is random, so nothing can be proved. Export the model in evaluation mode."
         )
     if isinstance(mask, Node):
-        raise UnsupportedLayer(f"{call.name}: an attention mask that depends on the input has no bound here; attacks still work.")
+        raise UnsupportedLayer(
+            f"{call.name}: an attention mask that depends on the input has no bound here; attacks still work."
+        )
     if given.get("enable_gqa"):
         key, value = (_repeat_heads(graph, call.name, part, query.shape[-3]) for part in (key, value))
     scale = given.get("scale")
     factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     query = _times(graph, call.name, query, factor)
-    key = graph.add_move(call.name, [key], lambda v: v.transpose(-1, -2)) if isinstance(key, Node) else key.transpose(-1, -2)
+    key = (
+        graph.add_move(call.name, [key], lambda v: v.transpose(-1, -2))
+        if isinstance(key, Node)
+        else key.transpose(-1, -2)
+    )
     if given.get("is_causal"):
         mask = torch.ones(query.shape[-2], key.shape[-1], dtype=torch.bool, device=graph.device).tril()
     if mask is not None and mask.dtype == torch.bool:
@@ -361,7 +438,11 @@ def attention(graph: Graph, call: OperatorCall) -> Node | Tensor:
     scores: Node | Lowered | Tensor
     if isinstance(query, Node) or isinstance(key, Node):
         scores = compose.matrix_product(graph, call.name, query, key)
-        scores = scores if mask is None else add(graph, OperatorCall(call.name, aten.add.Tensor, (scores, mask), {}))
+        scores = (
+            scores
+            if mask is None
+            else add(graph, OperatorCall(call.name, aten.add.Tensor, (scores, mask), {}))
+        )
         weights: Node | Tensor = compose.softmax(graph, call.name, scores, -1)
     else:
         weights = (query @ key + (0.0 if mask is None else mask)).softmax(-1)
@@ -383,15 +464,26 @@ def batch_norm(graph: Graph, call: OperatorCall) -> Any:
     native = call.target == aten._native_batch_norm_legit_no_training.default
     x, weight, bias, mean, variance = call.args[:5]
     if not native and call.args[5]:
-        raise UnsupportedLayer(f"{call.name}: batch norm in training mode mixes the inputs of a batch. Export in evaluation mode.")
+        raise UnsupportedLayer(
+            f"{call.name}: batch norm in training mode mixes the inputs of a batch. Export in evaluation mode."
+        )
     scale = (variance + call.args[6 if native else 7]).rsqrt()
     scale = scale if weight is None else scale * weight
     moved, bias = mean * scale, torch.zeros_like(mean) if bias is None else bias
-    shift, weight_of_shift = bias - moved, bias.abs() + moved.abs()  # the two may cancel, their roundings do not
+    shift, weight_of_shift = (
+        bias - moved,
+        bias.abs() + moved.abs(),
+    )  # the two may cancel, their roundings do not
     spread = (1, -1, *(1 for _ in x.shape[2:]))
     scale, shift, weight_of_shift = (t.reshape(spread) for t in (scale, shift, weight_of_shift))
     kernel = scaling(scale.flatten()) if is_image(x) else None
-    node = graph.affine(call.name, [x], lambda v: v * scale + shift, lambda m: m * scale.abs() + weight_of_shift, kernel=kernel)
+    node = graph.affine(
+        call.name,
+        [x],
+        lambda v: v * scale + shift,
+        lambda m: m * scale.abs() + weight_of_shift,
+        kernel=kernel,
+    )
     return (node, None, None) if native else node
 
 
@@ -416,7 +508,9 @@ def pad(graph: Graph, call: OperatorCall) -> Node:
 def layer_norm(graph: Graph, call: OperatorCall) -> Any:
     node, shape, weight, bias, eps = _with_defaults(call.args, None, None, 1e-5)
     axes = range(len(node.shape) - len(shape), len(node.shape))
-    answer = compose.scale_and_shift(graph, call.name, compose.standardise(graph, call.name, node, axes, eps), weight, bias)
+    answer = compose.scale_and_shift(
+        graph, call.name, compose.standardise(graph, call.name, node, axes, eps), weight, bias
+    )
     return (answer, None, None) if call.target == aten.native_layer_norm.default else answer
 
 
@@ -424,10 +518,16 @@ def layer_norm(graph: Graph, call: OperatorCall) -> Any:
 def rms_norm(graph: Graph, call: OperatorCall) -> Node:
     node, shape, weight, eps = _with_defaults(call.args, None, None)
     if eps is None:
-        raise UnsupportedLayer(f"{call.name}: RMS norm without an eps takes that of its arithmetic. Give it one: nn.RMSNorm(n, eps=1e-6).")
+        raise UnsupportedLayer(
+            f"{call.name}: RMS norm without an eps takes that of its arithmetic. Give it one: nn.RMSNorm(n, eps=1e-6)."
+        )
     axes = range(len(node.shape) - len(shape), len(node.shape))
     return compose.scale_and_shift(
-        graph, call.name, compose.standardise(graph, call.name, node, axes, eps, around_mean=False), weight, None
+        graph,
+        call.name,
+        compose.standardise(graph, call.name, node, axes, eps, around_mean=False),
+        weight,
+        None,
     )
 
 
@@ -449,7 +549,10 @@ def instance_norm(graph: Graph, call: OperatorCall) -> Node:
     if own:
         return _group_norm(graph, call.name, node, node.shape[1], weight, bias, eps)
     answer: Node = batch_norm(
-        graph, OperatorCall(call.name, aten.batch_norm.default, (node, weight, bias, mean, variance, False, 0.0, eps), {})
+        graph,
+        OperatorCall(
+            call.name, aten.batch_norm.default, (node, weight, bias, mean, variance, False, 0.0, eps), {}
+        ),
     )
     return answer
 

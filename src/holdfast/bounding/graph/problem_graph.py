@@ -28,7 +28,9 @@ def graph_of(problem: Problem, *, executed: bool = False) -> Graph:
     """The network's graph for inputs of the problem's shape, built once and compared with the model. How far a class holds depends on the
     order of the outputs only, which a last softmax keeps; but where it is executed, rounding may make two of its outputs equal."""
     known = _graphs.setdefault(problem.network, {})
-    ranking = problem.goal == "radius" and isinstance(problem.property, Robustness | Targeted) and not executed
+    ranking = (
+        problem.goal == "radius" and isinstance(problem.property, Robustness | Targeted) and not executed
+    )
     key = (problem.region.shape, ranking)
     if key not in known:
         graph = build(for_one(problem.network, problem.region.centre), problem.region.centre, ranking=ranking)
@@ -48,7 +50,9 @@ def checked_graph(problem: Problem, *, executed: bool = False) -> Graph:
 def _check(problem: Problem, graph: Graph) -> None:
     if isinstance(problem.region, Words):
         tokens_read_once(problem.network, problem.region)
-    equivalence_check.check(problem.network, graph, problem.region, for_one(problem.network, problem.region.centre))
+    equivalence_check.check(
+        problem.network, graph, problem.region, for_one(problem.network, problem.region.centre)
+    )
     _checked.add(problem)
 
 

@@ -36,7 +36,9 @@ def max_pool(graph: Graph, call: OperatorCall) -> Node | tuple[Node, Unbounded]:
     given: list[Any] = [*call.args, *[(), 0, 1, False][len(call.args) - 2 :]]
     node, kernel, stride, padding, dilation, _ = given
     if call.kwargs:
-        raise UnsupportedLayer(f"{call.name}: max pooling with {', '.join(call.kwargs)} has no bound here; attacks still work.")
+        raise UnsupportedLayer(
+            f"{call.name}: max pooling with {', '.join(call.kwargs)} has no bound here; attacks still work."
+        )
     axes = POOLS[call.target]
     sizes, gaps, begins = (_each_axis(value, axes) for value in (kernel, dilation, padding))
     steps = _each_axis(stride, axes) if leaves(stride) else sizes
@@ -79,13 +81,17 @@ def _largest(graph: Graph, name: str, node: Node, seen: list[Tensor]) -> Node:
     return compose.largest(graph, name, [graph.add_move(name, [node], corner(places)) for places in windows])
 
 
-def _seen(name: str, length: int, count: int, device: torch.device, size: int, step: int, gap: int, begin: int) -> Tensor:
+def _seen(
+    name: str, length: int, count: int, device: torch.device, size: int, step: int, gap: int, begin: int
+) -> Tensor:
     """(windows, places) along one axis: the elements that each window sees. Where one lies in the padding, which is below everything,
     an element of the same window stands there again."""
     at = torch.arange(count, device=device)[:, None] * step - begin + torch.arange(size, device=device) * gap
     real = (at >= 0) & (at < length)
     if not bool(real.any(1).all()):
-        raise UnsupportedLayer(f"{name}: a window of the max pooling sees padding only, which has no bound; attacks still work.")
+        raise UnsupportedLayer(
+            f"{name}: a window of the max pooling sees padding only, which has no bound; attacks still work."
+        )
     first = at.gather(1, real.int().argmax(1, keepdim=True))
     return torch.where(real, at, first)
 
@@ -103,7 +109,11 @@ def amax(graph: Graph, call: OperatorCall) -> Node:
 @handles(aten.amin.default)
 def amin(graph: Graph, call: OperatorCall) -> Node:
     turned = (compose.negate(graph, call.name, call.args[0]), *call.args[1:])
-    return compose.negate(graph, call.name, _reduce_axes(graph, OperatorCall(call.name, call.target, turned, call.kwargs), Relu()))
+    return compose.negate(
+        graph,
+        call.name,
+        _reduce_axes(graph, OperatorCall(call.name, call.target, turned, call.kwargs), Relu()),
+    )
 
 
 @handles(aten.max.dim, aten.min.dim, aten.max.default, aten.min.default, masked=True)
@@ -112,7 +122,9 @@ def extreme(graph: Graph, call: OperatorCall) -> tuple[Node, Unbounded]:
     largest = call.target in (aten.max.dim, aten.max.default)
     value = call.args[0] if largest else graph.resolve_mask(call.name, call.args[0])
     dims = [call.args[1]] if len(call.args) > 1 else []
-    found = (amax if largest else amin)(graph, OperatorCall(call.name, call.target, (value, dims, *call.args[2:]), call.kwargs))
+    found = (amax if largest else amin)(
+        graph, OperatorCall(call.name, call.target, (value, dims, *call.args[2:]), call.kwargs)
+    )
     return found, WHICH
 
 
@@ -122,13 +134,19 @@ def vector_norm(graph: Graph, call: OperatorCall) -> Node:
     node, order, dims, keep = (*call.args, *(2, None, False)[len(call.args) - 1 :])[:4]
     if order == math.inf:
         return _reduce_axes(
-            graph, OperatorCall(call.name, call.target, (graph.add_relaxed(call.name, [node], Abs()), dims or [], keep), {}), Relu()
+            graph,
+            OperatorCall(
+                call.name, call.target, (graph.add_relaxed(call.name, [node], Abs()), dims or [], keep), {}
+            ),
+            Relu(),
         )
     if order not in (1, 2):
         raise UnsupportedLayer(
             f"{call.name}: a norm of order {order:g} has no bound here, only those of order 1, 2 and inf; attacks still work."
         )
-    total = _sum_axes(graph, call, graph.add_relaxed(call.name, [node], Abs() if order == 1 else Power(2)), dims, keep)
+    total = _sum_axes(
+        graph, call, graph.add_relaxed(call.name, [node], Abs() if order == 1 else Power(2)), dims, keep
+    )
     return total if order == 1 else _root(graph, call.name, total)
 
 
@@ -138,8 +156,15 @@ VARIANCES = (aten.var.dim, aten.var.correction, aten.std.dim, aten.std.correctio
 @handles(*VARIANCES)
 def variance(graph: Graph, call: OperatorCall) -> Node:
     """The sum of squares of what is centred, over their number less one (or less the correction given), and its root."""
-    node, dims, unbiased, keep = (*call.args, *(None, True, call.kwargs.get("keepdim", False))[len(call.args) - 1 :])[:4]
-    correction = call.kwargs.get("correction", 1) if call.target in (aten.var.correction, aten.std.correction) else int(unbiased)
+    node, dims, unbiased, keep = (
+        *call.args,
+        *(None, True, call.kwargs.get("keepdim", False))[len(call.args) - 1 :],
+    )[:4]
+    correction = (
+        call.kwargs.get("correction", 1)
+        if call.target in (aten.var.correction, aten.std.correction)
+        else int(unbiased)
+    )
     axes = _axes(call, node, dims)
     count = math.prod(node.shape[axis] for axis in axes)
     square = graph.add_relaxed(call.name, [compose.subtract_mean(graph, call.name, node, axes)], Power(2))
@@ -162,7 +187,9 @@ def _axes(call: OperatorCall, node: Node | Lowered, dims: Any) -> list[int]:
     """Those that are named, or all; never that of the batch."""
     axes = [d % len(node.shape) for d in leaves(dims) if d is not None] or list(range(len(node.shape)))
     if 0 in axes:
-        raise UnsupportedLayer(f"{call.name}: {call.target} goes over the inputs of a batch, so nothing about one of them can be proved.")
+        raise UnsupportedLayer(
+            f"{call.name}: {call.target} goes over the inputs of a batch, so nothing about one of them can be proved."
+        )
     return axes
 
 
@@ -178,7 +205,9 @@ def product(graph: Graph, call: OperatorCall) -> Node:
             for a, n in ((0, half), (half, half), (2 * half, size % 2))
         ]
         first = compose.product(graph, call.name, *parts[:2])
-        node = graph.add_move(call.name, [first, parts[2]], lambda *v: torch.cat(v, axis)) if size % 2 else first
+        node = (
+            graph.add_move(call.name, [first, parts[2]], lambda *v: torch.cat(v, axis)) if size % 2 else first
+        )
     keep = len(call.args) > 2 and call.args[2]
     return node if keep else graph.add_move(call.name, [node], lambda v: v.squeeze(axis))
 
@@ -195,10 +224,14 @@ def _reduce_axes(graph: Graph, call: OperatorCall, relaxation: Relaxation) -> No
     axes = _axes(call, node, dims)
     if isinstance(node, Lowered):
         shape = [1 if axis in axes else size for axis, size in enumerate(node.shape)]
-        found = compose.along(graph, call.name, masks.merge_axes(graph, call.name, node, axes), -1, relaxation)
+        found = compose.along(
+            graph, call.name, masks.merge_axes(graph, call.name, node, axes), -1, relaxation
+        )
         whole = graph.add_move(call.name, [found], lambda v: v.reshape(shape))
     else:
-        whole = functools.reduce(lambda part, axis: compose.along(graph, call.name, part, axis, relaxation), axes, node)
+        whole = functools.reduce(
+            lambda part, axis: compose.along(graph, call.name, part, axis, relaxation), axes, node
+        )
     return whole if keep else graph.add_move(call.name, [whole], lambda v: v.squeeze(axes))
 
 

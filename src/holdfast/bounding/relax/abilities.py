@@ -48,7 +48,9 @@ def abilities(functions: Iterable[Relaxation] = EVERY) -> list[CapabilityRow]:
             "sign split": f.sides() is not None,
             "as executed": f.executed_error(box, box, torch.float32) is not None,
         }
-        rows.append(CapabilityRow(f, {ability: f.unknown.get(ability) for ability in ABILITIES if not known[ability]}))
+        rows.append(
+            CapabilityRow(f, {ability: f.unknown.get(ability) for ability in ABILITIES if not known[ability]})
+        )
     return rows
 
 
@@ -57,9 +59,18 @@ def table(rows: Iterable[CapabilityRow]) -> str:
     lines = [["function", *ABILITIES, "why not"]]
     for row in rows:
         marks = ["-" if ability in row.lacks else "yes" for ability in ABILITIES]
-        lines.append([name(row.function), *marks, "; ".join(f"{a}: {why or 'nobody said'}" for a, why in row.lacks.items())])
+        lines.append(
+            [
+                name(row.function),
+                *marks,
+                "; ".join(f"{a}: {why or 'nobody said'}" for a, why in row.lacks.items()),
+            ]
+        )
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines)
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
 
 
 def name(function: Relaxation) -> str:

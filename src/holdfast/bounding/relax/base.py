@@ -48,7 +48,9 @@ class Curve(ABC):
         """value, steep: on the interval |f(x)| <= value + steep |x|, and no slope of f is larger in size than steep."""
 
     @abstractmethod
-    def extremes(self, deviation: Deviation, slope: Tensor, bend: Tensor, lower: Tensor, upper: Tensor, at: Tensor) -> Interval:
+    def extremes(
+        self, deviation: Deviation, slope: Tensor, bend: Tensor, lower: Tensor, upper: Tensor, at: Tensor
+    ) -> Interval:
         """Bounds of deviation(x) = f(x) - slope (x - at) - bend (x - at)^2 for lower <= x <= upper, but for rounding."""
 
 
@@ -64,7 +66,9 @@ class Relaxation(ABC):
 
     arguments: ClassVar[int] = 1
     unknown: ClassVar[Mapping[str, str]] = {}  # abilities (see abilities.py) that it has not, and why
-    measured: ClassVar[bool] = False  # torch's kernels for it were found to be well within `rounding_error(magnitude)`
+    measured: ClassVar[bool] = (
+        False  # torch's kernels for it were found to be well within `rounding_error(magnitude)`
+    )
 
     @abstractmethod
     def function(self, *v: Tensor) -> Tensor:
@@ -120,7 +124,12 @@ def planes(relaxation: Relaxation, lower: Point, upper: Point) -> LinearBounds:
     if sides[0] is sides[1]:
         low, high = intercept(relaxation, lower, upper, below)
         return LinearBounds(below, low, below, high)
-    return LinearBounds(below, intercept(relaxation, lower, upper, below)[0], above, intercept(relaxation, lower, upper, above)[1])
+    return LinearBounds(
+        below,
+        intercept(relaxation, lower, upper, below)[0],
+        above,
+        intercept(relaxation, lower, upper, above)[1],
+    )
 
 
 def value_range(relaxation: Relaxation, lower: Point, upper: Point) -> tuple[Tensor, Tensor]:
@@ -130,7 +139,9 @@ def value_range(relaxation: Relaxation, lower: Point, upper: Point) -> tuple[Ten
     known = relaxation.limits(lower, upper)
     if known is None:
         return least, most
-    numbers = torch.stack([*lower, *upper]).isfinite().all(0)  # an infinite end may mean that the argument has no value somewhere
+    numbers = (
+        torch.stack([*lower, *upper]).isfinite().all(0)
+    )  # an infinite end may mean that the argument has no value somewhere
     low, high = torch.maximum(least, known[0]), torch.minimum(most, known[1])
     return torch.where(numbers, low, least), torch.where(numbers, high, most)
 
@@ -144,7 +155,9 @@ def intercept(relaxation: Relaxation, lower: Point, upper: Point, slope: Point) 
     return _outermost(relaxation, relaxation.candidates(lower, upper, slope), lower, upper, slope)
 
 
-def _outermost(relaxation: Relaxation, points: list[Point], lower: Point, upper: Point, slope: Point) -> tuple[Tensor, Tensor]:
+def _outermost(
+    relaxation: Relaxation, points: list[Point], lower: Point, upper: Point, slope: Point
+) -> tuple[Tensor, Tensor]:
     values = []
     for point in points:
         value = relaxation.function(*point)
@@ -158,7 +171,9 @@ def _outermost(relaxation: Relaxation, points: list[Point], lower: Point, upper:
     slack = 64 * UNIT * weight + 1e-300
     # Where a value is no number (a box outside the function's domain, say) nothing is known.
     inf = torch.inf
-    return torch.nan_to_num(stacked.amin(0) - slack, -inf, inf, -inf), torch.nan_to_num(stacked.amax(0) + slack, inf, inf, -inf)
+    return torch.nan_to_num(stacked.amin(0) - slack, -inf, inf, -inf), torch.nan_to_num(
+        stacked.amax(0) + slack, inf, inf, -inf
+    )
 
 
 def rounding_error(size: Tensor, dtype: torch.dtype) -> Tensor:
@@ -176,7 +191,9 @@ def hull(*values: Tensor, units: float = 64.0, more: float = 0.0) -> Interval:
     stacked = torch.stack(torch.broadcast_tensors(*values))
     slack = units * UNIT * stacked.abs() + (more + 1e-300)
     low, high = (stacked - slack).amin(0), (stacked + slack).amax(0)
-    return torch.nan_to_num(low, -torch.inf, torch.inf, -torch.inf), torch.nan_to_num(high, torch.inf, torch.inf, -torch.inf)
+    return torch.nan_to_num(low, -torch.inf, torch.inf, -torch.inf), torch.nan_to_num(
+        high, torch.inf, torch.inf, -torch.inf
+    )
 
 
 def near_and_far(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:

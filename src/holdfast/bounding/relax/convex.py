@@ -90,7 +90,11 @@ class Sqrt(Relaxation):
         return _monotone(lambda v: 0.5 / v.sqrt(), lower[0], upper[0])
 
     def curves(self) -> tuple[SmoothCurve]:
-        return (SmoothCurve(self, lambda v: -0.25 / (v * v.sqrt()), lambda lower, upper: _falling(0.375, -2.5, lower)),)
+        return (
+            SmoothCurve(
+                self, lambda v: -0.25 / (v * v.sqrt()), lambda lower, upper: _falling(0.375, -2.5, lower)
+            ),
+        )
 
     def executed_error(self, lower: Point, upper: Point, dtype: torch.dtype) -> Tensor:
         """Right to one unit; the root of what is flushed to zero is lost."""
@@ -117,7 +121,11 @@ class Rsqrt(Relaxation):
         return _monotone(lambda v: -0.5 / (v * v.sqrt()), lower[0], upper[0])
 
     def curves(self) -> tuple[SmoothCurve]:
-        return (SmoothCurve(self, lambda v: 0.75 / (v * v * v.sqrt()), lambda lower, upper: _falling(1.875, -3.5, lower)),)
+        return (
+            SmoothCurve(
+                self, lambda v: 0.75 / (v * v * v.sqrt()), lambda lower, upper: _falling(1.875, -3.5, lower)
+            ),
+        )
 
     def executed_error(self, lower: Point, upper: Point, dtype: torch.dtype) -> Tensor:
         return _normal(lower[0], rounding_error(self.magnitude(lower, upper), dtype), dtype)
@@ -148,10 +156,18 @@ class Reciprocal(Relaxation):
         return _monotone(lambda v: -1 / (v * v), *_mirror(lower[0], upper[0]))
 
     def curves(self) -> tuple[SmoothCurve]:
-        return (SmoothCurve(self, lambda v: 2 / (v * v * v), lambda lower, upper: _falling(6.0, -4.0, _mirror(lower, upper)[0])),)
+        return (
+            SmoothCurve(
+                self,
+                lambda v: 2 / (v * v * v),
+                lambda lower, upper: _falling(6.0, -4.0, _mirror(lower, upper)[0]),
+            ),
+        )
 
     def executed_error(self, lower: Point, upper: Point, dtype: torch.dtype) -> Tensor:
-        return _normal(_mirror(lower[0], upper[0])[0], rounding_error(self.magnitude(lower, upper), dtype), dtype)
+        return _normal(
+            _mirror(lower[0], upper[0])[0], rounding_error(self.magnitude(lower, upper), dtype), dtype
+        )
 
 
 def _monotone(derivative: Callable[[Tensor], Tensor], lower: Tensor, upper: Tensor) -> list[Interval]:

@@ -83,8 +83,14 @@ class SigmoidTanh(Relaxation):
         return corners(lower, upper)
 
     def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
-        gate, value = hull(torch.sigmoid(lower[0]), torch.sigmoid(upper[0])), hull(torch.tanh(lower[1]), torch.tanh(upper[1]))
-        (steep,), (steep_value,) = Sigmoid().derivative_range(lower[:1], upper[:1]), Tanh().derivative_range(lower[1:], upper[1:])
+        gate, value = (
+            hull(torch.sigmoid(lower[0]), torch.sigmoid(upper[0])),
+            hull(torch.tanh(lower[1]), torch.tanh(upper[1])),
+        )
+        (steep,), (steep_value,) = (
+            Sigmoid().derivative_range(lower[:1], upper[:1]),
+            Tanh().derivative_range(lower[1:], upper[1:]),
+        )
         return [_times(steep, value), _times(gate, steep_value)]
 
     def curves(self) -> tuple[Curve | None, ...]:
@@ -112,7 +118,9 @@ def _interior(a: Tensor, b: Tensor) -> list[Tensor]:
     first = torch.full_like(a, 0.5)
     last = 1 - a.abs() / (1 - b).clamp_min(1e-300).sqrt()
     s = torch.stack([first, last.clamp(0.5, 1 - 2.0**-52)])
-    rises = torch.stack([torch.ones_like(a), -torch.ones_like(a)])  # h rises to the first root and falls from the second
+    rises = torch.stack(
+        [torch.ones_like(a), -torch.ones_like(a)]
+    )  # h rises to the first root and falls from the second
     for _ in range(26):
         left = 1 - s
         pull = a * a / (s * left * left)

@@ -8,7 +8,9 @@ from torch import Tensor
 SIDE = 6  # points on either side of the middle
 
 
-def hull_slopes(function: Callable[[Tensor], Tensor], derivative: Callable[[Tensor], Tensor], lower: Tensor, upper: Tensor) -> list[Tensor]:
+def hull_slopes(
+    function: Callable[[Tensor], Tensor], derivative: Callable[[Tensor], Tensor], lower: Tensor, upper: Tensor
+) -> list[Tensor]:
     """The slope below and the slope above.
 
     Among the chords from a point on the left to one on the right, the one that passes the middle lowest carries the hull; if none passes
@@ -16,7 +18,9 @@ def hull_slopes(function: Callable[[Tensor], Tensor], derivative: Callable[[Tens
     """
     middle, half = lower / 2 + upper / 2, upper / 2 - lower / 2
     tangent, centre = derivative(middle), function(middle)
-    steps = torch.arange(1, SIDE + 1, dtype=lower.dtype, device=lower.device).reshape(-1, *(1 for _ in lower.shape))
+    steps = torch.arange(1, SIDE + 1, dtype=lower.dtype, device=lower.device).reshape(
+        -1, *(1 for _ in lower.shape)
+    )
     left, right = (function(middle + sign * half * (steps / SIDE)) for sign in (-1, 1))
     apart = steps[:, None] + steps[None]
     height = (left[:, None] * steps[None] + right[None] * steps[:, None]) / apart

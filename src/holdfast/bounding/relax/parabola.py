@@ -15,7 +15,9 @@ from torch import Tensor
 from holdfast.bounding.relax.base import UNIT, Curve, Deviation, Interval, Relaxation, clamp
 
 ROUGH = 0.4  # half of an interval
-CELLS = 24  # of the grid: the excess of the bound falls with its square, and is about two parts in a hundred here
+CELLS = (
+    24  # of the grid: the excess of the bound falls with its square, and is about two parts in a hundred here
+)
 
 
 @dataclass(frozen=True)
@@ -27,8 +29,12 @@ class SmoothCurve(Curve):
     third: Callable[[Tensor, Tensor], Tensor | float]  # no third derivative on the interval is larger in size
     steepest: float | None = None  # no slope is larger in size; None: the relaxation is asked on the interval
     value: float = 1.0  # |f(x)| <= value + steepest |x|
-    given: Callable[[Tensor], Tensor] | None = None  # the function that is smooth, where the relaxation's own is not
-    below: Callable[[Tensor, Tensor], Tensor] | None = None  # by how much the relaxation's may be less than it
+    given: Callable[[Tensor], Tensor] | None = (
+        None  # the function that is smooth, where the relaxation's own is not
+    )
+    below: Callable[[Tensor, Tensor], Tensor] | None = (
+        None  # by how much the relaxation's may be less than it
+    )
 
     def function(self, x: Tensor) -> Tensor:
         return self.relaxation.function(x) if self.given is None else self.given(x)
@@ -39,16 +45,26 @@ class SmoothCurve(Curve):
         ((low, high),) = self.relaxation.derivative_range((lower,), (upper,)) or [(lower * torch.nan, upper)]
         return 1 + self.relaxation.magnitude((lower,), (upper,)), torch.maximum(low.abs(), high.abs())
 
-    def extremes(self, deviation: Deviation, slope: Tensor, bend: Tensor, lower: Tensor, upper: Tensor, at: Tensor) -> Interval:
-        share = torch.linspace(0, 1, CELLS + 1, dtype=lower.dtype, device=lower.device).reshape(-1, *(1 for _ in lower.shape))
+    def extremes(
+        self, deviation: Deviation, slope: Tensor, bend: Tensor, lower: Tensor, upper: Tensor, at: Tensor
+    ) -> Interval:
+        share = torch.linspace(0, 1, CELLS + 1, dtype=lower.dtype, device=lower.device).reshape(
+            -1, *(1 for _ in lower.shape)
+        )
         grid = lower + (upper - lower) * share
         seconds = self.second(grid)
         values, bends = deviation(grid), seconds - 2 * bend
-        step = (upper - lower) / CELLS * (1 + 1e-9) + 8 * UNIT * (lower.abs() + upper.abs())  # the places are rounded too
+        step = (upper - lower) / CELLS * (1 + 1e-9) + 8 * UNIT * (
+            lower.abs() + upper.abs()
+        )  # the places are rounded too
         missed = 1e-13 if self.steepest is not None else 1e-13 * (1 + seconds.abs().amax(0))
         across, turn = step * step / 8, step * self.third(lower, upper) / 2 + missed
-        highest = torch.maximum(values[1:], values[:-1]) + across * (turn - torch.minimum(bends[1:], bends[:-1])).clamp_min(0)
-        lowest = torch.minimum(values[1:], values[:-1]) - across * (turn + torch.maximum(bends[1:], bends[:-1])).clamp_min(0)
+        highest = torch.maximum(values[1:], values[:-1]) + across * (
+            turn - torch.minimum(bends[1:], bends[:-1])
+        ).clamp_min(0)
+        lowest = torch.minimum(values[1:], values[:-1]) - across * (
+            turn + torch.maximum(bends[1:], bends[:-1])
+        ).clamp_min(0)
         least = lowest.amin(0) if self.below is None else lowest.amin(0) - self.below(lower, upper)
         return least, highest.amax(0)
 
@@ -69,8 +85,12 @@ class Pieces(Curve):
     def sizes(self, lower: Tensor, upper: Tensor) -> tuple[float, float]:
         return self.value, self.steepest
 
-    def extremes(self, deviation: Deviation, slope: Tensor, bend: Tensor, lower: Tensor, upper: Tensor, at: Tensor) -> Interval:
-        tops = [at + (p + 2 * q * at - slope) / (2 * (bend - q)) for p, q in self.pieces]  # clamped where there is no top
+    def extremes(
+        self, deviation: Deviation, slope: Tensor, bend: Tensor, lower: Tensor, upper: Tensor, at: Tensor
+    ) -> Interval:
+        tops = [
+            at + (p + 2 * q * at - slope) / (2 * (bend - q)) for p, q in self.pieces
+        ]  # clamped where there is no top
         places = [*(torch.full_like(lower, kink) for kink in self.kinks), *tops]
         values = deviation(torch.stack([lower, upper, *(clamp(place, lower, upper) for place in places)]))
         return values.amin(0), values.amax(0)
@@ -89,7 +109,9 @@ class Joined(Curve):
     def sizes(self, lower: Tensor, upper: Tensor) -> tuple[Tensor | float, Tensor | float]:
         return self.before.sizes(lower, upper)
 
-    def extremes(self, deviation: Deviation, slope: Tensor, bend: Tensor, lower: Tensor, upper: Tensor, at: Tensor) -> Interval:
+    def extremes(
+        self, deviation: Deviation, slope: Tensor, bend: Tensor, lower: Tensor, upper: Tensor, at: Tensor
+    ) -> Interval:
         turn = clamp(torch.zeros_like(lower), lower, upper)
         least, most = zip(
             self.before.extremes(deviation, slope, bend, lower, turn, at),
@@ -108,7 +130,9 @@ def parabola(curve: Curve, lower: Tensor, upper: Tensor, at: Tensor) -> tuple[Te
     return (right - left) / (2 * reach) + 2 * bend * (at - middle), bend
 
 
-def deviation(curve: Curve, slope: Tensor, bend: Tensor, lower: Tensor, upper: Tensor, at: Tensor) -> Interval:
+def deviation(
+    curve: Curve, slope: Tensor, bend: Tensor, lower: Tensor, upper: Tensor, at: Tensor
+) -> Interval:
     """The smallest and largest f(x) - slope (x - at) - bend (x - at)^2 for lower <= x <= upper, rounded outwards."""
 
     def strays(x: Tensor) -> Tensor:
@@ -120,12 +144,18 @@ def deviation(curve: Curve, slope: Tensor, bend: Tensor, lower: Tensor, upper: T
     away = torch.maximum((lower - at).abs(), (upper - at).abs())
     # Values, their places and the end of the grid are each off by a few units of all that enters.
     value, steep = curve.sizes(lower, upper)
-    size = value + (steep + slope.abs() + 2 * bend.abs() * away) * (furthest + at.abs() + away) + bend.abs() * away * away
+    size = (
+        value
+        + (steep + slope.abs() + 2 * bend.abs() * away) * (furthest + at.abs() + away)
+        + bend.abs() * away * away
+    )
     slack = 64 * UNIT * size
     return least - slack, most + slack
 
 
-def interpolate_parabola(curve: SmoothCurve, at: Tensor, radius: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def interpolate_parabola(
+    curve: SmoothCurve, at: Tensor, radius: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """-> value, slope, bend, stray: the parabola through the three Chebyshev points of at -+ radius, which is no further than `stray` from
     f(at + D) for |D| <= radius.
 
@@ -144,5 +174,7 @@ def interpolate_parabola(curve: SmoothCurve, at: Tensor, radius: Tensor) -> tupl
     # The third derivative says little of wide intervals. They are few, and looked at on the grid.
     rough = (wide > ROUGH).nonzero(as_tuple=True)
     least, most = deviation(curve, *(t[rough] for t in (slope, bend, lower, upper, at)))
-    stray[rough] = torch.minimum(stray[rough], torch.maximum(most - value[rough], value[rough] - least) * (1 + 4 * UNIT))
+    stray[rough] = torch.minimum(
+        stray[rough], torch.maximum(most - value[rough], value[rough] - least) * (1 + 4 * UNIT)
+    )
     return value, slope, bend, stray

@@ -6,7 +6,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from holdfast.bounding.relax.base import UNIT, Interval, KinkSides, Point, Relaxation, chord, clamp, hull, rounding_error, unsplit
+from holdfast.bounding.relax.base import (
+    UNIT,
+    Interval,
+    KinkSides,
+    Point,
+    Relaxation,
+    chord,
+    clamp,
+    hull,
+    rounding_error,
+    unsplit,
+)
 from holdfast.bounding.relax.hull import hull_slopes
 from holdfast.bounding.relax.parabola import Joined, Pieces, SmoothCurve
 from holdfast.rounding import UNDERFLOW
@@ -27,7 +38,10 @@ class LeakyRelu(Relaxation):
 
     def slopes(self, lower: Point, upper: Point) -> tuple[Point, Point]:
         (low,), (high,) = lower, upper
-        one, flat = torch.ones_like(low), torch.full_like(low, self.negative_slope)  # `where` makes float32 of two plain numbers
+        one, flat = (
+            torch.ones_like(low),
+            torch.full_like(low, self.negative_slope),
+        )  # `where` makes float32 of two plain numbers
         positive = torch.where(low + high > 0, one, flat)
         steep = torch.where(low >= 0, one, torch.where(high <= 0, flat, 0.0))
         across = chord(self.function(low), self.function(high), low, high, positive)
@@ -44,7 +58,14 @@ class LeakyRelu(Relaxation):
         return [(low, high)]
 
     def curves(self) -> tuple[Pieces]:
-        return (Pieces(self, (0.0,), ((1.0, 0.0), (self.negative_slope, 0.0)), steepest=max(1.0, abs(self.negative_slope))),)
+        return (
+            Pieces(
+                self,
+                (0.0,),
+                ((1.0, 0.0), (self.negative_slope, 0.0)),
+                steepest=max(1.0, abs(self.negative_slope)),
+            ),
+        )
 
     def sides(self) -> KinkSides:
         return KinkSides(0.0, 0.0, self.negative_slope, 1.0)
@@ -52,7 +73,10 @@ class LeakyRelu(Relaxation):
     def executed_error(self, lower: Point, upper: Point, dtype: torch.dtype) -> Tensor:
         """Below zero the product is rounded, and the slope itself unless it is 0, 1 or -1."""
         inexact = abs(self.negative_slope) not in (0.0, 1.0)
-        return rounding_error(abs(self.negative_slope) * lower[0].clamp_max(0).abs() if inexact else torch.zeros_like(lower[0]), dtype)
+        return rounding_error(
+            abs(self.negative_slope) * lower[0].clamp_max(0).abs() if inexact else torch.zeros_like(lower[0]),
+            dtype,
+        )
 
 
 class Relu(LeakyRelu):
@@ -81,7 +105,11 @@ class Clip(Relaxation):
 
     def candidates(self, lower: Point, upper: Point, slope: Point) -> list[Point]:
         (low,), (high,) = lower, upper
-        return [lower, upper, *((clamp(torch.full_like(low, kink), low, high),) for kink in (self.low, self.high))]
+        return [
+            lower,
+            upper,
+            *((clamp(torch.full_like(low, kink), low, high),) for kink in (self.low, self.high)),
+        ]
 
     def slopes(self, lower: Point, upper: Point) -> tuple[Point, Point]:
         """Below: level as far as the middle, or from where it bends up to the upper bound. Above, the same turned around."""
@@ -107,16 +135,26 @@ class Clip(Relaxation):
 
     def curves(self) -> tuple[Pieces]:
         ends = tuple(end for end in (self.low, self.high) if math.isfinite(end))
-        return (Pieces(self, ends, ((0.0, 0.0), (1.0, 0.0)), steepest=1.0, value=1 + max(map(abs, ends), default=0.0)),)
+        return (
+            Pieces(
+                self, ends, ((0.0, 0.0), (1.0, 0.0)), steepest=1.0, value=1 + max(map(abs, ends), default=0.0)
+            ),
+        )
 
     def sides(self) -> KinkSides | None:
         if self.high == math.inf and self.low > -math.inf:
             return KinkSides(self.low, self.low, 0.0, 1.0)
-        return KinkSides(self.high, self.high, 1.0, 0.0) if self.low == -math.inf and self.high < math.inf else None
+        return (
+            KinkSides(self.high, self.high, 1.0, 0.0)
+            if self.low == -math.inf and self.high < math.inf
+            else None
+        )
 
     def executed_error(self, lower: Point, upper: Point, dtype: torch.dtype) -> Tensor:
         """Nothing is computed; only the two numbers themselves are rounded."""
-        ends = torch.tensor([end for end in (self.low, self.high) if math.isfinite(end)] or [0.0], dtype=torch.float64)
+        ends = torch.tensor(
+            [end for end in (self.low, self.high) if math.isfinite(end)] or [0.0], dtype=torch.float64
+        )
         return torch.full_like(lower[0], float((ends.to(dtype).double() - ends).abs().max()) + UNDERFLOW)
 
 
@@ -186,7 +224,11 @@ class Hardswish(Relaxation):
         """Ends, the two kinks, and where (2 v + 3) / 6 = slope between them."""
         (low,), (high,) = lower, upper
         level = (3 * slope[0] - 1.5).clamp(-3, 3)
-        return [lower, upper, *((clamp(v, low, high),) for v in (level, torch.full_like(low, -3), torch.full_like(low, 3)))]
+        return [
+            lower,
+            upper,
+            *((clamp(v, low, high),) for v in (level, torch.full_like(low, -3), torch.full_like(low, 3))),
+        ]
 
     def slopes(self, lower: Point, upper: Point) -> tuple[Point, Point]:
         below, above = hull_slopes(self.function, self._derivative, lower[0], upper[0])
@@ -201,9 +243,17 @@ class Hardswish(Relaxation):
         between = (low < 3) & (high > -3)
         parts = [(between, (2 * v.clamp(-3, 3) + 3) / 6) for v in (low, high)]
         parts += [(low < -3, torch.zeros_like(low)), (high > 3, torch.ones_like(low))]
-        least, most = (torch.stack([torch.where(here, slope, none) for here, slope in parts]) for none in (torch.inf, -torch.inf))
+        least, most = (
+            torch.stack([torch.where(here, slope, none) for here, slope in parts])
+            for none in (torch.inf, -torch.inf)
+        )
         known = least.amin(0) <= most.amax(0)
-        return [(torch.where(known, least.amin(0), -0.5) - 64 * UNIT, torch.where(known, most.amax(0), 1.5) + 64 * UNIT)]
+        return [
+            (
+                torch.where(known, least.amin(0), -0.5) - 64 * UNIT,
+                torch.where(known, most.amax(0), 1.5) + 64 * UNIT,
+            )
+        ]
 
     def curves(self) -> tuple[Pieces]:
         return (Pieces(self, (-3.0, 3.0), ((0.0, 0.0), (0.5, 1 / 6), (1.0, 0.0)), steepest=1.5),)

@@ -28,7 +28,9 @@ class Power(Relaxation):
         (low,), (high,) = lower, upper
         if self.exponent == 2:
             return (low + high,), (low + high,)
-        below, above = hull_slopes(self.function, lambda v: self.exponent * v ** (self.exponent - 1), low, high)
+        below, above = hull_slopes(
+            self.function, lambda v: self.exponent * v ** (self.exponent - 1), low, high
+        )
         return (below,), (above,)
 
     def limits(self, lower: Point, upper: Point) -> Interval | None:
@@ -48,6 +50,8 @@ class Power(Relaxation):
             SmoothCurve(
                 self,
                 lambda v: n * (n - 1) * v ** (n - 2),
-                lambda lower, upper: most * torch.maximum(lower.abs(), upper.abs()) ** max(n - 3, 0) * (1 + 1e-9),
+                lambda lower, upper: (
+                    most * torch.maximum(lower.abs(), upper.abs()) ** max(n - 3, 0) * (1 + 1e-9)
+                ),
             ),
         )

@@ -59,9 +59,14 @@ class SelfGated(Relaxation):
 
     def candidates(self, lower: Point, upper: Point, slope: Point) -> list[Point]:
         """Ends, and on each of the three pieces the place where the derivative is the slope, or an end of the piece if it never is."""
-        ends = [clamp(torch.full_like(lower[0], end), lower[0], upper[0]) for end in (-self.far, *self.bends, self.far)]
+        ends = [
+            clamp(torch.full_like(lower[0], end), lower[0], upper[0])
+            for end in (-self.far, *self.bends, self.far)
+        ]
         start, end = torch.stack(ends[:-1]), torch.stack(ends[1:])
-        rising = torch.tensor([False, True, False], device=start.device).reshape(3, *(1 for _ in lower[0].shape))
+        rising = torch.tensor([False, True, False], device=start.device).reshape(
+            3, *(1 for _ in lower[0].shape)
+        )
         for _ in range(HALVINGS):
             middle = start / 2 + end / 2
             past = (self.derivative(middle) > slope[0]) == rising
@@ -74,11 +79,22 @@ class SelfGated(Relaxation):
 
     def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
         """Monotone before, between and behind the bends. Its sums may cancel near its zeros, so units of one are charged."""
-        places = (*lower, *upper, *(clamp(torch.full_like(lower[0], bend), lower[0], upper[0]) for bend in self.bends))
+        places = (
+            *lower,
+            *upper,
+            *(clamp(torch.full_like(lower[0], bend), lower[0], upper[0]) for bend in self.bends),
+        )
         return [hull(*(self.derivative(v.clamp(-self.far, self.far)) for v in places), more=256 * UNIT)]
 
     def curves(self) -> tuple[SmoothCurve]:
-        return (SmoothCurve(self, lambda v: self.second(v.clamp(-self.far, self.far)), lambda lower, upper: self.third, steepest=1.13),)
+        return (
+            SmoothCurve(
+                self,
+                lambda v: self.second(v.clamp(-self.far, self.far)),
+                lambda lower, upper: self.third,
+                steepest=1.13,
+            ),
+        )
 
 
 class Silu(SelfGated):

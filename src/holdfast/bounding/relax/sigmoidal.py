@@ -63,7 +63,14 @@ class Sigmoid(Relaxation):
         return [hull(*(torch.sigmoid(v) * torch.sigmoid(-v) for v in near_and_far(lower[0], upper[0])))]
 
     def curves(self) -> tuple[SmoothCurve]:
-        return (SmoothCurve(self, _sigmoid_second, lambda lower, upper: _tanh_third(lower / 2, upper / 2) / 16, steepest=0.25),)
+        return (
+            SmoothCurve(
+                self,
+                _sigmoid_second,
+                lambda lower, upper: _tanh_third(lower / 2, upper / 2) / 16,
+                steepest=0.25,
+            ),
+        )
 
 
 class Erf(Relaxation):
@@ -83,16 +90,27 @@ class Erf(Relaxation):
         return [lower, upper, (clamp(root, lower[0], upper[0]),), (clamp(-root, lower[0], upper[0]),)]
 
     def slopes(self, lower: Point, upper: Point) -> tuple[Point, Point]:
-        return (_supporting_slope(lower[0], upper[0], _erf),), (_supporting_slope(-upper[0], -lower[0], _erf),)
+        return (_supporting_slope(lower[0], upper[0], _erf),), (
+            _supporting_slope(-upper[0], -lower[0], _erf),
+        )
 
     def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
         """Even, falling with |v|; the square in the exponent, at most 750 where it counts, is rounded too."""
-        return [hull(*(torch.exp(-v * v) * (2 / math.sqrt(math.pi)) for v in near_and_far(lower[0], upper[0])), units=4096)]
+        return [
+            hull(
+                *(torch.exp(-v * v) * (2 / math.sqrt(math.pi)) for v in near_and_far(lower[0], upper[0])),
+                units=4096,
+            )
+        ]
 
     def curves(self) -> tuple[SmoothCurve]:
         """The third derivative, 4 (2 v^2 - 1) exp(-v^2) / sqrt(pi), is largest in size at zero."""
         steep = 2 / math.sqrt(math.pi)
-        return (SmoothCurve(self, lambda v: -2 * steep * v * torch.exp(-v * v), lambda lower, upper: 2.26, steepest=1.13),)
+        return (
+            SmoothCurve(
+                self, lambda v: -2 * steep * v * torch.exp(-v * v), lambda lower, upper: 2.26, steepest=1.13
+            ),
+        )
 
 
 class Atan(Relaxation):
@@ -112,7 +130,9 @@ class Atan(Relaxation):
         return [lower, upper, (clamp(root, lower[0], upper[0]),), (clamp(-root, lower[0], upper[0]),)]
 
     def slopes(self, lower: Point, upper: Point) -> tuple[Point, Point]:
-        return (_supporting_slope(lower[0], upper[0], _atan),), (_supporting_slope(-upper[0], -lower[0], _atan),)
+        return (_supporting_slope(lower[0], upper[0], _atan),), (
+            _supporting_slope(-upper[0], -lower[0], _atan),
+        )
 
     def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
         """Even, falling with |v|."""
@@ -120,7 +140,11 @@ class Atan(Relaxation):
 
     def curves(self) -> tuple[SmoothCurve]:
         """The third derivative, (6 v^2 - 2) / (1 + v^2)^3, is largest in size at zero."""
-        return (SmoothCurve(self, lambda v: -2 * v / (1 + v * v).square(), lambda lower, upper: 2.0, steepest=1.0),)
+        return (
+            SmoothCurve(
+                self, lambda v: -2 * v / (1 + v * v).square(), lambda lower, upper: 2.0, steepest=1.0
+            ),
+        )
 
 
 def tanh_slope_root(slope: Tensor) -> Tensor:
@@ -141,7 +165,9 @@ def _atan(v: Tensor) -> tuple[Tensor, Tensor]:
     return torch.atan(v), 1 / (1 + v * v)
 
 
-def _supporting_slope(lower: Tensor, upper: Tensor, curve: Callable[[Tensor], tuple[Tensor, Tensor]] = _tanh) -> Tensor:
+def _supporting_slope(
+    lower: Tensor, upper: Tensor, curve: Callable[[Tensor], tuple[Tensor, Tensor]] = _tanh
+) -> Tensor:
     """The slope of the curve's convex envelope at the middle of the box: among lower lines, the one highest there.
 
     `curve` gives value and derivative. The envelope follows it up to the point d from which the chord to the upper bound is a tangent, then

@@ -17,7 +17,9 @@ class Softplus(Relaxation):
 
     beta: float = 1.0
     threshold: float = 20.0
-    stable: bool = False  # as the kernels of log-sigmoid and logaddexp compute it: exp is taken of negative numbers only
+    stable: bool = (
+        False  # as the kernels of log-sigmoid and logaddexp compute it: exp is taken of negative numbers only
+    )
     unknown = BENT
 
     def function(self, *v: Tensor) -> Tensor:
@@ -69,7 +71,9 @@ class Softplus(Relaxation):
                 steepest=1.0,
                 value=1 + 1 / self.beta,
                 given=self._smooth,
-                below=lambda lower, upper: torch.where(upper < drop - aside, torch.zeros_like(upper), self._height()),
+                below=lambda lower, upper: torch.where(
+                    upper < drop - aside, torch.zeros_like(upper), self._height()
+                ),
             ),
         )
 
@@ -81,9 +85,13 @@ class Softplus(Relaxation):
         drop, _ = self._drop()
         unsure = 8 * torch.finfo(dtype).eps * abs(drop) + UNDERFLOW
         near = (low - unsure <= drop) & (drop <= high + unsure)
-        error = rounding_error(self.magnitude(lower, upper) + further, dtype) + torch.where(near, self._height(), torch.zeros_like(low))
+        error = rounding_error(self.magnitude(lower, upper) + further, dtype) + torch.where(
+            near, self._height(), torch.zeros_like(low)
+        )
         safe = self.stable or self.threshold < 80
         return error if safe else torch.where(self.beta * high < 80, error, torch.inf)
 
     def _height(self) -> float:
-        return (max(-self.threshold, 0.0) + math.log1p(math.exp(-abs(self.threshold)))) / self.beta * (1 + 1e-9)
+        return (
+            (max(-self.threshold, 0.0) + math.log1p(math.exp(-abs(self.threshold)))) / self.beta * (1 + 1e-9)
+        )

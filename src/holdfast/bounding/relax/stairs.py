@@ -101,7 +101,9 @@ class _Band(Curve):
     def sizes(self, lower: Tensor, upper: Tensor) -> tuple[float, float]:
         return 1.0, 1.0
 
-    def extremes(self, deviation: Deviation, slope: Tensor, bend: Tensor, lower: Tensor, upper: Tensor, at: Tensor) -> Interval:
+    def extremes(
+        self, deviation: Deviation, slope: Tensor, bend: Tensor, lower: Tensor, upper: Tensor, at: Tensor
+    ) -> Interval:
         """Of a line less a parabola: at the ends, and where the parabola is as steep as the line; clamped where there is no such place."""
         step = self.function(lower)
 

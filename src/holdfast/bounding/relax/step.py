@@ -34,7 +34,9 @@ class Step(Relaxation):
         return (below,), (above,)
 
     def limits(self, lower: Point, upper: Point) -> Interval:
-        return torch.where(lower[0] > 0, 1.0, torch.zeros_like(lower[0])), torch.where(upper[0] < 0, 0.0, torch.ones_like(upper[0]))
+        return torch.where(lower[0] > 0, 1.0, torch.zeros_like(lower[0])), torch.where(
+            upper[0] < 0, 0.0, torch.ones_like(upper[0])
+        )
 
     def can_tighten(self, lower: Point, upper: Point) -> Tensor:
         return (lower[0] <= 0) & (upper[0] >= 0)
@@ -67,7 +69,11 @@ class Sign(Relaxation):
     def candidates(self, lower: Point, upper: Point, slope: Point) -> list[Point]:
         """Ends, zero, and its two sides where the box has them."""
         (low,), (high,) = lower, upper
-        return [lower, upper, *((clamp(torch.full_like(low, side), low, high),) for side in (-1e-300, 0.0, 1e-300))]
+        return [
+            lower,
+            upper,
+            *((clamp(torch.full_like(low, side), low, high),) for side in (-1e-300, 0.0, 1e-300)),
+        ]
 
     def slopes(self, lower: Point, upper: Point) -> tuple[Point, Point]:
         """From the foot of the jump to the upper bound, from the lower bound to its top; level where that passes the middle further off."""
@@ -93,16 +99,24 @@ class Sign(Relaxation):
 
 
 class _SignJump(Pieces):
-    def extremes(self, deviation: Deviation, slope: Tensor, bend: Tensor, lower: Tensor, upper: Tensor, at: Tensor) -> Interval:
+    def extremes(
+        self, deviation: Deviation, slope: Tensor, bend: Tensor, lower: Tensor, upper: Tensor, at: Tensor
+    ) -> Interval:
         """With zero itself and both sides of it wherever the box comes to it."""
         least, most = super().extremes(deviation, slope, bend, lower, upper, at)
         across, there = (lower <= 0) & (upper >= 0), deviation(torch.zeros_like(lower))
-        return torch.where(across, torch.minimum(least, there - 1), least), torch.where(across, torch.maximum(most, there + 1), most)
+        return torch.where(across, torch.minimum(least, there - 1), least), torch.where(
+            across, torch.maximum(most, there + 1), most
+        )
 
 
 class _Jump(Pieces):
-    def extremes(self, deviation: Deviation, slope: Tensor, bend: Tensor, lower: Tensor, upper: Tensor, at: Tensor) -> Interval:
+    def extremes(
+        self, deviation: Deviation, slope: Tensor, bend: Tensor, lower: Tensor, upper: Tensor, at: Tensor
+    ) -> Interval:
         """With both sides of zero wherever the box comes to it."""
         least, most = super().extremes(deviation, slope, bend, lower, upper, at)
         across, top = (lower <= 0) & (upper >= 0), deviation(torch.zeros_like(lower))
-        return torch.where(across, torch.minimum(least, top - 1), least), torch.where(across, torch.maximum(most, top), most)
+        return torch.where(across, torch.minimum(least, top - 1), least), torch.where(
+            across, torch.maximum(most, top), most
+        )

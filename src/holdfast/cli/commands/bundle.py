@@ -15,16 +15,28 @@ def register(app: typer.Typer) -> None:
 
 def bundle(
     run: Run,
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The bundle, a .zip file; it appears when it is whole.")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", "-o", metavar="FILE", help="The bundle, a .zip file; it appears when it is whole."
+        ),
+    ],
     model: ModelNow = None,
     with_model: Annotated[
-        bool, typer.Option("--with-model", metavar="", help="The model's files go with it. Default: only their digests do.")
+        bool,
+        typer.Option(
+            "--with-model", metavar="", help="The model's files go with it. Default: only their digests do."
+        ),
     ] = False,
     proofs: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Certificates of this run. Default: its folder proofs, where there is one."),
+        typer.Option(
+            metavar="FOLDER", help="Certificates of this run. Default: its folder proofs, where there is one."
+        ),
     ] = None,
-    gate: Annotated[Path | None, typer.Option(metavar="FILE", help="What 'holdfast gate --json' said of this run.")] = None,
+    gate: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="What 'holdfast gate --json' said of this run.")
+    ] = None,
 ) -> None:
     """Page, records, witnesses, certificates and hashes of a run as one file, with a statement of what it claims. 'holdfast sign' signs it,
     'holdfast verify-bundle' checks it."""

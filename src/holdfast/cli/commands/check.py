@@ -2,7 +2,20 @@
 
 import typer
 
-from holdfast.cli.options import RUNS, DataNow, Drawn, Every, FilesNow, Findings, ModelNow, ProveFor, Run, Sample, Tolerance, Trust
+from holdfast.cli.options import (
+    RUNS,
+    DataNow,
+    Drawn,
+    Every,
+    FilesNow,
+    Findings,
+    ModelNow,
+    ProveFor,
+    Run,
+    Sample,
+    Tolerance,
+    Trust,
+)
 from holdfast.cli.terminal import Terminal
 from holdfast.errors import BadInput
 
@@ -30,7 +43,12 @@ def check(
 
     given = files_option(model, data, files)
     known = {} if seed is None else {"seed": seed}
-    show(run, Wanted(given, None if every else sample, seconds=seconds, tolerance=tolerance, trust=trust, **known), out, Terminal())
+    show(
+        run,
+        Wanted(given, None if every else sample, seconds=seconds, tolerance=tolerance, trust=trust, **known),
+        out,
+        Terminal(),
+    )
 
 
 def files_option(model: str | None, data: str | None, files: list[str] | None) -> dict[str, str]:
@@ -39,6 +57,8 @@ def files_option(model: str | None, data: str | None, files: list[str] | None) -
     for text in files or ():
         name, sign, file = text.partition("=")
         if not (name and sign and file):
-            raise BadInput(f"--with {text!r}: write the option of the run and the file, as in substitutes=words.json.")
+            raise BadInput(
+                f"--with {text!r}: write the option of the run and the file, as in substitutes=words.json."
+            )
         given[name.replace("-", "_")] = file
     return given

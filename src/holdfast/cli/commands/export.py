@@ -16,7 +16,12 @@ def register(app: typer.Typer) -> None:
 
 def export(
     run: Run,
-    to: Annotated[Path, typer.Argument(metavar="FILE", help="A .json, .csv or .parquet file for the records, .npz for the witnesses.")],
+    to: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE", help="A .json, .csv or .parquet file for the records, .npz for the witnesses."
+        ),
+    ],
 ) -> None:
     """Write the records of a run as JSON, CSV or Parquet, or its witnesses as npz."""
     from holdfast.store import Store

@@ -20,11 +20,20 @@ def gate(
     run: Run,
     at: Annotated[
         float | None,
-        typer.Option(metavar="RADIUS", rich_help_panel=RULES, help="The radius to be certified; for worst scores 0 if not said."),
+        typer.Option(
+            metavar="RADIUS",
+            rich_help_panel=RULES,
+            help="The radius to be certified; for worst scores 0 if not said.",
+        ),
     ] = None,
     part: Part = None,
     min_certified: Annotated[
-        float | None, typer.Option(metavar="SHARE", rich_help_panel=RULES, help="At least so many are certified; unknown ones are not.")
+        float | None,
+        typer.Option(
+            metavar="SHARE",
+            rich_help_panel=RULES,
+            help="At least so many are certified; unknown ones are not.",
+        ),
     ] = None,
     max_broken: Annotated[
         float | None,
@@ -36,18 +45,35 @@ def gate(
     ] = None,
     max_unknown: Annotated[
         float | None,
-        typer.Option(metavar="SHARE", rich_help_panel=RULES, help="At most so many are unknown, or not measured in the baseline."),
+        typer.Option(
+            metavar="SHARE",
+            rich_help_panel=RULES,
+            help="At most so many are unknown, or not measured in the baseline.",
+        ),
     ] = None,
-    min_accuracy: Annotated[float | None, typer.Option(metavar="SHARE", rich_help_panel=RULES, help="At least so many are right.")] = None,
+    min_accuracy: Annotated[
+        float | None, typer.Option(metavar="SHARE", rich_help_panel=RULES, help="At least so many are right.")
+    ] = None,
     against: Annotated[
         Path | None,
-        typer.Option(metavar="BASELINE", rich_help_panel=RULES, help="No worse than this run: accuracy, and share at --at or mean radius."),
+        typer.Option(
+            metavar="BASELINE",
+            rich_help_panel=RULES,
+            help="No worse than this run: accuracy, and share at --at or mean radius.",
+        ),
     ] = None,
     slack: Annotated[
-        float, typer.Option(metavar="SHARE", rich_help_panel=RULES, help="With --against: worse by so much is let through.")
+        float,
+        typer.Option(
+            metavar="SHARE", rich_help_panel=RULES, help="With --against: worse by so much is let through."
+        ),
     ] = 0.0,
-    junit: Annotated[Path | None, typer.Option(metavar="FILE", rich_help_panel=FILES, help="JUnit XML.")] = None,
-    markdown: Annotated[Path | None, typer.Option(metavar="FILE", rich_help_panel=FILES, help="A summary for a pull request.")] = None,
+    junit: Annotated[
+        Path | None, typer.Option(metavar="FILE", rich_help_panel=FILES, help="JUnit XML.")
+    ] = None,
+    markdown: Annotated[
+        Path | None, typer.Option(metavar="FILE", rich_help_panel=FILES, help="A summary for a pull request.")
+    ] = None,
     json: Annotated[Path | None, typer.Option(metavar="FILE", rich_help_panel=FILES, help="JSON.")] = None,
 ) -> None:
     """May this model ship? Exit code 0: yes. 1: no. 2: the run cannot be judged."""
@@ -55,4 +81,11 @@ def gate(
     from holdfast.report.gate import Rules
 
     files = {"junit": junit, "markdown": markdown, "json": json}
-    judge(run, Rules(at, min_certified, max_broken, min_accuracy, slack, max_unknown), part, against, files, Terminal())
+    judge(
+        run,
+        Rules(at, min_certified, max_broken, min_accuracy, slack, max_unknown),
+        part,
+        against,
+        files,
+        Terminal(),
+    )

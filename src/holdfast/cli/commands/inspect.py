@@ -11,7 +11,9 @@ from holdfast.cli.terminal import Terminal
 
 
 def register(app: typer.Typer) -> None:
-    app.command("inspect", rich_help_panel=OTHER)(declare_command(Inspect, inspect, model=ModelArgument, out=None))
+    app.command("inspect", rich_help_panel=OTHER)(
+        declare_command(Inspect, inspect, model=ModelArgument, out=None)
+    )
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,13 @@ class Inspect:
 
     network: ModelOptions
     seconds: Annotated[
-        float, typer.Option(metavar="NUMBER", min=0, rich_help_panel=STOPPING, help="Say what was found out after so many seconds.")
+        float,
+        typer.Option(
+            metavar="NUMBER",
+            min=0,
+            rich_help_panel=STOPPING,
+            help="Say what was found out after so many seconds.",
+        ),
     ] = 60.0
 
 

@@ -14,7 +14,12 @@ def register(app: typer.Typer) -> None:
 
 
 def keygen(
-    key: Annotated[Path, typer.Argument(metavar="KEY.pem", help="The new private key; the public one, KEY.pub.pem, lies beside it.")],
+    key: Annotated[
+        Path,
+        typer.Argument(
+            metavar="KEY.pem", help="The new private key; the public one, KEY.pub.pem, lies beside it."
+        ),
+    ],
 ) -> None:
     """A new Ed25519 key to sign bundles with. Keep KEY.pem to yourself; give KEY.pub.pem, and its fingerprint, to those who check."""
     from holdfast.cli.views.output import line

@@ -15,7 +15,10 @@ def register(app: typer.Typer) -> None:
 
 
 def merge(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs that asked the same with the same means.")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN...", help="Folders of runs that asked the same with the same means."),
+    ],
     out: NewRun,
 ) -> None:
     """Join runs of one question, such as shards, into a new one. Of a single run, also one that is being written, this makes a copy."""

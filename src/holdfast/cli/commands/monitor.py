@@ -8,7 +8,17 @@ import typer
 from rich.console import Console
 
 from holdfast.cli.command import Command
-from holdfast.cli.options import OTHER, LabelColumn, ModelOptions, Seconds, Seed, TextColumn, TrustRun, declare_command, measures
+from holdfast.cli.options import (
+    OTHER,
+    LabelColumn,
+    ModelOptions,
+    Seconds,
+    Seed,
+    TextColumn,
+    TrustRun,
+    declare_command,
+    measures,
+)
 from holdfast.cli.terminal import Terminal
 from holdfast.reading.read_settings import How
 
@@ -28,11 +38,17 @@ monitor = typer.Typer(
 
 Optional = Annotated[
     str | None,
-    typer.Argument(metavar="[MODEL]", help="A .onnx or .pt2 file, or package.module:factory. Default: the embedded help desk LSTM."),
+    typer.Argument(
+        metavar="[MODEL]",
+        help="A .onnx or .pt2 file, or package.module:factory. Default: the embedded help desk LSTM.",
+    ),
 ]
 Folder = Annotated[
     str,
-    typer.Argument(metavar="[MONITOR]", help="The folder that fit wrote. Default: helpdesk, an LSTM that ships with holdfast."),
+    typer.Argument(
+        metavar="[MONITOR]",
+        help="The folder that fit wrote. Default: helpdesk, an LSTM that ships with holdfast.",
+    ),
 ]
 Sequences = Annotated[
     str | None,
@@ -66,14 +82,28 @@ class Fit:
         ),
     ] = None
     answer: Annotated[
-        str, typer.Option(metavar="WHAT", help="What must stay: classes; bins:0.5 for the side of edges; tolerance:0.1 for numbers.")
+        str,
+        typer.Option(
+            metavar="WHAT",
+            help="What must stay: classes; bins:0.5 for the side of edges; tolerance:0.1 for numbers.",
+        ),
     ] = "classes"
     mode: Annotated[
-        str, typer.Option(metavar="MODE", help="exact: every mutant. sampled: draws. abstract: estimates learned from --data. Or auto.")
+        str,
+        typer.Option(
+            metavar="MODE",
+            help="exact: every mutant. sampled: draws. abstract: estimates learned from --data. Or auto.",
+        ),
     ] = "auto"
-    unknown: Annotated[str, typer.Option(metavar="POLICY", help="Words the model does not know: error, skip, or unk.")] = "unk"
-    samples: Annotated[int, typer.Option(metavar="COUNT", min=1, help="Draws for a score, where it is sampled.")] = 1000
-    confidence: Annotated[float, typer.Option(metavar="NUMBER", help="Of the intervals of sampled scores.")] = 0.95
+    unknown: Annotated[
+        str, typer.Option(metavar="POLICY", help="Words the model does not know: error, skip, or unk.")
+    ] = "unk"
+    samples: Annotated[
+        int, typer.Option(metavar="COUNT", min=1, help="Draws for a score, where it is sampled.")
+    ] = 1000
+    confidence: Annotated[
+        float, typer.Option(metavar="NUMBER", help="Of the intervals of sampled scores.")
+    ] = 0.95
     limit: Limit = None
     seed: Seed = 0
 
@@ -91,9 +121,16 @@ monitor.command("fit")(declare_command(Fit, fit, model=Optional, out=Made))
 @monitor.command()
 def score(
     folder: Folder = "helpdesk",
-    text: Annotated[str | None, typer.Argument(metavar="[TEXT]", help="A sentence, or a file as in --data of fit.")] = None,
+    text: Annotated[
+        str | None, typer.Argument(metavar="[TEXT]", help="A sentence, or a file as in --data of fit.")
+    ] = None,
     k: Annotated[
-        str, typer.Option("--k", metavar="STEPS", help="Which answer must stay: 0, right behind the element; so many later; or final.")
+        str,
+        typer.Option(
+            "--k",
+            metavar="STEPS",
+            help="Which answer must stay: 0, right behind the element; so many later; or final.",
+        ),
     ] = "0",
     text_column: TextColumn = None,
     label_column: LabelColumn = None,
@@ -137,19 +174,35 @@ class Evaluate(Command):
         opened = open_monitor(self.folder, console, self.device, trust=self.trust)
         rows, monitor = rows_for(opened, self.data, self.limit, console, how), opened.monitor
         read = [monitor.read(sequence) for sequence in rows.sequences]
-        asked = Request(mutation=[monitor.mutation.kind, of_value(_of(monitor))], outputs=str(monitor.outputs.settings()))
+        asked = Request(
+            mutation=[monitor.mutation.kind, of_value(_of(monitor))], outputs=str(monitor.outputs.settings())
+        )
         question = question_of(self, monitor.net, None, asked, mode=monitor.settings.mode)
-        known = DataDescription(self.data or "helpdesk", of_value(read), len(read), None if rows.classes is None else tuple(rows.classes))
+        known = DataDescription(
+            self.data or "helpdesk",
+            of_value(read),
+            len(read),
+            None if rows.classes is None else tuple(rows.classes),
+        )
         asks = [
-            (keys_of(place, len(one)), of_value([monitor.net.fingerprint, _of(monitor), self.seed, one])) for place, one in enumerate(read)
+            (keys_of(place, len(one)), of_value([monitor.net.fingerprint, _of(monitor), self.seed, one]))
+            for place, one in enumerate(read)
         ]
         total = sum(len(keys) for keys, _ in asks)
-        return Built(monitor.net, replace(question, data=known), stop=stop, total=total, extra=(monitor, rows.names, read, asks))
+        return Built(
+            monitor.net,
+            replace(question, data=known),
+            stop=stop,
+            total=total,
+            extra=(monitor, rows.names, read, asks),
+        )
 
     def keep_inputs(self, store: "Store", built: "Built") -> None:
         _, names, read, _ = built.extra
         nothing = [None for _ in read]
-        store.put_inputs(read, nothing, nothing, names, [None if one.is_floating_point() else one.tolist() for one in read])
+        store.put_inputs(
+            read, nothing, nothing, names, [None if one.is_floating_point() else one.tolist() for one in read]
+        )
 
     def worker(self, built: "Built") -> "SequentialQuestions":
         from holdfast.monitor.evaluate import score_sequence
@@ -158,11 +211,15 @@ class Evaluate(Command):
         made, _, read, asks = built.extra
         return SequentialQuestions(asks, lambda i: score_sequence(made, read[i], i, self.seed), "probability")
 
-    def solve(self, store: "Store", built: "Built", progress: "Callable[[Progress], None]", executor: "Executor") -> "Ended":
+    def solve(
+        self, store: "Store", built: "Built", progress: "Callable[[Progress], None]", executor: "Executor"
+    ) -> "Ended":
         from holdfast.solver import answer_in_turn
 
         mine = [place for place in range(len(built.extra[2])) if built.mine(place)]
-        return answer_in_turn(self.worker(built), mine, built.stop, store=store, progress=progress, executor=executor)
+        return answer_in_turn(
+            self.worker(built), mine, built.stop, store=store, progress=progress, executor=executor
+        )
 
     def show(self, store: "Store", built: "Built", console: Console) -> None:
         from holdfast.cli.monitor.scores import show_evaluation
@@ -192,19 +249,36 @@ class Serve:
     """Answer over HTTP: POST /score, websocket /stream, GET /health, /live, /ready and /metrics (Prometheus). Limits are each worker's."""
 
     folder: Folder = "helpdesk"
-    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Where to listen; only this machine unless told otherwise.")] = "127.0.0.1"
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Where to listen; only this machine unless told otherwise.")
+    ] = "127.0.0.1"
     port: Annotated[int, typer.Option(metavar="NUMBER", min=1, max=65535)] = 8000
-    workers: Annotated[int, typer.Option(metavar="COUNT", min=1, max=256, help="Processes that share the port, each with a model.")] = 1
+    workers: Annotated[
+        int,
+        typer.Option(
+            metavar="COUNT", min=1, max=256, help="Processes that share the port, each with a model."
+        ),
+    ] = 1
     device: Device = None
     trust: TrustRun = False
     token_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Holds the token that clients must send; or set HOLDFAST_TOKEN. Default: none.")
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Holds the token that clients must send; or set HOLDFAST_TOKEN. Default: none.",
+        ),
     ] = None
-    open_metrics: Annotated[bool, typer.Option("--open-metrics", metavar="", help="/metrics without the token.")] = False
-    certificate: Annotated[Path | None, typer.Option(metavar="FILE", help="For TLS, in PEM form; with --certificate-key.")] = None
+    open_metrics: Annotated[
+        bool, typer.Option("--open-metrics", metavar="", help="/metrics without the token.")
+    ] = False
+    certificate: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="For TLS, in PEM form; with --certificate-key.")
+    ] = None
     certificate_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Of the certificate.")] = None
     max_length: Annotated[int, _count("Longest sequence that is taken.")] = 512
-    max_body: Annotated[int, typer.Option(metavar="BYTES", min=64, help="Largest request or message that is taken.")] = 2**20
+    max_body: Annotated[
+        int, typer.Option(metavar="BYTES", min=64, help="Largest request or message that is taken.")
+    ] = 2**20
     max_depth: Annotated[int, _count("How deep lists may stand in one another.")] = 16
     max_waiting: Annotated[int, _count("Questions that may wait for an answer.")] = 256
     max_streams: Annotated[int, _count("Streams open at once.")] = 64
@@ -214,14 +288,21 @@ class Serve:
     ] = 128
     rate: Annotated[
         float,
-        typer.Option(metavar="NUMBER", min=0, help="Requests and messages a second from one address, for all workers; 0: any."),
+        typer.Option(
+            metavar="NUMBER",
+            min=0,
+            help="Requests and messages a second from one address, for all workers; 0: any.",
+        ),
     ] = 500.0
     burst: Annotated[int, _count("How many of them at once.")] = 1000
     reading: Annotated[float, _seconds("For a request's head, and for its body, to come in.")] = 30.0
     writing: Annotated[float, _seconds("For a client to take its answer.")] = 30.0
     idle: Annotated[float, _seconds("Without a request or a message before a connection is closed.")] = 60.0
     lingering: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0, help="After SIGTERM, in which /ready says no before the port is closed.")
+        float,
+        typer.Option(
+            metavar="SECONDS", min=0, help="After SIGTERM, in which /ready says no before the port is closed."
+        ),
     ] = 1.0
     closing: Annotated[float, _seconds("For open requests to end after that.")] = 10.0
 
@@ -237,13 +318,17 @@ monitor.command("serve")(declare_command(Serve, serve, out=None))
 
 @monitor.command()
 def export(
-    prism: Annotated[Path, typer.Option("--prism", metavar="FOLDER", help="Where the files in PRISM's explicit format go.")],
+    prism: Annotated[
+        Path, typer.Option("--prism", metavar="FOLDER", help="Where the files in PRISM's explicit format go.")
+    ],
     folder: Folder = "helpdesk",
     data: Sequences = None,
     text_column: TextColumn = None,
     label_column: LabelColumn = None,
     limit: Limit = None,
-    theta: Annotated[float, typer.Option(metavar="NUMBER", help="The error that is left in an abstract state.")] = 0.6,
+    theta: Annotated[
+        float, typer.Option(metavar="NUMBER", help="The error that is left in an abstract state.")
+    ] = 0.6,
     seed: Seed = 0,
     device: Device = None,
     trust: TrustRun = False,

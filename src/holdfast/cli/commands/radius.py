@@ -53,7 +53,10 @@ class Radius(DataOptions, Command):
     data: DataOption
     norm: Annotated[str, typer.Option(metavar="P", help="0, 1, 2, inf or any p >= 1.")] = "inf"
     frames: Annotated[
-        str | None, typer.Option(metavar="WHICH", help="all, each, or frame numbers as in 0,3. Default: the input as a whole.")
+        str | None,
+        typer.Option(
+            metavar="WHICH", help="all, each, or frame numbers as in 0,3. Default: the input as a whole."
+        ),
     ] = None
     shares: Annotated[
         str | None,
@@ -68,7 +71,10 @@ class Radius(DataOptions, Command):
     outputs: Outputs = None
     targets: Annotated[
         str | None,
-        typer.Option(metavar="CLASSES", help="Only a change to this class counts: runner-up, one for all, or for each, as in 3,3,7."),
+        typer.Option(
+            metavar="CLASSES",
+            help="Only a change to this class counts: runner-up, one for all, or for each, as in 3,3,7.",
+        ),
     ] = None
     substitutes: Annotated[
         str | None,
@@ -80,14 +86,25 @@ class Radius(DataOptions, Command):
     ] = None
     unit: Unit = None
     free: Annotated[
-        str | None, typer.Option(metavar="FILE", help="With --norm 0: .npy, true for the units that may change, for all inputs or each.")
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="With --norm 0: .npy, true for the units that may change, for all inputs or each.",
+        ),
     ] = None
     values: Annotated[
-        str | None, typer.Option(metavar="NUMBERS", help="With --norm 0: what a changed number may be, as in 0,1 or 0:255 for bytes.")
+        str | None,
+        typer.Option(
+            metavar="NUMBERS",
+            help="With --norm 0: what a changed number may be, as in 0,1 or 0:255 for bytes.",
+        ),
     ] = None
     mode: Annotated[
         str,
-        typer.Option(metavar="MODE", help="With --norm 0. prove: branch and bound; use --seconds. grid: DeepTRE's estimates over a grid."),
+        typer.Option(
+            metavar="MODE",
+            help="With --norm 0. prove: branch and bound; use --seconds. grid: DeepTRE's estimates over a grid.",
+        ),
     ] = "prove"
     scale: Scale = None
     limit: Limit = None
@@ -98,7 +115,11 @@ class Radius(DataOptions, Command):
     batch: Batch = None
     saliency: Annotated[
         bool,
-        typer.Option("--saliency", metavar="", help="Keep a map of what matters for the report; a quarter of --seconds. Not for frames."),
+        typer.Option(
+            "--saliency",
+            metavar="",
+            help="Keep a map of what matters for the report; a quarter of --seconds. Not for frames.",
+        ),
     ] = False
     seconds: Seconds = None
     queries: Queries = None
@@ -109,7 +130,16 @@ class Radius(DataOptions, Command):
         from holdfast.api.methods import Mode, Tier, default_methods, measured_quantity
         from holdfast.api.radius import radius_problems
         from holdfast.certify import Arithmetic
-        from holdfast.cli.parse import frames_option, norm_option, numbers, one_of, rule_option, targets_option, unit_option, values_option
+        from holdfast.cli.parse import (
+            frames_option,
+            norm_option,
+            numbers,
+            one_of,
+            rule_option,
+            targets_option,
+            unit_option,
+            values_option,
+        )
         from holdfast.cli.reading.model_and_data import load_both
         from holdfast.cli.run import Built, methods_named, question_of
         from holdfast.cli.views.answers import check_saliency
@@ -133,7 +163,9 @@ class Radius(DataOptions, Command):
         if self.methods is not None:
             methods_named(self.methods, ())
         rule = rule_option(self.within, self.threshold, self.outputs)
-        net, data = load_both(self.network, self.data, scale=self.scale, limit=self.limit, how=self, labels=rule is None)
+        net, data = load_both(
+            self.network, self.data, scale=self.scale, limit=self.limit, how=self, labels=rule is None
+        )
         if self.saliency:
             check_saliency(self, net, data)
         sets = None if self.substitutes is None else load_substitutes(self.substitutes, net)
@@ -145,7 +177,12 @@ class Radius(DataOptions, Command):
         )  # fmt: skip
         if self.methods is None:
             methods = default_methods(
-                net, "radius", tier, what=measured_quantity(norm, sets, drift=self.drift), mode=mode, arithmetic=arithmetic
+                net,
+                "radius",
+                tier,
+                what=measured_quantity(norm, sets, drift=self.drift),
+                mode=mode,
+                arithmetic=arithmetic,
             )
         else:
             methods = methods_named(self.methods, problems)

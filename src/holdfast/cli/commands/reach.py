@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import typer
 
 from holdfast.cli.command import Command
-from holdfast.cli.options import MEASURE, DataOptions, LabelColumn, ModelArgument, ModelOptions, OutOrNothing, Scale, Seed, measures
+from holdfast.cli.options import (
+    MEASURE,
+    DataOptions,
+    LabelColumn,
+    ModelArgument,
+    ModelOptions,
+    OutOrNothing,
+    Scale,
+    Seed,
+    measures,
+)
 from holdfast.errors import BadInput
 
 if TYPE_CHECKING:
@@ -18,14 +28,18 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    app.command("reach", rich_help_panel=MEASURE)(measures(ReachCommand, "vocabulary", "tokenizer", model=ModelArgument, out=OutOrNothing))
+    app.command("reach", rich_help_panel=MEASURE)(
+        measures(ReachCommand, "vocabulary", "tokenizer", model=ModelArgument, out=OutOrNothing)
+    )
 
 
 @dataclass(frozen=True)
 class ReachCommand(Command):
     """Between which values does each output stay while the inputs move in a box?"""
 
-    name: ClassVar[str] = "reach"  # two records for each output of each box: its smallest and its largest value
+    name: ClassVar[str] = (
+        "reach"  # two records for each output of each box: its smallest and its largest value
+    )
     predicts: ClassVar[bool] = False  # There are no classes.
 
     network: ModelOptions
@@ -38,14 +52,30 @@ class ReachCommand(Command):
         ),
     ] = None
     data: Annotated[
-        str | None, typer.Option("--data", "-d", metavar="DATA", help="Boxes around these inputs instead, as other commands take them.")
+        str | None,
+        typer.Option(
+            "--data",
+            "-d",
+            metavar="DATA",
+            help="Boxes around these inputs instead, as other commands take them.",
+        ),
     ] = None
-    radius: Annotated[float | None, typer.Option(metavar="NUMBER", help="With --data: how far each number may move.")] = None
-    outputs: Annotated[str | None, typer.Option(metavar="NUMBERS", help="Which outputs, as in 0,2. Default: all.")] = None
-    tolerance: Annotated[float, typer.Option(metavar="NUMBER", help="How exactly each end is asked for.")] = 1e-2
-    seconds: Annotated[float, typer.Option(metavar="NUMBER", help="Stop after so many seconds, with what is known by then.")] = 120.0
+    radius: Annotated[
+        float | None, typer.Option(metavar="NUMBER", help="With --data: how far each number may move.")
+    ] = None
+    outputs: Annotated[
+        str | None, typer.Option(metavar="NUMBERS", help="Which outputs, as in 0,2. Default: all.")
+    ] = None
+    tolerance: Annotated[float, typer.Option(metavar="NUMBER", help="How exactly each end is asked for.")] = (
+        1e-2
+    )
+    seconds: Annotated[
+        float, typer.Option(metavar="NUMBER", help="Stop after so many seconds, with what is known by then.")
+    ] = 120.0
     scale: Scale = None
-    limit: Annotated[int | None, typer.Option(metavar="COUNT", min=1, help="Only the first so many inputs of --data.")] = None
+    limit: Annotated[
+        int | None, typer.Option(metavar="COUNT", min=1, help="Only the first so many inputs of --data.")
+    ] = None
     label_column: LabelColumn = None
     seed: Seed = 0
 
@@ -63,12 +93,21 @@ class ReachCommand(Command):
         if (self.box is None) == (self.data is None):
             raise BadInput("say over which box: --box, or --data with --radius.")
         if (self.data is None) != (self.radius is None):
-            raise BadInput("--data and --radius belong together: the inputs, and how far each number of them may move.")
+            raise BadInput(
+                "--data and --radius belong together: the inputs, and how far each number of them may move."
+            )
         if self.radius is not None and not 0 <= self.radius < math.inf:
             raise BadInput(f"radius {self.radius}: it must be a number, not below 0.")
-        outputs, stop = whole_numbers(self.outputs, "outputs"), reach_stop(Stop(seconds=self.seconds), self.tolerance)
+        outputs, stop = (
+            whole_numbers(self.outputs, "outputs"),
+            reach_stop(Stop(seconds=self.seconds), self.tolerance),
+        )
         net, how = load_network(self.network), DataOptions(label_column=self.label_column)
-        data = None if self.data is None else load_data(self.data, net, scale=self.scale, limit=self.limit, how=how)
+        data = (
+            None
+            if self.data is None
+            else load_data(self.data, net, scale=self.scale, limit=self.limit, how=how)
+        )
         if data is None:
             assert self.box is not None
             ends = box_option(self.box, net)

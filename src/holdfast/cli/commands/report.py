@@ -18,7 +18,12 @@ def report(
     run: Run,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", metavar="FILE", help="A page (.html), a model card (.md) or JSON (.json); default: report.html there."),
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="FILE",
+            help="A page (.html), a model card (.md) or JSON (.json); default: report.html there.",
+        ),
     ] = None,
 ) -> None:
     """Write the run as one self-contained page (more than 1,000 inputs: as pages side by side), as a model card, or as JSON."""

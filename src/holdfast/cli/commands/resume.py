@@ -7,7 +7,11 @@ import typer
 from holdfast.cli.options import EACH, EXECUTOR, MEMORY, RUNS, STOPPING, WORKERS, Run, Running, TrustRun
 from holdfast.cli.terminal import Terminal
 
-MORE = typer.Option(metavar="NUMBER", rich_help_panel=STOPPING, help="After so many seconds; default: as many as it was begun with.")
+MORE = typer.Option(
+    metavar="NUMBER",
+    rich_help_panel=STOPPING,
+    help="After so many seconds; default: as many as it was begun with.",
+)
 
 
 def register(app: typer.Typer) -> None:

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    app.command("risk", rich_help_panel=options.MEASURE)(options.measures(RiskCommand, "vocabulary", "tokenizer"))
+    app.command("risk", rich_help_panel=options.MEASURE)(
+        options.measures(RiskCommand, "vocabulary", "tokenizer")
+    )
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,9 @@ class RiskCommand(Around, Command):
 
     name: ClassVar[str] = "risk"
 
-    queries: Annotated[int, typer.Option(metavar="COUNT", min=1, help="Network evaluations an input for the search of Q.")] = 2000
+    queries: Annotated[
+        int, typer.Option(metavar="COUNT", min=1, help="Network evaluations an input for the search of Q.")
+    ] = 2000
     pictures: options.Pictures = 20
 
     def build(self) -> "Built":
@@ -41,7 +45,16 @@ class RiskCommand(Around, Command):
         problems = risk_problems(whole, region, prop)
         for problem in problems:
             problem.check()
-        return Built(net, question_of(self, net, data, self.to_request()), problems, methods, stop, data, self.seed, self.batch)
+        return Built(
+            net,
+            question_of(self, net, data, self.to_request()),
+            problems,
+            methods,
+            stop,
+            data,
+            self.seed,
+            self.batch,
+        )
 
     def finish(self, store: "Store", built: "Built") -> None:
         from holdfast.cli.views.risk import draw

@@ -6,7 +6,19 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import typer
 
 from holdfast.cli.command import Command
-from holdfast.cli.options import MEASURE, Batch, DataOption, DataOptions, Limit, ModelOptions, Pictures, Scale, Seconds, Unit, measures
+from holdfast.cli.options import (
+    MEASURE,
+    Batch,
+    DataOption,
+    DataOptions,
+    Limit,
+    ModelOptions,
+    Pictures,
+    Scale,
+    Seconds,
+    Unit,
+    measures,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -32,7 +44,11 @@ class SaliencyCommand(DataOptions, Command):
     data: DataOption
     unit: Unit = None
     values: Annotated[
-        str | None, typer.Option(metavar="NUMBERS", help="What a changed number may be, as in 0,1 or 0:255. Default: the domain's ends.")
+        str | None,
+        typer.Option(
+            metavar="NUMBERS",
+            help="What a changed number may be, as in 0,1 or 0:255. Default: the domain's ends.",
+        ),
     ] = None
     scale: Scale = None
     limit: Limit = None
@@ -54,7 +70,15 @@ class SaliencyCommand(DataOptions, Command):
         problem = saliency_problem(net, data.stack_inputs(self.data), data.y, unit=unit, values=values)
         problem.check()
         asked = Request(norm="0", radius=1.0, unit=self.unit, values=self.values)
-        return Built(net, question_of(self, net, data, asked), [problem], [hamming.Saliency()], stop, data, batch=self.batch)
+        return Built(
+            net,
+            question_of(self, net, data, asked),
+            [problem],
+            [hamming.Saliency()],
+            stop,
+            data,
+            batch=self.batch,
+        )
 
     def finish(self, store: "Store", built: "Built") -> None:
         """The maps as one array, and as pictures."""
@@ -67,16 +91,24 @@ class SaliencyCommand(DataOptions, Command):
         super().finish(store, built)
         assert built.data is not None
         known = [stored for stored in store.inputs() if stored.saliency is not None]
-        arrays = {"x": [stored.x for stored in known], "y": [stored.label for stored in known], "saliency": [s.saliency for s in known]}
+        arrays = {
+            "x": [stored.x for stored in known],
+            "y": [stored.label for stored in known],
+            "saliency": [s.saliency for s in known],
+        }
         written = {name: np.array(values) for name, values in arrays.items()}
         maps = written["saliency"]
         written["measured"] = ~np.isnan(maps)
-        written["saliency"] = np.where(np.isneginf(maps), np.nan, maps) if maps.size else maps  # NaN too where nothing may change
+        written["saliency"] = (
+            np.where(np.isneginf(maps), np.nan, maps) if maps.size else maps
+        )  # NaN too where nothing may change
         write_arrays(store.folder, FILE, written)
         for stored in known[: self.pictures]:
             if drawable(stored.x.shape) and stored.saliency is not None:
                 name = class_name(built.question, stored.prediction if stored.label is None else stored.label)
-                figure = draw_saliency(stored.x, stored.saliency, ends_of(built.net), f"input {stored.index}: {name}")
+                figure = draw_saliency(
+                    stored.x, stored.saliency, ends_of(built.net), f"input {stored.index}: {name}"
+                )
                 save(figure, store.folder / f"saliency-{stored.index:04d}.png")
 
     def show(self, store: "Store", built: "Built", console: "Console") -> None:
@@ -88,8 +120,16 @@ class SaliencyCommand(DataOptions, Command):
         from holdfast.formatting import at_most
         from holdfast.report.class_probabilities import not_measured
 
-        inputs, lowest = store.inputs(), {r.key.index: r.bracket.upper.value for r in store.records() if r.bracket.upper.known}
-        table = Table("input", "lowest margin", "units that matter most: how far the margin falls", caption_justify="left")
+        inputs, lowest = (
+            store.inputs(),
+            {r.key.index: r.bracket.upper.value for r in store.records() if r.bracket.upper.known},
+        )
+        table = Table(
+            "input",
+            "lowest margin",
+            "units that matter most: how far the margin falls",
+            caption_justify="left",
+        )
         maps = [stored.saliency for stored in inputs if stored.saliency is not None]
         missing, blank = sum(map(not_measured, maps)), len(inputs) - len(maps)
         caption = f"{len(inputs)} inputs"
@@ -103,11 +143,15 @@ class SaliencyCommand(DataOptions, Command):
             best = [place for place in np.argsort(-flat, kind="stable")[:3] if flat[place] >= 0]
             kept = [axis for axis, size in enumerate(found.shape) if size > 1] or [0]
             places = [[int(np.unravel_index(place, found.shape)[axis]) for axis in kept] for place in best]
-            told = ", ".join(f"({', '.join(map(str, at))}) {flat[place]:.3g}" for at, place in zip(places, best, strict=True))
+            told = ", ".join(
+                f"({', '.join(map(str, at))}) {flat[place]:.3g}"
+                for at, place in zip(places, best, strict=True)
+            )
             table.add_row(
                 str(stored.index),
                 at_most(lowest[stored.index]) if stored.index in lowest else "",
-                (told or "not known yet") + (f" ({known} of {found.size} units measured)" if 0 < known < found.size else ""),
+                (told or "not known yet")
+                + (f" ({known} of {found.size} units measured)" if 0 < known < found.size else ""),
             )
         console.print(table, highlight=False)
         if (store.folder / FILE).exists():

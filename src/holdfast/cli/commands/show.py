@@ -14,7 +14,9 @@ def register(app: typer.Typer) -> None:
 
 def show(
     run: Run,
-    number: Annotated[int, typer.Option("--input", "-i", metavar="NUMBER", help="Which input, by its place in the data.")] = 0,
+    number: Annotated[
+        int, typer.Option("--input", "-i", metavar="NUMBER", help="Which input, by its place in the data.")
+    ] = 0,
 ) -> None:
     """One input of a run in the terminal: the input, its witness, the change, and why each number may be believed."""
     from holdfast.cli.views.show import show as draw

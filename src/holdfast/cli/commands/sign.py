@@ -20,16 +20,26 @@ def register(app: typer.Typer) -> None:
 
 def sign(
     bundle: Bundle,
-    key: Annotated[Path | None, typer.Option(metavar="FILE", help="The private key: Ed25519, PEM, as 'holdfast keygen' makes it.")] = None,
+    key: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The private key: Ed25519, PEM, as 'holdfast keygen' makes it."),
+    ] = None,
     signer: Annotated[
         str | None,
-        typer.Option(metavar="FUNCTION", help="Who signs instead: package.module:function, given bytes, returns their signature."),
+        typer.Option(
+            metavar="FUNCTION",
+            help="Who signs instead: package.module:function, given bytes, returns their signature.",
+        ),
     ] = None,
     public_key: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="With --signer: the public key, Ed25519 or ECDSA, that belongs to it."),
+        typer.Option(
+            metavar="FILE", help="With --signer: the public key, Ed25519 or ECDSA, that belongs to it."
+        ),
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="The signed bundle. Default: this one.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="The signed bundle. Default: this one.")
+    ] = None,
 ) -> None:
     """Sign the statement of a bundle; the signature goes into the bundle beside those that are there, and changes nothing else."""
     from holdfast.cli.views.output import line
@@ -43,7 +53,9 @@ def sign(
 
 def _signing(key: Path | None, signer: str | None, public: Path | None) -> "tuple[PublicKey, Signer]":
     if (key is None) == (signer is None) or (public is None) != (signer is None):
-        raise BadInput("say who signs: --key KEY.pem, or --signer package.module:function with its --public-key KEY.pub.pem.")
+        raise BadInput(
+            "say who signs: --key KEY.pem, or --signer package.module:function with its --public-key KEY.pub.pem."
+        )
     from holdfast.evidence.keys import private_key, public_key
 
     if key is not None:

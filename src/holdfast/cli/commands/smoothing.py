@@ -27,9 +27,15 @@ class SmoothingCommand(options.DataOptions, Command):
 
     network: options.ModelOptions
     data: options.DataOption
-    sigma: Annotated[float, typer.Option(metavar="NUMBER", help="The width of the noise, in the units of the domain.")]
-    samples: Annotated[int, typer.Option(metavar="COUNT", min=1, help="Of each input, to see how often it keeps its class.")] = 10_000
-    choosing: Annotated[int, typer.Option(metavar="COUNT", min=1, help="More samples of each input, to choose its class.")] = 100
+    sigma: Annotated[
+        float, typer.Option(metavar="NUMBER", help="The width of the noise, in the units of the domain.")
+    ]
+    samples: Annotated[
+        int, typer.Option(metavar="COUNT", min=1, help="Of each input, to see how often it keeps its class.")
+    ] = 10_000
+    choosing: Annotated[
+        int, typer.Option(metavar="COUNT", min=1, help="More samples of each input, to choose its class.")
+    ] = 100
     confidence: Annotated[float, typer.Option(metavar="SHARE", help="Of each radius, by itself.")] = 0.999
     scale: options.Scale = None
     limit: options.Limit = None
@@ -48,7 +54,9 @@ class SmoothingCommand(options.DataOptions, Command):
         net, data = load_both(self.network, self.data, scale=self.scale, limit=self.limit, how=self)
         problem = smoothing_problem(net, data.stack_inputs(self.data))
         asked = Request(norm="2", sigma=self.sigma, confidence=self.confidence)
-        question = question_of(self, net, data, asked, methods="smoothing", queries=self.samples + self.choosing)
+        question = question_of(
+            self, net, data, asked, methods="smoothing", queries=self.samples + self.choosing
+        )
         return Built(net, question, [problem], [method], stop, data, self.seed, self.batch)
 
     def show(self, store: "Store", built: "Built", console: "Console") -> None:

@@ -8,7 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import typer
 
 from holdfast.cli.command import Command
-from holdfast.cli.options import MEASURE, DataOption, DataOptions, Limit, ModelOptions, Queries, Scale, Seconds, Seed, Unit, measures
+from holdfast.cli.options import (
+    MEASURE,
+    DataOption,
+    DataOptions,
+    Limit,
+    ModelOptions,
+    Queries,
+    Scale,
+    Seconds,
+    Seed,
+    Unit,
+    measures,
+)
 from holdfast.foreign_text import printable
 
 if TYPE_CHECKING:
@@ -26,7 +38,11 @@ if TYPE_CHECKING:
 FILE = "tests.npz"
 VALUES = 2**28  # of neurons that are looked at together: one for each neuron and each item of a batch
 KEPT = 2**26  # numbers: more than these are not copied into a run for its page
-WHY = {"finished": "not reached", "stopped": "not reached before the limit", "interrupted": "not reached before the interruption"}
+WHY = {
+    "finished": "not reached",
+    "stopped": "not reached before the limit",
+    "interrupted": "not reached before the interruption",
+}
 
 
 def register(app: typer.Typer) -> None:
@@ -52,20 +68,35 @@ class Testgen(DataOptions, Command):
         ),
     ] = "neuron"
     train: Annotated[
-        str | None, typer.Option(metavar="DATA", help="The training data, for the neurons' ranges. Default: those of --data.")
+        str | None,
+        typer.Option(
+            metavar="DATA", help="The training data, for the neurons' ranges. Default: those of --data."
+        ),
     ] = None
-    layers: Annotated[str | None, typer.Option(metavar="NAMES", help="Only these layers, as inspect names them.")] = None
-    per: Annotated[str, typer.Option(metavar="WHAT", help="A neuron is an element of a feature map, or a whole channel.")] = "element"
+    layers: Annotated[
+        str | None, typer.Option(metavar="NAMES", help="Only these layers, as inspect names them.")
+    ] = None
+    per: Annotated[
+        str, typer.Option(metavar="WHAT", help="A neuron is an element of a feature map, or a whole channel.")
+    ] = "element"
     threshold: Annotated[float, typer.Option(metavar="NUMBER", help="A neuron fires above this.")] = 0.0
-    sections: Annotated[int, typer.Option(metavar="COUNT", min=1, help="Parts of a neuron's range, for multisection.")] = 10
+    sections: Annotated[
+        int, typer.Option(metavar="COUNT", min=1, help="Parts of a neuron's range, for multisection.")
+    ] = 10
     unit: Unit = None
-    changes: Annotated[int | None, typer.Option(metavar="COUNT", min=1, help="At most so many changes in a test.")] = None
+    changes: Annotated[
+        int | None, typer.Option(metavar="COUNT", min=1, help="At most so many changes in a test.")
+    ] = None
     tests: Annotated[int | None, typer.Option(metavar="COUNT", min=1, help="At most so many tests.")] = None
-    pictures: Annotated[int, typer.Option(metavar="COUNT", min=0, help="At most so many pictures; adversarial tests first.")] = 20
+    pictures: Annotated[
+        int, typer.Option(metavar="COUNT", min=0, help="At most so many pictures; adversarial tests first.")
+    ] = 20
     scale: Scale = None
     limit: Limit = None
     seed: Seed = 0
-    batch: Annotated[int, typer.Option(metavar="COUNT", min=1, help="Neurons worked on at once; fewer need less memory.")] = 32
+    batch: Annotated[
+        int, typer.Option(metavar="COUNT", min=1, help="Neurons worked on at once; fewer need less memory.")
+    ] = 32
     seconds: Seconds = None
     queries: Queries = None
 
@@ -87,7 +118,9 @@ class Testgen(DataOptions, Command):
         method = pursuit(stop, changes=self.changes, tests=self.tests, block=self.batch)
         net, data = load_both(self.network, self.data, scale=self.scale, limit=self.limit, how=self)
         train = (
-            None if self.train is None else load_data(self.train, net, scale=self.scale, how=DataOptions(label_column=self.label_column))
+            None
+            if self.train is None
+            else load_data(self.train, net, scale=self.scale, how=DataOptions(label_column=self.label_column))
         )
         suite = suite_of(
             net, data.stack_inputs(self.data), self.criterion, y=data.y,  # type: ignore[arg-type]
@@ -115,7 +148,9 @@ class Testgen(DataOptions, Command):
                 y = [int(built.data.y[at]) if known else None for at in place]
                 store.put_inputs(x, y, [said[at] for at in place], built.extra.names(), [None for _ in place])
 
-    def solve(self, store: "Store", built: "Built", progress: "Callable[[Progress], None]", executor: "Executor") -> "Ended":
+    def solve(
+        self, store: "Store", built: "Built", progress: "Callable[[Progress], None]", executor: "Executor"
+    ) -> "Ended":
         """Block by block. A limit on tests counts those that were found before."""
         from holdfast.coverage.testgen import in_blocks
         from holdfast.solver import Ended
@@ -126,7 +161,13 @@ class Testgen(DataOptions, Command):
 
         def ask(problem: "Problem", seconds: float | None, known: int) -> bool:
             again, stop = [replace(method, known=known)], replace(built.stop, seconds=seconds)  # type: ignore[call-arg]
-            block = replace(built, problems=[problem], methods=again, stop=stop, batch=None if batch is None else min(batch, len(problem)))
+            block = replace(
+                built,
+                problems=[problem],
+                methods=again,
+                stop=stop,
+                batch=None if batch is None else min(batch, len(problem)),
+            )
             ends.append(super(Testgen, self).solve(store, block, progress, executor))
             return ends[-1].interrupted
 
@@ -148,9 +189,13 @@ class Testgen(DataOptions, Command):
         from holdfast.cli.views.pictures import draw_change, drawable, ends_of, save
         from holdfast.report.summary import class_name
 
-        shown = [record.key.index for record in store.stream(light=True) if record.bracket.upper.value < math.inf]
+        shown = [
+            record.key.index for record in store.stream(light=True) if record.bracket.upper.value < math.inf
+        ]
         for items in torch.tensor(shown, dtype=torch.int64).split(built.extra.block) if shown else ():
-            super().finish(store, replace(built, problems=[built.extra.problem(items.to(built.extra.order.device))]))
+            super().finish(
+                store, replace(built, problems=[built.extra.problem(items.to(built.extra.order.device))])
+            )
         found, data = self._collect_tests(store, built), built.data
         assert data is not None
         arrays: dict[str, Any] = {
@@ -158,14 +203,20 @@ class Testgen(DataOptions, Command):
             "changed": found.changed, "targets": found.target, "covers": found.covers, "seed_classes": found.seed_class,
             "new_classes": found.new_class, "adversarial": found.adversarial, "layers": [layer.layer for layer in found.layers],
         }  # fmt: skip
-        write_arrays(store.folder, FILE, arrays if data.classes is None else {**arrays, "classes": data.classes})
+        write_arrays(
+            store.folder, FILE, arrays if data.classes is None else {**arrays, "classes": data.classes}
+        )
         first = found.adversarial.int().argsort(descending=True, stable=True)[: self.pictures].tolist()
         for place in first if drawable(tuple(found.x.shape[1:])) else ():
             seed = int(found.seed[place])
-            before, after = (class_name(built.question, int(said[place])) for said in (found.seed_class, found.new_class))
+            before, after = (
+                class_name(built.question, int(said[place])) for said in (found.seed_class, found.new_class)
+            )
             titles = f"input {seed}: {before}", f"test {place}: {after}"
             pictures = built.extra.seeds[seed].cpu().numpy(), found.x[place].numpy()
-            figure = draw_change(*pictures, ends_of(built.net), titles, f"{int(found.changed[place])} changed")
+            figure = draw_change(
+                *pictures, ends_of(built.net), titles, f"{int(found.changed[place])} changed"
+            )
             save(figure, store.folder / f"test-{place:04d}.png")
 
     def show(self, store: "Store", built: "Built", console: "Console") -> None:
@@ -189,7 +240,12 @@ class Testgen(DataOptions, Command):
         line(console, "tests", f"{len(found)}, of which {int(found.adversarial.sum())} adversarial{mean}")
         left, every = found.total.items - found.total.after, found.total.items
         if left:
-            line(console, "uncovered", f"{left} of {every} items, {WHY[found.status]}; nothing proves that they cannot be", warns=True)
+            line(
+                console,
+                "uncovered",
+                f"{left} of {every} items, {WHY[found.status]}; nothing proves that they cannot be",
+                warns=True,
+            )
         line(console, "spent", f"{found.queries} network evaluations, {found.seconds:.1f} s")
         if (store.folder / FILE).exists():
             drawn = len(list(store.folder.glob("test-*.png")))

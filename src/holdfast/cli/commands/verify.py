@@ -28,9 +28,21 @@ if TYPE_CHECKING:
     from holdfast.verification.vnnlib import Spec
 
 
-QUESTIONS = typer.Argument(metavar="MODEL", help="A .onnx or .pt2 file or package.module:factory; or a folder or .csv file of instances.")
+QUESTIONS = typer.Argument(
+    metavar="MODEL",
+    help="A .onnx or .pt2 file or package.module:factory; or a folder or .csv file of instances.",
+)
 LATE = 3.0  # Seconds after its deadline at which an instance is ended that does not end by itself, as its search does before.
-NOT_ASKED = "domain", "mean", "std", "time_first", "pool", "vocabulary", "tokenizer", "black_box"  # the property speaks of a model as it is
+NOT_ASKED = (
+    "domain",
+    "mean",
+    "std",
+    "time_first",
+    "pool",
+    "vocabulary",
+    "tokenizer",
+    "black_box",
+)  # the property speaks of a model as it is
 
 
 def register(app: typer.Typer) -> None:
@@ -94,7 +106,14 @@ class Instances:
         from holdfast.verification.verify import answer_instance
 
         # Every case has a record before any is answered: a run that is killed never looks as if it had fewer cases.
-        tell([replace(blank, status="interrupted") for blank in self.unknown(task.keys) if blank.key not in task.known], "")
+        tell(
+            [
+                replace(blank, status="interrupted")
+                for blank in self.unknown(task.keys)
+                if blank.key not in task.known
+            ],
+            "",
+        )
         place, until = task.keys[0].index, time.monotonic() + task.seconds
         known = InMemorySink(records={key: record for key, record in task.known.items() if record.question})
 
@@ -111,8 +130,12 @@ class Instances:
             records = time_limit.interrupt_late(search, nothing, LATE)
         if not records:  # Interrupted: what was kept on the way is the answer.
             kept = [known.records.get(blank.key, blank) for blank in self.unknown(task.keys)]
-            records = [record if record.status in DONE else replace(record, status="stopped") for record in kept]
-        return TaskResult(tuple(records), interrupted=any(record.status == "interrupted" for record in records))
+            records = [
+                record if record.status in DONE else replace(record, status="stopped") for record in kept
+            ]
+        return TaskResult(
+            tuple(records), interrupted=any(record.status == "interrupted" for record in records)
+        )
 
     def unknown(self, keys: "Sequence[Key]") -> "list[Record]":
         from holdfast.result import Bracket, Record, by_definition
@@ -131,12 +154,20 @@ class Verify(Command):
     name: ClassVar[str] = "verify"  # one record for each case of each instance, a list of which may hold many
 
     network: ModelOptions
-    spec: Annotated[str | None, typer.Argument(metavar="[PROPERTY]", help="A .vnnlib file, may be packed by gzip.")] = None
+    spec: Annotated[
+        str | None, typer.Argument(metavar="[PROPERTY]", help="A .vnnlib file, may be packed by gzip.")
+    ] = None
     seconds: Annotated[
         float | None,
-        typer.Option(metavar="NUMBER", help="Give up after so many seconds; default: what the list of instances says, else 120."),
+        typer.Option(
+            metavar="NUMBER",
+            help="Give up after so many seconds; default: what the list of instances says, else 120.",
+        ),
     ] = None
-    key: Annotated[str | None, typer.Option(metavar="FILE", help="With a list: a .csv file with the known answers, to compare.")] = None
+    key: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="With a list: a .csv file with the known answers, to compare."),
+    ] = None
     seed: Seed = 0
     certificates: Certificates = False
 
@@ -159,8 +190,14 @@ class Verify(Command):
         else:
             assert wrong is not None
             raise wrong  # not one of them can be read
-        hashes = {path: _hash(path) for path in dict.fromkeys(path for i in asked.every for path in (i.model, i.spec)) if path.is_file()}
-        content = [[*i.name, *(hashes[path] for path in (i.model, i.spec) if path in hashes)] for i in asked.every]
+        hashes = {
+            path: _hash(path)
+            for path in dict.fromkeys(path for i in asked.every for path in (i.model, i.spec))
+            if path.is_file()
+        }
+        content = [
+            [*i.name, *(hashes[path] for path in (i.model, i.spec) if path in hashes)] for i in asked.every
+        ]
         question = question_of(self, net, None, Request(specification=content))
         return Built(net, question, stop=stop, seed=self.seed, total=len(asked.every), extra=asked)
 
@@ -170,10 +207,18 @@ class Verify(Command):
         model = self.network.model
         listed = Path(model).is_dir() or model.endswith(".csv")
         if listed and self.spec is not None:
-            raise BadInput(f"{model} is a list of instances, which names its properties; leave {self.spec} out.")
+            raise BadInput(
+                f"{model} is a list of instances, which names its properties; leave {self.spec} out."
+            )
         if not listed and self.spec is None:
-            raise BadInput(f"{model}: a property is needed beside the model, as in 'holdfast verify {model} property.vnnlib'.")
-        return read_instances(model) if self.spec is None else [Instance(Path(model), Path(self.spec), 120.0, typed=True)]
+            raise BadInput(
+                f"{model}: a property is needed beside the model, as in 'holdfast verify {model} property.vnnlib'."
+            )
+        return (
+            read_instances(model)
+            if self.spec is None
+            else [Instance(Path(model), Path(self.spec), 120.0, typed=True)]
+        )
 
     def show_question(self, built: "Built", console: "Console") -> None:
         """Of one instance below its answer, which stands in the first line."""
@@ -194,7 +239,9 @@ class Verify(Command):
         asked: Instances = built.extra
         return asked
 
-    def solve(self, store: "Store", built: "Built", progress: "Callable[[Progress], None]", executor: "Executor") -> "Ended":
+    def solve(
+        self, store: "Store", built: "Built", progress: "Callable[[Progress], None]", executor: "Executor"
+    ) -> "Ended":
         """Instance by instance, each with its own seconds; what is wrong with one of a list is no reason not to ask the next."""
         from holdfast.execution.scheduler import Dealer, Unit
         from holdfast.result import DONE
@@ -211,7 +258,16 @@ class Verify(Command):
         done = total - sum(len(unit.keys) for unit in units)
         if self.spec is not None and asked.errors:
             raise BadInput(asked.errors[0])
-        dealer = Dealer(asked, units, store, total=total, done=done, progress=progress, blanks=False, lenient=self.spec is None)
+        dealer = Dealer(
+            asked,
+            units,
+            store,
+            total=total,
+            done=done,
+            progress=progress,
+            blanks=False,
+            lenient=self.spec is None,
+        )
         return dealer.run(executor)
 
     def portions(self, built: "Built") -> "Iterator[Built]":
@@ -227,7 +283,14 @@ class Verify(Command):
             if spec.cases:
                 stop = Stop(seconds=instance.seconds if self.seconds is None else self.seconds, sign=True)
                 problem = problem_of(net, spec, judges=judges, index=place)
-                yield replace(built, net=net, problems=[problem], methods=ways(None, Scatter(), None), stop=stop, batch=len(problem))
+                yield replace(
+                    built,
+                    net=net,
+                    problems=[problem],
+                    methods=ways(None, Scatter(), None),
+                    stop=stop,
+                    batch=len(problem),
+                )
 
     def finish(self, store: "Store", built: "Built") -> None:
         """There are no classes to name."""
@@ -245,7 +308,9 @@ class Verify(Command):
             cases = len(built.extra.keys(0))
             try:
                 found = verdict(store.records(), built.net, cases=cases)
-            except NotAnswered:  # The records stand; what the network says at the counterexample is not known.
+            except (
+                NotAnswered
+            ):  # The records stand; what the network says at the counterexample is not known.
                 found = verdict(store.records(), cases=cases)
             for text in competition(found, built.net, built.extra.last[2]):
                 print(text)
@@ -258,7 +323,9 @@ class Verify(Command):
             console.print(Text(f"interrupted: {len(lines)} of {total} are answered.", style="yellow"))
         console.print(verdict_table(lines, total))
         if any(line.wrong for line in lines):
-            console.print(Text("An answer contradicts the key: please report it, with the files.", style="bold red"))
+            console.print(
+                Text("An answer contradicts the key: please report it, with the files.", style="bold red")
+            )
 
     def _lines(self, store: "Store", asked: Instances) -> "list[InstanceLine]":
         from holdfast.report.verdict_table import InstanceLine
@@ -272,12 +339,21 @@ class Verify(Command):
             failed = [r.bracket.note for r in found if r.status == "failed"]
             if place in asked.errors or failed:
                 lines.append(InstanceLine(instance, [*failed, asked.errors.get(place, "")][0], expected))
-            elif (found or place in asked.nobody) and not any(r.status in ("interrupted", "refuted") for r in found):
-                lines.append(InstanceLine(instance, verdict(found, cases=0 if place in asked.nobody else None), expected))
+            elif (found or place in asked.nobody) and not any(
+                r.status in ("interrupted", "refuted") for r in found
+            ):
+                lines.append(
+                    InstanceLine(
+                        instance, verdict(found, cases=0 if place in asked.nobody else None), expected
+                    )
+                )
         return lines
 
     def exit_code(self, store: "Store") -> int:
-        return int(self.key is not None and any(line.wrong for line in self._lines(store, Instances(self.network, self._instances()))))
+        return int(
+            self.key is not None
+            and any(line.wrong for line in self._lines(store, Instances(self.network, self._instances())))
+        )
 
 
 def _hash(path: Path) -> str:

@@ -6,7 +6,20 @@ from typing import Annotated
 import typer
 
 from holdfast.cli.commands.check import files_option
-from holdfast.cli.options import RUNS, Bundle, DataNow, Drawn, Every, FilesNow, Findings, ModelNow, ProveFor, Sample, Tolerance, Trust
+from holdfast.cli.options import (
+    RUNS,
+    Bundle,
+    DataNow,
+    Drawn,
+    Every,
+    FilesNow,
+    Findings,
+    ModelNow,
+    ProveFor,
+    Sample,
+    Tolerance,
+    Trust,
+)
 from holdfast.cli.terminal import Terminal
 
 
@@ -17,7 +30,10 @@ def register(app: typer.Typer) -> None:
 def verify_bundle(
     bundle: Bundle,
     public_key: Annotated[
-        list[Path] | None, typer.Option(metavar="FILE", help="The public key of somebody who must have signed, as PEM; may be repeated.")
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE", help="The public key of somebody who must have signed, as PEM; may be repeated."
+        ),
     ] = None,
     model: ModelNow = None,
     data: DataNow = None,
@@ -30,10 +46,16 @@ def verify_bundle(
     seconds: ProveFor = None,
     out: Findings = None,
     page: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A page of your own of what the bundle holds, which names who signed; .html.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="A page of your own of what the bundle holds, which names who signed; .html."
+        ),
     ] = None,
     unpack: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Its files go there if nothing differs, for holdfast-check; a new folder.")
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="Its files go there if nothing differs, for holdfast-check; a new folder."
+        ),
     ] = None,
 ) -> None:
     """Is a bundle whole, signed by whom, and what it says? Certificates go through the checker; with --model and --data every witness is
@@ -44,5 +66,7 @@ def verify_bundle(
 
     given = files_option(model, data, files)
     known = {} if seed is None else {"seed": seed}
-    asked = Wanted(given, None if every else sample, seconds=seconds, tolerance=tolerance, trust=trust, **known)
+    asked = Wanted(
+        given, None if every else sample, seconds=seconds, tolerance=tolerance, trust=trust, **known
+    )
     verify(bundle, public_key or (), asked, out, page, unpack, Terminal())

@@ -44,5 +44,18 @@ class Worst(Around, Command):
         net, data, whole, region, prop = self.read_inputs()
         problem = Problem(whole, region, prop, "worst")
         problem.check()
-        methods = score_methods(problem, tier, arithmetic) if self.methods is None else methods_named(self.methods, [problem])
-        return Built(net, question_of(self, net, data, self.to_request()), [problem], methods, stop, data, self.seed, self.batch)
+        methods = (
+            score_methods(problem, tier, arithmetic)
+            if self.methods is None
+            else methods_named(self.methods, [problem])
+        )
+        return Built(
+            net,
+            question_of(self, net, data, self.to_request()),
+            [problem],
+            methods,
+            stop,
+            data,
+            self.seed,
+            self.batch,
+        )

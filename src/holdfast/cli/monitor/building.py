@@ -88,7 +88,11 @@ def fit_monitor(q: Fit, folder: Path, console: Console) -> None:
     made.save(folder)
     tell(net, console)
     _keep(folder, q.network, rows.classes if net.classes is None else list(net.classes))
-    line(console, "monitor", f"{type(mutation).__name__} for {net.name}, mode {made.settings.mode}{_attackable(mutation, net)}")
+    line(
+        console,
+        "monitor",
+        f"{type(mutation).__name__} for {net.name}, mode {made.settings.mode}{_attackable(mutation, net)}",
+    )
     line(
         console,
         "written",
@@ -101,7 +105,9 @@ def fit_monitor(q: Fit, folder: Path, console: Console) -> None:
 def _needs_trust(network: ModelOptions | None) -> bool:
     """Whether whoever opens the monitor must confirm its model, which is code or a .pt2 file."""
     named = () if network is None else (network.model, network.tokenizer or "")
-    return any(":" in name and not name.startswith(OWN) for name in named) or (network is not None and network.trust)
+    return any(":" in name and not name.startswith(OWN) for name in named) or (
+        network is not None and network.trust
+    )
 
 
 def tell(net: Network, console: Console) -> None:
@@ -129,7 +135,9 @@ def _attackable(mutation: Mutation, net: Network) -> str:
 def check_mutation(text: str | None, *, embedded: bool) -> None:
     """What can be said against it before the model is loaded."""
     if text is None and not embedded:
-        raise BadInput("say what may stand in an element's place: --mutation sets.json, vectors, typos, or noise:0.1.")
+        raise BadInput(
+            "say what may stand in an element's place: --mutation sets.json, vectors, typos, or noise:0.1."
+        )
     if text is None or text == "typos" or re.fullmatch(r"vectors(:[0-9.eE-]+)?", text):
         return
     if text.startswith("noise:"):
@@ -137,7 +145,9 @@ def check_mutation(text: str | None, *, embedded: bool) -> None:
     elif text.endswith(".json"):
         existing(Path(text))
     else:
-        raise BadInput(f"mutation {text!r}: use a .json file of sets, vectors, vectors:0.7, typos, noise:0.1 or noise:0.1,inf.")
+        raise BadInput(
+            f"mutation {text!r}: use a .json file of sets, vectors, vectors:0.7, typos, noise:0.1 or noise:0.1,inf."
+        )
 
 
 def mutation_of(text: str | None, net: Network) -> Mutation:
@@ -146,7 +156,9 @@ def mutation_of(text: str | None, net: Network) -> Mutation:
     if text.startswith("noise:"):
         return noise_of(text)
     if net.vectors is None:
-        raise BadInput(f"mutation {text!r} is for words, but {net.name} reads frames of numbers: use noise:0.1.")
+        raise BadInput(
+            f"mutation {text!r} is for words, but {net.name} reads frames of numbers: use noise:0.1."
+        )
     if text == "typos":
         if net.vocabulary is None:
             raise BadInput(f"typos need the words of {net.name}: --vocabulary FILE, one word a line.")
@@ -157,7 +169,9 @@ def mutation_of(text: str | None, net: Network) -> Mutation:
         return Groups.of_vectors(net.vectors, cosine=cosine[0])
     sets = load_substitutes(text, net)
     if isinstance(sets, list):
-        raise BadInput(f'{text}: the monitor takes one set for each word, as in {{"good": ["fine", "great"]}}.')
+        raise BadInput(
+            f'{text}: the monitor takes one set for each word, as in {{"good": ["fine", "great"]}}.'
+        )
     return Groups.of_sets({own: [own, *others] for own, others in sets.items()})
 
 
@@ -186,15 +200,24 @@ def output_of(text: str) -> Output:
 def load_rows(source: str, reader: Reader, limit: int | None, how: How = PLAIN) -> SequenceRows:
     """A .txt file of sentences, or what `load_data` reads."""
     if source.endswith(".txt"):
-        lines = [(place, text) for place, text in enumerate(text_of(Path(source)).split("\n"), 1) if text.strip()]
+        lines = [
+            (place, text) for place, text in enumerate(text_of(Path(source)).split("\n"), 1) if text.strip()
+        ]
         if not lines:
             raise BadInput(f"{source}: holds no sentence.")
-        return of_texts([text for _, text in lines[:limit]], reader, source, [f"{source}, line {place}" for place, _ in lines[:limit]])
+        return of_texts(
+            [text for _, text in lines[:limit]],
+            reader,
+            source,
+            [f"{source}, line {place}" for place, _ in lines[:limit]],
+        )
     data = load_data(source, reader.net, how=how, reading=reader.texts)
     return _limit_rows(SequenceRows(list(data.rows), data.names, data.classes), limit)
 
 
-def of_texts(texts: Sequence[str], reader: Reader, source: str = "", places: Sequence[str] | None = None) -> SequenceRows:
+def of_texts(
+    texts: Sequence[str], reader: Reader, source: str = "", places: Sequence[str] | None = None
+) -> SequenceRows:
     found = read_texts(reader.net, texts, source, places, reader.texts)
     return SequenceRows(found.tokens, [text.strip() for text in texts], None, found.pieces)
 
@@ -205,10 +228,14 @@ def _embed_split(split: helpdesk.Split) -> SequenceRows:
 
 
 def _limit_rows(rows: SequenceRows, limit: int | None) -> SequenceRows:
-    return rows if limit is None else replace(rows, sequences=rows.sequences[:limit], names=rows.names[:limit])
+    return (
+        rows if limit is None else replace(rows, sequences=rows.sequences[:limit], names=rows.names[:limit])
+    )
 
 
-def rows_for(opened: OpenedMonitor, data: str | None, limit: int | None, console: Console, how: How = PLAIN) -> SequenceRows:
+def rows_for(
+    opened: OpenedMonitor, data: str | None, limit: int | None, console: Console, how: How = PLAIN
+) -> SequenceRows:
     """The data of a command that looks at a fitted monitor; the help desk's own test sentences without any."""
     if data is not None:
         return load_rows(data, opened.monitor.reader, limit, how)
@@ -230,17 +257,23 @@ def _keep(folder: Path, network: ModelOptions | None, classes: list[str] | None)
         raise StoreError(f"{folder / HOW}: cannot be written ({error}).") from error
 
 
-def open_monitor(folder: str, console: Console, device: str | None = None, *, trust: bool = False) -> OpenedMonitor:
+def open_monitor(
+    folder: str, console: Console, device: str | None = None, *, trust: bool = False
+) -> OpenedMonitor:
     """What `fit` wrote, with its model; `helpdesk` is the embedded one. device: another one than `fit` was told.
 
     trust: the user trusts whoever wrote the folder, so the code that it names is imported and a .pt2 file is opened."""
     if folder == EMBEDDED and not Path(folder).exists():
         line(console, "note", SAID)
         net, rows = helpdesk.network(device or "cpu"), _embed_split("train")
-        return OpenedMonitor(Monitor.fit(net, rows.sequences[:6], mutation_of(None, net), unknown="unk"), rows.classes, True)
+        return OpenedMonitor(
+            Monitor.fit(net, rows.sequences[:6], mutation_of(None, net), unknown="unk"), rows.classes, True
+        )
     path = Path(folder) / HOW
     if not Path(folder).is_dir():
-        raise UnreadableFile(f"{folder}: no such folder. Make a monitor with 'holdfast monitor fit', or say helpdesk for the embedded one.")
+        raise UnreadableFile(
+            f"{folder}: no such folder. Make a monitor with 'holdfast monitor fit', or say helpdesk for the embedded one."
+        )
     content = json_of(path, MADE)
     with in_words(path, "damaged", MADE):
         model, classes = content["model"], content["classes"]
@@ -249,7 +282,9 @@ def open_monitor(folder: str, console: Console, device: str | None = None, *, tr
         net = helpdesk.network(device or "cpu")
     else:
         with import_only(None if trust else (), CONFIRM):
-            net = load_network(replace(question, trust=trust, device=question.device if device is None else device))
+            net = load_network(
+                replace(question, trust=trust, device=question.device if device is None else device)
+            )
     return OpenedMonitor(Monitor.load(folder, net), classes, question is None)
 
 
@@ -259,7 +294,11 @@ def _model_options(stored: Mapping[str, Any]) -> ModelOptions:
     for option in fields(found):
         value = getattr(found, option.name)
         kinds = bool if option.default is False else str if option.default is MISSING else str | None
-        if not (all(isinstance(text, str) for text in value) if isinstance(option.default_factory, type) else isinstance(value, kinds)):
+        if not (
+            all(isinstance(text, str) for text in value)
+            if isinstance(option.default_factory, type)
+            else isinstance(value, kinds)
+        ):
             raise TypeError(f"{option.name} is {value!r}")
     return found
 
@@ -279,12 +318,28 @@ def export_prism(
         raise BadInput(f"theta {theta}: the error that is left must be a number above 0.")
     check_folder(to, "marble.tra")
     opened = open_monitor(folder, console, device, trust=trust)
-    rows = _limit_rows(_embed_split("train"), limit) if data is None and opened.embedded else rows_for(opened, data, limit, console, how)
+    rows = (
+        _limit_rows(_embed_split("train"), limit)
+        if data is None and opened.embedded
+        else rows_for(opened, data, limit, console, how)
+    )
     monitor = opened.monitor
     if not monitor.mutation.finite or monitor.view is None:
-        raise BadInput(f"the abstract model needs a finite mutation and a recurrent layer that can be opened in {monitor.net.name}.")
-    traces = profile(monitor.net, [monitor.read(s) for s in rows.sequences], monitor.mutation, monitor.outputs, monitor.view)
+        raise BadInput(
+            f"the abstract model needs a finite mutation and a recurrent layer that can be opened in {monitor.net.name}."
+        )
+    traces = profile(
+        monitor.net,
+        [monitor.read(s) for s in rows.sequences],
+        monitor.mutation,
+        monitor.outputs,
+        monitor.view,
+    )
     mdp = Marble.fit(traces, Refinement(theta=theta, seed=seed)).mdp
     written = write(mdp, to, labels=opened.classes)
-    line(console, "abstract model", f"{mdp.states} states, {mdp.inputs} abstract inputs, from {len(traces)} transitions")
+    line(
+        console,
+        "abstract model",
+        f"{mdp.states} states, {mdp.inputs} abstract inputs, from {len(traces)} transitions",
+    )
     line(console, "written", ", ".join(str(path) for path in written))

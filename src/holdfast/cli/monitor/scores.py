@@ -11,7 +11,15 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.monitor.building import OpenedMonitor, SequenceRows, load_rows, of_texts, open_monitor, rows_for, tell
+from holdfast.cli.monitor.building import (
+    OpenedMonitor,
+    SequenceRows,
+    load_rows,
+    of_texts,
+    open_monitor,
+    rows_for,
+    tell,
+)
 from holdfast.cli.views.output import line
 from holdfast.errors import BadInput
 from holdfast.foreign_text import printable
@@ -60,22 +68,30 @@ def _shakiest(found: list[Scores], said: list[str]) -> list[int]:
     return sorted(first.values())
 
 
-def _show(pieces: Sequence[str], name: str, scores: Scores, said: str, opened: OpenedMonitor, console: Console) -> None:
+def _show(
+    pieces: Sequence[str], name: str, scores: Scores, said: str, opened: OpenedMonitor, console: Console
+) -> None:
     if scores.words is None:
         console.print(_frames(scores, f"{name}: {said}", opened))
         return
-    console.print(_sentence(scores, pieces if len(pieces) == len(scores) else scores.words, said), soft_wrap=True)
+    console.print(
+        _sentence(scores, pieces if len(pieces) == len(scores) else scores.words, said), soft_wrap=True
+    )
 
 
 def steps_of(text: str) -> Steps:
     if text == "final":
         return "final"
     if not text.isdecimal():
-        raise BadInput(f"k {text!r}: say after how many further elements the answer is looked at (0, 1, 2 ...), or final.")
+        raise BadInput(
+            f"k {text!r}: say after how many further elements the answer is looked at (0, 1, 2 ...), or final."
+        )
     return int(text)
 
 
-def _read_requests(opened: OpenedMonitor, text: str | None, limit: int | None, console: Console, how: How) -> SequenceRows:
+def _read_requests(
+    opened: OpenedMonitor, text: str | None, limit: int | None, console: Console, how: How
+) -> SequenceRows:
     net = opened.monitor.net
     if text is None:
         line(console, "note", "of each answer the sentence with the lowest score is shown")
@@ -83,7 +99,9 @@ def _read_requests(opened: OpenedMonitor, text: str | None, limit: int | None, c
     if text.endswith(FILES) or Path(text).is_file():
         return load_rows(text, opened.monitor.reader, limit, how)
     if net.tokenizer is None:
-        raise BadInput(f"{net.name} has no words: give a .npz file with its sequences instead of {text[:40]!r}.")
+        raise BadInput(
+            f"{net.name} has no words: give a .npz file with its sequences instead of {text[:40]!r}."
+        )
     return of_texts([text], opened.monitor.reader)
 
 
@@ -108,7 +126,11 @@ def _extremes(scores: Scores, words: Sequence[str]) -> str:
     if high - low < CLOSE:
         return f"all words that can be another score {_number(low)}"
     told = f"least robust: {words[scores.least]} {_number(low)}; most robust: {words[scores.most]} {_number(high)}"
-    return told if scores.k != "final" else f"{told}; drawing {words[scores.least]} anew changes the answer {1 - low:.0%} of the time"
+    return (
+        told
+        if scores.k != "final"
+        else f"{told}; drawing {words[scores.least]} anew changes the answer {1 - low:.0%} of the time"
+    )
 
 
 def _number(score: float) -> str:
@@ -129,9 +151,15 @@ def _frames(scores: Scores, title: str, opened: OpenedMonitor) -> Table:
     for place, score in list(enumerate(scores))[:MOST_FRAMES]:
         label = opened.name_of(score.label) if score.label >= 0 else ""
         interval = f"{_number(score.low)} to {_number(score.high)}"
-        table.add_row(str(place), Text(_number(score.value), colour(score.value)), interval, Text(printable(label)))
+        table.add_row(
+            str(place), Text(_number(score.value), colour(score.value)), interval, Text(printable(label))
+        )
     least = f"least robust: frame {scores.least}, most robust: frame {scores.most}"
-    table.caption = least if len(scores) <= MOST_FRAMES else f"{least}; {len(scores) - MOST_FRAMES} more frames are not shown"
+    table.caption = (
+        least
+        if len(scores) <= MOST_FRAMES
+        else f"{least}; {len(scores) - MOST_FRAMES} more frames are not shown"
+    )
     return table
 
 
@@ -139,7 +167,11 @@ def _legend(scores: Scores, console: Console) -> None:
     after = {0: "the answer right behind the element", "final": "the final answer"}.get(
         scores.k, f"the answer after {scores.k} more elements"
     )
-    line(console, "score", f"how likely {after} stays when this one element is drawn anew from what may stand there, itself included")
+    line(
+        console,
+        "score",
+        f"how likely {after} stays when this one element is drawn anew from what may stand there, itself included",
+    )
     line(console, "evidence", evidence_words(scores.evidence))
 
 
@@ -167,7 +199,12 @@ def show_evaluation(store: Store, asked: int, console: Console) -> None:
         if part is not None:
             console.print(part, highlight=False)
     if found.sequences < asked:
-        line(console, "not yet", f"{asked - found.sequences} of {asked} sequences; go on with: holdfast resume {store.folder}", warns=True)
+        line(
+            console,
+            "not yet",
+            f"{asked - found.sequences} of {asked} sequences; go on with: holdfast resume {store.folder}",
+            warns=True,
+        )
 
 
 def _errors(found: Evaluation) -> Any:
@@ -187,9 +224,13 @@ def _attacks(found: Evaluation) -> Any:
     if found.random is None:
         return None
     share = f"{found.confidence:.0%}"
-    table = Table("one element mutated at random, chosen by", f"least robust ({share})", f"most robust ({share})")
+    table = Table(
+        "one element mutated at random, chosen by", f"least robust ({share})", f"most robust ({share})"
+    )
     for attack in found.attacks:
-        table.add_row("scores now (k = 0)" if attack.k == 0 else "final scores", _mean(attack.least), _mean(attack.most))
+        table.add_row(
+            "scores now (k = 0)" if attack.k == 0 else "final scores", _mean(attack.least), _mean(attack.most)
+        )
     table.add_row("chance (any attackable element)", _mean(found.random), _mean(found.random))
     table.caption = f"how often the final answer changes, over {found.eligible} sequences"
     return table
@@ -205,6 +246,11 @@ def _reliability(found: Evaluation) -> Any:
     table = Table("scores now", "elements", "mean score", "answers that stayed")
     for row in found.reliability:
         name = "1" if row.low == 1 else f"{row.low:g} to {row.high:g}"
-        table.add_row(name, str(row.count), f"{row.score:.3f}", f"{row.kept:.3f} [{row.kept_low:.3f}, {row.kept_high:.3f}]")
+        table.add_row(
+            name,
+            str(row.count),
+            f"{row.score:.3f}",
+            f"{row.kept:.3f} [{row.kept_low:.3f}, {row.kept_high:.3f}]",
+        )
     table.caption = "one random mutant of each attackable element went through the model itself"
     return table

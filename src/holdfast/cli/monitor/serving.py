@@ -35,17 +35,32 @@ def run_service(q: Serve, console: Console) -> None:
     )  # fmt: skip
     serving = Serving(q.host, q.port, token, q.open_metrics, q.certificate, q.certificate_key, limits)
     if token is None and not _only_here(q.host):
-        line(console, "warning", f"anyone who reaches {q.host}:{q.port} may ask: set a token (--token-file, or {TOKEN})", warns=True)
+        line(
+            console,
+            "warning",
+            f"anyone who reaches {q.host}:{q.port} may ask: set a token (--token-file, or {TOKEN})",
+            warns=True,
+        )
     listening(serving).close()  # before the model is loaded
     opened = open_monitor(q.folder, console, q.device, trust=q.trust) if q.workers == 1 else None
-    address = f"{'https' if q.certificate else 'http'}://{f'[{q.host}]' if ':' in q.host else q.host}:{q.port}"
-    line(console, "listening", f"{address} (POST /score, websocket /stream, /health, /live, /ready, /metrics); Ctrl-C stops it")
+    address = (
+        f"{'https' if q.certificate else 'http'}://{f'[{q.host}]' if ':' in q.host else q.host}:{q.port}"
+    )
+    line(
+        console,
+        "listening",
+        f"{address} (POST /score, websocket /stream, /health, /live, /ready, /metrics); Ctrl-C stops it",
+    )
     if opened is None:
         serve_workers(partial(_monitor, q.folder, q.device, q.trust), serving, q.workers)
         return
     if opened.monitor.net.vocabulary is not None:
         shown = "" if token is None else f'-H "Authorization: Bearer ${TOKEN}" '
-        line(console, "try", f'curl {shown}-d \'{{"text": "please cancel my order", "k": "final"}}\' {address}/score')
+        line(
+            console,
+            "try",
+            f'curl {shown}-d \'{{"text": "please cancel my order", "k": "final"}}\' {address}/score',
+        )
     serve(opened.monitor, serving)
 
 
@@ -76,7 +91,9 @@ def _check_tls(certificate: Path | None, key: Path | None) -> None:
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
     except (OSError, ssl.SSLError) as error:
-        raise BadInput(f"{certificate}, {key}: no certificate and key in PEM form that belong together ({error}).") from error
+        raise BadInput(
+            f"{certificate}, {key}: no certificate and key in PEM form that belong together ({error})."
+        ) from error
 
 
 def _only_here(host: str) -> bool:

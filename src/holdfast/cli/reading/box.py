@@ -32,7 +32,9 @@ def _written(text: str) -> list[list[float]]:
     except ValueError:
         pairs = [[]]
     if any(len(pair) != 2 for pair in pairs):
-        raise BadInput(f"box {text!r}: expected low:high for each input, as in 0:10,-1:1, or a .csv or .npy file.")
+        raise BadInput(
+            f"box {text!r}: expected low:high for each input, as in 0:10,-1:1, or a .csv or .npy file."
+        )
     return pairs
 
 
@@ -46,7 +48,9 @@ def _csv(path: Path) -> list[list[float]]:
         try:
             low, high = (float(cell) for cell in row)
         except ValueError:
-            raise BadInput(f"{path}:{number}: expected low,high, two numbers, got {','.join(row)[:60]!r}.") from None
+            raise BadInput(
+                f"{path}:{number}: expected low,high, two numbers, got {','.join(row)[:60]!r}."
+            ) from None
         pairs.append([low, high])
     if not pairs:
         raise BadInput(f"{path}: holds no line low,high.")
@@ -56,5 +60,7 @@ def _csv(path: Path) -> list[list[float]]:
 def _npy(path: Path) -> tuple[Tensor, Tensor]:
     ends = array(path, "numbers")
     if ends.dim() < 2 or len(ends) != 2 or ends.is_complex() or ends.dtype == torch.bool:
-        raise BadInput(f"{path}: holds shape {tuple(ends.shape)}; expected the lower and the upper ends, (2, *shape of an input).")
+        raise BadInput(
+            f"{path}: holds shape {tuple(ends.shape)}; expected the lower and the upper ends, (2, *shape of an input)."
+        )
     return ends[0].double(), ends[1].double()

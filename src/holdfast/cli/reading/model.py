@@ -34,7 +34,9 @@ def load_network(q: ModelOptions, file: Path | None = None) -> Network:
     columns = None if q.columns is None else Columns.read(q.columns)
     if file is not None:
         if not file.name.endswith((*ONNX, EXPORTED)):
-            raise BadInput(f"{str(file)!r}: a model that data name is a .onnx, .onnx.gz or .pt2 file; it is never package.module:factory.")
+            raise BadInput(
+                f"{str(file)!r}: a model that data name is a .onnx, .onnx.gz or .pt2 file; it is never package.module:factory."
+            )
         q = replace(q, model=str(file))
     net = _load_network(q, columns)
     return net if columns is None or net.columns is not None else net.with_columns(columns)
@@ -48,7 +50,10 @@ def _load_network(q: ModelOptions, columns: Columns | None) -> Network:
         raise BadInput(f"device {q.device!r}: use cpu, cuda, or cuda:1 for the second GPU.")
     is_onnx, is_export = q.model.endswith(ONNX), q.model.endswith(EXPORTED)
     if not is_onnx:
-        _refuse({"--black-box": q.black_box, "--unbatched": q.unbatched, "--constant": q.constants}, f"{q.model} is no .onnx file")
+        _refuse(
+            {"--black-box": q.black_box, "--unbatched": q.unbatched, "--constant": q.constants},
+            f"{q.model} is no .onnx file",
+        )
     if is_onnx or is_export:
         _refuse({"--fingerprint": q.fingerprint}, f"{q.model} is hashed as a whole")
     shared: dict[str, Any] = {
@@ -63,8 +68,17 @@ def _load_network(q: ModelOptions, columns: Columns | None) -> Network:
         "device": q.device,
     }
     if is_onnx:
-        constants = {name: _constant(name, value) for name, _, value in (c.partition("=") for c in q.constants)}
-        return Network.from_onnx(q.model, black_box=q.black_box, batched=not q.unbatched, constants=constants, output=q.output, **shared)
+        constants = {
+            name: _constant(name, value) for name, _, value in (c.partition("=") for c in q.constants)
+        }
+        return Network.from_onnx(
+            q.model,
+            black_box=q.black_box,
+            batched=not q.unbatched,
+            constants=constants,
+            output=q.output,
+            **shared,
+        )
     if is_export:
         return Network.from_export(q.model, trust=q.trust, output=q.output, **shared)
     if ":" not in q.model:
@@ -73,7 +87,9 @@ def _load_network(q: ModelOptions, columns: Columns | None) -> Network:
                 f"model {q.model!r}: a pickled estimator runs code when it is opened, so holdfast does not open it. Write a function that "
                 f"returns it, in models.py say: def fitted(): return joblib.load({q.model!r}); then --model models:fitted."
             )
-        kind = "a checkpoint is weights without a network" if q.model.endswith(CHECKPOINTS) else "unknown kind"
+        kind = (
+            "a checkpoint is weights without a network" if q.model.endswith(CHECKPOINTS) else "unknown kind"
+        )
         raise BadInput(
             f"model {q.model!r}: {kind}. Give a .onnx file, a .pt2 file (torch.export.save), or package.module:factory, a function "
             f"without arguments that returns your torch module."
@@ -84,9 +100,18 @@ def _load_network(q: ModelOptions, columns: Columns | None) -> Network:
             warnings.filterwarnings("ignore", message=".*training mode")  # the network's notes say so
             net = Network.from_torch(made, shape=shape, name=name, output=q.output, **shared)
         if net.fingerprint:
-            _refuse({"--fingerprint": q.fingerprint}, f"{q.model} returns a torch module, which is hashed as a whole")
+            _refuse(
+                {"--fingerprint": q.fingerprint},
+                f"{q.model} returns a torch module, which is hashed as a whole",
+            )
         return _name(net, q)
-    given = {"--mean": q.mean, "--std": q.std, "--pool": q.pool, "--time-first": q.time_first, "--output": q.output}
+    given = {
+        "--mean": q.mean,
+        "--std": q.std,
+        "--pool": q.pool,
+        "--time-first": q.time_first,
+        "--output": q.output,
+    }
     given |= {"--vocabulary": q.vocabulary, "--tokenizer": q.tokenizer}
     if isinstance(made, Network):
         named = {"--fingerprint": q.fingerprint} if made.fingerprint else {}
@@ -99,7 +124,12 @@ def _load_network(q: ModelOptions, columns: Columns | None) -> Network:
     if callable(made):
         _refuse(given, f"{q.model} returns a function of arrays, which must settle this itself")
         return Network.from_callable(
-            made, domain=domain, shape=shape, classes=shared["classes"], name=name, fingerprint=q.fingerprint or None
+            made,
+            domain=domain,
+            shape=shape,
+            classes=shared["classes"],
+            name=name,
+            fingerprint=q.fingerprint or None,
         )
     raise BadInput(
         f"model {q.model!r} returned {type(made).__name__}; expected a torch module, a Network, a fitted estimator or a function."
@@ -109,7 +139,10 @@ def _load_network(q: ModelOptions, columns: Columns | None) -> Network:
 def _name(net: Network, q: ModelOptions) -> Network:
     """The network, known by what the user names where it could not be hashed."""
     if q.fingerprint:
-        net.fingerprint, net.notes = named_by(q.fingerprint), tuple(note for note in net.notes if not note.startswith(NOT_HASHED))
+        net.fingerprint, net.notes = (
+            named_by(q.fingerprint),
+            tuple(note for note in net.notes if not note.startswith(NOT_HASHED)),
+        )
     return net
 
 

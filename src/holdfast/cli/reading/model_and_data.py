@@ -8,7 +8,13 @@ from holdfast.reading.read_settings import How
 
 
 def load_both(
-    model: ModelOptions, source: str, *, scale: float | None = None, limit: int | None = None, how: How = PLAIN, labels: bool = True
+    model: ModelOptions,
+    source: str,
+    *,
+    scale: float | None = None,
+    limit: int | None = None,
+    how: How = PLAIN,
+    labels: bool = True,
 ) -> tuple[Network, Data]:
     """The network, and the inputs that are asked about; labels: whether they are needed."""
     net = load_network(model)

@@ -14,7 +14,9 @@ from holdfast.network import Network
 from holdfast.verification.specification import input_shape
 
 
-def load_judged(options: ModelOptions, inputs: int, file: Path | None = None) -> tuple[Network, tuple[Network, ...]]:
+def load_judged(
+    options: ModelOptions, inputs: int, file: Path | None = None
+) -> tuple[Network, tuple[Network, ...]]:
     """The network, and the same file through onnxruntime where that is installed. file: as in `load_network`, of a list of instances."""
     model = options.model if file is None else str(file)
     net = _fitting(options, inputs, file)

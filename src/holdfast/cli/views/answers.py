@@ -41,7 +41,11 @@ def keep_answers(store: Store, problems: Sequence[Problem], batch: int) -> None:
         for some in torch.arange(len(problem)).split(batch):
             asked = [problem.keys[row] for row in some.tolist()]
             there, records = store.answers(asked), store.load_known(asked)
-            can = {key for key, record in records.items() if key not in there and record.status != "failed" and record.queries}
+            can = {
+                key
+                for key, record in records.items()
+                if key not in there and record.status != "failed" and record.queries
+            }
             rows = [row for row in some.tolist() if problem.keys[row] in can]
             if not rows:
                 continue
@@ -59,7 +63,9 @@ def keep_answers(store: Store, problems: Sequence[Problem], batch: int) -> None:
             else:
                 told, moved = likeliest(before), likeliest(after)
             said = {key: one for key, one in zip(keys, moved, strict=True) if key in found}
-            store.put_answers({key: Answers(one, said.get(key, ())) for key, one in zip(keys, told, strict=True)})
+            store.put_answers(
+                {key: Answers(one, said.get(key, ())) for key, one in zip(keys, told, strict=True)}
+            )
 
 
 def _asked_once(net: Network, x: Tensor) -> Tensor:
@@ -101,19 +107,29 @@ def check_saliency(q: "Radius", net: Network, data: Data) -> None:
             f"--saliency: {net.name} reads words, and maps are of images and tables. Leave it out; --frames each asks word by word."
         )
     if q.frames is not None or data.lengths is not None:
-        raise BadInput("--saliency: maps are of images and tables, not of frames. Leave it out; --frames each asks frame by frame.")
+        raise BadInput(
+            "--saliency: maps are of images and tables, not of frames. Leave it out; --frames each asks frame by frame."
+        )
     data.stack_inputs(q.data)
     if not net.domain.bounded and q.values is None:
-        raise BadInput("--saliency tries the ends of the domain in each place, and here it has none. Say --domain, as in --domain 0,1.")
+        raise BadInput(
+            "--saliency tries the ends of the domain in each place, and here it has none. Say --domain, as in --domain 0,1."
+        )
 
 
 def keep_saliency(store: Store, q: "Radius", net: Network, data: Data) -> None:
     """Maps of the inputs that have none yet, or not all of one. A map for which the time was short is coarse; `resume` goes on with it."""
-    missing = torch.tensor([stored.index for stored in store.stream_inputs() if _is_partial(stored.saliency)], dtype=torch.int64)
+    missing = torch.tensor(
+        [stored.index for stored in store.stream_inputs() if _is_partial(stored.saliency)], dtype=torch.int64
+    )
     if len(missing) and not time_limit.has_expired():
-        every = saliency_problem(net, data.stack_inputs(q.data), data.y, unit=unit_option(q.unit), values=values_option(q.values))
+        every = saliency_problem(
+            net, data.stack_inputs(q.data), data.y, unit=unit_option(q.unit), values=values_option(q.values)
+        )
         problem, methods = every.take(missing.to(net.device)), [Saliency()]
-        left = None if math.isinf(time_limit.deadline()) else max(0.0, time_limit.deadline() - time.monotonic())
+        left = (
+            None if math.isinf(time_limit.deadline()) else max(0.0, time_limit.deadline() - time.monotonic())
+        )
         stop = Stop(seconds=left)
         _, means = BatchWorker([problem], methods, stop, 0, hashed=False).question_hashes(problem.keys[0])
         maps = _Maps(store, means if net.fingerprint else None)
@@ -139,9 +155,13 @@ class _Maps:
         nothing, wanted = Bracket(by_definition(-math.inf), by_definition(math.inf)), set(keys)
         there = {key: found for key, found in self.store.artefacts(SALIENCY).items() if key in wanted}
         return {
-            key: Record(key, nothing, "stopped", 0.0, 0, means=self.means, goal="worst", aside={SALIENCY: found})
+            key: Record(
+                key, nothing, "stopped", 0.0, 0, means=self.means, goal="worst", aside={SALIENCY: found}
+            )
             for key, found in there.items()
         }
 
     def write(self, records: Sequence[Record]) -> None:
-        self.store.put_artefacts(SALIENCY, {r.key: r.aside[SALIENCY].float() for r in records if SALIENCY in r.aside})
+        self.store.put_artefacts(
+            SALIENCY, {r.key: r.aside[SALIENCY].float() for r in records if SALIENCY in r.aside}
+        )

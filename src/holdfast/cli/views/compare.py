@@ -31,7 +31,14 @@ def open_runs(folders: Sequence[Path], part: str | None = None) -> list[Run]:
         return [load(store, name, part) for store, name in zip(stores, names, strict=True)]
 
 
-def compare(folders: Sequence[Path], at: str | None, part: str | None, confidence: float, out: Path | None, console: Console) -> None:
+def compare(
+    folders: Sequence[Path],
+    at: str | None,
+    part: str | None,
+    confidence: float,
+    out: Path | None,
+    console: Console,
+) -> None:
     if out is not None and out.suffix not in ENDINGS:
         raise BadInput(f"{out}: unknown ending; use one of {', '.join(ENDINGS)}.")
     found = laid_side_by_side(open_runs(folders, part), radii=numbers(at, "at"), confidence=confidence)

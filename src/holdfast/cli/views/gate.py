@@ -25,7 +25,14 @@ DOCUMENTS: dict[str, Callable[[Decision], str]] = {  # where else the decision g
 }
 
 
-def gate(run: Path, rules: Rules, part: str | None, against: Path | None, files: Mapping[str, Path | None], console: Console) -> None:
+def gate(
+    run: Path,
+    rules: Rules,
+    part: str | None,
+    against: Path | None,
+    files: Mapping[str, Path | None],
+    console: Console,
+) -> None:
     judged, *baseline = open_runs([run] if against is None else [run, against], part)
     decision = judge(judged, rules, baseline[0] if baseline else None)
     paragraph(console, "question", describe_question(judged.question))
@@ -38,7 +45,12 @@ def gate(run: Path, rules: Rules, part: str | None, against: Path | None, files:
         for detail in check.details[: SHOWN if not check.passed else 0]:
             line(console, check.name, detail, warns=True)
         if not check.passed and len(check.details) > SHOWN:
-            line(console, check.name, f"... and {len(check.details) - SHOWN} more; --markdown and --junit name them", warns=True)
+            line(
+                console,
+                check.name,
+                f"... and {len(check.details) - SHOWN} more; --markdown and --junit name them",
+                warns=True,
+            )
     for kind, path in files.items():
         if path is not None:
             line(console, "written", str(write(DOCUMENTS[kind](decision), path)))

@@ -43,7 +43,9 @@ def look(question: ModelOptions, console: Console, seconds: float = math.inf) ->
 def _look(question: ModelOptions, console: Console, seconds: float) -> None:
     read = time_limit.interrupt_late(lambda: _read(question), None)
     if read is None:
-        raise BadInput(f"{question.model} could not be read and asked about one input within {seconds:g} s: give more --seconds.")
+        raise BadInput(
+            f"{question.model} could not be read and asked about one input within {seconds:g} s: give more --seconds."
+        )
     net, x, outputs = read
     facts = Table.grid(padding=(0, 2))
     weights = sum(p.numel() for p in net.module.state_dict().values())
@@ -108,10 +110,22 @@ def _costs(net: Network, x: torch.Tensor, outputs: int, console: Console) -> boo
     if outputs > 1:
         row[best[1]] = -1.0
     ball = Ball(x[:1], torch.zeros(1, dtype=torch.float64), torch.inf, net.domain)
-    table = Table("tier", "seconds", "memory", title="what one radius takes on this machine, about", title_justify="left")
+    table = Table(
+        "tier",
+        "seconds",
+        "memory",
+        title="what one radius takes on this machine, about",
+        title_justify="left",
+    )
     # Training is counted in steps of which one was timed.
     for cost in costs(Problem(net, ball, Linear.of(row.tolist()), "radius")):
-        seconds = f"more than {LIMIT:.0f}" if cost.seconds is None else f"{cost.seconds:.1g}" if cost.seconds < 1 else f"{cost.seconds:.0f}"
+        seconds = (
+            f"more than {LIMIT:.0f}"
+            if cost.seconds is None
+            else f"{cost.seconds:.1g}"
+            if cost.seconds < 1
+            else f"{cost.seconds:.0f}"
+        )
         table.add_row(cost.tier, seconds, f"up to {bytes_told(cost.memory)}")
     table.add_row("split", "as long as --seconds allows", "")
     console.print(table)
@@ -156,7 +170,11 @@ def _methods(net: Network, x: torch.Tensor, outputs: int, console: Console) -> N
 def _unfit(method: Method[Any], problem: Problem) -> str | None:
     """Why the method does not work on the problem, also where there was no time to find out; None: it works."""
     not_known: str | None = NOT_KNOWN
-    return not_known if time_limit.has_expired() else time_limit.interrupt_late(lambda: method.unfit(problem), not_known, 0.0)
+    return (
+        not_known
+        if time_limit.has_expired()
+        else time_limit.interrupt_late(lambda: method.unfit(problem), not_known, 0.0)
+    )
 
 
 def _problems(net: Network, x: torch.Tensor, outputs: int) -> list[tuple[str, Problem]]:
@@ -167,12 +185,16 @@ def _problems(net: Network, x: torch.Tensor, outputs: int) -> list[tuple[str, Pr
     if net.domain.bounded:
         found.append((", with --norm 0", _problem(net, Sparse(x[:1], zero, net.domain), outputs)))
     if net.vectors is not None:
-        words = Words.around(torch.zeros((1, x.shape[1]), dtype=torch.int64), [[[0, 1]] * x.shape[1]], net.vectors)
+        words = Words.around(
+            torch.zeros((1, x.shape[1]), dtype=torch.int64), [[[0, 1]] * x.shape[1]], net.vectors
+        )
         found.append((", with --substitutes", _problem(net, words, outputs)))
     found.append((", in verify and reach", _problem(net, Box.between(x[:1], x[:1]), outputs, "worst")))
     if net.domain.bounded:
         found.append((", in saliency", _problem(net, Sparse(x[:1], zero, net.domain), outputs, "worst")))
-    found.append((", in risk", _problem(net, Ball(x[:1], zero + 1e-3, torch.inf, net.domain), outputs, "steepness")))
+    found.append(
+        (", in risk", _problem(net, Ball(x[:1], zero + 1e-3, torch.inf, net.domain), outputs, "steepness"))
+    )
     return found
 
 
@@ -184,7 +206,9 @@ def _example(net: Network, shape: list[int] | None) -> torch.Tensor:
     """Two inputs somewhere in the domain."""
     known = shape if shape is not None and net.vectors is None else net.shape
     if known is None:
-        raise BadInput(f"{net.name} does not say what shape its inputs have; pass --shape, as in --shape 1,28,28.")
+        raise BadInput(
+            f"{net.name} does not say what shape its inputs have; pass --shape, as in --shape 1,28,28."
+        )
     sizes = [FREE_LENGTH if d is None else d for d in known]
     x = torch.rand((2, *sizes), generator=torch.Generator().manual_seed(0), dtype=net.dtype).to(net.device)
     if net.domain.bounded:

@@ -20,7 +20,9 @@ def check_folder(folder: Path, file: str) -> None:
         raise StoreError(f"{folder} already holds {file}. Choose another folder with --out.")
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
-        raise StoreError(f"{folder}: {there} is not a folder that can be written to. Choose another one with --out.")
+        raise StoreError(
+            f"{folder}: {there} is not a folder that can be written to. Choose another one with --out."
+        )
 
 
 def write_arrays(folder: Path, file: str, arrays: Mapping[str, Any]) -> None:
@@ -37,9 +39,13 @@ def write_arrays(folder: Path, file: str, arrays: Mapping[str, Any]) -> None:
 
 def line(console: Console, kind: str, text: str, *, warns: bool = False) -> None:
     """kind: text, on one line however long it is."""
-    console.print(Text.assemble((f"{kind}:", "yellow" if warns else "bold"), " ", printable(text, None)), soft_wrap=True)
+    console.print(
+        Text.assemble((f"{kind}:", "yellow" if warns else "bold"), " ", printable(text, None)), soft_wrap=True
+    )
 
 
 def paragraph(console: Console, kind: str, text: str) -> None:
     """kind: text, on as many lines as a terminal needs; in a file or a pipe on one, where it can be searched for."""
-    console.print(Text.assemble((f"{kind}:", "bold"), " ", printable(text, None)), soft_wrap=not console.is_terminal)
+    console.print(
+        Text.assemble((f"{kind}:", "bold"), " ", printable(text, None)), soft_wrap=not console.is_terminal
+    )

@@ -28,7 +28,9 @@ def ends_of(net: Network) -> tuple[float, float]:
 
 def draw_input(axes: Axes, x: Array, ends: tuple[float, float], title: str) -> None:
     if x.ndim == 3 and len(x) == 3:
-        axes.imshow(((np.moveaxis(x, 0, -1) - ends[0]) / (ends[1] - ends[0])).clip(0, 1), interpolation="nearest")
+        axes.imshow(
+            ((np.moveaxis(x, 0, -1) - ends[0]) / (ends[1] - ends[0])).clip(0, 1), interpolation="nearest"
+        )
     else:
         axes.imshow(x.reshape(x.shape[-2:]), cmap="gray", vmin=ends[0], vmax=ends[1], interpolation="nearest")
     _label(axes, title)
@@ -48,12 +50,16 @@ def draw_saliency(x: Array, found: Array, ends: tuple[float, float], title: str)
     plane = flat(np.broadcast_to(found, np.broadcast_shapes(found.shape, x.shape[-2:])))
     missing = not_measured(found)
     said = "fall of the margin" + (f"\nhatched: {missing} of {found.size}\nnot measured" if missing else "")
-    right.patch.set(facecolor="white", edgecolor="grey", hatch="xxxx", linewidth=0)  # seen where the map is NaN
+    right.patch.set(
+        facecolor="white", edgecolor="grey", hatch="xxxx", linewidth=0
+    )  # seen where the map is NaN
     draw_map(right, plane, "viridis", (0.0, max(float(np.nan_to_num(plane).max()), 1e-12)), said)
     return figure
 
 
-def draw_change(before: Array, after: Array, ends: tuple[float, float], titles: tuple[str, str], change: str) -> Figure:
+def draw_change(
+    before: Array, after: Array, ends: tuple[float, float], titles: tuple[str, str], change: str
+) -> Figure:
     """The input, what was made of it, and the difference between them."""
     figure = Figure(figsize=(6, 2.4), layout="constrained")
     moved = (after - before).reshape(-1, *after.shape[-2:])

@@ -25,7 +25,9 @@ SHOWN = 6  # examples on the way to the largest ratio, in a picture
 def table(store: Store, most: int = 40) -> Table:
     found, question = risks_of(store.with_aside()), store.question
     inputs = list(store.stream_inputs(light=True))
-    labels = [class_name(question, stored.prediction if stored.label is None else stored.label) for stored in inputs]
+    labels = [
+        class_name(question, stored.prediction if stored.label is None else stored.label) for stored in inputs
+    ]
     view = Table(
         "input", "class", "score", "worst score", "Q", "radius", "s/Q (estimate)",
         caption=f"{len(found)} inputs; worst score and Q in the region asked for, which the radius may leave; "
@@ -36,7 +38,15 @@ def table(store: Store, most: int = 40) -> Table:
     )  # fmt: skip
     for stored, label, r in list(zip(inputs, labels, found, strict=False))[:most]:
         guess = estimate_text(r) or "-"
-        view.add_row(Text(short(stored.name)), Text(label), about(r.score), _ends(r.worst), _ends(r.metric), _ends(r.radius), guess)
+        view.add_row(
+            Text(short(stored.name)),
+            Text(label),
+            about(r.score),
+            _ends(r.worst),
+            _ends(r.metric),
+            _ends(r.radius),
+            guess,
+        )
     return view
 
 
@@ -62,8 +72,15 @@ def _figure(ends: tuple[float, float], x: "Array", r: Risk, title: str) -> "Figu
 
     from holdfast.cli.views.pictures import draw_input, draw_map
 
-    steps = [r.path[i] for i in sorted({int(i) for i in np.linspace(0, len(r.path) - 1, SHOWN)})] if r.path else []
-    shown = [(torch.from_numpy(x), title), *((e.point, f"{e.queries} queries\nQ >= {at_least(e.ratio, 3)}") for e in steps)]
+    steps = (
+        [r.path[i] for i in sorted({int(i) for i in np.linspace(0, len(r.path) - 1, SHOWN)})]
+        if r.path
+        else []
+    )
+    shown = [
+        (torch.from_numpy(x), title),
+        *((e.point, f"{e.queries} queries\nQ >= {at_least(e.ratio, 3)}") for e in steps),
+    ]
     if r.worst.upper.evidence.witness is not None:
         shown.append((r.worst.upper.evidence.witness, f"worst found\n{at_most(r.worst.upper.value, 3)}"))
     if r.example is not None and r.radius is not None:

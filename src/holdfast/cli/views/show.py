@@ -26,7 +26,17 @@ from holdfast.report.question import band_of
 from holdfast.report.sentence import moved_places
 from holdfast.report.standard import tags_of
 from holdfast.report.streaming import by_input
-from holdfast.report.summary import InputRow, QuestionPart, class_name, estimate_kind, frame_name, parts_of, unbreakable, weakest, word_name
+from holdfast.report.summary import (
+    InputRow,
+    QuestionPart,
+    class_name,
+    estimate_kind,
+    frame_name,
+    parts_of,
+    unbreakable,
+    weakest,
+    word_name,
+)
 from holdfast.report.verdict import is_labelled, spoken, verdict
 from holdfast.result import Answers, Bound, Bracket
 from holdfast.store import Store
@@ -42,7 +52,11 @@ def show(folder: Path, number: int, console: Console) -> None:
         parts = parts_of(row for _, rows in by_input(store, number, number) for row in rows)
     shown = [row for part in parts for row in part.rows]
     if not shown:
-        told = f"it has answers to {len(known)}, from {known[0]} to {known[-1]}" if known else "it has no answers yet"
+        told = (
+            f"it has answers to {len(known)}, from {known[0]} to {known[-1]}"
+            if known
+            else "it has no answers yet"
+        )
         raise BadInput(f"{folder}: no answer to input {number}; {told}.")
     title = f"input {number}" + (f", {shown[0].called}" if shown[0].called else "")
     console.rule(Text(title, style="bold"))
@@ -61,9 +75,14 @@ def _show(row: InputRow, question: Question, console: Console) -> None:
         if columns_of(question) is not None:
             console.print(_columns(row, question), highlight=False)
         else:
-            console.print(_pictures(row, question.model.vocabulary or (), colour=console.color_system is not None))
+            console.print(
+                _pictures(row, question.model.vocabulary or (), colour=console.color_system is not None)
+            )
         if is_labelled(row):
-            console.print(_answer(class_name(question, row.source.label), class_name(question, row.source.prediction)), highlight=False)
+            console.print(
+                _answer(class_name(question, row.source.label), class_name(question, row.source.prediction)),
+                highlight=False,
+            )
     if row.answers is not None:
         console.print(_likely(row.answers, question), highlight=False)
     console.print(_evidence(row), highlight=False)
@@ -71,7 +90,9 @@ def _show(row: InputRow, question: Question, console: Console) -> None:
         console.print(_frames(row, question), highlight=False)
     said = f"{spoken(verdict(row, 0.0), question.command)}, " if question.command == "verify" else ""
     note = f"; {short(row.bracket.note, 400)}" if row.bracket.note else ""
-    console.print(Text(f"{said}{row.status}, {about(row.seconds)} s, {row.queries} network evaluations{note}"))
+    console.print(
+        Text(f"{said}{row.status}, {about(row.seconds)} s, {row.queries} network evaluations{note}")
+    )
 
 
 def _outputs(part: QuestionPart) -> Table:
@@ -93,7 +114,10 @@ def _pictures(row: InputRow, vocabulary: Sequence[str], *, colour: bool) -> Grou
         return _sentences(row, vocabulary)
     if witness is None or witness.shape != x.shape:
         return Columns(
-            [Panel(terminal_pictures.picture(x, colour=colour), title="input", expand=False), *_map(row.source.saliency, colour=colour)]
+            [
+                Panel(terminal_pictures.picture(x, colour=colour), title="input", expand=False),
+                *_map(row.source.saliency, colour=colour),
+            ]
         )
     size = describe_change(witness.astype(float) - x.astype(float))
     changed = Group(terminal_pictures.change(x, witness, colour=colour), Text(size, style="dim"))
@@ -102,7 +126,12 @@ def _pictures(row: InputRow, vocabulary: Sequence[str], *, colour: bool) -> Grou
         ("witness", terminal_pictures.picture(witness, x, colour=colour)),
         ("change", changed),
     )
-    return Columns([*(Panel(view, title=name, expand=False) for name, view in views), *_map(row.source.saliency, colour=colour)])
+    return Columns(
+        [
+            *(Panel(view, title=name, expand=False) for name, view in views),
+            *_map(row.source.saliency, colour=colour),
+        ]
+    )
 
 
 def _columns(row: InputRow, question: Question) -> Table:
@@ -113,14 +142,21 @@ def _columns(row: InputRow, question: Question) -> Table:
     changed = {name: (was, now) for name, was, now in changes_of(row, question) or ()}
     view = Table("column", "input", *(("witness",) if row.witness is not None else ()))
     values = {
-        c.name: c.describe_numbers([float(row.source.x[i]) for i in own]) for c, own in zip(columns.each, columns.places, strict=True)
+        c.name: c.describe_numbers([float(row.source.x[i]) for i in own])
+        for c, own in zip(columns.each, columns.places, strict=True)
     }
     ordered = sorted(values, key=lambda name: name not in changed)
     shown = ordered[: max(MOST_FRAMES, len(changed))]
     for name in shown:
         was, now = changed.get(name, (values[name], ""))
-        view.add_row(Text(short(name)), Text(short(was)), *([Text(short(now), "bold dark_orange")] if row.witness is not None else []))
-    view.caption = None if len(shown) == len(ordered) else f"and {len(ordered) - len(shown)} columns that stay"
+        view.add_row(
+            Text(short(name)),
+            Text(short(was)),
+            *([Text(short(now), "bold dark_orange")] if row.witness is not None else []),
+        )
+    view.caption = (
+        None if len(shown) == len(ordered) else f"and {len(ordered) - len(shown)} columns that stay"
+    )
     return view
 
 
@@ -128,7 +164,9 @@ def _map(found: NDArray[Any] | None, *, colour: bool) -> list[Panel]:
     """Light where one change lowers the margin most."""
     if found is None or not found.size:
         return []
-    said = words_of(found, "blue" if colour else terminal_pictures.NOT_MEASURED) if not_measured(found) else ""
+    said = (
+        words_of(found, "blue" if colour else terminal_pictures.NOT_MEASURED) if not_measured(found) else ""
+    )
     drawn = terminal_pictures.heat_map(flat(found), colour=colour)
     return [Panel(Group(drawn, Text(said, style="dim")) if said else drawn, title="saliency", expand=False)]
 
@@ -138,9 +176,17 @@ def _sentences(row: InputRow, vocabulary: Sequence[str]) -> Group:
     assert row.source.tokens is not None
     witness = row.witness
     moved = moved_places(np.array(row.source.tokens), row.source.x, witness, row.moved)
-    lines = [Text.assemble(("input:", "bold"), terminal_pictures.sentence(row.source.tokens, vocabulary, row.frames, moved))]
+    lines = [
+        Text.assemble(
+            ("input:", "bold"), terminal_pictures.sentence(row.source.tokens, vocabulary, row.frames, moved)
+        )
+    ]
     if witness is not None and moved and witness.ndim == 1:
-        lines.append(Text.assemble(("witness:", "bold"), terminal_pictures.sentence(witness.tolist(), vocabulary, (), moved)))
+        lines.append(
+            Text.assemble(
+                ("witness:", "bold"), terminal_pictures.sentence(witness.tolist(), vocabulary, (), moved)
+            )
+        )
     elif moved:
         words = ", ".join(f"{k} ({word_name(row.source.tokens[k], vocabulary)})" for k in moved)
         lines.append(Text.assemble(("witness:", "bold"), f" moves the vector of word {short(words)}"))
@@ -149,7 +195,9 @@ def _sentences(row: InputRow, vocabulary: Sequence[str]) -> Group:
 
 def _answer(label: str, prediction: str) -> Text:
     wrong = bool(label and prediction) and label != prediction
-    return Text.assemble(("label ", "dim"), label or "–", ("  says ", "dim"), (prediction or "–", "bold red" if wrong else ""))
+    return Text.assemble(
+        ("label ", "dim"), label or "–", ("  says ", "dim"), (prediction or "–", "bold red" if wrong else "")
+    )
 
 
 def _likely(answers: Answers, question: Question) -> Table:
@@ -159,13 +207,30 @@ def _likely(answers: Answers, question: Question) -> Table:
         band = ("band",) if question.asked.within is not None else ()
         view = Table("output", "at the input", *band, *(("at the witness",) if answers.after else ()))
         for pair in zip(*sides, strict=True):
-            ends = [band_of(question.asked.within, pair[0].output, question.asked.outputs, pair[0].label)] if band else []
+            ends = (
+                [band_of(question.asked.within, pair[0].output, question.asked.outputs, pair[0].label)]
+                if band
+                else []
+            )
             name = class_name(question, pair[0].label)
-            view.add_row(*map(Text, (name, about(pair[0].output), *ends, *(about(one.output) for one in pair[1:]))))
+            view.add_row(
+                *map(Text, (name, about(pair[0].output), *ends, *(about(one.output) for one in pair[1:])))
+            )
         return view
-    view = Table("says of the input", "share", "output", *(("of the witness", "share", "output") if answers.after else ()))
+    view = Table(
+        "says of the input",
+        "share",
+        "output",
+        *(("of the witness", "share", "output") if answers.after else ()),
+    )
     for pair in zip(*sides, strict=True):
-        view.add_row(*(Text(part) for one in pair for part in (class_name(question, one.label), percent(one.share), about(one.output))))
+        view.add_row(
+            *(
+                Text(part)
+                for one in pair
+                for part in (class_name(question, one.label), percent(one.share), about(one.output))
+            )
+        )
     return view
 
 
@@ -178,7 +243,9 @@ def _evidence(row: InputRow) -> Table:
     view = Table("", *(name for name, _, _ in named))
     columns = [[Text(shown, "bold"), *_why(bound, row.bracket)] for _, bound, shown in named]
     for heading, *cells in zip(
-        ("value", "kind", "method", "settings", "seed", "assumes", "checked", "ISO/IEC 24029-2"), *columns, strict=True
+        ("value", "kind", "method", "settings", "seed", "assumes", "checked", "ISO/IEC 24029-2"),
+        *columns,
+        strict=True,
     ):
         view.add_row(heading, *cells)
     return view
@@ -187,21 +254,41 @@ def _evidence(row: InputRow) -> Table:
 def _why(bound: Bound, bracket: Bracket) -> list[Text]:
     e = bound.evidence
     settings = ", ".join(f"{name} {value}" for name, value in e.settings.items())
-    parts = (e.method, settings, "" if e.seed is None else str(e.seed), sentences(e.assumptions), sentences(e.checks), str(tags_of(e)))
+    parts = (
+        e.method,
+        settings,
+        "" if e.seed is None else str(e.seed),
+        sentences(e.assumptions),
+        sentences(e.checks),
+        str(tags_of(e)),
+    )
     return [Text(estimate_kind(bracket, bound), STYLE.get(e.kind, "green")), *map(Text, parts)]
 
 
 def _frames(row: InputRow, question: Question) -> Table:
     """One line for each frame or word, or for the weakest of many, with a bar as long as its lower bound."""
     tokens = row.source.tokens if row.source else None
-    finite = [end for r in row.frames for end in (r.bracket.lower.value, r.bracket.upper.value) if abs(end) < math.inf]
+    finite = [
+        end
+        for r in row.frames
+        for end in (r.bracket.lower.value, r.bracket.upper.value)
+        if abs(end) < math.inf
+    ]
     most = max(finite, default=0.0) or 1.0
     left_out = f"the weakest {MOST_FRAMES} of {len(row.frames)}" if len(row.frames) > MOST_FRAMES else None
     view = Table("word" if tokens else frame_name(question), "lower", "upper", "", caption=left_out)
-    chosen = set(weakest(row.frames, MOST_FRAMES)) if len(row.frames) > MOST_FRAMES else {record.key.frame for record in row.frames}
+    chosen = (
+        set(weakest(row.frames, MOST_FRAMES))
+        if len(row.frames) > MOST_FRAMES
+        else {record.key.frame for record in row.frames}
+    )
     for record in (record for record in row.frames if record.key.frame in chosen):
         place, bracket = record.key.frame or 0, record.bracket
-        name = f"{place} {word_name(tokens[place], question.model.vocabulary or ())}" if tokens and place < len(tokens) else str(place)
+        name = (
+            f"{place} {word_name(tokens[place], question.model.vocabulary or ())}"
+            if tokens and place < len(tokens)
+            else str(place)
+        )
         told = Text("nothing breaks it") if unbreakable(bracket) else _bar(bracket, most)
         view.add_row(Text(name), *ends(bracket.lower.value, bracket.upper.value), told)
     return view
@@ -211,4 +298,6 @@ def _bar(bracket: Bracket, most: float) -> Text:
     """What is proved as a line, what is unknown as dots, and a stop where it is shown to break."""
     low, high = (LONGEST_BAR * max(0.0, min(1.0, end.value / most)) for end in (bracket.lower, bracket.upper))
     stop = "┃" if bracket.upper.value < math.inf else ""
-    return Text.assemble(("━" * round(low), "blue"), ("╌" * (round(high) - round(low)), "dim"), (stop, "dark_orange"))
+    return Text.assemble(
+        ("━" * round(low), "blue"), ("╌" * (round(high) - round(low)), "dim"), (stop, "dark_orange")
+    )

@@ -26,7 +26,11 @@ def table(store: Store, most: int = 40) -> Table:
         f"smoothed classifier (noise of width {question.asked.sigma}), not of the network; confidence {question.asked.confidence} each.",
         caption_justify="left",
     )  # fmt: skip
-    inputs = {stored.index: stored for stored in store.stream_inputs(0, found[-1].key.index, light=True)} if found else {}
+    inputs = (
+        {stored.index: stored for stored in store.stream_inputs(0, found[-1].key.index, light=True)}
+        if found
+        else {}
+    )
     for record in found:
         s, stored = smoothed_of(record), inputs.get(record.key.index)
         if not s.measured:

@@ -41,7 +41,9 @@ class Refinement:
                 f"theta {self.theta} and omega {self.omega} must be positive: theta is the error left, omega the dimensions kept."
             )
         if self.criterion not in ("sum", "mean") or self.split not in ("marble", "random"):
-            raise BadInput(f"criterion {self.criterion!r}, split {self.split!r}: write 'sum' or 'mean', and 'marble' or 'random'.")
+            raise BadInput(
+                f"criterion {self.criterion!r}, split {self.split!r}: write 'sum' or 'mean', and 'marble' or 'random'."
+            )
 
 
 @dataclass
@@ -93,7 +95,11 @@ class Marble:
 
     def misses(self, traces: Traces) -> tuple[float, float]:
         """Shares of transitions (state, input, successor), and of pairs (state, input), that the model has never seen."""
-        before, after, inputs = self.abstract(traces.states), self.abstract(traces.successors), traces.abstract.numpy()
+        before, after, inputs = (
+            self.abstract(traces.states),
+            self.abstract(traces.successors),
+            traces.abstract.numpy(),
+        )
         whole = 1 - self.mdp.seen(before, inputs, after).mean()
         return float(whole), float((self.mdp.pair(before, inputs) < 0).mean())
 
@@ -215,5 +221,13 @@ def _mutants(traces: Traces, leaves: Any, after: Ints) -> tuple[Ints, Ints, Floa
     if traces.mutants is None:
         return None
     alone = (~traces.attackable).nonzero()[:, 0].numpy()
-    there, of, probability = leaves(traces.mutants.successors), traces.mutants.of.numpy(), traces.mutants.probability.double().numpy()
-    return np.concatenate([there, after[alone]]), np.concatenate([of, alone]), np.concatenate([probability, np.ones(len(alone))])
+    there, of, probability = (
+        leaves(traces.mutants.successors),
+        traces.mutants.of.numpy(),
+        traces.mutants.probability.double().numpy(),
+    )
+    return (
+        np.concatenate([there, after[alone]]),
+        np.concatenate([of, alone]),
+        np.concatenate([probability, np.ones(len(alone))]),
+    )

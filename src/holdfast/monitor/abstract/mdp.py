@@ -69,7 +69,9 @@ class MDP:
         value, mass = np.full(len(states), np.nan), np.full(len(states), np.nan)
         first = self.mutated if corrected else self.delta
         if first is None:
-            raise BadInput("the corrected k-step needs to know where mutants went: profile with mutants=True.")
+            raise BadInput(
+                "the corrected k-step needs to know where mutants went: profile with mutants=True."
+            )
         read = self.emitted if corrected and k else self.eta
         for i in range(len(states) - k):
             here = np.zeros(self.states)

@@ -22,7 +22,12 @@ from holdfast.monitor.abstract.mdp import MDP
 
 
 def write(
-    mdp: MDP, folder: str | Path, name: str = "marble", *, labels: Sequence[str] | None = None, inputs: Sequence[str] | None = None
+    mdp: MDP,
+    folder: str | Path,
+    name: str = "marble",
+    *,
+    labels: Sequence[str] | None = None,
+    inputs: Sequence[str] | None = None,
 ) -> list[Path]:
     """Writes the files of a model into a folder -> their paths. labels, inputs: names of outputs and of abstract inputs, else numbers."""
     named = _names(labels, mdp.eta.shape[1], "", "labels")
@@ -64,7 +69,9 @@ def _labels(mdp: MDP, names: list[str], stuck: NDArray[np.int64]) -> list[str]:
         [*([0] if s == mdp.initial else []), *([1] if s in stopped else [2 + int(most[s])])]
         for s in range(mdp.states)
     ]  # fmt: skip
-    head = " ".join(f'{i}="{name}"' for i, name in enumerate(["init", "deadlock", *(f"emits_{name}" for name in names)]))
+    head = " ".join(
+        f'{i}="{name}"' for i, name in enumerate(["init", "deadlock", *(f"emits_{name}" for name in names)])
+    )
     return [head, *(f"{s}: {' '.join(map(str, mark))}" for s, mark in enumerate(marks))]
 
 

@@ -64,7 +64,9 @@ def profile(
     k-step needs. A black box (view=None) shows no states: its outputs stand for them, zeros before the first element."""
     outputs = outputs or Classes()
     found = find(net) if view == "find" else view
-    keep: Literal["labels", "states", "mutants"] = "labels" if found is None else "mutants" if mutants else "states"
+    keep: Literal["labels", "states", "mutants"] = (
+        "labels" if found is None else "mutants" if mutants else "states"
+    )
     seen = labels(net, sequences, mutation, outputs=outputs, keep=keep, view=found, apart=False)
     states, successors = seen.states, seen.successors
     if states is None or successors is None:

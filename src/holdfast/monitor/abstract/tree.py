@@ -45,7 +45,9 @@ class DecisionTreeEstimate:
     labels: int = field(default=0)
 
     @classmethod
-    def fit(cls, traces: Traces, settings: Growing | None = None, *, scores: Tensor | None = None) -> "DecisionTreeEstimate":
+    def fit(
+        cls, traces: Traces, settings: Growing | None = None, *, scores: Tensor | None = None
+    ) -> "DecisionTreeEstimate":
         """Grown twice: without one sequence in ten, which then calibrates the interval, and on everything.
 
         scores: (N,) what to estimate in place of the traces' 0-step scores, such as exact final-step scores of the same transitions.
@@ -62,21 +64,29 @@ class DecisionTreeEstimate:
         held = drawn[some.sequence.numpy()]
         edges, errors = bands(np.empty(0), np.empty(0, dtype=bool), np.empty(0), settings.confidence)
         if held.any() and not held.all():
-            first = cls._flat(grow(rows.some(~held), labels, inputs, settings), settings, labels, inputs, edges, errors)
+            first = cls._flat(
+                grow(rows.some(~held), labels, inputs, settings), settings, labels, inputs, edges, errors
+            )
             chosen = some.rows(torch.from_numpy(held))
-            value, support, _, _ = first.estimate(chosen.successors, chosen.abstract, chosen.labels, chosen.margins)
+            value, support, _, _ = first.estimate(
+                chosen.successors, chosen.abstract, chosen.labels, chosen.margins
+            )
             edges, errors = bands(value.numpy(), support.numpy() > 0, rows.scores[held], settings.confidence)
         return cls._flat(grow(rows, labels, inputs, settings), settings, labels, inputs, edges, errors)
 
     @classmethod
-    def _flat(cls, grown: Grown, settings: Growing, labels: int, inputs: int, edges: Floats, errors: Floats) -> "DecisionTreeEstimate":
+    def _flat(
+        cls, grown: Grown, settings: Growing, labels: int, inputs: int, edges: Floats, errors: Floats
+    ) -> "DecisionTreeEstimate":
         return cls(
             settings,
             inputs,
             torch.tensor(grown.parent),
             torch.tensor(grown.base, dtype=torch.float64),
             torch.tensor(grown.split),
-            torch.from_numpy(np.array(grown.weight, dtype=np.float32).reshape(len(grown.weight), grown.width)),
+            torch.from_numpy(
+                np.array(grown.weight, dtype=np.float32).reshape(len(grown.weight), grown.width)
+            ),
             torch.tensor(grown.threshold, dtype=torch.float32),
             torch.tensor(grown.below, dtype=torch.int64).reshape(-1, 2),
             torch.from_numpy(np.concatenate(grown.keys)),
@@ -113,12 +123,16 @@ class DecisionTreeEstimate:
     # ---- a batch
 
     @torch.no_grad()
-    def estimate(self, after: Tensor, abstract: Tensor, labels: Tensor, margins: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def estimate(
+        self, after: Tensor, abstract: Tensor, labels: Tensor, margins: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """States behind the elements (n, d), groups, emitted labels and their margins (n,) -> value, support, low, high (n,)."""
         node = self.descend(after, labels, margins)
         effect, support = self._known_to(node, abstract)
         value = (self.base[node] + effect).clamp(0, 1)
-        ends = value + self.errors[(support > 0).long(), :, torch.searchsorted(self.edges, value, right=True)].T
+        ends = (
+            value + self.errors[(support > 0).long(), :, torch.searchsorted(self.edges, value, right=True)].T
+        )
         low, high = torch.minimum(ends[0], value).clamp(0, 1), torch.maximum(ends[1], value).clamp(0, 1)
         return value, support, low, high
 
@@ -127,7 +141,10 @@ class DecisionTreeEstimate:
         node = torch.where((labels >= 0) & (labels < self.labels), labels + 1, 0)
         if not len(self.weight):
             return node
-        right = after.float() @ self.weight[:, :-1].T + margins.float().log1p()[:, None] * self.weight[:, -1] > self.threshold
+        right = (
+            after.float() @ self.weight[:, :-1].T + margins.float().log1p()[:, None] * self.weight[:, -1]
+            > self.threshold
+        )
         for _ in range(self.growing.depth):
             split = self.split[node]
             side = right.gather(1, split.clamp_min(0)[:, None])[:, 0].long()
@@ -158,7 +175,9 @@ class DecisionTreeEstimate:
     def _fast(self) -> "_Fast":
         return _Fast(self)
 
-    def single(self, after: NDArray[np.float32], abstract: int, label: int, margin: float) -> tuple[float, int, float, float]:
+    def single(
+        self, after: NDArray[np.float32], abstract: int, label: int, margin: float
+    ) -> tuple[float, int, float, float]:
         """What `estimate` says of one state (d,), in plain numbers, some microseconds."""
         return self._fast.estimate(after, abstract, label, margin)
 
@@ -172,7 +191,12 @@ class DecisionTreeEstimate:
 
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> "DecisionTreeEstimate":
-        return cls(Growing(**settings["growing"]), int(settings["inputs"]), **dict(tensors), labels=int(settings["labels"]))
+        return cls(
+            Growing(**settings["growing"]),
+            int(settings["inputs"]),
+            **dict(tensors),
+            labels=int(settings["labels"]),
+        )
 
 
 class _Fast:
@@ -181,14 +205,20 @@ class _Fast:
     def __init__(self, tree: DecisionTreeEstimate) -> None:
         self.inputs, self.labels, self.limit = tree.inputs, tree.labels, tree.depth
         self.parent, self.base = tree.parent.tolist(), tree.base.tolist()
-        self.known = dict(zip(tree.keys.tolist(), zip(tree.effect.tolist(), tree.support.tolist(), strict=True), strict=True))
+        self.known = dict(
+            zip(
+                tree.keys.tolist(), zip(tree.effect.tolist(), tree.support.tolist(), strict=True), strict=True
+            )
+        )
         self.edges, self.errors = tree.edges.tolist(), tree.errors.tolist()
         self.tables = [self._table(tree, label) for label in range(tree.labels)]
 
     @staticmethod
     def _table(
         tree: DecisionTreeEstimate, label: int
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32], dict[int, tuple[int, int, int]]]:
+    ) -> tuple[
+        NDArray[np.float32], NDArray[np.float32], NDArray[np.float32], dict[int, tuple[int, int, int]]
+    ]:
         """-> weights of the state, of the margin, thresholds, and node -> (row, left, right) of the splits below a label."""
         where: dict[int, tuple[int, int, int]] = {}
         rows: list[int] = []
@@ -204,7 +234,9 @@ class _Fast:
         weight = tree.weight[rows].numpy()
         return np.ascontiguousarray(weight[:, :-1]), weight[:, -1].copy(), tree.threshold[rows].numpy(), where
 
-    def estimate(self, after: NDArray[np.float32], abstract: int, label: int, margin: float) -> tuple[float, int, float, float]:
+    def estimate(
+        self, after: NDArray[np.float32], abstract: int, label: int, margin: float
+    ) -> tuple[float, int, float, float]:
         node = label + 1 if 0 <= label < self.labels else 0
         if node and self.tables[label][3]:
             weight, slope, threshold, where = self.tables[label]
@@ -220,11 +252,20 @@ class _Fast:
         value = min(1.0, max(0.0, self.base[leaf] + effect))
         below, above = self.errors[support > 0]
         part = bisect_right(self.edges, value)
-        return value, support, max(0.0, min(value, value + below[part])), min(1.0, max(value, value + above[part]))
+        return (
+            value,
+            support,
+            max(0.0, min(value, value + below[part])),
+            min(1.0, max(value, value + above[part])),
+        )
 
 
 def _rows(traces: Traces, scores: Tensor) -> TransitionRows:
     margin = traces.margins.double().log1p().numpy()
     return TransitionRows(
-        traces.successors.float().numpy(), margin, traces.abstract.numpy(), traces.labels.numpy(), scores.double().numpy()
+        traces.successors.float().numpy(),
+        margin,
+        traces.abstract.numpy(),
+        traces.labels.numpy(),
+        scores.double().numpy(),
     )

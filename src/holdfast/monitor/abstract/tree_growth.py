@@ -37,8 +37,14 @@ class Growing:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.depth < 0 or min(self.fewest, self.omega) < 1 or not (self.pull > 0 <= self.share < 1 and 0 < self.confidence < 1):
-            raise BadInput(f"{self}: depth >= 0, fewest and omega >= 1, pull > 0, 0 <= share < 1, and 0 < confidence < 1.")
+        if (
+            self.depth < 0
+            or min(self.fewest, self.omega) < 1
+            or not (self.pull > 0 <= self.share < 1 and 0 < self.confidence < 1)
+        ):
+            raise BadInput(
+                f"{self}: depth >= 0, fewest and omega >= 1, pull > 0, 0 <= share < 1, and 0 < confidence < 1."
+            )
 
 
 @dataclass(frozen=True)
@@ -52,7 +58,13 @@ class TransitionRows:
     scores: Floats
 
     def some(self, chosen: NDArray[np.bool_]) -> "TransitionRows":
-        return TransitionRows(self.after[chosen], self.margin[chosen], self.abstract[chosen], self.labels[chosen], self.scores[chosen])
+        return TransitionRows(
+            self.after[chosen],
+            self.margin[chosen],
+            self.abstract[chosen],
+            self.labels[chosen],
+            self.scores[chosen],
+        )
 
 
 @dataclass
@@ -83,28 +95,42 @@ def grow(rows: TransitionRows, labels: int, inputs: int, settings: Growing) -> G
         if side is not None:
             both = [chosen[~side], chosen[side]]
             growth.tree.below.append((growth.add(both[0], node), growth.add(both[1], node)))
-            waiting += [(child, part, depth - 1) for child, part in zip(growth.tree.below[-1], both, strict=True)]
+            waiting += [
+                (child, part, depth - 1) for child, part in zip(growth.tree.below[-1], both, strict=True)
+            ]
     return growth.tree
 
 
 class _Growth:
     def __init__(self, rows: TransitionRows, inputs: int, settings: Growing) -> None:
-        self.rows, self.inputs, self.settings, self.tree = rows, inputs, settings, Grown(rows.after.shape[1] + 1)
+        self.rows, self.inputs, self.settings, self.tree = (
+            rows,
+            inputs,
+            settings,
+            Grown(rows.after.shape[1] + 1),
+        )
         points = rows.after.astype(np.float64)
         some = np.random.default_rng(settings.seed).permutation(len(points))[:MOST]
-        pca = PCA(min(settings.omega, len(some), points.shape[1]), random_state=settings.seed).fit(points[some])
+        pca = PCA(min(settings.omega, len(some), points.shape[1]), random_state=settings.seed).fit(
+            points[some]
+        )
         features = np.column_stack([pca.transform(points), rows.margin])
         self.centre, self.scale = features.mean(0), features.std(0) + 1e-9
         self.features, self.pca = (features - self.centre) / self.scale, pca
         self.fewest = max(settings.fewest, math.ceil(settings.share * len(points)))
-        self.said, self.effect = np.zeros(len(points)), np.zeros(len(points))  # by the deepest node that holds each row
+        self.said, self.effect = (
+            np.zeros(len(points)),
+            np.zeros(len(points)),
+        )  # by the deepest node that holds each row
 
     def add(self, chosen: Ints, parent: int) -> int:
         """A node for these rows; says from here on what they get."""
         tree, pull, node = self.tree, self.settings.pull, len(self.tree.parent)
         left = self.rows.scores[chosen] - self.said[chosen]
         offset = left.sum() / (len(chosen) + (pull if parent >= 0 else 0) or 1)
-        inputs, first, which, count = np.unique(self.rows.abstract[chosen], return_index=True, return_inverse=True, return_counts=True)
+        inputs, first, which, count = np.unique(
+            self.rows.abstract[chosen], return_index=True, return_inverse=True, return_counts=True
+        )
         effect = np.bincount(which, left - offset, len(inputs)) / (count + pull)
         self.effect[chosen] += effect[which]
         self.said[chosen] += offset + effect[which]

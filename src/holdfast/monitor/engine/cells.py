@@ -90,15 +90,22 @@ def _layer(rnn: nn.RNNBase, depth: int) -> RecurrentWeights:
     n = rnn.hidden_size
     w_in, w_rec = (getattr(rnn, f"weight_{side}_l{depth}").detach() for side in ("ih", "hh"))
     zero = w_in.new_zeros(len(w_in))
-    b_in, b_rec = (getattr(rnn, f"bias_{side}_l{depth}").detach() if rnn.bias else zero for side in ("ih", "hh"))
+    b_in, b_rec = (
+        getattr(rnn, f"bias_{side}_l{depth}").detach() if rnn.bias else zero for side in ("ih", "hh")
+    )
     if isinstance(rnn, nn.LSTM):
         half = w_in.new_full((4 * n,), 0.5)
         half[2 * n : 3 * n] = 1
-        return RecurrentWeights(lstm, n, 2 * n, w_in * half[:, None], (b_in + b_rec) * half, w_rec * half[:, None], None)
+        return RecurrentWeights(
+            lstm, n, 2 * n, w_in * half[:, None], (b_in + b_rec) * half, w_rec * half[:, None], None
+        )
     if isinstance(rnn, nn.GRU):
         half = w_in.new_full((3 * n,), 0.5)
         half[2 * n :] = 1
-        inner, outer = torch.cat([zero[: 2 * n], b_rec[2 * n :]]), torch.cat([(b_in + b_rec)[: 2 * n], b_in[2 * n :]])
+        inner, outer = (
+            torch.cat([zero[: 2 * n], b_rec[2 * n :]]),
+            torch.cat([(b_in + b_rec)[: 2 * n], b_in[2 * n :]]),
+        )
         return RecurrentWeights(gru, n, n, w_in * half[:, None], outer * half, w_rec * half[:, None], inner)
     step = rnn_relu if getattr(rnn, "nonlinearity", "tanh") == "relu" else rnn_tanh
     return RecurrentWeights(step, n, n, w_in.clone(), b_in + b_rec, w_rec.clone(), None)

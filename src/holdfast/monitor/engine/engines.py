@@ -50,7 +50,9 @@ class Batched:
 class Whole:
     """A black box has no state to keep: the sequence so far is kept instead, up to `longest` elements, and run again at every step."""
 
-    def __init__(self, net: Network, mutation: Mutation, output: Output, longest: int, *, apart: bool) -> None:
+    def __init__(
+        self, net: Network, mutation: Mutation, output: Output, longest: int, *, apart: bool
+    ) -> None:
         self.net, self.mutation, self.output, self.longest, self.apart = net, mutation, output, longest, apart
         self.reset()
 
@@ -67,9 +69,13 @@ class Whole:
             )
         found = self.mutation.choices(element)
         self.past.append(found.values[0])
-        prefixes = torch.stack(self.past).expand(len(found.values), len(self.past), *found.values.shape[1:]).clone()
+        prefixes = (
+            torch.stack(self.past).expand(len(found.values), len(self.past), *found.values.shape[1:]).clone()
+        )
         prefixes[:, -1] = found.values
-        if len(self.past).bit_count() == 1:  # at lengths 1, 2, 4, 8 and so on: often enough, and it costs little
+        if (
+            len(self.past).bit_count() == 1
+        ):  # at lengths 1, 2, 4, 8 and so on: often enough, and it costs little
             check_alone(self.net, prefixes[0])
         outputs = ask(self.net, prefixes, apart=self.apart)
         reference = outputs[:1].expand(len(outputs), -1)
@@ -85,7 +91,9 @@ class Estimated:
         self.engine, self.tree = engine, tree
 
         def ready(token: int) -> tuple[int, bool]:
-            return int(mutation.abstract(torch.tensor([token]))[0]), not mutation.finite or len(mutation.choices(token).values) > 1
+            return int(mutation.abstract(torch.tensor([token]))[0]), not mutation.finite or len(
+                mutation.choices(token).values
+            ) > 1
 
         self._ready, self._mutation = lru_cache(maxsize=REMEMBERED)(ready), mutation
 
@@ -94,10 +102,16 @@ class Estimated:
 
     def step(self, element: Any) -> Step:
         label = self.engine.step(element)[3]
-        group, attackable = self._ready(element) if isinstance(element, int) else (int(self._mutation.abstract(element[None])[0]), True)
+        group, attackable = (
+            self._ready(element)
+            if isinstance(element, int)
+            else (int(self._mutation.abstract(element[None])[0]), True)
+        )
         if not attackable:
             return 1.0, 1.0, 1.0, label, 1
-        value, support, low, high = self.tree.single(self.engine.after, group, label, float(self.engine.margin))
+        value, support, low, high = self.tree.single(
+            self.engine.after, group, label, float(self.engine.margin)
+        )
         return value, low, high, label, int(support)
 
 

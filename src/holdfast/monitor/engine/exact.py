@@ -51,12 +51,16 @@ class Transitions:
     asked: int  # labels so close that the user's own module had to decide
     states: Tensor | None = None  # (N, d) before the element
     successors: Tensor | None = None  # (N, d) behind it
-    mutants: Tensor | None = None  # (M, d) behind each value that may stand in an attackable place, the original included
+    mutants: Tensor | None = (
+        None  # (M, d) behind each value that may stand in an attackable place, the original included
+    )
     of: Tensor | None = None  # (M,) their rows
     probability: Tensor | None = None  # (M,)
 
     def to(self, device: torch.device) -> "Transitions":
-        moved: dict[str, Any] = {name: value.to(device) for name, value in vars(self).items() if isinstance(value, Tensor)}
+        moved: dict[str, Any] = {
+            name: value.to(device) for name, value in vars(self).items() if isinstance(value, Tensor)
+        }
         return replace(self, **moved)
 
     @property
@@ -85,13 +89,19 @@ def labels(
     stay=True leaves what an opened network said on its device; else all of it is brought to the CPU.
     """
     if not mutation.finite:
-        raise BadInput(f"{type(mutation).__name__} has infinitely many values, so it cannot be enumerated: sample it (mode='sampled').")
+        raise BadInput(
+            f"{type(mutation).__name__} has infinitely many values, so it cannot be enumerated: sample it (mode='sampled')."
+        )
     if k != "final" and not (isinstance(k, int) and k >= 0):
-        raise BadInput(f"k={k!r}: say after how many further elements the label is looked at (0 or more), or 'final'.")
+        raise BadInput(
+            f"k={k!r}: say after how many further elements the label is looked at (0 or more), or 'final'."
+        )
     data = ConcatenatedSequences.of(sequences)
     if net.vectors is not None:
         check_ids(
-            data.elements, len(net.vectors), "sequences are token ids from 0 to {last}; look words up first, or let Monitor.read do it."
+            data.elements,
+            len(net.vectors),
+            "sequences are token ids from 0 to {last}; look words up first, or let Monitor.read do it.",
         )
     found = find(net) if view == "find" else view
     count = _Count.of(net, data, mutation, outputs or Classes(), k, apart)
@@ -100,7 +110,9 @@ def labels(
     if found is not None and not found.covers(data.longest, count.table.values):
         found = None
     if found is None and keep != "labels":
-        raise BadInput(f"{net.name} is a black box to the monitor, so its states cannot be seen; keep='labels' works.")
+        raise BadInput(
+            f"{net.name} is a black box to the monitor, so its states cannot be seen; keep='labels' works."
+        )
     if found is None:
         return count.black_box()
     seen = count.to(found.device).white_box(found, keep)
@@ -120,7 +132,9 @@ class _Count:
     apart: bool
 
     @staticmethod
-    def of(net: Network, data: ConcatenatedSequences, mutation: Mutation, output: Output, k: Steps, apart: bool) -> "_Count":
+    def of(
+        net: Network, data: ConcatenatedSequences, mutation: Mutation, output: Output, k: Steps, apart: bool
+    ) -> "_Count":
         table, element = mutation.tables(data.elements, data.length)
         row = torch.arange(len(data.elements))
         last = (data.offset + data.length - 1)[data.sequence]
@@ -137,7 +151,9 @@ class _Count:
         counts = self.table.counts[self.element[rows]] - 1
         of = rows.repeat_interleave(counts)
         first = self.table.start[self.element[rows]] + 1
-        within = torch.arange(len(of), device=of.device) - (counts.cumsum(0) - counts).repeat_interleave(counts)
+        within = torch.arange(len(of), device=of.device) - (counts.cumsum(0) - counts).repeat_interleave(
+            counts
+        )
         return of, first.repeat_interleave(counts) + within
 
     def _ask(self, rows: Tensor, ends: Tensor, values: Tensor | None = None) -> Tensor:
@@ -152,22 +168,30 @@ class _Count:
         base = self._ask(rows, rows)
         of, choice = self.mutants(rows[self.due >= 0])
         found = [
-            self._ask(o, self.due[o], self.table.values[c]) for o, c in zip(of.split(ASKED), choice.split(ASKED), strict=True) if len(o)
+            self._ask(o, self.due[o], self.table.values[c])
+            for o, c in zip(of.split(ASKED), choice.split(ASKED), strict=True)
+            if len(o)
         ]
-        return self._result(base, of, choice, torch.cat(found) if found else base[:0], asked=len(rows) + len(of))
+        return self._result(
+            base, of, choice, torch.cat(found) if found else base[:0], asked=len(rows) + len(of)
+        )
 
     # ---- an opened network
 
     def white_box(self, view: StateView, keep: Keep) -> Transitions:
         kept = _Kept(view, len(self.element), keep)
-        base = torch.empty(len(self.element), view.outputs(view.start(1)).shape[1], dtype=view.dtype, device=view.device)
+        base = torch.empty(
+            len(self.element), view.outputs(view.start(1)).shape[1], dtype=view.dtype, device=view.device
+        )
         self.output.count(base.shape[1])
         found, (side_by_side, most) = [], self._most(view)
         for sequences in self.data.length.argsort(descending=True, stable=True).split(side_by_side):
             of, choice = self.mutants(self._rows(sequences, self.due >= 0))
             for begin in range(0, max(1, len(of)), most):
                 part = slice(begin, begin + most)
-                touched = sequences if not begin else sequences[torch.isin(sequences, self.data.sequence[of[part]])]
+                touched = (
+                    sequences if not begin else sequences[torch.isin(sequences, self.data.sequence[of[part]])]
+                )
                 mutated = self._sweep(view, touched, of[part], choice[part], base, kept)
                 found.append((of[part], choice[part], mutated))
         of, choice, mutated = (torch.cat(parts) for parts in zip(*found, strict=True))
@@ -189,12 +213,16 @@ class _Count:
         numbers = 2 * view.width + 3 * view.recall(view.start(1)).shape[1]
         return side_by_side, max(256, room // (4 * numbers))
 
-    def _sweep(self, view: StateView, sequences: Tensor, of: Tensor, choice: Tensor, base: Tensor, kept: "_Kept") -> Tensor:
+    def _sweep(
+        self, view: StateView, sequences: Tensor, of: Tensor, choice: Tensor, base: Tensor, kept: "_Kept"
+    ) -> Tensor:
         """Sequences, longest first, side by side through time, with these mutants. Writes their outputs to `base` (N, o), returns those
         of the mutants when they are due."""
         place, offset, length = self.data.place, self.data.offset[sequences], self.data.length[sequences]
         here = place.device
-        rank = torch.empty_like(self.data.length).index_put_((sequences,), torch.arange(len(sequences), device=here))
+        rank = torch.empty_like(self.data.length).index_put_(
+            (sequences,), torch.arange(len(sequences), device=here)
+        )
         owner, due = rank[self.data.sequence[of]], place[self.due[of]]
         order = place[of].argsort(stable=True)
         born = order.split(torch.bincount(place[of], minlength=int(length[0])).tolist())
@@ -204,7 +232,9 @@ class _Count:
             time_limit.check()
             row, state = offset[:count] + t, state[:count]
             gates = view.gates(self.data.elements[row])
-            recalled = view.recall(state) if t else view.recall(state[:1]).expand(count, -1)  # all begin alike
+            recalled = (
+                view.recall(state) if t else view.recall(state[:1]).expand(count, -1)
+            )  # all begin alike
             live.advance(gates)
             if len(young):
                 above = owner[young]
@@ -219,14 +249,18 @@ class _Count:
             state = new
         return live.outputs(base[self.due[of]])
 
-    def _decide_close_calls(self, view: StateView, base: Tensor, of: Tensor, choice: Tensor, mutated: Tensor) -> int:
+    def _decide_close_calls(
+        self, view: StateView, base: Tensor, of: Tensor, choice: Tensor, mutated: Tensor
+    ) -> int:
         """Where rounding could decide, the user's module does; in place. -> how many were asked."""
         close = (~(self.output.margins(base, base) > view.doubt(base))).nonzero()[:, 0]
         if len(close):
             base[close] = self._ask(close, close)
         doubtful = close[:0]
         if len(of):
-            doubtful = (~(self.output.margins(mutated, base[self.due[of]]) > view.doubt(mutated))).nonzero()[:, 0]
+            doubtful = (~(self.output.margins(mutated, base[self.due[of]]) > view.doubt(mutated))).nonzero()[
+                :, 0
+            ]
         if len(doubtful):
             rows = of[doubtful]
             mutated[doubtful] = self._ask(rows, self.due[rows], self.table.values[choice[doubtful]])
@@ -237,12 +271,28 @@ class _Count:
         at = self.due.clamp_min(0)
         label = torch.where(self.due >= 0, self.output.own(base)[at], -1)
         first = self.table.start[self.element]
-        row, share = [torch.arange(len(label), device=of.device), of], [self.table.probability[first], self.table.probability[choice]]
-        said = [self.output.labels(base, base)[at], self.output.labels(mutated, base[self.due[of]]) if len(of) else of]
+        row, share = (
+            [torch.arange(len(label), device=of.device), of],
+            [self.table.probability[first], self.table.probability[choice]],
+        )
+        said = [
+            self.output.labels(base, base)[at],
+            self.output.labels(mutated, base[self.due[of]]) if len(of) else of,
+        ]
         gamma = _sum_weights(torch.cat(row) * count + torch.cat(said), torch.cat(share), len(label) * count)
         gamma = torch.where(self.due[:, None] >= 0, gamma.reshape(-1, count), torch.nan)
         support = self.table.counts[self.element]
-        return Transitions(self.data.sequence, self.data.place, self.data.elements, label, gamma, support > 1, support, base, asked)
+        return Transitions(
+            self.data.sequence,
+            self.data.place,
+            self.data.elements,
+            label,
+            gamma,
+            support > 1,
+            support,
+            base,
+            asked,
+        )
 
 
 def _sum_weights(at: Tensor, weights: Tensor, size: int) -> Tensor:
@@ -257,7 +307,9 @@ class _Kept:
 
     def __init__(self, view: StateView, size: int, keep: Keep) -> None:
         self.keep = keep
-        self.before = torch.empty(size if keep != "labels" else 0, view.width, dtype=view.dtype, device=view.device)
+        self.before = torch.empty(
+            size if keep != "labels" else 0, view.width, dtype=view.dtype, device=view.device
+        )
         self.behind = torch.empty_like(self.before)
         self.mutants: list[tuple[Tensor, Tensor, Tensor]] = []
 
@@ -279,4 +331,6 @@ class _Kept:
         mutants = [(rows, count.table.start[count.element[rows]], self.behind[rows]), *self.mutants]
         of, choice, state = (torch.cat(parts) for parts in zip(*mutants, strict=True))
         order = of.argsort(stable=True)
-        return replace(found, mutants=state[order], of=of[order], probability=count.table.probability[choice[order]])
+        return replace(
+            found, mutants=state[order], of=of[order], probability=count.table.probability[choice[order]]
+        )

@@ -23,7 +23,9 @@ class MutantsInFlight:
     def advance(self, gates: Tensor) -> None:
         """All by the next element of their own sequence; gates (sequences, G) are read, not used up."""
         if len(self.mutant):
-            self.state = self.view.step(gates.index_select(0, self.owner), self.view.recall(self.state), self.state)
+            self.state = self.view.step(
+                gates.index_select(0, self.owner), self.view.recall(self.state), self.state
+            )
 
     def join(self, mutant: Tensor, owner: Tensor, due: Tensor, state: Tensor) -> None:
         new = (mutant, owner, due, state)
@@ -49,7 +51,9 @@ class MutantsInFlight:
             self._keep(~gone)
 
     def _keep(self, chosen: Tensor) -> None:
-        self.mutant, self.owner, self.due, self.state = (x[chosen] for x in (self.mutant, self.owner, self.due, self.state))
+        self.mutant, self.owner, self.due, self.state = (
+            x[chosen] for x in (self.mutant, self.owner, self.due, self.state)
+        )
 
     def outputs(self, unmutated: Tensor) -> Tensor:
         """(count, o); unmutated (count, o) holds what their sequences say when they are due."""

@@ -28,7 +28,10 @@ def weigh(label: int, labels: Numbers, close: Numbers, probability: Numbers) -> 
         return value, value, value, label, len(labels)
     if close[0]:
         return value, 0.0, 1.0, label, len(labels)
-    low, high = value - float(probability[same & close].sum()), value + float(probability[~same & close].sum())
+    low, high = (
+        value - float(probability[same & close].sum()),
+        value + float(probability[~same & close].sum()),
+    )
     return value, max(0.0, low), min(1.0, high), label, len(labels)
 
 
@@ -41,15 +44,20 @@ class Quick:
         assert view.head is not None
         self.table = table.numpy()
         self.layers: list[tuple[Any, ...]] = [
-            (x, *(None if t is None else t.numpy() for t in (x.w_in, x.b_in, x.w_rec, x.b_rec))) for x in view.layers
+            (x, *(None if t is None else t.numpy() for t in (x.w_in, x.b_in, x.w_rec, x.b_rec)))
+            for x in view.layers
         ]
         self.weights, self.bias = view.head[0].T.contiguous().numpy(), view.head[1].numpy()
         self.first, self.width, self.slack = view.start(1).numpy(), view.width, view.slack
-        self.bounded = all(layer.step is not rnn_relu for layer in view.layers)  # outputs never grow far beyond those of the check
+        self.bounded = all(
+            layer.step is not rnn_relu for layer in view.layers
+        )  # outputs never grow far beyond those of the check
         self.relative = view.relative
         self.state: Numbers = self.first
         self.margin = 0.0  # of the label that was emitted last
-        self.said = self.weight = np.zeros(0)  # the labels of all values of the last element, and their probabilities
+        self.said = self.weight = np.zeros(
+            0
+        )  # the labels of all values of the last element, and their probabilities
 
         def ready(token: int) -> tuple[Numbers, Numbers]:
             found = mutation.choices(token)
@@ -60,7 +68,12 @@ class Quick:
 
     @staticmethod
     def fits(view: Recurrent, mutation: Mutation, output: Output) -> bool:
-        if view.tokens is None or view.head is None or view.device.type != "cpu" or not isinstance(output, Classes):
+        if (
+            view.tokens is None
+            or view.head is None
+            or view.device.type != "cpu"
+            or not isinstance(output, Classes)
+        ):
             return False
         return mutation.finite and view.products() is not None
 
@@ -103,5 +116,7 @@ class Quick:
         if not margins.all():
             rows = torch.from_numpy(outputs)
             self.said = Classes().labels(rows, rows[:1].expand_as(rows)).numpy()
-        slack = self.slack if self.bounded else np.maximum(self.slack, self.relative * np.abs(outputs).max(1))  # as Recurrent.doubt
+        slack = (
+            self.slack if self.bounded else np.maximum(self.slack, self.relative * np.abs(outputs).max(1))
+        )  # as Recurrent.doubt
         return weigh(label, self.said, ~(margins > slack), probability)

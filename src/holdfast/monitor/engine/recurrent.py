@@ -41,11 +41,18 @@ class Recurrent:
         shared = {id(tensor): tensor for tensor in (*whole.parameters(), *whole.buffers())}
         self._module = copy.deepcopy(whole, shared)
         (self._rnn,) = (part for part in self._module.modules() if isinstance(part, nn.RNNBase))
-        if type(self._rnn) not in (nn.RNN, nn.LSTM, nn.GRU) or self._rnn.bidirectional or self._rnn.proj_size or self.dtype not in CLOSE:
+        if (
+            type(self._rnn) not in (nn.RNN, nn.LSTM, nn.GRU)
+            or self._rnn.bidirectional
+            or self._rnn.proj_size
+            or self.dtype not in CLOSE
+        ):
             raise UnreadableError("its layer is of another kind")
         self.frame = None if self.tokens is not None else tuple(self._example().shape[1:])  # the shape of one
         generator = torch.Generator().manual_seed(0)
-        self._structure = read_structure(whole, lambda count, length: self._random(count, length, generator).to(self.device))
+        self._structure = read_structure(
+            whole, lambda count, length: self._random(count, length, generator).to(self.device)
+        )
         self._rnn.forward = self._splice_state
         self.layers: list[RecurrentWeights] = layers_of(self._rnn)
         self.width = sum(layer.width for layer in self.layers)
@@ -94,7 +101,9 @@ class Recurrent:
             return None
         if self._table is None and self.tokens * len(layer.w_in) * layer.w_in.element_size() <= TABLE_BYTES:
             words = torch.arange(self.tokens, device=self.device)
-            self._table = torch.cat([torch.addmm(layer.b_in, self._entry(part), layer.w_in.T) for part in words.split(PART)])
+            self._table = torch.cat(
+                [torch.addmm(layer.b_in, self._entry(part), layer.w_in.T) for part in words.split(PART)]
+            )
         return self._table
 
     def recall(self, state: Tensor) -> Tensor:
@@ -102,7 +111,9 @@ class Recurrent:
         parts, at = [], 0
         for layer in self.layers:
             h = state[:, at : at + layer.size]
-            parts.append(h @ layer.w_rec.T if layer.b_rec is None else torch.addmm(layer.b_rec, h, layer.w_rec.T))
+            parts.append(
+                h @ layer.w_rec.T if layer.b_rec is None else torch.addmm(layer.b_rec, h, layer.w_rec.T)
+            )
             at += layer.width
         return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
@@ -112,9 +123,16 @@ class Recurrent:
         for depth, layer in enumerate(self.layers):
             if depth:
                 below = self.layers[depth - 1]
-                gates = torch.addmm(layer.b_in, new[:, at - below.width : at - below.width + below.size], layer.w_in.T)
+                gates = torch.addmm(
+                    layer.b_in, new[:, at - below.width : at - below.width + below.size], layer.w_in.T
+                )
             rows, ends = len(layer.w_rec), at + layer.width
-            arrays: tuple[Any, ...] = (gates, recalled[:, begin : begin + rows], state[:, at:ends], new[:, at:ends])
+            arrays: tuple[Any, ...] = (
+                gates,
+                recalled[:, begin : begin + rows],
+                state[:, at:ends],
+                new[:, at:ends],
+            )
             if self.device.type == "cpu":
                 arrays = tuple(array.numpy() for array in arrays)
             layer.step(arrays[0], arrays[1], arrays[2], arrays[3], layer.size)
@@ -138,18 +156,26 @@ class Recurrent:
         place = 1 if self._rnn.batch_first else 0
         self._entered = (x.squeeze(place), hx)
         count = len(self._entered[0])
-        state = self._given if self._given is not None else torch.zeros(count, self.width, dtype=self.dtype, device=self.device)
+        state = (
+            self._given
+            if self._given is not None
+            else torch.zeros(count, self.width, dtype=self.dtype, device=self.device)
+        )
         hidden, memory, at = [], [], 0
         for layer in self.layers:
             hidden.append(state[:, at : at + layer.size])
             memory.append(state[:, at + layer.size : at + layer.width])
             at += layer.width
         final = torch.stack(hidden)
-        return hidden[-1].clone().unsqueeze(place), (final, torch.stack(memory)) if isinstance(self._rnn, nn.LSTM) else final
+        return hidden[-1].clone().unsqueeze(place), (final, torch.stack(memory)) if isinstance(
+            self._rnn, nn.LSTM
+        ) else final
 
     def _entry(self, elements: Tensor) -> Tensor:
         """Elements -> (m, inputs of the layer)."""
-        elements = elements.to(self.device) if self.tokens is not None else elements.to(self.device, self.dtype)
+        elements = (
+            elements.to(self.device) if self.tokens is not None else elements.to(self.device, self.dtype)
+        )
         if self._structure.plain and self._first is not None:
             return elements
         parts = []
@@ -168,7 +194,9 @@ class Recurrent:
         if hx is None:
             return torch.zeros(1, self.width, dtype=self.dtype, device=self.device)
         parts = hx if isinstance(hx, tuple) else (hx,)
-        return torch.cat([part[depth, :1] for depth in range(len(self.layers)) for part in parts], 1).to(self.dtype)
+        return torch.cat([part[depth, :1] for depth in range(len(self.layers)) for part in parts], 1).to(
+            self.dtype
+        )
 
     def _head(self, state: Tensor) -> Tensor:
         """(m, d) -> (m, o) through the user's module."""
@@ -193,14 +221,18 @@ class Recurrent:
     def _agrees(self, sequences: Sequence[Tensor]) -> bool:
         generator = torch.Generator().manual_seed(0)
         given = [sequence[: max(LENGTHS)][None] for sequence in list(sequences)[:ROWS] if len(sequence)]
-        prefixes = [self._random(ROWS, length, generator) for length in LENGTHS] + given + self._extreme(generator)
+        prefixes = (
+            [self._random(ROWS, length, generator) for length in LENGTHS] + given + self._extreme(generator)
+        )
         self.reach = max(float(prefix.abs().max()) for prefix in prefixes)
         if not all(alone(self.net, prefix[0]) is None for prefix in prefixes):
             return False
         reached = [self._run(prefix) for prefix in prefixes]
         truth = torch.cat([ask(self.net, prefix) for prefix in prefixes])
         close, size = CLOSE[self.dtype], truth.abs().amax(1)
-        usual = float(size[: ROWS * (len(LENGTHS) - 1)].max())  # of short prefixes: a layer with relu may grow without end
+        usual = float(
+            size[: ROWS * (len(LENGTHS) - 1)].max()
+        )  # of short prefixes: a layer with relu may grow without end
         if self._structure.affine:
             self._find_affine_head(torch.cat(reached), close)
         apart = (torch.cat([self.outputs(state) for state in reached]).cpu() - truth).abs().amax(1)
@@ -232,7 +264,9 @@ class Recurrent:
             if float(sizes.max()) > self.reach:
                 largest = values[sizes.topk(min(ROWS, len(sizes))).indices]
                 before = sequence[:1].expand(len(largest), *sequence.shape[1:]).to(largest.dtype)
-                if not self._right(largest[:, None]) or not self._right(torch.stack([before, largest, before], 1)):
+                if not self._right(largest[:, None]) or not self._right(
+                    torch.stack([before, largest, before], 1)
+                ):
                     return False
                 self.reach = float(sizes.max())
         return True
@@ -256,8 +290,16 @@ class Recurrent:
     def _random(self, count: int, length: int, generator: torch.Generator) -> Tensor:
         if self.tokens is not None:
             drawn = torch.randint(0, self.tokens, (count, length), generator=generator)
-            if count == ROWS:  # the first and the last token often mean something else to a module: padding, the unknown word
-                drawn[0, -1], drawn[1, 0], drawn[2, length // 2], drawn[3, -1], drawn[4] = 0, 0, 0, self.tokens - 1, 0
+            if (
+                count == ROWS
+            ):  # the first and the last token often mean something else to a module: padding, the unknown word
+                drawn[0, -1], drawn[1, 0], drawn[2, length // 2], drawn[3, -1], drawn[4] = (
+                    0,
+                    0,
+                    0,
+                    self.tokens - 1,
+                    0,
+                )
             return drawn
         return torch.randn((count, length, *self._example().shape[1:]), generator=generator, dtype=self.dtype)
 

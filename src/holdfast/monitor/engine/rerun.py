@@ -22,7 +22,10 @@ from holdfast.network import Network, float32_precision
 from holdfast.network.statefulness import generators
 
 NUMBERS = 2**20  # input numbers sent to the user's module at once
-CLOSE = {torch.float32: 1e-5, torch.float64: 1e-13}  # of the outputs' size: below it two arithmetics may differ over a label
+CLOSE = {
+    torch.float32: 1e-5,
+    torch.float64: 1e-13,
+}  # of the outputs' size: below it two arithmetics may differ over a label
 APART = 100  # times that: more is no rounding
 TRIES = 3  # another thread may draw random numbers now and then
 
@@ -45,7 +48,12 @@ class ConcatenatedSequences:
         return self.elements[begin : begin + int(self.length[which])]
 
     def to(self, device: torch.device) -> "ConcatenatedSequences":
-        return ConcatenatedSequences(*(part.to(device) for part in (self.elements, self.offset, self.length, self.sequence, self.place)))
+        return ConcatenatedSequences(
+            *(
+                part.to(device)
+                for part in (self.elements, self.offset, self.length, self.sequence, self.place)
+            )
+        )
 
     @staticmethod
     def of(sequences: Sequence[Any]) -> "ConcatenatedSequences":
@@ -53,7 +61,9 @@ class ConcatenatedSequences:
             raise BadInput("there is no sequence to look at.")
         length = torch.tensor([len(sequence) for sequence in sequences])
         if not bool((length > 0).all()):
-            raise BadInput(f"sequence {int((length == 0).nonzero()[0])} is empty: there is nothing to score in it.")
+            raise BadInput(
+                f"sequence {int((length == 0).nonzero()[0])} is empty: there is nothing to score in it."
+            )
         plain = all(not isinstance(sequence, Tensor) for sequence in sequences)
         if plain:
             elements = torch.as_tensor(list(chain.from_iterable(sequences)))
@@ -61,10 +71,14 @@ class ConcatenatedSequences:
             elements = torch.cat([torch.as_tensor(sequence).cpu() for sequence in sequences])
         offset = length.cumsum(0) - length
         sequence = torch.arange(len(length)).repeat_interleave(length)
-        return ConcatenatedSequences(elements, offset, length, sequence, torch.arange(len(elements)) - offset[sequence])
+        return ConcatenatedSequences(
+            elements, offset, length, sequence, torch.arange(len(elements)) - offset[sequence]
+        )
 
 
-_apart: "WeakKeyDictionary[Network, dict[tuple[int, ...], bool]]" = WeakKeyDictionary()  # by the shape of a sequence
+_apart: "WeakKeyDictionary[Network, dict[tuple[int, ...], bool]]" = (
+    WeakKeyDictionary()
+)  # by the shape of a sequence
 
 
 def keeps_apart(net: Network, like: Tensor) -> bool:
@@ -100,9 +114,13 @@ def ask(net: Network, prefixes: Tensor, *, apart: bool = False) -> Tensor:
         raise
     except Exception as error:
         reason = first_line(error)
-        raise BadInput(f"{net.name} refused sequences of shape {tuple(prefixes.shape[1:])}: {reason}") from error
+        raise BadInput(
+            f"{net.name} refused sequences of shape {tuple(prefixes.shape[1:])}: {reason}"
+        ) from error
     if not bool(found.isfinite().all()):
-        raise BadInput(f"{net.name} answers NaN or infinity on one of the sequences; check its weights and the scale of the data.")
+        raise BadInput(
+            f"{net.name} answers NaN or infinity on one of the sequences; check its weights and the scale of the data."
+        )
     return found
 
 
@@ -142,7 +160,13 @@ def check_alone(net: Network, sequence: Tensor) -> None:
 
 
 def prefix_outputs(
-    net: Network, data: ConcatenatedSequences, rows: Tensor, ends: Tensor, values: Tensor | None = None, *, apart: bool = False
+    net: Network,
+    data: ConcatenatedSequences,
+    rows: Tensor,
+    ends: Tensor,
+    values: Tensor | None = None,
+    *,
+    apart: bool = False,
 ) -> Tensor:
     """(m,) rows, (m,) rows where the prefixes end -> (m, o): with `values` (m, ...) in the place of the rows' elements, if given."""
     size = data.place[ends] + 1
@@ -153,8 +177,12 @@ def prefix_outputs(
             index = data.offset[data.sequence[rows[part]]][:, None] + torch.arange(length, device=rows.device)
             prefixes = data.elements[index]
             if values is not None:
-                prefixes = prefixes.to(torch.promote_types(prefixes.dtype, values.dtype))  # whole numbers may become others
-                prefixes[torch.arange(len(part), device=rows.device), data.place[rows[part]]] = values[part].to(prefixes.dtype)
+                prefixes = prefixes.to(
+                    torch.promote_types(prefixes.dtype, values.dtype)
+                )  # whole numbers may become others
+                prefixes[torch.arange(len(part), device=rows.device), data.place[rows[part]]] = values[
+                    part
+                ].to(prefixes.dtype)
             answer = ask(net, prefixes, apart=apart)
             found = answer.new_empty(len(rows), answer.shape[1]) if found is None else found
             found[part.cpu()] = answer

@@ -45,7 +45,8 @@ class Drawn(Mutation):
             values, times = draws.unique(return_counts=True)
             other = values != own
             return ElementChoices(
-                torch.cat([own[None], values[other]]), torch.cat([times[~other].sum()[None], times[other]]).double() / self.count
+                torch.cat([own[None], values[other]]),
+                torch.cat([times[~other].sum()[None], times[other]]).double() / self.count,
             )
         share = torch.full((self.count + 1,), 1 / self.count, dtype=torch.float64)
         share[0] = 0
@@ -55,7 +56,10 @@ class Drawn(Mutation):
         if self.rows is None or are_ids(elements):
             return super().table(elements)
         alone = torch.ones(1, dtype=torch.float64)
-        return ChoiceTable.of(self.choices(x) if row in self.rows else ElementChoices(x[None], alone) for row, x in enumerate(elements))
+        return ChoiceTable.of(
+            self.choices(x) if row in self.rows else ElementChoices(x[None], alone)
+            for row, x in enumerate(elements)
+        )
 
     def tables(self, elements: Tensor, length: Tensor) -> tuple[ChoiceTable, Tensor]:
         if not self.alike:
@@ -66,7 +70,9 @@ class Drawn(Mutation):
             parts.append(super().tables(sequence, length))
         tables, rows = zip(*parts, strict=True)
         count = torch.tensor([0, *(len(table.counts) for table in tables)]).cumsum(0)
-        return ChoiceTable.concatenate(tables), torch.cat([row + first for row, first in zip(rows, count.tolist(), strict=False)])
+        return ChoiceTable.concatenate(tables), torch.cat(
+            [row + first for row, first in zip(rows, count.tolist(), strict=False)]
+        )
 
     def abstract(self, elements: Tensor) -> Tensor:
         return self.mutation.abstract(elements)

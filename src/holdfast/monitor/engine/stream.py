@@ -22,7 +22,9 @@ class Stream:
         self.engine = self._engine()
 
     def reset(self) -> None:
-        self.engine = self._engine() if self.monitor.settings.mode == "sampled" else self.engine  # draws begin again
+        self.engine = (
+            self._engine() if self.monitor.settings.mode == "sampled" else self.engine
+        )  # draws begin again
         self.engine.reset()
 
     def _engine(self) -> Engine:
@@ -34,7 +36,9 @@ class Stream:
             return monitor.quick.fresh()
         followed: Mutation = Still() if s.mode == "abstract" else mutation
         if view is None:
-            engine: Quick | Batched | Whole = Whole(monitor.net, followed, outputs, s.max_length, apart=s.mode == "exact")
+            engine: Quick | Batched | Whole = Whole(
+                monitor.net, followed, outputs, s.max_length, apart=s.mode == "exact"
+            )
         elif s.mode == "abstract" and isinstance(view, Recurrent) and Quick.fits(view, followed, outputs):
             engine = Quick(view, followed)
         else:

@@ -20,7 +20,11 @@ from holdfast.monitor.engine.rerun import CLOSE, alone, in_full
 from holdfast.monitor.structure.module_snapshot import ModuleSnapshot
 from holdfast.network import Network
 
-PROBES, LONGEST, ROWS = 6, 7, 5  # sequences, elements and copies on which the steps must agree with the network
+PROBES, LONGEST, ROWS = (
+    6,
+    7,
+    5,
+)  # sequences, elements and copies on which the steps must agree with the network
 PART = 1024  # states stepped at once: what a front of convolutions unfolds stays in the cache
 
 
@@ -31,7 +35,9 @@ class Streaming(nn.Module, ABC):
 
     def start(self, count: int) -> Tensor:
         """(count, width): before the first element. Zero unless the model says otherwise."""
-        like = next((t for t in (*self.parameters(), *self.buffers()) if t.is_floating_point()), torch.zeros(()))
+        like = next(
+            (t for t in (*self.parameters(), *self.buffers()) if t.is_floating_point()), torch.zeros(())
+        )
         return like.new_zeros(count, self.width)
 
     @abstractmethod
@@ -40,7 +46,10 @@ class Streaming(nn.Module, ABC):
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, time, ...) -> (n, o): the output behind the last element."""
-        state, outputs = self.start(len(x)).to(x.device), None  # a model without weights does not know where its input will be
+        state, outputs = (
+            self.start(len(x)).to(x.device),
+            None,
+        )  # a model without weights does not know where its input will be
         for place in range(x.shape[1]):
             state, outputs = self.step(state, x[:, place])
         if outputs is None:
@@ -51,9 +60,17 @@ class Streaming(nn.Module, ABC):
 def _only_steps(adapter: nn.Module, model: Streaming) -> bool:
     """The network is the steps and nothing else: no forward of its own, no hooks, no scaling, no order of axes of its own."""
     own = type(model).forward is not Streaming.forward or "forward" in vars(model)
-    hooks = any(getattr(part, name) for part in (adapter, model) for name in ("_forward_hooks", "_forward_pre_hooks"))
+    hooks = any(
+        getattr(part, name) for part in (adapter, model) for name in ("_forward_hooks", "_forward_pre_hooks")
+    )
     changed = any(getattr(adapter, name, None) is not None for name in ("mean", "std", "pool"))
-    return not (own or hooks or changed or getattr(adapter, "time_first", False) or getattr(adapter, "takes_lengths", False))
+    return not (
+        own
+        or hooks
+        or changed
+        or getattr(adapter, "time_first", False)
+        or getattr(adapter, "takes_lengths", False)
+    )
 
 
 class OpenedStreaming:
@@ -77,7 +94,9 @@ class OpenedStreaming:
         probes = probes or [torch.randn(LONGEST, *shape, generator=torch.Generator().manual_seed(0))]
         try:
             with torch.no_grad():
-                state, outputs = model.step(model.start(1).to(net.device).clone(), probes[0][:1].to(net.device, net.dtype).clone())
+                state, outputs = model.step(
+                    model.start(1).to(net.device).clone(), probes[0][:1].to(net.device, net.dtype).clone()
+                )
         except Exception as error:  # any line of the user's own code may fail
             raise BadInput(
                 f"{net.name}: step failed on an element of shape {tuple(probes[0].shape[1:])} ({error}). Say the shape of an input to the "
@@ -106,7 +125,10 @@ class OpenedStreaming:
                 state = self.advance(state, frames)
             reached.append(self.outputs(state))
             truth += [self.net(row[None]).to(self.device) for row in rows]
-        scale, apart = float(torch.cat(truth).abs().max()), float((torch.cat(reached) - torch.cat(truth)).abs().max())
+        scale, apart = (
+            float(torch.cat(truth).abs().max()),
+            float((torch.cat(reached) - torch.cat(truth)).abs().max()),
+        )
         close = CLOSE.get(self.dtype, 0.0) * scale
         self.slack = max(close, MARGIN * apart)
         self.relative = self.slack / scale if scale else 0.0
@@ -128,7 +150,8 @@ class OpenedStreaming:
         before = state[:, : self.model.width]
         with torch.no_grad(), in_full(self.device):  # copies: a step may write into what it is given
             parts = [
-                torch.cat(self.model.step(s.clone(), e.clone()), 1) for s, e in zip(before.split(PART), gates.split(PART), strict=True)
+                torch.cat(self.model.step(s.clone(), e.clone()), 1)
+                for s, e in zip(before.split(PART), gates.split(PART), strict=True)
             ]
         return torch.cat(parts)
 

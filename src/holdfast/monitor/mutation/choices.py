@@ -24,18 +24,30 @@ class ElementChoices:
     probability: Tensor  # (k,) float64
 
     @staticmethod
-    def of(element: int | Tensor, values: Sequence[Any] | Tensor, probability: Sequence[float] | None = None) -> "ElementChoices":
+    def of(
+        element: int | Tensor, values: Sequence[Any] | Tensor, probability: Sequence[float] | None = None
+    ) -> "ElementChoices":
         """Checked, each value once, the original first; uniform without probabilities."""
-        weight = [1 / max(1, len(values))] * len(values) if probability is None else [float(p) for p in probability]
+        weight = (
+            [1 / max(1, len(values))] * len(values)
+            if probability is None
+            else [float(p) for p in probability]
+        )
         _check_probability(weight, len(values), element)
         if isinstance(element, int):
             return _of_ids(element, [int(value) for value in values], weight)
-        given = values if isinstance(values, Tensor) else torch.stack([torch.as_tensor(value) for value in values])
+        given = (
+            values
+            if isinstance(values, Tensor)
+            else torch.stack([torch.as_tensor(value) for value in values])
+        )
         same = (given == element.to(given)).reshape(len(given), -1).all(1)
         if not bool(same.any()):
             raise BadInput(_missing(element))
         flat, place = torch.unique(given.reshape(len(given), -1), dim=0, return_inverse=True)
-        merged = torch.zeros(len(flat), dtype=torch.float64).index_add_(0, place, torch.tensor(weight, dtype=torch.float64) / sum(weight))
+        merged = torch.zeros(len(flat), dtype=torch.float64).index_add_(
+            0, place, torch.tensor(weight, dtype=torch.float64) / sum(weight)
+        )
         order = (torch.arange(len(flat)) != place[same][0]).int().argsort(stable=True)
         return ElementChoices(flat[order].reshape(-1, *given.shape[1:]), merged[order])
 
@@ -55,9 +67,13 @@ def _check_probability(weight: list[float], count: int, element: Any) -> None:
     if not count:
         raise BadInput(_missing(element))
     if len(weight) != count:
-        raise BadInput(f"{count} mutations of {_shown(element)}, but {len(weight)} probabilities: give one for each.")
+        raise BadInput(
+            f"{count} mutations of {_shown(element)}, but {len(weight)} probabilities: give one for each."
+        )
     if not (all(p >= 0 for p in weight) and abs(sum(weight) - 1) <= SUM):
-        raise BadInput(f"the probabilities of {_shown(element)} sum to {sum(weight):.9g}; they must be >= 0 and sum to 1.")
+        raise BadInput(
+            f"the probabilities of {_shown(element)} sum to {sum(weight):.9g}; they must be >= 0 and sum to 1."
+        )
 
 
 def _missing(element: Any) -> str:
@@ -65,7 +81,11 @@ def _missing(element: Any) -> str:
 
 
 def _shown(element: Any) -> str:
-    return f"a frame of shape {tuple(element.shape)}" if isinstance(element, Tensor) and element.dim() else f"element {element}"
+    return (
+        f"a frame of shape {tuple(element.shape)}"
+        if isinstance(element, Tensor) and element.dim()
+        else f"element {element}"
+    )
 
 
 @dataclass(frozen=True)
@@ -80,14 +100,20 @@ class ChoiceTable:
     def of(rows: Iterable[ElementChoices]) -> "ChoiceTable":
         every = list(rows)
         counts = torch.tensor([0, *(len(row.probability) for row in every)])
-        return ChoiceTable(counts.cumsum(0), torch.cat([row.values for row in every]), torch.cat([row.probability for row in every]))
+        return ChoiceTable(
+            counts.cumsum(0),
+            torch.cat([row.values for row in every]),
+            torch.cat([row.probability for row in every]),
+        )
 
     @staticmethod
     def concatenate(tables: Sequence["ChoiceTable"]) -> "ChoiceTable":
         """One after the other."""
         counts = torch.cat([torch.zeros(1, dtype=torch.int64), *(table.counts for table in tables)])
         return ChoiceTable(
-            counts.cumsum(0), torch.cat([table.values for table in tables]), torch.cat([table.probability for table in tables])
+            counts.cumsum(0),
+            torch.cat([table.values for table in tables]),
+            torch.cat([table.probability for table in tables]),
         )
 
     @property
@@ -111,7 +137,9 @@ class Mutation(ABC):
     def sample(self, element: Any, count: int, generator: torch.Generator) -> Tensor:
         """(count, ...): independent draws."""
         every = self.choices(element)
-        return every.values[torch.multinomial(every.probability, count, replacement=True, generator=generator)]
+        return every.values[
+            torch.multinomial(every.probability, count, replacement=True, generator=generator)
+        ]
 
     def table(self, elements: Sequence[Any] | Tensor) -> ChoiceTable:
         """The choices of each element."""
@@ -128,7 +156,11 @@ class Mutation(ABC):
 
     def abstract(self, elements: Tensor) -> Tensor:
         """(n, ...) -> (n,) int64: elements of one number are alike to an abstract model. Ids are their own, frames are all alike."""
-        return elements.long() if are_ids(elements) else torch.zeros(len(elements), dtype=torch.int64, device=elements.device)
+        return (
+            elements.long()
+            if are_ids(elements)
+            else torch.zeros(len(elements), dtype=torch.int64, device=elements.device)
+        )
 
     @abstractmethod
     def settings(self) -> dict[str, Any]:
@@ -143,7 +175,9 @@ def are_ids(elements: Sequence[Any] | Tensor) -> bool:
 
 
 def check_ids(
-    ids: Tensor, words: int, message: str = "a mutation puts a token there that the network does not know: ids run from 0 to {last}."
+    ids: Tensor,
+    words: int,
+    message: str = "a mutation puts a token there that the network does not know: ids run from 0 to {last}.",
 ) -> None:
     """BadInput unless all are ids of a vocabulary of so many words; a negative one would silently count from the end."""
     if not are_ids(ids) or not bool(((ids >= 0) & (ids < words)).all()):
@@ -160,7 +194,9 @@ class Still(Mutation):
 
     def table(self, elements: Sequence[Any] | Tensor) -> ChoiceTable:
         values = torch.as_tensor(elements)
-        return ChoiceTable(torch.arange(len(values) + 1), values, torch.ones(len(values), dtype=torch.float64))
+        return ChoiceTable(
+            torch.arange(len(values) + 1), values, torch.ones(len(values), dtype=torch.float64)
+        )
 
     def settings(self) -> dict[str, Any]:
         return {"kind": self.kind}

@@ -44,12 +44,19 @@ class Groups(Mutation):
         rows = {}
         for own, others in sets.items():
             weight = probability.get(own) if probability is not None else None
-            rows[_id(own, place)] = ElementChoices.of(_id(own, place), [_id(other, place) for other in others], weight)
+            rows[_id(own, place)] = ElementChoices.of(
+                _id(own, place), [_id(other, place) for other in others], weight
+            )
         return cls._of_rows(rows)
 
     @classmethod
     def of_vectors(
-        cls, vectors: Tensor, *, cosine: float = 0.65, antonyms: Iterable[tuple[int, int]] = (), among: Sequence[int] | None = None
+        cls,
+        vectors: Tensor,
+        *,
+        cosine: float = 0.65,
+        antonyms: Iterable[tuple[int, int]] = (),
+        among: Sequence[int] | None = None,
     ) -> "Groups":
         """Words whose vectors (V, d) are alike, by complete linkage: any two of a group have at least this cosine.
 
@@ -63,21 +70,35 @@ class Groups(Mutation):
         place = {word: i for i, word in enumerate(words.tolist())}
         apart = [(place[a], place[b]) for a, b in antonyms if a in place and b in place]
         alike = [words[group] for group in complete_linkage(vectors[words], cosine, apart)]
-        return cls._of_rows({int(own): ElementChoices.of(int(own), group) for group in alike for own in group})
+        return cls._of_rows(
+            {int(own): ElementChoices.of(int(own), group) for group in alike for own in group}
+        )
 
     @classmethod
     def of_neighbours(cls, words: Sequence[str], neighbours: Mapping[str, Sequence[str]]) -> "Groups":
         """words: the vocabulary in order. neighbours: word -> words that may replace it (counter-fitted lists, say); those outside
         the vocabulary are left out, and a word always may stay."""
         place = number_of(words)
-        near = {word: [place[other] for other in neighbours.get(word, ()) if other in place] for word in words}
-        return cls._of_rows({place[own]: ElementChoices.of(place[own], [place[own], *others]) for own, others in near.items() if others})
+        near = {
+            word: [place[other] for other in neighbours.get(word, ()) if other in place] for word in words
+        }
+        return cls._of_rows(
+            {
+                place[own]: ElementChoices.of(place[own], [place[own], *others])
+                for own, others in near.items()
+                if others
+            }
+        )
 
     @classmethod
     def _of_rows(cls, rows: Mapping[int, ElementChoices]) -> "Groups":
         alone = torch.ones(1, dtype=torch.float64)
         size = 1 + max(rows, default=-1)
-        return cls(ChoiceTable.of([rows.get(own) or ElementChoices(torch.tensor([own]), alone) for own in range(max(1, size))]))
+        return cls(
+            ChoiceTable.of(
+                [rows.get(own) or ElementChoices(torch.tensor([own]), alone) for own in range(max(1, size))]
+            )
+        )
 
     def choices(self, element: Any) -> ElementChoices:
         own = int(element)
@@ -89,16 +110,28 @@ class Groups(Mutation):
     def table(self, elements: Sequence[Any] | Tensor) -> ChoiceTable:
         """Without a loop: rows of the stored sets, in the order asked for."""
         if isinstance(elements, Tensor) and elements.is_floating_point():
-            raise BadInput("groups replace token ids, but the sequences hold numbers: use Noise or Own for frames.")
+            raise BadInput(
+                "groups replace token ids, but the sequences hold numbers: use Noise or Own for frames."
+            )
         own = torch.as_tensor(elements, dtype=torch.int64)
         known = (own >= 0) & (own < len(self._group))
         row = torch.where(known, own, 0)
         counts = torch.where(known, self.sets.counts[row], 1)
         start = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
-        at = torch.arange(int(start[-1])) - start[:-1].repeat_interleave(counts) + self.sets.start[row].repeat_interleave(counts)
+        at = (
+            torch.arange(int(start[-1]))
+            - start[:-1].repeat_interleave(counts)
+            + self.sets.start[row].repeat_interleave(counts)
+        )
         kept = known.repeat_interleave(counts)
-        values = torch.where(kept, self.sets.values[at.clamp_max(len(self.sets.values) - 1)], own.repeat_interleave(counts))
-        return ChoiceTable(start, values, torch.where(kept, self.sets.probability[at.clamp_max(len(self.sets.values) - 1)], 1.0))
+        values = torch.where(
+            kept, self.sets.values[at.clamp_max(len(self.sets.values) - 1)], own.repeat_interleave(counts)
+        )
+        return ChoiceTable(
+            start,
+            values,
+            torch.where(kept, self.sets.probability[at.clamp_max(len(self.sets.values) - 1)], 1.0),
+        )
 
     def abstract(self, elements: Tensor) -> Tensor:
         own = elements.long()
@@ -115,8 +148,12 @@ class Groups(Mutation):
 def _id(token: Any, place: Mapping[str, int] | None) -> int:
     if isinstance(token, str):
         if place is None:
-            raise BadInput(f"{token!r} is a word; give the vocabulary too (vocabulary=net.vocabulary), or token ids.")
+            raise BadInput(
+                f"{token!r} is a word; give the vocabulary too (vocabulary=net.vocabulary), or token ids."
+            )
         if token not in place:
-            raise BadInput(f"{token!r} is not in the vocabulary, so it can replace nothing; leave it out of the sets.")
+            raise BadInput(
+                f"{token!r} is not in the vocabulary, so it can replace nothing; leave it out of the sets."
+            )
         return place[token]
     return int(token)

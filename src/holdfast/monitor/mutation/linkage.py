@@ -14,7 +14,9 @@ BLOCK = 2048  # rows of the cosine matrix at a time
 APART = 4.0  # above any cosine distance: a pair that is never merged
 
 
-def complete_linkage(vectors: Tensor, cosine: float, apart: Iterable[tuple[int, int]] = ()) -> list[list[int]]:
+def complete_linkage(
+    vectors: Tensor, cosine: float, apart: Iterable[tuple[int, int]] = ()
+) -> list[list[int]]:
     """(n, d) -> the groups with more than one member: any two have at least this cosine, and no pair of `apart` shares one.
 
     A merge below the threshold never joins two components of the graph of alike pairs, so each is linked on its own: the result is
@@ -42,7 +44,9 @@ def _alike(unit: Tensor, cosine: float) -> coo_array:
     return coo_array((np.ones(len(pairs[0]), dtype=np.int8), pairs), shape=(len(unit), len(unit)))
 
 
-def _link_members(members: np.ndarray[Any, Any], unit: Tensor, cosine: float, forbidden: set[tuple[int, int]]) -> list[list[int]]:
+def _link_members(
+    members: np.ndarray[Any, Any], unit: Tensor, cosine: float, forbidden: set[tuple[int, int]]
+) -> list[list[int]]:
     """Complete linkage among the members of one component, cut at the threshold."""
     distance = (1 - unit[members] @ unit[members].T).double().clamp_min(0).numpy()
     place = {int(word): at for at, word in enumerate(members)}

@@ -14,7 +14,17 @@ from holdfast.monitor.mutation.choices import ChoiceTable, ElementChoices, Mutat
 from holdfast.monitor.mutation.groups import Groups
 from holdfast.monitor.mutation.typos import Typos, misspellings
 
-__all__ = ["ChoiceTable", "ElementChoices", "Groups", "Mutation", "Noise", "Own", "Typos", "misspellings", "restore"]
+__all__ = [
+    "ChoiceTable",
+    "ElementChoices",
+    "Groups",
+    "Mutation",
+    "Noise",
+    "Own",
+    "Typos",
+    "misspellings",
+    "restore",
+]
 
 TINY = 1e-300  # the logarithm of a draw of exactly zero
 
@@ -32,10 +42,14 @@ class Noise(Mutation):
 
     def __post_init__(self) -> None:
         if not (self.radius >= 0 and math.isfinite(self.radius)) or self.p not in (1, 2, math.inf):
-            raise BadInput(f"noise of radius {self.radius} in norm {self.p}: the radius must be finite and >= 0, the norm 1, 2 or inf.")
+            raise BadInput(
+                f"noise of radius {self.radius} in norm {self.p}: the radius must be finite and >= 0, the norm 1, 2 or inf."
+            )
 
     def choices(self, element: Any) -> ElementChoices:
-        raise BadInput("noise has infinitely many values; it can be sampled (mode='sampled'), not enumerated.")
+        raise BadInput(
+            "noise has infinitely many values; it can be sampled (mode='sampled'), not enumerated."
+        )
 
     def sample(self, element: Any, count: int, generator: torch.Generator) -> Tensor:
         """Uniform in the ball: with |g_i|^p ~ Gamma(1/p) and e ~ Exp(1), g / (sum |g_i|^p + e)^(1/p) is (Barthe et al. 2005).
@@ -44,14 +58,18 @@ class Noise(Mutation):
         """
         centre = torch.as_tensor(element)
         if not centre.is_floating_point():
-            raise BadInput("noise needs frames of numbers, got integers; for token ids give sets (Groups) or Typos.")
+            raise BadInput(
+                "noise needs frames of numbers, got integers; for token ids give sets (Groups) or Typos."
+            )
         shape = (count, *centre.shape)
         if math.isinf(self.p):
             step = 2 * torch.rand(shape, generator=generator, dtype=torch.float64) - 1
         else:
             normal = torch.randn(shape, generator=generator, dtype=torch.float64)
             power = (
-                normal.square() / 2 if self.p == 2 else -torch.rand(shape, generator=generator, dtype=torch.float64).clamp_min(TINY).log()
+                normal.square() / 2
+                if self.p == 2
+                else -torch.rand(shape, generator=generator, dtype=torch.float64).clamp_min(TINY).log()
             )
             extra = -torch.rand(count, generator=generator, dtype=torch.float64).clamp_min(TINY).log()
             size = power.reshape(count, -1).sum(1) + extra
@@ -77,11 +95,17 @@ class Own(Mutation):
     kind: ClassVar[str] = "own"
 
     def choices(self, element: Any) -> ElementChoices:
-        pairs = list(self.function(element.clone() if isinstance(element, Tensor) else element))  # the function may write into it
-        return ElementChoices.of(element, [value for value, _ in pairs], [probability for _, probability in pairs])
+        pairs = list(
+            self.function(element.clone() if isinstance(element, Tensor) else element)
+        )  # the function may write into it
+        return ElementChoices.of(
+            element, [value for value, _ in pairs], [probability for _, probability in pairs]
+        )
 
     def settings(self) -> dict[str, Any]:
-        raise BadInput("a mutation made of your own function cannot be saved: write its sets down with Groups.of_sets, or fit again.")
+        raise BadInput(
+            "a mutation made of your own function cannot be saved: write its sets down with Groups.of_sets, or fit again."
+        )
 
 
 def restore(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Mutation:
@@ -89,15 +113,25 @@ def restore(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Mutat
     given = {key: value for key, value in settings.items() if key != "kind"}
     match settings.get("kind"):
         case "groups":
-            return Groups(stored_settings.checked_table(ChoiceTable(tensors["start"], tensors["values"], tensors["probability"])))
+            return Groups(
+                stored_settings.checked_table(
+                    ChoiceTable(tensors["start"], tensors["values"], tensors["probability"])
+                )
+            )
         case "typos":
-            kinds = {"vocabulary": (list,), "unknown": (int, type(None)), "kinds": (list,), "characters": (bool,)}
+            kinds = {
+                "vocabulary": (list,),
+                "unknown": (int, type(None)),
+                "kinds": (list,),
+                "characters": (bool,),
+            }
             return Typos(**stored_settings.check_types(given, kinds))
         case "noise":
             end = (*stored_settings.NUMBER, type(None))
             return Noise(
                 **stored_settings.check_types(
-                    {**given, "p": float(given["p"])}, {"radius": stored_settings.NUMBER, "p": (float,), "low": end, "high": end}
+                    {**given, "p": float(given["p"])},
+                    {"radius": stored_settings.NUMBER, "p": (float,), "low": end, "high": end},
                 )
             )
     raise BadInput(f"no mutation is called {settings.get('kind')!r}; was this written by a newer version?")

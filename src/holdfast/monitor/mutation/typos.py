@@ -19,7 +19,10 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 def _neighbouring_keys() -> dict[str, str]:
     """Keys that touch on a QWERTY keyboard: left, right, and the two above and below."""
     at = {key: (row, column + 0.5 * row) for row, keys in enumerate(ROWS) for column, key in enumerate(keys)}
-    touch = {a: [b for b in at if b != a and abs(at[a][0] - at[b][0]) <= 1 and abs(at[a][1] - at[b][1]) <= 1] for a in at}
+    touch = {
+        a: [b for b in at if b != a and abs(at[a][0] - at[b][0]) <= 1 and abs(at[a][1] - at[b][1]) <= 1]
+        for a in at
+    }
     return {key: "".join(keys) for key, keys in touch.items()}
 
 
@@ -36,7 +39,11 @@ def misspellings(word: str, kinds: Sequence[str] = TYPOS) -> set[str]:
     if "insert" in kinds:
         found |= {word[:i] + letter + word[i:] for i in range(len(word) + 1) for letter in LETTERS}
     if "keyboard" in kinds:
-        found |= {word[:i] + key + word[i + 1 :] for i, letter in enumerate(word) for key in KEYS.get(letter.lower(), "")}
+        found |= {
+            word[:i] + key + word[i + 1 :]
+            for i, letter in enumerate(word)
+            for key in KEYS.get(letter.lower(), "")
+        }
     return found - {word}
 
 
@@ -60,9 +67,13 @@ class Typos(Mutation):
         if strange := set(self.kinds) - set(TYPOS):
             raise BadInput(f"no such typos: {', '.join(sorted(strange))}; there are {', '.join(TYPOS)}.")
         if self.unknown is not None and not 0 <= self.unknown < len(self.vocabulary):
-            raise BadInput(f"unknown={self.unknown} is no token: the vocabulary has {len(self.vocabulary)} words.")
+            raise BadInput(
+                f"unknown={self.unknown} is no token: the vocabulary has {len(self.vocabulary)} words."
+            )
         place = number_of(self.vocabulary)
-        object.__setattr__(self, "_choices", lru_cache(maxsize=2**16)(lambda own: self._make_choices(own, place)))
+        object.__setattr__(
+            self, "_choices", lru_cache(maxsize=2**16)(lambda own: self._make_choices(own, place))
+        )
 
     def choices(self, element: Any) -> ElementChoices:
         made: ElementChoices = self._choices(int(element))  # type: ignore[attr-defined]
@@ -71,7 +82,9 @@ class Typos(Mutation):
     def _make_choices(self, own: int, place: Mapping[str, int]) -> ElementChoices:
         if not 0 <= own < len(self.vocabulary):
             return ElementChoices(torch.tensor([own]), torch.ones(1, dtype=torch.float64))
-        spelled = (place.get(word, self.unknown) for word in sorted(misspellings(self.vocabulary[own], self.kinds)))
+        spelled = (
+            place.get(word, self.unknown) for word in sorted(misspellings(self.vocabulary[own], self.kinds))
+        )
         return ElementChoices.of(own, [own, *(i for i in spelled if i is not None)])
 
     def settings(self) -> dict[str, Any]:

@@ -23,7 +23,9 @@ Message = MutableMapping[str, Any]
 class Gate:
     """In front of the application."""
 
-    def __init__(self, app: Application, metrics: Metrics, rates: Rates, token: str | None, *, open_metrics: bool) -> None:
+    def __init__(
+        self, app: Application, metrics: Metrics, rates: Rates, token: str | None, *, open_metrics: bool
+    ) -> None:
         self.app, self.metrics, self.rates = app, metrics, rates
         self.token = None if token is None else f"Bearer {token}".encode()
         self.free = (*PROBES, "/metrics") if open_metrics else PROBES
@@ -52,20 +54,34 @@ class Gate:
         except Exception as error:
             log.error("a request failed: %s", where(error))
             if scope["type"] == "http" and not begun:
-                await _refuse(scope, count_message, 500, "the service failed on this request; its log says where.", {})
+                await _refuse(
+                    scope, count_message, 500, "the service failed on this request; its log says where.", {}
+                )
 
     def _refusal(self, scope: Message) -> tuple[int, str, dict[str, str]] | None:
         """-> status, reason, headers."""
         probe = scope["path"] in PROBES
         if scope.get(MARK) and not probe:
-            return 503, "too many connections are open, in all or from this address; try again later.", {"connection": "close"}
+            return (
+                503,
+                "too many connections are open, in all or from this address; try again later.",
+                {"connection": "close"},
+            )
         wait = 0.0 if probe else self.rates.take(scope["client"][0] if scope.get("client") else "")
         if wait:  # before the token is looked at, so that guesses count
-            return 429, f"too many requests from this address; try again in {wait:.1f} s.", {"retry-after": str(math.ceil(wait))}
+            return (
+                429,
+                f"too many requests from this address; try again in {wait:.1f} s.",
+                {"retry-after": str(math.ceil(wait))},
+            )
         if self.token is not None and scope["path"] not in self.free:
             given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
             if not hmac.compare_digest(given, self.token):
-                return 401, "this service wants a token: send the header 'Authorization: Bearer TOKEN'.", {"www-authenticate": "Bearer"}
+                return (
+                    401,
+                    "this service wants a token: send the header 'Authorization: Bearer TOKEN'.",
+                    {"www-authenticate": "Bearer"},
+                )
         return None
 
 
@@ -86,5 +102,11 @@ async def _refuse(scope: Message, send: Any, status: int, reason: str, headers: 
     if kind.startswith("websocket") and "websocket.http.response" not in (scope.get("extensions") or {}):
         await send({"type": "websocket.close", "code": 1008, "reason": reason[:100]})
         return
-    await send({"type": f"{kind}.start", "status": status, "headers": [(a.encode(), b.encode()) for a, b in lines.items()]})
+    await send(
+        {
+            "type": f"{kind}.start",
+            "status": status,
+            "headers": [(a.encode(), b.encode()) for a, b in lines.items()],
+        }
+    )
     await send({"type": f"{kind}.body", "body": body})

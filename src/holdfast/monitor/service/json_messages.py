@@ -26,7 +26,9 @@ class Refused(Exception):
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
         self.status = status
-        plain = reason.encode("utf-8", "replace").decode()  # half a surrogate pair passes as JSON, but cannot be sent back
+        plain = reason.encode(
+            "utf-8", "replace"
+        ).decode()  # half a surrogate pair passes as JSON, but cannot be sent back
         self.reason = plain if len(plain) <= LONGEST_REASON else f"{plain[:LONGEST_REASON]} ..."
 
 
@@ -41,8 +43,14 @@ class ScoreRequest:
 def read_question(body: bytes | str, longest: int, depth: int) -> ScoreRequest:
     """{"sequence": [...]} or {"text": "..."}, and perhaps {"k": 0 | steps | "final"}."""
     found = _json(body, depth)
-    if not isinstance(found, dict) or len({"sequence", "text"} & found.keys()) != 1 or found.keys() - {"sequence", "text", "k"}:
-        raise Refused(422, 'expected an object with either "sequence" (a list) or "text" (a string), and perhaps "k".')
+    if (
+        not isinstance(found, dict)
+        or len({"sequence", "text"} & found.keys()) != 1
+        or found.keys() - {"sequence", "text", "k"}
+    ):
+        raise Refused(
+            422, 'expected an object with either "sequence" (a list) or "text" (a string), and perhaps "k".'
+        )
     k = found.get("k", 0)
     if k != "final" and not (type(k) is int and 0 <= k < longest):
         raise Refused(422, f'"k" is a whole number from 0 to {longest - 1}, or "final".')
@@ -50,7 +58,10 @@ def read_question(body: bytes | str, longest: int, depth: int) -> ScoreRequest:
         if not isinstance(found["text"], str):
             raise Refused(422, '"text" must be a string.')
         if len(found["text"]) > SIGNS_EACH * longest:
-            raise Refused(422, f'"text" has {len(found["text"])} signs; this service takes up to {SIGNS_EACH * longest}.')
+            raise Refused(
+                422,
+                f'"text" has {len(found["text"])} signs; this service takes up to {SIGNS_EACH * longest}.',
+            )
         return ScoreRequest(found["text"], k)
     sequence = found["sequence"]
     if not isinstance(sequence, list):
@@ -86,7 +97,9 @@ def _json(body: bytes | str, depth: int) -> Any:
 
 def _depth(body: bytes | str) -> int:
     """How deep brackets stand in one another; those in strings do not count. The time is proportional to the length of the body."""
-    signs = np.frombuffer(STRING.sub(b"", body.encode("utf-8", "replace") if isinstance(body, str) else body), dtype=np.uint8)
+    signs = np.frombuffer(
+        STRING.sub(b"", body.encode("utf-8", "replace") if isinstance(body, str) else body), dtype=np.uint8
+    )
     steps = np.isin(signs, OPENING).astype(np.int64) - np.isin(signs, CLOSING)
     return int(steps.cumsum().max(initial=0))
 
@@ -97,14 +110,20 @@ def _no_number(name: str) -> float:
 
 def _elements(sequence: list[Any]) -> Any:
     """All words, all ids, or all frames of one shape, as a float tensor."""
-    if all(isinstance(element, str) for element in sequence) or all(type(element) is int and abs(element) < 2**63 for element in sequence):
+    if all(isinstance(element, str) for element in sequence) or all(
+        type(element) is int and abs(element) < 2**63 for element in sequence
+    ):
         return sequence
     if not all(isinstance(element, float | list) for element in sequence):
-        raise Refused(422, "a sequence holds either words, token ids or frames (lists of numbers), and nothing else.")
+        raise Refused(
+            422, "a sequence holds either words, token ids or frames (lists of numbers), and nothing else."
+        )
     try:
         frames = torch.tensor(sequence, dtype=torch.float32)
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:
-        raise Refused(422, f"the frames are not lists of numbers of one shape ({str(error).splitlines()[0][:200]}).") from error
+        raise Refused(
+            422, f"the frames are not lists of numbers of one shape ({str(error).splitlines()[0][:200]})."
+        ) from error
     if not frames.numel() or not bool(frames.isfinite().all()):
         raise Refused(422, "a frame is empty or holds a number that is too large.")
     return frames
@@ -122,7 +141,10 @@ def scores_json(scores: Scores, text: Texts | None = None) -> dict[str, Any]:
     """Column by column: reading tensors number by number takes longer than scoring them. text: where one was sent, how it was read."""
     names = ("value", "low", "high", "label", "support", "attackable")
     columns = (scores.values, scores.low, scores.high, scores.labels, scores.support, scores.attackable)
-    rows = [dict(zip(names, row, strict=True)) for row in zip(*(map(_number, column.tolist()) for column in columns), strict=True)]
+    rows = [
+        dict(zip(names, row, strict=True))
+        for row in zip(*(map(_number, column.tolist()) for column in columns), strict=True)
+    ]
     if scores.words is not None:
         rows = [{"element": word, **row} for word, row in zip(scores.words, rows, strict=True)]
     answer: dict[str, Any] = {"k": scores.k, "scores": rows, "least": scores.least, "most": scores.most}
@@ -137,13 +159,30 @@ def score_json(score: Score | None) -> dict[str, Any]:
     """None: an unknown element that the monitor skips."""
     if score is None:
         return {"skipped": True}
-    numbers = {"value": score.value, "low": score.low, "high": score.high, "label": score.label, "support": score.support}
-    return {**{name: _number(number) for name, number in numbers.items()}, "evidence": evidence_json(score.evidence)}
+    numbers = {
+        "value": score.value,
+        "low": score.low,
+        "high": score.high,
+        "label": score.label,
+        "support": score.support,
+    }
+    return {
+        **{name: _number(number) for name, number in numbers.items()},
+        "evidence": evidence_json(score.evidence),
+    }
 
 
 def evidence_json(evidence: Evidence) -> dict[str, Any]:
-    said = {"kind": evidence.kind, "method": evidence.method, "dtype": evidence.dtype, "confidence": evidence.confidence}
-    return {**{key: value for key, value in said.items() if value is not None}, "assumptions": list(evidence.assumptions)}
+    said = {
+        "kind": evidence.kind,
+        "method": evidence.method,
+        "dtype": evidence.dtype,
+        "confidence": evidence.confidence,
+    }
+    return {
+        **{key: value for key, value in said.items() if value is not None},
+        "assumptions": list(evidence.assumptions),
+    }
 
 
 def _number(value: float) -> float | None:

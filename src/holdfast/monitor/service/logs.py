@@ -9,7 +9,10 @@ log = logging.getLogger("holdfast.serve")
 
 def where(error: BaseException) -> str:
     """The kind of an error and the lines it came from, without its message."""
-    lines = [f"{frame.filename}:{frame.lineno} in {frame.name}" for frame in traceback.extract_tb(error.__traceback__)[-FRAMES:]]
+    lines = [
+        f"{frame.filename}:{frame.lineno} in {frame.name}"
+        for frame in traceback.extract_tb(error.__traceback__)[-FRAMES:]
+    ]
     return " < ".join([type(error).__name__, *reversed(lines)])
 
 

@@ -65,15 +65,25 @@ class Metrics:
         for (path, status), place in PLACE.items():
             if total[place]:
                 yield f'holdfast_requests_total{{path="{path}",status="{status}"}} {total[place]:.0f}'
-        yield from _header("holdfast_errors_total", "counter", "Answers of status 400 and above, and refused messages of streams.")
+        yield from _header(
+            "holdfast_errors_total",
+            "counter",
+            "Answers of status 400 and above, and refused messages of streams.",
+        )
         yield f"holdfast_errors_total {total[FAILED]:.0f}"
-        yield from _header("holdfast_elements_scored_total", "counter", "Elements scored, by request or stream.")
+        yield from _header(
+            "holdfast_elements_scored_total", "counter", "Elements scored, by request or stream."
+        )
         yield f"holdfast_elements_scored_total {total[ELEMENTS]:.0f}"
         yield from _header("holdfast_streams", "gauge", "Streams open now.")
         yield f"holdfast_streams {total[STREAMS]:.0f}"
-        yield from _header("holdfast_workers", "gauge", "Worker processes that came up; all numbers here are their sums.")
+        yield from _header(
+            "holdfast_workers", "gauge", "Worker processes that came up; all numbers here are their sums."
+        )
         yield f"holdfast_workers {total[UP]:.0f}"
-        yield from _header("holdfast_score_seconds", "histogram", "Time from the request for a score to its answer.")
+        yield from _header(
+            "holdfast_score_seconds", "histogram", "Time from the request for a score to its answer."
+        )
         for edge, count in zip((*BUCKETS, "+Inf"), accumulate(total[FIRST:]), strict=True):
             yield f'holdfast_score_seconds_bucket{{le="{edge}"}} {count:.0f}'
         yield f"holdfast_score_seconds_sum {total[SECONDS]:.9g}"

@@ -38,10 +38,16 @@ class Connections:
     def admit(self, key: Any, address: str) -> bool | None:
         """Count a connection: True for an ordinary one, False for a reserved one, None where there is no room for it."""
         own = network_of(address)
-        if len(self._ordinary) < self.most and sum(other == own for other in self._ordinary.values()) < self.each:
+        if (
+            len(self._ordinary) < self.most
+            and sum(other == own for other in self._ordinary.values()) < self.each
+        ):
             self._ordinary[key] = own
             return True
-        if len(self._reserved) < RESERVED and sum(other == own for other in self._reserved.values()) < RESERVED_EACH:
+        if (
+            len(self._reserved) < RESERVED
+            and sum(other == own for other in self._reserved.values()) < RESERVED_EACH
+        ):
             self._reserved[key] = own
             return False
         return None
@@ -110,8 +116,16 @@ class _Requests(_Patient, H11Protocol):
     def send_400_response(self, msg: str) -> None:
         """What is no HTTP, or has too long a head, is told so in the form of all errors."""
         body = error_body(msg)
-        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), (b"connection", b"close")]
-        events = h11.Response(status_code=400, headers=headers, reason=b"Bad Request"), h11.Data(data=body), h11.EndOfMessage()
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+            (b"connection", b"close"),
+        ]
+        events = (
+            h11.Response(status_code=400, headers=headers, reason=b"Bad Request"),
+            h11.Data(data=body),
+            h11.EndOfMessage(),
+        )
         for event in events:
             self.transport.write(self.conn.send(event))
         self.transport.close()
@@ -120,7 +134,11 @@ class _Requests(_Patient, H11Protocol):
         super().data_received(data)
         if self.conn.their_state is not h11.IDLE:
             self._whole()
-            if self.conn.their_state is h11.SEND_BODY and self.cycle is not None and self.cycle.response_complete:
+            if (
+                self.conn.their_state is h11.SEND_BODY
+                and self.cycle is not None
+                and self.cycle.response_complete
+            ):
                 self.transport.close()  # it was answered, and goes on sending
         elif self._head is None and not self.transport.is_closing() and self.timeout_keep_alive_task is None:
             self._head = self.loop.call_later(self.limits.reading, self.transport.abort)

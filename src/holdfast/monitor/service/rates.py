@@ -13,7 +13,9 @@ class Rates:
 
     def __init__(self, rate: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.rate, self.burst, self.clock = rate, max(1, burst), clock
-        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # address -> tokens, and when they were counted
+        self._buckets: OrderedDict[str, tuple[float, float]] = (
+            OrderedDict()
+        )  # address -> tokens, and when they were counted
 
     def take(self, address: str) -> float:
         """One token -> 0; or the seconds until there is one, and none is taken."""

@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from holdfast.errors import HoldfastError, MissingExtra
 from holdfast.monitor.service.batching import RequestBatcher
 from holdfast.monitor.service.gate import Gate
-from holdfast.monitor.service.json_messages import Refused, ScoreRequest, check_length, read_element, read_question, score_json, scores_json
+from holdfast.monitor.service.json_messages import (
+    Refused,
+    ScoreRequest,
+    check_length,
+    read_element,
+    read_question,
+    score_json,
+    scores_json,
+)
 from holdfast.monitor.service.limits import Limits
 from holdfast.monitor.service.logs import log, where
 from holdfast.monitor.service.metrics import TYPE, Metrics
@@ -41,10 +49,14 @@ def check_extra() -> None:
         try:
             importlib.import_module(package)
         except ImportError as error:
-            raise MissingExtra(f"The service needs fastapi, uvicorn and websockets ({error}): pip install 'holdfast[serve]'.") from error
+            raise MissingExtra(
+                f"The service needs fastapi, uvicorn and websockets ({error}): pip install 'holdfast[serve]'."
+            ) from error
 
 
-def app(monitor: "Monitor", limits: Limits | None = None, *, token: str | None = None, open_metrics: bool = False) -> "FastAPI":
+def app(
+    monitor: "Monitor", limits: Limits | None = None, *, token: str | None = None, open_metrics: bool = False
+) -> "FastAPI":
     """The service as an ASGI application, for your own server. token: what clients must show; None: nothing.
 
     The probes /live and /ready are open to all, /metrics with open_metrics."""
@@ -69,7 +81,9 @@ def application(desk: "Desk", *, token: str | None = None, open_metrics: bool = 
     async def refused(_: fastapi.Request, error: Exception) -> fastapi.Response:
         """What the router says of paths and methods, in the form of all errors."""
         assert isinstance(error, HTTPException)
-        return JSONResponse({"error": f"{str(error.detail).lower()}."}, error.status_code, headers=error.headers)
+        return JSONResponse(
+            {"error": f"{str(error.detail).lower()}."}, error.status_code, headers=error.headers
+        )
 
     made.add_exception_handler(HTTPException, refused)
 
@@ -87,7 +101,11 @@ def application(desk: "Desk", *, token: str | None = None, open_metrics: bool = 
 
     @made.get("/ready")
     async def ready() -> fastapi.Response:
-        return JSONResponse({"status": "stopping"}, status_code=503) if desk.stopping else JSONResponse({"status": "ready"})
+        return (
+            JSONResponse({"status": "stopping"}, status_code=503)
+            if desk.stopping
+            else JSONResponse({"status": "ready"})
+        )
 
     @made.get("/metrics")
     async def metrics() -> fastapi.Response:
@@ -115,7 +133,11 @@ class Desk:
         self.waiting = 0
 
     def health(self) -> dict[str, Any]:
-        made = {"mode": self.monitor.settings.mode, "mutation": self.monitor.mutation.kind, "outputs": self.monitor.outputs.kind}
+        made = {
+            "mode": self.monitor.settings.mode,
+            "mutation": self.monitor.mutation.kind,
+            "outputs": self.monitor.outputs.kind,
+        }
         return {"status": "ok", "model": self.monitor.net.name, **made, "waiting": self.waiting}
 
     async def answer(self, request: "Request") -> "Response":
@@ -130,7 +152,9 @@ class Desk:
             return JSONResponse({"error": refused.reason}, status_code=refused.status)
         except Exception as error:
             log.error("a question could not be answered: %s", where(error))
-            return JSONResponse({"error": "the service failed on this question; its log says where."}, status_code=500)
+            return JSONResponse(
+                {"error": "the service failed on this question; its log says where."}, status_code=500
+            )
         self.metrics.count_elements(len(scores))
         return JSONResponse(scores_json(scores, text))
 
@@ -142,7 +166,9 @@ class Desk:
 
     async def _scores(self, body: bytes) -> "tuple[Texts | None, Scores]":
         """A text is cut where the model works: whoever wrote the tokenizer need not think of threads, and a long text holds up nobody."""
-        asked: ScoreRequest = await self._read(body, lambda: read_question(body, self.limits.length, self.limits.depth))
+        asked: ScoreRequest = await self._read(
+            body, lambda: read_question(body, self.limits.length, self.limits.depth)
+        )
         if not isinstance(asked.sequence, str):
             return None, await self.batches.scores(asked.sequence, asked.k)
         run = asyncio.get_running_loop().run_in_executor
@@ -201,7 +227,10 @@ class Desk:
                 await socket.send_json(await self._reply(own, message))
         except TimeoutError:
             await socket.close(GOING_AWAY, f"no message for {self.limits.idle:g} s")
-        except (WebSocketDisconnect, RuntimeError):  # a send to a socket that closed meanwhile is a RuntimeError
+        except (
+            WebSocketDisconnect,
+            RuntimeError,
+        ):  # a send to a socket that closed meanwhile is a RuntimeError
             pass
         finally:
             self.metrics.count_streams(-1)

@@ -54,7 +54,9 @@ def serve(monitor: "Monitor", serving: Serving) -> None:
 def listening(serving: Serving, *options: int) -> socket.socket:
     """A socket that is bound; BadInput where the address is taken, or nobody's. options: of the socket, that are on."""
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(serving.host, serving.port, type=socket.SOCK_STREAM)[0]
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            serving.host, serving.port, type=socket.SOCK_STREAM
+        )[0]
         made = socket.socket(family, kind, protocol)
         for option in (socket.SO_REUSEADDR, *options):
             made.setsockopt(socket.SOL_SOCKET, option, 1)
@@ -66,7 +68,9 @@ def listening(serving: Serving, *options: int) -> socket.socket:
     return made
 
 
-def _run(monitor: "Monitor", serving: Serving, listener: socket.socket, metrics: Metrics, parent: int | None = None) -> None:
+def _run(
+    monitor: "Monitor", serving: Serving, listener: socket.socket, metrics: Metrics, parent: int | None = None
+) -> None:
     """In this process, until it is told to stop."""
     from holdfast.monitor.service.serve import Desk, application, check_extra
 
@@ -106,7 +110,9 @@ def _run(monitor: "Monitor", serving: Serving, listener: socket.socket, metrics:
 
         async def on_tick(self, counter: int) -> bool:
             orphan = parent is not None and os.getppid() != parent
-            self.should_exit = self.should_exit or orphan or (self.until is not None and time.monotonic() >= self.until)
+            self.should_exit = (
+                self.should_exit or orphan or (self.until is not None and time.monotonic() >= self.until)
+            )
             return await super().on_tick(counter)
 
     Server(config).run([listener])
@@ -141,7 +147,9 @@ def serve_workers(load: Callable[[], "Monitor"], serving: Serving, workers: int)
     def start(number: int) -> BaseProcess:
         rows[number, UP] = 0
         bound = own if own else listener
-        process = context.Process(target=_work, args=(load, shared, bound, board, number, os.getpid()), name=f"worker {number}")
+        process = context.Process(
+            target=_work, args=(load, shared, bound, board, number, os.getpid()), name=f"worker {number}"
+        )
         with without_working_folder():
             process.start()
         return process
@@ -157,7 +165,12 @@ def serve_workers(load: Callable[[], "Monitor"], serving: Serving, workers: int)
             for number, process in enumerate(running):
                 if process.exitcode is not None and not stopping:
                     failed = failed or not rows[number, UP]
-                    logs.log.warning("worker %d ended with %s%s", number, process.exitcode, "" if failed else "; it is started again")
+                    logs.log.warning(
+                        "worker %d ended with %s%s",
+                        number,
+                        process.exitcode,
+                        "" if failed else "; it is started again",
+                    )
                     running[number] = process if failed else start(number)
         if failed:
             stop(signal.SIGTERM, None)
@@ -180,7 +193,12 @@ def _tell(process: BaseProcess, sig: int) -> None:
 
 
 def _work(
-    load: Callable[[], "Monitor"], serving: Serving, bound: socket.socket | tuple[int, ...], board: Any, number: int, parent: int
+    load: Callable[[], "Monitor"],
+    serving: Serving,
+    bound: socket.socket | tuple[int, ...],
+    board: Any,
+    number: int,
+    parent: int,
 ) -> None:
     """bound: the socket of all, or the options of one of its own."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # until the server listens to it

@@ -10,7 +10,9 @@ if TYPE_CHECKING:
     from holdfast.monitor.structure.structure import Reading
 
 Axis = Literal["batch", "time"] | None  # None: any other, of a fixed size
-Stage = Literal["constant", "entry", "outputs", "state"]  # outputs: of the layer, one for each place; state: behind the last place
+Stage = Literal[
+    "constant", "entry", "outputs", "state"
+]  # outputs: of the layer, one for each place; state: behind the last place
 
 
 class UnreadableError(Exception):

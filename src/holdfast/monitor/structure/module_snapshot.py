@@ -17,12 +17,17 @@ class ModuleSnapshot:
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
-        self.tensors = [(tensor, tensor.detach().clone()) for tensor in (*module.parameters(), *module.buffers())]
+        self.tensors = [
+            (tensor, tensor.detach().clone()) for tensor in (*module.parameters(), *module.buffers())
+        ]
         self.kept, self.dice = _comparable_copy(module, DEPTH), generators()
 
     def check(self, end: Callable[[str], Any]) -> None:
         """Calls `end` with the reason where something is not as it was."""
-        if not all(torch.equal(now, before) for now, before in self.tensors) or _comparable_copy(self.module, DEPTH) != self.kept:
+        if (
+            not all(torch.equal(now, before) for now, before in self.tensors)
+            or _comparable_copy(self.module, DEPTH) != self.kept
+        ):
             end("keeps something from one call to the next")
         if generators() != self.dice:
             end("draws random numbers")

@@ -51,7 +51,19 @@ def _affine(name: str, args: Any, kwargs: Any) -> bool:
     moving = [place for place, x in enumerate(args) if isinstance(x, Marked) and x.mark.stage != "constant"]
     if kwargs or not all(args[place].mark.affine for place in moving):
         return False
-    if name in ("add", "sub", "neg", "negative", "subtract", "__radd__", "__rsub__", "rsub", "__add__", "__sub__", "__neg__"):
+    if name in (
+        "add",
+        "sub",
+        "neg",
+        "negative",
+        "subtract",
+        "__radd__",
+        "__rsub__",
+        "rsub",
+        "__add__",
+        "__sub__",
+        "__neg__",
+    ):
         return True
     if name in ("mul", "multiply", "__rmul__", "__mul__"):
         return len(moving) <= 1
@@ -162,12 +174,16 @@ def _gather(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
     x = reading.first(args, kwargs)
     dims = reading.own(x, kwargs.get("dim", args[1] if len(args) > 1 else None))
     keeps = kwargs.get("keepdim", args[2] if len(args) > 2 else False)
-    axes = x.mark.axes if keeps else tuple(axis for place, axis in enumerate(x.mark.axes) if place not in dims)
+    axes = (
+        x.mark.axes if keeps else tuple(axis for place, axis in enumerate(x.mark.axes) if place not in dims)
+    )
     same = x.mark.affine and func.__name__ in ("sum", "mean") and not set(kwargs) - {"dim", "keepdim"}
     return reading.mark_value(reading.run(func, args, kwargs), Mark(x.mark.stage, axes, same))
 
 
-@_rule("transpose", "permute", "movedim", "moveaxis", "swapaxes", "swapdims", "t", "unsqueeze", "get T", "get mT")
+@_rule(
+    "transpose", "permute", "movedim", "moveaxis", "swapaxes", "swapdims", "t", "unsqueeze", "get T", "get mT"
+)
 def _turn(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
     """Axes change places: followed on a tensor in which each has a size of its own."""
     x = reading.first(args, kwargs)
@@ -213,13 +229,19 @@ def _view(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
         reading.end("views its axes as others")
     if named != whole or list(x.mark.axes[: len(whole)]) != whole:
         reading.end("views its axes as others")
-    return reading.mark_value(reading.run(func, args, kwargs), Mark(x.mark.stage, (*named, *(None for _ in rest)), x.mark.affine))
+    return reading.mark_value(
+        reading.run(func, args, kwargs), Mark(x.mark.stage, (*named, *(None for _ in rest)), x.mark.affine)
+    )
 
 
 @_rule("cat", "concat", "concatenate", "stack")
 def _join(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
     tensors, dim = args[0], kwargs.get("dim", args[1] if len(args) > 1 else 0)
-    if not isinstance(tensors, tuple | list) or not all(isinstance(x, Marked) for x in tensors) or set(kwargs) - {"dim"}:
+    if (
+        not isinstance(tensors, tuple | list)
+        or not all(isinstance(x, Marked) for x in tensors)
+        or set(kwargs) - {"dim"}
+    ):
         reading.end("joins elements with something else")
     axes = tensors[0].mark.axes
     if any(x.mark.axes != axes for x in tensors):
@@ -240,13 +262,20 @@ def _part(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
     (dim,) = reading.own(x, kwargs.get("dim", args[place] if len(args) > place else 0))
     reading.no_sizes(args, kwargs)
     axes = x.mark.axes if place == 2 else (*x.mark.axes[:dim], *x.mark.axes[dim + 1 :])
-    return tuple(reading.mark_value(part, Mark(x.mark.stage, axes, x.mark.affine)) for part in reading.run(func, args, kwargs))
+    return tuple(
+        reading.mark_value(part, Mark(x.mark.stage, axes, x.mark.affine))
+        for part in reading.run(func, args, kwargs)
+    )
 
 
 @_rule("__getitem__")
 def _item(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
     table, index = args
-    if isinstance(index, Marked) and not isinstance(table, Marked) and index.raw.dtype in (torch.int64, torch.int32):
+    if (
+        isinstance(index, Marked)
+        and not isinstance(table, Marked)
+        and index.raw.dtype in (torch.int64, torch.int32)
+    ):
         axes: tuple[Axis, ...] = (*index.mark.axes, *(None for _ in table.shape[1:]))
         return reading.mark_value(table[index.raw], Mark(index.mark.stage, axes))
     if not isinstance(table, Marked):
@@ -289,7 +318,9 @@ def _select(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
     x, given = reading.first(args, kwargs), dict(zip(("dim", "index"), args[1:], strict=False)) | kwargs
     if type(given.get("dim")) is not int:
         reading.end("picks from axes that are not there")
-    return _index_rule(reading, x, (*(slice(None) for _ in range(given["dim"] % len(x.mark.axes))), given["index"]))
+    return _index_rule(
+        reading, x, (*(slice(None) for _ in range(given["dim"] % len(x.mark.axes))), given["index"])
+    )
 
 
 # ---- constants and sizes
@@ -312,7 +343,9 @@ def _fill_rule(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
 
 @_rule("zeros_like", "ones_like")
 def _like(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
-    return reading.mark_value(reading.run(func, args, kwargs), Mark("constant", reading.first(args, kwargs).mark.axes))
+    return reading.mark_value(
+        reading.run(func, args, kwargs), Mark("constant", reading.first(args, kwargs).mark.axes)
+    )
 
 
 @_rule("expand", "repeat")
@@ -322,7 +355,10 @@ def _expand(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
     mark = x.mark if isinstance(x, Marked) else Mark("constant", tuple(None for _ in x.shape))
     if mark.stage != "constant" or kwargs:
         reading.end("repeats elements")
-    known: list[Any] = [*((None, 1) for _ in sizes[len(mark.axes) :]), *zip(mark.axes, raw(x).shape, strict=True)]
+    known: list[Any] = [
+        *((None, 1) for _ in sizes[len(mark.axes) :]),
+        *zip(mark.axes, raw(x).shape, strict=True),
+    ]
     axes: list[Axis] = []
     for size, (axis, length) in zip(sizes, known, strict=True):
         name: Axis = size.node.axis if isinstance(size, torch.SymInt) else None
@@ -336,13 +372,25 @@ def _expand(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
 @_rule("get shape", "size")
 def _shape(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
     x = reading.first(args, kwargs)
-    sizes: Any = (reading.sizes[axis] if axis else size for axis, size in zip(x.mark.axes, x.raw.shape, strict=True))
+    sizes: Any = (
+        reading.sizes[axis] if axis else size for axis, size in zip(x.mark.axes, x.raw.shape, strict=True)
+    )
     shape = torch.Size(sizes)
     place = kwargs.get("dim", args[1] if len(args) > 1 else None)
     return shape if place is None else shape[place]
 
 
-@_rule("dim", "get ndim", "get dtype", "get device", "get is_cuda", "get layout", "get requires_grad", "is_floating_point", "get_device")
+@_rule(
+    "dim",
+    "get ndim",
+    "get dtype",
+    "get device",
+    "get is_cuda",
+    "get layout",
+    "get requires_grad",
+    "is_floating_point",
+    "get_device",
+)
 def _constant_rule(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
     """The same for every batch."""
     return reading.run(func, args, kwargs)

@@ -69,7 +69,9 @@ def rows_apart(module: nn.Module, example: Callable[[int, int], Tensor]) -> bool
         return False
 
 
-def _readings(module: nn.Module, example: Callable[[int, int], Tensor], named: tuple[Axis, ...]) -> Iterator[tuple["Reading", Mark]]:
+def _readings(
+    module: nn.Module, example: Callable[[int, int], Tensor], named: tuple[Axis, ...]
+) -> Iterator[tuple["Reading", Mark]]:
     """Each with the mark of the answer, (batch, outputs). named: the first axes, which are to be open."""
     copied, tapes = copy_module(module), []
     layers = [part for part in copied.modules() if isinstance(part, nn.RNNBase)]
@@ -82,7 +84,11 @@ def _readings(module: nn.Module, example: Callable[[int, int], Tensor], named: t
             wanted = copied(x.clone())
             reading = Reading(layers, {axis: sizes[axis] for axis in named})
             with reading:
-                answer = copied(reading.mark_value(x.clone(), Mark("entry", (*named, *(None for _ in x.shape[len(named) :])), plain=True)))
+                answer = copied(
+                    reading.mark_value(
+                        x.clone(), Mark("entry", (*named, *(None for _ in x.shape[len(named) :])), plain=True)
+                    )
+                )
         reading.check()
         for layer in layers:
             del layer.__dict__["forward"]
@@ -131,8 +137,14 @@ class Reading(TorchFunctionMode):
             raise UnreadableError(self.why)
 
     def mark_value(self, found: Tensor, mark: Mark) -> Marked:
-        sizes = tuple(self.lengths[axis] if axis else size for axis, size in zip(mark.axes, found.shape, strict=False))
-        if len(mark.axes) != found.dim() or sizes != tuple(found.shape) or (mark.stage == "state" and "time" in mark.axes):
+        sizes = tuple(
+            self.lengths[axis] if axis else size for axis, size in zip(mark.axes, found.shape, strict=False)
+        )
+        if (
+            len(mark.axes) != found.dim()
+            or sizes != tuple(found.shape)
+            or (mark.stage == "state" and "time" in mark.axes)
+        ):
             self.end("mixes its axes")
         return Marked.of(found, mark, self)
 
@@ -146,7 +158,10 @@ class Reading(TorchFunctionMode):
             self.end("hands a function to torch")
         if not any(isinstance(x, Marked | torch.SymInt) for x in seen):
             return func(*args, **kwargs)
-        getter = func.__name__ == "__get__" and getattr(func.__self__, "__objclass__", None) in (torch._C.TensorBase, Tensor)
+        getter = func.__name__ == "__get__" and getattr(func.__self__, "__objclass__", None) in (
+            torch._C.TensorBase,
+            Tensor,
+        )
         name = f"get {func.__self__.__name__}" if getter else func.__name__
         rule = RULES.get(name)
         if rule is None or not (getter or any(getattr(home, name, None) == func for home in HOMES)):
@@ -180,7 +195,9 @@ class Reading(TorchFunctionMode):
             self.end("its first state is not the same for all rows")
         outputs, final = self._run_layer(layer, x, hx)
         self.plain = x.mark.plain
-        state = tree_map(lambda part: self.mark_value(part, Mark("state", (None, "batch", None), affine=True)), final)
+        state = tree_map(
+            lambda part: self.mark_value(part, Mark("state", (None, "batch", None), affine=True)), final
+        )
         return self.mark_value(outputs, Mark("outputs", axes, affine=True)), state
 
     def _beside(self, layer: nn.RNNBase, x: Any, hx: Any) -> Any:
@@ -201,7 +218,9 @@ class Reading(TorchFunctionMode):
 
     def _run_layer(self, layer: nn.RNNBase, x: Marked, hx: Any) -> Any:
         with torch._C.DisableTorchFunction():
-            same = all(torch.equal(a, b) for a, b in zip(self.weights[layer], layer.parameters(), strict=True))
+            same = all(
+                torch.equal(a, b) for a, b in zip(self.weights[layer], layer.parameters(), strict=True)
+            )
             if layer.training or not same:
                 self.end("its layer trains, or its weights change")
             return type(layer).forward(layer, x.raw, tree_map(raw, hx))
@@ -210,7 +229,9 @@ class Reading(TorchFunctionMode):
 
     def run(self, func: Any, args: Any, kwargs: Any) -> Any:
         """On plain tensors and the sizes of this batch."""
-        args, kwargs = tree_map(lambda x: self.lengths[x.node.axis] if isinstance(x, torch.SymInt) else raw(x), (args, kwargs))
+        args, kwargs = tree_map(
+            lambda x: self.lengths[x.node.axis] if isinstance(x, torch.SymInt) else raw(x), (args, kwargs)
+        )
         return func(*args, **kwargs)
 
     def no_sizes(self, args: Any, kwargs: Any) -> None:
@@ -219,7 +240,11 @@ class Reading(TorchFunctionMode):
 
     def first(self, args: Any, kwargs: Any) -> Marked:
         """The tensor that a rule is about; all else must be plain and is the rule's business."""
-        if not args or not isinstance(args[0], Marked) or any(isinstance(x, Marked) for x in tree_flatten((args[1:], kwargs))[0]):
+        if (
+            not args
+            or not isinstance(args[0], Marked)
+            or any(isinstance(x, Marked) for x in tree_flatten((args[1:], kwargs))[0])
+        ):
             self.end("uses elements in an unknown place")
         return args[0]
 
@@ -239,7 +264,11 @@ class Reading(TorchFunctionMode):
                 self.end("mixes its axes")
             name: Axis = names.pop() if names else None
             for x in here:
-                if name and (not isinstance(x, Marked) or x.mark.axes[-back] is None) and raw(x).shape[-back] != 1:
+                if (
+                    name
+                    and (not isinstance(x, Marked) or x.mark.axes[-back] is None)
+                    and raw(x).shape[-back] != 1
+                ):
                     self.end(f"treats the {name} in its own way")
             axes.append(name)
         return tuple(reversed(axes))

@@ -57,11 +57,15 @@ def read_trees(estimator: Any, columns: Columns) -> tuple[Trees, bool] | None:
     start = np.concatenate([[0], np.cumsum(sizes)[:-1]])
     shift = np.repeat(start, sizes)
     parts: list[Array] = [
-        np.concatenate([np.asarray(getattr(tree, name)) for tree in trees]) for name in ("left", "right", "feature", "threshold", "value")
+        np.concatenate([np.asarray(getattr(tree, name)) for tree in trees])
+        for name in ("left", "right", "feature", "threshold", "value")
     ]
     left, right, feature, threshold, value = parts
     leaf = left < 0
-    compare, source = _comparison(given, feature, threshold, compares), np.array(given.sources)[np.where(leaf, 0, feature)]
+    compare, source = (
+        _comparison(given, feature, threshold, compares),
+        np.array(given.sources)[np.where(leaf, 0, feature)],
+    )
     nodes = Nodes(
         source.astype(np.int64), np.where(leaf, -1, left + shift).astype(np.int64), np.where(leaf, -1, right + shift).astype(np.int64),
         value.astype(np.float64), np.repeat(np.arange(len(trees)), sizes), start.astype(np.int64), compare, arithmetic,
@@ -72,12 +76,17 @@ def read_trees(estimator: Any, columns: Columns) -> tuple[Trees, bool] | None:
     return boxes, found.has_base
 
 
-def _comparison(given: Prepared, feature: Array, threshold: Array, how: Compares) -> Callable[[Array, Array], Array]:
+def _comparison(
+    given: Prepared, feature: Array, threshold: Array, how: Compares
+) -> Callable[[Array, Array], Array]:
     """The comparison of a node, of numbers as they come from the user."""
     kind, strict = how
 
     def goes_left(x: Array, node: Array) -> Array:
-        number, column = torch.from_numpy(x.astype(np.float64)), torch.from_numpy(feature[node].astype(np.int64))
+        number, column = (
+            torch.from_numpy(x.astype(np.float64)),
+            torch.from_numpy(feature[node].astype(np.int64)),
+        )
         for one in given.scalers:
             number = one.at(column)(number)
         value: Array = number.numpy().astype(kind)
@@ -89,7 +98,11 @@ def _comparison(given: Prepared, feature: Array, threshold: Array, how: Compares
 
 FORESTS = ("RandomForestClassifier", "RandomForestRegressor", "ExtraTreesClassifier", "ExtraTreesRegressor")
 SINGLE = ("DecisionTreeClassifier", "DecisionTreeRegressor", "ExtraTreeClassifier", "ExtraTreeRegressor")
-CONSTANT = ("prior", "most_frequent", "constant")  # strategies of a DummyClassifier that say the same of every row
+CONSTANT = (
+    "prior",
+    "most_frequent",
+    "constant",
+)  # strategies of a DummyClassifier that say the same of every row
 
 
 def _read_trees(model: Any) -> Read | None:
@@ -119,11 +132,15 @@ def _read_boosting(model: Any) -> Read:
         kind = type(first).__name__
         constant = kind == "DummyRegressor" or (kind == "DummyClassifier" and first.strategy in CONSTANT)
         if not constant:
-            raise NotReadable(f"it begins with what init={kind} answers, which is no constant, and its trees are not all that it is")
+            raise NotReadable(
+                f"it begins with what init={kind} answers, which is no constant, and its trees are not all that it is"
+            )
         check_unmodified(first)
     width = model.estimators_.shape[1]
     trees = [
-        _place_output(_sklearn(tree, model.learning_rate), place, width) for row in model.estimators_ for place, tree in enumerate(row)
+        _place_output(_sklearn(tree, model.learning_rate), place, width)
+        for row in model.estimators_
+        for place, tree in enumerate(row)
     ]
     return Read(trees, (np.float32, False), np.float64, has_base=True)
 
@@ -133,7 +150,13 @@ def _sklearn(tree: Any, weight: float = 1.0) -> EstimatorTree:
     inner = tree.tree_
     if inner.value.shape[1] != 1:
         raise NotReadable("its trees answer several questions at once")
-    return EstimatorTree(inner.feature, inner.threshold, inner.children_left, inner.children_right, inner.value[:, 0, :] * weight)
+    return EstimatorTree(
+        inner.feature,
+        inner.threshold,
+        inner.children_left,
+        inner.children_right,
+        inner.value[:, 0, :] * weight,
+    )
 
 
 def _place_output(tree: EstimatorTree, place: int, width: int) -> EstimatorTree:
@@ -158,7 +181,11 @@ def _histogram(model: Any) -> Read:
             leaf = nodes["is_leaf"].astype(bool)
             left, right = (np.where(leaf, -1, nodes[side].astype(np.int64)) for side in ("left", "right"))
             trees.append(
-                _place_output(EstimatorTree(nodes["feature_idx"], nodes["num_threshold"], left, right, nodes["value"]), place, len(row))
+                _place_output(
+                    EstimatorTree(nodes["feature_idx"], nodes["num_threshold"], left, right, nodes["value"]),
+                    place,
+                    len(row),
+                )
             )
     return Read(trees, (np.float64, False), np.float64, has_base=True)
 
@@ -182,17 +209,31 @@ def _xgboost(model: Any) -> Read:
         raise NotReadable(f"its class is not told by the sum of its trees alone (objective {objective})")
     last = getattr(model, "best_iteration", None) if getattr(model, "early_stopping_rounds", None) else None
     inner = booster["model"]
-    width = max(1, int(learner["learner_model_param"].get("num_class", "0")), int(learner["learner_model_param"].get("num_target", "1")))
+    width = max(
+        1,
+        int(learner["learner_model_param"].get("num_class", "0")),
+        int(learner["learner_model_param"].get("num_target", "1")),
+    )
     trees = []
     ends = inner.get("iteration_indptr")
     count = len(inner["trees"]) if last is None or ends is None else ends[last + 1]
     for tree, place in list(zip(inner["trees"], inner["tree_info"], strict=True))[:count]:
-        if any(tree.get("split_type", ())) or tree.get("categories_nodes") or int(tree["tree_param"].get("size_leaf_vector", "1")) > 1:
+        if (
+            any(tree.get("split_type", ()))
+            or tree.get("categories_nodes")
+            or int(tree["tree_param"].get("size_leaf_vector", "1")) > 1
+        ):
             raise NotReadable("its trees split categories, or their leaves hold several numbers")
         left, right = (np.array(tree[f"{side}_children"], dtype=np.int64) for side in ("left", "right"))
         condition = np.array(tree["split_conditions"], dtype=np.float32)
         value: Array = np.where(left < 0, condition, 0).astype(np.float64)
-        trees.append(_place_output(EstimatorTree(np.array(tree["split_indices"]), condition, left, right, value), int(place), width))
+        trees.append(
+            _place_output(
+                EstimatorTree(np.array(tree["split_indices"]), condition, left, right, value),
+                int(place),
+                width,
+            )
+        )
     return Read(trees, (np.float32, True), np.float32, has_base=True)
 
 
@@ -202,16 +243,29 @@ def _lightgbm(model: Any) -> Read:
     if dumped.get("average_output"):
         raise NotReadable("its answer is an average of its trees")
     objective = str(dumped.get("objective", "")).split()
-    if not objective or objective[0] not in LIGHTGBM or "sqrt" in objective or callable(getattr(model, "objective", None)):
-        raise NotReadable(f"its class is not told by the sum of its trees alone (objective {' '.join(objective) or 'of its own'})")
+    if (
+        not objective
+        or objective[0] not in LIGHTGBM
+        or "sqrt" in objective
+        or callable(getattr(model, "objective", None))
+    ):
+        raise NotReadable(
+            f"its class is not told by the sum of its trees alone (objective {' '.join(objective) or 'of its own'})"
+        )
     width = int(dumped["num_tree_per_iteration"])
     trees = []
     for place, one in enumerate(dumped["tree_info"]):
         rows: list[list[Any]] = []
         if not _flatten_nodes(one["tree_structure"], rows):
-            raise NotReadable("its trees ask something else than whether a number is below a threshold, or its leaves are no constants")
+            raise NotReadable(
+                "its trees ask something else than whether a number is below a threshold, or its leaves are no constants"
+            )
         feature, threshold, left, right, value = (np.array(part) for part in zip(*rows, strict=True))
-        trees.append(_place_output(EstimatorTree(feature, threshold.astype(np.float64), left, right, value), place % width, width))
+        trees.append(
+            _place_output(
+                EstimatorTree(feature, threshold.astype(np.float64), left, right, value), place % width, width
+            )
+        )
     return Read(trees, (np.float64, False), np.float64, has_base=True)
 
 

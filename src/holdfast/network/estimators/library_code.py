@@ -21,7 +21,9 @@ def is_unmodified(part: Any) -> bool:
         return False
     if any(isinstance(getattr(kind, name, None), FunctionType) for name in getattr(part, "__dict__", {})):
         return False
-    functions = [value for base in kind.__mro__ for value in vars(base).values() if isinstance(value, FunctionType)]
+    functions = [
+        value for base in kind.__mro__ for value in vars(base).values() if isinstance(value, FunctionType)
+    ]
     return all(str(function.__module__).partition(".")[0] in LIBRARIES for function in functions)
 
 

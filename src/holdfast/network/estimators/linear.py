@@ -16,7 +16,11 @@ SEARCHES = ("GridSearchCV", "RandomizedSearchCV", "HalvingGridSearchCV", "Halvin
 
 def steps_of(estimator: Any) -> tuple[list[Any], Any]:
     """What stands before the model in a pipeline, and the model."""
-    if type(estimator).__name__ in SEARCHES and is_unmodified(estimator) and hasattr(estimator, "best_estimator_"):
+    if (
+        type(estimator).__name__ in SEARCHES
+        and is_unmodified(estimator)
+        and hasattr(estimator, "best_estimator_")
+    ):
         return steps_of(estimator.best_estimator_)
     if type(estimator).__name__ == "Pipeline" and is_unmodified(estimator):
         before, last = [step for _, step in estimator.steps[:-1]], estimator.steps[-1][1]
@@ -35,7 +39,11 @@ def as_module(estimator: Any, columns: Columns) -> nn.Module | None:
     if getattr(model, "classes_", None) is not None and _outputs(layers) == 1:
         layers.append(_layer(np.array([[0.0], [1.0]]), np.zeros(2)))
     features = len(columns.features)
-    moved = [] if given.sources == tuple(range(features)) else [_layer(np.eye(features)[list(given.sources)], np.zeros(len(given.sources)))]
+    moved = (
+        []
+        if given.sources == tuple(range(features))
+        else [_layer(np.eye(features)[list(given.sources)], np.zeros(len(given.sources)))]
+    )
     return nn.Sequential(*moved, *given.scalers, *layers).double().eval()
 
 
@@ -50,7 +58,10 @@ def _layers(model: Any) -> list[nn.Module] | None:
         for weights, bias in zip(model.coefs_, model.intercepts_, strict=True):
             layers += [_layer(np.asarray(weights).T, bias), ACTIVATIONS[model.activation]()]
         return layers[:-1]  # the last softmax or sigmoid does not change which class is largest
-    linear = isinstance(model, LinearClassifierMixin | LinearModel) or type(model).__name__ in ("SGDRegressor", "LinearSVR")
+    linear = isinstance(model, LinearClassifierMixin | LinearModel) or type(model).__name__ in (
+        "SGDRegressor",
+        "LinearSVR",
+    )
     if not linear or not hasattr(model, "coef_") or hasattr(model.coef_, "toarray"):
         return None
     weights = np.atleast_2d(np.asarray(model.coef_, dtype=np.float64))

@@ -30,7 +30,10 @@ from holdfast.region.columns import Columns
 READ = "read as a torch module in float64, which answers as the estimator does"
 PROBES = 512
 SPREAD = (0.0, 1e-3, 1.0, 30.0)
-ADDITIVE = ("HistGradientBoostingClassifier", "GradientBoostingClassifier")  # their scores are sums over trees, their probabilities are not
+ADDITIVE = (
+    "HistGradientBoostingClassifier",
+    "GradientBoostingClassifier",
+)  # their scores are sums over trees, their probabilities are not
 THRESHOLDED = ("FixedThresholdClassifier", "TunedThresholdClassifierCV")
 VECTORS = ("SVC", "NuSVC")  # their probabilities (Platt's) are fitted apart from what they predict
 ROWS = 128  # asked of each way to score before one is chosen
@@ -120,7 +123,9 @@ class _Predicted:
 def _following(each: list["Estimator"], columns: Columns) -> tuple["Estimator", tuple[str, ...]]:
     """The first way to score that names the classes that `predict` says, as far as rows of all sizes show; else the first, and a note."""
     generator = torch.Generator().manual_seed(1)
-    noise = torch.randn((ROWS // len(SPREAD), len(columns.features)), generator=generator, dtype=torch.float64)
+    noise = torch.randn(
+        (ROWS // len(SPREAD), len(columns.features)), generator=generator, dtype=torch.float64
+    )
     rows = columns.as_rows(torch.cat([noise * size for size in SPREAD]))
     for estimator in each:
         try:
@@ -137,7 +142,11 @@ def _following(each: list["Estimator"], columns: Columns) -> tuple["Estimator", 
 @contextmanager
 def _quiet_single_thread() -> Iterator[None]:
     """Ask an estimator with one thread, without its warnings; it may have threads of its own, so the filter is for all of them."""
-    with ignored_warnings(UserWarning, every_thread=True), _one_thread().limit(limits=1, user_api="openmp"), _one_blas_thread(None):
+    with (
+        ignored_warnings(UserWarning, every_thread=True),
+        _one_thread().limit(limits=1, user_api="openmp"),
+        _one_blas_thread(None),
+    ):
         yield
 
 
@@ -147,7 +156,9 @@ class Estimator(nn.Module):
     said  the classes that `predict` says, None for a regressor. corrected: whether scores named another class, by more than a tie.
     """
 
-    def __init__(self, ask: Scores, columns: Columns, names: tuple[str, ...] | None, said: _Predicted | None) -> None:
+    def __init__(
+        self, ask: Scores, columns: Columns, names: tuple[str, ...] | None, said: _Predicted | None
+    ) -> None:
         super().__init__()
         self.ask, self.columns, self.names, self.said = ask, columns, names, said
         self.corrected = False
@@ -156,12 +167,16 @@ class Estimator(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         rows = x.detach().cpu().double()
         if rows.dim() != 2:
-            raise BadInput(f"an estimator takes rows of {len(self.columns.features)} numbers, these inputs are {tuple(rows.shape[1:])}.")
+            raise BadInput(
+                f"an estimator takes rows of {len(self.columns.features)} numbers, these inputs are {tuple(rows.shape[1:])}."
+            )
         given = rows.numpy() if self.names is None else self.columns.decode(rows)[list(self.names)]
         with _quiet_single_thread():
             answer = np.asarray(self.ask(given), dtype=np.float64)
         if answer.ndim != 2 or len(answer) != len(rows):
-            raise BadInput(f"the estimator answered {answer.shape} to {len(rows)} rows; expected one row of numbers for each.")
+            raise BadInput(
+                f"the estimator answered {answer.shape} to {len(rows)} rows; expected one row of numbers for each."
+            )
         if self.said is not None and len(rows):
             answer = self._put_on_top(answer, given)
         return torch.from_numpy(np.ascontiguousarray(answer)).to(x.device)
@@ -172,7 +187,9 @@ class Estimator(nn.Module):
         with _quiet_single_thread():
             said = self.said(given)
         if scores.shape[1] != len(self.said.labels):
-            raise BadInput(f"the estimator has {len(self.said.labels)} classes, and its scores are {scores.shape[1]} numbers for each row.")
+            raise BadInput(
+                f"the estimator has {len(self.said.labels)} classes, and its scores are {scores.shape[1]} numbers for each row."
+            )
         rows = np.arange(len(scores))
         others = scores.copy()
         others[rows, said] = -np.inf
@@ -193,14 +210,21 @@ def _one_thread() -> Any:
 
 
 # OpenMP counts the threads of each thread apart, BLAS those of the process.
-_one_blas_thread = Registered(lambda _: _one_thread().limit(limits=1, user_api="blas"), lambda limiter: limiter.restore_original_limits())
+_one_blas_thread = Registered(
+    lambda _: _one_thread().limit(limits=1, user_api="blas"),
+    lambda limiter: limiter.restore_original_limits(),
+)
 
 
 def _check(estimator: Any) -> None:
     if isinstance(estimator, type):
-        raise BadInput(f"from_sklearn needs a fitted estimator, got the class {estimator.__name__}: make one and fit it first.")
+        raise BadInput(
+            f"from_sklearn needs a fitted estimator, got the class {estimator.__name__}: make one and fit it first."
+        )
     if not hasattr(estimator, "predict") or not hasattr(estimator, "fit"):
-        raise BadInput(f"from_sklearn needs a fitted estimator with fit and predict, got {type(estimator).__name__}.")
+        raise BadInput(
+            f"from_sklearn needs a fitted estimator with fit and predict, got {type(estimator).__name__}."
+        )
     try:
         from sklearn.exceptions import NotFittedError
         from sklearn.utils.validation import check_is_fitted
@@ -230,7 +254,9 @@ def _names(estimator: Any) -> tuple[tuple[str, ...], bool]:
     """The names of its features, and whether it was fitted on a frame."""
     found = _estimator_attribute(estimator, "feature_names_in_")
     names = () if found is None else tuple(map(str, found))
-    if names and not all(name == f"Column_{place}" for place, name in enumerate(names)):  # LightGBM's own, where there were none
+    if names and not all(
+        name == f"Column_{place}" for place, name in enumerate(names)
+    ):  # LightGBM's own, where there were none
         return names, True
     return tuple(f"x{place}" for place in range(_estimator_attribute(estimator, "n_features_in_"))), False
 
@@ -288,11 +314,15 @@ class _Margin:
     positive: int
 
     def __call__(self, rows: Any) -> Array:
-        likely = self.model.response_method != "decision_function" and hasattr(self.estimator, "predict_proba")
+        likely = self.model.response_method != "decision_function" and hasattr(
+            self.estimator, "predict_proba"
+        )
         if likely:
             score = np.asarray(self.estimator.predict_proba(rows), dtype=np.float64)[:, self.positive]
         else:
-            score = np.asarray(self.estimator.decision_function(rows), dtype=np.float64) * (1 if self.positive else -1)
+            score = np.asarray(self.estimator.decision_function(rows), dtype=np.float64) * (
+                1 if self.positive else -1
+            )
         told = getattr(self.model, "best_threshold_", getattr(self.model, "threshold", "auto"))
         threshold = (0.5 if likely else 0.0) if isinstance(told, str) else float(told)
         found = np.zeros((len(score), 2))
@@ -356,8 +386,12 @@ def _verify_trees(trees: Trees, has_base: bool, asked: Estimator) -> Trees | Non
     bare = replace(trees, values=values, base=base)
     apart = said - bare.sum(points)
     base = apart.median(0).values
-    base = torch.where(apart.abs().amax(0) <= bare.rounding_error(), 0.0, base)  # most have none, and none is exact
+    base = torch.where(
+        apart.abs().amax(0) <= bare.rounding_error(), 0.0, base
+    )  # most have none, and none is exact
     if not has_base and bool((base != 0).any()):
         return None
     found = replace(bare, base=base)
-    return found if bool(((said - found.sum(points)).abs() <= found.rounding_error() + 1e-300).all()) else None
+    return (
+        found if bool(((said - found.sum(points)).abs() <= found.rounding_error() + 1e-300).all()) else None
+    )

@@ -25,7 +25,9 @@ class Scaled(nn.Module):
         self.factor: Tensor | None
         self.offset: Tensor | None
         for name, value in (("mean", mean), ("std", std), ("factor", factor), ("offset", offset)):
-            self.register_buffer(name, None if value is None else torch.as_tensor(np.asarray(value), dtype=torch.float64))
+            self.register_buffer(
+                name, None if value is None else torch.as_tensor(np.asarray(value), dtype=torch.float64)
+            )
 
     def forward(self, x: Tensor) -> Tensor:
         x = x if self.mean is None else x - self.mean
@@ -39,7 +41,9 @@ class Scaled(nn.Module):
 
     def at(self, column: Tensor) -> "Scaled":
         """The same for numbers of these columns."""
-        return Scaled(**{name: None if (value := getattr(self, name)) is None else value[column] for name in OPERATIONS})
+        return Scaled(
+            **{name: None if (value := getattr(self, name)) is None else value[column] for name in OPERATIONS}
+        )
 
 
 @dataclass(frozen=True)
@@ -76,9 +80,13 @@ def scaler(step: Any) -> Scaled | None:
         return Scaled()
     found = None
     if name == "StandardScaler":
-        found = Scaled(mean=step.mean_ if step.with_mean else None, std=step.scale_ if step.with_std else None)
+        found = Scaled(
+            mean=step.mean_ if step.with_mean else None, std=step.scale_ if step.with_std else None
+        )
     elif name == "RobustScaler":
-        found = Scaled(mean=step.center_ if step.with_centering else None, std=step.scale_ if step.with_scaling else None)
+        found = Scaled(
+            mean=step.center_ if step.with_centering else None, std=step.scale_ if step.with_scaling else None
+        )
     elif name == "MaxAbsScaler" and not getattr(step, "clip", False):
         found = Scaled(std=step.scale_)
     elif name == "MinMaxScaler" and not step.clip:
@@ -94,7 +102,13 @@ def _read_transformer(transformer: Any, columns: Columns) -> Prepared | None:
     stages: list[list[Scaled]] = []
     widths: list[int] = []
     for _, step, chosen in transformer.transformers_:
-        names = [chosen] if isinstance(chosen, str) else list(chosen) if isinstance(chosen, list | tuple | np.ndarray) else None
+        names = (
+            [chosen]
+            if isinstance(chosen, str)
+            else list(chosen)
+            if isinstance(chosen, list | tuple | np.ndarray)
+            else None
+        )
         if names is None or not all(isinstance(name, str) for name in names):
             return None
         part = Prepared((), ()) if isinstance(step, str) and step == "drop" else _part(step, names, columns)
@@ -105,17 +119,25 @@ def _read_transformer(transformer: Any, columns: Columns) -> Prepared | None:
         widths.append(len(part.sources))
     deepest = max(map(len, stages), default=0)
     filled = [[*stage, *[Scaled()] * (deepest - len(stage))] for stage in stages]
-    return Prepared(tuple(sources), tuple(_beside([stage[k] for stage in filled], widths) for k in range(deepest)))
+    return Prepared(
+        tuple(sources), tuple(_beside([stage[k] for stage in filled], widths) for k in range(deepest))
+    )
 
 
 def _part(step: Any, names: list[str], columns: Columns) -> Prepared | None:
-    by_name = {column.name: (column, places) for column, places in zip(columns.each, columns.places, strict=True)}
+    by_name = {
+        column.name: (column, places) for column, places in zip(columns.each, columns.places, strict=True)
+    }
     at = {name: place for place, name in enumerate(columns.features)}
     if type(step).__name__ == "OneHotEncoder" and is_unmodified(step):
         found: list[int] = []
         for i, (name, categories) in enumerate(zip(names, step.categories_, strict=True)):
             column, places = by_name.get(name, (None, ()))
-            if column is None or column.values is None or getattr(step, "infrequent_categories_", [None] * len(names))[i] is not None:
+            if (
+                column is None
+                or column.values is None
+                or getattr(step, "infrequent_categories_", [None] * len(names))[i] is not None
+            ):
                 return None
             left_out = None if step.drop_idx_ is None else step.drop_idx_[i]
             own = dict(zip(column.values, places, strict=True))
@@ -129,7 +151,11 @@ def _part(step: Any, names: list[str], columns: Columns) -> Prepared | None:
     piped = type(step).__name__ == "Pipeline" and is_unmodified(step)
     inner = [one for _, one in step.steps] if piped else [step]
     scalers = [scaler(one) for one in inner]
-    return None if None in scalers else Prepared(tuple(at[name] for name in names), tuple(one for one in scalers if one is not None))
+    return (
+        None
+        if None in scalers
+        else Prepared(tuple(at[name] for name in names), tuple(one for one in scalers if one is not None))
+    )
 
 
 def _beside(scalers: list[Scaled], widths: list[int]) -> Scaled:
@@ -138,6 +164,9 @@ def _beside(scalers: list[Scaled], widths: list[int]) -> Scaled:
     for name, nothing in OPERATIONS.items():
         values = [getattr(one, name) for one in scalers]
         if any(value is not None for value in values):
-            filled = [np.full(width, nothing) if value is None else value.numpy() for value, width in zip(values, widths, strict=True)]
+            filled = [
+                np.full(width, nothing) if value is None else value.numpy()
+                for value, width in zip(values, widths, strict=True)
+            ]
             parts[name] = np.concatenate(filled)
     return Scaled(**parts)

@@ -35,7 +35,9 @@ def inline_functions(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
             sizes[function] = sizes.get(function) or _count(bodies[function], sizes, name)
             waiting.pop()
         elif function in begun:
-            raise UnreadableFile(f"{name}: its function {function[1]!r} calls itself, by way of {missing[0][1]!r}. Export the file again.")
+            raise UnreadableFile(
+                f"{name}: its function {function[1]!r} calls itself, by way of {missing[0][1]!r}. Export the file again."
+            )
         else:
             begun.add(function)
             waiting += missing
@@ -46,7 +48,9 @@ def inline_functions(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
 def _count(nodes: list[onnx.NodeProto], sizes: dict[Name, int], name: str) -> int:
     total = sum(sizes.get(_call(node), 1) for node in _nodes(nodes))
     if total > MOST_NODES:
-        raise UnreadableFile(f"{name}: its functions unfold to more than {MOST_NODES} nodes, more than any network has. Export it again.")
+        raise UnreadableFile(
+            f"{name}: its functions unfold to more than {MOST_NODES} nodes, more than any network has. Export it again."
+        )
     return total
 
 

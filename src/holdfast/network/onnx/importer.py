@@ -30,25 +30,57 @@ from holdfast.network.onnx.module import (
     data_dependent,
 )
 from holdfast.network.onnx.operators.static import as_static
-from holdfast.network.onnx.operators.table import OPERATORS, REWRITES, STATICS, Kind, OnnxNode, Operator, Static
+from holdfast.network.onnx.operators.table import (
+    OPERATORS,
+    REWRITES,
+    STATICS,
+    Kind,
+    OnnxNode,
+    Operator,
+    Static,
+)
 from holdfast.network.onnx.tensors import DTYPES, as_torch, type_name
 
 __all__ = ["import_onnx", "ports"]
 
 _FIRST_OPSET = 7  # before it, arithmetic broadcast by attributes
-_LAST_OPSET = 28  # whose definitions the rules were checked against; a later one may mean something else by an old name
+_LAST_OPSET = (
+    28  # whose definitions the rules were checked against; a later one may mean something else by an old name
+)
 _SIZES = {"Expand": (1,), "RangeLike": (0, 1)}  # the inputs that say how large the result is
 _FLAGS = frozenset(
     (
-        *("allowzero", "ceil_mode", "count_include_pad", "exclusive", "fmod", "input_forget", "keepdims", "layout", "linear_before_reset"),
-        *("noop_with_empty_axes", "reverse", "select_last_index", "spatial", "storage_order", "training_mode", "transA", "transB", "upper"),
+        *(
+            "allowzero",
+            "ceil_mode",
+            "count_include_pad",
+            "exclusive",
+            "fmod",
+            "input_forget",
+            "keepdims",
+            "layout",
+            "linear_before_reset",
+        ),
+        *(
+            "noop_with_empty_axes",
+            "reverse",
+            "select_last_index",
+            "spatial",
+            "storage_order",
+            "training_mode",
+            "transA",
+            "transB",
+            "upper",
+        ),
     )
 )
 """Attributes that are integers and mean yes or no. Runtimes read other numbers than 0 and 1 differently."""
 _TAKEN = torch.nn.Module()  # whose own attributes no buffer may be called after
 _HALVES = (torch.float16, torch.bfloat16)
 _LARGEST_STATIC = 1024  # numbers; longer constants are data, not shapes
-_LARGEST_FOLDED = 2**28  # elements of all results of constants together; a small file must not blow up at import
+_LARGEST_FOLDED = (
+    2**28
+)  # elements of all results of constants together; a small file must not blow up at import
 
 _BLACK_BOX = (
     "The file still works as a black box through onnxruntime (pip install 'holdfast[runtime]'), "
@@ -56,7 +88,9 @@ _BLACK_BOX = (
 )
 
 
-def import_onnx(model: onnx.ModelProto, name: str, *, constants: Mapping[str, Any] | None = None) -> OnnxModule:
+def import_onnx(
+    model: onnx.ModelProto, name: str, *, constants: Mapping[str, Any] | None = None
+) -> OnnxModule:
     """The graph as a torch module. `name` is what errors call the file.
 
     `constants` binds inputs of the graph to values, for those that choose what the network is (a sample rate, a mode)
@@ -65,13 +99,17 @@ def import_onnx(model: onnx.ModelProto, name: str, *, constants: Mapping[str, An
     Raises UnsupportedLayer naming every operator without a rule, UnreadableFile where the graph is malformed.
     """
     model = inline_functions(model, name)
-    opset = max((entry.version for entry in model.opset_import if entry.domain in DOMAINS), default=_FIRST_OPSET)
+    opset = max(
+        (entry.version for entry in model.opset_import if entry.domain in DOMAINS), default=_FIRST_OPSET
+    )
     if opset < _FIRST_OPSET:
         raise UnsupportedLayer(
             f"{name}: operator set {opset} is older than {_FIRST_OPSET}. Convert the file with onnx.version_converter.convert_version."
         )
     if opset > _LAST_OPSET:
-        raise UnsupportedLayer(f"{name}: operator set {opset} is newer than {_LAST_OPSET}, the last that is known here. {_BLACK_BOX}")
+        raise UnsupportedLayer(
+            f"{name}: operator set {opset} is newer than {_LAST_OPSET}, the last that is known here. {_BLACK_BOX}"
+        )
     graph = model.graph
     inputs, outputs = ports(graph, name)
     bound = _bound(dict(constants or {}), inputs, name)
@@ -121,7 +159,9 @@ class _Complaints:
     def raise_any(self, name: str) -> None:
         lines = list(dict.fromkeys(self.others))
         if self.unknown:
-            listed = "; ".join(f"{key} (node {', '.join(map(repr, nodes))})" for key, nodes in self.unknown.items())
+            listed = "; ".join(
+                f"{key} (node {', '.join(map(repr, nodes))})" for key, nodes in self.unknown.items()
+            )
             lines.insert(0, f"no rule for operator {listed}.")
         if lines:
             raise UnsupportedLayer(f"{name}: " + "\n".join([*lines, _BLACK_BOX]))
@@ -136,12 +176,18 @@ class _Scope:
     working: torch.dtype
     known: dict[str, Tensor] = field(default_factory=dict)  # computed already
     statics: set[str] = field(default_factory=set)  # will be numbers, from shapes
-    ranks: set[str] = field(default_factory=set)  # of those, what follows from ranks alone: the same for every batch
+    ranks: set[str] = field(
+        default_factory=set
+    )  # of those, what follows from ranks alone: the same for every batch
     tensors: set[str] = field(default_factory=set)  # will be tensors
-    constants: dict[str, Tensor] = field(default_factory=dict)  # the buffers of the module, shared by all scopes
+    constants: dict[str, Tensor] = field(
+        default_factory=dict
+    )  # the buffers of the module, shared by all scopes
     keys: dict[str, str] = field(default_factory=dict)  # name -> its key in constants
     complaints: _Complaints = field(default_factory=_Complaints)
-    folded: list[int] = field(default_factory=lambda: [0])  # elements of what was computed from constants, counted by all scopes
+    folded: list[int] = field(
+        default_factory=lambda: [0]
+    )  # elements of what was computed from constants, counted by all scopes
     steps: list[PlanStep] = field(default_factory=list)
 
     def inner(self) -> "_Scope":
@@ -168,7 +214,9 @@ class _Scope:
             self._take(proto)
         for output in graph.output:
             if not self._has(output.name):
-                raise UnreadableFile(f"{self.name}: nothing computes the output {output.name!r}. Export the file again.")
+                raise UnreadableFile(
+                    f"{self.name}: nothing computes the output {output.name!r}. Export the file again."
+                )
         return [output.name for output in graph.output]
 
     def _take(self, proto: onnx.NodeProto) -> None:
@@ -192,17 +240,25 @@ class _Scope:
         what = f"{self.name}: {proto.op_type} node {proto.name!r}"
         for name in filter(None, proto.input):
             if not self._has(name):
-                raise UnreadableFile(f"{what} reads {name!r}, which nothing before it computes. Export the file again.")
+                raise UnreadableFile(
+                    f"{what} reads {name!r}, which nothing before it computes. Export the file again."
+                )
         for name in filter(None, proto.output):
             if self._has(name):
-                raise UnreadableFile(f"{what} computes {name!r}, which is there already. Export the file again.")
+                raise UnreadableFile(
+                    f"{what} computes {name!r}, which is there already. Export the file again."
+                )
         context = onnx.checker.C.CheckerContext()
         context.ir_version, context.opset_imports = onnx.IR_VERSION, {"": self.opset}
         try:
-            if _is_known_operator(proto) and proto.op_type != "If":  # whose nodes are checked one by one, as they are reached
+            if (
+                _is_known_operator(proto) and proto.op_type != "If"
+            ):  # whose nodes are checked one by one, as they are reached
                 onnx.checker.check_node(proto, context)
         except onnx.checker.ValidationError as error:
-            raise UnreadableFile(f"{what} is not as ONNX defines it: {error}. Export the file again.") from error
+            raise UnreadableFile(
+                f"{what} is not as ONNX defines it: {error}. Export the file again."
+            ) from error
 
     def _has(self, name: str) -> bool:
         return name in self.known or name in self.statics or name in self.tensors
@@ -217,7 +273,9 @@ class _Scope:
         numbers = self._in_numbers(node, inputs)
         operator = (STATICS if numbers else OPERATORS)[node.operator]
         if not operator.answers_many and any(node.outputs[1:]):
-            raise node.unsupported_error(f"an output beyond the first ({', '.join(filter(None, node.outputs[1:]))})")
+            raise node.unsupported_error(
+                f"an output beyond the first ({', '.join(filter(None, node.outputs[1:]))})"
+            )
         if all(name in self.known for name in inputs):
             self._fold(node, operator)
             return
@@ -277,12 +335,18 @@ class _Scope:
     def _constant(self, name: str, value: Tensor) -> str:
         """The key of the buffer that holds this constant. Floats are held in the type that the module works in."""
         if name not in self.keys:
-            if value.is_floating_point() and value.dtype != self.working and {value.dtype, self.working} & set(_HALVES):
+            if (
+                value.is_floating_point()
+                and value.dtype != self.working
+                and {value.dtype, self.working} & set(_HALVES)
+            ):
                 raise UnsupportedLayer(
                     f"{name!r} makes the network compute in {value.dtype} between layers of {self.working}; "
                     f"such rounding cannot be followed."
                 )
-            if value.is_floating_point() and not torch.equal(value.to(self.working).to(value.dtype).nan_to_num(), value.nan_to_num()):
+            if value.is_floating_point() and not torch.equal(
+                value.to(self.working).to(value.dtype).nan_to_num(), value.nan_to_num()
+            ):
                 raise UnsupportedLayer(
                     f"{name!r} holds {value.dtype} numbers that {self.working}, in which the network works, cannot hold; "
                     f"rounding them would make another network of it."
@@ -291,19 +355,27 @@ class _Scope:
             while key in self.constants or hasattr(_TAKEN, key):
                 key += "_"
             self.keys[name] = key
-            self.constants[key] = (value.to(self.working) if value.is_floating_point() else value).contiguous()
+            self.constants[key] = (
+                value.to(self.working) if value.is_floating_point() else value
+            ).contiguous()
         return self.keys[name]
 
     def _fold(self, node: OnnxNode, operator: Operator) -> None:
         """Computes the node at import, after asking without data how large the result will be."""
 
         def answers(move: Callable[[Tensor], Tensor]) -> tuple[Any, ...]:
-            inputs = [self._fold_constant(node, operator, position, move) for position in range(len(node.inputs))]
+            inputs = [
+                self._fold_constant(node, operator, position, move) for position in range(len(node.inputs))
+            ]
             answer = operator.run(node, *inputs)
             return answer if operator.answers_many else (answer,)
 
         try:
-            self.folded[0] += sum(value.numel() for value in answers(lambda tensor: tensor.to("meta")) if isinstance(value, Tensor))
+            self.folded[0] += sum(
+                value.numel()
+                for value in answers(lambda tensor: tensor.to("meta"))
+                if isinstance(value, Tensor)
+            )
             if self.folded[0] > _LARGEST_FOLDED:
                 raise UnreadableFile(
                     f"{self.name}: with {node.operator} node {node.name!r} the results of its constants would have {self.folded[0]} "
@@ -322,7 +394,9 @@ class _Scope:
         for name, value in zip(node.outputs, found, strict=False):
             self.known[name] = value if isinstance(value, Tensor) else torch.tensor(value.tolist())
 
-    def _fold_constant(self, node: OnnxNode, operator: Operator, position: int, move: Callable[[Tensor], Tensor]) -> Any:
+    def _fold_constant(
+        self, node: OnnxNode, operator: Operator, position: int, move: Callable[[Tensor], Tensor]
+    ) -> Any:
         name, kind = node.inputs[position], operator.kind(position)
         if not name:
             return None
@@ -381,7 +455,9 @@ def _numbers(value: Tensor) -> Static:
 def _node(proto: onnx.NodeProto, opset: int, where: str) -> OnnxNode:
     names = [entry.name for entry in proto.attribute]
     if len(set(names)) < len(names):
-        raise UnreadableFile(f"{where}: {proto.op_type} node {proto.name!r} has an attribute twice. Export the file again.")
+        raise UnreadableFile(
+            f"{where}: {proto.op_type} node {proto.name!r} has an attribute twice. Export the file again."
+        )
     odd = next((entry for entry in proto.attribute if entry.name in _FLAGS and entry.i not in (0, 1)), None)
     if odd is not None:
         raise UnsupportedLayer(
@@ -393,7 +469,9 @@ def _node(proto: onnx.NodeProto, opset: int, where: str) -> OnnxNode:
         inputs=tuple(proto.input),
         outputs=tuple(proto.output),
         opset=opset,
-        attributes={entry.name: _plain(onnx.helper.get_attribute_value(entry), where) for entry in proto.attribute},
+        attributes={
+            entry.name: _plain(onnx.helper.get_attribute_value(entry), where) for entry in proto.attribute
+        },
     )
 
 

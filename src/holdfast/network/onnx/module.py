@@ -125,7 +125,9 @@ class Call:
             error.add_note(f"in ONNX node {self.node.name!r} ({self.node.operator})")
             raise
         outputs = answer if operator.answers_many else (answer,)
-        environment.values.update(zip(self.node.outputs, outputs, strict=False))  # trailing outputs may go unnamed
+        environment.values.update(
+            zip(self.node.outputs, outputs, strict=False)
+        )  # trailing outputs may go unnamed
 
 
 @dataclass(frozen=True)
@@ -207,9 +209,13 @@ class OnnxModule(nn.Module):
             names = ", ".join(port.name for port in self.inputs)
             raise BadInput(f"{self.name} takes {len(self.inputs)} inputs ({names}), {len(given)} were given.")
         values: dict[str, Value] = {port.name: value for port, value in zip(self.inputs, given, strict=True)}
-        environment = Environment(values, dict(self.constants.named_buffers(remove_duplicate=False)), self.working)
+        environment = Environment(
+            values, dict(self.constants.named_buffers(remove_duplicate=False)), self.working
+        )
         found = self.plan.run(environment)
-        results = tuple(_as_declared_type(value, port) for value, port in zip(found, self.outputs, strict=True))
+        results = tuple(
+            _as_declared_type(value, port) for value, port in zip(found, self.outputs, strict=True)
+        )
         return results if len(results) > 1 else results[0]
 
     def extra_repr(self) -> str:

@@ -52,7 +52,9 @@ def choose_output(model: onnx.ModelProto, file: str, output: str | None = None) 
 def _may_be_floating(info: onnx.ValueInfoProto) -> bool:
     """Also where the file does not declare its type."""
     kind = info.type.WhichOneof("value")
-    return kind is None or (kind == "tensor_type" and info.type.tensor_type.elem_type in (*FLOATING, TensorProto.UNDEFINED))
+    return kind is None or (
+        kind == "tensor_type" and info.type.tensor_type.elem_type in (*FLOATING, TensorProto.UNDEFINED)
+    )
 
 
 def _describe(info: onnx.ValueInfoProto) -> str:

@@ -16,7 +16,9 @@ MAX_BYTES = 2**31 - 1
 """protobuf itself ends here, so no honest file is larger; a small compressed one that unpacks further is not honest."""
 
 
-def read_onnx(path: str | Path, *, max_bytes: int = MAX_BYTES, beside: "hashlib._Hash | None" = None) -> onnx.ModelProto:
+def read_onnx(
+    path: str | Path, *, max_bytes: int = MAX_BYTES, beside: "hashlib._Hash | None" = None
+) -> onnx.ModelProto:
     """Reads a model with all its tensors; `max_bytes` bounds what it may take unpacked, and its external data, which goes into the
     hash `beside` as well: the file itself does not tell it.
 
@@ -51,12 +53,20 @@ def _parse_model(path: Path, max_bytes: int) -> onnx.ModelProto:
     try:
         model.ParseFromString(content)
     except DecodeError as error:
-        raise UnreadableFile(f"{path}: not an ONNX model, or truncated ({error}). Export or download it again.") from error
+        raise UnreadableFile(
+            f"{path}: not an ONNX model, or truncated ({error}). Export or download it again."
+        ) from error
     # Any bytes that happen to parse make a ModelProto; only an exporter writes all three of these.
     if not (model.ir_version and model.opset_import and model.graph.output):
-        raise UnreadableFile(f"{path}: not an ONNX model: it declares no version, no operator set or no outputs.")
-    if not all(isinstance(name, str) for name in _names(model.graph)):  # protobuf hands out what is not text as bytes
-        raise UnreadableFile(f"{path}: a name in the graph is not text. The file is damaged; download it again.")
+        raise UnreadableFile(
+            f"{path}: not an ONNX model: it declares no version, no operator set or no outputs."
+        )
+    if not all(
+        isinstance(name, str) for name in _names(model.graph)
+    ):  # protobuf hands out what is not text as bytes
+        raise UnreadableFile(
+            f"{path}: a name in the graph is not text. The file is damaged; download it again."
+        )
     return model
 
 
@@ -91,14 +101,18 @@ def _load_external(tensor: TensorProto, path: Path, max_bytes: int) -> int:
         raise UnreadableFile(f"{where}: {type_name(tensor.data_type)} values in another file cannot be read.")
     target, entries = _external(tensor, path)
     if any(size < 0 for size in tensor.dims) or byte_count(tensor) > max_bytes:
-        raise UnreadableFile(f"{where}: dimensions {list(tensor.dims)} are negative or more than max_bytes allows.")
+        raise UnreadableFile(
+            f"{where}: dimensions {list(tensor.dims)} are negative or more than max_bytes allows."
+        )
     try:
         offset = int(entries.get("offset", 0))
         with target.open("rb") as file:
             file.seek(offset)
             values = file.read(byte_count(tensor))
     except (OSError, ValueError) as error:
-        raise UnreadableFile(f"{where}: its values should lie in {target}, which cannot be read ({error}).") from error
+        raise UnreadableFile(
+            f"{where}: its values should lie in {target}, which cannot be read ({error})."
+        ) from error
     if int(entries.get("length", len(values)) or 0) != len(values) or len(values) != byte_count(tensor):
         raise UnreadableFile(
             f"{where}: should find {byte_count(tensor)} bytes at {offset} of {target}, found {len(values)} and "

@@ -28,14 +28,18 @@ class OnnxRuntime:
         """One array, or a tuple where the graph has several outputs. Inputs are cast to the declared types."""
         if len(inputs) != len(self.inputs):
             names = ", ".join(port.name for port in self.inputs)
-            raise BadInput(f"{self.name} takes {len(self.inputs)} inputs ({names}), {len(inputs)} were given.")
+            raise BadInput(
+                f"{self.name} takes {len(self.inputs)} inputs ({names}), {len(inputs)} were given."
+            )
         feed = {
             port.name: np.asarray(value, dtype=str(port.dtype).removeprefix("torch."))
             for port, value in zip(self.inputs, inputs, strict=True)
         }
         try:
             results = self._session.run([port.name for port in self.outputs], feed)
-        except Exception as error:  # onnxruntime raises types of its own, which only exist where it is installed
+        except (
+            Exception
+        ) as error:  # onnxruntime raises types of its own, which only exist where it is installed
             given = {key: value.shape for key, value in feed.items()}
             raise BadInput(f"{self.name}: onnxruntime refused inputs of shapes {given}: {error}") from error
         return tuple(results) if len(results) > 1 else np.asarray(results[0])
@@ -46,7 +50,9 @@ def session(source: str | Path | onnx.ModelProto, name: str = "model", *, thread
     try:
         import onnxruntime
     except ImportError as error:
-        raise MissingExtra("Running ONNX files as black boxes needs onnxruntime: pip install 'holdfast[runtime]'.") from error
+        raise MissingExtra(
+            "Running ONNX files as black boxes needs onnxruntime: pip install 'holdfast[runtime]'."
+        ) from error
     if isinstance(source, str | Path):
         source, name = read_onnx(source), str(source)
     inputs, outputs = ports(source.graph, name)
@@ -55,7 +61,9 @@ def session(source: str | Path | onnx.ModelProto, name: str = "model", *, thread
     options.log_severity_level = 3  # errors only: they are raised as well
     try:
         # From bytes, so that onnxruntime opens no file that read_onnx has not checked.
-        loaded = onnxruntime.InferenceSession(source.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        loaded = onnxruntime.InferenceSession(
+            source.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
     except Exception as error:
         raise UnreadableFile(f"{name}: onnxruntime cannot load the model: {error}") from error
     return OnnxRuntime(loaded, inputs, outputs, name)

@@ -22,14 +22,19 @@ class _Largest(TorchDispatchMode):
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = function(*args, **(kwargs or {}))
-        sizes = [value.untyped_storage().nbytes() for value in tree_leaves(found) if isinstance(value, Tensor)]
+        sizes = [
+            value.untyped_storage().nbytes() for value in tree_leaves(found) if isinstance(value, Tensor)
+        ]
         self.bytes = max([self.bytes, *sizes])
         return found
 
 
 def check_sizes(module: nn.Module, example: Tensor, name: str) -> None:
     """UnreadableFile where one value would fill half of the memory that is left."""
-    weights = {key: value.to("meta") for key, value in (*module.named_parameters(), *module.named_buffers(remove_duplicate=False))}
+    weights = {
+        key: value.to("meta")
+        for key, value in (*module.named_parameters(), *module.named_buffers(remove_duplicate=False))
+    }
     most = available_bytes() // 2
     # What cannot be followed without data is left to the first real run, which tells its own errors.
     with contextlib.suppress(Exception), torch.no_grad(), _Largest() as largest:

@@ -68,14 +68,18 @@ def check_size(tensor: TensorProto, where: str) -> None:
 def as_torch(tensor: TensorProto, where: str) -> Tensor:
     """The values as a torch tensor of the same type and shape, which shares no memory with the file."""
     if tensor.data_type not in DTYPES:
-        raise UnsupportedLayer(f"{where}: tensor {tensor.name!r} is of type {type_name(tensor.data_type)}, which cannot be imported.")
+        raise UnsupportedLayer(
+            f"{where}: tensor {tensor.name!r} is of type {type_name(tensor.data_type)}, which cannot be imported."
+        )
     if tensor.data_location == TensorProto.EXTERNAL:
         raise UnreadableFile(
             f"{where}: the values of tensor {tensor.name!r} lie in another file. Open the model with read_onnx(path), which reads them."
         )
     check_size(tensor, where)
     array = numpy_helper.to_array(tensor)
-    if tensor.data_type == TensorProto.BFLOAT16:  # numpy holds it in a type of its own, which torch does not know
+    if (
+        tensor.data_type == TensorProto.BFLOAT16
+    ):  # numpy holds it in a type of its own, which torch does not know
         return torch.from_numpy(array.astype("float32")).to(torch.bfloat16)
     return torch.from_numpy(array.copy())
 

@@ -11,7 +11,9 @@ from holdfast.report.wording import RADIUS, Sense
 from holdfast.result import Bracket
 
 
-def draw(brackets: Sequence[Bracket], sense: Sense = RADIUS, things: str = "inputs", name: str = "band") -> str:
+def draw(
+    brackets: Sequence[Bracket], sense: Sense = RADIUS, things: str = "inputs", name: str = "band"
+) -> str:
     """Above an open bracket no line is drawn; its hatched band runs out of the picture."""
     with canvas(name, f"Lower and upper ends of the {sense.quantity} of all {things}, sorted") as drawn:
         if brackets:
@@ -27,7 +29,9 @@ def _fill(axes: Axes, brackets: Sequence[Bracket], sense: Sense, things: str) ->
     chosen = np.unique(np.linspace(0, len(ordered) - 1, min(len(ordered), MOST_POINTS)).round().astype(int))
     shown = [brackets[ordered[i]] for i in chosen]
     lower, upper = np.array([b.lower.value for b in shown]), np.array([b.upper.value for b in shown])
-    guesses = np.array([(x, e.value) for x, b in zip(chosen, shown, strict=True) for e in b.estimates]).reshape(-1, 2)
+    guesses = np.array(
+        [(x, e.value) for x, b in zip(chosen, shown, strict=True) for e in b.estimates]
+    ).reshape(-1, 2)
     guesses = guesses[np.isfinite(guesses).all(1)]
     floor, top = _limits(np.concatenate([lower, upper, guesses[:, 1]]))
     edges = np.append(chosen, len(ordered)) - 0.5
@@ -35,17 +39,26 @@ def _fill(axes: Axes, brackets: Sequence[Bracket], sense: Sense, things: str) ->
     is_open = np.array([sense.is_open(b) for b in shown])
     proved, side = (low, floor) if sense.rises else (high, top)
     axes.stairs(proved, edges, baseline=side, fill=True, color=PROVED, alpha=0.18, linewidth=0)
-    axes.stairs(np.where(is_open, low, high), edges, baseline=low, fill=True, color=UNKNOWN, alpha=0.3, linewidth=0)
+    axes.stairs(
+        np.where(is_open, low, high), edges, baseline=low, fill=True, color=UNKNOWN, alpha=0.3, linewidth=0
+    )
     if is_open.any():
         # facecolor none: only the hatch, so that an open band never looks like a measured one
         axes.stairs(
             np.where(is_open, high, low), edges, baseline=low, fill=True, facecolor="none", edgecolor=UNKNOWN,
             hatch="////", linewidth=0, label=f"open, {sense.missing}",
         )  # fmt: skip
-    is_proved = np.array([b.closed or sense.proved_bound(b).known for b in shown])  # what holds by definition alone is no proved bound
+    is_proved = np.array(
+        [b.closed or sense.proved_bound(b).known for b in shown]
+    )  # what holds by definition alone is no proved bound
     for ends, is_proof in ((lower, sense.rises), (upper, not sense.rises)):
         known = np.isfinite(ends) & (is_proved if is_proof else ~is_open)
-        _line(axes, edges, np.where(known, ends, np.nan), *((PROVED, "proved") if is_proof else (WITNESSED, sense.shown)))
+        _line(
+            axes,
+            edges,
+            np.where(known, ends, np.nan),
+            *((PROVED, "proved") if is_proof else (WITNESSED, sense.shown)),
+        )
     if len(guesses):
         axes.plot(guesses[:, 0], guesses[:, 1], ".", color=ESTIMATED, markersize=3, label="estimate")
     if floor < 0 < top:
@@ -67,7 +80,9 @@ def _line(axes: Axes, edges: np.ndarray, values: np.ndarray, colour: str, label:
 def _limits(values: np.ndarray) -> tuple[float, float]:
     """A floor at zero, or below what is negative, and a little air above; (0, 1) if nothing is finite."""
     finite = values[np.isfinite(values)]
-    least, most = (min(0.0, float(finite.min())), max(0.0, float(finite.max()))) if len(finite) else (0.0, 0.0)
+    least, most = (
+        (min(0.0, float(finite.min())), max(0.0, float(finite.max()))) if len(finite) else (0.0, 0.0)
+    )
     if least == most:
         return 0.0, 1.0
     air = 0.1 * (most - least)

@@ -63,7 +63,14 @@ class Canvas:
     def legend(self, columns: int = 3) -> None:
         """Above the axes, where it hides nothing."""
         handles, labels = self.axes.get_legend_handles_labels()
-        self.figure.legend(handles, labels, loc="outside upper left", ncols=min(columns, len(labels)), handlelength=1.4, columnspacing=1.6)
+        self.figure.legend(
+            handles,
+            labels,
+            loc="outside upper left",
+            ncols=min(columns, len(labels)),
+            handlelength=1.4,
+            columnspacing=1.6,
+        )
 
     def nothing(self, text: str) -> None:
         self.axes.set_axis_off()
@@ -77,7 +84,9 @@ def canvas(name: str, description: str, width: float = 4.5, height: float = 2.8)
         drawn = Canvas(width, height)
         yield drawn
         buffer = io.StringIO()
-        drawn.figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+        drawn.figure.savefig(
+            buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None}
+        )
     drawn.svg = _inline(buffer.getvalue(), name, description)
 
 

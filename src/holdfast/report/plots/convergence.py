@@ -23,12 +23,18 @@ class MeanOverTime:
     values: list[float]
 
 
-def draw(history: Sequence[Event], sense: Sense = RADIUS, things: str = "inputs", name: str = "convergence") -> str:
+def draw(
+    history: Sequence[Event], sense: Sense = RADIUS, things: str = "inputs", name: str = "convergence"
+) -> str:
     """Mean lower and upper bound over the seconds spent on each input, both over the same inputs."""
     with canvas(name, f"Mean lower and upper end of the {sense.quantity} over time", height=2.4) as drawn:
         chosen = followed_inputs(history)
-        lower = mean_over_time([(e.key, e.seconds, e.lower) for e in history if e.key in chosen.lower], largest=True)
-        upper = mean_over_time([(e.key, e.seconds, e.upper) for e in history if e.key in chosen.upper], largest=False)
+        lower = mean_over_time(
+            [(e.key, e.seconds, e.lower) for e in history if e.key in chosen.lower], largest=True
+        )
+        upper = mean_over_time(
+            [(e.key, e.seconds, e.upper) for e in history if e.key in chosen.upper], largest=False
+        )
         if lower.seconds or upper.seconds:
             _lines(drawn.axes, lower, upper, sense)
             drawn.axes.set_xlabel(f"seconds spent on each of {_count_phrase(chosen, things)}")
@@ -61,8 +67,18 @@ def followed_inputs(history: Sequence[Event]) -> Followed:
 
 def _count_phrase(chosen: Followed, things: str) -> str:
     some = len(chosen.lower or chosen.upper)
-    known = "both ends are" if chosen.lower and chosen.upper else "the lower end is" if chosen.lower else "the upper end is"
-    return f"the {some} {things}" if some == chosen.count else f"\nthe {some} of {chosen.count} {things} of which {known} known"
+    known = (
+        "both ends are"
+        if chosen.lower and chosen.upper
+        else "the lower end is"
+        if chosen.lower
+        else "the upper end is"
+    )
+    return (
+        f"the {some} {things}"
+        if some == chosen.count
+        else f"\nthe {some} of {chosen.count} {things} of which {known} known"
+    )
 
 
 def mean_over_time(moments: Sequence[tuple[Key, float, float]], *, largest: bool) -> MeanOverTime:
@@ -97,10 +113,18 @@ def _lines(axes: Axes, lower: MeanOverTime, upper: MeanOverTime, sense: Sense) -
     end = max(lower.seconds[-1:] + upper.seconds[-1:])
     start = min(lower.seconds[:1] + upper.seconds[:1])
     high, low = (WITNESSED, PROVED) if sense.rises else (PROVED, WITNESSED)
-    least, most = ends(lower.values[-1] if lower.values else math.nan, upper.values[-1] if upper.values else math.nan)
+    least, most = ends(
+        lower.values[-1] if lower.values else math.nan, upper.values[-1] if upper.values else math.nan
+    )
     if _close(lower, upper):
-        least, most = "", least if least == most else f"{least} to {most}"  # one above the other nobody could read them
-    for curve, colour, label, shown in ((upper, high, "mean upper end", most), (lower, low, "mean lower end", least)):
+        least, most = (
+            "",
+            least if least == most else f"{least} to {most}",
+        )  # one above the other nobody could read them
+    for curve, colour, label, shown in (
+        (upper, high, "mean upper end", most),
+        (lower, low, "mean lower end", least),
+    ):
         if not curve.seconds:
             continue
         every = max(1, len(curve.seconds) // MOST_POINTS)

@@ -11,7 +11,9 @@ from holdfast.report.wording import RADIUS, Sense
 from holdfast.result import Bracket
 
 
-def draw(brackets: Sequence[Bracket], sense: Sense = RADIUS, things: str = "inputs", name: str = "share") -> str:
+def draw(
+    brackets: Sequence[Bracket], sense: Sense = RADIUS, things: str = "inputs", name: str = "share"
+) -> str:
     """At r an input is proved to hold if r <= its lower bound, shown to break if r > an upper bound that was found; where smaller is
     better, the other way round."""
     with canvas(name, f"Share of {things} proved to hold and shown to break, by {sense.quantity}") as drawn:
@@ -36,10 +38,14 @@ def _fill(axes: Axes, brackets: Sequence[Bracket], sense: Sense) -> None:
     # Between two neighbouring ends nothing changes: the middle of a step speaks for all of it.
     edges = np.append(knots, most)
     middle = (edges[:-1] + edges[1:]) / 2
-    beyond_lower, beyond_upper = (np.searchsorted(values, middle, side="left") / len(values) for values in (lower, upper))
+    beyond_lower, beyond_upper = (
+        np.searchsorted(values, middle, side="left") / len(values) for values in (lower, upper)
+    )
     proved, standing = (1 - beyond_lower, 1 - beyond_upper) if sense.rises else (beyond_upper, beyond_lower)
     axes.stairs(proved, edges, fill=True, color=PROVED, alpha=0.35, linewidth=0, label="proved to hold")
-    axes.stairs(standing, edges, baseline=proved, fill=True, color=UNKNOWN, alpha=0.3, linewidth=0, label="unknown")
+    axes.stairs(
+        standing, edges, baseline=proved, fill=True, color=UNKNOWN, alpha=0.3, linewidth=0, label="unknown"
+    )
     axes.stairs(np.ones_like(middle), edges, baseline=standing, fill=True, color=WITNESSED, alpha=0.35, linewidth=0,
                 label="shown to break")  # fmt: skip
     axes.stairs(proved, edges, baseline=None, color=PROVED, linewidth=1.5)

@@ -11,7 +11,11 @@ from holdfast.report.plots.canvas import INK, MOST_POINTS, PROVED, UNKNOWN, canv
 def draw(seconds: Mapping[str, Sequence[float]], name: str = "times") -> str:
     """One box for each group that has numbers: the middle half, the median, and whiskers to the 5th and 95th of a hundred."""
     groups = [(status, list(values)) for status, values in seconds.items() if len(values)]
-    with canvas(name, "Seconds spent on each input, by how the search ended", height=max(1.3, 0.75 + 0.42 * len(groups))) as drawn:
+    with canvas(
+        name,
+        "Seconds spent on each input, by how the search ended",
+        height=max(1.3, 0.75 + 0.42 * len(groups)),
+    ) as drawn:
         if groups:
             _boxes(drawn.axes, groups)
         else:

@@ -27,14 +27,20 @@ def draw(
         every = [end for b in (*before, *after) for end in (b.lower.value, b.upper.value) if np.isfinite(end)]
         top = 1.05 * max([*every, at or 0.0, 1e-9])
         for name, brackets, colour in (("before", before, WITNESSED), ("after", after, PROVED)):
-            ends = np.array(sorted((b.lower.value, b.upper.value) for b in brackets)).clip(0, top).reshape(-1, 2)
+            ends = (
+                np.array(sorted((b.lower.value, b.upper.value) for b in brackets)).clip(0, top).reshape(-1, 2)
+            )
             edges = np.linspace(0, 1, len(ends) + 1)
             some = "" if asked is None or len(ends) == asked else f" ({len(ends)} of {asked} measured)"
             if not len(ends):
                 axes.plot([], [], color=colour, label=f"{name}: not measured")
                 continue
-            axes.stairs(ends[:, 1], edges, baseline=ends[:, 0], fill=True, color=colour, alpha=0.22, linewidth=0)
-            axes.stairs(ends[:, 0], edges, baseline=None, color=colour, label=f"{name}: proved, up to witnessed{some}")
+            axes.stairs(
+                ends[:, 1], edges, baseline=ends[:, 0], fill=True, color=colour, alpha=0.22, linewidth=0
+            )
+            axes.stairs(
+                ends[:, 0], edges, baseline=None, color=colour, label=f"{name}: proved, up to witnessed{some}"
+            )
         if at is not None:
             axes.axhline(at, color=INK, linewidth=0.8, linestyle="--", label=f"trained for {at:g}")
         axes.set_xlim(0, 1)

@@ -7,7 +7,16 @@ old and new state, which read the same input, differ by less than their two widt
 
 import torch
 
-from holdfast.bounding.graph.cells.unroll import Value, Weights, add, mix, options, part, times_constant, unroll
+from holdfast.bounding.graph.cells.unroll import (
+    Value,
+    Weights,
+    add,
+    mix,
+    options,
+    part,
+    times_constant,
+    unroll,
+)
 from holdfast.bounding.graph.graph import Graph, Node, OperatorCall, handles
 from holdfast.bounding.relax import Sigmoid, SigmoidTanh, SigmoidTimes, Tanh
 
@@ -34,9 +43,13 @@ def cell(graph: Graph, at: str, frame: Node, states: tuple[Value, ...], weights:
     w_x, w_h = weights[0][last], weights[1][last]
     none = torch.zeros(size, dtype=w_x.dtype, device=w_x.device)
     b_x, b_h = (weights[2][last], weights[3][last]) if len(weights) == 4 else (none, none)
-    from_input = graph.affine(at, [frame], lambda v: linear(v, w_x, b_x), lambda m: linear(m, w_x.abs(), b_x.abs()))
+    from_input = graph.affine(
+        at, [frame], lambda v: linear(v, w_x, b_x), lambda m: linear(m, w_x.abs(), b_x.abs())
+    )
     if isinstance(h, Node):
-        recalled = graph.affine(at, [h], lambda v: linear(v, w_h, b_h), lambda m: linear(m, w_h.abs(), b_h.abs()))
+        recalled = graph.affine(
+            at, [h], lambda v: linear(v, w_h, b_h), lambda m: linear(m, w_h.abs(), b_h.abs())
+        )
         reset = graph.add_relaxed(at, [r, recalled], SigmoidTimes())
         new = graph.add_relaxed(at, [add(graph, at, from_input, reset)], Tanh())
         change = graph.affine(at, [h, new], lambda v, z: v - z, lambda v, z: v + z)
@@ -44,7 +57,9 @@ def cell(graph: Graph, at: str, frame: Node, states: tuple[Value, ...], weights:
         graph.blends[state] = z, h, new
         return (state,)
     recalled_size = linear(h.abs(), w_h.abs(), b_h.abs())
-    reset = times_constant(graph, at, graph.add_relaxed(at, [r], Sigmoid()), linear(h, w_h, b_h), recalled_size)
+    reset = times_constant(
+        graph, at, graph.add_relaxed(at, [r], Sigmoid()), linear(h, w_h, b_h), recalled_size
+    )
     away = graph.affine(at, [z], lambda v: -v, lambda m: m)
     written = graph.add_relaxed(at, [away, add(graph, at, from_input, reset)], SigmoidTanh())
     return (add(graph, at, written, times_constant(graph, at, graph.add_relaxed(at, [z], Sigmoid()), h)),)

@@ -2,7 +2,16 @@
 
 import torch
 
-from holdfast.bounding.graph.cells.unroll import Value, Weights, add, mix, options, part, times_constant, unroll
+from holdfast.bounding.graph.cells.unroll import (
+    Value,
+    Weights,
+    add,
+    mix,
+    options,
+    part,
+    times_constant,
+    unroll,
+)
 from holdfast.bounding.graph.graph import Graph, Node, OperatorCall, handles
 from holdfast.bounding.relax import Sigmoid, SigmoidTanh, SigmoidTimes
 from holdfast.errors import UnsupportedLayer
@@ -13,7 +22,9 @@ def lstm(graph: Graph, call: OperatorCall) -> tuple[Node, ...]:
     x, (hidden, memory), parameters = call.args[:3]
     biases, layers, _, _, bidirectional, _ = call.args[3:]
     if len(parameters) != (4 if biases else 2) * layers * (2 if bidirectional else 1):
-        raise UnsupportedLayer(f"{call.name}: an LSTM with projections has no bound here; attacks and black-box methods still work.")
+        raise UnsupportedLayer(
+            f"{call.name}: an LSTM with projections has no bound here; attacks and black-box methods still work."
+        )
 
     def step(at: str, frame: Node, state: tuple[Value, ...], weights: Weights) -> tuple[Node, ...]:
         h, c = state

@@ -20,9 +20,13 @@ def unroll(
 ) -> tuple[Node, ...]:  # fmt: skip
     """(outputs, last states...) as torch's whole operators return them. states: (layers * directions, 1, hidden) each."""
     if not isinstance(x, Node):
-        raise UnsupportedLayer(f"{name}: a recurrent layer whose state depends on the input but whose sequence does not has no bound here.")
+        raise UnsupportedLayer(
+            f"{name}: a recurrent layer whose state depends on the input but whose sequence does not has no bound here."
+        )
     if dropout:
-        raise UnsupportedLayer(f"{name}: a recurrent layer in training mode drops states at random. Export the model in evaluation mode.")
+        raise UnsupportedLayer(
+            f"{name}: a recurrent layer in training mode drops states at random. Export the model in evaluation mode."
+        )
     time = 1 if batch_first else 0
     length, directions, each = x.shape[time], 2 if bidirectional else 1, 4 if biases else 2
     frames = [pick(graph, f"{name}[{t}]", x, time, t) for t in range(length)]
@@ -32,7 +36,9 @@ def unroll(
         for direction in range(directions):
             row = layer * directions + direction
             weights = parameters[row * each : (row + 1) * each]
-            state: tuple[Value, ...] = tuple(pick(graph, name, s, 0, row) if isinstance(s, Node) else s[row] for s in states)
+            state: tuple[Value, ...] = tuple(
+                pick(graph, name, s, 0, row) if isinstance(s, Node) else s[row] for s in states
+            )
             seen: list[Node] = []
             for t in range(length) if direction == 0 else reversed(range(length)):
                 state = step(f"{name}[{t}]", frames[t], state, weights)
@@ -42,7 +48,10 @@ def unroll(
             for kept, value in zip(last, state, strict=True):
                 assert isinstance(value, Node)
                 kept.append(value)
-        frames = [o[0] if directions == 1 else together(graph, name, list(o), -1) for o in zip(*outputs, strict=True)]
+        frames = [
+            o[0] if directions == 1 else together(graph, name, list(o), -1)
+            for o in zip(*outputs, strict=True)
+        ]
     whole = stack_nodes(graph, name, frames, time)
     return whole, *(stack_nodes(graph, name, kept, 0) for kept in last)
 
@@ -79,7 +88,9 @@ def mix(graph: Graph, name: str, x: Node, h: Value, weights: Weights, rows: slic
     return graph.affine(name, [x], lambda v: linear(v, w_x) + offset, lambda v: linear(v, w_x.abs()) + size)
 
 
-def times_constant(graph: Graph, name: str, node: Node, constant: Tensor, weight: Tensor | None = None) -> Node:
+def times_constant(
+    graph: Graph, name: str, node: Node, constant: Tensor, weight: Tensor | None = None
+) -> Node:
     """node * constant, for a node within [-1, 1]; `weight` is the sum of the sizes of what the constant was added up from."""
     rounded = torch.zeros_like(constant) if weight is None else weight
     return graph.affine(name, [node], lambda v: v * constant, lambda m: m * constant.abs() + rounded)

@@ -111,7 +111,9 @@ def modulo(node: OnnxNode, a: Tensor, b: Tensor) -> Tensor:
     if node.integer("fmod", 0):
         return torch.fmod(a, b)
     if a.is_floating_point() and node.opset < 28:
-        raise node.unsupported_error("a remainder of floats without fmod=1, which this operator set leaves undefined,")
+        raise node.unsupported_error(
+            "a remainder of floats without fmod=1, which this operator set leaves undefined,"
+        )
     return torch.remainder(a, b)
 
 
@@ -153,7 +155,9 @@ def einsum(node: OnnxNode, *values: Tensor) -> Tensor:
 
 
 @operator("Clip")
-def clip(node: OnnxNode, data: Tensor, low: Tensor | int | None = None, high: Tensor | int | None = None) -> Tensor:
+def clip(
+    node: OnnxNode, data: Tensor, low: Tensor | int | None = None, high: Tensor | int | None = None
+) -> Tensor:
     """Bounds are attributes before opset 11, inputs since; either may be absent."""
     lower = node.attributes.get("min", low)
     upper = node.attributes.get("max", high)
@@ -241,7 +245,9 @@ def checked_dropout(node: OnnxNode) -> list[OnnxNode]:
 
 
 @operator("Dropout")
-def dropout(node: OnnxNode, data: Tensor, ratio: Tensor | None = None, training: Static | None = None) -> tuple[Tensor, ...]:
+def dropout(
+    node: OnnxNode, data: Tensor, ratio: Tensor | None = None, training: Static | None = None
+) -> tuple[Tensor, ...]:
     """The identity: holdfast measures networks as they are used, not as they are trained."""
     if training is not None and training.item():
         raise node.unsupported_error("training mode")
@@ -272,7 +278,12 @@ def cast_like(node: OnnxNode, data: Tensor, like: Tensor) -> Tensor:
     return data.to(like.dtype)
 
 
-_CONSTANTS = {"value_int": torch.int64, "value_ints": torch.int64, "value_float": torch.float32, "value_floats": torch.float32}
+_CONSTANTS = {
+    "value_int": torch.int64,
+    "value_ints": torch.int64,
+    "value_float": torch.float32,
+    "value_floats": torch.float32,
+}
 
 
 @operator("Constant")

@@ -56,7 +56,10 @@ class KernelWindow:
             raise node.unsupported_error(f"auto_pad {automatic} together with pads, which ONNX forbids,")
         if automatic in ("SAME_UPPER", "SAME_LOWER"):
             extents = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
-            totals = [max((-(-size // s) - 1) * s + extent - size, 0) for size, s, extent in zip(sizes, stride, extents, strict=True)]
+            totals = [
+                max((-(-size // s) - 1) * s + extent - size, 0)
+                for size, s, extent in zip(sizes, stride, extents, strict=True)
+            ]
             small, large = [total // 2 for total in totals], [total - total // 2 for total in totals]
             begins, ends = (small, large) if automatic == "SAME_UPPER" else (large, small)
         else:
@@ -91,7 +94,9 @@ def convolution(node: OnnxNode, data: Tensor, weight: Tensor, bias: Tensor | Non
 
 
 @operator("ConvTranspose")
-def transposed_convolution(node: OnnxNode, data: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def transposed_convolution(
+    node: OnnxNode, data: Tensor, weight: Tensor, bias: Tensor | None = None
+) -> Tensor:
     """data (batch, channels, *sizes), weight (channels, out / groups, *kernel), bias (out,).
 
     The pads are cut from the full result, since torch only knows symmetric ones.
@@ -103,13 +108,19 @@ def transposed_convolution(node: OnnxNode, data: Tensor, weight: Tensor, bias: T
     function = _of_rank(node, _TRANSPOSED, rank)
     usual = all(more < max(s, d) for more, s, d in zip(extra, window.stride, window.dilation, strict=True))
     if begins == ends and min(begins) >= 0 and usual:
-        return function(data, weight, bias, window.stride, begins, extra, node.integer("group", 1), window.dilation)
+        return function(
+            data, weight, bias, window.stride, begins, extra, node.integer("group", 1), window.dilation
+        )
     full = function(data, weight, None, window.stride, 0, 0, node.integer("group", 1), window.dilation)
-    kept = functional.pad(full, last_first([(-a, more - b) for a, b, more in zip(begins, ends, extra, strict=True)]))
+    kept = functional.pad(
+        full, last_first([(-a, more - b) for a, b, more in zip(begins, ends, extra, strict=True)])
+    )
     return kept if bias is None else kept + bias.reshape(-1, *[1] * rank)  # also where nothing else arrives
 
 
-def _cut(node: OnnxNode, window: KernelWindow, sizes: Sequence[int], extra: list[int]) -> tuple[list[int], list[int]]:
+def _cut(
+    node: OnnxNode, window: KernelWindow, sizes: Sequence[int], extra: list[int]
+) -> tuple[list[int], list[int]]:
     """What a transposed convolution cuts at both bounds: its pads, or what the wanted output shape implies."""
     automatic = node.text("auto_pad", "NOTSET")
     same = automatic in ("SAME_UPPER", "SAME_LOWER")
@@ -117,11 +128,18 @@ def _cut(node: OnnxNode, window: KernelWindow, sizes: Sequence[int], extra: list
         return window.begins, window.ends
     wanted = node.integers("output_shape", [size * s for size, s in zip(sizes, window.stride, strict=True)])
     wanted = wanted[-len(sizes) :]  # some files count batch and channels
-    full = [(size - 1) * s + extent + more for size, s, extent, more in zip(sizes, window.stride, window.extent, extra, strict=True)]
+    full = [
+        (size - 1) * s + extent + more
+        for size, s, extent, more in zip(sizes, window.stride, window.extent, extra, strict=True)
+    ]
     totals = [have - want for have, want in zip(full, wanted, strict=True)]
-    one_more = "output_shape" in node.attributes and automatic != "SAME_UPPER"  # which then goes to the end, says everyone
+    one_more = (
+        "output_shape" in node.attributes and automatic != "SAME_UPPER"
+    )  # which then goes to the end, says everyone
     if min(totals) < (-1 if one_more else 0):
-        raise node.unsupported_error(f"an output of {wanted}, larger than the {full} that the kernel reaches,")
+        raise node.unsupported_error(
+            f"an output of {wanted}, larger than the {full} that the kernel reaches,"
+        )
     small, large = [total // 2 for total in totals], [total - total // 2 for total in totals]
     return (small, large) if automatic == "SAME_UPPER" else (large, small)
 
@@ -136,7 +154,9 @@ def checked_pool(node: OnnxNode) -> list[OnnxNode]:
         raise node.unsupported_error("negative padding")
     same = node.text("auto_pad", "NOTSET").startswith("SAME")
     if same and any(step != 1 for step in node.integers("dilations", ())):
-        raise node.unsupported_error("automatic padding of a pool with dilations, which runtimes compute differently,")
+        raise node.unsupported_error(
+            "automatic padding of a pool with dilations, which runtimes compute differently,"
+        )
     if node.operator == "AveragePool" and any(step != 1 for step in node.integers("dilations", ())):
         raise node.unsupported_error("dilation of an average")
     return [node]
@@ -149,7 +169,9 @@ def maximum_pool(node: OnnxNode, data: Tensor) -> Tensor:
     function = _of_rank(node, _MAXIMA, len(window.kernel))
     if _torch_pads(window):
         padding, up = window.begins, bool(node.integer("ceil_mode", 0))
-        return torch.as_tensor(function(data, window.kernel, window.stride, padding, window.dilation, ceil_mode=up))
+        return torch.as_tensor(
+            function(data, window.kernel, window.stride, padding, window.dilation, ceil_mode=up)
+        )
     for axis, (begin, end) in enumerate(_with_remainder(node, window, data.shape[2:]), 2):
         data = data.index_select(axis, _taps(node, window, axis - 2, data.shape[axis] + begin + end, data))
     return torch.as_tensor(function(data, window.kernel, window.kernel))
@@ -160,7 +182,9 @@ def _taps(node: OnnxNode, window: KernelWindow, axis: int, room: int, data: Tens
     element that the same window sees: so no infinity comes in, which no bound could follow."""
     size, gap = data.shape[axis + 2], window.dilation[axis]
     chosen: list[int] = []
-    for start in range(-window.begins[axis], room - window.begins[axis] - window.extent[axis] + 1, window.stride[axis]):
+    for start in range(
+        -window.begins[axis], room - window.begins[axis] - window.extent[axis] + 1, window.stride[axis]
+    ):
         seen = [start + place * gap for place in range(window.kernel[axis])]
         real = [place for place in seen if 0 <= place < size]
         if not real:
@@ -177,9 +201,18 @@ def average_pool(node: OnnxNode, data: Tensor) -> Tensor:
     counted = bool(node.integer("count_include_pad", 0))
     if _torch_pads(window):
         up = bool(node.integer("ceil_mode", 0))
-        return function(data, window.kernel, window.stride, window.begins, ceil_mode=up, count_include_pad=counted)
+        return function(
+            data, window.kernel, window.stride, window.begins, ceil_mode=up, count_include_pad=counted
+        )
     pads = last_first(_with_remainder(node, window, data.shape[2:]))
-    if any(pad >= size for side in (window.begins, window.ends) for pad, size in zip(side, window.kernel, strict=True)) and not counted:
+    if (
+        any(
+            pad >= size
+            for side in (window.begins, window.ends)
+            for pad, size in zip(side, window.kernel, strict=True)
+        )
+        and not counted
+    ):
         raise node.unsupported_error("a window that sees padding only")
     real = torch.ones_like(data[:1, :1])
     if counted:
@@ -193,7 +226,9 @@ def average_pool(node: OnnxNode, data: Tensor) -> Tensor:
 
 def _torch_pads(window: KernelWindow) -> bool:
     """Whether torch can pad by itself: alike on both sides, by at most half the kernel."""
-    return window.symmetric and all(2 * pad <= size for pad, size in zip(window.begins, window.kernel, strict=True))
+    return window.symmetric and all(
+        2 * pad <= size for pad, size in zip(window.begins, window.kernel, strict=True)
+    )
 
 
 def _with_remainder(node: OnnxNode, window: KernelWindow, sizes: Sequence[int]) -> list[tuple[int, int]]:

@@ -93,7 +93,9 @@ def _torch_cell(node: OnnxNode) -> str:
 
 
 @operator("TorchWeights")
-def torch_weights(node: OnnxNode, weight: Tensor, recurrence: Tensor, bias: Tensor | None = None) -> tuple[Tensor, ...]:
+def torch_weights(
+    node: OnnxNode, weight: Tensor, recurrence: Tensor, bias: Tensor | None = None
+) -> tuple[Tensor, ...]:
     """W (directions, gates * h, in), R (directions, gates * h, h), B (directions, 2 * gates * h) -> per direction
     w_ih, w_hh and, where there is a bias, b_ih, b_hh, with torch's order of gates."""
     order = node.integers("gates", ())
@@ -137,7 +139,11 @@ class Sequence:
         if given is None:
             return self.data.new_zeros(self.directions, self.data.shape[1], hidden)
         given = given.transpose(0, 1) if self.node.integer("layout", 0) else given
-        if tuple(given.shape) != (self.directions, self.data.shape[1], hidden):  # torch does not look, and reads beyond its end
+        if tuple(given.shape) != (
+            self.directions,
+            self.data.shape[1],
+            hidden,
+        ):  # torch does not look, and reads beyond its end
             raise BadInput(
                 f"{self.node.operator} node {self.node.name!r}: its initial state is of shape {tuple(given.shape)}, made for a batch of "
                 f"{given.shape[1] if given.dim() == 3 else 'another rank'}, but a batch of {self.data.shape[1]} was given."
@@ -156,16 +162,25 @@ class Sequence:
         """Biases, layers, dropout, training, bidirectional, batch first: what every layer of torch asks for."""
         hidden = weights[1].shape[-1]
         rows = hidden * len(self.node.integers("gates", ()))
-        wanted = [(rows, self.data.shape[2]), (rows, hidden), (rows,), (rows,)][: len(weights) // self.directions]
+        wanted = [(rows, self.data.shape[2]), (rows, hidden), (rows,), (rows,)][
+            : len(weights) // self.directions
+        ]
         if [tuple(weight.shape) for weight in weights] != wanted * self.directions:
             shapes = ", ".join(str(tuple(weight.shape)) for weight in weights)
-            raise UnreadableFile(f"{self.node.operator} node {self.node.name!r}: weights {shapes} do not fit together. Export it again.")
+            raise UnreadableFile(
+                f"{self.node.operator} node {self.node.name!r}: weights {shapes} do not fit together. Export it again."
+            )
         return len(weights) == 4 * self.directions, 1, 0.0, False, self.directions == 2, False
 
 
 @operator("TorchLSTM")
 def lstm(
-    node: OnnxNode, data: Tensor, lengths: Static | None, hidden: Tensor | None, cell: Tensor | None, *weights: Tensor
+    node: OnnxNode,
+    data: Tensor,
+    lengths: Static | None,
+    hidden: Tensor | None,
+    cell: Tensor | None,
+    *weights: Tensor,
 ) -> tuple[Tensor, ...]:
     sequence = Sequence.of(node, data, lengths)
     width = weights[1].shape[1]
@@ -174,14 +189,18 @@ def lstm(
 
 
 @operator("TorchGRU")
-def gru(node: OnnxNode, data: Tensor, lengths: Static | None, hidden: Tensor | None, *weights: Tensor) -> tuple[Tensor, ...]:
+def gru(
+    node: OnnxNode, data: Tensor, lengths: Static | None, hidden: Tensor | None, *weights: Tensor
+) -> tuple[Tensor, ...]:
     sequence = Sequence.of(node, data, lengths)
     state = sequence.state(hidden, weights[1].shape[1])
     return sequence.outputs(*torch.gru(sequence.data, state, weights, *sequence.settings(weights)))
 
 
 @operator("TorchRNN")
-def rnn(node: OnnxNode, data: Tensor, lengths: Static | None, hidden: Tensor | None, *weights: Tensor) -> tuple[Tensor, ...]:
+def rnn(
+    node: OnnxNode, data: Tensor, lengths: Static | None, hidden: Tensor | None, *weights: Tensor
+) -> tuple[Tensor, ...]:
     sequence = Sequence.of(node, data, lengths)
     state = sequence.state(hidden, weights[1].shape[1])
     layer = torch.rnn_relu if node.text("cell", "tanh") == "relu" else torch.rnn_tanh

@@ -49,10 +49,14 @@ def _register(name: str, reduction: Reduction) -> None:
         if dims and len({dim % max(data.dim(), 1) for dim in dims}) < len(dims):
             raise node.unsupported_error("a reduction that names one axis twice")
         if not dims and node.integer("noop_with_empty_axes", 0):
-            return reduction(data[None], [0], False)  # squares and logarithms apply even where nothing is summed
+            return reduction(
+                data[None], [0], False
+            )  # squares and logarithms apply even where nothing is summed
         if data.dim() == 0:
             return reduction(data[None], [0], False)
-        return reduction(data, dims or list(range(data.dim())), bool(node.integer("keepdims", 1))).to(data.dtype)
+        return reduction(data, dims or list(range(data.dim())), bool(node.integer("keepdims", 1))).to(
+            data.dtype
+        )
 
 
 for _name, _reduction in _REDUCTIONS.items():
@@ -96,11 +100,15 @@ def checked_batch_normalization(node: OnnxNode) -> list[OnnxNode]:
 
 
 @operator("BatchNormalization")
-def batch_normalization(node: OnnxNode, data: Tensor, scale: Tensor, shift: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+def batch_normalization(
+    node: OnnxNode, data: Tensor, scale: Tensor, shift: Tensor, mean: Tensor, variance: Tensor
+) -> Tensor:
     """data (batch, channels, ...), the rest (channels,)."""
     if data.dim() < 2:
         raise node.unsupported_error("an input without an axis of channels")
-    return functional.batch_norm(data, mean, variance, scale, shift, training=False, eps=node.number("epsilon", 1e-5))
+    return functional.batch_norm(
+        data, mean, variance, scale, shift, training=False, eps=node.number("epsilon", 1e-5)
+    )
 
 
 @operator("InstanceNormalization")

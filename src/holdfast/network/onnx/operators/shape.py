@@ -7,7 +7,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from holdfast.errors import UnreadableFile
-from holdfast.network.onnx.operators.static import as_static, axes_of, flat, python_slices, slice_bounds, target_shape
+from holdfast.network.onnx.operators.static import (
+    as_static,
+    axes_of,
+    flat,
+    python_slices,
+    slice_bounds,
+    target_shape,
+)
 from holdfast.network.onnx.operators.table import OnnxNode, Static, operator, rewrite
 
 
@@ -73,7 +80,9 @@ def expand(node: OnnxNode, data: Tensor, shape: Static) -> Tensor:
         isinstance(old, int) and isinstance(new, int) and 1 not in (old, new) and old != new
         for old, new in zip(current, target, strict=True)
     ):
-        raise UnreadableFile(f"Expand node {node.name!r}: {current} does not broadcast to {target}. Export the file again.")
+        raise UnreadableFile(
+            f"Expand node {node.name!r}: {current} does not broadcast to {target}. Export the file again."
+        )
     return data.expand([new if old == 1 else old for old, new in zip(current, target, strict=True)])
 
 
@@ -102,10 +111,18 @@ def concat(node: OnnxNode, *values: Tensor) -> Tensor:
 def split(node: OnnxNode, data: Tensor, sizes: Static | None = None) -> tuple[Tensor, ...]:
     """Sizes are an attribute before opset 13, an input since; absent, the parts are equal but for a smaller last."""
     axis = node.integer("axis", 0)
-    given = flat(sizes) if sizes is not None else node.integers("split", ()) if "split" in node.attributes else None
+    given = (
+        flat(sizes)
+        if sizes is not None
+        else node.integers("split", ())
+        if "split" in node.attributes
+        else None
+    )
     parts = node.integer("num_outputs", len(node.outputs)) if given is None else len(given)
     if parts != len(node.outputs):
-        raise node.unsupported_error(f"a split of {data.shape[axis]} into {parts} parts, {len(node.outputs)} of which have names,")
+        raise node.unsupported_error(
+            f"a split of {data.shape[axis]} into {parts} parts, {len(node.outputs)} of which have names,"
+        )
     if given is not None:
         return torch.split(data, given, dim=axis)
     each = -(-data.shape[axis] // parts)
@@ -185,7 +202,13 @@ _PAD_MODES = {"edge": "replicate", "reflect": "reflect", "wrap": "circular"}
 
 
 @operator("Pad")
-def pad(node: OnnxNode, data: Tensor, pads: Static | None = None, value: Static | None = None, axes: Static | None = None) -> Tensor:
+def pad(
+    node: OnnxNode,
+    data: Tensor,
+    pads: Static | None = None,
+    value: Static | None = None,
+    axes: Static | None = None,
+) -> Tensor:
     """Pads are attributes before opset 11, inputs since: all the beginnings, then all the ends."""
     amounts = flat(pads) if pads is not None else node.integers("pads", ())
     dims = flat(axes) if axes is not None else list(range(data.dim()))
@@ -234,7 +257,9 @@ def range_(node: OnnxNode) -> list[OnnxNode]:
     """The constant beside it says on which device to count."""
     like = f"{node.outputs[0]}/like"
     return [
-        OnnxNode("Constant", node.name, (), (like,), node.opset, {"value": torch.zeros((), dtype=torch.int64)}),
+        OnnxNode(
+            "Constant", node.name, (), (like,), node.opset, {"value": torch.zeros((), dtype=torch.int64)}
+        ),
         OnnxNode("RangeLike", node.name, (*node.inputs, like), node.outputs, node.opset),
     ]
 

@@ -35,7 +35,9 @@ _TO_THE_END = (2**31 - 1, 2**63 - 1)
 """What exporters write for 'to the end' of an axis of unknown size."""
 
 
-def python_slices(sizes: Sequence[Any], starts: list[Any], ends: list[Any], axes: list[int], steps: list[Any]) -> tuple[slice, ...]:
+def python_slices(
+    sizes: Sequence[Any], starts: list[Any], ends: list[Any], axes: list[int], steps: list[Any]
+) -> tuple[slice, ...]:
     """One slice per axis. ONNX clamps and counts from the end as Python does, but for one case: backwards from before the first element,
     Python takes nothing and ONNX the first element."""
     rank = len(sizes)
@@ -44,7 +46,9 @@ def python_slices(sizes: Sequence[Any], starts: list[Any], ends: list[Any], axes
         raise UnsupportedLayer("a Slice cuts one axis twice, of which ONNX does not say what it means.")
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         if step < 0 and isinstance(end, int) and end in _TO_THE_END:
-            raise UnsupportedLayer("a Slice goes backwards to the largest integer, which runtimes read as either end of the axis.")
+            raise UnsupportedLayer(
+                "a Slice goes backwards to the largest integer, which runtimes read as either end of the axis."
+            )
         before_first = step < 0 and start < -1 and start < -sizes[axis]
         slices[axis] = slice(0 if before_first else start, end, step)
     return tuple(slices)
@@ -58,7 +62,9 @@ def _remainder(node: OnnxNode, a: Any, b: Any) -> Any:
 def _convert_like(value: Any, like: Any) -> Any:
     if isinstance(value, float) and type(like) is int and not value.is_integer():
         # Products and quotients were rounded to 64 bits here, in the file to 32: they may fall to either side of a whole number.
-        raise UnsupportedLayer(f"a size is {value:g} before it is cast to an integer; sizes computed in fractions cannot be followed.")
+        raise UnsupportedLayer(
+            f"a size is {value:g} before it is cast to an integer; sizes computed in fractions cannot be followed."
+        )
     return _CONVERSIONS[type(like)](value)
 
 

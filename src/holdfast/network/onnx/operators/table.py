@@ -112,7 +112,9 @@ def rewrite(*names: str) -> Callable[[Function], Function]:
     return _adder(REWRITES, names, lambda function: function)
 
 
-def _adder(table: dict[str, Any], names: tuple[str, ...], entry: Callable[[Any], Any]) -> Callable[[Function], Function]:
+def _adder(
+    table: dict[str, Any], names: tuple[str, ...], entry: Callable[[Any], Any]
+) -> Callable[[Function], Function]:
     def add(function: Function) -> Function:
         for name in names:
             if name in table:
