@@ -47,7 +47,7 @@ def pages() -> list[Path]:
     every = [
         *sorted((ROOT / "docs").rglob("*.md")),
         *sorted((ROOT / "examples").glob("*.md")),
-        ROOT / "benchmarks" / "RESULTS.md",
+        *sorted((ROOT / "benchmarks").rglob("*.md")),
         *sorted(ROOT.glob("*.md")),
     ]
     order = [ROOT / name for name in FIRST]

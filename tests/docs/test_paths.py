@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [
     *sorted(ROOT.glob("*.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
-    ROOT / "benchmarks" / "RESULTS.md",
+    *sorted((ROOT / "benchmarks").rglob("*.md")),
 ]
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 FOLDERS = (
