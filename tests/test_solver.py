@@ -328,7 +328,7 @@ def test_worst_begins_with_the_score_at_the_centre() -> None:
 
 def test_ctrl_c_keeps_what_is_known_and_marks_the_rest() -> None:
     memory, method = Memory(), Scripted((proves(1e-3), interrupts))
-    with pytest.warns(UserWarning, match="interrupted: what was found so far is kept"):
+    with pytest.warns(UserWarning, match="interrupted: all results so far are kept"):
         records = solve([known_problem()], [method], batch=2, store=memory)
     assert [r.key for r in records] == [Key(i) for i in range(6)]
     assert {r.status for r in records} == {"interrupted"}

@@ -1,4 +1,10 @@
-"""One batch of questions: what is known of it, and its methods stepped in turn until they are done or the budget is."""
+"""One batch of questions: its brackets, and its methods stepped in turn until they finish or the budget is
+used up.
+
+A bracket [lower, upper] of a row holds the true answer: `lower` comes from proofs, `upper` from replayed
+counterexamples. Inside a batch every goal is a minimisation; goals that ask for a maximum are negated
+(`Problem.lowest`).
+"""
 
 import math
 import time
@@ -26,25 +32,34 @@ from holdfast.replay import Replayed, firm, replay, spot_points
 from holdfast.result import DEFINITION, Bound, Bracket, Evidence, Goal, Key, Record, Status, by_definition
 
 NOTHING_MOVES = "nothing may change here: the region holds the input alone"
-ASKED_AGAIN = "after the proof the model still answers as it did before"  # A proof says so once it was checked; else it is withdrawn.
-LAST_CHECKS = 1.0  # Seconds after the deadline that a batch has for asking the model again after its proofs.
-HEARING = 2.0  # Seconds after the deadline that the witnesses of a last step have for being replayed.
+# A check that a proof records once it has passed.
+ASKED_AGAIN = "after the proof the model still answers as it did before"
+LAST_CHECKS = (
+    1.0  # Seconds after the deadline for evaluating the model again after the proofs; chosen by hand.
+)
+HEARING = (
+    2.0  # Seconds after the deadline for replaying the counterexamples of the last step; chosen by hand.
+)
 TOO_LATE = "there was no time to find out whether it applies"
-LOOKING = 0.5  # Share of the time in which methods must have said whether they apply: tracing a large model is a part of that.
+# Share of the remaining time in which all methods must decide whether they apply, tracing included; chosen by
+# hand.
+LOOKING = 0.5
 NO_NUMBER = "the model answers NaN at the input itself"
-SINGLE = 16  # witnesses of a batch that are asked again alone
+SINGLE = 16  # Counterexamples of a batch that are evaluated again in a batch of one; chosen by hand.
 UNBROKEN = "no change that is allowed breaks it, however large"
 
 
 @dataclass(frozen=True)
 class Stop:
-    """When to stop, whichever comes first; without any, when the methods have done all they can.
+    """When to stop, whichever comes first. Default: when no method can improve anything.
 
-    seconds   for the whole call, shared fairly among the batches.
-    each      seconds for each input: a batch has so many times its inputs, so those that need less leave more to the others.
+    seconds   for the whole call, divided fairly among the batches.
+    each      seconds for each input; a batch of n inputs has n times as many, so that inputs share what
+              others leave.
     queries   network evaluations for each input.
-    gap       upper - lower is at most this, for every input of a batch.
-    sign      a row is settled once it is known whether its number is above zero; where one case of an input is not, so are all others.
+    gap       stop a row when upper - lower <= gap.
+    sign      stop a row when the sign of its number is known; one case <= 0 settles all cases of the same
+              input.
     """
 
     seconds: float | None = None
@@ -66,40 +81,40 @@ class Stop:
 
 @dataclass
 class Work:
-    """What is known of a batch."""
+    """The state of one batch: its brackets, failures, and which methods have finished which rows."""
 
-    problem: Problem  # as methods are asked: the smallest value, where the largest is meant
-    goals: tuple[Goal, ...]  # of each row, as it was put
+    problem: Problem  # as a minimisation (`Problem.lowest`)
+    goals: tuple[Goal, ...]  # the original goal of each row
     brackets: list[Bracket]
     skipped: tuple[str, ...] = ()
     fallbacks: dict[int, tuple[str, ...]] = field(
         default_factory=dict
-    )  # of rows: stages that a method had to leave out, in words
+    )  # row -> descriptions of stages that a method had to leave out
     twin: Network | None = None
-    digests: tuple[str, ...] = ()  # of the question of each row
+    digests: tuple[str, ...] = ()  # hash of the question of each row
     means: str = ""
     aside: dict[str, Tensor] = field(default_factory=dict)  # (batch, ...)
-    answers: Tensor | None = None  # what the model said of the inputs at first
+    answers: Tensor | None = None  # the model's first outputs at the inputs
     faults: dict[int, HoldfastError] = field(
         default_factory=dict
-    )  # rows of which nothing is believed any more
-    failed: dict[int, str] = field(default_factory=dict)  # rows that cannot be answered, and why
+    )  # row -> contradiction; its bounds are withdrawn
+    failed: dict[int, str] = field(default_factory=dict)  # row -> why it cannot be answered
     unfit: dict[str, str | None] = field(
         default_factory=dict
-    )  # methods, and why they do not apply; None: they do
-    able: frozenset[str] = frozenset()  # the methods that apply
+    )  # method name -> why it does not apply; None: it applies
+    able: frozenset[str] = frozenset()  # names of the applicable methods
     done: dict[str, Tensor] = field(
         default_factory=dict
-    )  # methods, and (batch,) bool: the rows that they will not come back to
+    )  # method name -> (batch,) bool: rows that the method has finished
     began: float = field(default_factory=time.monotonic)
     queries: int = 0
     met: dict[int, Bound] = field(
         default_factory=dict
-    )  # the lowest witness of a row that some judge does not believe
-    told: list[Bracket | None] = field(init=False)  # the brackets that were told last
+    )  # row -> lowest value of the network itself that some judge does not confirm
+    told: list[Bracket | None] = field(init=False)  # the brackets that were reported last
     ends: Tensor = field(
         init=False
-    )  # (2, batch) float64: the values of all brackets, which `put` keeps in step
+    )  # (2, batch) float64: the bounds of all brackets; `put` keeps them up to date
 
     def __post_init__(self) -> None:
         self.told = [None] * len(self.brackets)
@@ -114,39 +129,48 @@ class Work:
         self.ends.numpy()[:, row] = bracket.lower.value, bracket.upper.value
 
     def better(self) -> list[Record]:
-        """Of the rows of which more is known than was told last."""
+        """Records of the rows whose bracket has improved since the last report."""
         rows = [
             row
-            for row, (bracket, told) in enumerate(zip(self.brackets, self.told, strict=True))
-            if bracket is not told
+            for row, (bracket, reported) in enumerate(zip(self.brackets, self.told, strict=True))
+            if bracket is not reported
         ]
         self.told = list(self.brackets)
         return self.records("interrupted", rows) if rows else []
 
     def records(self, status: Status, rows: Sequence[int] | None = None) -> list[Record]:
-        """Of these rows; None: of all."""
+        """Records of these rows (default: all)."""
         share = len(self.problem)
         seconds, queries = (time.monotonic() - self.began) / share, self.queries // share
         digests, left = self.digests or ("",) * share, self._left().tolist()
-        aside = {  # what is not NaN
+        aside = {  # rows without a value hold NaN only
             name: [
-                value if told else None
-                for value, told in zip(v, (~v.isnan()).reshape(share, -1).any(1).tolist(), strict=True)
+                value if known else None
+                for value, known in zip(v, (~v.isnan()).reshape(share, -1).any(1).tolist(), strict=True)
             ]
             for name, v in self.aside.items()
         }
-        return [
-            Record(
-                self.problem.keys[row],
-                self._annotated_bracket(row).negate() if self.goals[row] in TURNED else self._annotated_bracket(row),
-                self._status(row, status, left[row]), seconds, queries, self.skipped, digests[row], self.means, self.goals[row],
-                {name: value for name, values in aside.items() if (value := values[row]) is not None},
+        records = []
+        for row in range(share) if rows is None else rows:
+            bracket = self._annotated_bracket(row)
+            records.append(
+                Record(
+                    self.problem.keys[row],
+                    bracket.negate() if self.goals[row] in TURNED else bracket,
+                    self._status(row, status, left[row]),
+                    seconds,
+                    queries,
+                    self.skipped,
+                    digests[row],
+                    self.means,
+                    self.goals[row],
+                    {name: value for name, values in aside.items() if (value := values[row]) is not None},
+                )
             )
-            for row in (range(share) if rows is None else rows)
-        ]  # fmt: skip
+        return records
 
     def _annotated_bracket(self, row: int) -> Bracket:
-        """The bracket; its note says what a method had to leave out, where that could have told more."""
+        """The bracket; if it is open, its note lists the stages that a method had to leave out."""
         bracket = self.brackets[row]
         if bracket.closed or row not in self.fallbacks or row in self.faults or row in self.failed:
             return bracket
@@ -158,7 +182,7 @@ class Work:
         self.aside[name][rows] = values.to(self.aside[name])
 
     def unsettled_rows(self, stop: Stop) -> Tensor:
-        """The rows of which something is left to ask."""
+        """The rows whose bracket is still open under `stop`."""
         lower, upper = self.ends.unbind()
         open_rows: Tensor = (lower != upper) & (upper - lower > stop.gap) & ~self._left()
         open_rows[[*self.faults, *self.failed]] = False
@@ -181,43 +205,48 @@ class Work:
         )
 
     def _left(self) -> Tensor:
-        """(batch,) bool: has every method done all it can about the row?"""
+        """(batch,) bool: True if every applicable method has finished the row."""
         none = torch.zeros(len(self.problem), dtype=torch.bool)
         return torch.stack([self.done.get(name, none) for name in self.able] or [none]).all(0)
 
     def tighten(
         self, row: int, *, lower: Bound | None = None, upper: Bound | None = None, note: str | None = None
     ) -> None:
-        """A better end of one row. Where the ends then cross, one of them is wrong: that row is believed no more, the others are."""
+        """Improve the bounds of one row. If they then cross, one of them is wrong: the row's bounds are
+        withdrawn.
+        """
         if row in self.faults or row in self.failed:
             return
         try:
             better = self.brackets[row].tighten(lower=lower, upper=upper)
-            better.tighten(
-                upper=self.met.get(row)
-            )  # no proof may pass what the network itself gives, whatever its judges say
+            # No proof may exceed a value that the network itself takes, even if a judge does not confirm it.
+            better.tighten(upper=self.met.get(row))
             if better is not self.brackets[row] or note is not None:
                 self.put(row, better if note is None else replace(better, note=note))
         except Contradiction as error:
             self._disbelieve(row, Contradiction(f"input {self.problem.keys[row]}: {error}"))
 
     def refute(self, row: int, why: str) -> None:
-        """The model is not what was proved."""
-        told = (
-            f"input {self.problem.keys[row]}: {self.problem.network.name} {why}, so it remembers what it was asked, draws random numbers "
-            f"or chooses by its arithmetic, and nothing about it can be proved. Take that out, or fix its state."
+        """Withdraw the bounds of a row because the model is not the function that was proved."""
+        message = (
+            f"input {self.problem.keys[row]}: {self.problem.network.name} {why}, so it keeps state between "
+            "calls, draws "
+            "random numbers or depends on its arithmetic, and nothing about it can be proved. Remove "
+            "that, or fix its state."
         )
-        self._disbelieve(row, BadInput(told))
+        self._disbelieve(row, BadInput(message))
 
     def refute_reading(self, row: int, point: Sequence[float]) -> None:
-        """The estimator breaks the property within what was proved."""
+        """Withdraw the bounds of a row: the estimator violates the property inside the proved region."""
         shown = f"{', '.join(f'{number:g}' for number in point[:12])}{' ...' if len(point) > 12 else ''}"
-        told = (
-            f"input {self.problem.keys[row]}: proved up to {at_least(self.brackets[row].lower.value)}, but {self.problem.network.name} "
-            f"itself breaks the property within that, at the row ({shown}). So it is not what was read of it, and nothing about it can be "
-            f"proved: give its function instead, hf.Network.from_callable(function), and report this."
+        message = (
+            f"input {self.problem.keys[row]}: proved up to {at_least(self.brackets[row].lower.value)}, but "
+            f"{self.problem.network.name} "
+            f"itself breaks the property within that, at the row ({shown}). So it differs from what was "
+            "read of it, and nothing about it "
+            f"can be proved: give its function instead, hf.Network.from_callable(function), and report this."
         )
-        self._disbelieve(row, Contradiction(told))
+        self._disbelieve(row, Contradiction(message))
 
     def _disbelieve(self, row: int, error: HoldfastError) -> None:
         self.faults[row] = error
@@ -228,7 +257,9 @@ Choice = Sequence[Method[Any]] | Callable[[Problem], Sequence[Method[Any]]]
 
 
 class BatchWorker:
-    """Answers tasks about the rows of problems. hashed: records say which question they answer, as a store needs it."""
+    """Answers tasks about rows of problems. hashed: records carry the hash of their question, as a store
+    needs it.
+    """
 
     def __init__(
         self, problems: Sequence[Problem], methods: Choice, stop: Stop, seed: int, *, hashed: bool = True
@@ -242,13 +273,15 @@ class BatchWorker:
         self._place = {
             key: (at, row) for at, problem in enumerate(problems) for row, key in enumerate(problem.keys)
         }
-        self._digests: dict[int, list[str]] = {}  # of the rows of a problem, once they are needed
+        self._digests: dict[int, list[str]] = {}  # problem index -> question hashes of its rows, on demand
 
     def __len__(self) -> int:
         return len(self._place)
 
     def units(self, done: set[Key], size: int | None) -> list[Unit]:
-        """What is not done, grouped by what can share a batch as methods are asked, and cut to size."""
+        """Group the open rows by what can share a batch, and divide the groups into batches of at most `size`
+        rows.
+        """
         groups: dict[tuple[object, ...], list[Key]] = {}
         for at, problem in enumerate(self.problems):
             group = groups.setdefault((self._means[at], *problem.lowest().mergeable()), [])
@@ -256,8 +289,8 @@ class BatchWorker:
         each = math.inf if self._stop.each is None else self._stop.each
         found = []
         for group in groups.values():
-            on_card = bool(group) and self.problems[self._place[group[0]][0]].region.centre.is_cuda
-            many = size or (1024 if on_card else 128)
+            on_gpu = bool(group) and self.problems[self._place[group[0]][0]].region.centre.is_cuda
+            many = size or (1024 if on_gpu else 128)
             found += [
                 Unit(tuple(group[at : at + many]), each * len(group[at : at + many]))
                 for at in range(0, len(group), many)
@@ -265,7 +298,7 @@ class BatchWorker:
         return found
 
     def question_hashes(self, key: Key) -> tuple[str, str]:
-        """The hashes of its question, and of the means by which it is answered."""
+        """The hash of the key's question, and the hash of the methods and settings that answer it."""
         at, row = self._place[key]
         if not self._hashed:
             return "", self._means[at]
@@ -311,7 +344,7 @@ class BatchWorker:
         return TaskResult(tuple(work.records(status)), tuple(work.faults.values()))
 
     def _batch(self, keys: Sequence[Key]) -> Problem:
-        """Rows that belong together as one problem, as methods are asked."""
+        """Merge the rows of these keys into one minimisation problem."""
         rows: dict[int, list[int]] = {}
         for key in keys:
             at, row = self._place[key]
@@ -322,15 +355,19 @@ class BatchWorker:
         )
 
     def _work(self, problem: Problem) -> Work:
-        told = [self.question_hashes(key) for key in problem.keys]
+        hashes = [self.question_hashes(key) for key in problem.keys]
         goals = tuple(self.problems[self._place[key][0]].goal for key in problem.keys)
         return Work(
-            problem, goals, _by_definition(problem), digests=tuple(one for one, _ in told), means=told[0][1]
+            problem,
+            goals,
+            _by_definition(problem),
+            digests=tuple(question for question, _ in hashes),
+            means=hashes[0][1],
         )
 
 
 def _by_definition(problem: Problem) -> list[Bracket]:
-    """What is known before anything is asked."""
+    """The trivial brackets that hold by definition, such as 0 <= radius."""
     least, most = {"radius": (0.0, math.inf), "steepness": (-math.inf, 0.0)}.get(
         problem.goal, (-math.inf, math.inf)
     )
@@ -338,7 +375,7 @@ def _by_definition(problem: Problem) -> list[Bracket]:
 
 
 def _resume(work: Work, row: int, earlier: Record | None) -> None:
-    """An interrupted search goes on from its better ends."""
+    """Take over the bounds, estimates and extras of an interrupted search."""
     if earlier is not None and earlier.status != "refuted":
         known = earlier.bracket.negate() if earlier.goal in TURNED else earlier.bracket
         work.tighten(row, lower=known.lower, upper=known.upper)
@@ -348,8 +385,11 @@ def _resume(work: Work, row: int, earlier: Record | None) -> None:
 
 
 def hear_others(work: Work, others: Iterable[Record]) -> list[HoldfastError]:
-    """The same inputs answer the other parts of a question too: what they witness there is replayed here, and may contradict what is
-    proved. Only a property that fails is a witness of a radius, and only a point of the region one of a worst score; `replay` knows."""
+    """Replay counterexamples that were found for other parts of the same question; return new contradictions.
+
+    A counterexample of one part may improve, or contradict, another part's bracket. `replay` decides what it
+    shows here: for a radius the property must fail, for a worst score the point must lie in the region.
+    """
     problem, before = work.problem, set(work.faults)
     if not problem.keys[0].part or isinstance(problem.region, Words):
         return []
@@ -377,10 +417,11 @@ def hear_others(work: Work, others: Iterable[Record]) -> list[HoldfastError]:
 
 
 def _ask_again(work: Work) -> bool:
-    """After the proofs the model must still be what was proved: it says of the inputs what it said before, in a batch and alone, and at the
-    witnesses its float64 twin says the same. Else it is no one function, and nothing that was proved of it is believed.
+    """Evaluate the model again after the proofs: it must still be the function that was proved.
 
-    Returns True; a proof that was checked to the end says so among its checks.
+    The outputs at the inputs must be those of the beginning, in a batch and alone, and at the counterexamples
+    the float64 copy must agree. Otherwise the model is not a function of its input, and its proofs are
+    withdrawn. A proof that passed records the check. Returns True.
     """
     problem, proved = work.problem, {row for row, bracket in enumerate(work.brackets) if _by_proof(bracket)}
     if work.answers is None:
@@ -427,14 +468,17 @@ def _add_last_check(work: Work, proved: set[int]) -> None:
             work.put(row, replace(work.brackets[row], lower=replace(lower, evidence=checked)))
 
 
-INSIDE = (
-    1 - 1e-6
-)  # of a radius proved for a module: nearer to its end a class may change by the rounding of the estimator's own sums
+# Share of a proved radius within which an estimator itself is tested: closer to the boundary its own float32
+# sums may change the class. Chosen by hand, well above the relative rounding error of such sums.
+INSIDE = 1 - 1e-6
 
 
 def _ask_within(work: Work) -> bool:
-    """A proof about what was read of an estimator is put to the test: the estimator itself is asked at points of what was proved. Where it
-    breaks the property there, it is not what was read, and nothing is believed."""
+    """Test proofs about an estimator: evaluate the estimator itself at points of the proved region.
+
+    If it violates the property there, it differs from the module that was read from it, and the proof is
+    withdrawn.
+    """
     problem, network = work.problem, work.problem.network
     own = network.itself or (network if network.trees is not None else None)
     rows = [
@@ -456,7 +500,7 @@ def _ask_within(work: Work) -> bool:
     for points in spot_points(part, radius):
         try:
             outputs = own(points.flatten(0, 1))
-        except ValueError:  # the estimator refuses such rows, so it says nothing of them
+        except ValueError:  # the estimator refuses such rows
             continue
         scores = part.property.score(outputs.reshape(*points.shape[:2], -1))
         for place in (scores <= 0).any(0).nonzero().flatten().tolist():
@@ -472,28 +516,29 @@ def _by_proof(bracket: Bracket) -> bool:
 
 
 def _begin(work: Work, methods: Sequence[Method[Any]], tell: Tell) -> bool:
-    """What is known before any method runs: which methods apply, and the score at the centre. Returns True."""
+    """Evaluate the centre, settle the rows that it decides, find the applicable methods. Returns True."""
     problem, centre = work.problem, work.problem.region.centre
     before = problem.network.queries
     work.answers = outputs = problem.answers(centre)
     expected = (len(problem), problem.network.widths.get(problem.region.shape, *outputs.shape[1:2]))
     if outputs.shape != expected:
         raise BadInput(
-            f"the model answers {tuple(outputs.shape)} here, where it answered (batch, {expected[1]}) to others of this shape."
+            f"the model answers {tuple(outputs.shape)} here, where it answered (batch, {expected[1]}) to "
+            "others of this shape."
         )
     asked = problem.network.queries - before
     tell((), "", Outputs(problem.keys, outputs.detach().cpu()))
     work.failed = dict.fromkeys(outputs.isnan().flatten(1).any(1).nonzero().flatten().tolist(), NO_NUMBER)
     for row, why in work.failed.items():
         work.put(row, replace(work.brackets[row], note=why))
-    work.twin = problem.network.double(centre)  # what making it asks is no part of the search
+    work.twin = problem.network.double(centre)  # queries for making it do not count
     before = problem.network.queries - asked
     scores = problem.property.score(outputs)
     if problem.network.itself is not None and bool(
         (scores <= 0).any()
-    ):  # what was read of an estimator has no word against itself
+    ):  # the estimator itself decides whether the property fails
         scores = torch.maximum(scores, problem.property.score(problem.network.itself(centre)).to(scores))
-    if work.twin is not None and bool((scores == 0).any()):  # a tie may be one of rounding only
+    if work.twin is not None and bool((scores == 0).any()):  # a tie may come from rounding alone
         scores = torch.where(scores == 0, problem.property.score(work.twin(centre)).to(scores), scores)
     limits = problem.family.limit().tolist() if problem.goal == "radius" else []
     for row, (limit, holds) in enumerate(zip(limits, (scores > 0).tolist(), strict=False)):
@@ -508,7 +553,8 @@ def _begin(work: Work, methods: Sequence[Method[Any]], tell: Tell) -> bool:
                 witness=itself[row].cpu(),
                 traits=DEFINITION,
             )
-            note = f"the property fails at the input itself ({problem.property.says(outputs[row], problem.network.classes)})"
+            outcome = problem.property.says(outputs[row], problem.network.classes)
+            note = f"the property fails at the input itself ({outcome})"
             work.put(row, Bracket(by_definition(0.0), Bound(0.0, witness), note=note))
         elif limit == 0:
             proof = Evidence(
@@ -545,9 +591,10 @@ def _begin(work: Work, methods: Sequence[Method[Any]], tell: Tell) -> bool:
 def _step_in_turn(
     work: Work, methods: Sequence[Method[Any]], stop: Stop, deadline: float, seed: int, tell: Tell
 ) -> Status:
-    """Step the methods in turn until each is done or the budget is, and say which. Rows that are closed already are left out.
+    """Step the methods in turn until all are done or the budget is used up; return which. Closed rows are
+    left out.
 
-    Methods whose steps are long begin when the others have done what they can.
+    Methods with long steps begin when the others are done.
     """
     problem = work.problem
     rows = work.unsettled_rows(stop)
@@ -555,7 +602,8 @@ def _step_in_turn(
         return "finished"
     part = problem.take(rows.to(problem.region.centre.device))
     able = [method for method in methods if work.unfit[method.name] is None]
-    # A method that could not be looked at in time counts as one that has more to do, so that a resumed run takes it up.
+    # A method whose applicability was not decided in time counts as unfinished, so that a resumed run tries
+    # it.
     work.able = frozenset(method.name for method in methods if work.unfit[method.name] in (None, TOO_LATE))
     for turn in ([m for m in able if not m.long_steps], [m for m in able if m.long_steps]):
         live: list[tuple[Method[Any], Problem, Any]] = [(method, method.view(part), None) for method in turn]
@@ -586,7 +634,7 @@ def _start_method(method: Method[Any], seen: Problem, seed: int, aside: dict[str
 
 
 def _step_method(work: Work, part: Problem, rows: Tensor, method: Method[Any], state: Any, seed: int) -> Any:
-    """One step of one method on the rows of the problem that were open, and what it found heard."""
+    """Run one step of one method on the open rows, and apply its claims."""
     before = part.network.queries
     lower, upper = work.ends[:, rows].to(part.region.centre.device)
     state, claims = method.step(part, method.update_bounds(part, state, lower, upper))
@@ -595,30 +643,30 @@ def _step_method(work: Work, part: Problem, rows: Tensor, method: Method[Any], s
     return state
 
 
-def _fell_back(work: Work, said: str, rows: Sequence[int]) -> None:
-    """For the run once, and for each of these rows."""
-    work.skipped = work.skipped if said in work.skipped else (*work.skipped, said)
+def _note_fallback(work: Work, description: str, rows: Sequence[int]) -> None:
+    """Record a fallback once for the run, and once for each of these rows."""
+    work.skipped = work.skipped if description in work.skipped else (*work.skipped, description)
     for row in rows:
         known = work.fallbacks.get(row, ())
-        work.fallbacks[row] = known if said in known else (*known, said)
+        work.fallbacks[row] = known if description in known else (*known, description)
 
 
 def _spent(work: Work, stop: Stop, deadline: float) -> bool:
-    asked_enough = stop.queries is not None and work.queries >= stop.queries * len(work.problem)
-    return asked_enough or time.monotonic() >= deadline
+    queries_used = stop.queries is not None and work.queries >= stop.queries * len(work.problem)
+    return queries_used or time.monotonic() >= deadline
 
 
 def _hear(
     work: Work, claims: Claims, method: Method[Any] | None, seed: int | None, rows: Tensor | None = None
 ) -> None:
-    """Turn claims into better brackets. `rows` says which rows of the batch they speak of; None: all."""
+    """Apply the claims of a method to the brackets of these rows (default: all)."""
     index = torch.arange(len(work.problem)) if rows is None else rows
     name = method.name if method else "the input itself"
     settings = {**method.settings(), **claims.settings} if method else {}
     if claims.obstacle:
         work.skipped = (*work.skipped, f"{name}: {claims.obstacle}")
     if claims.fallback:
-        _fell_back(work, f"{name}: {claims.fallback}", index.tolist())
+        _note_fallback(work, f"{name}: {claims.fallback}", index.tolist())
     traits = method.traits if method else DEFINITION
     base = Evidence(
         "proved",
@@ -644,9 +692,8 @@ def _hear(
         )
         unbroken = replace(base, assumptions=(*base.assumptions, UNBROKEN))
         for place in ((proved > work.ends[0, index]) | (proved >= limit)).nonzero().flatten().tolist():
-            if bool(
-                proved[place] >= limit[place]
-            ):  # the region grows no more, so what holds here holds at every radius
+            # Beyond the limit the region does not grow, so the property holds at every radius.
+            if bool(proved[place] >= limit[place]):
                 work.tighten(int(index[place]), lower=Bound(math.inf, unbroken), note=UNBROKEN)
             else:
                 work.tighten(int(index[place]), lower=Bound(float(proved[place]), base))
@@ -664,7 +711,7 @@ def _hear(
         which = claims.found.to(index.device).nonzero().flatten()
         part = work.problem.take(index[which].to(work.problem.region.centre.device))
         points, said = firm(part, claims.witness[which.to(claims.witness.device)], work.twin)
-        # People look at words, not at their vectors.
+        # A record shows the words, not their embedding vectors.
         seen = (part.region.decode(points) if isinstance(part.region, Words) else points).detach().cpu()
         best = work.twin if work.twin is not None and work.problem.goal == "worst" else work.problem.network
         shown = replace(base, kind="witnessed", dtype=str(best.dtype), checks=())
@@ -686,7 +733,7 @@ def _hear(
                 work.tighten(i, upper=bound)
     if (
         claims.done is not None and method is not None
-    ):  # Last: what was interrupted before is asked again by a resumed run.
+    ):  # This comes last: after an interruption before it, a resumed run repeats the step.
         work.done.setdefault(method.name, torch.zeros(len(work.problem), dtype=torch.bool))[
             index[claims.done.to(index.device)]
         ] = True

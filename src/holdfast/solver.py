@@ -1,4 +1,8 @@
-"""The straight line: problems in, records out, every step kept as soon as it is known."""
+"""The solver: problems in, records out; every improvement is stored as soon as it is found.
+
+`solve` prepares the questions, splits them into units (batches that share a network and a shape), has the
+scheduler (`holdfast.execution.scheduler`) distribute the units to workers, and collects their records.
+"""
 
 import contextlib
 import math
@@ -22,7 +26,7 @@ from holdfast.problem import TURNED, Problem
 from holdfast.result import DONE, Bracket, Goal, Key, Record, by_definition
 
 __all__ = ["Choice", "Ended", "Progress", "Sink", "Stop", "answer_in_turn", "ask", "solve"]
-AT_ONCE = 1024  # records that are looked at together where all of them are
+AT_ONCE = 1024  # Records read from the store at once, which bounds memory; chosen by hand.
 
 
 def solve(
@@ -36,15 +40,19 @@ def solve(
     progress: Callable[[Progress], None] | None = None,
     executor: Executor | None = None,
 ) -> list[Record]:
-    """Answer every problem with every method that applies, or with those that `methods` chooses for it; one record for each row of each
-    problem, in order.
+    """Answer every problem with every applicable method, or with the methods that `methods` chooses for it.
 
-    Problems that share a network and a shape are solved in batches of at most `batch` rows (by default: 128, on a GPU
-    1,024), each where the executor sends it; by default, here. A batch that fails, for want of memory say, is tried in halves; an input
-    that fails alone is given up, its record says why, and the others go on. Rows the store already holds as
-    finished are not asked again, interrupted ones go on from what was known; a store that holds answers to other questions is refused.
-    Ctrl-C ends the search, keeps everything found so far, and marks what was not finished as interrupted. A row whose proof and witness
-    exclude each other is raised as a Contradiction when all others are done and kept.
+    Problems that share a network and a shape are solved in batches of at most `batch` rows (default: 128, on
+    a GPU 1,024), on the given executor (default: in this process). The scheduler retries a failed batch (out
+    of memory, for example) in halves. An input that fails alone is skipped, and its record gives the reason.
+
+    Rows that the store holds as finished are not solved again; interrupted rows resume from their stored
+    bounds. A store with answers to other questions is refused. Ctrl-C ends the search, keeps all results, and
+    marks unfinished rows as interrupted. If the proof and the counterexample of a row contradict each other,
+    a Contradiction is raised after all other rows are done and stored.
+
+    Returns:
+        One record for each row of each problem, in order.
     """
     asked, found = list(problems), InMemorySink(store)
     ask(
@@ -76,9 +84,10 @@ def ask(
     hashed: bool = True,
     outputs: Callable[[Outputs], None] | None = None,
 ) -> Ended:
-    """`solve`, but for what it returns: the records are in the store alone, so that memory does not grow with their number.
+    """Like `solve`, but write the records to the store only, so that memory does not grow with their number.
 
-    outputs  called with what the model answered at the inputs of each batch, as soon as it has.
+    Args:
+        outputs: Called with the model's outputs at the inputs of each batch, as soon as they are known.
     """
     began, stop = time.monotonic(), stop or Stop()
     if batch is not None and batch < 1:
@@ -90,7 +99,7 @@ def ask(
             problem.check()
         worker = BatchWorker(problems, methods, stop, seed, hashed=hashed)
         if len(worker) != sum(len(problem) for problem in problems):
-            raise BadInput("two questions share a key; give every row of every problem its own.")
+            raise BadInput("two questions share a key; give every row of every problem its own key.")
         return worker, _done(worker, store)
 
     with time_limit.within(until + time_limit.PREPARATION):
@@ -98,17 +107,25 @@ def ask(
     if prepared is None:
         names = ", ".join(dict.fromkeys(problem.network.name for problem in problems))
         raise BadInput(
-            f"{names} had not answered two inputs, been traced and hashed {time_limit.PREPARATION:g} s after the time was over."
+            f"{names}: the model was not evaluated on two inputs, traced and hashed within "
+            f"{time_limit.PREPARATION:g} s after the budget was used up. Give a larger budget, or a smaller model."
         )
     worker, done = prepared
-    beside = _beside(problems)
+    related = _related_keys(problems)
     dealer = Dealer(
-        worker, worker.units(done, batch), store, total=len(worker), done=len(done), beside=beside, progress=progress, outputs=outputs,
+        worker,
+        worker.units(done, batch),
+        store,
+        total=len(worker),
+        done=len(done),
+        beside=related,
+        progress=progress,
+        outputs=outputs,
         seconds=None if stop.seconds is None else stop.seconds - (time.monotonic() - began),
-    )  # fmt: skip
+    )
     ended = dealer.run(executor)
     faults = list(ended.faults)
-    if beside:
+    if related:
         supervised = executor is not None and not isinstance(executor, Here)
         closing = max(until, time.monotonic()) + GRACE
         nothing: list[HoldfastError] = []
@@ -116,10 +133,10 @@ def ask(
             time_limit.within(closing),
             asking_elsewhere(closing - time.monotonic()) if supervised else contextlib.nullcontext(),
         ):
-            faults += time_limit.interrupt_late(lambda: _hear_at_last(problems, store, beside), nothing)
+            faults += time_limit.interrupt_late(lambda: _combine_parts(problems, store, related), nothing)
     if ended.interrupted:
         warnings.warn(
-            "interrupted: what was found so far is kept, the rest is marked as interrupted.", stacklevel=2
+            "interrupted: all results so far are kept, the rest is marked as interrupted.", stacklevel=2
         )
     if faults:
         more = f" The same is true of {len(faults) - 1} more." if len(faults) > 1 else ""
@@ -128,19 +145,23 @@ def ask(
 
 
 def _done(worker: BatchWorker, store: Sink) -> set[Key]:
-    """What the store holds finished by these means. An answer to another question is refused."""
+    """The keys that the store holds as finished with the same methods and settings.
+
+    Raises:
+        StoreError: The store holds an answer to another question.
+    """
     done: set[Key] = set()
     for problem in worker.problems:
         if problem.keys:
-            worker.question_hashes(
-                problem.keys[0]
-            )  # the network is traced now, so that copies of this process need not
+            # This traces the network, so that forked workers need not.
+            worker.question_hashes(problem.keys[0])
         for at in range(0, len(problem), AT_ONCE):
             for key, record in store.load_known(problem.keys[at : at + AT_ONCE]).items():
                 if not problem.network.fingerprint:
                     raise StoreError(
-                        f"the store holds an answer for input {key}, and what {problem.network.name} reads cannot be hashed, so nobody "
-                        f"knows whether it is of the same network. Use another store (--out), and {NAME_IT}."
+                        f"the store holds an answer for input {key}, but {problem.network.name} cannot be "
+                        "hashed, so it cannot be checked that the answer is for the same network. "
+                        f"Use another store (--out), and {NAME_IT}."
                     )
                 question, means = worker.question_hashes(key)
                 _same(record, question)
@@ -152,14 +173,17 @@ def _done(worker: BatchWorker, store: Sink) -> set[Key]:
 def _same(record: Record, question: str) -> None:
     if record.question != question:
         raise StoreError(
-            f"the store holds an answer for input {record.key} that belongs to another question: the network, the input, the region or the "
-            f"property is not the one it was given for{'' if record.question else ' (it was written by an older version)'}. Use "
-            f"another store (--out), or ask what was asked there."
+            f"the store holds an answer for input {record.key} that belongs to another question: the "
+            "network, the input, the region or the property differs"
+            f"{'' if record.question else ' (it was written by an older version)'}. "
+            "Use another store (--out), or repeat the stored question."
         )
 
 
-def _beside(problems: Sequence[Problem]) -> Callable[[Key], Sequence[Key]] | None:
-    """For a key the keys of all parts of the same question; None where there are no parts."""
+def _related_keys(problems: Sequence[Problem]) -> Callable[[Key], Sequence[Key]] | None:
+    """A function from a key to the keys of all parts of the same question, or None if no question has several
+    parts.
+    """
     if not any(problem.keys and problem.keys[0].part for problem in problems):
         return None
     places: dict[tuple[int, int | None], list[Key]] = {}
@@ -169,15 +193,17 @@ def _beside(problems: Sequence[Problem]) -> Callable[[Key], Sequence[Key]] | Non
     return lambda key: places[key.index, key.frame]
 
 
-def _hear_at_last(
-    problems: Sequence[Problem], store: Sink, beside: Callable[[Key], Sequence[Key]]
+def _combine_parts(
+    problems: Sequence[Problem], store: Sink, related: Callable[[Key], Sequence[Key]]
 ) -> list[HoldfastError]:
-    """What was found last may better what was found first, in this run or before it was stopped."""
+    """Replay each part's counterexamples for the other parts of its question: a late one may improve an early
+    record.
+    """
     faults: list[HoldfastError] = []
     for problem in problems:
         for at in range(0, len(problem) if problem.keys[0].part else 0, AT_ONCE):
             every = store.load_known(
-                [other for key in problem.keys[at : at + AT_ONCE] for other in beside(key)]
+                [other for key in problem.keys[at : at + AT_ONCE] for other in related(key)]
             )
             rows = range(at, min(at + AT_ONCE, len(problem)))
             some = [
@@ -222,7 +248,11 @@ def answer_in_turn(
     progress: Callable[[Progress], None] | None = None,
     executor: Executor | None = None,
 ) -> Ended:
-    """What `solve` promises about stores, limits and Ctrl-C, for the questions at these places. What was not asked has no record."""
+    """Answer the questions with these indices one after the other, with `solve`'s guarantees on stores,
+    budgets and Ctrl-C.
+
+    Questions that were not reached have no record.
+    """
     units, done, total = list[Unit](), 0, 0
     for keys, question in (worker.questions[place] for place in places):
         found = store.load_known(list(keys))
@@ -241,15 +271,18 @@ def answer_in_turn(
 
 @dataclass(frozen=True)
 class SequentialQuestions:
-    """For what is no `Problem`, such as the scores of a sequence: questions by their places, with keys and hashes, and the function that
-    answers one."""
+    """Questions that are no `Problem`, such as the scores of a sequence, and the function that answers the
+    one at an index.
+
+    questions  for each question its keys and its hash.
+    """
 
     questions: Sequence[tuple[Sequence[Key], str]]
     reply: Callable[[int], Sequence[Record]]
     goal: Goal
 
     def answer(self, task: Task, tell: Tell) -> TaskResult:
-        nothing: Sequence[Record] = ()  # what is cut off has no record yet, and is asked again
+        nothing: Sequence[Record] = ()  # An interrupted question has no record yet; a resumed run repeats it.
         with time_limit.within(time.monotonic() + task.seconds):
             records = time_limit.in_time(lambda: self.reply(task.keys[0].index), nothing)
         return TaskResult(tuple(replace(record, question=self.question(record.key)) for record in records))
