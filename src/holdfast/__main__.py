@@ -4,8 +4,9 @@ import os
 import sys
 from pathlib import Path
 
-# For -m Python puts the working folder first on sys.path. It may be a folder of somebody's data, so a file `json.py` in it must not be
-# what holdfast imports. `package.module:factory` finds the working folder by itself.
+# With -m Python puts the working folder first on sys.path. It may hold somebody else's data, so a file
+# `json.py` in it must not be imported by holdfast. `package.module:factory` adds the working folder by
+# itself.
 home = Path(__file__).resolve().parents[1]
 if not sys.flags.safe_path and sys.path[:1] in ([""], [os.getcwd()]) and home != Path.cwd().resolve():
     del sys.path[0]

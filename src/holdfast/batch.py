@@ -1,6 +1,7 @@
-"""Frozen dataclasses whose tensors share a leading batch axis: take some rows, or lay several end to end.
+"""Operations on frozen dataclasses whose tensors share a leading batch axis: select rows, move, concatenate.
 
-Regions and properties are such classes. Fields that are not tensors (a norm, a domain) belong to the whole batch.
+Regions and properties are such classes. Fields that are not tensors (a norm, a domain) belong to the whole
+batch.
 """
 
 from collections.abc import Sequence
@@ -14,13 +15,13 @@ T = TypeVar("T")
 
 
 def take(item: T, rows: Tensor) -> T:
-    """The rows of every tensor field; rows is an index or boolean tensor over the batch axis."""
+    """Select rows of every tensor field; `rows` is an index or boolean tensor over the batch axis."""
     changes = {f.name: getattr(item, f.name)[rows] for f in _tensors(item)}
     return replace(item, **changes)  # type: ignore[type-var]
 
 
 def move(item: T, device: torch.device) -> T:
-    """The item with its tensors on the device; itself where they are there already."""
+    """The item with its tensors on the device; the item itself if they are there already."""
     changes = {
         f.name: getattr(item, f.name).to(device)
         for f in _tensors(item)
@@ -30,14 +31,16 @@ def move(item: T, device: torch.device) -> T:
 
 
 def concatenate(items: Sequence[T]) -> T:
-    """One item whose batch is all their batches in order. They must be `alike`."""
+    """One item whose batch is the concatenation of all batches. Their signatures must be equal."""
     first = items[0]
     changes = {f.name: torch.cat([getattr(item, f.name) for item in items]) for f in _tensors(first)}
     return replace(first, **changes)  # type: ignore[type-var]
 
 
 def signature(item: Any) -> tuple[object, ...]:
-    """Equal signatures can be concatenated: the same class, the same shapes behind the batch axis, the same settings."""
+    """Class, shapes without the batch axis, dtypes and settings. Items with equal signatures can be
+    concatenated.
+    """
     parts: list[object] = [type(item)]
     for f in fields(item):
         value = getattr(item, f.name)
@@ -48,12 +51,12 @@ def signature(item: Any) -> tuple[object, ...]:
 
 
 def tensors(item: Any) -> list[Tensor]:
-    """What its rows hold, in the order of its fields."""
+    """The tensor fields, in order."""
     return [getattr(item, f.name) for f in _tensors(item)]
 
 
 def settings(item: Any) -> list[tuple[str, Any]]:
-    """What belongs to the whole batch: the kind, and every field that is no tensor."""
+    """The class name and every field that is not a tensor: what belongs to the whole batch."""
     rows = {f.name for f in _tensors(item)}
     return [
         ("kind", type(item).__qualname__),

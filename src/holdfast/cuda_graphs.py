@@ -1,7 +1,8 @@
-"""A GPU is told of a small kernel more slowly than it runs it. What is done many times is recorded once and sent as one.
+"""CUDA graphs: record a function of small tensors once and replay it as one launch.
 
-A record (a CUDA graph) holds the very kernels that were launched, so its results are those of the first time. What cannot be recorded,
-because it decides something by the values of its tensors or because there is no room for them, is done as before.
+Launching a small kernel takes longer than running it. A CUDA graph holds the same kernels that were launched,
+so its results equal those of the first call. A function that cannot be recorded, because it branches on
+tensor values or memory is short, runs without recording.
 """
 
 import threading
@@ -13,14 +14,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-SMALL = 2**18  # numbers in a tensor, up to which launching takes longer than computing
-MOST = 64  # functions that are remembered
+# Elements of a tensor up to which the launch dominates the time (benchmarks.certify.gpu, one H200).
+SMALL = 2**18
+MOST = 64  # Recorded functions that one thread keeps; chosen by hand.
 
 Tensors = tuple[Tensor, ...]
 
 
 class Repeated:
-    """A step that changes tensors in place, the same ones every time. The first time it is taken, the second time recorded."""
+    """A step that modifies the same tensors in place at each call. The second call is recorded, later ones
+    replay it.
+    """
 
     def __init__(self, step: Callable[[], None], device: torch.device) -> None:
         self._step, self._device = step, device
@@ -38,8 +42,13 @@ class Repeated:
 
 
 def record_function(name: Hashable, function: Callable[..., Tensors], *tensors: Tensor) -> Tensors:
-    """function(*tensors) of tensors of one shape, every row of which, and nothing else, makes a row of each result; the name says which
-    function. Recorded when it is asked for about so many rows for the second time: there is room for the next power of two."""
+    """Return function(*tensors), from a CUDA graph after the first call.
+
+    Args:
+        name: Identifies the function; equal names must mean equal functions.
+        function: Acts on each row separately: row i of each result depends on row i of the tensors only.
+        tensors: All of the same shape. The graph is recorded for the next power of two of the number of rows.
+    """
     first = tensors[0]
     if (
         not first.is_cuda
@@ -84,7 +93,7 @@ class _Record:
 
 
 class _Here(threading.local):
-    """Of one thread: what it remembers, and its last record, which keeps the memory that all its records share."""
+    """The records of one thread. The last graph keeps the memory pool that all its graphs share."""
 
     def __init__(self) -> None:
         self.records: OrderedDict[Hashable, _Record] = OrderedDict()
@@ -96,27 +105,32 @@ _here = _Here()
 
 
 def _record_graph(step: Callable[[], None], device: torch.device) -> torch.cuda.CUDAGraph | None:
-    """Records hand their results out before the next one is played, so they may use the same memory. After one that failed torch holds
-    that memory to be in use for good, so this thread records nothing more."""
+    """Record the step, or return None if it cannot be recorded.
+
+    Graphs share one memory pool, because the results of one are copied before the next is replayed. After a
+    failed recording torch keeps the pool marked as in use, so the thread records nothing more.
+    """
     if _here.failed:
         return None
-    graph, now, aside = torch.cuda.CUDAGraph(), torch.cuda.current_stream(device), torch.cuda.Stream(device)
+    graph = torch.cuda.CUDAGraph()
+    current = torch.cuda.current_stream(device)
+    side = torch.cuda.Stream(device)
     pool = _here.last[device][1] if device in _here.last else torch.cuda.graph_pool_handle()
-    aside.wait_stream(now)
+    side.wait_stream(current)
     done = False
-    with torch.cuda.stream(aside):
+    with torch.cuda.stream(side):
         graph.capture_begin(pool=pool, capture_error_mode="thread_local")
         try:
             step()
             done = True
-        except RuntimeError:  # it asked for a value, or there is no room
+        except RuntimeError:  # it read a value on the CPU, or memory is short
             pass
         finally:
             try:
                 graph.capture_end()
             except RuntimeError:
                 done = False
-    now.wait_stream(aside)
+    current.wait_stream(side)
     if not done:
         _here.failed = True
         return None

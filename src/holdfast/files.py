@@ -1,5 +1,8 @@
-"""Files that strangers made: they may be packed, damaged or made to do harm. No size in them is believed, and whatever a reader of another
-package raises becomes an error of the house that names the file."""
+"""Reading untrusted files, which may be compressed, damaged or malicious.
+
+No size stated in a file is trusted, and every exception of another package's reader becomes a `HoldfastError`
+that names the file.
+"""
 
 import contextlib
 import gzip
@@ -20,11 +23,12 @@ from holdfast.errors import HoldfastError, UnreadableFile
 from holdfast.foreign_text import first_line
 from holdfast.memory_budget import available_bytes, bytes_told
 
-PART = 2**20  # bytes unpacked at once
-LARGEST_DATA = 8 * 2**30
-LARGEST_TEXT = 2**29
-LONGEST_NUMBER = 300  # digits of a whole number in JSON: a float holds no larger one
-LARGEST_JSON = 2**27  # Python needs some twenty times as much to hold it
+PART = 2**20  # Bytes decompressed at once; chosen by hand.
+LARGEST_DATA = 8 * 2**30  # Bytes of the largest data file that is read; chosen by hand.
+LARGEST_TEXT = 2**29  # Bytes of the largest text file that is read; chosen by hand.
+LONGEST_NUMBER = 300  # Digits of an integer in JSON: the largest float64 has 309.
+# Bytes of the largest JSON file: Python needs about twenty times as much memory for its objects.
+LARGEST_JSON = 2**27
 
 Array = npt.NDArray[Any]
 
@@ -33,7 +37,7 @@ Array = npt.NDArray[Any]
 def in_words(
     where: object, what: str, hint: str, kind: type[HoldfastError] = UnreadableFile
 ) -> Iterator[None]:
-    """Around what reads: anything that is raised there, and is not of the house, becomes one that says where, what and what to do."""
+    """Turn every exception inside, except a HoldfastError, into one that says where, what and what to do."""
     try:
         yield
     except HoldfastError:
@@ -42,26 +46,28 @@ def in_words(
         raise kind(
             f"{where}: does not fit into the memory that is left ({first_line(error)}). {hint}"
         ) from error
-    except Exception as error:  # a damaged file fails in any layer of whatever reads it
+    except Exception as error:  # a damaged file may fail anywhere inside its reader
         raise kind(f"{where}: {what} ({first_line(error)}). {hint}") from error
 
 
 def new_file(path: Path) -> IO[bytes]:
-    """Open a file for writing that nobody else made: what lies there, a link too, is taken away first. In a folder that somebody sent, a
-    link of the expected name could lead to a file of the user's."""
+    """Open a new file for writing; an existing file or link is removed first.
+
+    In a received folder, a link of the expected name could point to one of the user's files.
+    """
     path.unlink(missing_ok=True)
     return path.open("xb")
 
 
 def existing(path: Path, most: int = LARGEST_DATA, too_large: str = "") -> Path:
-    """UnreadableFile where there is no such file, or it holds more than `most` bytes."""
+    """Return the path; raise UnreadableFile if there is no such file or it has more than `most` bytes."""
     try:
-        if not path.is_file():  # a pipe or a device may never end
+        if not path.is_file():  # reading a pipe or a device may never end
             raise UnreadableFile(
                 f"{path}: {'is a folder' if path.is_dir() else 'no such file'}. Check the path."
             )
         size = path.stat().st_size
-    except (OSError, ValueError) as error:  # a name that no file can have
+    except (OSError, ValueError) as error:  # not a valid file name
         raise UnreadableFile(
             f"{str(path)[:300]!r}: no such file ({first_line(error)}). Check the path."
         ) from error
@@ -73,8 +79,12 @@ def existing(path: Path, most: int = LARGEST_DATA, too_large: str = "") -> Path:
 
 
 def read_unpacked(path: Path, most: int, too_large: str) -> bytes:
-    """What a file holds, packed by gzip or not. UnreadableFile where it cannot be read, or holds more than `most` bytes, which is
-    `too_large`: no more are ever unpacked, so a small file cannot fill the memory."""
+    """The content of a file, decompressed if it is a gzip file.
+
+    Raises:
+        UnreadableFile: It cannot be read, or holds more than `most` bytes (message `too_large`). Never more
+            than that is decompressed, so a small file cannot fill the memory.
+    """
     with (
         in_words(
             existing(path, most, too_large), "the gzip data is damaged", "Compress or download it again."
@@ -95,37 +105,41 @@ def read_unpacked(path: Path, most: int, too_large: str) -> bytes:
 
 
 def inflate(data: bytes, most: int = LARGEST_DATA) -> bytes:
-    """What zlib.compress packed; ValueError where it is damaged, or more than `most` bytes."""
+    """Decompress the output of zlib.compress; ValueError if it is damaged or has more than `most` bytes."""
     source = zlib.decompressobj()
     content = source.decompress(data, min(most, available_bytes() // 2))
     if not source.eof:
-        raise ValueError("packed numbers end too early, or are too many")
+        raise ValueError("the compressed numbers end too early, or are too many")
     return content
 
 
 def text_of(path: Path, most: int = LARGEST_TEXT) -> str:
-    """A file of UTF-8."""
+    """The text of a UTF-8 file."""
     too_large = f"larger than {bytes_told(most)}, and it is read as a whole. Split it into several files."
     with in_words(path, "not UTF-8 text", "Write it as UTF-8."):
         return existing(path, most, too_large).read_text(encoding="utf-8-sig")
 
 
 def json_of(path: Path, hint: str) -> Any:
-    """A file of JSON, of a depth that Python reads."""
+    """The content of a JSON file."""
     text = text_of(path, LARGEST_JSON)
     with in_words(path, "not JSON", hint):
         return json.loads(text, parse_int=_whole_number)
 
 
 def _whole_number(text: str) -> int:
-    """As JSON has it. More digits mean no number of ours, and make float() of it fail wherever that is."""
+    """An integer of JSON. One with more digits would make float() fail later."""
     if len(text) > LONGEST_NUMBER:
         raise ValueError(f"a whole number of {len(text)} digits")
     return int(text)
 
 
 def array_of(source: IO[bytes], held: int) -> Array:
-    """The array of a .npy file, of which `held` bytes are there: ValueError unless it is as large as it says, and no Python objects."""
+    """The array of a .npy stream of `held` bytes.
+
+    Raises:
+        ValueError: Its size differs from its header, or it holds Python objects.
+    """
     version = np.lib.format.read_magic(source)
     if version not in ((1, 0), (2, 0)):
         raise ValueError(f"its format is {version}")
@@ -144,13 +158,13 @@ def array_of(source: IO[bytes], held: int) -> Array:
     while done < rest and (part := source.read(min(PART, rest - done))):
         kept[done : done + len(part)] = np.frombuffer(part, np.uint8)
         done += len(part)
-    if done != rest or source.read(1):  # reading on to the end makes an archive check its sum
+    if done != rest or source.read(1):  # reading to the end makes a zip archive verify its checksum
         raise ValueError("it ends too early, or too late")
     return flat.reshape(shape[::-1]).transpose() if by_columns else flat.reshape(shape)
 
 
 def array_in(data: bytes) -> Array:
-    """What numpy.save wrote. ValueError where it is damaged."""
+    """The array that numpy.save wrote; ValueError if it is damaged."""
     return array_of(io.BytesIO(data), len(data))
 
 
@@ -162,7 +176,7 @@ def read_array(path: Path, hint: str) -> Array:
 
 
 def read_arrays(path: Path, hint: str) -> dict[str, Array]:
-    """The arrays of a .npz file by their names."""
+    """The arrays of a .npz file, by name."""
     with in_words(existing(path), "cannot be read as .npz", hint), zipfile.ZipFile(path) as archive:
         members = {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
         if len(members) != len(archive.infolist()):
@@ -176,9 +190,10 @@ def read_arrays(path: Path, hint: str) -> dict[str, Array]:
 
 
 def fits(size: int, path: Path) -> None:
-    """UnreadableFile where there is no room for an array of so many bytes and what is made of it."""
+    """Raise UnreadableFile if an array of `size` bytes and a copy of it do not fit into memory."""
     most = min(LARGEST_DATA, available_bytes() // 2)
     if size > most:
         raise UnreadableFile(
-            f"{path}: unpacks to {bytes_told(size)}; here {bytes_told(most)} at most are read. Split the data into several runs."
+            f"{path}: unpacks to {bytes_told(size)}; here {bytes_told(most)} at most are read. Split the "
+            "data into several runs."
         )

@@ -1,13 +1,14 @@
-"""Text that files, models and their exceptions bring along: made safe to print, and kept short where it is kept."""
+"""Text from files, models and exceptions: made safe to print, and capped where it is stored."""
 
 import re
 
-LONGEST_LINE = 2000  # characters of foreign text on one line of the terminal
-LONGEST_NOTE = 2000  # characters of what a model says of one input, as a record keeps it
-LONGEST_REASON = 300  # characters of what an exception says, inside a longer message
+LONGEST_LINE = 2000  # Characters of such text on one line of the terminal; chosen by hand.
+LONGEST_NOTE = 2000  # Characters of a note that a record keeps; chosen by hand.
+LONGEST_REASON = 300  # Characters of an exception inside a longer message; chosen by hand.
 
-# Control characters (C0, DEL, C1) steer a terminal; bidirectional overrides and isolates (U+202A to U+202E, U+2066 to U+2069) show text in
-# another order than it has; line and paragraph separators, lone surrogates, annotations and tags are seen by programs and not by people.
+# Control characters (C0, DEL, C1) steer a terminal; bidirectional overrides and isolates (U+202A to U+202E,
+# U+2066 to U+2069) show text in another order than it has; line and paragraph separators, lone surrogates,
+# annotations and tags are seen by programs and not by people.
 _STEERING = (
     "\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufff9-\ufffb\U000e0000-\U000e007f"
 )
@@ -16,9 +17,10 @@ UNSAFE = re.compile(f"[\t\n{_STEERING}]")
 
 
 def printable(text: object, longest: int | None = LONGEST_LINE) -> str:
-    """Return the text on one line, with every character that could steer a terminal written as an escape, and cut where it is too long.
+    """Return the text on one line, with every character that could steer a terminal written as an escape, and
+    cut where it is too long.
 
-    Names, labels, file names and what exceptions say go through this before they are printed.
+    Names, labels, file names and texts of exceptions go through this before they are printed.
     """
     words = str(text)
     return UNSAFE.sub(_escape, words if longest is None else cut_text(words, longest))
@@ -39,7 +41,7 @@ def cut_text(text: str, longest: int) -> str:
 
 
 def first_line(error: BaseException, longest: int = LONGEST_REASON, silent: str = "") -> str:
-    """Return the first line of what an exception says, capped; where it says nothing `silent`, or the name of its type."""
+    """The first line of an exception's text, capped; if it has none, `silent` or the name of its type."""
     try:
         text = str(error).strip()
     except Exception:  # its own __str__ may fail

@@ -7,11 +7,12 @@ Let v be a number, d a count of significant digits and u the unit of the last of
     about(v)     the decimal nearest to v, for a number that bounds nothing
     exact_text(v)  the shortest decimal that reads back as v, for questions, files and messages
 
-A number that has at most d digits is shown as it is. Equal bounds are one number, shown once and to the nearest.
+A number that has at most d digits is shown as it is. Equal bounds are one number, shown once and to the
+nearest.
 
-More than d digits are shown, up to MOST_DIGITS, in two cases, because the rounding alone would otherwise be what the reader sees:
-where v is a hair beyond a shorter decimal (1.0000000001 is not "1.001"), and where two bounds lie closer together than u
-(0.19999999 and 0.20000001 are not "0.1999" and "0.2001").
+More than d digits are shown, up to MOST_DIGITS, in two cases, because the rounding alone would otherwise be
+what the reader sees: where v is a hair beyond a shorter decimal (1.0000000001 is not "1.001"), and where two
+bounds lie closer together than u (0.19999999 and 0.20000001 are not "0.1999" and "0.2001").
 """
 
 import math
@@ -19,46 +20,46 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decima
 
 from holdfast.foreign_text import UNSAFE
 
-DIGITS = 4  # significant digits of a number in a view
-MOST_DIGITS = 12  # significant digits where fewer would show the rounding instead of the number
-HAIR = Decimal(
-    "0.1"
-)  # units of the last digit: a number that is nearer to a shorter decimal is shown with more digits
-LEAST_SHOWN = 1e-300  # smaller numbers say of a score only that it is positive
-LONG = 120  # characters of a name, a class or a word
+DIGITS = 4  # Significant digits of a number in a view; chosen by hand.
+MOST_DIGITS = 12  # Significant digits at most, where fewer would show the rounding; chosen by hand.
+# Units of the last digit: a number that is closer than this to a shorter decimal is shown with more digits.
+# Chosen by hand.
+HAIR = Decimal("0.1")
+LEAST_SHOWN = 1e-300  # A smaller positive bound is shown as ">0": it only states the sign. Chosen by hand.
+LONG = 120  # Characters of a name, a class or a word; chosen by hand.
 
 
 def at_least(value: float, digits: int = DIGITS) -> str:
-    """A lower bound for people: rounded down, so that what is shown still holds."""
+    """A lower bound as text, rounded down, so that the shown bound holds."""
     return _outward(value, ROUND_FLOOR, digits)
 
 
 def at_most(value: float, digits: int = DIGITS) -> str:
-    """An upper bound for people: rounded up."""
+    """An upper bound as text, rounded up."""
     return _outward(value, ROUND_CEILING, digits)
 
 
 def about(value: float, digits: int = DIGITS) -> str:
-    """A number that bounds nothing: rounded to the nearest."""
+    """A number that is no bound as text, rounded to nearest."""
     return _special(value) or _decimal_text(
         _rounded(Decimal(repr(float(value))), ROUND_HALF_EVEN, digits), digits
     )
 
 
 def exact_text(value: float) -> str:
-    """The shortest decimal that reads back as this very number, so that different numbers have different texts."""
+    """The shortest decimal that reads back as this number, so that different numbers have different texts."""
     short_text = f"{value:g}"
     return short_text if float(short_text) == value else repr(float(value))
 
 
 def ends(lower: float, upper: float, digits: int = DIGITS) -> tuple[str, str]:
-    """As `decimals`, and a lower bound that is positive, nobody knows how much, is above 0."""
+    """Like `decimals`; a lower bound that only states a positive sign is shown as ">0"."""
     low, high = decimals(lower, upper, digits)
     return ">0" if lower != upper and 0 < lower < LEAST_SHOWN else low, high
 
 
 def decimals(lower: float, upper: float, digits: int = DIGITS) -> tuple[str, str]:
-    """Both bounds of a bracket for people: rounded outwards, and the same number where they are one."""
+    """Both bounds of a bracket as text: rounded outwards; equal bounds are shown as the same number."""
     if lower == upper:
         return (about(lower, digits),) * 2
     first, second = (_digits_for(value, lower, upper, digits) for value in (lower, upper))
@@ -71,7 +72,7 @@ def between(lower: float, upper: float, digits: int = DIGITS) -> str:
 
 
 def percent(share: float) -> str:
-    """In four digits; a share that is not all is never shown as all, nor one that is not nothing as nothing."""
+    """A share in per cent with four digits; only 1 is shown as 100 %, and only 0 as 0 %."""
     return "–" if math.isnan(share) else f"{hundredths(share)} %"
 
 
@@ -82,13 +83,13 @@ def hundredths(share: float) -> str:
 
 
 def short(text: object, most: int = LONG) -> str:
-    """Words of any length, cut where they would fill the page, and without characters that would steer a terminal."""
+    """Text capped at `most` characters, without terminal control characters."""
     words = UNSAFE.sub("\N{REPLACEMENT CHARACTER}", str(text))
     return words if len(words) <= most else f"{words[:most]}…"
 
 
 def capital(words: str) -> str:
-    """As a heading begins; names keep their letters."""
+    """The text with its first letter in upper case."""
     return words[:1].upper() + words[1:]
 
 
@@ -103,7 +104,7 @@ def norm_name(norm: object) -> str:
 
 
 def _outward(value: float, rounding: str, digits: int) -> str:
-    """Round in one direction, with more digits where the number is a hair beyond a decimal of so few."""
+    """Round in one direction, with more digits where the number lies barely beyond a shorter decimal."""
     special = _special(value)
     if special:
         return special
@@ -120,7 +121,7 @@ def _outward(value: float, rounding: str, digits: int) -> str:
 
 
 def _digits_for(value: float, lower: float, upper: float, digits: int) -> int:
-    """So many that a unit of the last one is no larger than the distance of the bounds."""
+    """The number of digits for which a unit of the last one is at most the distance of the bounds."""
     if value == 0 or not (math.isfinite(lower) and math.isfinite(upper)):
         return digits
     gap = _difference(Decimal(repr(float(upper))), Decimal(repr(float(lower))))
@@ -129,7 +130,7 @@ def _digits_for(value: float, lower: float, upper: float, digits: int) -> int:
 
 
 def _difference(one: Decimal, other: Decimal) -> Decimal:
-    """|one - other|, exact in its first digits however large or small both are."""
+    """|one - other|, exact to 50 digits."""
     return abs(Context(prec=50).subtract(one, other))
 
 
@@ -138,7 +139,7 @@ def _rounded(number: Decimal, rounding: str, digits: int) -> Decimal:
 
 
 def _special(value: float) -> str:
-    """What has no digits; nothing for a usual number."""
+    """The text of NaN, infinity or zero; empty for other numbers."""
     if math.isnan(value):
         return "–"
     if math.isinf(value):
@@ -147,8 +148,9 @@ def _special(value: float) -> str:
 
 
 def _decimal_text(number: Decimal, digits: int) -> str:
-    """As '%g' writes it: without trailing zeros, and with an exponent where it is very large or very small. No float is made on the
-    way, which could round the wrong way, or overflow."""
+    """The number as '%g' formats it, without the conversion to float, which could round the wrong way or
+    overflow.
+    """
     number = number.normalize()
     exponent = number.adjusted()
     if -5 < exponent < digits:

@@ -1,4 +1,4 @@
-"""How much memory there is to work with, and what it looks like when there is not enough."""
+"""How much memory a computation may use, and how a lack of memory is recognised."""
 
 import contextlib
 import math
@@ -15,26 +15,24 @@ from holdfast.errors import BadInput
 
 NOT_ENOUGH = r"out of memory|not enough memory|can't allocate memory|cannot allocate memory"
 
-ENOUGH = 0.8  # Share of the memory that is allowed which may be full before anything is read.
+ENOUGH = 0.8  # Share of the allowed memory that the process may hold before a model is read; chosen by hand.
 
 _most: ContextVar[float] = ContextVar("most", default=math.inf)
 _cap: ContextVar[int | None] = ContextVar("cap", default=None)
 
 
 def free_bytes(device: torch.device) -> int:
-    """What may be filled at once: most of what a GPU has left, a third of what this machine has; no more than was allowed."""
+    """Bytes to plan for: 60 % of a GPU's free memory, a third of the free RAM, at most `allowed_bytes`."""
     if device.type == "cuda":
-        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(
-            device
-        )  # torch's own, and free
-        room = (torch.cuda.mem_get_info(device)[0] + kept) * 0.6
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        free = (torch.cuda.mem_get_info(device)[0] + cached) * 0.6
     else:
-        room = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 3
-    return int(min(room, allowed_bytes()))
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 3
+    return int(min(free, allowed_bytes()))
 
 
 def available_bytes() -> int:
-    """What this machine has left before it begins to swap or to kill: Linux counts what it can take back from its caches."""
+    """RAM that is available without swapping; on Linux this includes reclaimable caches."""
     with (
         contextlib.suppress(OSError, ValueError, IndexError),
         open("/proc/meminfo", encoding="ascii") as lines,
@@ -44,8 +42,9 @@ def available_bytes() -> int:
 
 
 def held_bytes(process: int | None = None) -> int:
-    """The memory that a process of this machine fills with its own data (None: this one), without the code of libraries, which processes
-    share. 0 where the system does not say."""
+    """Anonymous memory of a process (default: this one), without shared libraries; 0 if the system does not
+    report it.
+    """
     return _of_status("RssAnon", process)
 
 
@@ -60,10 +59,10 @@ def _of_status(name: str, process: int | None = None) -> int:
 
 @contextmanager
 def limit_process(most: int | None) -> Iterator[None]:
-    """This process holds no more than `most` bytes of its own, as long as the block runs: it plans for what is left of them now, and where
-    the plan is wrong the system refuses more (on Linux), which is raised as any other lack of memory. None: no limit.
+    """Limit the memory of this process to `most` bytes while the block runs (None: no limit).
 
-    Processes that are made of this one by a fork inherit the limit, each for itself.
+    The process plans for what is left of them. If the plan is wrong, the system refuses the allocation (on
+    Linux), which is raised like any other lack of memory. Each forked process inherits the limit for itself.
     """
     if most is None:
         yield
@@ -71,7 +70,8 @@ def limit_process(most: int | None) -> Iterator[None]:
     held = held_bytes()
     if held > ENOUGH * most:
         raise BadInput(
-            f"--memory {bytes_told(most)}: this process holds {bytes_told(held)} already, before any model is read. "
+            f"--memory {bytes_told(most)}: this process holds {bytes_told(held)} already, before any model "
+            "is read. "
             f"Allow {bytes_told(int(2 * held))} at least."
         )
     before = _refuse_above(most)
@@ -86,23 +86,23 @@ def limit_process(most: int | None) -> Iterator[None]:
 
 
 def left(most: int | None = None) -> float | None:
-    """What this process may still fill of `most` bytes (None: of those that `limit_process` allows), at least a tenth; None: any amount."""
+    """Bytes that remain of `most` (default: the limit of `limit_process`), at least a tenth of it; None: no
+    limit.
+    """
     cap = _cap.get() if most is None else most
     return None if cap is None else max(cap - held_bytes(), cap / 10)
 
 
 def _refuse_above(most: int) -> tuple[int, int] | None:
-    """Have the system refuse memory above `most`; returns the limits that were in force, None where there are none to be set."""
-    if (
-        not sys.platform.startswith("linux") or torch.cuda.is_initialized()
-    ):  # a card's driver reserves addresses that it never fills
+    """Make the system refuse memory above `most`; return the previous limits, or None if none can be set."""
+    # A GPU driver reserves address space that it never uses, so a limit would refuse valid allocations.
+    if not sys.platform.startswith("linux") or torch.cuda.is_initialized():
         return None
     import resource
 
     before = resource.getrlimit(resource.RLIMIT_DATA)
-    reserved = max(
-        0, _of_status("VmData") - held_bytes()
-    )  # address space without memory behind it, which the limit counts too
+    # Address space without memory behind it, which the limit counts too.
+    reserved = max(0, _of_status("VmData") - held_bytes())
     wanted = most + reserved
     _set_limit((wanted if before[0] < 0 else min(wanted, before[0]), before[1]))
     return before
@@ -121,12 +121,14 @@ def bytes_told(size: int) -> str:
 
 
 def allowed_bytes() -> float:
-    """Bytes that may be planned for; infinite where nobody said."""
+    """Bytes that a computation may plan for (default: infinite)."""
     return _most.get()
 
 
 def numbers(device: torch.device, usual: int, alive: int) -> int:
-    """In one of so many float64 tensors that are alive at once: on a CPU no more than usual, since its caches like small ones."""
+    """Elements for each of `alive` float64 tensors that exist at once; on a CPU at most `usual`, which suits
+    its caches.
+    """
     if device.type == "cuda":
         return free_bytes(device) // (8 * alive)
     return usual if math.isinf(allowed_bytes()) else min(usual, int(allowed_bytes()) // (8 * alive))
@@ -134,7 +136,9 @@ def numbers(device: torch.device, usual: int, alive: int) -> int:
 
 @contextmanager
 def within(most: float | None) -> Iterator[None]:
-    """Whatever runs inside plans for so many bytes at once at most; a smaller limit around it stays in force. None: no limit."""
+    """Make everything inside plan for at most `most` bytes; a smaller outer limit stays in force. None: no
+    limit.
+    """
     before = _most.set(allowed_bytes() if most is None else min(most, allowed_bytes()))
     try:
         yield
@@ -143,7 +147,9 @@ def within(most: float | None) -> Iterator[None]:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Of a GPU, of a CPU (where torch raises a plain RuntimeError), or of numpy and Python."""
+    """Whether the error reports a lack of memory: of a GPU, of a CPU (torch raises a plain RuntimeError),
+    numpy or Python.
+    """
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and re.search(NOT_ENOUGH, str(error), re.IGNORECASE) is not None

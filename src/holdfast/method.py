@@ -1,4 +1,4 @@
-"""How questions are answered: frozen settings, explicit state, one step at a time."""
+"""The interface of every algorithm: frozen settings, explicit state, one step at a time."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -19,16 +19,19 @@ State = TypeVar("State")
 
 @dataclass(frozen=True)
 class Claims:
-    """What one step found, row by row. A method never moves an upper bound itself: it hands over a candidate, and `solve`
-    replays it through the user's model.
+    """The results of one step, row by row.
 
-    proved      (batch,) lower bounds that hold for every point of the region; NaN where there is nothing new.
-    witness     (batch, *shape) candidates that may break the property (radius) or score low (worst).
+    A method never sets an upper bound itself: it returns a candidate counterexample, and the solver replays
+    it through the user's model.
+
+    proved      (batch,) lower bounds that hold for every point of the region; NaN: nothing new.
+    witness     (batch, *shape) candidates that may violate the property (radius) or have a low score (worst).
     found       (batch,) bool: the rows of `witness` that hold a candidate.
-    estimate    (batch,) numbers without a guarantee, of the given kind; NaN where there is none.
-    done        (batch,) bool: rows that the method will not come back to, so that a resumed run need not either; None: none yet.
+    estimate    (batch,) numbers without a guarantee, of the given kind; NaN: none.
+    done        (batch,) bool: rows that the method has finished, also for a resumed run; None: none yet.
 
-    Of a steepness `proved` holds the negatives of upper bounds, and candidates are points of which the ratio is taken.
+    For the goal "steepness" (the metric Q) `proved` holds negated upper bounds, and a candidate is a point
+    whose difference quotient is taken.
     """
 
     proved: Tensor | None = None
@@ -41,23 +44,24 @@ class Claims:
     checks: tuple[str, ...] = ()
     dtype: str = "torch.float64"  # the arithmetic of what is proved
     done: Tensor | None = None
-    aside: Mapping[str, Tensor] = field(
-        default_factory=dict
-    )  # (batch, ...) each: what is kept beside the records; NaN: nothing
-    settings: Mapping[str, Setting] = field(default_factory=dict)  # that the method chose by itself
-    obstacle: str = ""  # why it goes no further, in words for the user
-    fallback: str = ""  # a stage that was left out for want of memory, of size or of time, why, and what was used instead; for the record
+    # (batch, ...) each: values that are stored with the records, such as saliency maps; NaN: nothing
+    aside: Mapping[str, Tensor] = field(default_factory=dict)
+    settings: Mapping[str, Setting] = field(default_factory=dict)  # settings that the method chose by itself
+    obstacle: str = ""  # why the method cannot continue, for the user
+    # A stage that was left out (memory, size or time), why, and what replaced it; the record shows it.
+    fallback: str = ""
 
 
 @dataclass(frozen=True)
 class Method(ABC, Generic[State]):
-    """One algorithm. Its fields are its settings; what it has learnt so far is its state; when to stop is not its business.
+    """One algorithm. Its fields are its settings, its state holds its progress, and the solver decides when
+    to stop.
 
-    finds   in a few words what it contributes: "lower bounds, proved", "witnesses", "estimates", ...
-    help    one line for people who choose methods.
-    keyword what the command line calls it; its name in small letters where nothing is said.
-    traits  in the words of the standard.
-    goals   what it can be asked for: what it proves of one number says nothing of another.
+    finds   what it contributes: "lower bounds, proved", "witnesses", "estimates", ...
+    help    one line for users who choose methods.
+    keyword its name on the command line (default: the class name in lower case).
+    traits  its classification in the terms of ISO/IEC 24029-2.
+    goals   the goals that it supports.
     """
 
     finds: ClassVar[str]
@@ -65,9 +69,8 @@ class Method(ABC, Generic[State]):
     keyword: ClassVar[str] = ""
     traits: ClassVar[Traits] = Traits()
     goals: ClassVar[tuple[Goal, ...]] = ("radius", "worst")
-    long_steps: ClassVar[bool] = (
-        False  # seconds each: it begins when the methods with short steps have done what they can
-    )
+    # steps take seconds: it begins when the methods with short steps are done
+    long_steps: ClassVar[bool] = False
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
@@ -79,7 +82,7 @@ class Method(ABC, Generic[State]):
         return type(self).__name__
 
     def at_least(self, **fewest: int) -> None:
-        """BadInput where a setting is smaller than that."""
+        """Raise BadInput for each setting that is smaller than the given minimum."""
         for name, least in fewest.items():
             if getattr(self, name) < least:
                 raise BadInput(f"{self.name}: {name} must be at least {least}, got {getattr(self, name)}.")
@@ -92,7 +95,7 @@ class Method(ABC, Generic[State]):
         }
 
     def unfit(self, problem: Problem) -> str | None:
-        """Why the method is not used here; None: it is."""
+        """Why the method is not used for this problem; None: it is used."""
         return (
             self.obstacle(problem)
             if problem.goal in self.goals
@@ -101,11 +104,16 @@ class Method(ABC, Generic[State]):
 
     @abstractmethod
     def obstacle(self, problem: Problem) -> str | None:
-        """Why the method cannot work on this problem, in words for the user; None if it can. Cheap."""
+        """Why the method cannot work on this problem, for the user; None if it can.
+
+        It may trace the model and build its graph, both of which are cached; it must not run the method.
+        """
 
     def view(self, problem: Problem) -> Problem:
-        """The problem as the method is asked: another one whose proofs are proofs of this one. A method with another view of it claims
-        no witnesses."""
+        """The problem that the method solves instead; its proofs must be proofs of the given one.
+
+        A method that overrides this claims no counterexamples.
+        """
         return problem
 
     @abstractmethod
@@ -113,18 +121,26 @@ class Method(ABC, Generic[State]):
         """The state before the first step."""
 
     def resume_state(self, problem: Problem, state: State, aside: Mapping[str, Tensor]) -> State:
-        """The first state of a run that is taken up again, given what this method with these settings left beside the records, (batch, ...)
-        each and NaN where there is nothing; most begin again."""
+        """The first state of a resumed run.
+
+        `aside` holds what this method with these settings stored with the records, (batch, ...) each, NaN
+        where there is nothing. Default: begin again.
+        """
         return state
 
     @abstractmethod
     def step(self, problem: Problem, state: State) -> tuple[State | None, Claims]:
-        """One step over the whole batch; the state is None when another step would find nothing more. A step that goes on after the
-        deadline is cut off, and it is as if it had never begun: so the state that it was given must stay as it was."""
+        """Run one step over the whole batch; return the new state (None: finished) and the claims.
+
+        A step that runs past the deadline is interrupted and its effect discarded, so it must not modify the
+        given state.
+        """
 
     def update_bounds(self, problem: Problem, state: State, lower: Tensor, upper: Tensor) -> State:
-        """Called before every step with the ends (batch,) float64 known so far, whoever found them: what is proved need not be proved
-        again, and what lies beyond a witness need not be asked."""
+        """Take over the current bounds, each (batch,) float64, before every step.
+
+        They come from all methods: a smaller radius is proved already, and a larger one has a counterexample.
+        """
         return state
 
 
@@ -132,7 +148,10 @@ Step = Callable[[Any, Problem, Any], tuple[Any, Claims]]
 
 
 def _ending_in_time(step: Step) -> Step:
-    """What is cut off finds nothing; and what ended after the deadline may have left something out, so it was not the last step."""
+    """Interrupt a late step, which then claims nothing.
+
+    A step that ended after the deadline may have left work out, so it does not count as the last one.
+    """
 
     @wraps(step)
     def ending(method: Any, problem: Problem, state: Any) -> tuple[Any, Claims]:
@@ -143,7 +162,7 @@ def _ending_in_time(step: Step) -> Step:
 
 
 def known_methods() -> dict[str, type[Method[Any]]]:
-    """Every method that can be asked for by name and needs no settings, by its keyword; those of modules that are loaded."""
+    """All methods of loaded modules that can be chosen by name and need no settings, by keyword."""
     found: dict[str, type[Method[Any]]] = {}
     waiting = list(Method.__subclasses__())
     for kind in waiting:
@@ -154,5 +173,5 @@ def known_methods() -> dict[str, type[Method[Any]]]:
                 k.__module__.startswith("holdfast.") for k in (kind, found[keyword])
             )
             assert not ours, f"two methods are called {keyword}"
-            found[keyword] = kind  # of those that users made, the last
+            found[keyword] = kind  # a user's class with the same keyword replaces an earlier one
     return dict(sorted(found.items()))

@@ -1,8 +1,9 @@
-"""Temporary changes to state that all threads of a process share: what torch logs, prints and warns of, cuDNN's settings, BLAS threads.
+"""Temporary changes to state that all threads of a process share: what torch logs, prints and warns of,
+cuDNN's settings, BLAS threads.
 
-Saving a value, changing it and writing the saved value back is wrong as soon as two threads do it: the second saves what the first has
-set, and writes that back last. Here a change either concerns the thread that asked for it alone, or is registered: the settings of the
-user are saved by the first registration and restored by the last.
+If two threads save, change and restore the same value, the second saves what the first has set, and restores
+that last. Here a change either affects only the thread that requests it, or is registered: the first
+registration saves the user's settings, and the last one to end restores them.
 """
 
 import contextlib
@@ -24,7 +25,7 @@ _random_numbers = threading.RLock()
 
 
 def _renew_locks() -> None:
-    """Give a forked child locks of its own: its parent's may be held by threads that the child does not have."""
+    """Give a forked child new locks: the parent's may be held by threads that the child does not have."""
     global _lock, _random_numbers
     _lock, _random_numbers = threading.Lock(), threading.RLock()
 
@@ -37,9 +38,10 @@ if hasattr(os, "register_at_fork"):
 
 
 class _InThread:
-    """Stands for the pattern of a message in a warning filter: it matches every message of one thread."""
+    """A message pattern for a warning filter that matches every message of one thread."""
 
-    pattern = "(?!)"  # Matches nothing: scikit-learn gives the patterns of all filters to the threads that it starts.
+    # Matches nothing; scikit-learn copies the patterns of all filters into the threads that it starts.
+    pattern = "(?!)"
 
     def __init__(self) -> None:
         self._thread = threading.get_ident()
@@ -50,9 +52,10 @@ class _InThread:
 
 @contextlib.contextmanager
 def ignored_warnings(category: type[Warning] = Warning, *, every_thread: bool = False) -> Iterator[None]:
-    """Ignore what this thread warns of, or every thread. Filters that other threads change meanwhile are left alone.
+    """Ignore the warnings of this thread (or of every thread) without touching filters that other threads
+    change meanwhile.
 
-    A filter is put in front and taken out again; `warnings.catch_warnings` would write back all filters as they were.
+    One filter is inserted and removed; `warnings.catch_warnings` would restore all filters.
     """
     entry = ("ignore", None if every_thread else _InThread(), category, None, 0)
     held: Any = warnings.filters
@@ -66,7 +69,7 @@ def ignored_warnings(category: type[Warning] = Warning, *, every_thread: bool = 
 
 
 class _OthersThan(logging.Filter):
-    """Lets pass what other threads log, and what is not torch's."""
+    """Passes records of other threads, and records that are not torch's."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,7 +81,7 @@ class _OthersThan(logging.Filter):
 
 @contextlib.contextmanager
 def ignored_torch_logs() -> Iterator[None]:
-    """Drop what torch logs in this thread, on its way to any handler."""
+    """Drop torch's log records of this thread before any handler sees them."""
     loggers = [
         logger
         for name, logger in list(logging.root.manager.loggerDict.items())
@@ -99,7 +102,7 @@ def ignored_torch_logs() -> Iterator[None]:
 
 
 class _StandardError:
-    """sys.stderr for all threads but those that asked for silence."""
+    """sys.stderr that drops the output of the threads listed in `silent`."""
 
     def __init__(self, stream: Any) -> None:
         self.stream = stream
@@ -121,7 +124,7 @@ _standard_error: _StandardError | None = None
 
 @contextlib.contextmanager
 def ignored_standard_error() -> Iterator[None]:
-    """Drop what this thread prints to sys.stderr."""
+    """Drop this thread's output to sys.stderr."""
     global _standard_error
     thread = threading.get_ident()
     with _lock:
@@ -143,19 +146,19 @@ def ignored_standard_error() -> Iterator[None]:
 
 @contextlib.contextmanager
 def silent_torch() -> Iterator[None]:
-    """Drop what this thread warns of, what torch logs in it, and what it prints to sys.stderr."""
+    """Drop this thread's warnings, torch's log records of it, and its output to sys.stderr."""
     with ignored_warnings(), ignored_torch_logs(), ignored_standard_error():
         yield
 
 
-# ---- for all threads: one after the other
+# ---- for all threads, one at a time
 
 
 @contextlib.contextmanager
 def own_random_numbers(seed: int, module: nn.Module | None = None) -> Iterator[None]:
-    """Seed torch's generators of the processor, and of the GPUs that hold the module, and restore them at the end.
+    """Seed torch's CPU generator and those of the GPUs that hold the module, and restore them at the end.
 
-    For code that cannot be given a generator. torch.manual_seed would seed all GPUs, of which nothing is restored.
+    For code that does not accept a generator. torch.manual_seed would seed all GPUs without restoring them.
     """
     on_gpus = [] if module is None else [value.device for value in module.parameters() if value.is_cuda]
     devices = sorted(
@@ -173,10 +176,11 @@ def own_random_numbers(seed: int, module: nn.Module | None = None) -> Iterator[N
 
 
 class Registered:
-    """Settings of the process that several threads may ask for at once.
+    """Process-wide settings that several threads may request at once.
 
-    apply    sets what the open requests want, those of each thread from the outermost to the innermost, and returns what was set before.
-    restore  writes back what `apply` returned.
+    apply    applies all open requests, those of each thread from the outermost to the innermost; returns the
+             previous settings.
+    restore  restores what `apply` returned.
     """
 
     def __init__(

@@ -1,4 +1,7 @@
-"""What a candidate witnesses: it is replayed through the user's own model, its float64 twin and every judge before it counts."""
+"""Replay of candidate counterexamples: through the user's own model, its float64 copy and every judge.
+
+A judge is a further model that must agree, such as the estimator from which a module was read.
+"""
 
 import math
 from typing import NamedTuple
@@ -13,17 +16,17 @@ from holdfast.region import Drift, Family, Region
 from holdfast.region.normed import NormFamily
 from holdfast.result import Bound, Evidence
 
-ROUNDING = 8  # units in the last place that the score of an input may be off
-SMALLEST = 5e-324  # above zero: a score that is positive, nobody knows how much
+ROUNDING = 8  # Units in the last place by which a score may be off in a difference quotient; chosen by hand.
+SMALLEST = 5e-324  # The smallest positive float64: "positive, by an unknown amount".
 
 
 class Replayed(NamedTuple):
-    """What candidates witness, each (batch,)."""
+    """What the candidates show, each (batch,)."""
 
-    value: Tensor  # the upper bounds; infinite where they witness nothing
-    slack: Tensor  # how far these may be off by rounding
-    executed: Tensor  # the scores as the user's own model gives them
-    own: Tensor  # the upper bounds where no judge is asked
+    value: Tensor  # upper bounds; infinite where the candidate shows nothing
+    slack: Tensor  # bound on their rounding error
+    executed: Tensor  # scores by the user's own model
+    own: Tensor  # upper bounds without the judges
 
     def bound(self, row: int, evidence: Evidence, problem: Problem) -> Bound:
         own = float(self.executed[row]) if problem.goal == "worst" else None
@@ -31,15 +34,15 @@ class Replayed(NamedTuple):
 
 
 def firm(problem: Problem, x: Tensor, twin: Network | None) -> tuple[Tensor, Replayed]:
-    """Candidates (batch, *shape), and what they witness.
+    """Replay candidates (batch, *shape); return them, some moved slightly outwards, and what they show.
 
-    A search ends so close to the boundary that another arithmetic may see it on the other side. Such a candidate is pushed on a
-    little before it is given up.
+    A search may end so close to the decision boundary that another arithmetic puts the candidate on the other
+    side. Such a candidate is moved a little further from the centre before it is discarded.
     """
-    said = replay(problem, x, twin)
+    first = replay(problem, x, twin)
     if problem.goal != "radius" or not isinstance(problem.region, NormFamily | Drift):
-        return x, said
-    values = said.value
+        return x, first
+    values = first.value
     for further in (1e-6, 1e-5, 1e-4, 1e-3):
         lost = values.isinf() & problem.family.distance(x).isfinite()
         if not bool(lost.any()):
@@ -49,14 +52,15 @@ def firm(problem: Problem, x: Tensor, twin: Network | None) -> tuple[Tensor, Rep
         helped = lost & again.isfinite()
         x = torch.where(problem.region.per_row(helped), pushed, x)
         values = torch.where(helped, again, values)
-    return x, said._replace(value=values, own=torch.minimum(said.own, values))
+    return x, first._replace(value=values, own=torch.minimum(first.own, values))
 
 
 def replay(problem: Problem, x: Tensor, twin: Network | None) -> Replayed:
-    """(batch, *shape) candidates, replayed.
+    """Replay candidates (batch, *shape).
 
-    The user's own model has the word, and so has every judge. Where it has a float64 twin, that must agree too: proofs speak of the
-    network in real arithmetic, and a class that flips only by float32 rounding is no counterexample to them.
+    The user's own model and every judge must confirm a candidate, and so must the float64 copy, where there
+    is one: proofs are about the network in real arithmetic, and a class that flips by float32 rounding alone
+    is no counterexample to them.
     """
     first, *others = (_replay(problem, point, twin) for point in problem.region.stand_ins(x))
     for other in others:
@@ -93,8 +97,17 @@ def _replay(problem: Problem, x: Tensor, twin: Network | None) -> Replayed:
 
 
 def _lowest(scores: Tensor, best: Tensor, fails: Tensor, coarse: float) -> Tensor:
-    """(arithmetics, batch), (batch,) of the best one, (arithmetics, batch) -> (batch,): proofs speak of real arithmetic, to which the best
-    one comes nearest. But a score that only it gives was not met by the others, and what is not positive must be so in all of them."""
+    """The score that a candidate shows, (batch,).
+
+    Args:
+        scores: (arithmetics, batch).
+        best: (batch,), the scores of the most precise arithmetic, closest to the real arithmetic of proofs.
+        fails: (arithmetics, batch) bool.
+        coarse: Relative difference up to which the arithmetics agree.
+
+    The best score counts if the others agree. A score <= 0 counts only if the property fails in all
+    arithmetics.
+    """
     most = scores.amax(0)
     value = torch.where(most - best > coarse * (1 + best.abs()), most, best)
     held = torch.where(value > 0, value, most.clamp_min(SMALLEST))
@@ -106,7 +119,9 @@ def _lowest(scores: Tensor, best: Tensor, fails: Tensor, coarse: float) -> Tenso
 def _ratio(
     problem: Problem, x: Tensor, outputs: list[Tensor], scores: Tensor, twin: Network | None
 ) -> Tensor:
-    """-> (batch,): minus the change of the score over the distance, the smallest of all arithmetics, less what rounding may add to it."""
+    """-> (batch,): minus |score(x) - score(centre)| / distance, the smallest over all arithmetics, reduced by
+    rounding errors.
+    """
     centre = problem.region.centre
     before = [problem.answers(centre).double(), *([] if twin is None else [twin(centre)])]
     before += [judge(centre).double().to(x.device) for judge in problem.judges]
@@ -117,17 +132,21 @@ def _ratio(
     return torch.where(problem.region.contains(x) & ratio.isfinite(), -ratio, torch.inf)
 
 
-SPOT_SAMPLES = 8  # members drawn at random at each radius
-SPOT_FEATURES = 48  # features that are moved to both of their ends alone
-SPOT_RADII = (1.0, 30.0, 1e3, 1e6)  # none further: estimators refuse numbers that float32 cannot hold
+SPOT_SAMPLES = 8  # Random points at each radius; chosen by hand.
+SPOT_FEATURES = 48  # Features that are moved alone to both of their bounds; chosen by hand.
+# Radii of the test points; chosen by hand. Larger ones are useless: estimators refuse numbers beyond float32.
+SPOT_RADII = (1.0, 30.0, 1e3, 1e6)
 
 
 def spot_points(problem: Problem, radius: Tensor | None) -> list[Tensor]:
-    """Members of a region at which a proof about all of it is put to the test, each (points, batch, *shape).
+    """Points of a region at which a proof about it is tested, each (points, batch, *shape).
 
-    The inputs themselves, members drawn at random, and single features at their ends: also those that the model is thought not to read.
+    They are the inputs themselves, random points, and single features at their bounds, including features
+    that the model seems not to read.
 
-    radius: (batch,) of the members, which are drawn at several radii up to it; None for a region that does not grow.
+    Args:
+        radius: (batch,), the proved radius; points are drawn at several radii up to it. None for a region
+        without a radius.
     """
     region = problem.region
     if radius is None or not isinstance(region, Family):

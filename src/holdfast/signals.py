@@ -1,6 +1,8 @@
-"""Signals that end a run: Ctrl-C (SIGINT), and SIGTERM as `kill` and batch systems send it. Either is raised as KeyboardInterrupt.
+"""Signals that end a run: Ctrl-C (SIGINT), and SIGTERM as `kill` and batch systems send it. Either is raised
+as KeyboardInterrupt.
 
-A model can raise KeyboardInterrupt too. That is a failure of the model and ends no run, so it is told apart by whether a signal came.
+A model can raise KeyboardInterrupt too. That is a failure of the model and ends no run; the two are
+distinguished by whether a signal arrived.
 """
 
 import signal
@@ -12,7 +14,7 @@ from typing import Any, TypeVar
 
 from holdfast.errors import HoldfastError
 
-OURS = 128  # A shell reports a process that a signal ended by this and the signal's number.
+OURS = 128  # A shell reports a process that a signal ended by 128 plus the number of the signal (POSIX).
 
 T = TypeVar("T")
 _arrived: list[int] = []  # Signals since the outermost `watch_signals` began.
@@ -20,14 +22,15 @@ _watching = 0  # How many `watch_signals` are running in this process's main thr
 
 
 class ModelRaised(HoldfastError):
-    """The model raised what would end the program, KeyboardInterrupt or SystemExit."""
+    """The model raised KeyboardInterrupt or SystemExit, which would end the program."""
 
 
 @contextmanager
 def watch_signals(*numbers: int, always: bool = False) -> Iterator[None]:
-    """Inside, these signals raise KeyboardInterrupt in the main thread, and `has_arrived` knows of them.
+    """Make these signals raise KeyboardInterrupt in the main thread, and record them for `has_arrived`.
 
-    always: also where the process ignores or handles them otherwise.
+    Args:
+        always: Also if the process ignores or handles them otherwise.
     """
     global _watching
     if threading.current_thread() is not threading.main_thread():
@@ -56,22 +59,22 @@ def _handle(number: int, _: FrameType | None) -> None:
 
 
 def has_arrived() -> bool:
-    """Whether a signal came that ends the run; True where nobody watches, since nobody knows."""
+    """Whether a signal arrived that ends the run; True outside `watch_signals`, where that is unknown."""
     if threading.current_thread() is not threading.main_thread():
         return False  # Python raises KeyboardInterrupt in the main thread alone.
     return bool(_arrived) or not _watching
 
 
 def exit_code() -> int:
-    """Of a command that a signal ended: 130 after Ctrl-C, 143 after SIGTERM."""
+    """The exit code of a command that a signal ended: 130 after Ctrl-C, 143 after SIGTERM."""
     return OURS + (_arrived[0] if _arrived else signal.SIGINT)
 
 
 def asked_of_model(name: str, call: Callable[..., T], *given: Any) -> T:
-    """What the model's code returns. ModelRaised where it raises what would end this program, and no signal came."""
+    """Call the model's code; ModelRaised if it raises KeyboardInterrupt or SystemExit without a signal."""
     try:
         return call(*given)
     except (KeyboardInterrupt, SystemExit) as error:
         if isinstance(error, KeyboardInterrupt) and has_arrived():
             raise
-        raise ModelRaised(f"{name} raised {type(error).__name__} when it was asked.") from error
+        raise ModelRaised(f"{name} raised {type(error).__name__} when it was called.") from error

@@ -108,7 +108,8 @@ def ask(
         names = ", ".join(dict.fromkeys(problem.network.name for problem in problems))
         raise BadInput(
             f"{names}: the model was not evaluated on two inputs, traced and hashed within "
-            f"{time_limit.PREPARATION:g} s after the budget was used up. Give a larger budget, or a smaller model."
+            f"{time_limit.PREPARATION:g} s after the budget was used up. Give a larger budget, or a "
+            "smaller model."
         )
     worker, done = prepared
     related = _related_keys(problems)

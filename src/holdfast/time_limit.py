@@ -1,10 +1,13 @@
-"""Until when a step may go on. `solve` sets the deadline, and steps that take long look at it and end early with what they have.
+"""Deadlines. The solver sets one, and long steps check it and end early with what they have.
 
-What they do not look after is cut off: deep inside long work stands `check`, which raises `Expired` a moment after the deadline, and
-whoever can do without that work calls it by `in_time`. Elsewhere, and where there is no deadline, `check` does nothing.
+Three mechanisms, from cooperative to forced:
 
-Work that looks at no clock at all (tracing a model, the model itself) is ended by `interrupt_late`, which asks the operating system for
-a signal a second after the deadline. It ends Python code wherever it is, but not a single long call into compiled code.
+- `has_expired`, `portions`, `at_once`: a step checks the deadline itself.
+- `check`, called deep inside long work, raises `Expired` shortly after the deadline. A caller that can do
+  without the result calls the work by `in_time`; outside of it, and without a deadline, `check` does nothing.
+- `interrupt_late` is for work that checks no clock (tracing a model, the model itself). The operating system
+  sends a signal one second after the deadline, which interrupts Python code anywhere, but not a single long
+  call into compiled code.
 """
 
 import math
@@ -20,30 +23,33 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-SOON = 8  # rows after which a long step looks at the clock
+SOON = 8  # Rows after which a long step checks the clock; chosen by hand.
 
-GRACE = (
-    0.5  # seconds after the deadline for what looks at it: what was trained until then is put into one proof
-)
+# Seconds after the deadline for work that checks it, such as one last proof with the trained coefficients;
+# chosen by hand.
+GRACE = 0.5
 
-OVERTIME = 1.0  # Seconds after the deadline at which work that looks at no clock is interrupted: GRACE, and as much again.
-PREPARATION = 60.0  # Seconds beyond a budget for what comes before a search and cannot be left out: reading, tracing, hashing a model.
-AGAIN = 0.25  # Seconds between two signals: code may catch an exception that it should not, or may be where none can be raised.
-UNSAFE = frozenset(
-    {"__enter__", "__exit__", "__del__"}
-)  # Functions in which an exception would leave something half done.
+OVERTIME = 1.0  # Seconds after the deadline at which work that checks no clock is interrupted: twice GRACE.
+# Seconds beyond a budget for reading, tracing and hashing a model before a search; chosen by hand.
+PREPARATION = 60.0
+# Seconds between two signals, since code may catch the exception or be where none can be raised; chosen by
+# hand.
+AGAIN = 0.25
+# Functions in which an exception would leave an object in an inconsistent state.
+UNSAFE = frozenset({"__enter__", "__exit__", "__del__"})
 
 T = TypeVar("T")
 _deadline: ContextVar[float] = ContextVar("deadline", default=math.inf)
-_spared: ContextVar[bool] = ContextVar("spared", default=False)  # somebody can do without what runs now
+# True inside `in_time`: the caller can do without the result
+_spared: ContextVar[bool] = ContextVar("spared", default=False)
 
 
 class Expired(BaseException):
-    """The time was up in the midst of something. No error, so that nobody takes it for one of the model's."""
+    """The deadline has passed. Not an Exception, so that no handler takes it for an error of the model."""
 
 
 def deadline() -> float:
-    """Of the monotonic clock; infinite where there is none."""
+    """The deadline on the monotonic clock; infinite if there is none."""
     return _deadline.get()
 
 
@@ -52,19 +58,21 @@ def has_expired() -> bool:
 
 
 def share(part: float) -> float:
-    """Until when this part of the time that is left is spent."""
+    """The moment at which this share of the remaining time is used up."""
     now = time.monotonic()
     return now + part * (deadline() - now)
 
 
 def check() -> None:
-    """Cut off what runs now, if the time is up and somebody said `in_time`."""
+    """Raise Expired if the deadline has passed and the work was called by `in_time`."""
     if _spared.get() and time.monotonic() >= deadline() + GRACE:
         raise Expired
 
 
 def in_time(work: Callable[[], T], otherwise: T) -> T:
-    """What the work gives; or the other thing, where it was cut off. What it had changed by then must not matter to anyone."""
+    """Return work(), or `otherwise` if it was interrupted. The work must not have modified anything that the
+    caller uses.
+    """
     before = _spared.set(True)
     try:
         return work()
@@ -75,23 +83,23 @@ def in_time(work: Callable[[], T], otherwise: T) -> T:
 
 
 class _Interrupted(BaseException):
-    """Raised by the signal. Only the `interrupt_late` whose time it was catches it, so nothing inside goes on with half a result."""
+    """Raised by the signal; only the `interrupt_late` whose deadline passed catches it."""
 
     def __init__(self, whose: object) -> None:
         super().__init__("the time was up")
         self.whose = whose
 
 
-_limits: list[
-    tuple[float, object]
-] = []  # When each `interrupt_late` that is running is to be interrupted, outermost first.
+# For each running `interrupt_late`, outermost first: when it is to be interrupted, and its token.
+_limits: list[tuple[float, object]] = []
 
 
 def interrupt_late(work: Callable[[], T], otherwise: T, overtime: float = OVERTIME) -> T:
-    """Return what the work returns, or `otherwise` if it is still running `overtime` seconds after the deadline.
+    """Return what the work returns, or `otherwise` if it is still running `overtime` seconds after the
+    deadline.
 
-    Work that was interrupted may leave objects half changed: the caller must not go on with them.
-    Without a deadline, outside the main thread and where somebody else handles SIGALRM, this is `in_time`.
+    Interrupted work may leave objects in an inconsistent state: the caller must not use them.
+    Without a deadline, outside the main thread, and if SIGALRM has another handler, this is `in_time`.
     """
     until = deadline() + overtime
     free = threading.current_thread() is threading.main_thread() and hasattr(signal, "setitimer")
@@ -108,14 +116,14 @@ def interrupt_late(work: Callable[[], T], otherwise: T, overtime: float = OVERTI
             _set_timer()
             return in_time(work, otherwise)
         finally:
-            _limits[:] = outer  # From here on no signal is for this call.
+            _limits[:] = outer  # From here on no signal concerns this call.
             _set_timer()
             if before is not None:
                 signal.signal(signal.SIGALRM, before)
     except _Interrupted as interrupted:
         if interrupted.whose is not mine[1]:
             raise
-        _spared.set(spared)  # The signal may have come before somebody inside could put these back.
+        _spared.set(spared)  # The signal may have arrived before inner code restored these.
         _deadline.set(now)
         return otherwise
 
@@ -129,7 +137,9 @@ def _set_timer() -> None:
 
 
 def _on_alarm(_: int, frame: FrameType | None) -> None:
-    """Interrupt the outermost work whose time is up, unless it is where an exception would do harm: the signal comes again."""
+    """Interrupt the outermost work whose time is up, unless an exception would do harm there: the signal is
+    repeated.
+    """
     now = time.monotonic()
     whose = next((token for until, token in _limits if now >= until), None)
     if whose is not None and _safe(frame):
@@ -137,7 +147,9 @@ def _on_alarm(_: int, frame: FrameType | None) -> None:
 
 
 def _safe(frame: Any) -> bool:
-    """Whether no context is being entered or left, no module is being imported, and it is not this module that runs."""
+    """Whether no context is being entered or left, no module is being imported, and this module is not
+    running.
+    """
     if frame is not None and frame.f_code.co_filename == __file__:
         return False
     while frame is not None and frame.f_code is not interrupt_late.__code__:
@@ -148,7 +160,9 @@ def _safe(frame: Any) -> bool:
 
 
 def portions(x: Tensor) -> Iterator[Tensor]:
-    """The rows of x, all at once where nobody waits; else a few at a time, the first always and the others until the time is up."""
+    """Yield the rows of x: all at once without a deadline, else a few at a time until it passes, but always
+    the first.
+    """
     for place, rows in enumerate(
         torch.arange(len(x), device=x.device).split(len(x) if math.isinf(deadline()) else SOON)
     ):
@@ -158,13 +172,13 @@ def portions(x: Tensor) -> Iterator[Tensor]:
 
 
 def at_once(usual: int, soon: int, device: torch.device) -> int:
-    """How much to ask for in one go: as usual where nobody waits, or where a GPU is soon done with it."""
+    """The batch size: `usual` without a deadline or on a GPU, else `soon`."""
     return usual if math.isinf(deadline()) or device.type == "cuda" else soon
 
 
 @contextmanager
 def within(until: float) -> Iterator[None]:
-    """Whatever runs inside should end by then; an earlier deadline around it stays in force."""
+    """Set the deadline for everything inside; an earlier outer deadline stays in force."""
     before = _deadline.set(min(until, deadline()))
     try:
         yield
