@@ -52,6 +52,7 @@ def sentences(
     found = []
     with lzma.open(file, "rt", encoding="utf-8", newline="") as lines:
         for label, text in csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE):
+            label = label.partition(":")[0]  # TREC has "COARSE:fine"
             made = vectors.sentence(text, classes.index(label), longest) if label in classes else None
             found += [made] if made else []
             if most is not None and len(found) >= most:

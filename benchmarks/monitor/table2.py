@@ -14,6 +14,7 @@ import argparse
 from dataclasses import dataclass
 
 import torch
+from scipy.stats import mannwhitneyu
 from torch import Tensor
 
 from benchmarks.certify.table import Table
@@ -58,7 +59,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(chosen: argparse.Namespace) -> None:
     table = Table(
-        ["network", "accuracy", "texts", "score", "least robust, %", "most robust, %", "paper, least / most"],
+        [
+            "network",
+            "accuracy",
+            "texts",
+            "score",
+            "least robust, %",
+            "most robust, %",
+            "p, least against random",
+            "paper, least / most",
+        ],
         chosen.out,
         "table2",
     )
@@ -89,15 +99,21 @@ def measure(table: Table, at: Case, theta: float) -> None:
     }
     about = [str(at), f"{accuracy(at.module, at.test):.1%}", int(enough.sum())]
     paper = PAPER.get(at.name, ("", "")) if at.cell == "lstm" else ("", "")
-    table.add(*about, "random word", shown(places.mean()), shown(places.mean()), paper[0])
+    table.add(*about, "random word", shown(places.mean()), shown(places.mean()), None, paper[0])
     for name, score in scores.items():
         table.add(
             *about,
             name,
             shown(places.picked(score)),
             shown(places.picked(-score)),
+            mann_whitney(places.picked(score), places.mean()),
             paper[1] if "MARBLE" in name else None,
         )
+
+
+def mann_whitney(least: Tensor, random: Tensor) -> str:
+    """The p-value of the one-sided Mann-Whitney U test (the paper's Figure 4): is the success at the least robust word larger?"""
+    return f"{mannwhitneyu(least.numpy(), random.numpy(), alternative='greater').pvalue:.2g}"
 
 
 def shown(success: Tensor) -> str:

@@ -1,0 +1,448 @@
+"""Reproduce the tables and figures of POPQORN, DeepTRE, DeepQuant and MARBLE, each by its own name.
+
+    holdfast reproduce --list
+    holdfast reproduce popqorn --table 5 --scale small
+    holdfast reproduce marble --scale paper --device cuda --out results/marble
+
+`--scale small` takes minutes on two CPU cores, `--scale paper` is the size of the paper's experiment. Every experiment consists of commands
+of `python -m benchmarks...`; their output is kept in OUT/PAPER-ITEM/, and a command that has finished is not run again. A page (index.html)
+shows the tables, the figures and what differs from the paper.
+"""
+
+import argparse
+import hashlib
+import html
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.certify.data import ROOT, SHARED
+from benchmarks.data_files import problems
+
+PAPERS = {
+    "popqorn": "POPQORN: Quantifying Robustness of Recurrent Neural Networks (Ko et al., ICML 2019)",
+    "deeptre": "DeepTRE / L0-TRE: Global Robustness Evaluation of Deep Neural Networks for the Hamming Distance (Ruan et al., IJCAI 2019)",
+    "deepquant": "DeepQuant: Quantifying Safety Risks of Deep Neural Networks (Xu et al., 2022)",
+    "marble": "MARBLE: Model-based Robustness Analysis of Stateful Deep Learning Systems (Du et al., ASE 2020)",
+}
+SCALES = ("small", "paper")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One table or figure of a paper.
+
+    small, paper  commands, as arguments of `python -m benchmarks.`; "{device}" and "{out}" are filled in.
+    minutes       CPU-minutes of both scales: small as measured on two cores of an AMD EPYC; paper as estimated from benchmarks/results.
+    data          sets of the data folder that each scale needs.
+    differs       what differs from the paper's experiment.
+    """
+
+    name: str
+    item: str
+    title: str
+    small: tuple[str, ...]
+    paper: tuple[str, ...]
+    minutes: tuple[float, float]
+    differs: str
+    data: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    gpu: bool = False  # the paper scale needs a GPU to end within a day
+
+    @property
+    def key(self) -> str:
+        return f"{self.name}-{self.item.replace(' ', '-')}"
+
+    def commands(self, scale: str) -> tuple[str, ...]:
+        return self.small if scale == "small" else self.paper
+
+    def sets(self, scale: str) -> tuple[str, ...]:
+        return self.data[SCALES.index(scale)]
+
+
+EXPERIMENTS = (
+    Experiment(
+        "popqorn",
+        "table 5",
+        "Certified radius against CLEVER-RNN and C&W-Ada: cells, frames, hidden units, three norms",
+        ("certify anchors --tiers fast --count 3 --cells rnn lstm gru --frames 4 8 --out {out}",),
+        (
+            "certify train --device {device} --out {out}/nets",
+            "certify table5 --device {device} --count 100 --nets {out}/nets --out {out}",
+        ),
+        (1.0, 180.0),
+        "The paper's networks were never published; these are trained by the same recipe. Small: scikit-learn's 8x8 digits instead of "
+        "MNIST, against interval bounds and an attack. GRU rows are new: the paper states GRU bounds without an experiment.",
+        ((), ("mnist",)),
+        gpu=True,
+    ),
+    Experiment(
+        "popqorn",
+        "figure 5",
+        "Experiment II: which pen stroke of a digit is the most sensitive?",
+        ("certify strokes --count 3 --points 16 --epochs 6 --out {out}",),
+        ("certify strokes --count 20 --points 60 --hidden 32 --epochs 8 --out {out}",),
+        (1.0, 60.0),
+        "The sequences are derived from MNIST by thinning; de Jong's files were not available.",
+        (("mnist_strokes_derived",), ("mnist_strokes_derived",)),
+    ),
+    Experiment(
+        "popqorn",
+        "figure 6",
+        "Experiment III: which words of a question or title are the most sensitive?",
+        ("certify titles --set trec --hidden 32 --count 3 --longest 9 --attack --out {out}",),
+        (
+            "certify titles --set trec --hidden 32 128 --count 42 --longest 20 --attack --device {device} --out {out}",
+            "certify titles --set news --hidden 32 128 --count 42 --longest 20 --attack --device {device} --out {out}",
+        ),
+        (1.0, 120.0),
+        "GoogleNews vectors instead of the paper's embedding; networks trained here.",
+        (("trec_qc", "vectors"), ("trec_qc", "news_titles", "vectors")),
+    ),
+    Experiment(
+        "popqorn",
+        "time",
+        "Running time against frames and inputs (the paper: four hours for 1,000 inputs of 4 frames on sixteen K80)",
+        ("certify cost --frames 2 4 8 --inputs 8 16 32 --repeats 1 --plot {out}/cost.png --out {out}",),
+        ("certify gpu --device {device}",),
+        (1.0, 1.0),
+        "Networks trained here.",
+        ((), ("mnist",)),
+        gpu=True,
+    ),
+    Experiment(
+        "deeptre",
+        "figures 1-4",
+        "Lower bound, upper bound and estimate over time; all intervals in order",
+        ("hamming curves --count 5 --seconds 5 --out {out}",),
+        ("hamming curves --network mnist --count 100 --seconds 60 --device {device} --out {out}",),
+        (1.0, 110.0),
+        "The axis shows seconds instead of the number t of changed pixels. Small: 8x8 digits. The lower bound is proved; the paper's is the "
+        "grid's.",
+        ((), ("mnist",)),
+    ),
+    Experiment(
+        "deeptre",
+        "figures 5-6",
+        "Changed pixels by each attack, mean and time",
+        ("hamming digits --count 5 --seconds 5 --out {out}",),
+        (
+            "hamming mnist --count 1000 --device {device} --out {out}",
+            "hamming cifar --count 1000 --device {device} --out {out}",
+        ),
+        (1.0, 600.0),
+        "Attacks of foolbox, torchattacks and adv-lib run if they are installed. DLV, SafeCV and DeepGame are not available. Small: 8x8 digits.",
+        ((), ("mnist", "cifar10")),
+    ),
+    Experiment(
+        "deeptre",
+        "figure 7",
+        "CPU against GPU: queries a second",
+        ("card_rates --devices cpu",),
+        ("card_rates --devices cpu cuda",),
+        (1.0, 5.0),
+        "Queries a second instead of the paper's seconds for each t.",
+        gpu=True,
+    ),
+    Experiment(
+        "deeptre",
+        "figures 10-11",
+        "Seven architectures: accuracy against robustness",
+        ("hamming architectures --count 10 --seconds 2 --out {out}",),
+        ("hamming architectures --count 300 --seconds 60 --out {out}",),
+        (1.5, 300.0),
+        "Seven networks for the 8x8 digits, without batch normalisation, instead of the paper's MNIST networks.",
+    ),
+    Experiment(
+        "deeptre",
+        "table 1",
+        "Coverage by generated tests",
+        ("hamming coverage --networks digits --seconds 10 --seeds 10 --runs 1 --out {out}",),
+        ("hamming coverage --networks digits mnist --seconds 600 --seeds 100 --runs 3 --out {out}",),
+        (1.0, 180.0),
+        "No columns for DeepConcolic and DeepXplore, whose networks and seeds differ; random search with as many tests and queries instead.",
+        ((), ("mnist",)),
+    ),
+    Experiment(
+        "deepquant",
+        "table 2",
+        "Smallest and largest output of ten networks over [0, 10]^n, certified",
+        ("lipschitz table2 --only relu_nn_0 relu_nn_1 relu_nn_2 tanh_nn_6 --seconds 20 --out {out}",),
+        ("lipschitz table2 --seconds 300 --out {out}",),
+        (0.5, 10.0),
+        "The ReLU networks are the paper's. Its tanh networks were never published; these are trained on other smooth functions.",
+        (("deepquant_nets",), ("deepquant_nets",)),
+    ),
+    Experiment(
+        "deepquant",
+        "figure 6",
+        "The Lipschitz metric Q by each search, with equal queries",
+        ("lipschitz metric --images 2 --queries 500 --best 1000 --alone 0 --nomad 0",),
+        ("lipschitz metric --images 20 --queries 20000 --best 50000 --alone 4 --nomad 1",),
+        (1.0, 60.0),
+        "8x8 digits and the maximum norm instead of MNIST and three norms. The number of queries is that of the paper.",
+    ),
+    Experiment(
+        "deepquant",
+        "radius",
+        "The safety radius s / Q against certified and attacked radius",
+        ("lipschitz radius --count 6 --networks dense --norms inf --out {out}",),
+        ("lipschitz radius --count 100 --out {out}",),
+        (1.0, 60.0),
+        "8x8 digits. s / Q is an estimate; the table shows where it exceeds a counterexample.",
+    ),
+    Experiment(
+        "deepquant",
+        "table 6",
+        "Six designs, and figure 10b: uncertainty against the radius d",
+        ("lipschitz design --count 1 --out {out} --curves {out}/curves.json --plot {out}/design.png",),
+        (
+            "lipschitz design --count 20 --device {device} --out {out} --curves {out}/curves.json --plot {out}/design.png",
+        ),
+        (8.0, 60.0),
+        "A quarter of the paper's width; radii instead of the Q of five images.",
+        (("mnist",), ("mnist",)),
+    ),
+    Experiment(
+        "marble",
+        "table 1",
+        "RQ1: states, transitions, time, error and misses of abstract models",
+        (
+            "monitor table1 --sets trec --cells gru --train 400 --test 100 --theta 0.6 --random 0.6 --nets {out}/nets --out {out}",
+        ),
+        ("monitor table1 --sets news trec toxic imdb --cells lstm gru --nets {out}/nets --out {out}",),
+        (2.0, 600.0),
+        "TREC questions as a fourth set; GoogleNews vectors (cosine 0.65) instead of GloVe (0.75); configurations (32, .) and (64, .) are absent.",
+        (
+            ("trec_qc", "vectors", "synonyms"),
+            ("news_titles", "trec_qc", "toxic_jigsaw", "imdb", "vectors", "synonyms"),
+        ),
+    ),
+    Experiment(
+        "marble",
+        "time",
+        "RQ2: time for a token and for a text",
+        (
+            "monitor online --sets trec --cells gru --train 400 --test 100 --texts 50 --rounds 2 --nets {out}/nets --out {out}",
+        ),
+        ("monitor online --sets news --cells lstm gru --nets {out}/nets --out {out}",),
+        (1.0, 30.0),
+        "No row against POPQORN; `holdfast reproduce popqorn --figure 6` gives its seconds for a sentence.",
+        (("trec_qc", "vectors", "synonyms"), ("news_titles", "vectors", "synonyms")),
+    ),
+    Experiment(
+        "marble",
+        "table 2",
+        "RQ3: attack success at the least and the most robust word",
+        ("monitor table2 --sets trec --cells gru --train 400 --test 100 --nets {out}/nets --out {out}",),
+        ("monitor table2 --sets news trec toxic --cells lstm gru --nets {out}/nets --out {out}",),
+        (1.0, 120.0),
+        "The expectation over all replacements is computed exactly, for all test texts instead of 42. No column with POPQORN radii.",
+        (
+            ("trec_qc", "vectors", "synonyms"),
+            ("news_titles", "trec_qc", "toxic_jigsaw", "vectors", "synonyms"),
+        ),
+    ),
+    Experiment(
+        "marble",
+        "k-step",
+        "k-step robustness (section 4): published and corrected propagation against enumeration",
+        (
+            "monitor steps --sets trec --cells gru --train 400 --test 60 --k 0 1 --nets {out}/nets --out {out}",
+        ),
+        ("monitor steps --sets news --cells lstm --test 1500 --nets {out}/nets --out {out}",),
+        (1.0, 60.0),
+        "The paper defines k-step robustness without an experiment.",
+        (("trec_qc", "vectors", "synonyms"), ("news_titles", "vectors", "synonyms")),
+    ),
+)
+
+
+class NotPossible(Exception):
+    """The request cannot be run; the message says what to do."""
+
+
+def selected(paper: str, item: str) -> list[Experiment]:
+    """The experiments of a paper (default: all), or the one whose item is `table N`, `figure N` or another name."""
+    found = [e for e in EXPERIMENTS if paper in ("", e.name) and (not item or _matches(e.item, item))]
+    if not found:
+        known = ", ".join(e.item for e in EXPERIMENTS if paper in ("", e.name))
+        raise NotPossible(
+            f"{paper or 'the papers'}: no experiment '{item}'. Known: {known}. `--list` shows all."
+        )
+    return found
+
+
+def _matches(name: str, item: str) -> bool:
+    """'figure 3' is part of 'figures 1-4'."""
+    if name == item:
+        return True
+    kind, _, number = item.partition(" ")
+    prefix, _, numbers = name.partition(" ")
+    if prefix != f"{kind}s" or not number.isdigit():
+        return False
+    first, _, last = numbers.partition("-")
+    return int(first) <= int(number) <= int(last or first)
+
+
+def listing() -> str:
+    """A table of all experiments, with CPU-minutes at both scales and the data that they need."""
+    lines = [
+        "| paper | item | what | CPU-min, small | CPU-min, paper (estimate) | data, small | data, paper |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for e in EXPERIMENTS:
+        gpu = " (GPU)" if e.gpu else ""
+        small, paper = (", ".join(names) or "none" for names in e.data)
+        lines.append(
+            f"| {e.name} | {e.item} | {e.title} | {e.minutes[0]:g} | {e.minutes[1]:g}{gpu} | {small} | {paper} |"
+        )
+    return "\n".join(lines)
+
+
+def check(experiments: Sequence[Experiment], scale: str, data: Path, device: str) -> None:
+    """Refuse before any long work: missing data, or the paper's scale without a GPU."""
+    needed = sorted({name for e in experiments for name in e.sets(scale)})
+    missing = [line for name in needed for line in problems(name, data, hashed=False)]
+    if missing:
+        raise NotPossible(
+            "data files are missing:\n  " + "\n  ".join(missing) + "\nGive another folder by --data."
+        )
+    different = [line for name in needed for line in problems(name, data)]
+    for line in different:
+        print(f"warning: {line}", file=sys.stderr)
+    slow = [e for e in experiments if scale == "paper" and e.gpu and device == "cpu"]
+    if slow:
+        names = ", ".join(e.key for e in slow)
+        raise NotPossible(
+            f"{names}: the paper's scale needs a GPU (estimated GPU-minutes: {sum(e.minutes[1] for e in slow):g}; on two CPU cores "
+            f"more than a day). Use --device cuda on a machine with a GPU, or --scale small."
+        )
+
+
+def run(experiment: Experiment, scale: str, out: Path, data: Path, device: str) -> Path:
+    """Run the open commands of an experiment, then write its page; returns the page."""
+    folder = out / experiment.key / scale
+    folder.mkdir(parents=True, exist_ok=True)
+    texts = []
+    for number, command in enumerate(experiment.commands(scale)):
+        words = command.format(device=device, out=folder).split()
+        options = [] if words[0] == "card_rates" else ["--data", str(data)]
+        texts.append(_run_command([*words, *options], folder, number))
+    page = folder / "index.html"
+    page.write_text(_page(experiment, scale, texts, folder))
+    return page
+
+
+def _run_command(words: list[str], folder: Path, number: int) -> str:
+    """The output of one command, from an earlier run if it has finished there."""
+    key = hashlib.sha256(" ".join(words).encode()).hexdigest()
+    done, output = folder / f"{number}.json", folder / f"{number}.md"
+    if done.is_file() and json.loads(done.read_text()).get("command") == key:
+        print(f"finished before: python -m benchmarks.{' '.join(words)}")
+        return output.read_text()
+    line = [sys.executable, "-m", f"benchmarks.{words[0]}", *words[1:]]
+    print(f"python -m benchmarks.{' '.join(words)}", flush=True)
+    began, used = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    with output.open("w") as text:
+        process = subprocess.Popen(line, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        for row in process.stdout:
+            text.write(row)
+            text.flush()
+            print(row, end="", flush=True)
+    if process.wait():
+        raise NotPossible(
+            f"python -m benchmarks.{' '.join(words)} ended with exit code {process.returncode}."
+        )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds = after.ru_utime + after.ru_stime - used.ru_utime - used.ru_stime
+    done.write_text(
+        json.dumps(
+            {"command": key, "seconds": round(time.monotonic() - began, 1), "cpu_seconds": round(seconds, 1)}
+        )
+    )
+    return output.read_text()
+
+
+STYLE = """
+:root { color-scheme: light dark; }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 0 auto; padding: 1.5rem; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; } th, td { padding: .25rem .6rem; text-align: left; border: 1px solid #8886; }
+th { white-space: nowrap; } img { max-width: 100%; height: auto; } pre { white-space: pre-wrap; }
+"""
+
+
+def _page(experiment: Experiment, scale: str, texts: Sequence[str], folder: Path) -> str:
+    from markdown_it import MarkdownIt
+
+    markdown = MarkdownIt("commonmark", {"html": True}).enable("table")
+    commands = "\n".join(f"python -m benchmarks.{c}" for c in experiment.commands(scale))
+    body = [
+        f"<h1>{html.escape(experiment.name)}: {html.escape(experiment.item)}</h1>",
+        f"<p>{html.escape(experiment.title)}. {html.escape(PAPERS[experiment.name])}.</p>",
+        f"<p><b>Scale {scale}.</b> What differs from the paper: {html.escape(experiment.differs)}</p>",
+        f"<pre>{html.escape(commands)}</pre>",
+        *(f'<div class="wide">{markdown.render(text)}</div>' for text in texts),
+    ]
+    for picture in sorted(p for p in folder.rglob("*") if p.suffix in (".png", ".svg")):
+        if picture.suffix == ".png" or not picture.with_suffix(".png").exists():
+            body.append(f'<img src="{picture.relative_to(folder)}" alt="{html.escape(picture.stem)}">')
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{html.escape(experiment.key)}</title><style>{STYLE}</style></head><body>{''.join(body)}</body></html>\n"
+    )
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("paper", nargs="?", default="", choices=["", *PAPERS], help="default: all four")
+    parser.add_argument("--list", action="store_true", help="show all experiments with the expected time")
+    parser.add_argument("--table", help="a table of the paper, by number")
+    parser.add_argument("--figure", help="a figure of the paper, by number")
+    parser.add_argument("--item", help="an experiment by its name in the list")
+    parser.add_argument("--scale", choices=SCALES, default="small")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--data", type=Path, default=SHARED, help="the data folder (benchmarks/data.md)")
+    parser.add_argument(
+        "--out", type=Path, default=Path("runs/reproduce"), help="folder for tables, figures and pages"
+    )
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="holdfast reproduce", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    arguments(parser)
+    chosen = parser.parse_args(words)
+    if chosen.list:
+        print(listing())
+        return 0
+    item = (
+        f"table {chosen.table}"
+        if chosen.table
+        else f"figure {chosen.figure}"
+        if chosen.figure
+        else chosen.item
+    )
+    try:
+        experiments = selected(chosen.paper, item or "")
+        check(experiments, chosen.scale, chosen.data, chosen.device)
+        for experiment in experiments:
+            page = run(experiment, chosen.scale, chosen.out.resolve(), chosen.data.resolve(), chosen.device)
+            print(f"page: {page}", flush=True)
+    except NotPossible as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
