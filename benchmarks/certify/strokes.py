@@ -113,9 +113,10 @@ def plot(file: Path, drawn: list[tuple[Sentence, list[float]]]) -> None:
         pen_up = (digit.x[:-1, 2] > 0).nonzero().flatten() + 1
         for part in path.tensor_split(pen_up.tolist()):
             at.plot(part[:, 0], -part[:, 1], "-", color="#b0b0b0", linewidth=1, zorder=1)
-        points = at.scatter(path[:, 0], -path[:, 1], c=radii, cmap="viridis", s=60, zorder=2)
+        points = at.scatter(path[:, 0], -path[:, 1], c=radii, cmap="viridis", norm="log", s=60, zorder=2)
         at.set_title(f"class {digit.label}")
         at.set_aspect("equal")
+        at.margins(0.2)
         at.axis("off")
         figure.colorbar(points, ax=at, shrink=0.6, label="certified l2 radius")
     file.parent.mkdir(parents=True, exist_ok=True)
