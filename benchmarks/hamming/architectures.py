@@ -4,6 +4,7 @@ python -m benchmarks.hamming architectures --count 50 --seconds 10
 """
 
 import argparse
+import math
 import statistics
 from collections.abc import Callable
 
@@ -79,7 +80,7 @@ def main(chosen: argparse.Namespace) -> None:
         points.append((asked.accuracy, whole.centre))
         ends = [whole.lower, whole.upper, whole.centre, whole.radius]
         table.add(name, size, f"{asked.accuracy:.1%}", *ends, f"{whole.closed} of {whole.count}", spent)
-    if len(points) > 2:
-        table.say(
-            f"Correlation of accuracy and mean centre: {statistics.correlation(*zip(*points, strict=True)):.2f}."
-        )
+    finite = [point for point in points if math.isfinite(point[1])]
+    if len(finite) > 2:
+        correlation = statistics.correlation(*zip(*finite, strict=True))
+        table.say(f"Correlation of accuracy and mean centre over {len(finite)} networks: {correlation:.2f}.")
