@@ -104,7 +104,7 @@ def test_both_ways_back_and_any_division_into_passes_find_the_same(
     found = {}
     for local, at_once in itertools.product((True, False), (1, 2**21)):
         monkeypatch.setattr(bounding.Pass, "_local", local)
-        monkeypatch.setattr(bounding, "AT_ONCE", at_once)
+        monkeypatch.setattr(bounding, "PASS_NUMBERS", at_once)
         found[local, at_once] = bound(
             chain, region, chain.centre(x).take(torch.arange(9) % 3), free, rows, offset
         )
