@@ -186,7 +186,7 @@ def test_nan_and_infinity_prove_nothing() -> None:
 def test_the_lines_of_a_leaky_relu_are_its_own_and_not_their_float32() -> None:
     lower, upper = torch.tensor([[-3.0, -2.0, 1.0], [-1.0, 5.0, 2.0]], dtype=torch.float64)
     for function in (LeakyRelu(0.01), LeakyRelu(0.3), Relu(), Abs(), Clip(0.0)):
-        below, below_offset, above, above_offset = bounding._planes(function, lower, upper)
+        below, below_offset, above, above_offset = bounding._linear_bounds(function, lower, upper)
         for share in torch.linspace(0, 1, 11, dtype=torch.float64):
             v = lower + share * (upper - lower)
             assert (below * v + below_offset <= function.function(v) + 1e-15).all()
