@@ -45,7 +45,8 @@ from holdfast.bounding.drift_parameters import in_offsets
 from holdfast.bounding.graph.graph import Graph
 from holdfast.bounding.graph.problem_graph import ASSUMPTIONS, CHECKS, graph_of, rows_of
 from holdfast.bounding.quadratic_models import Bends
-from holdfast.certify.tight_tier import Tighten, Training, boxes_at_once, quadratic_of
+from holdfast.certify.quadratic_training import CoefficientTraining, boxes_at_once, quadratic_of
+from holdfast.certify.tight_tier import Tighten, TightState
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem
 from holdfast.property import Avoid
@@ -83,7 +84,7 @@ class Splitting:
     radius or a score.
     """
 
-    training: Training
+    training: TightState
     low: Tensor
     frontier: Halves | Decisions | Ranges | None = None  # None while the training runs
     aim: Tensor = field(kw_only=True)
@@ -160,7 +161,10 @@ class Split(Method[Splitting]):
     def step(self, problem: Problem, state: Splitting) -> tuple[Splitting | None, Claims]:
         if state.frontier is None:
             return self._step_training(problem, state)
-        cut, question = _splitting_rule(problem, state.training.best), self._question(problem, state.aim)
+        cut, question = (
+            _splitting_rule(problem, state.training.coefficients),
+            self._question(problem, state.aim),
+        )
         assert not isinstance(cut, str)
         before = state.frontier.task.bincount(minlength=len(problem))
         began = time.monotonic()
@@ -191,7 +195,7 @@ class Split(Method[Splitting]):
     def _step_training(self, problem: Problem, state: Splitting) -> tuple[Splitting | None, Claims]:
         """Run `Tighten` for its share of the time, and begin the first attempt afterwards."""
         shared = not state.attempted and isinstance(
-            _splitting_rule(problem, state.training.best), NonlinearSplit
+            _splitting_rule(problem, state.training.coefficients), NonlinearSplit
         )
         share = (
             state.began + TRAINING_TIME_SHARE * (time_limit.deadline() - state.began) if shared else math.inf
@@ -207,12 +211,11 @@ class Split(Method[Splitting]):
         late = (
             time.monotonic() >= share
             and not time_limit.has_expired()
-            and bool(training.bends)
-            and training.trial is None
+            and isinstance(training.phase, CoefficientTraining)
         )
         if not self._tighten.done(problem, training) and not late:
             return state, claims
-        cut = _splitting_rule(problem, training.best)
+        cut = _splitting_rule(problem, training.coefficients)
         if isinstance(cut, str):
             return None, replace(claims, obstacle=cut)
         state = replace(state, gap=state.upper - state.low, attempted=True)
@@ -272,7 +275,7 @@ class Split(Method[Splitting]):
         """Begin the next worthwhile attempt of the rows `again` (batch,) bool; their old subproblems are
         dropped.
         """
-        cut = _splitting_rule(problem, state.training.best)
+        cut = _splitting_rule(problem, state.training.coefficients)
         assert not isinstance(cut, str)
         aim, worth = self._aim(problem, state)
         aim, new = torch.where(again, aim, state.aim), (again & worth).nonzero().flatten()

@@ -77,10 +77,8 @@ class Leaves(Method[int]):
         trees = problem.network.trees
         assert trees is not None
         if state == 0 and not _model_equals_leaves(problem, trees):
-            return None, Claims(
-                obstacle="the sum over its leaves is not what the model computes here, so nothing is proved by "
-                "them"
-            )
+            why = "the sum over its leaves is not what the model computes here, so nothing is proved by them"
+            return None, Claims(obstacle=why)
         each = trees.lower.numel() * 8 + len(trees.tree) * 8 * trees.values.shape[1]
         rows = torch.arange(state, min(len(problem), state + max(1, BATCH_NUMBERS // each)))
         proved = torch.full((len(problem),), torch.nan, dtype=torch.float64)
