@@ -207,7 +207,7 @@ def integer_direction(v: Tensor) -> Tensor:
         q.square().sum(-1, keepdim=True) <= POLL_OVER_MESH,
         q,
         one,
-    )  # v with very many entries alike
+    )
 
 
 def columns(q: Tensor, which: Tensor) -> Tensor:

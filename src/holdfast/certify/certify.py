@@ -39,6 +39,7 @@ from holdfast.region.base import Counted
 from holdfast.region.normed import NormFamily
 from holdfast.result import Traits
 
+# Assumptions of proofs about the network as executed, stored with the record.
 AS_EXECUTED = (
     "the network computes as its graph says, sums in any order, without TF32, NNPACK or transforms that "
     "trade rounding for speed",
@@ -46,8 +47,7 @@ AS_EXECUTED = (
 )
 Arithmetic = Literal["real", "executed"]
 # The first radius tried, where a single frame changes, as a share of the radius at which the linearised score
-# would be zero. Linear bounds certify about this much there (observed on recurrent networks; it only affects
-# speed).
+# would be zero. Linear bounds certify about this much there (chosen by hand; it only affects speed).
 FIRST_RADIUS_SHARE = 0.7
 KEPT = "where Certify is"  # The name of the extra of a record that holds the state of the search.
 

@@ -90,6 +90,7 @@ def costs(problem: Problem, limit: float = LIMIT) -> list[Cost]:
 
 
 def _run_linear_bounds(method: Tighten, problem: Problem) -> TightState:
+    """Run the first phase to its end or the deadline; return the state after it."""
     state = method.start(problem, 0)
     while isinstance(state.phase, LinearBounds) and not time_limit.has_expired():
         state, _ = method.advance(problem, state)
@@ -107,5 +108,6 @@ def _time_training_step(method: Tighten, problem: Problem, state: TightState) ->
 
 
 def _time_call(function: Callable[..., T], *arguments: object) -> tuple[T, float]:
+    """Call the function; return its result and the seconds it took."""
     began = time.perf_counter()
     return function(*arguments), time.perf_counter() - began

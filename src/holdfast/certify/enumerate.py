@@ -21,6 +21,7 @@ from holdfast.problem import Problem
 from holdfast.region import Words
 from holdfast.result import Traits
 
+# Assumptions of these proofs, stored with the record.
 ASSUMPTIONS = ("every allowed sentence was queried, in the network's own arithmetic",)
 
 
@@ -88,6 +89,7 @@ Places = dict[int, list[int]]  # position -> the substitutes of the word there
 
 
 def _options(region: Words, row: int) -> Places:
+    """Return the substitutes of the words of one row; positions without substitutes are left out."""
     own, choices = region.tokens[row].tolist(), region.choices[row].tolist()
     found = {place: sorted(set(words) - {own[place]}) for place, words in enumerate(choices)}
     return {place: words for place, words in found.items() if words}

@@ -18,9 +18,8 @@ from holdfast.problem import Problem
 
 # Factor to the next radius where no upper bound is known and no radius has failed (chosen by hand).
 GROWTH = 1.25
-CLOSE = (
-    1.015  # A row is done when the failed and the certified radius differ by this factor (chosen by hand).
-)
+# A row is done when the failed and the certified radius differ by at most this factor (chosen by hand).
+CLOSE = 1.015
 # The first radius, as the exponent of the geometric interpolation between the certified radius (0) and the
 # upper bound (1). It is high since dual variables trained at a larger radius soon prove a smaller one (chosen
 # by hand).

@@ -9,6 +9,7 @@ Training works in float32 and only selects coefficients. What it reaches is prov
 all rounding errors, by quadratic models and linear bounds together (`Quadratic.with_planes`).
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,15 +32,14 @@ from holdfast.property import LinearProperty
 from holdfast.region import Region
 
 GROWTH = 1.25  # Factor to the next radius as long as no radius has failed (chosen by hand).
-CLOSE = (
-    1.02  # Training begins when the failed and the certified radius differ by this factor (chosen by hand).
-)
+# Training begins when the failed and the certified radius differ by at most this factor (chosen by hand).
+CLOSE = 1.02
 # Intermediate bounds for training are computed at this multiple of the radius in training, and again when it
 # is passed (chosen by hand).
 INTERMEDIATE_BOUNDS_AHEAD = 1.03
 # Largest number of float32 values in the models of one input that are trained on a CPU (chosen by hand).
 MAX_CPU_NUMBERS = 2**25
-# Number of such values that a CPU core trains in a second (measured roughly; it only appears in a message).
+# Number of such values that a CPU core trains in a second (chosen by hand; it only appears in a message).
 CPU_NUMBERS_PER_SECOND = 1e7
 # Radii that are proved after a block of training, as shares of the way from just below to just above the
 # radius reached (chosen by hand).
@@ -63,7 +63,8 @@ class TrainingSettings:
     push: float
 
     def rate_at(self, step: int) -> float:
-        return self.rate * 0.1 ** (step / self.steps)
+        """Return the learning rate of a step."""
+        return self.rate * math.pow(0.1, step / self.steps)
 
 
 @dataclass(frozen=True)
@@ -237,9 +238,8 @@ def prove_score(problem: Problem, region: Region, coefficients: Bends) -> Tensor
         if bounds is None:
             break
         lowest = bounds.amin(1)
-        score[rows] = torch.where(
-            lowest.isfinite(), lowest, -torch.inf
-        )  # A bound that overflows proves nothing.
+        # A bound that overflows proves nothing.
+        score[rows] = torch.where(lowest.isfinite(), lowest, -torch.inf)
     return score
 
 

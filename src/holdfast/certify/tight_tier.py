@@ -292,6 +292,7 @@ def _crowding_notes(problem: Problem, before: Phase, after: Phase) -> Iterator[s
 
 
 def _has_gained(before: Tensor, after: Tensor) -> bool:
+    """Whether a bound has risen by more than rounding."""
     return bool((after > before + RELATIVE_GAIN * before.abs()).any())
 
 

@@ -28,6 +28,7 @@ from holdfast.replay import spot_points
 from holdfast.result import Traits
 from holdfast.rounding import gamma
 
+# Assumptions of these proofs, and what was checked about the model; both are stored with the record.
 ASSUMPTIONS = ("the inputs are float64 numbers; a larger class wins, and a tie counts as a change",)
 CHECKS = (
     "the sum over the leaves is what the estimator answers, up to the rounding of its own sum: on both "

@@ -113,6 +113,7 @@ def items(
 
 
 def check(criterion: str, threshold: float, sections: int) -> None:
+    """Raise BadInput if the criterion or its settings are invalid."""
     if criterion not in get_args(Criterion):
         raise BadInput(f"criterion {criterion!r} is unknown; there are {', '.join(get_args(Criterion))}.")
     if not isinstance(sections, int) or sections < 1:

@@ -27,7 +27,9 @@ from holdfast.network.trace import as_plain_module, where
 Per = Literal["element", "channel"]
 # Called with values (part, neurons) and the index of the first of these rows.
 Watch = Callable[[Tensor, int], None]
+# Operators that clip their input, so that the drive differs from the value.
 CLIPS = frozenset({"relu", "relu6", "hardtanh", "clamp", "clamp_min", "clamp_max"})
+# Activation functions whose outputs count as hidden neurons by default.
 ACTIVATIONS = CLIPS | {
     "celu",
     "elu",
@@ -46,6 +48,7 @@ ACTIVATIONS = CLIPS | {
     "tanh",
     "threshold",
 }
+# Recurrent layers, and operators that only reshape their input.
 RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
 RESHAPES = frozenset({"flatten", "view", "reshape", "unsqueeze", "squeeze", "contiguous", "clone", "dropout"})
 ELEMENTS_PER_CALL = 2**23  # Largest number of activations alive at once in a forward pass (chosen by hand).
@@ -299,6 +302,7 @@ def _readable(node: fx.Node) -> bool:
 
 
 def _batch_axis(value: Any) -> int | None:
+    """Return the only axis of symbolic size; None if there is not exactly one."""
     free = [axis for axis, size in enumerate(value.shape) if not isinstance(size, int)]
     return free[0] if len(free) == 1 else None
 

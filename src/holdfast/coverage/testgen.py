@@ -37,7 +37,7 @@ Status = Literal["finished", "stopped", "interrupted"]
 # Largest number of values in the inputs of the items of one block (chosen by hand; 128 MiB in float32).
 BLOCK_NUMBERS = 2**25
 # Number of tensors of that size that are alive at once: the inputs, the tests offered for them, and those of
-# their replay (estimated).
+# their replay (chosen by hand).
 LIVE_TENSORS = 8
 
 
@@ -533,6 +533,7 @@ def _seeds(net: Network, x: Tensor, y: Tensor | Sequence[int] | None) -> tuple[T
 
 
 def _numbers(net: Network, x: Tensor, what: str) -> Tensor:
+    """Return x in the arithmetic of the network, checked to be floating-point and inside the domain."""
     try:
         given = torch.as_tensor(x)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -564,6 +565,7 @@ def _region(net: Network, seeds: Tensor, unit: Unit | None) -> Sparse:
 
 
 def _training(net: Network, train: Tensor, seeds: Tensor) -> Tensor:
+    """Return the checked training data."""
     data = _numbers(net, train, "train")
     if data.shape[1:] != seeds.shape[1:]:
         raise BadInput(

@@ -40,7 +40,7 @@ from holdfast.rounding import TINY
 # Largest number of float64 numbers in one tensor of a pass on a CPU (chosen by hand: small tensors stay in
 # its caches).
 PASS_NUMBERS = 2**21
-LIVE_TENSORS = 24  # Number of tensors of that size that may be alive at the same time (counted in the code).
+LIVE_TENSORS = 24  # Number of tensors of that size that may be alive at the same time (chosen by hand).
 UNIT_ROUNDOFF = 2.0**-53  # Unit roundoff of float64.
 
 

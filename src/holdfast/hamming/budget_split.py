@@ -235,6 +235,7 @@ class BudgetSplit(SubproblemSearch[BudgetQuestion, Domains]):
 
 
 def question_of(problem: Problem) -> BudgetQuestion:
+    """Collect the fixed data of a search."""
     region, device = problem.region, problem.region.centre.device
     assert isinstance(region, Sparse)
     assert isinstance(problem.property, LinearProperty)

@@ -239,6 +239,7 @@ class Grid(Method[GridState]):
 
 
 def _claims(state: GridState) -> Claims:
+    """Return the claims of the best counterexamples found."""
     return Claims(witness=state.choices.as_inputs(state.witness), found=state.changed.isfinite())
 
 

@@ -171,6 +171,7 @@ def chain_of(graph: Graph, elements: Tensor) -> Chain | None:
 
 
 def _layers(graph: Graph) -> list[ChainLayer] | None:
+    """Return the layers of the graph; None if it is no chain or a layer is too large."""
     found: list[ChainLayer] = []
     current: ChainLayer | None = None  # None: no affine map since the last activation
     for before, node in zip(graph.nodes, graph.nodes[1:], strict=False):
@@ -189,6 +190,7 @@ def _layers(graph: Graph) -> list[ChainLayer] | None:
 
 
 def _identity(size: int, graph: Graph) -> ChainLayer:
+    """Return the identity as a layer without an activation."""
     matrix, none = (
         torch.eye(size, dtype=torch.float64, device=graph.device),
         torch.zeros(size, dtype=torch.float64, device=graph.device),

@@ -197,7 +197,7 @@ class PixelSums(Pass):
         least = torch.maximum(shift - spread - fall, known[:, 0].double())
         most = torch.minimum(shift + spread + rise, known[:, 1].double())
         known[:, 0], known[:, 1] = outwards(least, -1), outwards(most, 1)
-        self._know(2, least, most, mass, ~(mass <= 0))  # also where it is no number
+        self._know(2, least, most, mass, ~(mass <= 0))  # True also for NaN.
 
     def _walk(self, place: int, rows: Tensor) -> tuple[Tensor, Tensor]:
         constant = rows.new_zeros(rows.shape[:2])

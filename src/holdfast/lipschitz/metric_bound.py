@@ -82,6 +82,7 @@ def look(
 
 
 def _check(problem: Problem) -> None:
+    """Raise BadInput if the slope of this score cannot be bounded on this region."""
     if not isinstance(problem.property, BoundedProperty):
         raise BadInput(
             "a slope can be bounded for scores of linear functions of the outputs, not for "
