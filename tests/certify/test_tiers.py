@@ -504,9 +504,9 @@ def test_the_phases_follow_the_activations_of_the_network() -> None:
     tanh = mixed(kind=lambda: nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)))
     method, quadratic = hf.certify.Tighten(steps=1), ["InitialCoefficients", "CoefficientTraining"]
     joint = ["TrainedLinearBounds", "JointRelaxation"]
-    assert phases_of(tanh, method) == ["LinearBounds", *quadratic]
-    assert phases_of(relu, method)[:3] == ["LinearBounds", *joint]
-    assert phases_of(mixed(), method) == ["LinearBounds", "TrainedLinearBounds", *quadratic]
+    assert phases_of(tanh, method) == ["ClosedFormBounds", *quadratic]
+    assert phases_of(relu, method)[:3] == ["ClosedFormBounds", *joint]
+    assert phases_of(mixed(), method) == ["ClosedFormBounds", "TrainedLinearBounds", *quadratic]
     # With `few`, networks with few pre-activations skip the joint relaxation.
     assert "JointRelaxation" not in phases_of(relu, hf.certify.Tighten(steps=1, few=8))
 

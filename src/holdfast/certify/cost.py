@@ -20,7 +20,7 @@ from holdfast.certify.quadratic_training import (
     quadratic_of,
     why_untrainable,
 )
-from holdfast.certify.tight_tier import LinearBounds, Tighten, TightState
+from holdfast.certify.tight_tier import ClosedFormBounds, Tighten, TightState
 from holdfast.certify.trained_linear_bounds import TrainedLinearBounds
 from holdfast.memory_budget import numbers
 from holdfast.problem import Problem
@@ -59,7 +59,7 @@ def costs(problem: Problem, limit: float = LIMIT) -> list[Cost]:
     linear = max(8 * ALIVE * min(ELEMENTS, numbers(graph.device, ELEMENTS, ALIVE)), least_bytes(graph))
     with time_limit.within(time.monotonic() + limit):
         state, fast = _time_call(_run_linear_bounds, method, problem)
-        searched = not isinstance(state.phase, LinearBounds)
+        searched = not isinstance(state.phase, ClosedFormBounds)
         first = Cost("fast", fast if searched else None, linear)
         seconds, memory, tier = fast, linear, "tight"
         if isinstance(state.phase, TrainedLinearBounds):
@@ -92,7 +92,7 @@ def costs(problem: Problem, limit: float = LIMIT) -> list[Cost]:
 def _run_linear_bounds(method: Tighten, problem: Problem) -> TightState:
     """Run the first phase to its end or the deadline; return the state after it."""
     state = method.start(problem, 0)
-    while isinstance(state.phase, LinearBounds) and not time_limit.has_expired():
+    while isinstance(state.phase, ClosedFormBounds) and not time_limit.has_expired():
         state, _ = method.advance(problem, state)
     return state
 

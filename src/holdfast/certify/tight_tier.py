@@ -55,7 +55,7 @@ RELATIVE_GAIN = 1e-6
 
 
 @dataclass(frozen=True)
-class LinearBounds(Phase):
+class ClosedFormBounds(Phase):
     """The first phase: the search of `Certify`, with linear bounds in closed form."""
 
     search: RadiusSearch
@@ -67,10 +67,12 @@ class LinearBounds(Phase):
         low = torch.fmax(low, claims.proved)
         if search is None:
             return PhaseStep(low, self, finished=True, claims=claims)
-        return PhaseStep(low, LinearBounds(search), finished=False, claims=claims)
+        return PhaseStep(low, ClosedFormBounds(search), finished=False, claims=claims)
 
-    def raise_bounds(self, problem: Problem, lower: Tensor, upper: Tensor, better: Tensor) -> "LinearBounds":
-        return LinearBounds(Certify().update_bounds(problem, self.search, lower, upper))
+    def raise_bounds(
+        self, problem: Problem, lower: Tensor, upper: Tensor, better: Tensor
+    ) -> "ClosedFormBounds":
+        return ClosedFormBounds(Certify().update_bounds(problem, self.search, lower, upper))
 
 
 @dataclass(frozen=True)
@@ -144,7 +146,7 @@ class Tighten(Method[TightState]):
     def start(self, problem: Problem, seed: int) -> TightState:
         none = torch.zeros(len(problem), dtype=torch.float64, device=problem.region.centre.device)
         low = none if problem.goal == "radius" else none - torch.inf
-        return TightState(low, LinearBounds(Certify().start(problem, seed)))
+        return TightState(low, ClosedFormBounds(Certify().start(problem, seed)))
 
     def update_bounds(self, problem: Problem, state: TightState, lower: Tensor, upper: Tensor) -> TightState:
         """Continue beyond the bounds that other methods certified."""
@@ -191,9 +193,9 @@ class Tighten(Method[TightState]):
         following: Phase | None = None
         if isinstance(phase, InitialCoefficients):
             following = CoefficientTraining.begin(problem, low, phase.coefficients, self.training)
-        elif isinstance(phase, LinearBounds) and self._why_no_gain(problem):
+        elif isinstance(phase, ClosedFormBounds) and self._why_no_gain(problem):
             following = None
-        elif isinstance(phase, LinearBounds) and relu_like_functions(graph):
+        elif isinstance(phase, ClosedFormBounds) and relu_like_functions(graph):
             following = TrainedLinearBounds.begin(low, self.trials)
         elif (
             isinstance(phase, TrainedLinearBounds)
@@ -218,7 +220,7 @@ class Tighten(Method[TightState]):
     def _obstacle(self, problem: Problem, before: TightState, after: TightState, *, finished: bool) -> str:
         """Return that the tier gained nothing, if it ends with this step (or its time does); else empty."""
         phase = before.phase
-        if isinstance(phase, LinearBounds):
+        if isinstance(phase, ClosedFormBounds):
             return self._why_no_gain(problem) if finished and not models_lack(problem) else ""
         if isinstance(phase, TrainedLinearBounds):
             gained = _has_gained(before.low, after.low) or not bool(phase.trial.low_score.isnan().all())
@@ -258,7 +260,7 @@ class Tighten(Method[TightState]):
         instead = (
             f"{'trained linear bounds' if relu_like else 'linear bounds in closed form'} were used instead"
         )
-        if isinstance(phase, LinearBounds) and relu_like and not self._why_no_gain(problem):
+        if isinstance(phase, ClosedFormBounds) and relu_like and not self._why_no_gain(problem):
             needed = TrainedBounder(graph).bytes_of_a_row()
             available = free_bytes(problem.region.centre.device)
             if needed > available:

@@ -114,7 +114,7 @@ class Moved:
     """
 
     slope: Tensor  # (low + up) / 2
-    bend: Tensor  # (low - up) / 2, not above zero where up >= low
+    bend: Tensor  # (low - up) / 2
     offset: Tensor
     gap: Tensor  # half the difference of the offsets, not above zero, with all rounding errors subtracted
     mass: Tensor  # an upper bound of the size of the terms of dr, by which rounding errors are bounded

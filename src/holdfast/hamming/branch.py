@@ -99,7 +99,7 @@ class Branch(Method[BudgetTree]):
         if not isinstance(problem.region, Sparse) or problem.goal != "radius":
             return "certifies how many units may change; this problem has another goal"
         if not isinstance(problem.property, LinearProperty):
-            return "proofs need a specification of linear rows (Robustness, Targeted, Linear)"
+            return "proofs need a property in linear rows (Robustness, Targeted, Linear)"
         try:
             checked_graph(problem)
         except UnsupportedLayer as error:
