@@ -60,7 +60,7 @@ class CarliniWagner(Method[Adam]):
         if not problem.network.differentiable:
             return "needs gradients, and the network is a black box"
         if problem.goal != "radius" or not isinstance(problem.region, NormFamily):
-            return "searches the smallest norm of a change, which this question does not ask for"
+            return "searches the smallest norm of a perturbation; this problem has another region or goal"
         return None
 
     def start(self, problem: Problem, seed: int) -> Adam:

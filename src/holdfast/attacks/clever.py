@@ -58,7 +58,7 @@ class CLEVER(Method[Sampled]):
         if not problem.network.differentiable:
             return "needs gradients, and the network is a black box"
         if problem.goal != "radius" or not isinstance(problem.region, NormFamily):
-            return "estimates the radius of a norm ball, which this question does not ask for"
+            return "estimates the radius of a norm ball; this problem has another region or goal"
         return None if isinstance(problem.property, LinearProperty) else "needs a property in linear rows"
 
     def start(self, problem: Problem, seed: int) -> Sampled:

@@ -54,7 +54,7 @@ class Mesh(Ladder):
         if problem.goal == "worst" and not all(
             bool(end.isfinite().all()) for end in problem.region.enclosing_box()
         ):
-            return "needs a bounded region: a mesh has to end somewhere"
+            return "needs a bounded region: the mesh covers its bounding box"
         return None
 
     def attack(self, problem: Problem, rung: Rung, chance: Chance) -> tuple[Tensor, Tensor]:

@@ -49,7 +49,7 @@ class Enumerate(Method[EnumerationState]):
 
     def obstacle(self, problem: Problem) -> str | None:
         if not isinstance(problem.region, Words) or problem.goal != "radius":
-            return "enumerates sentences with replaced words, which this question does not ask for"
+            return "enumerates sentences with replaced words; this problem has another region or goal"
         return None
 
     def start(self, problem: Problem, seed: int) -> EnumerationState:

@@ -120,7 +120,7 @@ class Greedy(Method[GreedyState]):
         return (
             None
             if isinstance(problem.region, Sparse | Words | ChangedColumns)
-            else "looks for few changed units, which this region does not count"
+            else "searches few changed units; the radius of this region is not a count of units"
         )
 
     def start(self, problem: Problem, seed: int) -> GreedyState:

@@ -94,7 +94,7 @@ class Grid(Method[GridState]):
 
     def obstacle(self, problem: Problem) -> str | None:
         if problem.goal != "radius" or not isinstance(problem.region, Sparse | Words):
-            return "counts changed units, which this question does not ask for"
+            return "counts changed units; this problem has another region or goal"
         if self.rule == "confidence" and not isinstance(problem.property, Robustness | Targeted):
             return "rule 'confidence' needs a property of a class"
         return None

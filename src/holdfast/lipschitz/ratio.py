@@ -103,7 +103,7 @@ class QueryTally:
         return torch.stack([self.problem.property.score(outputs), self.stand_in(outputs)]).double()
 
     def _keep_best(self, x: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
-        assert len(x) <= self.left, "a search asked more than it was allowed"
+        assert len(x) <= self.left, "a search made more queries than its budget allows"
         region = self.problem.region
         change, other = scores - self.centre[:, None]
         clear = (change.abs() - self.noise).clamp_min(0) * change.sign()
