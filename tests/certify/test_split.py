@@ -273,7 +273,7 @@ def test_counts_of_changes_are_not_cut_and_the_record_says_so() -> None:
         [hf.Problem(net, region, hf.Robustness(net(x).argmax(1)), "radius", (Key(0),))],
         [hf.certify.Split(steps=2)],
     )
-    assert [reason for reason in record.skipped if reason.startswith("Split: nothing is cut")]
+    assert [reason for reason in record.skipped if reason.startswith("Split: nothing is split")]
 
 
 @pytest.mark.parametrize("p", [2, math.inf])

@@ -3,7 +3,7 @@
 import io
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,9 @@ from torch import Tensor, nn
 import holdfast as hf
 from holdfast import memory_budget, time_limit
 from holdfast.api.radius import default_methods, radius_problems
-from holdfast.certify.tight_tier import quadratic_of
+from holdfast.certify.phase import Phase
+from holdfast.certify.quadratic_training import CoefficientTraining, quadratic_of
+from holdfast.certify.tight_tier import TightState
 from holdfast.question import Question
 from holdfast.random_streams import Chance
 from holdfast.region import Ball, Box, Frames
@@ -174,6 +176,7 @@ def test_many_inputs_are_no_reason_to_do_nothing() -> None:
 def test_what_memory_does_not_hold_is_said(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.bounding.quadratic_models.free_bytes", lambda device: room)
     monkeypatch.setattr("holdfast.certify.tight_tier.free_bytes", lambda device: room)
+    monkeypatch.setattr("holdfast.certify.quadratic_training.free_bytes", lambda device: room)
     net, x, y = asked(Wide(), (4, 90), count=1)
     [record] = hf.solve([question(net, x, y)], [hf.certify.Tighten(steps=2)])
     [said] = record.skipped
@@ -199,7 +202,7 @@ class Mixed(nn.Sequential):
         steepen(self)
 
 
-def mixed(count: int = 1, kind: type[nn.Module] = Mixed) -> hf.Problem:
+def mixed(count: int = 1, kind: Callable[[], nn.Module] = Mixed) -> hf.Problem:
     net = hf.Network.from_torch(kind().eval(), domain=(0, 1))
     x = torch.rand(count, 6, generator=torch.Generator().manual_seed(1))
     [problem] = radius_problems(net, x, net(x).argmax(-1))
@@ -241,7 +244,10 @@ def test_relus_that_are_too_many_to_be_bounded_together_are_named(monkeypatch: p
             steepen(self)
 
     [record] = hf.solve([mixed(kind=Plain)], [hf.certify.Tighten(steps=1)])
-    said = "ReLUs were not bounded together at some radii (more variables than 1); trained linear bounds were used instead"
+    said = (
+        "the joint ReLU relaxation was left out at some radii (more variables than 1); trained linear bounds were "
+        "used instead"
+    )
     assert said in record.bracket.note
 
 
@@ -261,7 +267,7 @@ def test_terminal_and_page_name_what_was_left_out(tmp_path: Path) -> None:
 
 
 def test_training_that_takes_long_is_left_to_graphics_cards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.certify.tight_tier.MOST_ON_A_PROCESSOR", 0)
+    monkeypatch.setattr("holdfast.certify.quadratic_training.MAX_CPU_NUMBERS", 0)
     net, x, y = asked(Reader(nn.RNN), (3, 3), count=1)
     fast = hf.solve([question(net, x, y)], [hf.certify.Certify()])[0].bracket.lower.value
     [record] = hf.solve([question(net, x, y)], [hf.certify.Tighten()])
@@ -319,7 +325,9 @@ def test_trained_planes_that_win_nothing_say_so(monkeypatch: pytest.MonkeyPatch)
     problem = hf.Problem(net, Ball(x, 0.1, 2), hf.Robustness(y), "worst")
     records = hf.solve([problem], [hf.certify.Tighten()])
     [skipped] = {record.skipped for record in records}
-    assert skipped[0] == "Tighten: trained planes and neurons bounded together prove no more than tier fast"
+    assert skipped[0] == (
+        "Tighten: trained linear bounds and the joint ReLU relaxation prove no more than tier fast"
+    )
     assert "second-order models were left out (one input needs" in skipped[1]
 
 
@@ -455,22 +463,60 @@ def test_a_step_that_the_clock_ends_claims_only_what_was_proved(method: Any) -> 
 
 
 def test_training_taken_up_again_is_the_same_training() -> None:
-    """What Adam remembers is in the state: two blocks of three steps are one of six, and a state that was stepped is as it was."""
+    """The state holds the moments of Adam: two blocks of three steps equal one of six, and a step changes no earlier state."""
     net, x, y = asked(Reader(nn.RNN), (3, 3), count=2)
     problem = question(net, x, y)
     found = []
     for block in (3, 6):
         method = hf.certify.Tighten(steps=6, block=block)
         state = method.start(problem, 0)
-        while state.search is not None or state.trial is not None:
+        while not isinstance(state.phase, CoefficientTraining):
             state, _ = method.advance(problem, state)
-        before = {key: value.clone() for key, value in state.bends.items()}
-        after = method._train_block(problem, state)
-        assert all(torch.equal(before[key], value) for key, value in state.bends.items())
+        phase = state.phase
+        before = {key: value.clone() for key, value in phase.coefficients.items()}
+        after = phase.train_block(problem, state.low)
+        assert all(torch.equal(before[key], value) for key, value in phase.coefficients.items())
         if block == 3:
-            once, twice = method._train_block(problem, after), method._train_block(problem, after)
-            assert all(torch.equal(once.bends[key], value) for key, value in twice.bends.items())
+            once, twice = (after.train_block(problem, state.low) for _ in range(2))
+            assert all(
+                torch.equal(once.coefficients[key], value) for key, value in twice.coefficients.items()
+            )
             after = once
         found.append(after)
-    for key, value in found[0].bends.items():
-        torch.testing.assert_close(value, found[1].bends[key])
+    for key, value in found[0].coefficients.items():
+        torch.testing.assert_close(value, found[1].coefficients[key])
+
+
+def phases_of(problem: hf.Problem, method: hf.certify.Tighten) -> list[str]:
+    """The names of the phases that the method passes through, each once."""
+    state: TightState | None = method.start(problem, 0)
+    seen: list[Phase] = []
+    while state is not None:
+        if state.phase is not None:
+            seen.append(state.phase)
+        state, _ = method.step(problem, state)
+    return list(dict.fromkeys(type(phase).__name__ for phase in seen))
+
+
+def test_the_phases_follow_the_activations_of_the_network() -> None:
+    """ReLUs get trained slopes and the joint relaxation, tanh gets quadratic models, and a mixture gets both kinds it allows."""
+    relu = mixed(kind=lambda: nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)))
+    tanh = mixed(kind=lambda: nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)))
+    method, quadratic = hf.certify.Tighten(steps=1), ["InitialCoefficients", "CoefficientTraining"]
+    joint = ["TrainedLinearBounds", "JointRelaxation"]
+    assert phases_of(tanh, method) == ["ClosedFormBounds", *quadratic]
+    assert phases_of(relu, method)[:3] == ["ClosedFormBounds", *joint]
+    assert phases_of(mixed(), method) == ["ClosedFormBounds", "TrainedLinearBounds", *quadratic]
+    # With `few`, networks with few pre-activations skip the joint relaxation.
+    assert "JointRelaxation" not in phases_of(relu, hf.certify.Tighten(steps=1, few=8))
+
+
+def test_every_phase_can_be_ended_early() -> None:
+    """`begin_next_phase` visits the same phases without finishing any of them, which estimates of cost rely on."""
+    problem, method = mixed(), hf.certify.Tighten(steps=1)
+    state, names = method.start(problem, 0), []
+    for _ in range(6):
+        names.append(type(state.phase).__name__)
+        state = method.begin_next_phase(problem, state)
+    assert list(dict.fromkeys(names)) == phases_of(problem, method)
+    assert names[-1] == "CoefficientTraining"

@@ -495,7 +495,7 @@ def test_a_network_without_hidden_layers_says_so() -> None:
     found = generate(
         hf.Network.from_torch(nn.Linear(4, 3).eval(), domain=(0, 1)), torch.rand(3, 4), "boundary"
     )
-    assert any("no hidden layer that bends" in note for note in found.notes)
+    assert any("no hidden activation or recurrent layer" in note for note in found.notes)
 
 
 def test_a_single_output_has_no_classes_to_be_adversarial_about() -> None:
@@ -512,12 +512,12 @@ def test_notes_on_neurons_without_items() -> None:
     relu = hooked(small(), BENDS)(x)
     still = int((relu.min(0) == relu.max(0)).sum())
     assert (
-        f"{still} of 112 neurons never move over the data, so they have no sections"
+        f"{still} of 112 neurons are constant on the data, so they have no sections"
         in generate(net, x, "multisection").notes
     )
     rests = int((relu[:, :100].min(0) == 0).sum())
     found = generate(net, x, "boundary", stop=hf.Stop(queries=0))
-    assert f"{rests} of 224 intervals lie outside what a layer can say, so they are left out" in found.notes
+    assert f"{rests} of 224 intervals lie outside the range of their layer, so they are left out" in found.notes
     assert found.total.items == 224 - rests
 
 
@@ -573,7 +573,7 @@ def test_items_are_asked_about_in_blocks_that_fit_into_memory(monkeypatch: pytes
         return inner(problems, *given, **named)
 
     monkeypatch.setattr(module_of, "solve", solve)
-    monkeypatch.setattr(module_of, "TOGETHER", 40 * x[0].numel())
+    monkeypatch.setattr(module_of, "BLOCK_NUMBERS", 40 * x[0].numel())
     found = generate(net, x, "boundary", batch=4)
     assert len(sizes) > 1
     assert max(sizes) <= 40 * x[0].numel()

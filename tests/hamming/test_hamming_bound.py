@@ -104,7 +104,7 @@ def test_both_ways_back_and_any_division_into_passes_find_the_same(
     found = {}
     for local, at_once in itertools.product((True, False), (1, 2**21)):
         monkeypatch.setattr(bounding.Pass, "_local", local)
-        monkeypatch.setattr(bounding, "AT_ONCE", at_once)
+        monkeypatch.setattr(bounding, "PASS_NUMBERS", at_once)
         found[local, at_once] = bound(
             chain, region, chain.centre(x).take(torch.arange(9) % 3), free, rows, offset
         )
@@ -186,7 +186,7 @@ def test_nan_and_infinity_prove_nothing() -> None:
 def test_the_lines_of_a_leaky_relu_are_its_own_and_not_their_float32() -> None:
     lower, upper = torch.tensor([[-3.0, -2.0, 1.0], [-1.0, 5.0, 2.0]], dtype=torch.float64)
     for function in (LeakyRelu(0.01), LeakyRelu(0.3), Relu(), Abs(), Clip(0.0)):
-        below, below_offset, above, above_offset = bounding._planes(function, lower, upper)
+        below, below_offset, above, above_offset = bounding._linear_bounds(function, lower, upper)
         for share in torch.linspace(0, 1, 11, dtype=torch.float64):
             v = lower + share * (upper - lower)
             assert (below * v + below_offset <= function.function(v) + 1e-15).all()

@@ -395,7 +395,7 @@ def test_little_memory_changes_nothing_but_the_order(monkeypatch: pytest.MonkeyP
     problem = asked(deep_cnn(3), pixels(inputs(3, 3, (1, 4, 4)), axes=(0,)))
     usual = [(b.lower.value, b.upper.value) for b in brackets(problem)]
     assert any(0 < lower < math.inf for lower, _ in usual)
-    for name in ("REMEMBERED", "WAITING", "LEVELS"):
+    for name in ("MAX_REMEMBERED_VALUES", "MAX_QUEUED_LABELS", "MAX_SPLIT_LEVELS"):
         monkeypatch.setattr(budget_split, name, 1)
         assert [(b.lower.value, b.upper.value) for b in brackets(problem)] == usual
 

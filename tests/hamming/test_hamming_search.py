@@ -334,9 +334,9 @@ def test_the_same_seed_gives_the_same_answer_and_rows_do_not_depend_on_their_bat
     together, alone = changed(run(problem, Greedy())), changed(run(problem, Greedy(), batch=1))
     assert together == alone
     monkeypatch.setattr(
-        choices, "ELEMENTS", 100
+        choices, "QUERY_NUMBERS", 100
     )  # four inputs at a time, and as few in a step as can be: the rows take turns
-    monkeypatch.setattr(choices, "PIECES", 1)
+    monkeypatch.setattr(choices, "QUERIES_PER_STEP", 1)
     assert changed(run(problem, Greedy())) == together
 
 

@@ -324,7 +324,7 @@ def test_units_without_tables_are_named(monkeypatch: pytest.MonkeyPatch) -> None
     [problem] = radius_problems(net, x, net(x).argmax(-1), norm=0)
     [record] = hf.solve([problem], [Branch()], hf.Stop(queries=2000))
     assert not any("tables of single units" in reason for reason in record.skipped)
-    monkeypatch.setattr("holdfast.hamming.budget_split.TABLES", -1)  # no room for any
+    monkeypatch.setattr("holdfast.hamming.budget_split.MAX_TABLE_NUMBERS", -1)  # no room for any
     [record] = hf.solve([problem], [Branch()], hf.Stop(queries=2000))
     assert any("tables of single units were left out for some inputs" in reason for reason in record.skipped)
     assert record.bracket.closed or "linear bounds were used instead" in record.bracket.note

@@ -271,7 +271,7 @@ def test_what_has_no_slope_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) 
     label = net(x).argmax(-1)
     with pytest.raises(BadInput, match="not for Custom"):
         slope_bound(asked(net, Ball(x, torch.ones(6), 2), Custom(lambda z: z[:, 0])))
-    with pytest.raises(BadInput, match=r"convex region .* not Sparse"):
+    with pytest.raises(BadInput, match=r"convex regions .* not on a Sparse"):
         slope_bound(asked(net, Sparse(x, torch.ones(6), domain=net.domain), Robustness(label)))
     with pytest.raises(BadInput, match="not for a Box"):
         metric_bound(asked(net, Box.between(x, x + 1), Robustness(label)))

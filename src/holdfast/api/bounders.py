@@ -16,8 +16,8 @@ from holdfast.bounding.branching.relu_split import ActivationSplit
 from holdfast.bounding.branching.smooth_split import SmoothSplit
 from holdfast.bounding.graph.fusion import prepare_graph
 from holdfast.bounding.graph.problem_graph import graph_of
+from holdfast.certify.quadratic_training import no_models, quadratic_of
 from holdfast.certify.split_tier import Split
-from holdfast.certify.tight_tier import no_models, quadratic_of
 from holdfast.errors import HoldfastError
 from holdfast.hamming.budget_split import question_of
 from holdfast.memory_budget import bytes_told

@@ -17,7 +17,8 @@ from holdfast.bounding.graph.equivalence_check import sampled_points, values
 from holdfast.bounding.graph.graph import Relaxed
 from holdfast.bounding.graph.problem_graph import graph_of
 from holdfast.bounding.quadratic_models import Bends
-from holdfast.certify.tight_tier import coefficients, no_models, quadratic_of
+from holdfast.certify.quadratic_training import no_models, quadratic_of
+from holdfast.certify.tight_tier import coefficients
 from holdfast.errors import HoldfastError
 from holdfast.problem import Problem
 from holdfast.property import LinearProperty

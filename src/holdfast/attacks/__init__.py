@@ -1,4 +1,6 @@
-"""Methods that look for witnesses, one algorithm a file, and CLEVER, which only estimates."""
+"""Attacks: methods that search for counterexamples, one algorithm a file, and CLEVER, which only
+estimates.
+"""
 
 from holdfast.attacks.carlini import CarliniWagner
 from holdfast.attacks.clever import CLEVER

@@ -1,7 +1,16 @@
-"""Carlini and Wagner's attack as POPQORN adapts it to sequences (C&W-Ada): the largest frame counts.
+"""Carlini and Wagner's attack (2017), in the form that POPQORN adapts to sequences (C&W-Ada).
 
-Minimise q + (1[q <= 0] + c) max_k ||delta_k||_p with a small fixed c, where q is the margin clipped at zero: the first term pushes over
-the boundary, the second pulls back once there. For a region of one group (a Ball) the maximum is the norm itself.
+The attack minimises
+
+    q(x) + (1[q(x) <= 0] + c) * max_k ||delta_k||_p,   q(x) = max(score(x), 0),
+
+where delta_k is the perturbation of time step k and c is a small fixed weight. Outside the adversarial region
+the first term pushes the point over the decision boundary; inside it the second term pulls the point back to
+the input. For a region of a single group of features (a `Ball`) the maximum is the norm of the whole
+perturbation.
+
+References: N. Carlini, D. Wagner, Towards evaluating the robustness of neural networks, 2017; C.-Y. Ko et
+al., POPQORN: quantifying robustness of recurrent neural networks, 2019.
 """
 
 from dataclasses import dataclass, replace
@@ -21,7 +30,7 @@ from holdfast.result import Traits
 
 @dataclass(frozen=True)
 class Adam:
-    """The attack's point and the moments of its optimiser."""
+    """The current point of the attack, the moments of Adam and the nearest counterexample."""
 
     x: Tensor  # (batch, *shape)
     first: Tensor
@@ -33,7 +42,9 @@ class Adam:
 
 @dataclass(frozen=True)
 class CarliniWagner(Method[Adam]):
-    """`steps` of Adam on the adapted objective for each step of the search, `rounds` of them with a falling rate."""
+    """Run `rounds` steps of the search, each with `steps` steps of Adam on the adapted objective; the
+    learning rate falls linearly over all of them.
+    """
 
     finds: ClassVar[str] = "witnesses"
     help: ClassVar[str] = "Carlini and Wagner: gradients on distance and score together"
@@ -42,21 +53,21 @@ class CarliniWagner(Method[Adam]):
 
     rounds: int = 4
     steps: int = 60
-    rate: float = 0.02  # of the region's reach in one number
-    weight: float = 0.05  # c
+    rate: float = 0.02  # Learning rate of Adam, as a share of the width of each feature's domain.
+    weight: float = 0.05  # The weight c of the distance outside the adversarial region.
 
     def obstacle(self, problem: Problem) -> str | None:
         if not problem.network.differentiable:
             return "needs gradients, and the network is a black box"
         if problem.goal != "radius" or not isinstance(problem.region, NormFamily):
-            return "searches the smallest norm of a change, which this question does not ask for"
+            return "searches the smallest norm of a perturbation; this problem has another region or goal"
         return None
 
     def start(self, problem: Problem, seed: int) -> Adam:
         family, centre = problem.family, problem.region.centre
         whole = family.at(family.reach())
         assert isinstance(whole, NormFamily)
-        # A start at the input itself would stand where the norm has no slope.
+        # The search does not start at the input itself: the norm has no gradient there.
         x = centre + 0.01 * (whole.sample(1, Chance.of(problem.keys, seed, centre.device))[0] - centre)
         zero = torch.zeros_like(x)
         return Adam(
@@ -100,7 +111,7 @@ class CarliniWagner(Method[Adam]):
 
 
 def _length_slope(family: NormFamily, x: Tensor) -> Tensor:
-    """The gradient of the largest group norm of x - centre."""
+    """Return the gradient of the largest group norm of x - centre, (batch, *shape)."""
     with torch.enable_grad():
         delta = (x - family.centre).detach().requires_grad_(True)
         (slope,) = torch.autograd.grad(family.length(delta).sum(), delta)

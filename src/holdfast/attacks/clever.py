@@ -1,8 +1,18 @@
-"""CLEVER: an estimate of the safe radius from sampled slopes (Weng et al. 2018), and its form for sequences.
+"""CLEVER (Weng et al. 2018): an estimate of the robustness radius from sampled gradients, and its form for
+sequences.
 
-Around the input the margin g to a target falls at most as fast as its local Lipschitz constant L. The largest sampled dual norm of its
-gradient is below L, so g / L is only an estimate of the safe radius, and often too large. CLEVER fits a reverse Weibull law to batch maxima
-and takes its end point for L; CLEVER-RNN (POPQORN, section 4) adds the frames' largest slopes up.
+Let g be the margin to a target class and L its local Lipschitz constant in a ball around the input. Then
+every x with
+
+    ||x - centre||_p < g(centre) / L
+
+keeps the class. The largest dual norm of the gradient over samples is at most L, so g / (sampled L) is only
+an estimate, and often too large. CLEVER fits a reverse Weibull law to the maxima of batches of samples and
+takes its end point for L. CLEVER-RNN (POPQORN, section 4) adds up the largest gradient norms of the time
+steps.
+
+References: T.-W. Weng et al., Evaluating the robustness of neural networks: an extreme value theory approach,
+2018; C.-Y. Ko et al., POPQORN: quantifying robustness of recurrent neural networks, 2019.
 """
 
 import math
@@ -23,7 +33,7 @@ from holdfast.result import Traits
 
 @dataclass(frozen=True)
 class Sampled:
-    """The largest slopes seen in each batch of samples so far."""
+    """The largest gradient norm of each batch of samples drawn until now."""
 
     maxima: Tensor  # (batches, rows, batch, groups)
     chance: Chance
@@ -31,7 +41,9 @@ class Sampled:
 
 @dataclass(frozen=True)
 class CLEVER(Method[Sampled]):
-    """min over targets of g / L, at most the sampled radius; `batches` maxima over `samples` points each."""
+    """Estimate min over targets of g / L, capped at the sampled radius, from `batches` maxima over `samples`
+    points each.
+    """
 
     finds: ClassVar[str] = "estimates"
     help: ClassVar[str] = "CLEVER: a radius from the largest gradients of random points, no guarantee"
@@ -39,14 +51,14 @@ class CLEVER(Method[Sampled]):
 
     batches: int = 10
     samples: int = 32
-    share: float = 0.1  # of the reach: the radius of the ball that is sampled
-    weibull: bool = True  # False: the largest slope seen, as CLEVER-RNN does
+    share: float = 0.1  # Radius of the sampled ball, as a share of the family's reach.
+    weibull: bool = True  # False: use the largest sampled gradient norm, as CLEVER-RNN does.
 
     def obstacle(self, problem: Problem) -> str | None:
         if not problem.network.differentiable:
             return "needs gradients, and the network is a black box"
         if problem.goal != "radius" or not isinstance(problem.region, NormFamily):
-            return "estimates the radius of a norm ball, which this question does not ask for"
+            return "estimates the radius of a norm ball; this problem has another region or goal"
         return None if isinstance(problem.property, LinearProperty) else "needs a property in linear rows"
 
     def start(self, problem: Problem, seed: int) -> Sampled:
@@ -64,14 +76,14 @@ class CLEVER(Method[Sampled]):
         maxima = torch.cat([state.maxima.reshape(-1, *seen.shape), seen[None]])
         if len(maxima) < self.batches:
             return Sampled(maxima, state.chance), Claims()
-        slope = self._end_point(maxima).sum(-1)  # (rows, batch): groups add up
+        slope = self._end_point(maxima).sum(-1)  # (rows, batch): the norms of the groups add up
         margin = torch.einsum("bro,bo->rb", matrix, problem.network(family.centre).double()) + offset.t()
         estimate = torch.minimum((margin / slope.clamp_min(1e-300)).amin(0), radius)
         assumptions = (f"the steepest slope within {self.share:g} of the reach was seen or extrapolated",)
         return None, Claims(estimate=estimate, assumptions=assumptions)
 
     def _end_point(self, maxima: Tensor) -> Tensor:
-        """(batches, ...) -> (...): where the law of the maxima ends."""
+        """Map (batches, ...) to (...): the estimated end point of the distribution of the maxima."""
         largest = maxima.amax(0)
         if not self.weibull or self.batches < 5:
             return largest
@@ -79,7 +91,12 @@ class CLEVER(Method[Sampled]):
 
 
 def _steepest(problem: Problem, family: NormFamily, points: Tensor, matrix: Tensor) -> Tensor:
-    """points (samples, batch, *shape), matrix (batch, rows, outputs) -> (rows, batch, groups): largest dual norms of the gradients."""
+    """Return the largest dual norms of the gradients, (rows, batch, groups).
+
+    Args:
+        points: (samples, batch, *shape).
+        matrix: (batch, rows, outputs), the linear functions of the outputs to differentiate.
+    """
     rows, batch = matrix.shape[1], len(family)
     copies = points.expand(rows, *points.shape).flatten(0, 2)  # (rows * samples * batch, *shape)
     weights = matrix.permute(1, 0, 2)[:, None]  # (rows, 1, batch, outputs)
@@ -93,10 +110,15 @@ def _steepest(problem: Problem, family: NormFamily, points: Tensor, matrix: Tens
 
 
 def weibull_end(maxima: Tensor) -> Tensor:
-    """(samples, ...) positive -> (...): the end point of the reverse Weibull law with the largest likelihood.
+    """Map (samples, ...), positive, to (...): the maximum-likelihood end point of a reverse Weibull law.
 
-    y = end - maxima follows a Weibull law. For each end on a grid just above the largest value the best shape c solves
-    sum y^c log y / sum y^c - 1/c = mean log y, which rises in c and is bisected; c >= 1, or the likelihood has no maximum.
+    If `end` is the end point, then y = end - maxima follows a Weibull law. For each candidate on a grid just
+    above the largest value the most likely shape c solves
+
+        sum(y^c log y) / sum(y^c) - 1/c = mean(log y).
+
+    The left-hand side increases in c, so it is solved by bisection. c >= 1 is required: otherwise the
+    likelihood has no maximum.
     """
     top = maxima.amax(0)
     beyond = torch.logspace(-3, 0, 40, dtype=maxima.dtype, device=maxima.device).reshape(

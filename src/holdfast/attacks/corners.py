@@ -1,4 +1,6 @@
-"""Random points on the surface and at the corners of the region. Needs nothing but answers, so it works on any black box."""
+"""Random points on the surface and at the corners of the region: queries outputs only, so it attacks any
+black box.
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -14,7 +16,7 @@ from holdfast.result import Traits
 
 @dataclass(frozen=True)
 class Corners(Ladder):
-    """The lowest of `restarts` random extreme points in every round."""
+    """Return the lowest-scoring of `restarts` random extreme points in every round."""
 
     finds: ClassVar[str] = "witnesses, also in a black box"
     help: ClassVar[str] = "corners and random points of the region"

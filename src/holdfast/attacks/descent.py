@@ -1,4 +1,6 @@
-"""Downhill on the property's score inside a region, and back towards the input: the inner loops of the attacks."""
+"""The inner loops of the attacks: descend on the specification's score inside a region, and pull a
+counterexample back towards the input.
+"""
 
 from functools import partial
 
@@ -12,13 +14,17 @@ from holdfast.region.base import Counted
 
 
 def descend(problem: Problem, start: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-    """start (..., batch, *shape) in the region -> the lowest points met by the end or the deadline, and their scores (..., batch)."""
+    """Run projected gradient descent from start (..., batch, *shape), which lies in the region.
+
+    Returns the lowest-scoring points visited before the end or the deadline, and their scores (..., batch).
+    """
     region = problem.region
     x, best = start, start.clone()
     lowest = torch.full(
         start.shape[: start.dim() - len(region.shape)], torch.inf, dtype=start.dtype, device=start.device
     )
-    # Sets of words or of pixels have no small steps; there each step jumps to the best point of the linear model.
+    # Sets of words or pixels have no small steps, so each step jumps to the best point of the linearised
+    # score.
     leaping = isinstance(region, Counted)
     for step in range(steps + 1):
         found = time_limit.in_time(partial(problem.score_and_gradient, x), None)
@@ -40,10 +46,12 @@ def descend(problem: Problem, start: Tensor, steps: int) -> tuple[Tensor, Tensor
 def shrink(
     problem: Problem, x: Tensor, fails: Tensor, grid: int = 9, rounds: int = 2
 ) -> tuple[Tensor, Tensor]:
-    """Witnesses (batch, *shape), fails (batch,) -> closer witnesses and their distances (batch,), infinite where none fails.
+    """Pull counterexamples x (batch, *shape) closer to the input; `fails` (batch,) marks the rows that have
+    one.
 
-    Each is projected onto smaller regions of the family, `grid` sizes at once; the smallest that still fails is kept. After the deadline
-    they stay what they are.
+    Returns the closer counterexamples and their distances (batch,), infinite in rows without one. Each point
+    is projected onto smaller regions of the family, `grid` sizes in one batch, and the smallest size that
+    still fails is kept. After the deadline the points are returned unchanged.
     """
     family = problem.family
     distance = torch.where(fails, family.distance(x), torch.inf)
@@ -59,18 +67,24 @@ def shrink(
         pulled = pulled.reshape(grid, *x.shape)
         away = torch.where(~(scores > 0) & distance.isfinite(), family.distance(pulled), torch.inf)
         x, distance = nearest(family, torch.cat([x[None], pulled]), torch.cat([distance[None], away]))
-        # The largest size below the new witness that did not fail bounds the next, finer grid.
+        # The largest size below the new counterexample that did not fail is the lower limit of the next,
+        # finer grid.
         low = torch.where(away.isinf() & (radii < distance), radii, low).amax(0)
     return x, distance
 
 
 def nearest(region: Region, points: Tensor, distance: Tensor) -> tuple[Tensor, Tensor]:
-    """points (k, batch, *shape), distance (k, batch) -> for each row the point with the smallest distance, and that distance."""
+    """Select for each row the point with the smallest distance; return these points and their distances.
+
+    Args:
+        points: (k, batch, *shape).
+        distance: (k, batch); any value to minimise, such as a score.
+    """
     least, index = distance.min(0)
     chosen = points.gather(0, widen(index, region)[None].expand(1, *points.shape[1:])).squeeze(0)
     return chosen, least
 
 
 def widen(flags: Tensor, region: Region) -> Tensor:
-    """(..., batch) -> (..., batch, 1, ..., 1), to stand against points of the region."""
+    """Reshape (..., batch) to (..., batch, 1, ..., 1), so that it broadcasts against points of the region."""
     return flags[(..., *(None for _ in region.shape))]

@@ -1,4 +1,6 @@
-"""The search for the smallest radius at which an attack succeeds: several radii at once, then closer around the best."""
+"""The search for the smallest perturbation radius at which an attack succeeds: a grid of radii in one batch,
+then a finer grid around the best.
+"""
 
 import math
 import time
@@ -15,27 +17,33 @@ from holdfast.problem import Problem
 from holdfast.random_streams import Chance
 from holdfast.region import Family
 
-SHARE = 0.1  # of the time that is left: what takes longer is cut up
-FIRST = 1 << 16  # the number of the first look, apart from those of all rounds
+# Rows are attacked one at a time if a single query of all rows at all radii would take more than this share
+# of the time left until the deadline (chosen by hand).
+FIRST_LOOK_TIME_SHARE = 0.1
+# Index of the random stream of the first look. It lies above the indices of all rounds, so no round draws the
+# same numbers.
+FIRST_LOOK_STREAM = 1 << 16
 
 
 @dataclass(frozen=True)
 class Rung:
-    """What a ladder search knows so far, row by row."""
+    """The state of a ladder search, row by row."""
 
     low: Tensor  # (batch,) the largest radius below `distance` at which the attack failed
-    high: Tensor  # (batch,) where to look next if nothing was found yet
-    distance: Tensor  # (batch,) of the best witness, infinite before the first
+    high: Tensor  # (batch,) the largest radius to try as long as there is no counterexample
+    distance: Tensor  # (batch,) distance of the nearest counterexample, infinite before the first
     witness: Tensor  # (batch, *shape)
-    score: Tensor  # (batch,) lowest score met; for goal `worst` this is what counts
+    score: Tensor  # (batch,) lowest score found; for goal `worst` this is the objective
     round: int
     chance: Chance
-    looked: bool = False  # a few rows at a time, before the first round
+    looked: bool = False  # whether the first look, one row at a time, is done or was not needed
 
 
 @dataclass(frozen=True)
 class Ladder(Method[Rung]):
-    """Attack at `radii` sizes in one batch; keep the nearest success, pull it closer, go on between it and the failures."""
+    """Attack at `radii` radii in one batch; keep the nearest counterexample, pull it closer, and search
+    between it and the radii that failed.
+    """
 
     rounds: int = 6
     radii: int = 8
@@ -46,9 +54,11 @@ class Ladder(Method[Rung]):
 
     @abstractmethod
     def attack(self, problem: Problem, rung: Rung, chance: Chance) -> tuple[Tensor, Tensor]:
-        """Points of the problem's region (batch, *shape) and their scores (batch,), as low as the attack can find.
+        """Return points of the problem's region (batch, *shape) and their scores (batch,), as low as the
+        attack can find.
 
-        chance: of each row, for this round; the only source of random numbers.
+        Args:
+            chance: the random streams of the rows for this round; the only source of random numbers.
         """
 
     def start(self, problem: Problem, seed: int) -> Rung:
@@ -79,7 +89,7 @@ class Ladder(Method[Rung]):
         return None if last else state, Claims(witness=state.witness, found=found)
 
     def _is_slow(self, problem: Problem) -> bool:
-        """Could the time be up before a single gradient of all rows at all radii is known?"""
+        """Whether the deadline could pass before a single gradient of all rows at all radii is computed."""
         if math.isinf(time_limit.deadline()):
             return False
         began, row = (
@@ -88,17 +98,20 @@ class Ladder(Method[Rung]):
         )
         row.score(row.region.centre)
         many = len(problem) * (1 if problem.goal == "worst" else self.radii) * self.restarts
-        return (time.monotonic() - began) * many > SHARE * (time_limit.deadline() - began)
+        return (time.monotonic() - began) * many > FIRST_LOOK_TIME_SHARE * (time_limit.deadline() - began)
 
     def _first_look(self, problem: Problem, state: Rung) -> Rung:
-        """Row by row at the largest size alone, until the time is up: a few have witnesses then, where all together would have none."""
+        """Attack one row at a time, at its largest radius only, until the deadline.
+
+        A few rows then have counterexamples, where attacking all of them together would finish none.
+        """
         witness, distance, score = state.witness.clone(), state.distance.clone(), state.score.clone()
         for place, row in enumerate(torch.arange(len(problem), device=witness.device).split(1)):
             if place and time_limit.has_expired():
                 break
             part = problem.take(row)
             widest = part if problem.goal == "worst" else part.tile_radii(state.high[row][None])
-            witness[row], found = self.attack(widest, state, state.chance.take(row).apart(FIRST))
+            witness[row], found = self.attack(widest, state, state.chance.take(row).apart(FIRST_LOOK_STREAM))
             if problem.goal == "worst":
                 score[row] = found.double()
             else:
@@ -117,7 +130,7 @@ class Ladder(Method[Rung]):
         top = torch.where(state.distance.isfinite(), state.distance, state.high * (1 + 1e-9))
         radii = family.between(state.low, top, self.radii)
         if state.round == 0:
-            radii = torch.cat([radii[1:], top[None]])  # the first look goes all the way out
+            radii = torch.cat([radii[1:], top[None]])  # The first round reaches the largest radius.
         point, score = self.attack(
             problem.tile_radii(radii), state, state.chance.apart(state.round).tile(self.radii)
         )
@@ -130,9 +143,14 @@ class Ladder(Method[Rung]):
             family, torch.stack([state.witness, close]), torch.stack([state.distance, distance])
         )
         failed = torch.where(~fails & (radii < best), radii, 0.0).amax(0)
-        # An unbounded domain may need a longer ladder.
+        # In an unbounded domain the smallest adversarial radius may lie above the grid, so the grid is
+        # extended.
         high = torch.where(best.isinf() & torch.tensor(state.round > 0), state.high * 10, state.high)
         return replace(
-            state, low=torch.maximum(torch.where(state.low < best, state.low, 0.0), failed), high=high, distance=best, witness=witness,
+            state,
+            low=torch.maximum(torch.where(state.low < best, state.low, 0.0), failed),
+            high=high,
+            distance=best,
+            witness=witness,
             round=state.round + 1,
-        )  # fmt: skip
+        )

@@ -1,4 +1,6 @@
-"""Mesh search as a method: the lowest score in a region by TP-MADS, from nothing but the network's answers."""
+"""Mesh search (TP-MADS) as an attack: minimises the score over a region by queries of the network's outputs
+alone.
+"""
 
 import math
 from dataclasses import dataclass
@@ -22,11 +24,14 @@ Form = Literal["radial", "lagrangian"]
 
 @dataclass(frozen=True)
 class Mesh(Ladder):
-    """Every input, restart and radius is a search of its own, and one block of them all is one batched query.
+    """Run one mesh search for every input, restart and radius; one block of all searches is one batched
+    query.
 
-    queries   of each restart at each radius, in each round; exactly so many
-    block     points asked at once by each search
-    form      for balls that are no boxes: radial (the cube stretched onto the ball), or the paper's augmented Lagrangian
+    Attributes:
+        queries: queries of each restart at each radius in each round, used exactly.
+        block: points that each search queries at once.
+        form: for balls that are no boxes, radial (the cube is stretched onto the ball) or the paper's
+            augmented Lagrangian.
     """
 
     finds: ClassVar[str] = "witnesses by mesh search, also in a black box"
@@ -49,11 +54,13 @@ class Mesh(Ladder):
         if problem.goal == "worst" and not all(
             bool(end.isfinite().all()) for end in problem.region.enclosing_box()
         ):
-            return "needs a bounded region: a mesh has to end somewhere"
+            return "needs a bounded region: the mesh covers its bounding box"
         return None
 
     def attack(self, problem: Problem, rung: Rung, chance: Chance) -> tuple[Tensor, Tensor]:
-        """The first restart begins at the best point so far, the others anywhere."""
+        """Start the first restart at the best point found in earlier rounds and all others at random
+        points.
+        """
         region, copies = problem.region, len(problem) // len(rung.witness)
         start = region.sample(self.restarts, chance)
         start[0] = region.project(rung.witness.repeat(copies, *(1 for _ in region.shape)))
@@ -67,7 +74,10 @@ class Mesh(Ladder):
 def descend_mesh(
     problem: Problem, start: Tensor, queries: int, block: int, chance: Chance
 ) -> tuple[Tensor, Tensor]:
-    """start (restarts, batch, *shape), chance of the batch -> the lowest points met, and their scores (restarts, batch)."""
+    """Minimise the score from start (restarts, batch, *shape), with the random streams of the batch.
+
+    Returns the lowest-scoring points and their scores (restarts, batch).
+    """
     box, lead = chart(problem.region), start.shape[:2]
 
     def objective(t: Tensor) -> Tensor:

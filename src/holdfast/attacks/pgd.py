@@ -1,4 +1,8 @@
-"""Projected gradient descent with restarts, at many radii at once (Madry et al. 2018, with a radius search)."""
+"""Projected gradient descent (PGD) with restarts, at many radii at once.
+
+Reference: A. Madry et al., Towards deep learning models resistant to adversarial attacks, 2018. The search
+over radii is not part of it.
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -14,7 +18,11 @@ from holdfast.result import Traits
 
 @dataclass(frozen=True)
 class PGD(Ladder):
-    """Downhill along the gradient inside the region; every restart but the first of all begins at a random point."""
+    """Descend along the gradient inside the region.
+
+    Every restart begins at a random point, except the first restart of every second round, which begins at
+    the input.
+    """
 
     finds: ClassVar[str] = "witnesses"
     help: ClassVar[str] = "projected gradient descent with restarts"

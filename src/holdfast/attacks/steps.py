@@ -1,8 +1,9 @@
-"""Search among the leaves of trees: a point is moved into leaves near it, by as little as each asks for, and drawn back within its cell.
+"""Attack on sums of decision trees: steps from leaf to nearby leaf.
 
-Trees are constant between their thresholds, so nothing is learnt from small steps. A step goes just across the thresholds of one leaf; of
-many such steps the one after which the score is lowest is taken. What breaks is then moved as near to the input as the trees allow without
-any of them changing its answer.
+Trees are constant between their thresholds, so gradients and small steps carry no information. One step moves
+the point just across the thresholds of one leaf, by the smallest perturbation that reaches it; of many such
+steps the one with the lowest score is taken. A counterexample is then moved as close to the input as possible
+without leaving its cell, in which no tree changes its value.
 """
 
 from dataclasses import dataclass
@@ -20,12 +21,15 @@ from holdfast.random_streams import Chance
 from holdfast.region import ChangedColumns, Rows
 from holdfast.result import Traits
 
-MOST = 4096  # leaves looked at for one step
+# Number of leaves that are candidates for a step; larger ensembles are subsampled (chosen by hand).
+CANDIDATE_LEAVES = 4096
 
 
 @dataclass(frozen=True)
 class Steps(Ladder):
-    """At every radius `moves` steps one after the other, each the best of `leaves` leaves drawn at random from those within reach."""
+    """Take `moves` steps one after the other at every radius, each to the best of `leaves` leaves drawn at
+    random from those within the radius.
+    """
 
     finds: ClassVar[str] = "witnesses of trees and their sums"
     help: ClassVar[str] = "steps across the thresholds of trees"
@@ -53,30 +57,30 @@ class Steps(Ladder):
         score = problem.score(x)
         some = (
             torch.arange(len(trees.tree))
-            if len(trees.tree) <= MOST
-            else torch.linspace(0, len(trees.tree) - 1, MOST).long()
+            if len(trees.tree) <= CANDIDATE_LEAVES
+            else torch.linspace(0, len(trees.tree) - 1, CANDIDATE_LEAVES).long()
         )
-        own = batch.take(
-            region, torch.arange(len(rung.witness))
-        )  # how far a leaf is does not depend on the radius
+        # How far away a leaf is does not depend on the radius.
+        own = batch.take(region, torch.arange(len(rung.witness)))
         away = own.distance(
             own.nearest_in(trees.lower[some][:, None], trees.upper[some][:, None]).to(x)
         ).repeat(1, copies)
         for move in range(self.moves):
             if time_limit.has_expired():
                 break
-            # Different leaves at random, those within the radius first; NaN is far.
+            # Draw different leaves at random, those within the radius first; a NaN distance counts as out of
+            # reach.
             order = chance.apart(move).uniform(len(some), (), x).double() + ~(away <= region.radius)
             leaf = some[order.topk(min(self.leaves, len(some)), dim=0, largest=False).indices]
             moved = region.project(torch.minimum(torch.maximum(x, trees.lower[leaf]), trees.upper[leaf]))
             x, score = nearest(
                 region, torch.cat([x[None], moved]), torch.cat([score[None], problem.score(moved)])
             )
-        drawn = region.project(_drawn_back(region, trees, x))
+        drawn = region.project(_nearest_in_cell(region, trees, x))
         return nearest(region, torch.stack([drawn, x]), torch.stack([problem.score(drawn), score]))
 
 
-def _drawn_back(region: Rows | ChangedColumns, trees: Trees, x: Tensor) -> Tensor:
-    """(batch, features): the member of each point's cell that is nearest to the centre."""
+def _nearest_in_cell(region: Rows | ChangedColumns, trees: Trees, x: Tensor) -> Tensor:
+    """Return (batch, features): the member of each point's cell that is nearest to the centre."""
     found = region.nearest_in(*trees.cell(x))
     return torch.where(found.isnan().any(-1, keepdim=True), x, found)

@@ -1,4 +1,4 @@
-"""Regions as unit boxes, so that a search over boxes can search them."""
+"""Maps from the unit box onto regions, so that a search over the unit box can search any region."""
 
 import math
 from dataclasses import dataclass
@@ -13,32 +13,38 @@ from holdfast.region.norms import norm
 
 @dataclass(frozen=True, eq=False)
 class Chart:
-    """t in [0, 1]^n -> low + t (high - low), then back into the region where the box is larger."""
+    """The map t in [0, 1]^n -> low + t (high - low), projected into the region where the box is larger than
+    it.
+    """
 
     region: Region
     low: Tensor  # (batch, n) float64
     high: Tensor  # (batch, n) float64
 
     def point(self, t: Tensor) -> Tensor:
-        """(..., batch, n) -> (..., batch, *shape), points of the region."""
+        """Map (..., batch, n) to points (..., batch, *shape) of the region."""
         return self.region.project(self.corner(t))
 
     def corner(self, t: Tensor) -> Tensor:
-        """The same before it is brought back into the region."""
+        """Return the same as `point` before the projection into the region."""
         x = self.low + t * (self.high - self.low)
         return x.reshape(*x.shape[:-1], *self.region.shape).to(self.region.centre)
 
     def place(self, x: Tensor) -> Tensor:
-        """The way back: (..., batch, *shape) -> (..., batch, n); features that cannot move lie anywhere."""
+        """The inverse map, (..., batch, *shape) to (..., batch, n); the value is arbitrary for features that
+        cannot move.
+        """
         width = self.high - self.low
         return ((self.region.flatten(x.double()) - self.low) / torch.where(width > 0, width, 1)).clamp(0, 1)
 
 
 @dataclass(frozen=True, eq=False)
 class Radial(Chart):
-    """x + r u / ||u||_p for u in [-1, 1]^n and r = radius ||u||_inf, in every group of features; clipped to the domain.
+    """The map x = centre + r u / ||u||_p for u in [-1, 1]^n with r = radius * ||u||_inf, in every group of
+    features, clipped to the domain.
 
-    The cube is stretched onto the ball along rays. The clip only comes closer. A feature at the end of its domain has but one way to go.
+    It stretches the cube onto the ball along rays. Clipping never increases the distance. A feature at the
+    limit of its domain can move in one direction only, so its u is restricted to that sign.
     """
 
     def corner(self, t: Tensor) -> Tensor:
@@ -65,7 +71,7 @@ class Radial(Chart):
 
 @dataclass(frozen=True, eq=False)
 class DriftBox(Chart):
-    """A chart of the offsets, of which there are fewer than numbers in a window."""
+    """A map onto the offsets of a drift, which are fewer than the numbers in a window."""
 
     offsets: Chart
 
@@ -82,7 +88,9 @@ class DriftBox(Chart):
 
 
 def chart(region: Region) -> Chart:
-    """Radial where the region is a ball that is no box, that of its offsets for a drift, else the box around the region."""
+    """Return the map for a region: radial for balls that are no boxes, the map of the offsets for a drift,
+    else the bounding box.
+    """
     if isinstance(region, Drift):
         offsets = chart(region.offsets())
         return DriftBox(region, offsets.low, offsets.high, offsets)
@@ -94,6 +102,6 @@ def chart(region: Region) -> Chart:
 
 
 def _quotient(v: Tensor, above: float, below: float) -> Tensor:
-    """(..., n) -> (..., 1): one norm over another, zero for zero."""
+    """Map (..., n) to (..., 1): the quotient of two norms, zero for the zero vector."""
     lower = norm(v, below).unsqueeze(-1)
     return torch.where(lower > 0, norm(v, above).unsqueeze(-1) / torch.where(lower > 0, lower, 1), 0.0)

@@ -1,4 +1,6 @@
-"""Room: radii and scores that are proved by bound propagation or by asking every case, and randomised smoothing."""
+"""Certification: radii and scores that are proved by bound propagation or by exhaustive enumeration, and
+randomised smoothing.
+"""
 
 from holdfast.certify.certify import Arithmetic, Certify
 from holdfast.certify.enumerate import Enumerate

@@ -1,4 +1,21 @@
-"""The largest radius that bound propagation proves, by trying several radii at once."""
+"""Tier `fast`: the largest perturbation radius that linear bounds certify.
+
+Statement. Let X(r) be the perturbation set of radius r around an input, X(r) a subset of X(r') for r <= r',
+and s the score of the specification (positive exactly where it holds). The radius r is certified if
+
+    lower_bound(s, X(r)) > 0,   where lower_bound(s, X) <= min over x in X of s(f(x)),
+
+with the lower bound by backward linear bound propagation (CROWN) with linear relaxations in closed form. Then
+the specification holds at every point of X(r), and of X(r') for all r' < r. The search over r only decides
+which radii are tried.
+
+Assumptions: f is the network in real arithmetic with its weights as stored (`arithmetic="real"`), or as
+executed in its own arithmetic (`arithmetic="executed"`). Rounding errors of the proof are part of the bound
+(docs/rounding.md).
+
+References: H. Zhang et al., Efficient neural network robustness certification with general activation
+functions (CROWN), 2018; C.-Y. Ko et al., POPQORN: quantifying robustness of recurrent neural networks, 2019.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -22,41 +39,46 @@ from holdfast.region.base import Counted
 from holdfast.region.normed import NormFamily
 from holdfast.result import Traits
 
+# Assumptions of proofs about the network as executed, stored with the record.
 AS_EXECUTED = (
-    "the network computes as its graph says, sums in any order, without TF32, NNPACK or transforms that trade rounding for speed",
+    "the network computes as its graph says, sums in any order, without TF32, NNPACK or transforms that "
+    "trade rounding for speed",
     "its activations are within twenty units of rounding",
 )
 Arithmetic = Literal["real", "executed"]
-USUAL = (
-    0.7  # of the distance at which a linear score would vanish: about what planes prove where one frame moves
-)
-
-
-KEPT = "where Certify is"  # beside a record
+# The first radius tried, where a single frame changes, as a share of the radius at which the linearised score
+# would be zero. Linear bounds certify about this much there (chosen by hand; it only affects speed).
+FIRST_RADIUS_SHARE = 0.7
+KEPT = "where Certify is"  # The name of the extra of a record that holds the state of the search.
 
 
 @dataclass(frozen=True)
 class Known:
-    """Ends of some nodes, found at a radius, row by row: they hold at every smaller one too, where they save most of the walks."""
+    """Intermediate bounds of some nodes, found at a radius, row by row.
 
-    radius: Tensor  # (batch,); -inf where there are none
+    They hold at every smaller radius too, where they save most of the backward passes.
+    """
+
+    radius: Tensor  # (batch,); -inf where no bounds are known
     ends: Mapping[Node, Ends]
 
     def below(self, rows: Tensor, radius: Tensor) -> dict[Node, Ends]:
-        """What is known of some rows at these radii."""
-        apart = radius > self.radius[rows]
+        """Return the bounds that hold for some rows at these radii; infinite where the radius is larger than
+        the known one.
+        """
+        beyond = radius > self.radius[rows]
 
         def some(end: Tensor, nothing: float) -> Tensor:
-            return torch.where(apart.reshape(-1, *(1 for _ in end.shape[1:])), nothing, end[rows])
+            return torch.where(beyond.reshape(-1, *(1 for _ in end.shape[1:])), nothing, end[rows])
 
         return {
             node: (some(low, -torch.inf), some(high, torch.inf)) for node, (low, high) in self.ends.items()
         }
 
     def put(self, rows: Tensor, radius: Tensor, found: Mapping[Node, Ends]) -> "Known":
-        """With what was found of some rows at these radii."""
+        """Return this with the bounds found for some rows at these radii."""
 
-        def whole(node: Node, side: int) -> Tensor:
+        def merge(node: Node, side: int) -> Tensor:
             end = found[node][side]
             before = (
                 self.ends[node][side]
@@ -67,26 +89,28 @@ class Known:
 
         return Known(
             self.radius.index_copy(0, rows, radius),
-            {node: (whole(node, 0), whole(node, 1)) for node in found},
+            {node: (merge(node, 0), merge(node, 1)) for node in found},
         )
 
 
 @dataclass(frozen=True)
 class RadiusSearch:
-    """Row by row: proved at `low`, not proved at `high`, and the scores there."""
+    """The state of the search, row by row: certified at `low`, not certified at `high`, and the lower bounds
+    of the score there.
+    """
 
     low: Tensor  # (batch,)
     high: Tensor  # (batch,)
-    low_score: Tensor  # NaN where others proved it
+    low_score: Tensor  # NaN if another method certified `low`
     high_score: Tensor  # NaN before any radius failed
-    first: Tensor  # the score at the input itself
-    linear: Tensor  # where the score would vanish if it fell as fast everywhere as it does there
-    slow: Tensor  # for how many rounds the ends have hardly come closer
+    first: Tensor  # score at the input itself
+    linear: Tensor  # radius at which the linearised score is zero
+    slow: Tensor  # number of rounds in which the interval hardly became shorter
     round: Tensor
-    known: Known  # at radii that were not proved
+    known: Known  # intermediate bounds at radii that were not certified
 
     def resumable_state(self) -> Tensor:
-        """-> (batch, 6): all that cannot be computed again."""
+        """Return (batch, 6): everything that cannot be computed again."""
         return torch.stack(
             [self.low, self.high, self.low_score, self.high_score, self.slow, self.round], dim=1
         )
@@ -94,31 +118,41 @@ class RadiusSearch:
 
 @dataclass(frozen=True)
 class Certify(Method[RadiusSearch]):
-    """Backward linear bounds with closed-form planes, at `rounds` radii one after the other.
+    """Certify by linear bounds in closed form, at up to `rounds` radii one after the other.
 
-    The next radius lies a little below where a parabola through the known scores crosses zero; where that is slow, in the middle. A row is
-    done when its ends are `close`, or that parabola says that less than half of it is left to prove, most after four or five rounds.
+    The next radius lies slightly below the zero of a parabola through the known scores; if that converges
+    slowly, in the middle of the interval. A row is done when its bounds are `close`, or when the parabola
+    predicts that at most half of the interval is certifiable; most rows need four or five rounds.
     """
 
-    finds: ClassVar[str] = "proved lower ends"
-    help: ClassVar[str] = "linear bounds (CROWN) with closed-form planes"
+    finds: ClassVar[str] = "certified lower bounds"
+    help: ClassVar[str] = "linear bounds (CROWN) with relaxations in closed form"
     traits: ClassVar[Traits] = Traits(seeded=False, glass=True)
 
     rounds: int = 24
-    close: float = 0.002  # share of the radius to which it is found
-    arithmetic: Arithmetic = "real"  # or the network as it runs, in its own arithmetic
+    close: float = 0.002  # relative accuracy of the radius
+    arithmetic: Arithmetic = "real"  # "executed": the network as it runs, in its own arithmetic
 
     def obstacle(self, problem: Problem) -> str | None:
         if not isinstance(problem.property, BoundedProperty):
-            return "proofs need a property whose score is known from linear rows (Robustness, Targeted, Linear, Confidence, ...)"
+            return (
+                "proofs need a property whose score is computed from linear rows (Robustness, Targeted, "
+                "Linear, Confidence, ...)"
+            )
         if self.arithmetic == "executed" and not isinstance(problem.property, LinearProperty):
-            return "a proof about the network as executed needs a property in linear rows, since any other score is rounded itself"
+            return (
+                "a proof about the network as executed needs a property in linear rows, since any other "
+                "score is rounded itself"
+            )
         try:
             graph = checked_graph(problem, executed=self.arithmetic == "executed")
         except UnsupportedLayer as error:
             return str(error)
         if least_bytes(graph) > memory_budget.allowed_bytes():
-            return f"planes of a single row take {least_bytes(graph) / 2**20:.1f} MiB, more than may be planned for: allow more (--memory)"
+            return (
+                f"linear bounds of a single row take {least_bytes(graph) / 2**20:.1f} MiB, more than the "
+                "planned memory: allow more (--memory)"
+            )
         return _obstacle_as_executed(problem, graph) if self.arithmetic == "executed" else None
 
     def start(self, problem: Problem, seed: int) -> RadiusSearch:
@@ -126,9 +160,10 @@ class Certify(Method[RadiusSearch]):
         if problem.goal == "worst":
             return RadiusSearch(none, none, none, none, none, none, none, none, Known(none, {}))
         linear = first_guess(problem)
-        # Not the property's own score: a last softmax is left out. At points intervals are as good as planes.
+        # The score is computed from the graph, which omits a final softmax. At single points intervals are as
+        # tight as linear bounds.
         first, _ = _score_with_bounds(problem.tile_radii(none[None]), self.arithmetic, {}, at_points=True)
-        # A score that is linear seldom falls slower further out (see `_widen`); a probability may.
+        # A linear score seldom decreases more slowly further out (see `_widen`); a probability may.
         end = (
             2 * linear
             if isinstance(problem.property, LinearProperty)
@@ -149,7 +184,7 @@ class Certify(Method[RadiusSearch]):
     def resume_state(
         self, problem: Problem, state: RadiusSearch, aside: Mapping[str, Tensor]
     ) -> RadiusSearch:
-        """Row by row where it was, so that a run that was killed asks the radii that an undisturbed one asks."""
+        """Restore the search row by row, so that a resumed run tries the same radii as an undisturbed one."""
         if KEPT not in aside:
             return state
         low, high, low_score, high_score, slow, turn = aside[KEPT].to(state.low).unbind(1)
@@ -167,7 +202,9 @@ class Certify(Method[RadiusSearch]):
     def update_bounds(
         self, problem: Problem, state: RadiusSearch, lower: Tensor, upper: Tensor
     ) -> RadiusSearch:
-        """The search goes on from what is proved, unless that speaks of another arithmetic."""
+        """Continue the search from a certified bound of another method, unless that bound is about another
+        arithmetic.
+        """
         better = lower.isfinite() & (lower > state.low)
         if problem.goal == "worst" or self.arithmetic == "executed" or not bool(better.any()):
             return state
@@ -186,20 +223,19 @@ class Certify(Method[RadiusSearch]):
         state = _widen(problem.family, state)
         radius = torch.minimum(_next_radius(problem.family, state, self.close), problem.family.limit())
         score = torch.full_like(radius, torch.nan)
-        near = (_end(state) <= state.low * (1 + self.close)) | (state.round >= self.rounds)
+        near = (_prospective_end(state) <= state.low * (1 + self.close)) | (state.round >= self.rounds)
         radius, open_ = torch.where(near, state.high, radius), (~near).nonzero().flatten()
         if len(open_):
             asked = problem.take(open_)
             asked = asked.tile_radii(radius[open_][None])
-            radius[open_] = (
-                asked.family.radius.double()
-            )  # what was asked, in the arithmetic of the family's radius
+            # The radius that is certified, rounded to the arithmetic of the family.
+            radius[open_] = asked.family.radius.double()
             score[open_], found = _score_with_bounds(
                 asked, self.arithmetic, state.known.below(open_, radius[open_])
             )
-            lost = (score[open_].isfinite() & (score[open_] <= 0)).nonzero().flatten()
-            ends = {node: (low[lost], high[lost]) for node, (low, high) in found.items()}
-            state = replace(state, known=state.known.put(open_[lost], radius[open_[lost]], ends))
+            failed = (score[open_].isfinite() & (score[open_] <= 0)).nonzero().flatten()
+            ends = {node: (low[failed], high[failed]) for node, (low, high) in found.items()}
+            state = replace(state, known=state.known.put(open_[failed], radius[open_[failed]], ends))
         search = _narrow(state, radius, score, ~near & score.isnan())
         done = bool((search.round >= self.rounds).all()) or not len(open_)
         return None if done else search, replace(
@@ -213,31 +249,46 @@ class Certify(Method[RadiusSearch]):
 
 
 def _obstacle_as_executed(problem: Problem, graph: Graph) -> str | None:
-    """Why nothing is known about the rounding of this network as it runs."""
+    """Return why the rounding errors of this network as executed cannot be bounded; None if they can."""
     if problem.network.dtype not in (torch.float32, torch.float64):
-        return f"a proof about the network as executed needs float32 or float64, and this one is {problem.network.dtype}"
-    kernels = _blurred_kernels(problem.network.device)
+        return (
+            "a proof about the network as executed needs float32 or float64, and this one is "
+            f"{problem.network.dtype}"
+        )
+    kernels = _imprecise_kernels(problem.network.device)
     if kernels is not None:
         return kernels
     if graph.folded:
-        return f"{graph.folded[0]}: computes a constant from weights, whose rounding as executed is not bounded here"
+        return (
+            f"{graph.folded[0]}: computes a constant from weights, whose rounding as executed is not "
+            "bounded here"
+        )
     if graph.fused:
-        return f"{graph.fused[0]}: torch sums in a kernel of its own, whose rounding as executed is not bounded here"
+        return (
+            f"{graph.fused[0]}: torch sums in a kernel of its own, whose rounding as executed is not "
+            "bounded here"
+        )
     for node in graph.nodes:
         box = tuple(torch.ones(1, dtype=torch.float64) for _ in node.inputs)
         if (
             isinstance(node, Relaxed)
             and node.relaxation.executed_error(box, box, problem.network.dtype) is None
         ):
-            return f"{node.name}: the rounding of {type(node.relaxation).__name__} as executed is not bounded here"
+            return (
+                f"{node.name}: the rounding of {type(node.relaxation).__name__} as executed is not bounded "
+                "here"
+            )
     return None
 
 
-def _blurred_kernels(device: torch.device) -> str | None:
-    """Which settings of torch let it take kernels that round more than sums of products do; None where there is none."""
+def _imprecise_kernels(device: torch.device) -> str | None:
+    """Return which settings allow torch to use kernels that round more than sums of products do; None if
+    there is none.
+    """
     if torch.get_float32_matmul_precision() != "highest":
         return (
-            "a proof about the network as executed needs full float32 products, and torch.set_float32_matmul_precision allows shorter ones "
+            "a proof about the network as executed needs full float32 products, and "
+            "torch.set_float32_matmul_precision allows shorter ones "
             "here: set it to 'highest'"
         )
     if (
@@ -247,14 +298,17 @@ def _blurred_kernels(device: torch.device) -> str | None:
         and torch._C._get_nnpack_enabled()
     ):
         return (
-            "a proof about the network as executed needs convolutions that are plain sums, and without oneDNN torch takes NNPACK's, which "
+            "a proof about the network as executed needs convolutions that are plain sums, and without "
+            "oneDNN torch takes NNPACK's, which "
             "transform: turn oneDNN on, or NNPACK off (torch.backends.nnpack.set_flags(False))"
         )
     return None
 
 
 def _widen(family: Family, state: RadiusSearch) -> RadiusSearch:
-    """Where the score is proved as far as it would have vanished, had it fallen as it does at the input, it may hold anywhere."""
+    """Extend the search to the merge reach where the score was certified as far as the linearised score is
+    positive.
+    """
     further = state.high_score.isnan() & (state.low >= 0.999 * state.linear)
     return replace(
         state, high=torch.where(further, torch.maximum(state.high, family.reach().to(state.high)), state.high)
@@ -262,69 +316,80 @@ def _widen(family: Family, state: RadiusSearch) -> RadiusSearch:
 
 
 def _next_radius(family: Family, state: RadiusSearch, close: float) -> Tensor:
+    """Return the radius to try next, (batch,)."""
     plain: Tensor = family.between(state.low, state.high, 1)[0]
-    if isinstance(family, Counted):  # radii that count
+    if isinstance(family, Counted):  # The radius is a count.
         return plain
-    once, tame = _from_one(state), _tame(state)
-    once = torch.where(
-        state.low > 0, torch.minimum(once, 8 * state.low), torch.maximum(once, state.high / 10)
+    predicted, usable = _zero_from_one_score(state), _is_usable(state)
+    predicted = torch.where(
+        state.low > 0, torch.minimum(predicted, 8 * state.low), torch.maximum(predicted, state.high / 10)
     )
-    found = torch.where((state.low > 0) & tame, _from_both(state), once) * (
-        1 - close / 10
-    )  # so that it is proved, and the last
-    trusted = found.isfinite() & ((state.low > 0) | tame) & (state.slow < 2)
+    # Slightly below the predicted zero, so that the attempt succeeds and is the last one.
+    found = torch.where((state.low > 0) & usable, _zero_from_two_scores(state), predicted) * (1 - close / 10)
+    trusted = found.isfinite() & ((state.low > 0) | usable) & (state.slow < 2)
     found = torch.where(trusted, found, torch.where(state.low > 0, plain, state.high / 3))
     inside = state.low + (state.high - state.low) * 0.02
     found = torch.minimum(torch.maximum(found, inside), state.high - (state.high - state.low) * 0.02)
-    first = state.linear * _usual_share(family)
+    first = state.linear * _first_radius_share(family)
     return torch.where(state.round > 0, found, torch.where(first > state.low, first, plain))
 
 
-def _usual_share(family: Family) -> Tensor | float:
-    """Planes lose more the more frames move; where the whole input does, as much as with a dozen."""
+def _first_radius_share(family: Family) -> Tensor | float:
+    """Return the share of the linearised radius to try first: linear bounds lose more the more frames change.
+
+    For perturbations of the merge input the share is that of about a dozen frames.
+    """
     if not isinstance(family, Frames):
-        return USUAL / 3.5
-    return USUAL / (family.free() > 0).sum(1).clamp_min(1).sqrt()
+        return FIRST_RADIUS_SHARE / 3.5
+    return FIRST_RADIUS_SHARE / (family.free() > 0).sum(1).clamp_min(1).sqrt()
 
 
-def _tame(state: RadiusSearch) -> Tensor:
-    """Far beyond what can be proved a score may be anything, and says nothing about where it crosses zero."""
+def _is_usable(state: RadiusSearch) -> Tensor:
+    """Whether the score at `high` is usable for interpolation: far beyond the certifiable radius it says
+    nothing about where its zero is.
+    """
     return state.high_score > -8 * state.first
 
 
-def _from_one(state: RadiusSearch) -> Tensor:
-    """Where first - first / linear r - b r^2, with b from one known score, crosses zero."""
+def _zero_from_one_score(state: RadiusSearch) -> Tensor:
+    """Return the zero of first - (first / linear) r - b r^2, with b from one known score."""
     known = torch.where(state.low > 0, state.low, state.high)
     score = torch.where(state.low > 0, state.low_score, state.high_score)
-    bend = (state.first * (1 - known / state.linear) - score) / known.square()
+    curvature = (state.first * (1 - known / state.linear) - score) / known.square()
     slope = state.first / state.linear
-    return 2 * state.first / (slope + (slope.square() + 4 * bend.clamp_min(0) * state.first).sqrt())
+    return 2 * state.first / (slope + (slope.square() + 4 * curvature.clamp_min(0) * state.first).sqrt())
 
 
-def _from_both(state: RadiusSearch) -> Tensor:
-    """Where the parabola through the scores at 0, low and high crosses zero."""
+def _zero_from_two_scores(state: RadiusSearch) -> Tensor:
+    """Return the zero of the parabola through the scores at 0, low and high."""
     width = state.high - state.low
     steep = (state.high_score - state.low_score) / width
-    bend = (steep - (state.low_score - state.first) / state.low) / state.high
-    start = bend * width - steep  # minus the slope of the parabola at low
-    return state.low + 2 * state.low_score / (start + (start.square() - 4 * bend * state.low_score).sqrt())
+    curvature = (steep - (state.low_score - state.first) / state.low) / state.high
+    start = curvature * width - steep  # minus the slope of the parabola at low
+    return state.low + 2 * state.low_score / (
+        start + (start.square() - 4 * curvature * state.low_score).sqrt()
+    )
 
 
-def _end(state: RadiusSearch) -> Tensor:
-    """-> (batch,): there is hardly anything to prove beyond: the radius that failed, or twice as far from what is proved as scores say."""
-    end = state.low + 2 * (_from_both(state) - state.low)
+def _prospective_end(state: RadiusSearch) -> Tensor:
+    """Return (batch,): the radius beyond which hardly anything is certifiable: `high`, or twice as far from
+    `low` as the predicted zero.
+    """
+    end = state.low + 2 * (_zero_from_two_scores(state) - state.low)
     return torch.where(
-        _tame(state) & (state.low > 0) & (end > state.low), torch.minimum(end, state.high), state.high
+        _is_usable(state) & (state.low > 0) & (end > state.low), torch.minimum(end, state.high), state.high
     )
 
 
 def _narrow(state: RadiusSearch, radius: Tensor, score: Tensor, late: Tensor) -> RadiusSearch:
-    """late (batch,) bool: what the clock left no time for is asked again."""
+    """Update the interval after trying radii; rows that are `late` (batch,) bool had no time left and are
+    tried again.
+    """
     proved = score.isfinite() & (score > 0)
-    lost = ~proved & ~late & (radius < state.high)
+    failed = ~proved & ~late & (radius < state.high)
     proved &= radius >= state.low
     low, low_score = torch.where(proved, radius, state.low), torch.where(proved, score, state.low_score)
-    high, high_score = torch.where(lost, radius, state.high), torch.where(lost, score, state.high_score)
+    high, high_score = torch.where(failed, radius, state.high), torch.where(failed, score, state.high_score)
     closer = (high / low).log() < (state.high / state.low).log() / 2
     slow = torch.where(late, state.slow, torch.where(closer | (state.slow >= 2), 0, state.slow + 1))
     return replace(
@@ -339,14 +404,19 @@ def _narrow(state: RadiusSearch, radius: Tensor, score: Tensor, late: Tensor) ->
 
 
 def proved_score(problem: Problem, arithmetic: Arithmetic = "real") -> Tensor:
-    """-> (batch,): the score is at least this everywhere in the region; -inf where nothing is known, NaN where there was no time."""
+    """Lower-bound the score over the region: result[b] <= min of the score, (batch,); -inf if nothing is
+    proved, NaN if there was no time.
+    """
     return _score_with_bounds(problem, arithmetic, {})[0]
 
 
 def _score_with_bounds(
     problem: Problem, arithmetic: Arithmetic, known: Mapping[Node, Ends], *, at_points: bool = False
 ) -> tuple[Tensor, dict[Node, Ends]]:
-    """The same with ends of nodes that are known to hold in the region; and those that were found, of rows whose score is no NaN."""
+    """Do the same as `proved_score`, given intermediate bounds that hold in the region.
+
+    Returns also the intermediate bounds found, for rows with a score that is not NaN.
+    """
     graph = graph_of(problem, executed=arithmetic == "executed")
     assert isinstance(problem.property, BoundedProperty)
     score = torch.full((len(problem),), torch.nan, dtype=torch.float64, device=graph.device)
@@ -367,12 +437,12 @@ def _score_with_bounds(
         )
         assert isinstance(part.property, BoundedProperty)
         least = part.property.least(lower_bound(graph, boxes, matrix, offset))
-        return torch.where(least.isnan(), -torch.inf, least), boxes  # what overflows proves nothing
+        return torch.where(least.isnan(), -torch.inf, least), boxes  # A bound that overflows proves nothing.
 
     for portion in time_limit.portions(problem.region.centre):
-        rows = portion[
-            _what_moves_first(batch.take(problem.region, portion)).argsort()
-        ]  # that move the same frames side by side: see the crown
+        # Rows in which the same frames change are neighbours: this makes backward passes cheaper (see
+        # `bounding.crown`).
+        rows = portion[_first_moving_feature(batch.take(problem.region, portion)).argsort()]
         found = time_limit.in_time(partial(score_rows, rows), None)
         if found is None:
             break
@@ -382,16 +452,18 @@ def _score_with_bounds(
     return score, ends
 
 
-def _what_moves_first(region: Region) -> Tensor:
-    """-> (batch,): the place of the first feature that moves."""
+def _first_moving_feature(region: Region) -> Tensor:
+    """Return (batch,): the index of the first feature that can change."""
     lower, upper = region.enclosing_box()
     return region.flatten(lower < upper).to(torch.uint8).argmax(-1)
 
 
 def first_guess(problem: Problem) -> Tensor:
-    """-> (batch,): the distance at which the score would vanish if it were linear: planes hardly ever prove as much."""
+    """Return (batch,): the radius at which the linearised score is zero, which linear bounds hardly ever
+    certify.
+    """
     family = problem.family
     if not isinstance(family, NormFamily | Drift | Rows):
-        return (family.reach() + 1) / 2  # radii that count: nothing is proved beyond twice this
+        return (family.reach() + 1) / 2  # The radius is a count: nothing beyond twice this value is tried.
     score, gradient = problem.score_and_gradient(family.centre)
     return torch.minimum(score.double() / family.slope(gradient).clamp_min(1e-300), family.reach())

@@ -1,6 +1,7 @@
-"""What a proof of one input takes on this machine, tier by tier: the parts of a tier are run once and timed, the rest is counted.
+"""Estimate of the time and memory that a proof of one input takes on this machine, tier by tier.
 
-Radii differ from input to input, and so do the steps to them: this is an estimate, and called one.
+One step of each phase of a tier is run and timed; the number of steps is known. Radii differ from input to
+input, and so do the steps to them, so the result is an estimate and is reported as one.
 """
 
 import math
@@ -12,69 +13,101 @@ from typing import TypeVar
 from holdfast import time_limit
 from holdfast.bounding.crown import ALIVE, ELEMENTS, least_bytes
 from holdfast.bounding.graph.problem_graph import graph_of
-from holdfast.certify.tight_tier import Tighten, Training, quadratic_of
+from holdfast.certify.joint_relaxation import JointRelaxation
+from holdfast.certify.quadratic_training import (
+    CoefficientTraining,
+    InitialCoefficients,
+    quadratic_of,
+    why_untrainable,
+)
+from holdfast.certify.tight_tier import ClosedFormBounds, Tighten, TightState
+from holdfast.certify.trained_linear_bounds import TrainedLinearBounds
 from holdfast.memory_budget import numbers
 from holdfast.problem import Problem
 
-LIMIT = 5.0  # seconds for all measurements together
-LATER = 0.4  # of the time of the first radius at which neurons are bounded together the next ones take, which begin with its numbers
-QUICK = 2**24  # numbers in second-order models up to which a pass is tried
+LIMIT = 5.0  # Time for all measurements together, in seconds (chosen by hand).
+# Time of the later radii of the joint relaxation, as a share of the first: they begin with its dual variables
+# (chosen by hand).
+LATER_RADIUS_SHARE = 0.4
+# Largest number of values in the quadratic models of one input for which a bound is timed (chosen by hand).
+MAX_TIMED_NUMBERS = 2**24
+# Number of proofs after a block of training; see `quadratic_training.PROOF_SHARES`.
+PROOFS_PER_BLOCK = 4
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one input. seconds: None where it is more than the measurement was given."""
+    """The cost of one input.
+
+    Attributes:
+        seconds: None if it is more than the time for the measurement.
+        memory: an upper estimate, in bytes.
+    """
 
     tier: str
     seconds: float | None
-    memory: int  # bytes, at most
+    memory: int
 
 
 def costs(problem: Problem, limit: float = LIMIT) -> list[Cost]:
-    """For a radius question about one input: tiers fast and tight. Tier split goes on for as long as it is given."""
+    """Return the cost of tiers fast and tight for a radius of one input. Tier split uses all the time it is
+    given.
+    """
     method, graph = Tighten(), graph_of(problem)
-    planes = max(8 * ALIVE * min(ELEMENTS, numbers(graph.device, ELEMENTS, ALIVE)), least_bytes(graph))
+    linear = max(8 * ALIVE * min(ELEMENTS, numbers(graph.device, ELEMENTS, ALIVE)), least_bytes(graph))
     with time_limit.within(time.monotonic() + limit):
-        state, fast = _time_call(_simulate_search, method, problem)
-        first = Cost("fast", None if state.search is not None else fast, planes)
-        seconds, memory, tier = fast, planes, "tight"
-        if state.planes is not None:
+        state, fast = _time_call(_run_linear_bounds, method, problem)
+        searched = not isinstance(state.phase, ClosedFormBounds)
+        first = Cost("fast", fast if searched else None, linear)
+        seconds, memory, tier = fast, linear, "tight"
+        if isinstance(state.phase, TrainedLinearBounds):
             (state, _), once = _time_call(method.advance, problem, state)
             seconds += method.trials * once
-            state = method._start_joint_relus(problem, replace(state, planes=None))
-        if state.joint is not None and not time_limit.has_expired():
+            if isinstance(state.phase, TrainedLinearBounds):
+                state = method.begin_next_phase(problem, state)
+        if isinstance(state.phase, JointRelaxation) and not time_limit.has_expired():
             (state, _), once = _time_call(method.advance, problem, state)
-            seconds += (1 + LATER * (method.radii - 1)) * once
-            state = method._start_models(problem, replace(state, joint=None))
-        if state.trial is not None:
-            trainable = not method.done(problem, replace(state, trial=None))
-            memory, tier = (
-                max(planes, quadratic_of(problem).bytes(trainable)),
-                tier if trainable else "tight, without training",
-            )
-            if not time_limit.has_expired() and quadratic_of(problem).numbers <= QUICK:
+            seconds += (1 + LATER_RADIUS_SHARE * (method.radii - 1)) * once
+            if isinstance(state.phase, JointRelaxation):
+                state = method.begin_next_phase(problem, state)
+        if isinstance(state.phase, InitialCoefficients):
+            view = quadratic_of(problem)
+            trainable = method.steps > 0 and not why_untrainable(problem)
+            memory = max(linear, view.bytes(trainable))
+            tier = tier if trainable else "tight, without training"
+            if time_limit.has_expired() or view.numbers > MAX_TIMED_NUMBERS:
+                seconds = math.inf
+            else:
                 (state, _), once = _time_call(method.advance, problem, state)
                 seconds += method.first * once
                 if trainable and not time_limit.has_expired():
-                    _, climb = _time_call(
-                        replace(method, block=1)._train_block, problem, replace(state, trial=None)
-                    )
-                    seconds += method.steps * (climb + 4 * once / method.block)
-            else:
-                seconds = math.inf
-        known = state.search is None and not time_limit.has_expired() and math.isfinite(seconds)
+                    step = _time_training_step(method, problem, state)
+                    seconds += method.steps * (step + PROOFS_PER_BLOCK * once / method.block)
+        known = searched and not time_limit.has_expired() and math.isfinite(seconds)
         return [first, Cost(tier, seconds if known else None, memory)]
 
 
-def _simulate_search(method: Tighten, problem: Problem) -> Training:
+def _run_linear_bounds(method: Tighten, problem: Problem) -> TightState:
+    """Run the first phase to its end or the deadline; return the state after it."""
     state = method.start(problem, 0)
-    while state.search is not None and not time_limit.has_expired():
+    while isinstance(state.phase, ClosedFormBounds) and not time_limit.has_expired():
         state, _ = method.advance(problem, state)
     return state
 
 
-def _time_call(work: Callable[..., T], *asked: object) -> tuple[T, float]:
+def _time_training_step(method: Tighten, problem: Problem, state: TightState) -> float:
+    """Return the seconds of one step of Adam on the coefficients."""
+    if isinstance(state.phase, InitialCoefficients):
+        state = method.begin_next_phase(problem, state)
+    assert isinstance(state.phase, CoefficientTraining)
+    training = replace(state.phase, settings=replace(method.training, block=1))
+    _, seconds = _time_call(training.train_block, problem, state.low)
+    return seconds
+
+
+def _time_call(function: Callable[..., T], *arguments: object) -> tuple[T, float]:
+    """Call the function; return its result and the seconds it took."""
     began = time.perf_counter()
-    return work(*asked), time.perf_counter() - began
+    return function(*arguments), time.perf_counter() - began

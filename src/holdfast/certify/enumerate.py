@@ -1,4 +1,10 @@
-"""Every sentence that substitution allows, asked one by one: for small sets the answer is exact, and that is a proof."""
+"""Exhaustive enumeration of all sentences that the substitution sets allow: exact for small sets, and
+therefore a proof.
+
+Statement. Let S(k) be the finite set of sentences in which at most k words are replaced, each by one of its
+substitutes. If the network was queried at every sentence of S(k) and kept its class, then k is certified, for
+the network as executed.
+"""
 
 import itertools
 import math
@@ -15,12 +21,15 @@ from holdfast.problem import Problem
 from holdfast.region import Words
 from holdfast.result import Traits
 
-ASSUMPTIONS = ("every allowed sentence was asked, in the network's own arithmetic",)
+# Assumptions of these proofs, stored with the record.
+ASSUMPTIONS = ("every allowed sentence was queried, in the network's own arithmetic",)
 
 
 @dataclass(frozen=True)
 class EnumerationState:
-    """Row by row: all sentences with up to `count` replaced words were asked; `open` rows kept their class so far."""
+    """The state of the enumeration: all sentences with up to `count` replaced words were queried; rows in
+    `open` kept their class.
+    """
 
     count: int
     open: Tensor  # (batch,) bool
@@ -28,17 +37,19 @@ class EnumerationState:
 
 @dataclass(frozen=True)
 class Enumerate(Method[EnumerationState]):
-    """One replaced word, then two, ... up to `sentences` asked for each input and step."""
+    """Query all sentences with one replaced word, then two, and so on; up to `sentences` of each input in a
+    step.
+    """
 
     finds: ClassVar[str] = "exact counts of replaced words"
-    help: ClassVar[str] = "every sentence that the sets allow is asked"
+    help: ClassVar[str] = "queries every sentence that the substitution sets allow"
     traits: ClassVar[Traits] = Traits(complete=True, seeded=False, glass=False, exact=True, runs=True)
 
     sentences: int = 100_000
 
     def obstacle(self, problem: Problem) -> str | None:
         if not isinstance(problem.region, Words) or problem.goal != "radius":
-            return "enumerates sentences with replaced words, which this question does not ask for"
+            return "enumerates sentences with replaced words; this problem has another region or goal"
         return None
 
     def start(self, problem: Problem, seed: int) -> EnumerationState:
@@ -49,17 +60,19 @@ class Enumerate(Method[EnumerationState]):
         assert isinstance(region, Words)
         count = state.count + 1
         options = {row: _options(region, row) for row in state.open.nonzero().flatten().tolist()}
-        asked = [row for row, places in options.items() if 0 < sentences(places, count) <= self.sentences]
-        broken = _first_broken(problem, {row: options[row] for row in asked}, count)
+        enumerable = [
+            row for row, places in options.items() if 0 < sentences(places, count) <= self.sentences
+        ]
+        counterexamples = _first_counterexamples(problem, {row: options[row] for row in enumerable}, count)
         proved = torch.full((len(problem),), math.nan, dtype=torch.float64)
         witness, found, still = (
             region.centre.clone(),
             torch.zeros(len(problem), dtype=torch.bool),
             torch.zeros_like(state.open),
         )
-        for row in asked:
-            if row in broken:
-                witness[row], found[row] = region.vectors.table[broken[row]], True
+        for row in enumerable:
+            if row in counterexamples:
+                witness[row], found[row] = region.vectors.table[counterexamples[row]], True
             else:
                 proved[row], still[row] = count, count < len(options[row])
         claims = Claims(
@@ -72,37 +85,40 @@ class Enumerate(Method[EnumerationState]):
         return EnumerationState(count, still) if bool(still.any()) else None, claims
 
 
-Places = dict[int, list[int]]  # position -> the other words that may stand there
+Places = dict[int, list[int]]  # position -> the substitutes of the word there
 
 
 def _options(region: Words, row: int) -> Places:
+    """Return the substitutes of the words of one row; positions without substitutes are left out."""
     own, choices = region.tokens[row].tolist(), region.choices[row].tolist()
     found = {place: sorted(set(words) - {own[place]}) for place, words in enumerate(choices)}
     return {place: words for place, words in found.items() if words}
 
 
 def sentences(options: Places, count: int) -> int:
-    """How many sentences differ in exactly `count` words."""
-    ways = [1, *([0] * count)]  # the elementary symmetric polynomials of the sizes
+    """Return the number of sentences that differ in exactly `count` words."""
+    ways = [1, *([0] * count)]  # elementary symmetric polynomials of the numbers of substitutes
     for words in options.values():
         for k in range(count, 0, -1):
             ways[k] += ways[k - 1] * len(words)
     return ways[count]
 
 
-def _first_broken(
+def _first_counterexamples(
     problem: Problem, options: dict[int, Places], count: int, at_once: int = 4096
 ) -> dict[int, Tensor]:
-    """row -> the tokens of its first sentence with `count` replaced words that breaks the property; rows without one are left out."""
+    """Return for each row the tokens of its first counterexample with `count` replaced words; rows without
+    one are left out.
+    """
     region = problem.region
     assert isinstance(region, Words)
-    broken: dict[int, Tensor] = {}
+    counterexamples: dict[int, Tensor] = {}
 
     def variants() -> Iterator[tuple[int, list[int]]]:
         for row, places in options.items():
             own = region.tokens[row].tolist()
             for chosen in itertools.combinations(places, count):
-                if row in broken:
+                if row in counterexamples:
                     break
                 for words in itertools.product(*(places[p] for p in chosen)):
                     new = dict(zip(chosen, words, strict=True))
@@ -113,12 +129,12 @@ def _first_broken(
         rows, tokens = (torch.tensor(part, device=region.centre.device) for part in zip(*chunk, strict=True))
         scores = batch.take(problem.property, rows).score(_query_sentences(problem, tokens))
         for place in (~(scores > 0)).nonzero().flatten().tolist():
-            broken.setdefault(int(rows[place]), tokens[place])
-    return broken
+            counterexamples.setdefault(int(rows[place]), tokens[place])
+    return counterexamples
 
 
 def _query_sentences(problem: Problem, tokens: Tensor) -> Tensor:
-    """What the user's own model says of sentences; the vectors stand in where it is one of vectors."""
+    """Query the user's own model with sentences; if it reads embeddings, with their vectors."""
     region = problem.region
     assert isinstance(region, Words)
     if problem.network.token_model is not None:

@@ -1,12 +1,21 @@
-"""Randomised smoothing (Cohen, Rosenfeld, Kolter 2019): a radius with a confidence for any network, black boxes too.
+"""Randomised smoothing (Cohen, Rosenfeld, Kolter 2019): a radius that holds with a confidence, for any
+network, black boxes too.
 
-It speaks of ANOTHER classifier: the smoothed one answers what the network answers most often around x, under Gaussian noise. Where the
-network gives an answer with probability p > 1/2 under noise of width sigma, the smoothed classifier gives it everywhere within
-sigma * Phi^-1(p) of x in the Euclidean norm. p is not known; from the number of samples with that answer follows a lower bound for it that
-is right with the confidence asked for (Clopper and Pearson). Nothing follows for the network itself, so such a radius is never an end of
-a bracket.
+Statement. Let f be the network and g the smoothed classifier
 
-As in the paper, the noise is not clipped: the network is asked about points outside of its domain as well.
+    g(x) = argmax over c of P(f(x + noise) = c),   noise ~ N(0, sigma^2 I).
+
+If P(f(x + noise) = c) >= p > 1/2, then g(x') = c for all x' with ||x' - x||_2 < sigma * Phi^-1(p), where Phi
+is the standard normal distribution function. Here p is a lower confidence bound (Clopper and Pearson) of the
+unknown probability, so the radius holds with that confidence.
+
+The statement is about g, ANOTHER classifier; nothing follows for f itself. So such a radius never becomes a
+bound of a bracket.
+
+As in the paper the noise is not clipped: the network is queried at points outside its domain too.
+
+Reference: J. Cohen, E. Rosenfeld, J. Z. Kolter, Certified adversarial robustness via randomized smoothing,
+2019.
 """
 
 import hashlib
@@ -27,16 +36,20 @@ from holdfast.region import Ball
 from holdfast.result import Bound, Goal, Key, Record, Traits, by_definition
 from holdfast.solver import Progress, Sink, Stop, solve
 
-BLOCK = 256  # samples of one input in a step, fewer where inputs are large; it depends on nothing but the size of an input,
-NUMBERS = 2**16  # so that every sample is the same however the inputs are batched
+# Largest number of samples of one input in a step (chosen by hand). The number depends on the size of an
+# input only, so every sample is the same however the inputs are batched.
+BLOCK_SAMPLES = 256
+BLOCK_NUMBERS = 2**16  # Largest number of values in the samples of one input in a step (chosen by hand).
 
 
 @dataclass(frozen=True)
 class SmoothingSettings:
-    """Which smoothed classifier, and how much of it is seen. Each input is judged with this confidence by itself, not all together."""
+    """The smoothed classifier and the number of samples. The confidence holds for each input by itself, not
+    for all together.
+    """
 
-    sigma: float  # the width of the noise, in the units of the input
-    samples: int  # that count
+    sigma: float  # standard deviation of the noise, in the units of the input
+    samples: int  # samples from which the probability is estimated
     confidence: float
 
     def __post_init__(self) -> None:
@@ -48,20 +61,21 @@ class SmoothingSettings:
             raise BadInput(f"smoothing: at least one sample is needed, got {self.samples}.")
 
     def at_least(self, count: int) -> float:
-        """So often it happened: with the confidence asked for, its probability is at least this."""
-        from scipy.stats import beta  # takes its time
+        """Return the lower confidence bound of the probability of an event that occurred `count` times."""
+        from scipy.stats import beta  # imported here since the import is slow
 
         return float(beta.ppf(1 - self.confidence, count, self.samples - count + 1)) if count else 0.0
 
     def radius(self, probability: float) -> float:
-        """What follows from a lower bound of the probability; without a majority, nothing."""
+        """Return the radius that follows from a lower bound of the probability; 0 without a majority."""
         from scipy.stats import norm
 
         return self.sigma * float(norm.ppf(probability)) if probability > 0.5 else 0.0
 
     def assumptions(self, what: str) -> tuple[str, ...]:
         return (
-            f"it is the radius of the smoothed classifier (the majority under Gaussian noise of width {self.sigma:g}), not of the network",
+            "it is the radius of the smoothed classifier (the majority under Gaussian noise of width "
+            f"{self.sigma:g}), not of the network",
             f"within it, in the Euclidean norm, {what}",
             "the noise is not clipped to the domain, and the network answers the same to the same input",
         )
@@ -69,18 +83,17 @@ class SmoothingSettings:
 
 @dataclass(frozen=True)
 class Smoothed:
-    """What the smoothed classifier says about one input."""
+    """The result for one input."""
 
-    prediction: (
-        int | None
-    )  # None: no class has a majority that the samples could show, or it was not measured
-    counts: Tensor  # (classes,) int64: how often the network gave each class
-    p_lower: float  # the class chosen has at least this probability, with the confidence of `radius`
+    prediction: int | None  # None: the samples show no majority, or the input was not measured
+    counts: Tensor  # (classes,) int64: how often the network predicted each class
+    # lower confidence bound of the probability of the chosen class, with the confidence of `radius`
+    p_lower: float
     radius: Bound
 
     @property
     def measured(self) -> bool:
-        """Whether all samples were counted. Where not, neither the class nor the radius says anything."""
+        """Whether all samples were counted; if not, neither the class nor the radius is meaningful."""
         return self.radius.known
 
 
@@ -97,9 +110,10 @@ def smoothed(
     store: Sink | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> list[Smoothed]:
-    """CERTIFY of the paper, for every input: the class is chosen by some samples, its probability estimated by others.
+    """Run CERTIFY of the paper for every input: some samples choose the class, others estimate its
+    probability.
 
-    Costs `choosing` + `samples` queries for each input. A network with outputs that are no numbers has no answer there.
+    Takes `choosing` + `samples` queries of each input. A sample with a non-finite output counts for no class.
     """
     if choosing < 1:
         raise BadInput(
@@ -111,7 +125,7 @@ def smoothed(
 
 
 def smoothed_of(record: Record) -> Smoothed:
-    """The view of a record; before all samples are counted it says nothing."""
+    """Return the result that a record holds; before all samples are counted it is empty."""
     counts = record.aside["counts"].long() if "counts" in record.aside else torch.zeros(0, dtype=torch.int64)
     guess = next((e for e in record.bracket.estimates if e.evidence.method == "Smoothing"), None)
     if guess is None or "chosen" not in record.aside:
@@ -122,7 +136,9 @@ def smoothed_of(record: Record) -> Smoothed:
 
 @dataclass(frozen=True)
 class Anything(Property):
-    """Nothing is required of the network itself: it is the smoothed classifier that is asked about."""
+    """A specification that always holds: the problem is about the smoothed classifier, not about the network
+    itself.
+    """
 
     def score(self, outputs: Tensor) -> Tensor:
         return outputs.new_ones(outputs.shape[:-1])
@@ -132,7 +148,7 @@ class Anything(Property):
 
 
 def smoothing_problem(net: Network, x: Tensor) -> Problem:
-    """Euclidean balls without a domain: the noise is not clipped."""
+    """Return the problem: Euclidean balls without a domain, since the noise is not clipped."""
     centre = torch.as_tensor(net.inputs(x, alike=True))
     if centre.dim() < 2 or not len(centre):
         raise BadInput(
@@ -145,8 +161,11 @@ def smoothing_problem(net: Network, x: Tensor) -> Problem:
 
 @dataclass(frozen=True)
 class ClassCounts:
-    """How often each class was the answer so far, or the property held and did not: (batch, classes), of the samples that choose a class
-    and of those that count."""
+    """The counts of each class, or of violations and non-violations of the specification, (batch, classes).
+
+    The samples that choose the class and the samples from which its probability is estimated are counted
+    separately.
+    """
 
     drawn: int
     choosing: Tensor
@@ -156,12 +175,15 @@ class ClassCounts:
 
 @dataclass(frozen=True)
 class Smoothing(Method[ClassCounts]):
-    """The radius within which the majority under noise keeps its class; an estimate, zero where no majority shows.
+    """Estimate the radius within which the majority under noise keeps its class; zero if no majority shows.
 
-    choosing  samples that choose the class; with 0 the property (its label) is given, and what is counted is how often it holds.
+    There is no result before all samples are counted: the confidence belongs to a number of samples that was
+    fixed beforehand. Every block of samples of an input has its own seed, so a resumed run draws the same
+    samples as an undisturbed one.
 
-    Nothing is said before all samples are counted: the confidence belongs to a number of samples that was fixed beforehand. Every block of
-    samples of an input has its own seed, so that a run that was stopped goes on with the very samples it would have drawn.
+    Attributes:
+        choosing: samples that choose the class; with 0 the specification (its label) is given, and it is
+            counted how often it holds.
     """
 
     finds: ClassVar[str] = "sampled radii of the smoothed classifier"
@@ -192,14 +214,15 @@ class Smoothing(Method[ClassCounts]):
 
     def resume_state(self, problem: Problem, state: ClassCounts, aside: Mapping[str, Tensor]) -> ClassCounts:
         drawn = aside.get("drawn")
-        if drawn is None or not bool((drawn == drawn[0]).all()):  # NaN too: not all inputs were as far
+        # Also if NaN: not all inputs had the same number of samples.
+        if drawn is None or not bool((drawn == drawn[0]).all()):
             return state
         counts, choosing = (aside[name].to(torch.int64).cpu() for name in ("counts", "choosing"))
         return replace(state, drawn=int(drawn[0]), choosing=choosing, counts=counts)
 
     def step(self, problem: Problem, state: ClassCounts) -> tuple[ClassCounts | None, Claims]:
-        """One block of samples of every input."""
-        block = max(1, min(BLOCK, NUMBERS // problem.region.centre[0].numel()))
+        """Draw one block of samples of every input."""
+        block = max(1, min(BLOCK_SAMPLES, BLOCK_NUMBERS // problem.region.centre[0].numel()))
         size = min(block, self.choosing + self.samples - state.drawn)
         answers = self._answers(problem, state, size)  # (size, batch, classes)
         first = max(0, min(size, self.choosing - state.drawn))
@@ -234,7 +257,9 @@ class Smoothing(Method[ClassCounts]):
         )
 
     def _answers(self, problem: Problem, state: ClassCounts, size: int) -> Tensor:
-        """-> (size, batch, classes) int64: one at the answer to each sample, nowhere where an output is no number."""
+        """Return (size, batch, classes) int64: one-hot predictions of the samples, all zero where an output
+        is not finite.
+        """
         centre = problem.region.centre
         noise = torch.stack(
             [
@@ -251,12 +276,11 @@ class Smoothing(Method[ClassCounts]):
         answer = torch.nn.functional.one_hot(outputs.argmax(-1), outputs.shape[-1]) * outputs.isfinite().all(
             -1, keepdim=True
         )
-        return answer.reshape(
-            *points.shape[:2], outputs.shape[-1]
-        ).cpu()  # of no samples too, where a run is taken up at its end
+        # The reshape also handles zero samples, where a run is resumed at its end.
+        return answer.reshape(*points.shape[:2], outputs.shape[-1]).cpu()
 
 
 def _generator(state: ClassCounts, key: Key) -> torch.Generator:
-    """On the processor: the same numbers on every device."""
+    """Return the generator of a block on the CPU, so that every device gets the same numbers."""
     drawn = hashlib.sha256(f"{state.seed} {key} {state.drawn}".encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(drawn[:7], "big"))

@@ -1,9 +1,20 @@
-"""Branch and bound: where one proof does not cover the region, parts of it are proved on their own.
+"""Tier `split`: branch and bound. Where one bound does not certify the whole region, the region is split into
+subproblems.
 
-The parts are halves of inputs, signs of activations or ranges of what other functions read, as `cut_for` says. All of them cover the
-region, so a radius, or a score, holds once every part that its region was cut into is proved. Attempts are made at a little more than what
-is proved: those that succeed make the next step larger, those that would take too many parts, or more time than there is, are given up and
-make it smaller. Where time is short, training before the first attempt gets a share of it, and goes on once no attempt is worth making.
+Statement. If subproblems P_1, ..., P_k cover the perturbation set X, then
+
+    min over x in X of s(f(x)) >= min over i of lower_bound(s, P_i).
+
+A radius (or a score) is certified once the bound of every subproblem is positive (or above the score). The
+subproblems are halves of inputs, signs of activations, or ranges of pre-activations, as `cut_for` selects.
+
+The search makes attempts at a target slightly above the certified bound. A successful attempt makes the next
+step larger. An attempt that would take too many subproblems, or more time than there is, is given up and
+makes the step smaller. If time is short, training before the first attempt gets a share of it, and continues
+when no attempt is worthwhile any more.
+
+References: S. Wang et al., Beta-CROWN, 2021 (splits by the sign of ReLUs); Z. Shi et al., Neural network
+verification with branch-and-bound for general nonlinearities (GenBaB), 2024 (splits of ranges).
 """
 
 import math
@@ -34,7 +45,8 @@ from holdfast.bounding.drift_parameters import in_offsets
 from holdfast.bounding.graph.graph import Graph
 from holdfast.bounding.graph.problem_graph import ASSUMPTIONS, CHECKS, graph_of, rows_of
 from holdfast.bounding.quadratic_models import Bends
-from holdfast.certify.tight_tier import Tighten, Training, boxes_at_once, quadratic_of
+from holdfast.certify.quadratic_training import CoefficientTraining, boxes_at_once, quadratic_of
+from holdfast.certify.tight_tier import Tighten, TightState
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem
 from holdfast.property import Avoid
@@ -43,68 +55,75 @@ from holdfast.region.normed import NormFamily
 from holdfast.result import Traits
 from holdfast.rounding import gamma
 
-AT_ONCE = 256  # boxes that are looked at together
-FEW = 256  # arguments up to which their ends are found again for every part
-ENDS = 256  # arguments whose ends are trained before signs are decided
-LARGER, SMALLER = 2.0, 0.5  # what an attempt that succeeds, or fails, makes of the next step
-FIRST = {
-    "radius": 0.04,
-    "worst": 0.5,
-}  # the first step: a share of what is proved; a share of the way to what was met
-MOST = 0.5
-TRAINING = 0.5  # of the time there is, for training before the first attempt
+BOXES_AT_ONCE = 256  # Largest number of boxes bounded in one batch (chosen by hand).
+# Networks with at most this many pre-activations get new intermediate bounds in every subproblem (chosen by
+# hand).
+REFINED_PREACTIVATIONS = 256
+# Number of pre-activations whose intermediate bounds are trained before signs are split (chosen by hand).
+TRAINED_INTERMEDIATE_BOUNDS = 256
+# Factors of the step after an attempt that succeeds or fails (chosen by hand).
+STEP_GROWTH, STEP_REDUCTION = 2.0, 0.5
+# The first step: a share of the certified radius, or of the gap between the certified score and the upper
+# bound (chosen by hand).
+FIRST_STEP = {"radius": 0.04, "worst": 0.5}
+LARGEST_STEP = 0.5  # The largest step, in the same units (chosen by hand).
+TRAINING_TIME_SHARE = 0.5  # Share of the time for training before the first attempt (chosen by hand).
 
 
 @dataclass(frozen=True, eq=False)
 class Halves(BoxParts):
-    """Boxes of inputs. Their bounds are those of float32, by which they are ordered and nothing is proved."""
+    """Boxes of inputs. Their bounds are computed in float32: they order the queue and prove nothing."""
 
-    ahead: Tensor = field(
-        kw_only=True
-    )  # (n,): boxes that are still to come of it, if halving goes on to help as it promises
+    # (n,): number of boxes expected to come from this one if halving keeps its predicted gain
+    ahead: Tensor = field(kw_only=True)
 
 
 @dataclass(frozen=True, eq=False)
 class Splitting:
-    """Row by row, (batch,) each: proved is `low`, attempted `aim`, both a radius or a score."""
+    """The state of the search, row by row, (batch,) each: `low` is certified, `aim` is attempted; both are a
+    radius or a score.
+    """
 
-    training: Training
+    training: TightState
     low: Tensor
-    frontier: Halves | Decisions | Ranges | None = None  # None: as long as the training goes on
+    frontier: Halves | Decisions | Ranges | None = None  # None while the training runs
     aim: Tensor = field(kw_only=True)
-    push: Tensor = field(kw_only=True)  # how much further than what is proved
-    looked: Tensor = field(kw_only=True)  # parts that were bounded, in this attempt
-    upper: Tensor = field(kw_only=True)  # what was met by anyone
-    gap: Tensor = field(kw_only=True)  # between the two, before the first attempt
-    began: float = field(kw_only=True)  # by the monotonic clock
-    attempted: bool = False  # what training has reached by its share of the time
-    pace: float = 0.0  # seconds for a part, in the last step
-    gain: Tensor | None = (
-        None  # (batch, inputs + arguments) of `Ranges`: what cutting the whole region promised, at another radius
-    )
+    push: Tensor = field(kw_only=True)  # size of the step beyond `low`
+    bounded: Tensor = field(kw_only=True)  # subproblems bounded in this attempt
+    upper: Tensor = field(kw_only=True)  # best upper bound of any method
+    gap: Tensor = field(kw_only=True)  # gap between the bounds before the first attempt
+    began: float = field(kw_only=True)  # start of the search by the monotonic clock, in seconds
+    attempted: bool = False  # whether an attempt followed training
+    pace: float = 0.0  # seconds for a subproblem in the last step
+    # (batch, inputs + pre-activations) of `Ranges`: predicted gain of splitting the whole region, at another
+    # radius
+    gain: Tensor | None = None
 
 
 @dataclass(frozen=True)
 class Split(Method[Splitting]):
-    """First what Tighten does, then more by cutting the region into parts, each where that promises most.
+    """Do what `Tighten` does first, then split the region into subproblems where the predicted gain is
+    largest.
 
-    An attempt that would take more than `boxes` parts is given up, and a smaller step is tried, until it is less than
-    `finest`, or what is left between the ends is.
+    Attributes:
+        boxes: subproblems of an attempt above which it is given up.
+        steps: training steps before the first attempt.
+        finest: smallest step, and smallest gap relative to the first one, that is still attempted.
     """
 
-    finds: ClassVar[str] = "still larger proved lower ends"
+    finds: ClassVar[str] = "still larger certified lower bounds"
     help: ClassVar[str] = (
-        "branch and bound over halves of inputs, signs of ReLUs or ranges of what other functions read"
+        "branch and bound over halves of inputs, signs of ReLUs or ranges of other pre-activations"
     )
     traits: ClassVar[Traits] = Traits(seeded=False, glass=True)
 
     boxes: int = 1024
-    steps: int = 80  # of training before
+    steps: int = 80  # training steps before the first attempt
     finest: float = 0.005
 
     @property
     def _tighten(self) -> Tighten:
-        return Tighten(steps=self.steps, few=FEW)
+        return Tighten(steps=self.steps, few=REFINED_PREACTIVATIONS)
 
     def obstacle(self, problem: Problem) -> str | None:
         return self._tighten.obstacle(problem)
@@ -115,20 +134,20 @@ class Split(Method[Splitting]):
     def start(self, problem: Problem, seed: int) -> Splitting:
         training = self._tighten.start(problem, seed)
         none = torch.zeros_like(training.low)
-        push, upper = torch.full_like(none, FIRST[problem.goal]), torch.full_like(none, torch.inf)
+        push, upper = torch.full_like(none, FIRST_STEP[problem.goal]), torch.full_like(none, torch.inf)
         return Splitting(
             training,
             training.low,
             aim=none,
             push=push,
-            looked=none,
+            bounded=none,
             upper=upper,
             gap=none,
             began=time.monotonic(),
         )
 
     def update_bounds(self, problem: Problem, state: Splitting, lower: Tensor, upper: Tensor) -> Splitting:
-        """An attempt at what is proved already, or cannot be, gives way to another."""
+        """Replace attempts at values that are certified already, or that a counterexample excludes."""
         training, better = (
             self._tighten.update_bounds(problem, state.training, lower, upper),
             lower.isfinite() & (lower > state.low),
@@ -142,7 +161,10 @@ class Split(Method[Splitting]):
     def step(self, problem: Problem, state: Splitting) -> tuple[Splitting | None, Claims]:
         if state.frontier is None:
             return self._step_training(problem, state)
-        cut, question = _cut(problem, state.training.best), self._question(problem, state.aim)
+        cut, question = (
+            _splitting_rule(problem, state.training.coefficients),
+            self._question(problem, state.aim),
+        )
         assert not isinstance(cut, str)
         before = state.frontier.task.bincount(minlength=len(problem))
         began = time.monotonic()
@@ -163,32 +185,37 @@ class Split(Method[Splitting]):
             return state, claims
         if self._tighten.done(problem, state.training):
             return None, claims
-        none = torch.zeros_like(state.low)  # training goes on from what is proved, and attempts begin again
+        # Training continues from what is certified, and attempts begin again.
+        none = torch.zeros_like(state.low)
         training = self._tighten.update_bounds(problem, state.training, state.low, state.upper)
         return replace(
-            state, training=training, frontier=None, push=none + FIRST[problem.goal], looked=none
+            state, training=training, frontier=None, push=none + FIRST_STEP[problem.goal], bounded=none
         ), claims
 
     def _step_training(self, problem: Problem, state: Splitting) -> tuple[Splitting | None, Claims]:
-        """What Tighten does, for its share of the time; and the first attempt."""
-        shared = not state.attempted and isinstance(_cut(problem, state.training.best), NonlinearSplit)
-        share = state.began + TRAINING * (time_limit.deadline() - state.began) if shared else math.inf
-        # Once its share is spent, what attempts need before they begin has all the time that is left.
+        """Run `Tighten` for its share of the time, and begin the first attempt afterwards."""
+        shared = not state.attempted and isinstance(
+            _splitting_rule(problem, state.training.coefficients), NonlinearSplit
+        )
+        share = (
+            state.began + TRAINING_TIME_SHARE * (time_limit.deadline() - state.began) if shared else math.inf
+        )
+        # Once its share is spent, the preparation of attempts has all the time that remains.
         with time_limit.within(share if time.monotonic() < share else math.inf):
             training, claims = time_limit.in_time(
                 partial(self._tighten.advance, problem, state.training), (state.training, Claims())
             )
-        claims = replace(claims, obstacle="")  # what is cut below has more to say
+        # Splitting follows, so an obstacle of the training is no obstacle of the tier.
+        claims = replace(claims, obstacle="")
         state = replace(state, training=training, low=training.low)
         late = (
             time.monotonic() >= share
             and not time_limit.has_expired()
-            and bool(training.bends)
-            and training.trial is None
+            and isinstance(training.phase, CoefficientTraining)
         )
         if not self._tighten.done(problem, training) and not late:
             return state, claims
-        cut = _cut(problem, training.best)
+        cut = _splitting_rule(problem, training.coefficients)
         if isinstance(cut, str):
             return None, replace(claims, obstacle=cut)
         state = replace(state, gap=state.upper - state.low, attempted=True)
@@ -198,35 +225,44 @@ class Split(Method[Splitting]):
         return state if state.frontier else None, claims
 
     def _judge_attempts(self, problem: Problem, state: Splitting, before: Tensor) -> Splitting:
-        """What the parts that are left say of the attempts. before (batch,): how many waited."""
+        """Decide the attempts by their remaining subproblems.
+
+        Args:
+            before: (batch,), the number of subproblems queued before the step.
+        """
         frontier = state.frontier
         assert frontier is not None
         waiting = frontier.task.bincount(minlength=len(before))
         turn = torch.tensor(frontier.turn, dtype=torch.float64, device=before.device)
-        looked = (
-            state.looked
+        bounded = (
+            state.bounded
             if time_limit.has_expired()
-            else state.looked + torch.nn.functional.pad(turn, (0, len(before) - len(turn)))
+            else state.bounded + torch.nn.functional.pad(turn, (0, len(before) - len(turn)))
         )
         ahead = torch.zeros_like(state.low).index_add(0, frontier.task, frontier.ahead)
         stuck = torch.zeros_like(before, dtype=torch.bool)
         stuck[list(frontier.given_up)] = True
         proved = (before > 0) & (waiting == 0) & ~stuck
         left = torch.maximum(ahead, waiting)
-        lost = stuck | (waiting > 0) & ((looked + left > self.boxes) | (left > self._affordable(state)))
+        lost = stuck | (waiting > 0) & ((bounded + left > self.boxes) | (left > self._affordable(state)))
         push = torch.where(
-            proved, (LARGER * state.push).clamp_max(MOST), torch.where(lost, SMALLER * state.push, state.push)
+            proved,
+            (STEP_GROWTH * state.push).clamp_max(LARGEST_STEP),
+            torch.where(lost, STEP_REDUCTION * state.push, state.push),
         )
         low = torch.where(proved, state.aim, state.low)
-        if problem.goal == "worst" and not isinstance(frontier, Halves):  # whose bounds are no proofs
+        if problem.goal == "worst" and not isinstance(frontier, Halves):  # Bounds of Halves are no proofs.
             least = torch.full_like(low, torch.inf).scatter_reduce(0, frontier.task, frontier.bound, "amin")
-            least = least.clamp_max(0)  # what is settled is above the aim, and no more is known of it
+            # Settled subproblems lie above the aim; nothing more is known of them.
+            least = least.clamp_max(0)
             met = state.aim + least - 4 * gamma(1) * (state.aim.abs() + least.abs())
             low = torch.where((waiting > 0) & ~stuck & met.isfinite(), torch.maximum(low, met), low)
-        return self._attempting(problem, replace(state, low=low, push=push, looked=looked), proved | lost)
+        return self._attempting(problem, replace(state, low=low, push=push, bounded=bounded), proved | lost)
 
     def _affordable(self, state: Splitting) -> float:
-        """How many parts of each attempt there is time for, where they take long; all, when there is none left to make another."""
+        """Return the number of subproblems of each attempt that the remaining time allows; infinite if no
+        other attempt could follow.
+        """
         if not isinstance(state.frontier, Ranges) or time_limit.has_expired():
             return math.inf
         return (
@@ -236,8 +272,10 @@ class Split(Method[Splitting]):
         )
 
     def _attempting(self, problem: Problem, state: Splitting, again: Tensor) -> Splitting:
-        """These rows, (batch,) bool, with nothing but the next aim that is worth an attempt, if any is."""
-        cut = _cut(problem, state.training.best)
+        """Begin the next worthwhile attempt of the rows `again` (batch,) bool; their old subproblems are
+        dropped.
+        """
+        cut = _splitting_rule(problem, state.training.coefficients)
         assert not isinstance(cut, str)
         aim, worth = self._aim(problem, state)
         aim, new = torch.where(again, aim, state.aim), (again & worth).nonzero().flatten()
@@ -254,10 +292,10 @@ class Split(Method[Splitting]):
         elif not parts:
             return state
         frontier = replace(batch.concatenate(parts), given_up=frozenset())
-        return replace(state, frontier=frontier, aim=aim, looked=torch.where(again, 0, state.looked))
+        return replace(state, frontier=frontier, aim=aim, bounded=torch.where(again, 0, state.bounded))
 
     def _aim(self, problem: Problem, state: Splitting) -> tuple[Tensor, Tensor]:
-        """-> what to try next, and where that is worth it."""
+        """Return the next target of each row, and whether it is worth an attempt."""
         low, upper, worth = state.low, state.upper, state.push >= self.finest
         if problem.goal == "worst":
             return low + state.push * (upper - low), worth & low.isfinite() & upper.isfinite() & (
@@ -266,15 +304,14 @@ class Split(Method[Splitting]):
         family = problem.family
         further = torch.minimum(low * (1 + state.push), family.limit())
         further = torch.where(upper.isfinite(), torch.minimum(further, low / 2 + upper / 2), further)
-        aim = family.at(
-            torch.where(low.isfinite(), further, 0)
-        ).radius.double()  # what is asked, in the arithmetic of the family's radius
+        # The target, rounded to the arithmetic of the family.
+        aim = family.at(torch.where(low.isfinite(), further, 0)).radius.double()
         return aim, worth & (low > 0) & (low < family.limit()) & (aim > low * (1 + self.finest / 2)) & (
             low < upper
         )
 
     def _question(self, problem: Problem, aim: Tensor) -> PolytopeQuestion:
-        """Is anything below what is attempted?"""
+        """Return the query of branch and bound: is any point of the region below the target?"""
         graph = graph_of(problem)
         matrix, offset = rows_of(problem, graph)
         if problem.goal == "worst":
@@ -283,29 +320,37 @@ class Split(Method[Splitting]):
         return PolytopeQuestion(graph, problem.family.at(aim), Avoid.failing(matrix, offset))
 
 
-def _cut(problem: Problem, bends: Bends) -> Branching[Any] | str:
-    """How parts are cut, or why nothing is."""
+def _splitting_rule(problem: Problem, bends: Bends) -> Branching[Any] | str:
+    """Return the splitting rule, or why nothing can be split."""
     region, graph = problem.region, graph_of(problem)
     if problem.goal == "radius":
         if not isinstance(region, NormFamily | Patch):
-            return f"nothing is cut, since the radius of {type(region).__name__} counts changes"
-        region = region.at(1.0)  # where searches begin nothing moves
+            return f"nothing is split, since the radius of {type(region).__name__} counts changes"
+        region = region.at(1.0)  # At radius 0, where searches begin, nothing can change.
     found = cut_for(graph, region, models=bool(bends))
     if isinstance(found, InputSplit):
-        return _SecondOrder(problem, bends)
+        return _InputBoxes(problem, bends)
     if isinstance(found, NonlinearSplit):
         return replace(found, view=quadratic_of(problem), bends=bends)
     assert isinstance(found, ActivationSplit)
-    # An attempt at a radius is one of many, and may not take the time that ends of its own would.
-    return replace(found, refine=sum(node.size for node in arguments(graph)) <= FEW, ends=ENDS, passes=0)
+    # An attempt at a radius is one of many, so it does not spend time on refining its own intermediate
+    # bounds.
+    return replace(
+        found,
+        refine=sum(node.size for node in arguments(graph)) <= REFINED_PREACTIVATIONS,
+        ends=TRAINED_INTERMEDIATE_BOUNDS,
+        passes=0,
+    )
 
 
 @dataclass(frozen=True, eq=False)
-class _SecondOrder(Halving[PolytopeQuestion, Halves], Branching[Halves]):
-    """Boxes by trained second-order models, or by planes where there are none."""
+class _InputBoxes(Halving[PolytopeQuestion, Halves], Branching[Halves]):
+    """Bounds of boxes by trained quadratic models, or by linear bounds where there are no quadratic
+    models.
+    """
 
     problem: Problem
-    bends: Bends  # of the second-order models, none where there are no such models
+    bends: Bends  # coefficients of the quadratic models; empty if there are none
 
     def start(self, graph: Graph, region: Region, rules: Avoid) -> Halves:
         lower, upper = region.enclosing_box()
@@ -313,7 +358,7 @@ class _SecondOrder(Halving[PolytopeQuestion, Halves], Branching[Halves]):
         return Halves(row, all_open(rules), none - torch.inf, lower=lower, upper=upper, ahead=none)
 
     def at_once(self, question: PolytopeQuestion) -> int:
-        return min(AT_ONCE, boxes_at_once(self.problem, quadratic_of(self.problem), training=True))
+        return min(BOXES_AT_ONCE, boxes_at_once(self.problem, quadratic_of(self.problem), training=True))
 
     def most(self, graph: Graph) -> int:
         return NUMBERS // graph.entry.size
@@ -325,13 +370,12 @@ class _SecondOrder(Halving[PolytopeQuestion, Halves], Branching[Halves]):
             torch.zeros_like(parts.lower),
         )
         ahead = parts.ahead.clone()
-        kinds = (
-            (parts.upper > parts.lower).flatten(1).unique(dim=0, return_inverse=True)[1]
-        )  # models hold only what moves
+        # Quadratic models hold only the inputs that can change, so boxes with the same ones share a batch.
+        kinds = (parts.upper > parts.lower).flatten(1).unique(dim=0, return_inverse=True)[1]
         for kind in kinds.unique():
             if not time_limit.has_expired():
                 some = (kinds == kind).nonzero().flatten()
-                proved[some], found, slopes = self._look(question, batch.take(parts, some))
+                proved[some], found, slopes = self._bound_boxes(question, batch.take(parts, some))
                 least[some], gain[some] = (
                     torch.nan_to_num(found, -torch.inf),
                     torch.nan_to_num(slopes, 0.0, 0.0, 0.0),
@@ -343,12 +387,14 @@ class _SecondOrder(Halving[PolytopeQuestion, Halves], Branching[Halves]):
         open_ = (~proved[:, None]).expand(parts.open.shape)
         return Seen(replace(parts, open=open_, bound=least, ahead=ahead), gain.flatten(1), points)
 
-    def _look(self, question: PolytopeQuestion, parts: Halves) -> tuple[Tensor, Tensor, Tensor]:
-        """-> proved (n,), the bound (n,), and what halving along each input may add to it, (n, *shape)."""
+    def _bound_boxes(self, question: PolytopeQuestion, parts: Halves) -> tuple[Tensor, Tensor, Tensor]:
+        """Return which boxes are proved (n,), their bounds (n,), and the gain of halving along each input (n,
+        *shape).
+        """
         matrix, offset = (part[parts.task, :, 0] for part in (question.rules.matrix, question.rules.offset))
         if not self.bends:
-            return _by_planes(question.graph, matrix, offset, parts)
-        return _by_models(
+            return _bound_by_linear_bounds(question.graph, matrix, offset, parts)
+        return _bound_by_quadratic_models(
             self.problem,
             {key: value[:, parts.task] for key, value in self.bends.items()},
             matrix,
@@ -357,7 +403,7 @@ class _SecondOrder(Halving[PolytopeQuestion, Halves], Branching[Halves]):
         )
 
 
-def _by_models(
+def _bound_by_quadratic_models(
     problem: Problem, bends: Bends, matrix: Tensor, offset: Tensor, parts: Halves
 ) -> tuple[Tensor, Tensor, Tensor]:
     view = quadratic_of(problem)
@@ -365,7 +411,7 @@ def _by_models(
     with torch.enable_grad():
         first = view.least(Box.between(low, high), matrix, offset, bends).amin(1)
         falls, rises = torch.autograd.grad(first.sum(), [low, high])
-    # To the first order, the worse half gains half the width times the smaller of the two slopes.
+    # To first order, the worse half gains half the width times the smaller of the two slopes.
     gain = torch.minimum(falls, -rises) * (parts.upper - parts.lower) / 2
     proved = first.detach() > 0
     if bool(proved.any()):
@@ -377,8 +423,12 @@ def _by_models(
     return proved, first.detach().double(), gain
 
 
-def _by_planes(graph: Graph, matrix: Tensor, offset: Tensor, parts: Halves) -> tuple[Tensor, Tensor, Tensor]:
-    """Where there are no second-order models: planes, and the inputs over which the worst of them falls most."""
+def _bound_by_linear_bounds(
+    graph: Graph, matrix: Tensor, offset: Tensor, parts: Halves
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Bound boxes by linear bounds, where there are no quadratic models; the gain follows the slopes of the
+    worst bound.
+    """
     found, linear = ClosedForm(graph).bound(Box.between(parts.lower, parts.upper), matrix)
     assert linear is not None
     least, worst = (found + offset - 4 * gamma(1) * (found.abs() + offset.abs())).min(1)
@@ -387,5 +437,5 @@ def _by_planes(graph: Graph, matrix: Tensor, offset: Tensor, parts: Halves) -> t
 
 
 def _positive(score: Tensor) -> Tensor:
-    """What overflows proves nothing."""
+    """Return whether the score is finite and positive: a bound that overflows proves nothing."""
     return score.isfinite() & (score > 0)

@@ -1,9 +1,16 @@
-"""What sums of trees can say over a region, leaf by leaf; exact for a single tree.
+"""Certified bounds of sums of decision trees from their leaves; exact for a single tree.
 
-A leaf can be reached from a radius on: the distance of its box. At any radius each tree says at least the least of what its leaves within
-reach say, and all trees together at least the sum of that. As the radius grows this sum falls in steps, at distances of leaves; up to the
-first at which it is no longer positive nothing breaks. Trees cannot always all say their least at once, so for several the truth may be
-larger.
+Statement. Let tree t add value v_l at leaf l, and let d_l be the distance of the input to the box of l. For a
+row of the specification with a positive margin,
+
+    s(x) >= offset + sum over t of min { v_l : l a leaf of t, d_l <= r }   for all x within distance r.
+
+As r increases, the right-hand side decreases in steps at the distances of leaves. Every radius below the
+first step at which it is no longer positive is certified. Several trees need not reach their minima at the
+same point, so for more than one tree the true radius may be larger.
+
+Assumptions: inputs are float64 numbers, and the sum over the leaves is what the model computes, up to the
+rounding of its own sum; this is checked at the inputs and at points around them.
 """
 
 from dataclasses import dataclass
@@ -21,55 +28,60 @@ from holdfast.replay import spot_points
 from holdfast.result import Traits
 from holdfast.rounding import gamma
 
+# Assumptions of these proofs, and what was checked about the model; both are stored with the record.
 ASSUMPTIONS = ("the inputs are float64 numbers; a larger class wins, and a tie counts as a change",)
 CHECKS = (
-    "the sum over the leaves is what the estimator answers, up to the rounding of its own sum: on both sides of its thresholds, at the "
+    "the sum over the leaves is what the estimator answers, up to the rounding of its own sum: on both "
+    "sides of its thresholds, at the "
     "inputs and at random points of the region",
 )
-ELEMENTS = 2**24  # numbers looked at at once
-SAMPLES = 4  # inputs of whose regions points are asked
+BATCH_NUMBERS = 2**24  # Largest number of values in the leaf tables of one batch (chosen by hand).
+# Number of inputs around which the model is compared with the sum over the leaves (chosen by hand).
+CHECKED_INPUTS = 4
 
 
 @dataclass(frozen=True)
 class Leaves(Method[int]):
-    """One look at each input."""
+    """Bound each input once by the leaves within the radius."""
 
-    finds: ClassVar[str] = "proved lower ends of trees and their sums"
-    help: ClassVar[str] = "the leaves of trees within reach"
+    finds: ClassVar[str] = "certified lower bounds of trees and their sums"
+    help: ClassVar[str] = "the leaves of trees within the radius"
     traits: ClassVar[Traits] = Traits(seeded=False, glass=True)
 
     def obstacle(self, problem: Problem) -> str | None:
         trees = problem.network.trees
         if trees is None:
-            return "proves by the leaves of trees, and the model is no sum of trees that could be read"
+            return "bounds sums of trees by their leaves, and no sum of trees could be read from the model"
         if not isinstance(problem.property, LinearProperty):
             return "proofs by leaves need a property in linear rows (Robustness, Targeted, Linear)"
         if not isinstance(problem.region, Rows | ChangedColumns | Ball | Box) or (
             problem.goal == "radius" and not isinstance(problem.region, Rows | ChangedColumns)
         ):
-            return "knows rows of tables, balls and boxes"
+            return "bounds rows of tables, balls and boxes only"
         columns = problem.network.columns
         if (
             isinstance(problem.region, Ball | Box)
             and columns is not None
             and any(c.values is not None for c in columns.each)
         ):
-            return "the model reads words, and a ball or a box holds what is no word: ask about rows of the table"
+            return (
+                "the model reads words, and a ball or a box contains points that encode no word: use rows "
+                "of the table"
+            )
         return None
 
     def start(self, problem: Problem, seed: int) -> int:
         return 0
 
     def step(self, problem: Problem, state: int) -> tuple[int | None, Claims]:
-        """Some inputs after the other, as many as memory holds."""
+        """Bound as many inputs as fit into memory."""
         trees = problem.network.trees
         assert trees is not None
-        if state == 0 and not _same(problem, trees):
-            return None, Claims(
-                obstacle="the sum over its leaves is not what the model answers here, so nothing is proved by them"
-            )
+        if state == 0 and not _model_equals_leaves(problem, trees):
+            why = "the sum over its leaves is not what the model computes here, so nothing is proved by them"
+            return None, Claims(obstacle=why)
         each = trees.lower.numel() * 8 + len(trees.tree) * 8 * trees.values.shape[1]
-        rows = torch.arange(state, min(len(problem), state + max(1, ELEMENTS // each)))
+        rows = torch.arange(state, min(len(problem), state + max(1, BATCH_NUMBERS // each)))
         proved = torch.full((len(problem),), torch.nan, dtype=torch.float64)
         witness, found = problem.region.centre.clone(), torch.zeros(len(problem), dtype=torch.bool)
         part = problem.take(rows)
@@ -83,10 +95,12 @@ class Leaves(Method[int]):
         return following if following < len(problem) else None, claims
 
 
-def _same(problem: Problem, trees: Trees) -> bool:
-    """Whether the model answers as the sum over its leaves does at the inputs, and at points of the regions of the first of them."""
+def _model_equals_leaves(problem: Problem, trees: Trees) -> bool:
+    """Whether the model equals the sum over its leaves at the inputs, and at points of the regions of the
+    first of them.
+    """
     region = problem.region
-    some = problem.take(torch.arange(min(len(problem), SAMPLES), device=region.centre.device))
+    some = problem.take(torch.arange(min(len(problem), CHECKED_INPUTS), device=region.centre.device))
     grows = isinstance(region, Family) and not bool(region.radius.any())
     each = spot_points(some, torch.full((len(some),), torch.inf, dtype=torch.float64) if grows else None)
     points = torch.cat([region.centre, *(part.flatten(0, 1) for part in each)]).double()
@@ -98,23 +112,28 @@ def _same(problem: Problem, trees: Trees) -> bool:
 
 
 def _leaf_contributions(problem: Problem, trees: Trees) -> tuple[Tensor, Tensor]:
-    """-> (batch, rows, leaves): what each leaf adds to each row of the property; (batch, rows): what is added to all, less all roundings:
-    those of the model's own sum, those of the base, which was read from it, those of probabilities, and those of the sums here."""
+    """Return the value that each leaf adds to each row of the specification, (batch, rows, leaves), and the
+    constants (batch, rows).
+
+    All rounding errors are subtracted from the constants: those of the model's own sum, of the base read from
+    the model, of probabilities, and of the sums computed here.
+    """
     assert isinstance(problem.property, LinearProperty)
     matrix, offset = problem.property.rows(trees.values.shape[1])
-    said = torch.einsum("bro,lo->brl", matrix, trees.values)
-    size = (matrix.abs() @ (trees.rounding_error() / (8 * trees.unit))[:, None]).squeeze(
-        -1
-    )  # above the sum of the largest values
-    # Two classes whose scores are as near as this may have the same probability, and `predict` compares probabilities.
+    contribution = torch.einsum("bro,lo->brl", matrix, trees.values)
+    # Above the sum of the largest absolute values of the trees.
+    size = (matrix.abs() @ (trees.rounding_error() / (8 * trees.unit))[:, None]).squeeze(-1)
+    # Two classes with scores this close may have the same probability, and `predict` compares probabilities.
     near = 64 * trees.unit if problem.network.classes is not None else 0.0
     own = 4 * (matrix.abs() @ trees.rounding_error()[:, None]).squeeze(-1)
     lost = near + own + 8 * gamma(trees.count + matrix.shape[-1]) * (size + offset.abs())
-    return said, (matrix @ trees.base[:, None]).squeeze(-1) + offset - lost
+    return contribution, (matrix @ trees.base[:, None]).squeeze(-1) + offset - lost
 
 
 def _leaf_distances(region: Region, trees: Trees) -> tuple[Tensor, Tensor]:
-    """-> (batch, leaves) float64: from which radius on each leaf may be reached, rounded down; (leaves, batch, features): where."""
+    """Return the radius from which on each leaf may be reached, rounded down, (batch, leaves) float64, and
+    the nearest points (leaves, batch, features).
+    """
     assert isinstance(region, Rows | ChangedColumns)
     points = region.nearest_in(trees.lower[:, None], trees.upper[:, None])
     missing = points.isnan().any(-1)
@@ -122,27 +141,31 @@ def _leaf_distances(region: Region, trees: Trees) -> tuple[Tensor, Tensor]:
     away = region.distance(points.to(region.centre))
     if isinstance(region, Rows):
         away = away * (1 - 128 * gamma(points.shape[-1]))
-    away = torch.where(away.isfinite(), away, 0)  # there is a point, whatever its distance
+    # There is a point in the leaf, even if its distance is not finite.
+    away = torch.where(away.isfinite(), away, 0)
     return torch.where(missing, torch.inf, away).T, points
 
 
 def _radius(problem: Problem, trees: Trees) -> tuple[Tensor, Tensor]:
-    """(batch,) proved radii, and (batch, features) the point at which the last of the leaves comes within reach: of one tree a witness."""
-    said, rest = _leaf_contributions(problem, trees)
+    """Return certified radii (batch,) and the points (batch, features) at which the decisive leaf comes
+    within reach; for a single tree these are counterexamples.
+    """
+    contribution, constant = _leaf_contributions(problem, trees)
     away, points = _leaf_distances(problem.region, trees)
     order = away.argsort(dim=1, stable=True)
     far, tree = away.gather(1, order), trees.tree[order]
-    said = said.gather(2, order[:, None].expand(said.shape))
-    # The least that a tree says of all leaves up to here: leaves by distance, sorted by tree.
+    contribution = contribution.gather(2, order[:, None].expand(contribution.shape))
+    # The minimum of each tree over its leaves up to here: leaves in the order of distance, sorted by tree.
     by_tree = tree.argsort(dim=1, stable=True)
-    wide = by_tree[:, None].expand(said.shape)
-    least = _running_least(said.gather(2, wide), tree.gather(1, by_tree))
+    wide = by_tree[:, None].expand(contribution.shape)
+    least = _running_least(contribution.gather(2, wide), tree.gather(1, by_tree))
     first = torch.nn.functional.pad(tree.gather(1, by_tree).diff(dim=1) != 0, (1, 0), value=True)[:, None]
     fall = torch.where(first, least, least - least.roll(1, dims=2))
     fall = torch.zeros_like(fall).scatter(2, wide, fall)
     total = fall.cumsum(2)
-    # A tree of which no leaf is within reach yet has not spoken: there is one at distance zero, so from there on all have.
-    total = total + rest[..., None] - 4 * gamma(said.shape[2]) * fall.abs().cumsum(2)
+    # A tree without a leaf within reach contributes nothing yet. Every tree has a leaf at distance zero, so
+    # from distance zero on all trees contribute.
+    total = total + constant[..., None] - 4 * gamma(contribution.shape[2]) * fall.abs().cumsum(2)
     breaks = ~(total > 0) & (far > 0)[:, None]
     at_once = ~((_last_at_zero(total, far) > 0).all(1))
     place = torch.where(breaks.any(2), breaks.to(torch.uint8).argmax(2), far.shape[1] - 1)
@@ -154,40 +177,46 @@ def _radius(problem: Problem, trees: Trees) -> tuple[Tensor, Tensor]:
     )
 
 
-def _running_least(said: Tensor, tree: Tensor) -> Tensor:
-    """(batch, rows, leaves), (batch, leaves) the tree of each, rising -> the least so far within each tree.
+def _running_least(contribution: Tensor, tree: Tensor) -> Tensor:
+    """Return the running minimum of the contributions (batch, rows, leaves) within each tree.
 
-    Running minima of all leaves at once, doubling the distance looked back; never beyond the first of a tree.
+    Args:
+        tree: (batch, leaves), the tree of each leaf, increasing.
+
+    The minima of all leaves are computed at once by doubling the distance looked back, never beyond the first
+    leaf of a tree.
     """
     back = 1
-    while back < said.shape[2]:
+    while back < contribution.shape[2]:
         same = torch.nn.functional.pad(tree[:, back:] == tree[:, :-back], (back, 0), value=False)[:, None]
-        said = torch.where(same, torch.minimum(said, said.roll(back, dims=2)), said)
+        contribution = torch.where(
+            same, torch.minimum(contribution, contribution.roll(back, dims=2)), contribution
+        )
         back *= 2
-    return said
+    return contribution
 
 
 def _last_at_zero(total: Tensor, far: Tensor) -> Tensor:
-    """(batch, rows): the sum at the input itself."""
+    """Return (batch, rows): the sum at the input itself."""
     last = (far == 0).sum(1).sub(1).clamp_min(0)
     return total.gather(2, last[:, None, None].expand(*total.shape[:2], 1)).squeeze(2)
 
 
 def _below(region: Region, distance: Tensor) -> Tensor:
-    """The largest radius that does not reach so far."""
+    """Return the largest radius below these distances."""
     if isinstance(region, ChangedColumns):
         return distance - 1
     return torch.nextafter(distance, torch.zeros_like(distance))
 
 
 def _worst(problem: Problem, trees: Trees) -> Tensor:
-    """(batch,): the score is at least this everywhere in the region."""
-    said, rest = _leaf_contributions(problem, trees)
+    """Lower-bound the score over the region, (batch,)."""
+    contribution, constant = _leaf_contributions(problem, trees)
     lower, upper = problem.region.enclosing_box()
     within = ((trees.lower <= upper[:, None]) & (trees.upper >= lower[:, None])).all(-1)
     if isinstance(problem.region, Rows | ChangedColumns):
         within &= _leaf_distances(problem.region, trees)[0] <= problem.region.radius[:, None]
-    said = torch.where(within[:, None], said, torch.inf)
-    least = torch.full((*said.shape[:2], trees.count), torch.inf, dtype=torch.float64)
-    least = least.scatter_reduce(2, trees.tree.expand(said.shape), said, "amin")
-    return (least.sum(2) + rest).amin(1)
+    contribution = torch.where(within[:, None], contribution, torch.inf)
+    least = torch.full((*contribution.shape[:2], trees.count), torch.inf, dtype=torch.float64)
+    least = least.scatter_reduce(2, trees.tree.expand(contribution.shape), contribution, "amin")
+    return (least.sum(2) + constant).amin(1)

@@ -1,4 +1,6 @@
-"""Room: inputs that make a network do what the given ones did not, by neuron coverage (DeepConcolic's and DeepGauge's criteria)."""
+"""Coverage-driven test generation: inputs that activate neurons in ways that the given inputs do not
+(criteria of DeepConcolic and DeepGauge).
+"""
 
 from holdfast.coverage.testgen import Tests, testgen
 

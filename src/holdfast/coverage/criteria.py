@@ -1,11 +1,12 @@
-"""What a set of tests should make a network do, as intervals: an item is a neuron and an interval, and covered by a value inside.
+"""Coverage criteria as intervals: an item is a neuron and an interval, and a test covers it if the neuron's
+value lies inside.
 
-neuron        above a threshold (DeepXplore's neuron coverage, with the threshold 0 of DeepTRE).
-multisection  in each of k equal sections of the range that the neuron has on the training data (DeepGauge).
-boundary      below that range, and above it (DeepGauge).
+    neuron        above a threshold (DeepXplore's neuron coverage, with the threshold 0 of DeepTRE).
+    multisection  each of k equal sections of the neuron's range on the training data (DeepGauge).
+    boundary      below that range, and above it (DeepGauge).
 
-A value is inside if lower <= value < upper, so that it is inside at most one interval of its neuron. What a layer cannot do whatever its
-input (a ReLU is never below 0) is no item.
+A value is inside if lower <= value < upper, so it is inside at most one interval of its neuron. Intervals
+that a layer cannot reach for any input (a ReLU is never below 0) are no items.
 """
 
 from collections.abc import Iterable
@@ -19,22 +20,31 @@ from holdfast.coverage.neurons import Neurons
 from holdfast.errors import BadInput
 
 Criterion = Literal["neuron", "multisection", "boundary"]
+# The values that a layer with this operator can take.
 RANGE = {
-    "relu": (0.0, torch.inf), "softplus": (0.0, torch.inf), "relu6": (0.0, 6.0), "sigmoid": (0.0, 1.0), "hardsigmoid": (0.0, 1.0),
-    "tanh": (-1.0, 1.0), "rnn_tanh": (-1.0, 1.0), "rnn_relu": (0.0, torch.inf),
-}  # fmt: skip
-FIRMNESS = 1e-5  # of the largest value of a layer: how far inside a value is for certain, whatever the size of the batch
+    "relu": (0.0, torch.inf),
+    "softplus": (0.0, torch.inf),
+    "relu6": (0.0, 6.0),
+    "sigmoid": (0.0, 1.0),
+    "hardsigmoid": (0.0, 1.0),
+    "tanh": (-1.0, 1.0),
+    "rnn_tanh": (-1.0, 1.0),
+    "rnn_relu": (0.0, torch.inf),
+}
+# A value counts as certainly inside an interval if its distance from the bounds is at least this share of the
+# largest value of its layer, so that rounding in batches of other sizes does not matter (chosen by hand).
+SAFETY_MARGIN = 1e-5
 
 
 @dataclass(frozen=True, eq=False)
 class Items:
-    """The intervals of all neurons; an interval that is empty is no item."""
+    """The intervals of all neurons; an empty interval is no item."""
 
     criterion: Criterion
     lower: Tensor  # (neurons, kinds)
     upper: Tensor  # (neurons, kinds)
-    margin: Tensor  # (neurons, kinds, 2): how far from its ends a value is inside for certain
-    scale: Tensor  # (neurons,): the largest value of its layer over the data
+    margin: Tensor  # (neurons, kinds, 2): distance from each bound at which a value is certainly inside
+    scale: Tensor  # (neurons,): largest absolute value of its layer on the data
 
     @property
     def exist(self) -> Tensor:
@@ -42,12 +52,12 @@ class Items:
         return self.lower < self.upper
 
     def covers(self, values: Tensor) -> Tensor:
-        """(n, neurons) -> (neurons, kinds) bool: is any of the values inside?"""
+        """Map (n, neurons) to (neurons, kinds) bool: whether any of the values is inside."""
         kinds = zip(self.lower.unbind(1), self.upper.unbind(1), strict=True)
         return torch.stack([((values >= low) & (values < high)).any(0) for low, high in kinds], dim=1)
 
     def firmly(self, values: Tensor) -> Tensor:
-        """(n, neurons) -> (pairs, 3): the row, neuron and kind of all values that are inside for certain."""
+        """Return (pairs, 3): row, neuron and kind of all values (n, neurons) that are certainly inside."""
         lower, upper = self.within(1)
         found = []
         for kind in range(self.lower.shape[1]):
@@ -56,14 +66,16 @@ class Items:
         return torch.cat(found)
 
     def within(self, margins: float) -> tuple[Tensor, Tensor]:
-        """The intervals without so many margins at either end."""
+        """Return the intervals shortened by this number of margins at either bound."""
         return self.lower + margins * self.margin[..., 0], self.upper - margins * self.margin[..., 1]
 
 
 def items(
     neurons: Neurons, data: Tensor, criterion: Criterion, *, threshold: float = 0.0, sections: int = 10
 ) -> tuple[Items, tuple[str, ...]]:
-    """The items of a criterion, with ranges taken over the data (n, *shape), and notes on neurons that have none."""
+    """Return the items of a criterion, with ranges over the data (n, *shape), and notes on neurons without
+    items.
+    """
     check(criterion, threshold, sections)
     low, high = _ranges(values for values, _ in neurons.read_values(data))
     sizes = [layer.neurons for layer in neurons.layers]
@@ -80,7 +92,7 @@ def items(
         lower, upper = _sections(low, high, sections)
         still = int((high <= low).sum())
         if still:
-            notes.append(f"{still} of {len(low)} neurons never move over the data, so they have no sections")
+            notes.append(f"{still} of {len(low)} neurons are constant on the data, so they have no sections")
     possible = [RANGE.get(layer.operator, (-torch.inf, torch.inf)) for layer in neurons.layers]
     least, most = (
         torch.tensor(end).repeat_interleave(torch.tensor(sizes)).to(low)[:, None]
@@ -89,17 +101,19 @@ def items(
     never = (lower < upper) & ((upper <= least) | (lower > most))
     if bool(never.any()):
         notes.append(
-            f"{int(never.sum())} of {never.numel()} intervals lie outside what a layer can say, so they are left out"
+            f"{int(never.sum())} of {never.numel()} intervals lie outside the range of their layer, so they "
+            "are left out"
         )
     upper = torch.where(never, lower, upper)
-    margin = torch.minimum(FIRMNESS * scale[:, None], (upper - lower).clamp_min(0).nan_to_num(0) / 4)
-    # Zero is where a ReLU rests, exactly; nothing lies below that a value could slip to.
+    margin = torch.minimum(SAFETY_MARGIN * scale[:, None], (upper - lower).clamp_min(0).nan_to_num(0) / 4)
+    # A ReLU that does not fire is exactly zero, and no value can lie below.
     return Items(
         criterion, lower, upper, torch.stack([torch.where(lower == 0, 0, margin), margin], dim=-1), scale
     ), tuple(notes)
 
 
 def check(criterion: str, threshold: float, sections: int) -> None:
+    """Raise BadInput if the criterion or its settings are invalid."""
     if criterion not in get_args(Criterion):
         raise BadInput(f"criterion {criterion!r} is unknown; there are {', '.join(get_args(Criterion))}.")
     if not isinstance(sections, int) or sections < 1:
@@ -109,7 +123,7 @@ def check(criterion: str, threshold: float, sections: int) -> None:
 
 
 def _sections(low: Tensor, high: Tensor, sections: int) -> tuple[Tensor, Tensor]:
-    """Equal parts of each neuron's range; all are empty where it has none."""
+    """Divide each neuron's range into equal sections; all are empty if the range is a single point."""
     share = torch.arange(sections + 1, device=low.device, dtype=torch.float64) / sections
     edges = (low.double()[:, None] + share * (high.double() - low.double())[:, None]).to(low)
     edges[:, 0], edges[:, -1] = low, torch.where(high > low, _after(high), low)
@@ -117,11 +131,11 @@ def _sections(low: Tensor, high: Tensor, sections: int) -> tuple[Tensor, Tensor]
 
 
 def _ranges(parts: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
-    """-> (neurons,), (neurons,): the smallest and the largest value of each."""
+    """Return the smallest and the largest value of each neuron, (neurons,) each."""
     ends = [(values.amin(0), values.amax(0)) for values in parts]
     return torch.stack([low for low, _ in ends]).amin(0), torch.stack([high for _, high in ends]).amax(0)
 
 
 def _after(edge: Tensor) -> Tensor:
-    """The next number: a value above the edge is at least this."""
+    """Return the next floating-point number above the edge."""
     return torch.nextafter(edge, torch.full_like(edge, torch.inf))

@@ -1,8 +1,10 @@
-"""The hidden neurons of a network, read from its traced graph: torch modules, exported programs and ONNX files alike.
+"""The hidden neurons of a network, read from its traced graph: torch modules, exported programs and ONNX
+files alike.
 
-A layer is an activation function or a recurrent layer, a neuron one number of its output. A ReLU that rests says 0 however far it is
-from firing, and a search needs to know how far. So every neuron has a *value*, which is what criteria speak of, and a *drive*: the value
-where the layer does not clip it, and what goes on falling or rising behind it where the layer does.
+A layer is an activation function or a recurrent layer, a neuron is one number of its output. An inactive ReLU
+is 0 however far its pre-activation is from 0, and a search needs that distance. So every neuron has a
+*value*, which criteria refer to, and a *drive*: the value where the layer does not clip it, else the value
+plus the part that the layer clips.
 """
 
 import contextlib
@@ -23,22 +25,38 @@ from holdfast.network.float32_precision import cudnn_flags
 from holdfast.network.trace import as_plain_module, where
 
 Per = Literal["element", "channel"]
-Watch = Callable[
-    [Tensor, int], None
-]  # values (part, neurons), and the place of the first of these rows among all
+# Called with values (part, neurons) and the index of the first of these rows.
+Watch = Callable[[Tensor, int], None]
+# Operators that clip their input, so that the drive differs from the value.
 CLIPS = frozenset({"relu", "relu6", "hardtanh", "clamp", "clamp_min", "clamp_max"})
+# Activation functions whose outputs count as hidden neurons by default.
 ACTIVATIONS = CLIPS | {
-    "celu", "elu", "gelu", "glu", "hardsigmoid", "hardswish", "leaky_relu", "log_sigmoid", "mish", "prelu", "selu", "sigmoid", "silu",
-    "softplus", "tanh", "threshold",
-}  # fmt: skip
+    "celu",
+    "elu",
+    "gelu",
+    "glu",
+    "hardsigmoid",
+    "hardswish",
+    "leaky_relu",
+    "log_sigmoid",
+    "mish",
+    "prelu",
+    "selu",
+    "sigmoid",
+    "silu",
+    "softplus",
+    "tanh",
+    "threshold",
+}
+# Recurrent layers, and operators that only reshape their input.
 RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
 RESHAPES = frozenset({"flatten", "view", "reshape", "unsqueeze", "squeeze", "contiguous", "clone", "dropout"})
-ELEMENTS_PER_CALL = 2**23  # activations of one forward pass that are alive at once
+ELEMENTS_PER_CALL = 2**23  # Largest number of activations alive at once in a forward pass (chosen by hand).
 
 
 @dataclass(frozen=True)
 class NeuronLayer:
-    """A layer as a person would name it, and the neurons of one input that stand in it."""
+    """A layer by its readable name, its operator, and the shape of its neurons for one input."""
 
     name: str
     operator: str
@@ -51,8 +69,11 @@ class NeuronLayer:
 
 @dataclass(frozen=True)
 class _Tap:
-    """How to take a layer's output apart: its batch axis, the shape of one input's share, and the axis of its channels there (None:
-    every element is a neuron)."""
+    """How to read a layer's output: its batch axis, the shape of one input's part, and the axis of its
+    channels there.
+
+    channels is None if every element is a neuron.
+    """
 
     layer: NeuronLayer
     axis: int
@@ -60,9 +81,11 @@ class _Tap:
     channels: int | None
 
     def read_values(self, pair: tuple[Tensor, Tensor], batch: int) -> tuple[Tensor, Tensor]:
-        """A layer's output and its input where it clips, else its output again -> values, drives (batch, neurons).
+        """Return values and drives (batch, neurons) of a pair: a layer's output, and its input if it clips,
+        else its output again.
 
-        A channel is worth its mean; where all of it is clipped, its drive is that of the element clipped least.
+        The value of a channel is its mean; if all of it is clipped, its drive is that of the element clipped
+        least.
         """
         after, before = (part.movedim(self.axis, 0).reshape(batch, *self.item) for part in pair)
         if self.channels is None:
@@ -75,25 +98,33 @@ class _Tap:
 
 @dataclass(frozen=True, eq=False)
 class Neurons:
-    """All neurons of some layers, in one row of numbers: those of the first layer, then those of the second, and so on.
+    """All neurons of some layers in one row of numbers: those of the first layer, then those of the second,
+    and so on.
 
-    net  the user's network cut behind these layers: it answers with the values of the neurons, so that questions are asked of it as of
-         any other, and counts what it is asked.
+    Attributes:
+        net: the user's network truncated after these layers. Its outputs are the values of the neurons, so it
+            can be queried like any other network, and counts its queries.
     """
 
     net: Network
     layers: tuple[NeuronLayer, ...]
     notes: tuple[str, ...]
-    guided: bool  # gradients lead to a neuron
+    guided: bool  # gradients of neurons are available
     _read: Callable[[Tensor], tuple[Tensor, Tensor]]  # (n, *shape) -> values, drives, each (n, neurons)
-    _weight: int  # numbers that one input brings about
-    _cudnn: bool = True  # may run; it wants the weights of recurrent layers in one piece, which a traced graph does not keep
+    _weight: int  # number of values computed for one input
+    # cuDNN may be used; it needs the weights of recurrent layers in one block, which a traced graph does not
+    # keep
+    _cudnn: bool = True
 
     @staticmethod
     def of(net: Network, x: Tensor, layers: Sequence[str] | None = None, per: Per = "element") -> "Neurons":
-        """The neurons that inputs like x pass; `layers` by their names in `holdfast inspect`, default: every hidden layer that bends.
+        """Return the neurons that inputs like x activate.
 
-        Where a network shows no graph its outputs are all there is to see, and the notes say so.
+        Args:
+            layers: names as in `holdfast inspect`. Default: every hidden activation function and recurrent
+                layer.
+
+        If a network has no graph, its outputs take the place of the neurons, and the notes say so.
         """
         x = x[:2].to(net.device, net.dtype)
         try:
@@ -105,15 +136,19 @@ class Neurons:
             return _outputs(
                 net,
                 x,
-                f"{net.name} {why}: its hidden neurons cannot be seen, so its outputs are taken for the neurons",
+                f"{net.name} {why}: its hidden neurons cannot be seen, so its outputs are taken for the "
+                "neurons",
             )
-        chosen = _chosen(graph, layers, net.name)
+        chosen = _select_nodes(graph, layers, net.name)
         if not chosen:
             return _outputs(
-                net, x, f"{net.name} has no hidden layer that bends, so its outputs are taken for the neurons"
+                net,
+                x,
+                f"{net.name} has no hidden activation or recurrent layer, so its outputs are taken for the "
+                "neurons",
             )
         module = _tap_graph(graph, [node for node, _ in chosen]).to(net.device)
-        taps, notes = _apart(module, chosen, per, x if len(x) > 1 else torch.cat([x, x / 2]))
+        taps, notes = _independent_taps(module, chosen, per, x if len(x) > 1 else torch.cat([x, x / 2]))
         if not taps or (layers is not None and notes):
             raise BadInput(f"layers: {notes[0]}.")
         weight = x[0].numel() + sum(4 * math.prod(tap.item) for tap in taps.values())
@@ -127,7 +162,9 @@ class Neurons:
         return Neurons(cut, found, notes, True, _reader(module, taps), weight, cudnn)
 
     def read_values(self, x: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """(n, *shape) -> values and drives of all neurons, (part of n, neurons) each; every row counts as one query."""
+        """Yield values and drives of all neurons for inputs (n, *shape), (part of n, neurons) each; every row
+        counts as one query.
+        """
         for part in x.split(max(1, ELEMENTS_PER_CALL // max(self._weight, 1))):
             with torch.no_grad(), cudnn_flags(enabled=self._cudnn, allow_tf32=False):
                 values, drives = self._read(part.to(self.net.device, self.net.dtype))
@@ -135,11 +172,13 @@ class Neurons:
             yield values, drives
 
     def at(self, x: Tensor, neuron: Tensor, watch: Watch | None = None) -> tuple[Tensor, Tensor]:
-        """(n, *shape), (n,) -> the value and the drive of one neuron of each row, (n,) each. `watch` sees the values of all neurons."""
+        """Return the value and the drive, (n,) each, of one neuron (n,) of each row of x (n, *shape). `watch`
+        receives the values of all neurons.
+        """
         found, done = [], 0
         for values, drives in self.read_values(x):
-            asked = neuron[done : done + len(values), None]
-            found.append(torch.stack([values.gather(1, asked), drives.gather(1, asked)]).squeeze(-1))
+            index = neuron[done : done + len(values), None]
+            found.append(torch.stack([values.gather(1, index), drives.gather(1, index)]).squeeze(-1))
             if watch is not None:
                 watch(values, done)
             done += len(values)
@@ -147,7 +186,7 @@ class Neurons:
         return both[0], both[1]
 
     def gradient(self, x: Tensor, neuron: Tensor) -> Tensor:
-        """(n, *shape), (n,) -> the gradient (n, *shape) of the drive of one neuron of each row."""
+        """Return the gradient (n, *shape) of the drive of one neuron (n,) of each row of x (n, *shape)."""
         assert self.guided
         found, done = [], 0
         for part in x.split(max(1, ELEMENTS_PER_CALL // max(self._weight, 1))):
@@ -166,6 +205,7 @@ class Neurons:
 
 
 def _outputs(net: Network, x: Tensor, note: str) -> Neurons:
+    """Return the outputs of the network as its neurons, with a note that says why."""
     count = net.outputs_for(x)
 
     def read_outputs(rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -183,7 +223,7 @@ def _outputs(net: Network, x: Tensor, note: str) -> Neurons:
 
 
 class _Values(nn.Module):
-    """(n, *shape) -> (n, neurons)."""
+    """A module that maps (n, *shape) to the values of the neurons, (n, neurons)."""
 
     def __init__(self, module: nn.Module, taps: "dict[int, _Tap]", cudnn: bool) -> None:
         super().__init__()
@@ -198,6 +238,8 @@ class _Values(nn.Module):
 
 
 def _reader(module: nn.Module, taps: dict[int, _Tap]) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+    """Return a function that maps inputs to values and drives."""
+
     def read_taps(x: Tensor) -> tuple[Tensor, Tensor]:
         pairs = module(x)
         values, drives = zip(
@@ -212,7 +254,7 @@ def _reader(module: nn.Module, taps: dict[int, _Tap]) -> Callable[[Tensor], tupl
 
 
 def _operator(node: fx.Node) -> str:
-    """relu for aten.relu.default and for aten.relu_.default."""
+    """Return the operator's name: relu for aten.relu.default and for aten.relu_.default."""
     return (
         str(node.target).removeprefix("aten.").partition(".")[0].rstrip("_")
         if node.op == "call_function"
@@ -220,8 +262,12 @@ def _operator(node: fx.Node) -> str:
     )
 
 
-def _chosen(graph: fx.GraphModule, names: Sequence[str] | None, model: str) -> list[tuple[fx.Node, str]]:
-    """The nodes to read and what to call them. A name that several nodes share is followed by the node's own."""
+def _select_nodes(
+    graph: fx.GraphModule, names: Sequence[str] | None, model: str
+) -> list[tuple[fx.Node, str]]:
+    """Return the nodes to read with their names. A name that several nodes share is followed by the node's
+    own.
+    """
     nodes = [node for node in graph.graph.nodes if _readable(node)]
     shared = [where(node) for node in nodes]
     called = {
@@ -229,9 +275,9 @@ def _chosen(graph: fx.GraphModule, names: Sequence[str] | None, model: str) -> l
         for node, at in zip(nodes, shared, strict=True)
     }
     if names is None:
-        last = _last(graph)
+        last = _output_nodes(graph)
         usual = [node for node in nodes if _operator(node) in ACTIVATIONS or _recurrent(node)]
-        return [(node, _short(node, usual, called)) for node in usual if node not in last]
+        return [(node, _display_name(node, usual, called)) for node in usual if node not in last]
     wanted = []
     for name in names:
         found = [node for node in nodes if name in (called[node], where(node), node.name)]
@@ -239,16 +285,16 @@ def _chosen(graph: fx.GraphModule, names: Sequence[str] | None, model: str) -> l
             known = ", ".join(dict.fromkeys(called.values()))
             raise BadInput(f"layers: {model} has no layer {name!r}; it has {known}.")
         wanted += [node for node in found if node not in wanted]
-    return [(node, _short(node, wanted, called)) for node in nodes if node in wanted]
+    return [(node, _display_name(node, wanted, called)) for node in nodes if node in wanted]
 
 
-def _short(node: fx.Node, among: list[fx.Node], called: dict[fx.Node, str]) -> str:
-    """The user's own name where it says enough."""
+def _display_name(node: fx.Node, among: list[fx.Node], called: dict[fx.Node, str]) -> str:
+    """Return the user's own name if it is unambiguous among these nodes."""
     return where(node) if sum(where(other) == where(node) for other in among) == 1 else called[node]
 
 
 def _readable(node: fx.Node) -> bool:
-    """Does it hold numbers that depend on the batch?"""
+    """Whether the node holds numbers that depend on the batch."""
     value = node.meta.get("val")
     if node.op != "call_function" or not isinstance(value, Tensor) or not value.is_floating_point():
         return False
@@ -256,18 +302,19 @@ def _readable(node: fx.Node) -> bool:
 
 
 def _batch_axis(value: Any) -> int | None:
+    """Return the only axis of symbolic size; None if there is not exactly one."""
     free = [axis for axis, size in enumerate(value.shape) if not isinstance(size, int)]
     return free[0] if len(free) == 1 else None
 
 
 def _recurrent(node: fx.Node) -> bool:
-    """The first part of what a recurrent layer answers: its state after every step."""
+    """Whether the node is the first output of a recurrent layer: its state after every step."""
     source = node.all_input_nodes[0]
     return "getitem" in str(node.target) and _operator(source) in RECURRENT and node.args[1:] == (0,)
 
 
-def _last(graph: fx.GraphModule) -> set[fx.Node]:
-    """The network's outputs, and what they are but for their shape: not hidden."""
+def _output_nodes(graph: fx.GraphModule) -> set[fx.Node]:
+    """Return the nodes of the network's outputs, also before reshaping: they are not hidden."""
     (end,) = (node for node in graph.graph.nodes if node.op == "output")
     found, ahead = set[fx.Node](), list(end.all_input_nodes)
     while ahead:
@@ -282,9 +329,8 @@ def _tap(node: fx.Node, name: str, per: Per, output: Tensor, batch: int) -> _Tap
     axis = _batch_axis(node.meta["val"])
     assert axis is not None
     sizes = tuple(output.movedim(axis, 0).shape)
-    item = (
-        sizes[1:] if sizes[0] == batch else (sizes[0] // batch, *sizes[1:])
-    )  # batch and time may share an axis
+    # The batch and time axes may be merged.
+    item = sizes[1:] if sizes[0] == batch else (sizes[0] // batch, *sizes[1:])
     channels = None
     if per == "channel" and len(item) > 1:
         channels = 0 if _has_channels_first(node) else len(item) - 1
@@ -294,7 +340,9 @@ def _tap(node: fx.Node, name: str, per: Per, output: Tensor, batch: int) -> _Tap
 
 
 def _has_channels_first(node: fx.Node) -> bool:
-    """Do its channels stand first, as behind a convolution, or last, as behind a linear or recurrent layer?"""
+    """Whether the channels are the first axis, as after a convolution, or the last, as after a linear or
+    recurrent layer.
+    """
     while node.all_input_nodes:
         operator = _operator(node)
         if "conv" in operator:
@@ -306,12 +354,14 @@ def _has_channels_first(node: fx.Node) -> bool:
 
 
 def _tap_graph(graph: fx.GraphModule, nodes: list[fx.Node]) -> fx.GraphModule:
-    """The graph up to the last layer that is read; it answers pairs: a layer's output, and what went into it where it clips."""
+    """Return the graph up to the last layer read; its outputs are pairs: a layer's output, and the input of
+    the layer if it clips.
+    """
     module = copy.deepcopy(graph)
     twin = {node.name: node for node in module.graph.nodes}
     pairs = []
     for node in (twin[node.name] for node in nodes):
-        with module.graph.inserting_before(node):  # copies, because layers may work in place
+        with module.graph.inserting_before(node):  # Copy the values, because layers may work in place.
             before = (
                 module.graph.call_function(torch.ops.aten.clone.default, (node.args[0],))
                 if _operator(node) in CLIPS
@@ -328,15 +378,15 @@ def _tap_graph(graph: fx.GraphModule, nodes: list[fx.Node]) -> fx.GraphModule:
 
 
 def _has_side_effect(node: fx.Node) -> bool:
-    """Does it act otherwise than by its result?"""
+    """Whether the node does anything besides returning its result."""
     schema = getattr(node.target, "_schema", None)
     return node.op in ("placeholder", "output") or (schema is not None and schema.is_mutable)
 
 
-def _apart(
+def _independent_taps(
     module: nn.Module, chosen: list[tuple[fx.Node, str]], per: Per, x: Tensor
 ) -> tuple[dict[int, _Tap], tuple[str, ...]]:
-    """The taps by their place, and notes on layers that do not treat the inputs of a batch apart."""
+    """Return the taps by index, and notes on layers that do not treat the inputs of a batch independently."""
     with torch.no_grad():
         together, alone = module(x), [module(row[None]) for row in x]
     kept, notes = {}, []

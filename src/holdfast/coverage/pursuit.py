@@ -1,7 +1,9 @@
-"""The pursuit of uncovered items: the nearest to the seeds first, many at once, and everything that an input covers is counted.
+"""The search for uncovered items: the nearest to the seeds first, many in one batch; everything that an input
+covers is counted.
 
-Items are worked on in blocks, and a block is told of when all of it is done. What is left is then all that a search needs to go on: which
-block comes next, and the random numbers that it draws, depend on nothing else.
+Items are processed in blocks, and the results of a block are reported when all of it is done. The remaining
+items are then the whole state of the search: the next block and the random numbers that it draws depend on
+nothing else.
 """
 
 from dataclasses import dataclass, field
@@ -18,54 +20,63 @@ from holdfast.problem import Problem
 from holdfast.random_streams import Chance
 from holdfast.result import Setting, Traits
 
-NEAR = 32  # units changed at most in an input that is kept because it happens to cover another item than it was tried for
-AIM, SURE = (
-    0.5,
-    0.25,
-)  # margins further inside than what is claimed: where a search aims, and what it counts as covered
-SHARE = 2**12  # network evaluations of a step
-MADE = "made"  # beside a record: the place of the seed that its test was made from, and the item that it was made for
+# An input is kept as a test of an item that it happens to cover only if it changes at most this many units
+# (chosen by hand).
+MAX_INCIDENTAL_UNITS = 32
+# Additional margins inside the interval: where a search aims, and from where on it counts an item as covered
+# (chosen by hand; AIM > SURE so that a found test stays valid in a batch of another size).
+AIM, SURE = 0.5, 0.25
+QUERIES_PER_STEP = 2**12  # Number of network evaluations after which a step ends (chosen by hand).
+# The name of the extra of a record that holds the index of the seed of its test and the item that the test
+# was made for.
+MADE = "made"
 
 
 @dataclass(eq=False)
 class Hunt:
-    """The items (n,) of a problem, and the block that is in work."""
+    """The state of the search: the items (n,) of a problem, and the block that is being processed."""
 
     done: Tensor  # (n,) bool
     made: Tensor  # (n, 2): see MADE; NaN where there is no test
-    fewest: Tensor  # (n,): units changed in the nearest test known
+    fewest: Tensor  # (n,): number of units changed in the nearest test known
     chance: Chance
-    tests: int  # found so far
-    block: Tensor  # places of the items in work
+    tests: int  # number of tests found
+    block: Tensor  # indices of the items being processed
     attempt: int = 0
-    aimed: Tensor | None = None  # those of the block that the walk is for
+    aimed: Tensor | None = None  # the items of the block that the current attempt is for
     walk: AimState | None = None
-    hits: list["Hit"] = field(default_factory=list)  # of the block
-    lucky: Tensor | None = None  # (n, *shape): inputs that were tried for another item
-    fresh: Tensor | None = None  # (n,) bool: those not told of yet
+    hits: list["Hit"] = field(default_factory=list)  # hits of the block
+    lucky: Tensor | None = None  # (n, *shape): tests to report at the end of the step
+    fresh: Tensor | None = None  # (n,) bool: the rows that have one
 
 
 @dataclass(frozen=True, eq=False)
 class Hit:
-    """An input that reaches what it was made for."""
+    """An input that reaches the item it was made for."""
 
     x: Tensor
-    seed: int  # its place
-    item: int  # the place of what it was made for
+    seed: int  # index of the seed
+    item: int  # index of the item
     covers: Tensor  # (n,) bool
-    changed: int  # units
+    changed: int  # number of changed units
 
 
 @dataclass(frozen=True)
 class Pursuit(Method[Hunt]):
-    """beam: units tried alone in each round. block: items worked on at once. changes, tests: at most so many.
+    """Search for inputs that cover the items.
 
-    hurried  time may run out before an item's turn comes, so what is tried for one item is looked at for all.
-    known    tests that an earlier part of the run found.
+    Attributes:
+        beam: units tried alone in each round.
+        block: items processed in one batch.
+        changes: largest number of changed units; None: no limit.
+        tests: largest number of tests; None: no limit.
+        hurried: time may run out before an item's turn comes, so every input tried for one item is checked
+            for all items.
+        known: number of tests found by an earlier part of the run.
     """
 
     finds: ClassVar[str] = "witnesses"
-    help: ClassVar[str] = "inputs near given ones that bring a neuron where none of those did"
+    help: ClassVar[str] = "inputs near given ones that cover what the given ones do not"
     traits: ClassVar[Traits] = Traits(glass=True)
 
     beam: int = 16
@@ -96,25 +107,27 @@ class Pursuit(Method[Hunt]):
         return self._next_block(Uncovered.of(problem), hunt)
 
     def update_bounds(self, problem: Problem, state: Hunt, lower: Tensor, upper: Tensor) -> Hunt:
-        state.fewest = torch.minimum(
-            state.fewest, upper + 1
-        )  # a radius is one less than the changes that break it
+        # The radius is one less than the smallest number of changes that violates the specification.
+        state.fewest = torch.minimum(state.fewest, upper + 1)
         return state
 
     def step(self, problem: Problem, state: Hunt) -> tuple[Hunt | None, Claims]:
-        """A bounded share of a block; what the block found is told at its end."""
-        asked, before = Uncovered.of(problem), problem.network.queries
-        reach = self._reach(asked, state)
-        # What was offered until the search is cut off is claimed: every witness is replayed, whatever else was half done.
+        """Process a bounded part of a block; its results are reported at the end of the block."""
+        uncovered, before = Uncovered.of(problem), problem.network.queries
+        reach = self._reach(uncovered, state)
+        # Everything offered before a cut-off is claimed: every witness is replayed, even if the rest of the
+        # block is incomplete.
         time_limit.interrupt_late(
-            lambda: self._advance(asked, state, reach, before + SHARE), None, time_limit.GRACE
+            lambda: self._advance(uncovered, state, reach, before + QUERIES_PER_STEP), None, time_limit.GRACE
         )
         claims = Claims(witness=state.lucky, found=state.fresh, done=state.done, aside={MADE: state.made})
         state.lucky, state.fresh = None, None
         return (state if len(state.block) else None), claims
 
     def _advance(self, problem: Uncovered, state: Hunt, reach: ActivationReach, queries: int) -> None:
-        """Work on the block until all of it is done, the time is up, or the network was asked so many queries in all."""
+        """Process the block until it is done, the time is up, or the network has answered this number of
+        queries in total.
+        """
         while len(state.block):
             if state.walk is None:
                 self._aim(problem, state, reach)
@@ -126,10 +139,10 @@ class Pursuit(Method[Hunt]):
             if time_limit.has_expired() or problem.network.queries >= queries:
                 return
 
-    # ---- what comes next
+    # ---- choosing what comes next
 
     def _next_block(self, problem: Uncovered, state: Hunt) -> Hunt:
-        """To the next block: the first that wait."""
+        """Select the next block: the first items that are not done."""
         enough = self.tests is not None and state.tests >= self.tests
         waits = (
             (~state.done)
@@ -149,7 +162,7 @@ class Pursuit(Method[Hunt]):
         return ActivationReach(problem.read, units, self.beam, limit, watch if self.hurried else None)
 
     def _aim(self, problem: Uncovered, state: Hunt, reach: ActivationReach) -> None:
-        """The next attempt: what the block has not reached, each from its next seed."""
+        """Start the next attempt: the items of the block not yet reached, each from its next seed."""
         reached = torch.stack([torch.zeros_like(state.done), *(hit.covers for hit in state.hits)]).any(0)
         state.aimed = rows = state.block[~reached[state.block]]
         if len(rows) and state.attempt < problem.nearest.shape[1]:
@@ -162,10 +175,10 @@ class Pursuit(Method[Hunt]):
                 Aims(place, problem.seeds[place], problem.outside.neuron[rows], *ends), chance
             )
 
-    # ---- what was found
+    # ---- collecting results
 
     def _gather(self, problem: Uncovered, state: Hunt, reach: ActivationReach) -> None:
-        """The end of an attempt. What does not cover its aim in this batch too is let go."""
+        """Finish an attempt. A result that does not cover its aim again in this batch is dropped."""
         assert state.walk is not None
         assert state.aimed is not None
         hit = state.walk.fewest <= reach.limit
@@ -178,7 +191,7 @@ class Pursuit(Method[Hunt]):
         state.walk, state.attempt = None, state.attempt + 1
 
     def _settle(self, problem: Uncovered, state: Hunt) -> None:
-        """Of the inputs that the block found those that cover something new, the most first."""
+        """Select tests among the block's hits; hits that cover more new items come first."""
         covers = torch.stack([torch.zeros_like(state.done), *(hit.covers for hit in state.hits)])[1:]
         fresh = (covers.any(0) & ~state.done).nonzero().flatten()
         covers = covers[:, fresh]
@@ -196,7 +209,7 @@ class Pursuit(Method[Hunt]):
         self._next_block(problem, state)
 
     def _offer(self, problem: Problem, state: Hunt, rows: Tensor, x: Tensor, changed: Tensor | int) -> None:
-        """Inputs for some rows, to be told of at the end of the step."""
+        """Store inputs for some rows, to be reported at the end of the step."""
         if state.lucky is None or state.fresh is None:
             state.lucky, state.fresh = problem.region.centre.clone(), torch.zeros_like(state.done)
         state.lucky[rows], state.fresh[rows] = x, True
@@ -205,14 +218,18 @@ class Pursuit(Method[Hunt]):
     def _watch(
         self, problem: Uncovered, state: Hunt, units: Units, x: Tensor, place: Tensor, values: Tensor
     ) -> None:
-        """Inputs (m, *shape) that are tried, the places of their seeds, the values (m, neurons) of all neurons."""
+        """Check inputs (m, *shape) tried for one item against all items, given their seeds' indices and the
+        values (m, neurons) of all neurons.
+        """
         inside = problem.covers(values, AIM) & ~state.done
         rows = inside.any(1).nonzero().flatten()
         if not len(rows):
             return
         changes = units.changed_units(x[rows], problem.seeds[place[rows]]).sum(1)
-        fewest, row = torch.where(inside[rows], changes[:, None], NEAR + 1).min(0)
-        nearer = (fewest < state.fewest) & (fewest <= min(NEAR, self.changes or NEAR))
+        fewest, row = torch.where(inside[rows], changes[:, None], MAX_INCIDENTAL_UNITS + 1).min(0)
+        nearer = (fewest < state.fewest) & (
+            fewest <= min(MAX_INCIDENTAL_UNITS, self.changes or MAX_INCIDENTAL_UNITS)
+        )
         if bool(nearer.any()):
             chosen = rows[row[nearer]]
             self._offer(problem, state, nearer, x[chosen], fewest[nearer])

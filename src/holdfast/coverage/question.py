@@ -1,4 +1,6 @@
-"""The question behind a test: how few changed units of a given input bring a neuron's value into an interval?"""
+"""The problem behind a test: how few units of a given input must change to bring a neuron's value into an
+interval?
+"""
 
 import builtins
 from dataclasses import dataclass
@@ -12,29 +14,31 @@ from holdfast.problem import Problem
 from holdfast.property import Property
 from holdfast.region import Sparse
 
-ELEMENTS = 2**26  # numbers compared at once
+# Largest number of values compared at once when distances to seeds are computed (chosen by hand).
+COMPARED_NUMBERS = 2**26
 
 
 @dataclass(frozen=True, eq=False)
 class Seeds:
-    """The given inputs (count, *shape), held by reference: they belong to the whole batch."""
+    """The given inputs (count, *shape), shared by reference: they belong to the whole batch."""
 
     x: Tensor
 
 
 @dataclass(frozen=True, eq=False)
 class Near(Sparse):
-    """All x that differ from any of the seeds in at most `radius` units. The centre is the seed that comes nearest to the interval."""
+    """All x that differ from at least one of the seeds in at most `radius` units. The centre is the seed
+    nearest to the interval.
+    """
 
     seeds: Seeds | None = None
-    nearest: Tensor | None = (
-        None  # (batch, tries): places of seeds, those first whose neuron comes nearest to the interval
-    )
+    # (batch, tries): indices of seeds, those first whose neuron comes nearest to the interval
+    nearest: Tensor | None = None
 
     def distance(self, x: Tensor) -> Tensor:
         assert self.seeds is not None
         rows, seeds = x.reshape(-1, *self.shape), self.seeds.x.to(x.device)
-        parts = rows.split(max(1, ELEMENTS // max(1, seeds.numel())))
+        parts = rows.split(max(1, COMPARED_NUMBERS // max(1, seeds.numel())))
         count = torch.cat([self._any(part[:, None] != seeds).flatten(2).sum(-1).amin(1) for part in parts])
         inside = self.flatten(self.domain.contains(x)).all(-1)
         return torch.where(inside, count.reshape(inside.shape).double(), torch.inf)
@@ -42,14 +46,15 @@ class Near(Sparse):
 
 @dataclass(frozen=True, eq=False)
 class Outside(Property):
-    """The value of a neuron is not in its interval, lower <= value < upper; the outputs are the values of all neurons."""
+    """The specification that the value of a neuron is not in its interval: not lower <= value < upper.
+
+    The outputs of the network are the values of all neurons.
+    """
 
     neuron: Tensor  # (batch,)
     lower: Tensor  # (batch,) float64
     upper: Tensor  # (batch,) float64
-    margin: (
-        Tensor  # (batch, 2) float64: by so much are both bounds inside the interval that the item is about
-    )
+    margin: Tensor  # (batch, 2) float64: distances of both bounds from those of the item's interval
 
     def score(self, outputs: Tensor) -> Tensor:
         value = outputs.gather(-1, self.neuron.expand(outputs.shape[:-1])[..., None]).squeeze(-1).double()
@@ -61,13 +66,15 @@ class Outside(Property):
         assert bool(((self.neuron >= 0) & (self.neuron < outputs)).all())
 
     def within(self, margins: float) -> tuple[Tensor, Tensor]:
-        """The interval without so many margins more at either end."""
+        """Return the interval shortened by this number of further margins at either bound."""
         return self.lower + margins * self.margin[:, 0], self.upper - margins * self.margin[:, 1]
 
 
 @dataclass(frozen=True, eq=False)
 class Uncovered(Problem):
-    """One row for each item that no seed covers, the nearest to the seeds first. The network is cut behind the neurons."""
+    """One row for each item that no seed covers, the nearest to the seeds first. The network is truncated
+    after the neurons.
+    """
 
     neurons: Neurons | None = None
 
@@ -102,8 +109,8 @@ class Uncovered(Problem):
         return self.property
 
     def answers(self, x: Tensor, twin: Network | None = None) -> Tensor:
-        """One input serves many items: it is asked about once."""
-        if x is self.region.centre:  # the nearest seeds, as they were given
+        """Query each distinct input once: one input serves many items."""
+        if x is self.region.centre:  # the nearest seeds, unchanged
             return super().answers(self.seeds, twin)[self.nearest[:, 0]]
         _, place = x.flatten(1).view(torch.int16).unique(dim=0, return_inverse=True)
         order = torch.arange(len(x), device=x.device)
@@ -111,6 +118,8 @@ class Uncovered(Problem):
         return super().answers(x[each], twin)[place]
 
     def covers(self, values: Tensor, margins: float) -> Tensor:
-        """(m, neurons) -> (m, batch) bool: which items the values cover, by so many margins more than is asked."""
+        """Map values (m, neurons) to (m, batch) bool: the items that they cover with this number of
+        additional margins.
+        """
         value, (lower, upper) = values[:, self.outside.neuron].double(), self.outside.within(margins)
         return (value >= lower) & (value < upper)

@@ -1,7 +1,9 @@
-"""Coverage-driven test generation: inputs near given ones that make a network do what none of those did.
+"""Coverage-driven test generation: inputs near given ones that cover neurons' intervals which no given input
+covers.
 
-As in DeepTRE: take the uncovered items nearest to the seeds, change as few units as it takes, count everything that the new inputs
-cover, go on. (Its equation 15 is printed the wrong way round: it is the new input that must activate the neuron.)
+As in DeepTRE (Ruan et al. 2019): take the uncovered items nearest to the seeds, change as few units as
+necessary, count everything that the new inputs cover, and repeat. (Equation 15 of the paper is printed the
+wrong way round: it is the new input that must activate the neuron.)
 """
 
 # ruff: noqa: PT028 - testgen is no test, whatever its name
@@ -32,13 +34,18 @@ from holdfast.result import DONE, Key, Record
 from holdfast.solver import Progress, Stop, solve
 
 Status = Literal["finished", "stopped", "interrupted"]
-TOGETHER = 2**25  # Numbers in the inputs of the items that are asked about together, 128 MiB in float32.
-COPIES = 8  # Tensors of that size that are alive at once: the inputs, what is offered for them, and what replaying them takes.
+# Largest number of values in the inputs of the items of one block (chosen by hand; 128 MiB in float32).
+BLOCK_NUMBERS = 2**25
+# Number of tensors of that size that are alive at once: the inputs, the tests offered for them, and those of
+# their replay (chosen by hand).
+LIVE_TENSORS = 8
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """The items of a layer, or of all layers: how many there are, and how many are covered by the seeds and by seeds and tests."""
+    """The items of a layer, or of all layers: their number, and how many the seeds cover, and seeds and tests
+    together.
+    """
 
     layer: str
     neurons: int
@@ -49,22 +56,23 @@ class Coverage:
 
 @dataclass(frozen=True, eq=False)
 class Tests:
-    """New inputs, each covering something that no seed covers.
+    """New inputs, each of which covers an item that no seed covers.
 
-    An item is a layer's place among `layers`, the number of a neuron in it, and a section: 0 for criterion neuron, the section's number
-    for multisection, 0 (below) or 1 (above) for boundary.
+    An item is the index of a layer in `layers`, the index of a neuron in it, and a section: 0 for criterion
+    neuron, the section's index for multisection, 0 (below) or 1 (above) for boundary.
     """
 
-    __test__: ClassVar = False  # pytest takes Test... for its own
+    __test__: ClassVar = False  # Without this pytest would collect the class as a test.
 
     x: Tensor  # (tests, *shape)
-    seed: Tensor  # (tests,): the place of the input that each was made from
-    changed: Tensor  # (tests,): units in which it differs from that
+    seed: Tensor  # (tests,): index of the input that each test was made from
+    changed: Tensor  # (tests,): number of units in which it differs from that input
     target: Tensor  # (tests, 3): the item it was made for
-    covers: Tensor  # (pairs, 4): a test, and an item that it covers and no seed does
-    seed_class: Tensor  # (tests,): what the network says of the seed
-    new_class: Tensor  # (tests,): and of the test
-    adversarial: Tensor  # (tests,) bool: the seed is classified right (without labels: as it is), and the test otherwise
+    covers: Tensor  # (pairs, 4): a test, and an item that it covers and no seed covers
+    seed_class: Tensor  # (tests,): the network's class of the seed
+    new_class: Tensor  # (tests,): the network's class of the test
+    # (tests,) bool: the seed is classified correctly (without labels: always), and the test is not
+    adversarial: Tensor
     total: Coverage
     layers: tuple[Coverage, ...]
     criterion: Criterion
@@ -78,18 +86,22 @@ class Tests:
 
     @property
     def before(self) -> float:
-        """The share of all items that the seeds cover."""
+        """Share of all items that the seeds cover."""
         return self.total.before / max(1, self.total.items)
 
     @property
     def after(self) -> float:
-        """The share that seeds and tests cover. The rest was not reached; that it cannot be is not proved."""
+        """Share of all items that seeds and tests cover. The remaining items were not reached; it is not
+        proved that they cannot be.
+        """
         return self.total.after / max(1, self.total.items)
 
 
 @dataclass(frozen=True, eq=False)
 class Suite:
-    """What was asked of a network: the items of a criterion, those that the seeds cover, and the problem that the others are."""
+    """The input of test generation: the items of a criterion, the items that the seeds cover, and the problem
+    of covering the others.
+    """
 
     net: Network
     neurons: Neurons
@@ -97,7 +109,7 @@ class Suite:
     seeds: Tensor
     labels: Tensor | None
     before: Tensor  # (neurons, kinds) bool: covered by the seeds
-    neuron: Tensor  # (open,): the items that are not, in their order
+    neuron: Tensor  # (open,): the neurons of the items that are not covered, in their order
     kind: Tensor  # (open,)
     order: Tensor  # (open,): the nearest to the seeds first
     nearest: Tensor  # (open, tries): the seeds whose neuron comes nearest
@@ -105,25 +117,29 @@ class Suite:
     units: Units
     notes: tuple[str, ...]
     began: float
-    asked: int  # network evaluations before
+    asked: int  # queries of the network before
 
     def __len__(self) -> int:
         return len(self.neuron)
 
     @property
     def block(self) -> int:
-        """How many items are asked about together: each brings an input of its own, so they are limited by memory."""
+        """Number of items in one block: each brings an input of its own, so memory limits them."""
         return max(
-            1, memory_budget.numbers(self.seeds.device, TOGETHER, COPIES) // max(1, self.seeds[0].numel())
+            1,
+            memory_budget.numbers(self.seeds.device, BLOCK_NUMBERS, LIVE_TENSORS)
+            // max(1, self.seeds[0].numel()),
         )
 
     @property
     def problems(self) -> list[Problem]:
-        """One problem of all items, where they are a single block; else none: ask block by block."""
+        """The problem of all items if they fit into one block; else empty: they are searched block by
+        block.
+        """
         return [self.problem(self.order)] if 0 < len(self) <= self.block else []
 
     def problem(self, chosen: Tensor) -> Problem:
-        """chosen: places among the open items."""
+        """Return the problem of the items `chosen`, given as indices into the open items."""
         at, which, first = self.neuron[chosen], self.kind[chosen], self.nearest[chosen]
         axes = unit_axes(self.seeds.shape[1:], self.unit)
         region = Near(
@@ -140,7 +156,9 @@ class Suite:
         return Uncovered(self.neurons.net, region, outside, "radius", keys, neurons=self.neurons)
 
     def waiting(self, records: Iterable[Record]) -> Tensor:
-        """The items that have no final record and that no witness of a record covers, the nearest to the seeds first."""
+        """Return the items without a final record that no witness of a record covers, the nearest to the
+        seeds first.
+        """
         left = torch.ones(len(self), dtype=torch.bool)
         witnesses: dict[bytes, Tensor] = {}
         for record in records:
@@ -154,28 +172,30 @@ class Suite:
         return order[left[order]].to(self.order.device)
 
     def names(self) -> list[str]:
-        """What every open item is, for people."""
+        """Return a readable description of every open item."""
         kinds = {"neuron": ["fires"], "boundary": ["below its range", "above its range"]}
         _, layer, neuron, kind = self._locate_items([torch.arange(len(self))]).T.tolist()
-        told = kinds.get(self.wanted.criterion) or [
+        descriptions = kinds.get(self.wanted.criterion) or [
             f"in section {k}" for k in range(self.wanted.lower.shape[1])
         ]
         return [
-            f"{self.neurons.layers[at].name}, neuron {n}: {told[k]}"
+            f"{self.neurons.layers[at].name}, neuron {n}: {descriptions[k]}"
             for at, n, k in zip(layer, neuron, kind, strict=True)
         ]
 
     def tests(self, records: Sequence[Record], made: Mapping[Key, Tensor], most: int | None = None) -> Tests:
-        """The inputs that the records show, with everything that belongs to them; the network itself says their classes.
+        """Return the tests that the records show, with all their properties; their classes are those of the
+        network itself.
 
-        made  beside the records: what each test was made from and for.
+        Args:
+            made: extras of the records: what each test was made from and for.
         """
         found = self._minimise_suite(self._distinct(records, made))[:most]
         x = torch.stack([test.x for test in found]).to(self.seeds) if found else self.seeds[:0]
         start = torch.tensor([test.seed for test in found], dtype=torch.int64, device=self.seeds.device)
-        said = self.net(self.seeds).argmax(-1)
+        seed_classes = self.net(self.seeds).argmax(-1)
         new = self.net(x).argmax(-1) if found else start
-        right = said if self.labels is None else self.labels
+        right = seed_classes if self.labels is None else self.labels
         layers = self._coverage(found)
         total = Coverage(
             "all",
@@ -200,9 +220,9 @@ class Suite:
             changed=self.units.changed_units(x, self.seeds[start]).sum(1).cpu(),
             target=self._locate_items([torch.tensor([test.item]) for test in found])[:, 1:],
             covers=self._locate_items([test.covers for test in found]),
-            seed_class=said[start].cpu(),
+            seed_class=seed_classes[start].cpu(),
             new_class=new.cpu(),
-            adversarial=((said == right)[start] & (new != right[start])).cpu(),
+            adversarial=((seed_classes == right)[start] & (new != right[start])).cpu(),
             total=total,
             layers=layers,
             criterion=self.wanted.criterion,
@@ -215,7 +235,7 @@ class Suite:
         )
 
     def _distinct(self, records: Sequence[Record], made: Mapping[Key, Tensor]) -> "list[_Test]":
-        """Every input among the witnesses once, those first that were made for the nearest items."""
+        """Return each distinct witness once, those first that were made for the nearest items."""
         shown = {r.key.index: r.bracket.upper.evidence.witness for r in records}
         rank = self.order.argsort().tolist()
         items: dict[bytes, list[int]] = {}
@@ -239,7 +259,7 @@ class Suite:
         ]
 
     def _covers(self, x: list[Tensor]) -> list[Tensor]:
-        """For each input the open items that it covers for certain."""
+        """Return for each input the open items that it certainly covers."""
         place = torch.full_like(self.before, -1, dtype=torch.int64)
         place[self.neuron, self.kind] = torch.arange(len(self), device=place.device)
         found = []
@@ -252,7 +272,7 @@ class Suite:
         return found
 
     def _minimise_suite(self, tests: "list[_Test]") -> "list[_Test]":
-        """Without tests whose every item another test covers; those that cover least go first."""
+        """Drop tests whose items are all covered by other tests; tests that cover fewer items go first."""
         times = torch.bincount(
             torch.cat([torch.empty(0, dtype=torch.int64), *(test.covers for test in tests)]),
             minlength=len(self),
@@ -266,7 +286,9 @@ class Suite:
         return [tests[place] for place in sorted(kept)]
 
     def _locate_items(self, open_items: list[Tensor]) -> Tensor:
-        """Open items for each test -> (pairs, 4): the test, and the item's layer, neuron in that layer and kind."""
+        """Map open items of each test to (pairs, 4): the test, and the item's layer, neuron in that layer and
+        kind.
+        """
         sizes = torch.tensor([len(some) for some in open_items], dtype=torch.int64)
         item = torch.cat([torch.empty(0, dtype=torch.int64), *open_items])
         neuron, kind = self.neuron.cpu()[item], self.kind.cpu()[item]
@@ -277,7 +299,7 @@ class Suite:
         )
 
     def _coverage(self, found: "list[_Test]") -> tuple[Coverage, ...]:
-        """Layer by layer."""
+        """Return the coverage of each layer."""
         after, layers = self.before.clone(), self.neurons.layers
         for test in found:
             after[self.neuron[test.covers], self.kind[test.covers]] = True
@@ -294,7 +316,7 @@ class Suite:
 
 @dataclass(frozen=True, eq=False)
 class _Test:
-    """One test; items by their place among the open ones."""
+    """One test; items are indices into the open items."""
 
     x: Tensor
     seed: int
@@ -316,7 +338,7 @@ def suite_of(
     unit: Unit | None = None,
     tries: int = 3,
 ) -> Suite:
-    """Everything read and checked. Options as in `testgen`."""
+    """Read and check the input of test generation. Options as in `testgen`."""
     began, asked = time.monotonic(), net.queries
     check(criterion, threshold, sections)
     if per not in get_args(Per):
@@ -332,7 +354,7 @@ def suite_of(
     neuron, kind = (wanted.exist & ~before).nonzero(as_tuple=True)
     nearest, gap = _nearest(neurons, wanted, seeds, neuron, kind, min(tries, len(seeds)))
     order = gap.argsort(stable=True)
-    told = (*neurons.notes, *notes)
+    descriptions = (*neurons.notes, *notes)
     return Suite(
         net,
         neurons,
@@ -346,7 +368,7 @@ def suite_of(
         nearest.T,
         unit,
         units,
-        told,
+        descriptions,
         began,
         asked,
     )
@@ -373,22 +395,33 @@ def testgen(
     seed: int = 0,
     progress: Callable[[Progress], None] | None = None,
 ) -> Tests:
-    """New inputs, each a few units away from one of x, that together cover as much of the network as is reached.
+    """Generate inputs, each a few units away from one of x, that together cover as much of the network as the
+    search reaches.
 
-    x          (batch, *shape), the seeds.
-    criterion  "neuron": every neuron's value above `threshold`. "multisection": in each of `sections` equal parts of the range it has on
-               `train`. "boundary": below that range, and above it. The ranges are those of x where no training data are given.
-    y          the classes of x. A test is adversarial if its seed is classified right and it is not; without y, if the class changes.
-    layers     names of layers (`holdfast inspect` shows them); default: all hidden activation functions and recurrent layers.
-    per        "element": every number of a feature map, or of a state at each step, is a neuron. "channel": their mean over all places.
-    unit       what counts as one change: a "pixel" (all channels of it), a "frame", a "number"; default: pixels for images, else numbers.
-    changes    at most so many changed units in a test. tests: at most so many tests.
-    tries      seeds tried for an item, the nearest first. beam: units tried alone in each step. batch: items worked on at once.
-    stop       seconds for the whole call; queries for each item that x does not cover. What was tried by then and covers something goes
-               in as it is, so nearer tests may exist. Ctrl-C ends the search too, and what was found is returned.
+    Args:
+        x: (batch, *shape), the seeds.
+        criterion: "neuron": every neuron's value above `threshold`. "multisection": in each of `sections`
+            equal parts of its range on `train`. "boundary": below that range, and above it. Without training
+            data the ranges are those on x.
+        y: the classes of x. A test is adversarial if its seed is classified correctly and the test is not;
+            without y, if the class changes.
+        layers: names of layers (`holdfast inspect` shows them). Default: all hidden activation functions and
+            recurrent layers.
+        per: "element": every number of a feature map, or of a state at each step, is a neuron. "channel":
+            their mean over all positions.
+        unit: what counts as one change: a "pixel" (all of its channels), a "frame", a "number". Default:
+            pixels for images, else numbers.
+        changes: largest number of changed units in a test. Default: no limit.
+        tests: largest number of tests. Default: no limit.
+        tries: seeds tried for an item, the nearest first.
+        beam: units tried alone in each step.
+        batch: items processed in one batch.
+        stop: seconds for the whole call; queries for each item that x does not cover. Tests found by then are
+            returned without further minimisation, so nearer tests may exist. Ctrl-C ends the search too, and
+            the tests found are returned.
 
-    What is not reached stays uncovered and is counted. Whether a test still shows what its seed showed is for people to say, and the
-    easier the fewer units changed.
+    Items that are not reached stay uncovered and are counted. Whether a test still shows the same thing as
+    its seed must be judged by people, which is the easier the fewer units changed.
     """
     stop = stop or Stop()
     method = pursuit(stop, changes=changes, tests=tests, beam=beam, block=batch)
@@ -426,7 +459,7 @@ def testgen(
     found = suite.tests(
         records, {record.key: record.aside[MADE] for record in records if MADE in record.aside}, tests
     )
-    net.queries = suite.asked + found.queries  # its cut version was asked on its behalf
+    net.queries = suite.asked + found.queries  # The truncated network was queried on behalf of the network.
     return found
 
 
@@ -437,11 +470,13 @@ def in_blocks(
     until: float,
     tests: int | None,
 ) -> None:
-    """Ask about all items that wait, a block at a time, until the time is up, there are enough tests, or a block was interrupted.
+    """Search all open items, one block at a time, until the time is up, there are enough tests, or a block
+    was interrupted.
 
-    records  what is known by now.
-    ask      called with the problem of a block, the seconds that are left, and how many tests are known; returns whether it was
-             interrupted.
+    Args:
+        records: returns the records known at this time.
+        ask: called with the problem of a block, the seconds left, and the number of tests known; returns
+            whether it was interrupted.
     """
 
     def left() -> float | None:
@@ -472,7 +507,7 @@ testgen.__test__ = False  # type: ignore[attr-defined]  # for pytest, as above
 def pursuit(
     stop: Stop, *, changes: int | None, tests: int | None, beam: int = 16, block: int = 32
 ) -> Pursuit:
-    """The method that finds tests, its settings checked."""
+    """Return the method that searches tests, with checked settings."""
     for name, value in (("changes", changes), ("tests", tests), ("beam", beam), ("batch", block)):
         if value is not None and value < 1:
             raise BadInput(f"{name} must be at least 1, got {value}.")
@@ -481,14 +516,14 @@ def pursuit(
     return Pursuit(beam, block, changes, tests, hurried=stop.seconds is not None or stop.queries is not None)
 
 
-# ---- what was given
+# ---- the given inputs
 
 
 def _seeds(net: Network, x: Tensor, y: Tensor | Sequence[int] | None) -> tuple[Tensor, Tensor | None]:
-    """The seeds and their classes where the network is, checked."""
+    """Return the checked seeds and their classes on the network's device."""
     seeds = _numbers(net, x, "x")
     outputs = net.outputs_for(seeds)
-    if y is None or outputs < 2:  # a single output has no classes
+    if y is None or outputs < 2:  # A single output has no classes.
         return seeds, None
     labels = torch.as_tensor(y, device=net.device)
     whole = labels.dtype in (torch.uint8, torch.int8, torch.int16, torch.int32)
@@ -498,6 +533,7 @@ def _seeds(net: Network, x: Tensor, y: Tensor | Sequence[int] | None) -> tuple[T
 
 
 def _numbers(net: Network, x: Tensor, what: str) -> Tensor:
+    """Return x in the arithmetic of the network, checked to be floating-point and inside the domain."""
     try:
         given = torch.as_tensor(x)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -507,7 +543,8 @@ def _numbers(net: Network, x: Tensor, what: str) -> Tensor:
     if not given.is_floating_point():
         kind = "token ids" if net.vectors is not None else "integers"
         raise BadInput(
-            f"{what} holds {kind}, and tests are made by changing numbers: give floating-point inputs in the domain's units."
+            f"{what} holds {kind}, and tests are made by changing numbers: give floating-point inputs in "
+            "the domain's units."
         )
     numbers = given.to(net.device, net.dtype)
     try:
@@ -518,19 +555,22 @@ def _numbers(net: Network, x: Tensor, what: str) -> Tensor:
 
 
 def _region(net: Network, seeds: Tensor, unit: Unit | None) -> Sparse:
-    """All that may be made of the seeds."""
+    """Return the region of all tests that can be made from the seeds."""
     if not net.domain.bounded:
         raise BadInput(
-            f"tests are made by moving units to the ends of the domain, and {net.name} has none: state it (domain=, --domain)."
+            f"tests are made by moving units to the bounds of the domain, and {net.name} has none: state it "
+            "(domain=, --domain)."
         )
     return Sparse(seeds, torch.zeros(len(seeds)), net.domain, axes=unit_axes(seeds.shape[1:], unit))
 
 
 def _training(net: Network, train: Tensor, seeds: Tensor) -> Tensor:
+    """Return the checked training data."""
     data = _numbers(net, train, "train")
     if data.shape[1:] != seeds.shape[1:]:
         raise BadInput(
-            f"train: inputs of shape {tuple(data.shape[1:])}, but those of x have shape {tuple(seeds.shape[1:])}."
+            f"train: inputs of shape {tuple(data.shape[1:])}, but those of x have shape "
+            f"{tuple(seeds.shape[1:])}."
         )
     return data
 
@@ -538,7 +578,9 @@ def _training(net: Network, train: Tensor, seeds: Tensor) -> Tensor:
 def _nearest(
     neurons: Neurons, wanted: Items, seeds: Tensor, neuron: Tensor, kind: Tensor, tries: int
 ) -> tuple[Tensor, Tensor]:
-    """-> (tries, open) the seeds whose drive comes nearest to each item, (open,) how near the nearest comes, in the layer's scale."""
+    """Return the seeds whose drive comes nearest to each item, (tries, open), and the smallest distance
+    (open,) in the scale of the layer.
+    """
     lower, upper, scale = wanted.lower[neuron, kind], wanted.upper[neuron, kind], wanted.scale[neuron]
     gaps, rows, done = (
         torch.empty(0, len(neuron)).to(lower),

@@ -1,6 +1,7 @@
-"""Room: how many pixels, frames, features or words may change (the Hamming distance, L0).
+"""Robustness in the Hamming distance (norm 0): how many pixels, frames, features or words may change.
 
-A map needs no bounds, so who asks for one does not wait until those are loaded.
+`Branch`, `Greedy` and `Grid` are imported on first use, so that a saliency map, which needs no bounds, does
+not wait for their imports.
 """
 
 from importlib import import_module

@@ -1,12 +1,25 @@
-"""Bounds over groups of units with budgets, for chains: by what each changed unit touches.
+"""Linear bounds over regions of norm 0 (groups of units with budgets), for networks that are chains of
+layers.
 
-The engine walks back over whole layers; here the first two are asked unit by unit and group by group, inside their windows. All bounds are
-about changes from the centre: what no changed unit touches does not move at all.
+Statement. A region allows at most k_g units of each group g to change, each within its own interval. For
+every point of the region
 
-With z and r the true values at the centre, z = W r + b and r' = f(z), every change obeys dz = W dr and
-    low dz + low_offset <= dr' <= up dz + up_offset,
-the planes of f on the bounds of z, moved to the centre. A bound of rows . dr' is a walk back with these planes, as in the engine. For the
-second layer this walk is one step long, and is taken for all its values at once, forwards. Rounding: docs/rounding.md.
+    rows . output + offset >= result,
+
+rounding errors included. All quantities are changes from the centre, so values that no changed unit touches
+do not move.
+
+Let z and r be the pre-activations and activations at the centre, z = W r + b, r' = f(z). A change obeys dz =
+W dr, and linear bounds of f on the bounds of z, shifted to the centre, give
+
+    low dz + low_offset <= dr' <= up dz + up_offset.
+
+A linear function rows . dr' is bounded by substituting these inequalities layer by layer backwards (CROWN: H.
+Zhang et al., Efficient neural network robustness certification with general activation functions, 2018). At
+the input the minimum over a region is a sum of the smallest effects of units that the budgets allow. The
+bounding engine would propagate through whole layers; here the first two layers are treated unit by unit and
+group by group, inside the values that they touch. For the second layer the backward pass has a single step,
+which is computed forwards for all values at once. Rounding: docs/rounding.md.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,24 +37,34 @@ from holdfast.memory_budget import numbers
 from holdfast.region.budget import Budget
 from holdfast.rounding import TINY
 
-AT_ONCE = 2**21  # float64 numbers in the largest tensor of one pass on a CPU, whose caches like small ones
-ALIVE = 24  # such tensors may be alive at once
-UNIT = 2.0**-53
+# Largest number of float64 numbers in one tensor of a pass on a CPU (chosen by hand: small tensors stay in
+# its caches).
+PASS_NUMBERS = 2**21
+LIVE_TENSORS = 24  # Number of tensors of that size that may be alive at the same time (chosen by hand).
+UNIT_ROUNDOFF = 2.0**-53  # Unit roundoff of float64.
 
 
 def bound(
     chain: Chain, region: Budget, centre: Centre, inner: Tensor, rows: Tensor, offset: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """rows (batch, rows, outputs), offset (batch, rows) -> (batch, rows) <= row . output + offset over the region; (batch, *shape) the
-    slopes of the linear function behind the smallest of them; and the bounds of inner layers.
+    """Lower-bound linear functions of the outputs over regions: result[b, i] <= rows[b, i] . output +
+    offset[b, i].
 
-    centre  the input in which nothing has changed. Where a group may change as a whole, its units may lie away from it; elsewhere the
-            centre of the region is this one.
-    inner   (batch, 2, inner values) float32: how far they may change, as known from a region around this one.
+    Args:
+        centre: the input in which nothing has changed. If a group may change as a whole, its units in the
+            region's centre may differ from this input; everywhere else both agree.
+        inner: (batch, 2, inner values) float32, bounds of the changes of inner values, known from a region
+            that contains this one.
+        rows: (batch, rows, outputs).
+        offset: (batch, rows).
+
+    Returns:
+        The lower bounds (batch, rows), the coefficients of the linear function behind the smallest of them
+            (batch, *shape), and the bounds of inner values.
     """
     least, slopes, known = torch.full_like(offset, -torch.inf), torch.zeros_like(centre.x), inner.clone()
     for part in parts_of(chain, region, rows.shape[1]):
-        if time_limit.has_expired():  # nothing is known of the rest
+        if time_limit.has_expired():  # No bound is computed for the remaining regions.
             break
         first = partial(Pass, chain, batch.take(region, part), centre.take(part), inner[part])
         found = time_limit.in_time(partial(_bound_rows, first, rows[part], offset[part]), None)
@@ -49,9 +72,8 @@ def bound(
             break
         one, least[part], slopes[part] = found
         left = (~(least[part] > 0).all(1)).nonzero().flatten()
-        if (
-            chain.inner and len(left) and not time_limit.has_expired()
-        ):  # intervals of the deeper layers were not enough
+        # The intervals of the deeper layers were not sufficient, so these are bounded by backward passes.
+        if chain.inner and len(left) and not time_limit.has_expired():
             part = part[left]
             found = time_limit.in_time(
                 partial(_bound_rows, partial(one.closer, left), rows[part], offset[part]), None
@@ -69,11 +91,11 @@ def _bound_rows(begun: "Callable[[], Pass]", rows: Tensor, offset: Tensor) -> "t
 
 
 def parts_of(chain: Chain, region: Budget, rows: int) -> Iterator[Tensor]:
-    """The batch in parts that one pass can hold, regions of like size together."""
+    """Divide the batch into parts that one pass can hold; regions of similar size share a part."""
     units, order = (region.labels >= 0).sum(1).sort(stable=True)
     window = max(rows, 2) * chain.windows.far.shape[1]
     least = max(len(layer.bias) for layer in chain.layers) * max(rows, region.budgets.shape[1], 4)
-    at_once = numbers(order.device, AT_ONCE, ALIVE)
+    at_once = numbers(order.device, PASS_NUMBERS, LIVE_TENSORS)
     part, total = list[int](), 0
     for place, count in zip(order.tolist(), units.tolist(), strict=True):
         cost = max(count * window, least)
@@ -87,33 +109,39 @@ def parts_of(chain: Chain, region: Budget, rows: int) -> Iterator[Tensor]:
 
 @dataclass(frozen=True, eq=False)
 class Moved:
-    """low dz + low_offset <= dr <= up dz + up_offset, as middle and half distance of slopes and of offsets; (batch, n) each."""
+    """Linear bounds low dz + low_offset <= dr <= up dz + up_offset, stored as means and half differences,
+    (batch, n) each.
+    """
 
     slope: Tensor  # (low + up) / 2
     bend: Tensor  # (low - up) / 2
     offset: Tensor
-    gap: Tensor  # half the distance of the offsets, not above zero, with the price of all roundings
-    mass: Tensor  # of dr
-    middle: Tensor  # dr is within `half` of this
+    gap: Tensor  # half the difference of the offsets, not above zero, with all rounding errors subtracted
+    mass: Tensor  # an upper bound of the size of the terms of dr, by which rounding errors are bounded
+    middle: Tensor  # dr lies within `half` of `middle`
     half: Tensor
 
 
 @dataclass(frozen=True, eq=False)
 class GroupPatches:
-    """The groups of a pass, equal ones next to each other. Lists are padded with the number of values."""
+    """The groups of a pass, equal ones next to each other, and the values that they touch. Lists are padded
+    with the number of values.
+    """
 
-    node: Tensor  # (groups,): the region it belongs to
+    node: Tensor  # (groups,): the region that the group belongs to
     item: Tensor  # (pairs,): the group of each pair
-    patches: list[TouchedPatch]  # the different ones
-    counts: list[int]  # how many groups have each of them
+    patches: list[TouchedPatch]  # the distinct patches
+    counts: list[int]  # number of groups with each of them
     near: Tensor  # (groups, a)
     far: Tensor  # (groups, b)
     first: Tensor  # (groups, a, elements)
-    owns_near: Tensor  # (groups, a) bool: patches overlap; one of them stands for a value
+    owns_near: Tensor  # (groups, a) bool: patches overlap; exactly one of them owns each value
     owns_far: Tensor
 
     def back(self, values: Tensor) -> Tensor:
-        """(groups, k, far) -> (groups, k, near): through the weights of the second layer."""
+        """Map (groups, k, far) to (groups, k, near): propagate backwards through the weights of the second
+        layer.
+        """
         out = values.new_zeros((*values.shape[:2], self.near.shape[1]))
         for part, into, patch in zip(
             values.split(self.counts), out.split(self.counts), self.patches, strict=True
@@ -123,15 +151,21 @@ class GroupPatches:
 
 
 class Pass:
-    """One batch of regions: which units may change in which, and what is known of every layer so far.
+    """The bounds of one batch of regions, layer by layer.
 
-    A pair is one region and one unit that may change in it. Pairs whose windows are of one kind lie next to each other.
+    A pair is a region and a unit that may change in it. Pairs whose windows have the same weights lie next to
+    each other.
     """
 
     def __init__(
         self, chain: Chain, region: Budget, centre: Centre, inner: Tensor, known: Sequence[Moved] = ()
     ) -> None:
-        """known: of the first two layers; with it the deeper ones are looked at more closely."""
+        """Compute the linear bounds of all layers.
+
+        Args:
+            known: linear bounds of the first two layers; if given, the deeper layers are bounded by backward
+                passes.
+        """
         self._begin(chain, region, centre, inner)
         self.known = dict(enumerate(known))
         for place in range(len(self.known), len(chain.layers) - 1):
@@ -149,13 +183,15 @@ class Pass:
         self._sort_groups()
 
     def closer(self, nodes: Tensor) -> "Pass":
-        """Some of these regions again, with walks back from the deeper layers."""
+        """Return a pass over some of these regions in which the deeper layers are bounded by backward
+        passes.
+        """
         known = [batch.take(self.known[place], nodes) for place in (0, 1)]
         return Pass(
             self.chain, batch.take(self.region, nodes), self.centre.take(nodes), self.inner[nodes], known
         )
 
-    # ---- which units may change
+    # ---- units that may change
 
     def _list_pairs(self) -> None:
         w, region = self.chain.windows, self.region
@@ -170,9 +206,8 @@ class Pass:
         )
         self.cuts = w.kind[self.unit].bincount(minlength=len(w.second)).tolist()
         self.first = w.first[self.unit]  # (pairs, elements, near)
-        self.near = (
-            self.node[:, None] * (self.widths[0] + 1) + w.near[self.unit]
-        )  # places in padded values, flattened
+        # Indices into padded values, flattened.
+        self.near = self.node[:, None] * (self.widths[0] + 1) + w.near[self.unit]
         self.far = self.node[:, None] * (self.widths[1] + 1) + w.far[self.unit]
         places = self.node[:, None], w.elements[self.unit]
         x = self.centre.x[places]
@@ -181,7 +216,9 @@ class Pass:
         self.span = furthest.new_zeros(len(region)).scatter_reduce(0, self.node, furthest, "amax")
 
     def _sort_groups(self) -> None:
-        """The pairs of groups that may change as a whole, of groups of which one unit may, and of those between."""
+        """Sort the pairs by their group: the whole group may change, one unit of it may change, or a number
+        between.
+        """
         budgets = self.region.budgets
         size = self.group.bincount(minlength=budgets.numel())[self.group]
         budget = budgets.flatten()[self.group]
@@ -190,9 +227,12 @@ class Pass:
         self.several = ((budget > 1) & (budget < size)).nonzero().flatten()
 
     def _sum(self, values: Tensor, places: Tensor, width: int) -> Tensor:
-        """What each unit may add, (pairs, k) -> (batch, width): for each region the smallest sum that its budgets allow.
+        """Return (batch, width): for each region the smallest sum of the units' effects that its budgets
+        allow.
 
-        places (pairs, k): where in (batch, width), flattened, each value belongs.
+        Args:
+            values: (pairs, k), the effects of each unit.
+            places: (pairs, k), the index of each effect in (batch, width), flattened.
         """
         out = values.new_zeros((len(self.region), width))
         if len(self.whole):
@@ -214,7 +254,7 @@ class Pass:
     def _best_of_several(self, values: Tensor, columns: Tensor, width: int) -> Tensor:
         place, rows, taken, node = self._several
         table = values.new_zeros((len(taken), rows, width))
-        # To topk what is no number is larger than all others, and would be left out.
+        # topk treats NaN as larger than all numbers and would drop it.
         values = torch.where(values.isnan(), -torch.inf, values)
         table.view(-1).scatter_(0, (place[:, None] * width + columns).flatten(), values.flatten())
         best = table.topk(taken.shape[1], dim=1, largest=False).values
@@ -224,8 +264,11 @@ class Pass:
 
     @cached_property
     def _several(self) -> tuple[Tensor, int, Tensor, Tensor]:
-        """Of the groups of which several units may change: the row of each pair in a table of all their units, how many rows a group has
-        there, (groups, most units) bool which of its smallest count, and the region of each."""
+        """Index tables of the groups in which several, but not all units may change.
+
+        Returns the row of each pair in a table of all units of these groups, the number of rows of a group,
+        (groups, most units) bool which of the smallest values of a group count, and the region of each group.
+        """
         which, place = self.group[self.several].unique(return_inverse=True)
         rank, budgets = self.rank[self.several], self.region.budgets.flatten()[which]
         rows, most = int(rank.max()) + 1, int(budgets.max())
@@ -244,7 +287,9 @@ class Pass:
         self._know(0, least, most, self.chain.layers[0].size.sum(1) * self.span[:, None], moving[:, :width])
 
     def _second_layer(self) -> None:
-        """A change of a unit goes through the planes of the first function; their offsets are added once for every value."""
+        """Propagate each unit's change through the linear bounds of the first activation; their offsets are
+        added once for every value.
+        """
         width, moved = self.widths[1], self.known[0]
         values = moved.slope, moved.bend, moved.offset, moved.gap, moved.middle, moved.half
         slope, bend, offset, gap, centre, half = (_pad_column(v).view(-1)[self.near] for v in values)
@@ -269,35 +314,45 @@ class Pass:
         self._know(1, least[:, :width], most[:, :width], mass, moving[:, :width])
 
     def _onwards(self, values: Tensor, *, size: bool = False) -> Tensor:
-        """(pairs, k, near) -> (pairs, k, far): through the weights of the second layer, or their size."""
+        """Map (pairs, k, near) to (pairs, k, far) by the weights of the second layer or by their absolute
+        values.
+        """
         kinds = zip(values.split(self.cuts), self.chain.windows.second, strict=True)
         return torch.cat([part @ (weight.abs() if size else weight) for part, weight in kinds])
 
     def _deeper_layer(self, place: int, *, closely: bool) -> None:
-        """Intervals and what was known first; then a walk back for every value that its function could use more tightly. First for the end
-        that lies across zero from the centre: where that settles it, the other need not be asked."""
-        layer, before, price = self.chain.layers[place], self.known[place - 1], self.chain.price
+        """Bound a deeper layer: by intervals and known bounds first, then by a backward pass for every
+        pre-activation that could be tightened.
+
+        The bound on the opposite side of zero from the centre is computed first: if it shows that the neuron
+        is stable, the other one is not needed.
+        """
+        layer, before, rounding_factor = (
+            self.chain.layers[place],
+            self.known[place - 1],
+            self.chain.rounding_factor,
+        )
         assert layer.function is not None
         mass = before.mass @ layer.size.t()
-        middle, half = before.middle @ layer.weight.t(), before.half @ layer.size.t() + price * mass
+        middle, half = before.middle @ layer.weight.t(), before.half @ layer.size.t() + rounding_factor * mass
         first = sum(self.chain.inner[: place - 2])
         known = self.inner[..., first : first + len(layer.bias)]
         least, most = (
             torch.maximum(middle - half, known[:, 0].double()),
             torch.minimum(middle + half, known[:, 1].double()),
         )
-        z, room = self.centre.before[place], self.centre.before_error[place] + price * mass
+        z, slack = self.centre.before[place], self.centre.before_error[place] + rounding_factor * mass
         towards = torch.where(z > 0, 1.0, -1.0).double()
         for turn in (1, -1) if closely else ():
-            needed = layer.function.can_tighten((z + least - room,), (z + most + room,))
+            needed = layer.function.can_tighten((z + least - slack,), (z + most + slack,))
             count = int(needed.sum(1).max())
             if count == 0:
                 break
             chosen = needed.to(torch.uint8).topk(count, dim=1).indices
             side = turn * towards.gather(1, chosen)
-            found = self._walk(place - 1, layer.weight[chosen] * side[..., None])[0] - price * mass.gather(
-                1, chosen
-            )
+            found = self._walk(place - 1, layer.weight[chosen] * side[..., None])[
+                0
+            ] - rounding_factor * mass.gather(1, chosen)
             low, high = least.gather(1, chosen), most.gather(1, chosen)
             least = least.scatter(1, chosen, torch.where(side > 0, torch.maximum(found, low), low))
             most = most.scatter(1, chosen, torch.where(side < 0, torch.minimum(-found, high), high))
@@ -305,43 +360,54 @@ class Pass:
         self._know(place, least, most, mass, mass > 0)
 
     def _know(self, place: int, least: Tensor, most: Tensor, mass: Tensor, moving: Tensor) -> None:
-        """Bounds and mass of dz, (batch, n) each -> the planes of the function there."""
-        function, price, c = self.chain.layers[place].function, self.chain.price, self.centre
+        """Store the linear bounds of an activation, given bounds and mass of dz, (batch, n) each."""
+        function, rounding_factor, c = (
+            self.chain.layers[place].function,
+            self.chain.rounding_factor,
+            self.centre,
+        )
         assert function is not None
         z, error, r, after = c.before[place], c.before_error[place], c.after[place], c.after_error[place]
-        room = error + price * (mass + z.abs()) + TINY
-        lower, upper = z + least - room, z + most + room
-        low, low_offset, up, up_offset = _planes(function, lower, upper)
+        slack = error + rounding_factor * (mass + z.abs()) + TINY
+        lower, upper = z + least - slack, z + most + slack
+        low, low_offset, up, up_offset = _linear_bounds(function, lower, upper)
         steep = torch.maximum(low.abs(), up.abs())
         missed = (
             steep * error
             + after
-            + 8 * UNIT * (steep * z.abs() + low_offset.abs() + up_offset.abs() + r.abs())
+            + 8 * UNIT_ROUNDOFF * (steep * z.abs() + low_offset.abs() + up_offset.abs() + r.abs())
             + TINY
         )
         low_offset, up_offset = low * z + low_offset - r - missed, up * z + up_offset - r + missed
-        weight = steep * (mass + room) + low_offset.abs() + up_offset.abs()
-        gap = (low_offset - up_offset) / 2 - price * weight
-        lowest, highest = _range(function, lower, upper)
+        weight = steep * (mass + slack) + low_offset.abs() + up_offset.abs()
+        gap = (low_offset - up_offset) / 2 - rounding_factor * weight
+        lowest, highest = _value_range(function, lower, upper)
         middle, half = (
             (lowest + highest) / 2 - r,
-            (highest - lowest) / 2 + after + 8 * UNIT * (lowest.abs() + highest.abs() + r.abs()),
+            (highest - lowest) / 2 + after + 8 * UNIT_ROUNDOFF * (lowest.abs() + highest.abs() + r.abs()),
         )
         values = (low + up) / 2, (low - up) / 2, (low_offset + up_offset) / 2, gap, weight, middle, half
         self.known[place] = Moved(*(torch.where(moving, v, 0) for v in values))
 
-    # ---- the walk back
+    # ---- the backward pass
 
     def bound(self, rows: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
-        """-> (batch, rows): nothing in the region lies below; (batch, input): slopes of the linear function behind the smallest."""
-        last, price = self.chain.layers[-1], self.chain.price
+        """Return lower bounds (batch, rows) over the region and the coefficients (batch, input) of the linear
+        function behind the smallest one.
+        """
+        last, rounding_factor = self.chain.layers[-1], self.chain.rounding_factor
         z, error = self.centre.before[-1][..., None], self.centre.before_error[-1][..., None]
         mass = (self.known[len(self.chain.layers) - 2].mass @ last.size.t())[..., None]
         change, slopes = self._walk(len(self.chain.layers) - 2, rows @ last.weight)
         still = (rows @ z).squeeze(-1)
-        missed = (rows.abs() @ (error + price * (z.abs() + 2 * mass))).squeeze(-1)
+        missed = (rows.abs() @ (error + rounding_factor * (z.abs() + 2 * mass))).squeeze(-1)
         least = (
-            still + change + offset - missed - 16 * UNIT * (still.abs() + change.abs() + offset.abs()) - TINY
+            still
+            + change
+            + offset
+            - missed
+            - 16 * UNIT_ROUNDOFF * (still.abs() + change.abs() + offset.abs())
+            - TINY
         )
         worst = torch.nan_to_num(least, nan=-torch.inf).argmin(1)[self.node]
         flat = rows.new_zeros(self.centre.x.shape)
@@ -350,8 +416,15 @@ class Pass:
         return least, flat
 
     def _walk(self, place: int, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """rows (batch, rows, values of layer `place`) -> (batch, rows) <= rows . dr, and the slopes (pairs, rows, elements) of the linear
-        function below it."""
+        """Lower-bound rows . dr by a backward pass from layer `place`.
+
+        Args:
+            rows: (batch, rows, values of the layer).
+
+        Returns:
+            The bounds (batch, rows) and the coefficients (pairs, rows, elements) of the linear function
+                below.
+        """
         constant = rows.new_zeros(rows.shape[:2])
         for k in range(place, 1, -1):
             time_limit.check()
@@ -367,8 +440,10 @@ class Pass:
 
     @cached_property
     def _local(self) -> bool:
-        """Is it less work to go back group by group than through whole layers? Graphics cards multiply whole layers in less time than it
-        takes to list what the groups touch."""
+        """Whether a backward pass group by group takes less work than one through whole layers.
+
+        On a GPU it never does: multiplying whole layers takes less time than listing what the groups touch.
+        """
         if self.region.labels.is_cuda:
             return False
         whole = sum(layer.weight.numel() for layer in self.chain.layers[:2])
@@ -413,20 +488,24 @@ class Pass:
         )
 
     def _back_by_group(self, constant: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """rows (batch, rows, values of the second layer), for each group in its patch -> constants, slopes (pairs, rows, elements)."""
+        """Map rows (batch, rows, values of the second layer) to constants and coefficients (pairs, rows,
+        elements), patch by patch.
+        """
         p = self.patches
-        constant, rows = self._bent_by_group(
+        constant, rows = self._apply_linear_bounds_by_group(
             constant, _pick_columns(rows, p.node, p.far), self.known[1], p.far, p.owns_far
         )
-        constant, rows = self._bent_by_group(constant, p.back(rows), self.known[0], p.near, p.owns_near)
+        constant, rows = self._apply_linear_bounds_by_group(
+            constant, p.back(rows), self.known[0], p.near, p.owns_near
+        )
         slopes = rows @ p.first
         slopes = slopes.reshape(*slopes.shape[:2], -1, self.down.shape[1]).transpose(1, 2)
         return constant, slopes[p.item, self.rank]
 
-    def _bent_by_group(
+    def _apply_linear_bounds_by_group(
         self, constant: Tensor, rows: Tensor, moved: Moved, places: Tensor, owns: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """As bent, for the values of each patch, (groups, rows, places)."""
+        """Do the same as `apply_linear_bounds` for the values of each patch, (groups, rows, places)."""
         node = self.patches.node
         slope, bend, offset, gap = (
             _pad_column(v)[node[:, None], places] for v in (moved.slope, moved.bend, moved.offset, moved.gap)
@@ -441,26 +520,32 @@ class Pass:
         return constant + self._sum(gains, places, gains.shape[1]), slopes
 
 
-def _planes(function: Relaxation, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Slope and offset below, slope and offset above."""
+def _linear_bounds(
+    function: Relaxation, lower: Tensor, upper: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the linear bounds of a function on [lower, upper]: slope and offset below, slope and offset
+    above.
+    """
     sides = function.sides()
     if sides is None or (sides.at, sides.value, sides.above) != (0, 0, 1) or sides.below > 1:
         found = planes(function, (lower,), (upper,))
         return found.lower[0], found.lower_offset, found.upper[0], found.upper_offset
-    # The larger of two lines through zero: each of them is below it, and on its own side of zero it is one of them.
+    # The function is the maximum of two lines through zero: both lie below it, and on its own side of zero
+    # each equals it.
     flat = sides.below
-    low = torch.where(
-        lower + upper > 0, torch.ones_like(lower), flat
-    )  # of two plain numbers torch would make float32
-    across = ~(lower >= 0) & ~(upper <= 0)  # also where an end is no number, which then none of these is
+    # torch.where of two Python numbers would return float32.
+    low = torch.where(lower + upper > 0, torch.ones_like(lower), flat)
+    across = ~(lower >= 0) & ~(upper <= 0)  # True also for NaN bounds, for which both comparisons are false
     up = torch.where(across, (upper - flat * lower) / (upper - lower), low)
     highest = torch.maximum(flat * lower - up * lower, upper - up * upper)
-    offset = torch.where(across, highest + 8 * UNIT * (upper - lower) * (1 + up.abs() + abs(flat)), 0)
+    offset = torch.where(
+        across, highest + 8 * UNIT_ROUNDOFF * (upper - lower) * (1 + up.abs() + abs(flat)), 0
+    )
     return low, torch.zeros_like(low), up, offset
 
 
-def _range(function: Relaxation, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
-    """The smallest and the largest value between two ends."""
+def _value_range(function: Relaxation, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the smallest and the largest value on [lower, upper]."""
     sides = function.sides()
     if sides is not None and min(sides.below, sides.above) >= 0:
         return function.function(lower), function.function(upper)
@@ -468,26 +553,30 @@ def _range(function: Relaxation, lower: Tensor, upper: Tensor) -> tuple[Tensor, 
 
 
 def apply_linear_bounds(constant: Tensor, rows: Tensor, moved: Moved) -> tuple[Tensor, Tensor]:
-    """Through the planes of a function: the lower one where a coefficient is positive, the upper one where it is negative."""
+    """Substitute the linear bounds of an activation: the lower one where a coefficient is positive, the upper
+    one where it is negative.
+    """
     size = rows.abs()
     constant = constant + (rows @ moved.offset[..., None] + size @ moved.gap[..., None]).squeeze(-1)
     return constant, (rows * moved.slope[:, None]).addcmul_(size, moved.bend[:, None])
 
 
 def _pick_columns(rows: Tensor, node: Tensor, columns: Tensor) -> Tensor:
-    """(batch, rows, n), (k,), (k, m) -> (k, rows, m): these columns of the rows of these nodes; zero for column n."""
+    """Map (batch, rows, n), (k,), (k, m) to (k, rows, m): these columns of the rows of these nodes; zero for
+    column n.
+    """
     count, wider = rows.shape[1], _pad_column(rows)
     start = (node[:, None] * count + torch.arange(count, device=rows.device)) * wider.shape[2]
     return wider.take(start[..., None] + columns[:, None])
 
 
 def _pad_column(values: Tensor) -> Tensor:
-    """One more column, of zeros, for the places of a list that are not filled."""
+    """Append a column of zeros, which unused entries of index lists refer to."""
     return torch.nn.functional.pad(values, (0, 1))
 
 
 def _rank(item: Tensor) -> Tensor:
-    """(n,) -> (n,): how many equal ones come before each."""
+    """Map (n,) to (n,): the number of equal entries before each entry."""
     order, count = item.argsort(stable=True), item.bincount()
     first = count.cumsum(0) - count
     return torch.empty_like(item).scatter(
@@ -496,7 +585,9 @@ def _rank(item: Tensor) -> Tensor:
 
 
 def _owners(node: Tensor, places: Tensor, nodes: int, width: int) -> Tensor:
-    """(items,), (items, k) -> (items, k) bool: the first item of a node that holds a place has it."""
+    """Map (items,), (items, k) to (items, k) bool: of the items of a node that hold an index, the first owns
+    it.
+    """
     items = torch.arange(len(node), device=node.device)[:, None].expand(places.shape)
     at = (node[:, None] * (width + 1) + places).flatten()
     owner = items.new_full((nodes * (width + 1),), len(node)).scatter_reduce(0, at, items.flatten(), "amin")
@@ -504,5 +595,5 @@ def _owners(node: Tensor, places: Tensor, nodes: int, width: int) -> Tensor:
 
 
 def _add(out: Tensor, places: Tensor, values: Tensor) -> None:
-    """out.flatten()[places] += values, in place."""
+    """Compute out.flatten()[places] += values in place."""
     out.view(-1).index_add_(0, places.flatten(), values.flatten())

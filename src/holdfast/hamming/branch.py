@@ -1,7 +1,17 @@
-"""The lower bound, proved: no change of at most t units breaks the property, by branch and bound over groups of units.
+"""Certified lower bound in norm 0 by branch and bound: no change of at most t units violates the
+specification.
 
-Where the bound of a domain does not prove it, it is cut (`budget_split`). A count holds once every domain that came of it is proved. The
-point at which a bound is smallest is asked about as a counterexample, so both bounds move.
+Statement. Let D(t) be the set of inputs that differ from the centre in at most t units, each within its
+range. The count t is certified once D(t) is covered by subproblems and for each of them
+
+    min over x in the subproblem of (row . f(x) + offset) > 0   for every row of the specification
+
+has been proved by `hamming.bound`, `pixel_interactions` or the bounding engine. A subproblem that is not
+proved is split (`budget_split`). The point at which a bound is smallest is evaluated as a candidate
+counterexample, so the upper bound improves too.
+
+The question is that of W. Ruan et al., Global robustness evaluation of deep neural networks with provable
+guarantees for the Hamming distance, 2019; branch and bound is not from that paper.
 """
 
 from dataclasses import dataclass, replace
@@ -32,23 +42,26 @@ from holdfast.property import LinearProperty
 from holdfast.region import Sparse
 from holdfast.result import Traits
 
-ON_A_CARD = 16  # times as many domains at once
+# On a GPU a step bounds this many times as many subproblems as on a CPU (chosen by hand).
+GPU_BATCH_FACTOR = 16
 
 
 @dataclass(frozen=True, eq=False)
 class BudgetTree:
-    """The state of the search: what is proved, what is found, and the domains that are open."""
+    """The state of the search: certified counts, counterexamples and open subproblems."""
 
     question: BudgetQuestion
     twin: Network | None
     frontier: Domains
-    safe: Tensor  # (batch,) float64: so many changed units are proved harmless
-    broken: Tensor  # (batch,) float64: so many are known to break the property
-    loss: Tensor  # (batch,): how many times its margin an input loses if all its units are in one group, by the bound; NaN: not known
+    safe: Tensor  # (batch,) float64: largest number of changed units certified
+    broken: Tensor  # (batch,) float64: number of changed units of the smallest counterexample
+    # (batch,): loss of the bound with all units in one group, in multiples of the input's margin; NaN: not
+    # known
+    loss: Tensor
 
     @property
     def undecided(self) -> Tensor:
-        """(batch,) bool: one unit more may still be harmless, and no domain was too small to cut."""
+        """(batch,) bool: one more unit may still be safe, and no subproblem was too small to split."""
         may = (self.safe + 1 < self.broken) & (self.safe < self.question.free.sum(1))
         return may.index_fill(
             0, torch.tensor(list(self.frontier.given_up), dtype=torch.int64, device=may.device), False
@@ -57,11 +70,15 @@ class BudgetTree:
 
 @dataclass(frozen=True)
 class Branch(Method[BudgetTree]):
-    """Every count is tried as soon as the one before it is proved.
+    """Certify counts one after the other: 1 unit, then 2, and so on.
 
-    nodes_at_once  domains looked at in one step, over all inputs, and on a GPU sixteen times as many; fewer while they are large.
-    queue          domains that may wait before the search goes deep first, which keeps their number small.
-    finest         a value is halved until its range is this share of the domain; what is not proved then stays unknown.
+    Attributes:
+        nodes_at_once: subproblems bounded in one step over all inputs, sixteen times as many on a GPU; fewer
+            if they are large.
+        queue: number of queued subproblems above which the search goes depth first, which keeps the queue
+            short.
+        finest: values are split until their range is this share of the domain; if that is not enough, the
+            count stays unknown.
     """
 
     finds: ClassVar[str] = "proved counts of changed units"
@@ -80,7 +97,7 @@ class Branch(Method[BudgetTree]):
 
     def obstacle(self, problem: Problem) -> str | None:
         if not isinstance(problem.region, Sparse) or problem.goal != "radius":
-            return "proves how many units may change, which is not asked here"
+            return "certifies how many units may change; this problem has another goal"
         if not isinstance(problem.property, LinearProperty):
             return "proofs need a property in linear rows (Robustness, Targeted, Linear)"
         try:
@@ -90,7 +107,7 @@ class Branch(Method[BudgetTree]):
         return None
 
     def at_once(self, device: torch.device) -> int:
-        return self.nodes_at_once * (ON_A_CARD if device.type == "cuda" else 1)
+        return self.nodes_at_once * (GPU_BATCH_FACTOR if device.type == "cuda" else 1)
 
     def start(self, problem: Problem, seed: int) -> BudgetTree:
         question = question_of(problem)
@@ -105,7 +122,7 @@ class Branch(Method[BudgetTree]):
         return _plant_roots(tree, tree.undecided.nonzero().flatten())
 
     def update_bounds(self, problem: Problem, state: BudgetTree, lower: Tensor, upper: Tensor) -> BudgetTree:
-        """A count that is proved already is not asked about, nor one beyond what is known to fail."""
+        """Skip counts that are certified already or that lie beyond a known counterexample."""
         state = replace(state, broken=torch.minimum(state.broken, upper.to(state.broken) + 1))
         proved = torch.minimum(lower.to(state.safe).floor(), state.question.free.sum(1))
         raised = proved > state.safe
@@ -122,16 +139,22 @@ class Branch(Method[BudgetTree]):
         rule = BudgetSplit(self.at_once(state.safe.device), self.queue, self.finest)
         frontier, points = rule.advance(state.question, state.frontier)
         witness, broken = _counterexamples(problem, state, points)
-        tree = _grown(_prune(_record_losses(replace(state, frontier=frontier, broken=broken))))
+        tree = _advance_counts(_prune(_record_losses(replace(state, frontier=frontier, broken=broken))))
         claims = Claims(
-            proved=tree.safe, witness=witness, found=broken < state.broken, assumptions=ASSUMPTIONS, checks=CHECKS,
+            proved=tree.safe,
+            witness=witness,
+            found=broken < state.broken,
+            assumptions=ASSUMPTIONS,
+            checks=CHECKS,
             fallback=state.question.effects.left_out,
-        )  # fmt: skip
+        )
         return tree if len(tree.frontier) else None, claims
 
 
 def _counterexamples(problem: Problem, tree: BudgetTree, points: Points) -> tuple[Tensor, Tensor]:
-    """One for each domain -> for each row of the problem a witness, and how many units are known to be enough."""
+    """Evaluate a candidate of each subproblem; return a counterexample for each row of the problem and the
+    number of units it changes.
+    """
     every, row = problem.region, points.task
     assert isinstance(every, Sparse)
     if not len(row):
@@ -139,7 +162,8 @@ def _counterexamples(problem: Problem, tree: BudgetTree, points: Points) -> tupl
     region, required = batch.take(every, row), batch.take(problem.property, row)
     x = region.at(tree.safe[row] + 1).project(points.x.to(every.centre))
     fails = ~(required.score(problem.network(x)) > 0)
-    if tree.twin is not None and bool(fails.any()):  # a witness must hold in both, see `replay`
+    # A counterexample must hold in both networks; see `replay`.
+    if tree.twin is not None and bool(fails.any()):
         hit = fails.nonzero().flatten()
         fails[hit] = ~(batch.take(required, hit).score(tree.twin(x[hit])) > 0)
     count = torch.where(fails, region.distance(x), torch.inf)
@@ -149,7 +173,9 @@ def _counterexamples(problem: Problem, tree: BudgetTree, points: Points) -> tupl
 
 
 def _record_losses(tree: BudgetTree) -> BudgetTree:
-    """With the losses of rows of which one domain held all units until now: its bound is that of all that was cut from it."""
+    """Store the losses of rows whose units were all in one group until now: the smallest bound of its
+    subproblems bounds that group.
+    """
     frontier = tree.frontier
     least = torch.full_like(tree.loss, torch.inf).scatter_reduce(0, frontier.task, frontier.bound, "amin")
     row = (tree.loss.isnan() & least.isfinite()).nonzero().flatten()
@@ -157,26 +183,29 @@ def _record_losses(tree: BudgetTree) -> BudgetTree:
 
 
 def _prune(tree: BudgetTree) -> BudgetTree:
-    """Without the domains of rows that are decided."""
+    """Drop the subproblems of decided rows."""
     keep = tree.undecided[tree.frontier.task]
     return tree if bool(keep.all()) else replace(tree, frontier=batch.take(tree.frontier, keep))
 
 
-def _grown(tree: BudgetTree) -> BudgetTree:
-    """Rows with no open domain hold at the count they were asked about, and go on to the next."""
+def _advance_counts(tree: BudgetTree) -> BudgetTree:
+    """Certify the current count of rows without open subproblems and start their next count."""
     closed = tree.undecided.index_fill(0, tree.frontier.task, False)
     tree = replace(tree, safe=tree.safe + closed)
     return _plant_roots(tree, (closed & tree.undecided).nonzero().flatten())
 
 
 def _plant_roots(tree: BudgetTree, rows: Tensor) -> BudgetTree:
-    """One new domain for each of these rows: all its units in one group, with the next count as its budget."""
+    """Create one subproblem for each of these rows: all units in one group, with the next count as its
+    budget.
+    """
     if not len(rows):
         return tree
     question, count = tree.question, (tree.safe[rows] + 1).long()
     groups = max(int(count.max()), tree.frontier.budgets.shape[1])
     new = whole(question, rows, count, groups)
-    # It loses no less than with one unit fewer; if that was too much for one domain, this one need not be looked at.
+    # The bound loses at least as much as with one unit fewer. If that was too much for one subproblem, this
+    # one is split without being bounded.
     hopeless = tree.loss[rows] > 1
     cut = batch.take(new, hopeless)
     cut = split_evenly(

@@ -1,7 +1,13 @@
-"""Branch and bound over budgets of changes (L0): a group of units is cut in two, and its budget is shared out in every way.
+"""Branch and bound over budgets of changes (norm 0): the splitting rule and the bounds of the subproblems.
 
-A domain says how many units may change in each of a few groups. Whatever changes at most k units of a group changes at most i in one half
-and k - i in the other, for some i. Where only single units are left, the values they may take are halved.
+A subproblem says how many units may change in each of a few groups of units. Splitting halves a group A into
+B and C. A change of at most k units of A changes at most i units of B and at most k - i units of C, for some
+i in 0..k:
+
+    {|change in A| <= k}  =  union over i of {|change in B| <= i, |change in C| <= k - i},
+
+so the k + 1 subproblems of a split cover it. If only groups of a single unit remain, the range of values of a
+unit is halved instead.
 """
 
 import math
@@ -26,36 +32,52 @@ from holdfast.region import Sparse
 from holdfast.region.budget import Budget
 from holdfast.rounding import gamma
 
-UNITS_PER_NODE = 32  # as many units in all the domains of a step as if each had so many
-ENGINE_AT_ONCE = 2**16  # values of all layers of all the domains that the engine is asked about in one step
-SHRINKS = 0.6  # of what a domain loses, at best so much is left when each of its groups has been halved
-LEVELS = 8  # cuts at once, at most
-LEVELS_BY_SUMS = 3  # where there are tables of effects, whose bounds are much closer
-REMEMBERED = 1024  # values of inner layers at most that are remembered with every domain
-TABLES = 2**27  # numbers in the tables of effects of all inputs, on a CPU; 1 GiB
-WAITING = 2**29  # labels of units in all domains that wait, at most, before the search goes deep first
+# The subproblems of a step hold together as many units as if each had this many (chosen by hand).
+UNITS_PER_NODE = 32
+# Largest number of neurons in all layers of all subproblems that the bounding engine gets in one step (chosen
+# by hand).
+ENGINE_BATCH_VALUES = 2**16
+# Expected share of a subproblem's loss that remains when each of its groups has been halved (chosen by hand;
+# optimistic).
+LOSS_AFTER_HALVING = 0.6
+# Largest number of successive splits between two bounds of a subproblem (chosen by hand).
+MAX_SPLIT_LEVELS = 8
+# The same where tables of single units exist, whose bounds are much tighter (chosen by hand).
+MAX_SPLIT_LEVELS_WITH_TABLES = 3
+# Bounds of inner layers are stored with the subproblems if these layers have at most this many neurons
+# (chosen by hand).
+MAX_REMEMBERED_VALUES = 1024
+# Largest number of float64 numbers in the tables of all inputs on a CPU (1 GiB; chosen by hand).
+MAX_TABLE_NUMBERS = 2**27
+# Largest number of unit labels in all queued subproblems; beyond it the search goes depth first (chosen by
+# hand).
+MAX_QUEUED_LABELS = 2**29
 
 
 @dataclass(frozen=True, eq=False)
 class Domains(Frontier):
-    """What may change. Groups are numbered from 0; a unit of group -1 stays as it is. A way to fail is a row of the property."""
+    """Subproblems: which units may change, and how many of each group.
+
+    Groups are numbered from 0; a unit of group -1 does not change. A way to fail is a row of the
+    specification.
+    """
 
     group: Tensor = field(kw_only=True)  # (n, units) int16
     budgets: Tensor = field(kw_only=True)  # (n, groups)
-    low: Tensor = field(
-        kw_only=True
-    )  # (n, groups, elements of a unit): where the values of a group of one unit are cut off, below
-    high: Tensor = field(kw_only=True)  # and above
-    inner: Tensor = field(
-        kw_only=True
-    )  # (n, 2, values) float32: what was proved of inner layers around this one
+    # (n, groups, elements of a unit): where splits cut the range of values of a single-unit group, below and
+    # above
+    low: Tensor = field(kw_only=True)
+    high: Tensor = field(kw_only=True)
+    # (n, 2, values) float32: bounds of inner values, certified for a subproblem that contains this one
+    inner: Tensor = field(kw_only=True)
 
 
 @dataclass(eq=False)
 class Tables:
-    """The effects of the units of every input, made when they are first asked for, while there is room.
+    """The tables of single units of every input, computed on first use as long as memory is available.
 
-    left_out: why some inputs that could have tables have none; empty while all have.
+    Attributes:
+        left_out: why some inputs that could have tables have none; empty if all have them.
     """
 
     known: dict[int, Effects | None] = field(default_factory=dict)
@@ -67,11 +89,12 @@ class Tables:
         if task not in self.known:
             if chain is None or centre is None or not has_effects(chain):
                 return None
-            room = numbers(question.x.device, TABLES, 4)
-            if self.size > room:
+            available = numbers(question.x.device, MAX_TABLE_NUMBERS, 4)
+            if self.size > available:
                 self.left_out = (
-                    f"tables of single units were left out for some inputs (those of others hold {bytes_told(8 * self.size)}, and "
-                    f"{bytes_told(8 * room)} may be used); linear bounds were used instead"
+                    "tables of single units were left out for some inputs (those of others hold "
+                    f"{bytes_told(8 * self.size)}, and "
+                    f"{bytes_told(8 * available)} may be used); linear bounds were used instead"
                 )
                 return None
             row = torch.tensor([task], device=question.x.device)
@@ -83,46 +106,55 @@ class Tables:
             )
             self.known[task] = found
             if found is None:
-                self.left_out = "tables of single units were left out (too many units meet); linear bounds were used instead"
+                self.left_out = (
+                    "tables of single units were left out (too many units share values of the first layer); "
+                    "linear bounds were used instead"
+                )
             self.size += 0 if found is None else found.numbers
         return self.known[task]
 
 
 @dataclass(frozen=True, eq=False)
 class BudgetQuestion:
-    """What does not change during the search."""
+    """The fixed data of a search."""
 
     graph: Graph
-    chain: Chain | None  # where the network is one: much faster than the engine
+    chain: Chain | None  # if the network is one: much faster than the bounding engine
     centre: Centre | None
     axes: tuple[int, ...]
     unit_shape: tuple[int, ...]
-    elements: Tensor  # (units, elements of one): their places in an input
-    position: Tensor  # (units, axes): where each unit lies
+    elements: Tensor  # (units, elements of a unit): indices into an input
+    position: Tensor  # (units, axes): coordinates of each unit
     x: Tensor  # (batch, units, elements) float64: the inputs
-    lower: Tensor  # what a changed unit may be
+    lower: Tensor  # range of values of a changed unit
     upper: Tensor
-    levels: Tensor | None  # the only values a changed number may take
+    levels: Tensor | None  # the only values that a changed number may take; None: all between the bounds
     free: Tensor  # (batch, units) bool
     rows: Tensor  # (batch, rows, outputs)
     offset: Tensor  # (batch, rows)
-    margin: Tensor  # (batch,): the score of the input itself
+    margin: Tensor  # (batch,): the margin of the input itself
     effects: "Tables"
 
     @property
     def levels_at_once(self) -> int:
-        return LEVELS_BY_SUMS if self.chain is not None and has_effects(self.chain) else LEVELS
+        return (
+            MAX_SPLIT_LEVELS_WITH_TABLES
+            if self.chain is not None and has_effects(self.chain)
+            else MAX_SPLIT_LEVELS
+        )
 
     @property
     def inner(self) -> int:
-        """How many values of inner layers are remembered with every domain."""
+        """Number of inner values whose bounds are stored with every subproblem."""
         values = sum(self.chain.inner) if self.chain is not None else 0
-        return values if values <= REMEMBERED else 0
+        return values if values <= MAX_REMEMBERED_VALUES else 0
 
 
 @dataclass(frozen=True)
 class BudgetSplit(SubproblemSearch[BudgetQuestion, Domains]):
-    """Every group in two until the domain may be worth another look; then halves of values."""
+    """Split groups in halves until another bound is worthwhile; when only single units remain, halve ranges
+    of values.
+    """
 
     nodes_at_once: int
     queue: int
@@ -132,17 +164,19 @@ class BudgetSplit(SubproblemSearch[BudgetQuestion, Domains]):
         if question.chain is not None:
             return self.nodes_at_once
         return max(
-            1, min(self.nodes_at_once, ENGINE_AT_ONCE // sum(node.size for node in question.graph.nodes))
+            1, min(self.nodes_at_once, ENGINE_BATCH_VALUES // sum(node.size for node in question.graph.nodes))
         )
 
     def fits(self, question: BudgetQuestion, parts: Domains) -> int:
         return upto((parts.group >= 0).sum(1), UNITS_PER_NODE * self.nodes_at_once)
 
     def most(self, graph: Graph) -> int:
-        return min(self.queue, WAITING // graph.entry.size)
+        return min(self.queue, MAX_QUEUED_LABELS // graph.entry.size)
 
     def bound(self, question: BudgetQuestion, parts: Domains) -> Seen[Domains]:
-        """gain (n, *shape): the slopes of the linear function behind the smallest bound of each."""
+        """Bound the subproblems; gain (n, *shape) holds the coefficients of the linear function behind the
+        smallest bound of each.
+        """
         region = region_of(question, parts)
         open_, worst, inner, slopes = (
             parts.open.clone(),
@@ -151,23 +185,24 @@ class BudgetSplit(SubproblemSearch[BudgetQuestion, Domains]):
             torch.zeros_like(region.centre),
         )
         counts = parts.open.sum(1)
-        for fewest, most in ((1, 1), (2, 3), (4, math.inf)):  # those with like many open rows together
+        # Subproblems with similar numbers of open rows share a batch.
+        for fewest, most in ((1, 1), (2, 3), (4, math.inf)):
             part = ((counts >= fewest) & (counts <= most)).nonzero().flatten()
             if not len(part) or time_limit.has_expired():
                 continue
             some = batch.take(parts, part)
-            asked = some.open.to(torch.uint8).topk(int(counts[part].max()), dim=1).indices
+            open_rows = some.open.to(torch.uint8).topk(int(counts[part].max()), dim=1).indices
             matrix = question.rows[some.task].gather(
-                1, asked[..., None].expand(-1, -1, question.rows.shape[2])
+                1, open_rows[..., None].expand(-1, -1, question.rows.shape[2])
             )
-            offset = question.offset[some.task].gather(1, asked)
+            offset = question.offset[some.task].gather(1, open_rows)
             least, slopes[part], inner[part] = _bounds(
                 question, some, batch.take(region, part), matrix, offset
             )
             proved = least.isfinite() & (least > 0)
-            open_[part] = some.open & ~torch.zeros_like(some.open).scatter(1, asked, proved)
+            open_[part] = some.open & ~torch.zeros_like(some.open).scatter(1, open_rows, proved)
             worst[part] = torch.nan_to_num(
-                torch.where(open_[part].gather(1, asked), least, torch.inf), nan=-torch.inf
+                torch.where(open_[part].gather(1, open_rows), least, torch.inf), nan=-torch.inf
             ).amin(1)
         left = open_.any(1)
         points = Points(region.vertex(slopes)[left], region.lower[left], region.upper[left], parts.task[left])
@@ -176,13 +211,12 @@ class BudgetSplit(SubproblemSearch[BudgetQuestion, Domains]):
     def cut(self, question: BudgetQuestion, parts: Domains, gain: Tensor) -> tuple[Domains, Tensor]:
         groups = _divisible(parts).any(1)
         found, stuck = [batch.take(parts, parts.task[:0])], torch.zeros_like(groups)
-        centre, lower, upper = _ends(question, parts)
+        centre, lower, upper = _value_ranges(question, parts)
         slope = gain.flatten(1)[:, question.elements]
         if bool(groups.any()):
             some = batch.take(parts, groups)
-            most = torch.maximum(slope * (centre - lower), slope * (centre - upper)).sum(
-                -1
-            )  # how far each unit may lower the function
+            # The largest decrease of the linear function by each unit.
+            most = torch.maximum(slope * (centre - lower), slope * (centre - upper)).sum(-1)
             found.append(
                 split_evenly(
                     question,
@@ -201,6 +235,7 @@ class BudgetSplit(SubproblemSearch[BudgetQuestion, Domains]):
 
 
 def question_of(problem: Problem) -> BudgetQuestion:
+    """Collect the fixed data of a search."""
     region, device = problem.region, problem.region.centre.device
     assert isinstance(region, Sparse)
     assert isinstance(problem.property, LinearProperty)
@@ -239,9 +274,13 @@ def question_of(problem: Problem) -> BudgetQuestion:
 
 
 def region_of(question: BudgetQuestion, parts: Domains) -> Budget:
-    """The domains as regions; where the values of a unit are cut, its centre is moved to what is left of them."""
+    """Return the subproblems as regions; where the range of a unit is cut, its centre is moved into the
+    remaining range.
+    """
     shape, places = (len(parts), *question.graph.entry.shape[1:]), question.elements.flatten()
-    centre, lower, upper = (v.flatten(1)[:, places.argsort()].reshape(shape) for v in _ends(question, parts))
+    centre, lower, upper = (
+        v.flatten(1)[:, places.argsort()].reshape(shape) for v in _value_ranges(question, parts)
+    )
     return Budget(
         centre,
         lower,
@@ -252,8 +291,10 @@ def region_of(question: BudgetQuestion, parts: Domains) -> Budget:
     )
 
 
-def _ends(question: BudgetQuestion, parts: Domains) -> tuple[Tensor, Tensor, Tensor]:
-    """-> (n, units, elements of one) three times: the centre, and what a changed unit may be."""
+def _value_ranges(question: BudgetQuestion, parts: Domains) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the centre and the range of values of a changed unit: centre, lower, upper, (n, units, elements
+    of a unit) each.
+    """
     lower, upper = question.lower[parts.task], question.upper[parts.task]
     if bool((parts.low > -torch.inf).any() or (parts.high < torch.inf).any()):
         group = parts.group.long()[..., None].expand(lower.shape)
@@ -266,11 +307,13 @@ def _ends(question: BudgetQuestion, parts: Domains) -> tuple[Tensor, Tensor, Ten
 def _bounds(
     question: BudgetQuestion, parts: Domains, region: Budget, rows: Tensor, offset: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """-> (n, rows) <= row . output + offset over the regions; the slopes of the linear function behind the smallest; inner bounds."""
+    """Return lower bounds (n, rows) of row . output + offset over the regions, the coefficients behind the
+    smallest, and bounds of inner values.
+    """
     if question.chain is not None and question.centre is not None:
         nothing = _unknown(len(parts), sum(question.chain.inner), parts.task.device)
         inner = parts.inner if question.inner else nothing
-        least, slopes, inner = _by_chain(
+        least, slopes, inner = _bounds_by_chain(
             question, question.chain, question.centre, parts, region, inner, rows, offset
         )
         return least, slopes, inner if question.inner else parts.inner
@@ -281,10 +324,17 @@ def _bounds(
     return least, linear.coefficients[torch.arange(len(worst), device=worst.device), worst], parts.inner
 
 
-def _by_chain(
-    question: BudgetQuestion, chain: Chain, centre: Centre, parts: Domains, region: Budget, inner: Tensor, rows: Tensor, offset: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """By sums of the effects of single units where there are tables of these, else by planes."""
+def _bounds_by_chain(
+    question: BudgetQuestion,
+    chain: Chain,
+    centre: Centre,
+    parts: Domains,
+    region: Budget,
+    inner: Tensor,
+    rows: Tensor,
+    offset: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Bound by tables of single units where they exist, else by linear bounds."""
     least, slopes, inner = torch.full_like(offset, -torch.inf), torch.zeros_like(region.centre), inner.clone()
     left = torch.ones_like(parts.task, dtype=torch.bool)
     wide = (
@@ -309,12 +359,14 @@ def _by_chain(
 
 
 def _members(parts: Domains) -> Tensor:
-    """-> (n, groups, units) bool."""
+    """Return (n, groups, units) bool: membership of units in groups."""
     return parts.group[:, None] == torch.arange(parts.budgets.shape[1], device=parts.task.device)[:, None]
 
 
 def _divisible(parts: Domains) -> Tensor:
-    """-> (n, groups) bool: the groups to cut; those that may change as a whole only if there are no others."""
+    """Return (n, groups) bool: the groups that may be split; groups that may change as a whole only if there
+    is no other.
+    """
     size = _members(parts).sum(-1)
     divisible = (size > 1) & (parts.budgets > 0)
     partial = divisible & (size > parts.budgets)
@@ -322,20 +374,25 @@ def _divisible(parts: Domains) -> Tensor:
 
 
 def loss(question: BudgetQuestion, task: Tensor, bound: Tensor) -> Tensor:
-    """-> (n,): how many times its margin the input loses, by the bound; where it is one or less, the domain is proved."""
+    """Return (n,): the decrease of the margin according to the bound, in multiples of the input's margin.
+
+    The subproblem is proved if its loss is less than 1.
+    """
     margin = question.margin[task].clamp_min(1e-300)
     return (margin - bound) / margin
 
 
 def levels(question: BudgetQuestion, loss: Tensor, parts: Domains) -> Tensor:
-    """-> (n,): how often to cut before it is worth to look again."""
-    halvings = torch.nan_to_num(loss, nan=1.0).clamp_min(1).log() / -math.log(SHRINKS)
-    room = max(1, WAITING // max(1, 4 * parts.group.numel())).bit_length()
-    return (parts.budgets.sum(1) * halvings).clamp(1, min(question.levels_at_once, room)).long()
+    """Return (n,): the number of successive splits before another bound is worthwhile."""
+    halvings = torch.nan_to_num(loss, nan=1.0).clamp_min(1).log() / -math.log(LOSS_AFTER_HALVING)
+    available = max(1, MAX_QUEUED_LABELS // max(1, 4 * parts.group.numel())).bit_length()
+    return (parts.budgets.sum(1) * halvings).clamp(1, min(question.levels_at_once, available)).long()
 
 
 def split_evenly(question: BudgetQuestion, parts: Domains, gain: Tensor, levels: Tensor) -> Domains:
-    """Each domain cut so often, always in the group with the largest gain; gain (n, units)."""
+    """Split each subproblem `levels` (n,) times, always in the group with the largest gain; gain is (n,
+    units).
+    """
     done = [batch.take(parts, parts.task[:0])]
     while len(parts):
         choice = _divisible(parts)
@@ -345,40 +402,47 @@ def split_evenly(question: BudgetQuestion, parts: Domains, gain: Tensor, levels:
         if len(parts):
             member = _members(parts)
             group = torch.where(choice, torch.where(member, gain[:, None], 0).sum(-1), -1).argmax(1)
-            half = _half(question, member[torch.arange(len(parts), device=group.device), group])
-            parts, parent = _shared_out(parts, group, half)
+            half = _half_of_group(question, member[torch.arange(len(parts), device=group.device), group])
+            parts, parent = _share_budget(parts, group, half)
             gain, levels = gain[parent], levels[parent] - 1
     return batch.concatenate(done)
 
 
-def _half(question: BudgetQuestion, member: Tensor) -> Tensor:
-    """member (n, units) bool -> a half of each: a straight cut across the axis along which it is longest. Equal groups are cut alike, so
-    the same groups come up again and again, and `Chain` remembers their patches."""
+def _half_of_group(question: BudgetQuestion, member: Tensor) -> Tensor:
+    """Return half of each set of units (n, units) bool: a straight cut across the axis along which the set is
+    longest.
+
+    Equal groups are cut alike, so the same groups occur again and `Chain` finds their patches in its cache.
+    """
     position = question.position
     last = torch.where(member[..., None], position, -1).amax(1)
     first = torch.where(member[..., None], position, int(position.max())).amin(1)
     axis = (last - first).argmax(1)
     along = position.t()[axis]  # (n, units)
     places = torch.arange(int(position.max()) + 1, device=member.device)
-    so_far = (
+    cumulative = (
         torch.zeros((len(member), len(places)), device=member.device)
         .scatter_add(1, along, member.float())
         .cumsum(1)
     )
-    uneven = (2 * so_far - so_far[:, -1:]).abs()
+    uneven = (2 * cumulative - cumulative[:, -1:]).abs()
     first, last = first.gather(1, axis[:, None]), last.gather(1, axis[:, None])
     end = torch.where((places >= first) & (places < last), uneven, torch.inf).argmin(1)
     return member & (along <= end[:, None])
 
 
-def _shared_out(parts: Domains, group: Tensor, half: Tensor) -> tuple[Domains, Tensor]:
-    """Each domain once for every way to share the budget of its group between the half and the rest; and which each one came from."""
+def _share_budget(parts: Domains, group: Tensor, half: Tensor) -> tuple[Domains, Tensor]:
+    """Replace each subproblem by one for every way to share the budget of its group between the half and the
+    rest.
+
+    Returns also the index of the subproblem that each of them was split from.
+    """
     rest = (parts.group == group[:, None]) & ~half
     sizes, others = half.sum(1), rest.sum(1)
     budget = torch.minimum(parts.budgets.gather(1, group[:, None]).squeeze(1), sizes + others)
-    spare = (
-        (parts.budgets == 0).to(torch.uint8).argmax(1)
-    )  # a number for the rest: groups with a budget are fewer than the whole budget
+    # A free group number for the rest exists, since fewer groups have a budget than the whole budget has
+    # units.
+    spare = (parts.budgets == 0).to(torch.uint8).argmax(1)
     found, parents = [], []
     for some in range(int(budget.max()) + 1):
         more = budget - some
@@ -399,8 +463,15 @@ def _shared_out(parts: Domains, group: Tensor, half: Tensor) -> tuple[Domains, T
 def _halve_values(
     question: BudgetQuestion, parts: Domains, lower: Tensor, upper: Tensor, slopes: Tensor, finest: float
 ) -> tuple[Domains, Tensor]:
-    """Each domain of single units twice, with the lower and the upper half of the values of the number that matters most; ends and slopes
-    (n, units, elements of one). And which have none left."""
+    """Split each subproblem of single units into the lower and the upper half of the values of its most
+    influential number.
+
+    Args:
+        lower, upper, slopes: (n, units, elements of a unit).
+
+    Returns:
+        The subproblems, and which of the given ones (n,) have no range left to split.
+    """
     unit = _members(parts).to(torch.uint8).argmax(-1)  # (n, groups)
     low, high, slope = (v.gather(1, unit[..., None].expand(parts.low.shape)) for v in (lower, upper, slopes))
     reach = (question.upper - question.lower)[parts.task[:, None], unit].clamp_min(1e-300)
@@ -411,20 +482,22 @@ def _halve_values(
         .scatter(1, worth.argmax(1, keepdim=True), True)
         .reshape(low.shape)
     )
-    below, above = _around(question, parts, unit, low / 2 + high / 2)
+    below, above = _adjacent_levels(question, parts, unit, low / 2 + high / 2)
     first = replace(parts, high=torch.where(chosen, below, parts.high))
     second = replace(parts, low=torch.where(chosen, above, parts.low))
     stuck = ~(worth.amax(1) > 0)
-    # Between two levels there may be nothing.
+    # Between two levels there may be no value.
     some, others = (~stuck & ~(chosen & nothing).flatten(1).any(1) for nothing in (below < low, above > high))
     return batch.concatenate([batch.take(first, some), batch.take(second, others)]), stuck
 
 
-def _around(question: BudgetQuestion, parts: Domains, unit: Tensor, middle: Tensor) -> tuple[Tensor, Tensor]:
-    """The largest value that a number may take up to the middle, and the smallest from there on."""
+def _adjacent_levels(
+    question: BudgetQuestion, parts: Domains, unit: Tensor, middle: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the largest admissible value of a number up to the middle, and the smallest from there on."""
     if question.levels is None:
         return middle, middle
-    own = question.x[parts.task[:, None], unit]  # in a unit that changes, a number may also stay
+    own = question.x[parts.task[:, None], unit]  # A number may stay the same in a unit that changes.
     ends = middle.new_tensor([torch.inf])
     levels = torch.cat([-ends, question.levels, ends])
     place = torch.bucketize(middle, question.levels, right=True)
@@ -435,7 +508,7 @@ def _around(question: BudgetQuestion, parts: Domains, unit: Tensor, middle: Tens
 
 
 def whole(question: BudgetQuestion, rows: Tensor, count: Tensor, groups: int) -> Domains:
-    """One domain for each of these rows: all its units in one group, with this count as its budget."""
+    """Create one subproblem for each of these rows: all units in one group, with this count as its budget."""
     ends = question.lower.new_full((len(rows), groups, question.elements.shape[1]), torch.inf)
     return Domains(
         rows,
@@ -450,12 +523,12 @@ def whole(question: BudgetQuestion, rows: Tensor, count: Tensor, groups: int) ->
 
 
 def _unknown(parts: int, values: int, device: torch.device) -> Tensor:
-    """Bounds of inner values that say nothing."""
+    """Return trivial bounds (infinite) of inner values."""
     return torch.tensor([[-torch.inf], [torch.inf]], device=device).expand(parts, 2, values)
 
 
 def widen_groups(parts: Domains, groups: int) -> Domains:
-    """Room for more groups."""
+    """Pad the subproblems so that they can hold `groups` groups."""
     pad, more = torch.nn.functional.pad, groups - parts.budgets.shape[1]
     low, high = (
         pad(parts.low, (0, 0, 0, more), value=-torch.inf),

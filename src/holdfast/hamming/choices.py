@@ -1,4 +1,4 @@
-"""What a unit may become: the moves of every search among changed units, for pixels, frames, features and words alike."""
+"""The values that searches over changed units try, for pixels, frames, features and words alike."""
 
 import math
 from collections.abc import Iterator
@@ -12,28 +12,33 @@ from holdfast.network.trees import Trees
 from holdfast.problem import Problem
 from holdfast.region import ChangedColumns, Sparse, Words
 
-MOST = 64  # values tried for one unit: every combination of its parts' values up to here
-CORNERS = 14  # of a unit with many parts, beside its lowest and its highest
-SPREAD = 16  # of many levels
-ELEMENTS = (
-    2**17
-)  # numbers in the inputs asked at once: few enough for the activations of small networks to stay in the cache
-COLUMN = 256  # values tried for a column of a table
-PIECES = 128  # so many times that in one step of a method
+# Largest number of values tried for one unit: up to here, every combination of the values of its parts
+# (chosen by hand).
+MAX_VALUES_PER_UNIT = 64
+# Number of random corners tried for a unit with many parts, in addition to its lowest and highest value
+# (chosen by hand).
+RANDOM_CORNERS = 14
+# Largest number of levels tried for one number; of more, an evenly spaced choice (chosen by hand).
+MAX_LEVELS = 16
+# Numbers in the inputs of one query: few enough for the activations of small networks to stay in the cache
+# (chosen by hand).
+QUERY_NUMBERS = 2**17
+MAX_COLUMN_VALUES = 256  # Largest number of values tried for a column of a table (chosen by hand).
+QUERIES_PER_STEP = 128  # Number of such queries in one step of a method (chosen by hand).
 
 
 @dataclass(frozen=True, eq=False)
 class UnitChoices:
-    """Inputs cut into units of equal size, and for each unit of each input the values that are tried.
+    """Inputs divided into units of equal size, and the values that are tried for each unit of each input.
 
     An input as units is (units, parts): a colour pixel has three parts, a word as many as its vector.
     """
 
-    shape: tuple[int, ...]  # of an input
-    axes: tuple[int, ...]  # of an input, that belong to one unit
+    shape: tuple[int, ...]  # shape of an input
+    axes: tuple[int, ...]  # axes of an input that belong to one unit
     centre: Tensor  # (batch, units, parts)
     table: Tensor  # (batch, units, values, parts)
-    open: Tensor  # (batch, units, values) bool: may be tried, and is a change
+    open: Tensor  # (batch, units, values) bool: the value may be tried and differs from the input's
 
     @property
     def units(self) -> int:
@@ -44,49 +49,55 @@ class UnitChoices:
         return int(self.table.shape[2])
 
     def as_units(self, x: Tensor) -> Tensor:
-        """(n, *shape) -> (n, units, parts)."""
+        """Reshape (n, *shape) to (n, units, parts)."""
         return _as_units(x, self.axes)
 
     def as_inputs(self, units: Tensor) -> Tensor:
-        """(n, units, parts) -> (n, *shape)."""
+        """Reshape (n, units, parts) to (n, *shape)."""
         kept = [size for axis, size in enumerate(self.shape) if axis not in self.axes]
         whole = units.reshape(len(units), *kept, *(self.shape[axis] for axis in self.axes))
         return whole.movedim(tuple(range(-len(self.axes), 0)), tuple(axis + 1 for axis in self.axes))
 
     def changed_units(self, row: Tensor, units: Tensor) -> Tensor:
-        """(n,), (n, units, parts) -> (n, units) bool."""
+        """Return which units differ from the input of each row: (n,), (n, units, parts) to (n, units)
+        bool.
+        """
         return (units != self.centre[row]).any(-1)
 
     def one_put_back(self, row: Tensor, units: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """(n,), (n, units, parts) -> piece by piece, every input with one changed unit as it was: which input (m,), (m, units, parts)."""
+        """Yield, batch by batch, every input with one of its changed units restored.
+
+        Each batch holds the index of the input (m,) and the inputs (m, units, parts).
+        """
         which, unit = self.changed_units(row, units).nonzero(as_tuple=True)
         for some, back in zip(which.split(self.at_once), unit.split(self.at_once), strict=True):
             if len(some):
                 yield some, put(units[some], back, self.centre[row[some], back])
 
     def ask(self, problem: Problem, units: Tensor) -> Tensor:
-        """(n, units, parts) -> the network's outputs (n, outputs)."""
+        """Query the network: (n, units, parts) to outputs (n, outputs)."""
         return problem.network(self.as_inputs(units))
 
     @property
     def at_once(self) -> int:
-        """How many inputs to make and ask at once."""
-        most = 32 * ELEMENTS if self.centre.is_cuda else ELEMENTS
+        """Number of inputs in one query."""
+        most = 32 * QUERY_NUMBERS if self.centre.is_cuda else QUERY_NUMBERS
         return max(1, most // max(1, math.prod(self.shape)))
 
     @property
     def per_step(self) -> int:
-        """How many inputs to ask in one step, so that a search can be stopped in time."""
-        return PIECES * self.at_once
+        """Number of inputs queried in one step, small enough that a search can be stopped in time."""
+        return QUERIES_PER_STEP * self.at_once
 
 
 @dataclass(frozen=True, eq=False)
 class ColumnChoices(UnitChoices):
-    """The units are the columns of a table, of one number each, or of as many as a word has values; filled up with zeros."""
+    """The units are the columns of a table: one number each, or for a word as many as it has values, padded
+    with zeros.
+    """
 
-    places: (
-        Tensor  # (columns, parts): where its numbers stand in a row; beyond the row's end where it has fewer
-    )
+    # (columns, parts): indices of the column's numbers in a row; padding refers to an index beyond the row
+    places: Tensor
 
     def as_units(self, x: Tensor) -> Tensor:
         return _at(x, self.places)
@@ -97,13 +108,16 @@ class ColumnChoices(UnitChoices):
 
 
 def _at(x: Tensor, places: Tensor) -> Tensor:
-    """(..., features), (columns, parts) -> (..., columns, parts)."""
+    """Gather (..., features) at (columns, parts) into (..., columns, parts)."""
     return torch.nn.functional.pad(x, (0, 1))[..., places]
 
 
 def column_choices(region: ChangedColumns, count: int, trees: Trees | None) -> ColumnChoices:
-    """The values tried: of a word all; of a number those just on both sides of the thresholds of the trees, or without trees `count`
-    evenly over its domain."""
+    """Return the values tried in each column: all values of a word; for a number, both sides of every
+    threshold of the trees.
+
+    Without trees a number takes `count` values, evenly spaced over its domain.
+    """
     features, device = region.shape[0], region.centre.device
     parts = max(len(own) for own in region.columns.places)
     places = torch.tensor(
@@ -130,8 +144,8 @@ def column_choices(region: ChangedColumns, count: int, trees: Trees | None) -> C
                 steps = (values / column.step).floor()
                 values = torch.cat([steps, steps + 1]).unique() * column.step
             values = values[(values >= low) & (values <= high)].unique()
-            if len(values) > COLUMN:
-                values = values[torch.linspace(0, len(values) - 1, COLUMN).round().long()]
+            if len(values) > MAX_COLUMN_VALUES:
+                values = values[torch.linspace(0, len(values) - 1, MAX_COLUMN_VALUES).round().long()]
             tried.append(torch.nn.functional.pad(values[:, None], (0, parts - 1)))
     most = max(len(values) for values in tried)
     filled = torch.stack(
@@ -148,15 +162,17 @@ def column_choices(region: ChangedColumns, count: int, trees: Trees | None) -> C
 
 
 def put(x: Tensor, unit: Tensor, value: Tensor) -> Tensor:
-    """(n, units, parts), (n,), (n, parts) -> a copy in which one unit of each has its value."""
+    """Return a copy of x (n, units, parts) in which unit (n,) of each has its value (n, parts)."""
     return x.index_put((torch.arange(len(x), device=x.device), unit), value)
 
 
 def judge_outputs(problem: Problem, row: Tensor, outputs: Tensor) -> tuple[Tensor, Tensor]:
-    """(n,) rows of the problem, (n, outputs) -> their scores (n,), and which of them fail beyond doubt (n,).
+    """Return the scores (n,) of outputs (n, outputs) for rows (n,) of the problem, and which of them
+    certainly fail (n,).
 
-    A witness must fail in float64 too, so a score within rounding of zero is left in doubt: another change that
-    fails by more is as easily found. An exact tie is no accident. Where the lowest score is asked for, nothing fails.
+    A counterexample must fail in float64 too, so a score within rounding error of zero does not count as
+    failing: another change that fails by more is found as easily. An exact tie counts, since it is no effect
+    of rounding. If the goal is the lowest score, nothing fails.
     """
     score = batch.take(problem.property, row).score(outputs)
     rounded = problem.network.differentiable and outputs.dtype != torch.float64
@@ -168,10 +184,11 @@ def judge_outputs(problem: Problem, row: Tensor, outputs: Tensor) -> tuple[Tenso
 def choices(
     region: Sparse | Words, count: int, generator: torch.Generator, *, every_level: bool = False
 ) -> UnitChoices:
-    """The values tried: for words their whole set; for numbers `count` evenly over the domain, or the levels of the region.
+    """Return the values tried: for words their whole set; for numbers `count` evenly spaced values of the
+    domain, or the region's levels.
 
-    Of many levels a spread with both bounds is taken, unless every one is asked for. A unit of several parts takes every combination of
-    their values while these are few, else corners.
+    Of many levels an evenly spaced choice that includes both bounds is taken, unless `every_level` is set. A
+    unit of several parts takes every combination of their values while these are few, else corners.
     """
     axes: tuple[int, ...]
     if isinstance(region, Words):
@@ -190,16 +207,16 @@ def choices(
 
 
 def _as_units(x: Tensor, axes: tuple[int, ...]) -> Tensor:
-    """(n, *shape) -> (n, units, parts)."""
+    """Reshape (n, *shape) to (n, units, parts)."""
     moved = x.movedim(tuple(axis + 1 for axis in axes), tuple(range(-len(axes), 0)))
     return moved.reshape(len(x), math.prod(moved.shape[1 : moved.dim() - len(axes)]), -1)
 
 
 def _ladder(region: Sparse, count: int, every_level: bool) -> Tensor:
-    """-> (count, *shape): the values tried for each number by itself, rising."""
+    """Return (count, *shape): the values tried for each number by itself, in increasing order."""
     levels, like = region.values(), region.centre
     if levels is not None:
-        most = len(levels) if every_level else min(len(levels), SPREAD)
+        most = len(levels) if every_level else min(len(levels), MAX_LEVELS)
         chosen = levels[torch.linspace(0, len(levels) - 1, most, dtype=torch.float64).round().long()]
         return chosen.to(like).reshape(-1, *(1 for _ in region.shape)).expand(-1, *region.shape)
     lower, upper = (
@@ -212,27 +229,29 @@ def _ladder(region: Sparse, count: int, every_level: bool) -> Tensor:
 
 
 def _patterns(count: int, parts: int, generator: torch.Generator) -> Tensor:
-    """-> (values, parts): which of its `count` values each part of a unit takes."""
-    if count**parts <= MOST:
+    """Return (values, parts): the index of the value, of `count`, that each part of a unit takes."""
+    if count**parts <= MAX_VALUES_PER_UNIT:
         return product(count, parts)
-    if 2**parts <= MOST:
+    if 2**parts <= MAX_VALUES_PER_UNIT:
         corners = product(2, parts)
     else:
-        drawn = torch.randint(0, 2, (CORNERS, parts), generator=generator)
+        drawn = torch.randint(0, 2, (RANDOM_CORNERS, parts), generator=generator)
         corners = torch.cat(
             [torch.zeros(1, parts, dtype=torch.int64), torch.ones(1, parts, dtype=torch.int64), drawn]
         )
-    grey = torch.arange(1, count - 1)[:, None].expand(-1, parts)
-    return torch.cat([corners * (count - 1), grey])
+    uniform = torch.arange(1, count - 1)[:, None].expand(-1, parts)
+    return torch.cat([corners * (count - 1), uniform])
 
 
 def product(count: int, parts: int) -> Tensor:
-    """-> (count ** parts, parts): every way to give each part one of `count` values."""
+    """Return (count ** parts, parts): every way to give each part one of `count` values."""
     places = count ** torch.arange(parts)
     return torch.arange(count**parts)[:, None] // places % count
 
 
 def _combine_values(ladder: Tensor, patterns: Tensor) -> Tensor:
-    """(count, units, parts), (values, parts) -> (units, values, parts)."""
+    """Combine the values of single numbers (count, units, parts) by patterns (values, parts) into (units,
+    values, parts).
+    """
     part = torch.arange(patterns.shape[1], device=ladder.device)
     return ladder.permute(1, 0, 2)[:, patterns.to(ladder.device), part]

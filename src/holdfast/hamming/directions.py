@@ -1,4 +1,6 @@
-"""Several ways to break one property: towards whatever breaks first, and towards each of its nearest conditions."""
+"""Search objectives for one specification: its score, and each of the linear conditions nearest to being
+violated.
+"""
 
 from dataclasses import dataclass
 
@@ -12,15 +14,19 @@ from holdfast.property import LinearProperty
 
 @dataclass(frozen=True)
 class Lanes:
-    """What each lane tries to make small: the property's score, or one row of it. An input's lanes lie side by side."""
+    """The objective of each lane, which is minimised: the score of the specification or one of its rows. An
+    input's lanes lie side by side.
+    """
 
-    each: int  # lanes of one input
+    each: int  # lanes of each input
     matrix: Tensor  # (lanes, outputs)
     offset: Tensor  # (lanes,)
-    whole: Tensor  # (lanes,) bool: the score itself
+    whole: Tensor  # (lanes,) bool: the objective is the score itself
 
     def score(self, lane: Tensor, outputs: Tensor, margin: Tensor) -> Tensor:
-        """(n, k) lanes, (n, outputs) and the property's score (n,) -> (n, k)."""
+        """Map lanes (n, k), outputs (n, outputs) and scores of the specification (n,) to objectives (n,
+        k).
+        """
         row = torch.einsum("nko,no->nk", self.matrix[lane].to(outputs), outputs) + self.offset[lane].to(
             outputs
         )
@@ -28,7 +34,9 @@ class Lanes:
 
 
 def lanes_of(problem: Problem, most: int) -> Lanes:
-    """One for the score, the others for the rows of the property that are nearest to breaking at the centre."""
+    """Create one lane for the score and the others for the rows of the specification that are nearest to
+    violation at the centre.
+    """
     outputs = problem.network(problem.region.centre).double()
     row = torch.arange(len(problem), device=outputs.device)
     matrix, offset = outputs.new_zeros(len(row), 1, outputs.shape[1]), outputs.new_zeros(len(row), 1)
@@ -41,13 +49,15 @@ def lanes_of(problem: Problem, most: int) -> Lanes:
             torch.cat([first, torch.cat(rest)], 1)
             for first, rest in zip((matrix, offset), zip(*near, strict=True), strict=True)
         )
-    each = matrix.shape[1] if matrix.shape[1] > 2 else 1  # a single row is the score itself
+    each = matrix.shape[1] if matrix.shape[1] > 2 else 1  # A single row is the score itself.
     whole = torch.arange(len(row) * each, device=outputs.device) % each == 0
     return Lanes(each, matrix[:, :each].flatten(0, 1), offset[:, :each].flatten(), whole)
 
 
 def _nearest(prop: LinearProperty, row: Tensor, outputs: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """(n,) rows of the problem, (n, outputs) -> the conditions nearest to breaking (n, count, outputs), and their offsets (n, count)."""
+    """Return the `count` conditions nearest to violation, (n, count, outputs), and their offsets (n, count),
+    for rows (n,) of the problem.
+    """
     matrix, offset = (part.to(outputs) for part in batch.take(prop, row).rows(outputs.shape[1]))
     near = (torch.einsum("bro,bo->br", matrix, outputs) + offset).argsort(stable=True)[:, :count]
     return matrix.gather(1, near[..., None].expand(-1, -1, matrix.shape[2])), offset.gather(1, near)

@@ -1,11 +1,14 @@
-"""The upper bound: few changed units that break the property, by greedy search on the margin with a beam, then by exchange.
+"""Upper bound in norm 0: greedy search with a beam for few changed units that violate the specification, then
+exchange of units.
 
-Every change of one unit is asked about first. Then sets of changed units grow one unit at a time; the best are kept, and what may follow is
-ranked again behind each. When a set breaks the property, units that are not needed are put back, and the search goes on among sets of
-one unit less: one unit is put back, another is changed, as long as the margin falls. Where there are gradients, they choose what to try.
+The search first evaluates every change of a single unit. Sets of changed units then grow by one unit at a
+time; the best sets are kept, and their extensions are ranked again. When a set is a counterexample, units
+that are not needed are restored, and the search continues among sets with one unit less: one unit is restored
+and another one changed, as long as the margin decreases. Where gradients exist they select the candidates.
 
-The way to the nearest class is not always the shortest, so each input is searched along several lanes at once: one heads for whatever
-class is nearest, the others each for one class. They share what they find.
+The nearest class by margin does not always need the fewest units, so each input is searched along several
+lanes at once: one lane minimises the score of the specification, each other lane the margin to a single
+class. Lanes of an input share their counterexamples.
 """
 
 import functools
@@ -17,7 +20,15 @@ from torch import Tensor
 
 from holdfast import batch
 from holdfast.errors import BadInput
-from holdfast.hamming.choices import ELEMENTS, MOST, UnitChoices, choices, column_choices, judge_outputs, put
+from holdfast.hamming.choices import (
+    MAX_VALUES_PER_UNIT,
+    QUERY_NUMBERS,
+    UnitChoices,
+    choices,
+    column_choices,
+    judge_outputs,
+    put,
+)
 from holdfast.hamming.directions import Lanes, lanes_of
 from holdfast.hamming.top_sets import lowest, occur
 from holdfast.method import Claims, Method
@@ -26,9 +37,10 @@ from holdfast.property import Property
 from holdfast.region import ChangedColumns, Sparse, Words
 from holdfast.result import Traits
 
-BLIND = 8  # times as many candidates where there is no gradient to choose them
-COLUMN_VALUES = 9  # of a number in a table that are tried at least
-PATIENCE = 16  # units that a set may grow by without a lower score
+# Without gradients this many times as many candidates are tried behind each set (chosen by hand).
+BLIND_FACTOR = 8
+MIN_COLUMN_VALUES = 9  # Smallest number of values tried for a number of a table (chosen by hand).
+PATIENCE_UNITS = 16  # Stop growing a set after this many added units without a lower score (chosen by hand).
 
 
 @dataclass(frozen=True)
@@ -37,8 +49,8 @@ class Sets:
 
     lane: Tensor  # (n,)
     x: Tensor  # (n, units, parts)
-    score: Tensor  # (n,) what the lane makes small
-    margin: Tensor  # (n,) the property's score
+    score: Tensor  # (n,) objective of the lane
+    margin: Tensor  # (n,) score of the specification
     fails: Tensor  # (n,) bool
 
     def take(self, which: Tensor) -> "Sets":
@@ -56,36 +68,37 @@ class Sets:
 
 @dataclass(frozen=True)
 class GreedyState:
-    """What is known so far."""
+    """The state of the search."""
 
     choices: UnitChoices
     lanes: Lanes
-    mark: Tensor  # (units,) int64, random: their sums tell sets of units apart
-    order: Tensor  # the single changes asked about first, as places in (units * values)
-    asked: int  # how many of them were
-    ranking: (
-        Tensor  # (lanes, units * values): the score behind each single change, infinite where it is not known
-    )
-    turn: int  # the input that moves next, where not all fit into a step
+    mark: Tensor  # (units,) int64, random: sums of these identify sets of units
+    order: Tensor  # the single changes to evaluate first, as indices into (units * values)
+    asked: int  # number of single changes evaluated
+    # (lanes, units * values): the objective after each single change, infinite where it is not known
+    ranking: Tensor
+    turn: int  # the input that moves next, if not all fit into a step
     beam: Sets
-    growing: Tensor  # (batch,) bool: sets may become larger
+    growing: Tensor  # (batch,) bool: sets may still grow
     open: Tensor  # (lanes,) bool: not done
-    stalled: Tensor  # (lanes,) for how many steps the lowest score has not fallen
-    lowest: Tensor  # (lanes,) that score
+    stalled: Tensor  # (lanes,) number of steps since the lowest objective last decreased
+    lowest: Tensor  # (lanes,) lowest objective
     witness: Tensor  # (batch, units, parts)
-    best: Tensor  # (batch,) float64: the changed units of the witness; for goal `worst` its score
+    best: Tensor  # (batch,) float64: number of changed units of the witness; for goal `worst` its score
 
 
 @dataclass(frozen=True)
 class Greedy(Method[GreedyState]):
-    """Needs nothing but answers; gradients make it faster.
+    """Greedy search for few changed units; it needs outputs only, gradients make it faster.
 
-    beam        sets of units kept for each input, shared among its lanes.
-    lanes       of each input, where the property has as many rows: one for its score, the others for the rows nearest to breaking.
-    candidates  changes tried behind each set: so many by gradient, so many by their rank among single changes. Without gradients
-                eight times as many by rank.
-    values      tried for each number, evenly over the domain with both bounds; a region with levels has its own.
-    sweep       single changes asked about at first; of more than these a random choice.
+    Attributes:
+        beam: sets of units kept for each input, shared among its lanes.
+        lanes: lanes of each input, if the specification has as many rows: one for its score, the others for
+            the rows nearest to violation.
+        candidates: changes tried behind each set: this many by gradient and this many by their rank among
+            single changes. Without gradients eight times as many by rank.
+        values: values tried for each number, evenly spaced over the domain; a region with levels has its own.
+        sweep: single changes evaluated first; of more than these a random choice.
     """
 
     finds: ClassVar[str] = "witnesses with few changed units or words"
@@ -101,13 +114,13 @@ class Greedy(Method[GreedyState]):
     def __post_init__(self) -> None:
         self.at_least(beam=1, lanes=1, candidates=1, sweep=1)
         if self.values < 2:
-            raise BadInput(f"Greedy: values must be at least 2, the ends of the domain; got {self.values}.")
+            raise BadInput(f"Greedy: values must be at least 2, the bounds of the domain; got {self.values}.")
 
     def obstacle(self, problem: Problem) -> str | None:
         return (
             None
             if isinstance(problem.region, Sparse | Words | ChangedColumns)
-            else "looks for few changed units, which this region does not count"
+            else "searches few changed units; the radius of this region is not a count of units"
         )
 
     def start(self, problem: Problem, seed: int) -> GreedyState:
@@ -116,7 +129,7 @@ class Greedy(Method[GreedyState]):
         generator = torch.Generator().manual_seed(seed)
         if isinstance(region, ChangedColumns):
             table: UnitChoices = column_choices(
-                region, max(self.values, COLUMN_VALUES), problem.network.trees
+                region, max(self.values, MIN_COLUMN_VALUES), problem.network.trees
             )
         else:
             table = choices(region, self.values, generator)
@@ -129,7 +142,7 @@ class Greedy(Method[GreedyState]):
         lanes = lanes_of(problem, self.lanes)
         count, like = len(lanes.whole), region.centre
         lane, infinite = torch.arange(count, device=like.device), like.new_full((count,), torch.inf)
-        may_change = _most(problem) >= 1
+        may_change = _max_units(problem) >= 1
         return GreedyState(
             choices=table,
             lanes=lanes,
@@ -153,7 +166,9 @@ class Greedy(Method[GreedyState]):
         return state if bool(state.open.any()) else None, claims
 
     def _sweep(self, problem: Problem, state: GreedyState) -> GreedyState:
-        """The next single changes of every input, whatever is thought of them: one may be enough."""
+        """Evaluate the next single changes of every input, whatever their rank: one may be a
+        counterexample.
+        """
         table, each = state.choices, state.lanes.each
         part = state.order[state.asked :][: max(1, table.per_step * each // max(1, int(state.open.sum())))]
         row, index = (table.open.flatten(1)[:, part] & state.open[::each, None]).nonzero(as_tuple=True)
@@ -163,7 +178,7 @@ class Greedy(Method[GreedyState]):
         place = part[index]
         unit, value = place // table.values, table.table.flatten(1, 2)[row, place]
         lanes = row[:, None] * each + torch.arange(each, device=row.device)
-        score, margin, fails = self._answers(problem, state, lanes, table.centre, row, unit, value)
+        score, margin, fails = self._evaluate_changes(problem, state, lanes, table.centre, row, unit, value)
         best = lowest(row, place, margin, fails, 1)
         found = Sets(
             row[best] * each,
@@ -179,7 +194,9 @@ class Greedy(Method[GreedyState]):
         )
 
     def _move(self, problem: Problem, state: GreedyState) -> GreedyState:
-        """One more unit for growing sets, an exchange for the others; where the property breaks, sets are made smaller."""
+        """Grow growing sets by one unit and exchange a unit of the others; shrink sets that are
+        counterexamples.
+        """
         table, each = state.choices, state.lanes.each
         now, turn = self._turn(problem, state)
         waiting = state.beam.take((state.open & ~now)[state.beam.lane])
@@ -189,15 +206,15 @@ class Greedy(Method[GreedyState]):
             as_tuple=True
         )
         grown = self._children(problem, state, live, grows.nonzero().flatten(), None)
-        sets = self._chosen(
+        sets = self._keep_best(
             state, Sets.concatenate(grown, self._children(problem, state, live, member, removed))
         )
-        least = _least(sets, len(state.open))
+        least = _lowest_objective(sets, len(state.open))
         stalled = torch.where(least < state.lowest, 0, state.stalled + now.int())
         growing = state.growing.repeat_interleave(each)
-        goes_on = torch.where(growing, least.isfinite() & (stalled < PATIENCE), stalled == 0)
+        goes_on = torch.where(growing, least.isfinite() & (stalled < PATIENCE_UNITS), stalled == 0)
         row = sets.lane // each
-        full = row[table.changed_units(row, sets.x).sum(-1) >= _most(problem)[row]]
+        full = row[table.changed_units(row, sets.x).sum(-1) >= _max_units(problem)[row]]
         broken = occur(row[sets.fails], len(problem))
         state = replace(
             self._record_witness(problem, state, sets),
@@ -208,34 +225,38 @@ class Greedy(Method[GreedyState]):
             stalled=stalled,
             lowest=torch.minimum(least, state.lowest),
         )
-        return self._shrunk(problem, state, sets.take(broken[row]))
+        return self._shrink_sets(problem, state, sets.take(broken[row]))
 
     def _turn(self, problem: Problem, state: GreedyState) -> tuple[Tensor, int]:
-        """The lanes (lanes,) that move now, bool, and the input whose turn is next: a step takes as many inputs as fit."""
+        """Return the lanes (lanes,) bool that move in this step, and the input that comes next: a step takes
+        as many inputs as fit.
+        """
         table, each, count = state.choices, state.lanes.each, len(problem)
         row = state.beam.lane // each
         bases = (
             torch.where(state.growing[row], 1, table.changed_units(row, state.beam.x).sum(-1))
             * state.open[state.beam.lane]
         )
-        tries = (2 if problem.network.differentiable else BLIND) * self.candidates
+        tries = (2 if problem.network.differentiable else BLIND_FACTOR) * self.candidates
         cost = torch.zeros(count, dtype=torch.int64, device=row.device).index_add(0, row, bases * tries)
         order = (torch.arange(count, device=row.device) + state.turn) % count
         chosen = order[cost[order].cumsum(0) - cost[order] < table.per_step]
         return occur(chosen, count).repeat_interleave(each), int(chosen[-1] + 1) % count
 
-    def _shrunk(self, problem: Problem, state: GreedyState, sets: Sets) -> GreedyState:
-        """Inputs whose property broke: a unit of each set is put back, again and again until none of the sets breaks it any more."""
+    def _shrink_sets(self, problem: Problem, state: GreedyState, sets: Sets) -> GreedyState:
+        """Restore one unit of each counterexample after the other until no set of the input is a
+        counterexample.
+        """
         table, each = state.choices, state.lanes.each
         every_single = len(state.order) == table.units * table.values
         while len(sets.lane):
-            sets = self._smaller(problem, state, sets)
+            sets = self._restore_one_unit(problem, state, sets)
             state = self._record_witness(problem, state, sets)
             row = sets.lane // each
             broken = occur(row[sets.fails], len(problem))
             ended = occur(row, len(problem)) & ~broken
             held = sets.take(ended[row])
-            # Behind a pair there is nothing to look for: every single change was asked about.
+            # No smaller set than a pair remains to be found, since every single change was evaluated.
             done = ended & (state.best <= (2 if every_single else 1))
             lanes = ended.repeat_interleave(each)
             state = replace(
@@ -243,51 +264,63 @@ class Greedy(Method[GreedyState]):
                 beam=Sets.concatenate(state.beam, held),
                 growing=state.growing & ~ended,
                 open=state.open & ~done.repeat_interleave(each),
-                lowest=torch.where(lanes, _least(held, len(lanes)), state.lowest),
+                lowest=torch.where(lanes, _lowest_objective(held, len(lanes)), state.lowest),
             )
             sets = sets.take(broken[row])
         return state
 
-    def _smaller(self, problem: Problem, state: GreedyState, sets: Sets) -> Sets:
-        """The best sets with one changed unit less."""
+    def _restore_one_unit(self, problem: Problem, state: GreedyState, sets: Sets) -> Sets:
+        """Return the best sets with one changed unit less."""
         table, found = state.choices, []
         for which, x in table.one_put_back(sets.lane // state.lanes.each, sets.x):
             lane = sets.lane[which]
             score, margin, fails = self._judge_sets(problem, state, lane[:, None], x)
-            found.append(self._chosen(state, Sets(lane, x, score.squeeze(1), margin, fails)))
-        return self._chosen(state, functools.reduce(Sets.concatenate, found))
+            found.append(self._keep_best(state, Sets(lane, x, score.squeeze(1), margin, fails)))
+        return self._keep_best(state, functools.reduce(Sets.concatenate, found))
 
     def _judge_sets(
         self, problem: Problem, state: GreedyState, lane: Tensor, x: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """(n, k) lanes of one input each, (n, units, parts) -> scores of the lanes (n, k) and of the property (n,), failures (n,)."""
+        """Evaluate inputs (n, units, parts) for lanes (n, k): objectives (n, k), scores of the specification
+        (n,) and failures (n,).
+        """
         outputs = state.choices.ask(problem, x)
         margin, fails = judge_outputs(problem, lane[:, 0] // state.lanes.each, outputs)
         return state.lanes.score(lane, outputs, margin), margin, fails
 
-    def _answers(
-        self, problem: Problem, state: GreedyState, lane: Tensor, x: Tensor, base: Tensor, unit: Tensor, value: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-        """As `_judge_sets`, of inputs x[base] in which a unit has a new value; base, unit (n,), value (n, parts)."""
+    def _evaluate_changes(
+        self,
+        problem: Problem,
+        state: GreedyState,
+        lane: Tensor,
+        x: Tensor,
+        base: Tensor,
+        unit: Tensor,
+        value: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Do the same as `_judge_sets` for inputs x[base] in which one unit has a new value; base, unit (n,),
+        value (n, parts).
+        """
         pieces = zip(*(part.split(state.choices.at_once) for part in (lane, base, unit, value)), strict=True)
         answers = [self._judge_sets(problem, state, lanes, put(x[b], u, v)) for lanes, b, u, v in pieces]
         score, margin, fails = (torch.cat(part) for part in zip(*answers, strict=True))
         return score, margin, fails
 
-    def _chosen(self, state: GreedyState, sets: Sets) -> Sets:
-        """The best sets of each lane."""
+    def _keep_best(self, state: GreedyState, sets: Sets) -> Sets:
+        """Return the best sets of each lane."""
         key = (state.choices.changed_units(sets.lane // state.lanes.each, sets.x) * state.mark).sum(-1)
         return sets.take(lowest(sets.lane, key, sets.score, sets.fails, self._sets_per_lane(state)))
 
     def _sets_per_lane(self, state: GreedyState) -> int:
-        """How many sets of one lane."""
+        """Number of sets kept for each lane."""
         return -(-self.beam // state.lanes.each)
 
     def _record_witness(self, problem: Problem, state: GreedyState, sets: Sets) -> GreedyState:
-        """With the best of these sets, where it is better than what was known."""
+        """Store the best of these sets where it is better than the known counterexample."""
         if problem.goal == "radius":
             sets = sets.take(sets.fails)
-            sets = sets.take(sets.margin.argsort(stable=True))  # of two as small, the one that fails by more
+            # Of two sets of equal size prefer the one that fails by more.
+            sets = sets.take(sets.margin.argsort(stable=True))
         row = sets.lane // state.lanes.each
         value = (
             state.choices.changed_units(row, sets.x).sum(-1).double()
@@ -306,8 +339,10 @@ class Greedy(Method[GreedyState]):
     def _children(
         self, problem: Problem, state: GreedyState, sets: Sets, member: Tensor, removed: Tensor | None
     ) -> Sets:
-        """The best sets with one more changed unit than sets[member], after the unit `removed` of each was put back."""
-        at_once = max(1, 32 * ELEMENTS // state.choices.table[0].numel())
+        """Return the best sets with one more changed unit than sets[member], after the unit `removed` of each
+        was restored.
+        """
+        at_once = max(1, 32 * QUERY_NUMBERS // state.choices.table[0].numel())
         found = [sets.take(member[:0])]
         for start in range(0, len(member), at_once):
             part = slice(start, start + at_once)
@@ -324,7 +359,7 @@ class Greedy(Method[GreedyState]):
         table, lane, x = state.choices, bases.lane, bases.x
         row = lane // state.lanes.each
         options, allowed = table.table[row], table.open[row] & ~table.changed_units(row, x)[..., None]
-        if removed is not None:  # it may change again, but not to what it was
+        if removed is not None:  # The restored unit may change again, but not to its former value.
             here = torch.arange(len(row), device=row.device)
             allowed[here, removed] = table.open[row, removed] & (
                 options[here, removed] != x[here, removed, None]
@@ -333,9 +368,8 @@ class Greedy(Method[GreedyState]):
         ranking = state.ranking[lane].reshape(allowed.shape)
         if problem.network.differentiable:
             slope = self._slopes(problem, state, lane, x)
-            if (
-                isinstance(problem.region, Sparse) and 2 ** x.shape[-1] > MOST
-            ):  # the table holds but a few of so many corners
+            # The table holds only a few of the many corners.
+            if isinstance(problem.region, Sparse) and 2 ** x.shape[-1] > MAX_VALUES_PER_UNIT:
                 corner = _corners(problem, table, row, slope)
                 options = torch.cat([options, corner[:, :, None]], 2)
                 allowed = torch.cat([allowed, (allowed.any(-1) & (corner != x).any(-1))[..., None]], 2)
@@ -343,11 +377,11 @@ class Greedy(Method[GreedyState]):
             rise = ((options - x[:, :, None]) * slope[:, :, None]).sum(-1)
             base, place = _pick_candidates((rise, ranking), allowed, self.candidates)
         else:
-            base, place = _pick_candidates((ranking,), allowed, BLIND * self.candidates)
+            base, place = _pick_candidates((ranking,), allowed, BLIND_FACTOR * self.candidates)
         if not len(base):
             return bases.take(base)
         unit, value = place // options.shape[2], options.flatten(1, 2)[base, place]
-        scores, margin, fails = self._answers(problem, state, lane[base, None], x, base, unit, value)
+        scores, margin, fails = self._evaluate_changes(problem, state, lane[base, None], x, base, unit, value)
         score = scores.squeeze(1)
         key = (table.changed_units(row, x) * state.mark).sum(-1)[base] + state.mark[unit]
         best = lowest(lane[base], key, score, fails, self._sets_per_lane(state))
@@ -357,7 +391,9 @@ class Greedy(Method[GreedyState]):
         )
 
     def _slopes(self, problem: Problem, state: GreedyState, lane: Tensor, x: Tensor) -> Tensor:
-        """(n,), (n, units, parts) -> the gradient of each lane's score, (n, units, parts)."""
+        """Return the gradient of each lane's objective, (n, units, parts), at x (n, units, parts) for lanes
+        (n,).
+        """
         table, slopes = state.choices, []
         for lanes, some in zip(lane.split(table.at_once), x.split(table.at_once), strict=True):
             prop = batch.take(problem.property, lanes // state.lanes.each)
@@ -369,20 +405,24 @@ class Greedy(Method[GreedyState]):
         return torch.cat(slopes).to(x)
 
 
-def _most(problem: Problem) -> Tensor:
-    """-> (batch,): how many units a set may change."""
+def _max_units(problem: Problem) -> Tensor:
+    """Return (batch,): the largest number of units that a set may change."""
     limit = problem.family.limit()
     return limit if problem.goal == "radius" else torch.minimum(limit, problem.family.radius.floor())
 
 
 def _corners(problem: Problem, table: UnitChoices, row: Tensor, slope: Tensor) -> Tensor:
-    """(n,), (n, units, parts) -> what each unit must become to fall furthest along the slope."""
+    """Return the values of each unit that decrease the linearised objective most, (n, units, parts)."""
     region = batch.take(problem.family, row)
     return table.as_units(region.at(region.limit()).vertex(table.as_inputs(slope)))
 
 
 def _pick_candidates(orders: tuple[Tensor, ...], allowed: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Orders and allowed (n, units, values) -> (m,) rows and places: the `count` smallest of each order in turn, none twice."""
+    """Select the `count` smallest allowed entries of each order in turn, none twice; orders and allowed are
+    (n, units, values).
+
+    Returns rows and indices, (m,) each.
+    """
     left = allowed.flatten(1)
     picked = torch.zeros_like(left)
     for order in orders:
@@ -398,6 +438,6 @@ def _pick_candidates(orders: tuple[Tensor, ...], allowed: Tensor, count: int) ->
     return base, place
 
 
-def _least(sets: Sets, lanes: int) -> Tensor:
-    """-> (lanes,): the lowest score of each, infinite where it has no set."""
+def _lowest_objective(sets: Sets, lanes: int) -> Tensor:
+    """Return (lanes,): the lowest objective of each lane, infinite if it has no set."""
     return sets.score.new_full((lanes,), torch.inf).scatter_reduce(0, sets.lane, sets.score, "amin")

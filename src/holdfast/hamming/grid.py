@@ -1,11 +1,21 @@
-"""DeepTRE (Ruan et al. 2018): the sensitivity of every set of t units over a grid of values, streamed.
+"""DeepTRE (Ruan et al. 2019): the sensitivity of every set of t units over a grid of values, computed in
+batches.
 
-For a set of t units the solution is its grid point with the lowest score, its sensitivity how far the score falls there. Where no solution
-breaks the property, t changed units are taken to be safe: an estimate, since between the grid points nothing is known. The upper bound
-lays the solutions over each other, most sensitive first, until the property breaks, then puts back the units that are not needed.
+The solution of a set S of t units is its grid point with the lowest score; the sensitivity of S is the
+decrease of the score there:
 
-Two corrections to the paper. It looks at the most sensitive solution only, yet another may break the property: here every grid point
-asked about counts. It ranks by the confidence in the class; here by the margin to the next class, unless rule="confidence".
+    sensitivity(S) = score(centre) - min over grid points x that change only S of score(x).
+
+Lower bound: if no grid point of any set of t units violates the specification, t is reported as an estimate;
+nothing is known between the grid points. Upper bound: the solutions are laid over each other, most sensitive
+first, until the specification is violated; then units that are not needed are restored.
+
+Two corrections to the paper. It evaluates the most sensitive solution only, although another one may be a
+counterexample; here every evaluated grid point counts. It ranks by the confidence in the class; here the
+margin to the next class is the default, and rule="confidence" is the paper's.
+
+Reference: W. Ruan et al., Global robustness evaluation of deep neural networks with provable guarantees for
+the Hamming distance, 2019.
 """
 
 import math
@@ -26,43 +36,45 @@ from holdfast.region import Sparse, Words
 from holdfast.result import Traits
 
 Rule = Literal["margin", "confidence"]
-BYTES = 128  # held of each grid point
-OVERLAYS = 16  # of each row looked at together
+BYTES_PER_GRID_POINT = 128  # Memory planned for each grid point of a step, in bytes (chosen by hand).
+OVERLAYS_PER_QUERY = 16  # Number of overlays of each row that are evaluated in one batch (chosen by hand).
 
 
 @dataclass(frozen=True)
 class Top:
-    """The most sensitive sets of each row so far, the most sensitive first; minus infinity where there are fewer."""
+    """The most sensitive sets of each row, in decreasing order; minus infinity where there are fewer."""
 
     sensitivity: Tensor  # (batch, kept)
-    place: Tensor  # (batch, kept): which set
-    value: Tensor  # (batch, kept): which values it takes
+    place: Tensor  # (batch, kept): index of the set
+    value: Tensor  # (batch, kept): index of its combination of values
 
 
 @dataclass(frozen=True)
 class GridState:
-    """How far the sets were gone through, and what they gave."""
+    """The state of the enumeration."""
 
     choices: UnitChoices
-    at_centre: Tensor  # (batch,) what the rule measures there
-    size: int  # units in the sets now asked about
-    next: int  # the first set not asked about
-    order: Tensor  # (batch, units): units in the order in which sets are made of them
+    at_centre: Tensor  # (batch,) what the rule measures at the input
+    size: int  # number of units in the sets being evaluated
+    next: int  # index of the first set that was not evaluated
+    order: Tensor  # (batch, units): the order in which units form sets
     single: Tensor  # (batch, units): sensitivities of single units
     top: Top
-    open: Tensor  # (batch,) bool: no set was found yet, and there may be one
+    open: Tensor  # (batch,) bool: no counterexample was found, and there may be one
     witness: Tensor  # (batch, units, parts)
-    changed: Tensor  # (batch,) float64: the witness's changed units
+    changed: Tensor  # (batch,) float64: number of changed units of the witness
 
 
 @dataclass(frozen=True)
 class Grid(Method[GridState]):
-    """All sets of one unit, then of two, ... up to `t`.
+    """Evaluate all sets of one unit, then of two, up to `t`.
 
-    levels  values for each number, evenly over the domain with both bounds; a region with levels has its own, and all are tried.
-    rule    what makes a set sensitive: the fall of the margin, or of the confidence in the class as in the paper.
-    keep    sets of each row that are remembered for the upper bound.
-    memory  MiB for what is held of a step; the network's own activations come on top.
+    Attributes:
+        levels: values for each number, evenly spaced over the domain; a region with levels has its own, and
+            all are tried.
+        rule: what the sensitivity measures: the margin, or the confidence in the class as in the paper.
+        keep: sets of each row that are stored for the upper bound.
+        memory: MiB for the data of a step; the network's own activations are not included.
     """
 
     finds: ClassVar[str] = "DeepTRE's estimates and witnesses"
@@ -82,7 +94,7 @@ class Grid(Method[GridState]):
 
     def obstacle(self, problem: Problem) -> str | None:
         if problem.goal != "radius" or not isinstance(problem.region, Sparse | Words):
-            return "counts changed units, which this question does not ask for"
+            return "counts changed units; this problem has another region or goal"
         if self.rule == "confidence" and not isinstance(problem.property, Robustness | Targeted):
             return "rule 'confidence' needs a property of a class"
         return None
@@ -97,7 +109,8 @@ class Grid(Method[GridState]):
             )
         if self._pairs(table, self.t) < 1:
             raise BadInput(
-                f"Grid: {table.values} values for each of {self.t} units are {table.values**self.t} inputs for every set, more than "
+                f"Grid: {table.values} values for each of {self.t} units are {table.values**self.t} inputs "
+                "for every set, more than "
                 f"{self.memory} MiB hold. Choose a smaller t, fewer values, or more memory."
             )
         row = torch.arange(rows, device=table.centre.device)
@@ -132,16 +145,18 @@ class Grid(Method[GridState]):
         return state if bool(state.open.any()) else None, _claims(state)
 
     def _pairs(self, table: UnitChoices, size: int) -> int:
-        """How many sets of this size to hold at once."""
-        return self.memory * 2**20 // (BYTES * int(table.values**size))
+        """Number of sets of this size that one batch holds."""
+        return self.memory * 2**20 // (BYTES_PER_GRID_POINT * int(table.values**size))
 
     def _query_sets(
         self, problem: Problem, state: GridState, found: Top, row: Tensor, index: Tensor
     ) -> tuple[GridState, Top]:
-        """The sets found.place[row, index], each over all its grid points; a row in which one breaks the property is done."""
+        """Evaluate the sets found.place[row, index] at all their grid points; rows with a counterexample are
+        done.
+        """
         table = state.choices
         unit = state.order[row[:, None], subsets(found.place[row, index], state.size, table.units)]
-        whole = table.open.any(-1)[row[:, None], unit].all(-1)  # no unit is locked
+        whole = table.open.any(-1)[row[:, None], unit].all(-1)  # No unit of the set is locked.
         row, index, unit = row[whole], index[whole], unit[whole]
         digit = product(table.values, state.size).to(row.device)
         allowed = _distinct(table)[row[:, None, None], unit[:, None], digit].all(-1)  # (pairs, points)
@@ -161,30 +176,33 @@ class Grid(Method[GridState]):
         least, value = measure.min(1) if len(row) else (measure.sum(1), index)
         fall = (state.at_centre[row] - least).nan_to_num(nan=-torch.inf)
         return state, replace(
-            found, sensitivity=found.sensitivity.index_put((row, index), fall), value=found.value.index_put((row, index), value)
-        )  # fmt: skip
+            found,
+            sensitivity=found.sensitivity.index_put((row, index), fall),
+            value=found.value.index_put((row, index), value),
+        )
 
     def _sensitivity(self, problem: Problem, row: Tensor, outputs: Tensor, margin: Tensor) -> Tensor:
-        """(n,), (n, outputs), (n,) -> (n,): what sensitive sets make small."""
+        """Return (n,): the quantity whose decrease is the sensitivity."""
         if self.rule == "margin":
             return margin
         assert isinstance(problem.property, Robustness | Targeted)
-        shares = are_probabilities(outputs)[:, None]  # the network ends in a softmax
+        shares = are_probabilities(outputs)[:, None]  # The network ends in a softmax.
         confidence = torch.where(shares, outputs, outputs.softmax(-1))
         return confidence.gather(1, problem.property.label[row][:, None]).squeeze(1)
 
     def _level_done(self, problem: Problem, state: GridState) -> tuple[GridState | None, Claims]:
-        """Every set of this size was asked about: rows that held are taken to be safe so far, and get an upper bound."""
+        """Finish a size: rows without a counterexample get an estimate and an upper bound."""
         table = state.choices
         units = table.open.any(-1).sum(1)
         held = state.open
-        state = self._overlaid(problem, state)
+        state = self._overlay_solutions(problem, state)
         open = held & (state.changed > state.size + 1) & (units > state.size)
         claims = replace(
             _claims(state),
             estimate=torch.where(held, units.clamp_max(state.size).double(), torch.nan),
             assumptions=(
-                f"every set of up to {state.size} units was asked about at {table.values} values for each, and nothing between them",
+                f"every set of up to {state.size} units was evaluated at {table.values} values for each "
+                "unit, and at no value between them",
             ),
         )
         if state.size == self.t or not bool(open.any()):
@@ -193,26 +211,27 @@ class Grid(Method[GridState]):
         none = _nothing(table, torch.zeros(0, dtype=torch.int64, device=order.device))
         return replace(state, open=open, size=state.size + 1, next=0, order=order, top=none), claims
 
-    def _overlaid(self, problem: Problem, state: GridState) -> GridState:
-        """The solutions over each other until the property breaks, then without the units that are not needed."""
+    def _overlay_solutions(self, problem: Problem, state: GridState) -> GridState:
+        """Lay the solutions over each other until the specification is violated, then restore units that are
+        not needed.
+        """
         table = state.choices
-        for row in state.open.nonzero().flatten().split(max(1, 8 * table.at_once // OVERLAYS)):
+        for row in state.open.nonzero().flatten().split(max(1, 8 * table.at_once // OVERLAYS_PER_QUERY)):
             stage, target = _stages(state, row)
-            for first in range(0, table.units, OVERLAYS):
-                later = stage[..., None] > torch.arange(
-                    first, first + OVERLAYS, device=row.device
-                )  # (rows, units, overlays)
+            for first in range(0, table.units, OVERLAYS_PER_QUERY):
+                # (rows, units, overlays)
+                later = stage[..., None] > torch.arange(first, first + OVERLAYS_PER_QUERY, device=row.device)
                 x = torch.where(later.mT[..., None], table.centre[row][:, None], target[:, None])
-                every = row.repeat_interleave(OVERLAYS)
+                every = row.repeat_interleave(OVERLAYS_PER_QUERY)
                 _, fails = judge_outputs(problem, every, table.ask(problem, x.flatten(0, 1)))
-                fails = fails.reshape(len(row), OVERLAYS)
+                fails = fails.reshape(len(row), OVERLAYS_PER_QUERY)
                 broken = fails.any(1)
                 which = broken.nonzero().flatten()
                 earliest = x[which, fails.int().argmax(1)[which]]
                 state = _record_witness(
                     state, row[which], drop_needless_changes(problem, table, row[which], earliest)
                 )
-                go_on = ~broken & ((stage > first + OVERLAYS) & (stage < table.units)).any(1)
+                go_on = ~broken & ((stage > first + OVERLAYS_PER_QUERY) & (stage < table.units)).any(1)
                 row, stage, target = row[go_on], stage[go_on], target[go_on]
                 if not len(row):
                     break
@@ -220,18 +239,19 @@ class Grid(Method[GridState]):
 
 
 def _claims(state: GridState) -> Claims:
+    """Return the claims of the best counterexamples found."""
     return Claims(witness=state.choices.as_inputs(state.witness), found=state.changed.isfinite())
 
 
 def _nothing(table: UnitChoices, place: Tensor) -> Top:
-    """No sensitivity known yet of these sets (sets,)."""
+    """Return an entry for these sets (sets,) whose sensitivities are not known."""
     rows = len(table.centre)
     fall = table.centre.new_full((rows, len(place)), -torch.inf)
     return Top(fall, place.expand(rows, -1), place.new_zeros(rows, len(place)))
 
 
 def _merge_top(top: Top, found: Top, keep: int) -> Top:
-    """The most sensitive of both."""
+    """Return the most sensitive sets of both."""
     both = Top(
         *(
             torch.cat([getattr(top, name), getattr(found, name)], 1)
@@ -243,23 +263,24 @@ def _merge_top(top: Top, found: Top, keep: int) -> Top:
 
 
 def _distinct(table: UnitChoices) -> Tensor:
-    """-> (batch, units, values) bool: the values that change the unit, and once the value that it has."""
+    """Return (batch, units, values) bool: the values that change the unit, and once the unit's own value."""
     same = ~table.open
     return table.open | (same & (same.cumsum(-1) == 1))
 
 
 def _lay_out_values(table: UnitChoices, row: Tensor, unit: Tensor, digit: Tensor) -> Tensor:
-    """(n,), (n, size) units and their values -> (n, units, parts)."""
+    """Return the inputs (n, units, parts) in which units (n, size) take these values."""
     here = torch.arange(len(row), device=row.device)[:, None]
     return table.centre[row].index_put((here, unit), table.table[row[:, None], unit, digit])
 
 
 def _stages(state: GridState, row: Tensor) -> tuple[Tensor, Tensor]:
-    """For rows (n,): after how many overlays each unit changes (n, units), `units` if never; and what it becomes (n, units, parts)."""
+    """Return for rows (n,) after how many overlays each unit changes, (n, units), `units` if never, and its
+    value then, (n, units, parts).
+    """
     table, top = state.choices, state.top
-    unit = state.order[
-        row[:, None, None], subsets(top.place[row], state.size, table.units)
-    ]  # (n, kept, size)
+    # (n, kept, size)
+    unit = state.order[row[:, None, None], subsets(top.place[row], state.size, table.units)]
     digit = product(table.values, state.size).to(row.device)[top.value[row]]
     kept = unit.shape[1]
     moves = table.open[row[:, None, None], unit, digit] & (top.sensitivity[row] > -torch.inf)[..., None]
@@ -269,27 +290,30 @@ def _stages(state: GridState, row: Tensor) -> tuple[Tensor, Tensor]:
     which, entry = ((rank == first.gather(1, unit)) & (rank < kept)).nonzero(as_tuple=True)
     value = torch.zeros_like(first).index_put((which, unit[which, entry]), digit[which, entry])
     target = table.table[row[:, None], torch.arange(table.units, device=row.device), value]
-    # Overlays that change no further unit are left out.
+    # Skip overlays that change no further unit.
     ordered, place = first.sort(1)
     dense = torch.nn.functional.pad((ordered.diff(dim=1) != 0).cumsum(1), (1, 0))
     return torch.where(first < kept, torch.zeros_like(first).scatter(1, place, dense), table.units), target
 
 
 def _record_witness(state: GridState, row: Tensor, x: Tensor) -> GridState:
-    """With the failing inputs x (n, units, parts) that change fewer units than what was known."""
+    """Store failing inputs x (n, units, parts) that change fewer units than the known counterexamples."""
     changed = state.choices.changed_units(row, x).sum(1).double()
     best = lowest(
         row, torch.arange(len(row), device=row.device), changed, torch.ones_like(row, dtype=torch.bool), 1
     )
     best = best[changed[best] < state.changed[row[best]]]
     return replace(
-        state, witness=state.witness.index_put((row[best],), x[best]), changed=state.changed.index_put((row[best],), changed[best])
-    )  # fmt: skip
+        state,
+        witness=state.witness.index_put((row[best],), x[best]),
+        changed=state.changed.index_put((row[best],), changed[best]),
+    )
 
 
 def drop_needless_changes(problem: Problem, table: UnitChoices, row: Tensor, x: Tensor) -> Tensor:
-    """Failing inputs (n, units, parts) -> the same without needless changes: of each the unit whose return leaves the lowest
-    score is put back, while it still fails."""
+    """Restore units of failing inputs (n, units, parts) as long as they still fail: always the unit that
+    leaves the lowest score.
+    """
     x, live = x.clone(), torch.arange(len(row), device=row.device)
     while len(live):
         pieces = []
@@ -310,10 +334,11 @@ def drop_needless_changes(problem: Problem, table: UnitChoices, row: Tensor, x: 
 
 
 def subsets(place: Tensor, size: int, units: int) -> Tensor:
-    """(...,) -> (..., size): the set at each place of the list of all sets of `size` units; those of the first units come first."""
-    below = torch.arange(
-        units + 1, device=place.device
-    )  # how many sets of one unit lie below each unit, then of two, ...
+    """Map indices (...,) to sets (..., size) in the list of all sets of `size` units; sets of the first units
+    come first.
+    """
+    # The number of sets of one unit below each unit, then of two units, and so on.
+    below = torch.arange(units + 1, device=place.device)
     tables = [below]
     for _ in range(1, size):
         below = torch.nn.functional.pad(below.cumsum(0)[:-1], (1, 0))

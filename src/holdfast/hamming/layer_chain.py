@@ -1,7 +1,8 @@
-"""A network that is one chain of affine maps and functions, as matrices; and what each unit of its input touches in the first two layers.
+"""A network that is a chain of affine layers and activations, as matrices; and the values of the first two
+layers that each input unit touches.
 
-A changed pixel touches few values of the first layer and few of the second: its window. Pixels amid a convolution have windows with the
-same weights, which are kept once.
+A changed pixel touches few values of the first layer and few of the second: its window. Pixels inside a
+convolution have windows with the same weights, which are stored once.
 """
 
 from dataclasses import dataclass, field, replace
@@ -14,37 +15,48 @@ from holdfast.bounding.graph.graph import Affine, Graph, Relaxed
 from holdfast.bounding.relax import Relaxation, value_range
 from holdfast.rounding import TINY, gamma
 
-LARGEST_MATRIX = 2**24  # elements of the matrix of a layer; 128 MiB
-WINDOWS = 2**24  # elements of all the different local weights
-PATCHES = 2**25  # elements of all the patches that are kept
+# Largest number of elements in the matrix of a layer; networks with a larger layer have no chain (chosen by
+# hand; 128 MiB).
+LARGEST_MATRIX = 2**24
+# Largest number of elements in all distinct local weights; beyond it all units share one window (chosen by
+# hand).
+MAX_WINDOW_ELEMENTS = 2**24
+# Number of elements in all cached patches above which the cache is emptied (chosen by hand).
+MAX_CACHED_ELEMENTS = 2**25
 
 
 @dataclass(frozen=True, eq=False)
 class ChainLayer:
-    """z = weight . r + bias, and then f(z); size >= |weight| is what the rounding of composing it is measured by."""
+    """The layer z = weight . r + bias followed by f(z).
+
+    `size` >= |weight| and `bias_size` bound the terms of the sums from which they were computed, by which
+    rounding errors are bounded.
+    """
 
     weight: Tensor  # (n, values before)
     size: Tensor  # (n, values before)
     bias: Tensor  # (n,)
     bias_size: Tensor  # (n,)
-    function: Relaxation | None  # None for the last
+    function: Relaxation | None  # None for the last layer
 
 
 @dataclass(frozen=True, eq=False)
 class Windows:
-    """What each unit touches. Lists are padded with the number of values, an index that none of them has."""
+    """The values that each unit touches. Index lists are padded with the number of values, which is no valid
+    index.
+    """
 
-    elements: Tensor  # (units, elements of one): their places in the input
+    elements: Tensor  # (units, elements of a unit): indices into the input
     near: Tensor  # (units, a): values of the first layer
-    far: Tensor  # (units, b): values of the second layer that read any of them
+    far: Tensor  # (units, b): values of the second layer that depend on any of them
     first: Tensor  # (units, elements of one, a): weights of the first layer
-    kind: Tensor  # (units,): which of the matrices below
+    kind: Tensor  # (units,): index into `second`
     second: Tensor  # (kinds, a, b): weights of the second layer
 
 
 @dataclass(frozen=True, eq=False)
 class TouchedPatch:
-    """What a set of units touches together."""
+    """The values that a set of units touches together."""
 
     near: Tensor  # (a,)
     far: Tensor  # (b,)
@@ -54,13 +66,13 @@ class TouchedPatch:
 
 @dataclass(eq=False)
 class PatchCache:
-    """Patches by the units they are of; the same sets are asked for again and again."""
+    """Cache of patches by their sets of units; branch and bound requests the same sets again and again."""
 
     patches: dict[bytes, TouchedPatch] = field(default_factory=dict)
     size: int = 0
 
     def keep(self, key: bytes, patch: TouchedPatch) -> TouchedPatch:
-        if self.size > PATCHES:
+        if self.size > MAX_CACHED_ELEMENTS:
             self.patches.clear()
             self.size = 0
         self.patches[key] = patch
@@ -70,12 +82,14 @@ class PatchCache:
 
 @dataclass(frozen=True, eq=False)
 class Centre:
-    """The values of every layer at a batch of inputs, each with a bound of its distance from the true ones."""
+    """The values of every layer at a batch of inputs, each with a bound of its distance from the exact
+    value.
+    """
 
-    x: Tensor  # (batch, values of the input)
+    x: Tensor  # (batch, input values)
     before: tuple[Tensor, ...]  # (batch, n) each: z
     before_error: tuple[Tensor, ...]
-    after: tuple[Tensor, ...]  # f(z), one fewer
+    after: tuple[Tensor, ...]  # f(z), one entry fewer
     after_error: tuple[Tensor, ...]
 
     def take(self, rows: Tensor) -> "Centre":
@@ -85,39 +99,41 @@ class Centre:
 
 @dataclass(frozen=True, eq=False)
 class Chain:
-    """Two layers or more."""
+    """A chain of at least two layers."""
 
     layers: tuple[ChainLayer, ...]
     windows: Windows
-    price: float  # of rounding: times the sum of |terms|, it is above all that computing with them may miss
+    # bound of relative rounding errors: this factor times the sum of |terms| bounds the error of computing
+    # with them
+    rounding_factor: float
     memory: PatchCache
 
     @property
     def inner(self) -> list[int]:
-        """The sizes of the layers behind the second but for the last."""
+        """The sizes of the layers after the second, except the last."""
         return [len(layer.bias) for layer in self.layers[2:-1]]
 
     def centre(self, x: Tensor) -> Centre:
-        """x (batch, *shape)."""
+        """Evaluate all layers at inputs x (batch, *shape), with error bounds."""
         r = x.double().flatten(1)
         found, error = Centre(r, (), (), (), ()), torch.zeros_like(r)
         for layer in self.layers:
             z = r @ layer.weight.t() + layer.bias
             error = (
-                (error + self.price * r.abs()) @ layer.size.t() * (1 + self.price)
-                + self.price * layer.bias_size
+                (error + self.rounding_factor * r.abs()) @ layer.size.t() * (1 + self.rounding_factor)
+                + self.rounding_factor * layer.bias_size
                 + TINY
             )
             found = replace(found, before=(*found.before, z), before_error=(*found.before_error, error))
             if layer.function is not None:
                 least, most = value_range(layer.function, (z - error,), (z + error,))
                 r = layer.function.function(z)
-                error = torch.maximum(most - r, r - least) * (1 + self.price) + TINY
+                error = torch.maximum(most - r, r - least) * (1 + self.rounding_factor) + TINY
                 found = replace(found, after=(*found.after, r), after_error=(*found.after_error, error))
         return found
 
     def patches(self, units: Tensor) -> list[TouchedPatch]:
-        """units (n, units) bool -> what each of these sets touches."""
+        """Return the patches of sets of units, given as (n, units) bool."""
         here = units.cpu()
         keys = [row.tobytes() for row in np.packbits(here.numpy(), axis=1)]
         known = self.memory.patches
@@ -140,18 +156,24 @@ class Chain:
 
 
 def chain_of(graph: Graph, elements: Tensor) -> Chain | None:
-    """The graph as a chain; None where it is none, or too large for this. elements (units, elements of one): places in the input."""
+    """Return the graph as a chain; None if it is none or too large.
+
+    Args:
+        elements: (units, elements of a unit), indices into the input.
+    """
     layers = _layers(graph)
     if layers is None or len(layers) < 2:
         return None
-    # No sum here, nor the sums that one layer was composed of, is longer than all values together.
-    price = 16 * gamma(4 * sum(node.size for node in graph.nodes) + 64)
-    return Chain(tuple(layers), _windows(layers[0], layers[1], elements), price, PatchCache())
+    # No sum in this package, and none that a layer was composed from, has more terms than there are values in
+    # the network.
+    rounding_factor = 16 * gamma(4 * sum(node.size for node in graph.nodes) + 64)
+    return Chain(tuple(layers), _windows(layers[0], layers[1], elements), rounding_factor, PatchCache())
 
 
 def _layers(graph: Graph) -> list[ChainLayer] | None:
+    """Return the layers of the graph; None if it is no chain or a layer is too large."""
     found: list[ChainLayer] = []
-    current: ChainLayer | None = None  # None: nothing since the last function
+    current: ChainLayer | None = None  # None: no affine map since the last activation
     for before, node in zip(graph.nodes, graph.nodes[1:], strict=False):
         if node.inputs != (before,):
             return None
@@ -163,11 +185,12 @@ def _layers(graph: Graph) -> list[ChainLayer] | None:
             current = None
         else:
             assert isinstance(node, Affine)
-            current = _then(current, node, graph)
+            current = _compose(current, node, graph)
     return [*found, current or _identity(graph.output.size, graph)]
 
 
 def _identity(size: int, graph: Graph) -> ChainLayer:
+    """Return the identity as a layer without an activation."""
     matrix, none = (
         torch.eye(size, dtype=torch.float64, device=graph.device),
         torch.zeros(size, dtype=torch.float64, device=graph.device),
@@ -175,8 +198,8 @@ def _identity(size: int, graph: Graph) -> ChainLayer:
     return ChainLayer(matrix, matrix, none, none, None)
 
 
-def _then(layer: ChainLayer | None, node: Affine, graph: Graph) -> ChainLayer:
-    """The layer followed by one more affine map."""
+def _compose(layer: ChainLayer | None, node: Affine, graph: Graph) -> ChainLayer:
+    """Compose the layer with one more affine map."""
     before = layer or _identity(node.inputs[0].size, graph)
     rows = node.rows(torch.arange(node.size, device=graph.device)) if layer is None else None
     weight = node.part(0, before.weight, 0) if rows is None else rows[0]
@@ -194,7 +217,7 @@ def _windows(first: ChainLayer, second: ChainLayer, elements: Tensor) -> Windows
     reads = touches.float() @ (second.size != 0).float().t() > 0
     near, far = _list_places(touches), _list_places(reads)
     kind, weights = _kinds(second.weight, near, far)
-    if weights is None:  # nothing is local: one window for all
+    if weights is None:  # The windows are not local: all units share one.
         near, far = (
             torch.arange(n, device=near.device).expand(len(elements), n)
             for n in reversed(second.weight.shape)
@@ -205,14 +228,16 @@ def _windows(first: ChainLayer, second: ChainLayer, elements: Tensor) -> Windows
 
 
 def _list_places(mask: Tensor) -> Tensor:
-    """(units, n) bool -> (units, most): the places of each row in order, padded with n."""
+    """Map (units, n) bool to (units, most): the indices of each row in order, padded with n."""
     found, places = mask.to(torch.uint8).sort(dim=1, descending=True, stable=True)
     most = max(1, int(found.sum(1).max()))
     return torch.where(found[:, :most] > 0, places[:, :most], mask.shape[1])
 
 
 def _kinds(weight: Tensor, near: Tensor, far: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Units whose windows hold the same weights are of one kind: (units,), (kinds, near, far); None if these are too many."""
+    """Group units whose windows hold the same weights: (units,), (kinds, near, far); None if there are too
+    many distinct weights.
+    """
     padded = torch.nn.functional.pad(weight, (0, 1, 0, 1))
     kind, known, found = (
         torch.zeros(len(near), dtype=torch.int64, device=near.device),
@@ -220,7 +245,7 @@ def _kinds(weight: Tensor, near: Tensor, far: Tensor) -> tuple[Tensor, Tensor | 
         list[Tensor](),
     )
     for unit, (rows, columns) in enumerate(zip(far, near, strict=True)):
-        if (1 + len(found)) * len(rows) * len(columns) > WINDOWS:
+        if (1 + len(found)) * len(rows) * len(columns) > MAX_WINDOW_ELEMENTS:
             return kind, None
         local = padded[rows][:, columns].t().contiguous()
         key = local.cpu().numpy().tobytes()

@@ -1,18 +1,40 @@
-"""What every unit does when it alone changes, and what two do beyond the sum of both: tables of one input, made once for all its domains.
+"""Tables of the effect of every single unit, and of the interaction of pairs of units beyond the sum of their
+effects (norm 0).
 
-The first two functions are two lines that meet at zero, f(v) = v above and below * v under it, 0 <= below <= 1. A change s of an argument
-z moves f by
-    f(z + s) - f(z) = slope s + (1 - below) (toward - d)+,
-with the slope at z, d = |z| and toward = the part of s that leads across zero. The first term adds up over several changes, the second is
-what makes a change of several units more or less than the sum of their single changes:
-    0 <= ... of the sum - sum of ...   is at most (1 - below) (sum of min(toward, d) - d)+, since the difference rises with each toward up
-         to d and not beyond, and
-    it is at least -(1 - below) min(sum of (toward - d)+, sum of what leads away from zero), since (. - d)+ of a sum of numbers >= 0 is at
-         least the sum, and falls no faster than its argument.
-With one change alone both are zero.
+The tables belong to one input and serve all subproblems around it.
 
-Values between the ends of a unit lie in cells. On each, what the two layers do is within a known distance of the straight line between its
-edges.
+Setting. Each of the first two layers ends in f(v) = v for v >= 0 and f(v) = b v for v < 0, with 0 <= b <= 1
+(`below` in the code; b = 0 for ReLU). Let z be a pre-activation at the centre, d = |z|, and m the slope of f
+at z (m = 1 if z > 0, else b). When unit i changes, the pre-activation moves by s_i. Let t_i = -s_i if z > 0
+and t_i = s_i otherwise: the component of s_i towards zero. With x+ = max(x, 0) define
+
+    reach_i = min(t_i+, d),   over_i = (t_i - d)+,   away_i = (-t_i)+.
+
+One unit changes:
+
+    f(z + s) - f(z) = m s + (1 - b) (t - d)+.
+
+Several units change: the terms m s_i add up, so the interaction, that is the joint effect minus the sum of
+the single effects, is
+
+    I = (1 - b) ((sum t_i - d)+ - sum (t_i - d)+),
+
+and it satisfies
+
+    -(1 - b) min(sum over_i, sum away_i)  <=  I  <=  (1 - b) (sum reach_i - d)+.
+
+Proof of the upper bound: (sum t_i - d)+ - sum (t_i - d)+ does not decrease in t_i up to t_i = d and does not
+increase beyond it, so t_i may be replaced by min(t_i, d) <= reach_i; the second sum is then zero. Proof of
+the lower bound: (sum t_i - d)+ >= 0 gives -sum over_i. Moreover (. - d)+ falls no faster than its argument
+and is superadditive on numbers >= 0, so (sum t_i - d)+ >= (sum t_i+ - d)+ - sum away_i >= sum over_i - sum
+away_i. If a single unit changes, both bounds are zero.
+
+The range of values of a unit is divided into cells. In each cell the effect of the unit differs from the
+linear interpolation between its values at the edges of the cell by at most a stored number (`missed`).
+
+The question (the maximal safe radius in the Hamming distance) is that of W. Ruan et al., Global robustness
+evaluation of deep neural networks with provable guarantees for the Hamming distance, 2019; these bounds are
+not from that paper.
 """
 
 from dataclasses import dataclass, field
@@ -23,30 +45,39 @@ from torch import Tensor
 from holdfast.hamming.layer_chain import Centre, Chain
 from holdfast.rounding import TINY
 
-CELLS = 4  # of the values of a unit
-UNITS_AT_ONCE = 64
-NUMBERS = 2**24  # in the tables of pairs of one input, at most
+CELLS = 4  # Number of cells into which the range of values of a unit is divided (chosen by hand).
+UNITS_AT_ONCE = 64  # Number of units whose tables are computed in one batch (chosen by hand).
+# Largest number of values in the tables of pairs of one input; with more, the input gets no tables (chosen by
+# hand).
+MAX_PAIR_NUMBERS = 2**24
 
 
 @dataclass(frozen=True, eq=False)
 class Effects:
-    """Lists are padded as those of the windows. Every number holds for the true network: what rounding may miss is in it."""
+    """The tables of one input. Lists are padded like those of `Windows`. All bounds hold for the network in
+    real arithmetic: rounding errors are included.
+    """
 
-    edges: Tensor  # (units, cells + 1): of the values
-    third: Tensor  # (units, cells + 1, n): changes of the arguments of the third function at the edges, when this unit alone changes
-    missed: Tensor  # (units, cells, n): the truth is within this of the straight line between
-    lowest: Tensor  # (units, n), at most zero: no change is below
-    highest: Tensor  # (units, n)
-    reach: Tensor  # (units, far): of the arguments of the second function, min(toward, d) at most
-    over: Tensor  # (units, far): (toward - d)+ at most
-    away: Tensor  # (units, far): what leads away from zero, at most
-    neighbour: Tensor  # (units, most): units that touch a value of the first layer together with this one, padded with their number
-    pair: Tensor  # (units, most): the row of both in the tables of the next
+    edges: Tensor  # (units, cells + 1): values at the edges of the cells
+    # (units, cells + 1, n): change of the pre-activations of the third activation at the edges, if only this
+    # unit changes
+    third: Tensor
+    # (units, cells, n): largest distance of the true change from the linear interpolation in the cell
+    missed: Tensor
+    lowest: Tensor  # (units, n), <= 0: lower bound of the change of these pre-activations
+    highest: Tensor  # (units, n), >= 0: upper bound of the change
+    reach: Tensor  # (units, far): upper bounds of reach at the pre-activations of the second activation
+    over: Tensor  # (units, far): upper bounds of over
+    away: Tensor  # (units, far): upper bounds of away
+    # (units, most): units that share a value of the first layer with this one, padded with the number of
+    # units
+    neighbour: Tensor
+    pair: Tensor  # (units, most): index of the pair in the tables of `together`
     together: "Meetings"
 
     @property
     def numbers(self) -> int:
-        """Of float64, in all tables when those of the pairs are made too."""
+        """Number of float64 numbers in all tables, including those of the pairs, which are computed later."""
         own = (
             self.edges,
             self.third,
@@ -63,7 +94,9 @@ class Effects:
 
 
 def has_effects(chain: Chain) -> bool:
-    """Two functions of two lines that meet at zero, another one behind them, and units of one number each."""
+    """Whether the first two activations are f as above, another layer follows, and units have a single number
+    each.
+    """
     if len(chain.layers) < 4 or chain.windows.elements.shape[1] > 1:
         return False
     sides = [layer.function.sides() if layer.function is not None else None for layer in chain.layers[:2]]
@@ -71,8 +104,13 @@ def has_effects(chain: Chain) -> bool:
 
 
 def effects_of(chain: Chain, centre: Centre, lower: Tensor, upper: Tensor) -> Effects | None:
-    """Of one input, a batch of one; lower and upper (units,): what a changed unit may be. None: too many units meet."""
-    first, second = (_Kink.of(chain, centre, place) for place in (0, 1))
+    """Compute the tables of one input (a batch of one); None if too many pairs of units share values of the
+    first layer.
+
+    Args:
+        lower, upper: (units,), the range of values of a changed unit.
+    """
+    first, second = (_ActivationAtCentre.of(chain, centre, place) for place in (0, 1))
     neighbours = _neighbours(chain)
     if neighbours is None:
         return None
@@ -82,7 +120,9 @@ def effects_of(chain: Chain, centre: Centre, lower: Tensor, upper: Tensor) -> Ef
     parts = torch.arange(len(edges), device=edges.device).split(UNITS_AT_ONCE)
     tables = [
         torch.cat(each)
-        for each in zip(*(_alone(chain, first, second, units, move[units]) for units in parts), strict=True)
+        for each in zip(
+            *(_single_unit_tables(chain, first, second, units, move[units]) for units in parts), strict=True
+        )
     ]
     neighbour, pair, one, other = neighbours
     third, missed, lowest, highest, reach, over, away = tables
@@ -91,69 +131,78 @@ def effects_of(chain: Chain, centre: Centre, lower: Tensor, upper: Tensor) -> Ef
 
 
 @dataclass(frozen=True, eq=False)
-class _Kink:
-    """The arguments of a function at the centre, padded with one more."""
+class _ActivationAtCentre:
+    """An activation layer of the form f at the centre: its pre-activations, padded with one more entry."""
 
     z: Tensor  # (n + 1,)
-    room: Tensor  # (n + 1,): they may be off by this
-    total: Tensor  # (n + 1,): sum of the sizes of the weights before
+    error: Tensor  # (n + 1,): error bounds of z
+    total: Tensor  # (n + 1,): sums of the absolute weights of the layer before
     below: float
-    price: float
+    rounding_factor: float
 
     @staticmethod
-    def of(chain: Chain, centre: Centre, place: int) -> "_Kink":
+    def of(chain: Chain, centre: Centre, place: int) -> "_ActivationAtCentre":
         layer = chain.layers[place]
         assert layer.function is not None
         sides = layer.function.sides()
         assert sides is not None
         values = centre.before[place][0], centre.before_error[place][0], layer.size.sum(1)
-        z, room, total = (torch.nn.functional.pad(v, (0, 1)) for v in values)
-        return _Kink(z, room, total, sides.below, chain.price)
+        z, error, total = (torch.nn.functional.pad(v, (0, 1)) for v in values)
+        return _ActivationAtCentre(z, error, total, sides.below, chain.rounding_factor)
 
     def rounding_error(self, places: Tensor, most: Tensor) -> Tensor:
-        """How far what is computed here of changes up to `most` may be from the truth, (units, 1) -> (units, k); 0 where none is."""
+        """Bound the rounding error of computed changes of the pre-activations of size at most `most`, (units,
+        1) -> (units, k); 0 for padding.
+        """
         z = self.z[places]
-        error = self.room[places] + self.price * (z.abs() + self.total[places] * most) + TINY
+        error = self.error[places] + self.rounding_factor * (z.abs() + self.total[places] * most) + TINY
         return torch.where(places < len(self.z) - 1, error, 0)
 
     def toward(self, places: Tensor, change: Tensor) -> Tensor:
+        """Return t: the component of the change towards zero."""
         return torch.where(self.z[places] > 0, -change, change)
 
     def value_change(self, places: Tensor, change: Tensor) -> Tensor:
-        """places (units, k), change (units, cells + 1, k) -> of the values."""
+        """Return f(z + s) - f(z) for changes s (units, cells + 1, k) of the pre-activations `places` (units,
+        k).
+        """
         places = places[:, None]
         z = self.z[places]
-        slope = torch.where(
-            z > 0, torch.ones_like(z), self.below
-        )  # of two plain numbers torch would make float32
+        # torch.where of two Python numbers would return float32.
+        slope = torch.where(z > 0, torch.ones_like(z), self.below)
         return slope * change + (1 - self.below) * (self.toward(places, change) - z.abs()).clamp_min(0)
 
     def bulge(self, places: Tensor, change: Tensor) -> Tensor:
-        """How far the function is below its chord in each cell, at most."""
+        """Upper-bound how far f lies below its chord in each cell."""
         ends = self.toward(places[:, None], change) - self.z[places].abs()[:, None]
         over = torch.maximum(ends[:, 1:], ends[:, :-1]).clamp_min(0)
         under = (-torch.minimum(ends[:, 1:], ends[:, :-1])).clamp_min(0)
-        return (
-            (1 - self.below) * over * (under / (over + under).clamp_min(TINY))
-        )  # a product of both might underflow
+        # over * under / (over + under) is computed in this order since the product over * under might
+        # underflow.
+        return (1 - self.below) * over * (under / (over + under).clamp_min(TINY))
 
     def parts(self, places: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Of changes between two ends, (units, k) each: min(toward, d), (toward - d)+ and what leads away, at most."""
+        """Return upper bounds of reach, over and away for changes between two bounds, (units, k) each."""
         up, d = self.z[places] > 0, self.z[places].abs()
         toward, away = torch.where(up, -low, high).clamp_min(0), torch.where(up, high, -low).clamp_min(0)
         return torch.minimum(toward, d), (toward - d).clamp_min(0), away
 
 
-def _alone(chain: Chain, first: _Kink, second: _Kink, units: Tensor, move: Tensor) -> tuple[Tensor, ...]:
-    """units (k,), move (k, cells + 1) -> the fields of `Effects` from `third` to `away`, of these units."""
-    w, price, layer = chain.windows, chain.price, chain.layers[2]
+def _single_unit_tables(
+    chain: Chain, first: _ActivationAtCentre, second: _ActivationAtCentre, units: Tensor, move: Tensor
+) -> tuple[Tensor, ...]:
+    """Compute the fields of `Effects` from `third` to `away` for units (k,) with changes move (k, cells +
+    1).
+    """
+    w, rounding_factor, layer = chain.windows, chain.rounding_factor, chain.layers[2]
     near, far = w.near[units], w.far[units]
     onwards, furthest = w.second[w.kind[units]], move.abs().amax(1, keepdim=True)
-    # The first layer is a straight function of the value; its function is within `down` below and `up` above of the chords.
+    # First layer: its pre-activations are linear in the value of the unit; its activations lie at most `down`
+    # below and `up` above their chords.
     change = w.first[units] * move[..., None]
     value, error = first.value_change(near, change), 3 * first.rounding_error(near, furthest)
     down, up = first.bulge(near, change) + error[:, None], error[:, None].expand(-1, CELLS, -1)
-    # The second: sums of these.
+    # Second layer: linear combinations of these.
     change, middle, half = value @ onwards, (up - down) / 2 @ onwards, (up + down) / 2 @ onwards.abs()
     largest = value.abs().amax((1, 2))[:, None] + down.amax((1, 2))[:, None]
     error = 3 * second.rounding_error(far, largest)
@@ -165,27 +214,29 @@ def _alone(chain: Chain, first: _Kink, second: _Kink, units: Tensor, move: Tenso
     high = (torch.maximum(change[:, 1:], change[:, :-1]) + above).amax(1).clamp_min(0)
     value, down = second.value_change(far, change), second.bulge(far, change) + below + error[:, None]
     up = above + error[:, None]
-    # The third.
+    # Third layer.
     weight = torch.nn.functional.pad(layer.weight, (0, 1))[:, far].permute(1, 2, 0)
     third, middle, half = value @ weight, (up - down) / 2 @ weight, (up + down) / 2 @ weight.abs()
     largest = value.abs().amax((1, 2)) + down.amax((1, 2)) + up.amax((1, 2))
-    missed = middle.abs() + half + 4 * price * layer.size.sum(1) * largest[:, None, None] + TINY
+    missed = middle.abs() + half + 4 * rounding_factor * layer.size.sum(1) * largest[:, None, None] + TINY
     lowest = (torch.minimum(third[:, 1:], third[:, :-1]) - missed).amin(1).clamp_max(0)
     highest = (torch.maximum(third[:, 1:], third[:, :-1]) + missed).amax(1).clamp_min(0)
     return third, missed, lowest, highest, *second.parts(far, low, high)
 
 
-# ---- two units that meet
+# ---- pairs of units that share values of the first layer
 
 
 def _neighbours(chain: Chain) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
-    """-> (units, most) the neighbours of each, and the number of the pair; (pairs,) twice both units of it, the first before the other."""
+    """Return the neighbours of each unit and the indices of the pairs, (units, most) both, and the two units
+    of each pair, (pairs,) both.
+    """
     w = chain.windows
     units, width = len(w.near), len(chain.layers[0].bias)
     touches = torch.zeros((units, width + 1), device=w.near.device).scatter(1, w.near, 1.0)[:, :width]
     meet = touches @ touches.t() > 0
     one, other = meet.triu(1).nonzero(as_tuple=True)
-    if 2 * len(one) * w.far.shape[1] > NUMBERS:
+    if 2 * len(one) * w.far.shape[1] > MAX_PAIR_NUMBERS:
         return None
     number = torch.full((units, units), -1, device=meet.device).index_put(
         (one, other), torch.arange(len(one), device=meet.device)
@@ -198,27 +249,39 @@ def _neighbours(chain: Chain) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
 
 @dataclass(eq=False)
 class Meetings:
-    """What two units that touch values of the first layer together change in the second beyond the sum of both; for changes of which at
-    most so many touch one value. Of a sum over r units, with x the sum of two of their min(toward, d),
-        (sum - d)+ <= sum over pairs of (x - 2 d / r)+ / (r - 1),
-    since every unit is in r - 1 pairs; and min(sum of over, sum of away) <= sum over pairs of min(over, away)."""
+    """Bounds of the interaction of two units that share values of the first layer, at the pre-activations of
+    the second layer.
+
+    The tables depend on r, the largest number of units that change and touch the same value of the first
+    layer. With r units the interaction is at most the sum over the pairs: since every unit is in r - 1 of the
+    r (r - 1) / 2 pairs,
+
+        (sum_i reach_i - d)+ <= sum over pairs {i, j} of (reach_i + reach_j - 2 d / r)+ / (r - 1).
+
+    No unit has both over_i > 0 and away_i > 0, so also
+
+        min(sum_i over_i, sum_i away_i)
+            <= sum over pairs {i, j} of max(min(over_i, away_j), min(over_j, away_i)).
+    """
 
     chain: Chain
-    first: _Kink
+    first: _ActivationAtCentre
     one: Tensor  # (pairs,)
     other: Tensor  # (pairs,)
     move: Tensor  # (units, cells + 1)
     known: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     def table(self, most: int) -> tuple[Tensor, Tensor]:
-        """(pairs, far of the first of both) float32, from and to; for values touched by so many units at most."""
+        """Return the lower and upper bounds (pairs, far of the first unit), float32, valid if at most `most`
+        changed units touch one value.
+        """
         if most not in self.known:
             self.known[most] = self._build(most)
         return self.known[most]
 
     @property
     def numbers(self) -> int:
-        """Of float64, of the tables for two units, three and four."""
+        """Number of float64 numbers of the tables for two, three and four units."""
         return 3 * len(self.one) * self.chain.windows.far.shape[1]
 
     def _build(self, most: int) -> tuple[Tensor, Tensor]:
@@ -230,12 +293,16 @@ class Meetings:
             for chosen in (kinds == kind).nonzero().flatten().split(16 * UNITS_AT_ONCE):
                 down, up = self._first(chosen, most)
                 middle, half = (up - down) / 2 @ onwards, (up + down) / 2 @ onwards.abs()
-                half = half + 4 * self.chain.price * total * (up + down).amax(1, keepdim=True) + TINY
+                half = (
+                    half + 4 * self.chain.rounding_factor * total * (up + down).amax(1, keepdim=True) + TINY
+                )
                 least[chosen], largest[chosen] = outwards(middle - half, -1), outwards(middle + half, 1)
         return least, largest
 
     def _first(self, chosen: Tensor, most: int) -> tuple[Tensor, Tensor]:
-        """-> (chosen pairs, near of the first of both): how far below and above the sum of both."""
+        """For the chosen pairs, (pairs, near of the first unit), bound how far the joint change lies below
+        and above the sum of both.
+        """
         w, first, both = self.chain.windows, self.first, (self.one[chosen], self.other[chosen])
         near, low, high = w.near[both[0]], self.move.amin(1), self.move.amax(1)
         weight, size = (
@@ -262,6 +329,6 @@ class Meetings:
 
 
 def outwards(values: Tensor, side: int) -> Tensor:
-    """In float32, rounded down or up."""
+    """Round to float32, downwards for side -1 and upwards for side 1."""
     near = values.float()
     return torch.nextafter(near, torch.full_like(near, side * torch.inf))

@@ -1,7 +1,12 @@
-"""Which units matter: how far the margin can fall when one of them changes (DeepTRE's sensitivity of single units, as a map).
+"""Saliency maps: how far the margin decreases when a single unit changes (DeepTRE's sensitivity of single
+units).
 
-Units are asked from coarse to fine, as a quadtree is walked level by level: wherever a budget ends the search, every input has a coarse map
-of the whole of it. A unit is measured once all of its values were asked; until then the map holds NaN there, never 0.
+Units are evaluated from coarse to fine, like the levels of a quadtree: wherever a budget ends the search,
+every input has a coarse map of the whole of it. A unit has a value in the map once all of its values were
+evaluated; until then the map holds NaN, never 0.
+
+Reference: W. Ruan et al., Global robustness evaluation of deep neural networks with provable guarantees for
+the Hamming distance, 2019.
 """
 
 import math
@@ -14,7 +19,7 @@ from torch import Tensor
 
 from holdfast import time_limit
 from holdfast.errors import BadInput
-from holdfast.hamming.choices import PIECES, UnitChoices, choices, judge_outputs, put
+from holdfast.hamming.choices import QUERIES_PER_STEP, UnitChoices, choices, judge_outputs, put
 from holdfast.method import Claims, Method
 from holdfast.network import Network
 from holdfast.problem import Problem
@@ -24,27 +29,33 @@ from holdfast.region.units import Unit, unit_axes
 from holdfast.result import Traits
 from holdfast.solver import solve
 
-MAP = "saliency"  # what the map is called beside the records
-LOCKED = -math.inf  # in the map that is kept: a unit that may not change, so that there is nothing to measure. NaN: not measured
+MAP = "saliency"  # The name of the extra of a record that holds the map.
+# Value of a unit that may not change in the stored map; NaN marks a unit that was not measured.
+LOCKED = -math.inf
 
 
 @dataclass(frozen=True, eq=False)
 class Mapped:
-    """How far the map has come: every change of a single unit has a place in a line, and those before `done` were asked.
+    """The state of the map: all changes of single units are listed, and the first `done` of them were
+    evaluated.
 
-    The line goes through the units of all inputs from coarse to fine; the values of one unit stand side by side.
+    The list runs through the units of all inputs from coarse to fine; the values of one unit are next to each
+    other.
     """
 
     table: UnitChoices
     at_centre: Tensor  # (batch,)
     change: Tensor  # (3, changes): row, unit, value
     done: int
-    least: Tensor  # (batch, units): the lowest score so far; infinite where nothing was asked yet
-    worst: Tensor  # (batch,): the place of the change with the lowest score, -1 where none is below that of the input
-    earlier: Tensor  # (batch, units): the map of a run that is taken up again; NaN where it was not measured
+    least: Tensor  # (batch, units): lowest score found; infinite before the first evaluation
+    # (batch,): index of the change with the lowest score, -1 if none is below that of the input
+    worst: Tensor
+    earlier: Tensor  # (batch, units): the map of the run that is resumed; NaN where it was not measured
 
     def fall(self) -> Tensor:
-        """-> (batch, units): LOCKED for units that may not change, NaN for those of which a value was not asked yet."""
+        """Return (batch, units): the map; LOCKED for units that may not change, NaN for units with values not
+        yet evaluated.
+        """
         row, unit, _ = self.change[:, self.done :]
         measured = torch.ones_like(self.least, dtype=torch.bool)
         measured[row, unit] = False
@@ -55,19 +66,17 @@ class Mapped:
 
 @dataclass(frozen=True)
 class Saliency(Method[Mapped]):
-    """Every single unit at all of its values, a bounded share of them in a step."""
+    """Evaluate every single unit at all of its values, a bounded number in each step."""
 
     finds: ClassVar[str] = "witnesses"
-    help: ClassVar[str] = (
-        "the most harmful change of a single unit or word, and a map of what each of them does"
-    )
+    help: ClassVar[str] = "the most harmful change of a single unit or word, and a map of the effect of each"
     traits: ClassVar[Traits] = Traits(seeded=False, glass=False)
 
-    levels: int = 2  # values of a number, evenly over the domain with both bounds
+    levels: int = 2  # values of a number, evenly spaced over the domain
 
     def obstacle(self, problem: Problem) -> str | None:
         if not isinstance(problem.region, Sparse | Words):
-            return f"maps are of single units or words, not of a {type(problem.region).__name__}"
+            return f"saliency maps are of single units or words, not of a {type(problem.region).__name__}"
         return (
             None
             if problem.goal == "worst"
@@ -90,7 +99,9 @@ class Saliency(Method[Mapped]):
         return Mapped(table, at_centre, _coarse_to_fine(table.open, shape), 0, least, nowhere, blank)
 
     def resume_state(self, problem: Problem, state: Mapped, aside: Mapping[str, Tensor]) -> Mapped:
-        """Units that were measured before are not asked again; their worst witness is the upper bound of the record."""
+        """Skip units that were measured before; their worst counterexample is the upper bound of the
+        record.
+        """
         if MAP not in aside:
             return state
         earlier = aside[MAP].flatten(1).to(state.least)
@@ -99,9 +110,9 @@ class Saliency(Method[Mapped]):
         return replace(state, earlier=earlier, change=state.change[:, earlier[row, unit].isnan()])
 
     def step(self, problem: Problem, state: Mapped) -> tuple[Mapped | None, Claims]:
-        for _ in range(PIECES):
+        for _ in range(QUERIES_PER_STEP):
             if state.done < state.change.shape[1]:
-                state = _further(problem, state)
+                state = _evaluate_batch(problem, state)
             if state.done == state.change.shape[1] or time_limit.has_expired():
                 break
         row, unit, value = state.change[:, state.worst[state.worst >= 0]]
@@ -117,10 +128,15 @@ class Saliency(Method[Mapped]):
 
 
 def _coarse_to_fine(open_: Tensor, shape: Sequence[int]) -> Tensor:
-    """(batch, units, values) bool, the grid of the units -> (3, changes): row, unit, value, in the order in which they are asked.
+    """Return the changes (3, changes): row, unit, value, in the order in which they are evaluated.
 
-    The rank of a unit interleaves the bits of its coordinates, each written backwards: a coordinate that is a multiple of a large power of
-    two comes first, so that every beginning of the order is a grid over the whole input, as fine as it can be.
+    The rank of a unit interleaves the bits of its coordinates, each reversed: a coordinate that is a multiple
+    of a large power of two comes first. So every prefix of the order is a grid over the whole input, as fine
+    as possible.
+
+    Args:
+        open_: (batch, units, values) bool, the changes that may be tried.
+        shape: the grid of the units.
     """
     change = open_.nonzero().T
     rank = torch.zeros(tuple(shape), dtype=torch.int64)
@@ -129,19 +145,17 @@ def _coarse_to_fine(open_: Tensor, shape: Sequence[int]) -> Tensor:
     for level in range(max(bits, default=0)):
         for axis, (size, many) in enumerate(zip(shape, bits, strict=True)):
             if level < many:
-                place = (
-                    torch.arange(size) >> (many - 1 - level) & 1
-                )  # bit `level` of the coordinate written backwards
+                # Bit `level` of the reversed coordinate.
+                place = torch.arange(size) >> (many - 1 - level) & 1
                 rank += (place << free).reshape([-1 if k == axis else 1 for k in range(len(shape))])
                 free += 1
-    order = (
-        rank.flatten().to(change.device)[change[1]].argsort(stable=True)
-    )  # rows and values keep their order within a unit's rank
+    # A stable sort keeps the order of rows and values among units of the same rank.
+    order = rank.flatten().to(change.device)[change[1]].argsort(stable=True)
     return change[:, order]
 
 
-def _further(problem: Problem, state: Mapped) -> Mapped:
-    """One piece more."""
+def _evaluate_batch(problem: Problem, state: Mapped) -> Mapped:
+    """Evaluate the next batch of changes."""
     table, end = state.table, min(state.done + state.table.at_once, state.change.shape[1])
     row, unit, value = state.change[:, state.done : end]
     score, _ = judge_outputs(
@@ -170,7 +184,9 @@ def saliency_problem(
     free: Tensor | None = None,
     values: Sequence[float] | Tensor | None = None,
 ) -> Problem:
-    """How low can the margin of class y fall when one unit changes? Options as in `saliency`."""
+    """Return the problem: how low can the margin of class y become when one unit changes? Options as in
+    `saliency`.
+    """
     centre = x.to(net.device, net.dtype)
     label = net(centre).argmax(-1) if y is None else torch.as_tensor(y, device=net.device)
     bounds = net.domain if domain is None else Domain.of(domain)
@@ -197,15 +213,21 @@ def saliency(
     values: Sequence[float] | Tensor | None = None,
     levels: int = 2,
 ) -> Tensor:
-    """(batch, *shape) -> (batch, *unit shape): how far changing each unit alone can lower the margin of class y; NaN for locked units.
+    """Return (batch, *unit shape): how far changing each unit alone can decrease the margin of class y; NaN
+    for locked units.
 
-    y       (batch,) classes; None: what the network says.
-    domain  the values a unit may take; None: the network's.
-    unit    what changes as one: "pixel", "frame" or "number"; None: the pixels of an image, else numbers.
-    free    bool, broadcast over (batch, *unit shape): units that may change; None: all.
-    values  those a changed number may take, all of which are tried; None: `levels` of them evenly over the domain with both bounds.
+    Args:
+        x: (batch, *shape), inputs.
+        y: (batch,) classes. Default: the network's predictions.
+        domain: the values a unit may take. Default: the network's domain.
+        unit: what changes as one: "pixel", "frame" or "number". Default: the pixels of an image, else
+            numbers.
+        free: bool, broadcast over (batch, *unit shape): units that may change. Default: all.
+        values: values that a changed number may take, all of which are tried. Default: `levels` values,
+            evenly spaced over the domain.
 
-    Needs nothing but answers. Zero: none of the values tried lowers the margin. The map is an estimate: between them nothing is known.
+    Needs outputs only. Zero means that none of the values tried decreases the margin. The map is an estimate:
+    nothing is known between these values.
     """
     problem = saliency_problem(net, x, y, domain=domain, unit=unit, free=free, values=values)
     assert isinstance(problem.region, Sparse)

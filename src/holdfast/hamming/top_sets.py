@@ -1,13 +1,14 @@
-"""The best few of each group, for lists of any length."""
+"""Selection of the best few entries of each group in lists of any length."""
 
 import torch
 from torch import Tensor
 
 
 def lowest(group: Tensor, key: Tensor, score: Tensor, fails: Tensor, count: int) -> Tensor:
-    """(n,) each -> the `count` best of each group: those that fail first, then by score; of equal keys only the best.
+    """Return the indices of the `count` best entries of each group; all arguments are (n,).
 
-    The answer holds places in the list, group by group and best first.
+    Failing entries come first, then the lowest scores; of entries with equal keys only the best is kept. The
+    result is ordered by group, best first.
     """
     order = _sort_places(fails.logical_not().to(torch.uint8), score.argsort(stable=True))
     worth = torch.empty_like(order).index_put((order,), torch.arange(len(order), device=order.device))
@@ -21,10 +22,10 @@ def lowest(group: Tensor, key: Tensor, score: Tensor, fails: Tensor, count: int)
 
 
 def _sort_places(by: Tensor, order: Tensor) -> Tensor:
-    """The same places, sorted; equals stay in order."""
+    """Sort the indices by the values; the order of equal values is kept."""
     return order[by[order].argsort(stable=True)]
 
 
 def occur(group: Tensor, count: int) -> Tensor:
-    """(n,) -> (count,) bool: the groups that occur."""
+    """Map (n,) to (count,) bool: the groups that occur."""
     return torch.zeros(count, dtype=torch.bool, device=group.device).index_fill(0, group, True)

@@ -1,7 +1,8 @@
-"""The metric Q by gradients and a ladder of radii: Q = max over r of (the largest change of the score at distance r) / r.
+"""Search for a large Q by gradients: Q = max over r of (the largest change of the score at distance r) / r.
 
-First along the steepest directions at the input itself: for small r the ratio there tends to the dual norm of the gradient. Then downhill
-and uphill at several radii at once, and again at radii closer around the best.
+The search first follows the steepest directions at the input itself: as r tends to 0, the ratio along them
+tends to the dual norm of the gradient. It then descends and ascends at several radii in one batch, and again
+at radii closer around the best one.
 """
 
 from dataclasses import dataclass, replace
@@ -15,18 +16,21 @@ from holdfast.lipschitz.ray_search import rungs
 from holdfast.random_streams import Chance
 from holdfast.region import Region
 
-HALVINGS = 13  # radii along the steepest directions at the input itself
+# Number of radii, halved from one to the next, along each steepest direction at the input (chosen by hand).
+HALVINGS = 13
 
 
 @dataclass(frozen=True, eq=False)
 class SteepestSides:
-    """The best points by which the score falls (first) and rises (second)."""
+    """The best points at which the score falls (index 0) and rises (index 1)."""
 
     ratio: Tensor  # (2, batch)
     point: Tensor  # (2, batch, *shape)
 
     def update(self, region: Region, x: Tensor, change: Tensor, ratio: Tensor) -> "SteepestSides":
-        """Points (k, batch, *shape), the change of the score and the ratio at each, (k, batch)."""
+        """Return the sides after evaluating points x (k, batch, *shape), given the change of the score and
+        the ratio at each, (k, batch).
+        """
         least = [torch.where(change * side > 0, -ratio, 0.0) for side in (-1, 1)]
         found = [nearest(region, x, values) for values in least]
         ratios, points = (
@@ -39,13 +43,21 @@ class SteepestSides:
         )
 
     def at(self, which: Tensor) -> Tensor:
-        """(k, batch) of 0 and 1 -> (k, batch, *shape): the best points of these sides."""
+        """Map (k, batch) of 0 and 1 to the best points of these sides, (k, batch, *shape)."""
         wide = which.reshape(*which.shape, *(1 for _ in self.point.shape[2:]))
         return self.point.gather(0, wide.expand(-1, *self.point.shape[1:]))
 
 
 @dataclass(frozen=True, eq=False)
 class Climbed:
+    """The state of the gradient search.
+
+    Attributes:
+        began: queries of each row before the search.
+        end: queries of each row after which it ends.
+        turn: number of grids of radii that were searched.
+    """
+
     began: int
     end: int
     sides: SteepestSides
@@ -55,13 +67,19 @@ class Climbed:
 
 @dataclass(frozen=True)
 class Slopes:
-    """Rounds of gradient steps from the best points so far, every third from random ones, following each guide in turn.
+    """Rounds of gradient steps from the best points found, in every third round from random points; the two
+    guides take turns.
 
-    In the first half of the budget both ways are followed, in the second only the one that led further.
+    In the first half of the budget both sides (the score falls, the score rises) are followed, in the second
+    half only the better one.
+
+    Attributes:
+        radii: radii of each side in one batch; each costs one query with its gradient a step.
+        steps: gradient steps before the radii are chosen again.
     """
 
-    radii: int = 4  # at once for each way; each is one query, with its gradient, a step
-    steps: int = 12  # before the ladder is drawn again
+    radii: int = 4  # radii of each side in one batch
+    steps: int = 12  # gradient steps at each choice of radii
 
     def start(self, tally: QueryTally, end: int, chance: Chance) -> Climbed:
         began, family = tally.queries, tally.problem.family
@@ -72,7 +90,7 @@ class Slopes:
         return Climbed(began, end, sides, 0, chance)
 
     def more(self, tally: QueryTally, state: Climbed) -> Climbed:
-        """One ladder, climbed."""
+        """Choose a grid of radii and take `steps` gradient steps at all of them."""
         family, sides, turn = tally.problem.family, state.sides, state.turn
         both = tally.queries - state.began < (state.end - state.began) / 2
         rows = torch.arange(2, device=family.centre.device)[:, None].expand(2, len(family))
@@ -89,7 +107,9 @@ class Slopes:
         return replace(state, sides=sides, turn=turn + 1)
 
     def _ladder(self, tally: QueryTally, best: Tensor, turn: int, both: bool) -> Tensor:
-        """(2 radii, batch) the best distances of each -> radii around them, closer in later turns; at first all sizes."""
+        """Map the distances of the best points (2 radii, batch) to radii around them, closer in later turns;
+        in the first turn radii of all sizes.
+        """
         if turn == 0:
             return (
                 tally.radius
@@ -103,7 +123,7 @@ class Slopes:
         return torch.minimum(best * wide**powers, tally.radius)
 
     def _steepest(self, tally: QueryTally, end: int, guide: Guide, sides: SteepestSides) -> SteepestSides:
-        """Straight down and up the gradient at the input."""
+        """Evaluate the steepest descent and ascent directions of the guide at the input."""
         family = tally.problem.family
         if tally.queries >= end:
             return sides
@@ -126,12 +146,14 @@ class Slopes:
         which: Tensor,
         sides: SteepestSides,
     ) -> SteepestSides:
-        """Down (which = 0) or up (1) the guide at every radius."""
+        """Take gradient steps at every radius: descend the guide where `which` is 0, ascend it where it
+        is 1.
+        """
         family, regions = tally.problem.family, rungs(tally.problem.family, radii)
         downhill = widen(1 - 2 * which, family)
         for step in range(self.steps):
             x = x[: end - tally.queries]
-            if len(x) < len(radii):  # no whole step any more
+            if len(x) < len(radii):  # The budget does not allow a full step.
                 return sides.update(family, x, *tally.ask(x)) if len(x) else sides
             change, ratio, gradient = tally.ask_slope(x, guide)
             sides = sides.update(family, x, change, ratio)
@@ -142,11 +164,14 @@ class Slopes:
 
 
 def _guides(tally: QueryTally) -> tuple[Guide, Guide]:
+    """Return the scores whose gradients are followed in turn: the smoothed score and the score of the
+    specification.
+    """
     return tally.stand_in, tally.problem.property.score
 
 
 def _scale_to_radii(tally: QueryTally, point: Tensor, radii: Tensor) -> Tensor:
-    """The points (k, batch, *shape), pulled and pushed to the radii (k, batch)."""
+    """Scale the points (k, batch, *shape) to the distances `radii` (k, batch) from the input."""
     family = tally.problem.family
     scale = radii / family.distance(point).clamp_min(torch.finfo(torch.float64).tiny)
     x = family.centre + (point - family.centre) * widen(scale, family).to(family.centre)

@@ -1,4 +1,4 @@
-"""The metric Q as the paper searches it: mesh search on the ratio itself."""
+"""Search for a large Q as DeepQuant does: mesh search (TP-MADS) on the ratio itself."""
 
 from dataclasses import dataclass, replace
 
@@ -12,13 +12,15 @@ from holdfast.random_streams import Chance
 
 @dataclass(frozen=True, eq=False)
 class Meshed:
+    """The state of the mesh search; it ends when every row has made `end` queries."""
+
     end: int
     mads: Mads
 
 
 @dataclass(frozen=True)
 class MeshRatio:
-    """TP-MADS from the best point so far."""
+    """Run TP-MADS from the best point found so far, `block` points of each row in one query."""
 
     block: int = 16
 
@@ -27,11 +29,11 @@ class MeshRatio:
         return Meshed(end, begin(box.place(tally.point), chance))
 
     def more(self, tally: QueryTally, state: Meshed) -> Meshed:
-        """One block."""
+        """Query one block of points."""
         box = chart(tally.problem.family.at(tally.radius))
 
         def objective(t: Tensor) -> Tensor:
             return -tally.ask(box.point(t))[1]
 
-        asked = state.mads.queries + min(self.block, state.end - tally.queries)
-        return replace(state, mads=minimise(objective, state.mads, asked, self.block))
+        total_queries = state.mads.queries + min(self.block, state.end - tally.queries)
+        return replace(state, mads=minimise(objective, state.mads, total_queries, self.block))

@@ -1,4 +1,10 @@
-"""DeepQuant's metric Q(s, x, d, p): the largest |s(x') - s(x)| / ||x' - x|| over a region, from below, by points that show it."""
+"""Search for DeepQuant's Lipschitz metric Q, which yields a lower bound that is shown by a concrete point:
+
+    Q(s, x, d, p) = max over x' with 0 < ||x' - x||_p <= d of |s(x') - s(x)| / ||x' - x||_p.
+
+Reference: P. Xu, W. Ruan, X. Huang, Quantifying safety risks of deep neural networks. `metric_bound` proves
+an upper bound of Q.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -20,7 +26,11 @@ from holdfast.result import Goal, Traits
 
 
 class MetricSearch(Protocol):
-    """A part of the search: `start` asks what it must, `more` goes on by a bounded number of queries; both may ask until `end`."""
+    """One search strategy.
+
+    `start` makes the queries needed to begin, `more` continues by a bounded number of queries; neither may
+    exceed `end` queries of each row.
+    """
 
     def start(self, tally: QueryTally, end: int, chance: Chance) -> Any: ...
 
@@ -28,28 +38,33 @@ class MetricSearch(Protocol):
 
 
 SEARCHES: dict[str, MetricSearch] = {"rays": Rays(), "slopes": Slopes(), "mesh": MeshRatio()}
-SHARES = {"rays": 0.5, "slopes": 0.5, "mesh": 0.1}  # of the queries, among the searches that are used
-REPLAY = LANDMARKS + 1  # queries left to those who replay what was found
-SEARCHED = "searched_radius"  # the name beside the records under which the radius of the search for Q is kept
-FEWEST = 2 * REPLAY  # queries in all
-STEP = 200  # queries of each row in one step
+# Weights by which the queries are divided among the searches that are used; the sum need not be 1 (chosen by
+# hand).
+SHARES = {"rays": 0.5, "slopes": 0.5, "mesh": 0.1}
+# Queries of each row that are reserved for replaying what was found: the best point and every landmark.
+REPLAY = LANDMARKS + 1
+# The name of the extra of a record that holds the radius of the ball in which Q was searched.
+SEARCHED = "searched_radius"
+# The smallest budget, in queries of each row: half of it for the search, half for the replay.
+FEWEST = 2 * REPLAY
+STEP = 200  # Queries of each row in one step of the method (chosen by hand).
 
 
 @dataclass(frozen=True, eq=False)
 class MetricStep:
-    """A better point on the way."""
+    """One improvement of the search."""
 
-    queries: int  # asked by then
+    queries: int  # queries of the row when the point was found
     ratio: float
     point: Tensor  # (*shape)
 
 
 @dataclass(frozen=True, eq=False)
 class SteepestState:
-    """What was found, who searches now and how far it is, and who comes after."""
+    """The best points found, the search that is running with its state, and the searches that follow it."""
 
     tally: QueryTally
-    waiting: tuple[tuple[str, int], ...]  # each with its share of the queries
+    waiting: tuple[tuple[str, int], ...]  # the searches still to come, each with its number of queries
     chance: Chance
     name: str = ""
     end: int = 0
@@ -58,9 +73,11 @@ class SteepestState:
 
 @dataclass(frozen=True)
 class Steepest(Method[SteepestState]):
-    """The largest ratio that `queries` queries for each row find, over the problem's region at its radius.
+    """The largest ratio that `queries` queries of each row find over the problem's region at its radius.
 
-    searches  as in "rays,mesh"; None: rays and slopes; where the network or the property has no gradients, rays and mesh.
+    Attributes:
+        searches: a list such as "rays,mesh". Default: rays and slopes; where the network or the score has no
+            gradients, rays and mesh.
     """
 
     finds: ClassVar[str] = "witnesses of the steepness Q"
@@ -84,12 +101,12 @@ class Steepest(Method[SteepestState]):
         return tuple(self.searches.split(",")) if self.searches else ()
 
     def obstacle(self, problem: Problem) -> str | None:
-        if "slopes" in self._search_names() and not _smooth(problem):
+        if "slopes" in self._search_names() and not _has_gradients(problem):
             return "slopes need gradients, and the network or the property is a black box; use rays and mesh"
         return None
 
     def start(self, problem: Problem, seed: int) -> SteepestState:
-        chosen = self._search_names() or (("rays", "slopes") if _smooth(problem) else ("rays", "mesh"))
+        chosen = self._search_names() or (("rays", "slopes") if _has_gradients(problem) else ("rays", "mesh"))
         tally, whole = QueryTally(problem, self.queries - REPLAY), sum(SHARES[name] for name in chosen)
         waiting = tuple((name, int(tally.budget * SHARES[name] / whole)) for name in chosen)
         return SteepestState(tally, waiting, Chance.of(problem.keys, seed, problem.region.centre.device))
@@ -101,26 +118,26 @@ class Steepest(Method[SteepestState]):
             state = (
                 replace(state, state=SEARCHES[state.name].more(tally, state.state))
                 if tally.queries < state.end
-                else _next(state)
+                else _start_next_search(state)
             )
             ongoing = bool(state.waiting) or tally.queries < state.end
             if time_limit.has_expired():
                 break
         return state if ongoing else None, Claims(
-            witness=tally.point, found=tally.ratio > 0, aside=_aside(tally)
+            witness=tally.point, found=tally.ratio > 0, aside=_extras(tally)
         )
 
 
-def _next(state: SteepestState) -> SteepestState:
-    """The next search begins; the last one has all queries that are left."""
+def _start_next_search(state: SteepestState) -> SteepestState:
+    """Start the next search; the last one receives all remaining queries."""
     tally, ((name, share), *others) = state.tally, state.waiting
     end = tally.queries + (min(tally.left, share) if others else tally.left)
     begun = SEARCHES[name].start(tally, end, state.chance.apart(len(others)))
     return replace(state, waiting=tuple(others), name=name, end=end, state=begun)
 
 
-def _smooth(problem: Problem) -> bool:
-    """Do the network and the property have gradients?"""
+def _has_gradients(problem: Problem) -> bool:
+    """Whether the network and the score of the specification have gradients."""
     net = problem.network
     if not net.differentiable:
         return False
@@ -130,13 +147,17 @@ def _smooth(problem: Problem) -> bool:
                 len(problem), net.outputs_for(problem.region.centre), device=net.device, requires_grad=True
             )
             return problem.property.score(outputs).requires_grad
-    except RuntimeError:  # numpy inside refuses tensors that ask for a gradient
+    except RuntimeError:  # A score that uses numpy rejects tensors that require a gradient.
         return False
 
 
-def _aside(tally: QueryTally) -> dict[str, Tensor]:
-    """The way to the best point: (batch, LANDMARKS, ...) each; a landmark that was never reached has ratio zero. And the radius of the ball
-    in which Q was looked for, (batch,): what Q says of distances ends there."""
+def _extras(tally: QueryTally) -> dict[str, Tensor]:
+    """Return the extras of the records: the improvements found on the way to the best point, and the radius
+    of the searched ball.
+
+    The improvements are tensors (batch, LANDMARKS, ...); a landmark that was not reached has ratio zero. Q
+    says nothing about distances beyond the searched radius, (batch,).
+    """
     queries, ratio, point = (torch.stack(part, 1) for part in zip(*tally.trail, strict=True))
     return {
         "path": point,
@@ -147,12 +168,14 @@ def _aside(tally: QueryTally) -> dict[str, Tensor]:
 
 
 def searched_radius(aside: Mapping[str, Tensor]) -> float | None:
-    """Of one row the d of DeepQuant's Q(s, x, d, p); None where an older run did not keep it."""
+    """Return the radius d of Q(s, x, d, p) from the extras of one row; None if an older run did not store
+    it.
+    """
     return float(aside[SEARCHED]) if SEARCHED in aside else None
 
 
 def path_of(aside: Mapping[str, Tensor]) -> tuple[MetricStep, ...]:
-    """The landmarks of one row, each better than all before."""
+    """Return the landmarks of one row, each with a larger ratio than all before."""
     if "path" not in aside:
         return ()
     steps = list[MetricStep]()

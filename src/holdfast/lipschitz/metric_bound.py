@@ -1,7 +1,19 @@
-"""How fast a score can change over a region: certified upper bounds of its slope, and of DeepQuant's Lipschitzian metric Q.
+"""Certified upper bounds of the slope of a score s over a region, and of DeepQuant's Lipschitz metric Q.
 
-Q(s, x, d, p) is the largest |s(x') - s(x)| / ||x' - x||_p over the ball of radius d. A search finds it from below; here it is bounded from
-above.
+Slope. On a convex region X, with ||.||_* the dual norm of ||.||,
+
+    |s(x') - s(x)| <= L ||x' - x||  for all x, x' in X,   L = sup over z in X of ||grad s(z)||_*,
+
+where a generalised gradient takes the place of grad s at kinks. `gradient_bounds` encloses every component of
+the gradient over X; the dual norm of the componentwise largest absolute values is the bound of L.
+
+Metric. Q(s, x, d, p) = sup over 0 < ||x' - x||_p <= d of |s(x') - s(x)| / ||x' - x||_p. `Shells` proves an
+upper bound of it; a search (`metric`) finds a lower bound.
+
+Assumption: s is computed from linear functions of the network's outputs whose slopes are known
+(`BoundedProperty`).
+
+Reference: P. Xu, W. Ruan, X. Huang, Quantifying safety risks of deep neural networks (definition of Q).
 """
 
 import math
@@ -30,13 +42,16 @@ from holdfast.region.norms import dual, norm_above
 from holdfast.result import Goal, Traits
 from holdfast.rounding import TINY, gamma
 
-UP, DOWN = 1 + 32 * gamma(1), 1 - 32 * gamma(1)  # a few operations on numbers that are not negative
-CHUNK = 128  # balls that are bounded at once
+# Factors that cover the rounding of a few float64 operations on non-negative numbers, upwards and downwards.
+UP, DOWN = 1 + 32 * gamma(1), 1 - 32 * gamma(1)
+CHUNK = 128  # Number of balls bounded in one batch (chosen by hand).
 
 
 @dataclass(frozen=True)
 class ScoreBounds:
-    """What is proved of the score over the region, row by row: least <= score <= most, and its slope is at most `slope`."""
+    """Certified bounds of the score over the region, row by row: least <= score <= most, and the slope of the
+    score is at most `slope`.
+    """
 
     least: Tensor  # (batch,) float64
     most: Tensor
@@ -44,9 +59,10 @@ class ScoreBounds:
 
 
 def slope_bound(problem: Problem, *, norm: float = math.inf) -> Tensor:
-    """-> (batch,) float64: |s(x') - s(x)| <= bound * ||x' - x|| for all x, x' of the region; infinite where nothing is known.
+    """Upper-bound the slope of the score: |s(x') - s(x)| <= result * ||x' - x|| for all x, x' in the region.
 
-    The length is the region's own (for frames, the largest of theirs, each over its share), `norm` for a Box.
+    Returns (batch,) float64, infinite where nothing is proved. The norm is that of the region (for frames,
+    the largest of their norms, each divided by its share); for a Box it is `norm`.
     """
     return look(problem, norm).slope
 
@@ -54,7 +70,7 @@ def slope_bound(problem: Problem, *, norm: float = math.inf) -> Tensor:
 def look(
     problem: Problem, norm: float = math.inf, bounded: Callable[[Graph, Region], Boxes] = propagate
 ) -> ScoreBounds:
-    """The score and its slope over the region, from one propagation."""
+    """Bound the score and its slope over the region by a single bound propagation."""
     graph, prop = _graph(problem), problem.property
     assert isinstance(prop, BoundedProperty)
     boxes = bounded(graph, problem.region)
@@ -66,28 +82,41 @@ def look(
 
 
 def _check(problem: Problem) -> None:
+    """Raise BadInput if the slope of this score cannot be bounded on this region."""
     if not isinstance(problem.property, BoundedProperty):
         raise BadInput(
-            f"a slope is proved for scores known from linear rows, not for {type(problem.property).__name__}."
+            "a slope can be bounded for scores of linear functions of the outputs, not for "
+            f"{type(problem.property).__name__}."
         )
     if not isinstance(problem.region, NormFamily | Patch | Box):
         raise BadInput(
-            f"a slope needs a convex region with a length (Ball, Frames, Patch, Box), not {type(problem.region).__name__}."
+            "a slope can be bounded on convex regions with a norm (Ball, Frames, Patch, Box), not on a "
+            f"{type(problem.region).__name__}."
         )
 
 
 def _graph(problem: Problem) -> Graph:
-    """The graph of the score itself: no last softmax is left out."""
+    """Return the graph of the score itself; a final softmax is kept."""
     _check(problem)
     return graph_of(problem if problem.goal == "steepness" else replace(problem, goal="worst"))
 
 
 def _gradients(graph: Graph, boxes: Boxes, rows: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """rows (batch, rows, outputs), low and high (batch, pieces, rows): the slopes of the pieces along the rows ->
-    (batch, pieces, *shape): no gradient of a piece is larger, feature by feature.
+    """Bound the gradients of the linear functions whose maximum or minimum is the score ("pieces"), feature
+    by feature.
 
-    A piece's gradient is (the middle slopes + what is left) . rows. The middle is one row of the outputs, walked back whole, so that what
-    its parts share cancels; what is left is at most the half width times the size of each row's gradient.
+    Args:
+        rows: (batch, rows, outputs), linear functions of the outputs.
+        low, high: (batch, pieces, rows), bounds of the derivative of each piece with respect to each row.
+
+    Returns:
+        (batch, pieces, *shape): upper bounds of the absolute value of every component of each piece's
+            gradient.
+
+    The gradient of a piece is (middle + deviation) @ rows, where |deviation| is at most half the width of the
+    interval [low, high]. The term of the middle is propagated backwards as a single linear function of the
+    outputs, so that common terms cancel. The term of the deviation is at most the half width times the
+    absolute gradient of each row.
     """
     middle = low / 2 + high / 2
     spread = torch.where(low == high, 0, (high / 2 - low / 2) * UP + 4 * gamma(1) * middle.abs())
@@ -105,7 +134,9 @@ def _gradients(graph: Graph, boxes: Boxes, rows: Tensor, low: Tensor, high: Tens
 
 
 def _lengths(problem: Problem, gradient: Tensor, norm: float) -> Tensor:
-    """(batch, pieces, *shape) >= 0 -> (batch, pieces): the dual length of the gradient over the features that move, rounded up."""
+    """Map (batch, pieces, *shape) >= 0 to (batch, pieces): the dual norm of the gradient over the features
+    that can change, rounded up.
+    """
     region = problem.region
     lower, upper = region.enclosing_box()
     gradient = torch.where((lower < upper)[:, None], gradient, 0)
@@ -118,26 +149,37 @@ def _lengths(problem: Problem, gradient: Tensor, norm: float) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Looked:
-    """What is known so far of every ball, (1 + balls, batch) each, radii rising from zero; infinite where nothing is."""
+    """The bounds known of every ball, (1 + balls, batch) each, radii increasing from zero; infinite where no
+    bound is known yet.
+    """
 
     radii: Tensor
     view: ScoreBounds
-    waiting: tuple[int, ...]  # balls to look at, the next one first
+    waiting: tuple[int, ...]  # indices of the balls to bound next, in this order
 
 
 @dataclass(frozen=True)
 class Shells(Method[Looked]):
-    """No |s(x') - s(x)| / length(x' - x) over the region around x = centre is larger than what is proved here.
+    """Upper-bound Q over the region around x = centre: |s(x') - s(x)| <= bound * ||x' - x|| for every x' of
+    the region.
 
-    The ball is cut into `shells`, the radius of each `ratio` times that of the next smaller. For the ball of radius r_k let L_k bound the
-    slope and U_k bound |s(x') - s(x)|, both proved. Walking straight out to x' one is in the ball k while at distance below r_k, so with
-    B_k = min(U_k, B_(k-1) + L_k (r_k - r_(k-1))) the change at distance r between r_(k-1) and r_k is at most
-    min(B_k, B_(k-1) + L_k (r - r_(k-1))). Divided by r, the first falls and the second is monotone: the quotient is largest at r_(k-1) or
-    where the two meet. Inside the smallest ball it is at most L_0. What bounds a ball bounds those inside it, so the largest comes first
-    and says something at once.
+    The ball is divided into `shells` by radii r_0 < r_1 < ...; each is `ratio` times the previous one. For
+    the ball of radius r_k let L_k be an upper bound of the slope and U_k an upper bound of |s(x') - s(x)|,
+    both certified. A straight walk from x to x' stays in ball k while its distance is below r_k. So with
+
+        B_0 = min(U_0, L_0 r_0),   B_k = min(U_k, B_(k-1) + L_k (r_k - r_(k-1)))
+
+    the change at a distance r in [r_(k-1), r_k] is at most
+
+        min(B_k, B_(k-1) + L_k (r - r_(k-1))).
+
+    Divided by r, the first term decreases and the second is monotone, so the quotient is largest at r_(k-1)
+    or where the two terms are equal. Inside the smallest ball the quotient is at most L_0. A bound of a ball
+    also holds for the balls inside it, so the largest ball is bounded first, which yields a bound after the
+    first step.
     """
 
-    finds: ClassVar[str] = "proved upper ends of the steepness Q"
+    finds: ClassVar[str] = "certified upper bounds of the steepness Q"
     help: ClassVar[str] = "DeepQuant's metric Q from above: bounds of the gradient on shells of the ball"
     traits: ClassVar[Traits] = Traits(seeded=False, glass=True)
     goals: ClassVar[tuple[Goal, ...]] = ("steepness",)
@@ -148,19 +190,26 @@ class Shells(Method[Looked]):
     def __post_init__(self) -> None:
         if self.shells < 1 or not self.ratio > 1:
             raise BadInput(
-                f"metric: shells must be at least 1 and their ratio above 1, got {self.shells} and {self.ratio}."
+                f"metric: shells must be at least 1 and their ratio above 1, got {self.shells} and "
+                f"{self.ratio}."
             )
 
     def obstacle(self, problem: Problem) -> str | None:
         if not isinstance(problem.region, NormFamily | Patch):
-            return f"the metric is asked for balls around an input (Ball, Frames, Patch), not for a {type(problem.region).__name__}"
+            return (
+                "the metric Q is defined for balls around an input (Ball, Frames, Patch), not for a "
+                f"{type(problem.region).__name__}"
+            )
         if not bool(_largest(problem).isfinite().all()):
-            return "an infinite ball in an unbounded domain has no largest quotient here; give a radius or a domain"
+            return (
+                "Q over an infinite ball in an unbounded domain cannot be bounded here; give a radius or a "
+                "domain"
+            )
         try:
             _check(problem)
             checked_graph(problem)
             at_input = problem.take(torch.zeros(1, dtype=torch.int64)).tile_radii(torch.zeros(1, 1))
-            look(at_input, bounded=intervals)  # every layer
+            look(at_input, bounded=intervals)  # interval bounds: this visits every layer
         except (BadInput, UnsupportedLayer) as error:
             return str(error)
         return None
@@ -176,7 +225,11 @@ class Shells(Method[Looked]):
         return Looked(radii, ScoreBounds(-unknown, unknown, unknown), (0, *range(len(radii) - 1, 0, -1)))
 
     def step(self, problem: Problem, state: Looked) -> tuple[Looked | None, Claims]:
-        """As many balls as are bounded at once; balls of one size side by side: a small one is soon done, but not next to a large one."""
+        """Bound as many balls as fit into one batch.
+
+        Balls of one radius share a batch: the intermediate bounds of a small ball take less work, but not
+        next to a large one.
+        """
         some = list(state.waiting[: max(1, CHUNK // len(problem))])
         assert isinstance(problem.region, NormFamily | Patch)
         exact = replace(problem, region=replace(problem.region, radius=_largest(problem)))
@@ -202,16 +255,19 @@ class Shells(Method[Looked]):
 
 
 def _largest(problem: Problem) -> Tensor:
+    """Return the radius of the outermost ball, (batch,)."""
     return torch.minimum(problem.family.radius.double(), problem.family.limit())
 
 
 def _largest_quotient(radii: Tensor, least: Tensor, most: Tensor, slope: Tensor) -> Tensor:
-    """All (1 + balls, batch), radii rising from zero -> (batch,)."""
+    """Upper-bound Q, (batch,), from bounds of the balls, (1 + balls, batch) each, radii increasing from
+    zero.
+    """
     change = torch.maximum(most[1:] - least[:1], most[:1] - least[1:])
     change = (
         change + 4 * gamma(1) * (most[1:].abs() + least[1:].abs() + most[:1].abs() + least[:1].abs()) + TINY
     ).nan_to_num(torch.inf, torch.inf)
-    # What bounds a ball bounds those inside it.
+    # A bound of a ball also holds for the balls inside it.
     change, slope, radii = _falling_inwards(change), _falling_inwards(slope[1:]), radii[1:]
     best, before = slope[0], torch.minimum(change[0], slope[0] * radii[0] * UP)
     for k in range(1, len(radii)):
@@ -227,5 +283,7 @@ def _largest_quotient(radii: Tensor, least: Tensor, most: Tensor, slope: Tensor)
 
 
 def _falling_inwards(values: Tensor) -> Tensor:
-    """(balls, batch), from the smallest ball out -> the smallest of all that hold for it."""
+    """Map (balls, batch), from the smallest ball outwards, to the smallest of the bounds that hold for each
+    ball.
+    """
     return values.flip(0).cummin(0).values.flip(0)

@@ -1,4 +1,6 @@
-"""What every search for the metric Q shares: the ratio |s(x') - s(x)| / ||x' - x||, the budget, and the best points so far."""
+"""The state that all searches for the metric Q share: the ratio |s(x') - s(x)| / ||x' - x||, the query budget
+and the best points.
+"""
 
 import math
 from collections.abc import Callable
@@ -10,41 +12,48 @@ from torch import Tensor
 from holdfast.attacks.descent import nearest, widen
 from holdfast.problem import Problem
 
-ROUNDING = 8  # units in the last place that the score of an input may be off
-TRACE = 1e-6  # how loud the stand-in may speak beside the score
-LANDMARKS = 12  # improvements that are kept on the way
+# Assumed rounding error of a score, in units in the last place of the largest output (chosen by hand).
+ROUNDING_ULPS = 8
+# Weight of the ratio of the smoothed score in what the searches maximise (chosen by hand; small enough not to
+# outweigh the score).
+SMOOTHED_WEIGHT = 1e-6
+LANDMARKS = 12  # Number of improvements that are kept on the way to the best point (chosen by hand).
 
-Guide = Callable[
-    [Tensor], Tensor
-]  # outputs (..., batch, outputs) -> (..., batch): the score, or what stands in for it
+# Maps outputs (..., batch, outputs) to scores (..., batch) whose gradients are followed: the score or its
+# smoothed version.
+Guide = Callable[[Tensor], Tensor]
 
 
 @dataclass
 class QueryTally:
-    """The searches ask through here. Every point counts as one query of its row, with its gradient too.
+    """Count queries and keep the best points; all searches query the network through this object.
 
-    In a ratio the rounding of the scores is taken off the change, so that a tiny distance cannot turn it into a slope. Where nothing is
-    left, as for probabilities that are saturated, a trace of the stand-in's ratio says which way is better: what the searches hear has
-    it, what is kept has not.
+    Every point counts as one query of its row, also when its gradient is computed. The assumed rounding error
+    of the scores is subtracted from the change, so that a tiny distance cannot turn it into a large ratio.
+    Where nothing remains, as for saturated probabilities, a small multiple of the ratio of the smoothed score
+    indicates the better direction. The searches receive the ratio with this term; the stored ratio is without
+    it.
     """
 
     problem: Problem
     budget: int
-    queries: int = 0  # of each row
+    queries: int = 0  # queries of each row
     outputs: Tensor = field(init=False)  # (batch, outputs) at the input itself
-    centre: Tensor = field(init=False)  # (2, batch) its score, and the stand-in's
-    noise: Tensor = field(init=False)  # (batch,) what rounding may do to a change of the score
-    ratio: Tensor = field(init=False)  # (batch,) float64: the best so far
+    centre: Tensor = field(init=False)  # (2, batch) the score and the smoothed score at the input
+    noise: Tensor = field(init=False)  # (batch,) assumed rounding error of a change of the score
+    ratio: Tensor = field(init=False)  # (batch,) float64: the largest ratio found
     point: Tensor = field(init=False)  # (batch, *shape)
-    trail: list[tuple[Tensor, Tensor, Tensor]] = field(
-        init=False
-    )  # queries, ratio, point of the last gain in each part of the search
+    # Queries, ratio and point of the last improvement in each stretch of the search (stretches of equal log
+    # length).
+    trail: list[tuple[Tensor, Tensor, Tensor]] = field(init=False)
 
     def __post_init__(self) -> None:
         x = self.problem.region.centre
         self.outputs = self.problem.network(x)
         self.centre = self._scores(self.outputs)
-        self.noise = ROUNDING * torch.finfo(self.outputs.dtype).eps * self.outputs.abs().amax(-1).double()
+        self.noise = (
+            ROUNDING_ULPS * torch.finfo(self.outputs.dtype).eps * self.outputs.abs().amax(-1).double()
+        )
         self.queries = 1
         self.ratio, self.point = torch.zeros_like(self.noise), x
         nowhere = (torch.zeros_like(self.noise, dtype=torch.int64), self.ratio, x)
@@ -52,28 +61,34 @@ class QueryTally:
 
     @property
     def left(self) -> int:
-        """Queries that every row may still ask."""
+        """Number of queries that every row may still make."""
         return self.budget - self.queries
 
     @property
     def radius(self) -> Tensor:
-        """(batch,), finite: the largest distance worth a look."""
+        """(batch,), finite: the largest distance that is searched."""
         family = self.problem.family
         radius = torch.minimum(family.radius.double(), family.limit())
         return torch.where(radius.isfinite(), radius, family.reach())
 
     def stand_in(self, outputs: Tensor) -> Tensor:
-        """(..., batch, outputs) -> (..., batch): a score like the property's that has slopes where probabilities are saturated."""
+        """Map outputs (..., batch, outputs) to smoothed scores (..., batch), which have useful gradients
+        where probabilities are saturated.
+        """
         heat = ((self.outputs.amax(-1) - self.outputs.amin(-1)) / 4).clamp_min(1)
         return self.problem.property.score(outputs / heat[:, None].to(outputs))
 
     def ask(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """(k, batch, *shape) points of the region -> the signed changes of the score and the ratios, each (k, batch)."""
+        """Query points (k, batch, *shape) of the region; return the signed changes of the score and the
+        ratios, each (k, batch).
+        """
         outputs = self.problem.network(x.flatten(0, 1))
         return self._keep_best(x, self._scores(outputs.unflatten(0, x.shape[:2])))
 
     def ask_slope(self, x: Tensor, guide: Guide) -> tuple[Tensor, Tensor, Tensor]:
-        """As `ask`, and the gradients of the guide's score (k, batch, *shape), by the same pass."""
+        """Do the same as `ask` and return also the gradients of the guide's score (k, batch, *shape), from
+        the same pass.
+        """
         scores: list[Tensor] = []
 
         def follow_outputs(outputs: Tensor) -> Tensor:
@@ -84,11 +99,11 @@ class QueryTally:
         return *self._keep_best(x, torch.cat(scores, 1)), gradients
 
     def _scores(self, outputs: Tensor) -> Tensor:
-        """(..., batch, outputs) -> (2, ..., batch): the property's and the stand-in's."""
+        """Map (..., batch, outputs) to (2, ..., batch): the score and the smoothed score."""
         return torch.stack([self.problem.property.score(outputs), self.stand_in(outputs)]).double()
 
     def _keep_best(self, x: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
-        assert len(x) <= self.left, "a search asked more than it was allowed"
+        assert len(x) <= self.left, "a search made more queries than its budget allows"
         region = self.problem.region
         change, other = scores - self.centre[:, None]
         clear = (change.abs() - self.noise).clamp_min(0) * change.sign()
@@ -109,4 +124,4 @@ class QueryTally:
             torch.where(better, self.ratio, kept),
             seen,
         )
-        return torch.where(clear == 0, other, change), ratio + TRACE * trace
+        return torch.where(clear == 0, other, change), ratio + SMOOTHED_WEIGHT * trace

@@ -1,4 +1,6 @@
-"""The metric Q without gradients: rays from the input, several radii along each, and blocks of features turned over to find better rays."""
+"""Search for a large Q without gradients: several radii along rays from the input; blocks of features are
+flipped to find better rays.
+"""
 
 import math
 from dataclasses import dataclass, replace
@@ -17,14 +19,16 @@ from holdfast.region.norms import direction, norm
 
 @dataclass(frozen=True, eq=False)
 class BestRay:
-    """For each row the best ray so far: where it leads, how far to go, and what it gives there."""
+    """The best ray of each row: its direction u, the radius along it, and the ratio there."""
 
     u: Tensor  # (batch, n)
     radius: Tensor  # (batch,)
     ratio: Tensor  # (batch,)
 
     def best(self, u: Tensor, radii: Tensor, ratio: Tensor) -> "BestRay":
-        """The better of this and of the rays (k, batch, n) with their radii and ratios (k, batch)."""
+        """Return the better of this ray and of the rays (k, batch, n) with their radii and ratios (k,
+        batch).
+        """
         top, which = ratio.max(0)
         better = top > self.ratio
         other = u.gather(0, which[None, :, None].expand(1, *self.u.shape)).squeeze(0)
@@ -35,7 +39,7 @@ class BestRay:
         )
 
     def where(self, rows: Tensor, other: "BestRay") -> "BestRay":
-        """This in the rows (batch,) that are true, the other elsewhere."""
+        """Select this ray in the rows (batch,) that are true, the other ray elsewhere."""
         return BestRay(
             torch.where(rows[:, None], self.u, other.u),
             torch.where(rows, self.radius, other.radius),
@@ -45,33 +49,36 @@ class BestRay:
 
 @dataclass(frozen=True, eq=False)
 class Turning:
-    """One side of the search; `other` is the best ray of the side that is still to come."""
+    """The search on one side (the score falls, or it rises); `other` is the best ray of the side that is
+    searched afterwards.
+    """
 
-    end: int  # queries of the whole search
-    until: int  # of this side
+    end: int  # queries after which the whole search ends
+    until: int  # queries after which this side ends
     began: int
     ray: BestRay
-    side: Tensor  # (batch,) -1 where the score is to fall, 1 where it is to rise
+    side: Tensor  # (batch,) -1 where the score is to decrease, 1 where it is to increase
     other: BestRay | None
     chance: Chance
-    place: int = 0  # features of this order that had their turn
-    size: int = 1  # of a block
-    order: Tensor | None = None  # (batch, n)
+    place: int = 0  # features of this order that were flipped already
+    size: int = 1  # features in a block
+    order: Tensor | None = None  # (batch, n) the order in which features are flipped
 
 
 @dataclass(frozen=True)
 class Rays:
-    """Turn blocks of features over, several blocks at once; take the best of them and all that gain together, at the radius so far and a
-    little nearer and farther. Blocks shrink from a share `first` of all features to single ones.
+    """Flip blocks of features, several blocks in one batch; combine the best one with all that improve, at
+    slightly smaller and larger radii too.
 
-    Half the budget goes to the change of the score that looks better at first, half to its opposite where that can happen at all.
+    Blocks shrink from a share `first` of all features to single features. Half the budget is spent on the
+    side that looks better at first, half on the other side where it can occur at all.
     """
 
     starts: int = 24  # random rays
-    radii: int = 7  # along each of them, from the whole radius, halving
-    blocks: int = 12  # at once
+    radii: int = 7  # radii along each ray, halved from the largest
+    blocks: int = 12  # blocks in one batch
     first: float = 0.25
-    spread: float = 1.3  # how much nearer and farther at first
+    spread: float = 1.3  # initial factor to smaller and larger radii
 
     def start(self, tally: QueryTally, end: int, chance: Chance) -> Turning:
         falls, rises = self._begin(tally, end, chance)
@@ -86,7 +93,7 @@ class Rays:
         )
 
     def more(self, tally: QueryTally, state: Turning) -> Turning:
-        """A few blocks turned over."""
+        """Flip a few blocks."""
         if tally.queries >= state.until and state.other is not None:
             seen = state.other.ratio > 0
             ray, side = state.other.where(seen, state.ray), torch.where(seen, -state.side, state.side)
@@ -94,7 +101,7 @@ class Rays:
         (rows, n), chance = state.ray.u.shape, state.chance.apart(tally.queries)
         place, size, order = state.place, state.size, state.order
         done = (tally.queries - state.began) / (state.until - state.began)
-        if order is None or place >= n:  # all features had their turn: in a new order, in smaller blocks
+        if order is None or place >= n:  # All features were flipped: draw a new order and use smaller blocks.
             place, size = 0, max(1, int(n * self.first * (1 - done) ** 4)) if done < 0.5 else 1
             order = chance.uniform(1, (n,), state.ray.u)[0].argsort(-1)
         count = min(self.blocks, math.ceil((n - place) / size), state.until - tally.queries)
@@ -107,13 +114,13 @@ class Rays:
         return replace(state, ray=ray, place=place + count * size, size=size, order=order)
 
     def _begin(self, tally: QueryTally, end: int, chance: Chance) -> tuple[BestRay, BestRay]:
-        """The best rays to begin with: along which the score falls, and along which it rises."""
+        """Return the best initial rays: those along which the score falls, and those along which it rises."""
         family = tally.problem.family
         flat = family.flatten(family.centre)
         known = family.flatten(tally.point - family.centre)
         drawn = direction(self.starts, norm_of(family), chance, flat)
         rays = torch.cat([known[None], torch.ones_like(drawn[:1]), -torch.ones_like(drawn[:1]), drawn])
-        rays = rays[0 if tally.queries > 1 else 1 :]  # before anything else was asked no row knows a ray
+        rays = rays[0 if tally.queries > 1 else 1 :]  # Before the first query no row has a known best point.
         halving = 2.0 ** -torch.arange(self.radii, device=flat.device, dtype=torch.float64)[:, None]
         falls = rises = BestRay(drawn[0], tally.radius, torch.full_like(tally.ratio, -1.0))
         for ray in rays:
@@ -136,7 +143,7 @@ class Rays:
         spread: float,
         chance: Chance,
     ) -> BestRay:
-        """block (batch, n): the number of each feature's block; those from 0 to count - 1 are turned over."""
+        """Flip blocks 0 to count - 1; block (batch, n) holds the number of each feature's block."""
         other = turn_direction(ray.u, norm_of(tally.problem.family), chance)
         inside = block == torch.arange(count, device=block.device)[:, None, None]
         u = torch.where(inside, other, ray.u)
@@ -155,28 +162,35 @@ class Rays:
 
 
 def _ask(tally: QueryTally, u: Tensor, radii: Tensor, side: Tensor) -> Tensor:
-    """The ratios of these rays (k, batch), where the score changes to the given side."""
+    """Return the ratios of these rays (k, batch) where the score changes in the given direction, -1
+    elsewhere.
+    """
     change, ratio = tally.ask(outward(tally.problem.family, u, radii))
     return torch.where(change.sign() == side, ratio, -1.0)
 
 
 def turn_direction(u: Tensor, p: float, chance: Chance) -> Tensor:
-    """What features may be instead: in the maximum norm the opposite; else also larger, smaller or again."""
+    """Return the alternative value of every feature: in the maximum norm the opposite; in other norms also
+    larger, smaller or redrawn.
+    """
     if math.isinf(p):
         return -u
     kind = chance.integers(1, u.shape[1:], 0, 4)[0]
-    anew = torch.where(chance.uniform(1, u.shape[1:], u)[0] < 0.5, -1.0, 1.0).to(u) * u.abs().amax(
+    redrawn = torch.where(chance.uniform(1, u.shape[1:], u)[0] < 0.5, -1.0, 1.0).to(u) * u.abs().amax(
         -1, keepdim=True
     )
-    return torch.where(kind == 0, -u, torch.where(kind == 1, 2 * u, torch.where(kind == 2, u / 4, anew)))
+    return torch.where(kind == 0, -u, torch.where(kind == 1, 2 * u, torch.where(kind == 2, u / 4, redrawn)))
 
 
 def norm_of(family: Family) -> float:
+    """Return the order p of the family's norm; infinity for families without one."""
     return family.p if isinstance(family, NormFamily) else math.inf
 
 
 def outward(family: Family, u: Tensor, radii: Tensor) -> Tensor:
-    """(k, batch, n), (k, batch) -> (k, batch, *shape): the points of the region where the rays reach these distances."""
+    """Map rays (k, batch, n) and radii (k, batch) to the points (k, batch, *shape) of the region at these
+    distances.
+    """
     away = u.reshape(*u.shape[:2], *family.shape).to(family.centre)
     if isinstance(family, NormFamily):
         grouped = family.group_features(away)
@@ -187,6 +201,8 @@ def outward(family: Family, u: Tensor, radii: Tensor) -> Tensor:
 
 
 def rungs(family: Family, radii: Tensor) -> Family:
-    """(k, batch) radii -> the regions of all k * batch rows: the whole batch at the first radius, at the second, ..."""
+    """Map radii (k, batch) to the regions of all k * batch rows: the whole batch at the first radius, then at
+    the second, and so on.
+    """
     rows = torch.arange(len(family), device=family.centre.device).repeat(len(radii))
     return batch.take(family, rows).at(radii.flatten())
