@@ -294,7 +294,7 @@ def test_what_does_not_follow_from_the_run_is_named(here: Path, ask: Ask) -> Non
     said = ask("verify-bundle", altered(Path("plain.zip"), forged, stated=True))
     assert said.code == 1
     names = ("records.json", "claims.json", "witnesses/0.npy", "question.json", "versions.json")
-    wanted = [f"{name}: is not what the run says" for name in names]
+    wanted = [f"{name}: is not what the run records" for name in names]
     for told in (
         *wanted,
         "more.json: cannot be derived",
@@ -511,10 +511,10 @@ def test_no_forged_json_breaks_the_reader(made: Path, tmp_path: Path) -> None:
         (("sign", "data.npz", "--key", "maker.pem"), "data.npz"),
         (
             ("sign", "plain.zip", "--signer", "cli_own_code:linear", "--public-key", "maker.pub.pem"),
-            "no signature",
+            "is not a signature",
         ),
         (("verify-bundle", "plain.zip", "--public-key", "maker.pem"), "not a public key"),
-        (("keygen", "maker.pem"), "is there already"),
+        (("keygen", "maker.pem"), "exists already"),
         (("bundle", "nothing", "-o", "new.zip"), "no run here"),
         (("bundle", "run", "-o", "new.zip", "--proofs", "nothing"), "not a folder of certificates"),
         (("bundle", "run", "-o", "new.zip", "--gate", "data.npz"), "data.npz"),
