@@ -673,7 +673,7 @@ def test_steps_that_are_not_their_own_are_refused(kind: type[Steps]) -> None:
     sequences = list(torch.randn(2, 4, DIMENSION))
     monitor = Monitor.fit(hf.Network.from_torch(kind(), shape=(4, DIMENSION)), sequences, Own(jumps))
     assert monitor.view is None
-    with pytest.raises(hf.errors.BadInput, match="no score of it has a meaning"):
+    with pytest.raises(hf.errors.BadInput, match="its scores would be meaningless"):
         monitor.score(sequences[0])
 
 

@@ -235,7 +235,7 @@ def test_a_run_and_a_monitor_know_their_tokenizer_again(
     assert "the tokenizer is not what this run was begun with" in said.err
     said = ask("monitor", "score", "mine", "--trust", "good film")
     assert said.code == 2
-    assert "becomes tokens in another way" in said.err
+    assert "with another tokenizer or vocabulary" in said.err
 
 
 def test_what_the_code_does_not_show_is_seen_in_the_tokens(

@@ -166,7 +166,7 @@ def test_a_loss_that_is_no_number_stops_and_the_last_good_network_is_kept(
     found = asked(net)
     assert found.ended == "not a number"
     assert len(found.history) == 2
-    assert "no number" in found.verdict
+    assert "not finite" in found.verdict
     assert all(bool(p.isfinite().all()) for p in found.module.parameters())
 
 

@@ -451,5 +451,5 @@ def test_workers_count_together_and_one_that_dies_is_replaced(guarded: Running) 
     assert guarded.end(signal.SIGTERM) == 0
     assert guarded.said is not None
     assert TOKEN not in "".join(guarded.said)
-    assert "it is started again" in guarded.said[1]
+    assert "it is restarted" in guarded.said[1]
     assert not any(Path(f"/proc/{worker}").exists() for worker in workers)

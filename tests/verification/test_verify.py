@@ -405,7 +405,7 @@ def test_numbers_between_which_float32_has_none() -> None:
     assert found.witness is not None
     assert float(found.witness) == 0.1
     assert found.evidence is not None
-    assert any("no number" in said for said in found.evidence.assumptions)
+    assert any("no float64 number" in said for said in found.evidence.assumptions)
     assert verify(net, spec([0.1], [0.1], 1, "(>= Y_0 0.11)")).answer == "unsat"
 
 

@@ -1,4 +1,5 @@
-"""Embedded defaults: small data that comes with the dependencies, so that every example runs without a download."""
+"""Small datasets and networks that come with the package and its dependencies, so that every example runs
+offline."""
 
 from holdfast.datasets.digits import Digits, digits
 

@@ -1,4 +1,5 @@
-"""Words that are alike: complete linkage over the cosines of their vectors, so that any two words of a group are alike."""
+"""Groups of similar words: complete linkage over the cosines of their vectors, so that any two words of a
+group are similar."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -10,17 +11,19 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-BLOCK = 2048  # rows of the cosine matrix at a time
-APART = 4.0  # above any cosine distance: a pair that is never merged
+BLOCK = 2048  # Rows of the cosine matrix that are computed at once; limits memory (chosen by hand).
+APART = 4.0  # A distance above any cosine distance (at most 2), for pairs that must never be merged.
 
 
 def complete_linkage(
     vectors: Tensor, cosine: float, apart: Iterable[tuple[int, int]] = ()
 ) -> list[list[int]]:
-    """(n, d) -> the groups with more than one member: any two have at least this cosine, and no pair of `apart` shares one.
+    """Group vectors (n, d): any two of a group have at least this cosine, and no pair of `apart` shares a
+    group.
 
-    A merge below the threshold never joins two components of the graph of alike pairs, so each is linked on its own: the result is
-    that of linking all n words at once, without their n x n matrix.
+    Groups of one are omitted. A merge below the threshold never joins two components of the graph of similar
+    pairs. So each component is linked separately, with the same result as for all n words at once but without
+    the n x n matrix.
     """
     unit = torch.nn.functional.normalize(vectors.detach().float().cpu(), dim=1)
     forbidden = {pair for a, b in apart for pair in ((a, b), (b, a))}
@@ -34,7 +37,7 @@ def complete_linkage(
 
 
 def _alike(unit: Tensor, cosine: float) -> coo_array:
-    """The graph of pairs with at least this cosine."""
+    """Return the graph of pairs with at least this cosine."""
     rows, columns = [], []
     for begin in range(0, len(unit), BLOCK):
         i, j = (unit[begin : begin + BLOCK] @ unit.T >= cosine).nonzero().unbind(1)
@@ -47,7 +50,7 @@ def _alike(unit: Tensor, cosine: float) -> coo_array:
 def _link_members(
     members: np.ndarray[Any, Any], unit: Tensor, cosine: float, forbidden: set[tuple[int, int]]
 ) -> list[list[int]]:
-    """Complete linkage among the members of one component, cut at the threshold."""
+    """Complete linkage within one component, cut at the threshold."""
     distance = (1 - unit[members] @ unit[members].T).double().clamp_min(0).numpy()
     place = {int(word): at for at, word in enumerate(members)}
     for a, b in forbidden:

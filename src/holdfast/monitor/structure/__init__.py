@@ -1,1 +1,2 @@
-"""Is a module a recurrent layer between a front and a head? Read from its code."""
+"""Symbolic check that a module is a recurrent layer between an element-wise front and head, by tracing its
+code."""

@@ -1,4 +1,7 @@
-"""Does a call leave a module as it was? What it keeps from one call to the next would make its answers depend on what was asked before."""
+"""Check that a call leaves a module unchanged.
+
+State kept between calls would make answers depend on earlier calls.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,11 +12,11 @@ from torch import Tensor, nn
 
 from holdfast.network.statefulness import generators
 
-DEPTH = 4  # of objects in objects that are followed
+DEPTH = 4  # Nesting depth to which attributes are followed (chosen by hand).
 
 
 class ModuleSnapshot:
-    """A module as it is now: its tensors, its attributes, and what they hold."""
+    """A module's current state: its tensors, its attributes and their contents."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
@@ -23,7 +26,7 @@ class ModuleSnapshot:
         self.kept, self.dice = _comparable_copy(module, DEPTH), generators()
 
     def check(self, end: Callable[[str], Any]) -> None:
-        """Calls `end` with the reason where something is not as it was."""
+        """Call `end` with the reason if something has changed."""
         if (
             not all(torch.equal(now, before) for now, before in self.tensors)
             or _comparable_copy(self.module, DEPTH) != self.kept
@@ -34,7 +37,7 @@ class ModuleSnapshot:
 
 
 def _comparable_copy(value: Any, depth: int) -> Any:
-    """Something that compares equal as long as nothing was replaced or changed."""
+    """Return a value that compares equal as long as nothing was replaced or modified."""
     if value is None or isinstance(value, bool | int | str | bytes):
         return value
     if isinstance(value, float | complex):
