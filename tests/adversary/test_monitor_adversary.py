@@ -309,7 +309,7 @@ CLOSED = (
     BestOverTime,
 )  # fmt: skip
 REFUSED = {
-    Remembers: "asked again",
+    Remembers: "run again",
     DropsOut: "random numbers",
     RollsDice: "random numbers",
     Alone: "share a batch",
@@ -594,7 +594,7 @@ def test_words_that_do_not_exist_replace_nothing(token: int) -> None:
         hf.Network.from_torch(Plain(), tokens=True), SENTENCES, Groups.of_sets({5: [5, token]})
     )
     for ask in (lambda: monitor.score([5]), lambda: monitor.score([5], "final"), lambda: monitor.step(5)):
-        with pytest.raises(hf.errors.BadInput, match="does not know"):
+        with pytest.raises(hf.errors.BadInput, match="does not have"):
             ask()
 
 

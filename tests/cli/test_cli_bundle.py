@@ -38,7 +38,7 @@ from holdfast.cli.command import command_of
 from holdfast.cli.prove import at_the_end
 from holdfast.errors import HoldfastError
 from holdfast.evidence import bundle_verification, manifest
-from holdfast.evidence.archive import RATIO, pack, unpack
+from holdfast.evidence.archive import LARGEST_RATIO, pack, unpack
 from holdfast.evidence.bundle import state
 from holdfast.evidence.certificates import CertificateCheck, check_certificates
 from holdfast.evidence.checker_results import judge_certificates
@@ -385,7 +385,7 @@ def hostile() -> dict[str, bytes]:
         "a folder": zipped([(entry("a/", stat.S_IFDIR | 0o755), b"")]),
         "nobody's rights": zipped([(entry("a", 0), b"x")]),
         "the wrong order": zipped([(entry("b"), b"b"), plain]),
-        "a bomb": zipped([(entry("a"), bytes(RATIO * 2000))]),
+        "a bomb": zipped([(entry("a"), bytes(LARGEST_RATIO * 2000))]),
         "another time": zipped([(zipfile.ZipInfo("a", (2020, 1, 1, 0, 0, 0)), b"a")]),
         "bytes before": b"#!/bin/sh\n" + zipped([plain]),
         "bytes after": zipped([plain]) + b"more",

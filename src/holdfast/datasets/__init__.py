@@ -1,5 +1,4 @@
-"""Small datasets and networks that come with the package and its dependencies, so that every example runs
-offline."""
+"""Small datasets and networks that need no download."""
 
 from holdfast.datasets.digits import Digits, digits
 

@@ -73,8 +73,7 @@ def sentences(split: Split = "test") -> SentenceSplit:
 
 @cache
 def vocabulary() -> tuple[str, ...]:
-    """Return the words of the training sentences and all substitutes, ordered by id; id 0 is used for all
-    other words.
+    """The words of the training sentences and all substitutes, by id; 0 is any other word.
 
     Some substitutes are in no training sentence, so the network has learned little about them.
     """

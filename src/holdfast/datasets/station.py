@@ -1,5 +1,4 @@
-"""A synthetic weather station, and a small GRU that forecasts its next hour; it is trained on first use, in a
-second or two."""
+"""A synthetic weather station, and a small GRU that forecasts its next hour."""
 
 import math
 from dataclasses import dataclass
@@ -11,9 +10,10 @@ from torch import Tensor, nn
 
 from holdfast.process_state import own_random_numbers
 
-HOURS = 6  # Length of a window in hours.
+WINDOW_HOURS = 6  # Length of a window in hours.
 OUTPUTS = ("temperature in °C", "wind in m/s")
-TRAINED, STEPS = 240, 80  # Number of training windows, and of optimiser steps (chosen by hand).
+# Number of training windows, and of optimiser steps (chosen by hand).
+TRAINING_WINDOWS, TRAINING_STEPS = 240, 80
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Station:
 @cache
 def _series() -> Tensor:
     """Return (hours, 2): daily and slower cycles, with the noise of two instruments."""
-    hour = torch.arange(TRAINED + 3 * HOURS + 60, dtype=torch.float64)
+    hour = torch.arange(TRAINING_WINDOWS + 3 * WINDOW_HOURS + 60, dtype=torch.float64)
     noise = torch.randn((len(hour), 2), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     warmth = 15 + 7 * torch.sin(2 * math.pi * hour / 24) + 3 * torch.sin(2 * math.pi * hour / 137)
     wind = 5 + 2 * torch.sin(2 * math.pi * hour / 24 + 1) + torch.sin(2 * math.pi * hour / 61)
@@ -35,9 +35,14 @@ def _series() -> Tensor:
 def station(part: str = "test") -> Station:
     """Return windows. part: "train", or "test", which is later in time."""
     series = _series()
-    starts = range(TRAINED) if part == "train" else range(TRAINED + HOURS, TRAINED + HOURS + 48, 6)
+    starts = (
+        range(TRAINING_WINDOWS)
+        if part == "train"
+        else range(TRAINING_WINDOWS + WINDOW_HOURS, TRAINING_WINDOWS + WINDOW_HOURS + 48, 6)
+    )
     return Station(
-        torch.stack([series[k : k + HOURS] for k in starts]), torch.stack([series[k + HOURS] for k in starts])
+        torch.stack([series[k : k + WINDOW_HOURS] for k in starts]),
+        torch.stack([series[k + WINDOW_HOURS] for k in starts]),
     )
 
 
@@ -53,7 +58,7 @@ class Forecaster(nn.Module):
         super().__init__()
         self.read = nn.GRU(2, hidden, batch_first=True)
         self.say = nn.Linear(hidden, 2)
-        usual = _series()[:TRAINED]
+        usual = _series()[:TRAINING_WINDOWS]
         self.register_buffer("mean", usual.mean(0))
         self.register_buffer("std", usual.std(0))
 
@@ -69,7 +74,7 @@ def forecaster() -> Forecaster:
     with own_random_numbers(0), torch.enable_grad():
         model, data = Forecaster(), station("train")
         adam = torch.optim.Adam(model.parameters(), lr=0.02)
-        for _ in range(STEPS):
+        for _ in range(TRAINING_STEPS):
             adam.zero_grad()
             loss = ((model(data.x) - data.y) / model.get_buffer("std")).square().mean()
             loss.backward()

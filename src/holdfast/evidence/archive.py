@@ -1,5 +1,4 @@
-"""The file format of a bundle: a zip file that is determined by the names and contents of its files. The
-reader trusts nothing.
+"""The file format of a bundle: a zip file determined by its contents, whose reader trusts nothing.
 
 Entries are ordered by name, carry the earliest time of the format, and have no bytes between or around them.
 So each header can be written in only one way, and any change to a header or any added byte is detected.
@@ -23,13 +22,13 @@ from holdfast.memory_budget import bytes_told
 LARGEST_FILE = 2**31  # Bytes: limit for one file of a bundle (chosen by hand).
 # Bytes: limit for all files, packed and unpacked. Beyond 4 GiB offsets need more than four bytes, and zip has
 # two ways to write these.
-LARGEST = 2**32 - 2**20
+LARGEST_BUNDLE = 2**32 - 2**20
 MOST_FILES = 1_000_000  # Limit for the number of files (chosen by hand).
 # Limit for the compression ratio; a file that would shrink more is stored uncompressed (chosen by hand).
-RATIO = 100
+LARGEST_RATIO = 100
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*(/[A-Za-z0-9][A-Za-z0-9._+-]*){0,4}")
 LONGEST_NAME = 200  # Characters: limit for the path of a file in a bundle (chosen by hand).
-BEGINNING = (1980, 1, 1, 0, 0, 0)  # The earliest time that zip can store.
+EARLIEST_TIME = (1980, 1, 1, 0, 0, 0)  # The earliest time that zip can store.
 AGAIN = "Request the bundle again."
 # Fields of zip headers: creator system, version, flag bits of the date, and file attributes.
 UNIX, VERSION, FIRST_DAY, PLAIN_FILE = 3, 20, 1 << 5 | 1, (stat.S_IFREG | 0o644) << 16
@@ -41,8 +40,7 @@ LOCAL, LINE, LARGE_END = (
 
 
 def is_name(name: str) -> bool:
-    """Return whether a name is allowed: no path out of the folder, no hidden file, no name that systems read
-    differently."""
+    """Return whether a name is allowed: not hidden, inside the folder, unambiguous on all systems."""
     return len(name) <= LONGEST_NAME and NAME.fullmatch(name) is not None
 
 
@@ -66,10 +64,10 @@ def pack(folder: Path, target: Path) -> Path:
                 f"{name!r}: not allowed in a bundle: use letters, digits, '.', '_', '+' and '-', in at most "
                 "five folders."
             )
-        if size > LARGEST_FILE or total > LARGEST:
+        if size > LARGEST_FILE or total > LARGEST_BUNDLE:
             raise StoreError(
                 f"{target}: {name} makes it larger than a bundle may be "
-                f"({bytes_told(LARGEST_FILE)} a file, {bytes_told(LARGEST)} in all). "
+                f"({bytes_told(LARGEST_FILE)} a file, {bytes_told(LARGEST_BUNDLE)} in all). "
                 f"Leave the model out, or split the run into shards."
             )
     part = target.with_name(target.name + ".part")
@@ -77,7 +75,7 @@ def pack(folder: Path, target: Path) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         with zipfile.ZipFile(part, "w", allowZip64=True) as archive:
             for name in names:
-                info = zipfile.ZipInfo(name, BEGINNING)
+                info = zipfile.ZipInfo(name, EARLIEST_TIME)
                 info.create_system, info.external_attr = UNIX, PLAIN_FILE
                 info.compress_type = _kind(folder / name)
                 info.file_size = (folder / name).stat().st_size
@@ -95,14 +93,13 @@ def pack(folder: Path, target: Path) -> Path:
 
 
 def _kind(path: Path) -> int:
-    """Choose compression, except where the ratio would exceed RATIO: the reader rejects such files as zip
-    bombs."""
+    """Compress, unless the ratio would exceed LARGEST_RATIO: the reader rejects such files as zip bombs."""
     packer, size = zlib.compressobj(wbits=-15), 0
     with path.open("rb") as source:
         while some := source.read(PART):
             size += len(packer.compress(some))
     size += len(packer.flush())
-    return zipfile.ZIP_STORED if path.stat().st_size >= RATIO * size else zipfile.ZIP_DEFLATED
+    return zipfile.ZIP_STORED if path.stat().st_size >= LARGEST_RATIO * size else zipfile.ZIP_DEFLATED
 
 
 def unpack(path: Path, folder: Path) -> list[str]:
@@ -112,7 +109,9 @@ def unpack(path: Path, folder: Path) -> list[str]:
     never more bytes than the headers declare.
     """
     size = (
-        existing(path, LARGEST + 2**28, f"larger than {bytes_told(LARGEST)}, which no bundle is.")
+        existing(
+            path, LARGEST_BUNDLE + 2**28, f"larger than {bytes_told(LARGEST_BUNDLE)}, which no bundle is."
+        )
         .stat()
         .st_size
     )
@@ -165,16 +164,17 @@ def _check_members(path: Path, members: Sequence[zipfile.ZipInfo], packed: int, 
             )
         total += info.file_size
         if (
-            info.file_size > max(RATIO * info.compress_size, info.compress_size + 1024)
+            info.file_size > max(LARGEST_RATIO * info.compress_size, info.compress_size + 1024)
             or info.compress_size > packed
         ):
             raise UnreadableFile(
                 f"{path}: {shown} declares that it unpacks to {info.file_size} bytes, more than it can hold. "
                 "Do not open it."
             )
-        if info.file_size > LARGEST_FILE or total > min(LARGEST, free) or count > MOST_FILES:
+        if info.file_size > LARGEST_FILE or total > min(LARGEST_BUNDLE, free) or count > MOST_FILES:
             raise UnreadableFile(
-                f"{path}: unpacks to more than {bytes_told(min(LARGEST, free))}, or to too many files. Free "
+                f"{path}: unpacks to more than {bytes_told(min(LARGEST_BUNDLE, free))}, or to too many "
+                "files. Free "
                 "some disk."
             )
         if name < before:

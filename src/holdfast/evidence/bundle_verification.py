@@ -35,8 +35,7 @@ NEEDED = (manifest.FILE, manifest.STATEMENT, RUN_NAME, ABOUT_MODEL, CLAIMS)
 
 
 def is_whole(bundle: Path, folder: Path, names: Sequence[str]) -> None:
-    """UnreadableFile if a file of the bundle differs from the manifest, or the statement names another
-    manifest."""
+    """UnreadableFile if a file differs from the manifest, or the statement names another manifest."""
     for one in _outside(names, folder):
         if one.state != "ok":
             raise UnreadableFile(
@@ -127,8 +126,7 @@ def signatures(folder: Path, keys: "Sequence[PublicKey]") -> Finding:
 
 
 def check_contents(folder: Path) -> Iterator[Finding]:
-    """Derive the derived files again from the run and compare them: records, witnesses, claims, question,
-    page, statement.
+    """Derive records, witnesses, claims, question, page and statement again from the run, and compare.
 
     The files must match the manifest already, and the run must be readable.
     """
@@ -267,8 +265,7 @@ def of_model(folder: Path, question: Question, files: Sequence[ModelFile]) -> Fi
 
 
 def models_of(folder: Path, given: Path | None) -> dict[str, Path]:
-    """Map SHA-256 to the available model files: the auditor's, the bundle's, and networks stored with
-    certificates.
+    """Map SHA-256 to model files: the auditor's, the bundle's, and those stored with certificates.
 
     The digest of a .gz file is that of its unpacked contents, because certificates name that.
     """

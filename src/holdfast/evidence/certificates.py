@@ -76,8 +76,7 @@ def by_question(folder: Path) -> dict[str, list[str]]:
 
 
 def models(folder: Path) -> list[Path]:
-    """List the networks that are stored with certificates, for models that the checker cannot read
-    directly."""
+    """List the networks stored with certificates, for models that the checker cannot read."""
     return sorted(path for path in folder.rglob("*.safetensors") if path.is_file()) if folder.is_dir() else []
 
 

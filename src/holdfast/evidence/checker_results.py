@@ -1,9 +1,8 @@
 """Compare the certificates in a bundle with the claims of its run.
 
 The checker establishes that the claim stated in a certificate is true. This module checks that it is also the
-claim of the
-run: the same input, region, class and number. A certificate that cannot be compared does not count as
-    accepted.
+claim of the run: the same input, region, class and number. A certificate that cannot be compared does not
+count as accepted.
 """
 
 import math
@@ -26,10 +25,10 @@ from holdfast.store import Store, StoredInput
 
 AGAIN = "Write it again with 'holdfast prove'."
 # A certificate may prove a bound smaller by this relative amount: the checker's arithmetic is coarser.
-LOST = 0.01
+RELATIVE_TOLERANCE = 0.01
 UNLIMITED = 1e30  # Stands in for an infinite bound of the input domain; certificates store finite numbers.
 # Options of a model that put no preprocessing in front of the network in the file.
-UNTOUCHED = {"domain", "black_box", "unbatched"}
+OPTIONS_WITHOUT_PREPROCESSING = {"domain", "black_box", "unbatched"}
 Judged = tuple[str, str]  # A key of KINDS, and a reason (may be empty).
 Claimed = tuple[Key, str]  # The key of the record and the name of the certificate.
 KINDS = {
@@ -109,8 +108,7 @@ def _judge_claim(
     details: list[str],
     compared: Mapping[Claimed, Judged],
 ) -> str:
-    """Return the best kind among the certificates of one claim, or "rejected" if the checker rejected any of
-    them."""
+    """Return the best kind among a claim's certificates, or "rejected" if any of them is rejected."""
     if not certificates or not claim["question"]:
         return "none"
     if any(one.accepted is False for one in certificates):
@@ -143,7 +141,7 @@ def _compare_claim(
             or label is None
             or region["norm"] == "box"
             or not _plain(asked, claim["goal"])
-            or set(question.model.prepared) - UNTOUCHED
+            or set(question.model.prepared) - OPTIONS_WITHOUT_PREPROCESSING
         ):
             return "apart", ""
         names = ("centre", "lower", "upper")
@@ -170,9 +168,8 @@ def _compare_claim(
 
 
 def reaches_claim(value: float, wanted: float) -> Judged:
-    """Return "accepted" if the value of a certificate reaches the claimed one, up to the relative tolerance
-    LOST."""
-    if not value >= wanted - LOST * (abs(wanted) if math.isfinite(wanted) else 0.0):
+    """Return "accepted" if a certificate's value reaches the claimed one, up to a relative tolerance."""
+    if not value >= wanted - RELATIVE_TOLERANCE * (abs(wanted) if math.isfinite(wanted) else 0.0):
         return "less", f"the run claims {exact_text(wanted)}, and the certificate proves {exact_text(value)}"
     return "accepted", ""
 

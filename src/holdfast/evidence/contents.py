@@ -1,5 +1,4 @@
-"""The files of a bundle that are derived from the run's records, so that anybody can derive them again and
-compare."""
+"""The files of a bundle that are derived from the run, so that anybody can derive and compare them."""
 
 import json
 import platform
@@ -24,12 +23,8 @@ from holdfast.store.export import witnesses
 RUN = "run"  # The folder of the run itself.
 RECORDS, QUESTION, VERSIONS, PAGE = "records.json", "question.json", "versions.json", "report.html"
 DRAWING = re.compile(rb"<svg.*?</svg>", re.DOTALL)
-PARTS = (
-    "torch",
-    "numpy",
-    "matplotlib",
-    "jinja2",
-)  # The packages that text and figures of a report depend on.
+# The packages that text and figures of a report depend on.
+PARTS = ("torch", "numpy", "matplotlib", "jinja2")
 
 
 def make(store: Store, folder: Path, certificates_in: Path) -> None:
@@ -84,8 +79,7 @@ WRITERS: tuple[Callable[[Store, Path], None], ...] = (question, versions, record
 
 
 def same(name: str, one: bytes, other: bytes) -> bool:
-    """Compare two files with this name: JSON by content (versions of packages may differ), others byte by
-    byte."""
+    """Compare two files: JSON by content (versions of packages may differ), others byte by byte."""
     if one == other or not name.endswith(".json"):
         return one == other
     told, made = (_content(name, text) for text in (one, other))

@@ -8,8 +8,7 @@ State = Literal["ok", "differs", "unchecked"]
 
 @dataclass(frozen=True)
 class Finding:
-    """Result of one check. ok: as expected; differs: not as expected; unchecked: undecided, for the reason in
-    `told`."""
+    """Result of one check; `told` gives the reason, also if it is undecided ("unchecked")."""
 
     what: str
     state: State

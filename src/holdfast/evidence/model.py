@@ -1,5 +1,4 @@
-"""SHA-256 digests that identify a model: one for each file, and one for the whole model as OpenSSF model
-signing computes it."""
+"""SHA-256 digests of a model: of each file, and of the whole as in OpenSSF model signing."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -43,8 +42,7 @@ def describe_model(question: Question, files: Sequence[ModelFile]) -> dict[str, 
 
 
 def signing_digest(digests: Mapping[str, str]) -> str:
-    """Return the digest of a model as OpenSSF model signing (the package model-signing, files by SHA-256)
-    computes it.
+    """Return the digest of a model in OpenSSF model signing (the package model-signing, SHA-256).
 
     The digest is the SHA-256 of the concatenated SHA-256 digests of the files, ordered by name. It equals the
     digest of a folder that holds exactly these files, or, for a single file, the digest of that file.

@@ -1,5 +1,4 @@
-"""Rebuild the questions of a run from the model and the data, and compare each certificate's network, region
-and property."""
+"""Rebuild a run's questions from model and data, and compare each certificate with them."""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -59,8 +58,7 @@ def asked_again(
 def _network(
     asked: Problem, path: Path, digest: str, separate_model: bool, torch_then: str
 ) -> Judged | holdfast_check.Model:
-    """Read the network of a certificate if it is that of the question; otherwise return the kind of mismatch
-    and the reason.
+    """Read the certificate's network if it is the question's; else return the mismatch and the reason.
 
     The user's own file is compared at sample points, because options may have added preprocessing. A network
     that is stored with the certificate is written again from the user's model and compared byte by byte.
@@ -86,8 +84,7 @@ def _network(
 
 
 def _compare_question(path: Path, part: Problem, record: Record, opened: holdfast_check.Model) -> Judged:
-    """Check that the certificate's region contains that of the question, and that the properties are
-    equal."""
+    """Check that the certificate's region contains the question's, and that the properties agree."""
     try:
         asked, wanted = question(part, record, opened, "proof")
     except HoldfastError as error:

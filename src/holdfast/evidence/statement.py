@@ -1,5 +1,4 @@
-"""The statement of a bundle: an in-toto Statement v1 with a SCAI predicate (attributes of a model, each with
-its evidence).
+"""The statement of a bundle: an in-toto Statement v1 with a SCAI predicate (attributes with evidence).
 
 The format is that of the in-toto attestation framework (Statement v1, ResourceDescriptor, SCAI attribute
 report v0.2). It is small, so it is written here. If the package in-toto-attestation is installed, it
@@ -26,7 +25,7 @@ TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE = "https://in-toto.io/attestation/scai/attribute-report/v0.2"
 GATE = "gate.json"
 # Characters: a longer setting is replaced by its hash (chosen by hand); question.json has it in full.
-LONG = 400
+LONGEST_SETTING = 400
 # The name of the digest of a model that is not a file: it covers structure, weights and code.
 FINGERPRINT = "holdfastFingerprint"
 
@@ -87,8 +86,7 @@ def statement(
 
 
 def _models(model: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """List the subjects: the model's files and their OpenSSF model signing digest, or the fingerprint if it
-    has no files."""
+    """List the subjects: the model's files and their common digest, or its fingerprint."""
     found = [{"name": file["name"], "digest": {"sha256": file["digest"]}} for file in model["files"]]
     if model["model_signing"]:
         found.append(
@@ -122,7 +120,7 @@ def _describe_question(question: Question) -> dict[str, Any]:
 
 def _short(value: Any) -> Any:
     text = json.dumps(plain(value), sort_keys=True)
-    return plain(value) if len(text) <= LONG else {"sha256": of_text(text)}
+    return plain(value) if len(text) <= LONGEST_SETTING else {"sha256": of_text(text)}
 
 
 def _counts(records: Sequence[Mapping[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
@@ -143,8 +141,7 @@ def _counts(records: Sequence[Mapping[str, Any]]) -> list[tuple[str, dict[str, A
 
 
 def read_by_others(stated: Mapping[str, Any]) -> bool:
-    """Validate the statement with the package in-toto-attestation; False if it is not installed, StoreError
-    if it is rejected."""
+    """Validate the statement with in-toto-attestation; False if not installed, StoreError if rejected."""
     try:
         from google.protobuf import json_format  # type: ignore[import-untyped]
         from in_toto_attestation.predicates.scai.v0 import scai, scai_pb2

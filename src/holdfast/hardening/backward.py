@@ -27,7 +27,7 @@ from holdfast.hardening.intervals import IntervalGraph, Span, Traced, as_span, b
 from holdfast.hardening.planes import planes
 
 aten = torch.ops.aten
-FEW = 2  # Batch size of the smaller of two traced batches; any number above 1.
+TRACED_BATCH = 2  # Batch size of the smaller of two traced batches; any number above 1.
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class TapedWalk:
         with torch.no_grad():
             few, more = (
                 self._tape_bounds(*(x[:1].expand(count, *x.shape[1:]),) * 2)[0].spans
-                for count in (FEW, FEW + 1)
+                for count in (TRACED_BATCH, TRACED_BATCH + 1)
             )
         for one, other in zip(few, more, strict=True):
             differ = [
@@ -121,7 +121,7 @@ class TapedWalk:
                 for k, sizes in enumerate(zip(one.lower.shape, other.lower.shape, strict=True))
                 if sizes[0] != sizes[1]
             ]
-            if [one.lower.shape[k] for k in differ] != [FEW]:
+            if [one.lower.shape[k] for k in differ] != [TRACED_BATCH]:
                 raise UnsupportedLayer(
                     f"layer {one.name}: it merges the batch axis with another axis, which CROWN bounds do "
                     "not "
@@ -151,8 +151,7 @@ class TapedWalk:
         return tape, *self.traced.run(lower, upper, tape, elide=True)
 
     def _least(self, tape: Tape, last: Span, rows: Tensor) -> Tensor:
-        """rows (rows, batch, *shape) of the last node -> (rows, batch): lower bounds of row . node over the
-        input box."""
+        """rows (rows, batch, *shape) of the last node -> (rows, batch): lower bounds of row . node."""
         axis, found = dict(zip(tape.spans, self.axes, strict=True)), _all_planes(tape)
         pending, constant = {last: rows}, rows.new_zeros(rows.shape[:2])
         for node in reversed(tape.ways):
@@ -229,6 +228,5 @@ def _through_map(way: Way, coefficients: Tensor, axis: int) -> tuple[list[Tensor
 
 
 def _dot(rows: Tensor, value: Tensor, axis: int) -> Tensor:
-    """(rows, *shape), (*shape), both with the batch along this axis of the shape -> (rows, batch): sums of
-    products."""
+    """(rows, *shape), (*shape), batch along this axis -> (rows, batch): sums of products."""
     return (rows * value).movedim(axis + 1, 1).flatten(2).sum(2)

@@ -52,8 +52,7 @@ class Standing:
 
     @property
     def not_broken(self) -> Share:
-        """Share of inputs that no attack breaks, among the inputs that are proved or where the attack
-        ended."""
+        """Share of inputs that no attack breaks, among inputs that are proved or fully attacked."""
         kept = self.outcomes.count("proved") + self.outcomes.count("neither")
         return Share(kept, kept + self.outcomes.count("broken"), self.inputs)
 
@@ -94,8 +93,7 @@ class Standing:
 
 
 def gain(before: Standing, after: Standing) -> tuple[int, int]:
-    """Return the smallest and largest possible increase of proved inputs, over all outcomes of unmeasured
-    inputs."""
+    """The smallest and largest possible increase of proved inputs, over all outcomes of unmeasured inputs."""
     pairs = list(zip(before.outcomes, after.outcomes, strict=True))
     least = sum((new == "proved") - (old in ("proved", "not measured")) for old, new in pairs)
     most = sum((new in ("proved", "not measured")) - (old == "proved") for old, new in pairs)

@@ -1,5 +1,4 @@
-"""Training inputs of one shape with their regions: as boxes for the loss, as problems for attacks and
-evaluation."""
+"""Training inputs of one shape with their regions, as boxes and as problems."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace

@@ -1,5 +1,4 @@
-"""Interval rules of operators for which the generic rules are looser or slower: linear layers, maxima,
-softmax."""
+"""Interval rules where the generic rules are looser or slower: linear layers, maxima, softmax."""
 
 from typing import Any
 

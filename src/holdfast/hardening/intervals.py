@@ -14,7 +14,7 @@ they build, and computes intervals at once, in the network's dtype, for a whole 
 be certified can be trained.
 
 These intervals are for a loss: nothing is rounded outwards, and nothing here is ever reported as a
-    certificate.
+certificate.
 """
 
 import operator
@@ -82,9 +82,8 @@ def between(name: str, lower: Tensor, upper: Tensor) -> Span:
 class IntervalGraph(Graph):
     """A graph that computes the interval of each node when it is added, and stores no nodes."""
 
-    seen: Callable[[str, Span], None] | None = (
-        None  # called with the name and interval of every pre-activation
-    )
+    # called with the name and interval of every pre-activation
+    seen: Callable[[str, Span], None] | None = None
 
     def affine(
         self,
@@ -138,8 +137,7 @@ def as_span(node: Node) -> Span:
 
 
 class Traced:
-    """The traced program of a network for one input shape, evaluated on intervals with the current weights of
-    a module.
+    """A traced network for one input shape, evaluated on intervals with the current weights.
 
     The module is a copy of the network's own whose parameters are being trained; the program defines the
     computation.
@@ -163,8 +161,7 @@ class Traced:
     def logits(
         self, lower: Tensor, upper: Tensor, seen: Callable[[str, Span], None] | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Bound the outputs over lower <= x <= upper, (batch, *shape): lower and upper bounds, (batch,
-        outputs) each.
+        """Bound the outputs over lower <= x <= upper: lower and upper bounds, (batch, outputs) each.
 
         A final softmax, which preserves the order of the outputs, is skipped.
         """
@@ -201,8 +198,7 @@ class Traced:
     def run(
         self, lower: Tensor, upper: Tensor, graph: IntervalGraph, *, elide: bool
     ) -> tuple[Span, tuple[Tensor, Tensor | None] | None]:
-        """Return the last node; with `elide`, if the network ends with a linear layer, its input and its
-        weights."""
+        """The last node; with `elide`, if the network ends with a linear layer, its input and its weights."""
         known: dict[Any, Any] = dict(self.constants)
         last: Any = self._last_linear() if elide else None
         result: Any = None

@@ -31,8 +31,7 @@ class Widths:
         self.seen.append(span.reach.mean())
 
     def growth(self) -> Tensor:
-        """Return 0 if no layer's mean width exceeds the input's (the tightness term of Shi et al. 2021
-        without its clip)."""
+        """The tightness term of Shi et al. 2021 without its clip; 0 if no layer is wider than the input."""
         if not self.seen:
             return torch.zeros_like(self.begin)
         return torch.stack(
@@ -134,8 +133,7 @@ def _attack(recipe: Recipe, net: Network, part: Examples, rows: Tensor, grown: f
 
 
 def _small(box: Box, around: Tensor, share: float) -> Box:
-    """Return a box with this share of the widths, inside the given box and as near to the point as
-    possible."""
+    """A box with this share of the widths, inside the given box and as near to the point as possible."""
     lower, upper = box
     reach = (upper - lower) / 2 * share
     centre = torch.minimum(torch.maximum(around.detach(), lower + reach), upper - reach)

@@ -1,5 +1,4 @@
-"""Linear relaxations of activations for a training loss: as in the engine, but differentiable and without
-outward rounding.
+"""Linear relaxations of activations for a loss: differentiable, without outward rounding.
 
     lower . v + lower_offset <= f(v) <= upper . v + upper_offset   for v in the box
 
@@ -26,15 +25,8 @@ from holdfast.bounding.relax import (
 )
 from holdfast.bounding.relax.base import Point, chord
 
-OWN = (
-    Relu,
-    LeakyRelu,
-    Abs,
-    Clip,
-    Product,
-    SigmoidTimes,
-    SigmoidTanh,
-)  # slopes are closed-form in the box's bounds
+# slopes are closed-form in the box's bounds
+OWN = (Relu, LeakyRelu, Abs, Clip, Product, SigmoidTimes, SigmoidTanh)
 S_SHAPED = (Tanh, Sigmoid, Erf, Atan)  # the engine searches tangent slopes; here the chord is used
 Slopes = tuple[Point, Point]  # of the lower and of the upper linear bound
 

@@ -1,5 +1,4 @@
-"""Ranges of functions over intervals in closed form: monotone functions, gates, products, absolute values and
-powers."""
+"""Ranges of functions over intervals in closed form: monotone functions, gates, products, |v|, powers."""
 
 from collections.abc import Callable
 from typing import Any

@@ -32,7 +32,7 @@ class Recipe:
     """Settings of a training run.
 
     References: IBP, Gowal et al. 2018; CROWN-IBP, Zhang et al. 2020; SABR, Mueller et al. 2023; MTL-IBP, De
-        Palma et al. 2024.
+    Palma et al. 2024.
 
     Attributes:
         name: the loss; MEANS describes each.
@@ -123,8 +123,7 @@ class Recipe:
         return self.name in ("pgd", "small boxes", "mixed")
 
     def grown(self, progress: float) -> float:
-        """Return the share of the radius at this progress in [0, 1]: a smoothstep between the two shares
-        `warm`."""
+        """The share of the radius at this progress in [0, 1]: a smoothstep between the two shares `warm`."""
         first, second = self.warm
         along = 1.0 if progress >= second else max(0.0, (progress - first) / max(second - first, 1e-9))
         return along * along * (3 - 2 * along)
@@ -133,7 +132,7 @@ class Recipe:
 # Number of frames up to which recurrent networks train with all frames perturbed from the start. On longer
 # sequences intervals then grow too wide, and the network collapses to a constant class (observed on the
 # digits).
-LONG = 10
+MOST_FRAMES_AT_ONCE = 10
 
 
 def chosen(recipe: "str | Recipe", *, recurrent: bool, boxed: bool, frames: int) -> Recipe:
@@ -155,6 +154,6 @@ def chosen(recipe: "str | Recipe", *, recurrent: bool, boxed: bool, frames: int)
         return Recipe(name="small boxes")
     if not recurrent:
         return Recipe(name="mixed", share=0.7, rate=2e-3)
-    if frames <= LONG:
+    if frames <= MOST_FRAMES_AT_ONCE:
         return Recipe(weight=1.0, share=1.0, batch=32)
     return Recipe(weight=1.0, share=0.8, batch=128, rate=2e-3, horizon=True, warm=(0.02, 0.8))

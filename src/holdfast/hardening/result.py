@@ -12,8 +12,7 @@ from holdfast.network import Network
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Hardened:
-    """The hardened network. `before` and `after` are results of the engine and of attacks on inputs not used
-    for training.
+    """The hardened network; `before` and `after` are results on inputs not used for training.
 
     `measured_on` states whether these were test inputs or the validation inputs that selected the checkpoint.
     """

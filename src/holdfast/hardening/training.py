@@ -1,5 +1,4 @@
-"""The training loop: batches, loss, optimiser step; occasional evaluation on validation data, and the best
-weights are kept."""
+"""The training loop, with occasional evaluation on validation data to keep the best weights."""
 
 import math
 import time
@@ -27,10 +26,12 @@ from holdfast.problem import Problem
 from holdfast.result import Share
 
 Ended = Literal["finished", "stopped", "interrupted", "not a number"]
-JUDGED = 100  # Validation inputs that the engine bounds in one evaluation (chosen by hand).
-LOOKS = 6  # Number of evaluations by the engine after the full radius is reached (chosen by hand).
-SHARE = 0.3  # Limit for the share of the elapsed time that evaluations may take (chosen by hand).
-LAST = 0.93  # Share of the time after which only the final evaluation follows (chosen by hand).
+EVALUATED_INPUTS = 100  # Validation inputs that the engine bounds in one evaluation (chosen by hand).
+EVALUATIONS = 6  # Number of evaluations by the engine after the full radius is reached (chosen by hand).
+# Limit for the share of the elapsed time that evaluations may take (chosen by hand).
+EVALUATION_TIME_SHARE = 0.3
+# Share of the time after which only the final evaluation follows (chosen by hand).
+TRAINING_TIME_SHARE = 0.93
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,7 @@ class Epoch:
     """One pass over all inputs, with validation results.
 
     certified: share of the `measured` validation inputs that the engine proves, of `judged` that were
-        selected; None if the
-    engine was not run, or had no time.
+    selected; None if the engine was not run, or had no time.
     """
 
     number: int
@@ -54,8 +54,7 @@ class Epoch:
 
 @dataclass
 class TrainedModule:
-    """The module being trained, a copy of the network's own, and its word vectors if the model reads
-    words."""
+    """The module being trained, a copy of the network's own, and its word vectors, if any."""
 
     net: Network  # wraps the module below
     module: nn.Module
@@ -232,7 +231,11 @@ class _Loop:
     def _far(self, within: float = 0.0) -> float:
         """Return the progress of training in [0, 1]; `within` is the progress within the current epoch."""
         by_count = 0.0 if self.recipe.epochs is None else (self.now.epoch + within) / self.recipe.epochs
-        by_clock = 0.0 if self.seconds is None else self._elapsed_seconds() / max(self.seconds * LAST, 1e-9)
+        by_clock = (
+            0.0
+            if self.seconds is None
+            else self._elapsed_seconds() / max(self.seconds * TRAINING_TIME_SHARE, 1e-9)
+        )
         return min(1.0, max(by_count, by_clock))
 
     def _epochs(self) -> Ended:
@@ -295,7 +298,7 @@ class _Loop:
             began = time.monotonic()
             until = math.inf if self.seconds is None else self.began + self.seconds
             with time_limit.within(until):
-                found = certified_share(self.live.freeze(), self.held, JUDGED)
+                found = certified_share(self.live.freeze(), self.held, EVALUATED_INPUTS)
             self.looking += time.monotonic() - began
             if found.measured and found.value + right >= now.score:
                 now.score, now.best = found.value + right, self.live.state()
@@ -317,7 +320,7 @@ class _Loop:
         looks = sum(epoch.certified is not None for epoch in self.now.history)
         return (far - begun) / (1 - begun) >= (
             looks + 0.5
-        ) / LOOKS and self.looking <= SHARE * self._elapsed_seconds()
+        ) / EVALUATIONS and self.looking <= EVALUATION_TIME_SHARE * self._elapsed_seconds()
 
 
 def check_layers(live: TrainedModule, problems: Sequence[Problem], recipe: Recipe, radius: float) -> None:

@@ -1,5 +1,4 @@
-"""Robustness scores of recurrent networks in real time: exact where the mutants can be enumerated, else with
-their evidence."""
+"""Robustness scores of recurrent networks in real time, exact or with their evidence."""
 
 from holdfast.monitor.engine.stream import Stream
 from holdfast.monitor.engine.streaming import Streaming

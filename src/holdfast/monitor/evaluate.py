@@ -1,5 +1,4 @@
-"""Evaluation of a monitor's scores: against enumeration, in attacks, and against random mutants run by the
-user's model."""
+"""Evaluation of a monitor's scores: against enumeration, attacks and random mutants."""
 
 import time
 from collections import Counter
@@ -19,11 +18,10 @@ from holdfast.monitor.score import Steps
 from holdfast.result import Bound, Bracket, Key, Kind, Record, by_definition
 
 PARTS = ("now", "final")  # Which label is compared: the one right after an element, or the final one.
-BESIDE = (
-    "kept",
-    "interval",
-)  # Stored with a record: whether a random mutant kept the label, and bounds of an estimate.
-EDGES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)  # Bins of the reliability table; a score of 1 has a bin of its own.
+# Stored with a record: whether a random mutant kept the label, and bounds of an estimate.
+BESIDE = ("kept", "interval")
+# Bins of the reliability table; a score of 1 has a bin of its own.
+RELIABILITY_EDGES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 
 
 @dataclass(frozen=True)
@@ -47,8 +45,7 @@ class Mean:
 
 @dataclass(frozen=True)
 class Errors:
-    """Errors of 0-step scores against enumeration, on attackable elements; `constant` is the MSE of the mean
-    score."""
+    """Errors of 0-step scores on attackable elements; `constant` is the MSE of the mean score."""
 
     squared: float
     absolute: float
@@ -58,8 +55,7 @@ class Errors:
 
 @dataclass(frozen=True)
 class Attack:
-    """How often a random mutation of one element changes the final label, if the scores select the
-    element."""
+    """How often a random mutation of the element selected by the scores changes the final label."""
 
     k: Steps
     least: Mean
@@ -101,10 +97,9 @@ def evaluate(
     """Evaluate a monitor on sequences.
 
     errors: 0-step scores against exact ones. attacks: the expected success of mutating the least robust, the
-        most robust or any
-    attackable element, over all sequences that have one; by 0-step scores and, except for abstract models, by
-    final ones.
-    reliability: one random mutant of each attackable element is run by the user's own model.
+    most robust or any attackable element, over all sequences that have one; by 0-step scores and, except for
+    abstract models, by final ones. reliability: one random mutant of each attackable element is run by the
+    user's own model.
     """
     records = [
         record
@@ -217,14 +212,12 @@ def evaluation(
 
 
 def _abstract(rows: Mapping[str, Sequence[Record]]) -> bool:
-    """Return whether the scores come from an abstract model, whose final scores were enumerated or sampled
-    instead."""
+    """Whether the scores come from an abstract model, which has no final scores of its own."""
     return any(e.evidence.kind == "estimated" for r in rows["now"] for e in r.bracket.estimates)
 
 
 def _numbers(rows: Sequence[Record], intervals: Mapping[Key, Tensor]) -> tuple[Tensor, list[Tensor]]:
-    """Return proved scores (n,), NaN if not proved; and the monitor's scores with lower and upper bounds,
-    (n,) each."""
+    """Proved scores (n,) or NaN; the monitor's scores with lower and upper bounds, (n,) each."""
     proved = [r.bracket.lower.value if r.bracket.closed else torch.nan for r in rows]
     own = [
         r.bracket.estimates[0].value if r.bracket.estimates else proof
@@ -286,8 +279,7 @@ def _errors(truth: Tensor, now: list[Tensor]) -> Errors | None:
 
 
 def _label_stays(monitor: Monitor, read: Tensor, generator: torch.Generator) -> Tensor:
-    """(n,): whether the label stays when each element is replaced by one random mutant; NaN if it is not
-    attackable."""
+    """(n,): whether one random mutant of each element keeps the label; NaN if it has none."""
     attackable = monitor.attackable(read)
     rows, kept = attackable.nonzero()[:, 0], torch.full((len(read),), torch.nan, dtype=torch.float64)
     if len(rows):
@@ -304,9 +296,9 @@ def _label_stays(monitor: Monitor, read: Tensor, generator: torch.Generator) -> 
 
 
 def _reliability(value: Tensor, kept: Tensor, confidence: float) -> list[Reliable]:
-    place = torch.bucketize(value, torch.tensor(EDGES[1:], dtype=value.dtype), right=True)
+    place = torch.bucketize(value, torch.tensor(RELIABILITY_EDGES[1:], dtype=value.dtype), right=True)
     found = []
-    for row, (low, high) in enumerate(zip(EDGES, (*EDGES[1:], 1.0), strict=True)):
+    for row, (low, high) in enumerate(zip(RELIABILITY_EDGES, (*RELIABILITY_EDGES[1:], 1.0), strict=True)):
         here = place == row
         count, hits = int(here.sum()), int(kept[here].sum())
         if count:

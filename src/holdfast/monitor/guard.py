@@ -13,8 +13,7 @@ from holdfast.network.callable_fingerprint import hash_callable
 
 
 class Guard(nn.Module):
-    """Answers like `model`; where the lowest score of a sequence is below the threshold, the fallback
-    answers.
+    """Answers like `model`, or by the fallback if a sequence's lowest score is below the threshold.
 
     Args:
         model: sequences (batch, length, ...) -> (batch, ...); the monitor must have been fitted for it.

@@ -33,8 +33,10 @@ from holdfast.network.text import Unknown
 from holdfast.result import Evidence
 
 Mode = Literal["exact", "sampled", "abstract"]
-SHORT = 64  # Up to this many tokens in all, steps in numpy are faster than a batch in torch (chosen by hand).
-DRAWN = 2**24  # Limit for the number of elements in the draws that are in memory at once (chosen by hand).
+# Up to this many tokens in all, steps in numpy are faster than a batch in torch (chosen by hand).
+FEW_TOKENS = 64
+# Limit for the number of elements in the draws that are in memory at once (chosen by hand).
+MOST_DRAWN_ELEMENTS = 2**24
 
 ONE_ELEMENT = "exactly one element is replaced, by one of its set"
 STEPS = "a step answers each row from its own state and element"
@@ -173,8 +175,7 @@ class Monitor:
     # ---- whole sequences
 
     def score(self, sequence: Any, k: Steps = 0) -> Scores:
-        """Return one score for each element: the probability that the label k elements later (or the final
-        one) stays."""
+        """One score for each element: the probability that the label k elements later stays."""
         return self.score_all([sequence], k)[0]
 
     def score_all(self, sequences: Sequence[Any], k: Steps = 0) -> list[Scores]:
@@ -184,7 +185,7 @@ class Monitor:
             self.settings.mode == "exact"
             and k == 0
             and self.quick is not None
-            and sum(map(len, read)) <= SHORT
+            and sum(map(len, read)) <= FEW_TOKENS
         ):
             short = [self._short(sequence, self.quick.fresh()) for sequence in read]
             if not any(scores is None for scores in short):
@@ -230,7 +231,7 @@ class Monitor:
         for sequence in read:
             # A token is evaluated once, however often it is drawn.
             numbers = sequence.numel() * (self.settings.samples if sequence.is_floating_point() else 1)
-            if some and filled + numbers > DRAWN:
+            if some and filled + numbers > MOST_DRAWN_ELEMENTS:
                 yield some
                 some, filled = [], 0
             some.append(sequence)
@@ -242,7 +243,7 @@ class Monitor:
         """Score several sequences at once, or one sequence in parts if its draws do not fit into memory."""
         count, generator, size = self.settings.samples, self.generator(), sum(map(len, read))
         rows = (
-            max(1, DRAWN // (count * max(1, read[0][0].numel())))
+            max(1, MOST_DRAWN_ELEMENTS // (count * max(1, read[0][0].numel())))
             if len(read) == 1 and read[0].is_floating_point()
             else size
         )

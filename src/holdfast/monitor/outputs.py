@@ -1,5 +1,4 @@
-"""Output abstractions: the class, the bin of a number, or whether a number stays close to its original
-value."""
+"""Output abstractions: the class, the bin of a number, or its distance to the original value."""
 
 import math
 from abc import ABC, abstractmethod
@@ -28,13 +27,11 @@ class Output(ABC):
 
     @abstractmethod
     def margins(self, outputs: Tensor, reference: Tensor) -> Tensor:
-        """Return (n,): how far each output may move before the label can change; NaN if an output is not a
-        number."""
+        """(n,): how far each output may move before the label can change; NaN for NaN outputs."""
 
     @abstractmethod
     def count(self, outputs: int) -> int:
-        """Return the number of labels for a network with this number of outputs; BadInput if they do not
-        fit."""
+        """The number of labels for a network with this number of outputs; BadInput if they do not fit."""
 
     @abstractmethod
     def settings(self) -> dict[str, Any]:
@@ -119,8 +116,7 @@ class Bins(Output):
 
 @dataclass(frozen=True)
 class Tolerance(Output):
-    """One output compared with its unmutated value: 0 if it falls by more than the width, 1 within, 2 if it
-    rises by more."""
+    """One output against its unmutated value: 0 below by more than the width, 1 within, 2 above."""
 
     width: float
     output: int = 0

@@ -20,8 +20,8 @@ from holdfast.network.network import NAME_IT
 from holdfast.network.text import WordTokenizer
 
 FORMAT, VERSION = "holdfast monitor", 3
-SEALED = 2  # The first version whose JSON contains its own digest.
-CUT = 3  # The first version that records the tokenizer.
+FIRST_WITH_DIGEST = 2  # The first version whose JSON contains its own digest.
+FIRST_WITH_TOKENIZER = 3  # The first version that records the tokenizer.
 JSON, TENSORS = "monitor.json", "monitor.safetensors"
 WRITTEN = "It must be as Monitor.save wrote it: save the monitor again, or fit it again."
 
@@ -84,7 +84,7 @@ def load(folder: Path, net: Network) -> tuple[dict[str, Any], dict[str, Tensor]]
         )
     tokenizer = None if net.tokenizer is None else net.tokenizer.fingerprint
     usual = net.tokenizer is None or isinstance(net.tokenizer, WordTokenizer)
-    if content["tokenizer"] != tokenizer if content["version"] >= CUT else not usual:
+    if content["tokenizer"] != tokenizer if content["version"] >= FIRST_WITH_TOKENIZER else not usual:
         raise BadInput(
             f"{folder}: this monitor was fitted with another tokenizer or vocabulary than {net.name} has "
             "now. "
@@ -114,11 +114,13 @@ def _text(file: Path) -> dict[str, Any]:
                 f"{VERSION}. "
                 f"Update holdfast, or fit again."
             )
-        if (content["version"] >= SEALED or "digest" in content) and content["digest"] != digest(content):
+        if (content["version"] >= FIRST_WITH_DIGEST or "digest" in content) and content["digest"] != digest(
+            content
+        ):
             raise ValueError("it was changed after it was written")
         if not all(isinstance(content[part], dict) for part in ("mutation", "outputs", "settings")):
             raise ValueError("a part of it is missing")
-        if content["version"] >= CUT and not isinstance(content["tokenizer"], str | None):
+        if content["version"] >= FIRST_WITH_TOKENIZER and not isinstance(content["tokenizer"], str | None):
             raise ValueError("it does not name the tokenizer")
     if "digest" not in content:
         warnings.warn(

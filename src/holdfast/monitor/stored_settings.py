@@ -1,5 +1,4 @@
-"""Validation of a stored monitor before it is used: a wrong index would count from the end, a cycle would
-never terminate.
+"""Validation of a stored monitor: wrong indices count from the end, cycles never terminate.
 
 ValueError and TypeError state what is wrong.
 """
@@ -37,8 +36,7 @@ GROWING: Mapping[str, tuple[type, ...]] = {
 
 
 def check_types(stored: Mapping[str, Any], kinds: Mapping[str, tuple[type, ...]]) -> dict[str, Any]:
-    """Return the settings if they have exactly these names and types; lists hold strings, and a bool is not a
-    number."""
+    """Return the settings if they have exactly these names and types; a bool is not a number."""
     if stored.keys() != kinds.keys():
         raise ValueError(f"expected {', '.join(kinds)}, found {', '.join(map(str, stored))}")
     for name, value in stored.items():

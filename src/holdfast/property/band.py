@@ -1,5 +1,4 @@
-"""Regression robustness: selected outputs stay in an interval. margin(y) = min over k of min(y_k - lower_k,
-upper_k - y_k)."""
+"""Output bands for regression: margin(y) = min over k of min(y_k - lower_k, upper_k - y_k)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,8 +14,7 @@ from holdfast.property.rule import Rule
 
 @dataclass(frozen=True, eq=False)
 class Band(LinearProperty):
-    """lower < output < upper for the selected outputs: score = the smallest distance to a bound, negative
-    outside.
+    """lower < output < upper for the selected outputs: score = smallest distance to a bound.
 
     The bounds are fixed numbers; proofs and attacks do not know how they were chosen.
     """

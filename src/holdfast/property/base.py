@@ -3,9 +3,8 @@
     property holds at y  <=>  margin(y) > 0
 
 A margin that depends on the outputs through linear functions, margin(y) = h(A y + b) with h monotone in
-bounds of its arguments,
-can be certified: bound propagation bounds A y + b, and `least` turns these bounds into a certified lower
-    bound of the margin.
+bounds of its arguments, can be certified: bound propagation bounds A y + b, and `least` turns these bounds
+into a certified lower bound of the margin.
 """
 
 from abc import ABC, abstractmethod
@@ -28,17 +27,14 @@ class Property(ABC):
 
     @abstractmethod
     def check(self, batch: int, outputs: int) -> None:
-        """Raise BadInput unless the property fits a batch of this size and a network with this number of
-        outputs."""
+        """Raise BadInput unless the property fits this batch size and number of outputs."""
 
     def fails(self, outputs: Tensor) -> Tensor:
-        """(batch, outputs) -> (batch,) bool: whether the outputs violate the property, in exact arithmetic if
-        possible."""
+        """(batch, outputs) -> (batch,) bool: whether the property is violated, exactly if possible."""
         return ~(self.score(outputs) > 0)
 
     def says(self, outputs: Tensor, classes: Sequence[str] | None = None) -> str:
-        """Describe the network's answer at one input, from outputs (outputs,) and the names of the
-        classes."""
+        """Describe the network's answer from its outputs (outputs,) and the names of the classes."""
         place = int(outputs.argmax())
         return f"the network says {place if classes is None else classes[place]}"
 
@@ -52,31 +48,26 @@ class Property(ABC):
 
 @dataclass(frozen=True, eq=False)
 class BoundedProperty(Property):
-    """A margin that is a function of linear functions (rows) of the outputs, so that bound propagation can
-    certify it."""
+    """A margin that is a function of linear functions (rows) of the outputs: it can be certified."""
 
     @abstractmethod
     def rows(self, outputs: int) -> tuple[Tensor, Tensor]:
-        """Return (batch, rows, outputs), (batch, rows) float64: the functions row . outputs + offset that
-        `least` needs."""
+        """Return (batch, rows, outputs), (batch, rows) float64: the rows and offsets that `least` needs."""
 
     @abstractmethod
     def least(self, values: Tensor) -> Tensor:
-        """Lower-bound the score from lower bounds of the rows, rounding included: (batch, rows) float64 ->
-        (batch,).
+        """Lower-bound the score from lower bounds of the rows: (batch, rows) float64 -> (batch,).
 
-        Monotone in every bound. If a bound is NaN or -inf, the result is NaN or -inf.
+        Rounding is included. Monotone in every bound. If a bound is NaN or -inf, the result is NaN or -inf.
         """
 
     @abstractmethod
     def most(self, lower: Tensor, upper: Tensor) -> Tensor:
-        """Upper-bound the score from bounds of the rows, rounding included: (batch, rows) float64 twice ->
-        (batch,)."""
+        """Upper-bound the score, rounding included: bounds of the rows, (batch, rows) twice -> (batch,)."""
 
     @abstractmethod
     def slopes(self, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
-        """Bound the derivatives of the score: bounds of the rows, (batch, rows) float64 twice -> low, high
-        (batch, pieces, rows).
+        """Bound the score's derivatives: (batch, rows) float64 twice -> low, high (batch, pieces, rows).
 
         The score is, locally, one of its pieces (the score itself, or the smallest of several functions). For
         rows within their bounds, low <= derivative of the piece in each row <= high. A piece that is never
@@ -86,8 +77,7 @@ class BoundedProperty(Property):
 
 @dataclass(frozen=True, eq=False)
 class LinearProperty(BoundedProperty):
-    """A property that is a minimum of linear functions of the outputs: score = min over rows of row . outputs
-    + offset."""
+    """A minimum of linear functions of the outputs: score = min over rows of row . outputs + offset."""
 
     def least(self, values: Tensor) -> Tensor:
         return values.amin(1)
@@ -107,18 +97,18 @@ class LinearProperty(BoundedProperty):
 
 # Multiple of the unit roundoff, relative to the sizes of the terms, that covers the error of evaluating a
 # network at one point (chosen by hand; generous).
-ROUNDING = 2**12
+EVALUATION_ERROR_UNITS = 2**12
 
 
 def rounding(matrix: Tensor, outputs: Tensor, offset: Tensor, unit: float) -> Tensor:
-    """Bound the error of rows (..., outputs) . outputs (..., outputs), if evaluated with this unit roundoff:
-    (...)."""
-    return ROUNDING * unit * (1 + (matrix.abs() * outputs.abs()).double().sum(-1) + offset.abs())
+    """Bound the error of rows . outputs, (..., outputs) each, evaluated with this unit roundoff."""
+    return (
+        EVALUATION_ERROR_UNITS * unit * (1 + (matrix.abs() * outputs.abs()).double().sum(-1) + offset.abs())
+    )
 
 
 def smallest(lower: Tensor, upper: Tensor) -> Tensor:
-    """(batch, rows) twice -> (batch, rows): 1 for rows that may be the smallest of their batch row, else
-    0."""
+    """(batch, rows) twice -> (batch, rows): 1 for rows that may be the smallest, else 0."""
     return (~(lower > upper.amin(1, keepdim=True))).double()
 
 
@@ -129,8 +119,7 @@ def certain(bound: Tensor, values: Tensor) -> Tensor:
 
 
 def differences(label: Tensor, outputs: int) -> Tensor:
-    """(batch,) -> (batch, outputs - 1, outputs) float64: the rows z_label - z_k for every other class k, in
-    order."""
+    """(batch,) -> (batch, outputs - 1, outputs) float64: the rows z_label - z_k for all other classes k."""
     identity = torch.eye(outputs, dtype=torch.float64, device=label.device)
     every = identity[label][:, None, :] - identity  # (batch, outputs, outputs); the label's own row is zero
     others = torch.arange(outputs, device=label.device) != label[:, None]

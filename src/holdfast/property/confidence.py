@@ -1,5 +1,4 @@
-"""Confidence: the label leads another class, or all others, by more than epsilon (DeepQuant's confidence
-interval).
+"""Confidence: the label leads another class, or all others, by more than epsilon (DeepQuant).
 
 margin(z) = f_c(z) - max over j != c of f_j(z) - epsilon    (or a single given j),   f = softmax(z) or z
 """
@@ -40,15 +39,13 @@ class Confidence(BoundedProperty):
 
     @staticmethod
     def runner_up(outputs: Tensor, epsilon: float = 0.0, softmax: bool = True) -> "Confidence":
-        """From outputs at the inputs (batch, outputs): the largest class against the second (case 1 of the
-        paper)."""
+        """From outputs at the inputs (batch, outputs): the largest class against the second (case 1)."""
         label, other = outputs.topk(2, dim=-1).indices.unbind(-1)
         return Confidence(label, other, epsilon, softmax)
 
     @staticmethod
     def against(outputs: Tensor, other: Tensor, epsilon: float = 0.0, softmax: bool = True) -> "Confidence":
-        """From outputs at the inputs (batch, outputs): the largest class against a given one, (batch,) (case
-        2)."""
+        """From outputs at the inputs (batch, outputs): the largest class against a given one (case 2)."""
         return Confidence(outputs.argmax(-1), other, epsilon, softmax)
 
     @staticmethod
@@ -62,8 +59,7 @@ class Confidence(BoundedProperty):
         return ahead - self.epsilon
 
     def rows(self, outputs: int) -> tuple[Tensor, Tensor]:
-        """Return z_label - z_k for every other class k; with softmax also the negatives, since both bounds
-        matter."""
+        """Return z_label - z_k for every other class k; with softmax also the negatives."""
         rows = differences(self.label, outputs)
         rows = torch.cat([rows, -rows], dim=1) if self.softmax else rows
         return rows, rows.new_zeros(rows.shape[:2])

@@ -1,5 +1,4 @@
-"""Binary outputs with thresholds: a binary classifier, or several labels at once (multi-label
-classification)."""
+"""Binary outputs with thresholds: a binary classifier, or multi-label classification."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -50,8 +49,7 @@ class Labels(LinearProperty):
 
 @dataclass(frozen=True)
 class Threshold(Rule):
-    """Every output is positive above the threshold, negative at or below it, and none of these answers
-    changes.
+    """Every output is positive above its threshold, else negative, and no answer changes.
 
     at: 0 for logits, 0.5 for probabilities; or a list, one for each output.
 

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from holdfast.rounding import TINY, gamma
 
-LARGEST = (
-    1e280  # Sums are cut off here (in the safe direction), so that (1 + LARGEST) exp(d) does not overflow.
-)
-SMALLEST = 1e-280  # Exponentials below this are not used as denominators: it is far above underflow.
+# Sums are cut off here (in the safe direction), so that (1 + LARGEST_SUM) exp(d) does not overflow.
+LARGEST_SUM = 1e280
+# Exponentials below this are not used as denominators: it is far above underflow.
+SMALLEST_EXPONENTIAL = 1e-280
 
 
 def share(outputs: Tensor, softmax: bool) -> Tensor:
@@ -41,7 +41,7 @@ def least_leads(lower: Tensor, upper: Tensor) -> Tensor:
     positive, and at their upper bounds if it is negative. Both are attained, so no better bound follows from
     these intervals.
     """
-    found = _leads(lower, upper, LARGEST)
+    found = _leads(lower, upper, LARGEST_SUM)
     return found - gamma(lower.shape[1] + 1024) * found.abs() - TINY
 
 
@@ -65,8 +65,7 @@ def _leads(main: Tensor, other: Tensor, cap: float) -> Tensor:
 
 
 def probabilities(lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
-    """Bound softmax(v) from bounds of v: (batch, classes) twice -> lower and upper bounds, (batch, classes)
-    each.
+    """Bound softmax(v) from bounds of v: (batch, classes) twice -> (batch, classes) twice.
 
     p_k = 1 / (1 + (sum of the other exp(v_i)) / exp(v_k)) increases with v_k and decreases with every other
     v_i. Only differences of v matter, so all are taken relative to a base above every lower bound.
@@ -77,13 +76,14 @@ def probabilities(lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
     small, large = torch.exp(lower - base), torch.exp(upper - base)
     error = gamma(lower.shape[1] + 1024)
     least = (1 - error) / (1 + _without_own(large) / small)
-    most = (1 + error) / (1 + _without_own(small) / large.clamp_min(SMALLEST))
-    return torch.where(small > SMALLEST, least.nan_to_num(0.0), 0), most.nan_to_num(1.0).clamp_max(1)
+    most = (1 + error) / (1 + _without_own(small) / large.clamp_min(SMALLEST_EXPONENTIAL))
+    return torch.where(small > SMALLEST_EXPONENTIAL, least.nan_to_num(0.0), 0), most.nan_to_num(
+        1.0
+    ).clamp_max(1)
 
 
 def _without_own(terms: Tensor) -> Tensor:
-    """(batch, n) -> (batch, n): the sum of the other terms, from prefix and suffix sums to avoid
-    cancellation."""
+    """(batch, n) -> (batch, n): the sum of the other terms, without cancellation."""
     before = torch.nn.functional.pad(terms.cumsum(1)[:, :-1], (1, 0))
     after = torch.nn.functional.pad(terms.flip(1).cumsum(1)[:, :-1], (1, 0)).flip(1)
     return before + after

@@ -28,8 +28,7 @@ class Reach(BoundedProperty):
 
     @staticmethod
     def rise(outputs: Tensor, label: Tensor, epsilon: float, softmax: bool = True) -> "Reach":
-        """From outputs at the inputs (batch, outputs): the class must not rise by epsilon above its value
-        there."""
+        """From outputs at the inputs (batch, outputs): the class must not rise by epsilon."""
         return Reach(label, at(share(outputs.double(), softmax), label) + epsilon, softmax)
 
     def score(self, outputs: Tensor) -> Tensor:

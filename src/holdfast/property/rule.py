@@ -9,10 +9,8 @@ from holdfast.property.base import Property
 
 
 class Rule(ABC):
-    """A specification that becomes a `Property` once the outputs at the inputs are known, such as its own
-    forecast."""
+    """A specification that becomes a `Property` once the outputs at the inputs are known."""
 
     @abstractmethod
     def around(self, outputs: Tensor, y: Any = None) -> Property:
-        """Build the property from outputs at the inputs (batch, outputs) and the data's labels `y`, if
-        any."""
+        """Build the property from outputs at the inputs (batch, outputs) and labels `y`, if any."""

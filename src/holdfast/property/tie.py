@@ -40,13 +40,11 @@ class Tie(BoundedProperty):
         return self._ahead.rows(outputs)
 
     def least(self, values: Tensor) -> Tensor:
-        """If the label leads everywhere, its lead bounds the margin; otherwise the difference is at least
-        0."""
+        """If the label leads everywhere, its lead bounds the margin; else the margin is >= -epsilon."""
         return certain(self._ahead.least(values).clamp_min(-self.epsilon), values)
 
     def most(self, lower: Tensor, upper: Tensor) -> Tensor:
-        """The largest entry is at most the largest upper bound, the second at least the second largest lower
-        bound."""
+        """The largest entry is at most the largest upper bound, the second >= the second lower bound."""
         low, high = self._ahead.ends(lower, upper)
         f = among(self.label, -high), among(self.label, -low)
         f_low, f_high = probabilities(*f) if self.softmax else f
@@ -57,8 +55,7 @@ class Tie(BoundedProperty):
         return torch.where(self._on_top(lower), torch.minimum(gap, self._ahead.most(lower, upper)), gap)
 
     def slopes(self, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the slopes of the label's lead if it is certainly the largest; otherwise nothing is
-        known."""
+        """The slopes of the label's lead if it is certainly the largest; otherwise nothing is known."""
         unknown = ~self._on_top(lower)[:, None, None]
         low, high = self._ahead.slopes(lower, upper)
         return torch.where(unknown, -torch.inf, low), torch.where(unknown, torch.inf, high)

@@ -18,7 +18,8 @@ from holdfast.property.confidence import check_classes
 from holdfast.property.probability import probabilities
 from holdfast.rounding import TINY, gamma
 
-GRID = 2.0**40  # Distributions are rounded to multiples of 1 / GRID, so that their sums are exact in float64.
+# Distributions are rounded to multiples of 1 / STEPS_PER_UNIT, so that their sums are exact in float64.
+STEPS_PER_UNIT = 2.0**40
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,8 +105,7 @@ class Uncertainty(BoundedProperty):
         )
 
     def slopes(self, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
-        """The derivative of logsumexp in v_k is the probability of class k; the tangent is not part of the
-        score."""
+        """The derivative of logsumexp in v_k is the probability of class k."""
         low, high = probabilities(self._curve(lower), self._curve(upper))
         extra = lower.shape[1] - low.shape[1]
         return torch.nn.functional.pad(low, (0, extra))[:, None], torch.nn.functional.pad(high, (0, extra))[
@@ -155,11 +155,10 @@ def _is_distribution(given: Tensor) -> bool:
 
 
 def in_steps(distribution: Tensor) -> Tensor:
-    """Round to multiples of 2^-40 with a sum of exactly one, float64: the largest entry takes the
-    remainder."""
-    steps = (distribution.double() / distribution.double().sum(-1, keepdim=True) * GRID).round()
+    """Round to multiples of 2^-40 with a sum of exactly one; the largest entry takes the rest."""
+    steps = (distribution.double() / distribution.double().sum(-1, keepdim=True) * STEPS_PER_UNIT).round()
     largest = steps.argmax(-1, keepdim=True)
-    return steps.scatter_add(-1, largest, GRID - steps.sum(-1, keepdim=True)) / GRID
+    return steps.scatter_add(-1, largest, STEPS_PER_UNIT - steps.sum(-1, keepdim=True)) / STEPS_PER_UNIT
 
 
 def _shares(like: Tensor) -> Tensor:

@@ -66,8 +66,7 @@ class Domain:
 
 
 def _outwards(end: float | Tensor, towards: float) -> Tensor:
-    """Return the nearest float32 number at or beyond `end`, as float64; numbers outside of float32 are
-    kept."""
+    """The nearest float32 number at or beyond `end`, as float64; numbers outside of float32 are kept."""
     exact = torch.as_tensor(end, dtype=torch.float64)
     near = exact.float()
     inwards = near.double() < exact if towards > 0 else near.double() > exact
@@ -83,7 +82,7 @@ class Region(ABC):
     """A set of inputs for each row of a batch.
 
     Points may have any number of leading axes before the batch: x is (..., batch, *shape). All methods work
-        row by row.
+    row by row.
     """
 
     centre: Tensor  # (batch, *shape)
@@ -130,27 +129,22 @@ class Region(ABC):
 
     @abstractmethod
     def sample(self, count: int, chance: Chance) -> Tensor:
-        """Draw (count, batch, *shape) points, both extreme and interior; each row uses its own random
-        stream."""
+        """Draw (count, batch, *shape) extreme and interior points, by each row's own random stream."""
 
     @abstractmethod
     def enclosing_box(self) -> tuple[Tensor, Tensor]:
-        """Return lower, upper, each (batch, *shape) float64, with lower <= x <= upper for all x in the
-        region."""
+        """Lower, upper, each (batch, *shape) float64, with lower <= x <= upper for all x in the region."""
 
     @abstractmethod
     def vertex(self, a: Tensor) -> Tensor:
-        """(..., batch, *shape) -> the same shape: a point of the region with small a . x (a minimiser where
-        possible)."""
+        """(..., batch, *shape) -> the same shape: a point with small a . x, a minimiser where possible."""
 
     @abstractmethod
     def minimise_linear(self, a: Tensor) -> Tensor:
-        """Lower-bound linear functions: (batch, rows, *shape) -> (batch, rows), result <= a . x for all x in
-        the region."""
+        """(batch, rows, *shape) -> (batch, rows): result <= a . x for all x, rounding included."""
 
     def condense(self) -> "tuple[Region, Tensor] | None":
-        """Return the region over its few variable features, and their indices (batch, features) into the
-        flattened x, or None.
+        """Return the region over its few variable features, and their indices (batch, features), or None.
 
         None means that the region does not support this, or that it would not help.
         """
@@ -201,8 +195,7 @@ class Family(Region):
         return self.limit()
 
     def between(self, low: Tensor, high: Tensor, count: int) -> Tensor:
-        """(batch,), (batch,) -> (count, batch), ascending: radii to try between `low` and `high`, in
-        geometric progression."""
+        """(batch,), (batch,) -> (count, batch), ascending radii between `low` and `high`, geometric."""
         share = torch.arange(1, count + 1, device=low.device, dtype=torch.float64)[:, None] / (count + 1)
         doubling = high * 2.0 ** -torch.arange(count, 0, -1, device=low.device, dtype=torch.float64)[:, None]
         return torch.where(low > 0, low * (high / low.clamp_min(1e-300)) ** share, doubling)
@@ -219,8 +212,7 @@ class Family(Region):
 
 @dataclass(frozen=True, eq=False)
 class Counted(Family):
-    """Families whose radius counts changes: a counterexample with k changes leaves a certified radius of at
-    most k - 1."""
+    """Families whose radius counts changes: a counterexample with k changes bounds it by k - 1."""
 
     def contains(self, x: Tensor) -> Tensor:
         return self.distance(x) <= self.radius

@@ -1,5 +1,4 @@
-"""A box: lower <= x <= upper, separately for every feature. min of a . x = sum over i of min(a_i lower_i, a_i
-upper_i)."""
+"""A box lower <= x <= upper; min of a . x = sum over i of min(a_i lower_i, a_i upper_i)."""
 
 from dataclasses import dataclass
 

@@ -1,10 +1,9 @@
-"""Groups of units, each with its own budget of changes: the subproblems of branch and bound for sparse
-perturbations.
+"""Groups of units with budgets of changes: subproblems of branch and bound for sparse perturbations.
 
     { x : at most b_g units of group g differ from the centre, every changed unit is in [l, u] }
 
 A linear function is minimised exactly: a . c + sum over g of the b_g smallest gains of units in g (see
-    `sparse`).
+`sparse`).
 """
 
 from dataclasses import dataclass
@@ -21,8 +20,7 @@ from holdfast.rounding import TINY, gamma
 
 @dataclass(frozen=True, eq=False)
 class Budget(Region):
-    """All x that differ from the centre in at most budgets[g] units of each group g, each changed unit within
-    [lower, upper].
+    """All x with at most budgets[g] changed units in each group g, each within [lower, upper].
 
     `group` is the group of every unit, -1 for a unit that stays. Units are defined by `axes` as in `Sparse`.
     A group whose budget is at least its number of units is a box: each of its units is free in [lower,
@@ -96,8 +94,7 @@ class Budget(Region):
 
     @cached_property
     def _members(self) -> tuple[Tensor, Tensor]:
-        """(batch, groups, width): the units of every group, padded, and a mask of the entries that are not
-        padding."""
+        """(batch, groups, width): the units of every group, padded, and a mask of valid entries."""
         labels, groups = self.labels, self.budgets.shape[1]
         inside = labels[:, None] == torch.arange(groups, device=labels.device)[:, None]
         width = max(1, int(inside.sum(-1).max())) if groups else 1
@@ -113,8 +110,7 @@ class Budget(Region):
         return inside & still & (self._counts(changed) <= self.budgets).all(-1)
 
     def _counts(self, changed: Tensor) -> Tensor:
-        """(..., batch, *unit_shape) bool -> (..., batch, groups): the number of changed units in every
-        group."""
+        """(..., batch, *unit_shape) bool -> (..., batch, groups): changed units per group."""
         flat = changed.flatten(changed.dim() - len(self.shape))
         units, filled = self._members
         lead = flat.shape[:-2]
@@ -126,8 +122,7 @@ class Budget(Region):
         return (picked & filled).sum(-1)
 
     def _largest_units(self, weight: Tensor) -> Tensor:
-        """(..., batch, *unit_shape) -> bool: in every group the units with the largest positive weights, up
-        to its budget."""
+        """(..., batch, *unit_shape) -> bool: the units of largest positive weight of every group."""
         flat = weight.flatten(weight.dim() - len(self.shape))
         units, filled = self._members
         lead = flat.shape[:-2]
@@ -184,8 +179,7 @@ class Budget(Region):
         return at_centre + best - 4 * gamma(flat.shape[-1]) * (size + best.abs()) - TINY
 
     def _best_gains(self, a: Tensor) -> Tensor:
-        """(batch, rows, *shape) -> (batch, rows): the sum over groups of the best gains, computed on variable
-        units only."""
+        """(batch, rows, *shape) -> (batch, rows): the sum over groups of the best gains of variable units."""
         if not self.budgets.shape[1] or not bool(self._moving.any()):
             return a.new_zeros(a.shape[:2])
         units, filled = self._members
@@ -204,8 +198,7 @@ class Budget(Region):
 
     @cached_property
     def _headrooms(self) -> tuple[Tensor, Tensor]:
-        """(batch, 1, entries of `_members`, elements): how far each may decrease and increase; 0 for
-        padding."""
+        """(batch, 1, entries of `_members`, elements): how far each may decrease and increase."""
         units, filled = self._members
         where = units.flatten(1)[..., None]
         centre = self.centre.double()

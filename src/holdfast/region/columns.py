@@ -1,5 +1,4 @@
-"""The columns of a table: their types (number, integer, category), allowed values, units, and which of them
-may change."""
+"""The columns of a table: types, allowed values, units, and which of them may change."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -342,8 +341,7 @@ class Columns:
         return pandas.DataFrame(found)
 
     def as_rows(self, x: Tensor) -> Tensor:
-        """Round (rows, features) to nearby rows of the table: within bounds, multiples of steps, one-hot
-        categories."""
+        """Round (rows, features) to rows of the table: within bounds, in steps, categories one-hot."""
         steps = torch.where(self.steps > 0, self.steps, 1)
         x = torch.where(self.steps > 0, (x / steps).round() * steps, x)
         ends = torch.tensor([[c.low, c.high] for c in self.each], dtype=torch.float64)[self.unit]
@@ -398,8 +396,7 @@ def _column(series: Any, name: str) -> Column:
 
 
 def _words(given: Sequence[Any], kind: str, name: str, ordered: bool) -> tuple[Word, ...]:
-    """List the distinct values of a categorical column: strings, numbers and booleans, which JSON can
-    store."""
+    """List the distinct values of a categorical column: strings, numbers or booleans, as in JSON."""
     strange = next(
         (
             value
@@ -448,7 +445,7 @@ def _one_hot(series: Any, column: Column) -> Tensor:
     return torch.nn.functional.one_hot(torch.tensor(places, dtype=torch.int64), len(number)).double()
 
 
-EXACT = 2**53  # float64 represents every integer up to this one.
+LARGEST_EXACT_INTEGER = 2**53  # float64 represents every integer up to this one.
 
 
 def _numbers(series: Any) -> Tensor:
@@ -460,10 +457,11 @@ def _numbers(series: Any) -> Tensor:
     if (
         series.dtype.kind in "iu"
         and len(series)
-        and max(abs(int(series.min())), abs(int(series.max()))) > EXACT
+        and max(abs(int(series.min())), abs(int(series.max()))) > LARGEST_EXACT_INTEGER
     ):
         raise BadInput(
-            f"column {series.name!r} holds integers beyond {EXACT}, which float64 cannot distinguish. If "
+            f"column {series.name!r} holds integers beyond {LARGEST_EXACT_INTEGER}, which float64 cannot "
+            "distinguish. If "
             "they are identifiers, "
             f"convert them to strings, by astype(str), or leave them out; else measure them in a larger unit."
         )

@@ -71,15 +71,13 @@ class Drift(Family):
         return self.shares.reshape(len(self), -1)
 
     def offsets(self) -> Ball:
-        """Return the set of offsets divided by their shares: a ball around 0, clipped so that every frame is
-        in the domain."""
+        """The set of offsets / shares: a ball around 0, clipped so that all frames are in the domain."""
         none = torch.zeros_like(self.scales())
         down, up = (self._in_shares(headroom.amin(1)) for headroom in self._headroom())
         return Ball(none, self.radius, self.p, Domain(-down, up))
 
     def offset(self, x: Tensor) -> Tensor:
-        """(..., batch, frames, *features) -> (..., batch, features): mean offset over the frames, divided by
-        shares."""
+        """(..., batch, frames, *features) -> (..., batch, features): mean offset / shares."""
         return self._in_shares((self._frames(x.double()) - self._frames(self.centre.double())).mean(-2))
 
     def windows(self, offset: Tensor, like: Tensor) -> Tensor:
@@ -116,8 +114,7 @@ class Drift(Family):
         return torch.where(scales > 0, value / torch.where(scales > 0, scales, 1), 0)
 
     def _headroom(self) -> tuple[Tensor, Tensor]:
-        """Return (batch, frames, features) twice: how far each number may decrease and increase inside the
-        domain."""
+        """Return (batch, frames, features) twice: how far each may decrease and increase."""
         centre = self.centre.double()
         lower, upper = self.domain.lower.to(centre), self.domain.upper.to(centre)
         return self._frames((centre - lower).clamp_min(0)), self._frames((upper - centre).clamp_min(0))
@@ -128,8 +125,7 @@ class Drift(Family):
         return 2 * unit.eps * (self._frames(self.centre.double()).abs() + away.abs()) + unit.tiny
 
     def _common(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return lower, upper (..., batch, features): the interval of offsets consistent with every frame of
-        x."""
+        """Lower, upper (..., batch, features): the interval of offsets consistent with every frame of x."""
         away = self._frames(x.double()) - self._frames(self.centre.double())
         blur = self._rounding(away)
         down, up = (headroom.amin(1) for headroom in self._headroom())
@@ -170,8 +166,7 @@ class Drift(Family):
         return torch.where(limit.isfinite(), limit, far)
 
     def slope(self, gradient: Tensor) -> Tensor:
-        """(batch, frames, *features) -> (batch,): the rate at which a linear function decreases with the
-        radius."""
+        """(batch, frames, *features) -> (batch,): the decrease of a linear function per radius."""
         return norm(self._frames(gradient.double()).sum(-2) * self.scales(), dual(self.p))
 
     def project(self, x: Tensor) -> Tensor:
@@ -191,8 +186,7 @@ class Drift(Family):
         return torch.where(furthest > 0, torch.nextafter(furthest, torch.full_like(furthest, torch.inf)), 0)
 
     def _blur(self) -> Tensor:
-        """Return (batch, frames, features): a bound on the rounding error anywhere in the region; 0 for fixed
-        features."""
+        """Return (batch, frames, features): bounds on rounding errors; 0 for fixed features."""
         span = self._span()[:, None]
         return torch.where(span > 0, self._rounding(span * (1 + 1e-6)) * (1 + 1e-6), 0)
 
@@ -209,8 +203,7 @@ class Drift(Family):
         return lower, upper
 
     def minimise_linear(self, a: Tensor) -> Tensor:
-        """Return a . centre + the minimum over offsets of their summed coefficients - a bound on all rounding
-        errors."""
+        """Return a . centre + the minimum over the offsets - a bound on all rounding errors."""
         frames, centre = self._frames(a.double()), self._frames(self.centre.double())[:, None]
         span, blur = self._span()[:, None, None], self._blur()[:, None]
         summed = frames.sum(-2) * self.scales()[:, None]

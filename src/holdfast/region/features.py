@@ -7,14 +7,13 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import BadInput
-from holdfast.region.frames import SMALLEST
+from holdfast.region.frames import SMALLEST_SHARE
 from holdfast.region.normed import NormFamily
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Features(NormFamily):
-    """All x with |x_i - centre_i| <= radius * shares_i for every i, inside the domain; a feature with share 0
-    stays."""
+    """All x with |x_i - centre_i| <= radius * shares_i for every i, inside the domain."""
 
     shares: Tensor  # (batch, *shape), numbers >= 0
 
@@ -45,11 +44,11 @@ class Features(NormFamily):
 
 
 def check_shares(shares: Tensor, what: str) -> None:
-    if not bool(((shares == 0) | ((shares >= SMALLEST) & (shares <= 1 / SMALLEST))).all()):
+    if not bool(((shares == 0) | ((shares >= SMALLEST_SHARE) & (shares <= 1 / SMALLEST_SHARE))).all()):
         raise BadInput(
             f"{what} by the radius times its number in the shares (shares=, --shares), "
-            f"which must be 0 or between {SMALLEST:g} and "
-            f"{1 / SMALLEST:g}; got {float(shares.min()):g} to {float(shares.max()):g}."
+            f"which must be 0 or between {SMALLEST_SHARE:g} and "
+            f"{1 / SMALLEST_SHARE:g}; got {float(shares.min()):g} to {float(shares.max()):g}."
         )
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from holdfast.errors import BadInput
 from holdfast.region.normed import NormFamily
 
-SMALLEST = 1e-30  # Smallest share of the radius other than 0: float32 can still divide by it.
+SMALLEST_SHARE = 1e-30  # Smallest share of the radius other than 0: float32 can still divide by it.
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,11 +39,12 @@ class Frames(NormFamily):
                 f"a flag or a number for each frame of each input."
             )
         free = self.free()
-        if not bool(((free == 0) | ((free >= SMALLEST) & (free <= 1 / SMALLEST))).all()):
+        if not bool(((free == 0) | ((free >= SMALLEST_SHARE) & (free <= 1 / SMALLEST_SHARE))).all()):
             raise BadInput(
                 "frame k moves by the radius times its number in the mask (shares=, --shares), which must "
                 "be 0 or between "
-                f"{SMALLEST:g} and {1 / SMALLEST:g}; got {float(free.min()):g} to {float(free.max()):g}."
+                f"{SMALLEST_SHARE:g} and {1 / SMALLEST_SHARE:g}; got {float(free.min()):g} to "
+                f"{float(free.max()):g}."
             )
 
     def only(self, places: Tensor) -> "Frames":

@@ -1,7 +1,6 @@
-"""lp balls over groups of features: Ball (one group), Frames (one group per frame), Features (one group per
-feature).
+"""lp balls over groups of features: one group (Ball), one per frame (Frames), or one per feature.
 
-    B = { x : ||x_g - c_g||_p <= e_g for all groups g },  e_g = radius * free_g,  intersected with the domain [l, u]
+    B = { x : ||x_g - c_g||_p <= e_g for all groups g, l <= x <= u },   e_g = radius * free_g
 
 Lower bounds on a linear function over B; the largest of them is used (q is the dual exponent, 1/p + 1/q = 1):
 
@@ -29,13 +28,12 @@ from holdfast.rounding import TINY, gamma
 
 # Number of rounds of the search for features that reach the domain's bound; any number gives a valid bound
 # (chosen by hand).
-ROUNDS = 4
+MULTIPLIER_ROUNDS = 4
 
 
 @dataclass(frozen=True, eq=False)
 class NormFamily(Family):
-    """All x with ||x_g - centre_g||_p <= radius * free_g for every group g, inside the domain; a group with
-    free_g = 0 stays."""
+    """All x with ||x_g - centre_g||_p <= radius * free_g for every group g, inside the domain."""
 
     p: float = math.inf
     domain: Domain = EVERYWHERE
@@ -71,16 +69,14 @@ class NormFamily(Family):
         return self._each(self._span())
 
     def _span(self) -> Tensor:
-        """Return (batch, groups) float64: how far each group may move, rounded up; 0 for a group that
-        stays."""
+        """(batch, groups) float64: how far each group may move, rounded up; 0 for a group that stays."""
         free, radius = self.free(), self.radius.double()[:, None]
         return torch.where(
             (free > 0) & (radius > 0), torch.nextafter(radius * free, torch.full_like(free, torch.inf)), 0
         )
 
     def balls(self) -> tuple[Tensor, Tensor]:
-        """Return the group of each feature, (batch, *shape), and how far each group may move, (batch, groups)
-        rounded up."""
+        """The group of each feature, (batch, *shape), and the span of each group, (batch, groups)."""
         span = self._span()
         return self._each(torch.arange(span.shape[1], device=span.device).expand(span.shape)), span
 
@@ -90,8 +86,7 @@ class NormFamily(Family):
         return int((self._span() > 0).sum(1).max())
 
     def length(self, delta: Tensor) -> Tensor:
-        """(..., batch, *shape) -> (..., batch): the radius of a perturbation; differentiable, without
-        directed rounding."""
+        """(..., batch, *shape) -> (..., batch): the radius of a perturbation, differentiable."""
         free = self.free().to(delta)
         return (norm(self.group_features(delta), self.p) * torch.where(free > 0, 1 / free, 0)).amax(-1)
 
@@ -125,8 +120,7 @@ class NormFamily(Family):
         return torch.where(limit.isfinite(), limit, self.length(self.centre.double().abs() + 1))
 
     def _extent(self) -> Tensor:
-        """Return (batch, groups), finite: how far each group may move, limited to the domain or to
-        `reach`."""
+        """(batch, groups), finite: how far each group may move, limited to the domain or to `reach`."""
         radius = torch.minimum(self.radius.double(), self.limit())
         if bool(radius.isinf().any()):
             radius = torch.where(radius.isinf(), self.reach(), radius)
@@ -182,8 +176,7 @@ class NormFamily(Family):
         return self.domain.clamp(centre - widened), self.domain.clamp(centre + widened)
 
     def minimise_linear(self, a: Tensor) -> Tensor:
-        """Return the largest of the lower bounds in the module's docstring: ball, box, and for p in {1, 2}
-        both."""
+        """The largest of the lower bounds in the module's docstring: ball, box, and for p in {1, 2} both."""
         flat, centre = self.flatten(a.double()), self.flatten(self.centre.double())[..., None]
         grouped, span, moving = self.group_features(a), self._span(), self._most_moving
         if moving < span.shape[1]:  # fixed groups contribute nothing: compute with the variable ones only
@@ -205,10 +198,10 @@ class NormFamily(Family):
     def _minimise_inside(self, a: Tensor, at_centre: Tensor, size: Tensor) -> Tensor:
         """Lower-bound a . x over the ball intersected with the domain, by weak duality.
 
-        For any multiplier price >= 0 of a group, every d with ||d||_p <= span and d within the domain's
+        For any multiplier multiplier >= 0 of a group, every d with ||d||_p <= span and d within the domain's
         bounds has
 
-            a . d >= sum over i of min over d_i of (a_i d_i + price |d_i|^p) - price span^p,
+            a . d >= sum over i of min over d_i of (a_i d_i + multiplier |d_i|^p) - multiplier span^p,
 
         with equality for the optimal multiplier. The multiplier is computed in plain arithmetic, the bound
         with rounding down.
@@ -219,16 +212,16 @@ class NormFamily(Family):
         headroom = torch.where(steep > 0, down, up) * (1 + 2 * gamma(1)) + TINY
         steep = steep.abs()
         with torch.no_grad():
-            price = (
-                _price_of_length(steep, headroom, span)
+            multiplier = (
+                _multiplier_for_l1(steep, headroom, span)
                 if self.p == 1
-                else _price_of_square(steep, headroom, span)
+                else _multiplier_for_l2(steep, headroom, span)
             )
         if self.p == 1:
-            each, paid = (steep - price).clamp_min(0) * headroom, (price * span).squeeze(-1)
+            each, paid = (steep - multiplier).clamp_min(0) * headroom, (multiplier * span).squeeze(-1)
         else:
-            step = torch.minimum(headroom, torch.nan_to_num(steep / (2 * price), torch.inf))
-            each, paid = (steep - price * step) * step, (price * span * span).squeeze(-1)
+            step = torch.minimum(headroom, torch.nan_to_num(steep / (2 * multiplier), torch.inf))
+            each, paid = (steep - multiplier * step) * step, (multiplier * span * span).squeeze(-1)
         each = torch.where(steep == 0, 0, each)  # where the slope is 0, infinite bounds contribute nothing
         fall = each.sum(-1) + paid
         weight = (torch.where(steep == 0, 0, steep * torch.minimum(headroom, span)).sum(-1) + paid).sum(-1)
@@ -241,8 +234,7 @@ class NormFamily(Family):
 
 
 def minimise_over_box(a: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
-    """Lower-bound a . x for lower <= x <= upper: (batch, rows, *shape), (batch, *shape) twice -> (batch,
-    rows)."""
+    """(batch, rows, *shape), (batch, *shape) twice -> (batch, rows): result <= a . x on the box."""
     flat = a.double().reshape(*a.shape[:2], -1)
     low, high = lower.reshape(len(lower), 1, -1), upper.reshape(len(upper), 1, -1)
     # 0 * inf is NaN, but contributes nothing.
@@ -250,9 +242,8 @@ def minimise_over_box(a: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
     return terms.sum(-1) - 2 * gamma(flat.shape[-1]) * terms.abs().sum(-1) - TINY
 
 
-def _price_of_length(steep: Tensor, headroom: Tensor, span: Tensor) -> Tensor:
-    """Return the optimal multiplier for p = 1: the slope at which a greedy allocation, steepest first,
-    exhausts the span.
+def _multiplier_for_l1(steep: Tensor, headroom: Tensor, span: Tensor) -> Tensor:
+    """Return the optimal multiplier for p = 1: the slope at which a greedy allocation uses up the span.
 
     steep (..., n): absolute slopes. headroom (..., n): limits of each feature. span (..., 1): limit of all
     together.
@@ -263,26 +254,24 @@ def _price_of_length(steep: Tensor, headroom: Tensor, span: Tensor) -> Tensor:
     return torch.where(last < steep.shape[-1], ordered.gather(-1, last.clamp_max(steep.shape[-1] - 1)), 0)
 
 
-def _price_of_square(steep: Tensor, headroom: Tensor, span: Tensor) -> Tensor:
-    """Return the multiplier for p = 2: steps are proportional to slopes, except where a feature is at its
-    limit."""
-    price = torch.zeros_like(span)
+def _multiplier_for_l2(steep: Tensor, headroom: Tensor, span: Tensor) -> Tensor:
+    """The multiplier for p = 2: steps are proportional to slopes, except where a feature is at its limit."""
+    multiplier = torch.zeros_like(span)
     stopped = torch.zeros_like(steep, dtype=torch.bool) | (headroom <= 2 * TINY)
-    for _ in range(ROUNDS):
+    for _ in range(MULTIPLIER_ROUNDS):
         time_limit.check()
         left = (
             (span.square() - torch.where(stopped, headroom.square(), 0).sum(-1, keepdim=True))
             .clamp_min(0)
             .sqrt()
         )
-        price = torch.where(stopped, 0, steep).square().sum(-1, keepdim=True).sqrt() / (2 * left)
-        stopped = stopped | (steep >= 2 * price * headroom)
-    return torch.nan_to_num(price, 0.0, 0.0, 0.0)
+        multiplier = torch.where(stopped, 0, steep).square().sum(-1, keepdim=True).sqrt() / (2 * left)
+        stopped = stopped | (steep >= 2 * multiplier * headroom)
+    return torch.nan_to_num(multiplier, 0.0, 0.0, 0.0)
 
 
 def furthest(centre: Tensor, domain: Domain) -> Tensor:
-    """(batch, *shape) -> the same, float64: how far each feature may move inside the domain; infinite if
-    unbounded."""
+    """(batch, *shape) -> the same, float64: how far each feature may move in the domain."""
     centre = centre.double()
     return torch.maximum(centre - domain.lower.to(centre), domain.upper.to(centre) - centre)
 

@@ -41,8 +41,7 @@ def dual(p: float) -> float:
 
 
 def project(v: Tensor, radius: Tensor, p: float) -> Tensor:
-    """Map v (..., n) into balls of radius (...,), up to rounding; for p in {1, 2, inf} this is the Euclidean
-    projection.
+    """Map v (..., n) into balls of radius (...,); for p in {1, 2, inf} the Euclidean projection.
 
     For other p the point is scaled down, which is in the ball but not the nearest point.
     """
@@ -85,8 +84,7 @@ def direction(count: int, p: float, chance: Chance, like: Tensor) -> Tensor:
 
 
 def steepest(gradient: Tensor, p: float) -> Tensor:
-    """(..., n) -> (..., n): a direction of p-norm at most 1 along which a function with this gradient falls
-    fastest."""
+    """(..., n) -> (..., n): the direction of p-norm at most 1 of steepest descent."""
     if math.isinf(p):
         return -gradient.sign()
     if p == 1:

@@ -36,8 +36,7 @@ class Patch(Family):
 
     @staticmethod
     def square(centre: Tensor, *, top: int, left: int, size: int, domain: Domain = EVERYWHERE) -> "Patch":
-        """Build a square patch of size x size in images (..., height, width), which may take any value of the
-        domain."""
+        """A square patch in images (..., height, width) that may take any value of the domain."""
         mask = torch.zeros_like(centre, dtype=torch.bool)
         mask[..., top : top + size, left : left + size] = True
         if not bool(mask.any()):

@@ -1,5 +1,4 @@
-"""Perturbations of table rows that are rows of the same table: the types of the columns hold for every
-member.
+"""Perturbations of table rows in which every member has the columns' types.
 
 `Rows`: numbers move, ||(x - c) / scale||_p <= r, and categorical columns stay. `ChangedColumns`: at most k
 columns change (norm 0). Bounds are computed over a superset, in which integers may be fractional and
@@ -24,7 +23,7 @@ from holdfast.rounding import TINY, gamma
 
 # Relative bound on the error of two float64 operations and a product: division by the scale, multiplication,
 # addition.
-UNITS = 4 * torch.finfo(torch.float64).eps
+SCALING_ERROR = 4 * torch.finfo(torch.float64).eps
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,8 +110,7 @@ class TableFamily(Family):
     # ---- members
 
     def is_allowed(self, x: Tensor) -> Tensor:
-        """(..., batch, features) -> (..., batch) bool: whether every column has an allowed or its original
-        value."""
+        """(..., batch, features) -> (..., batch) bool: every column has an allowed or its original value."""
         same = x == self.centre
         number = self.moving & ~self.words & self.inside.contains(x) & (self._at_step(x) == x)
         word = torch.where(self.moving, self._among(self._one_hot(x)), False)
@@ -129,16 +127,14 @@ class TableFamily(Family):
         return ((each == 0) | (each == 1) | ~self.groups).all(-1) & ((each * self.groups).sum(-1) == 1)
 
     def _among(self, word: Tensor) -> Tensor:
-        """(..., categorical columns) bool -> (..., features): expand a value of each group to its
-        features."""
+        """(..., categorical columns) bool -> (..., features): expand groups to features."""
         return (word.unsqueeze(-1) & self.groups).any(-2)
 
     def nearest_in(self, lower: Tensor, upper: Tensor) -> Tensor:
-        """Return the allowed row of each box that is nearest to the centre, regardless of the radius; NaN if
-        there is none.
+        """Return the row of each box that is nearest to the centre, at any radius; NaN if there is none.
 
         lower, upper: (..., batch or 1, features) float64, the bounds of the boxes. Result: (..., batch,
-            features) float64.
+        features) float64.
         """
         least, most = self.ends()
         lower, upper = torch.maximum(lower, least), torch.minimum(upper, most)
@@ -164,8 +160,7 @@ class TableFamily(Family):
         return found
 
     def _with_words(self, found: Tensor, here: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
-        """Set categories: the original one if the box contains it, else the first one that the box
-        contains."""
+        """Set categories: the original one if it is in the box, else the first one in the box."""
         still = (here.unsqueeze(-2) | ~self.groups).all(-1)  # (boxes, batch, words)
         zero, one = (lower <= 0) & (upper >= 0), (lower <= 1) & (upper >= 1)
         others = (~zero).unsqueeze(-2).logical_and(self.groups).sum(-1, keepdim=True) - (~zero).to(
@@ -184,8 +179,7 @@ class TableFamily(Family):
 
 @dataclass(frozen=True, eq=False)
 class Rows(TableFamily):
-    """All rows with ||(x - centre) / scale||_p <= radius, inside the domain; categorical and frozen columns
-    stay."""
+    """All rows with ||(x - centre) / scale||_p <= radius, inside the domain; others stay."""
 
     p: float = math.inf
 
@@ -202,9 +196,8 @@ class Rows(TableFamily):
         return self.columns.free.to(self.centre.device) & ~self.words
 
     def _away(self, x: Tensor) -> Tensor:
-        """(..., batch, features) -> (..., batch) float64: the distance, rounded up (each quotient has an
-        error of 2 ulp)."""
-        return norm_above((x.double() - self.centre.double()) / self.scales, self.p) * (1 + UNITS)
+        """(..., batch, features) -> (..., batch) float64: the distance, rounded up."""
+        return norm_above((x.double() - self.centre.double()) / self.scales, self.p) * (1 + SCALING_ERROR)
 
     def distance(self, x: Tensor) -> Tensor:
         away = self._away(x)
@@ -228,8 +221,7 @@ class Rows(TableFamily):
         )
 
     def slope(self, gradient: Tensor) -> Tensor:
-        """(batch, features) -> (batch,): the rate at which a function with this gradient may fall with the
-        radius."""
+        """(batch, features) -> (batch,): the decrease per radius with this gradient."""
         return norm(gradient.double() * self.scales * self.moving, dual(self.p))
 
     def _extent(self) -> Tensor:
@@ -272,7 +264,9 @@ class Rows(TableFamily):
         centre, (least, most) = self.centre.double(), self.ends()
         span = self.radius.double()[:, None] * self.scales
         span = torch.where(
-            self.moving & (self.radius > 0)[:, None], span * (1 + UNITS) + centre.abs() * UNITS + TINY, 0
+            self.moving & (self.radius > 0)[:, None],
+            span * (1 + SCALING_ERROR) + centre.abs() * SCALING_ERROR + TINY,
+            0,
         )
         lower, upper = (
             torch.maximum(centre - span, torch.minimum(least, centre)),
@@ -281,7 +275,7 @@ class Rows(TableFamily):
         steps = torch.where(self.steps > 0, self.steps, 1)
         # The outermost multiples of the step: inputs have the error of their dtype, quotient and product one
         # of float64 each.
-        unit = UNITS + torch.finfo(self.centre.dtype).eps
+        unit = SCALING_ERROR + torch.finfo(self.centre.dtype).eps
         inner_low = (lower / steps - (lower / steps).abs() * unit).ceil() * steps
         inner_high = (upper / steps + (upper / steps).abs() * unit).floor() * steps
         inner_low, inner_high = inner_low - inner_low.abs() * unit, inner_high + inner_high.abs() * unit
@@ -290,10 +284,9 @@ class Rows(TableFamily):
         return lower, upper
 
     def minimise_linear(self, a: Tensor) -> Tensor:
-        """Return the larger of two lower bounds: over the lp ball, and over the enclosing box clipped to the
-        domain."""
+        """Return the larger of two lower bounds: over the lp ball, and over the enclosing box."""
         a, centre = a.double(), self.centre.double()[..., None]
-        fall = norm_above(torch.where(self.moving, a * self.scales, 0), dual(self.p)) * (1 + UNITS)
+        fall = norm_above(torch.where(self.moving, a * self.scales, 0), dual(self.p)) * (1 + SCALING_ERROR)
         radius = self.radius.double()[:, None]
         fall = torch.where((fall == 0) | (radius == 0), 0, fall * radius)
         at_centre, size = (a @ centre).squeeze(-1), (a.abs() @ centre.abs()).squeeze(-1)
@@ -303,8 +296,7 @@ class Rows(TableFamily):
 
 @dataclass(frozen=True, eq=False)
 class ChangedColumns(Counted, TableFamily):
-    """All rows in which at most `radius` columns change: a number to any value of its domain, a category to
-    any other."""
+    """All rows in which at most `radius` columns change, each to any allowed value."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -348,15 +340,13 @@ class ChangedColumns(Counted, TableFamily):
         return (self.by_column(self.moving.double()) > 0).sum().double().expand(len(self))
 
     def _keep(self, weight: Tensor) -> Tensor:
-        """(..., batch, columns) -> (..., batch, features) bool: the `radius` columns with the largest
-        positive weights."""
+        """(..., batch, columns) -> (..., batch, features) bool: columns of largest weights."""
         weight = torch.where(self.by_column(self.moving.double()) > 0, weight, 0)
         rank = weight.argsort(dim=-1, descending=True, stable=True).argsort(-1)
         return self._each((rank < self.radius.floor()[:, None]) & (weight > 0))
 
     def _snap_to_allowed(self, x: Tensor) -> Tensor:
-        """Round every column to its nearest allowed value: a multiple of the step, a category, or the
-        original value."""
+        """Round every column to its nearest allowed or original value."""
         centre, x = self.centre.to(x), self.inside.clamp(x)
         number = self._at_step(x)
         number = torch.where(
@@ -391,8 +381,7 @@ class ChangedColumns(Counted, TableFamily):
         return torch.where(self._keep(weight), self._snap_to_allowed(values), self.centre)
 
     def _best(self, a: Tensor) -> tuple[Tensor, Tensor]:
-        """For each column the best change for a small a . x: (..., features) new values, (..., columns) the
-        gains."""
+        """The best change of each column: new values (..., features) and gains (..., columns)."""
         lower, upper = (torch.where(self.moving, end.to(a), self.centre.to(a)) for end in self.ends())
         number = torch.where(a > 0, lower, upper)
         each = (-a).unsqueeze(-2).masked_fill(~self.groups, -torch.inf)
@@ -416,8 +405,7 @@ class ChangedColumns(Counted, TableFamily):
         )
 
     def minimise_linear(self, a: Tensor) -> Tensor:
-        """Return a . centre plus the `radius` best column gains: exact in real arithmetic for columns without
-        steps."""
+        """Return a . centre plus the `radius` best column gains; exact for columns without steps."""
         a, centre = a.double().transpose(0, 1), self.centre.double()
         best, gain = self._best(a)
         ordered = gain.clamp_min(0).sort(-1, descending=True).values

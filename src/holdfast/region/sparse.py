@@ -23,8 +23,7 @@ from holdfast.rounding import TINY, gamma
 
 @dataclass(frozen=True, eq=False)
 class Sparse(Counted):
-    """All x that differ from the centre in at most `radius` units, where each changed number has any value of
-    the domain.
+    """All x in the domain that differ from the centre in at most `radius` units.
 
     Two elements are in the same unit if they only differ in their position on `axes`. axes=(0,): the channels
     of an image (channels, height, width) form one pixel. axes=(1,): the features of a sequence (frames,
@@ -91,13 +90,11 @@ class Sparse(Counted):
         return torch.ones((len(self), *self.unit_shape), dtype=torch.bool, device=self.centre.device)
 
     def values(self) -> Tensor | None:
-        """Return the allowed values of a changed number, (levels,) float64 ascending; None: any value of the
-        domain."""
+        """The allowed values of a changed number, (levels,) float64 ascending; None: the whole domain."""
         return self.levels.values if isinstance(self.levels, Levels) else None
 
     def ends(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the smallest and the largest value of a changed number, each broadcastable to the inputs'
-        shape."""
+        """The smallest and the largest value of a changed number, each broadcastable to the inputs' shape."""
         values = self.values()
         ends = (self.domain.lower, self.domain.upper) if values is None else (values[0], values[-1])
         return ends[0].to(like), ends[1].to(like)
@@ -136,8 +133,7 @@ class Sparse(Counted):
         return ((rank < self.radius.floor()[:, None]) & (flat > 0)).reshape(weight.shape)
 
     def _snap_to_allowed(self, x: Tensor) -> Tensor:
-        """Round every number to its nearest allowed value: clipped to the domain, a level, or its value at
-        the centre."""
+        """Round every number to its nearest allowed value: in the domain, a level, or the centre's."""
         x, centre, values = self.domain.clamp(x), self.centre.to(x), self.values()
         if values is None:
             return x
@@ -159,8 +155,7 @@ class Sparse(Counted):
         return torch.where(self._keep(weight), self._snap_to_allowed(values), self.centre)
 
     def vertex(self, a: Tensor) -> Tensor:
-        """Return the exact minimiser: change the units with the largest gains, each number to its better
-        bound."""
+        """The exact minimiser: change the units with the largest gains, each number to its better bound."""
         lower, upper = self.ends(a)
         centre = self.centre.to(a)
         ends = torch.where(a > 0, lower, upper).expand(a.shape)
@@ -177,8 +172,7 @@ class Sparse(Counted):
         )
 
     def minimise_linear(self, a: Tensor) -> Tensor:
-        """Return a . centre plus the `radius` best gains, the exact minimum in real arithmetic, rounded
-        down."""
+        """A . centre plus the `radius` best gains, the exact minimum in real arithmetic, rounded down."""
         a, centre = a.double(), self.centre.double()[:, None]
         lower, upper = self.ends(a)
         at_ends = torch.where(self.free_units()[:, None], torch.minimum(a * lower, a * upper), a * centre)
@@ -199,8 +193,7 @@ class Levels:
 
     @staticmethod
     def of(levels: "Levels | Tensor", dtype: torch.dtype, domain: Domain) -> "Levels":
-        """Round levels to the dtype of the inputs, so that data, attacks and proofs refer to the same
-        values."""
+        """Round levels to the inputs' dtype, so that data, attacks and proofs use the same values."""
         given = levels.values if isinstance(levels, Levels) else levels
         if not isinstance(given, Tensor) or given.dim() != 1:
             shown = f"shape {tuple(given.shape)}" if isinstance(given, Tensor) else type(given).__name__

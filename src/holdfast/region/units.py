@@ -12,9 +12,8 @@ def unit_axes(shape: Sequence[int], unit: Unit | None = None) -> tuple[int, ...]
     """Return the axes of an input that change together, for `Sparse`.
 
     pixel: all channels of an image (channels, height, width). frame: all features of a frame (frames, ...).
-        number: each
-    number separately, for example a channel, a byte or a table feature. None: pixels for images, else
-    numbers.
+    number: each number separately, for example a channel, a byte or a table feature. None: pixels for images,
+    else numbers.
     """
     rank = len(shape)
     if unit is None:

@@ -1,5 +1,4 @@
-"""Word substitutions: each position of a sentence takes a word of its substitution set, at most k positions
-change.
+"""Word substitutions: at most k positions of a sentence take another word of their substitution set.
 
     S = { (v(w_1), ..., v(w_n)) : w_t in S_t, at most k of the w_t differ from the sentence }
 
@@ -87,8 +86,8 @@ class Words(Counted):
     """All sentences in which at most `radius` positions have another word of their substitution set.
 
     Points are word vectors: centre is (batch, length, dim), choices (batch, length, sets) are token ids
-        padded with the
-    word itself, vectors (vocabulary, dim) is the network's embedding. Distances count changed positions.
+    padded with the word itself, vectors (vocabulary, dim) is the network's embedding. Distances count changed
+    positions.
     """
 
     tokens: Tensor  # (batch, length) int64
@@ -141,8 +140,7 @@ class Words(Counted):
         return (self.choices != self.tokens[..., None]).any(-1)
 
     def decode(self, x: Tensor) -> Tensor:
-        """(..., batch, length, dim) -> (..., batch, length) token ids; -1 if the vector is not in the
-        position's set."""
+        """(..., batch, length, dim) -> (..., batch, length) token ids; -1 if it is not in the set."""
         same = (x[..., None, :] == self._choice_vectors().to(x)).all(-1)
         index = same.int().argmax(-1)
         chosen = self.choices.expand(*x.shape[:-1], -1).gather(-1, index[..., None]).squeeze(-1)

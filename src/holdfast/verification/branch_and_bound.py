@@ -1,5 +1,4 @@
-"""Branch and bound: certified lower bounds on the smallest margin over a box, to a tolerance or until its
-sign is known.
+"""Branch and bound: certified bounds on the smallest margin over a box, or on its sign.
 
 Every row r has a threshold t_r. A subproblem (a subset of the box) is settled when its certified lower bound
 shows margin > t_r. If only the sign matters, t_r = 0. If the value matters, t_r is the lowest attained margin
@@ -41,7 +40,7 @@ from holdfast.replay import SMALLEST
 from holdfast.result import Setting, Traits
 from holdfast.rounding import gamma
 from holdfast.verification.search import (
-    LONGEST,
+    MOST_DESCENT_STEPS,
     avoid,
     descend_from,
     lowest,
@@ -53,17 +52,17 @@ from holdfast.verification.search import (
 )
 from holdfast.verification.specification import Forbidden
 
-FULL = 8  # Stop if the queue exceeds this multiple of the rule's preferred length (chosen by hand).
-# Descend after each of the first OFTEN batches of subproblems, later after every fourth (chosen by hand).
-OFTEN = 16
-STEPS = 24  # Number of descent steps (chosen by hand).
-RESTARTS = (
-    8  # Number of random points from which a final search tries to refute a complete proof (chosen by hand).
-)
-CACHED = 2**21  # Limit for the elements of the linear bounds of one batch, so that they fit the CPU cache.
-GAP_SHARE = (
-    1 - 2.0**-20
-)  # Share of the gap that thresholds use; the rest covers rounding of the bound difference.
+QUEUE_FACTOR = 8  # Stop if the queue exceeds this multiple of the rule's preferred length (chosen by hand).
+# Descend after each of the first EARLY_BATCHES batches of subproblems, later after every fourth (chosen by
+# hand).
+EARLY_BATCHES = 16
+DESCENT_STEPS = 24  # Number of descent steps (chosen by hand).
+# Number of random points from which a final search tries to refute a complete proof (chosen by hand).
+RESTARTS = 8
+# Limit for the elements of the linear bounds of one batch, so that they fit the CPU cache.
+CACHED_ELEMENTS = 2**21
+# Share of the gap that thresholds use; the rest covers rounding of the bound difference.
+GAP_SHARE = 1 - 2.0**-20
 NO_CHARGE = (
     "the outputs have no finite bounds, so the rounding error of the property's factors cannot be bounded"
 )
@@ -101,8 +100,7 @@ class BoxTree:
         return replace(self, proved=torch.maximum(self.proved, torch.minimum(low, self.given_up)))
 
     def giving_up(self, tasks: Tensor) -> "BoxTree":
-        """Attribute the queue's bound on given-up subproblems to every row that had subproblems in this
-        batch."""
+        """Attribute the bound on given-up subproblems to every row that had one in this batch."""
         assert self.trunk is not None
         lost = self.trunk.frontier.lost
         if lost == math.inf:
@@ -202,7 +200,7 @@ class BranchAndBound(Method[BoxTree]):
         done, obstacle = not len(trunk.frontier), ""
         if done and not time_limit.has_expired():
             met.append(self._search_again(problem, state))
-        elif len(trunk.frontier) > FULL * trunk.cut.most(trunk.graph):
+        elif len(trunk.frontier) > QUEUE_FACTOR * trunk.cut.most(trunk.graph):
             done, obstacle = (
                 True,
                 f"{len(trunk.frontier)} subproblems are queued, more than the memory limit allows",
@@ -224,7 +222,7 @@ class BranchAndBound(Method[BoxTree]):
             raise UnsupportedLayer(NO_CHARGE)
         cut = self.cut or cut_for(graph, region)
         if self.cut is None and self.gap is not None and isinstance(cut, InputSplit):
-            cut = replace(cut, walks=False, elements=CACHED)
+            cut = replace(cut, walks=False, elements=CACHED_ELEMENTS)
         return replace(state, trunk=Trunk(graph, region, rules, cut, cut.start(graph, region, rules)))
 
     def _grown(self, problem: Problem, state: BoxTree) -> tuple[BoxTree, list[tuple[Tensor, Tensor, Tensor]]]:
@@ -241,7 +239,7 @@ class BranchAndBound(Method[BoxTree]):
         )
         # Input splitting produces many boxes soon: leave long searches to the method before this one.
         few = self.gap is not None or isinstance(trunk.cut, InputSplit)
-        downhill, longest = self._downhill(state), STEPS if few else LONGEST
+        downhill, longest = self._downhill(state), DESCENT_STEPS if few else MOST_DESCENT_STEPS
         chance = state.chance.apart(state.steps)
         found = near(
             problem.network, state.inside, state.rules, points, chance, downhill=downhill, longest=longest
@@ -250,11 +248,10 @@ class BranchAndBound(Method[BoxTree]):
 
     def _downhill(self, state: BoxTree) -> bool:
         step = state.steps - 1
-        return step % 4 == 0 or (step < OFTEN if self.gap is None else state.paid)
+        return step % 4 == 0 or (step < EARLY_BATCHES if self.gap is None else state.paid)
 
     def _search_again(self, problem: Problem, state: BoxTree) -> tuple[Tensor, Tensor, Tensor]:
-        """Search for a counterexample to a complete proof: from the best points, the centre and random
-        points."""
+        """Try to refute a complete proof: search from the best points, the centre and random points."""
         few = max(1, min(RESTARTS, 2**16 // state.at.numel()))
         start = torch.cat(
             [
@@ -263,7 +260,7 @@ class BranchAndBound(Method[BoxTree]):
                 scatter_points(state.inside, few, state.chance.apart(0)),
             ]
         )
-        found, score = descend_from(task(problem.network, state.inside, state.rules), start, STEPS)
+        found, score = descend_from(task(problem.network, state.inside, state.rules), start, DESCENT_STEPS)
         every = torch.arange(len(state.at), device=start.device).repeat(len(start))
         return found.flatten(0, 1), every, score.flatten()
 

@@ -1,5 +1,4 @@
-"""Lists of verification problems in the competition format (VNN-COMP): instances.csv, and a key with known
-answers."""
+"""Lists of verification problems in the format of VNN-COMP: instances.csv, and known answers."""
 
 import csv
 import math
@@ -67,8 +66,7 @@ def read_instances(source: str | Path) -> list[Instance]:
 
 
 def read_key(source: str | Path) -> Mapping[tuple[str, str], str]:
-    """Read a CSV file with the columns network, property, expected: (network, property) -> expected
-    answer."""
+    """Read a CSV file with the columns network, property, expected."""
     path = Path(source)
     rows = [row for _, row in _rows(path)]
     if not rows or not {"network", "property", "expected"} <= set(rows[0]):

@@ -99,8 +99,7 @@ def range_of(smallest: Record, largest: Record, tolerance: float, net: Network) 
 
 
 def _enclosing(bracket: Bracket, side: float, net: Network) -> tuple[Bracket, float]:
-    """Move the certified lower bound to a smaller value that the network attained, if any; return by how much
-    it moved."""
+    """Move the certified lower bound to a smaller attained value, if any; return the difference."""
     proved, executed = bracket.lower, bracket.upper.executed
     if executed is None or not (math.isfinite(executed) and executed < proved.value):
         return bracket, 0.0

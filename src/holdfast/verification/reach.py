@@ -1,7 +1,7 @@
 """Output range analysis (reachability): the smallest and largest value of outputs over boxes of inputs.
 
 For each output, or each given row of coefficients, two problems are solved: min and max of g(x) = row . f(x)
-    over the box.
+over the box.
 """
 
 import math
@@ -43,8 +43,7 @@ def reach(
     store: Sink | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> list[Range]:
-    """Bound the smallest and largest value of outputs over a box, to a tolerance: one range for each output
-    of each box.
+    """Bound the smallest and largest value of outputs over boxes: one range for each output and box.
 
     Args:
         box: a Box (one box for each row of its batch), or lower and upper bounds of one input or of a batch.

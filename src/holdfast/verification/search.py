@@ -1,5 +1,4 @@
-"""Search for low margins over boxes: before any proof from many points, and between proofs where the bounds
-are weakest."""
+"""Search for low margins over boxes: from many points, and where bounds are weakest."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,8 +18,9 @@ from holdfast.random_streams import Chance
 from holdfast.region import Box
 from holdfast.result import Traits
 
-TRIES, SHORT = 64, 12  # Between proofs, descend from this many points for this many steps (chosen by hand).
-LONGEST = 100  # Limit for the number of descent steps if there are fewer points (chosen by hand).
+# Between proofs, descend from this many points for this many steps (chosen by hand).
+DESCENT_POINTS, SHORT_DESCENT = 64, 12
+MOST_DESCENT_STEPS = 100  # Limit for the number of descent steps if there are fewer points (chosen by hand).
 NEEDS = "needs the worst score of a property in linear rows (Avoid, Linear, Robustness, ...) over a Box"
 
 
@@ -144,8 +144,7 @@ def descend_from(problem: Problem, start: Tensor, steps: int) -> tuple[Tensor, T
 
 
 def scatter_points(region: Box, count: int, chance: Chance) -> Tensor:
-    """Draw (count, batch, *shape) points: each feature is at its lower bound, its upper bound or between, 1/3
-    each."""
+    """Draw (count, batch, *shape) points: each feature at its lower or upper bound or between, 1/3 each."""
     share = (3 * chance.uniform(count, region.shape, region.centre) - 1).clamp(0, 1)
     return region.project(region.lower + share * (region.upper - region.lower))
 
@@ -158,7 +157,7 @@ def near(
     chance: Chance,
     *,
     downhill: bool,
-    longest: int = LONGEST,
+    longest: int = MOST_DESCENT_STEPS,
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Yield candidates x (n, *shape), their rows of the rules (n,) and their scores (n,).
 
@@ -176,15 +175,14 @@ def near(
     tried = torch.where(boxes.per_row(which == 0), tried[0], tried[1])
     yield tried, points.task, score
     if downhill and net.differentiable and not time_limit.has_expired():
-        chosen = score.topk(min(TRIES, len(score)), largest=False).indices
-        steps = min(longest, SHORT * TRIES // len(chosen))
+        chosen = score.topk(min(DESCENT_POINTS, len(score)), largest=False).indices
+        steps = min(longest, SHORT_DESCENT * DESCENT_POINTS // len(chosen))
         found, score = descend_from(problem.take(chosen), tried[chosen][None], steps)
         yield found[0], points.task[chosen], score[0]
 
 
 def lowest(problem: Problem, x: Tensor, row: Tensor, score: Tensor) -> Claims:
-    """Select the lowest candidate of each row, from x (n, *shape), rows (n,) and scores (n,), as float64
-    inside the region."""
+    """Select the lowest candidate of each row from x (n, *shape), rows (n,), scores (n,), in float64."""
     order = torch.where(score.isnan(), torch.inf, score).argsort(stable=True)
     order = order[row[order].argsort(stable=True)]
     first = torch.ones_like(order, dtype=torch.bool)

@@ -1,5 +1,4 @@
-"""A VNN-LIB specification as a problem: the set of allowed inputs and the forbidden outputs, both represented
-exactly.
+"""A VNN-LIB specification as a problem: allowed inputs and forbidden outputs, both exact.
 
 The file is a union of cases. Case c has a box B_c of inputs and polytopes P_c1, P_c2, ... of forbidden
 outputs. The network satisfies the specification iff f(x) is in none of the P_cj for every x in B_c, for all
@@ -106,8 +105,7 @@ class Forbidden(Avoid):
         return found.to(outputs.device)
 
     def charge_rounding(self, graph: Graph, region: Box) -> Avoid | None:
-        """Lower the offsets to cover the rounding error of the factors; None if the outputs have no finite
-        bounds."""
+        """Lower the offsets by the rounding error of the factors; None if it has no finite bound."""
         rules = Avoid(self.matrix, self.offset)
         if not bool(self.off.any()):
             return rules
@@ -139,8 +137,7 @@ def problem_of(net: Network, spec: Spec, *, judges: Sequence[Network] = (), inde
 
 
 def _alone(net: Network, shape: tuple[int, ...]) -> Network:
-    """Return the network evaluated without batching: a matrix product of many rows may round differently from
-    that of one."""
+    """Return the network without batching: products of many rows may round differently."""
 
     def ask(x: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
         return np.concatenate([net(torch.from_numpy(row[None])).cpu().numpy() for row in x])

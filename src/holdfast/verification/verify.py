@@ -1,9 +1,8 @@
 """Verify VNN-LIB specifications: a replayed counterexample (sat), or a proof that there is none (unsat).
 
 The margin of a case is positive iff no forbidden output occurs. The smallest margin of every case is bounded
-until its sign is
-known: one non-positive margin that was attained gives sat, positive certified lower bounds for all cases give
-    unsat.
+until its sign is known: one non-positive margin that was attained gives sat, positive certified lower bounds
+for all cases give unsat.
 """
 
 import math
@@ -37,9 +36,8 @@ class Verdict:
     """Result of a verification.
 
     sat: `witness` is a replayed counterexample. unsat: a proof that there is none. timeout: the budget ran
-        out first. unknown:
-    no method can make progress, or the search was interrupted. A proof and a counterexample that exclude each
-    other raise Contradiction.
+    out first. unknown: no method can make progress, or the search was interrupted. A proof and a
+    counterexample that exclude each other raise Contradiction.
 
     The margin is positive iff no forbidden output occurs. least <= its minimum <= lowest: `least` is a
     certified lower bound, `lowest` was attained by the network as executed.
@@ -126,8 +124,7 @@ def answer_instance(
 def ways(
     given: Sequence[Method[Any] | Branching[Any]] | None, first: Method[Any], gap: float | None
 ) -> list[Method[Any]]:
-    """Select methods: those given, with branch and bound (after `first`) for each branching rule among
-    them."""
+    """Select methods: those given, and branch and bound (after `first`) for each branching rule."""
     if given is None:
         return [first, BranchAndBound(gap=gap)]
     cuts = [BranchAndBound(cut, gap) for cut in given if isinstance(cut, Branching)]

@@ -1,5 +1,4 @@
-"""VNN-LIB 1: a property of a network as a text file. X_i are inputs, Y_i outputs; the file describes what
-must NOT happen.
+"""VNN-LIB 1: a text format for properties of networks with inputs X_i and outputs Y_i.
 
 The conjunction of the asserts is brought into disjunctive normal form: a list of cases, each a box of inputs
 with the polytopes that the outputs must avoid there. Numbers are kept as written (fractions), so a
@@ -32,12 +31,12 @@ from holdfast.property.avoid import Avoid
 MOST_BYTES = 2**29  # Size of the unpacked file in bytes.
 MOST_CASES = 2**16  # Number of alternatives in disjunctive normal form.
 MOST_COPIES = 2**22  # Number of conditions that the normal form repeats.
-MOST_ENDS = 2**26  # Number of inputs, summed over all alternatives that have their own box.
+MOST_BOUNDS = 2**26  # Number of inputs, summed over all alternatives that have their own box.
 MOST_OPEN = 2 * 10**5  # Number of brackets that are open at once.
 MOST_STEPS = 2**27  # Number of variables, summed over all evaluated sums.
 MOST_BITS = 2**15  # Bits of a computed number; written numbers have fewer.
 MOST_COMPARED = 2**16  # Number of comparisons that are cached while a file is read: an estimated 30 MB.
-SWELLS = 80  # Bytes of memory that one byte of the file may need while it is read.
+MEMORY_PER_BYTE = 80  # Bytes of memory that one byte of the file may need while it is read.
 VERSION = re.compile(r"(?:\s|;[^\n]*\n)*\(\s*vnnlib-version\s*<?\s*([^\s>)]*)")
 TOKEN = re.compile(r"\n|;[^\n]*|[()]|[^\s();]+")  # Newlines are counted; comments are skipped.
 VARIABLE = re.compile(r"[XY]_(0|[1-9][0-9]{0,8})")
@@ -45,8 +44,9 @@ VALUE = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 # Numbers short enough for exact arithmetic.
 NUMBER = re.compile(r"[+-]?([0-9]{1,400}(\.[0-9]{0,400})?|\.[0-9]{1,400})([eE][+-]?[0-9]{1,3})?")
 LARGEST = Fraction(torch.finfo(torch.float64).max)
-USUAL = 2**64  # Rows with factors between 1/USUAL and USUAL are not rescaled (chosen by hand).
-WHOLE = 2**53  # float64 represents every smaller natural number.
+# Rows with factors between 1/LARGEST_UNSCALED and LARGEST_UNSCALED are not rescaled (chosen by hand).
+LARGEST_UNSCALED = 2**64
+EXACT_INTEGERS = 2**53  # float64 represents every smaller natural number.
 IGNORED = ("set-logic", "set-info", "set-option", "check-sat", "exit")
 
 Name: TypeAlias = tuple[Literal["X", "Y"], int]
@@ -100,20 +100,23 @@ class OutputInequality:
 
     @cached_property
     def scaled(self) -> "OutputInequality":
-        """The inequality multiplied by a positive number, so that float64 represents its factors where
-        possible.
+        """The inequality scaled so that float64 represents its factors where possible.
 
         Factors such as 0.1 become the smallest integers of the same ratio. No factor is so large or small
         that computing with it would overflow.
         """
         sizes = [abs(factor) for _, factor in self.factors]
-        if max(sizes) <= USUAL and min(sizes) * USUAL >= 1 and all(_writable(size) for size in sizes):
+        if (
+            max(sizes) <= LARGEST_UNSCALED
+            and min(sizes) * LARGEST_UNSCALED >= 1
+            and all(_writable(size) for size in sizes)
+        ):
             return self
         by = Fraction(
             math.lcm(*(size.denominator for size in sizes)), math.gcd(*(size.numerator for size in sizes))
         )
         largest = int(max(sizes) * by)
-        by = by if largest < WHOLE else by / 2 ** (largest.bit_length() - 1)
+        by = by if largest < EXACT_INTEGERS else by / 2 ** (largest.bit_length() - 1)
         return OutputInequality(
             tuple((i, factor * by) for i, factor in self.factors), self.bound * by, self.strict
         )
@@ -157,15 +160,13 @@ class Spec:
     cases: tuple[Case, ...]
 
     def box(self) -> tuple[Tensor, Tensor]:
-        """Return lower and upper bounds (cases, inputs) float64, rounded outwards: they contain every allowed
-        input."""
+        """Lower and upper bounds (cases, inputs) float64 that contain every allowed input."""
         lower = [[_round_towards(end.value, -1) for end in case.lower] for case in self.cases]
         upper = [[_round_towards(end.value, +1) for end in case.upper] for case in self.cases]
         return torch.tensor(lower, dtype=torch.float64), torch.tensor(upper, dtype=torch.float64)
 
     def inside(self) -> tuple[Tensor, Tensor]:
-        """Return lower and upper bounds (cases, inputs) float64 between which lie exactly the allowed float64
-        numbers.
+        """Bounds (cases, inputs) float64 between which lie exactly the allowed float64 numbers.
 
         If lower > upper, no float64 number is allowed.
         """
@@ -184,8 +185,7 @@ class Spec:
         return Avoid(matrix, offset)
 
     def factor_error(self) -> Tensor:
-        """Return (cases, polytopes, rows, outputs) float64: upper bounds on the error of the factors in
-        `rules`."""
+        """(cases, polytopes, rows, outputs) float64: upper bounds on the error of the factors in `rules`."""
         found = torch.zeros(self._sizes(), dtype=torch.float64)
         for place, row in self._rows():
             for i, factor in row.factors:
@@ -263,9 +263,9 @@ def _text(path: Path) -> str:
     content = read_unpacked(
         path, MOST_BYTES, f"larger than {bytes_told(MOST_BYTES)}, the limit for a property."
     )
-    if len(content) * SWELLS > available_bytes():
+    if len(content) * MEMORY_PER_BYTE > available_bytes():
         raise UnreadableFile(
-            f"{path}: may need {bytes_told(len(content) * SWELLS)} of memory to read, more than is "
+            f"{path}: may need {bytes_told(len(content) * MEMORY_PER_BYTE)} of memory to read, more than is "
             "available. Split it."
         )
     try:
@@ -512,10 +512,10 @@ class _Reader:
             if not all(one.take(atom) for atom in atoms):
                 continue
             ends += inputs * one.own
-            if ends > MOST_ENDS:
+            if ends > MOST_BOUNDS:
                 raise self.refuse(
                     atoms[-1].line,
-                    f"the file has boxes with more than {MOST_ENDS} bounds in all. Split it into several.",
+                    f"the file has boxes with more than {MOST_BOUNDS} bounds in all. Split it into several.",
                 )
             polytopes = found.setdefault(one.box(atoms), []) if one.own or shared is None else shared
             shared = shared if one.own else polytopes

@@ -19,9 +19,11 @@ from holdfast.verification.vnnlib import Spec, Token, spec_of, tokens_of
 TYPES = ("Real", "Unknown", "F16", "F32", "F64", "BF16")
 PLACE = re.compile(r"(.*?) at line (\d+), column \d+: (.*)", re.DOTALL)
 DECIMAL = re.compile(r"[0-9]+\.?[0-9]*")
-DEEPEST = 10_000  # Limit for the number of open brackets: the package recurses on the stack (chosen by hand).
+# Limit for the number of open brackets: the package recurses on the stack (chosen by hand).
+MOST_OPEN_BRACKETS = 10_000
 MOST_NUMBERS = 10**6  # Limit for the number of elements of an input or output (chosen by hand).
-SMALLEST = sys.float_info.min  # The package reads smaller numbers inexactly, as subnormal float64 numbers.
+# The package reads smaller numbers inexactly, as subnormal float64 numbers.
+SMALLEST_NORMAL = sys.float_info.min
 WORDS = {
     "And": "and",
     "Or": "or",
@@ -45,14 +47,14 @@ def parse2(text: str, name: str) -> Spec:
 
 
 def _check_depth(text: str, name: str) -> None:
-    """Limit the nesting depth: the package recurses, and a stack overflow would end the process without a
-    message."""
+    """Limit the nesting depth: the package recurses, and a stack overflow would kill the process."""
     depth = 0
     for token, line in tokens_of(text):
         depth += (token == "(") - (token == ")")
-        if depth > DEEPEST:
+        if depth > MOST_OPEN_BRACKETS:
             raise BadInput(
-                f"{name}:{line}: more than {DEEPEST} brackets are open, the limit of the package vnnlib."
+                f"{name}:{line}: more than {MOST_OPEN_BRACKETS} brackets are open, the limit of the package "
+                "vnnlib."
             )
 
 
@@ -86,7 +88,7 @@ def _beyond(text: str, name: str) -> str:
     for line, written in enumerate(text.split("\n"), 1):
         for number in DECIMAL.findall(written.partition(";")[0]):
             size = float(number)
-            if math.isinf(size) or (size < SMALLEST and number.strip("0.")):
+            if math.isinf(size) or (size < SMALLEST_NORMAL and number.strip("0.")):
                 shown = number if len(number) <= 40 else f"{number[:40]}..."
                 fault = "large" if math.isinf(size) else "small"
                 return f"{name}:{line}: the number {shown} is too {fault} for float64."
@@ -94,8 +96,7 @@ def _beyond(text: str, name: str) -> str:
 
 
 def _describe_message(message: str, name: str) -> str:
-    """Format the package's message with file and line: it is a JSON list, or a sentence that contains the
-    position."""
+    """Format the package's message, a JSON list or a sentence with a position, with file and line."""
     try:
         first = json.loads(message)["errors"][0]
         return f"{name}:{first['line']}: {first['message']} {first['offendingSymbol']!r}. {first['hint']}"
@@ -170,8 +171,7 @@ def _written(root: Any, sizes: dict[str, tuple[str, tuple[int, ...]]]) -> Iterat
 
 
 def _place_tokens(words: Iterator[tuple[str, int | None]]) -> Iterator[Token]:
-    """Add line numbers: only variables and numbers know theirs, and preceding brackets and operators take it
-    over."""
+    """Add line numbers: brackets and operators take over that of the next variable or number."""
     before: list[str] = []
     last = 1
     for word, line in words:

@@ -1,2 +1,1 @@
-"""Abstract models of a recurrent network: MARBLE's labelled Markov decision process, and a decision tree
-estimate."""
+"""Abstract models of a recurrent network: MARBLE's labelled MDP, and a decision tree."""

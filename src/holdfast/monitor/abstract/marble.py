@@ -1,5 +1,4 @@
-"""MARBLE: abstraction of the states of a recurrent network, refined until its robustness labels fit (Du et
-al., ASE 2020).
+"""MARBLE: refined abstraction of the states of a recurrent network (Du et al., ASE 2020).
 
 For a transition (s, x) of the network f and a mutation distribution mu, the 0-step label distribution is
 
@@ -35,8 +34,7 @@ from holdfast.monitor.abstract.traces import Traces
 
 @dataclass(frozen=True)
 class Refinement:
-    """Settings of the refinement. split: "marble", or "random" for the paper's baseline with random
-    groups."""
+    """Settings of the refinement. split: "marble", or "random", the paper's baseline."""
 
     omega: int = 16  # dimensions kept by PCA
     theta: float = 0.6
@@ -98,8 +96,7 @@ class Marble:
         return place(self.nodes, self.pca.transform(states.numpy().astype(np.float64)))
 
     def estimate(self, traces: Traces) -> tuple[Floats, NDArray[np.bool_]]:
-        """Return 0-step scores (N,) and whether each (state, input) pair was seen; unseen pairs get the
-        training mean."""
+        """0-step scores (N,), the training mean for unseen pairs, and whether each pair was seen."""
         pair = self.mdp.pair(self.abstract(traces.states), traces.abstract.numpy())
         scores = self.mdp.eta[pair, traces.labels.numpy()]
         return np.where(pair >= 0, scores, self.mean), pair >= 0
@@ -113,8 +110,7 @@ class Marble:
         return float(((self.mdp.eta[pair] - traces.gamma.numpy())[pair >= 0] ** 2).sum(1).mean())
 
     def misses(self, traces: Traces) -> tuple[float, float]:
-        """Return the shares of unseen transitions (state, input, successor) and of unseen pairs (state,
-        input)."""
+        """The shares of unseen transitions (state, input, successor) and of unseen pairs (state, input)."""
         before, after, inputs = (
             self.abstract(traces.states),
             self.abstract(traces.successors),
@@ -171,8 +167,7 @@ class Growth:
         return float(squared_distances(self.inputs[rows], self.gamma[rows])[1].sum())
 
     def _refine(self, leaf: int, generator: np.random.RandomState) -> tuple[int, ...]:
-        """Split a leaf at the first input whose error exceeds theta and that can be split: its two new
-        leaves, or none."""
+        """Split a leaf at the first input with an error above theta: its two new leaves, or none."""
         rows = self.rows[leaf]
         which, error, count = squared_distances(self.inputs[rows], self.gamma[rows])
         beyond = error if self.settings.criterion == "sum" else error / count
@@ -205,8 +200,7 @@ class Growth:
 
 
 def squared_distances(inputs: Ints, gamma: Floats) -> tuple[Ints, Floats, Ints]:
-    """Return the input index (n,) of each row, and for each input the summed squared distance to its mean,
-    and its count."""
+    """The input index (n,) of each row; for each input the squared distance to its mean and its count."""
     _, which, count = np.unique(inputs, return_inverse=True, return_counts=True)
     total = np.stack([np.bincount(which, column) for column in gamma.T], 1)
     error = np.bincount(which, (gamma**2).sum(1)) - (total**2).sum(1) / count

@@ -1,5 +1,4 @@
-"""The labelled Markov decision process of MARBLE (Definition 3.2), and k-step robustness by propagation
-(Definition 3.4).
+"""The labelled Markov decision process of MARBLE (Definitions 3.2 and 3.4).
 
 For abstract states S, S' and an abstract input X,
 
@@ -64,8 +63,7 @@ class MDP:
         return _find(self.keys, inputs * self.states + states)
 
     def seen(self, states: Ints, inputs: Ints, successors: Ints) -> NDArray[np.bool_]:
-        """Return whether each transition (state, input, successor) is in the model (the stricter meaning of
-        'missed')."""
+        """Whether each transition is in the model (the stricter meaning of 'missed')."""
         known = self.delta.tocoo()
         keys = np.sort(known.row.astype(np.int64) * self.states + known.col)
         pair = self.pair(states, inputs)
@@ -146,8 +144,7 @@ def build(
 
 
 def _rates(pair: Ints, after: Ints, weight: Floats, share: Floats, states: int) -> Any:
-    """Return csr (pairs, states): summed weights from each pair to each state, divided by the pair's
-    count."""
+    """Csr (pairs, states): summed weights from each pair to each state, divided by the pair's count."""
     table = csr_matrix((weight * share[pair], (pair, after)), shape=(len(share), states))
     table.sum_duplicates()
     return table

@@ -1,14 +1,13 @@
-"""Export of the labelled MDP in PRISM's explicit format, for `prism -importmodel NAME.all -mdp`; Storm reads
-it too.
+"""Export of the labelled MDP in PRISM's explicit format, for `prism -importmodel NAME.all -mdp` and Storm.
 
     NAME.sta          (s), then i:(i) for each abstract state
     NAME.tra          states choices transitions, then "state choice successor probability action"
                       One choice for each abstract input that was seen in the state; its action is named after
                       the input.
     NAME.lab          0="init" 1="deadlock", and "emits_LABEL" for the output that a state emits most often
-    NAME.LABEL.trew   states choices transitions, then "state choice successor reward": eta(state,
-                      input)[LABEL] This is the probability that a mutant of the input emits LABEL. Zero
-                      rewards are omitted, as in PRISM.
+    NAME.LABEL.trew   states choices transitions, then "state choice successor reward"
+                      The reward eta(state, input)[LABEL] is the probability that a mutant of the input emits
+                      LABEL. Zero rewards are omitted, as in PRISM.
 
 A state without outgoing transitions (reached by last elements only) would be a deadlock; it gets that label
 and a loop "end".

@@ -1,5 +1,4 @@
-"""Traces of a recurrent network on training data, one row for each transition: the input of both abstract
-models."""
+"""Traces of a recurrent network on training data, from which both abstract models are built."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -25,8 +24,7 @@ class Mutants:
 
 @dataclass(frozen=True)
 class Traces:
-    """N transitions s --x, y--> s' of unmutated sequences, each with the distribution of labels that its
-    mutants emit."""
+    """N transitions s --x, y--> s' of unmutated sequences, with the labels that mutants emit."""
 
     states: Tensor  # (N, d) float32, before the element
     successors: Tensor  # (N, d)
@@ -65,8 +63,7 @@ def profile(
     """Record every transition of these sequences, with exact 0-step distributions.
 
     mutants: also record the successors of mutants, which the corrected k-step robustness needs. A black box
-        (view=None) has no
-    visible states: its outputs take their place, with zeros before the first element.
+    (view=None) has no visible states: its outputs take their place, with zeros before the first element.
     """
     outputs = outputs or Classes()
     found = find(net) if view == "find" else view

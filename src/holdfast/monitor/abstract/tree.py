@@ -1,5 +1,4 @@
-"""A decision tree that estimates robustness scores where enumeration is too expensive, or the network is a
-black box.
+"""A decision tree that estimates robustness scores where enumeration is too expensive.
 
     estimate = base(leaf) + effect(leaf, abstract input),   clipped to [0, 1]
 
@@ -26,7 +25,8 @@ from holdfast.errors import BadInput
 from holdfast.monitor.abstract.traces import Traces
 from holdfast.monitor.abstract.tree_growth import Floats, Growing, Grown, TransitionRows, bands, grow
 
-HELD_OUT = 10  # One in HELD_OUT sequences is held out to calibrate the interval (chosen by hand).
+# One in CALIBRATION_FOLD sequences is held out to calibrate the interval (chosen by hand).
+CALIBRATION_FOLD = 10
 
 
 @dataclass(frozen=True)
@@ -52,11 +52,10 @@ class DecisionTreeEstimate:
     def fit(
         cls, traces: Traces, settings: Growing | None = None, *, scores: Tensor | None = None
     ) -> "DecisionTreeEstimate":
-        """Grow the tree twice: without the held-out sequences, which then calibrate the interval, and on all
-        of them.
+        """Grow the tree twice: without held-out sequences, which calibrate the interval, and on all.
 
         scores: (N,) targets in place of the traces' 0-step scores, such as exact final-step scores of the
-            same transitions.
+        same transitions.
         """
         settings = settings or Growing()
         if not bool(traces.attackable.any()):
@@ -67,7 +66,10 @@ class DecisionTreeEstimate:
         labels, inputs = traces.gamma.shape[1], int(traces.abstract.max()) + 1
         some = traces.rows(traces.attackable)
         rows = _rows(some, (traces.scores if scores is None else scores)[traces.attackable])
-        drawn = np.random.default_rng(settings.seed).permutation(int(some.sequence.max()) + 1) % HELD_OUT == 0
+        drawn = (
+            np.random.default_rng(settings.seed).permutation(int(some.sequence.max()) + 1) % CALIBRATION_FOLD
+            == 0
+        )
         held = drawn[some.sequence.numpy()]
         edges, errors = bands(np.empty(0), np.empty(0, dtype=bool), np.empty(0), settings.confidence)
         if held.any() and not held.all():
@@ -164,8 +166,7 @@ class DecisionTreeEstimate:
         return node
 
     def _known_to(self, leaf: Tensor, abstract: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the effect of each input at the deepest node that has seen it (0 if none), and its support
-        in the leaf."""
+        """The effect of each input at the deepest node that has seen it, and its support in the leaf."""
         effect, support, missing, node = (
             torch.zeros(len(leaf), dtype=torch.float64, device=leaf.device),
             torch.zeros_like(leaf),
@@ -235,8 +236,7 @@ class _Fast:
     ) -> tuple[
         NDArray[np.float32], NDArray[np.float32], NDArray[np.float32], dict[int, tuple[int, int, int]]
     ]:
-        """Return weights of state and margin, thresholds, and node -> (row, left, right) of the splits below
-        a label."""
+        """Weights of state and margin, thresholds, and node -> (row, left, right), below a label."""
         where: dict[int, tuple[int, int, int]] = {}
         rows: list[int] = []
         waiting = [1 + label]

@@ -1,5 +1,4 @@
-"""Growing the decision tree estimate: node offsets and input effects that are shrunk towards the parent's
-estimate.
+"""Growing the decision tree estimate: offsets and effects shrunk towards the parent's estimate.
 
 The root holds all attackable transitions, its children the transitions with one emitted label each. Below
 these, each split is linear in (state after the element, log(1 + margin)): the direction is a ridge regression
@@ -23,9 +22,10 @@ from holdfast.errors import BadInput
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
-SLOPE = 0.1  # Ridge penalty as a share of each direction's variance (chosen by hand).
+RIDGE_PENALTY = 0.1  # Ridge penalty as a share of each direction's variance (chosen by hand).
 MOST_PCA_ROWS = 20_000  # Limit for the number of rows that PCA is fitted on (chosen by hand).
-STRATUM = 40  # Smallest number of held-out transitions for an interval of their own (chosen by hand).
+# Smallest number of held-out transitions for an interval of their own (chosen by hand).
+SMALLEST_STRATUM = 40
 
 
 @dataclass(frozen=True)
@@ -159,14 +159,13 @@ class _Growth:
         return node
 
     def cut(self, node: int, chosen: Ints) -> NDArray[np.bool_] | None:
-        """Find and record the best linear split of a node; return which rows go right, or None if no split
-        helps."""
+        """Record the best linear split of a node; return which rows go right, None if no split helps."""
         if len(chosen) < 2 * self.fewest:
             return None
         left, points = self.rows.scores[chosen] - self.predicted[chosen], self.features[chosen]
         centred = points - points.mean(0)
         spread = centred.T @ centred
-        spread[np.diag_indices_from(spread)] += SLOPE * len(chosen)
+        spread[np.diag_indices_from(spread)] += RIDGE_PENALTY * len(chosen)
         direction = np.linalg.solve(spread, centred.T @ (left - left.mean()))
         along = points @ direction
         threshold = best_cut(along, left, self.fewest)
@@ -182,8 +181,7 @@ class _Growth:
 
 
 def best_cut(along: Floats, left: Floats, fewest: int) -> float | None:
-    """Return the threshold for which two means explain `left` best, with at least `fewest` rows on each
-    side."""
+    """The threshold for which two means explain `left` best, with at least `fewest` rows on each side."""
     order = np.argsort(along, kind="stable")
     sorted_along, total = along[order], left.sum()
     lower, count = left[order].cumsum()[:-1], np.arange(1, len(left))
@@ -194,8 +192,7 @@ def best_cut(along: Floats, left: Floats, fewest: int) -> float | None:
 
 
 def bands(value: Floats, known: NDArray[np.bool_], truth: Floats, confidence: float) -> tuple[Floats, Floats]:
-    """From held-out estimates: bin edges of the value, and error bounds (2, 2, bins), by seen or not, lower
-    or upper.
+    """Bin edges of held-out estimates, and error bounds (2, 2, bins): seen or not, lower or upper.
 
     The bounds are quantiles with the finite-sample correction of split conformal prediction, for each stratum
     with enough data; [-1, 1] if there is none.
@@ -205,7 +202,7 @@ def bands(value: Floats, known: NDArray[np.bool_], truth: Floats, confidence: fl
     for seen in (0, 1):
         for part in range(len(edges) + 1):
             here = (known == bool(seen)) & (bins == part)
-            here = here if here.sum() >= STRATUM else known == bool(seen)
+            here = here if here.sum() >= SMALLEST_STRATUM else known == bool(seen)
             found[seen, :, part] = _error_range((truth - value)[here], 1 - confidence)
     return edges, found
 

@@ -1,5 +1,4 @@
-"""Engines of a stream, where the numpy engine does not apply: opened networks, black boxes, the abstract
-model."""
+"""Engines of a stream, except for the numpy engine: opened networks, black boxes, estimates."""
 
 from functools import lru_cache
 from typing import Any
@@ -9,7 +8,7 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import BadInput
-from holdfast.monitor.engine.numpy_stream import REMEMBERED, Numbers, Quick, Step, weigh
+from holdfast.monitor.engine.numpy_stream import CACHED_CHOICES, Numbers, Quick, Step, weigh
 from holdfast.monitor.engine.rerun import ask, check_alone
 from holdfast.monitor.engine.state_view import StateView
 from holdfast.monitor.mutation.choices import Mutation
@@ -18,8 +17,7 @@ from holdfast.network import Network
 
 
 class Batched:
-    """An opened network with any mutation: all values or draws of the element, in one batch from the current
-    state."""
+    """An opened network: all values or draws of the element in one batch from the current state."""
 
     def __init__(self, view: StateView, mutation: Mutation, output: Output) -> None:
         self.view, self.mutation, self.output = view, mutation, output
@@ -50,8 +48,7 @@ class Batched:
 
 
 class Whole:
-    """A black box has no visible state: the sequence so far is kept, up to `longest` elements, and rerun at
-    every step."""
+    """A black box: the sequence so far is kept, up to `longest` elements, and rerun at every step."""
 
     def __init__(
         self, net: Network, mutation: Mutation, output: Output, longest: int, *, apart: bool
@@ -97,7 +94,7 @@ class Estimated:
                 mutation.choices(token).values
             ) > 1
 
-        self._ready, self._mutation = lru_cache(maxsize=REMEMBERED)(ready), mutation
+        self._ready, self._mutation = lru_cache(maxsize=CACHED_CHOICES)(ready), mutation
 
     def reset(self) -> None:
         self.engine.reset()

@@ -1,13 +1,12 @@
-"""Exact scores: every mutant of every element is run and counted with its probability. For one replaced
-element this is a proof.
+"""Exact scores by enumeration of all mutants: a proof for one replaced element.
 
 All mutants of an element share the state before it, hence one recurrent product, and their input products
 come from a table over the vocabulary. So a score now (k = 0) costs one recurrent product and, for each
 mutant, only element-wise work. For a score k steps later, or at the end, the live mutants are advanced in one
 batch. A mutant costs one product for each step it lives, n / 2 on average for the final score of a sequence
-of n elements. Memory is bounded: at most BYTES of mutants are live at once, and the rest waits for another
-sweep. A mutant whose state equals that of the unmutated sequence, bit for bit, is dropped: all later labels
-are equal.
+of n elements. Memory is bounded: at most LIVE_MUTANT_BYTES of mutants are live at once, and the rest waits
+for another sweep. A mutant whose state equals that of the unmutated sequence, bit for bit, is dropped: all
+later labels are equal.
 
 Arithmetic: the labels are those of the network as executed here. If a label is decided by less than the
 view's `doubt`, rounding could change the label of the user's module. Then the module itself is queried
@@ -33,11 +32,13 @@ from holdfast.monitor.score import Steps
 from holdfast.network import Network
 
 Keep = Literal["labels", "states", "mutants"]
-SEQUENCES = 1024  # Number of sequences in a sweep on a CPU: their gates fit into the cache (chosen by hand).
-BYTES = 2**26  # Limit for states and gates of live mutants on a CPU (chosen by hand).
-ON_GPU = (2**14, 2**32)  # The same two limits on a GPU, where larger batches are faster (chosen by hand).
-ASKED = 2**16  # Number of mutants of a black box that are run at once (chosen by hand).
-CHECKED = 3  # Number of sequences on which a black box is checked alone and in a batch (chosen by hand).
+# Number of sequences in a sweep on a CPU: their gates fit into the cache (chosen by hand).
+SEQUENCES_PER_SWEEP = 1024
+LIVE_MUTANT_BYTES = 2**26  # Limit for states and gates of live mutants on a CPU (chosen by hand).
+GPU_LIMITS = (2**14, 2**32)  # The same two limits on a GPU, where larger batches are faster (chosen by hand).
+BLACK_BOX_BATCH = 2**16  # Number of mutants of a black box that are run at once (chosen by hand).
+# Number of sequences on which a black box is checked alone and in a batch (chosen by hand).
+CHECKED_SEQUENCES = 3
 
 
 @dataclass(frozen=True)
@@ -149,8 +150,7 @@ class _Count:
         return _Count(net, data, output, table, element, due, apart)
 
     def to(self, device: torch.device) -> "_Count":
-        """Move to the device of the states, since a GPU that waits for every index is no faster than a
-        CPU."""
+        """Move to the device of the states: a GPU that waits for indices is no faster than a CPU."""
         data, table = self.data.to(device), self.table.to(device)
         return replace(self, data=data, table=table, element=self.element.to(device), due=self.due.to(device))
 
@@ -170,14 +170,14 @@ class _Count:
     # ---- a black box
 
     def black_box(self) -> Transitions:
-        for sequence in self.data.elements.split(self.data.length.tolist())[:CHECKED]:
+        for sequence in self.data.elements.split(self.data.length.tolist())[:CHECKED_SEQUENCES]:
             check_alone(self.net, sequence)
         rows = torch.arange(len(self.element))
         base = self._ask(rows, rows)
         of, choice = self.mutants(rows[self.due >= 0])
         found = [
             self._ask(o, self.due[o], self.table.values[c])
-            for o, c in zip(of.split(ASKED), choice.split(ASKED), strict=True)
+            for o, c in zip(of.split(BLACK_BOX_BATCH), choice.split(BLACK_BOX_BATCH), strict=True)
             if len(o)
         ]
         return self._result(
@@ -216,7 +216,9 @@ class _Count:
     @staticmethod
     def _most(view: StateView) -> tuple[int, int]:
         """Return how many sequences run in one sweep, and how many mutants may be live."""
-        side_by_side, limit = (SEQUENCES, BYTES) if view.device.type == "cpu" else ON_GPU
+        side_by_side, limit = (
+            (SEQUENCES_PER_SWEEP, LIVE_MUTANT_BYTES) if view.device.type == "cpu" else GPU_LIMITS
+        )
         limit = limit if view.device.type == "cpu" else min(limit, free_bytes(view.device))
         numbers = 2 * view.width + 3 * view.recall(view.start(1)).shape[1]
         return side_by_side, max(256, limit // (4 * numbers))
@@ -262,8 +264,7 @@ class _Count:
     def _decide_close_calls(
         self, view: StateView, base: Tensor, of: Tensor, choice: Tensor, mutated: Tensor
     ) -> int:
-        """Replace outputs, in place, by those of the user's module where rounding could decide; return how
-        many."""
+        """Replace outputs that rounding could decide by those of the user's module; return how many."""
         close = (~(self.output.margins(base, base) > view.doubt(base))).nonzero()[:, 0]
         if len(close):
             base[close] = self._ask(close, close)

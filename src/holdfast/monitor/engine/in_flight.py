@@ -1,5 +1,4 @@
-"""Mutants between the step of their mutation and the step at which their label is compared, all in one
-batch."""
+"""Mutants between their mutation and the comparison of their label, all in one batch."""
 
 import torch
 from torch import Tensor
@@ -25,8 +24,7 @@ class MutantsInFlight:
         self.state = torch.zeros(0, self.view.width, dtype=self.view.dtype, device=self.view.device)
 
     def advance(self, gates: Tensor) -> None:
-        """Advance all mutants by the next element of their sequence; gates (sequences, G) are not
-        modified."""
+        """Advance all mutants by the next element of their sequence, with gates (sequences, G)."""
         if len(self.mutant):
             self.state = self.view.step(
                 gates.index_select(0, self.owner), self.view.recall(self.state), self.state
@@ -61,8 +59,7 @@ class MutantsInFlight:
         )
 
     def outputs(self, unmutated: Tensor) -> Tensor:
-        """Return outputs (count, o); removed mutants without their own have those of their sequence,
-        `unmutated`."""
+        """Outputs (count, o); removed mutants without their own have those of their sequence, `unmutated`."""
         found = unmutated.clone()
         for mutant, outputs in self.left:
             found[mutant] = outputs

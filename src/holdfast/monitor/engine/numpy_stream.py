@@ -1,5 +1,4 @@
-"""Tokens one by one in plain numpy, whose calls take a microsecond: exact scores of streams and of short
-sequences."""
+"""Exact scores of token streams and short sequences, in plain numpy for speed."""
 
 import copy
 from functools import lru_cache
@@ -14,7 +13,7 @@ from holdfast.monitor.mutation.choices import Mutation, check_ids
 from holdfast.monitor.outputs import Classes, Output
 
 Numbers = np.ndarray[Any, Any]
-REMEMBERED = 2**14  # Number of elements whose choices are cached (chosen by hand).
+CACHED_CHOICES = 2**14  # Number of elements whose choices are cached (chosen by hand).
 Step = tuple[float, float, float, int, int]  # value, low, high, label, support
 
 
@@ -38,8 +37,7 @@ def weigh(label: int, labels: Numbers, close: Numbers, probability: Numbers) -> 
 
 
 class Quick:
-    """Exact scores now for tokens on a CPU, with a table of input products, an affine head and classes: numpy
-    only."""
+    """Exact 0-step scores of tokens on a CPU, with an affine head and classes, in numpy only."""
 
     def __init__(self, view: Recurrent, mutation: Mutation) -> None:
         table = view.products()
@@ -64,7 +62,7 @@ class Quick:
             check_ids(found.values, len(self.table))
             return found.values.numpy(), found.probability.numpy()
 
-        self._ready = lru_cache(maxsize=REMEMBERED)(ready)
+        self._ready = lru_cache(maxsize=CACHED_CHOICES)(ready)
 
     @staticmethod
     def fits(view: Recurrent, mutation: Mutation, output: Output) -> bool:

@@ -1,5 +1,4 @@
-"""White-box view of a network: its recurrent layer is opened, so that all mutants of an element share one
-recurrent product.
+"""White-box view of a network with one recurrent layer between a front and a head.
 
 The layer is found in the user's module. The code before it (an embedding, scaling) and after it (any head)
 stays the user's own and runs with the layer replaced. That these parts are the network, for every sequence,
@@ -17,34 +16,27 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.monitor.engine.cells import RecurrentWeights, layers_of
-from holdfast.monitor.engine.rerun import CLOSE, ask, find_inconsistency, in_full
+from holdfast.monitor.engine.rerun import ROUNDING_TOLERANCE, ask, find_inconsistency, in_full
 from holdfast.monitor.structure.marks import UnreadableError
 from holdfast.monitor.structure.structure import read_structure
 from holdfast.network import Network
 
-LENGTHS = (
-    1,
-    2,
-    3,
-    7,
-    19,
-    101,
-)  # Lengths of the random prefixes on which the view is compared with the network.
-ROWS = 6  # Number of random prefixes of each length (chosen by hand).
+# Lengths of the random prefixes on which the view is compared with the network.
+PREFIX_LENGTHS = (1, 2, 3, 7, 19, 101)
+PREFIXES_PER_LENGTH = 6  # Number of random prefixes of each length (chosen by hand).
 TABLE_BYTES = 2**29  # Limit for the table of input products over a vocabulary (chosen by hand).
-PART = 4096  # Number of tokens or frames in one call of the user's code (chosen by hand).
+ROWS_PER_CALL = 4096  # Number of tokens or frames in one call of the user's code (chosen by hand).
 # Scale of the states that measure a head's weights, so that its bias does not hide them (a power of two).
-PROBE = 1024.0
-MARGIN = (
-    32  # Safety factor on the largest difference that was seen between the two arithmetics (chosen by hand).
-)
+PROBE_SCALE = 1024.0
+# Safety factor on the largest difference that was seen between the two arithmetics (chosen by hand).
+SAFETY_FACTOR = 32
 
 
 class Recurrent:
     """State (n, d) with h and c of all layers: [h_0, c_0, h_1, c_1, ...]; d is `width`.
 
     slack: a label decided by less than this may differ between this view and the user's module. Then the
-        module is queried.
+    module is queried.
     """
 
     def __init__(self, net: Network) -> None:
@@ -59,7 +51,7 @@ class Recurrent:
             type(self._rnn) not in (nn.RNN, nn.LSTM, nn.GRU)
             or self._rnn.bidirectional
             or self._rnn.proj_size
-            or self.dtype not in CLOSE
+            or self.dtype not in ROUNDING_TOLERANCE
         ):
             raise UnreadableError("its layer is of another kind")
         self.frame = (
@@ -80,7 +72,7 @@ class Recurrent:
         self.head: tuple[Tensor, Tensor] | None = None  # weights (o, d) and bias, where the head is affine
         self.relative = self.slack = 0.0
         self.reach = 0.0  # the largest number in a frame that was compared
-        self.seen = max(LENGTHS)  # the longest sequence on which the view was compared
+        self.seen = max(PREFIX_LENGTHS)  # the longest sequence on which the view was compared
 
     @staticmethod
     def of(net: Network, sequences: Sequence[Tensor] = ()) -> "Recurrent | None":
@@ -124,7 +116,10 @@ class Recurrent:
         if self._table is None and self.tokens * len(layer.w_in) * layer.w_in.element_size() <= TABLE_BYTES:
             words = torch.arange(self.tokens, device=self.device)
             self._table = torch.cat(
-                [torch.addmm(layer.b_in, self._entry(part), layer.w_in.T) for part in words.split(PART)]
+                [
+                    torch.addmm(layer.b_in, self._entry(part), layer.w_in.T)
+                    for part in words.split(ROWS_PER_CALL)
+                ]
             )
         return self._table
 
@@ -172,13 +167,12 @@ class Recurrent:
         """(m, d) -> (m, o): the network's outputs in these states."""
         if self.head is not None:
             return torch.addmm(self.head[1], state, self.head[0].T)
-        return torch.cat([self._head(part) for part in state.split(PART)])
+        return torch.cat([self._head(part) for part in state.split(ROWS_PER_CALL)])
 
     # ---- the user's own code, with the layer replaced
 
     def _splice_state(self, x: Tensor, hx: Any = None) -> Any:
-        """Replaces the layer: records its input, and returns the given state as if one element had been
-        read."""
+        """Replaces the layer: records its input, and returns the given state."""
         place = 1 if self._rnn.batch_first else 0
         self._entered = (x.squeeze(place), hx)
         count = len(self._entered[0])
@@ -206,7 +200,7 @@ class Recurrent:
             return elements
         parts = []
         with self._lock, torch.no_grad(), in_full(self.device):
-            for part in elements.split(PART):
+            for part in elements.split(ROWS_PER_CALL):
                 self._given = None
                 self._module(part[:, None].clone())  # the user's code may modify its input
                 assert self._entered is not None
@@ -246,42 +240,46 @@ class Recurrent:
 
     def _agrees(self, sequences: Sequence[Tensor]) -> bool:
         generator = torch.Generator().manual_seed(0)
-        given = [sequence[: max(LENGTHS)][None] for sequence in list(sequences)[:ROWS] if len(sequence)]
+        given = [
+            sequence[: max(PREFIX_LENGTHS)][None]
+            for sequence in list(sequences)[:PREFIXES_PER_LENGTH]
+            if len(sequence)
+        ]
         prefixes = (
-            [self._random(ROWS, length, generator) for length in LENGTHS] + given + self._extreme(generator)
+            [self._random(PREFIXES_PER_LENGTH, length, generator) for length in PREFIX_LENGTHS]
+            + given
+            + self._extreme(generator)
         )
         self.reach = max(float(prefix.abs().max()) for prefix in prefixes)
         if not all(find_inconsistency(self.net, prefix[0]) is None for prefix in prefixes):
             return False
         reached = [self._run(prefix) for prefix in prefixes]
         truth = torch.cat([ask(self.net, prefix) for prefix in prefixes])
-        close, size = CLOSE[self.dtype], truth.abs().amax(1)
+        close, size = ROUNDING_TOLERANCE[self.dtype], truth.abs().amax(1)
         # Short prefixes only: the outputs of a layer with ReLU may grow without limit.
-        usual = float(size[: ROWS * (len(LENGTHS) - 1)].max())
+        usual = float(size[: PREFIXES_PER_LENGTH * (len(PREFIX_LENGTHS) - 1)].max())
         if self._structure.affine:
             self._find_affine_head(torch.cat(reached), close)
         apart = (torch.cat([self.outputs(state) for state in reached]).cpu() - truth).abs().amax(1)
         seen = float((apart / size.clamp_min(usual)).max())
-        self.relative = max(close, MARGIN * seen)
+        self.relative = max(close, SAFETY_FACTOR * seen)
         self.slack = self.relative * usual
         return seen <= 10 * close
 
     def _extreme(self, generator: torch.Generator) -> list[Tensor]:
-        """Return prefixes with the words that have the largest input products, where rounding errors are
-        largest."""
+        """Prefixes with the words that have the largest input products, where rounding errors are largest."""
         if self.tokens is None:
             return []
         weights, words = self.layers[0].w_in.abs().T, torch.arange(self.tokens, device=self.device)
-        sums = torch.cat([(self._entry(part).abs() @ weights).amax(1) for part in words.split(PART)])
-        largest = sums.topk(min(ROWS, len(sums))).indices.cpu()
+        sums = torch.cat([(self._entry(part).abs() @ weights).amax(1) for part in words.split(ROWS_PER_CALL)])
+        largest = sums.topk(min(PREFIXES_PER_LENGTH, len(sums))).indices.cpu()
         prefixes = [self._random(len(largest), length, generator) for length in (1, 2, 7)]
         for place, prefix in zip((0, 0, 3), prefixes, strict=True):
             prefix[:, place] = largest
         return prefixes
 
     def covers(self, sequence: Tensor, values: Tensor) -> bool:
-        """Compare again on longer sequences and larger frames than before, for which rounding errors may be
-        larger."""
+        """Compare again on longer sequences and larger frames: rounding errors may be larger."""
         if len(sequence) > self.seen:
             if not self._right(sequence[None]):
                 return False
@@ -289,7 +287,7 @@ class Recurrent:
         if self.tokens is None and len(values):
             sizes = values.abs().flatten(1).amax(1)
             if float(sizes.max()) > self.reach:
-                largest = values[sizes.topk(min(ROWS, len(sizes))).indices]
+                largest = values[sizes.topk(min(PREFIXES_PER_LENGTH, len(sizes))).indices]
                 before = sequence[:1].expand(len(largest), *sequence.shape[1:]).to(largest.dtype)
                 if not self._right(largest[:, None]) or not self._right(
                     torch.stack([before, largest, before], 1)
@@ -305,8 +303,7 @@ class Recurrent:
         return bool((apart <= self.doubt(truth)).all())
 
     def doubt(self, outputs: Tensor) -> Tensor:
-        """(n, o) -> (n,): a label with a margin of at most this is undecided; proportional for large
-        outputs."""
+        """(n, o) -> (n,): a label with a margin of at most this is undecided."""
         return (outputs.abs().amax(1) * self.relative).clamp_min(self.slack)
 
     def _run(self, prefix: Tensor) -> Tensor:
@@ -319,7 +316,7 @@ class Recurrent:
         if self.tokens is not None:
             drawn = torch.randint(0, self.tokens, (count, length), generator=generator)
             if (
-                count == ROWS
+                count == PREFIXES_PER_LENGTH
             ):  # the first and last token often have a special meaning: padding, the unknown word
                 drawn[0, -1] = 0
                 drawn[1, 0] = 0
@@ -336,8 +333,8 @@ class Recurrent:
         large bias, the user's code stays in use.
         """
         bias = self._head(torch.zeros(1, self.width, dtype=self.dtype, device=self.device))
-        large = PROBE * torch.eye(self.width, dtype=self.dtype, device=self.device)
-        weights = (torch.cat([self._head(part) for part in large.split(PART)]) - bias) / PROBE
+        large = PROBE_SCALE * torch.eye(self.width, dtype=self.dtype, device=self.device)
+        weights = (torch.cat([self._head(part) for part in large.split(ROWS_PER_CALL)]) - bias) / PROBE_SCALE
         truth = self._head(states)
         apart = (states @ weights + bias - truth).abs().amax(1)
         if bool((apart <= close * truth.abs().amax(1).clamp_min(float(bias.abs().max()))).all()):

@@ -22,12 +22,13 @@ from holdfast.monitor.structure.structure import rows_apart
 from holdfast.network import Network, float32_precision
 from holdfast.network.statefulness import generators
 
-NUMBERS = 2**20  # Number of input elements in one call of the user's module (chosen by hand).
+ELEMENTS_PER_CALL = 2**20  # Number of input elements in one call of the user's module (chosen by hand).
 # Relative difference of outputs that different arithmetics may cause (some tens of units in the last place;
 # chosen by hand).
-CLOSE = {torch.float32: 1e-5, torch.float64: 1e-13}
-APART = 100  # A difference above this multiple of CLOSE is not explained by rounding (chosen by hand).
-TRIES = 3  # Repetitions of a check if another thread draws random numbers meanwhile (chosen by hand).
+ROUNDING_TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-13}
+# A difference above this multiple of ROUNDING_TOLERANCE is not explained by rounding (chosen by hand).
+INCONSISTENCY_FACTOR = 100
+MOST_TRIES = 3  # Repetitions of a check if another thread draws random numbers meanwhile (chosen by hand).
 
 
 @dataclass(frozen=True)
@@ -81,8 +82,7 @@ _apart: "WeakKeyDictionary[Network, dict[tuple[int, ...], bool]]" = WeakKeyDicti
 
 
 def keeps_apart(net: Network, like: Tensor) -> bool:
-    """Return whether the network's code was found to treat rows of sequences of this shape (length, ...)
-    separately."""
+    """Whether the network's code treats rows separately, for sequences of shape (length, ...)."""
     known, shape = _apart.setdefault(net, {}), tuple(like.shape)
     if shape not in known:
         generator = torch.Generator().manual_seed(0)
@@ -97,17 +97,15 @@ def keeps_apart(net: Network, like: Tensor) -> bool:
 
 
 def in_full(device: torch.device) -> AbstractContextManager[None]:
-    """Disable TF32, as in Network.__call__: its reduced precision would blur the boundary between two
-    labels."""
+    """Disable TF32, as in Network.__call__: its reduced precision could change labels."""
     return float32_precision.in_full() if device.type == "cuda" else nullcontext()
 
 
 def ask(net: Network, prefixes: Tensor, *, apart: bool = False) -> Tensor:
-    """(m, length, ...) -> (m, o), in parts that fit. apart: one by one, unless the network is known to keep
-    rows separate."""
+    """(m, length, ...) -> (m, o). apart: one by one, unless the network keeps rows separate."""
     width = prefixes[0].numel() * (net.vectors.shape[1] if net.vectors is not None else 1)
     single = apart and len(prefixes) > 1 and not keeps_apart(net, prefixes[0])
-    parts = prefixes.split(1 if single else max(1, NUMBERS // max(1, width)))
+    parts = prefixes.split(1 if single else max(1, ELEMENTS_PER_CALL // max(1, width)))
     try:
         with in_full(net.device):
             asked = net.ask_tokens if net.token_model is not None else net
@@ -128,8 +126,7 @@ def ask(net: Network, prefixes: Tensor, *, apart: bool = False) -> Tensor:
 
 
 def find_inconsistency(net: Network, sequence: Tensor) -> str | None:
-    """(length, ...) -> None if the module gives the same answer alone, repeated and in a batch; otherwise
-    what is wrong.
+    """(length, ...) -> None if the module is consistent alone, repeated and in a batch, else why not.
 
     Scores of a module with randomness, state between calls, or dependence on the batch are meaningless.
     """
@@ -137,7 +134,7 @@ def find_inconsistency(net: Network, sequence: Tensor) -> str | None:
         other = (sequence + 1) % len(net.vectors)
     else:
         other = 0.5 * sequence.flip(0) if sequence.is_floating_point() else sequence.flip(0)
-    for _ in range(TRIES):
+    for _ in range(MOST_TRIES):
         before = generators(net.device)
         first, again = ask(net, sequence[None]), ask(net, sequence[None])
         batched = ask(net, torch.stack([sequence, other, sequence]))
@@ -145,7 +142,7 @@ def find_inconsistency(net: Network, sequence: Tensor) -> str | None:
             break
     else:
         return "draws random numbers"
-    close = APART * CLOSE.get(net.dtype, 1e-2) * float(batched.abs().max())
+    close = INCONSISTENCY_FACTOR * ROUNDING_TOLERANCE.get(net.dtype, 1e-2) * float(batched.abs().max())
     if first.shape != again.shape or not float((first - again).abs().max()) <= close:
         return "answers the same sequence differently when it is run again"
     if batched.shape != (3, *first.shape[1:]) or not float((batched[[0, 2]] - first).abs().max()) <= close:
@@ -173,13 +170,12 @@ def prefix_outputs(
     *,
     apart: bool = False,
 ) -> Tensor:
-    """(m,) rows, (m,) rows where the prefixes end -> (m, o). values (m, ...): replace the rows' elements by
-    these."""
+    """Outputs (m, o) of prefixes up to rows `ends`; `values` (m, ...) replace the rows' elements."""
     size = data.place[ends] + 1
     found: Tensor | None = None
     for length in size.unique().tolist():
         chosen = (size == length).nonzero()[:, 0]
-        for part in chosen.split(max(1, NUMBERS // length)):
+        for part in chosen.split(max(1, ELEMENTS_PER_CALL // length)):
             index = data.offset[data.sequence[rows[part]]][:, None] + torch.arange(length, device=rows.device)
             prefixes = data.elements[index]
             if values is not None:

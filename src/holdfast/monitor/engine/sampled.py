@@ -1,5 +1,4 @@
-"""Sampled scores, for infinite or very large sets: the share of mutants that keep the label, with a
-Clopper-Pearson interval.
+"""Sampled scores for infinite or very large sets, with Clopper-Pearson intervals.
 
 For h hits among n draws the interval is [BetaInv(a/2; h, n - h + 1), BetaInv(1 - a/2; h + 1, n - h)]. It
 contains the true probability with confidence at least 1 - a. This holds for each score separately, not for

@@ -39,8 +39,7 @@ class StateView(Protocol):
         ...
 
     def covers(self, sequence: Tensor, values: Tensor) -> bool:
-        """Return whether the view is valid for a sequence as long as this one, and for elements as large as
-        these."""
+        """Whether the view is valid for this length of sequence and size of elements."""
         ...
 
 

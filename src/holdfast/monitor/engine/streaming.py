@@ -1,5 +1,4 @@
-"""Models with an explicit state: a streaming model takes and returns its state, and the monitor steps it
-directly.
+"""Models with an explicit state: the monitor calls their step function directly.
 
 class Vad(Streaming):
     width = 320
@@ -16,16 +15,16 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.errors import BadInput
-from holdfast.monitor.engine.recurrent import MARGIN
-from holdfast.monitor.engine.rerun import CLOSE, find_inconsistency, in_full
+from holdfast.monitor.engine.recurrent import SAFETY_FACTOR
+from holdfast.monitor.engine.rerun import ROUNDING_TOLERANCE, find_inconsistency, in_full
 from holdfast.monitor.structure.module_snapshot import ModuleSnapshot
 from holdfast.network import Network
 
 # The steps are compared with the network on this many sequences, up to this length, with this many variants
 # of each.
-PROBES, LONGEST, ROWS = 6, 7, 5
+PROBE_SEQUENCES, LONGEST_PROBE, VARIANTS_PER_PROBE = 6, 7, 5
 # Number of states in one step: the unfolded input of convolutions fits into the cache (chosen by hand).
-PART = 1024
+STATES_PER_STEP = 1024
 
 
 class Streaming(nn.Module, ABC):
@@ -89,14 +88,13 @@ class OpenedStreaming:
 
     @staticmethod
     def of(net: Network, sequences: Sequence[Tensor] = ()) -> "OpenedStreaming | None":
-        """Open the network; None if it is not a Streaming module, or does more than its steps. sequences: for
-        the check."""
+        """Open the network; None if it is not a Streaming module, or does more than its steps."""
         model = getattr(net.module, "model", None)
         if not isinstance(model, Streaming) or not _only_steps(net.module, model):
             return None
         shape = [size or 1 for size in (net.shape or (1, 1))[1:]]
-        probes = [torch.as_tensor(sequence)[:LONGEST] for sequence in list(sequences)[:PROBES]]
-        probes = probes or [torch.randn(LONGEST, *shape, generator=torch.Generator().manual_seed(0))]
+        probes = [torch.as_tensor(sequence)[:LONGEST_PROBE] for sequence in list(sequences)[:PROBE_SEQUENCES]]
+        probes = probes or [torch.randn(LONGEST_PROBE, *shape, generator=torch.Generator().manual_seed(0))]
         try:
             with torch.no_grad():
                 state, outputs = model.step(
@@ -121,14 +119,15 @@ class OpenedStreaming:
         return view if agrees and not kept else None
 
     def _agrees(self, probes: Sequence[Tensor]) -> bool:
-        """Compare several distinct rows at once with the network on one at a time, which may sum in another
-        order."""
+        """Compare the steps on several rows at once with the network on one row at a time."""
         reached, truth = [], []
         for probe in probes:
             if find_inconsistency(self.net, probe) is not None:
                 return False
-            rows = [probe * (-0.5) ** row if row % 2 else probe.roll(row, 0) for row in range(ROWS)]
-            state = self.start(ROWS)
+            rows = [
+                probe * (-0.5) ** row if row % 2 else probe.roll(row, 0) for row in range(VARIANTS_PER_PROBE)
+            ]
+            state = self.start(VARIANTS_PER_PROBE)
             for frames in torch.stack(rows, 1):
                 state = self.advance(state, frames)
             reached.append(self.outputs(state))
@@ -137,8 +136,8 @@ class OpenedStreaming:
             float(torch.cat(truth).abs().max()),
             float((torch.cat(reached) - torch.cat(truth)).abs().max()),
         )
-        close = CLOSE.get(self.dtype, 0.0) * scale
-        self.slack = max(close, MARGIN * apart)
+        close = ROUNDING_TOLERANCE.get(self.dtype, 0.0) * scale
+        self.slack = max(close, SAFETY_FACTOR * apart)
         self.relative = self.slack / scale if scale else 0.0
         return apart <= 10 * close
 
@@ -159,7 +158,7 @@ class OpenedStreaming:
         with torch.no_grad(), in_full(self.device):  # copies, because a step may modify its arguments
             parts = [
                 torch.cat(self.model.step(s.clone(), e.clone()), 1)
-                for s, e in zip(before.split(PART), gates.split(PART), strict=True)
+                for s, e in zip(before.split(STATES_PER_STEP), gates.split(STATES_PER_STEP), strict=True)
             ]
         return torch.cat(parts)
 

@@ -1,5 +1,4 @@
-"""The mutation function mu (Definition 2.4 of MARBLE): a distribution over replacements of an element, as a
-set or a sampler.
+"""The mutation function mu (Definition 2.4 of MARBLE), as a finite set or a sampler.
 
 Every set contains the original, first. One element is replaced at a time; the rest of the sequence stays.
 """
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from holdfast.errors import BadInput
 
-SUM = 1e-6  # Tolerance of the sum of probabilities, which are then normalised (chosen by hand).
+SUM_TOLERANCE = 1e-6  # Tolerance of the sum of probabilities, which are then normalised (chosen by hand).
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ def _check_probability(weight: list[float], count: int, element: Any) -> None:
         raise BadInput(
             f"{count} mutations of {_shown(element)}, but {len(weight)} probabilities: give one for each."
         )
-    if not (all(p >= 0 for p in weight) and abs(sum(weight) - 1) <= SUM):
+    if not (all(p >= 0 for p in weight) and abs(sum(weight) - 1) <= SUM_TOLERANCE):
         raise BadInput(
             f"the probabilities of {_shown(element)} sum to {sum(weight):.9g}; they must be >= 0 and sum to "
             "1."
@@ -95,8 +94,7 @@ def _shown(element: Any) -> str:
 
 @dataclass(frozen=True)
 class ChoiceTable:
-    """The choices of several elements, concatenated: those of element i are start[i] to start[i + 1], the
-    original first."""
+    """Concatenated choices: element i has start[i] to start[i + 1], the original first."""
 
     start: Tensor  # (n + 1,) int64
     values: Tensor  # (m,) int64, or (m, ...) frames
@@ -191,8 +189,7 @@ def check_ids(
     words: int,
     message: str = "a mutation produces a token that the network does not have: ids run from 0 to {last}.",
 ) -> None:
-    """BadInput unless all are ids of a vocabulary of this size; a negative id would silently index from the
-    end."""
+    """BadInput unless all are ids of a vocabulary of this size."""
     if not are_ids(ids) or not bool(((ids >= 0) & (ids < words)).all()):
         raise BadInput(message.format(last=words - 1))
 

@@ -1,5 +1,4 @@
-"""Replacement of tokens by others of a set: the user's sets, words with similar vectors, lists of
-neighbours."""
+"""Replacement of tokens by others of a set: user-defined, similar vectors, or neighbours."""
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -60,8 +59,7 @@ class Groups(Mutation):
         antonyms: Iterable[tuple[int, int]] = (),
         among: Sequence[int] | None = None,
     ) -> "Groups":
-        """Group words with similar vectors (V, d) by complete linkage: any two of a group have at least this
-        cosine.
+        """Group words by complete linkage of their vectors (V, d): any two have at least this cosine.
 
         Args:
             antonyms: pairs of ids that never share a group, although their vectors are close (north, south).
@@ -84,8 +82,7 @@ class Groups(Mutation):
         """Build groups from lists of neighbours (counter-fitted vectors, say).
 
         words: the vocabulary in order. neighbours: word -> words that may replace it. Neighbours outside the
-            vocabulary are
-        dropped, and every word may stay.
+        vocabulary are dropped, and every word may stay.
         """
         place = number_of(words)
         near = {

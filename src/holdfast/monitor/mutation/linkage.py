@@ -1,5 +1,4 @@
-"""Groups of similar words: complete linkage over the cosines of their vectors, so that any two words of a
-group are similar."""
+"""Groups of similar words by complete linkage: any two words of a group are similar."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -11,15 +10,15 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-BLOCK = 2048  # Rows of the cosine matrix that are computed at once; limits memory (chosen by hand).
-APART = 4.0  # A distance above any cosine distance (at most 2), for pairs that must never be merged.
+ROWS_PER_BLOCK = 2048  # Rows of the cosine matrix that are computed at once; limits memory (chosen by hand).
+# A distance above any cosine distance (at most 2), for pairs that must never be merged.
+FORBIDDEN_DISTANCE = 4.0
 
 
 def complete_linkage(
     vectors: Tensor, cosine: float, apart: Iterable[tuple[int, int]] = ()
 ) -> list[list[int]]:
-    """Group vectors (n, d): any two of a group have at least this cosine, and no pair of `apart` shares a
-    group.
+    """Group vectors (n, d): any two have at least this cosine; pairs of `apart` share no group.
 
     Groups of one are omitted. A merge below the threshold never joins two components of the graph of similar
     pairs. So each component is linked separately, with the same result as for all n words at once but without
@@ -39,8 +38,8 @@ def complete_linkage(
 def _alike(unit: Tensor, cosine: float) -> coo_array:
     """Return the graph of pairs with at least this cosine."""
     rows, columns = [], []
-    for begin in range(0, len(unit), BLOCK):
-        i, j = (unit[begin : begin + BLOCK] @ unit.T >= cosine).nonzero().unbind(1)
+    for begin in range(0, len(unit), ROWS_PER_BLOCK):
+        i, j = (unit[begin : begin + ROWS_PER_BLOCK] @ unit.T >= cosine).nonzero().unbind(1)
         rows.append(i + begin)
         columns.append(j)
     pairs = (torch.cat(rows).numpy(), torch.cat(columns).numpy())
@@ -55,7 +54,7 @@ def _link_members(
     place = {int(word): at for at, word in enumerate(members)}
     for a, b in forbidden:
         if a in place and b in place:
-            distance[place[a], place[b]] = APART
+            distance[place[a], place[b]] = FORBIDDEN_DISTANCE
     condensed = distance[np.triu_indices(len(members), 1)]
     labels = fcluster(linkage(condensed, method="complete"), t=1 - cosine, criterion="distance")
     order = np.argsort(labels, kind="stable")

@@ -1,5 +1,4 @@
-"""All mutations: sets of tokens, typos, noise on frames, a user's function; and how they are read from a
-file."""
+"""All mutations: sets of tokens, typos, noise on frames, a user's function."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -27,13 +26,12 @@ __all__ = [
     "restore",
 ]
 
-TINY = 1e-300  # Smallest uniform draw: keeps its logarithm finite.
+SMALLEST_DRAW = 1e-300  # Smallest uniform draw: keeps its logarithm finite.
 
 
 @dataclass(frozen=True)
 class Noise(Mutation):
-    """A frame becomes a uniformly distributed point of the lp ball around it; values are clipped to `low` and
-    `high`."""
+    """A frame becomes a uniform point of the lp ball around it, clipped to `low` and `high`."""
 
     radius: float
     p: float = 2.0
@@ -73,9 +71,13 @@ class Noise(Mutation):
             power = (
                 normal.square() / 2
                 if self.p == 2
-                else -torch.rand(shape, generator=generator, dtype=torch.float64).clamp_min(TINY).log()
+                else -torch.rand(shape, generator=generator, dtype=torch.float64)
+                .clamp_min(SMALLEST_DRAW)
+                .log()
             )
-            extra = -torch.rand(count, generator=generator, dtype=torch.float64).clamp_min(TINY).log()
+            extra = (
+                -torch.rand(count, generator=generator, dtype=torch.float64).clamp_min(SMALLEST_DRAW).log()
+            )
             size = power.reshape(count, -1).sum(1) + extra
             step = normal.sign() * (power / size.reshape(-1, *(1 for _ in centre.shape))) ** (1 / self.p)
         moved = centre + (self.radius * step).to(centre.dtype)

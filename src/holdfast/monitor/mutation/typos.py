@@ -30,8 +30,7 @@ KEYS = _neighbouring_keys()
 
 
 def misspellings(word: str, kinds: Sequence[str] = TYPOS) -> set[str]:
-    """List all words with one typo: two adjacent letters swapped, one omitted, one inserted, or one from an
-    adjacent key."""
+    """All words with one typo: adjacent letters swapped, a letter omitted, inserted or mistyped."""
     found: set[str] = set()
     if "swap" in kinds:
         found |= {word[:i] + word[i + 1] + word[i] + word[i + 2 :] for i in range(len(word) - 1)}

@@ -1,5 +1,4 @@
-"""Requests that wait at the same time are answered in one batch: several sequences cost little more than
-one."""
+"""Requests that wait at the same time are answered in one batch."""
 
 import asyncio
 from concurrent.futures import Executor
@@ -11,7 +10,8 @@ from torch import Tensor
 from holdfast.monitor.monitor import Monitor
 from holdfast.monitor.score import Scores, Steps
 
-MOST = 64  # Limit for the requests in a batch, so that the first ones do not wait too long (chosen by hand).
+# Limit for the requests in a batch, so that the first ones do not wait too long (chosen by hand).
+LARGEST_BATCH = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +42,7 @@ class RequestBatcher:
     async def _work(self) -> None:
         while self._waiting:
             k = self._waiting[0].k
-            batch = [waiting for waiting in self._waiting if waiting.k == k][:MOST]
+            batch = [waiting for waiting in self._waiting if waiting.k == k][:LARGEST_BATCH]
             self._waiting = [waiting for waiting in self._waiting if waiting not in batch]
             await self._answer(batch, k)
 

@@ -1,5 +1,4 @@
-"""Access control for every request and stream: an optional token, a rate limit for each address, and
-metrics."""
+"""Access control for requests and streams: a token, rate limits for addresses, and metrics."""
 
 import asyncio
 import hmac
@@ -16,7 +15,7 @@ from holdfast.monitor.service.rates import Rates
 
 MARK = "holdfast.reserved"  # Set in the scope of a request over a connection that is reserved for probes.
 PROBES = ("/live", "/ready")  # Requests of whoever starts and stops services: never refused.
-FAREWELL = 1.0  # Seconds to wait for a refused stream to disconnect (chosen by hand).
+DISCONNECT_SECONDS = 1.0  # Seconds to wait for a refused stream to disconnect (chosen by hand).
 Application = Callable[..., Awaitable[None]]
 Message = MutableMapping[str, Any]
 
@@ -87,18 +86,16 @@ class Gate:
 
 
 async def _gone(receive: Any) -> None:
-    """Wait until the server has closed a refused stream: it reports this twice, and logs an error if we
-    return earlier."""
+    """Wait until the server has closed a refused stream, which it reports twice."""
     left = 0
     with suppress(TimeoutError):
-        async with asyncio.timeout(FAREWELL):
+        async with asyncio.timeout(DISCONNECT_SECONDS):
             while left < 2:
                 left += (await receive())["type"] == "websocket.disconnect"
 
 
 async def _refuse(scope: Message, send: Any, status: int, reason: str, headers: dict[str, str]) -> None:
-    """Refuse a request over HTTP; a stream is refused in the answer to its handshake, if the server supports
-    that."""
+    """Refuse a request over HTTP, or a stream in the answer to its handshake if possible."""
     body = error_body(reason)
     lines = {"content-type": "application/json", "content-length": str(len(body)), **headers}
     kind = "http.response" if scope["type"] == "http" else "websocket.http.response"

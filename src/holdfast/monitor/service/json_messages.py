@@ -19,7 +19,7 @@ STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 OPENING, CLOSING = (np.frombuffer(signs, dtype=np.uint8) for signs in (b"[{", b"]}"))
 LONGEST_REASON = 400  # Characters: limit for a reason, which may quote the message (chosen by hand).
 # Characters of a text for each element of the longest sequence; longer texts are refused (chosen by hand).
-SIGNS_EACH = 64
+CHARACTERS_PER_ELEMENT = 64
 
 
 class Refused(Exception):
@@ -59,10 +59,10 @@ def read_question(body: bytes | str, longest: int, depth: int) -> ScoreRequest:
     if "text" in found:
         if not isinstance(found["text"], str):
             raise Refused(422, '"text" must be a string.')
-        if len(found["text"]) > SIGNS_EACH * longest:
+        if len(found["text"]) > CHARACTERS_PER_ELEMENT * longest:
             raise Refused(
                 422,
-                f'"text" has {len(found["text"])} characters; at most {SIGNS_EACH * longest} are allowed.',
+                f'"text" has {len(found["text"])} characters; at most {CHARACTERS_PER_ELEMENT * longest} allowed.',
             )
         return ScoreRequest(found["text"], k)
     sequence = found["sequence"]
@@ -140,8 +140,7 @@ def error_body(reason: str) -> bytes:
 
 
 def scores_json(scores: Scores, text: Texts | None = None) -> dict[str, Any]:
-    """Return scores as JSON, converted column by column for speed. text: how a text was read, if one was
-    sent."""
+    """Scores as JSON, converted column by column for speed. text: how a text was read, if one was sent."""
     names = ("value", "low", "high", "label", "support", "attackable")
     columns = (scores.values, scores.low, scores.high, scores.labels, scores.support, scores.attackable)
     rows = [

@@ -1,10 +1,9 @@
-"""The service's log: which error occurred in which line, but no error messages, since these may quote a
-client's text."""
+"""The service's log: errors with their lines, but no messages, which may quote a client's text."""
 
 import logging
 import traceback
 
-FRAMES = 3  # Number of innermost stack frames in the log of an error (chosen by hand).
+LOGGED_FRAMES = 3  # Number of innermost stack frames in the log of an error (chosen by hand).
 log = logging.getLogger("holdfast.serve")
 
 
@@ -12,7 +11,7 @@ def where(error: BaseException) -> str:
     """Return the type of an error and the lines that it came from, without its message."""
     lines = [
         f"{frame.filename}:{frame.lineno} in {frame.name}"
-        for frame in traceback.extract_tb(error.__traceback__)[-FRAMES:]
+        for frame in traceback.extract_tb(error.__traceback__)[-LOGGED_FRAMES:]
     ]
     return " < ".join([type(error).__name__, *reversed(lines)])
 

@@ -18,9 +18,8 @@ from holdfast.monitor.service.json_messages import error_body
 from holdfast.monitor.service.limits import Limits
 from holdfast.monitor.service.rates import network_of
 
-RESERVED = (
-    64  # Number of connections beyond the limits that are reserved for probes; further ones are aborted.
-)
+# Number of connections beyond the limits that are reserved for probes; further ones are aborted.
+RESERVED_CONNECTIONS = 64
 RESERVED_EACH = 8  # Limit for reserved connections from one address (chosen by hand).
 RESERVED_SECONDS = 2.0  # Seconds in which a reserved connection must send its request (chosen by hand).
 
@@ -40,8 +39,7 @@ class Connections:
         self._reserved: dict[Any, str] = {}
 
     def admit(self, key: Any, address: str) -> bool | None:
-        """Register a connection: True if it is ordinary, False if it is reserved, None if a limit is
-        reached."""
+        """Register a connection: True: ordinary, False: reserved, None: a limit is reached."""
         own = network_of(address)
         if (
             len(self._ordinary) < self.most
@@ -50,7 +48,7 @@ class Connections:
             self._ordinary[key] = own
             return True
         if (
-            len(self._reserved) < RESERVED
+            len(self._reserved) < RESERVED_CONNECTIONS
             and sum(other == own for other in self._reserved.values()) < RESERVED_EACH
         ):
             self._reserved[key] = own

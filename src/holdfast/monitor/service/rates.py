@@ -5,9 +5,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from ipaddress import ip_address
 
-MOST = (
-    2**14
-)  # Limit for the number of stored addresses; the one idle for longest is dropped (chosen by hand).
+# Limit for the number of stored addresses; the one idle for longest is dropped (chosen by hand).
+MOST_ADDRESSES = 2**14
 
 
 class Rates:
@@ -26,14 +25,13 @@ class Rates:
         tokens, then = self._buckets.pop(key, (float(self.burst), now))
         tokens = min(self.burst, tokens + (now - then) * self.rate)
         self._buckets[key] = (tokens - 1 if tokens >= 1 else tokens, now)
-        if len(self._buckets) > MOST:
+        if len(self._buckets) > MOST_ADDRESSES:
             self._buckets.popitem(last=False)
         return 0.0 if tokens >= 1 else (1 - tokens) / self.rate
 
 
 def network_of(address: str) -> str:
-    """Return the network that an address is counted for: an IPv4 address, or the upper half of an IPv6
-    address."""
+    """The network that an address is counted for: an IPv4 address, or the upper half of an IPv6 address."""
     try:
         found = ip_address(address)
     except ValueError:

@@ -38,12 +38,10 @@ if TYPE_CHECKING:
     from holdfast.network.text import Texts
 
 Answer = TypeVar("Answer")
-SHORT = 2**13  # Bytes: shorter messages are parsed on the event loop, in well below a millisecond.
-DIGITS = 18  # Number of digits of a content length that is accepted: fewer than an int64 has.
-TRY_LATER, GOING_AWAY = (
-    1013,
-    1001,
-)  # Websocket close codes: the service is full; the stream was idle for too long.
+INLINE_BYTES = 2**13  # Bytes: shorter messages are parsed on the event loop, in well below a millisecond.
+MOST_LENGTH_DIGITS = 18  # Number of digits of a content length that is accepted: fewer than an int64 has.
+# Websocket close codes: the service is full; the stream was idle for too long.
+TRY_LATER, GOING_AWAY = 1013, 1001
 STOPPING = "the service is stopping; use another instance."
 
 
@@ -64,7 +62,7 @@ def app(
     """Build the service as an ASGI application, for your own server.
 
     token: clients must send it; None: no access control. The probes /live and /ready are always open,
-        /metrics with open_metrics.
+    /metrics with open_metrics.
     """
     check_extra()
     return application(Desk(monitor, limits or Limits()), token=token, open_metrics=open_metrics)
@@ -166,7 +164,7 @@ class Desk:
 
     async def _read(self, message: bytes | str, read: Callable[[], Any]) -> Any:
         """Parse a long message in a thread, so that the event loop stays responsive."""
-        if len(message) <= SHORT:
+        if len(message) <= INLINE_BYTES:
             return read()
         return await asyncio.get_running_loop().run_in_executor(self.reading, read)
 
@@ -188,7 +186,7 @@ class Desk:
 
         too_large = Refused(413, f"the body is larger than {self.limits.body} bytes.")
         said = request.headers.get("content-length", "0")
-        if not said.isdecimal() or len(said) > DIGITS or int(said) > self.limits.body:
+        if not said.isdecimal() or len(said) > MOST_LENGTH_DIGITS or int(said) > self.limits.body:
             raise too_large
         body = bytearray()
         try:

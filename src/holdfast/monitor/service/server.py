@@ -25,11 +25,12 @@ from holdfast.monitor.service.metrics import SIZE, UP, Board, Metrics
 if TYPE_CHECKING:
     from holdfast.monitor.monitor import Monitor
 
-HEAD = 2**14  # Bytes: limit for the head of a request (chosen by hand).
-PING = 20.0  # Seconds between two pings of a stream, at most, and for the answer to one (chosen by hand).
-BEYOND = 5.0  # Seconds that a worker has to exit after its shutdown time (chosen by hand).
-FAILED = 2  # Exit status of a worker that cannot load its monitor.
-LOOK = 0.2  # Seconds between two checks of the workers (chosen by hand).
+LARGEST_HEAD = 2**14  # Bytes: limit for the head of a request (chosen by hand).
+# Seconds between two pings of a stream, at most, and for the answer to one (chosen by hand).
+PING_SECONDS = 20.0
+EXIT_SECONDS = 5.0  # Seconds that a worker has to exit after its shutdown time (chosen by hand).
+LOAD_FAILED = 2  # Exit status of a worker that cannot load its monitor.
+SUPERVISION_SECONDS = 0.2  # Seconds between two checks of the workers (chosen by hand).
 
 
 @dataclass(frozen=True)
@@ -97,21 +98,20 @@ def _run(
         proxy_headers=False,
         server_header=False,
         lifespan="on",
-        h11_max_incomplete_event_size=HEAD,
+        h11_max_incomplete_event_size=LARGEST_HEAD,
         timeout_keep_alive=limits.idle,  # type: ignore[arg-type]
         ws_max_size=limits.body,
         ws_max_queue=4,
         ws_per_message_deflate=False,
-        ws_ping_interval=min(PING, limits.idle),
-        ws_ping_timeout=min(PING, limits.idle),
+        ws_ping_interval=min(PING_SECONDS, limits.idle),
+        ws_ping_timeout=min(PING_SECONDS, limits.idle),
         timeout_graceful_shutdown=limits.closing,  # type: ignore[arg-type]
         ssl_certfile=serving.certificate,
         ssl_keyfile=serving.key,
     )
 
     class Server(uvicorn.Server):
-        """SIGTERM: /ready fails and new requests are refused; then the port is closed, and the process exits
-        with status 0.
+        """SIGTERM: /ready fails and new requests are refused; then the port is closed and the process exits.
 
         SIGINT closes the port at once; a second one does not wait for open requests.
         """
@@ -183,7 +183,7 @@ def serve_workers(load: Callable[[], "Monitor"], serving: Serving, workers: int)
         running += map(start, range(workers))
         failed = False
         while not stopping and not failed:
-            time.sleep(LOOK)
+            time.sleep(SUPERVISION_SECONDS)
             for number, process in enumerate(running):
                 if process.exitcode is not None and not stopping:
                     failed = failed or not rows[number, UP]
@@ -197,7 +197,7 @@ def serve_workers(load: Callable[[], "Monitor"], serving: Serving, workers: int)
         if failed:
             stop(signal.SIGTERM, None)
     for process in running:
-        process.join(serving.limits.lingering + serving.limits.closing + BEYOND)
+        process.join(serving.limits.lingering + serving.limits.closing + EXIT_SECONDS)
         if process.exitcode is None:
             process.kill()
     if failed:
@@ -230,4 +230,4 @@ def _work(
         _run(monitor, serving, listener, Metrics(_rows(board), number), parent)
     except HoldfastError as error:
         print(printable(error), file=sys.stderr)
-        sys.exit(FAILED)
+        sys.exit(LOAD_FAILED)

@@ -1,2 +1,1 @@
-"""Symbolic check that a module is a recurrent layer between an element-wise front and head, by tracing its
-code."""
+"""Check by tracing that a module is a recurrent layer between an element-wise front and head."""

@@ -20,8 +20,7 @@ class UnreadableError(Exception):
 
 @dataclass(frozen=True)
 class Mark:
-    """What a tensor depends on: its entry at [row, step] depends on that element, or that state, and on
-    nothing else."""
+    """What a tensor depends on: its entry at [row, step] on that element or state only."""
 
     stage: Stage
     axes: tuple[Axis, ...]
@@ -44,8 +43,7 @@ class Marked(Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """End the reading: a call that the reading did not intercept (disabled, compiled code,
-        extensions)."""
+        """End the reading: it did not intercept this call (compiled code, extensions)."""
         for x in tree_flatten((args, kwargs))[0]:
             if isinstance(x, Marked):
                 x.reading.end("hides from the reading")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from holdfast.network.statefulness import generators
 
-DEPTH = 4  # Nesting depth to which attributes are followed (chosen by hand).
+ATTRIBUTE_DEPTH = 4  # Nesting depth to which attributes are followed (chosen by hand).
 
 
 class ModuleSnapshot:
@@ -23,13 +23,13 @@ class ModuleSnapshot:
         self.tensors = [
             (tensor, tensor.detach().clone()) for tensor in (*module.parameters(), *module.buffers())
         ]
-        self.kept, self.dice = _comparable_copy(module, DEPTH), generators()
+        self.kept, self.dice = _comparable_copy(module, ATTRIBUTE_DEPTH), generators()
 
     def check(self, end: Callable[[str], Any]) -> None:
         """Call `end` with the reason if something has changed."""
         if (
             not all(torch.equal(now, before) for now, before in self.tensors)
-            or _comparable_copy(self.module, DEPTH) != self.kept
+            or _comparable_copy(self.module, ATTRIBUTE_DEPTH) != self.kept
         ):
             end("keeps something from one call to the next")
         if generators() != self.dice:
@@ -51,7 +51,10 @@ def _comparable_copy(value: Any, depth: int) -> Any:
     if depth and isinstance(value, dict):
         return [id(value), *((str(key), _comparable_copy(part, depth - 1)) for key, part in value.items())]
     if isinstance(value, nn.Module):
-        return [id(value), *((key, _comparable_copy(part, DEPTH)) for key, part in vars(value).items())]
+        return [
+            id(value),
+            *((key, _comparable_copy(part, ATTRIBUTE_DEPTH)) for key, part in vars(value).items()),
+        ]
     if depth and hasattr(value, "__dict__") and not isinstance(value, type) and not callable(value):
         return [id(value), *((key, _comparable_copy(part, depth - 1)) for key, part in vars(value).items())]
     return id(value) if not isinstance(value, set | frozenset) else sorted(map(repr, value))

@@ -1,5 +1,4 @@
-"""The effect of each torch operation on the marks of its tensors; an operation without a rule ends the
-reading.
+"""The effect of each torch operation on marks; an operation without a rule ends the reading.
 
 A rule determines the axes of the result and what it depends on. It must hold for every number of rows, every
 length and every value.

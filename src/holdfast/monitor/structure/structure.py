@@ -70,8 +70,7 @@ def read_structure(module: nn.Module, example: Callable[[int, int], Tensor]) -> 
 
 
 def rows_apart(module: nn.Module, example: Callable[[int, int], Tensor]) -> bool:
-    """Return whether no row of a batch can influence the answer to another, for sequences of the example's
-    length."""
+    """Whether no row of a batch influences another's answer, for the example's length."""
     try:
         return all(mark.stage == "entry" for _, mark in _readings(module, example, ("batch",)))
     except Exception:  # the user's module may raise anything on marked tensors
@@ -81,8 +80,7 @@ def rows_apart(module: nn.Module, example: Callable[[int, int], Tensor]) -> bool
 def _readings(
     module: nn.Module, example: Callable[[int, int], Tensor], named: tuple[Axis, ...]
 ) -> Iterator[tuple["Reading", Mark]]:
-    """Run the readings and yield each with the mark of the answer, (batch, outputs). named: the leading open
-    axes."""
+    """Yield each reading with the mark of the answer (batch, outputs). named: leading open axes."""
     copied, tapes = copy_module(module), []
     layers = [part for part in copied.modules() if isinstance(part, nn.RNNBase)]
     if any("forward" in vars(layer) or type(layer) not in (nn.RNN, nn.LSTM, nn.GRU) for layer in layers):
