@@ -565,7 +565,10 @@ def test_keys_are_private_and_a_signer_of_ones_own_signs(here: Path, ask: Ask) -
             ).code
             == 0
         )
-        assert "this kind of key is not supported" in ask("verify-bundle", "own.zip", "--public-key", "rsa.pub.pem").err
+        assert (
+            "this kind of key is not supported"
+            in ask("verify-bundle", "own.zip", "--public-key", "rsa.pub.pem").err
+        )
         assert signed_by("own.zip", "curve.pub.pem").state == "ok"
         patch.setattr("getpass.getpass", lambda _: "shut")
         assert "the password is wrong" in ask("sign", "plain.zip", "--key", "locked.pem").err

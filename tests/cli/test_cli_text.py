@@ -268,7 +268,7 @@ def test_a_monitor_of_another_vocabulary_and_one_from_before(texts: Path, ask: A
         hf.Monitor.load("mine", load_network(options("file")))
     Path("mine/monitor.json").write_text(json.dumps(kept))
     Path("own.txt").write_text("\n".join(WORDS[::-1]) + "\n")
-    assert "another vocabulary" in ask("monitor", "score", "mine", "--trust", "good film").err
+    assert "another tokenizer or vocabulary" in ask("monitor", "score", "mine", "--trust", "good film").err
 
 
 def test_tokenizers_that_are_refused(texts: Path, refused: Ask) -> None:

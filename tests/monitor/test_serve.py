@@ -234,7 +234,7 @@ def test_long_messages_are_read_beside_the_event_loop(
 def test_a_text_far_too_long_is_not_cut_into_words(client: TestClient) -> None:
     answer = client.post("/score", json={"text": "." * 1000})
     assert answer.status_code == 422
-    assert "has 1000 characters; at most 768 allowed" in answer.json()["error"]
+    assert "has 1000 characters; at most 768 are allowed" in answer.json()["error"]
 
 
 def test_connections_are_counted_by_address_and_some_are_kept_for_probes() -> None:

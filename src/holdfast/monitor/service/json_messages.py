@@ -59,11 +59,9 @@ def read_question(body: bytes | str, longest: int, depth: int) -> ScoreRequest:
     if "text" in found:
         if not isinstance(found["text"], str):
             raise Refused(422, '"text" must be a string.')
-        if len(found["text"]) > CHARACTERS_PER_ELEMENT * longest:
-            raise Refused(
-                422,
-                f'"text" has {len(found["text"])} characters; at most {CHARACTERS_PER_ELEMENT * longest} allowed.',
-            )
+        limit = CHARACTERS_PER_ELEMENT * longest
+        if len(found["text"]) > limit:
+            raise Refused(422, f'"text" has {len(found["text"])} characters; at most {limit} are allowed.')
         return ScoreRequest(found["text"], k)
     sequence = found["sequence"]
     if not isinstance(sequence, list):
