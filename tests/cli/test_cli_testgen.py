@@ -186,7 +186,7 @@ def test_a_black_box_says_that_it_shows_only_outputs(ask: Ask) -> None:
             "criterion 'branch' is unknown; there are neuron, multisection, boundary",
         ),
         (("--per", "layer"), "per 'layer' is unknown; there are element, channel"),
-        (("--unit", "word"), "unit 'word' is unknown; choose one of pixel, frame, number"),
+        (("--unit", "word"), "unit 'word' is unknown; there are pixel, frame, number"),
         (("--unit", "pixel"), "unit 'pixel' needs images"),
         (("--layers", "conv9"), "no layer 'conv9'; it has"),
         (("--train", "missing.npz"), "missing.npz: no such file"),
