@@ -230,7 +230,7 @@ def test_seconds_of_an_instance_are_a_number(tmp_path: Path, seconds: str) -> No
     (tmp_path / "m.onnx").touch()
     (tmp_path / "p.vnnlib").touch()
     (tmp_path / "instances.csv").write_text(f"m.onnx,p.vnnlib,{seconds}\n")
-    with pytest.raises(BadInput, match="is no number of seconds"):
+    with pytest.raises(BadInput, match="is not a number of seconds"):
         read_instances(tmp_path)
 
 

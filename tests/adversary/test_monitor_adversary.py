@@ -309,7 +309,7 @@ CLOSED = (
     BestOverTime,
 )  # fmt: skip
 REFUSED = {
-    Remembers: "asked again",
+    Remembers: "run again",
     DropsOut: "random numbers",
     RollsDice: "random numbers",
     Alone: "share a batch",
@@ -594,7 +594,7 @@ def test_words_that_do_not_exist_replace_nothing(token: int) -> None:
         hf.Network.from_torch(Plain(), tokens=True), SENTENCES, Groups.of_sets({5: [5, token]})
     )
     for ask in (lambda: monitor.score([5]), lambda: monitor.score([5], "final"), lambda: monitor.step(5)):
-        with pytest.raises(hf.errors.BadInput, match="does not know"):
+        with pytest.raises(hf.errors.BadInput, match="does not have"):
             ask()
 
 
@@ -673,7 +673,7 @@ def test_steps_that_are_not_their_own_are_refused(kind: type[Steps]) -> None:
     sequences = list(torch.randn(2, 4, DIMENSION))
     monitor = Monitor.fit(hf.Network.from_torch(kind(), shape=(4, DIMENSION)), sequences, Own(jumps))
     assert monitor.view is None
-    with pytest.raises(hf.errors.BadInput, match="no score of it has a meaning"):
+    with pytest.raises(hf.errors.BadInput, match="its scores would be meaningless"):
         monitor.score(sequences[0])
 
 

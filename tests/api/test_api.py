@@ -392,7 +392,7 @@ def test_substitutes_for_each_place_of_each_sentence() -> None:
     sets = [spelt[0], spelt[1][:2], spelt[2]]
     by_place = hf.radius(net, ragged, labels, substitutes=sets)
     assert uppers(by_place) == uppers(hf.radius(net, ragged, labels, substitutes=known.substitutes))
-    with pytest.raises(hf.errors.BadInput, match="sentence 1 has 2 words, its substitutes 4 places"):
+    with pytest.raises(hf.errors.BadInput, match="sentence 1 has 2 words, but substitutes for 4 positions"):
         hf.radius(net, ragged, labels, substitutes=spelt[:3])
 
 

@@ -159,7 +159,7 @@ def test_bands_narrower_than_float32_are_no_failure_at_the_input() -> None:
         (lambda: hf.Within(1, outputs=[2]).around(torch.ones(1, 2)), "output 2 does not exist"),
         (lambda: hf.Within(1, outputs=[0, 0]).around(torch.ones(1, 2)), "none twice"),
         (lambda: hf.Within(1, outputs=[]).around(torch.ones(1, 2)), "at least one output"),
-        (lambda: hf.Within(1).around(torch.tensor([[1.0], [math.nan]])), "no number for input 1"),
+        (lambda: hf.Within(1).around(torch.tensor([[1.0], [math.nan]])), "forecast for input 1 is NaN"),
         (lambda: hf.Threshold([0, 1]).around(torch.ones(1, 3)), "2 numbers for 3 outputs"),
         (lambda: hf.Threshold(0).around(torch.ones(2, 1), [0, 2]), "label 2 of input 1 is neither 0 nor 1"),
         (
@@ -183,7 +183,7 @@ def test_a_network_of_one_output_says_what_to_ask_of_it() -> None:
     x = torch.tensor([[0.2, -0.4]])
     with pytest.raises(BadInput, match=r"1 output.*--within 10%.*--threshold 0.*as probabilities do"):
         hf.radius(small(1, last=nn.Sigmoid()), x, [1])
-    with pytest.raises(BadInput, match="it is no probability"):
+    with pytest.raises(BadInput, match="it is not a probability"):
         hf.radius(linear([[1.0, 1.0]], [7.0]), x, [3])
     with pytest.raises(BadInput, match=r"labels must be integers, got torch.float32.*--within 10%"):
         hf.radius(linear([[1.0, 1.0]], [7.0]), x, torch.tensor([3.5]))

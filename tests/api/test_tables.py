@@ -81,27 +81,27 @@ def test_columns_of_a_file(tmp_path: Path) -> None:
 
 
 REFUSED: list[tuple[Any, str]] = [
-    (lambda: hf.Columns.from_json({"age": {"steps": 1}}), "column 'age' has 'steps'; there are frozen, high"),
-    (lambda: hf.Columns.from_json([1]), "Expected an object with a line for each column"),
+    (lambda: hf.Columns.from_json({"age": {"steps": 1}}), "column 'age' has 'steps'; allowed are frozen, high"),
+    (lambda: hf.Columns.from_json([1]), "Expected an object with an entry for each column"),
     (lambda: hf.Columns.from_json({"age": {"step": "one"}}), "column 'age': could not convert"),
-    (lambda: hf.Columns.of(PEOPLE, frozen=["town"]), "no column 'town'; there are age, debt"),
+    (lambda: hf.Columns.of(PEOPLE, frozen=["town"]), "no column 'town'; the columns are age, debt"),
     (lambda: hf.Columns.of(PEOPLE.assign(debt=np.nan)), "'debt' has 120 missing values"),
-    (lambda: hf.Columns.named(["a", "a"]), "'a' stands there twice"),
-    (lambda: Column("a", low=2, high=1), "its lowest value 2 is above"),
-    (lambda: Column("a", scale=0), "must be above 0"),
-    (lambda: Column("a", values=("x", "x")), "must be different"),
+    (lambda: hf.Columns.named(["a", "a"]), "'a' occurs twice"),
+    (lambda: Column("a", low=2, high=1), "its smallest value 2 is above"),
+    (lambda: Column("a", scale=0), "must be positive"),
+    (lambda: Column("a", values=("x", "x")), "must be distinct"),
     (
         lambda: hf.Columns.of(PEOPLE).encode(PEOPLE.assign(job="king")),
-        "row 0 holds 'king', which is none of baker",
+        "row 0 holds 'king', which is not one of baker",
     ),
     (lambda: hf.Columns.of(PEOPLE).encode(PEOPLE[["age"]]), "no column 'debt'"),
     (
         lambda: Rows(torch.zeros(1, 2), torch.ones(1), hf.Columns.named("abc")),
-        "the table 3 numbers in a row: a, b, c",
+        "a row of the table has 3 numbers: a, b, c",
     ),
     (
         lambda: Rows(torch.full((1, 1), 5.0), torch.ones(1), hf.Columns((Column("a", low=0, high=1),))),
-        "row 0: a is 5, .* between 0 and 1",
+        "row 0: a is 5, .* allows 0 to 1",
     ),
     (
         lambda: Rows(torch.full((1, 2), 0.5), torch.ones(1), hf.Columns((Column("w", one_of=("p", "q")),))),
@@ -109,7 +109,7 @@ REFUSED: list[tuple[Any, str]] = [
     ),
     (
         lambda: ChangedColumns(torch.zeros(1, 1), torch.ones(1), hf.Columns((Column("a", step=1),))),
-        "needs the ends .* 'a' has none",
+        "needs bounds .* 'a' has none",
     ),
 ]
 
@@ -385,7 +385,7 @@ def test_a_column_that_cannot_be_measured_is_refused_by_its_name(kind: str, mess
 def test_an_empty_table_two_columns_of_one_name_and_other_tables_are_refused() -> None:
     with pytest.raises(BadInput, match="no rows"):
         hf.Columns.of(pd.DataFrame({"it": []}))
-    with pytest.raises(BadInput, match="'it' stands there twice"):
+    with pytest.raises(BadInput, match="'it' occurs twice"):
         hf.Columns.of(pd.DataFrame([[1, 2]], columns=["it", "it"]))
     with pytest.raises(BadInput, match="DataFrame of pandas"):
         hf.Columns.of(np.zeros(3, dtype=[("it", float)]))

@@ -38,7 +38,7 @@ from holdfast.cli.command import command_of
 from holdfast.cli.prove import at_the_end
 from holdfast.errors import HoldfastError
 from holdfast.evidence import bundle_verification, manifest
-from holdfast.evidence.archive import RATIO, pack, unpack
+from holdfast.evidence.archive import LARGEST_RATIO, pack, unpack
 from holdfast.evidence.bundle import state
 from holdfast.evidence.certificates import CertificateCheck, check_certificates
 from holdfast.evidence.checker_results import judge_certificates
@@ -197,7 +197,7 @@ def test_what_was_not_checked_is_no_all_held(here: Path, ask: Ask) -> None:
     said = ask("verify-bundle", "signed.zip")
     assert said.code == 2
     for told in (
-        "signature: unchecked, says that it is signed by",
+        "signature: unchecked, states that it is signed by",
         "witnesses: unchecked",
         "2 claims: 0 accepted by the checker, 2 without",
     ):
@@ -240,7 +240,7 @@ ALTERED: dict[str, tuple[Alter, str]] = {  # as the mail left it: the manifest d
     ),
     "the page": (replaced("report.html", "<h2>", "<h2>No "), "report.html: was changed"),
     "a file less": (without("witnesses/0.npy"), "witnesses/0.npy: is missing"),
-    "a file more": (in_file("more.json", "{}"), "more.json: is there, but the manifest does not name it"),
+    "a file more": (in_file("more.json", "{}"), "more.json: is present, but not in the manifest"),
     "no run": (without("run/run.sqlite"), "run/run.sqlite is missing"),
     "no manifest": (without("manifest.json"), "manifest.json is missing"),
     "a manifest of something else": (
@@ -294,10 +294,10 @@ def test_what_does_not_follow_from_the_run_is_named(here: Path, ask: Ask) -> Non
     said = ask("verify-bundle", altered(Path("plain.zip"), forged, stated=True))
     assert said.code == 1
     names = ("records.json", "claims.json", "witnesses/0.npy", "question.json", "versions.json")
-    wanted = [f"{name}: is not what the run says" for name in names]
+    wanted = [f"{name}: is not what the run records" for name in names]
     for told in (
         *wanted,
-        "more.json: follows from nothing",
+        "more.json: cannot be derived",
         "report.html: is not the page of this run",
         "gate: differs",
         "digests: differs",
@@ -385,7 +385,7 @@ def hostile() -> dict[str, bytes]:
         "a folder": zipped([(entry("a/", stat.S_IFDIR | 0o755), b"")]),
         "nobody's rights": zipped([(entry("a", 0), b"x")]),
         "the wrong order": zipped([(entry("b"), b"b"), plain]),
-        "a bomb": zipped([(entry("a"), bytes(RATIO * 2000))]),
+        "a bomb": zipped([(entry("a"), bytes(LARGEST_RATIO * 2000))]),
         "another time": zipped([(zipfile.ZipInfo("a", (2020, 1, 1, 0, 0, 0)), b"a")]),
         "bytes before": b"#!/bin/sh\n" + zipped([plain]),
         "bytes after": zipped([plain]) + b"more",
@@ -511,12 +511,12 @@ def test_no_forged_json_breaks_the_reader(made: Path, tmp_path: Path) -> None:
         (("sign", "data.npz", "--key", "maker.pem"), "data.npz"),
         (
             ("sign", "plain.zip", "--signer", "cli_own_code:linear", "--public-key", "maker.pub.pem"),
-            "no signature",
+            "is not a signature",
         ),
         (("verify-bundle", "plain.zip", "--public-key", "maker.pem"), "not a public key"),
-        (("keygen", "maker.pem"), "is there already"),
+        (("keygen", "maker.pem"), "exists already"),
         (("bundle", "nothing", "-o", "new.zip"), "no run here"),
-        (("bundle", "run", "-o", "new.zip", "--proofs", "nothing"), "no folder of certificates"),
+        (("bundle", "run", "-o", "new.zip", "--proofs", "nothing"), "not a folder of certificates"),
         (("bundle", "run", "-o", "new.zip", "--gate", "data.npz"), "data.npz"),
         (("bundle", "run", "-o", "new.zip", "--model", "nothing.onnx"), "no such file"),
         (("bundle", "run", "-o", "run.lease/new.zip"), "cannot be written"),
@@ -565,10 +565,13 @@ def test_keys_are_private_and_a_signer_of_ones_own_signs(here: Path, ask: Ask) -
             ).code
             == 0
         )
-        assert "a key of another kind" in ask("verify-bundle", "own.zip", "--public-key", "rsa.pub.pem").err
+        assert (
+            "this kind of key is not supported"
+            in ask("verify-bundle", "own.zip", "--public-key", "rsa.pub.pem").err
+        )
         assert signed_by("own.zip", "curve.pub.pem").state == "ok"
         patch.setattr("getpass.getpass", lambda _: "shut")
-        assert "its password is another" in ask("sign", "plain.zip", "--key", "locked.pem").err
+        assert "the password is wrong" in ask("sign", "plain.zip", "--key", "locked.pem").err
         patch.setattr("getpass.getpass", lambda _: "open")
         assert ask("sign", "plain.zip", "--key", "locked.pem").code == 0
     assert Path("plain.zip").read_bytes() == Path("signed.zip").read_bytes()
@@ -630,7 +633,7 @@ def test_certificates_go_with_the_run_and_none_counts_that_was_not_accepted(here
         in said.out
     )
     certificate(path, "of another run")
-    assert "this run did not ask" in ask("bundle", "run", "-o", "other.zip").err
+    assert "a certificate of another run" in ask("bundle", "run", "-o", "other.zip").err
     path.write_bytes(b"\xff" * 100)
     assert "not a certificate" in ask("bundle", "run", "-o", "other.zip").err
 
@@ -899,10 +902,10 @@ def test_a_network_beside_its_certificates_is_that_of_the_run_or_another(worksho
     assert ask("bundle", "run", "-o", "new.zip").code == 0
     alone = ask("verify-bundle", "new.zip").out
     assert (
-        "2 claims: 0 accepted by the checker, 2 accepted by the checker, for a network beside the certificate"
+        "2 claims: 0 accepted by the checker, 2 accepted by the checker, for a network stored with it"
         in alone
     )
-    assert "--model and --data decide" in alone
+    assert "give --model and --data to compare" in alone
     assert (
         "certificates: ok, 2 claims: 2 accepted by the checker\n"
         in ask("verify-bundle", "new.zip", *given, "--sample", "0").out
@@ -910,8 +913,8 @@ def test_a_network_beside_its_certificates_is_that_of_the_run_or_another(worksho
     another_network(Path("run/proofs"))
     assert ask("bundle", "run", "-o", "other.zip").code == 0
     said = ask("verify-bundle", "other.zip", *given, "--sample", "0")
-    assert "1 accepted by the checker, 1 whose certificate speaks of something else" in said.out
-    assert "certificates/0.proof: it speaks of the network" in said.out
+    assert "1 accepted by the checker, 1 whose certificate is about something else" in said.out
+    assert "certificates/0.proof: it is about the network" in said.out
     assert said.code == 1
 
 
@@ -962,7 +965,7 @@ def test_every_region_is_compared_with_the_question_that_the_model_and_the_data_
     if command == "verify":  # the others alike
         alone = ask("verify-bundle", "new.zip").out
         assert " accepted by the checker, for a region or a property that is not compared" in alone
-        assert "--model and --data decide" in alone
+        assert "give --model and --data to compare" in alone
     said = ask("verify-bundle", "new.zip", *given, "--sample", "0").out
     assert re.search(r"certificates: ok, (\d) claims: \1 accepted by the checker", said), said
     name = sorted(path.stem for path in Path("run/proofs").glob("*.proof"))[0]
@@ -972,7 +975,7 @@ def test_every_region_is_compared_with_the_question_that_the_model_and_the_data_
         assert ask("bundle", "run", "-o", "other.zip", "--with-model").code == 0
         said = ask("verify-bundle", "other.zip", *given, "--sample", "0").out
         assert "certificates: differs" in said, what
-        assert "1 whose certificate speaks of something else" in said, said
+        assert "1 whose certificate is about something else" in said, said
         Path(f"run/proofs/{name}.proof").write_bytes(honest)
 
 

@@ -78,7 +78,7 @@ def test_a_fitted_estimator_in_a_module_will_do(ask: Ask) -> None:
         (("-m", "bank:forest", "-d", "bank:rows", "--columns", "missing.json"), ("missing.json",)),
         (
             ("-m", "bank:forest", "-d", "bank:rows", "--norm", "0"),
-            ("norm 0 needs the ends", "'age' has none"),
+            ("norm 0 needs bounds", "'age' has none"),
         ),
     ],
 )

@@ -171,7 +171,7 @@ def test_an_answer_against_the_key_is_loud(small: Path, ask: Ask) -> None:
         (("small.onnx", "none.vnnlib"), ["none.vnnlib: no such file"]),
         (("none.onnx", "sat.vnnlib"), ["none.onnx: no such file"]),
         (("small.onnx", "open.vnnlib"), ["open.vnnlib:7: ", "never closed"]),
-        (("small.onnx", "wide.vnnlib"), ["speaks of 3 inputs", "takes 2"]),
+        (("small.onnx", "wide.vnnlib"), ["has 3 inputs", "takes 2"]),
         (("none.csv",), ["none.csv: no such file"]),
         (("small.onnx", "sat.vnnlib", "--seconds", "-1"), ["seconds must not be negative"]),
     ],

@@ -371,13 +371,13 @@ REFUSED = [
         "other class 1 of input 1 is its own label",
     ),
     ("other too large", Confidence(THREE, THREE + 2), "other class 4 of input 2"),
-    ("epsilon one", Confidence(THREE, None, 1.0), "epsilon must be a number from 0 to 1"),
+    ("epsilon one", Confidence(THREE, None, 1.0), "epsilon must be in \\[0, 1\\)"),
     (
         "epsilon negative",
         Confidence(THREE, None, -0.1, False),
-        "epsilon must be a number that is not negative",
+        "epsilon must be a number >= 0",
     ),
-    ("epsilon NaN", Uncertainty(None, math.nan), "epsilon must be a number that is not negative"),
+    ("epsilon NaN", Uncertainty(None, math.nan), "epsilon must be a number >= 0"),
     ("tie at zero", Tie(THREE, 0.0), "epsilon must be above zero"),
     (
         "toward of wrong shape",

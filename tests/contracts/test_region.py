@@ -819,27 +819,27 @@ REFUSED = [
     ("mask of next to nothing", lambda: Frames(X, R, mask=X * 1e-40), "must be 0 or between 1e-30"),
     ("patch mask of wrong shape", lambda: Patch(X, R, MASK[:1]), r"mask must be bool of shape \(2, 3\)"),
     ("patch mask of numbers", lambda: Patch(X, R, torch.ones(2, 3)), "torch.float32"),
-    ("a square outside", lambda: Patch.square(torch.zeros(1, 1, 4, 4), top=9, left=0, size=2), "lies outside"),
+    ("a square outside", lambda: Patch.square(torch.zeros(1, 1, 4, 4), top=9, left=0, size=2), "is outside"),
     ("empty batch", lambda: Ball(torch.zeros(0, 3), torch.ones(0)), "the data are empty"),
     ("empty frames", lambda: Frames(torch.zeros(0, 3, 2), torch.ones(0)), "the data are empty"),
     ("empty sparse", lambda: Sparse(torch.zeros(0, 3), torch.ones(0), IN_UNIT), "the data are empty"),
     ("empty patch", lambda: Patch(torch.zeros(0, 3), torch.ones(0), MASK[:0]), "the data are empty"),
     ("empty box", lambda: Box.between(torch.zeros(0, 3), torch.zeros(0, 3)), "the data are empty"),
     ("empty words", lambda: Words.around(torch.zeros(0, 3, dtype=torch.int64), {}, torch.eye(3)), "the data are empty"),
-    ("single numbers have no frames", lambda: Frames(torch.zeros(2), R), "single numbers"),
+    ("single numbers have no frames", lambda: Frames(torch.zeros(2), R), "scalars"),
     ("sparse without a domain", lambda: Sparse(X, R, Domain.of(None)), "bounded domain"),
     ("a mask that does not fit", lambda: Sparse(X, R, IN_UNIT, free=MASK[:, :2]), r"may change has shape \(2, 2\), expected \(2, 3\)"),
     ("a mask of channels", lambda: Sparse(PIXELS, R, IN_UNIT, axes=(0,), free=PIXELS > 0), r"\(2, 3, 2, 2\), expected \(2, 1, 2, 2\)"),
     ("a mask of numbers, sparse", lambda: Sparse(X, R, IN_UNIT, free=X), "must be a bool tensor .* got torch.float32"),
     ("a mask in a list", lambda: Sparse(X, R, IN_UNIT, free=[True, False, True]), "must be a bool tensor .* got list"),  # type: ignore[arg-type]
-    ("one level", lambda: Sparse(X, R, IN_UNIT, levels=torch.tensor([0.5, 0.5])), r"at least two values .* got \[0.5, 0.5\]"),
+    ("one level", lambda: Sparse(X, R, IN_UNIT, levels=torch.tensor([0.5, 0.5])), r"at least two values, got \[0.5, 0.5\]"),
     ("no level", lambda: Sparse(X, R, IN_UNIT, levels=torch.zeros(0)), "at least two values"),
     ("levels outside", lambda: Sparse(X, R, IN_UNIT, levels=torch.tensor([0.5, 2.0])), r"levels run from 0.5 to 2, .* is \[0, 1\]"),
     ("levels of NaN", lambda: Sparse(X, R, IN_UNIT, levels=torch.tensor([0.5, math.nan])), "levels run from 0.5 to nan"),
-    ("a table of levels", lambda: Sparse(X, R, IN_UNIT, levels=torch.eye(2)), r"one axis, .* got shape \(2, 2\)"),
-    ("levels in a list", lambda: Sparse(X, R, IN_UNIT, levels=[0, 1]), "one axis, .* got list"),  # type: ignore[arg-type]
+    ("a table of levels", lambda: Sparse(X, R, IN_UNIT, levels=torch.eye(2)), r"one-dimensional tensor .* got shape \(2, 2\)"),
+    ("levels in a list", lambda: Sparse(X, R, IN_UNIT, levels=[0, 1]), "one-dimensional tensor .* got list"),  # type: ignore[arg-type]
     ("axes that do not exist", lambda: Sparse(X, R, IN_UNIT, axes=(1,)), r"axes \(1,\)"),
-    ("box upside down", lambda: Box.between(X + 1, X), r"at \(0, 0\) the lower end 1.5 is above the upper end 0.5"),
+    ("box upside down", lambda: Box.between(X + 1, X), r"at \(0, 0\) the lower bound 1.5 is above the upper bound 0.5"),
     ("box of two shapes", lambda: Box.between(X, X[:, :2]), "different shapes"),
     ("centre outside its box", lambda: Box(X + 9, X, X + 1), "outside its box"),
     ("words out of it", lambda: Words.around(torch.tensor([[0, 7]]), {}, torch.eye(3)), "token id 7 does not exist: .* 3 words"),
@@ -847,14 +847,14 @@ REFUSED = [
     ("a norm by name", lambda: Ball(X, R, "inf"), "norm 'inf': a norm needs a number"),  # type: ignore[arg-type]
     ("substitutes by name", lambda: Words.around(torch.tensor([[0]]), {0: ["good"]}, torch.eye(3)), "token ids, got 'good'"),  # type: ignore[list-item]
     ("substitutes of a name", lambda: Words.around(torch.tensor([[0]]), {"good": [1]}, torch.eye(3)), "token ids, got 'good'"),  # type: ignore[dict-item]
-    ("a substitute without a list", lambda: Words.around(torch.tensor([[0]]), {0: 1}, torch.eye(3)), "are a list of token ids, got 1"),  # type: ignore[dict-item]
-    ("substitutes of nothing", lambda: Words.around(torch.tensor([[0]]), [None], torch.eye(3)), "its substitutes no places"),  # type: ignore[list-item]
+    ("a substitute without a list", lambda: Words.around(torch.tensor([[0]]), {0: 1}, torch.eye(3)), "must be a list of token ids, got 1"),  # type: ignore[dict-item]
+    ("substitutes of nothing", lambda: Words.around(torch.tensor([[0]]), [None], torch.eye(3)), "substitutes for no positions"),  # type: ignore[list-item]
     ("substitutes for one", lambda: Words.around(torch.tensor([[0], [1]]), [[[1]]], torch.eye(3)), "for 1 sentences, but there are 2"),
-    ("substitutes for two", lambda: Words.around(torch.tensor([[0]]), [[[1], []]], torch.eye(3)), "has 1 words, its substitutes 2 places"),
+    ("substitutes for two", lambda: Words.around(torch.tensor([[0]]), [[[1], []]], torch.eye(3)), "has 1 words, but substitutes for 2 positions"),
     ("a word without a number", lambda: Words.around(torch.tensor([[0]]), {0: [1]}, torch.eye(3) / torch.tensor([1, 0, 1])), "NaN"),
     ("words that are no ids", lambda: Words.around(torch.zeros(1, 2), {}, torch.eye(3)), "must be integers"),
-    ("a domain upside down", lambda: Domain.of((1, 0)), "below its upper end"),
-    ("a domain of NaN", lambda: Domain.of((math.nan, 1)), "below its upper end"),
+    ("a domain upside down", lambda: Domain.of((1, 0)), "below its upper bound"),
+    ("a domain of NaN", lambda: Domain.of((math.nan, 1)), "below its upper bound"),
 ]  # fmt: skip
 
 

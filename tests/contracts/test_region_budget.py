@@ -160,11 +160,11 @@ REFUSED = [
         r"must be \(2, 3\) twice and \(2, 3\)",
     ),
     ("budgets for one", lambda: Budget(X, X, X, GROUP, ONE[:1]), r"\(2, groups\)"),
-    ("a negative budget", lambda: Budget(X, X, X, GROUP, -ONE), "from 0 up"),
+    ("a negative budget", lambda: Budget(X, X, X, GROUP, -ONE), ">= 0"),
     ("a group without a budget", lambda: Budget(X, X, X, GROUP + 1, ONE), "from 0 to 0"),
     ("a group below none", lambda: Budget(X, X, X, GROUP - 2, ONE), "-1 for a unit that stays"),
-    ("a centre outside", lambda: Budget(X, X + 1, X + 2, GROUP, ONE), "outside its ends"),
-    ("ends of NaN", lambda: Budget(X, X * torch.nan, X, GROUP, ONE), "outside its ends"),
+    ("a centre outside", lambda: Budget(X, X + 1, X + 2, GROUP, ONE), "outside its bounds"),
+    ("ends of NaN", lambda: Budget(X, X * torch.nan, X, GROUP, ONE), "outside its bounds"),
 ]
 
 

@@ -115,7 +115,7 @@ def test_no_image_is_called_safe_that_a_search_breaks() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"unit": "voxel"}, "unit 'voxel' is unknown; there are pixel, frame, number"),
+        ({"unit": "voxel"}, "unit 'voxel' is unknown; choose one of pixel, frame, number"),
         ({"unit": "pixel"}, "unit 'pixel' needs images"),
         ({"norm": 2, "unit": "number"}, "needs norm 0"),
         ({"norm": 2, "values": [0, 1]}, "needs norm 0"),

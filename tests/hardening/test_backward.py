@@ -134,7 +134,7 @@ class Merged(nn.Module):
 def test_where_inputs_share_an_axis_the_layer_is_named() -> None:
     x = torch.randn(3, 6, 3)
     _, _, known = traced(Merged(), x)
-    with pytest.raises(UnsupportedLayer, match="share an axis"):
+    with pytest.raises(UnsupportedLayer, match="merges the batch axis"):
         TapedWalk(known, x)
 
 

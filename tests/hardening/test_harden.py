@@ -166,7 +166,7 @@ def test_a_loss_that_is_no_number_stops_and_the_last_good_network_is_kept(
     found = asked(net)
     assert found.ended == "not a number"
     assert len(found.history) == 2
-    assert "no number" in found.verdict
+    assert "not finite" in found.verdict
     assert all(bool(p.isfinite().all()) for p in found.module.parameters())
 
 
@@ -221,7 +221,7 @@ def test_no_is_said_where_all_that_is_proved_is_one_class(net: hf.Network) -> No
     assert found.after.certified > found.before.certified
     assert found.after.constant
     assert not found.better
-    assert found.verdict.startswith("NOT hardened, it says nothing but one class")
+    assert found.verdict.startswith("NOT hardened, the network predicts a single class")
 
 
 class Odd(nn.Module):
@@ -249,9 +249,9 @@ BAD: dict[str, tuple[Callable[[hf.Network], Any], str]] = {
         lambda n: hf.harden(n, blobs()[0], blobs()[1][:50], radius=0.1),
         "80 inputs, but 50 labels",
     ),
-    "unknown recipe": (lambda n: asked(n, recipe="magic"), "recipe 'magic' is unknown; there are auto"),
+    "unknown recipe": (lambda n: asked(n, recipe="magic"), "recipe 'magic' is unknown; choose one of auto"),
     "unknown layer": (lambda n: asked(n, freeze=("nowhere",)), "freeze 'nowhere'"),
-    "all frozen": (lambda n: asked(n, freeze=("0", "2")), "no weights that could be trained"),
+    "all frozen": (lambda n: asked(n, freeze=("0", "2")), "no trainable weights"),
     "radius and words": (lambda n: asked(n, substitutes={0: [1]}), "there is no radius"),
     "no seconds": (lambda n: asked(n, stop=hf.Stop(seconds=0.0)), "training needs some"),
     "black box": (

@@ -7,7 +7,7 @@ import torch
 
 from holdfast.datasets import helpdesk
 from holdfast.monitor import Groups, Monitor, Noise, Typos
-from holdfast.monitor.evaluate import EDGES, Mean, evaluate
+from holdfast.monitor.evaluate import RELIABILITY_EDGES, Mean, evaluate
 from holdfast.network import Network
 
 TEXTS = [text.split() for text in helpdesk.sentences("test").text[::3]]
@@ -121,4 +121,4 @@ def test_means_have_intervals_that_shrink() -> None:
     assert some.high - some.low == pytest.approx(2 * 1.96 * 0.5 / 40**0.5, rel=0.02)
     assert many.high - many.low < some.high - some.low
     assert (Mean.of(values[:1], 0.95).low, Mean.of(values[:1], 0.95).high) == (0, 1)
-    assert EDGES[0] == 0
+    assert RELIABILITY_EDGES[0] == 0

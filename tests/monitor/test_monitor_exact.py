@@ -262,8 +262,8 @@ def test_many_small_sweeps_are_one_large_one(monkeypatch: pytest.MonkeyPatch) ->
     net, sequences = module.network(), some_sequences([30, 7, 1, 12] * 5)
     groups = Groups.of_sets({own: range(WORDS) for own in range(WORDS)})
     wanted = {k: labels(net, sequences, groups, k=k, keep="mutants") for k in (0, 2, "final")}
-    monkeypatch.setattr(exact, "BYTES", 1)
-    monkeypatch.setattr(exact, "SEQUENCES", 3)
+    monkeypatch.setattr(exact, "LIVE_MUTANT_BYTES", 1)
+    monkeypatch.setattr(exact, "SEQUENCES_PER_SWEEP", 3)
     for k, one in wanted.items():
         found = labels(net, sequences, groups, k=k, keep="mutants")
         agree(found, one.gamma)

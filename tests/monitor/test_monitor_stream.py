@@ -75,7 +75,7 @@ def test_places_beyond_the_end_have_no_score() -> None:
 def test_few_tokens_take_another_way_to_the_same_scores(monkeypatch: pytest.MonkeyPatch) -> None:
     monitor, sequences = named(), some_sequences([5] * 12)
     short = [monitor.score(sequence) for sequence in sequences]
-    monkeypatch.setattr("holdfast.monitor.monitor.SHORT", 0)
+    monkeypatch.setattr("holdfast.monitor.monitor.FEW_TOKENS", 0)
     for one, other in zip(short, monitor.score_all(sequences), strict=True):
         for name in ("labels", "support", "attackable"):
             assert torch.equal(getattr(one, name), getattr(other, name))
@@ -245,7 +245,7 @@ def test_a_sequence_is_drawn_alike_alone_and_beside_others(
     sequences = some_sequences([5, 9, 2, 7]) if tokens else some_frames([5, 9, 2, 7])
     alone = [made.score(sequence) for sequence in sequences]
     for room in (2**24, 40 * 9 * DIMENSION, 40 * DIMENSION):  # all at once, some, and one in parts
-        monkeypatch.setattr("holdfast.monitor.monitor.DRAWN", room)
+        monkeypatch.setattr("holdfast.monitor.monitor.MOST_DRAWN_ELEMENTS", room)
         for one, other in zip(made.score_all(sequences), alone, strict=True):
             assert torch.equal(one.values, other.values)
             assert torch.equal(one.low, other.low)

@@ -27,7 +27,7 @@ from holdfast.monitor.service.batching import RequestBatcher
 from holdfast.monitor.service.json_messages import STRING, _depth, read_question
 from holdfast.monitor.service.limits import Limits
 from holdfast.monitor.service.logs import Discreet, log
-from holdfast.monitor.service.serve import SHORT, app
+from holdfast.monitor.service.serve import INLINE_BYTES, app
 from holdfast.network import Network
 
 for package in ("fastapi", "uvicorn", "websockets", "httpx"):
@@ -38,7 +38,7 @@ connect = pytest.importorskip("websockets.sync.client").connect
 ConnectionClosed = pytest.importorskip("websockets.exceptions").ConnectionClosed
 
 protocols = pytest.importorskip("holdfast.monitor.service.protocols")
-RESERVED, RESERVED_EACH, Connections = protocols.RESERVED, protocols.RESERVED_EACH, protocols.Connections
+RESERVED, RESERVED_EACH, Connections = protocols.RESERVED_CONNECTIONS, protocols.RESERVED_EACH, protocols.Connections
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 TEXT = "please cancel my subscription"
@@ -224,7 +224,7 @@ def test_long_messages_are_read_beside_the_event_loop(
     with TestClient(app(monitor)) as client:
         assert client.post("/score", json={"text": TEXT}).status_code == 200
         assert (
-            client.post("/score", content=b'{"sequence": [' + b" " * SHORT + b'"please"]}').status_code == 200
+            client.post("/score", content=b'{"sequence": [' + b" " * INLINE_BYTES + b'"please"]}').status_code == 200
         )
     (_, short), (_, long) = seen
     assert not short.startswith("reading")
@@ -234,7 +234,7 @@ def test_long_messages_are_read_beside_the_event_loop(
 def test_a_text_far_too_long_is_not_cut_into_words(client: TestClient) -> None:
     answer = client.post("/score", json={"text": "." * 1000})
     assert answer.status_code == 422
-    assert "has 1000 signs; this service takes up to 768" in answer.json()["error"]
+    assert "has 1000 characters; at most 768 are allowed" in answer.json()["error"]
 
 
 def test_connections_are_counted_by_address_and_some_are_kept_for_probes() -> None:

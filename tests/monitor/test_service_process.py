@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from service_process import PATIENCE, TEXT, Running, ended, read_answer, request
 
-from holdfast.monitor.service.rates import MOST, Rates
+from holdfast.monitor.service.rates import MOST_ADDRESSES, Rates
 
 for package in ("fastapi", "uvicorn", "websockets"):
     pytest.importorskip(package, reason=f"{package} is not installed: pip install 'holdfast[serve]'")
@@ -284,9 +284,9 @@ def test_a_bucket_fills_at_its_rate() -> None:
     now = 100.0
     assert [rates.take("1.2.3.4") > 0 for _ in range(4)] == [False, False, False, True]
     assert [rates.take(f"2001:db8::{n}") > 0 for n in range(4)] == [False, False, False, True]  # one network
-    for n in range(MOST + 5):
+    for n in range(MOST_ADDRESSES + 5):
         rates.take(f"10.{n >> 16}.{n >> 8 & 255}.{n & 255}")
-    assert len(rates._buckets) == MOST
+    assert len(rates._buckets) == MOST_ADDRESSES
     assert not any(Rates(0, 1).take("1.2.3.4") for _ in range(10))
 
 
@@ -451,5 +451,5 @@ def test_workers_count_together_and_one_that_dies_is_replaced(guarded: Running) 
     assert guarded.end(signal.SIGTERM) == 0
     assert guarded.said is not None
     assert TOKEN not in "".join(guarded.said)
-    assert "it is started again" in guarded.said[1]
+    assert "it is restarted" in guarded.said[1]
     assert not any(Path(f"/proc/{worker}").exists() for worker in workers)

@@ -117,7 +117,7 @@ def test_a_network_that_scales_its_input_is_not_stepped_without_the_scale() -> N
 
 def test_a_step_of_the_wrong_shape_is_refused() -> None:
     torch.manual_seed(0)
-    with pytest.raises(BadInput, match="step answered a state"):
+    with pytest.raises(BadInput, match="step returned a state"):
         Monitor.fit(Network.from_torch(Misshapen(Whole()).eval(), shape=(4, FEATURES)), [], Noise(0.1))
 
 
@@ -130,7 +130,7 @@ def test_a_monitor_of_a_streaming_model_is_saved_and_needs_the_shape_of_its_fram
     assert torch.equal(again.score(sequence, "final").values, made.score(sequence, "final").values)
     shapeless = Network.from_torch(Stepped(Whole()).eval())
     assert isinstance(OpenedStreaming.of(shapeless, [sequence]), OpenedStreaming)
-    with pytest.raises(BadInput, match="Say the shape"):
+    with pytest.raises(BadInput, match="Give the network the shape"):
         OpenedStreaming.of(shapeless)
 
 

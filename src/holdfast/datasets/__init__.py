@@ -1,4 +1,4 @@
-"""Embedded defaults: small data that comes with the dependencies, so that every example runs without a download."""
+"""Small datasets and networks that need no download."""
 
 from holdfast.datasets.digits import Digits, digits
 

@@ -1,4 +1,4 @@
-"""Three small trained networks for the digits, stored inside the package; scripts/train_digits.py trained them."""
+"""Three small networks for the digits, stored in the package; scripts/train_digits.py trained them."""
 
 from importlib.resources import as_file, files
 
@@ -60,25 +60,25 @@ class DigitsGRU(nn.Module):
 
 
 def digits_cnn() -> nn.Module:
-    """The trained DigitsCNN, in eval mode."""
+    """Return the trained DigitsCNN, in eval mode."""
     return _load_trained(DigitsCNN, "digits_cnn")
 
 
 def digits_lstm() -> nn.Module:
-    """The trained DigitsLSTM, in eval mode."""
+    """Return the trained DigitsLSTM, in eval mode."""
     return _load_trained(DigitsLSTM, "digits_lstm")
 
 
 def digits_gru() -> nn.Module:
-    """The trained DigitsGRU, in eval mode."""
+    """Return the trained DigitsGRU, in eval mode."""
     return _load_trained(DigitsGRU, "digits_gru")
 
 
 def _load_trained(architecture: type[nn.Module], name: str) -> nn.Module:
-    """A new module with its stored weights, in eval mode."""
-    from safetensors.torch import load_file  # here, so that the classes import without safetensors
+    """Return a new module with its stored weights, in eval mode."""
+    from safetensors.torch import load_file  # imported here, so that the classes do not need safetensors
 
-    with own_random_numbers(0):  # initial weights are drawn only to be replaced: spend no caller's numbers
+    with own_random_numbers(0):  # initial weights are replaced: keep the caller's random state
         module = architecture()
     with as_file(files("holdfast.datasets") / "weights" / f"{name}.safetensors") as path:
         module.load_state_dict(load_file(path))

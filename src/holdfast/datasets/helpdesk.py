@@ -1,6 +1,6 @@
-"""What people write to a help desk: 440 short sentences of our own, words that may stand for each other, and a small LSTM.
+"""Help desk messages: 440 short sentences written for this package, synonyms of words, and a small LSTM.
 
-The LSTM says after every word what the sentence so far is about; scripts/train_helpdesk.py trained it.
+After every word the LSTM classifies the topic of the sentence so far; scripts/train_helpdesk.py trained it.
 """
 
 import json
@@ -20,7 +20,7 @@ from holdfast.process_state import own_random_numbers
 
 INTENTS = ("greeting", "password", "delivery", "refund", "broken", "invoice", "hours", "cancel")
 UNKNOWN = "<unk>"
-DIMENSION, HIDDEN = 32, 32
+DIMENSION, HIDDEN = 32, 32  # Sizes of the word vectors and of the state of the stored network.
 FOLDER = "words"
 
 Split = Literal["train", "test"]
@@ -28,14 +28,14 @@ Split = Literal["train", "test"]
 
 @dataclass(frozen=True)
 class SentenceSplit:
-    """One split: the sentences in lower case, and for each the number of its intent in INTENTS."""
+    """One split: sentences in lower case, and for each the index of its intent in INTENTS."""
 
     text: tuple[str, ...]
     y: Tensor  # (n,) int64
 
     @property
     def tokens(self) -> list[Tensor]:
-        """Each sentence as the numbers of its words, (length,) int64."""
+        """Token ids of each sentence, (length,) int64."""
         return [tokens(text) for text in self.text]
 
 
@@ -62,7 +62,7 @@ class HelpdeskLSTM(nn.Module):
 
 
 def sentences(split: Split = "test") -> SentenceSplit:
-    """The 352 training or the 88 test sentences, 11 of each intent; the same ones in the same order on every call."""
+    """Return the 352 training or the 88 test sentences, 11 of each intent, always in the same order."""
     if split not in ("train", "test"):
         raise BadInput(f"split is {split!r}; the help desk has the splits 'train' and 'test'")
     pairs = [line.split("\t") for line in _text(f"helpdesk_{split}.tsv").splitlines()]
@@ -73,9 +73,9 @@ def sentences(split: Split = "test") -> SentenceSplit:
 
 @cache
 def vocabulary() -> tuple[str, ...]:
-    """The words of the training sentences and all substitutes in the order of their numbers; 0 stands for every other word.
+    """The words of the training sentences and all substitutes, by id; 0 is any other word.
 
-    Some substitutes stand in no sentence: the network has a number for them, and little idea of what they mean.
+    Some substitutes are in no training sentence, so the network has learned little about them.
     """
     read = {word for text in sentences("train").text for word in text.split()}
     return (UNKNOWN, *sorted(read.union(*sets().values())))
@@ -87,34 +87,34 @@ def _words() -> WordTokenizer:
 
 
 def tokens(text: str | Sequence[str]) -> Tensor:
-    """A sentence, or its words -> (length,) token ids, as everywhere in holdfast."""
+    """Tokenize a sentence or a list of words: (length,) token ids."""
     found = _words().cut(text if isinstance(text, str) else " ".join(text))
     return torch.tensor([token or 0 for token in found.ids], dtype=torch.int64)
 
 
 def substitutes() -> dict[str, list[str]]:
-    """word -> other words that may stand in its place; all are in the vocabulary. Words without a line have no substitute."""
+    """Map words to their substitutes, all in the vocabulary. Words without an entry have none."""
     sets: dict[str, list[str]] = json.loads(_text("helpdesk_substitutes.json"))
     return sets
 
 
 def sets() -> dict[str, list[str]]:
-    """word -> itself and its substitutes: what the monitor's Groups.of_sets takes."""
+    """Map words to themselves and their substitutes, the argument of Groups.of_sets."""
     return {word: [word, *others] for word, others in substitutes().items()}
 
 
 def network(device: str = "cpu") -> Network:
-    """The trained LSTM with its vocabulary."""
+    """Return the trained LSTM with its vocabulary."""
     return Network.from_torch(
         helpdesk_lstm(), vocabulary=vocabulary(), classes=INTENTS, name="help desk LSTM", device=device
     )
 
 
 def helpdesk_lstm() -> HelpdeskLSTM:
-    """The trained LSTM as a plain module, in eval mode."""
-    from safetensors.torch import load_file  # here, so that the sentences need no safetensors
+    """Return the trained LSTM as a plain module, in eval mode."""
+    from safetensors.torch import load_file  # imported here, so that the sentences do not need safetensors
 
-    with own_random_numbers(0):  # initial weights are drawn only to be replaced: spend no caller's numbers
+    with own_random_numbers(0):  # initial weights are replaced: keep the caller's random state
         module = HelpdeskLSTM(len(vocabulary()))
     with as_file(files("holdfast.datasets") / FOLDER / "helpdesk_lstm.safetensors") as path:
         module.load_state_dict(load_file(path))
@@ -122,12 +122,12 @@ def helpdesk_lstm() -> HelpdeskLSTM:
 
 
 def train() -> dict[str, object]:
-    """The training sentences for the command line: --data holdfast.datasets.helpdesk:train."""
+    """Return the training sentences for the command line: --data holdfast.datasets.helpdesk:train."""
     return _for_commands("train")
 
 
 def test() -> dict[str, object]:
-    """The test sentences for the command line."""
+    """Return the test sentences for the command line."""
     return _for_commands("test")
 
 

@@ -1,4 +1,4 @@
-"""A weather station made up by a formula, and a small GRU that forecasts its next hour, trained in a second or two when it is asked for."""
+"""A synthetic weather station, and a small GRU that forecasts its next hour."""
 
 import math
 from dataclasses import dataclass
@@ -10,21 +10,22 @@ from torch import Tensor, nn
 
 from holdfast.process_state import own_random_numbers
 
-HOURS = 6  # of a window
+WINDOW_HOURS = 6  # Length of a window in hours.
 OUTPUTS = ("temperature in °C", "wind in m/s")
-TRAINED, STEPS = 240, 80
+# Number of training windows, and of optimiser steps (chosen by hand).
+TRAINING_WINDOWS, TRAINING_STEPS = 240, 80
 
 
 @dataclass(frozen=True)
 class Station:
     x: Tensor  # (windows, hours, 2): temperature in °C and wind in m/s
-    y: Tensor  # (windows, 2): the hour that follows
+    y: Tensor  # (windows, 2): the following hour
 
 
 @cache
 def _series() -> Tensor:
-    """(hours, 2): days that differ a little, with the noise of two instruments."""
-    hour = torch.arange(TRAINED + 3 * HOURS + 60, dtype=torch.float64)
+    """Return (hours, 2): daily and slower cycles, with the noise of two instruments."""
+    hour = torch.arange(TRAINING_WINDOWS + 3 * WINDOW_HOURS + 60, dtype=torch.float64)
     noise = torch.randn((len(hour), 2), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     warmth = 15 + 7 * torch.sin(2 * math.pi * hour / 24) + 3 * torch.sin(2 * math.pi * hour / 137)
     wind = 5 + 2 * torch.sin(2 * math.pi * hour / 24 + 1) + torch.sin(2 * math.pi * hour / 61)
@@ -32,16 +33,21 @@ def _series() -> Tensor:
 
 
 def station(part: str = "test") -> Station:
-    """part: train, or test, which comes later."""
+    """Return windows. part: "train", or "test", which is later in time."""
     series = _series()
-    starts = range(TRAINED) if part == "train" else range(TRAINED + HOURS, TRAINED + HOURS + 48, 6)
+    starts = (
+        range(TRAINING_WINDOWS)
+        if part == "train"
+        else range(TRAINING_WINDOWS + WINDOW_HOURS, TRAINING_WINDOWS + WINDOW_HOURS + 48, 6)
+    )
     return Station(
-        torch.stack([series[k : k + HOURS] for k in starts]), torch.stack([series[k + HOURS] for k in starts])
+        torch.stack([series[k : k + WINDOW_HOURS] for k in starts]),
+        torch.stack([series[k + WINDOW_HOURS] for k in starts]),
     )
 
 
 def windows() -> dict[str, Any]:
-    """For the command line: windows without labels, and what the outputs are called."""
+    """Return test windows without labels and the names of the outputs, for the command line."""
     return {"x": station("test").x, "classes": list(OUTPUTS)}
 
 
@@ -52,7 +58,7 @@ class Forecaster(nn.Module):
         super().__init__()
         self.read = nn.GRU(2, hidden, batch_first=True)
         self.say = nn.Linear(hidden, 2)
-        usual = _series()[:TRAINED]
+        usual = _series()[:TRAINING_WINDOWS]
         self.register_buffer("mean", usual.mean(0))
         self.register_buffer("std", usual.std(0))
 
@@ -64,11 +70,11 @@ class Forecaster(nn.Module):
 
 @cache
 def forecaster() -> Forecaster:
-    """Trained by the same steps every time."""
+    """Return the network, trained in the same way every time."""
     with own_random_numbers(0), torch.enable_grad():
         model, data = Forecaster(), station("train")
         adam = torch.optim.Adam(model.parameters(), lr=0.02)
-        for _ in range(STEPS):
+        for _ in range(TRAINING_STEPS):
             adam.zero_grad()
             loss = ((model(data.x) - data.y) / model.get_buffer("std")).square().mean()
             loss.backward()

@@ -1,4 +1,4 @@
-"""Evidence that leaves the house: a run with its page, records, certificates and witnesses as one file that can be signed and checked.
+"""Evidence bundles: a run with its report, records, certificates and witnesses in one signed file.
 
 `make` of holdfast.evidence.bundle writes one, holdfast.evidence.signature signs it, and
 holdfast.evidence.bundle_verification checks one.

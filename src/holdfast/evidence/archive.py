@@ -1,7 +1,7 @@
-"""The file of a bundle: a zip whose bytes follow from the names and contents of its files, and which is believed in nothing when read.
+"""The file format of a bundle: a zip file determined by its contents, whose reader trusts nothing.
 
-Names are in order, times are those of the format's beginning, nothing stands between or around the entries. So there is one way to write
-each header, and whatever is changed in one, or added beside the files, is seen.
+Entries are ordered by name, carry the earliest time of the format, and have no bytes between or around them.
+So each header can be written in only one way, and any change to a header or any added byte is detected.
 """
 
 import contextlib
@@ -19,17 +19,19 @@ from holdfast.errors import StoreError, UnreadableFile
 from holdfast.files import PART, existing, in_words
 from holdfast.memory_budget import bytes_told
 
-LARGEST_FILE = 2**31
-LARGEST = (
-    2**32 - 2**20
-)  # of all files, packed and unpacked: where offsets need more than four bytes, zip has two ways to write them
-MOST_FILES = 1_000_000
-RATIO = 100  # by which a file may become smaller; one that would become smaller yet is kept as it is
+LARGEST_FILE = 2**31  # Bytes: limit for one file of a bundle (chosen by hand).
+# Bytes: limit for all files, packed and unpacked. Beyond 4 GiB offsets need more than four bytes, and zip has
+# two ways to write these.
+LARGEST_BUNDLE = 2**32 - 2**20
+MOST_FILES = 1_000_000  # Limit for the number of files (chosen by hand).
+# Limit for the compression ratio; a file that would shrink more is stored uncompressed (chosen by hand).
+LARGEST_RATIO = 100
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*(/[A-Za-z0-9][A-Za-z0-9._+-]*){0,4}")
-LONGEST_NAME = 200
-BEGINNING = (1980, 1, 1, 0, 0, 0)
-AGAIN = "Ask for the bundle again."
-UNIX, VERSION, FIRST_DAY, PLAIN_FILE = 3, 20, 1 << 5 | 1, (stat.S_IFREG | 0o644) << 16  # as headers say it
+LONGEST_NAME = 200  # Characters: limit for the path of a file in a bundle (chosen by hand).
+EARLIEST_TIME = (1980, 1, 1, 0, 0, 0)  # The earliest time that zip can store.
+AGAIN = "Request the bundle again."
+# Fields of zip headers: creator system, version, flag bits of the date, and file attributes.
+UNIX, VERSION, FIRST_DAY, PLAIN_FILE = 3, 20, 1 << 5 | 1, (stat.S_IFREG | 0o644) << 16
 LOCAL, LINE, LARGE_END = (
     struct.Struct("<4s5H3I2H"),
     struct.Struct("<4s4B4H3I5H2I"),
@@ -38,17 +40,20 @@ LOCAL, LINE, LARGE_END = (
 
 
 def is_name(name: str) -> bool:
-    """May a file of a bundle be called so? No way out of a folder, no hidden file, nothing that two systems read differently."""
+    """Return whether a name is allowed: not hidden, inside the folder, unambiguous on all systems."""
     return len(name) <= LONGEST_NAME and NAME.fullmatch(name) is not None
 
 
 def files_of(folder: Path) -> list[str]:
-    """The names of all files below a folder, in order."""
+    """List the names of all files below a folder, in order."""
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 
 def pack(folder: Path, target: Path) -> Path:
-    """All files below the folder as one; the whole file or none of it. StoreError where that is not possible."""
+    """Pack all files below the folder, atomically.
+
+    StoreError if a name, a size or the disk does not allow it.
+    """
     names = files_of(folder)
     total = 0
     for name in names:
@@ -56,19 +61,21 @@ def pack(folder: Path, target: Path) -> Path:
         total += size
         if not is_name(name):
             raise StoreError(
-                f"{name!r}: a bundle has no such names: letters, digits, '.', '_', '+' and '-', in at most five folders."
+                f"{name!r}: not allowed in a bundle: use letters, digits, '.', '_', '+' and '-', in at most "
+                "five folders."
             )
-        if size > LARGEST_FILE or total > LARGEST:
+        if size > LARGEST_FILE or total > LARGEST_BUNDLE:
             raise StoreError(
-                f"{target}: {name} makes it larger than a bundle may be ({bytes_told(LARGEST_FILE)} a file, {bytes_told(LARGEST)} in all). "
-                f"Leave the model out, or cut the run into shards."
+                f"{target}: {name} makes it larger than a bundle may be "
+                f"({bytes_told(LARGEST_FILE)} a file, {bytes_told(LARGEST_BUNDLE)} in all). "
+                f"Leave the model out, or split the run into shards."
             )
     part = target.with_name(target.name + ".part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with zipfile.ZipFile(part, "w", allowZip64=True) as archive:
             for name in names:
-                info = zipfile.ZipInfo(name, BEGINNING)
+                info = zipfile.ZipInfo(name, EARLIEST_TIME)
                 info.create_system, info.external_attr = UNIX, PLAIN_FILE
                 info.compress_type = _kind(folder / name)
                 info.file_size = (folder / name).stat().st_size
@@ -86,20 +93,25 @@ def pack(folder: Path, target: Path) -> Path:
 
 
 def _kind(path: Path) -> int:
-    """Packed, but for what would shrink so much that nobody could tell it from a file that is made to fill disks."""
+    """Compress, unless the ratio would exceed LARGEST_RATIO: the reader rejects such files as zip bombs."""
     packer, size = zlib.compressobj(wbits=-15), 0
     with path.open("rb") as source:
         while some := source.read(PART):
             size += len(packer.compress(some))
     size += len(packer.flush())
-    return zipfile.ZIP_STORED if path.stat().st_size >= RATIO * size else zipfile.ZIP_DEFLATED
+    return zipfile.ZIP_STORED if path.stat().st_size >= LARGEST_RATIO * size else zipfile.ZIP_DEFLATED
 
 
 def unpack(path: Path, folder: Path) -> list[str]:
-    """The files of a bundle below an empty folder -> their names, in order. UnreadableFile where the file is not exactly what `pack` writes
-    of some files: nothing is written outside the folder, and nothing beyond what its size allows."""
+    """Extract a bundle into an empty folder and return the names of its files, in order.
+
+    UnreadableFile if the file is not exactly what `pack` writes. Nothing is written outside the folder, and
+    never more bytes than the headers declare.
+    """
     size = (
-        existing(path, LARGEST + 2**28, f"larger than {bytes_told(LARGEST)}, which no bundle is.")
+        existing(
+            path, LARGEST_BUNDLE + 2**28, f"larger than {bytes_told(LARGEST_BUNDLE)}, which no bundle is."
+        )
         .stat()
         .st_size
     )
@@ -115,13 +127,13 @@ def unpack(path: Path, folder: Path) -> list[str]:
             file.seek(end)
             if info.header_offset != end or file.read(LOCAL.size + len(info.filename)) != _header(info):
                 raise UnreadableFile(
-                    f"{path}: {info.filename}: its two headers differ, or something stands before it. {AGAIN}"
+                    f"{path}: {info.filename}: its two headers differ, or there are bytes before it. {AGAIN}"
                 )
             end += LOCAL.size + len(info.filename) + info.compress_size
         file.seek(end)
         if file.read(min(size - end, MOST_FILES * 300)) != _list(members, end):
             raise UnreadableFile(
-                f"{path}: something stands beside its files, or another program packed it. {AGAIN}"
+                f"{path}: it has bytes that belong to no file, or another program packed it. {AGAIN}"
             )
         for info in members:
             with in_words(path, f"{info.filename} is damaged", AGAIN):
@@ -129,8 +141,9 @@ def unpack(path: Path, folder: Path) -> list[str]:
     return [info.filename for info in members]
 
 
-def _check_members(path: Path, members: Sequence[zipfile.ZipInfo], packed: int, room: int) -> None:
-    """UnreadableFile where a name leads elsewhere or is there twice, an entry is no plain file, or they would fill the disk."""
+def _check_members(path: Path, members: Sequence[zipfile.ZipInfo], packed: int, free: int) -> None:
+    """UnreadableFile if a name is unsafe or occurs twice, an entry is not a regular file, or the files exceed
+    a limit."""
     seen, before, total = set[str](), "", 0
     for count, info in enumerate(members, 1):
         name = info.filename
@@ -140,24 +153,29 @@ def _check_members(path: Path, members: Sequence[zipfile.ZipInfo], packed: int, 
                 f"{path}: it holds {shown}, a name that could lead out of a folder, or be read in two ways."
             )
         if name.casefold() in seen:
-            raise UnreadableFile(f"{path}: it holds {shown} twice, so nobody knows which is meant. {AGAIN}")
+            raise UnreadableFile(f"{path}: it holds {shown} twice, so it is ambiguous. {AGAIN}")
         if stat.S_IFMT(info.external_attr >> 16) != stat.S_IFREG:
-            raise UnreadableFile(f"{path}: {shown} is no plain file, but a link or a device. Do not open it.")
+            raise UnreadableFile(
+                f"{path}: {shown} is a link or a device, not a regular file. Do not open it."
+            )
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or info.flag_bits:
             raise UnreadableFile(
-                f"{path}: {shown} is encrypted, or packed in a way that bundles are not. {AGAIN}"
+                f"{path}: {shown} is encrypted, or compressed in a way that bundles do not use. {AGAIN}"
             )
         total += info.file_size
         if (
-            info.file_size > max(RATIO * info.compress_size, info.compress_size + 1024)
+            info.file_size > max(LARGEST_RATIO * info.compress_size, info.compress_size + 1024)
             or info.compress_size > packed
         ):
             raise UnreadableFile(
-                f"{path}: {shown} says that it unpacks to {info.file_size} bytes, more than it can hold. Do not open it."
+                f"{path}: {shown} declares that it unpacks to {info.file_size} bytes, more than it can hold. "
+                "Do not open it."
             )
-        if info.file_size > LARGEST_FILE or total > min(LARGEST, room) or count > MOST_FILES:
+        if info.file_size > LARGEST_FILE or total > min(LARGEST_BUNDLE, free) or count > MOST_FILES:
             raise UnreadableFile(
-                f"{path}: unpacks to more than {bytes_told(min(LARGEST, room))}, or to too many files. Make room."
+                f"{path}: unpacks to more than {bytes_told(min(LARGEST_BUNDLE, free))}, or to too many "
+                "files. Free "
+                "some disk."
             )
         if name < before:
             raise UnreadableFile(f"{path}: {shown} is out of order: another program packed it. {AGAIN}")
@@ -166,7 +184,7 @@ def _check_members(path: Path, members: Sequence[zipfile.ZipInfo], packed: int, 
 
 
 def _header(info: zipfile.ZipInfo) -> bytes:
-    """As it stands before the file itself, for what the list of all files says."""
+    """Return the local header that `pack` writes for this entry of the central directory."""
     sizes = info.CRC, info.compress_size, info.file_size, len(info.filename), 0
     return LOCAL.pack(b"PK\3\4", VERSION, 0, info.compress_type, 0, FIRST_DAY, *sizes) + info.filename.encode(
         "ascii"
@@ -174,7 +192,7 @@ def _header(info: zipfile.ZipInfo) -> bytes:
 
 
 def _list(members: Sequence[zipfile.ZipInfo], begin: int) -> bytes:
-    """What stands behind the files: a line for each, and the end."""
+    """Return the central directory and the end record that `pack` writes."""
     lines = bytearray()
     for info in members:
         sizes = info.CRC, info.compress_size, info.file_size, len(info.filename), 0, 0, 0, 0
@@ -191,7 +209,10 @@ def _list(members: Sequence[zipfile.ZipInfo], begin: int) -> bytes:
 
 
 def _unpack_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, target: Path) -> None:
-    """ValueError where it holds more or less than it says; zipfile compares its sum."""
+    """Extract one file.
+
+    ValueError if its size differs from the declared one; zipfile compares the checksum.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
     with archive.open(info) as source, target.open("xb") as sink:
         left = info.file_size
@@ -199,4 +220,4 @@ def _unpack_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, target: Path
             sink.write(some)
             left -= len(some)
         if left or source.read(1):
-            raise ValueError("it holds more or less than it says")
+            raise ValueError("its size is not the declared one")

@@ -1,4 +1,7 @@
-"""A run as one file: `make` gathers what belongs to it, lists it, and states what it claims. The same run gives the same bytes."""
+"""Bundle a run as one file: collect its files, list them in a manifest and state its claims.
+
+Equal runs give equal bytes.
+"""
 
 import json
 import shutil
@@ -23,17 +26,19 @@ from holdfast.report.pairing import load
 from holdfast.report.verdict import tally
 from holdfast.store import Store
 
-MODEL = "model"  # the folder of the model's files
+MODEL = "model"  # The folder of the model's files.
 ABOUT_MODEL = "model.json"
 
 
 @dataclass(frozen=True)
 class Given:
-    """What goes with the run.
+    """Files that accompany the run.
 
-    model      the files of the model, where it is made of files that were found; with_model: they go with it, not only their digests.
-    proofs     a folder of certificates.
-    gate       what `holdfast gate --json` wrote of this run.
+    Attributes:
+        model: the files of the model, if it was read from files that were found.
+        with_model: include these files, not only their digests.
+        proofs: a folder of certificates.
+        gate: the output of `holdfast gate --json` for this run.
     """
 
     model: Sequence[ModelFile] = ()
@@ -44,20 +49,23 @@ class Given:
 
 @dataclass(frozen=True)
 class Made:
-    """What came of it."""
+    """Summary of a bundle that was written."""
 
     path: Path
     fingerprint: str  # of the run
-    manifest: str  # its SHA-256
+    manifest: str  # SHA-256 of the manifest
     files: int
-    claims: int  # records with a proved bound
-    certified: int  # of these, with a certificate
+    claims: int  # number of records with a proved bound
+    certified: int  # number of these with a certificate
     witnesses: int
-    read_by_others: bool  # the package in-toto-attestation took the statement
+    read_by_others: bool  # whether the package in-toto-attestation accepted the statement
 
 
 def make(run: Path, target: Path, given: Given) -> Made:
-    """BadInput or StoreError where something is missing, damaged or of another run; then nothing is written."""
+    """Write the bundle.
+
+    BadInput or StoreError, and no file, if something is missing, damaged or from another run.
+    """
     with TemporaryDirectory(prefix="holdfast-bundle-") as place, Store.read(run) as now:
         folder = Path(place)
         now.copy_to(folder / contents.RUN)
@@ -71,16 +79,22 @@ def make(run: Path, target: Path, given: Given) -> Made:
         records = json.loads((folder / CLAIMS).read_bytes())["records"]
         proved = [record["proved"] for record in records if record["proved"]]
         return Made(
-            pack(folder, target), fingerprint, of_file(folder / manifest.FILE), len(listed), len(proved),
-            sum(bool(claim["certificates"]) for claim in proved), sum(record["witnessed"] is not None for record in records), known,
-        )  # fmt: skip
+            pack(folder, target),
+            fingerprint,
+            of_file(folder / manifest.FILE),
+            len(listed),
+            len(proved),
+            sum(bool(claim["certificates"]) for claim in proved),
+            sum(record["witnessed"] is not None for record in records),
+            known,
+        )
 
 
 def state(
     folder: Path, store: Store, listed: Mapping[str, manifest.Listed], made_by: str = holdfast.__version__
 ) -> dict[str, Any]:
-    """The statement of what lies below a folder."""
-    about = {name: json_of(folder / name, "Ask for the bundle again.") for name in (ABOUT_MODEL, CLAIMS)}
+    """Build the statement for the files below a folder."""
+    about = {name: json_of(folder / name, "Request the bundle again.") for name in (ABOUT_MODEL, CLAIMS)}
     gate = json_of(folder / GATE, "Write it again with 'holdfast gate --json'.") if GATE in listed else None
     return statement(
         store.question,
@@ -94,22 +108,24 @@ def state(
 
 
 def _take(folder: Path, store: Store, given: Given) -> None:
-    """What is no part of the run."""
+    """Copy the files that are not part of the run."""
     if given.with_model and not given.model:
         raise BadInput(
-            "--with-model: the model is made by code, or its file is not where the run found it. Name it: --model."
+            "--with-model: the model is made by code, or its file is not where the run found it. Give its "
+            "path: --model."
         )
     (folder / ABOUT_MODEL).write_bytes(manifest.as_bytes(describe_model(store.question, given.model)))
     for file in given.model if given.with_model else ():
         _copy(file.path, folder, f"{MODEL}/{file.name}")
     if given.proofs is not None:
         if not given.proofs.is_dir():
-            raise BadInput(f"{given.proofs}: no folder of certificates. 'holdfast prove' writes one.")
+            raise BadInput(f"{given.proofs}: not a folder of certificates. 'holdfast prove' writes one.")
         asked = {record.question for record in store.stream(light=True)}
         for path in certificates(given.proofs):
             if str(header_of(path).get("question")) not in asked:
                 raise BadInput(
-                    f"{path}: a certificate of something that this run did not ask. Give the folder that was made of this run."
+                    f"{path}: a certificate of another run. Give the folder that 'holdfast prove' wrote for "
+                    "this run."
                 )
             _copy(path, folder, f"{FOLDER}/{path.relative_to(given.proofs).as_posix()}")
         for path in models(given.proofs):
@@ -123,7 +139,7 @@ def _take(folder: Path, store: Store, given: Given) -> None:
 
 
 def of_another(decision: Any, store: Store) -> str:
-    """Why a gate's decision is none about this run; empty where it is one. What it counted is counted again."""
+    """Return why a gate's decision is not about this run, or "" if it is. The counts are computed again."""
     try:
         passed, counts, at = decision["passed"], decision["counts"], decision["at"]
         checks = [
@@ -145,18 +161,19 @@ def of_another(decision: Any, store: Store) -> str:
         return f"not the decision of a gate about this run ({error})"
     now = {
         name: count for name, count in counts_of(again).items() if name in counts or name != "not_measured"
-    }  # older ones do not say it
+    }  # older versions of holdfast did not record it
     return (
         ""
         if now == counts
-        else f"the decision of a gate about another run: it counted {counts}, and here are {now}"
+        else f"the decision of a gate about another run: it counted {counts}, and this run has {now}"
     )
 
 
 def _copy(source: Path, folder: Path, name: str) -> None:
     if not is_name(name) or not source.is_file():
         raise StoreError(
-            f"{source}: cannot be a part of a bundle: its name is {name!r}, or it is no file. Give it a plain name."
+            f"{source}: cannot be in a bundle: it is not a file, or its name {name!r} is not allowed. "
+            "Rename it."
         )
     (folder / name).parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(source, folder / name)

@@ -1,4 +1,7 @@
-"""Is a bundle whole, and is what it says what its run says? Nothing here asks the model: `holdfast verify-bundle` does that too."""
+"""Check that a bundle is intact and agrees with its run.
+
+`holdfast verify-bundle` also queries the model; this module does not.
+"""
 
 import hashlib
 import json
@@ -26,13 +29,13 @@ from holdfast.store import Store
 if TYPE_CHECKING:
     from holdfast.evidence.keys import PublicKey
 
-AGAIN = "Ask for the bundle again."
+AGAIN = "Request the bundle again."
 RUN_NAME = f"{contents.RUN}/{RUN_FILE}"
 NEEDED = (manifest.FILE, manifest.STATEMENT, RUN_NAME, ABOUT_MODEL, CLAIMS)
 
 
 def is_whole(bundle: Path, folder: Path, names: Sequence[str]) -> None:
-    """UnreadableFile where a file of the bundle is not as it was listed, or the statement not that of the list."""
+    """UnreadableFile if a file differs from the manifest, or the statement names another manifest."""
     for one in _outside(names, folder):
         if one.state != "ok":
             raise UnreadableFile(
@@ -41,34 +44,39 @@ def is_whole(bundle: Path, folder: Path, names: Sequence[str]) -> None:
 
 
 def _outside(names: Sequence[str], folder: Path) -> Iterator[Finding]:
-    """One after the other: without a manifest there is nothing to compare a statement with."""
+    """Check the manifest, then the statement.
+
+    The caller stops at the first failure: each check needs the one before.
+    """
     yield check_listing(names, folder)
     yield statement_of_manifest(folder)
 
 
 def check_listing(names: Sequence[str], folder: Path) -> Finding:
-    """Every file against the manifest."""
+    """Compare every file with the manifest."""
     missing = [name for name in NEEDED if name not in names]
     if missing:
-        return Finding("manifest", "differs", f"no bundle of holdfast: {missing[0]} is missing")
+        return Finding("manifest", "differs", f"not a bundle of holdfast: {missing[0]} is missing")
     try:
         wanted = manifest.read_manifest(folder)
     except HoldfastError as error:
         return Finding("manifest", "differs", str(error))
     found = manifest.list_files(folder)
     wrong = [f"{name}: is missing" for name in wanted.keys() - found.keys()]
-    wrong += [f"{name}: is there, but the manifest does not name it" for name in found.keys() - wanted.keys()]
+    wrong += [f"{name}: is present, but not in the manifest" for name in found.keys() - wanted.keys()]
     wrong += [
         f"{name}: was changed: its sha256 is {found[name].sha256}, not {wanted[name].sha256}"
         for name in wanted.keys() & found.keys()
         if found[name] != wanted[name]
     ]
-    told = f"sha256 {of_file(folder / manifest.FILE)}, {len(found) - len(wrong)} of {len(wanted)} files are as it lists them"
+    told = (
+        f"sha256 {of_file(folder / manifest.FILE)}, {len(found) - len(wrong)} of {len(wanted)} files match it"
+    )
     return Finding("manifest", "differs" if wrong else "ok", told, tuple(sorted(wrong)))
 
 
 def statement_of_manifest(folder: Path) -> Finding:
-    """Does the statement name this manifest?"""
+    """Check that the statement names this manifest."""
     try:
         told = json_of(folder / manifest.STATEMENT, AGAIN)
         names = {subject["name"]: subject["digest"] for subject in told["subject"]}
@@ -76,17 +84,20 @@ def statement_of_manifest(folder: Path) -> Finding:
             return Finding("statement", "ok", "it names the manifest of this bundle")
     except (HoldfastError, LookupError, TypeError, AttributeError) as error:
         return Finding("statement", "differs", f"{manifest.STATEMENT} cannot be read ({error})")
-    return Finding("statement", "differs", "it names another manifest than that of this bundle")
+    return Finding("statement", "differs", "it names another manifest than this bundle's")
 
 
 def signatures(folder: Path, keys: "Sequence[PublicKey]") -> Finding:
-    """Who signed the statement. Whose key it is, only who checks can know: so without one of theirs it is unchecked."""
+    """Check who signed the statement.
+
+    Without a public key that the auditor trusts, the result is "unchecked".
+    """
     if not (folder / manifest.SIGNATURE).is_file():
-        told = "unsigned: anybody can have made this bundle"
+        told = "unsigned: anybody could have made this bundle"
         return Finding(
             "signature",
             "differs" if keys else "unchecked",
-            told + (", not only who has the key that you gave" if keys else ""),
+            told + (", not only the owner of the key that you gave" if keys else ""),
         )
     payload = (folder / manifest.STATEMENT).read_bytes()
     try:
@@ -98,7 +109,8 @@ def signatures(folder: Path, keys: "Sequence[PublicKey]") -> Finding:
         return Finding(
             "signature",
             "unchecked",
-            f"says that it is signed by {names}; give that public key, from elsewhere: --public-key",
+            f"states that it is signed by {names}; give that public key, from another source, with "
+            "--public-key",
         )
     signed = signature.pae(signature.PAYLOAD, payload)
     for key in keys:
@@ -114,8 +126,10 @@ def signatures(folder: Path, keys: "Sequence[PublicKey]") -> Finding:
 
 
 def check_contents(folder: Path) -> Iterator[Finding]:
-    """What the bundle says beside its run is made again from the run, and compared: records, witnesses, claims, question, page, statement.
-    The files are those of the manifest, and the run can be read."""
+    """Derive records, witnesses, claims, question, page and statement again from the run, and compare.
+
+    The files must match the manifest already, and the run must be readable.
+    """
     names = [
         name for name in manifest.read_manifest(folder) if not name.startswith((f"{FOLDER}/", f"{MODEL}/"))
     ]
@@ -131,17 +145,17 @@ def check_contents(folder: Path) -> Iterator[Finding]:
         rest = set(names) - made.keys() - {RUN_NAME, ABOUT_MODEL, GATE}
         pages = {name for name in made if name.endswith(".html")}
         wrong = [
-            f"{name}: is not what the run says"
+            f"{name}: is not what the run records"
             for name in made.keys() - pages
             if not _same(folder, made[name], name)
         ]
-        wrong += [f"{name}: follows from nothing in the run" for name in rest]
-        yield _finding("contents", wrong, f"{len(made) - len(pages)} files say what the run says", told)
+        wrong += [f"{name}: cannot be derived from the run" for name in rest]
+        yield _finding("contents", wrong, f"{len(made) - len(pages)} files match the run", told)
         yield _page(folder, made, pages, told)
         yield _statement(folder, store)
         if GATE in names:
             why = of_another(json_of(folder / GATE, AGAIN), store)
-            yield Finding("gate", "differs" if why else "ok", why or "what it counted is counted here again")
+            yield Finding("gate", "differs" if why else "ok", why or "its counts are those of the run")
 
 
 def _same(folder: Path, made: Path, name: str) -> bool:
@@ -149,7 +163,7 @@ def _same(folder: Path, made: Path, name: str) -> bool:
 
 
 def _versions(folder: Path) -> dict[str, Any]:
-    """With what the bundle says that it was made."""
+    """Return the versions of the packages with which the bundle says it was made."""
     try:
         told = json_of(folder / contents.VERSIONS, AGAIN)["bundle"]
         return dict(told)
@@ -158,18 +172,23 @@ def _versions(folder: Path) -> dict[str, Any]:
 
 
 def _finding(what: str, wrong: Sequence[str], fine: str, made_with: Mapping[str, Any]) -> Finding:
-    """What differs may be how another version of holdfast says the same."""
+    """Summarize a comparison.
+
+    A difference is only "unchecked" if another version of holdfast made the bundle.
+    """
     own = contents.of_parts()["holdfast"]
     if not wrong:
         return Finding(what, "ok", fine)
     if made_with.get("holdfast") != own:
-        told = f"{len(wrong)} say it in other words: made by holdfast {str(made_with.get('holdfast'))[:40]}, and this is {own}"
+        told = (
+            f"{len(wrong)} differ: made by holdfast {str(made_with.get('holdfast'))[:40]}, and this is {own}"
+        )
         return Finding(what, "unchecked", told, tuple(sorted(wrong)))
-    return Finding(what, "differs", f"{len(wrong)} do not say what the run says", tuple(sorted(wrong)))
+    return Finding(what, "differs", f"{len(wrong)} do not match the run", tuple(sorted(wrong)))
 
 
 def _page(folder: Path, made: Mapping[str, Path], pages: set[str], made_with: Mapping[str, Any]) -> Finding:
-    """Words always; drawings where the same matplotlib drew them."""
+    """Compare the text of the pages, and the figures if the same version of matplotlib drew them."""
     drawn = made_with.get("matplotlib") == contents.of_parts()["matplotlib"]
     wrong = []
     for name in pages:
@@ -177,33 +196,35 @@ def _page(folder: Path, made: Mapping[str, Path], pages: set[str], made_with: Ma
         mine = made[name].read_bytes()
         if there != mine and (drawn or contents.words(there) != contents.words(mine)):
             wrong.append(f"{name}: is not the page of this run")
-    rest = "" if drawn else "; its drawings, by another matplotlib, were not compared"
+    rest = "" if drawn else "; its figures, drawn by another version of matplotlib, were not compared"
     return _finding("page", wrong, f"it is the page of this run{rest}", made_with)
 
 
 def _statement(folder: Path, store: Store) -> Finding:
-    """Made again of what the bundle holds."""
+    """Derive the statement again from the files of the bundle and compare it."""
     told = json_of(folder / manifest.STATEMENT, AGAIN)
     try:
         made_by = str(told["predicate"]["producer"]["annotations"]["version"])
         again = state(folder, store, manifest.read_manifest(folder), made_by)
     except (HoldfastError, LookupError, TypeError, AttributeError, ValueError) as error:
-        return Finding(
-            "claims", "differs", f"the statement cannot be made again of what the bundle holds ({error})"
-        )
+        return Finding("claims", "differs", f"the statement cannot be derived from the bundle ({error})")
     if json.loads(manifest.as_bytes(again)) != told:
         return _finding(
-            "claims", ["statement.json: does not state what the bundle holds"], "", {"holdfast": made_by}
+            "claims", ["statement.json: does not state what the bundle contains"], "", {"holdfast": made_by}
         )
     kinds = [
-        f"{one['attribute']}: {', '.join(f'{count} {name}' for name, count in one['conditions'].items() if isinstance(count, int))}"
+        f"{one['attribute']}: "
+        + ", ".join(f"{count} {name}" for name, count in one["conditions"].items() if isinstance(count, int))
         for one in again["predicate"]["attributes"]
     ]
-    return Finding("claims", "ok", f"the statement names what the bundle holds; {'; '.join(kinds)}")
+    return Finding("claims", "ok", f"the statement matches the bundle; {'; '.join(kinds)}")
 
 
 def of_model(folder: Path, question: Question, files: Sequence[ModelFile]) -> Finding:
-    """What the bundle says of the model: by the files that are at hand, or by what it says itself. Files may have another name now."""
+    """Compare the model's digests with the files that are available, or with the run's question.
+
+    Files may be renamed.
+    """
     told = json_of(folder / ABOUT_MODEL, AGAIN)
     try:
         digests = {str(file["name"]): str(file["digest"]) for file in told["files"]}
@@ -215,35 +236,39 @@ def of_model(folder: Path, question: Question, files: Sequence[ModelFile]) -> Fi
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         return Finding("digests", "differs", f"{ABOUT_MODEL} cannot be read ({error})")
     if told != again:
-        return Finding(
-            "digests", "differs", f"{ABOUT_MODEL} does not speak of the model that the run asked about"
-        )
+        return Finding("digests", "differs", f"{ABOUT_MODEL} is not about the model of the run")
     own = sorted(of_file(file.path) for file in files)
     kept = sorted(of_file(path) for path in (folder / MODEL).rglob("*") if path.is_file())
     if (files and own != sorted(digests.values())) or (kept and kept != sorted(digests.values())):
-        return Finding("digests", "differs", "the files of the model are not those that the bundle names")
+        return Finding(
+            "digests", "differs", "the files of the model have other digests than the bundle states"
+        )
     if files:
         return Finding(
             "digests",
             "ok",
-            f"{len(files)} files of the model are those that the bundle names; together sha256 {told['model_signing']}",
+            f"{len(files)} files of the model have the digests in the bundle; together sha256 "
+            f"{told['model_signing']}",
         )
     if not question.model.fingerprint:
         return Finding(
             "digests",
             "unchecked",
-            "what the model is made of was not hashed, so nobody knows which model the claims speak of",
+            "the model was not hashed, so the claims cannot be tied to a model",
         )
     return Finding(
         "digests",
         "ok",
-        f"the claims speak of the model with the hash {question.model.fingerprint}, which is not at hand as a file",
+        f"the claims are about the model with the hash {question.model.fingerprint}, which is not available "
+        "as a file",
     )
 
 
 def models_of(folder: Path, given: Path | None) -> dict[str, Path]:
-    """The files of models that are at hand, by their SHA-256: that which the auditor has, the bundle's own, and graphs of certificates.
-    Certificates name what a packed file unpacks to."""
+    """Map SHA-256 to model files: the auditor's, the bundle's, and those stored with certificates.
+
+    The digest of a .gz file is that of its unpacked contents, because certificates name that.
+    """
     found = [given] if given is not None and given.is_file() else []
     found += [path for path in sorted((folder / MODEL).rglob("*")) if path.is_file()]
     found += models(folder / FOLDER)
@@ -252,5 +277,5 @@ def models_of(folder: Path, given: Path | None) -> dict[str, Path]:
 
 def _read_text(path: Path) -> str:
     return hashlib.sha256(
-        read_unpacked(path, MAX_BYTES, f"unpacks to more than {MAX_BYTES} bytes, which no model should.")
+        read_unpacked(path, MAX_BYTES, f"unpacks to more than {MAX_BYTES} bytes, the limit for a model.")
     ).hexdigest()

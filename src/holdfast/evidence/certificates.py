@@ -1,4 +1,5 @@
-"""Certificates that travel with a run: which record each speaks of, and what the checker, a program of its own, says of them."""
+"""The certificates in a bundle: which record each one is about, and the verdict of the independent checker
+`holdfast_check`."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -13,18 +14,20 @@ from holdfast.foreign_text import first_line
 FOLDER = "certificates"
 ENDINGS = (".proof", ".witness")
 HEADER = "holdfast-proof"
-LARGEST_HEADER = 2**24
+LARGEST_HEADER = 2**24  # Bytes: reject a certificate with a larger header (chosen by hand).
 NO_CHECKER = "holdfast_check, the checker, is not installed here"
 
 
 @dataclass(frozen=True)
 class CertificateCheck:
-    """What came of a certificate.
+    """Result of checking one certificate.
 
-    kind      proof or witness, as it says.
-    accepted  by the checker; None where nobody could look.
-    told      the claim that was accepted, and what onnxruntime said of it, or why it was not.
-    beside    it speaks of a model that lies beside it, weights and graph as the checker reads them, and not of the run's own file.
+    Attributes:
+        kind: proof or witness, as the certificate states.
+        accepted: the checker's verdict; None if it could not be checked.
+        told: the accepted claim and the comparison with onnxruntime, or the reason for rejection.
+        separate_model: the certificate is about a network that is stored with it in the checker's format
+            (weights and graph), not about the run's own file.
     """
 
     name: str
@@ -32,11 +35,11 @@ class CertificateCheck:
     kind: str
     accepted: bool | None
     told: str
-    beside: bool = False
+    separate_model: bool = False
 
 
 def certificates(folder: Path) -> list[Path]:
-    """Those below a folder, by their names."""
+    """List the certificates below a folder, ordered by name."""
     return (
         sorted(path for path in folder.rglob("*") if path.suffix in ENDINGS and path.is_file())
         if folder.is_dir()
@@ -45,7 +48,10 @@ def certificates(folder: Path) -> list[Path]:
 
 
 def header_of(path: Path) -> dict[str, Any]:
-    """What a certificate says of itself. UnreadableFile where it is none: a safetensors file that says so in its metadata."""
+    """Read the header of a certificate.
+
+    UnreadableFile if the file is not a safetensors file with the right metadata.
+    """
     with (
         in_words(path, "not a certificate", "Write it again with 'holdfast prove'."),
         path.open("rb") as file,
@@ -60,7 +66,7 @@ def header_of(path: Path) -> dict[str, Any]:
 
 
 def by_question(folder: Path) -> dict[str, list[str]]:
-    """The names of the certificates of each question, by its hash, from the folder that holds the certificates' own."""
+    """Map the hash of each question to the names of its certificates, relative to `folder`."""
     found: dict[str, list[str]] = {}
     for path in certificates(folder / FOLDER):
         header = header_of(path)
@@ -70,13 +76,12 @@ def by_question(folder: Path) -> dict[str, list[str]]:
 
 
 def models(folder: Path) -> list[Path]:
-    """The models that certificates lie beside: weights and graph as the checker reads them, where it does not read the model itself."""
+    """List the networks stored with certificates, for models that the checker cannot read."""
     return sorted(path for path in folder.rglob("*.safetensors") if path.is_file()) if folder.is_dir() else []
 
 
 def check_certificates(folder: Path, known: Mapping[str, Path]) -> Iterator[CertificateCheck]:
-    """What the checker says of every certificate below the folder. known: files of models by their SHA-256; a certificate names the one
-    that it speaks of."""
+    """Run the checker on every certificate below the folder. `known` maps SHA-256 to the files of models."""
     for path in certificates(folder / FOLDER):
         name = path.relative_to(folder).as_posix()
         try:
@@ -86,9 +91,9 @@ def check_certificates(folder: Path, known: Mapping[str, Path]) -> Iterator[Cert
             continue
         model = header.get("model")
         digest = str(model.get("sha256", "")) if isinstance(model, dict) else ""
-        beside = digest in known and known[digest].is_relative_to(folder / FOLDER)
+        separate_model = digest in known and known[digest].is_relative_to(folder / FOLDER)
         question, kind = str(header.get("question", "")), str(header.get("kind", ""))
-        yield CertificateCheck(name, question, kind, *_verdict(path, digest, known), beside)
+        yield CertificateCheck(name, question, kind, *_verdict(path, digest, known), separate_model)
 
 
 def _verdict(path: Path, digest: str, known: Mapping[str, Path]) -> tuple[bool | None, str]:
@@ -97,10 +102,10 @@ def _verdict(path: Path, digest: str, known: Mapping[str, Path]) -> tuple[bool |
     except ImportError:
         return None, NO_CHECKER
     if digest not in known:
-        return None, f"it speaks of the model with sha256 {digest[:64] or 'unknown'}, which is not here"
+        return None, f"it is about the model with sha256 {digest[:64] or 'unknown'}, which is not available"
     try:
         verdict = holdfast_check.check(str(known[digest]), str(path))
         accepted = "; ".join(part for part in (verdict.claim, verdict.compared) if part)
         return bool(verdict.accepted), accepted if verdict.accepted else str(verdict.reason)
-    except Exception as error:  # whatever the checker trips over, it has not accepted
+    except Exception as error:  # A crash of the checker on a damaged file is not an acceptance.
         return False, f"the checker could not read it ({first_line(error)})"

@@ -1,5 +1,9 @@
-"""Which claims of a run its certificates bear out. The checker says that a file's own claim is true; here it is compared with the run's:
-the same input, region and class, and the number. What cannot be compared is not counted as accepted."""
+"""Compare the certificates in a bundle with the claims of its run.
+
+The checker establishes that the claim stated in a certificate is true. This module checks that it is also the
+claim of the run: the same input, region, class and number. A certificate that cannot be compared does not
+count as accepted.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -20,21 +24,19 @@ from holdfast.result import Key
 from holdfast.store import Store, StoredInput
 
 AGAIN = "Write it again with 'holdfast prove'."
-LOST = 0.01  # of a proved bound that a certificate may miss: what checking in other arithmetic costs
-UNLIMITED = 1e30
-UNTOUCHED = {
-    "domain",
-    "black_box",
-    "unbatched",
-}  # options of a model by which nothing is put before the file's own network
-Judged = tuple[str, str]  # one of KINDS, and why where there is something to say
-Claimed = tuple[Key, str]  # the record and the certificate's name
+# A certificate may prove a bound smaller by this relative amount: the checker's arithmetic is coarser.
+RELATIVE_TOLERANCE = 0.01
+UNLIMITED = 1e30  # Stands in for an infinite bound of the input domain; certificates store finite numbers.
+# Options of a model that put no preprocessing in front of the network in the file.
+OPTIONS_WITHOUT_PREPROCESSING = {"domain", "black_box", "unbatched"}
+Judged = tuple[str, str]  # A key of KINDS, and a reason (may be empty).
+Claimed = tuple[Key, str]  # The key of the record and the name of the certificate.
 KINDS = {
     "accepted": "accepted by the checker",
     "rejected": "rejected by the checker",
-    "other": "whose certificate speaks of something else",
+    "other": "whose certificate is about something else",
     "less": "whose certificate proves less than the run",
-    "beside": "accepted by the checker, for a network beside the certificate that is not compared with the run's",
+    "separate": "accepted by the checker, for a network stored with it that is not compared with the run's",
     "apart": "accepted by the checker, for a region or a property that is not compared with the run's",
     "unchecked": "whose certificate was not checked",
     "none": "without certificate",
@@ -48,11 +50,14 @@ def judge_certificates(
     again: bool,
     compared: Mapping[Claimed, Judged] | None = None,
 ) -> Finding:
-    """What the checker said, claim by claim.
+    """Compare every proved claim of the run with its certificates, and count the results.
 
-    folder    of the unpacked bundle.
-    again     the model and the data were given, and what has no certificate is proved again elsewhere.
-    compared  by whom both were read, as `asked_again` does it; the others are compared with what the run says of itself.
+    Args:
+        folder: of the unpacked bundle.
+        again: True if the model and the data were given, so that claims without a certificate are proved
+            again elsewhere.
+        compared: results of `recompute`, which read both the model and the certificate. Certificates that are
+            not in it are compared with the settings that the run recorded.
     """
     by_question: dict[str, list[CertificateCheck]] = {}
     for one in checked:
@@ -74,14 +79,16 @@ def judge_certificates(
             ] += 1
     told = [f"{counts[kind]} {words}" for kind, words in KINDS.items() if counts[kind] or kind == "accepted"]
     wrong = any(one.accepted is False for one in checked) or counts["other"]
-    left = len(claims) - counts["accepted"] - (counts["none"] + counts["beside"] if again else 0)
+    left = len(claims) - counts["accepted"] - (counts["none"] + counts["separate"] if again else 0)
     enough = left == 0 and all(one.accepted for one in checked)
     state: State = "differs" if wrong else "ok" if enough else "unchecked"
     below = (
-        "; what is not accepted is proved again below" if again and counts["accepted"] < len(claims) else ""
+        "; claims that are not accepted are proved again below"
+        if again and counts["accepted"] < len(claims)
+        else ""
     )
-    if not again and counts["beside"] + counts["apart"]:
-        below = "; --model and --data decide about what is not compared"
+    if not again and counts["separate"] + counts["apart"]:
+        below = "; give --model and --data to compare the rest"
     shown = [one for one in checked if one.kind == "witness"]
     met = (
         f"; {sum(bool(one.accepted) for one in shown)} of {len(shown)} witness files accepted"
@@ -101,7 +108,7 @@ def _judge_claim(
     details: list[str],
     compared: Mapping[Claimed, Judged],
 ) -> str:
-    """Of one claim the best that its certificates say; one that was rejected is never outvoted."""
+    """Return the best kind among a claim's certificates, or "rejected" if any of them is rejected."""
     if not certificates or not claim["question"]:
         return "none"
     if any(one.accepted is False for one in certificates):
@@ -112,16 +119,19 @@ def _judge_claim(
         if one.accepted:
             told = compared.get((key, one.name))
             kind, why = told or _compare_claim(folder / one.name, claim, given, store.question)
-            kind = "beside" if told is None and one.beside and kind == "accepted" else kind
+            kind = "separate" if told is None and one.separate_model and kind == "accepted" else kind
             details += [f"{one.name}: {why}"] if why else []
             found.append(kind)
-    return min(found, key=("accepted", "other", "less", "beside", "apart", "unchecked").index)
+    return min(found, key=("accepted", "other", "less", "separate", "apart", "unchecked").index)
 
 
 def _compare_claim(
     path: Path, claim: Mapping[str, Any], given: StoredInput | None, question: Question
 ) -> Judged:
-    """How what a certificate claims stands to the run's claim, and why. The checker has read the very same numbers."""
+    """Compare the claim of a certificate with that of the run: a kind and a reason.
+
+    Both read the same stored arrays.
+    """
     header, asked = header_of(path), question.asked
     with in_words(path.name, "not a certificate", AGAIN):
         arrays = load_file(path)
@@ -131,7 +141,7 @@ def _compare_claim(
             or label is None
             or region["norm"] == "box"
             or not _plain(asked, claim["goal"])
-            or set(question.model.prepared) - UNTOUCHED
+            or set(question.model.prepared) - OPTIONS_WITHOUT_PREPROCESSING
         ):
             return "apart", ""
         names = ("centre", "lower", "upper")
@@ -140,32 +150,32 @@ def _compare_claim(
             for name in names
         )
         if not np.array_equal(centre, given.x.astype(np.float64).ravel()):
-            return "other", "it speaks of another input than the run keeps"
+            return "other", "it is about another input than the one that the run stored"
         if str(region["norm"]) != asked.norm or int(label) not in (given.label, given.prediction):
-            return "other", f"it speaks of class {label} in the norm {region['norm']}"
+            return "other", f"it is about class {label} in the norm {region['norm']}"
         low, high = _domain(question.model.domain)
         if not bool((lower <= low).all() and (upper >= high).all() and (arrays["region/shares"] >= 1).all()):
-            return "apart", "its region has ends of its own, which the run does not tell"
+            return "apart", "its region has bounds of its own, which the run does not record"
         wanted, radius, above = (
             float(claim["proved"]["value"]),
             float(region["radius"]),
             float(header["above"]),
         )
         if claim["goal"] == "worst" and not radius >= float(asked.radius or math.inf):
-            return "other", f"it speaks of the radius {exact_text(radius)}"
+            return "other", f"it is about the radius {exact_text(radius)}"
         value = above if claim["goal"] == "worst" else radius if above >= 0 else -math.inf
         return reaches_claim(value, wanted)
 
 
 def reaches_claim(value: float, wanted: float) -> Judged:
-    """Is what a certificate proves what is claimed, but for what checking costs?"""
-    if not value >= wanted - LOST * (abs(wanted) if math.isfinite(wanted) else 0.0):
-        return "less", f"{exact_text(wanted)} is claimed, and {exact_text(value)} is what it proves"
+    """Return "accepted" if a certificate's value reaches the claimed one, up to a relative tolerance."""
+    if not value >= wanted - RELATIVE_TOLERANCE * (abs(wanted) if math.isfinite(wanted) else 0.0):
+        return "less", f"the run claims {exact_text(wanted)}, and the certificate proves {exact_text(value)}"
     return "accepted", ""
 
 
 def _plain(asked: Request, goal: str) -> bool:
-    """Was it asked about a whole ball around the input, and about its class?"""
+    """Return whether the request was about a full norm ball around the input and about the input's class."""
     ball = (
         asked.norm in ("1", "2", "inf")
         and asked.frames in (None, "all", "whole")
@@ -196,7 +206,7 @@ def _plain(asked: Request, goal: str) -> bool:
 
 
 def _domain(told: str | None) -> tuple[float, float]:
-    """'[0, 1]' -> its ends; where it is not said so, everywhere."""
+    """Parse '[0, 1]' into its two bounds; any other text means an unbounded domain."""
     try:
         low, high = (float(part) for part in str(told).strip("[]()").split(","))
         return low, high

@@ -1,4 +1,5 @@
-"""What a run claims, record by record: the end that is proved, the end that was met, and the files that show it."""
+"""What a run claims, record by record: the certified bound, the witnessed bound, and the files that support
+them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,7 +17,10 @@ FORMAT = 1
 
 
 def claims_of(store: Store, certificates: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """certificates: their names by the hash of the question that they answer."""
+    """List the claims of a run.
+
+    `certificates` maps the hash of a question to the names of its certificates.
+    """
     lines = [
         _line(record, certificates.get(record.question, ()) if record.question else ())
         for record in store.stream()
@@ -42,5 +46,8 @@ def _line(record: Record, certificates: Sequence[str]) -> dict[str, Any]:
 
 
 def _bound_as_json(end: Bound, turned: bool) -> dict[str, Any]:
-    """The number as the record has it: of goals that are asked for their largest value, ends are turned before methods see them."""
+    """Return the bound as the record reports it.
+
+    For goals that are maximized, the sign was flipped for the methods.
+    """
     return {"value": 0.0 - end.value if turned else end.value, "method": end.evidence.method}

@@ -1,4 +1,4 @@
-"""What a bundle holds of a run: files that all follow from its records, so that who has them can make them again and compare."""
+"""The files of a bundle that are derived from the run, so that anybody can derive and compare them."""
 
 import json
 import platform
@@ -20,26 +20,27 @@ from holdfast.report import page_name
 from holdfast.store import Store
 from holdfast.store.export import witnesses
 
-RUN = "run"  # the folder of the run itself
+RUN = "run"  # The folder of the run itself.
 RECORDS, QUESTION, VERSIONS, PAGE = "records.json", "question.json", "versions.json", "report.html"
 DRAWING = re.compile(rb"<svg.*?</svg>", re.DOTALL)
-PARTS = ("torch", "numpy", "matplotlib", "jinja2")  # that the words and pictures of a page depend on
+# The packages that text and figures of a report depend on.
+PARTS = ("torch", "numpy", "matplotlib", "jinja2")
 
 
-def make(store: Store, folder: Path, beside: Path) -> None:
-    """All of them below the folder. beside: the folder below which certificates lie, where there are some."""
+def make(store: Store, folder: Path, certificates_in: Path) -> None:
+    """Write all derived files below `folder`. Certificates, if any, lie below `certificates_in`."""
     for write in WRITERS:
         write(store, folder)
-    (folder / CLAIMS).write_bytes(as_bytes(claims_of(store, by_question(beside))))
+    (folder / CLAIMS).write_bytes(as_bytes(claims_of(store, by_question(certificates_in))))
 
 
 def question(store: Store, folder: Path) -> None:
-    """What was asked, typed, with its hash."""
+    """Write the question of the run, with its hash."""
     (folder / QUESTION).write_bytes(as_bytes(store.question.as_json()))
 
 
 def versions(store: Store, folder: Path) -> None:
-    """With what the run was made, and with what the bundle was."""
+    """Write the versions of the packages with which the run and the bundle were made."""
     (folder / VERSIONS).write_bytes(as_bytes(plain({"run": store.provenance, "bundle": of_parts()})))
 
 
@@ -52,19 +53,19 @@ def of_parts() -> dict[str, str]:
 
 
 def records(store: Store, folder: Path) -> None:
-    """As `holdfast export` writes them."""
+    """Write the records as `holdfast export` does."""
     store.export(folder / RECORDS)
 
 
 def shown(store: Store, folder: Path) -> None:
-    """Every witness as an array."""
+    """Write every witness as an array."""
     (folder / WITNESSES).mkdir(exist_ok=True)
     for name, array in witnesses(store):
         np.save(folder / WITNESSES / f"{name}.npy", array, allow_pickle=False)
 
 
 def page(store: Store, folder: Path) -> None:
-    """For people to look at."""
+    """Write the HTML report."""
     from holdfast.report.page import IN_BUNDLE, render_pages  # here: matplotlib takes a second
 
     target = folder / PAGE
@@ -78,7 +79,7 @@ WRITERS: tuple[Callable[[Store, Path], None], ...] = (question, versions, record
 
 
 def same(name: str, one: bytes, other: bytes) -> bool:
-    """Do two files of the name say the same? JSON by its content, others byte by byte; with what a bundle was made may differ."""
+    """Compare two files: JSON by content (versions of packages may differ), others byte by byte."""
     if one == other or not name.endswith(".json"):
         return one == other
     told, made = (_content(name, text) for text in (one, other))
@@ -94,5 +95,5 @@ def _content(name: str, text: bytes) -> Any:
 
 
 def words(page: bytes) -> bytes:
-    """A page without its drawings, which another version of matplotlib draws in other numbers."""
+    """Return a page without its figures: another version of matplotlib draws them with other numbers."""
     return DRAWING.sub(b"", page)

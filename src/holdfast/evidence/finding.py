@@ -1,4 +1,4 @@
-"""One thing that was looked at by somebody who checks a run or a bundle."""
+"""The result of one check of a run or a bundle."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,7 +8,7 @@ State = Literal["ok", "differs", "unchecked"]
 
 @dataclass(frozen=True)
 class Finding:
-    """ok: it is as it should be. differs: it is not. unchecked: nobody can say, and `told` says why."""
+    """Result of one check; `told` gives the reason, also if it is undecided ("unchecked")."""
 
     what: str
     state: State

@@ -1,5 +1,7 @@
-"""Keys: Ed25519 to sign with, and to check with any elliptic curve's too, which a signer of one's own may hold. Importing this asks for the
-package cryptography."""
+"""Keys: Ed25519 to sign and to verify, and ECDSA keys to verify only (for signers that the user provides).
+
+This module needs the package cryptography.
+"""
 
 import hashlib
 import os
@@ -28,20 +30,23 @@ except ImportError as error:
         "Keys and signatures need the package cryptography: pip install 'holdfast[evidence]'."
     ) from error
 
-LARGEST_KEY = 2**16
+LARGEST_KEY = 2**16  # Bytes: limit for the file of a key (chosen by hand).
 TOO_LARGE = "too large for a key."
 Signer = Callable[[bytes], bytes]
 
 
 @dataclass(frozen=True)
 class PublicKey:
-    """fingerprint: SHA-256 of the key as DER (SubjectPublicKeyInfo), as `openssl pkey -pubin -outform DER | sha256sum` prints it."""
+    """A public key. `fingerprint` is the SHA-256 of its DER form (SubjectPublicKeyInfo).
+
+    `openssl pkey -pubin -outform DER | sha256sum` prints the same fingerprint.
+    """
 
     key: Ed25519PublicKey | EllipticCurvePublicKey
     fingerprint: str
 
     def holds(self, signature: bytes, signed: bytes) -> bool:
-        """Is it a signature by this key of these bytes?"""
+        """Return whether `signature` is a signature of the bytes `signed` by this key."""
         try:
             if isinstance(self.key, Ed25519PublicKey):
                 self.key.verify(signature, signed)
@@ -53,13 +58,14 @@ class PublicKey:
 
 
 def made_keys(private: Path) -> tuple[Path, PublicKey]:
-    """A new Ed25519 key, readable by its owner alone, and the public one beside it: name.pem and name.pub.pem."""
+    """Create an Ed25519 key pair: name.pem, readable by its owner alone, and name.pub.pem.
+
+    Return the public part.
+    """
     public = private.with_name(f"{private.stem}.pub.pem")
     for path in (private, public):
         if path.exists():
-            raise BadInput(
-                f"{path} is there already. A key that is written over is lost: choose another name."
-            )
+            raise BadInput(f"{path} exists already, and an overwritten key is lost. Choose another name.")
     key = Ed25519PrivateKey.generate()
     secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     with in_words(private, "the key cannot be written", "Choose another place.", BadInput):
@@ -71,7 +77,7 @@ def made_keys(private: Path) -> tuple[Path, PublicKey]:
 
 
 def public_key(path: Path) -> PublicKey:
-    """A PEM file of an Ed25519 key, or of an elliptic curve."""
+    """Read an Ed25519 or elliptic-curve public key from a PEM file."""
     text = existing(path, LARGEST_KEY, TOO_LARGE).read_bytes()
     with in_words(
         path,
@@ -81,22 +87,26 @@ def public_key(path: Path) -> PublicKey:
         key = load_pem_public_key(text)
         if not isinstance(key, Ed25519PublicKey | EllipticCurvePublicKey):
             raise UnreadableFile(
-                f"{path}: a key of another kind; bundles are signed with Ed25519, or ECDSA by a signer of your own."
+                f"{path}: this kind of key is not supported. Use Ed25519, or ECDSA with a signer of your own."
             )
         return _with_fingerprint(key)
 
 
 def private_key(path: Path, password: Callable[[], str]) -> tuple[PublicKey, Signer]:
-    """The public part of an Ed25519 key, and who signs with it. password: asked only where the file is encrypted."""
+    """Read an Ed25519 private key: its public part and its signing function.
+
+    `password` is called if it is encrypted.
+    """
     text = existing(path, LARGEST_KEY, TOO_LARGE).read_bytes()
-    with in_words(path, "not a private key, or its password is another", "Make one with 'holdfast keygen'."):
+    with in_words(path, "not a private key, or the password is wrong", "Make one with 'holdfast keygen'."):
         try:
             key = load_pem_private_key(text, None)
         except TypeError:  # it is encrypted
             key = load_pem_private_key(text, password().encode())
         if not isinstance(key, Ed25519PrivateKey):
             raise UnreadableFile(
-                f"{path}: no Ed25519 key. Make one with 'holdfast keygen', or name a function that signs: --signer."
+                f"{path}: not an Ed25519 key. Make one with 'holdfast keygen', or name a function that "
+                "signs: --signer."
             )
         return _with_fingerprint(key.public_key()), key.sign
 

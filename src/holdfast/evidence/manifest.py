@@ -1,4 +1,4 @@
-"""What lies in a bundle, by name, size and SHA-256."""
+"""The manifest of a bundle: the files by name, size and SHA-256."""
 
 import json
 from collections.abc import Mapping
@@ -12,8 +12,8 @@ from holdfast.files import json_of
 from holdfast.network.fingerprint import of_file
 
 FILE = "manifest.json"
-STATEMENT = "statement.json"  # which names the digest of the manifest
-SIGNATURE = "signature.dsse.json"  # which signs the statement
+STATEMENT = "statement.json"  # Names the digest of the manifest.
+SIGNATURE = "signature.dsse.json"  # Signs the statement.
 UNLISTED = (FILE, STATEMENT, SIGNATURE)
 FORMAT = 1
 DIGITS = frozenset("0123456789abcdef")
@@ -21,14 +21,14 @@ DIGITS = frozenset("0123456789abcdef")
 
 @dataclass(frozen=True)
 class Listed:
-    """One file."""
+    """Size in bytes and SHA-256 of one file."""
 
     size: int
     sha256: str
 
 
 def list_files(folder: Path) -> dict[str, Listed]:
-    """All files below a folder but those that are made of the list."""
+    """List all files below a folder, except the manifest and the files that depend on it."""
     return {
         name: Listed((folder / name).stat().st_size, of_file(folder / name))
         for name in files_of(folder)
@@ -37,7 +37,7 @@ def list_files(folder: Path) -> dict[str, Listed]:
 
 
 def written(folder: Path) -> Path:
-    """The manifest of all that lies below the folder, beside it."""
+    """Write the manifest of all files below the folder, and return its path."""
     lines = [
         {"name": name, "size": one.size, "sha256": one.sha256} for name, one in list_files(folder).items()
     ]
@@ -47,17 +47,18 @@ def written(folder: Path) -> Path:
 
 
 def as_bytes(told: Mapping[str, Any]) -> bytes:
-    """JSON as it stands in a bundle: the same text for the same content."""
+    """Serialize to JSON in a canonical form: equal contents give equal bytes."""
     return (json.dumps(told, indent=1, sort_keys=True, ensure_ascii=True, allow_nan=False) + "\n").encode(
         "ascii"
     )
 
 
 def read_manifest(folder: Path) -> dict[str, Listed]:
-    """UnreadableFile where it is no manifest."""
-    told = json_of(folder / FILE, "Ask for the bundle again.")
+    """Read the manifest. UnreadableFile if it is not a valid one."""
+    told = json_of(folder / FILE, "Request the bundle again.")
     wrong = UnreadableFile(
-        f"{FILE}: not the manifest of a bundle, or that of another version (this one reads {FORMAT}). Ask for it again."
+        f"{FILE}: not the manifest of a bundle, or of another version (this one reads {FORMAT}). Request it "
+        "again."
     )
     if not isinstance(told, dict) or told.get("format") != FORMAT or not isinstance(told.get("files"), list):
         raise wrong

@@ -1,4 +1,4 @@
-"""The digests by which a model is known: of its files, and all of them as one, as OpenSSF model signing computes it."""
+"""SHA-256 digests of a model: of each file, and of the whole as in OpenSSF model signing."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -9,36 +9,43 @@ from typing import Any
 from holdfast.network.fingerprint import of_file
 from holdfast.question import Question
 
-ALONE = "."  # what model signing calls a model that is one file
+ALONE = "."  # The name that OpenSSF model signing gives to a model that consists of one file.
 
 
 @dataclass(frozen=True)
 class ModelFile:
-    """One file of a model where it lies, and its name beside the others: a path below the folder that holds them all."""
+    """One file of a model. `name` is its path relative to the folder of the model's first file."""
 
     name: str
     path: Path
 
 
 def name_files(paths: Sequence[Path]) -> tuple[ModelFile, ...]:
-    """Files of one model, the first one first."""
+    """Name the files of one model relative to the folder of the first one."""
     folder = paths[0].resolve().parent if paths else Path()
     return tuple(ModelFile(path.resolve().relative_to(folder).as_posix(), path) for path in paths)
 
 
 def describe_model(question: Question, files: Sequence[ModelFile]) -> dict[str, Any]:
-    """What a bundle says of the model, whether or not it holds it."""
+    """Return what a bundle records about the model, whether or not the bundle contains its files."""
     digests = {file.name: of_file(file.path) for file in files}
     lines = [{"name": name, "algorithm": "sha256", "digest": digest} for name, digest in digests.items()]
     model = question.model
     return {
-        "name": model.name, "source": model.source, "fingerprint": model.fingerprint, "domain": model.domain, "files": lines,
+        "name": model.name,
+        "source": model.source,
+        "fingerprint": model.fingerprint,
+        "domain": model.domain,
+        "files": lines,
         "model_signing": signing_digest(digests) if digests else None,
-    }  # fmt: skip
+    }
 
 
 def signing_digest(digests: Mapping[str, str]) -> str:
-    """The digest of a model in OpenSSF model signing (the package model-signing, files by SHA-256): the SHA-256 of the SHA-256 of its
-    files, in the order of their names; that of a folder which holds these files alone, or of the file itself where there is only one."""
+    """Return the digest of a model in OpenSSF model signing (the package model-signing, SHA-256).
+
+    The digest is the SHA-256 of the concatenated SHA-256 digests of the files, ordered by name. It equals the
+    digest of a folder that holds exactly these files, or, for a single file, the digest of that file.
+    """
     names = sorted(digests, key=PurePosixPath)
     return hashlib.sha256(b"".join(bytes.fromhex(digests[name]) for name in names)).hexdigest()

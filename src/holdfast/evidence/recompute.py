@@ -1,4 +1,4 @@
-"""Certificates against the questions of their run, made again from the model and the data: the same network, region and property?"""
+"""Rebuild a run's questions from model and data, and compare each certificate with them."""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,12 +31,15 @@ def asked_again(
     folder: Path,
     torch_then: str,
 ) -> Iterator[tuple[Claimed, Judged]]:
-    """How each certificate stands to the claim that it is about.
+    """Compare each certificate with the claim that it is about.
 
-    problem     made again; its rows are those of the records.
-    accepted    by the checker, by the hash of the question that they name.
-    known       files of models, by their SHA-256; folder: in which the certificates are named.
-    torch_then  the version of the run, which may write the same network down in other words.
+    Args:
+        problem: built from the model and the data; its rows are those of the records.
+        accepted: certificates that the checker accepted, by the hash of their question.
+        known: files of models, by their SHA-256.
+        folder: the folder that the names of the certificates are relative to.
+        torch_then: the version of torch in the run. Another version may describe the same network
+            differently.
     """
     asked = problem.lowest()
     models = dict[str, Judged | holdfast_check.Model]()
@@ -44,7 +47,7 @@ def asked_again(
         for one in accepted.get(record.question, ()):
             digest = str(header_of(folder / one.name)["model"]["sha256"])
             if digest not in models:
-                models[digest] = _network(asked, known[digest], digest, one.beside, torch_then)
+                models[digest] = _network(asked, known[digest], digest, one.separate_model, torch_then)
             found = models[digest]
             if isinstance(found, holdfast_check.Model):
                 part = asked.take(torch.tensor([row], device=asked.region.centre.device))
@@ -53,31 +56,35 @@ def asked_again(
 
 
 def _network(
-    asked: Problem, path: Path, digest: str, beside: bool, torch_then: str
+    asked: Problem, path: Path, digest: str, separate_model: bool, torch_then: str
 ) -> Judged | holdfast_check.Model:
-    """What the checker read, where it is the network that was asked about; else what to say. A file of the user's own is compared at
-    points, since options may have put something before it; a description is written again, and compared byte by byte."""
+    """Read the certificate's network if it is the question's; else return the mismatch and the reason.
+
+    The user's own file is compared at sample points, because options may have added preprocessing. A network
+    that is stored with the certificate is written again from the user's model and compared byte by byte.
+    """
     try:
-        if not beside:
+        if not separate_model:
             opened = holdfast_check.Model.read_file(path)
             agrees(asked, opened)
             return opened
         own = hashlib.sha256(describe_network(asked.network, asked.region.centre)).hexdigest()
     except (HoldfastError, holdfast_check.Rejected) as error:
-        return ("beside" if beside else "other"), str(error)
+        return ("separate" if separate_model else "other"), str(error)
     if own == digest:
         return holdfast_check.Model.read_file(path)
-    told = f"it speaks of the network {digest}, and the model that you gave, written down, is {own}"
+    told = f"it is about the network {digest}, and the model that you gave is written as {own}"
     if torch_then != torch.__version__:
         return (
-            "beside",
-            f"{told}; torch {torch_then} may have written the same in other words than {torch.__version__}, which is here",
+            "separate",
+            f"{told}; torch {torch_then} may describe the same network differently from torch "
+            f"{torch.__version__}",
         )
     return "other", told
 
 
 def _compare_question(path: Path, part: Problem, record: Record, opened: holdfast_check.Model) -> Judged:
-    """The region may be larger than what was asked, never smaller; the property is the same."""
+    """Check that the certificate's region contains the question's, and that the properties agree."""
     try:
         asked, wanted = question(part, record, opened, "proof")
     except HoldfastError as error:
@@ -87,20 +94,20 @@ def _compare_question(path: Path, part: Problem, record: Record, opened: holdfas
         region, above, size = header["region"], float(header["above"]), part.region.centre[0].numel()
         arrays = {name: array.astype(np.float64) for name, array in load_file(path).items() if name in wanted}
         if arrays.keys() != wanted.keys() or region["norm"] != asked["region"]["norm"]:
-            return "other", "it speaks of another kind of region or property"
+            return "other", "it is about another kind of region or property"
         rows = [name for name in wanted if name.startswith("property/")]
         if header["property"] != asked["property"] or not all(
             np.array_equal(arrays[name], wanted[name]) for name in rows
         ):
-            return "other", "it speaks of another class or property"
+            return "other", "it is about another class or property"
         if not _holds(arrays, wanted, size):
-            return "other", "it speaks of another input, or of a smaller region around it"
+            return "other", "it is about another input, or about a smaller region around it"
         if (
             part.goal != "radius"
             and "radius" in region
             and not float(region["radius"]) >= asked["region"]["radius"]
         ):
-            return "other", f"it speaks of the radius {exact_text(float(region['radius']))}"
+            return "other", f"it is about the radius {exact_text(float(region['radius']))}"
         ends = orient_bounds(record).lower.value
         if part.goal == "radius":
             return reaches_claim(
@@ -108,11 +115,11 @@ def _compare_question(path: Path, part: Problem, record: Record, opened: holdfas
             )
         return reaches_claim(
             above, min(ends, 0.0) if isinstance(part.property, Avoid) else ends
-        )  # where only an answer is asked for, its sign
+        )  # An Avoid property only claims the sign.
 
 
 def _holds(arrays: Mapping[str, Any], wanted: Mapping[str, Any], size: int) -> bool:
-    """Is the certificate's region around the same centre, and nowhere inside the wanted one?"""
+    """Return whether the certificate's region has the wanted centre and contains the wanted region."""
     shares = [
         np.ravel(some["region/shares"]).astype(np.float64)
         for some in (arrays, wanted)

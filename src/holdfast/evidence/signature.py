@@ -1,7 +1,8 @@
-"""Who stands for a bundle: signatures of its statement, as a DSSE envelope (Dead Simple Signing Envelope, v1).
+"""Signatures of a bundle's statement, as a DSSE envelope (Dead Simple Signing Envelope, v1).
 
-Signed is not the zip but the statement, which names the digest of the manifest, which names that of every other file: so a bundle carries
-its signatures, and may get another one, without anything changing that was signed.
+The signature covers the statement, not the zip file. The statement holds the digest of the manifest, and the
+manifest holds the digest of every other file. So a bundle can carry its signatures, and receive further ones,
+without any change to what was signed.
 """
 
 import base64
@@ -21,41 +22,41 @@ if TYPE_CHECKING:
     from holdfast.evidence.keys import PublicKey, Signer
 
 PAYLOAD = "application/vnd.in-toto+json"
-MOST = 100  # signatures of one bundle
+MOST_SIGNATURES = 100  # Reject an envelope with more signatures than this (chosen by hand).
 
 
 @dataclass(frozen=True)
 class Signature:
-    """key_id: the fingerprint of the public key, as the signer said it."""
+    """One signature. `key_id` is the fingerprint of the public key as the signer stated it."""
 
     key_id: str
     signature: bytes
 
 
 def pae(kind: str, payload: bytes) -> bytes:
-    """What is signed: DSSE's pre-authentication encoding of a payload and its kind."""
+    """Return the bytes that are signed: DSSE's pre-authentication encoding of a payload and its type."""
     return b"DSSEv1 %d %s %d %s" % (len(kind.encode()), kind.encode(), len(payload), payload)
 
 
 def read_signatures(path: Path, payload: bytes) -> list[Signature]:
-    """The signatures of an envelope. UnreadableFile where it is none, or holds another statement than `payload`."""
-    with in_words(path.name, "not an envelope of this bundle's statement", "Ask for the bundle again."):
+    """Read the signatures of an envelope. UnreadableFile if it is damaged or its payload is not `payload`."""
+    with in_words(path.name, "not an envelope of this bundle's statement", "Request the bundle again."):
         told = json.loads(path.read_bytes())
-        if told["payloadType"] != PAYLOAD or not 0 < len(told["signatures"]) <= MOST:
-            raise ValueError("its payload is of another kind, or its signatures are none or too many")
+        if told["payloadType"] != PAYLOAD or not 0 < len(told["signatures"]) <= MOST_SIGNATURES:
+            raise ValueError("its payload has another type, or it has no signatures or too many")
         if base64.b64decode(told["payload"], validate=True) != payload:
-            raise ValueError("what was signed is another statement")
+            raise ValueError("it signs another statement")
         found = [
             Signature(str(one["keyid"]), base64.b64decode(one["sig"], validate=True))
             for one in told["signatures"]
         ]
         if path.read_bytes() != envelope(payload, found):
-            raise ValueError("it says more than bundles say")
+            raise ValueError("it has fields that bundles do not have")
         return found
 
 
 def envelope(payload: bytes, signatures: Sequence[Signature]) -> bytes:
-    """A key signs once: its newest signature counts."""
+    """Serialize an envelope. Only the newest signature of each key is kept."""
     newest = {one.key_id: one for one in signatures}
     lines = [
         {"keyid": one.key_id, "sig": base64.b64encode(one.signature).decode()} for one in newest.values()
@@ -66,18 +67,25 @@ def envelope(payload: bytes, signatures: Sequence[Signature]) -> bytes:
 
 
 def sign_payload(payload: bytes, key: "PublicKey", sign: "Signer") -> Signature:
-    """BadInput where what the signer gives is no signature of this key: found now, not by whoever gets the bundle."""
+    """Sign a payload.
+
+    BadInput if the signer's result is not a valid signature by `key`, so a bad signer is found at once.
+    """
     told = pae(PAYLOAD, payload)
     made = sign(told)
     if not isinstance(made, bytes | bytearray) or not key.holds(bytes(made), told):
         raise BadInput(
-            f"what the signer gave is no signature, by the key {key.fingerprint}, of the bytes that it was given."
+            f"what the signer returned is not a signature by the key {key.fingerprint} of the bytes that it "
+            "received."
         )
     return Signature(key.fingerprint, bytes(made))
 
 
 def sign(bundle: Path, target: Path, key: "PublicKey", signer: "Signer") -> Path:
-    """The bundle with one signature more. UnreadableFile where it is not whole: nobody should stand for what cannot be checked."""
+    """Write a copy of the bundle with one more signature.
+
+    UnreadableFile if the bundle is damaged or incomplete.
+    """
     from holdfast.evidence.bundle_verification import is_whole
 
     with TemporaryDirectory(prefix="holdfast-sign-") as place:

@@ -1,7 +1,8 @@
-"""What a bundle states, as an in-toto Statement v1 with the predicate of SCAI: attributes of a model, each with its evidence.
+"""The statement of a bundle: an in-toto Statement v1 with a SCAI predicate (attributes with evidence).
 
-The form is that of the in-toto attestation framework (Statement v1, ResourceDescriptor, SCAI attribute report v0.2). It is small, so it is
-written here; where the package in-toto-attestation is installed, the statement is read by it as well before anybody signs it.
+The format is that of the in-toto attestation framework (Statement v1, ResourceDescriptor, SCAI attribute
+report v0.2). It is small, so it is written here. If the package in-toto-attestation is installed, it
+validates the statement before signing.
 """
 
 import json
@@ -23,10 +24,10 @@ from holdfast.question_text import describe_question
 TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE = "https://in-toto.io/attestation/scai/attribute-report/v0.2"
 GATE = "gate.json"
-LONG = 400  # signs of what was asked; longer lists stand in question.json, and here is their hash
-FINGERPRINT = (
-    "holdfastFingerprint"  # the digest of a model that is no file: of its structure, weights and code
-)
+# Characters: a longer setting is replaced by its hash (chosen by hand); question.json has it in full.
+LONGEST_SETTING = 400
+# The name of the digest of a model that is not a file: it covers structure, weights and code.
+FINGERPRINT = "holdfastFingerprint"
 
 
 def statement(
@@ -38,7 +39,13 @@ def statement(
     gate: Mapping[str, Any] | None,
     made_by: str = holdfast.__version__,
 ) -> dict[str, Any]:
-    """manifest: its SHA-256. files: what it lists. model, claims, gate: what the files of these names say."""
+    """Build the statement of a bundle.
+
+    Args:
+        manifest: SHA-256 of the manifest.
+        files: the entries of the manifest.
+        model, claims, gate: the contents of the files model.json, claims.json and gate.json.
+    """
     subjects = _models(model)
     target = {"target": subjects[0]} if subjects else {}
     evidence = {"name": CLAIMS, "digest": {"sha256": files[CLAIMS].sha256}, "mediaType": "application/json"}
@@ -55,10 +62,18 @@ def statement(
         checks = [
             f"{check['name']}: wanted {check['wanted']}; found {check['found']}" for check in gate["checks"]
         ]
-        attributes.append({
-            "attribute": "HOLDFAST_GATE_PASSED" if gate["passed"] else "HOLDFAST_GATE_FAILED", **target, "conditions": {"checks": checks},
-            "evidence": {"name": GATE, "digest": {"sha256": files[GATE].sha256}, "mediaType": "application/json"},
-        })  # fmt: skip
+        attributes.append(
+            {
+                "attribute": "HOLDFAST_GATE_PASSED" if gate["passed"] else "HOLDFAST_GATE_FAILED",
+                **target,
+                "conditions": {"checks": checks},
+                "evidence": {
+                    "name": GATE,
+                    "digest": {"sha256": files[GATE].sha256},
+                    "mediaType": "application/json",
+                },
+            }
+        )
     return {
         "_type": TYPE,
         "subject": [{"name": MANIFEST, "digest": {"sha256": manifest}}, *subjects],
@@ -71,7 +86,7 @@ def statement(
 
 
 def _models(model: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Its files; all of them as one, under the digest that OpenSSF model signing gives it; where it is no file, its fingerprint."""
+    """List the subjects: the model's files and their common digest, or its fingerprint."""
     found = [{"name": file["name"], "digest": {"sha256": file["digest"]}} for file in model["files"]]
     if model["model_signing"]:
         found.append(
@@ -86,38 +101,47 @@ def _models(model: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _describe_question(question: Question) -> dict[str, Any]:
-    """Of what the claims speak: the property and the region as they were asked for, on which data, in which arithmetic."""
+    """Return the conditions of the claims: property, region, data and arithmetic."""
     asked = {name: _short(value) for name, value in asdict(question.asked).items() if value is not None}
     return {
         "sentence": describe_question(question),
-        "command": question.command, "asked": asked, "domain": question.model.domain, "question": question.fingerprint,
-        "data": {"name": question.data.name, "count": question.data.count, "fingerprint": question.data.fingerprint},
+        "command": question.command,
+        "asked": asked,
+        "domain": question.model.domain,
+        "question": question.fingerprint,
+        "data": {
+            "name": question.data.name,
+            "count": question.data.count,
+            "fingerprint": question.data.fingerprint,
+        },
         "arithmetic": question.means.arithmetic or "real",
-    }  # fmt: skip
+    }
 
 
 def _short(value: Any) -> Any:
     text = json.dumps(plain(value), sort_keys=True)
-    return plain(value) if len(text) <= LONG else {"sha256": of_text(text)}
+    return plain(value) if len(text) <= LONGEST_SETTING else {"sha256": of_text(text)}
 
 
 def _counts(records: Sequence[Mapping[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
-    """For each number that was asked for: how many records, how many of them prove an end, show one, and carry a certificate."""
+    """For each goal: the number of records, of proved and witnessed bounds, and of certificates."""
     kinds = Counter((record["part"], record["goal"]) for record in records)
     found = []
     for (part, goal), many in sorted(kinds.items()):
         mine = [record for record in records if (record["part"], record["goal"]) == (part, goal)]
         proved = [record["proved"] for record in mine if record["proved"]]
         count = {
-            "records": many, "proved": len(proved), "witnessed": sum(record["witnessed"] is not None for record in mine),
+            "records": many,
+            "proved": len(proved),
+            "witnessed": sum(record["witnessed"] is not None for record in mine),
             "certificates": sum(bool(claim["certificates"]) for claim in proved),
-        }  # fmt: skip
+        }
         found.append((f"HOLDFAST_{goal.upper()}", {"part": part, **count} if part else count))
     return found or [("HOLDFAST_NOTHING", {"records": 0})]
 
 
 def read_by_others(stated: Mapping[str, Any]) -> bool:
-    """By the package in-toto-attestation, where it is installed; False where it is not. StoreError where it does not take the statement."""
+    """Validate the statement with in-toto-attestation; False if not installed, StoreError if rejected."""
     try:
         from google.protobuf import json_format  # type: ignore[import-untyped]
         from in_toto_attestation.predicates.scai.v0 import scai, scai_pb2
@@ -129,8 +153,8 @@ def read_by_others(stated: Mapping[str, Any]) -> bool:
         form.Statement.copy_from_pb(json_format.ParseDict(dict(stated), statement_pb2.Statement())).validate()
         report = json_format.ParseDict(dict(stated["predicate"]), scai_pb2.AttributeReport())
         scai.AttributeReport(report.attributes, report.producer).validate()
-    except Exception as error:  # protobuf's, and whatever the package raises
+    except Exception as error:  # protobuf raises many types, and the package others
         raise StoreError(
-            f"the package in-toto-attestation does not read the statement of the bundle ({first_line(error)})."
+            f"the package in-toto-attestation rejects the statement of the bundle ({first_line(error)})."
         ) from error
     return True

@@ -1,4 +1,7 @@
-"""Training for proofs: bounds in the loss, the best checkpoint by the engine on validation data, and the numbers by the engine alone."""
+"""Certified training: bounds in the loss, the checkpoint chosen by certified accuracy on validation data.
+
+The reported numbers come from the certification engine and from attacks, never from the loss.
+"""
 
 from holdfast.hardening.evaluation import Standing
 from holdfast.hardening.recipe import Recipe

@@ -1,8 +1,12 @@
-"""CROWN-IBP: margins of a box by one walk back through the network, over ends that intervals know (Zhang et al. 2020).
+"""CROWN-IBP: margins over a box by one CROWN backward pass over interval bounds (Zhang et al. 2020).
 
-The walk is that of `bounding.crown`, for a loss: in the network's own arithmetic, differentiable in its weights, for a whole batch, and no
-rounding paid for. Maps go back as torch's own derivative of them, so whatever intervals go through, the walk does; a node of which nobody
-noted how it came about (a maximum, a softmax) is met by its interval.
+Intermediate bounds come from IBP. From the margins rows . z, linear bounds are propagated back to the input,
+
+    rows . z >= L . x + constant   over the box,   and   min over the box of L . x = L m - |L| r.
+
+The pass is that of `holdfast.bounding.crown`, for a loss: in the network's dtype, differentiable in the
+weights, for a whole batch, without outward rounding. Affine maps are transposed by torch's own derivative. A
+node without a recorded rule (a maximum, a softmax) is replaced by its interval.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,12 +27,12 @@ from holdfast.hardening.intervals import IntervalGraph, Span, Traced, as_span, b
 from holdfast.hardening.planes import planes
 
 aten = torch.ops.aten
-FEW = 2  # inputs of the smaller batch that is traced
+TRACED_BATCH = 2  # Batch size of the smaller of two traced batches; any number above 1.
 
 
 @dataclass(frozen=True)
 class Way:
-    """How a node came about: by an affine function of its inputs, or by a relaxed one."""
+    """How a node was computed: as an affine map or a relaxed function of its inputs."""
 
     inputs: tuple[Span, ...]
     by: Callable[..., Tensor] | Relaxation
@@ -36,12 +40,10 @@ class Way:
 
 @dataclass(eq=False)
 class Tape(IntervalGraph):
-    """Intervals that note how each node came about, in order."""
+    """Intervals with a record of how each node was computed, in order."""
 
     ways: dict[Span, Way] = field(default_factory=dict)
-    spans: dict[Span, None] = field(
-        default_factory=dict
-    )  # all that stand in them, in the order in which they were met
+    spans: dict[Span, None] = field(default_factory=dict)  # all recorded nodes, in order of first use
 
     def record_node(self, node: Span, inputs: Sequence[Node], by: Callable[..., Tensor] | Relaxation) -> Span:
         self.ways[node] = way = Way(tuple(as_span(source) for source in inputs), by)
@@ -73,14 +75,14 @@ class Tape(IntervalGraph):
         return self.record_node(as_span(super().add_relaxed(name, inputs, relaxation)), inputs, relaxation)
 
     def handler(self, target: Any) -> Handler | None:
-        """Recurrent layers step by step, so that the walk can follow."""
+        """Unroll recurrent layers step by step, so that the backward pass can follow."""
         if target == aten.gru.input:
             return _gru
         return HANDLERS[target] if target in STEPS else super().handler(target)
 
 
 def _gru(graph: Graph, call: OperatorCall) -> tuple[Node, ...]:
-    """As the engine unrolls it, with the tighter ends that intervals know of each new state."""
+    """Unroll a GRU as the engine does, with the tighter interval of each new state."""
     assert isinstance(graph, Tape)
     x, state, parameters = call.args[:3]
 
@@ -95,18 +97,23 @@ def _gru(graph: Graph, call: OperatorCall) -> tuple[Node, ...]:
 
 
 class TapedWalk:
-    """The way back through a traced network. Nodes need not have the inputs of a batch along their first axis (sequences may be time
-    first), so where they have them is found out by tracing two batches of different sizes.
+    """The backward pass through a traced network.
+
+    The batch axis of a node is not always the first one (sequences may be time first). It is found by tracing
+    two batches of different sizes.
     """
 
     def __init__(self, traced: Traced, x: Tensor) -> None:
-        """x: inputs of the shape that is traced. UnsupportedLayer where a layer puts inputs and something else along one axis."""
+        """x: inputs of the traced shape.
+
+        UnsupportedLayer if a layer merges the batch axis with another axis.
+        """
         self.traced = traced
         self.axes: list[int] = []
         with torch.no_grad():
             few, more = (
                 self._tape_bounds(*(x[:1].expand(count, *x.shape[1:]),) * 2)[0].spans
-                for count in (FEW, FEW + 1)
+                for count in (TRACED_BATCH, TRACED_BATCH + 1)
             )
         for one, other in zip(few, more, strict=True):
             differ = [
@@ -114,15 +121,19 @@ class TapedWalk:
                 for k, sizes in enumerate(zip(one.lower.shape, other.lower.shape, strict=True))
                 if sizes[0] != sizes[1]
             ]
-            if [one.lower.shape[k] for k in differ] != [FEW]:
+            if [one.lower.shape[k] for k in differ] != [TRACED_BATCH]:
                 raise UnsupportedLayer(
-                    f"layer {one.name}: inputs share an axis with something else there, which bounds cannot be walked back through. Train "
-                    f"with recipe='intervals'."
+                    f"layer {one.name}: it merges the batch axis with another axis, which CROWN bounds do "
+                    "not "
+                    f"support. Train with recipe='intervals'."
                 )
             self.axes.append(differ[0])
 
     def margins(self, lower: Tensor, upper: Tensor, label: Tensor) -> Tensor:
-        """Inputs lower <= x <= upper, label (batch,) -> (batch, outputs): output[label] - output[k] is no less, for each k."""
+        """Lower-bound the margins over lower <= x <= upper: label (batch,) -> (batch, outputs).
+
+        result[b, k] <= output[label] - output[k], up to rounding.
+        """
         tape, last, head = self._tape_bounds(lower, upper)
         if head is None:
             each = torch.eye(last.lower[0].numel(), dtype=last.lower.dtype, device=last.lower.device)
@@ -140,7 +151,7 @@ class TapedWalk:
         return tape, *self.traced.run(lower, upper, tape, elide=True)
 
     def _least(self, tape: Tape, last: Span, rows: Tensor) -> Tensor:
-        """rows (rows, batch, *shape) of the last node -> (rows, batch): no less is row . node anywhere in the box that entered the tape."""
+        """rows (rows, batch, *shape) of the last node -> (rows, batch): lower bounds of row . node."""
         axis, found = dict(zip(tape.spans, self.axes, strict=True)), _all_planes(tape)
         pending, constant = {last: rows}, rows.new_zeros(rows.shape[:2])
         for node in reversed(tape.ways):
@@ -165,8 +176,10 @@ class TapedWalk:
 
 
 def _all_planes(tape: Tape) -> dict[Span, LinearBounds]:
-    """Of every function; those that are alike, as a cell's are at all of its steps, in one go: each is small, and their number is what
-    takes time."""
+    """Relax every function.
+
+    Functions of equal type and shape (as in all steps of a cell) are batched, for speed.
+    """
     groups: dict[Any, list[Span]] = {}
     for node, way in tape.ways.items():
         if isinstance(way.by, Relaxation):
@@ -196,14 +209,14 @@ def _all_planes(tape: Tape) -> dict[Span, LinearBounds]:
 
 
 def _through_function(found: LinearBounds, coefficients: Tensor, axis: int) -> tuple[list[Tensor], Tensor]:
-    """The lower plane where the coefficient is positive, the upper one where it is negative."""
+    """Use the lower linear bound for positive coefficients, the upper one for negative coefficients."""
     down, up = coefficients.clamp_min(0), coefficients.clamp_max(0)
     parts = [down * low + up * high for low, high in zip(found.lower, found.upper, strict=True)]
     return parts, _dot(down, found.lower_offset, axis) + _dot(up, found.upper_offset, axis)
 
 
 def _through_map(way: Way, coefficients: Tensor, axis: int) -> tuple[list[Tensor], Tensor]:
-    """rows . (J x + b): rows J by torch's derivative of the map, and rows . b."""
+    """Return the rows of J and rows . b for rows . (J x + b), by torch's derivative of the map."""
     assert not isinstance(way.by, Relaxation)
     with torch.enable_grad():
         zeros = [torch.zeros_like(s.lower).requires_grad_() for s in way.inputs]
@@ -215,5 +228,5 @@ def _through_map(way: Way, coefficients: Tensor, axis: int) -> tuple[list[Tensor
 
 
 def _dot(rows: Tensor, value: Tensor, axis: int) -> Tensor:
-    """(rows, *shape), (*shape), both with the inputs along this axis of the shape -> (rows, batch)."""
+    """(rows, *shape), (*shape), batch along this axis -> (rows, batch): sums of products."""
     return (rows * value).movedim(axis + 1, 1).flatten(2).sum(2)

@@ -1,6 +1,7 @@
-"""Recurrent layers over intervals: as `bounding.graph.cells` unrolls them, with the input's share of all steps computed at once.
+"""Interval bounds of recurrent layers: LSTM, GRU and plain RNN cells, unrolled.
 
-A step adds to that share what the state brings, and goes through the gates; the ends of a gate times a value are known in closed form.
+The input's contribution W_x x_t + b is computed for all steps at once. Each step adds W_h h and applies the
+gates. The interval of a gate in [0, 1] times a value is known in closed form (`multiply_gate`).
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +19,7 @@ from holdfast.hardening.intervals import IntervalGraph, Span, between, rule
 from holdfast.hardening.ranges import multiply_gate
 
 aten = torch.ops.aten
-Ball = tuple[Tensor, Tensor]  # centre, and how far around it
+Ball = tuple[Tensor, Tensor]  # centre and radius of an interval
 State = tuple[Interval, ...]
 Step = Callable[[Ball, State, Sequence[Tensor]], State]
 
@@ -44,7 +45,7 @@ def _plus(a: Interval, b: Interval) -> Interval:
 
 
 def _recurrent_share(shared: Ball, state: Interval, weights: Sequence[Tensor]) -> Ball:
-    """The input's share, biases in it, plus W_h h."""
+    """Add W_h h to the input's contribution, which includes the biases."""
     from_state = _through(_ball(*state), weights[1])
     return shared[0] + from_state[0], shared[1] + from_state[1]
 
@@ -66,7 +67,8 @@ def _lstm(shared: Ball, state: State, weights: Sequence[Tensor]) -> State:
 def _gru(shared: Ball, state: State, weights: Sequence[Tensor]) -> State:
     """n = tanh(W_n x + b + sigmoid(r) (W_hn h + b_hn)), h' = (1 - sigmoid(z)) n + sigmoid(z) h.
 
-    The new state is a mean of n and h, and rises with both: its ends are means of their ends, at one or the other end of the gate.
+    h' is a convex combination of n and h, and increases in both. So its bounds are combinations of their
+    bounds, at one of the two bounds of the gate.
     """
     size = weights[1].shape[1]
     bias = weights[3] if len(weights) == 4 else None
@@ -87,7 +89,7 @@ def _gru(shared: Ball, state: State, weights: Sequence[Tensor]) -> State:
 
 
 def gru_step(frame: Span, state: State, weights: Sequence[Tensor]) -> Interval:
-    """The ends of the state behind one frame."""
+    """Return the bounds of the state after one frame."""
     ((low, high),) = _gru(
         _through(_ball(frame.lower, frame.upper), weights[0], weights[2] if len(weights) == 4 else None),
         state,
@@ -113,7 +115,7 @@ STEPS: dict[Any, Step] = {
 
 @rule(*STEPS)
 def recurrent(graph: Graph, call: OperatorCall) -> tuple[Span, ...]:
-    """(outputs, last states...) as torch's whole operators return them."""
+    """Return (outputs, last states, ...), the results of torch's fused operators."""
     x, states, parameters = call.args[:3]
     given = options(call.args[3:])
     step, directions, each = (
@@ -123,11 +125,14 @@ def recurrent(graph: Graph, call: OperatorCall) -> tuple[Span, ...]:
     )
     if not isinstance(x, Span) or given["dropout"]:
         raise UnsupportedLayer(
-            f"{call.name}: a recurrent layer in training mode, or one whose sequence does not depend on the input."
+            f"{call.name}: a recurrent layer in training mode, or one whose sequence does not depend on the "
+            "input, "
+            "has no interval bounds."
         )
     if len(parameters) != each * given["layers"] * directions:
         raise UnsupportedLayer(
-            f"{call.name}: an LSTM with projections has no intervals; take them out, or train with recipe='pgd'."
+            f"{call.name}: an LSTM with projections has no interval bounds; remove them, or train with "
+            "recipe='pgd'."
         )
     time = 1 if given["batch_first"] else 0
     begin: Sequence[Any] = states if isinstance(states, tuple | list) else [states]
@@ -165,7 +170,7 @@ def _first(state: Any, row: int) -> Interval:
 def _scan(
     step: Step, frames: Ball, state: State, weights: Sequence[Tensor], *, back: bool
 ) -> tuple[Interval, State]:
-    """frames (time, batch, features) -> the ends of all states (time, batch, hidden), and the last state."""
+    """frames (time, batch, features) -> bounds of all states (time, batch, hidden), and the last state."""
     gru = step is _gru
     bias = None if len(weights) == 2 else weights[2] if gru else weights[2] + weights[3]
     shared = _through(frames, weights[0], bias)

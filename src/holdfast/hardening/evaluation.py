@@ -1,4 +1,4 @@
-"""Where a network stands: how many inputs it gets right, how many are proved at the radius, how many no search breaks there."""
+"""Evaluation of a network: accuracy, certified accuracy at the radius, and accuracy under attack."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -18,18 +18,21 @@ from holdfast.problem import Problem
 from holdfast.result import Share
 
 Outcome = Literal["proved", "broken", "neither", "not proved", "not measured"]
-SOME = 32  # inputs bounded at once, so that the clock is looked at
+ROWS_PER_BATCH = 32  # Inputs bounded per batch; the deadline is checked in between (chosen by hand).
 
 
 @dataclass(frozen=True)
 class Standing:
-    """What is known of held-out inputs at the radius.
+    """Results on held-out inputs at the radius.
 
-    accuracy   the share that the network classifies correctly.
-    outcomes   one for each input. proved: no perturbation of this radius changes the correct class. broken: a counterexample is known.
-               neither: proof and search ended without either. not proved: the proof ended without success, the search had no time to
-               end. not measured: there was no time for the proof; nothing is known.
-    commonest  the share of the most frequent class, which a constant network classifies correctly, and proves.
+    Attributes:
+        accuracy: the share that the network classifies correctly.
+        outcomes: one for each input. proved: no perturbation of this radius changes the correct class.
+            broken: a counterexample is known. neither: proof and attack ended without result. not proved: the
+            proof failed, and there was no time for the attack to end. not measured: there was no time for the
+            proof.
+        commonest: the share of the most frequent class; a constant classifier has this accuracy and certified
+            accuracy.
     """
 
     accuracy: float
@@ -42,48 +45,55 @@ class Standing:
 
     @property
     def proved(self) -> Share:
-        """Inputs that are proved, among those for which the proof was computed."""
+        """Share of inputs that are proved, among those for which the proof was computed."""
         return Share(
             self.outcomes.count("proved"), self.inputs - self.outcomes.count("not measured"), self.inputs
         )
 
     @property
     def not_broken(self) -> Share:
-        """Inputs that no search breaks, among those that are proved or where the search ended."""
+        """Share of inputs that no attack breaks, among inputs that are proved or fully attacked."""
         kept = self.outcomes.count("proved") + self.outcomes.count("neither")
         return Share(kept, kept + self.outcomes.count("broken"), self.inputs)
 
     @property
     def certified(self) -> float:
-        """The share proved, of the inputs measured; NaN if none was."""
+        """Certified accuracy: the share proved, of the inputs measured; NaN if none was."""
         return self.proved.value
 
     @property
     def unbroken(self) -> float:
-        """The share that no search breaks, of the inputs measured; NaN if none was."""
+        """Share that no attack breaks, of the inputs measured; NaN if none was."""
         return self.not_broken.value
 
     def as_json(self) -> dict[str, Any]:
-        """For harden.json; a share of nothing is null."""
+        """Return the JSON form for harden.json; a share of zero inputs is null."""
         shares = {"certified": self.proved, "unbroken": self.not_broken}
         values = {name: share.value if share.measured else None for name, share in shares.items()}
         counts = {"proved": asdict(self.proved), "not_broken": asdict(self.not_broken)}
         return {
-            "accuracy": self.accuracy, **values, **counts, "inputs": self.inputs, "commonest": self.commonest,
+            "accuracy": self.accuracy,
+            **values,
+            **counts,
+            "inputs": self.inputs,
+            "commonest": self.commonest,
             "outcomes": list(self.outcomes),
-        }  # fmt: skip
+        }
 
     @property
     def constant(self) -> bool:
-        """Whether it is right no more often than a network that says one class of everything."""
+        """Whether the accuracy does not exceed that of a constant classifier."""
         return self.accuracy <= self.commonest
 
     def __str__(self) -> str:
-        return f"{self.accuracy:.1%} right, proved: {self.proved}, not broken: {self.not_broken}; {self.inputs} inputs"
+        return (
+            f"{self.accuracy:.1%} right, proved: {self.proved}, not broken: {self.not_broken}; "
+            f"{self.inputs} inputs"
+        )
 
 
 def gain(before: Standing, after: Standing) -> tuple[int, int]:
-    """The least and the largest number of inputs by which the proved ones can have grown, whatever the unmeasured inputs are."""
+    """The smallest and largest possible increase of proved inputs, over all outcomes of unmeasured inputs."""
     pairs = list(zip(before.outcomes, after.outcomes, strict=True))
     least = sum((new == "proved") - (old in ("proved", "not measured")) for old, new in pairs)
     most = sum((new in ("proved", "not measured")) - (old == "proved") for old, new in pairs)
@@ -102,9 +112,9 @@ def accuracy(net: Network, parts: Sequence[Examples]) -> float:
 
 @torch.no_grad()
 def certified_share(net: Network, parts: Sequence[Examples], limit: int) -> Share:
-    """How many of the first `limit` inputs closed-form linear bounds prove over the whole region: the fast tier at one radius.
+    """Certify the first `limit` inputs with closed-form linear bounds at the full radius (the fast tier).
 
-    Inputs that the clock leaves no time for are not measured.
+    Inputs for which the deadline leaves no time are not measured.
     """
     proved, count, total = 0, 0, 0
     for part in parts:
@@ -112,7 +122,7 @@ def certified_share(net: Network, parts: Sequence[Examples], limit: int) -> Shar
             min(len(part), max(1, round(limit * len(part) / sum(map(len, parts))))), device=part.label.device
         )
         graph, total = None, total + len(rows)
-        for some in rows.split(SOME):
+        for some in rows.split(ROWS_PER_BATCH):
             if time_limit.has_expired():
                 break
             problem = replace(part.evaluation_problem(net, some), goal="radius")
@@ -125,10 +135,13 @@ def certified_share(net: Network, parts: Sequence[Examples], limit: int) -> Shar
 
 
 def _least(problem: Problem, graph: Graph) -> Tensor:
-    """(inputs, rows): no row of the property is less, all over the region."""
+    """Return (inputs, rows): certified lower bounds of the property's rows over the region."""
     return lower_bound(graph, propagate(graph, problem.region), *rows_of(problem, graph))
 
 
 def intervals_hold(margins: Tensor, label: Tensor) -> Tensor:
-    """(batch, outputs) least margins, (batch,) -> (batch,) bool: by intervals, in float32. Steers training, proves nothing."""
+    """(batch, outputs) lower bounds of margins, (batch,) -> (batch,) bool.
+
+    In float32: for training only, not a certificate.
+    """
     return (margins.scatter(1, label[:, None], torch.inf) > 0).all(1)

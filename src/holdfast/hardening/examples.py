@@ -1,4 +1,4 @@
-"""What is trained on: inputs of one shape with their regions, as boxes for the loss and as problems for attacks."""
+"""Training inputs of one shape with their regions, as boxes and as problems."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ Box = tuple[Tensor, Tensor]  # lower, upper
 
 @dataclass(frozen=True, eq=False)
 class Examples(ABC):
-    """The problem's goal is `radius`; its rows are the inputs."""
+    """A problem with the goal `radius`; its rows are the inputs."""
 
     problem: Problem
     radius: float
@@ -33,24 +33,27 @@ class Examples(ABC):
 
     @abstractmethod
     def points(self, rows: Tensor) -> Tensor:
-        """The inputs as the network takes them, (rows, *shape)."""
+        """Return the inputs in the form that the network takes, (rows, *shape)."""
 
     @abstractmethod
     def box(self, rows: Tensor, share: float) -> Box:
-        """Around the region of this share of the radius, (rows, *shape) each."""
+        """Return the enclosing box of the region with this share of the radius, (rows, *shape) each."""
 
     @abstractmethod
     def attack_problem(self, net: Network, rows: Tensor, share: float) -> Problem:
-        """The region of this share of the radius, around the network as it is now."""
+        """Return the problem with this share of the radius, for the network with its current weights."""
 
     def evaluation_problem(self, net: Network, rows: Tensor) -> Problem:
-        """The question that counts: does the class hold all over the region?"""
+        """Return the problem to certify: robustness at the full radius."""
         return self.attack_problem(net, rows, 1.0)
 
 
 @dataclass(frozen=True, eq=False)
 class BallExamples(Examples):
-    """Balls of any norm. Of a norm other than the maximum the box is larger than the region, so its bounds hold for more than was asked."""
+    """lp balls.
+
+    For p other than infinity the enclosing box is larger than the region, so its bounds are conservative.
+    """
 
     def points(self, rows: Tensor) -> Tensor:
         return self.problem.region.centre[rows].to(self.problem.network.dtype)
@@ -67,10 +70,13 @@ class BallExamples(Examples):
 
 @dataclass(frozen=True, eq=False)
 class SentenceExamples(Examples):
-    """Every word may be one of its set, all at once (Jia et al. 2019). The vectors are trained with the rest, and a share of the radius is
-    one of the way from a word's own vector to the hull of its set."""
+    """Word substitutions: every word may be any of its set, all at once (Jia et al. 2019).
 
-    vectors: Tensor  # (words, dim), as they are now
+    The word vectors are trained with the other weights. A share of the radius interpolates from a word's own
+    vector to the box around the vectors of its set.
+    """
+
+    vectors: Tensor  # (words, dim), current values
 
     def _region(self) -> Words:
         assert isinstance(self.problem.region, Words)
@@ -98,7 +104,7 @@ def examples_of(problem: Problem, radius: float, vectors: Tensor | None) -> Exam
 
 
 def batches(parts: list[Examples], size: int, generator: torch.Generator) -> list[tuple[Examples, Tensor]]:
-    """All inputs once, in an order of chance, each with others of its shape."""
+    """Return one epoch of batches in random order; each batch has inputs of one shape."""
     found = [
         (part, rows.to(part.problem.region.centre.device))
         for part in parts

@@ -1,4 +1,4 @@
-"""A training run on disk: what it takes to go on, the history, and the weights that came of it."""
+"""A training run on disk: the state to resume from, the history, and the final weights."""
 
 import json
 from dataclasses import asdict
@@ -16,13 +16,16 @@ STATE, TOLD, WEIGHTS, BEST = "training.pt", "harden.json", "hardened.safetensors
 
 
 class Folder:
-    """Files are there as a whole or not at all. `asked` is what was asked for: a run goes on only with the same."""
+    """The folder of a run.
+
+    Files are written atomically. A run only resumes with the same settings `asked`.
+    """
 
     def __init__(self, folder: str | Path, asked: dict[str, Any]) -> None:
         self.path, self.asked = Path(folder), json.loads(json.dumps(asked))
         if (self.path / WEIGHTS).exists():
             raise StoreError(
-                f"{self.path} already holds {WEIGHTS}, the end of an earlier run. Choose another folder."
+                f"{self.path} already holds {WEIGHTS}, the result of an earlier run. Choose another folder."
             )
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -34,17 +37,20 @@ class Folder:
             ) from error
 
     def load_progress(self) -> TrainingProgress | None:
-        """What an earlier run left; None where there is nothing. StoreError where it was asked something else."""
+        """Return the state of an earlier run, or None. StoreError if that run had other settings."""
         if not (self.path / STATE).exists():
             return None
-        told = json_of(self.path / TOLD, "It is no longer what harden wrote: begin again in another folder.")
+        told = json_of(
+            self.path / TOLD, "It is not a file of harden any more: start again in another folder."
+        )
         if told.get("asked") != self.asked:
             changed = [name for name in self.asked if told.get("asked", {}).get(name) != self.asked[name]]
             raise StoreError(
-                f"{self.path} holds a run that was begun with another {', '.join(changed) or 'question'}. Ask the same, or choose another "
-                f"folder."
+                f"{self.path} holds a run with another {', '.join(changed) or 'question'}. Use the same "
+                "settings, or "
+                f"choose another folder."
             )
-        with in_words(self.path / STATE, "it cannot be read", "Begin again in another folder."):
+        with in_words(self.path / STATE, "it cannot be read", "Start again in another folder."):
             held = torch.load(self.path / STATE, weights_only=True)
             return TrainingProgress(**{**held, "history": [Epoch(**epoch) for epoch in held["history"]]})
 
@@ -58,18 +64,18 @@ class Folder:
         self._whole(TOLD, lambda half: half.write_text(text))
 
     def finish(self, weights: dict[str, Tensor], **more: Any) -> None:
-        """The weights, and no more of what only training needs."""
+        """Write the final weights, and delete the files that only training needs."""
         self._write(WEIGHTS, weights)
         self.tell(**more)
         for name in (STATE, BEST):
             (self.path / name).unlink(missing_ok=True)
 
     def keep_best(self, weights: dict[str, Tensor]) -> None:
-        """Of a run that was interrupted: what it has so far."""
+        """Write the best weights so far of an interrupted run."""
         self._write(BEST, weights)
 
     def _write(self, name: str, weights: dict[str, Tensor]) -> None:
-        from safetensors.torch import save_file  # here, so that nothing else needs it
+        from safetensors.torch import save_file  # imported here, because only this function needs it
 
         plain = {key: value.detach().cpu().contiguous().clone() for key, value in weights.items()}
         self._whole(name, lambda half: save_file(plain, half))

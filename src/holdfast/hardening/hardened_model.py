@@ -1,4 +1,4 @@
-"""The hardened network, made of the one it began as and the weights that were trained."""
+"""Build the hardened network from the original one and the trained weights."""
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from holdfast.network.tokens import lookups, of_vectors
 
 
 def hardened_network(net: Network, live: TrainedModule) -> Network:
-    """A network like the first, with the live weights, that shares nothing with either."""
+    """Return a network like the original with the trained weights; it shares no memory with either."""
     made = live.freeze()
     if net.vectors is not None:
         assert net.token_model is not None
@@ -25,17 +25,18 @@ def hardened_network(net: Network, live: TrainedModule) -> Network:
 
 
 def user_module(net: Network) -> nn.Module:
-    """The user's own module inside of the network, where it is as it was given."""
+    """Return the user's own module inside the network, if it was not modified."""
     whole = net.module if net.token_model is None else net.token_model
     if not isinstance(whole, Adapter) or one_by_one(net.module) is not None:
         raise BadInput(
-            f"{net.name} takes one input at a time; harden trains on batches. Give it a model that takes batches."
+            f"{net.name} takes one input at a time; harden trains on batches. Give it a model that takes "
+            "batches."
         )
     return whole.model
 
 
 def _fill(token_model: nn.Module, module: nn.Module, vectors: Tensor) -> None:
-    """The weights of the model of vectors, and the vectors, put where the model of tokens has them."""
+    """Copy trained weights and word vectors into the model that takes tokens."""
     behind = of_vectors(module)
     assert behind is not None
     assert isinstance(token_model, Adapter)

@@ -1,4 +1,4 @@
-"""New weights from which intervals do not grow from layer to layer (Shi et al. 2021)."""
+"""Weight initialisation for which intervals keep their width from layer to layer (Shi et al. 2021)."""
 
 import math
 
@@ -11,10 +11,13 @@ WEIGHTED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 def begin_afresh(module: nn.Module, seed: int) -> None:
-    """Every layer's own way of drawing weights, but for those behind which intervals would widen: a linear layer or a convolution with n
-    inputs for each output has weights of width sqrt(2 pi) / n, so that |W| r is as wide on average, behind a ReLU, as r. The weights
-    of a recurrent layer are made smaller where |W| r is wider than 2 r, of the input, or than r, of the state, which goes through them at
-    every frame."""
+    """Draw new weights: each layer's own initialisation, except where intervals would grow.
+
+    A linear layer or a convolution with n inputs per output gets normal weights with standard deviation
+    sqrt(2 pi) / n. Then |W| r has the same mean width after a ReLU as r. Weights of a recurrent layer are
+    scaled down where |W| r exceeds 2 r (for the input) or r (for the state, which passes through them at
+    every frame).
+    """
     with own_random_numbers(seed, module):
         for part in module.modules():
             reset = getattr(part, "reset_parameters", None)

@@ -1,4 +1,4 @@
-"""What intervals know of single operators better than maps and planes would tell: weights without their bias, maxima, softmax."""
+"""Interval rules where the generic rules are looser or slower: linear layers, maxima, softmax."""
 
 from typing import Any
 
@@ -17,11 +17,12 @@ aten = torch.ops.aten
 
 @rule(aten.linear.default, aten.conv1d.default, aten.conv2d.default, aten.conv3d.default)
 def interval_linear(graph: Graph, call: OperatorCall) -> Span:
-    """W x + b: the bias moves the centre alone."""
+    """W x + b: the bias moves only the centre."""
     x, weight, *rest = call.args
     if not isinstance(x, Span) or any(isinstance(leaf, Node) for leaf in leaves((weight, rest, call.kwargs))):
         raise UnsupportedLayer(
-            f"{call.name}: the weights of {call.target} depend on the input; such a layer has no intervals."
+            f"{call.name}: the weights of {call.target} depend on the input; such a layer has no interval "
+            "bounds."
         )
     bias = rest[:1] or [call.kwargs.get("bias")]
     others = {name: value for name, value in call.kwargs.items() if name != "bias"}
@@ -36,11 +37,19 @@ def interval_linear(graph: Graph, call: OperatorCall) -> Span:
 
 
 @rule(
-    aten.max_pool1d.default, aten.max_pool2d.default, aten.max_pool3d.default, aten.amax.default, aten.amin.default, aten.maximum.default,
-    aten.minimum.default, aten.max.other, aten.min.other, aten.logsumexp.default,
-)  # fmt: skip
+    aten.max_pool1d.default,
+    aten.max_pool2d.default,
+    aten.max_pool3d.default,
+    aten.amax.default,
+    aten.amin.default,
+    aten.maximum.default,
+    aten.minimum.default,
+    aten.max.other,
+    aten.min.other,
+    aten.logsumexp.default,
+)
 def rising(graph: Graph, call: OperatorCall) -> Span:
-    """Whatever rises with each of its arguments has its ends at theirs."""
+    """A function that increases in each argument attains its bounds at theirs."""
     call = _finite_call(graph, call)
     run = bind_constants(call, call.target)
     return between(
@@ -49,9 +58,15 @@ def rising(graph: Graph, call: OperatorCall) -> Span:
 
 
 @rule(
-    aten.max_pool1d_with_indices.default, aten.max_pool2d_with_indices.default, aten.max_pool3d_with_indices.default, aten.max.dim,
-    aten.min.dim, aten.adaptive_max_pool1d.default, aten.adaptive_max_pool2d.default, aten.adaptive_max_pool3d.default,
-)  # fmt: skip
+    aten.max_pool1d_with_indices.default,
+    aten.max_pool2d_with_indices.default,
+    aten.max_pool3d_with_indices.default,
+    aten.max.dim,
+    aten.min.dim,
+    aten.adaptive_max_pool1d.default,
+    aten.adaptive_max_pool2d.default,
+    aten.adaptive_max_pool3d.default,
+)
 def rising_and_which(graph: Graph, call: OperatorCall) -> tuple[Span, Any]:
     call = _finite_call(graph, call)
     run = bind_constants(call, call.target)
@@ -61,7 +76,7 @@ def rising_and_which(graph: Graph, call: OperatorCall) -> tuple[Span, Any]:
 
 
 def _finite_call(graph: Graph, call: OperatorCall) -> OperatorCall:
-    """Minus infinity, as masks make it, is an end like any other to a maximum."""
+    """Resolve masks: to a maximum, minus infinity is a bound like any other."""
     first, *rest = call.args
     if isinstance(first, Lowered) and isinstance(first.node, Span):
         first = between(call.name, first.node.lower + first.by, first.node.upper + first.by)
@@ -70,7 +85,7 @@ def _finite_call(graph: Graph, call: OperatorCall) -> OperatorCall:
 
 @rule(aten.softmax.int, aten._softmax.default, aten.log_softmax.int, aten._log_softmax.default)
 def softmax(graph: Graph, call: OperatorCall) -> Span:
-    """An output is smallest where its own argument is and all others are largest."""
+    """An output is smallest if its own pre-activation is smallest and all others are largest."""
     call = _finite_call(graph, call)
     node, axis = call.args[:2]
     log = call.target in (aten.log_softmax.int, aten._log_softmax.default)
@@ -81,7 +96,7 @@ def softmax(graph: Graph, call: OperatorCall) -> Span:
 
 
 def _share(own: Tensor, others: Tensor, axis: int) -> Tensor:
-    """log(exp(own) / (exp(own) + the sum of exp over the others)), element by element."""
+    """Return log(exp(own) / (exp(own) + sum of exp over the others)), elementwise."""
     top = torch.maximum(own, others).amax(axis, keepdim=True).detach()
     top = torch.nan_to_num(top, 0.0, 0.0, 0.0)
     mine, theirs = (own - top).exp(), (others - top).exp()

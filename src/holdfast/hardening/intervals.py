@@ -1,10 +1,20 @@
-"""Intervals of every value of a network at once, differentiable in its weights: one more carrier on the engine's operators.
+"""Interval bound propagation (IBP), differentiable in the weights (Gowal et al. 2018).
 
-The handlers of `bounding.graph` say what every operator does in terms of three things: affine maps with their magnitudes, elements moved
-about, and relaxed functions. `IntervalGraph` takes the place of the graph they write into, and instead of keeping a node for later computes
-its ends at once, in the network's own arithmetic, for a whole batch. So whatever has a bound in a proof has one in training.
+For an affine layer and an interval with centre m and radius r >= 0,
 
-These ends are for a loss: nothing is rounded outwards, and nothing here is ever reported as a certificate.
+    W x + b in [ W m + b - |W| r,  W m + b + |W| r ],
+
+and an activation maps an interval to its range. The margins of a last linear layer with rows w_k are bounded
+jointly,
+
+    z_c - z_k >= (w_c - w_k) m - |w_c - w_k| r + b_c - b_k.
+
+The operators are those of the engine (`holdfast.bounding.graph`): `IntervalGraph` replaces the graph that
+they build, and computes intervals at once, in the network's dtype, for a whole batch. So every layer that can
+be certified can be trained.
+
+These intervals are for a loss: nothing is rounded outwards, and nothing here is ever reported as a
+certificate.
 """
 
 import operator
@@ -32,7 +42,7 @@ from holdfast.network.trace import as_plain_module, weights_of, where
 __all__ = ["IntervalGraph", "Span", "Traced", "rule"]
 
 aten = torch.ops.aten
-RULES: dict[Any, Handler] = {}  # what intervals do better than by maps and planes, or faster
+RULES: dict[Any, Handler] = {}  # operators with a better or faster interval rule than the generic one
 
 
 def rule(*targets: Any) -> Callable[[Handler], Handler]:
@@ -56,7 +66,7 @@ class Span(Node):
 
     @property
     def reach(self) -> Tensor:
-        """Half of the width."""
+        """Radius: half of the width."""
         return (self.upper - self.lower) / 2
 
 
@@ -70,9 +80,10 @@ def between(name: str, lower: Tensor, upper: Tensor) -> Span:
 
 @dataclass(eq=False)
 class IntervalGraph(Graph):
-    """A graph that computes the ends of each node when it is added, and keeps none."""
+    """A graph that computes the interval of each node when it is added, and stores no nodes."""
 
-    seen: Callable[[str, Span], None] | None = None  # is told of every argument of a relaxed function
+    # called with the name and interval of every pre-activation
+    seen: Callable[[str, Span], None] | None = None
 
     def affine(
         self,
@@ -83,7 +94,8 @@ class IntervalGraph(Graph):
         *,
         kernel: Kernel | None = None,
     ) -> Node:
-        """function(*inputs) = J inputs + b and magnitude(*m) = |J| m + |b|: the centre by the one, what is around it by the other."""
+        """Apply function(*inputs) = J inputs + b to the centres, and magnitude(*m) = |J| m + |b| to the
+        radii."""
         spans = [as_span(node) for node in inputs]
         size = magnitude(*(span.reach for span in spans)) - magnitude(
             *(torch.zeros_like(span.lower) for span in spans)
@@ -99,11 +111,11 @@ class IntervalGraph(Graph):
         return between(name, function(*(s.lower for s in spans)), function(*(s.upper for s in spans)))
 
     def record_node(self, node: Span, inputs: Sequence[Node], by: Callable[..., Tensor] | Relaxation) -> Span:
-        """A node that a rule computed as this function of its inputs."""
+        """Record a node that a rule computed as this function of its inputs."""
         return node
 
     def handler(self, target: Any) -> Handler | None:
-        """What is done for an operator."""
+        """Return the handler of an operator."""
         return RULES.get(target) or HANDLERS.get(target)
 
     def add_relaxed(self, name: str, inputs: Sequence[Node], relaxation: Relaxation) -> Node:
@@ -125,9 +137,10 @@ def as_span(node: Node) -> Span:
 
 
 class Traced:
-    """The program of a network for inputs of one shape, asked with intervals and with the weights of a module as they are now.
+    """A traced network for one input shape, evaluated on intervals with the current weights.
 
-    The module is one like the network's own (a copy of it), whose parameters are being trained; the program only says what is computed.
+    The module is a copy of the network's own whose parameters are being trained; the program defines the
+    computation.
     """
 
     def __init__(self, net: Network, x: Tensor, module: nn.Module) -> None:
@@ -148,18 +161,20 @@ class Traced:
     def logits(
         self, lower: Tensor, upper: Tensor, seen: Callable[[str, Span], None] | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Inputs lower <= x <= upper, (batch, *shape) -> lower and upper bounds of the outputs, (batch, outputs) each. A last softmax,
-        which keeps the order of the outputs, is left out."""
+        """Bound the outputs over lower <= x <= upper: lower and upper bounds, (batch, outputs) each.
+
+        A final softmax, which preserves the order of the outputs, is skipped.
+        """
         span, _ = self.run(lower, upper, self._graph(seen), elide=False)
         return span.lower, span.upper
 
     def margins(
         self, lower: Tensor, upper: Tensor, label: Tensor, seen: Callable[[str, Span], None] | None = None
     ) -> Tensor:
-        """Inputs lower <= x <= upper, label (batch,) -> (batch, outputs): output[label] - output[k] is no less, for each k.
+        """Lower-bound the margins over lower <= x <= upper: label (batch,) -> (batch, outputs).
 
-        Where the network ends with a linear layer the differences are bounded as rows of their own, which is tighter than the
-        difference of two bounds.
+        result[b, k] <= output[label] - output[k], up to rounding. If the network ends with a linear layer,
+        the differences are bounded as rows of their own, which is tighter than the difference of two bounds.
         """
         span, head = self.run(lower, upper, self._graph(seen), elide=True)
         if head is None:
@@ -173,7 +188,7 @@ class Traced:
         return found
 
     def check(self, x: Tensor) -> None:
-        """Raise UnsupportedLayer where an operator has no interval."""
+        """Raise UnsupportedLayer if an operator has no interval bounds."""
         with torch.no_grad():
             self.logits(x, x)
 
@@ -183,7 +198,7 @@ class Traced:
     def run(
         self, lower: Tensor, upper: Tensor, graph: IntervalGraph, *, elide: bool
     ) -> tuple[Span, tuple[Tensor, Tensor | None] | None]:
-        """The last node; with `elide`, where the network ends with a linear layer, what enters it and its weights."""
+        """The last node; with `elide`, if the network ends with a linear layer, its input and its weights."""
         known: dict[Any, Any] = dict(self.constants)
         last: Any = self._last_linear() if elide else None
         result: Any = None
@@ -228,13 +243,14 @@ class Traced:
         given = leaves((args, kwargs))
         if not any(isinstance(leaf, Node | Lowered) for leaf in given):
             if any(isinstance(leaf, Unbounded) for leaf in given):
-                return Unbounded("what depends on the order of values")
+                return Unbounded("a result that depends on the order of values")
             return target(*args, **kwargs)
         handler = graph.handler(target)
         if handler is None:
             raise UnsupportedLayer(
-                f"layer {name}: there are no intervals for {target}, so the network cannot be trained for proofs through it. Train with "
-                f"recipe='pgd', which needs none, or take the layer out."
+                f"layer {name}: there are no interval bounds for {target}, so the network cannot be trained "
+                "with "
+                f"bounds. Train with recipe='pgd', which needs none, or remove the layer."
             )
         if target not in MASKED:
             args, kwargs = fx.node.map_aggregate((args, kwargs), lambda leaf: graph.resolve_mask(name, leaf))
@@ -245,16 +261,16 @@ class Traced:
         except Exception as error:
             told = f"{type(error).__name__}: {first_line(error, silent='no reason given')}"
             raise UnsupportedLayer(
-                f"layer {name}: this form of {target} has no intervals ({told})."
+                f"layer {name}: this form of {target} has no interval bounds ({told})."
             ) from error
 
     def _own(self, value: Any) -> Any:
-        """Constants that a handler makes in float64, in the arithmetic of training."""
+        """Convert constants that a handler makes in float64 to the dtype of training."""
         return value.to(self.dtype) if isinstance(value, Tensor) and value.dtype == torch.float64 else value
 
 
 def _flattens(node: fx.Node) -> bool:
-    """Whether it gives (batch, outputs) as they are: how an adapter ends."""
+    """Whether the node only reshapes (batch, outputs) to itself, as adapters do at the end."""
     if node.target not in (aten.flatten.using_ints, aten.view.default, aten.reshape.default):
         return False
     before, after = (part.meta.get("val") for part in (node.args[0], node))  # type: ignore[union-attr]
@@ -263,7 +279,7 @@ def _flattens(node: fx.Node) -> bool:
 
 @contextmanager
 def frozen(module: nn.Module) -> Iterator[None]:
-    """The module's parameters need no gradient meanwhile."""
+    """Disable gradients of the module's parameters within the context."""
     needed = [(p, p.requires_grad) for p in module.parameters()]
     try:
         for p, _ in needed:

@@ -1,4 +1,8 @@
-"""What is made small: the loss at the inputs, at attacked points, and over whole boxes by their interval bounds."""
+"""Losses: at the inputs, at adversarial examples, and over boxes by their bounds.
+
+The robust loss is the cross-entropy of the worst-case logits -m, where m_k is a lower bound of z_c - z_k over
+the box (Gowal et al. 2018; for boxes around adversarial examples, Mueller et al. 2023).
+"""
 
 from dataclasses import dataclass, field
 
@@ -18,7 +22,7 @@ from holdfast.random_streams import Chance
 
 @dataclass(frozen=True)
 class Widths:
-    """How wide intervals are where they enter activations, and how wide they began."""
+    """Mean interval radii of the pre-activations, and of the input."""
 
     begin: Tensor
     seen: list[Tensor] = field(default_factory=list)
@@ -27,7 +31,7 @@ class Widths:
         self.seen.append(span.reach.mean())
 
     def growth(self) -> Tensor:
-        """0 where no layer's intervals are wider on average than the input's (Shi et al. 2021, their tightness term without its clip)."""
+        """The tightness term of Shi et al. 2021 without its clip; 0 if no layer is wider than the input."""
         if not self.seen:
             return torch.zeros_like(self.begin)
         return torch.stack(
@@ -36,10 +40,18 @@ class Widths:
 
 
 def loss(
-    recipe: Recipe, net: Network, traced: Traced | None, part: Examples, rows: Tensor, *, grown: float, seed: int, recurrent: bool,
+    recipe: Recipe,
+    net: Network,
+    traced: Traced | None,
+    part: Examples,
+    rows: Tensor,
+    *,
+    grown: float,
+    seed: int,
+    recurrent: bool,
     walk: TapedWalk | None = None,
-) -> Tensor:  # fmt: skip
-    """Of a batch, where the radius has grown to this share. net: the network around the module that is trained."""
+) -> Tensor:
+    """Return the loss of a batch at this share of the radius. net: wraps the module that is trained."""
     found = _loss(recipe, net, traced, part, rows, grown, seed, recurrent, walk)
     if recipe.jacobian == 0 or grown == 0:
         return found
@@ -51,9 +63,10 @@ def loss(
 
 
 def first_order(net: Network, x: Tensor, label: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
-    """(batch,): by how much the margin between the class and the next falls in the box, if the network were as it is at x to first order.
+    """Return (batch,): the first-order decrease of the margin over the box, |gradient| . half-width.
 
-    Differentiable again, which cuDNN's recurrent layers are not and torch's own are.
+    The result is differentiable. Second derivatives need torch's own recurrent layers, since cuDNN's do not
+    support them.
     """
     x = x if x.requires_grad else x.detach().requires_grad_()
     with cudnn_flags(enabled=False):
@@ -65,9 +78,16 @@ def first_order(net: Network, x: Tensor, label: Tensor, lower: Tensor, upper: Te
 
 
 def _loss(
-    recipe: Recipe, net: Network, traced: Traced | None, part: Examples, rows: Tensor, grown: float, seed: int, recurrent: bool,
+    recipe: Recipe,
+    net: Network,
+    traced: Traced | None,
+    part: Examples,
+    rows: Tensor,
+    grown: float,
+    seed: int,
+    recurrent: bool,
     walk: TapedWalk | None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     label, x = part.label[rows], part.points(rows)
     if recipe.name == "standard" or grown == 0:
         return cross_entropy(net.module(x), label)
@@ -90,17 +110,17 @@ def _loss(
         margins = torch.lerp(margins, torch.maximum(margins, walk.margins(*box, label)), walked)
     bounded = cross_entropy(-margins, label)
     weight = grown if small else recipe.weight * grown
-    beside = (
+    at_points = (
         cross_entropy(net.module(worst if worst is not None and not small else x), label)
         if weight < 1
         else 0.0
     )
-    whole = (1 - weight) * beside + weight * bounded
+    whole = (1 - weight) * at_points + weight * bounded
     return whole + recipe.tight * (1 - grown) * widths.growth() if recipe.tight else whole
 
 
 def _attack(recipe: Recipe, net: Network, part: Examples, rows: Tensor, grown: float, seed: int) -> Tensor:
-    """The lowest points that PGD meets from a random one, (rows, *shape)."""
+    """Return the lowest points that PGD finds from a random start, (rows, *shape)."""
     problem = part.attack_problem(net, rows, grown)
     chance = (
         Chance.of([seed], 0, rows.device)
@@ -113,7 +133,7 @@ def _attack(recipe: Recipe, net: Network, part: Examples, rows: Tensor, grown: f
 
 
 def _small(box: Box, around: Tensor, share: float) -> Box:
-    """A box of this share of each width, inside of the box and as near to the point as that allows."""
+    """A box with this share of the widths, inside the given box and as near to the point as possible."""
     lower, upper = box
     reach = (upper - lower) / 2 * share
     centre = torch.minimum(torch.maximum(around.detach(), lower + reach), upper - reach)
@@ -121,7 +141,7 @@ def _small(box: Box, around: Tensor, share: float) -> Box:
 
 
 def _last_frames(box: Box, x: Tensor, share: float) -> Box:
-    """Only this share of the frames moves, the last ones: their bounds go through few steps."""
+    """Perturb only this share of the frames, the last ones: their bounds pass through few steps."""
     frames = x.shape[1]
     moving = torch.arange(frames, device=x.device) >= frames - max(1, round(share * frames))
     mask = moving.reshape(1, -1, *(1 for _ in x.shape[2:]))

@@ -1,4 +1,9 @@
-"""Planes around relaxed functions for a loss: as the engine has them, differentiable in the ends of the box, with no rounding paid for."""
+"""Linear relaxations of activations for a loss: differentiable, without outward rounding.
+
+    lower . v + lower_offset <= f(v) <= upper . v + upper_offset   for v in the box
+
+Any slope s is sound with the intercepts min and max of f(v) - s . v over the box.
+"""
 
 import torch
 from torch import Tensor
@@ -20,24 +25,17 @@ from holdfast.bounding.relax import (
 )
 from holdfast.bounding.relax.base import Point, chord
 
-OWN = (
-    Relu,
-    LeakyRelu,
-    Abs,
-    Clip,
-    Product,
-    SigmoidTimes,
-    SigmoidTanh,
-)  # their slopes are formulas of the ends
-S_SHAPED = (Tanh, Sigmoid, Erf, Atan)  # the engine searches for theirs; a chord is one, too
-Slopes = tuple[Point, Point]  # of the lower plane, of the upper plane
+# slopes are closed-form in the box's bounds
+OWN = (Relu, LeakyRelu, Abs, Clip, Product, SigmoidTimes, SigmoidTanh)
+S_SHAPED = (Tanh, Sigmoid, Erf, Atan)  # the engine searches tangent slopes; here the chord is used
+Slopes = tuple[Point, Point]  # of the lower and of the upper linear bound
 
 
 def planes(relaxation: Relaxation, lower: Point, upper: Point) -> LinearBounds:
-    """lower.v + lower_offset <= f(v) <= upper.v + upper_offset on the box, but for rounding.
+    """Return linear bounds of f on the box, up to rounding.
 
-    Every slope is sound, since the intercept is the extreme value of f(v) - slope . v. Its gradient is that at the point where it is
-    taken: at an end of the box it moves with this end, inside it is stationary.
+    The gradient of an intercept is that of f(v) - slope . v at its extreme point: a point at a bound of the
+    box moves with the bound, an interior point is stationary.
     """
     below, above = _slopes(relaxation, lower, upper)
     low, high = _intercepts(relaxation, lower, upper, below)
@@ -47,7 +45,7 @@ def planes(relaxation: Relaxation, lower: Point, upper: Point) -> LinearBounds:
 
 
 def _slopes(relaxation: Relaxation, lower: Point, upper: Point) -> Slopes:
-    """Where they are found by a search, they are held still in the gradient."""
+    """Return the slopes. Slopes that are found by a search get no gradient."""
     if type(relaxation) in S_SHAPED:
         (low,), (high,) = lower, upper
         middle, step = (low.detach() + high.detach()) / 2, 1e-2
@@ -64,7 +62,10 @@ def _slopes(relaxation: Relaxation, lower: Point, upper: Point) -> Slopes:
 
 
 def _intercepts(relaxation: Relaxation, lower: Point, upper: Point, slope: Point) -> tuple[Tensor, Tensor]:
-    """The smallest and the largest f(v) - slope . v on the box. Where these are is found in float64, as roots near one need it."""
+    """Return the minimum and maximum of f(v) - slope . v over the box.
+
+    The extreme points are found in float64.
+    """
     with torch.no_grad():
         tilt = _double(slope)
         points = [
@@ -98,6 +99,6 @@ def _still(lower: Point, upper: Point) -> tuple[Point, Point]:
 
 
 def _at(v: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
-    """The place v, as the end of the box where it is one."""
+    """Return the point v, replaced by the box's bound if it is at or beyond it (so that gradients flow)."""
     here = v.to(lower)
     return torch.where(here <= lower, lower, torch.where(here >= upper, upper, here))

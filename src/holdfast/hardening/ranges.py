@@ -1,4 +1,4 @@
-"""The ends of functions over intervals, where they are known without trying candidates: monotone functions, gates, products, squares."""
+"""Ranges of functions over intervals in closed form: monotone functions, gates, products, |v|, powers."""
 
 from collections.abc import Callable
 from typing import Any
@@ -35,7 +35,7 @@ def rising(relaxation: Any, lower: Point, upper: Point) -> Interval:
 
 
 def multiply_gate(gate: Interval, value: Interval) -> Interval:
-    """The product of a gate, 0 <= gate, and a value."""
+    """Return the range of gate * value, for 0 <= gate."""
     (shut, wide), (low, high) = gate, value
     return torch.minimum(shut * low, wide * low), torch.maximum(shut * high, wide * high)
 
@@ -54,7 +54,7 @@ def _product(_: Any, lower: Point, upper: Point) -> Interval:
 
 
 def _sizes(low: Tensor, high: Tensor) -> Interval:
-    """Of |v|."""
+    """Return the range of |v|."""
     return torch.maximum(low, -high).clamp_min(0), torch.maximum(-low, high)
 
 

@@ -1,4 +1,7 @@
-"""How a network is trained to hold: which loss, how the radius grows, for how long. All of it frozen, so that a run can be repeated."""
+"""Training recipes: the loss, the radius schedule, the optimiser's settings.
+
+Recipes are frozen, so runs are reproducible.
+"""
 
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -9,32 +12,50 @@ Name = Literal["standard", "pgd", "intervals", "small boxes", "mixed", "crown-ib
 Begin = Literal["given", "afresh"]
 KNOWN = ("auto", *get_args(Name))
 MEANS = {
-    "standard": "the usual loss at the inputs themselves",
-    "pgd": "the loss at the worst points that PGD finds: adversarial training, no bounds",
-    "intervals": "interval bounds of the whole region in the loss (IBP)",
-    "small boxes": "interval bounds of small boxes around points that PGD finds (SABR)",
-    "mixed": "the loss at points that PGD finds, mixed with interval bounds of the whole region (MTL-IBP)",
-    "crown-ibp": "bounds of the whole region by one walk back over intervals, fading into intervals alone as the radius grows (CROWN-IBP)",
+    "standard": "cross-entropy at the inputs",
+    "pgd": "cross-entropy at adversarial examples from PGD: adversarial training, no bounds",
+    "intervals": "interval bounds over the whole region (IBP)",
+    "small boxes": "interval bounds over small boxes around adversarial examples from PGD (SABR)",
+    "mixed": "cross-entropy at adversarial examples from PGD, mixed with bounds as in `intervals` (MTL-IBP)",
+    "crown-ibp": (
+        "CROWN bounds over interval bounds of the whole region, fading into interval bounds as the radius "
+        "grows (CROWN-IBP)"
+    ),
 }
-USUAL = {"small boxes": 0.4}  # shares
+DEFAULT_SHARES = {
+    "small boxes": 0.4
+}  # Default width of the bounded box, relative to the region's (chosen by hand).
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """name     which loss; MEANS says what each is.
-    begin    "given": go on from the weights as they are. "afresh": from new ones, drawn so that intervals do not grow from layer to layer.
-    weight   of the bounds in the loss, once the radius is reached; the rest is the loss at the inputs, or at attacked points ("mixed").
-    share    of the region's width that the bounded box has: around the input, or around attacked points ("small boxes"). The engine's
-             proofs are tighter than intervals, so what intervals hold over less, proofs often hold over all; more than 1 trains for
-             more than was asked, at a price in accuracy. None: by the kind of loss.
-    attack   steps of PGD for each batch.
-    warm     the shares of training between which the radius grows from nothing to what was asked for, and the weight with it.
-    horizon  recurrent networks: until the radius is reached, only the last frames move, more and more of them.
-    crown    "crown-ibp": the share of the walked bounds in the margins at radius 0, and once the radius is reached; the rest is intervals'.
-    tight    how much growth of intervals from the input to the activations, and to the states of recurrent layers, is punished while the
-             radius grows (Shi et al. 2021).
-    jacobian how much the first-order loss of the margin over the region is punished: |gradient of the margin| . half the region's width.
-    epochs   how often all inputs are seen; None: as often as the time allows.
+    """Settings of a training run.
+
+    References: IBP, Gowal et al. 2018; CROWN-IBP, Zhang et al. 2020; SABR, Mueller et al. 2023; MTL-IBP, De
+    Palma et al. 2024.
+
+    Attributes:
+        name: the loss; MEANS describes each.
+        begin: "given" continues from the current weights, "afresh" draws new ones for which intervals do not
+            grow from layer to layer.
+        weight: weight of the bounds in the loss at the full radius; the rest is the loss at the inputs, or at
+            adversarial examples ("mixed").
+        share: width of the bounded box, relative to the region's: around the input, or around adversarial
+            examples ("small boxes"). The engine's proofs are tighter than intervals, so training on a smaller
+            box often suffices. Values above 1 train for more than the radius, at a cost in accuracy. None:
+            the default of the loss.
+        attack: PGD steps for each batch.
+        warm: the radius, and the weight of the bounds, grow from zero to full between these two shares of
+            training.
+        horizon: for recurrent networks: until the full radius is reached, only the last frames are perturbed,
+            then more.
+        crown: "crown-ibp": weight of the CROWN bounds in the margins, at radius 0 and at the full radius; the
+            rest is IBP.
+        tight: weight of a penalty on the growth of intervals from the input to the activations (and recurrent
+            states) while the radius grows (Shi et al. 2021).
+        jacobian: weight of a penalty on the first-order decrease of the margin over the region, |gradient| .
+            half-width.
+        epochs: number of passes over all inputs; None: as many as the time allows.
     """
 
     name: Name = "intervals"
@@ -51,32 +72,33 @@ class Recipe:
     batch: int = 64
     rate: float = 5e-3
     decay: float = 1e-4
-    clip: float = 1.0  # the longest gradient
+    clip: float = 1.0  # limit for the norm of the gradient
 
     def __post_init__(self) -> None:
         if self.name not in get_args(Name):
-            raise BadInput(f"recipe {self.name!r} is unknown; there are {', '.join(KNOWN)}.")
+            raise BadInput(f"recipe {self.name!r} is unknown; choose one of {', '.join(KNOWN)}.")
         if self.begin not in get_args(Begin):
             raise BadInput(
-                f"begin {self.begin!r}: 'given' goes on from the weights as they are, 'afresh' draws new ones."
+                f"begin {self.begin!r}: 'given' continues from the current weights, 'afresh' draws new ones."
             )
         for name, value, most in (
             ("weight", self.weight, 1),
             ("share", self.inner, 1 if self.name == "small boxes" else 4),
         ):
             if not 0 < value <= most:
-                raise BadInput(f"{name} {value} of the recipe: it is a share above 0 and at most {most}.")
+                raise BadInput(f"{name} {value} of the recipe: it must be above 0 and at most {most}.")
         if not 0 <= self.warm[0] <= self.warm[1] < 1:
             raise BadInput(f"warm {self.warm}: give two shares of the training, 0 <= first <= second < 1.")
         if (self.epochs is not None and self.epochs < 1) or self.batch < 1 or self.attack < 1:
-            raise BadInput("epochs, batch and attack of a recipe are at least 1.")
+            raise BadInput("epochs, batch and attack of a recipe must be at least 1.")
         if not all(0 <= share <= 1 for share in self.crown):
             raise BadInput(
-                f"crown {self.crown}: give two shares between 0 and 1, at radius 0 and at the radius asked for."
+                f"crown {self.crown}: give two weights between 0 and 1, at radius 0 and at the full radius."
             )
         if not self.rate > 0 or self.decay < 0 or not self.clip > 0 or self.tight < 0 or self.jacobian < 0:
             raise BadInput(
-                "the rate and the clip of a recipe are above 0, its decay, tight and jacobian not below."
+                "the rate and the clip of a recipe must be positive, its decay, tight and jacobian not "
+                "negative."
             )
 
     def __str__(self) -> str:
@@ -84,38 +106,45 @@ class Recipe:
 
     @property
     def bounded(self) -> bool:
-        """Whether it needs intervals."""
+        """Whether the loss needs interval bounds."""
         return self.name in ("intervals", "small boxes", "mixed", "crown-ibp")
 
     @property
     def walked(self) -> bool:
-        """Whether it needs the walk back."""
+        """Whether the loss needs CROWN bounds."""
         return self.name == "crown-ibp" and max(self.crown) > 0
 
     @property
     def inner(self) -> float:
-        return self.share if self.share is not None else USUAL.get(self.name, 1.0)
+        return self.share if self.share is not None else DEFAULT_SHARES.get(self.name, 1.0)
 
     @property
     def attacked(self) -> bool:
         return self.name in ("pgd", "small boxes", "mixed")
 
     def grown(self, progress: float) -> float:
-        """How far training is, 0 to 1 -> the share of the radius by then: smooth at both bounds."""
+        """The share of the radius at this progress in [0, 1]: a smoothstep between the two shares `warm`."""
         first, second = self.warm
         along = 1.0 if progress >= second else max(0.0, (progress - first) / max(second - first, 1e-9))
         return along * along * (3 - 2 * along)
 
 
-LONG = 10  # frames, beyond which intervals survive neither large steps nor that all frames move at once from the beginning: the network
-# ends by saying one class of everything
+# Number of frames up to which recurrent networks train with all frames perturbed from the start. On longer
+# sequences intervals then grow too wide, and the network collapses to a constant class (observed on the
+# digits).
+MOST_FRAMES_AT_ONCE = 10
 
 
 def chosen(recipe: "str | Recipe", *, recurrent: bool, boxed: bool, frames: int) -> Recipe:
-    """The recipe by its name; "auto" by a rule of thumb: for recurrent networks what held best on the digits' validation images, for others
-    the literature's way.
+    """Return the recipe with this name. "auto" is a heuristic.
 
-    recurrent  the network has recurrent layers. boxed: the region is its own box (the maximum norm, words). frames: of the longest input.
+    For recurrent networks it takes what certified best on the digits' validation images; for others the
+    literature's settings.
+
+    Args:
+        recurrent: the network has recurrent layers.
+        boxed: the region is a box (maximum norm, words).
+        frames: length of the longest input.
     """
     if isinstance(recipe, Recipe):
         return recipe
@@ -125,6 +154,6 @@ def chosen(recipe: "str | Recipe", *, recurrent: bool, boxed: bool, frames: int)
         return Recipe(name="small boxes")
     if not recurrent:
         return Recipe(name="mixed", share=0.7, rate=2e-3)
-    if frames <= LONG:
+    if frames <= MOST_FRAMES_AT_ONCE:
         return Recipe(weight=1.0, share=1.0, batch=32)
     return Recipe(weight=1.0, share=0.8, batch=128, rate=2e-3, horizon=True, warm=(0.02, 0.8))

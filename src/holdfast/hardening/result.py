@@ -1,4 +1,4 @@
-"""What hardening gives back: the network, how it came about, and where it stands against the one it was made from."""
+"""The result of hardening: the network, its training history, and a comparison with the original network."""
 
 from dataclasses import dataclass
 
@@ -12,11 +12,13 @@ from holdfast.network import Network
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Hardened:
-    """before and after are measured by the engine and by attacks on inputs that no step of training saw; `measured_on` says whether these
-    were test inputs or those by which the checkpoint was chosen."""
+    """The hardened network; `before` and `after` are results on inputs not used for training.
+
+    `measured_on` states whether these were test inputs or the validation inputs that selected the checkpoint.
+    """
 
     network: Network
-    module: nn.Module  # the same, as the user's own class: a copy with other weights
+    module: nn.Module  # the same network as an instance of the user's own class: a copy with other weights
     recipe: Recipe
     radius: float
     history: tuple[Epoch, ...]
@@ -28,34 +30,46 @@ class Hardened:
 
     @property
     def better(self) -> bool:
-        """Whether it is known that more inputs are proved than before, and not by saying one class of everything. Inputs that there was no
-        time to measure count against it. Where not, the network it was made from is the one to keep."""
+        """Whether certainly more inputs are proved than before, and the network is not a constant classifier.
+
+        Inputs that there was no time to measure count against it. If False, keep the original network.
+        """
         return gain(self.before, self.after)[0] > 0 and not self.after.constant
 
     @property
     def verdict(self) -> str:
-        """One sentence for people."""
+        """One sentence that summarizes the result."""
         end = {
-            "finished": "", "stopped": " Training was stopped by its limit.", "interrupted": " Training was interrupted.",
-            "not a number": " The loss was no number: training stopped there, and the last good network was kept.",
-        }[self.ended]  # fmt: skip
+            "finished": "",
+            "stopped": " Training was stopped by its limit.",
+            "interrupted": " Training was interrupted.",
+            "not a number": " The loss was not finite: training stopped, and the last good network was kept.",
+        }[self.ended]
         told = (
-            f"at radius {self.radius:g}, of {self.after.inputs} {self.measured_on} inputs, proved: {self.after.proved}, before: "
-            f"{self.before.proved}; {self.after.accuracy:.1%} are right, before {self.before.accuracy:.1%}."
+            f"at radius {self.radius:g}, of {self.after.inputs} {self.measured_on} inputs, proved: "
+            f"{self.after.proved}, "
+            f"before: {self.before.proved}; {self.after.accuracy:.1%} are right, before "
+            f"{self.before.accuracy:.1%}."
         )
         if self.better:
             return f"hardened: {told}{end}"
         if self.after.constant and self.after.proved.count:
             return (
-                f"NOT hardened, it says nothing but one class, or knows as little (what is proved is that it does; the commonest class has "
-                f"{self.after.commonest:.1%}): {told}{end} Train for a smaller radius, or fewer frames."
+                "NOT hardened, the network predicts a single class, or is no better than that (proofs of a "
+                "constant "
+                f"class mean nothing; the most frequent class has {self.after.commonest:.1%}): {told}{end} "
+                f"Train for a smaller radius, or fewer frames."
             )
         if gain(self.before, self.after)[1] > 0:
             return (
-                f"NOT KNOWN whether hardened, there was no time to measure enough inputs: {told}{end} Allow more seconds, or measure fewer "
-                f"inputs."
+                f"NOT KNOWN whether hardened, there was no time to measure enough inputs: {told}{end} Allow "
+                "more "
+                f"seconds, or measure fewer inputs."
             )
         return f"NOT hardened, no more is proved than before: {told}{end}"
 
     def __repr__(self) -> str:
-        return f"Hardened({self.network.name} by {self.recipe.name}, {len(self.history)} epochs; before {self.before}; after {self.after})"
+        return (
+            f"Hardened({self.network.name} by {self.recipe.name}, {len(self.history)} epochs; "
+            f"before {self.before}; after {self.after})"
+        )

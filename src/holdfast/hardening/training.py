@@ -1,4 +1,4 @@
-"""The loop: batches, loss, step; now and then a look at validation data, and the best network so far is kept."""
+"""The training loop, with occasional evaluation on validation data to keep the best weights."""
 
 import math
 import time
@@ -26,20 +26,25 @@ from holdfast.problem import Problem
 from holdfast.result import Share
 
 Ended = Literal["finished", "stopped", "interrupted", "not a number"]
-JUDGED = 100  # validation inputs that the engine is asked about at each look
-LOOKS = 6  # of the engine at validation data
-SHARE = 0.3  # of the time, at most, for these looks
-LAST = 0.93  # of the time, after which only the last look is left
+EVALUATED_INPUTS = 100  # Validation inputs that the engine bounds in one evaluation (chosen by hand).
+EVALUATIONS = 6  # Number of evaluations by the engine after the full radius is reached (chosen by hand).
+# Limit for the share of the elapsed time that evaluations may take (chosen by hand).
+EVALUATION_TIME_SHARE = 0.3
+# Share of the time after which only the final evaluation follows (chosen by hand).
+TRAINING_TIME_SHARE = 0.93
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """One time through all inputs. certified: the share of `measured` validation inputs that the engine proves, of `judged` that it was to
-    look at; None where it was not asked, or had no time."""
+    """One pass over all inputs, with validation results.
+
+    certified: share of the `measured` validation inputs that the engine proves, of `judged` that were
+    selected; None if the engine was not run, or had no time.
+    """
 
     number: int
     seconds: float  # since training began
-    grown: float  # the share of the radius that was trained for
+    grown: float  # share of the full radius at the end of the epoch
     loss: float
     accuracy: float  # on validation inputs
     certified: float | None = None
@@ -49,15 +54,15 @@ class Epoch:
 
 @dataclass
 class TrainedModule:
-    """What is being trained: a module like the network's own, and the word vectors where the model reads words."""
+    """The module being trained, a copy of the network's own, and its word vectors, if any."""
 
-    net: Network  # around the module below
+    net: Network  # wraps the module below
     module: nn.Module
     vectors: Tensor | None
     trained: list[Tensor]
 
     def state(self) -> dict[str, Tensor]:
-        """Copies of all weights and buffers."""
+        """Return copies of all weights and buffers."""
         found = {f"module.{name}": value.detach().clone() for name, value in self.module.state_dict().items()}
         return found if self.vectors is None else {**found, "vectors": self.vectors.detach().clone()}
 
@@ -70,7 +75,7 @@ class TrainedModule:
                 self.vectors.copy_(state["vectors"])
 
     def freeze(self) -> Network:
-        """A network of its own with the weights as they are now, of which nothing is known yet."""
+        """Return an independent network with the current weights, without cached results."""
         module = copy_module(self.module).eval().requires_grad_(False)
         found = self.net.around(module)
         found._programs = {
@@ -85,7 +90,7 @@ class TrainedModule:
 
 @dataclass
 class TrainingProgress:
-    """All that a run needs to go on later."""
+    """The state from which a run can resume."""
 
     state: dict[str, Tensor]
     best: dict[str, Tensor]
@@ -94,26 +99,27 @@ class TrainingProgress:
     seconds: float = 0.0
     history: list[Epoch] = field(default_factory=list)
     optimiser: dict[str, Any] = field(default_factory=dict)
-    chance: Tensor | None = None  # of the generator
+    chance: Tensor | None = None  # state of the random generator
 
 
 @dataclass(frozen=True)
 class TrainingOutcome:
-    state: dict[str, Tensor]  # the best
+    state: dict[str, Tensor]  # weights of the best checkpoint
     history: tuple[Epoch, ...]
     ended: Ended
     seconds: float
 
 
 def live_of(net: Network, freeze: Sequence[str], *, words: bool) -> TrainedModule:
-    """BadInput where nothing can be trained."""
+    """Copy the module for training. BadInput if it has no trainable weights."""
     module = copy_module(net.module).eval()
     names = [name for name, _ in module.named_parameters()]
     plain = [_plain(name) for name in names]
     for prefix in freeze:
         if not any(_under(name, prefix) for name in [*plain, "embedding"]):
             raise BadInput(
-                f"freeze {prefix!r}: the model has no such layer; there are {', '.join(sorted({n.rsplit('.', 1)[0] for n in plain}))}."
+                f"freeze {prefix!r}: the model has no such layer; its layers are "
+                f"{', '.join(sorted({n.rsplit('.', 1)[0] for n in plain}))}."
             )
     trained: list[Tensor] = []
     for name, parameter in module.named_parameters():
@@ -127,18 +133,20 @@ def live_of(net: Network, freeze: Sequence[str], *, words: bool) -> TrainedModul
             trained.append(vectors.requires_grad_(True))
     if not trained:
         raise BadInput(
-            f"{net.name} has no weights that could be trained{' but those that are frozen' if freeze else ''}. harden takes torch modules "
-            f"(Network.from_torch); a model read from a file of constants has none."
+            f"{net.name} has no trainable weights{' except frozen ones' if freeze else ''}. harden takes "
+            "torch modules "
+            f"(Network.from_torch); a model read from a file has constants only."
         )
     for part in module.modules():
         if isinstance(part, nn.RNNBase) and part.dropout == 0:
-            part.train()  # cuDNN has no way back in evaluation mode; without dropout the two are the same
+            # cuDNN has no backward pass in evaluation mode; without dropout both modes are the same
+            part.train()
     live = net.around(module)
     return TrainedModule(live, module, vectors, trained)
 
 
 def _plain(name: str) -> str:
-    """As the user's own module calls it."""
+    """Return the parameter's name in the user's own module."""
     return name.removeprefix("model.").removeprefix("behind.")
 
 
@@ -163,22 +171,33 @@ def train(
     keep: Callable[[TrainingProgress], None] | None = None,
     known: TrainingProgress | None = None,
 ) -> TrainingOutcome:
-    """Ctrl-C ends it, and a loss that is no number: the best network so far is what is handed back.
+    """Train. After Ctrl-C or a loss that is not finite the best weights so far are returned.
 
-    seconds  all of it, looks at validation data included. Where the recipe has no number of epochs, the clock says how far it is.
-    keep     is told after every epoch what it takes to go on from there; known: what it was told last.
+    Args:
+        seconds: limit for everything, evaluations included. It also defines the progress if the recipe has no
+            epochs.
+        keep: called after every epoch with the state to resume from.
+        known: such a state of an earlier run.
     """
     if recipe.epochs is None and seconds is None:
-        raise BadInput("say when training ends: by epochs of the recipe, or by seconds.")
+        raise BadInput("set when training ends: by epochs of the recipe, or by seconds.")
     return _Loop(live, problems, validation, recipe, radius, seconds, seed, progress, keep, known).run()
 
 
 class _Loop:
     def __init__(
-        self, live: TrainedModule, problems: Sequence[Problem], validation: Sequence[Problem], recipe: Recipe, radius: float,
-        seconds: float | None, seed: int, progress: Callable[[Epoch], None] | None,
-        keep: Callable[[TrainingProgress], None] | None, known: TrainingProgress | None,
-    ) -> None:  # fmt: skip
+        self,
+        live: TrainedModule,
+        problems: Sequence[Problem],
+        validation: Sequence[Problem],
+        recipe: Recipe,
+        radius: float,
+        seconds: float | None,
+        seed: int,
+        progress: Callable[[Epoch], None] | None,
+        keep: Callable[[TrainingProgress], None] | None,
+        known: TrainingProgress | None,
+    ) -> None:
         self.live, self.recipe, self.seed, self.tell, self.keep = live, recipe, seed, progress, keep
         self.parts, self.held = parts_of(live, problems, radius), parts_of(live, validation, radius)
         self.seconds = seconds
@@ -210,9 +229,13 @@ class _Loop:
         return time.monotonic() - self.began
 
     def _far(self, within: float = 0.0) -> float:
-        """How far training is, 0 to 1, within the epoch that runs now."""
+        """Return the progress of training in [0, 1]; `within` is the progress within the current epoch."""
         by_count = 0.0 if self.recipe.epochs is None else (self.now.epoch + within) / self.recipe.epochs
-        by_clock = 0.0 if self.seconds is None else self._elapsed_seconds() / max(self.seconds * LAST, 1e-9)
+        by_clock = (
+            0.0
+            if self.seconds is None
+            else self._elapsed_seconds() / max(self.seconds * TRAINING_TIME_SHARE, 1e-9)
+        )
         return min(1.0, max(by_count, by_clock))
 
     def _epochs(self) -> Ended:
@@ -243,9 +266,16 @@ class _Loop:
         self.optimiser.zero_grad(set_to_none=True)
         with torch.enable_grad():
             value = loss(
-                recipe, self.live.net, self.traced.get(part.problem.region.shape), part, rows, grown=recipe.grown(far),
-                seed=hash((self.seed, self.now.epoch, place)), recurrent=self.recurrent, walk=self.walks.get(part.problem.region.shape),
-            )  # fmt: skip
+                recipe,
+                self.live.net,
+                self.traced.get(part.problem.region.shape),
+                part,
+                rows,
+                grown=recipe.grown(far),
+                seed=hash((self.seed, self.now.epoch, place)),
+                recurrent=self.recurrent,
+                walk=self.walks.get(part.problem.region.shape),
+            )
         found = float(value.detach())
         if not math.isfinite(found):
             return found
@@ -256,7 +286,10 @@ class _Loop:
         return found
 
     def _look(self, far: float, value: float) -> None:
-        """Where it stands after an epoch; the engine is asked a few times, once the radius is reached, and at the end."""
+        """Evaluate after an epoch.
+
+        The engine runs a few times after the full radius is reached, and at the end.
+        """
         now, grown = self.now, self.recipe.grown(far)
         now.epoch += 1
         right = accuracy(self.live.net, self.held)
@@ -265,7 +298,7 @@ class _Loop:
             began = time.monotonic()
             until = math.inf if self.seconds is None else self.began + self.seconds
             with time_limit.within(until):
-                found = certified_share(self.live.freeze(), self.held, JUDGED)
+                found = certified_share(self.live.freeze(), self.held, EVALUATED_INPUTS)
             self.looking += time.monotonic() - began
             if found.measured and found.value + right >= now.score:
                 now.score, now.best = found.value + right, self.live.state()
@@ -287,11 +320,11 @@ class _Loop:
         looks = sum(epoch.certified is not None for epoch in self.now.history)
         return (far - begun) / (1 - begun) >= (
             looks + 0.5
-        ) / LOOKS and self.looking <= SHARE * self._elapsed_seconds()
+        ) / EVALUATIONS and self.looking <= EVALUATION_TIME_SHARE * self._elapsed_seconds()
 
 
 def check_layers(live: TrainedModule, problems: Sequence[Problem], recipe: Recipe, radius: float) -> None:
-    """UnsupportedLayer names a layer without intervals, where the recipe needs them, before any training."""
+    """Raise UnsupportedLayer, before training, if the recipe needs interval bounds and a layer has none."""
     if recipe.bounded:
         parts = parts_of(live, problems, radius)
         traced = _trace_programs(live, parts)
@@ -300,7 +333,7 @@ def check_layers(live: TrainedModule, problems: Sequence[Problem], recipe: Recip
 
 
 def _trace_programs(live: TrainedModule, parts: Sequence[Examples]) -> dict[tuple[int, ...], Traced]:
-    """The program for each shape of input."""
+    """Trace the program for each input shape."""
     found: dict[tuple[int, ...], Traced] = {}
     for part in parts:
         shape = part.problem.region.shape
@@ -319,7 +352,7 @@ def _walks(
 
 
 def _one(part: Examples) -> Tensor:
-    """An input of the part's shape, (1, *shape)."""
+    """Return one input of the part's shape, (1, *shape)."""
     return part.points(torch.zeros(1, dtype=torch.int64, device=part.label.device)).detach()
 
 

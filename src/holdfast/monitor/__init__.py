@@ -1,4 +1,4 @@
-"""Room 4: robustness scores in real time, exact where that is possible, with their evidence where it is not."""
+"""Robustness scores of recurrent networks in real time, exact or with their evidence."""
 
 from holdfast.monitor.engine.stream import Stream
 from holdfast.monitor.engine.streaming import Streaming
@@ -25,4 +25,4 @@ __all__ = [
     "Streaming",
     "Tolerance",
     "Typos",
-]  # fmt: skip
+]

@@ -1,4 +1,4 @@
-"""How good are a monitor's scores? Against enumeration, against attacks, and against what random mutants do to the user's own model."""
+"""Evaluation of a monitor's scores: against enumeration, attacks and random mutants."""
 
 import time
 from collections import Counter
@@ -17,17 +17,16 @@ from holdfast.monitor.monitor import Monitor
 from holdfast.monitor.score import Steps
 from holdfast.result import Bound, Bracket, Key, Kind, Record, by_definition
 
-PARTS = ("now", "final")  # of the question: the label right behind an element, and that at the end
-BESIDE = (
-    "kept",
-    "interval",
-)  # beside a record: one random mutant's fate, and the ends of what was drawn or estimated
-EDGES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)  # of the reliability table; a score of 1 has a row of its own
+PARTS = ("now", "final")  # Which label is compared: the one right after an element, or the final one.
+# Stored with a record: whether a random mutant kept the label, and bounds of an estimate.
+BESIDE = ("kept", "interval")
+# Bins of the reliability table; a score of 1 has a bin of its own.
+RELIABILITY_EDGES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean over sequences, and where the true one lies with the confidence asked for (normal approximation)."""
+    """A mean over sequences with its confidence interval (normal approximation)."""
 
     value: float
     low: float
@@ -46,17 +45,17 @@ class Mean:
 
 @dataclass(frozen=True)
 class Errors:
-    """Scores now against enumeration, on attackable places; `constant` is the squared error of always saying the mean."""
+    """Errors of 0-step scores on attackable elements; `constant` is the MSE of the mean score."""
 
     squared: float
     absolute: float
     constant: float
-    within: float  # share of places where enumeration lies between low and high
+    within: float  # share of elements for which the exact score is between low and high
 
 
 @dataclass(frozen=True)
 class Attack:
-    """How often a random mutation of one place changes the final label, the place chosen by the scores."""
+    """How often a random mutation of the element selected by the scores changes the final label."""
 
     k: Steps
     least: Mean
@@ -65,7 +64,7 @@ class Attack:
 
 @dataclass(frozen=True)
 class Reliable:
-    """Places whose score lies in [low, high) (or is 1), and the share of them whose label one random mutant left as it was."""
+    """Elements with a score in [low, high) (or of 1), and the share whose label a random mutant kept."""
 
     low: float
     high: float
@@ -78,15 +77,15 @@ class Reliable:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """`evaluate` says how each was measured."""
+    """Results of `evaluate`."""
 
     kind: Kind  # of the monitor's evidence
     sequences: int
     places: int
     attackable: int
-    eligible: int  # sequences with an attackable place
+    eligible: int  # number of sequences with an attackable element
     confidence: float
-    errors: Errors | None  # None where the mutation cannot be enumerated
+    errors: Errors | None  # None if the mutation cannot be enumerated
     random: Mean | None
     attacks: tuple[Attack, ...]
     reliability: tuple[Reliable, ...]
@@ -95,9 +94,13 @@ class Evaluation:
 def evaluate(
     monitor: Monitor, sequences: Sequence[Any], *, confidence: float = 0.95, seed: int = 0
 ) -> Evaluation:
-    """errors: the scores now against exact ones. attacks: the expected success, over all sequences with an attackable place, of
-    mutating the least robust, the most robust or any attackable place; by scores now and, but for abstract models, by final ones.
-    reliability: one random mutant for each attackable place goes through the user's own model."""
+    """Evaluate a monitor on sequences.
+
+    errors: 0-step scores against exact ones. attacks: the expected success of mutating the least robust, the
+    most robust or any attackable element, over all sequences that have one; by 0-step scores and, except for
+    abstract models, by final ones. reliability: one random mutant of each attackable element is run by the
+    user's own model.
+    """
     records = [
         record
         for place, sequence in enumerate(sequences)
@@ -111,10 +114,10 @@ def evaluate(
 
 
 def score_sequence(monitor: Monitor, sequence: Any, place: int, seed: int) -> list[Record]:
-    """The scores of one sequence, now and final, a record for each of its elements.
+    """Score one sequence, now and final: one record for each element.
 
-    Where every mutant can be run the bracket is closed, proved by enumeration; else it is [0, 1], by definition. What the monitor itself
-    says, where that is not enumeration, is an estimate beside it.
+    If every mutant can be run, the bracket is closed, proved by enumeration; otherwise it is [0, 1] by
+    definition. The monitor's own score, if it does not come from enumeration, is stored as an estimate.
     """
     began, asked = time.monotonic(), monitor.net.queries
     read = monitor.read(sequence)
@@ -123,9 +126,8 @@ def score_sequence(monitor: Monitor, sequence: Any, place: int, seed: int) -> li
     abstract, finite = monitor.settings.mode == "abstract", monitor.mutation.finite
     for part in PARTS:
         steps: Steps = 0 if part == "now" else "final"
-        asked_by = (
-            _drawing(monitor) if abstract and part == "final" else monitor
-        )  # an abstract model has no final scores
+        # An abstract model has no final scores: sample them.
+        asked_by = _drawing(monitor) if abstract and part == "final" else monitor
         own = None if abstract and part == "final" and finite else asked_by.score_all([read], steps)[0]
         truth = (
             own.values
@@ -144,11 +146,11 @@ def score_sequence(monitor: Monitor, sequence: Any, place: int, seed: int) -> li
                     ),
                 )
                 bracket = Bracket(proof, proof)
-            beside = {"kept": kept[at]} if part == "now" else {}
+            extras = {"kept": kept[at]} if part == "now" else {}
             if own is not None and own.evidence.kind != "proved":
                 bracket = bracket.with_estimate(Bound(float(own.values[at]), own.evidence))
-                beside["interval"] = torch.stack([own.low[at], own.high[at]])
-            found.append((Key(place, at, part), bracket, beside))
+                extras["interval"] = torch.stack([own.low[at], own.high[at]])
+            found.append((Key(place, at, part), bracket, extras))
     share = max(1, len(found))
     seconds, queries = (time.monotonic() - began) / share, (monitor.net.queries - asked) // share
     return [
@@ -166,19 +168,19 @@ def score_sequence(monitor: Monitor, sequence: Any, place: int, seed: int) -> li
 
 
 def keys_of(place: int, length: int) -> tuple[Key, ...]:
-    """Of the records of a sequence."""
+    """Return the keys of the records of a sequence."""
     return tuple(Key(place, at, part) for part in PARTS for at in range(length))
 
 
 def evaluation(
-    records: Sequence[Record], beside: Mapping[str, Mapping[Key, Tensor]], confidence: float = 0.95
+    records: Sequence[Record], extras: Mapping[str, Mapping[Key, Tensor]], confidence: float = 0.95
 ) -> Evaluation:
-    """What the records of `score_sequence` say together. beside: what is kept beside them, by its name."""
+    """Summarize the records of `score_sequence`. extras: what is stored with them, by name."""
     rows = {part: [r for r in sorted(records, key=lambda r: r.key) if r.key.part == part] for part in PARTS}
     size = list(Counter(r.key.index for r in rows["now"]).values())
-    proved, now = _numbers(rows["now"], beside["interval"])
-    truth, final = _numbers(rows["final"], beside["interval"])
-    kept = torch.tensor([float(beside["kept"][r.key]) for r in rows["now"]], dtype=torch.float64)
+    proved, now = _numbers(rows["now"], extras["interval"])
+    truth, final = _numbers(rows["final"], extras["interval"])
+    kept = torch.tensor([float(extras["kept"][r.key]) for r in rows["now"]], dtype=torch.float64)
     attackable = ~kept.isnan()
     success = 1 - torch.where(truth.isnan(), final[0], truth)
     ranked: list[tuple[Steps, Tensor]] = [(0, now[0])]
@@ -196,19 +198,26 @@ def evaluation(
         anywhere = Mean.of(torch.stack([part[free].mean() for part, free in parts]), confidence)
     said = [e.evidence.kind for r in rows["now"] for e in r.bracket.estimates]
     return Evaluation(
-        said[0] if said else "proved", len(size), len(kept), int(attackable.sum()), len(parts), confidence,
-        _errors(proved[attackable], [part[attackable] for part in now]), anywhere, tuple(attacks),
+        said[0] if said else "proved",
+        len(size),
+        len(kept),
+        int(attackable.sum()),
+        len(parts),
+        confidence,
+        _errors(proved[attackable], [part[attackable] for part in now]),
+        anywhere,
+        tuple(attacks),
         tuple(_reliability(now[0][attackable], kept[attackable], confidence)),
-    )  # fmt: skip
+    )
 
 
 def _abstract(rows: Mapping[str, Sequence[Record]]) -> bool:
-    """An abstract model has no final scores; those that are there were enumerated or drawn to judge it."""
+    """Whether the scores come from an abstract model, which has no final scores of its own."""
     return any(e.evidence.kind == "estimated" for r in rows["now"] for e in r.bracket.estimates)
 
 
 def _numbers(rows: Sequence[Record], intervals: Mapping[Key, Tensor]) -> tuple[Tensor, list[Tensor]]:
-    """-> (n,) what is proved, NaN where nothing is; the scores, their lower and their upper bounds (n,) each."""
+    """Proved scores (n,) or NaN; the monitor's scores with lower and upper bounds, (n,) each."""
     proved = [r.bracket.lower.value if r.bracket.closed else torch.nan for r in rows]
     own = [
         r.bracket.estimates[0].value if r.bracket.estimates else proof
@@ -223,7 +232,7 @@ def _numbers(rows: Sequence[Record], intervals: Mapping[Key, Tensor]) -> tuple[T
 
 
 def _drawing(monitor: Monitor) -> Monitor:
-    """An abstract model has no final scores; draws have."""
+    """Return a sampling monitor: an abstract model has no final scores."""
     return Monitor(
         monitor.net,
         monitor.mutation,
@@ -246,7 +255,7 @@ def _attack(
     attackable: Sequence[Tensor],
     confidence: float,
 ) -> Attack:
-    """Of each sequence its first place with the lowest or the highest score."""
+    """Attack the first element with the lowest, and with the highest, score of each sequence."""
     least, most = [], []
     for score, chance, free in zip(scores, success, attackable, strict=True):
         known = free & ~score.isnan()
@@ -270,7 +279,7 @@ def _errors(truth: Tensor, now: list[Tensor]) -> Errors | None:
 
 
 def _label_stays(monitor: Monitor, read: Tensor, generator: torch.Generator) -> Tensor:
-    """(n,): does the label behind each element stay when it is drawn again once? NaN where nothing else may stand there."""
+    """(n,): whether one random mutant of each element keeps the label; NaN if it has none."""
     attackable = monitor.attackable(read)
     rows, kept = attackable.nonzero()[:, 0], torch.full((len(read),), torch.nan, dtype=torch.float64)
     if len(rows):
@@ -287,9 +296,9 @@ def _label_stays(monitor: Monitor, read: Tensor, generator: torch.Generator) -> 
 
 
 def _reliability(value: Tensor, kept: Tensor, confidence: float) -> list[Reliable]:
-    place = torch.bucketize(value, torch.tensor(EDGES[1:], dtype=value.dtype), right=True)
+    place = torch.bucketize(value, torch.tensor(RELIABILITY_EDGES[1:], dtype=value.dtype), right=True)
     found = []
-    for row, (low, high) in enumerate(zip(EDGES, (*EDGES[1:], 1.0), strict=True)):
+    for row, (low, high) in enumerate(zip(RELIABILITY_EDGES, (*RELIABILITY_EDGES[1:], 1.0), strict=True)):
         here = place == row
         count, hits = int(here.sum()), int(kept[here].sum())
         if count:

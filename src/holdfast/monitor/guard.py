@@ -1,4 +1,4 @@
-"""A model that steps aside where its answer hangs by a thread."""
+"""A wrapper that hands inputs with a low robustness score to a fallback."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,11 +13,13 @@ from holdfast.network.callable_fingerprint import hash_callable
 
 
 class Guard(nn.Module):
-    """Answers like `model`, but where the lowest score of a sequence is below the threshold, the fallback answers.
+    """Answers like `model`, or by the fallback if a sequence's lowest score is below the threshold.
 
-    model     sequences (batch, length, ...) -> (batch, ...), as you use it; the monitor must have been fitted for it.
-    fallback  a module or function of the same kind, asked only about sequences in doubt; or a fixed answer, a tensor like one row.
-    k         which scores count: now (0), k elements later, or 'final'.
+    Args:
+        model: sequences (batch, length, ...) -> (batch, ...); the monitor must have been fitted for it.
+        fallback: a module or function of the same kind, called only on doubtful sequences; or a fixed answer,
+            a tensor like one row.
+        k: which scores count: now (0), k elements later, or 'final'.
     """
 
     def __init__(
@@ -31,18 +33,20 @@ class Guard(nn.Module):
     ) -> None:
         super().__init__()
         if not 0 <= threshold <= 1:
-            raise BadInput(f"threshold={threshold}: scores lie between 0 and 1.")
+            raise BadInput(f"threshold={threshold}: scores are between 0 and 1.")
         digest, missed = (
             hash_callable(model) if monitor.net.source == "torch" else (monitor.net.fingerprint, "")
         )
         if missed:
             raise BadInput(
-                f"{type(model).__name__} cannot be hashed ({missed} cannot be read), so nobody knows whether the monitor was "
-                f"fitted for it. Take that out of the module."
+                f"{type(model).__name__} cannot be hashed ({missed} cannot be read), so it cannot be "
+                "compared with the model "
+                f"of the monitor. Remove that from the module."
             )
         if digest != monitor.net.fingerprint:
             raise BadInput(
-                f"the monitor was fitted for {monitor.net.name} with other weights or another structure than this model."
+                f"the monitor was fitted for {monitor.net.name} with other weights or another structure "
+                "than this model."
             )
         self.model, self.monitor, self.threshold, self.k = model, monitor, threshold, k
         self.fallback: Any
@@ -52,7 +56,7 @@ class Guard(nn.Module):
             self.fallback = fallback
 
     def doubtful(self, x: Tensor) -> Tensor:
-        """(batch,) bool: the lowest score is below the threshold."""
+        """(batch,) bool: whether the lowest score is below the threshold."""
         return torch.tensor(
             [scores.lowest < self.threshold for scores in self.monitor.score_all(list(x), self.k)],
             device=x.device,
@@ -60,7 +64,7 @@ class Guard(nn.Module):
 
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
-        answer: Tensor = self.model(x.clone())  # it may write into what it is given
+        answer: Tensor = self.model(x.clone())  # the model may modify its input
         if not len(x):
             return answer
         doubtful = self.doubtful(x)

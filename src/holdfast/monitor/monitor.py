@@ -1,4 +1,9 @@
-"""The monitor: how likely does the answer stay when one element of the sequence is another? For whole sequences, or as they come in."""
+"""The monitor: robustness scores of a recurrent network, for whole sequences or element by element.
+
+The score of element i is the k-step pointwise robustness of Du et al. 2020 (MARBLE, Definition 2.5):
+
+    gamma_k(x, i) = P(label of step i + k stays the same when x_i is replaced by a mutant drawn from mu(x_i)).
+"""
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,18 +33,22 @@ from holdfast.network.text import Unknown
 from holdfast.result import Evidence
 
 Mode = Literal["exact", "sampled", "abstract"]
-SHORT = 64  # tokens in all: below, steps in numpy beat a batch in torch
-DRAWN = 2**24  # numbers in the draws of one sweep
+# Up to this many tokens in all, steps in numpy are faster than a batch in torch (chosen by hand).
+FEW_TOKENS = 64
+# Limit for the number of elements in the draws that are in memory at once (chosen by hand).
+MOST_DRAWN_ELEMENTS = 2**24
 
 ONE_ELEMENT = "exactly one element is replaced, by one of its set"
 STEPS = "a step answers each row from its own state and element"
-OPENED = "rounding moves the network's outputs by no more than a multiple of what was seen on prefixes"
+OPENED = (
+    "rounding moves the network's outputs by at most a multiple of the largest difference seen on prefixes"
+)
 SAME_ANSWER = "the model answers the same sequence the same way every time, alone or in a batch"
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How a monitor scores; kept with it on disk."""
+    """Settings of a monitor, stored with it on disk."""
 
     mode: Mode
     unknown: Unknown
@@ -51,11 +60,14 @@ class Settings:
 
 
 class Monitor:
-    """Scores of robustness for a recurrent network. Build one with `fit` or `load`.
+    """Robustness scores of a recurrent network. Build one with `fit` or `load`.
 
-    exact      every value that may stand in an element's place is run: proved, error 0.
-    sampled    draws, with a Clopper-Pearson interval for each score: for noise on frames and sets too large to list.
-    abstract   an abstract model, fitted on training sequences: estimated, with the number of transitions behind it.
+    Modes:
+        exact: every mutant of an element is run: proved, without error.
+        sampled: random mutants, with a Clopper-Pearson interval for each score; for noise on frames and very
+            large sets.
+        abstract: an abstract model fitted on training sequences: estimated, with the number of transitions
+            behind it.
     """
 
     def __init__(
@@ -101,18 +113,22 @@ class Monitor:
         seed: int = 0,
         max_length: int = 4096,
     ) -> "Monitor":
-        """A monitor for a network that answers every prefix of a sequence.
+        """Build a monitor for a network that answers every prefix of a sequence.
 
-        sequences   of token ids, words or frames. The abstract model learns from them; the other modes only check the network on some.
-        mutation    what may stand in an element's place: Groups, Typos, Noise, Own.
-        answer      what of it must stay: Classes() (the default), Bins or Tolerance for numbers.
-        mode        auto: exact where the mutation is a finite set, else sampled.
-        unknown     what happens to words the network does not know: error, skip (left out), unk (the token `unk` stands for them). If not
-                    said: what holdfast does everywhere, the network's token for unknown words, and an error where it has none.
+        Args:
+            sequences: of token ids, words or frames. The abstract model is trained on them; the other modes
+                only check the network on some of them.
+            mutation: the possible replacements of an element: Groups, Typos, Noise or Own.
+            answer: the part of the output that must not change: Classes() (default); Bins or Tolerance for
+                numbers.
+            mode: auto selects exact if the mutation is a finite set, else sampled.
+            unknown: treatment of unknown words: error, skip (omit them) or unk (replace them by the token
+                `unk`). Default: the network's token for unknown words, and an error if it has none.
         """
         if not isinstance(net, Network) or not isinstance(mutation, Mutation):
             raise BadInput(
-                f"a monitor needs a Network and a mutation, got {type(net).__name__} and {type(mutation).__name__}."
+                f"a monitor needs a Network and a mutation, got {type(net).__name__} and "
+                f"{type(mutation).__name__}."
             )
         chosen: Mode = ("exact" if mutation.finite else "sampled") if mode == "auto" else mode
         if unknown is None:
@@ -152,24 +168,24 @@ class Monitor:
 
     @cached_property
     def quick(self) -> Quick | None:
-        """The way through plain numpy, where all of it fits: tokens, classes, an affine head, a CPU."""
+        """The numpy engine if it applies: tokens, classes, an affine head, CPU."""
         fits = isinstance(self.view, Recurrent) and Quick.fits(self.view, self.mutation, self.outputs)
         return Quick(self.view, self.mutation) if fits and isinstance(self.view, Recurrent) else None
 
     # ---- whole sequences
 
     def score(self, sequence: Any, k: Steps = 0) -> Scores:
-        """One score for each element: is the label k elements later (or the final one) still the same?"""
+        """One score for each element: the probability that the label k elements later stays."""
         return self.score_all([sequence], k)[0]
 
     def score_all(self, sequences: Sequence[Any], k: Steps = 0) -> list[Scores]:
-        """Many sequences side by side, which is faster than one by one."""
+        """Score several sequences in one batch, which is faster than one by one."""
         read = self.read_all(sequences)
         if (
             self.settings.mode == "exact"
             and k == 0
             and self.quick is not None
-            and sum(map(len, read)) <= SHORT
+            and sum(map(len, read)) <= FEW_TOKENS
         ):
             short = [self._short(sequence, self.quick.fresh()) for sequence in read]
             if not any(scores is None for scores in short):
@@ -182,7 +198,10 @@ class Monitor:
         return self._score_estimated(read, k)
 
     def _short(self, sequence: Tensor, engine: Quick) -> Scores | None:
-        """Few tokens: step by step is faster than a batch. None: a close call, on which the user's module must be heard."""
+        """Score few tokens step by step, which is faster than a batch.
+
+        None if a close label needs the user's module.
+        """
         steps, gamma = [], []
         for token in sequence.tolist():
             steps.append(engine.step(token))
@@ -206,14 +225,13 @@ class Monitor:
         )
 
     def _side_by_side(self, read: list[Tensor]) -> Iterator[list[Tensor]]:
-        """Sequences whose draws fit into one sweep; a longer one alone."""
+        """Group sequences whose draws fit into memory together; a longer one is a group of its own."""
         some: list[Tensor] = []
         filled = 0
         for sequence in read:
-            numbers = sequence.numel() * (
-                self.settings.samples if sequence.is_floating_point() else 1
-            )  # a token is drawn, and run once
-            if some and filled + numbers > DRAWN:
+            # A token is evaluated once, however often it is drawn.
+            numbers = sequence.numel() * (self.settings.samples if sequence.is_floating_point() else 1)
+            if some and filled + numbers > MOST_DRAWN_ELEMENTS:
                 yield some
                 some, filled = [], 0
             some.append(sequence)
@@ -222,10 +240,10 @@ class Monitor:
             yield some
 
     def _score_sampled(self, read: list[Tensor], k: Steps) -> list[Scores]:
-        """Several sequences at once, or one whose draws do not fit, in parts."""
+        """Score several sequences at once, or one sequence in parts if its draws do not fit into memory."""
         count, generator, size = self.settings.samples, self.generator(), sum(map(len, read))
         rows = (
-            max(1, DRAWN // (count * max(1, read[0][0].numel())))
+            max(1, MOST_DRAWN_ELEMENTS // (count * max(1, read[0][0].numel())))
             if len(read) == 1 and read[0].is_floating_point()
             else size
         )
@@ -254,15 +272,15 @@ class Monitor:
     def _score_estimated(self, read: list[Tensor], k: Steps) -> list[Scores]:
         if k != 0:
             raise BadInput(
-                f"k={k!r}: the abstract model estimates the label right behind an element (k=0); other steps need mode='exact'."
+                f"k={k!r}: the abstract model estimates the label right after an element (k=0); other steps "
+                "need mode='exact'."
             )
         keep: exact.Keep = "labels" if self.view is None else "states"
         found = exact.labels(
             self.net, read, Still(), outputs=self.outputs, keep=keep, view=self.view, apart=False, stay=True
         )
-        behind = (
-            found.outputs if found.successors is None else found.successors
-        )  # a black box shows only its outputs
+        # For a black box only its outputs are visible.
+        behind = found.outputs if found.successors is None else found.successors
         margins = self.outputs.margins(found.outputs, found.outputs)
         tree = self.tree.to(behind.device)
         estimate = tree.estimate(behind, self.mutation.abstract(found.elements), found.labels, margins)
@@ -274,7 +292,7 @@ class Monitor:
         return self._split(read, found, value, low, high, k, known=False)
 
     def attackable(self, elements: Tensor) -> Tensor:
-        """(n, ...) -> (n,) bool: something else may stand there."""
+        """(n, ...) -> (n,) bool: whether the element has a mutant other than itself."""
         if not self.mutation.finite:
             return torch.ones(len(elements), dtype=torch.bool)
         distinct, place = (
@@ -342,32 +360,32 @@ class Monitor:
     # ---- streams
 
     def stream(self) -> "Stream":
-        """A stream with a state of its own; several may run beside each other."""
+        """Return a stream with its own state; several can run at the same time."""
         return Stream(self)
 
     def start(self) -> None:
-        """Begin a new stream: what came before is forgotten."""
+        """Start a new stream; the previous elements are discarded."""
         if self._stream is None:
             self._stream = Stream(self)
         self._stream.reset()
 
     def reset(self) -> None:
-        """The same as `start`."""
+        """Same as `start`."""
         self.start()
 
     def step(self, element: Any) -> Score | None:
-        """The next element of the stream: its score now. None where it is unknown and unknown elements are skipped."""
+        """Score the next element of the stream. None if it is unknown and unknown elements are skipped."""
         if self._stream is None:
             self.start()
         assert self._stream is not None
         return self._stream.step(element)
 
     def read(self, sequence: Any) -> Tensor:
-        """A text, words, ids or frames -> a tensor, unknown words treated as chosen in `fit`."""
+        """Convert a text, words, ids or frames to a tensor; unknown words are treated as chosen in `fit`."""
         return self.read_all([sequence])[0]
 
     def read_all(self, sequences: Sequence[Any]) -> list[Tensor]:
-        """Many; what became unknown of texts is warned of once."""
+        """Convert several sequences; warn once about unknown words in texts."""
         found, notes = self.reader.read_all(sequences)
         for note in notes:
             warnings.warn(note, stacklevel=3)
@@ -376,7 +394,10 @@ class Monitor:
     # ---- files
 
     def save(self, folder: str | Path) -> None:
-        """Into a folder: monitor.json and monitor.safetensors. The network is not saved, only its fingerprint."""
+        """Write monitor.json and monitor.safetensors into a folder.
+
+        Of the network only the fingerprint is stored.
+        """
         from holdfast.monitor.saving import save
 
         tensors = {f"mutation.{key}": value for key, value in self.mutation.tensors().items()}
@@ -393,7 +414,7 @@ class Monitor:
 
     @classmethod
     def load(cls, folder: str | Path, net: Network) -> "Monitor":
-        """What `save` wrote, for the same network with the same tokenizer; any other is refused."""
+        """Load a saved monitor. The network and its tokenizer must be the ones it was fitted for."""
         from holdfast.monitor import outputs, stored_settings
         from holdfast.monitor.mutation import mutation
         from holdfast.monitor.saving import WRITTEN, load
@@ -443,18 +464,21 @@ def _check(
     max_length: int,
 ) -> None:
     if mode not in ("exact", "sampled", "abstract"):
-        raise BadInput(f"mode {mode!r}: there are auto, exact, sampled and abstract.")
+        raise BadInput(f"mode {mode!r}: choose auto, exact, sampled or abstract.")
     if unknown not in ("error", "skip", "unk"):
-        raise BadInput(f"unknown {unknown!r}: there are error, skip and unk.")
+        raise BadInput(f"unknown {unknown!r}: choose error, skip or unk.")
     if mode == "exact" and not mutation.finite:
         raise BadInput(
-            f"{type(mutation).__name__} has infinitely many values, so scores cannot be exact: use mode='sampled'."
+            f"{type(mutation).__name__} has infinitely many values, so scores cannot be exact: use "
+            "mode='sampled'."
         )
     if net.vectors is not None and not mutation.finite:
         raise BadInput(
-            f"{net.name} reads tokens, and {type(mutation).__name__} is for frames of numbers: use Groups, Typos or Own."
+            f"{net.name} reads tokens, and {type(mutation).__name__} is for frames of numbers: use Groups, "
+            "Typos or Own."
         )
     if not 0 < confidence < 1 or samples < 1 or max_length < 1:
         raise BadInput(
-            f"confidence={confidence} must lie between 0 and 1, samples={samples} and max_length={max_length} above 0."
+            f"confidence={confidence} must be between 0 and 1, samples={samples} and "
+            f"max_length={max_length} at least 1."
         )

@@ -1,4 +1,4 @@
-"""What of an output matters: the class, the bin of a number, or that it stays close to what it was."""
+"""Output abstractions: the class, the bin of a number, or its distance to the original value."""
 
 import math
 from abc import ABC, abstractmethod
@@ -13,37 +13,38 @@ from holdfast.errors import BadInput
 
 
 class Output(ABC):
-    """Outputs (n, o) -> labels (n,). `reference` (n, o) holds what the network answers without a mutation."""
+    """Maps outputs (n, o) to labels (n,). `reference` (n, o) holds the outputs without a mutation."""
 
     kind: ClassVar[str]
 
     @abstractmethod
     def labels(self, outputs: Tensor, reference: Tensor) -> Tensor:
-        """-> (n,) int64."""
+        """(n, o) twice -> (n,) int64."""
 
     def own(self, reference: Tensor) -> Tensor:
-        """(n, o) -> (n,): the label that the network emits, which a mutant keeps or not."""
+        """(n, o) -> (n,): the network's own label, which a mutant keeps or not."""
         return self.labels(reference, reference)
 
     @abstractmethod
     def margins(self, outputs: Tensor, reference: Tensor) -> Tensor:
-        """-> (n,): how far an output may move, in its own units, before the label can change; NaN where it is no number."""
+        """(n,): how far each output may move before the label can change; NaN for NaN outputs."""
 
     @abstractmethod
     def count(self, outputs: int) -> int:
-        """How many labels there are for a network with so many outputs; BadInput where they do not fit."""
+        """The number of labels for a network with this number of outputs; BadInput if they do not fit."""
 
     @abstractmethod
     def settings(self) -> dict[str, Any]:
-        """What JSON can hold."""
+        """Return the settings in JSON form."""
 
 
 @dataclass(frozen=True)
 class Classes(Output):
-    """The class with the largest output; the first where several are equal.
+    """The class with the largest output; the first of equals.
 
-    A class is kept only where its output is strictly above every other, as in a certificate: a tie is a loss. A mutant for which the
-    reference's class shares the largest output counts for the first of the others; so does the original itself, if it ties.
+    As in a certificate, a class is kept only if its output is strictly above every other, so a tie counts as
+    a change. A mutant for which the reference's class ties for the largest output gets the first of the other
+    classes; so does the original itself if it ties.
     """
 
     kind: ClassVar[str] = "classes"
@@ -63,12 +64,13 @@ class Classes(Output):
 
     def margins(self, outputs: Tensor, reference: Tensor) -> Tensor:
         best = outputs.topk(2, dim=1).values
-        return (best[:, 0] - best[:, 1]) / 2  # both may move
+        return (best[:, 0] - best[:, 1]) / 2  # both outputs may move
 
     def count(self, outputs: int) -> int:
         if outputs < 2:
             raise BadInput(
-                "the network has one output, so there is no class to keep: use Bins((0.0,)) for a logit, or Tolerance(width)."
+                "the network has one output, so there is no class to keep: use Bins((0.0,)) for a logit, or "
+                "Tolerance(width)."
             )
         return outputs
 
@@ -91,7 +93,7 @@ class Bins(Output):
             or not all(math.isfinite(e) for e in self.edges)
             or list(self.edges) != sorted(set(self.edges))
         ):
-            raise BadInput(f"the edges of bins must be numbers that rise, got {self.edges}.")
+            raise BadInput(f"the edges of bins must be ascending numbers, got {self.edges}.")
 
     def labels(self, outputs: Tensor, reference: Tensor) -> Tensor:
         value = outputs[:, self.output].double().contiguous()
@@ -114,7 +116,7 @@ class Bins(Output):
 
 @dataclass(frozen=True)
 class Tolerance(Output):
-    """One output against what it is without a mutation: 0 where it falls by more than the width, 1 within, 2 where it rises by more."""
+    """One output against its unmutated value: 0 below by more than the width, 1 within, 2 above."""
 
     width: float
     output: int = 0
@@ -129,9 +131,8 @@ class Tolerance(Output):
         return 1 + (moved > self.width).long() - (moved < -self.width).long()
 
     def margins(self, outputs: Tensor, reference: Tensor) -> Tensor:
-        return (
-            self._outputs_moved(outputs, reference).abs() - self.width
-        ).abs() / 2  # the reference may move too
+        # The reference may move too.
+        return (self._outputs_moved(outputs, reference).abs() - self.width).abs() / 2
 
     def _outputs_moved(self, outputs: Tensor, reference: Tensor) -> Tensor:
         return outputs[:, self.output].double() - reference[:, self.output].double()
@@ -153,13 +154,13 @@ KINDS: Sequence[type[Output]] = (Classes, Bins, Tolerance)
 
 
 def restore(settings: Mapping[str, Any]) -> Output:
-    """What `settings` wrote down. TypeError, ValueError where it is something else."""
+    """Build an output abstraction from its settings. TypeError or ValueError if they are invalid."""
     for kind in KINDS:
         if kind.kind == settings.get("kind"):
             found = kind(**{key: value for key, value in settings.items() if key != "kind"})
             if type(getattr(found, "output", 0)) is not int:
-                raise TypeError("the output is no whole number")
+                raise TypeError("the output is not an integer")
             return found
     raise BadInput(
-        f"no output abstraction is called {settings.get('kind')!r}; was this written by a newer version?"
+        f"there is no output abstraction {settings.get('kind')!r}; was this written by a newer version?"
     )

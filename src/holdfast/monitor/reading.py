@@ -1,4 +1,7 @@
-"""Sequences as people give them: texts, words, ids, frames. What happens to words that the network does not know is the user's choice."""
+"""Convert sequences given as texts, words, ids or frames to tensors.
+
+The user chooses how unknown words are treated.
+"""
 
 from collections.abc import Sequence
 from numbers import Integral
@@ -13,20 +16,21 @@ from holdfast.network.text import Texts, Unknown, number_of
 
 
 def unknown_token(net: Network, unk: int | None) -> int:
-    """The id that stands for unknown words: the one given, or the tokenizer's own."""
+    """Return the id of the token for unknown words: the given one, or the tokenizer's."""
     if net.vectors is None:
         raise BadInput(f"unknown='unk' is for words; {net.name} reads frames of numbers.")
     if unk is None and net.tokenizer is not None:
         unk = net.tokenizer.unknown
     if unk is None or not 0 <= unk < len(net.vectors):
         raise BadInput(
-            f"unknown='unk' needs the id of the token that stands for unknown words (unk=..., 0 to {len(net.vectors) - 1})."
+            "unknown='unk' needs the id of the token for unknown words (unk=..., 0 to "
+            f"{len(net.vectors) - 1})."
         )
     return unk
 
 
 def has_unknown(net: Network, unk: int | None = None) -> bool:
-    """Is there such a token?"""
+    """Return whether the network has a token for unknown words."""
     try:
         unknown_token(net, unk)
     except BadInput:
@@ -35,7 +39,7 @@ def has_unknown(net: Network, unk: int | None = None) -> bool:
 
 
 class Reader:
-    """Reads for one network."""
+    """Reader of sequences for one network."""
 
     def __init__(
         self,
@@ -45,14 +49,14 @@ class Reader:
         longest: int,
         frame: tuple[int, ...] | None = None,
     ) -> None:
-        """frame: the shape of one, where it is known."""
+        """frame: the shape of one frame, if known."""
         self.net, self.unknown, self.unk, self.longest = net, unknown, unk, longest
         self.frame = frame or (net.shape[1:] if net.shape else None)
         self.tokens = len(net.vectors) if net.vectors is not None else None
         self._place = number_of(net.vocabulary) if net.vocabulary is not None else None
 
     def read(self, sequence: Any) -> Tensor:
-        """A text, words of the vocabulary as they stand there, ids or frames -> (n,) or (n, ...)."""
+        """Convert a text, a list of words, ids or frames to (n,) or (n, ...)."""
         if isinstance(sequence, str):
             return self.texts([sequence]).tokens[0]
         found = self._frames(sequence) if self.tokens is None else self._ids(sequence)
@@ -61,7 +65,7 @@ class Reader:
         return self._short(found)
 
     def read_all(self, sequences: Sequence[Any]) -> tuple[list[Tensor], tuple[str, ...]]:
-        """Many, and what must be told of the texts among them."""
+        """Convert several sequences; return notes on the texts among them."""
         texts = {i: sequence for i, sequence in enumerate(sequences) if isinstance(sequence, str)}
         if not texts:
             return [self.read(sequence) for sequence in sequences], ()
@@ -74,7 +78,7 @@ class Reader:
         ], told.notes
 
     def texts(self, texts: Sequence[str], places: Sequence[str] | None = None) -> Texts:
-        """As everywhere, but for what happens to words that are unknown."""
+        """Tokenize texts, with this reader's treatment of unknown words."""
         found = self.net.read_texts(texts, places, policy=self.unknown, unk=self.unk)
         for tokens in found.tokens:
             self._short(tokens)
@@ -83,12 +87,13 @@ class Reader:
     def _short(self, found: Tensor) -> Tensor:
         if len(found) > self.longest:
             raise BadInput(
-                f"the sequence has {len(found)} elements, more than max_length={self.longest}; cut it or raise the limit."
+                f"the sequence has {len(found)} elements, more than max_length={self.longest}; cut it or "
+                "raise the limit."
             )
         return found
 
     def one(self, element: Any) -> Any:
-        """A word, an id or a frame -> the id or the frame; None: to be skipped."""
+        """Convert a word, an id or a frame to an id or a frame; None: skip it."""
         if self.tokens is None:
             return self._frames(torch.as_tensor(element)[None])[0]
         return self._token(element)
@@ -98,10 +103,11 @@ class Reader:
             found = torch.as_tensor(sequence).cpu()
         except (ValueError, TypeError, RuntimeError) as error:
             raise BadInput(
-                f"the sequence is no array of numbers ({error}); {self.net.name} reads frames, (time, ...)."
+                f"the sequence is not an array of numbers ({error}); {self.net.name} reads frames, (time, "
+                "...)."
             ) from error
         if found.dim() == 0:
-            raise BadInput("a sequence has a time axis first: (time, ...).")
+            raise BadInput("a sequence needs a time axis first: (time, ...).")
         wanted = self.frame
         if wanted and (
             found.dim() != 1 + len(wanted)
@@ -120,9 +126,8 @@ class Reader:
             and len(sequence)
         ):
             assert self.tokens is not None
-            if (
-                int(sequence.min()) >= 0 and int(sequence.max()) < self.tokens
-            ):  # all are known: nothing to look up one by one
+            # If all ids are known, no lookup is needed.
+            if int(sequence.min()) >= 0 and int(sequence.max()) < self.tokens:
                 return sequence.cpu()
         given = sequence.tolist() if isinstance(sequence, Tensor) else list(sequence)
         return torch.tensor([i for i in map(self._token, given) if i is not None], dtype=torch.int64)
@@ -134,7 +139,8 @@ class Reader:
         if isinstance(word, str):
             if self._place is None:
                 raise BadInput(
-                    f"{word!r} is a word, but {self.net.name} was given no vocabulary: give ids, or pass vocabulary= to Network."
+                    f"{word!r} is a word, but {self.net.name} has no vocabulary: give ids, or pass "
+                    "vocabulary= to Network."
                 )
             known = self._place.get(word)
         elif isinstance(word, Integral):
@@ -146,6 +152,7 @@ class Reader:
         if self.unknown == "unk" and isinstance(word, str):
             return self.unk
         raise BadInput(
-            f"{word!r} is unknown: {self.net.name} has {self.tokens} tokens. Fit the monitor with unknown='skip' to leave such words "
-            f"out, or unknown='unk' to let a token stand for them."
+            f"{word!r} is unknown: {self.net.name} has {self.tokens} tokens. Fit the monitor with "
+            "unknown='skip' to omit such "
+            f"words, or unknown='unk' to replace them by a token."
         )

@@ -1,4 +1,7 @@
-"""A monitor on disk: a folder with monitor.json (what it is, for which model) and monitor.safetensors (its numbers). No pickle."""
+"""A monitor on disk: monitor.json (description, and the model it is for) and monitor.safetensors (tensors).
+
+No pickle.
+"""
 
 import json
 import os
@@ -17,14 +20,17 @@ from holdfast.network.network import NAME_IT
 from holdfast.network.text import WordTokenizer
 
 FORMAT, VERSION = "holdfast monitor", 3
-SEALED = 2  # from this version on the text carries a digest of itself
-CUT = 3  # from this version on it says how text becomes tokens
+FIRST_WITH_DIGEST = 2  # The first version whose JSON contains its own digest.
+FIRST_WITH_TOKENIZER = 3  # The first version that records the tokenizer.
 JSON, TENSORS = "monitor.json", "monitor.safetensors"
-WRITTEN = "It must be as Monitor.save wrote it: save the monitor again, or fit it anew."
+WRITTEN = "It must be as Monitor.save wrote it: save the monitor again, or fit it again."
 
 
 def save(folder: Path, net: Network, content: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    """Each file appears whole or not at all; the text, written last, knows the numbers by their hash, and itself by its own."""
+    """Write both files atomically.
+
+    The JSON, written last, holds the hash of the tensors and its own digest.
+    """
     from safetensors.torch import save_file
 
     try:
@@ -50,32 +56,39 @@ def save(folder: Path, net: Network, content: Mapping[str, Any], tensors: Mappin
 
 
 def digest(content: Mapping[str, Any]) -> str:
-    """Of everything that the text says but the digest itself, however it is laid out."""
+    """Return the digest of the content without its own entry, independent of formatting."""
     return of_text(
         json.dumps({key: value for key, value in content.items() if key != "digest"}, sort_keys=True)
     )
 
 
 def load(folder: Path, net: Network) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """-> the text, the numbers; an error in words for anything that is not a monitor of this network."""
+    """Return the JSON content and the tensors.
+
+    An error explains why a folder is not a monitor of this network.
+    """
     from safetensors.torch import load_file
 
     content = _text(folder / JSON)
     if not net.fingerprint:
         raise BadInput(
-            f"{folder}: what {net.name} reads cannot be hashed, so nobody knows whether this monitor is its own; {NAME_IT}."
+            f"{folder}: the model of {net.name} cannot be hashed, so it cannot be compared with the "
+            f"monitor's; {NAME_IT}."
         )
     if content["model"]["fingerprint"] != net.fingerprint:
         raise BadInput(
-            f"{folder}: this monitor was fitted for another model ({content['model']['name']}); {net.name} has other weights or another "
-            f"structure, so its scores would mean nothing. Load that model, or fit a monitor for this one."
+            f"{folder}: this monitor was fitted for another model ({content['model']['name']}); {net.name} "
+            "has other "
+            "weights or another structure, so its scores would mean nothing. Load that model, or fit a "
+            "monitor for this one."
         )
     tokenizer = None if net.tokenizer is None else net.tokenizer.fingerprint
     usual = net.tokenizer is None or isinstance(net.tokenizer, WordTokenizer)
-    if content["tokenizer"] != tokenizer if content["version"] >= CUT else not usual:
+    if content["tokenizer"] != tokenizer if content["version"] >= FIRST_WITH_TOKENIZER else not usual:
         raise BadInput(
-            f"{folder}: this monitor was fitted for text that becomes tokens in another way: {net.name} has another tokenizer now, or "
-            f"another vocabulary. Load it with the old one, or fit a monitor for this one."
+            f"{folder}: this monitor was fitted with another tokenizer or vocabulary than {net.name} has "
+            "now. "
+            f"Load it with the old one, or fit a monitor for this one."
         )
     file = existing(folder / TENSORS)
     with in_words(file, "damaged", WRITTEN):
@@ -85,7 +98,7 @@ def load(folder: Path, net: Network) -> tuple[dict[str, Any], dict[str, Tensor]]
 
 
 def _text(file: Path) -> dict[str, Any]:
-    """What is whole: a damaged text must never be read as that of another monitor."""
+    """Read and validate the JSON: damaged content must never be mistaken for another monitor."""
     content: Any = json_of(file, WRITTEN)
     with in_words(file, "damaged", WRITTEN):
         kinds = (
@@ -97,18 +110,22 @@ def _text(file: Path) -> dict[str, Any]:
             raise ValueError("its head is not that of a monitor")
         if content["version"] > VERSION:
             raise BadInput(
-                f"{file.parent}: version {content['version']} of a monitor, this holdfast knows up to {VERSION}. Update holdfast, or fit "
-                f"again."
+                f"{file.parent}: version {content['version']} of a monitor, this holdfast reads up to "
+                f"{VERSION}. "
+                f"Update holdfast, or fit again."
             )
-        if (content["version"] >= SEALED or "digest" in content) and content["digest"] != digest(content):
+        if (content["version"] >= FIRST_WITH_DIGEST or "digest" in content) and content["digest"] != digest(
+            content
+        ):
             raise ValueError("it was changed after it was written")
         if not all(isinstance(content[part], dict) for part in ("mutation", "outputs", "settings")):
             raise ValueError("a part of it is missing")
-        if content["version"] >= CUT and not isinstance(content["tokenizer"], str | None):
-            raise ValueError("it does not say how text becomes tokens")
+        if content["version"] >= FIRST_WITH_TOKENIZER and not isinstance(content["tokenizer"], str | None):
+            raise ValueError("it does not name the tokenizer")
     if "digest" not in content:
         warnings.warn(
-            f"{file}: written before monitors carried a digest of what they say, so damage to it may go unseen. Save it again."
+            f"{file}: written before monitors contained a digest, so damage to it may stay undetected. Save "
+            "it again."
         )
     found: dict[str, Any] = content
     return found

@@ -1,4 +1,4 @@
-"""Scores of robustness, each with the reason to believe it."""
+"""Robustness scores with their evidence."""
 
 import math
 from collections.abc import Iterator
@@ -11,15 +11,18 @@ from torch import Tensor
 from holdfast.errors import BadInput
 from holdfast.result import Evidence
 
-Steps = int | Literal["final"]  # after how many further elements the label is looked at
+Steps = int | Literal["final"]  # number of elements after which the label is compared
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How likely the label stays when one element is replaced: 1 is robust, NaN where there is none.
+    """The probability that the label stays when one element is replaced: 1 is robust, NaN if it is undefined.
 
-    low, high  what the evidence vouches for: equal to the value where all cases were asked and none was a close call.
-    label      what the network says; support: how many cases (mutants, samples, training transitions) are behind the value.
+    Attributes:
+        low, high: bounds that the evidence supports; equal to the value if all mutants were run and no label
+            was close.
+        label: the network's label.
+        support: number of mutants, samples or training transitions behind the value.
     """
 
     value: float
@@ -34,15 +37,15 @@ class Score:
 class Scores:
     """One score for each element of a sequence."""
 
-    values: Tensor  # (n,) float64; NaN where the sequence ends before the step that is looked at
+    values: Tensor  # (n,) float64; NaN if the sequence ends before the step that is compared
     low: Tensor
     high: Tensor
-    labels: Tensor  # (n,) int64: the label that should stay; -1 where there is none
+    labels: Tensor  # (n,) int64: the label that should stay; -1 if there is none
     support: Tensor  # (n,) int64
-    attackable: Tensor  # (n,) bool: something else may stand here
+    attackable: Tensor  # (n,) bool: the element has a mutant other than itself
     evidence: Evidence
     k: Steps = 0
-    gamma: Tensor | None = None  # (n, labels) float64: how likely each label is, where that is known
+    gamma: Tensor | None = None  # (n, labels) float64: distribution of labels under mutation, if known
     words: tuple[str, ...] | None = None
 
     def __len__(self) -> int:
@@ -57,25 +60,26 @@ class Scores:
 
     @property
     def least(self) -> int | None:
-        """The least robust place among the attackable ones, the first of equals; None where there is none."""
+        """Index of the least robust attackable element, the first of equals; None if there is none."""
         return self._place(torch.where(self._known, self.values, torch.inf).argmin())
 
     @property
     def most(self) -> int | None:
-        """The most robust place among the attackable ones."""
+        """Index of the most robust attackable element."""
         return self._place(torch.where(self._known, self.values, -torch.inf).argmax())
 
     @property
     def lowest(self) -> float:
-        """The smallest score of the sequence; 1 where nothing can be attacked."""
+        """The smallest score of the sequence; 1 if no element is attackable."""
         return min((v for v in self.values.tolist() if not math.isnan(v)), default=1.0)
 
     @property
     def attack_success(self) -> Tensor:
-        """(n,): how likely a mutation here changes the final label."""
+        """(n,): the probability that a mutation of the element changes the final label."""
         if self.k != "final":
             raise BadInput(
-                f"the success of an attack is about the last label: ask for score(..., k='final'), not k={self.k!r}."
+                "the success of an attack is about the final label: use score(..., k='final'), not "
+                f"k={self.k!r}."
             )
         return 1 - self.values
 

@@ -1,5 +1,7 @@
-"""Do the parts of a stored monitor fit together? Asked before any of them is believed: a wrong index would count from the end, a circle
-would never end. ValueError and TypeError say where they do not."""
+"""Validation of a stored monitor: wrong indices count from the end, cycles never terminate.
+
+ValueError and TypeError state what is wrong.
+"""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -14,15 +16,27 @@ if TYPE_CHECKING:
 
 NUMBER, WHOLE, TEXT = (int, float), (int,), (str,)
 SETTINGS: Mapping[str, tuple[type, ...]] = {
-    "mode": TEXT, "unknown": TEXT, "unk": (int, type(None)), "confidence": NUMBER, "samples": WHOLE, "seed": WHOLE, "max_length": WHOLE,
-}  # fmt: skip
+    "mode": TEXT,
+    "unknown": TEXT,
+    "unk": (int, type(None)),
+    "confidence": NUMBER,
+    "samples": WHOLE,
+    "seed": WHOLE,
+    "max_length": WHOLE,
+}
 GROWING: Mapping[str, tuple[type, ...]] = {
-    "depth": WHOLE, "fewest": WHOLE, "share": NUMBER, "omega": WHOLE, "pull": NUMBER, "confidence": NUMBER, "seed": WHOLE,
-}  # fmt: skip
+    "depth": WHOLE,
+    "fewest": WHOLE,
+    "share": NUMBER,
+    "omega": WHOLE,
+    "pull": NUMBER,
+    "confidence": NUMBER,
+    "seed": WHOLE,
+}
 
 
 def check_types(stored: Mapping[str, Any], kinds: Mapping[str, tuple[type, ...]]) -> dict[str, Any]:
-    """These names and no others, each of its kind; a list holds texts, and true is no number here."""
+    """Return the settings if they have exactly these names and types; a bool is not a number."""
     if stored.keys() != kinds.keys():
         raise ValueError(f"expected {', '.join(kinds)}, found {', '.join(map(str, stored))}")
     for name, value in stored.items():
@@ -40,21 +54,27 @@ def checked_table(table: ChoiceTable) -> ChoiceTable:
     _kind("probability", table.probability, torch.float64, (count,))
     _kind("values", table.values, torch.int64, (count,))
     if len(start) < 1 or int(start[0]) != 0 or int(start[-1]) != count or bool((start.diff() < 1).any()):
-        raise ValueError("the sets do not follow one another")
+        raise ValueError("the sets are not consecutive")
     if not bool(((table.probability >= 0) & (table.probability <= 1)).all()):
-        raise ValueError("a probability lies outside of 0 to 1")
+        raise ValueError("a probability is outside of [0, 1]")
     return table
 
 
 def checked_tree(tree: "DecisionTreeEstimate") -> "DecisionTreeEstimate":
     nodes, splits, entries, bands = len(tree.parent), len(tree.weight), len(tree.keys), len(tree.edges) + 1
     wanted: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {
-        "parent": (torch.int64, (nodes,)), "base": (torch.float64, (nodes,)), "split": (torch.int64, (nodes,)),
+        "parent": (torch.int64, (nodes,)),
+        "base": (torch.float64, (nodes,)),
+        "split": (torch.int64, (nodes,)),
         "weight": (torch.float32, (splits, tree.weight.shape[-1])),
-        "threshold": (torch.float32, (splits,)), "below": (torch.int64, (splits, 2)),
-        "keys": (torch.int64, (entries,)), "effect": (torch.float64, (entries,)), "support": (torch.int64, (entries,)),
-        "edges": (torch.float64, (bands - 1,)), "errors": (torch.float64, (2, 2, bands)),
-    }  # fmt: skip
+        "threshold": (torch.float32, (splits,)),
+        "below": (torch.int64, (splits, 2)),
+        "keys": (torch.int64, (entries,)),
+        "effect": (torch.float64, (entries,)),
+        "support": (torch.int64, (entries,)),
+        "edges": (torch.float64, (bands - 1,)),
+        "errors": (torch.float64, (2, 2, bands)),
+    }
     for name, (dtype, shape) in wanted.items():
         _kind(name, getattr(tree, name), dtype, shape)
     own = torch.arange(nodes)
@@ -65,12 +85,12 @@ def checked_tree(tree: "DecisionTreeEstimate") -> "DecisionTreeEstimate":
         and entries
         and 0 <= tree.growing.depth <= nodes + 64
     ):
-        raise ValueError("the tree has too few nodes, or says so of its labels, inputs or depth")
+        raise ValueError("the tree has too few nodes, or invalid numbers of labels, inputs or levels")
     if bool((tree.parent >= own).any() | (tree.split >= splits).any() | (tree.keys.diff() < 0).any()):
-        raise ValueError("the tree runs in a circle, or splits that are not there")
+        raise ValueError("the tree has a cycle, or refers to splits that do not exist")
     below = tree.below[tree.split[inner]]
     if bool((below <= own[inner, None]).any() | (below >= nodes).any()):
-        raise ValueError("the tree runs in a circle")
+        raise ValueError("the tree has a cycle")
     return tree
 
 

@@ -1,4 +1,7 @@
-"""What must hold: one file a property; positive scores are good, ties are failures."""
+"""Specifications of outputs: one module for each.
+
+A margin is positive iff the specification holds; ties are failures.
+"""
 
 from holdfast.property.avoid import Avoid
 from holdfast.property.band import Band, Within

@@ -1,4 +1,8 @@
-"""What must never come out: a list of polytopes, as VNN-LIB writes them."""
+"""Forbidden outputs: a union of polytopes, as in VNN-LIB.
+
+margin(y) = min over polytopes p of max over rows r of (A_pr . y + b_pr). It is positive iff y is in none of
+the polytopes { y : A_pr . y + b_pr <= 0 for all r }.
+"""
 
 from dataclasses import dataclass
 
@@ -11,10 +15,10 @@ from holdfast.property.base import Property, rounding
 
 @dataclass(frozen=True, eq=False)
 class Avoid(Property):
-    """The outputs stay out of every polytope {y: all rows . y + offset <= 0}.
+    """The outputs are in none of the polytopes {y: all rows . y + offset <= 0}.
 
-    score = the smallest over the polytopes of the largest over its rows of row . outputs + offset. A list that is shorter
-    than others of the batch repeats a row or a polytope, which changes nothing.
+    score = min over polytopes of max over rows of row . outputs + offset. Shorter lists of the batch are
+    padded by repeating a row or a polytope.
     """
 
     matrix: Tensor  # (batch, polytopes, rows, outputs)
@@ -22,7 +26,7 @@ class Avoid(Property):
 
     @staticmethod
     def failing(matrix: Tensor, offset: Tensor) -> "Avoid":
-        """All rows (batch, rows, outputs) stay positive: a polytope for each row that does not."""
+        """All rows (batch, rows, outputs) must be positive: one polytope for each row."""
         return Avoid(matrix[:, :, None], offset[:, :, None])
 
     def score(self, outputs: Tensor) -> Tensor:
@@ -43,12 +47,14 @@ class Avoid(Property):
             or 0 in self.matrix.shape
         ):
             raise BadInput(
-                f"polytopes: the matrix has shape {tuple(self.matrix.shape)}, expected ({batch}, polytopes, rows, {outputs}) for this "
+                f"polytopes: the matrix has shape {tuple(self.matrix.shape)}, "
+                f"expected ({batch}, polytopes, rows, {outputs}) for this "
                 f"batch and network, with at least one row."
             )
         if self.offset.shape != self.matrix.shape[:3]:
             raise BadInput(
-                f"polytopes: the offset has shape {tuple(self.offset.shape)}, expected {tuple(self.matrix.shape[:3])}."
+                f"polytopes: the offset has shape {tuple(self.offset.shape)}, expected "
+                f"{tuple(self.matrix.shape[:3])}."
             )
         if not bool(self.matrix.isfinite().all() and self.offset.isfinite().all()):
             raise BadInput("polytopes: a coefficient or offset is NaN or infinite.")

@@ -1,4 +1,7 @@
-"""A class stays ahead of another, or of all others, by a given confidence (DeepQuant's confidence interval)."""
+"""Confidence: the label leads another class, or all others, by more than epsilon (DeepQuant).
+
+margin(z) = f_c(z) - max over j != c of f_j(z) - epsilon    (or a single given j),   f = softmax(z) or z
+"""
 
 from dataclasses import dataclass
 
@@ -22,10 +25,11 @@ from holdfast.rounding import TINY, gamma
 
 @dataclass(frozen=True, eq=False)
 class Confidence(BoundedProperty):
-    """f_label - f_other - epsilon stays positive; without `other`, for every other class.
+    """margin = f_label - f_other - epsilon; without `other`, the minimum over all other classes.
 
-    f is softmax(outputs), or with softmax=False the outputs themselves. A single `other` lets a third class win unseen; without
-    it the label is on top by more than epsilon wherever the property holds.
+    f is softmax(outputs), or with softmax=False the outputs themselves. With a single `other` a third class
+    may become the largest unnoticed. Without it the label leads by more than epsilon wherever the property
+    holds.
     """
 
     label: Tensor  # (batch,) int64
@@ -35,18 +39,18 @@ class Confidence(BoundedProperty):
 
     @staticmethod
     def runner_up(outputs: Tensor, epsilon: float = 0.0, softmax: bool = True) -> "Confidence":
-        """Outputs at the inputs (batch, outputs) -> the class on top against the second (the paper's case 1)."""
+        """From outputs at the inputs (batch, outputs): the largest class against the second (case 1)."""
         label, other = outputs.topk(2, dim=-1).indices.unbind(-1)
         return Confidence(label, other, epsilon, softmax)
 
     @staticmethod
     def against(outputs: Tensor, other: Tensor, epsilon: float = 0.0, softmax: bool = True) -> "Confidence":
-        """Outputs at the inputs (batch, outputs) -> the class on top against a given one, (batch,) (case 2)."""
+        """From outputs at the inputs (batch, outputs): the largest class against a given one (case 2)."""
         return Confidence(outputs.argmax(-1), other, epsilon, softmax)
 
     @staticmethod
     def least_likely(outputs: Tensor, epsilon: float = 0.0, softmax: bool = True) -> "Confidence":
-        """Outputs at the inputs (batch, outputs) -> the class on top against the last (case 3)."""
+        """From outputs at the inputs (batch, outputs): the largest class against the smallest (case 3)."""
         return Confidence(outputs.argmax(-1), outputs.argmin(-1), epsilon, softmax)
 
     def score(self, outputs: Tensor) -> Tensor:
@@ -55,7 +59,7 @@ class Confidence(BoundedProperty):
         return ahead - self.epsilon
 
     def rows(self, outputs: int) -> tuple[Tensor, Tensor]:
-        """z_label - z_k for every other class k, and for probabilities their negatives: a lead that is lost depends on both bounds."""
+        """Return z_label - z_k for every other class k; with softmax also the negatives."""
         rows = differences(self.label, outputs)
         rows = torch.cat([rows, -rows], dim=1) if self.softmax else rows
         return rows, rows.new_zeros(rows.shape[:2])
@@ -73,7 +77,7 @@ class Confidence(BoundedProperty):
         return found - self.epsilon + 4 * gamma(1) * (found.abs() + self.epsilon) + TINY
 
     def slopes(self, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
-        """Along d_k = z_c - z_k the lead p_c - p_j rises by p_k (p_c - p_j), and along d_j by p_j more."""
+        """d(p_c - p_j) / dd_k = p_k (p_c - p_j) for d_k = z_c - z_k, and p_j more for k = j."""
         low, high = self.ends(lower, upper)
         if not self.softmax:
             found = (
@@ -96,23 +100,23 @@ class Confidence(BoundedProperty):
         )
 
     def ends(self, lower: Tensor, upper: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Bounds of z_label - z_k on both sides, from bounds of all rows."""
+        """Extract lower and upper bounds of z_label - z_k from the bounds of all rows."""
         if not self.softmax:
             return lower, lower if upper is None else upper
         half = lower.shape[1] // 2
         return lower[:, :half], -lower[:, half:]
 
     def _competing_leads(self, leads: Tensor) -> Tensor:
-        """(batch, others) -> the leads over the classes that count: (batch, others) or (batch, 1)."""
+        """(batch, others) -> the leads over the competing classes: (batch, others) or (batch, 1)."""
         return leads if self.other is None else leads.gather(1, self._place()[:, None])
 
     def _pieces(self, count: int) -> Tensor:
-        """-> (batch, pieces, others): which d_k the lead of each piece is about."""
+        """Return (batch, pieces, others): which d_k each piece of the minimum is about."""
         each = torch.eye(count, dtype=torch.float64, device=self.label.device)
         return each.expand(len(self.label), -1, -1) if self.other is None else each[self._place()][:, None]
 
     def _place(self) -> Tensor:
-        """Where the other class stands among the rows."""
+        """Return the index of the other class among the rows."""
         assert self.other is not None
         return self.other - (self.other > self.label).long()
 
@@ -127,7 +131,8 @@ class Confidence(BoundedProperty):
         if bool(same.any()):
             row = int(same.nonzero()[0, 0])
             raise BadInput(
-                f"the other class {int(self.other[row])} of input {row} is its own label: it is never ahead of itself."
+                f"the other class {int(self.other[row])} of input {row} is its own label; choose a "
+                "different class."
             )
 
 
@@ -137,9 +142,10 @@ def check_classes(outputs: int) -> None:
 
 
 def check_epsilon(epsilon: float, softmax: bool) -> None:
-    """A confidence gap: not negative, and below one where it is between probabilities."""
+    """Raise BadInput unless epsilon >= 0, and below 1 if it is a difference of probabilities."""
     if not 0 <= epsilon < (1 if softmax else torch.inf):
-        most = "a number from 0 to 1, without 1" if softmax else "a number that is not negative"
+        most = "in [0, 1)" if softmax else "a number >= 0"
         raise BadInput(
-            f"epsilon must be {most}, got {epsilon}: it is the gap between two {'probabilities' if softmax else 'outputs'}."
+            f"epsilon must be {most}, got {epsilon}: it is the difference of two "
+            f"{'probabilities' if softmax else 'outputs'}."
         )

@@ -1,4 +1,4 @@
-"""The user's own score."""
+"""A margin that the user defines."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,9 +12,10 @@ from holdfast.property.base import Property
 
 @dataclass(frozen=True, eq=False)
 class Custom(Property):
-    """function (n, outputs) -> (n,), positive where all is well.
+    """A user function (n, outputs) -> (n,) that is positive iff the specification holds.
 
-    Written in torch it is differentiable and gradient attacks use it; nothing about it can be proved, since its rows are unknown.
+    If it is written in torch it is differentiable, and gradient attacks use it. It cannot be certified, since
+    it has no linear bounds.
     """
 
     function: Callable[[Tensor], Tensor]
@@ -24,8 +25,9 @@ class Custom(Property):
         scores = torch.as_tensor(self.function(flat))
         if tuple(scores.shape) != (len(flat),):
             raise BadInput(
-                f"the property's function returned shape {tuple(scores.shape)} for outputs of shape {tuple(flat.shape)}; it must return "
-                f"one score for each row."
+                f"the property's function returned shape {tuple(scores.shape)} for outputs of shape "
+                f"{tuple(flat.shape)}; "
+                f"it must return one score for each row."
             )
         return scores.reshape(outputs.shape[:-1])
 

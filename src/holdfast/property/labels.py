@@ -1,4 +1,4 @@
-"""Outputs that say yes or no, each for itself: one score, or several labels at once."""
+"""Binary outputs with thresholds: a binary classifier, or multi-label classification."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,8 +14,11 @@ from holdfast.property.rule import Rule
 
 @dataclass(frozen=True, eq=False)
 class Labels(LinearProperty):
-    """Every output stays on its side of its threshold, above it where the label is wanted: score = the smallest distance to it, negative
-    where one is on the wrong side."""
+    """Every output stays on its side of its threshold, above iff the label is wanted.
+
+    score = min over outputs of the signed distance to the threshold, negative if an output is on the wrong
+    side.
+    """
 
     wanted: Tensor  # (batch, outputs) bool
     threshold: Tensor  # (batch, outputs) float64
@@ -35,21 +38,23 @@ class Labels(LinearProperty):
         for what, part in (("labels", self.wanted), ("thresholds", self.threshold)):
             if tuple(part.shape) != (batch, outputs):
                 raise BadInput(
-                    f"{what} have shape {tuple(part.shape)}, expected {(batch, outputs)}: one for each input and output."
+                    f"{what} have shape {tuple(part.shape)}, expected {(batch, outputs)}: one for each "
+                    "input and output."
                 )
         if self.wanted.dtype != torch.bool:
-            raise BadInput(f"labels that are wanted are truth values, got {self.wanted.dtype}.")
+            raise BadInput(f"wanted labels must be booleans, got {self.wanted.dtype}.")
         if not bool(self.threshold.isfinite().all()):
             raise BadInput("a threshold is NaN or infinite.")
 
 
 @dataclass(frozen=True)
 class Threshold(Rule):
-    """Every output says yes above the threshold and no at or below it, and all these answers stay.
+    """Every output is positive above its threshold, else negative, and no answer changes.
 
-    at  0 for logits, 0.5 for probabilities; several, one for each output.
+    at: 0 for logits, 0.5 for probabilities; or a list, one for each output.
 
-    y is 0 or 1 for each input, or for each input and output; without it the network's own answers must stay.
+    The data's y is 0 or 1 for each input, or for each input and output; without it the network's own answers
+    must not change.
     """
 
     at: float | Sequence[float] = 0.0
@@ -58,7 +63,8 @@ class Threshold(Rule):
         at = torch.as_tensor(self.at, dtype=torch.float64, device=outputs.device)
         if at.dim() > 1 or at.numel() not in (1, outputs.shape[-1]):
             raise BadInput(
-                f"threshold: {at.numel()} numbers for {outputs.shape[-1]} outputs; give one for all, or one for each."
+                f"threshold: {at.numel()} numbers for {outputs.shape[-1]} outputs; give one for all, or one "
+                "for each."
             )
         at = at.expand(outputs.shape).clone()
         return Labels(outputs.double() > at if y is None else self._wanted_labels(y, outputs), at)
@@ -71,13 +77,14 @@ class Threshold(Rule):
         given = given[:, None] if given.dim() == 1 and outputs.shape[-1] == 1 else given
         if given.shape != outputs.shape:
             raise BadInput(
-                f"labels have shape {tuple(given.shape)}, expected {tuple(outputs.shape)}: with a threshold every output has a label of "
-                f"its own, 0 or 1."
+                f"labels have shape {tuple(given.shape)}, expected {tuple(outputs.shape)}: with a threshold "
+                "every output "
+                f"has its own label, 0 or 1."
             )
         wrong = ~((given == 0) | (given == 1))
         if bool(wrong.any()):
             row, place = wrong.nonzero()[0].tolist()
             raise BadInput(
-                f"label {given[row, place].item():g} of input {row} is neither 0 nor 1; with a threshold an output says yes or no."
+                f"label {given[row, place].item():g} of input {row} is neither 0 nor 1, as a threshold needs."
             )
         return given == 1

@@ -1,7 +1,13 @@
-"""Probabilities p = softmax(outputs) and their differences, bounded by bounds of differences of outputs; roundings are charged.
+"""Bounds on probabilities p = softmax(z) and their differences, from bounds on differences of outputs.
 
-exp and expm1 are taken to be right to a few units, as everywhere here. All sums are of terms of one sign, so a relative error of
-gamma(classes + 1024) covers each quotient, with the rounding of exponents down to -800, where exp is zero.
+With d_k = z_c - z_k and t_k = exp(-d_k):
+
+    p_c       = 1 / (1 + sum over k of t_k)
+    p_c - p_j = (1 - t_j) / (1 + t_j + sum over the other k of t_k)
+
+Rounding: exp and expm1 are assumed correct to a few ulp, as everywhere in this package. All sums have terms
+of one sign, so the relative error gamma(classes + 1024) covers each quotient and the rounding of exponents
+down to -800, where exp is 0.
 """
 
 import torch
@@ -9,45 +15,48 @@ from torch import Tensor
 
 from holdfast.rounding import TINY, gamma
 
-LARGEST = (
-    1e280  # beyond it a sum need not be known: (1 + LARGEST) exp(d) neither overflows nor loses its place
-)
-SMALLEST = 1e-280  # far above what underflows
+# Sums are cut off here (in the safe direction), so that (1 + LARGEST_SUM) exp(d) does not overflow.
+LARGEST_SUM = 1e280
+# Exponentials below this are not used as denominators: it is far above underflow.
+SMALLEST_EXPONENTIAL = 1e-280
 
 
 def share(outputs: Tensor, softmax: bool) -> Tensor:
-    """What a property speaks of: the probabilities, or the outputs themselves."""
+    """Return the quantity of the property: the probabilities softmax(outputs), or the outputs themselves."""
     return outputs.softmax(-1) if softmax else outputs
 
 
 def are_probabilities(outputs: Tensor) -> Tensor:
-    """(..., classes) -> (...): whether they are probabilities as they stand."""
+    """(..., classes) -> (...): whether the outputs are non-negative and sum to 1 (up to 1e-3)."""
     return (outputs >= 0).all(-1) & ((outputs.sum(-1) - 1).abs() < 1e-3)
 
 
 def least_leads(lower: Tensor, upper: Tensor) -> Tensor:
-    """(batch, others) twice, bounds of d_k = z_c - z_k -> (batch, others): p_c - p_k is at least this.
+    """Lower-bound p_c - p_k from bounds of d_k = z_c - z_k: (batch, others) twice -> (batch, others).
 
-    With t_k = exp(-d_k), p_c - p_j = (1 - t_j) / (1 + t_j + T) where T is the sum of the other t_k. Its derivative in t_j has the sign of
-    -(1 + t_j + T) - (1 - t_j) = -(2 + T) < 0: it always rises with d_j, so d_j belongs at its lower bound. In T it falls
-    where t_j < 1 and rises where t_j > 1. So the minimum over the box has all d at their lower bounds where the lower bound of d_j is
-    positive, and the other d_k at their upper bounds where it is negative; both are attained, so no bound from these intervals is better.
+    With t_k = exp(-d_k), p_c - p_j = (1 - t_j) / (1 + t_j + T), where T is the sum of the other t_k. The
+    derivative in t_j has the sign of -(1 + t_j + T) - (1 - t_j) = -(2 + T) < 0. So the difference increases
+    with d_j, and is smallest at the lower bound of d_j. In T it decreases if t_j < 1 and increases if t_j >
+    1. So the minimum over the box has all other d_k at their lower bounds if the lower bound of d_j is
+    positive, and at their upper bounds if it is negative. Both are attained, so no better bound follows from
+    these intervals.
     """
-    found = _leads(lower, upper, LARGEST)
+    found = _leads(lower, upper, LARGEST_SUM)
     return found - gamma(lower.shape[1] + 1024) * found.abs() - TINY
 
 
 def most_leads(lower: Tensor, upper: Tensor) -> Tensor:
-    """The same from above: all ends exchanged."""
+    """Upper-bound p_c - p_k: as `least_leads` with the bounds exchanged."""
     found = _leads(upper, lower, torch.inf)
     return found + gamma(lower.shape[1] + 1024) * found.abs() + TINY
 
 
 def _leads(main: Tensor, other: Tensor, cap: float) -> Tensor:
-    """p_c - p_j with all d at `main` where d_j is positive there; else with d_j there and the rest at `other`.
+    """Evaluate p_c - p_j with d_j at `main`, and the others at `main` if d_j >= 0 there, else at `other`.
 
-    Where d_j is negative: (exp(d_j) - 1) / ((1 + T) exp(d_j) + 1). A T that is cut off at a cap lowers the lead, which is allowed from
-    below only; from above an infinite T leaves it at zero, and so does an infinite T times an exp(d_j) that underflows.
+    If d_j < 0 this is (exp(d_j) - 1) / ((1 + T) exp(d_j) + 1). Capping T lowers the result, which is only
+    allowed for lower bounds. For upper bounds an infinite T gives 0, and so does an infinite T times an
+    exp(d_j) that underflows.
     """
     ahead = -torch.expm1(-main.clamp_min(0)) / (1 + torch.exp(-main).sum(1, keepdim=True))
     rest, below = _without_own(torch.exp(-other)).clamp_max(cap), main.clamp_max(0)
@@ -56,29 +65,32 @@ def _leads(main: Tensor, other: Tensor, cap: float) -> Tensor:
 
 
 def probabilities(lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
-    """(batch, classes) twice, bounds of numbers v -> bounds of softmax(v), each (batch, classes).
+    """Bound softmax(v) from bounds of v: (batch, classes) twice -> (batch, classes) twice.
 
-    p_k = 1 / (1 + (sum of the other exp(v_i)) / exp(v_k)) rises with v_k and falls with every other v_i. Only differences of v count, so
-    all are taken relative to a base above every lower bound. Exponentials that are nearly as small as what underflows are left
-    out or made larger, whichever is safe. What is NaN says nothing: 0 and 1.
+    p_k = 1 / (1 + (sum of the other exp(v_i)) / exp(v_k)) increases with v_k and decreases with every other
+    v_i. Only differences of v matter, so all are taken relative to a base above every lower bound.
+    Exponentials near underflow are dropped or enlarged, whichever is sound. NaN gives the trivial bounds 0
+    and 1.
     """
     base = (lower / 2 + upper / 2).amax(1, keepdim=True)
     small, large = torch.exp(lower - base), torch.exp(upper - base)
     error = gamma(lower.shape[1] + 1024)
     least = (1 - error) / (1 + _without_own(large) / small)
-    most = (1 + error) / (1 + _without_own(small) / large.clamp_min(SMALLEST))
-    return torch.where(small > SMALLEST, least.nan_to_num(0.0), 0), most.nan_to_num(1.0).clamp_max(1)
+    most = (1 + error) / (1 + _without_own(small) / large.clamp_min(SMALLEST_EXPONENTIAL))
+    return torch.where(small > SMALLEST_EXPONENTIAL, least.nan_to_num(0.0), 0), most.nan_to_num(
+        1.0
+    ).clamp_max(1)
 
 
 def _without_own(terms: Tensor) -> Tensor:
-    """(batch, n) -> (batch, n): the sum of all the other terms; added up from both sides, since nothing may cancel."""
+    """(batch, n) -> (batch, n): the sum of the other terms, without cancellation."""
     before = torch.nn.functional.pad(terms.cumsum(1)[:, :-1], (1, 0))
     after = torch.nn.functional.pad(terms.flip(1).cumsum(1)[:, :-1], (1, 0)).flip(1)
     return before + after
 
 
 def among(label: Tensor, values: Tensor, own: float = 0.0) -> Tensor:
-    """(batch, classes - 1) over the others -> (batch, classes), with `own` at the label's place."""
+    """(batch, classes - 1) over the other classes -> (batch, classes), with `own` for the label."""
     classes = torch.arange(values.shape[1] + 1, device=values.device)
     mine = label[:, None]
     spread = values.gather(1, (classes - (classes > mine).long()).clamp_max(values.shape[1] - 1))
@@ -86,6 +98,6 @@ def among(label: Tensor, values: Tensor, own: float = 0.0) -> Tensor:
 
 
 def others(label: Tensor, values: Tensor) -> Tensor:
-    """(batch, classes) -> (batch, classes - 1): without the label's own."""
+    """(batch, classes) -> (batch, classes - 1): drop the label's own entry."""
     classes = torch.arange(values.shape[1], device=values.device)
     return values[classes != label[:, None]].reshape(len(values), -1)

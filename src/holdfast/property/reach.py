@@ -1,4 +1,7 @@
-"""A class stays below a given probability."""
+"""Reachability of a probability: margin(z) = tau - f_c(z), f = softmax(z) or z.
+
+Class c stays below the level tau.
+"""
 
 from dataclasses import dataclass
 
@@ -14,7 +17,7 @@ from holdfast.rounding import TINY, gamma
 
 @dataclass(frozen=True, eq=False)
 class Reach(BoundedProperty):
-    """tau - f_label stays positive: inputs where the class reaches tau are reachability examples.
+    """margin = tau - f_label; inputs at which the class reaches tau violate it (DeepQuant's reachability).
 
     f is softmax(outputs), or with softmax=False the outputs themselves.
     """
@@ -25,14 +28,14 @@ class Reach(BoundedProperty):
 
     @staticmethod
     def rise(outputs: Tensor, label: Tensor, epsilon: float, softmax: bool = True) -> "Reach":
-        """Outputs at the inputs (batch, outputs) -> the class must not rise by epsilon above what it is there."""
+        """From outputs at the inputs (batch, outputs): the class must not rise by epsilon."""
         return Reach(label, at(share(outputs.double(), softmax), label) + epsilon, softmax)
 
     def score(self, outputs: Tensor) -> Tensor:
         return self.tau.to(outputs) - at(share(outputs, self.softmax), self.label)
 
     def rows(self, outputs: int) -> tuple[Tensor, Tensor]:
-        """z_k - z_label for every other class k; on the outputs themselves, tau - z_label."""
+        """Return z_k - z_label for every other class k; for softmax=False, tau - z_label."""
         if self.softmax:
             rows = -differences(self.label, outputs)
             return rows, rows.new_zeros(rows.shape[:2])
@@ -40,7 +43,7 @@ class Reach(BoundedProperty):
         return rows, self.tau.double()[:, None]
 
     def least(self, values: Tensor) -> Tensor:
-        """p_label = 1 / (1 + sum of exp(z_k - z_label)) falls with every row."""
+        """p_label = 1 / (1 + sum of exp(z_k - z_label)) decreases with every row."""
         if not self.softmax:
             return values[:, 0]
         return certain(self._left(values, 1), values)
@@ -53,7 +56,7 @@ class Reach(BoundedProperty):
         return tau - p - side * (gamma(values.shape[1] + 64) * (p + tau.abs()) + TINY)
 
     def slopes(self, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
-        """p_label falls by p_label p_k along z_k - z_label; a product of two shares of one is at most a quarter."""
+        """The derivative of p_label in z_k - z_label is -p_label p_k, and p_label p_k <= 1/4."""
         if not self.softmax:
             one = torch.ones_like(lower)[:, None]
             return one, one

@@ -1,4 +1,4 @@
-"""The class stays what it is."""
+"""Classification robustness: margin(z) = z_c - max over j != c of z_j, or z_c - z_t for a target class t."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from holdfast.property.base import LinearProperty, OneOutput, at, check_labels, 
 
 @dataclass(frozen=True, eq=False)
 class Robustness(LinearProperty):
-    """The label's output stays strictly above every other: z_label - max over j != label of z_j."""
+    """The label's output is strictly above every other: margin = z_label - max over j != label of z_j."""
 
     label: Tensor  # (batch,) int64
 
@@ -30,7 +30,7 @@ class Robustness(LinearProperty):
 
 @dataclass(frozen=True, eq=False)
 class Targeted(LinearProperty):
-    """The label's output stays strictly above the target's: z_label - z_target."""
+    """The label's output is strictly above the target's: margin = z_label - z_target."""
 
     label: Tensor  # (batch,) int64
     target: Tensor  # (batch,) int64
@@ -50,5 +50,5 @@ class Targeted(LinearProperty):
         if bool(same.any()):
             row = int(same.nonzero()[0, 0])
             raise BadInput(
-                f"target {int(self.target[row])} of input {row} is its own label: nothing would have to change."
+                f"target {int(self.target[row])} of input {row} is its own label; choose a different class."
             )

@@ -1,4 +1,4 @@
-"""A property that is known once the network was asked about the inputs."""
+"""Specifications that depend on the network's outputs at the inputs."""
 
 from abc import ABC, abstractmethod
 from typing import Any
@@ -9,8 +9,8 @@ from holdfast.property.base import Property
 
 
 class Rule(ABC):
-    """What must hold, said without numbers that only the network knows: its own forecast, its own labels."""
+    """A specification that becomes a `Property` once the outputs at the inputs are known."""
 
     @abstractmethod
     def around(self, outputs: Tensor, y: Any = None) -> Property:
-        """Outputs at the inputs (batch, outputs), and what the data say of them where they say anything -> the property."""
+        """Build the property from outputs at the inputs (batch, outputs) and labels `y`, if any."""

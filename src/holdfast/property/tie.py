@@ -1,4 +1,4 @@
-"""The network stays decided: no two classes share the top."""
+"""No tie: the two largest outputs (or probabilities) differ by more than epsilon."""
 
 from dataclasses import dataclass
 
@@ -14,12 +14,13 @@ from holdfast.rounding import TINY, gamma
 
 @dataclass(frozen=True, eq=False)
 class Tie(BoundedProperty):
-    """f_first - f_second - epsilon stays positive, whichever classes are first and second.
+    """margin = f_(1) - f_(2) - epsilon, where f_(1) >= f_(2) are the two largest entries of f.
 
-    f is softmax(outputs), or with softmax=False the outputs themselves. On a path from one class to another the first two are equal
-    somewhere, so where every path may be walked a tie is no further than an adversarial example. The label, the class at the
-    input, is for proofs only: where it leads all others by more than zero it is the first, and the score is that of `Confidence`; anywhere
-    the score is at least -epsilon.
+    f is softmax(outputs), or with softmax=False the outputs themselves. On a continuous path from one class
+    to another the two largest are equal somewhere. So in a connected region a tie is no further away than an
+    adversarial example. `label`, the class at the input, is used by proofs only: if it leads all others by
+    more than zero, it is the largest, and the margin equals that of `Confidence`. Everywhere the margin is at
+    least -epsilon.
     """
 
     label: Tensor  # (batch,) int64
@@ -35,15 +36,15 @@ class Tie(BoundedProperty):
         return first - second - self.epsilon
 
     def rows(self, outputs: int) -> tuple[Tensor, Tensor]:
-        """Both signs of z_label - z_k, so that both bounds of each are known."""
+        """Return z_label - z_k with both signs, so that both bounds of each are available."""
         return self._ahead.rows(outputs)
 
     def least(self, values: Tensor) -> Tensor:
-        """A lead of the label above `found + epsilon` > 0 everywhere keeps it on top; else the gap is not negative."""
+        """If the label leads everywhere, its lead bounds the margin; else the margin is >= -epsilon."""
         return certain(self._ahead.least(values).clamp_min(-self.epsilon), values)
 
     def most(self, lower: Tensor, upper: Tensor) -> Tensor:
-        """The first is at most the largest upper bound, the second at least the second largest lower bound."""
+        """The largest entry is at most the largest upper bound, the second >= the second lower bound."""
         low, high = self._ahead.ends(lower, upper)
         f = among(self.label, -high), among(self.label, -low)
         f_low, f_high = probabilities(*f) if self.softmax else f
@@ -54,7 +55,7 @@ class Tie(BoundedProperty):
         return torch.where(self._on_top(lower), torch.minimum(gap, self._ahead.most(lower, upper)), gap)
 
     def slopes(self, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
-        """Those of the label's lead where it is on top for sure; else nothing is known."""
+        """The slopes of the label's lead if it is certainly the largest; otherwise nothing is known."""
         unknown = ~self._on_top(lower)[:, None, None]
         low, high = self._ahead.slopes(lower, upper)
         return torch.where(unknown, -torch.inf, low), torch.where(unknown, torch.inf, high)
@@ -68,5 +69,6 @@ class Tie(BoundedProperty):
         check_labels(self.label, batch, outputs, "label")
         if not self.epsilon > 0:
             raise BadInput(
-                "epsilon must be above zero: classes that are exactly equal are never met by a search, however close they come."
+                "epsilon must be above zero: a search never finds classes that are exactly equal, however "
+                "close they are."
             )

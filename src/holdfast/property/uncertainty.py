@@ -1,4 +1,10 @@
-"""The network stays far from not knowing: its distribution keeps a distance from the uniform one, or from a given one."""
+"""Uncertainty: the predicted distribution stays away from the uniform one, or from a given distribution q.
+
+    margin(z) = KL(q || softmax z) - epsilon = logsumexp(z) - q . z + sum over k of q_k log q_k - epsilon
+
+The margin is convex in z. By the Gibbs inequality, logsumexp(z) >= p . z + H(p) for every distribution p with
+entropy H(p), with equality for p = softmax(z). So every p gives a sound linear lower bound.
+"""
 
 import math
 from dataclasses import dataclass
@@ -12,19 +18,19 @@ from holdfast.property.confidence import check_classes
 from holdfast.property.probability import probabilities
 from holdfast.rounding import TINY, gamma
 
-GRID = 2.0**40
+# Distributions are rounded to multiples of 1 / STEPS_PER_UNIT, so that their sums are exact in float64.
+STEPS_PER_UNIT = 2.0**40
 
 
 @dataclass(frozen=True, eq=False)
 class Uncertainty(BoundedProperty):
-    """KL(q || softmax z) - epsilon stays positive; q is `toward`, or uniform without it.
+    """margin = KL(q || softmax z) - epsilon; q is `toward` (default: uniform).
 
-    The score is logsumexp(z) - q.z + sum q log q - epsilon, convex in the outputs z. With v_k = z_k - q.z it is the logsumexp of v, which
-    rises with each; and for any distribution p, logsumexp(z) >= p.z + entropy(p) (Gibbs), with equality at p = softmax(z): every such plane
-    is a sound linear bound. Planes for p between q and another distribution need one row only: p - q is a share of the way. So the planes
-    from q to every single class come with the v_k, and those from q to `near`, one distribution for each input, with one row more.
+    With v_k = z_k - q . z the logsumexp term is logsumexp(v), which increases with each v_k. The linear lower
+    bounds for p = (1 - a) q + a p' only need the row (p' - q) . z. For p' = a single class these are the v_k
+    themselves. For p' = `near`, one distribution for each input, they need one further row.
 
-    Distributions are kept in steps of 2^-40 with a sum of exactly one, so that no row of them is rounded.
+    Distributions are multiples of 2^-40 with a sum of exactly one, so that no row is rounded.
     """
 
     toward: Tensor | None = None  # (batch, outputs)
@@ -34,12 +40,12 @@ class Uncertainty(BoundedProperty):
     def __post_init__(self) -> None:
         for name in ("toward", "near"):
             given = getattr(self, name)
-            if given is not None and _is_distribution(given):  # what is none is refused by `check`
+            if given is not None and _is_distribution(given):  # `check` rejects others
                 object.__setattr__(self, name, in_steps(given))
 
     @staticmethod
     def around(outputs: Tensor, toward: Tensor | None = None, epsilon: float = 0.0) -> "Uncertainty":
-        """Outputs at the inputs (batch, outputs) -> the property with the tangent planes there."""
+        """Build the property with the tangent at the outputs at the inputs (batch, outputs)."""
         return Uncertainty(toward, epsilon, outputs.double().softmax(-1))
 
     def score(self, outputs: Tensor) -> Tensor:
@@ -48,7 +54,7 @@ class Uncertainty(BoundedProperty):
         return away - self.epsilon
 
     def rows(self, outputs: int) -> tuple[Tensor, Tensor]:
-        """z_k - q.z for every class, then (p - q).z where there is a tangent plane."""
+        """Return z_k - q . z for every class, then (near - q) . z if there is a tangent."""
         device = self._device()
         q = self._target(outputs, device)
         rows = torch.eye(outputs, dtype=torch.float64, device=device) - q[:, None]
@@ -57,7 +63,7 @@ class Uncertainty(BoundedProperty):
         return rows, rows.new_zeros(rows.shape[:2])
 
     def least(self, values: Tensor) -> Tensor:
-        """The best of the logsumexp and all planes; no divergence is negative."""
+        """Return the best of logsumexp and all linear bounds; a divergence is never negative."""
         curve = self._curve(values)
         q = self._target(curve.shape[1], values.device)
         found = torch.logsumexp(curve, 1) - self._slack(curve.shape[1], curve.abs().amax(1))
@@ -69,18 +75,23 @@ class Uncertainty(BoundedProperty):
         return certain(least - 4 * gamma(1) * least.abs(), values)
 
     def _to_a_class(self, curve: Tensor, q: Tensor) -> Tensor:
-        """p = (1 - a) q + a e_k has the entropy a' + (1 - a) entropy(q), a' = -(1 - a) log(1 - a), but for its own entry."""
+        """Linear bounds for p = (1 - a) q + a e_k: a v_k + H(p).
+
+        H(p) is a' + (1 - a) H(q) with a' = -(1 - a) log(1 - a), except for the term of class k.
+        """
         a = _shares(curve)
         rest = torch.special.entr(1 - a) + (1 - a) * entropy(q)[:, None]
-        bent: Tensor = rest - torch.special.entr((1 - a) * q) + torch.special.entr((1 - a) * q + a)
-        return (a * curve + bent - self._slack(curve.shape[1], (a * curve).abs())).amax((0, 2))
+        mixed: Tensor = rest - torch.special.entr((1 - a) * q) + torch.special.entr((1 - a) * q + a)
+        return (a * curve + mixed - self._slack(curve.shape[1], (a * curve).abs())).amax((0, 2))
 
     def _to_near(self, plane: Tensor, q: Tensor) -> Tensor:
-        """p = (1 - a) q + a near."""
+        """Linear bounds for p = (1 - a) q + a near."""
         assert self.near is not None
         a = _shares(self.near)
-        bent = entropy((1 - a) * q + a * self.near)
-        return (a[..., 0] * plane + bent - self._slack(self.near.shape[1], (a[..., 0] * plane).abs())).amax(0)
+        mixed = entropy((1 - a) * q + a * self.near)
+        return (a[..., 0] * plane + mixed - self._slack(self.near.shape[1], (a[..., 0] * plane).abs())).amax(
+            0
+        )
 
     def most(self, lower: Tensor, upper: Tensor) -> Tensor:
         curve = self._curve(upper)
@@ -94,7 +105,7 @@ class Uncertainty(BoundedProperty):
         )
 
     def slopes(self, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
-        """Along w_k the logsumexp rises by the share of class k; the tangent plane is no part of the score."""
+        """The derivative of logsumexp in v_k is the probability of class k."""
         low, high = probabilities(self._curve(lower), self._curve(upper))
         extra = lower.shape[1] - low.shape[1]
         return torch.nn.functional.pad(low, (0, extra))[:, None], torch.nn.functional.pad(high, (0, extra))[
@@ -106,11 +117,11 @@ class Uncertainty(BoundedProperty):
 
     @staticmethod
     def _slack(outputs: int, size: Tensor) -> Tensor:
-        """What sums of so many terms, logarithms and exponentials may be off by, at numbers of this size."""
+        """Bound the rounding error of sums, logarithms and exponentials of this many numbers of this size."""
         return gamma(outputs + 64) * (size + 1 + math.log(outputs)) + TINY
 
     def _target(self, outputs: int, device: torch.device) -> Tensor:
-        """-> (batch or 1, outputs) float64."""
+        """Return q, (batch or 1, outputs) float64."""
         if self.toward is not None:
             return self.toward.to(device)
         return in_steps(torch.full((1, outputs), 1 / outputs, dtype=torch.float64, device=device))
@@ -122,9 +133,7 @@ class Uncertainty(BoundedProperty):
     def check(self, batch: int, outputs: int) -> None:
         check_classes(outputs)
         if not 0 <= self.epsilon < math.inf:
-            raise BadInput(
-                f"epsilon must be a number that is not negative, got {self.epsilon}: it is a divergence."
-            )
+            raise BadInput(f"epsilon must be a number >= 0, got {self.epsilon}: it is a divergence.")
         for what, given in (
             ("the distribution `toward`", self.toward),
             ("the distribution `near`", self.near),
@@ -133,7 +142,8 @@ class Uncertainty(BoundedProperty):
                 continue
             if tuple(given.shape) != (batch, outputs):
                 raise BadInput(
-                    f"{what} has shape {tuple(given.shape)}, expected ({batch}, {outputs}): one number for each class."
+                    f"{what} has shape {tuple(given.shape)}, expected ({batch}, {outputs}): one number for "
+                    "each class."
                 )
             if not _is_distribution(given):
                 raise BadInput(f"{what} must hold numbers from 0 to 1 that add up to one for each input.")
@@ -145,18 +155,18 @@ def _is_distribution(given: Tensor) -> bool:
 
 
 def in_steps(distribution: Tensor) -> Tensor:
-    """(batch, outputs) -> the same float64, in steps of 2^-40 with a sum of exactly one: the largest takes what is left over."""
-    steps = (distribution.double() / distribution.double().sum(-1, keepdim=True) * GRID).round()
+    """Round to multiples of 2^-40 with a sum of exactly one; the largest entry takes the rest."""
+    steps = (distribution.double() / distribution.double().sum(-1, keepdim=True) * STEPS_PER_UNIT).round()
     largest = steps.argmax(-1, keepdim=True)
-    return steps.scatter_add(-1, largest, GRID - steps.sum(-1, keepdim=True)) / GRID
+    return steps.scatter_add(-1, largest, STEPS_PER_UNIT - steps.sum(-1, keepdim=True)) / STEPS_PER_UNIT
 
 
 def _shares(like: Tensor) -> Tensor:
-    """-> (shares, 1, 1) from one downwards, each a sixth less than the one before: the best is at most a twelfth away from one of them."""
+    """Return mixing weights (count, 1, 1) from 1 downwards, each 16 % below the one before."""
     return (2.0 ** -(torch.arange(64, dtype=torch.float64, device=like.device) / 4))[:, None, None]
 
 
 def entropy(p: Tensor) -> Tensor:
-    """(..., outputs) -> (...,): minus the sum of p log p."""
+    """(..., outputs) -> (...): -sum of p log p."""
     found: Tensor = torch.special.entr(p).sum(-1)
     return found

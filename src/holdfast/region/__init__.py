@@ -1,4 +1,4 @@
-"""What may change: one file a region, each answering the same questions for a whole batch."""
+"""Perturbation sets: one module for each, with the same operations on a whole batch (see `base`)."""
 
 from holdfast.region.ball import Ball
 from holdfast.region.base import Domain, Family, Region

@@ -1,4 +1,4 @@
-"""A norm ball around each input, clipped to the domain."""
+"""The lp ball ||x - centre||_p <= radius around each input, clipped to the domain."""
 
 from dataclasses import dataclass
 

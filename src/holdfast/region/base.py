@@ -1,4 +1,13 @@
-"""What may change: a set of inputs around a batch of centres."""
+"""Perturbation sets: a set R of inputs around each centre of a batch.
+
+All methods of this package need the same few operations on R. The essential one is the concretization of
+linear bounds,
+
+    minimise_linear(a) <= min over x in R of a . x,
+
+in float64 with rounding included. A `Family` is a set R(r) that grows with a radius: r <= s implies R(r) is a
+subset of R(s).
+"""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
@@ -14,9 +23,10 @@ from holdfast.random_streams import Chance
 
 @dataclass(frozen=True, eq=False)
 class Domain:
-    """The values an input can take, in the user's units: lower <= x <= upper, broadcast over the input's shape.
+    """The values of an input in the user's units: lower <= x <= upper, broadcast over the input's shape.
 
-    `of` rounds the ends outwards to float32 numbers, so that float32 data, attacks on them and proofs in float64 all mean the same set.
+    `of` rounds the bounds outwards to float32 numbers, so that float32 data, attacks on them and proofs in
+    float64 all refer to the same set.
     """
 
     lower: Tensor
@@ -29,7 +39,9 @@ class Domain:
         lower, upper = (-torch.inf, torch.inf) if domain is None else domain
         ends = Domain(_outwards(lower, -torch.inf), _outwards(upper, torch.inf))
         if not bool((ends.lower < ends.upper).all()):
-            raise BadInput(f"domain: every lower end must be below its upper end, got {lower} and {upper}.")
+            raise BadInput(
+                f"domain: every lower bound must be below its upper bound, got {lower} and {upper}."
+            )
         return ends
 
     @property
@@ -44,7 +56,7 @@ class Domain:
         return torch.minimum(torch.maximum(x, self.lower.to(x)), self.upper.to(x))
 
     def contains(self, x: Tensor) -> Tensor:
-        """Elementwise."""
+        """Elementwise: whether x is in the domain."""
         return (x >= self.lower.to(x)) & (x <= self.upper.to(x))
 
     def __str__(self) -> str:
@@ -54,7 +66,7 @@ class Domain:
 
 
 def _outwards(end: float | Tensor, towards: float) -> Tensor:
-    """The nearest float32 number at or beyond `end`, as float64; what float32 cannot reach stays as it is."""
+    """The nearest float32 number at or beyond `end`, as float64; numbers outside of float32 are kept."""
     exact = torch.as_tensor(end, dtype=torch.float64)
     near = exact.float()
     inwards = near.double() < exact if towards > 0 else near.double() > exact
@@ -67,9 +79,10 @@ EVERYWHERE = Domain.of(None)
 
 @dataclass(frozen=True, eq=False)
 class Region(ABC):
-    """A set of inputs, one for each row of a batch.
+    """A set of inputs for each row of a batch.
 
-    Points carry any number of leading axes before the batch: x is (..., batch, *shape). Every method answers row by row.
+    Points may have any number of leading axes before the batch: x is (..., batch, *shape). All methods work
+    row by row.
     """
 
     centre: Tensor  # (batch, *shape)
@@ -83,7 +96,7 @@ class Region(ABC):
 
     @property
     def boxed(self) -> bool:
-        """Is it all of the box around it?"""
+        """Whether the region equals its enclosing box."""
         return False
 
     def flatten(self, x: Tensor) -> Tensor:
@@ -91,51 +104,58 @@ class Region(ABC):
         return x.flatten(x.dim() - len(self.shape)) if self.shape else x.unsqueeze(-1)
 
     def per_row(self, value: Tensor) -> Tensor:
-        """(batch,) -> (batch, 1, ..., 1), to stand against (..., batch, *shape)."""
+        """(batch,) -> (batch, 1, ..., 1), to broadcast against (..., batch, *shape)."""
         return value.reshape(-1, *(1 for _ in self.shape))
 
     @abstractmethod
     def contains(self, x: Tensor) -> Tensor:
-        """(..., batch, *shape) -> (..., batch) bool."""
+        """Return whether each point is in the region: (..., batch, *shape) -> (..., batch) bool."""
 
     @abstractmethod
     def project(self, x: Tensor) -> Tensor:
-        """(..., batch, *shape) -> the same shape; the result is in self, and is x wherever x is in self already."""
+        """Map points into the region, (..., batch, *shape) -> the same shape.
+
+        A point of the region is unchanged.
+        """
 
     def stand_ins(self, x: Tensor) -> Tensor:
-        """(batch, *shape) -> (k, batch, *shape): all that must be asked about a point: itself, where it can be written as a number."""
+        """(batch, *shape) -> (k, batch, *shape): all points at which a property must fail for x to be a
+        counterexample."""
         return x[None]
 
     def assumptions(self, row: int) -> tuple[str, ...]:
-        """What a witness in this row takes for granted."""
+        """Return the assumptions that a witness in this row rests on."""
         return ()
 
     @abstractmethod
     def sample(self, count: int, chance: Chance) -> Tensor:
-        """-> (count, batch, *shape), points of self that reach its extremes as well as its inside; those of a row by its chance alone."""
+        """Draw (count, batch, *shape) extreme and interior points, by each row's own random stream."""
 
     @abstractmethod
     def enclosing_box(self) -> tuple[Tensor, Tensor]:
-        """-> lower, upper, each (batch, *shape) float64; lower <= x <= upper for all x in self."""
+        """Lower, upper, each (batch, *shape) float64, with lower <= x <= upper for all x in the region."""
 
     @abstractmethod
     def vertex(self, a: Tensor) -> Tensor:
-        """(..., batch, *shape) -> the same shape; a point of self that makes a.x small: the next place to look."""
+        """(..., batch, *shape) -> the same shape: a point with small a . x, a minimiser where possible."""
 
     @abstractmethod
     def minimise_linear(self, a: Tensor) -> Tensor:
-        """(batch, rows, *shape) float64 -> (batch, rows); result <= a.x for all x in self, rounding included."""
+        """(batch, rows, *shape) -> (batch, rows): result <= a . x for all x, rounding included."""
 
     def condense(self) -> "tuple[Region, Tensor] | None":
-        """Where few features can move: the region over these alone, and which they are, (batch, features), counted in x flattened."""
+        """Return the region over its few variable features, and their indices (batch, features), or None.
+
+        None means that the region does not support this, or that it would not help.
+        """
         return None
 
 
 @dataclass(frozen=True, eq=False)
 class Family(Region):
-    """Regions that grow with one number, so that one can ask how far they may grow. at(r) is inside at(s) if r <= s."""
+    """A region with a radius r that is monotone: R(r) is a subset of R(s) if r <= s."""
 
-    radius: Tensor  # (batch,); one number for all is taken too
+    radius: Tensor  # (batch,); the constructor also accepts one number for all rows
 
     def __post_init__(self) -> None:
         if not isinstance(self.centre, Tensor):
@@ -152,47 +172,47 @@ class Family(Region):
         check_radius(self.radius, len(self))
 
     def at(self, radius: Tensor | float) -> Self:
-        """The member of the family with this radius, (batch,) or one number for all."""
+        """Return the region with this radius, (batch,) or one number for all rows."""
         value = torch.as_tensor(radius, dtype=self.radius.dtype, device=self.radius.device)
         return replace(self, radius=value.expand(len(self)).clone())
 
     @abstractmethod
     def distance(self, x: Tensor) -> Tensor:
-        """(..., batch, *shape) -> (..., batch) float64; the smallest radius whose region holds x, rounded up.
+        """(..., batch, *shape) -> (..., batch) float64: the smallest radius that contains x, rounded up.
 
-        Infinite where no radius does.
+        Infinite if no radius does.
         """
 
     @abstractmethod
     def limit(self) -> Tensor:
-        """-> (batch,) float64: the radius from which the region grows no more, so that what holds there holds at every radius.
+        """Return (batch,) float64: the radius beyond which the region does not grow.
 
-        Zero where nothing may change, infinite where the region never stops growing.
+        Zero if nothing may change, infinite if the region never stops growing.
         """
 
     def reach(self) -> Tensor:
-        """-> (batch,), finite: a radius large enough to begin a search with; the whole domain where it is bounded."""
+        """Return (batch,), finite: a radius at which a search can start; the limit if it is finite."""
         return self.limit()
 
     def between(self, low: Tensor, high: Tensor, count: int) -> Tensor:
-        """(batch,), (batch,) -> (count, batch), rising: radii worth trying above `low` and below `high`."""
+        """(batch,), (batch,) -> (count, batch), ascending radii between `low` and `high`, geometric."""
         share = torch.arange(1, count + 1, device=low.device, dtype=torch.float64)[:, None] / (count + 1)
         doubling = high * 2.0 ** -torch.arange(count, 0, -1, device=low.device, dtype=torch.float64)[:, None]
         return torch.where(low > 0, low * (high / low.clamp_min(1e-300)) ** share, doubling)
 
     def evenly(self, low: Tensor, high: Tensor, count: int) -> Tensor:
-        """(batch,), (batch,) -> (count, batch), rising: radii evenly between low and high."""
+        """(batch,), (batch,) -> (count, batch), ascending: equidistant radii between `low` and `high`."""
         share = torch.arange(1, count + 1, device=low.device, dtype=torch.float64)[:, None] / (count + 1)
         return low + share * (high - low)
 
     def below(self, distance: Tensor) -> Tensor:
-        """The largest safe radius that a failure at this distance leaves possible."""
+        """Return the largest certified radius that a counterexample at this distance leaves possible."""
         return distance
 
 
 @dataclass(frozen=True, eq=False)
 class Counted(Family):
-    """Families whose radius counts changes: whole numbers, and a failure at so many leaves one fewer possible."""
+    """Families whose radius counts changes: a counterexample with k changes bounds it by k - 1."""
 
     def contains(self, x: Tensor) -> Tensor:
         return self.distance(x) <= self.radius
@@ -208,31 +228,33 @@ class Counted(Family):
 
 
 def check_centre(centre: Tensor, domain: Domain) -> None:
-    """Raise unless every centre is finite and in the domain."""
+    """Raise BadInput unless every centre is finite and in the domain."""
     if centre.numel() == 0:
-        raise BadInput("the data are empty: there is no input to ask about.")
+        raise BadInput("the data are empty: there is no input to analyse.")
     finite = centre.isfinite().reshape(len(centre), -1).all(1)
     if not bool(finite.all()):
         row = int((~finite).nonzero()[0, 0])
         raise BadInput(
-            f"input {row} holds NaN or infinity. Remove it or repair it; robustness around it has no meaning."
+            f"input {row} holds NaN or infinity. Remove it or repair it; robustness around it is undefined."
         )
     inside = domain.contains(centre).reshape(len(centre), -1).all(1)
     if not bool(inside.all()):
         row = int((~inside).nonzero()[0, 0])
         values = centre[row]
         raise BadInput(
-            f"input {row} has values from {float(values.min()):g} to {float(values.max()):g}, but the domain is {domain}. "
-            f"Scale the data as the model expects, or state the domain they live in (domain=, --domain)."
+            f"input {row} has values from {float(values.min()):g} to {float(values.max()):g}, "
+            f"but the domain is {domain}. "
+            f"Scale the data as the model expects, or give the domain that they are in (domain=, --domain)."
         )
 
 
 def check_norm(p: object) -> float:
-    """The norm as a plain number."""
+    """Return the norm p as a float. BadInput unless p >= 1."""
     if not isinstance(p, Real) or not float(p) >= 1:
         shown = f"{float(p):g}" if isinstance(p, Real) else repr(p)
         raise BadInput(
-            f"norm {shown}: a norm needs a number p >= 1 (1, 2, math.inf, ...); for changed pixels or frames use norm 0."
+            f"norm {shown}: a norm needs a number p >= 1 (1, 2, math.inf, ...); for changed pixels or "
+            "frames use norm 0."
         )
     return float(p)
 
@@ -247,9 +269,9 @@ def check_radius(radius: Tensor, batch: int) -> None:
 
 
 def step_from(centre: Tensor, delta: Tensor, like: Tensor) -> Tensor:
-    """centre + delta in the arithmetic of `like`, each element rounded towards the centre.
+    """Return centre + delta in the dtype of `like`, each element rounded towards the centre.
 
-    No element moves further than asked, so no norm of the change grows by rounding.
+    So |result - centre| <= |delta| elementwise, and no norm of the perturbation grows by rounding.
     """
     c = centre.double()
     moved = (c + delta.double()).to(like.dtype)

@@ -1,4 +1,4 @@
-"""A box: every feature between its own two ends."""
+"""A box lower <= x <= upper; min of a . x = sum over i of min(a_i lower_i, a_i upper_i)."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,10 @@ from holdfast.region.normed import minimise_over_box
 
 @dataclass(frozen=True, eq=False)
 class Box(Region):
-    """All x with lower <= x <= upper; the centre is any point of the box, by `Box.between` its middle."""
+    """All x with lower <= x <= upper.
+
+    The centre is any point of the box; `Box.between` takes its midpoint.
+    """
 
     lower: Tensor  # (batch, *shape)
     upper: Tensor  # (batch, *shape)
@@ -21,7 +24,8 @@ class Box(Region):
     def __post_init__(self) -> None:
         if self.lower.shape != self.centre.shape or self.upper.shape != self.centre.shape:
             raise BadInput(
-                f"box: the ends have shapes {tuple(self.lower.shape)} and {tuple(self.upper.shape)}, the inputs "
+                f"box: the bounds have shapes {tuple(self.lower.shape)} and {tuple(self.upper.shape)}, the "
+                "inputs "
                 f"{tuple(self.centre.shape)}; all three must be (batch, *shape)."
             )
         check_centre(self.centre, EVERYWHERE)
@@ -29,16 +33,17 @@ class Box(Region):
         if bool(wrong.any()):
             where = tuple(int(i) for i in wrong.nonzero()[0])
             raise BadInput(
-                f"box: at {where} the lower end {self.lower[where]:g} is above the upper end {self.upper[where]:g}."
+                f"box: at {where} the lower bound {self.lower[where]:g} is above the upper bound "
+                f"{self.upper[where]:g}."
             )
         if not bool(self.contains(self.centre).all()):
-            raise BadInput("box: a centre lies outside its box.")
+            raise BadInput("box: a centre is outside its box.")
 
     @staticmethod
     def between(lower: Tensor, upper: Tensor) -> "Box":
         if lower.shape != upper.shape:
             raise BadInput(
-                f"box: the ends have different shapes, {tuple(lower.shape)} and {tuple(upper.shape)}."
+                f"box: the bounds have different shapes, {tuple(lower.shape)} and {tuple(upper.shape)}."
             )
         middle = lower / 2 + upper / 2
         return Box(torch.minimum(torch.maximum(middle, lower), upper), lower, upper)
@@ -69,12 +74,13 @@ class Box(Region):
         return minimise_over_box(a, *self.enclosing_box())
 
     def numbers(self, dtype: torch.dtype) -> "Box":
-        """All numbers of an arithmetic that lie in the box, or the one nearest to the centre where there is none."""
+        """Return the box of all numbers of a dtype in this box, or the number nearest to the centre if there
+        is none."""
         return numbers_between(self.lower, self.upper, self.centre, dtype)
 
 
 def numbers_between(lower: Tensor, upper: Tensor, middle: Tensor, dtype: torch.dtype) -> Box:
-    """As `Box.numbers`, each end (batch, *shape) float64."""
+    """As `Box.numbers`, for bounds and middle of shape (batch, *shape) float64."""
     low, high = lower.to(dtype), upper.to(dtype)
     low = torch.where(low.double() < lower, torch.nextafter(low, torch.full_like(low, torch.inf)), low)
     high = torch.where(high.double() > upper, torch.nextafter(high, torch.full_like(high, -torch.inf)), high)

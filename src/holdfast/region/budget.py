@@ -1,4 +1,10 @@
-"""Groups of units, each with its own count of changes: the pieces into which a proof about a few changed units is cut."""
+"""Groups of units with budgets of changes: subproblems of branch and bound for sparse perturbations.
+
+    { x : at most b_g units of group g differ from the centre, every changed unit is in [l, u] }
+
+A linear function is minimised exactly: a . c + sum over g of the b_g smallest gains of units in g (see
+`sparse`).
+"""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,15 +20,16 @@ from holdfast.rounding import TINY, gamma
 
 @dataclass(frozen=True, eq=False)
 class Budget(Region):
-    """All x that differ from the centre in at most budgets[g] units of each group g, each changed unit within [lower, upper].
+    """All x with at most budgets[g] changed units in each group g, each within [lower, upper].
 
-    `group` names the group of every unit, -1 for one that stays. A unit is everything that shares a position on the axes not named, as in
-    `Sparse`. A group whose budget covers all its units is a box: each of them is free in [lower, upper].
+    `group` is the group of every unit, -1 for a unit that stays. Units are defined by `axes` as in `Sparse`.
+    A group whose budget is at least its number of units is a box: each of its units is free in [lower,
+    upper].
     """
 
     lower: Tensor  # (batch, *shape): lower <= centre <= upper
     upper: Tensor  # (batch, *shape)
-    group: Tensor  # (batch, *shape with the unit's axes at size one), integers
+    group: Tensor  # (batch, *unit_shape), integers
     budgets: Tensor  # (batch, groups), integers
     axes: tuple[int, ...] = ()
 
@@ -35,24 +42,29 @@ class Budget(Region):
             or tuple(self.group.shape) != units
         ):
             raise BadInput(
-                f"budget: lower, upper and group have shapes {tuple(self.lower.shape)}, {tuple(self.upper.shape)} and "
-                f"{tuple(self.group.shape)}; for these inputs and unit axes they must be {tuple(self.centre.shape)} twice and {units}."
+                f"budget: lower, upper and group have shapes {tuple(self.lower.shape)}, "
+                f"{tuple(self.upper.shape)} and "
+                f"{tuple(self.group.shape)}; for these inputs and unit axes they must be "
+                f"{tuple(self.centre.shape)} twice "
+                f"and {units}."
             )
         if self.budgets.dim() != 2 or len(self.budgets) != len(self) or bool((self.budgets < 0).any()):
             raise BadInput(
-                f"budget: budgets must be ({len(self)}, groups) counts from 0 up, got shape {tuple(self.budgets.shape)}."
+                f"budget: budgets must be ({len(self)}, groups) counts >= 0, got shape "
+                f"{tuple(self.budgets.shape)}."
             )
         if bool((self.group < -1).any()) or bool((self.group >= self.budgets.shape[1]).any()):
             raise BadInput(
-                f"budget: groups are numbered from 0 to {self.budgets.shape[1] - 1}, and -1 for a unit that stays."
+                f"budget: groups are numbered from 0 to {self.budgets.shape[1] - 1}, and -1 for a unit that "
+                "stays."
             )
         if not bool(((self.lower <= self.centre) & (self.centre <= self.upper)).all()):
-            raise BadInput("budget: a centre lies outside its ends.")
+            raise BadInput("budget: a centre is outside its bounds.")
 
     # ---- units
 
     def _by_unit(self, x: Tensor) -> Tensor:
-        """(..., *shape) -> (..., units, elements of one)."""
+        """(..., *shape) -> (..., units, elements per unit)."""
         lead = x.dim() - len(self.shape)
         apart = [axis for axis in range(len(self.shape)) if axis not in self.axes]
         order = [*range(lead), *(lead + axis for axis in (*apart, *self.axes))]
@@ -66,7 +78,7 @@ class Budget(Region):
 
     @cached_property
     def labels(self) -> Tensor:
-        """(batch, units): the group of every unit, -1 where its budget allows no change."""
+        """(batch, units): the group of every unit, -1 if its budget allows no change."""
         flat = self.group.reshape(len(self), -1).long()
         allowed = (
             self.budgets.gather(1, flat.clamp_min(0)) > 0
@@ -77,19 +89,19 @@ class Budget(Region):
 
     @cached_property
     def _moving(self) -> Tensor:
-        """(batch, *unit shape): the units that may change."""
+        """(batch, *unit_shape) bool: the units that may change."""
         return (self.labels >= 0).reshape(self.group.shape)
 
     @cached_property
     def _members(self) -> tuple[Tensor, Tensor]:
-        """(batch, groups, width): the units of every group, and which places of this table are filled."""
+        """(batch, groups, width): the units of every group, padded, and a mask of valid entries."""
         labels, groups = self.labels, self.budgets.shape[1]
         inside = labels[:, None] == torch.arange(groups, device=labels.device)[:, None]
         width = max(1, int(inside.sum(-1).max())) if groups else 1
         filled, units = inside.to(torch.uint8).sort(dim=-1, descending=True, stable=True)
         return units[..., :width], filled[..., :width] > 0
 
-    # ---- questions about points
+    # ---- points
 
     def contains(self, x: Tensor) -> Tensor:
         changed = self._any(x != self.centre)
@@ -98,7 +110,7 @@ class Budget(Region):
         return inside & still & (self._counts(changed) <= self.budgets).all(-1)
 
     def _counts(self, changed: Tensor) -> Tensor:
-        """(..., batch, *unit shape) bool -> (..., batch, groups): how many units of every group change."""
+        """(..., batch, *unit_shape) bool -> (..., batch, groups): changed units per group."""
         flat = changed.flatten(changed.dim() - len(self.shape))
         units, filled = self._members
         lead = flat.shape[:-2]
@@ -110,7 +122,7 @@ class Budget(Region):
         return (picked & filled).sum(-1)
 
     def _largest_units(self, weight: Tensor) -> Tensor:
-        """(..., batch, *unit shape) -> bool: in every group the units of the largest weight, as many as its budget, none of weight zero."""
+        """(..., batch, *unit_shape) -> bool: the units of largest positive weight of every group."""
         flat = weight.flatten(weight.dim() - len(self.shape))
         units, filled = self._members
         lead = flat.shape[:-2]
@@ -142,7 +154,7 @@ class Budget(Region):
     # ---- linear functions
 
     def vertex(self, a: Tensor) -> Tensor:
-        """The minimiser itself."""
+        """Return the exact minimiser."""
         ends = torch.where(a > 0, self.lower.to(a), self.upper.to(a))
         gain = a * (self.centre.to(a) - ends)
         per_unit = gain.sum(self._from_end(), keepdim=True) if self.axes else gain
@@ -155,10 +167,10 @@ class Budget(Region):
         )
 
     def minimise_linear(self, a: Tensor) -> Tensor:
-        """a.centre plus the best gains of every group, which is exact for a linear function over this region.
+        """Return a . centre plus the best gains of every group: the exact minimum, rounded down.
 
-        A gain is off by a few units of itself at most, and none of the sums of gains that the true minimiser could be is larger than the
-        one taken here, so this one pays for the rounding of them all.
+        Each gain has a relative error of a few ulp. The sum of gains taken here is at least as large in
+        magnitude as that of the true minimiser, so its rounding-error bound covers both.
         """
         a = a.double()
         flat, centre = self.flatten(a), self.flatten(self.centre.double())[..., None]
@@ -167,12 +179,11 @@ class Budget(Region):
         return at_centre + best - 4 * gamma(flat.shape[-1]) * (size + best.abs()) - TINY
 
     def _best_gains(self, a: Tensor) -> Tensor:
-        """(batch, rows, *shape) -> (batch, rows): the sum over groups of the largest changes downwards. Only units that may change are
-        looked at."""
+        """(batch, rows, *shape) -> (batch, rows): the sum over groups of the best gains of variable units."""
         if not self.budgets.shape[1] or not bool(self._moving.any()):
             return a.new_zeros(a.shape[:2])
         units, filled = self._members
-        down, up = self._rooms
+        down, up = self._headrooms
         where = units.flatten(1)[:, None, :, None]
         table = self._by_unit(a)
         slopes = table.gather(2, where.expand(*table.shape[:2], where.shape[2], table.shape[-1]))
@@ -180,23 +191,23 @@ class Budget(Region):
         most = min(int(self.budgets.max()), units.shape[-1])
         if most == 1:
             return (gains.amin(-1) * (self.budgets > 0)[:, None]).sum(-1)
-        if bool((filled.sum(-1) <= self.budgets).all()):  # all may change: nothing to choose
+        if bool((filled.sum(-1) <= self.budgets).all()):  # every unit may change, so no selection is needed
             return gains.sum((-1, -2))
         best = gains.topk(most, dim=-1, largest=False).values
         return (best * (torch.arange(most, device=a.device) < self.budgets[..., None])[:, None]).sum((-1, -2))
 
     @cached_property
-    def _rooms(self) -> tuple[Tensor, Tensor]:
-        """(batch, 1, places of the table of members, elements): how far each may fall and rise; nowhere in a place that is not filled."""
+    def _headrooms(self) -> tuple[Tensor, Tensor]:
+        """(batch, 1, entries of `_members`, elements): how far each may decrease and increase."""
         units, filled = self._members
         where = units.flatten(1)[..., None]
         centre = self.centre.double()
         ends = []
         for end in (self.lower, self.upper):
-            room = self._by_unit(end.double() - centre)
+            headroom = self._by_unit(end.double() - centre)
             ends.append(
                 (
-                    room.gather(1, where.expand(*where.shape[:2], room.shape[-1]))
+                    headroom.gather(1, where.expand(*where.shape[:2], headroom.shape[-1]))
                     * filled.flatten(1)[..., None]
                 )[:, None]
             )

@@ -1,4 +1,4 @@
-"""What the columns of a table are: numbers, whole numbers, words; what each may be, its unit, and whether it stays as it is."""
+"""The columns of a table: types, allowed values, units, and which of them may change."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,21 +16,25 @@ from holdfast.region.base import Domain
 
 Word = str | int | float | bool
 Scales = Literal["std", "range"] | Mapping[str, float] | Sequence[float] | None
-EXPECTED = 'Expected an object with a line for each column, as in {"age": {"step": 1, "scale": 10}, "colour": {"values": ["red", "blue"]}}.'
+EXPECTED = (
+    "Expected an object with an entry for each column, as in "
+    '{"age": {"step": 1, "scale": 10}, "colour": {"values": ["red", "blue"]}}.'
+)
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column.
+    """One column of a table.
 
-    step    of a number: it is a multiple of this (1: a whole number); 0: any number.
-    low     the lowest value of a number, and
-    high    its highest.
-    scale   the unit in which changes of a number are measured.
-    frozen  it stays as it is.
-    values  of a column of words: those that it may hold.
-    one_of  of a column of words that is spread over others: the names of these, of which one is 1 and the others are 0.
-    kind    of a frame that is made of rows: the type of its column.
+    Attributes:
+        step: a number is a multiple of this (1: an integer); 0: any number.
+        low: the smallest allowed number.
+        high: the largest allowed number.
+        scale: the unit in which changes of a number are measured.
+        frozen: the column does not change.
+        values: the allowed values of a categorical column.
+        one_of: for a categorical column that the table stores as one-hot columns, the names of these.
+        kind: the dtype of the column in a DataFrame that is built from rows.
     """
 
     name: str
@@ -46,29 +50,31 @@ class Column:
     def __post_init__(self) -> None:
         if self.values is not None and self.one_of is not None:
             raise BadInput(
-                f"column {self.name!r}: 'values' is for a column of words, 'one_of' for one spread over several; give one."
+                f"column {self.name!r}: 'values' is for a categorical column, 'one_of' for one stored as "
+                "several; give one."
             )
         words = self.values if self.values is not None else self.one_of
         if words is not None and (len(words) < 1 or len(set(words)) < len(words)):
             raise BadInput(
-                f"column {self.name!r}: its values must be different, and at least one; got {list(words)}."
+                f"column {self.name!r}: its values must be distinct, and at least one; got {list(words)}."
             )
         if not 0 <= self.step < math.inf:
             raise BadInput(
-                f"column {self.name!r}: the step must be 0 (any number) or above, got {self.step}."
+                f"column {self.name!r}: the step must be 0 (any number) or positive, got {self.step}."
             )
         if not 0 < self.scale < math.inf:
             raise BadInput(
-                f"column {self.name!r}: the scale, the unit of its changes, must be above 0, got {self.scale}."
+                f"column {self.name!r}: the scale, the unit of its changes, must be positive, got "
+                f"{self.scale}."
             )
         if not self.low <= self.high:
             raise BadInput(
-                f"column {self.name!r}: its lowest value {self.low} is above its highest {self.high}."
+                f"column {self.name!r}: its smallest value {self.low} is above its largest {self.high}."
             )
 
     @property
     def features(self) -> tuple[str, ...]:
-        """The numbers that stand for it."""
+        """The names of the numbers that encode the column."""
         if self.values is not None:
             return tuple(f"{self.name}={value}" for value in self.values)
         return self.one_of if self.one_of is not None else (self.name,)
@@ -82,7 +88,7 @@ class Column:
         return self.values is not None or self.one_of is not None
 
     def describe_numbers(self, numbers: Sequence[float]) -> str:
-        """What its numbers stand for, in words."""
+        """Format the value that these numbers encode."""
         if not self.worded:
             return f"{numbers[0]:.10g}"
         words = self.values if self.values is not None else self.features
@@ -96,9 +102,10 @@ class Column:
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of a table, and the rows of numbers that stand for its rows.
+    """The columns of a table, and the encoding of its rows as numbers.
 
-    A column of words becomes a group of numbers of which exactly one is 1. order: of these numbers, where it is not that of the columns.
+    A categorical column becomes a one-hot group of numbers. `order`: the order of the numbers, if not that of
+    the columns.
     """
 
     each: tuple[Column, ...]
@@ -108,30 +115,35 @@ class Columns:
         names = [name for column in self.each for name in column.features]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None or not names:
-            raise BadInput(f"columns: {f'{twice!r} stands there twice' if twice else 'there is none'}.")
+            raise BadInput(f"columns: {f'{twice!r} occurs twice' if twice else 'there are none'}.")
         if self.order is not None and sorted(self.order) != sorted(names):
             raise BadInput(f"columns: the order {list(self.order)} does not name each of {names} once.")
 
-    # ---- ways in
+    # ---- constructors
 
     @staticmethod
     def of(frame: Any, *, frozen: Sequence[str] = (), scales: Scales = None) -> "Columns":
-        """The columns of a DataFrame: numbers between their lowest and highest values, whole ones in steps of 1, truth values 0 or 1, and
-        columns of words (object, string, category) with the values that are there.
+        """Infer the columns of a DataFrame.
 
-        frozen  columns that stay as they are.
-        scales  the unit of each column's changes: "std" or "range" (of these data), or a number for each by its name; else 1.
+        Numbers range from their smallest to their largest value, integers have step 1, booleans are 0 or 1.
+        Columns of type object, string or category become categorical, with the values that occur.
+
+        Args:
+            frozen: columns that do not change.
+            scales: the unit of each column's changes: "std" or "range" (of these data), or a number for each
+                by name. Default: 1.
         """
         if not all(hasattr(frame, part) for part in ("columns", "dtypes", "iloc")):
             raise BadInput(
-                f"columns are read from a DataFrame of pandas, got {type(frame).__name__}; others have to_pandas(), and for arrays there "
-                f"is Columns.named."
+                f"columns are read from a DataFrame of pandas, got {type(frame).__name__}; other libraries "
+                "have to_pandas(), "
+                f"and for arrays there is Columns.named."
             )
         names = list(frame.columns)
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None or not len(frame):
             raise BadInput(
-                f"columns: {'the table has no rows' if twice is None else f'{twice!r} stands there twice'}."
+                f"columns: {'the table has no rows' if twice is None else f'{twice!r} occurs twice'}."
             )
         found = [_column(frame[name], str(name)) for name in frame.columns]
         numbers = [c.name for c in found if not c.worded]
@@ -146,12 +158,12 @@ class Columns:
 
     @staticmethod
     def named(names: Iterable[str], *, frozen: Sequence[str] = (), scales: Scales = None) -> "Columns":
-        """Columns of numbers that may be anything."""
+        """Build numeric columns without bounds."""
         return Columns(tuple(Column(str(name)) for name in names)).with_(frozen=frozen, scales=scales)
 
     @staticmethod
     def read(file: str | Path) -> "Columns":
-        """A JSON file: an object, name of a column -> what it is, by the fields of `Column`."""
+        """Read a JSON file: an object that maps the name of a column to the fields of `Column`."""
         return Columns.from_json(json_of(Path(file), EXPECTED), str(file))
 
     @staticmethod
@@ -163,7 +175,8 @@ class Columns:
             strange = next((key for key in told if key not in known), None)
             if strange is not None:
                 raise BadInput(
-                    f"{source}: column {name!r} has {strange!r}; there are {', '.join(sorted(known - {'name'}))}."
+                    f"{source}: column {name!r} has {strange!r}; allowed are "
+                    f"{', '.join(sorted(known - {'name'}))}."
                 )
             given: dict[str, Any] = {
                 key: tuple(value) if isinstance(value, list) else value for key, value in told.items()
@@ -180,7 +193,7 @@ class Columns:
         return Columns(tuple(found))
 
     def as_json(self) -> dict[str, Any]:
-        """Without what is as usual."""
+        """Return the JSON form, without fields that have their default values."""
         usual = Column("")
         return {
             c.name: {
@@ -192,21 +205,21 @@ class Columns:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """As a run keeps them."""
+        """Return the JSON form that a run stores."""
         return {"each": self.as_json(), "order": list(self.features)}
 
     def with_(self, *, frozen: Sequence[str] = (), scales: Scales = None) -> "Columns":
-        """The same with these columns held still and these units."""
+        """Return a copy with these columns frozen and these units."""
         names = [c.name for c in self.each]
         if isinstance(scales, str):
-            raise BadInput(f"scales={scales!r} needs data: say it in Columns.of(frame, scales={scales!r}).")
+            raise BadInput(f"scales={scales!r} needs data: use Columns.of(frame, scales={scales!r}).")
         if scales is not None and not isinstance(scales, Mapping):
             if len(scales) != len(names):
                 raise BadInput(f"scales: {len(scales)} numbers for {len(names)} columns.")
             scales = dict(zip(names, scales, strict=True))
         strange = next((name for name in (*frozen, *(scales or ())) if name not in names), None)
         if strange is not None:
-            raise BadInput(f"there is no column {strange!r}; there are {_few(names)}.")
+            raise BadInput(f"there is no column {strange!r}; the columns are {_few(names)}.")
         units = scales or {}
         found = [
             replace(c, frozen=c.frozen or c.name in frozen, scale=float(units.get(c.name, c.scale)))
@@ -215,10 +228,10 @@ class Columns:
         return replace(self, each=tuple(found))
 
     def in_order(self, names: Sequence[str]) -> "Columns":
-        """With their numbers in this order, where these are their names; else as they are."""
+        """Return a copy with features in this order if `names` are its features; otherwise unchanged."""
         return replace(self, order=tuple(names)) if sorted(names) == sorted(self.features) else self
 
-    # ---- what they are, as numbers
+    # ---- encoding
 
     @cached_property
     def features(self) -> tuple[str, ...]:
@@ -226,12 +239,12 @@ class Columns:
 
     @cached_property
     def places(self) -> tuple[tuple[int, ...], ...]:
-        """For each column the places of its numbers in a row."""
+        """For each column the indices of its numbers in a row."""
         at = {name: place for place, name in enumerate(self.features)}
         return tuple(tuple(at[name] for name in column.features) for column in self.each)
 
     def of_features(self, numbers: Sequence[float]) -> Tensor:
-        """One number a column -> (features,) float64."""
+        """Expand one number for each column to (features,) float64."""
         found = torch.zeros(len(self.features), dtype=torch.float64)
         for number, places in zip(numbers, self.places, strict=True):
             found[list(places)] = float(number)
@@ -239,12 +252,12 @@ class Columns:
 
     @cached_property
     def unit(self) -> Tensor:
-        """(features,) int64: the column of each number."""
+        """(features,) int64: the column of each feature."""
         return self.of_features(range(len(self.each))).long()
 
     @cached_property
     def groups(self) -> Tensor:
-        """(columns of words, features) bool."""
+        """(categorical columns, features) bool: the features of each."""
         worded = [place for place, column in enumerate(self.each) if column.worded]
         return self.unit == torch.tensor(worded, dtype=torch.int64).reshape(-1, 1)
 
@@ -258,11 +271,11 @@ class Columns:
 
     @cached_property
     def free(self) -> Tensor:
-        """(features,) bool: may change."""
+        """(features,) bool: whether the feature may change."""
         return self.of_features([c.movable for c in self.each]) > 0
 
     def domain(self, around: Domain) -> Domain:
-        """The ends of every number: its own, or where it has none those of `around`."""
+        """Return the bounds of every feature: its own, or those of `around` if it has none."""
         count = len(self.features)
         low, high = (
             self.of_features([c.low for c in self.each]),
@@ -283,13 +296,13 @@ class Columns:
 
     @property
     def plain(self) -> bool:
-        """Nothing but names: numbers that may be anything, each in the same unit."""
+        """Whether all columns are numbers without bounds and steps, in the same unit."""
         return all(replace(c, name="", kind="float64") == Column("") for c in self.each)
 
     # ---- rows
 
     def encode(self, frame: Any) -> Tensor:
-        """A DataFrame with these columns -> (rows, features) float64."""
+        """Encode a DataFrame with these columns: (rows, features) float64."""
         missing = [
             c.name
             for c in self.each
@@ -297,7 +310,8 @@ class Columns:
         ]
         if missing:
             raise BadInput(
-                f"the table has no column {missing[0]!r}; it has {_few([str(n) for n in frame.columns])}."
+                f"the table has no column {missing[0]!r}; its columns are "
+                f"{_few([str(n) for n in frame.columns])}."
             )
         found = torch.zeros((len(frame), len(self.features)), dtype=torch.float64)
         for column, places in zip(self.each, self.places, strict=True):
@@ -309,7 +323,7 @@ class Columns:
         return found
 
     def decode(self, x: Tensor) -> Any:
-        """(rows, features) -> a DataFrame in the types that it came in."""
+        """Decode (rows, features) to a DataFrame with the original dtypes."""
         pandas = _pandas()
         found: dict[str, Any] = {}
         for column, places in zip(self.each, self.places, strict=True):
@@ -327,7 +341,7 @@ class Columns:
         return pandas.DataFrame(found)
 
     def as_rows(self, x: Tensor) -> Tensor:
-        """(rows, features) any numbers -> rows of the table near them: between the ends, in steps, one word of each column."""
+        """Round (rows, features) to rows of the table: within bounds, in steps, categories one-hot."""
         steps = torch.where(self.steps > 0, self.steps, 1)
         x = torch.where(self.steps > 0, (x / steps).round() * steps, x)
         ends = torch.tensor([[c.low, c.high] for c in self.each], dtype=torch.float64)[self.unit]
@@ -337,7 +351,7 @@ class Columns:
         return x
 
     def changes(self, before: Sequence[float], after: Sequence[float]) -> list[tuple[str, str, str]]:
-        """Two rows -> for each column that differs its name, what it was and what it is."""
+        """Compare two rows: for each column that differs its name, the old and the new value."""
         found = []
         for column, places in zip(self.each, self.places, strict=True):
             old, new = [float(before[i]) for i in places], [float(after[i]) for i in places]
@@ -366,9 +380,7 @@ def _column(series: Any, name: str) -> Column:
     kind = str(series.dtype)
     missing = int(series.isna().sum())
     if missing:
-        raise BadInput(
-            f"column {name!r} has {missing} missing values; fill them or leave those rows out: a gap is no value to move from."
-        )
+        raise BadInput(f"column {name!r} has {missing} missing values; fill them or leave these rows out.")
     if kind == "category" or series.dtype.kind not in "biuf":
         given = series.cat.categories.tolist() if kind == "category" else series.tolist()
         return Column(name, values=_words(given, kind, name, kind == "category"), kind=_kind(kind, "object"))
@@ -384,7 +396,7 @@ def _column(series: Any, name: str) -> Column:
 
 
 def _words(given: Sequence[Any], kind: str, name: str, ordered: bool) -> tuple[Word, ...]:
-    """The different values of a column of words: texts, numbers and truth values, as the JSON of a run can keep them."""
+    """List the distinct values of a categorical column: strings, numbers or booleans, as in JSON."""
     strange = next(
         (
             value
@@ -395,21 +407,24 @@ def _words(given: Sequence[Any], kind: str, name: str, ordered: bool) -> tuple[W
     )
     if strange is not None:
         raise BadInput(
-            f"column {name!r} ({kind}) holds {type(strange).__name__} ({str(strange)[:40]}); a column holds numbers, words or truth "
-            f"values. Make it numbers, such as the days since some date, or words, by astype(str), or leave it out."
+            f"column {name!r} ({kind}) holds {type(strange).__name__} ({str(strange)[:40]}); a column holds "
+            "numbers, strings or "
+            "booleans. Convert it to numbers, such as the days since some date, or to strings, by "
+            "astype(str), or leave it out."
         )
     values = list(dict.fromkeys(given))
     types = {(type(value), value) for value in given}
     if len(types) > len(values):
         same = next(value for value in values if sum(value == other for _, other in types) > 1)
         raise BadInput(
-            f"column {name!r} ({kind}) holds {same!r} as values of two types, which cannot be told apart: make it one, by astype."
+            f"column {name!r} ({kind}) holds {same!r} with two types, which cannot be distinguished: "
+            "convert it by astype."
         )
     return tuple(values if ordered else sorted(values, key=str))
 
 
 def _kind(kind: str, otherwise: str) -> str:
-    """The type of the column, where pandas can make one by its name."""
+    """Return the dtype of the column, or `otherwise` if pandas cannot create it from its name."""
     try:
         _pandas().api.types.pandas_dtype(kind)
     except (TypeError, ValueError, NotImplementedError):
@@ -424,33 +439,38 @@ def _one_hot(series: Any, column: Column) -> Tensor:
     if None in places:
         row = places.index(None)
         raise BadInput(
-            f"column {column.name!r}: row {row} holds {series.tolist()[row]!r}, which is none of {_few(list(map(str, number)))}."
+            f"column {column.name!r}: row {row} holds {series.tolist()[row]!r}, which is not one of "
+            f"{_few(list(map(str, number)))}."
         )
     return torch.nn.functional.one_hot(torch.tensor(places, dtype=torch.int64), len(number)).double()
 
 
-EXACT = 2**53  # up to here every whole number is a float64 of its own
+LARGEST_EXACT_INTEGER = 2**53  # float64 represents every integer up to this one.
 
 
 def _numbers(series: Any) -> Tensor:
     if series.dtype.kind in "mMc":
         raise BadInput(
-            f"column {series.name!r} holds {series.dtype}, no numbers. Make it numbers, such as the days since some date."
+            f"column {series.name!r} holds {series.dtype}, not numbers. Convert it, for example to the days "
+            "since some date."
         )
     if (
         series.dtype.kind in "iu"
         and len(series)
-        and max(abs(int(series.min())), abs(int(series.max()))) > EXACT
+        and max(abs(int(series.min())), abs(int(series.max()))) > LARGEST_EXACT_INTEGER
     ):
         raise BadInput(
-            f"column {series.name!r} holds whole numbers beyond {EXACT}, which float64 does not tell apart. If they are names (ids), make "
-            f"them words, by astype(str), or leave them out; else measure them in a larger unit."
+            f"column {series.name!r} holds integers beyond {LARGEST_EXACT_INTEGER}, which float64 cannot "
+            "distinguish. If "
+            "they are identifiers, "
+            f"convert them to strings, by astype(str), or leave them out; else measure them in a larger unit."
         )
     try:
         found = torch.tensor(series.to_numpy(dtype="float64"))
     except (TypeError, ValueError) as error:
         raise BadInput(
-            f"column {series.name!r} does not hold numbers ({error}). Say what it is: hf.Columns.of(frame) reads it from a frame."
+            f"column {series.name!r} does not hold numbers ({error}). Describe it: hf.Columns.of(frame) "
+            "reads it from a frame."
         ) from error
     if not bool(found.isfinite().all()):
         raise BadInput(

@@ -1,4 +1,11 @@
-"""Drifting sensors: one offset a feature, the same in every frame of the window."""
+"""Sensor drift: one offset for each feature, added to every frame (time step) of the window.
+
+    D = { x : x_t = c_t + o for all frames t, ||o / s||_p <= r }   with factors s >= 0 (`shares`)
+
+A linear function depends on o only through the sum of its coefficients over the frames:
+
+    min over x in D of a . x = a . c + min over o of (sum over t of a_t) . o.
+"""
 
 import math
 from dataclasses import dataclass
@@ -17,14 +24,18 @@ from holdfast.rounding import TINY, gamma
 
 @dataclass(frozen=True, eq=False)
 class Drift(Family):
-    """All x with x_t = centre_t + offset in every frame t, ||offset / shares||_p <= radius, inside the domain.
+    """All x with x_t = centre_t + offset in every frame t, ||offset / shares||_p <= radius, inside the
+    domain.
 
-    Inputs are (frames, *features); shares (batch, *features) are numbers >= 0, and a feature with none stays. Left out, all are 1.
+    Inputs are (frames, *features). shares is (batch, *features) >= 0 (default: all 1); a feature with share 0
+    stays.
 
-    What a network reads are numbers of its arithmetic, and centre + offset seldom is one. So a window stands for an exact one that it is up
-    to rounding, |x_t - centre_t - offset| <= 2 eps (|centre_t| + |x_t - centre_t|); its distance is that of the furthest its numbers go.
-    A witness is asked both ways, rounded and exact (`stand_ins`). What is said of linear functions and boxes here holds for both; a proof
-    over the offsets alone (`bounding.offsets`) holds for exact windows, as proofs in real arithmetic do.
+    centre + offset is seldom representable in the network's dtype. So a window is accepted if it equals an
+    exact drift up to rounding, |x_t - centre_t - offset| <= 2 eps (|centre_t| + |x_t - centre_t|), and its
+    distance is computed from the largest change of each feature over the frames. A witness must fail both as
+    rounded and as exact drift (`stand_ins`). Bounds on linear functions and boxes cover both. A proof over
+    the offsets alone (`holdfast.bounding.drift_parameters`) covers exact drifts, as proofs in real arithmetic
+    do.
     """
 
     p: float = math.inf
@@ -37,9 +48,7 @@ class Drift(Family):
         object.__setattr__(self, "domain", Domain.of(self.domain))
         check_centre(self.centre, self.domain)
         if not self.shape:
-            raise BadInput(
-                "a drift needs windows of shape (batch, frames, ...); these inputs are single numbers."
-            )
+            raise BadInput("a drift needs windows of shape (batch, frames, ...); these inputs are scalars.")
         features = (len(self), *self.shape[1:])
         shares = (
             torch.ones(features, dtype=torch.float64)
@@ -48,41 +57,42 @@ class Drift(Family):
         )
         if tuple(shares.shape) != features:
             raise BadInput(
-                f"shares of a drift have shape {tuple(shares.shape)}, expected {features}: a number for each feature of each input."
+                f"shares of a drift have shape {tuple(shares.shape)}, expected {features}: "
+                "one number for each feature of each input."
             )
         check_shares(shares, "a feature drifts")
         object.__setattr__(self, "shares", shares.to(self.centre.device))
 
-    # ---- windows and offsets, the latter (..., batch, features) in shares
+    # ---- windows and offsets; offsets are (..., batch, features), divided by their shares
 
     def scales(self) -> Tensor:
-        """-> (batch, features) float64."""
+        """Return the shares, (batch, features) float64."""
         assert self.shares is not None
         return self.shares.reshape(len(self), -1)
 
     def offsets(self) -> Ball:
-        """The offsets in their shares: a ball around none, as far as the domain lets every frame go."""
+        """The set of offsets / shares: a ball around 0, clipped so that all frames are in the domain."""
         none = torch.zeros_like(self.scales())
-        down, up = (self._in_shares(room.amin(1)) for room in self._room())
+        down, up = (self._in_shares(headroom.amin(1)) for headroom in self._headroom())
         return Ball(none, self.radius, self.p, Domain(-down, up))
 
     def offset(self, x: Tensor) -> Tensor:
-        """(..., batch, frames, *features) -> (..., batch, features): the mean over the frames, in shares."""
+        """(..., batch, frames, *features) -> (..., batch, features): mean offset / shares."""
         return self._in_shares((self._frames(x.double()) - self._frames(self.centre.double())).mean(-2))
 
     def windows(self, offset: Tensor, like: Tensor) -> Tensor:
-        """(..., batch, features) offsets of the ball -> (..., batch, frames, *features), no number further than asked."""
+        """(..., batch, features) offsets -> (..., batch, frames, *features), rounded towards the centre."""
         away = offset.double() * self.scales() * (1 - 80 * gamma(offset.shape[-1]))
         every = away.unsqueeze(-2).expand(*away.shape[:-1], self.shape[0], away.shape[-1])
         return self.domain.clamp(step_from(self.centre, every.reshape(*away.shape[:-1], *self.shape), like))
 
     def further(self, x: Tensor, factor: float) -> Tensor:
-        """The windows whose offsets are this many times theirs, as far as the domain lets them."""
+        """Return windows with offsets multiplied by `factor`, clipped to the domain."""
         ball = self.offsets()
         return self.windows(ball.domain.clamp(self.offset(x) * factor), x)
 
     def stand_ins(self, x: Tensor) -> Tensor:
-        """The window itself, and the exact one that it is up to rounding."""
+        """Return the window itself, and the exact drift that it equals up to rounding."""
         low, high = self._common(x)
         least = torch.where(low > 0, low, torch.where(high < 0, high, 0))
         exact = self._frames(self.centre.double()) + least.unsqueeze(-2)
@@ -90,38 +100,38 @@ class Drift(Family):
 
     def assumptions(self, row: int) -> tuple[str, ...]:
         return (
-            "the window is an exact drift up to the rounding of its numbers, and the exact one fails too",
+            "the window is an exact drift up to the rounding of its numbers, and the exact drift fails too",
         )
 
     def _frames(self, x: Tensor) -> Tensor:
-        """(..., frames, *features) -> (..., frames, features flat)."""
+        """(..., frames, *features) -> (..., frames, features), features flattened."""
         rest = len(self.shape) - 1
         return x.flatten(x.dim() - rest) if rest else x.unsqueeze(-1)
 
     def _in_shares(self, value: Tensor) -> Tensor:
-        """(..., batch, features) -> the same in shares; nothing for what stays."""
+        """(..., batch, features) divided by the shares; 0 where the share is 0."""
         scales = self.scales()
         return torch.where(scales > 0, value / torch.where(scales > 0, scales, 1), 0)
 
-    def _room(self) -> tuple[Tensor, Tensor]:
-        """(batch, frames, features) twice: how far each number may fall and rise inside the domain."""
+    def _headroom(self) -> tuple[Tensor, Tensor]:
+        """Return (batch, frames, features) twice: how far each may decrease and increase."""
         centre = self.centre.double()
         lower, upper = self.domain.lower.to(centre), self.domain.upper.to(centre)
         return self._frames((centre - lower).clamp_min(0)), self._frames((upper - centre).clamp_min(0))
 
     def _rounding(self, away: Tensor) -> Tensor:
-        """(..., batch, frames, features), how far numbers went -> how far rounding may have taken them."""
+        """Bound the rounding error of numbers that moved by `away`, (..., batch, frames, features)."""
         unit = torch.finfo(self.centre.dtype)
         return 2 * unit.eps * (self._frames(self.centre.double()).abs() + away.abs()) + unit.tiny
 
     def _common(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """-> (..., batch, features) twice: the offsets that every frame may have had, from the one end to the other."""
+        """Lower, upper (..., batch, features): the interval of offsets consistent with every frame of x."""
         away = self._frames(x.double()) - self._frames(self.centre.double())
         blur = self._rounding(away)
-        down, up = (room.amin(1) for room in self._room())
+        down, up = (headroom.amin(1) for headroom in self._headroom())
         return torch.maximum((away - blur).amax(-2), -down), torch.minimum((away + blur).amin(-2), up)
 
-    # ---- what every family answers
+    # ---- operations of every family
 
     def distance(self, x: Tensor) -> Tensor:
         away = (self._frames(x.double()) - self._frames(self.centre.double())).abs().amax(-2)
@@ -138,14 +148,14 @@ class Drift(Family):
         return (distance <= self.radius) & distance.isfinite()
 
     def _radius_above(self, away: Tensor) -> Tensor:
-        """(..., batch, features), how far each may have gone -> (..., batch): the radius it takes, rounded up."""
+        """(..., batch, features), changes -> (..., batch): the radius that allows them, rounded up."""
         each = self._in_shares(away)
         above = torch.where(away > 0, torch.nextafter(each, torch.full_like(each, torch.inf)), 0)
         return torch.nan_to_num(norm_above(above, self.p), torch.inf, torch.inf)
 
     def limit(self) -> Tensor:
         centre = self._frames(self.centre.double()).abs().amax(1)
-        most = torch.maximum(*(room.amin(1) for room in self._room()))
+        most = torch.maximum(*(headroom.amin(1) for headroom in self._headroom()))
         unit = torch.finfo(self.centre.dtype)
         widened = most + 8 * unit.eps * (centre + most) + 8 * unit.tiny
         return self._radius_above(torch.where(self.scales() > 0, widened, 0))
@@ -156,7 +166,7 @@ class Drift(Family):
         return torch.where(limit.isfinite(), limit, far)
 
     def slope(self, gradient: Tensor) -> Tensor:
-        """(batch, frames, *features) -> (batch,): how fast a linear function falls with the radius."""
+        """(batch, frames, *features) -> (batch,): the decrease of a linear function per radius."""
         return norm(self._frames(gradient.double()).sum(-2) * self.scales(), dual(self.p))
 
     def project(self, x: Tensor) -> Tensor:
@@ -170,13 +180,13 @@ class Drift(Family):
         return self.windows(self.offsets().vertex(self._frames(a.double()).sum(-2) * self.scales()), a)
 
     def _span(self) -> Tensor:
-        """-> (batch, features) float64: how far each number may go, rounded up."""
+        """Return (batch, features) float64: how far each feature may move, rounded up."""
         low, high = self.offsets().enclosing_box()
         furthest = torch.maximum(low.abs(), high.abs()) * self.scales()
         return torch.where(furthest > 0, torch.nextafter(furthest, torch.full_like(furthest, torch.inf)), 0)
 
     def _blur(self) -> Tensor:
-        """-> (batch, frames, features): what rounding may add anywhere in the region; nothing to what stays."""
+        """Return (batch, frames, features): bounds on rounding errors; 0 for fixed features."""
         span = self._span()[:, None]
         return torch.where(span > 0, self._rounding(span * (1 + 1e-6)) * (1 + 1e-6), 0)
 
@@ -193,15 +203,14 @@ class Drift(Family):
         return lower, upper
 
     def minimise_linear(self, a: Tensor) -> Tensor:
-        """a . centre, the smallest over the offsets of their sums over the frames, and what rounding may take besides."""
+        """Return a . centre + the minimum over the offsets - a bound on all rounding errors."""
         frames, centre = self._frames(a.double()), self._frames(self.centre.double())[:, None]
         span, blur = self._span()[:, None, None], self._blur()[:, None]
         summed = frames.sum(-2) * self.scales()[:, None]
         fall = self.offsets().minimise_linear(summed)
         size = (frames.abs() * centre.abs()).sum((-2, -1))
-        spread = torch.where(frames == 0, 0, frames.abs() * span).sum(
-            (-2, -1)
-        )  # an endless span along no slope costs nothing
+        # Where the coefficient is 0, an infinite span contributes nothing.
+        spread = torch.where(frames == 0, 0, frames.abs() * span).sum((-2, -1))
         lost = torch.where((frames == 0) | (blur == 0), 0, frames.abs() * blur).sum((-2, -1))
         count = gamma(a[0, 0].numel())
         return torch.nan_to_num(

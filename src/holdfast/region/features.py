@@ -1,4 +1,5 @@
-"""Every number by its own share of the radius: features in different units."""
+"""An individual perturbation radius for every feature: |x_i - c_i| <= r s_i with factors s_i >= 0
+(`shares`)."""
 
 from dataclasses import dataclass, replace
 
@@ -6,13 +7,13 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import BadInput
-from holdfast.region.frames import SMALLEST
+from holdfast.region.frames import SMALLEST_SHARE
 from holdfast.region.normed import NormFamily
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Features(NormFamily):
-    """All x with |x_i - centre_i| <= radius * shares_i for every number i, inside the domain; what has no share stays."""
+    """All x with |x_i - centre_i| <= radius * shares_i for every i, inside the domain."""
 
     shares: Tensor  # (batch, *shape), numbers >= 0
 
@@ -20,7 +21,8 @@ class Features(NormFamily):
         super().__post_init__()
         if self.shares.shape != self.centre.shape:
             raise BadInput(
-                f"shares have shape {tuple(self.shares.shape)}, expected {tuple(self.centre.shape)}: a number for each feature."
+                f"shares have shape {tuple(self.shares.shape)}, expected {tuple(self.centre.shape)}: "
+                "one number for each feature."
             )
         check_shares(self.shares, "feature k moves")
 
@@ -42,23 +44,25 @@ class Features(NormFamily):
 
 
 def check_shares(shares: Tensor, what: str) -> None:
-    if not bool(((shares == 0) | ((shares >= SMALLEST) & (shares <= 1 / SMALLEST))).all()):
+    if not bool(((shares == 0) | ((shares >= SMALLEST_SHARE) & (shares <= 1 / SMALLEST_SHARE))).all()):
         raise BadInput(
-            f"{what} by the radius times its number in the shares (shares=, --shares), which must be 0 or between {SMALLEST:g} and "
-            f"{1 / SMALLEST:g}; got {float(shares.min()):g} to {float(shares.max()):g}."
+            f"{what} by the radius times its number in the shares (shares=, --shares), "
+            f"which must be 0 or between {SMALLEST_SHARE:g} and "
+            f"{1 / SMALLEST_SHARE:g}; got {float(shares.min()):g} to {float(shares.max()):g}."
         )
 
 
 def feature_shares(shares: object, centre: Tensor) -> Tensor:
-    """A number for each feature, or for each number of an input -> (batch, *shape) float64."""
+    """Broadcast shares, one for each feature or each number of an input, to (batch, *shape) float64."""
     try:
         each = torch.as_tensor(shares, dtype=torch.float64, device=centre.device)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise BadInput(f"shares are numbers, one for each feature ({error}).") from error
+        raise BadInput(f"shares must be numbers, one for each feature ({error}).") from error
     shape = tuple(centre.shape[1:])
     if each.dim() == 0 or tuple(each.shape) not in (shape, shape[1:]):
         among = f"({', '.join(map(str, shape[1:]))}) or {shape}" if shape[1:] else str(shape)
         raise BadInput(
-            f"shares: one number for each feature, so {among} for inputs of shape {shape}; got {tuple(each.shape)}."
+            f"shares: one number for each feature, so {among} for inputs of shape {shape}; got "
+            f"{tuple(each.shape)}."
         )
     return each.expand(centre.shape).clone()

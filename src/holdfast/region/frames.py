@@ -1,4 +1,9 @@
-"""A norm ball in every chosen frame of a sequence: one pixel row, one word vector, one slice of sound."""
+"""An lp ball in each selected frame of a sequence: an image row, a word vector or an audio frame.
+
+    { x : ||x_k - c_k||_p <= r m_k for all frames k },   m_k >= 0 (`mask`)
+
+With non-uniform m_k this is the non-uniform distortion of POPQORN (docs/papers/popqorn.md).
+"""
 
 from dataclasses import dataclass, replace
 
@@ -8,15 +13,15 @@ from torch import Tensor
 from holdfast.errors import BadInput
 from holdfast.region.normed import NormFamily
 
-SMALLEST = 1e-30  # a share of the radius that float32 still divides by
+SMALLEST_SHARE = 1e-30  # Smallest share of the radius other than 0: float32 can still divide by it.
 
 
 @dataclass(frozen=True, eq=False)
 class Frames(NormFamily):
     """All x with ||x_k - centre_k||_p <= radius * mask_k for every frame k, inside the domain.
 
-    Inputs are (frames, *rest); mask is (batch, frames): bool, true where a frame may move, or numbers >= 0, the share of the radius by
-    which it may. Left out, every frame may move by the radius.
+    Inputs are (frames, *rest). mask is (batch, frames): bool, the frames that may move, or numbers >= 0,
+    their shares of the radius. Default: every frame moves by the full radius.
     """
 
     mask: Tensor | None = None
@@ -24,26 +29,26 @@ class Frames(NormFamily):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.shape:
-            raise BadInput(
-                "frames need inputs of shape (batch, frames, ...); these inputs are single numbers."
-            )
+            raise BadInput("frames need inputs of shape (batch, frames, ...); these inputs are scalars.")
         mask = torch.ones(self.centre.shape[:2], dtype=torch.bool) if self.mask is None else self.mask
         object.__setattr__(self, "mask", torch.as_tensor(mask, device=self.centre.device))
         assert self.mask is not None
         if tuple(self.mask.shape) != (len(self), self.shape[0]):
             raise BadInput(
-                f"the frame mask has shape {tuple(self.mask.shape)}, expected {(len(self), self.shape[0])}: a flag or a number for each "
-                f"frame of each input."
+                f"the frame mask has shape {tuple(self.mask.shape)}, expected {(len(self), self.shape[0])}: "
+                f"a flag or a number for each frame of each input."
             )
         free = self.free()
-        if not bool(((free == 0) | ((free >= SMALLEST) & (free <= 1 / SMALLEST))).all()):
+        if not bool(((free == 0) | ((free >= SMALLEST_SHARE) & (free <= 1 / SMALLEST_SHARE))).all()):
             raise BadInput(
-                f"frame k moves by the radius times its number in the mask (shares=, --shares), which must be 0 or between "
-                f"{SMALLEST:g} and {1 / SMALLEST:g}; got {float(free.min()):g} to {float(free.max()):g}."
+                "frame k moves by the radius times its number in the mask (shares=, --shares), which must "
+                "be 0 or between "
+                f"{SMALLEST_SHARE:g} and {1 / SMALLEST_SHARE:g}; got {float(free.min()):g} to "
+                f"{float(free.max()):g}."
             )
 
     def only(self, places: Tensor) -> "Frames":
-        """(batch, frames) bool -> the same region, in which only these frames may move."""
+        """Restrict the region: only frames with places (batch, frames) bool true may move."""
         return replace(self, mask=self.free() * places)
 
     def group_features(self, x: Tensor) -> Tensor:

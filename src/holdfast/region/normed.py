@@ -1,4 +1,16 @@
-"""Norm balls over groups of features: one group is a Ball, one group a frame is Frames. All their mathematics is here."""
+"""lp balls over groups of features: one group (Ball), one per frame (Frames), or one per feature.
+
+    B = { x : ||x_g - c_g||_p <= e_g for all groups g, l <= x <= u },   e_g = radius * free_g
+
+Lower bounds on a linear function over B; the largest of them is used (q is the dual exponent, 1/p + 1/q = 1):
+
+    ball    a . c - sum over g of e_g ||a_g||_q (Hoelder's inequality; exact without the domain)
+    box     sum over i of min(a_i l'_i, a_i u'_i), where [l', u'] is the enclosing box clipped to the domain
+    both    for p = 1 and p = 2: the Lagrangian dual bound of `_minimise_inside`, exact for optimal
+            multipliers
+
+All are computed in float64 with rounding-error bounds subtracted.
+"""
 
 import math
 from abc import abstractmethod
@@ -14,12 +26,14 @@ from holdfast.region.base import EVERYWHERE, Domain, Family, check_centre, check
 from holdfast.region.norms import direction, dual, norm, norm_above, project, steepest
 from holdfast.rounding import TINY, gamma
 
-ROUNDS = 4  # of looking for features that reach the end of their domain
+# Number of rounds of the search for features that reach the domain's bound; any number gives a valid bound
+# (chosen by hand).
+MULTIPLIER_ROUNDS = 4
 
 
 @dataclass(frozen=True, eq=False)
 class NormFamily(Family):
-    """All x with ||x_g - centre_g||_p <= radius * free_g for every group g, inside the domain; a group with free_g = 0 stays."""
+    """All x with ||x_g - centre_g||_p <= radius * free_g for every group g, inside the domain."""
 
     p: float = math.inf
     domain: Domain = EVERYWHERE
@@ -36,43 +50,43 @@ class NormFamily(Family):
 
     @abstractmethod
     def group_features(self, x: Tensor) -> Tensor:
-        """(..., *shape) -> (..., groups, n)."""
+        """Group the features: (..., *shape) -> (..., groups, n)."""
 
     @abstractmethod
     def free(self) -> Tensor:
-        """-> (batch, groups) float64 >= 0: the share of the radius by which each group may move."""
+        """Return (batch, groups) float64 >= 0: the share of the radius by which each group may move."""
 
     def _moving(self) -> Tensor:
-        """-> (batch, *shape) bool: the features that may move."""
+        """Return (batch, *shape) bool: the features that may move."""
         return self._each(self.free() > 0)
 
     def _each(self, group: Tensor) -> Tensor:
-        """(batch, groups) -> (batch, *shape): what holds for a group, for each of its features."""
+        """Expand a value for each group, (batch, groups), to its features, (batch, *shape)."""
         return group[..., None].expand(self.group_features(self.centre).shape).reshape(self.centre.shape)
 
     def spans(self) -> Tensor:
-        """-> (batch, *shape) float64: how far the group of each feature may move, rounded up."""
+        """Return (batch, *shape) float64: how far the group of each feature may move, rounded up."""
         return self._each(self._span())
 
     def _span(self) -> Tensor:
-        """-> (batch, groups) float64: how far each group may move, rounded up; zero for one that stays, at any radius."""
+        """(batch, groups) float64: how far each group may move, rounded up; 0 for a group that stays."""
         free, radius = self.free(), self.radius.double()[:, None]
         return torch.where(
             (free > 0) & (radius > 0), torch.nextafter(radius * free, torch.full_like(free, torch.inf)), 0
         )
 
     def balls(self) -> tuple[Tensor, Tensor]:
-        """-> (batch, *shape): the number of each feature's group; (batch, groups): how far each group may move, rounded up."""
+        """The group of each feature, (batch, *shape), and the span of each group, (batch, groups)."""
         span = self._span()
         return self._each(torch.arange(span.shape[1], device=span.device).expand(span.shape)), span
 
     @cached_property
     def _most_moving(self) -> int:
-        """How many groups may move in the row where most do."""
+        """The largest number of groups that may move in any row."""
         return int((self._span() > 0).sum(1).max())
 
     def length(self, delta: Tensor) -> Tensor:
-        """(..., batch, *shape) -> (..., batch): the radius it takes to move so far; differentiable, plain rounding."""
+        """(..., batch, *shape) -> (..., batch): the radius of a perturbation, differentiable."""
         free = self.free().to(delta)
         return (norm(self.group_features(delta), self.p) * torch.where(free > 0, 1 / free, 0)).amax(-1)
 
@@ -88,41 +102,41 @@ class NormFamily(Family):
         return (distance <= self.radius) & distance.isfinite()
 
     def _radius_above(self, away: Tensor) -> Tensor:
-        """(..., batch, groups) norms of a change -> (..., batch): the radius it takes, rounded up; a group that stays takes none."""
+        """(..., batch, groups), norms of a change -> (..., batch): the radius that allows it, rounded up."""
         free = self.free()
         needed = torch.nextafter(away / free, torch.full_like(away, torch.inf))
         return torch.where((free == 0) | (away == 0), 0, needed).amax(-1)
 
     def limit(self) -> Tensor:
-        """The distance to the corner of the domain that is furthest; infinite where the domain is."""
+        """Return the distance to the furthest corner of the domain; infinite if the domain is unbounded."""
         corner = norm_above(self.group_features(furthest(self.centre, self.domain)), self.p) * (
             1 + 16 * gamma(self.centre[0].numel())
         )
-        return self._radius_above(
-            torch.nan_to_num(corner, nan=torch.inf, posinf=torch.inf)
-        )  # inf / inf on the way
+        # inf / inf gives NaN on the way.
+        return self._radius_above(torch.nan_to_num(corner, nan=torch.inf, posinf=torch.inf))
 
     def reach(self) -> Tensor:
         limit = self.limit()
         return torch.where(limit.isfinite(), limit, self.length(self.centre.double().abs() + 1))
 
     def _extent(self) -> Tensor:
-        """-> (batch, groups), finite: how far each group has anything to look at."""
+        """(batch, groups), finite: how far each group may move, limited to the domain or to `reach`."""
         radius = torch.minimum(self.radius.double(), self.limit())
         if bool(radius.isinf().any()):
             radius = torch.where(radius.isinf(), self.reach(), radius)
         return radius[:, None] * self.free()
 
     def slope(self, gradient: Tensor) -> Tensor:
-        """(batch, *shape) -> (batch,): how fast a linear function falls with the radius."""
+        """(batch, *shape) -> (batch,): the rate at which a linear function decreases with the radius."""
         return (norm(self.group_features(gradient.double()), dual(self.p)) * self.free()).sum(-1)
 
     def further(self, x: Tensor, factor: float) -> Tensor:
-        """This many times as far from the centre, as far as the domain lets it."""
+        """Multiply the perturbation by `factor`, clipped to the domain."""
         return self.domain.clamp(self.centre + (x - self.centre) * factor)
 
     def project(self, x: Tensor) -> Tensor:
-        # The distance is rounded up, so aim a hair below the radius; the clip to the domain only comes closer.
+        # The distance is rounded up, so aim slightly below the radius; clipping to the domain only reduces
+        # the distance.
         target = self._span() / (1 + 40 * gamma(self.centre[0].numel()))
         delta = self.group_features((x.double() - self.centre.double()) * self._moving())
         pulled = project(delta, target.expand(delta.shape[:-1]), self.p).reshape(x.shape)
@@ -132,7 +146,7 @@ class NormFamily(Family):
     def sample(self, count: int, chance: Chance) -> Tensor:
         like = self.group_features(self.centre)
         away = direction(count, self.p, chance, like)
-        # Half the points on the surface, half anywhere inside.
+        # Half of the points are on the surface, half inside.
         share = chance.uniform(count, (*like.shape[1:-1], 1), like).mul(2).clamp_max(1)
         return self.project(
             self.centre
@@ -140,17 +154,19 @@ class NormFamily(Family):
         )
 
     def vertex(self, a: Tensor) -> Tensor:
-        """Exact for p = inf and p = 1, for other p before the clip to the domain."""
+        """Exact for p = inf and p = 1; for other p exact before clipping to the domain."""
         extent = self._extent().to(a)[..., None]
         grouped = self.group_features(torch.where(self._moving(), a, torch.zeros_like(a)))
         if self.p == 1 and self.domain.bounded:
-            step = _knapsack(grouped, extent, *(self.group_features(room) for room in self._room(a)))
+            step = _knapsack(
+                grouped, extent, *(self.group_features(headroom) for headroom in self._headroom(a))
+            )
         else:
             step = steepest(grouped, self.p) * extent
         return self.project(self.centre.to(a) + step.reshape(a.shape))
 
-    def _room(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        """How far each feature may fall and rise inside the domain."""
+    def _headroom(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Return how far each feature may decrease and increase inside the domain."""
         centre = self.centre.to(like)
         return centre - self.domain.lower.to(like), self.domain.upper.to(like) - centre
 
@@ -160,20 +176,18 @@ class NormFamily(Family):
         return self.domain.clamp(centre - widened), self.domain.clamp(centre + widened)
 
     def minimise_linear(self, a: Tensor) -> Tensor:
-        """The largest of some lower bounds: over the ball alone, over the box around it clipped to the domain, and for the norms 1 and 2
-        over what both have in common."""
+        """The largest of the lower bounds in the module's docstring: ball, box, and for p in {1, 2} both."""
         flat, centre = self.flatten(a.double()), self.flatten(self.centre.double())[..., None]
         grouped, span, moving = self.group_features(a), self._span(), self._most_moving
-        if moving < span.shape[1]:  # the others cost nothing: look at no more groups than move
+        if moving < span.shape[1]:  # fixed groups contribute nothing: compute with the variable ones only
             which = (span > 0).to(torch.uint8).topk(moving, dim=1).indices
             span = span.gather(1, which)
             grouped = grouped.gather(
                 2, which[:, None, :, None].expand(*grouped.shape[:2], moving, grouped.shape[-1])
             )
         slopes, span = norm_above(grouped, dual(self.p)), span[:, None]
-        fall = torch.where((slopes == 0) | (span == 0), 0, slopes * span).sum(
-            -1
-        )  # an infinite radius along no slope costs nothing
+        # Where the slope is 0, an infinite radius contributes nothing.
+        fall = torch.where((slopes == 0) | (span == 0), 0, slopes * span).sum(-1)
         at_centre, size = (flat @ centre).squeeze(-1), (flat.abs() @ centre.abs()).squeeze(-1)
         ball = at_centre - fall - 4 * gamma(flat.shape[-1]) * (size + fall) - TINY
         if self.domain.endless:
@@ -182,29 +196,35 @@ class NormFamily(Family):
         return torch.fmax(inside, self._minimise_inside(a, at_centre, size)) if self.p in (1, 2) else inside
 
     def _minimise_inside(self, a: Tensor, at_centre: Tensor, size: Tensor) -> Tensor:
-        """For any price >= 0 of a group, no change d of length at most its span and between what the domain leaves has a . d below
+        """Lower-bound a . x over the ball intersected with the domain, by weak duality.
 
-            sum of min over d_i of (a_i d_i + price |d_i|^p)   -   price span^p,
+        For any multiplier multiplier >= 0 of a group, every d with ||d||_p <= span and d within the domain's
+        bounds has
 
-        and some price makes that exact. The price is found in plain arithmetic; what it gives is rounded down.
+            a . d >= sum over i of min over d_i of (a_i d_i + multiplier |d_i|^p) - multiplier span^p,
+
+        with equality for the optimal multiplier. The multiplier is computed in plain arithmetic, the bound
+        with rounding down.
         """
         centre, (lower, upper) = self.centre.double(), self.enclosing_box()
-        down, up = (self.group_features(room)[:, None] for room in (centre - lower, upper - centre))
+        down, up = (self.group_features(headroom)[:, None] for headroom in (centre - lower, upper - centre))
         steep, span = self.group_features(a.double()), self._span()[:, None, :, None]
-        room = torch.where(steep > 0, down, up) * (1 + 2 * gamma(1)) + TINY
+        headroom = torch.where(steep > 0, down, up) * (1 + 2 * gamma(1)) + TINY
         steep = steep.abs()
         with torch.no_grad():
-            price = (
-                _price_of_length(steep, room, span) if self.p == 1 else _price_of_square(steep, room, span)
+            multiplier = (
+                _multiplier_for_l1(steep, headroom, span)
+                if self.p == 1
+                else _multiplier_for_l2(steep, headroom, span)
             )
         if self.p == 1:
-            each, paid = (steep - price).clamp_min(0) * room, (price * span).squeeze(-1)
+            each, paid = (steep - multiplier).clamp_min(0) * headroom, (multiplier * span).squeeze(-1)
         else:
-            step = torch.minimum(room, torch.nan_to_num(steep / (2 * price), torch.inf))
-            each, paid = (steep - price * step) * step, (price * span * span).squeeze(-1)
-        each = torch.where(steep == 0, 0, each)  # an endless room along no slope costs nothing
+            step = torch.minimum(headroom, torch.nan_to_num(steep / (2 * multiplier), torch.inf))
+            each, paid = (steep - multiplier * step) * step, (multiplier * span * span).squeeze(-1)
+        each = torch.where(steep == 0, 0, each)  # where the slope is 0, infinite bounds contribute nothing
         fall = each.sum(-1) + paid
-        weight = (torch.where(steep == 0, 0, steep * torch.minimum(room, span)).sum(-1) + paid).sum(-1)
+        weight = (torch.where(steep == 0, 0, steep * torch.minimum(headroom, span)).sum(-1) + paid).sum(-1)
         return (
             at_centre
             - fall.sum(-1)
@@ -214,46 +234,51 @@ class NormFamily(Family):
 
 
 def minimise_over_box(a: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
-    """(batch, rows, *shape), (batch, *shape) twice -> (batch, rows); result <= a.x for lower <= x <= upper."""
+    """(batch, rows, *shape), (batch, *shape) twice -> (batch, rows): result <= a . x on the box."""
     flat = a.double().reshape(*a.shape[:2], -1)
     low, high = lower.reshape(len(lower), 1, -1), upper.reshape(len(upper), 1, -1)
-    terms = torch.where(
-        flat == 0, 0, torch.minimum(flat * low, flat * high)
-    )  # 0 * inf is no number, but costs nothing
+    # 0 * inf is NaN, but contributes nothing.
+    terms = torch.where(flat == 0, 0, torch.minimum(flat * low, flat * high))
     return terms.sum(-1) - 2 * gamma(flat.shape[-1]) * terms.abs().sum(-1) - TINY
 
 
-def _price_of_length(steep: Tensor, room: Tensor, span: Tensor) -> Tensor:
-    """(..., n) sizes of slopes and how far each feature may go, (..., 1) how far all of them may together -> (..., 1): the slope of the
-    last feature that is worth going along, the steepest first."""
+def _multiplier_for_l1(steep: Tensor, headroom: Tensor, span: Tensor) -> Tensor:
+    """Return the optimal multiplier for p = 1: the slope at which a greedy allocation uses up the span.
+
+    steep (..., n): absolute slopes. headroom (..., n): limits of each feature. span (..., 1): limit of all
+    together.
+    """
     ordered, order = steep.sort(-1, descending=True)
-    used = room.expand(steep.shape).gather(-1, order).cumsum(-1)
+    used = headroom.expand(steep.shape).gather(-1, order).cumsum(-1)
     last = (used < span).sum(-1, keepdim=True)
     return torch.where(last < steep.shape[-1], ordered.gather(-1, last.clamp_max(steep.shape[-1] - 1)), 0)
 
 
-def _price_of_square(steep: Tensor, room: Tensor, span: Tensor) -> Tensor:
-    """The same of squares: features go in proportion to their slopes, and those that reach their end leave more to the others."""
-    price = torch.zeros_like(span)
-    stopped = torch.zeros_like(steep, dtype=torch.bool) | (room <= 2 * TINY)
-    for _ in range(ROUNDS):
+def _multiplier_for_l2(steep: Tensor, headroom: Tensor, span: Tensor) -> Tensor:
+    """The multiplier for p = 2: steps are proportional to slopes, except where a feature is at its limit."""
+    multiplier = torch.zeros_like(span)
+    stopped = torch.zeros_like(steep, dtype=torch.bool) | (headroom <= 2 * TINY)
+    for _ in range(MULTIPLIER_ROUNDS):
         time_limit.check()
         left = (
-            (span.square() - torch.where(stopped, room.square(), 0).sum(-1, keepdim=True)).clamp_min(0).sqrt()
+            (span.square() - torch.where(stopped, headroom.square(), 0).sum(-1, keepdim=True))
+            .clamp_min(0)
+            .sqrt()
         )
-        price = torch.where(stopped, 0, steep).square().sum(-1, keepdim=True).sqrt() / (2 * left)
-        stopped = stopped | (steep >= 2 * price * room)
-    return torch.nan_to_num(price, 0.0, 0.0, 0.0)
+        multiplier = torch.where(stopped, 0, steep).square().sum(-1, keepdim=True).sqrt() / (2 * left)
+        stopped = stopped | (steep >= 2 * multiplier * headroom)
+    return torch.nan_to_num(multiplier, 0.0, 0.0, 0.0)
 
 
 def furthest(centre: Tensor, domain: Domain) -> Tensor:
-    """(batch, *shape) -> the same, float64: how far each feature may move inside the domain, infinite where it has no end there."""
+    """(batch, *shape) -> the same, float64: how far each feature may move in the domain."""
     centre = centre.double()
     return torch.maximum(centre - domain.lower.to(centre), domain.upper.to(centre) - centre)
 
 
 def _knapsack(a: Tensor, extent: Tensor, down: Tensor, up: Tensor) -> Tensor:
-    """The change of L1 length at most `extent` (..., groups, 1), between -down and up, that lowers a.x the most: steepest first."""
+    """Minimise a . d over ||d||_1 <= extent, -down <= d <= up: fractional knapsack, steepest first. extent:
+    (..., groups, 1)."""
     capacity = torch.where(a > 0, down, up).expand(a.shape)
     order = a.abs().argsort(-1, descending=True)
     filled = capacity.gather(-1, order)

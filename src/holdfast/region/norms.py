@@ -1,4 +1,8 @@
-"""Norms, their duals and projections onto their balls, over the last axis."""
+"""lp norms over the last axis: dual norms, projections onto balls, steepest directions.
+
+The dual of p is the q with 1/p + 1/q = 1, and min over ||d||_p <= r of a . d = -r ||a||_q (Hoelder's
+inequality, attained).
+"""
 
 import math
 
@@ -10,36 +14,36 @@ from holdfast.rounding import gamma
 
 
 def norm(v: Tensor, p: float) -> Tensor:
-    """(..., n) -> (...,)."""
+    """Return the p-norm over the last axis, (..., n) -> (...,)."""
     if p == 2 or p == 1 or math.isinf(p):
         length: Tensor = torch.linalg.vector_norm(v, ord=p, dim=-1)
         return length
-    largest = v.abs().amax(-1, keepdim=True).clamp_min(torch.finfo(v.dtype).tiny)  # no overflow at any p
+    # Scaling by the largest element avoids overflow for every p.
+    largest = v.abs().amax(-1, keepdim=True).clamp_min(torch.finfo(v.dtype).tiny)
     scaled: Tensor = torch.linalg.vector_norm(v / largest, ord=p, dim=-1)
     return largest.squeeze(-1) * scaled
 
 
 def norm_above(v: Tensor, p: float) -> Tensor:
-    """(..., n) -> (...,) float64; never below the true norm of the float64 numbers v, whatever the rounding."""
+    """Upper-bound the p-norm, (..., n) -> (...,) float64: at least the true norm of the float64 numbers v."""
     v = v.double()
     largest = v.abs().amax(-1, keepdim=True)
-    scale = torch.where(
-        (largest > 0) & largest.isfinite(), largest, 1
-    )  # squares of small numbers vanish, of large ones overflow
+    # Scaling avoids underflow and overflow of squares.
+    scale = torch.where((largest > 0) & largest.isfinite(), largest, 1)
     return scale.squeeze(-1) * norm(v / scale, p) * (1 + 16 * gamma(v.shape[-1]))
 
 
 def dual(p: float) -> float:
-    """The q with 1/p + 1/q = 1."""
+    """Return the dual exponent q with 1/p + 1/q = 1."""
     if p == 1:
         return math.inf
     return 1.0 if math.isinf(p) else p / (p - 1)
 
 
 def project(v: Tensor, radius: Tensor, p: float) -> Tensor:
-    """(..., n), (...,) -> (..., n) with norm at most radius up to rounding; the nearest such point for p in {1, 2, inf}.
+    """Map v (..., n) into balls of radius (...,); for p in {1, 2, inf} the Euclidean projection.
 
-    For other p the point is pulled back along its ray, which is feasible and enough for a search.
+    For other p the point is scaled down, which is in the ball but not the nearest point.
     """
     r = radius.unsqueeze(-1).to(v)
     if math.isinf(p):
@@ -51,7 +55,7 @@ def project(v: Tensor, radius: Tensor, p: float) -> Tensor:
 
 
 def _project_l1(v: Tensor, r: Tensor) -> Tensor:
-    """Soft thresholding at the level that leaves length r (Duchi et al. 2008, by sorting)."""
+    """Soft thresholding at the level that leaves length r, found by sorting (Duchi et al. 2008)."""
     magnitude = v.abs()
     ordered = magnitude.sort(dim=-1, descending=True).values
     excess = ordered.cumsum(-1) - r
@@ -59,26 +63,28 @@ def _project_l1(v: Tensor, r: Tensor) -> Tensor:
     support = (ordered * rank > excess).sum(-1, keepdim=True).clamp_min(1)
     level = excess.gather(-1, support - 1) / support
     shrunk = v.sign() * (magnitude - level).clamp_min(0)
-    # Next to large entries the level is rounded by more than a small r; the ray leads back.
+    # If entries are large compared with r, rounding of the level may exceed r; scaling restores the length.
     shrunk = shrunk * (r / norm(shrunk, 1).unsqueeze(-1).clamp_min(torch.finfo(v.dtype).tiny)).clamp_max(1)
     return torch.where(magnitude.sum(-1, keepdim=True) > r, shrunk, v)
 
 
 def direction(count: int, p: float, chance: Chance, like: Tensor) -> Tensor:
-    """-> (count, *like.shape), random points of length one in the p-norm over the last axis: corners for inf, many or few entries for 1,
-    spread else."""
+    """Draw (count, *like.shape) points of p-norm 1 over the last axis.
+
+    p = inf: corners of the cube; p = 1: from dense to nearly one-hot vectors; otherwise normalised Gaussians.
+    """
     if math.isinf(p):
         return torch.where(chance.uniform(count, like.shape[1:], like) < 0.5, 1.0, -1.0).to(like)
     gauss = chance.normal(count, like.shape[1:], like)
     if p == 1:
-        # From all entries alike to nearly all the length in one of them.
+        # The exponent ranges from dense vectors to vectors with nearly all their length in one entry.
         power = chance.integers(count, like.shape[1:-1], 1, 16).to(like)[..., None]
         gauss = gauss.sign() * (gauss / gauss.abs().amax(-1, keepdim=True)).abs() ** power
     return gauss / norm(gauss, p).unsqueeze(-1)
 
 
 def steepest(gradient: Tensor, p: float) -> Tensor:
-    """(..., n) -> (..., n): a direction of p-norm at most one along which a linear function falls fastest, negated gradient."""
+    """(..., n) -> (..., n): the direction of p-norm at most 1 of steepest descent."""
     if math.isinf(p):
         return -gradient.sign()
     if p == 1:

@@ -1,4 +1,4 @@
-"""A patch: some features may move, the rest stay as they are."""
+"""A patch perturbation: |x_i - c_i| <= radius for features i in a mask, x_i = c_i elsewhere."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,8 @@ from holdfast.rounding import gamma
 class Patch(Family):
     """All x with |x - centre| <= radius where the mask is true and x = centre elsewhere, inside the domain.
 
-    An infinite radius lets the patch take any value of the domain: a sticker. mask is (batch, *shape) bool.
+    An infinite radius lets the patch take any value of the domain (an adversarial patch). mask is (batch,
+    *shape) bool.
     """
 
     mask: Tensor
@@ -29,17 +30,19 @@ class Patch(Family):
         check_centre(self.centre, self.domain)
         if self.mask.shape != self.centre.shape or self.mask.dtype != torch.bool:
             raise BadInput(
-                f"patch: the mask must be bool of shape {tuple(self.centre.shape)}, got {self.mask.dtype} of {tuple(self.mask.shape)}."
+                f"patch: the mask must be bool of shape {tuple(self.centre.shape)}, "
+                f"got {self.mask.dtype} of {tuple(self.mask.shape)}."
             )
 
     @staticmethod
     def square(centre: Tensor, *, top: int, left: int, size: int, domain: Domain = EVERYWHERE) -> "Patch":
-        """A size x size square of an image (..., height, width), free to take any value of the domain."""
+        """A square patch in images (..., height, width) that may take any value of the domain."""
         mask = torch.zeros_like(centre, dtype=torch.bool)
         mask[..., top : top + size, left : left + size] = True
         if not bool(mask.any()):
             raise BadInput(
-                f"patch: a square of {size} at ({top}, {left}) lies outside images of shape {tuple(centre.shape[1:])}."
+                f"patch: a square of {size} at ({top}, {left}) is outside images of shape "
+                f"{tuple(centre.shape[1:])}."
             )
         return Patch(
             centre,
@@ -74,7 +77,7 @@ class Patch(Family):
         return self.project(lower + share * (upper - lower))
 
     def limit(self) -> Tensor:
-        # Distances are rounded up, so the limit is too.
+        # Distances are rounded up, so the limit is rounded up too.
         away = furthest(self.centre, self.domain) * (1 + 32 * gamma(self.centre[0].numel()))
         return self.flatten(torch.where(self.mask, away, 0)).amax(-1)
 

@@ -1,7 +1,8 @@
-"""Rows of a table near a row: what its columns may be holds for every member, so that every witness is a row of that table.
+"""Perturbations of table rows in which every member has the columns' types.
 
-`Rows` measures how far numbers move, each in its column's unit; words stay. `ChangedColumns` counts the columns that change.
-A bound over one of them holds over a set around it, in which whole numbers may be broken and a word may be a mixture.
+`Rows`: numbers move, ||(x - c) / scale||_p <= r, and categorical columns stay. `ChangedColumns`: at most k
+columns change (norm 0). Bounds are computed over a superset, in which integers may be fractional and
+categories may be convex combinations. So they hold for the region, and are not always attained.
 """
 
 import math
@@ -20,12 +21,14 @@ from holdfast.region.normed import furthest, minimise_over_box
 from holdfast.region.norms import direction, dual, norm, norm_above, project, steepest
 from holdfast.rounding import TINY, gamma
 
-UNITS = 4 * torch.finfo(torch.float64).eps
+# Relative bound on the error of two float64 operations and a product: division by the scale, multiplication,
+# addition.
+SCALING_ERROR = 4 * torch.finfo(torch.float64).eps
 
 
 @dataclass(frozen=True, eq=False)
 class TableFamily(Family):
-    """What both have in common. domain: of the numbers of columns that have no ends of their own."""
+    """Common base. `domain` gives the bounds of numeric columns that have none of their own."""
 
     columns: Columns
     domain: Domain = EVERYWHERE
@@ -34,7 +37,8 @@ class TableFamily(Family):
         super().__post_init__()
         if self.shape != (len(self.columns.features),):
             raise BadInput(
-                f"the inputs have shape {self.shape}, the table {len(self.columns.features)} numbers in a row: "
+                f"the inputs have shape {self.shape}, but a row of the table has "
+                f"{len(self.columns.features)} numbers: "
                 f"{', '.join(self.columns.features[:8])}{' ...' if len(self.columns.features) > 8 else ''}."
             )
         object.__setattr__(self, "domain", Domain.of(self.domain))
@@ -48,9 +52,11 @@ class TableFamily(Family):
         if bool(outside.any()):
             row, place = (int(i) for i in outside.nonzero()[0])
             name, value = self.columns.features[place], float(self.centre[row, place])
+            least = float(self.inside.lower.expand(self.shape)[place])
+            most = float(self.inside.upper.expand(self.shape)[place])
             raise BadInput(
-                f"row {row}: {name} is {value:g}, but it is said to be between {float(self.inside.lower.expand(self.shape)[place]):g} and "
-                f"{float(self.inside.upper.expand(self.shape)[place]):g}. Widen what the columns say (low, high), or leave the row out."
+                f"row {row}: {name} is {value:g}, but its column allows {least:g} to {most:g}. "
+                f"Widen the column (low, high), or leave the row out."
             )
 
     def _check_words(self) -> None:
@@ -59,14 +65,15 @@ class TableFamily(Family):
             row, place = (int(i) for i in wrong.nonzero()[0])
             column = [c for c in self.columns.each if c.worded][place]
             raise BadInput(
-                f"row {row}: of the numbers of column {column.name!r} ({', '.join(column.features)}) exactly one must be 1."
+                f"row {row}: of the numbers of column {column.name!r} ({', '.join(column.features)}) "
+                "exactly one must be 1."
             )
 
-    # ---- what the columns say, on the device of the centre
+    # ---- properties of the columns, on the device of the centre
 
     @cached_property
     def inside(self) -> Domain:
-        """The ends of every number."""
+        """The bounds of every number."""
         return self.columns.domain(self.domain)
 
     @cached_property
@@ -79,21 +86,21 @@ class TableFamily(Family):
 
     @cached_property
     def groups(self) -> Tensor:
-        """(words, features) bool."""
+        """(categorical columns, features) bool: the one-hot features of each."""
         return self.columns.groups.to(self.centre.device)
 
     @cached_property
     def words(self) -> Tensor:
-        """(features,) bool."""
+        """(features,) bool: whether the feature is part of a categorical column."""
         return self.groups.any(0)
 
     @property
     @abstractmethod
     def moving(self) -> Tensor:
-        """(features,) bool: may change."""
+        """(features,) bool: whether the feature may change."""
 
     def ends(self) -> tuple[Tensor, Tensor]:
-        """(features,) float64 twice."""
+        """Return the lower and upper bounds of the features, (features,) float64 each."""
         lower, upper = (
             end.to(self.centre.device, torch.float64).expand(self.shape)
             for end in (self.inside.lower, self.inside.upper)
@@ -103,29 +110,32 @@ class TableFamily(Family):
     # ---- members
 
     def is_allowed(self, x: Tensor) -> Tensor:
-        """(..., batch, features) -> (..., batch) bool: every column holds what it may hold, or what it held."""
+        """(..., batch, features) -> (..., batch) bool: every column has an allowed or its original value."""
         same = x == self.centre
         number = self.moving & ~self.words & self.inside.contains(x) & (self._at_step(x) == x)
         word = torch.where(self.moving, self._among(self._one_hot(x)), False)
         return (same | number | word).all(-1)
 
     def _at_step(self, x: Tensor) -> Tensor:
-        """Numbers that come in steps at the nearest of them."""
+        """Round numbers with a step to the nearest multiple."""
         steps = torch.where(self.steps > 0, self.steps, 1)
         return torch.where(self.steps > 0, ((x.double() / steps).round() * steps).to(x), x)
 
     def _one_hot(self, x: Tensor) -> Tensor:
-        """(..., features) -> (..., words) bool: exactly one of its numbers is 1 and the others are 0."""
+        """(..., features) -> (..., categorical columns) bool: whether the group is one-hot."""
         each = x.unsqueeze(-2)
         return ((each == 0) | (each == 1) | ~self.groups).all(-1) & ((each * self.groups).sum(-1) == 1)
 
     def _among(self, word: Tensor) -> Tensor:
-        """(..., words) bool -> (..., features): what holds of a word, for each of its numbers."""
+        """(..., categorical columns) bool -> (..., features): expand groups to features."""
         return (word.unsqueeze(-1) & self.groups).any(-2)
 
     def nearest_in(self, lower: Tensor, upper: Tensor) -> Tensor:
-        """(..., batch or 1, features) float64 twice, ends of boxes -> (..., batch, features) float64: the member of each box that is
-        nearest to the centre, whatever the radius; NaN where a box holds none."""
+        """Return the row of each box that is nearest to the centre, at any radius; NaN if there is none.
+
+        lower, upper: (..., batch or 1, features) float64, the bounds of the boxes. Result: (..., batch,
+        features) float64.
+        """
         least, most = self.ends()
         lower, upper = torch.maximum(lower, least), torch.minimum(upper, most)
         centre = self.centre.double()
@@ -137,39 +147,39 @@ class TableFamily(Family):
         return self._with_words(found, here, lower, upper) if len(self.groups) else found
 
     def _step_in(self, lower: Tensor, upper: Tensor, rises: Tensor) -> Tensor:
-        """The first step in each box on the way from the centre, NaN where there is none. A quotient may be rounded past a whole number, so
-        its neighbours are looked at too."""
+        """Return the first multiple of the step in each box, coming from the centre; NaN if there is none.
+
+        A quotient may be rounded past an integer, so its neighbours are tried too.
+        """
         steps = torch.where(self.steps > 0, self.steps, 1)
         count = torch.where(rises, (lower / steps).ceil(), (upper / steps).floor())
         found = torch.full_like(count, torch.nan)
-        for more in (1, 0, -1):  # the nearest last
+        for more in (1, 0, -1):  # the nearest to the centre last: it wins
             value = (count + torch.where(rises, more, -more)) * steps
             found = torch.where((value >= lower) & (value <= upper), value, found)
         return found
 
     def _with_words(self, found: Tensor, here: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
-        """What the words become: what they are where that is in the box, else the first that is."""
+        """Set categories: the original one if it is in the box, else the first one in the box."""
         still = (here.unsqueeze(-2) | ~self.groups).all(-1)  # (boxes, batch, words)
         zero, one = (lower <= 0) & (upper >= 0), (lower <= 1) & (upper >= 1)
         others = (~zero).unsqueeze(-2).logical_and(self.groups).sum(-1, keepdim=True) - (~zero).to(
             torch.int64
         ).unsqueeze(-2)
-        may = (
-            self.groups & one.unsqueeze(-2) & (others <= 0) & self.moving
-        )  # (boxes, 1, words, features): this one is 1, the others 0
+        # (boxes, 1, categorical columns, features): the box contains the one-hot vector of this feature.
+        may = self.groups & one.unsqueeze(-2) & (others <= 0) & self.moving
         chosen = torch.zeros_like(may, dtype=torch.float64).scatter(
             -1, may.to(torch.uint8).argmax(-1, keepdim=True), 1.0
         )
         changed = torch.where(may.any(-1, keepdim=True), chosen, torch.nan)
-        each = torch.where(
-            still.unsqueeze(-1), self.centre.double().unsqueeze(-2), changed
-        )  # (boxes, batch, words, features)
+        # (boxes, batch, categorical columns, features)
+        each = torch.where(still.unsqueeze(-1), self.centre.double().unsqueeze(-2), changed)
         return torch.where(self.words, torch.where(self.groups, each, 0.0).sum(-2), found)
 
 
 @dataclass(frozen=True, eq=False)
 class Rows(TableFamily):
-    """All rows with ||(x - centre) / scale||_p <= radius in which words and frozen columns stay, inside the domain."""
+    """All rows with ||(x - centre) / scale||_p <= radius, inside the domain; others stay."""
 
     p: float = math.inf
 
@@ -186,8 +196,8 @@ class Rows(TableFamily):
         return self.columns.free.to(self.centre.device) & ~self.words
 
     def _away(self, x: Tensor) -> Tensor:
-        """(..., batch, features) -> (..., batch) float64, rounded up: the quotients are off by two units each at most."""
-        return norm_above((x.double() - self.centre.double()) / self.scales, self.p) * (1 + UNITS)
+        """(..., batch, features) -> (..., batch) float64: the distance, rounded up."""
+        return norm_above((x.double() - self.centre.double()) / self.scales, self.p) * (1 + SCALING_ERROR)
 
     def distance(self, x: Tensor) -> Tensor:
         away = self._away(x)
@@ -198,8 +208,8 @@ class Rows(TableFamily):
         return (distance <= self.radius) & distance.isfinite()
 
     def limit(self) -> Tensor:
-        room = torch.where(self.moving, furthest(self.centre, self.inside) / self.scales, 0)
-        corner = norm_above(room, self.p) * (1 + 64 * gamma(self.shape[0]))
+        headroom = torch.where(self.moving, furthest(self.centre, self.inside) / self.scales, 0)
+        corner = norm_above(headroom, self.p) * (1 + 64 * gamma(self.shape[0]))
         return torch.nan_to_num(corner, nan=torch.inf, posinf=torch.inf)
 
     def reach(self) -> Tensor:
@@ -211,7 +221,7 @@ class Rows(TableFamily):
         )
 
     def slope(self, gradient: Tensor) -> Tensor:
-        """(batch, features) -> (batch,): how fast a function with this gradient may fall as the radius grows."""
+        """(batch, features) -> (batch,): the decrease per radius with this gradient."""
         return norm(gradient.double() * self.scales * self.moving, dual(self.p))
 
     def _extent(self) -> Tensor:
@@ -219,7 +229,8 @@ class Rows(TableFamily):
         return torch.where(radius.isinf(), self.reach(), radius)
 
     def project(self, x: Tensor) -> Tensor:
-        # The distance is rounded up, so aim a hair below the radius; steps and the domain only come closer.
+        # The distance is rounded up, so aim slightly below the radius; steps and the domain only reduce the
+        # distance.
         target = self.radius.double() / (1 + 64 * gamma(self.shape[0]))
         delta = torch.where(self.moving, (x.double() - self.centre.double()) / self.scales, 0)
         pulled = project(delta, target.expand(delta.shape[:-1]), self.p) * self.scales
@@ -227,7 +238,7 @@ class Rows(TableFamily):
         return torch.where(self.contains(x)[..., None], x, torch.where(self.moving, moved, self.centre.to(x)))
 
     def _stepped_back(self, x: Tensor) -> Tensor:
-        """Numbers that come in steps at the last of these on the way to x, or where they were."""
+        """Round numbers with a step towards the centre, to a multiple of the step or to the centre."""
         centre, steps = self.centre.to(x), torch.where(self.steps > 0, self.steps, 1)
         rises = x > centre
         count = torch.where(rises, (x.double() / steps).floor(), (x.double() / steps).ceil())
@@ -253,15 +264,18 @@ class Rows(TableFamily):
         centre, (least, most) = self.centre.double(), self.ends()
         span = self.radius.double()[:, None] * self.scales
         span = torch.where(
-            self.moving & (self.radius > 0)[:, None], span * (1 + UNITS) + centre.abs() * UNITS + TINY, 0
+            self.moving & (self.radius > 0)[:, None],
+            span * (1 + SCALING_ERROR) + centre.abs() * SCALING_ERROR + TINY,
+            0,
         )
         lower, upper = (
             torch.maximum(centre - span, torch.minimum(least, centre)),
             torch.minimum(centre + span, torch.maximum(most, centre)),
         )
         steps = torch.where(self.steps > 0, self.steps, 1)
-        # The last step inside: a step as the inputs hold it is off by a unit of their arithmetic, quotient and product by one of float64.
-        unit = UNITS + torch.finfo(self.centre.dtype).eps
+        # The outermost multiples of the step: inputs have the error of their dtype, quotient and product one
+        # of float64 each.
+        unit = SCALING_ERROR + torch.finfo(self.centre.dtype).eps
         inner_low = (lower / steps - (lower / steps).abs() * unit).ceil() * steps
         inner_high = (upper / steps + (upper / steps).abs() * unit).floor() * steps
         inner_low, inner_high = inner_low - inner_low.abs() * unit, inner_high + inner_high.abs() * unit
@@ -270,9 +284,9 @@ class Rows(TableFamily):
         return lower, upper
 
     def minimise_linear(self, a: Tensor) -> Tensor:
-        """The larger of two lower bounds: over the ball, and over the box around it, clipped to the domain."""
+        """Return the larger of two lower bounds: over the lp ball, and over the enclosing box."""
         a, centre = a.double(), self.centre.double()[..., None]
-        fall = norm_above(torch.where(self.moving, a * self.scales, 0), dual(self.p)) * (1 + UNITS)
+        fall = norm_above(torch.where(self.moving, a * self.scales, 0), dual(self.p)) * (1 + SCALING_ERROR)
         radius = self.radius.double()[:, None]
         fall = torch.where((fall == 0) | (radius == 0), 0, fall * radius)
         at_centre, size = (a @ centre).squeeze(-1), (a.abs() @ centre.abs()).squeeze(-1)
@@ -282,7 +296,7 @@ class Rows(TableFamily):
 
 @dataclass(frozen=True, eq=False)
 class ChangedColumns(Counted, TableFamily):
-    """All rows in which at most `radius` columns hold something else: a number any of its domain, a word any of its values."""
+    """All rows in which at most `radius` columns change, each to any allowed value."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -291,8 +305,9 @@ class ChangedColumns(Counted, TableFamily):
         ]
         if open_ended:
             raise BadInput(
-                f"norm 0 needs the ends of every column that may change, and {open_ended[0]!r} has none: say low and high for it in the "
-                f"columns, hold it still (frozen), or give a domain for all (domain=, --domain)."
+                f"norm 0 needs bounds for every column that may change, and {open_ended[0]!r} has none: set "
+                "low and high in "
+                f"the columns, keep it fixed (frozen), or give a domain for all (domain=, --domain)."
             )
 
     def _endless(self) -> Tensor:
@@ -305,16 +320,16 @@ class ChangedColumns(Counted, TableFamily):
 
     @cached_property
     def _column(self) -> Tensor:
-        """(columns, features) bool."""
+        """(columns, features) bool: the features of each column."""
         unit = self.columns.unit.to(self.centre.device)
         return unit == torch.arange(len(self.columns.each), device=unit.device)[:, None]
 
     def by_column(self, parts: Tensor) -> Tensor:
-        """(..., features) -> (..., columns): sums."""
+        """(..., features) -> (..., columns): sums over the features of each column."""
         return parts @ self._column.to(parts).T
 
     def _each(self, column: Tensor) -> Tensor:
-        """(..., columns) -> (..., features)."""
+        """(..., columns) -> (..., features): expand a value of each column to its features."""
         return column[..., self.columns.unit.to(column.device)]
 
     def distance(self, x: Tensor) -> Tensor:
@@ -325,13 +340,13 @@ class ChangedColumns(Counted, TableFamily):
         return (self.by_column(self.moving.double()) > 0).sum().double().expand(len(self))
 
     def _keep(self, weight: Tensor) -> Tensor:
-        """(..., batch, columns) -> (..., batch, features) bool: of the columns the `radius` of the largest weight, none of weight zero."""
+        """(..., batch, columns) -> (..., batch, features) bool: columns of largest weights."""
         weight = torch.where(self.by_column(self.moving.double()) > 0, weight, 0)
         rank = weight.argsort(dim=-1, descending=True, stable=True).argsort(-1)
         return self._each((rank < self.radius.floor()[:, None]) & (weight > 0))
 
     def _snap_to_allowed(self, x: Tensor) -> Tensor:
-        """Every column to the nearest that it may be: a step, a word, or what it is at the centre."""
+        """Round every column to its nearest allowed or original value."""
         centre, x = self.centre.to(x), self.inside.clamp(x)
         number = self._at_step(x)
         number = torch.where(
@@ -340,7 +355,7 @@ class ChangedColumns(Counted, TableFamily):
         return torch.where(self.words, self._as_words(x), torch.where(self.steps > 0, number, x))
 
     def _as_words(self, x: Tensor) -> Tensor:
-        """(..., features): of the numbers of every word the largest is 1."""
+        """Make each group one-hot at its largest number, (..., features)."""
         if not len(self.groups):
             return x
         each = x.unsqueeze(-2).masked_fill(~self.groups, -torch.inf)
@@ -366,7 +381,7 @@ class ChangedColumns(Counted, TableFamily):
         return torch.where(self._keep(weight), self._snap_to_allowed(values), self.centre)
 
     def _best(self, a: Tensor) -> tuple[Tensor, Tensor]:
-        """(..., features) -> what each number becomes where its column changes to make a.x small, and by how much each column does."""
+        """The best change of each column: new values (..., features) and gains (..., columns)."""
         lower, upper = (torch.where(self.moving, end.to(a), self.centre.to(a)) for end in self.ends())
         number = torch.where(a > 0, lower, upper)
         each = (-a).unsqueeze(-2).masked_fill(~self.groups, -torch.inf)
@@ -390,7 +405,7 @@ class ChangedColumns(Counted, TableFamily):
         )
 
     def minimise_linear(self, a: Tensor) -> Tensor:
-        """a.centre plus the `radius` best columns, which is exact for a linear function where numbers do not come in steps."""
+        """Return a . centre plus the `radius` best column gains; exact for columns without steps."""
         a, centre = a.double().transpose(0, 1), self.centre.double()
         best, gain = self._best(a)
         ordered = gain.clamp_min(0).sort(-1, descending=True).values

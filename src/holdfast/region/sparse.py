@@ -1,4 +1,13 @@
-"""A few changed units: pixels, channels, frames or table features (the L0 'norm')."""
+"""Sparse perturbations: at most k changed units (pixels, channels, frames or table features), the L0 "norm".
+
+    S = { x : at most k units differ from the centre c, and every changed number is in [l, u] }
+
+A linear function is minimised exactly. Units do not interact, so with the gain of unit j
+
+    g_j = min over allowed values of unit j of a_j . (x_j - c_j) <= 0,
+
+    min over x in S of a . x = a . c + (the sum of the k smallest g_j).
+"""
 
 import math
 from dataclasses import dataclass
@@ -14,14 +23,16 @@ from holdfast.rounding import TINY, gamma
 
 @dataclass(frozen=True, eq=False)
 class Sparse(Counted):
-    """All x that differ from the centre in at most `radius` units, each changed number anywhere in the domain.
+    """All x in the domain that differ from the centre in at most `radius` units.
 
-    A unit is everything that shares a position on the axes not named: axes=(0,) makes the channels of an image (channels,
-    height, width) one pixel, axes=(1,) the features of a sequence (frames, features) one frame, axes=() every number its own unit.
+    Two elements are in the same unit if they only differ in their position on `axes`. axes=(0,): the channels
+    of an image (channels, height, width) form one pixel. axes=(1,): the features of a sequence (frames,
+    features) form one frame. axes=(): every number is a unit.
 
-    free    bool, broadcast over (batch, *unit_shape): the units that may change; None: all.
-    levels  the values a changed number may take: bytes, or the two ends of the domain; None: any value of the domain. The centre need
-            not be made of them: what does not change stays as it is.
+    Attributes:
+        free: bool, broadcast to (batch, *unit_shape), the units that may change; None: all.
+        levels: the values of a changed number: bytes, say, or the two bounds of the domain. None: any value
+            of the domain. The centre may have other values: an unchanged number stays as it is.
     """
 
     domain: Domain
@@ -48,7 +59,7 @@ class Sparse(Counted):
             object.__setattr__(self, "levels", Levels.of(self.levels, self.centre.dtype, self.domain))
 
     def _checked_mask(self, free: object) -> Tensor:
-        """The mask, whole: (batch, *unit_shape)."""
+        """Broadcast the mask to (batch, *unit_shape)."""
         want = (len(self), *self.unit_shape)
         if not isinstance(free, Tensor) or free.dtype != torch.bool:
             shown = free.dtype if isinstance(free, Tensor) else type(free).__name__
@@ -59,12 +70,13 @@ class Sparse(Counted):
             return free.to(self.centre.device).broadcast_to(want)
         except RuntimeError:
             raise BadInput(
-                f"the mask of units that may change has shape {tuple(free.shape)}, expected {want}: a flag for each unit of each input."
+                f"the mask of units that may change has shape {tuple(free.shape)}, expected {want}: "
+                "one flag for each unit of each input."
             ) from None
 
     @property
     def unit_shape(self) -> tuple[int, ...]:
-        """The shape of the inputs with one place for each unit: the unit's own axes are 1."""
+        """The shape of an input with one element for each unit: the unit's own axes have size 1."""
         return tuple(1 if axis in self.axes else size for axis, size in enumerate(self.shape))
 
     @property
@@ -72,31 +84,31 @@ class Sparse(Counted):
         return math.prod(self.unit_shape)
 
     def free_units(self) -> Tensor:
-        """-> (batch, *unit_shape) bool: what may change."""
+        """Return (batch, *unit_shape) bool: the units that may change."""
         if self.free is not None:
             return self.free
         return torch.ones((len(self), *self.unit_shape), dtype=torch.bool, device=self.centre.device)
 
     def values(self) -> Tensor | None:
-        """-> (levels,) float64, rising: what a changed number may be; None where it may be anything in the domain."""
+        """The allowed values of a changed number, (levels,) float64 ascending; None: the whole domain."""
         return self.levels.values if isinstance(self.levels, Levels) else None
 
     def ends(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        """The smallest and the largest value that a changed number may take, each broadcast over the inputs' shape."""
+        """The smallest and the largest value of a changed number, each broadcastable to the inputs' shape."""
         values = self.values()
         ends = (self.domain.lower, self.domain.upper) if values is None else (values[0], values[-1])
         return ends[0].to(like), ends[1].to(like)
 
     def _batch_axes(self) -> tuple[int, ...]:
-        """The unit's axes counted from the end, so that leading axes do not matter."""
+        """Return the unit's axes counted from the last one, so that leading axes do not matter."""
         return tuple(axis - len(self.shape) for axis in self.axes)
 
     def _any(self, changed: Tensor) -> Tensor:
-        """(..., *shape) bool -> (..., *unit_shape): does any part of the unit change?"""
+        """(..., *shape) bool -> (..., *unit_shape): whether any element of the unit changes."""
         return changed.any(self._batch_axes(), keepdim=True) if self.axes else changed
 
     def _sum(self, parts: Tensor) -> Tensor:
-        """(..., *shape) -> (..., *unit_shape)."""
+        """(..., *shape) -> (..., *unit_shape): sums over units."""
         return parts.sum(self._batch_axes(), keepdim=True) if self.axes else parts
 
     def distance(self, x: Tensor) -> Tensor:
@@ -115,13 +127,13 @@ class Sparse(Counted):
         return self.flatten_units(self.free_units()).sum(-1).double()
 
     def _keep(self, weight: Tensor) -> Tensor:
-        """(..., batch, *unit_shape) -> bool: of the free units the `radius` with the largest weight, none of weight zero."""
+        """(..., batch, *unit_shape) -> bool: the `radius` free units with the largest positive weights."""
         flat = self.flatten_units(torch.where(self.free_units(), weight, 0))
         rank = flat.argsort(-1, descending=True).argsort(-1)
         return ((rank < self.radius.floor()[:, None]) & (flat > 0)).reshape(weight.shape)
 
     def _snap_to_allowed(self, x: Tensor) -> Tensor:
-        """Every number to the nearest that it may be: itself in the domain, a level, or what it is at the centre."""
+        """Round every number to its nearest allowed value: in the domain, a level, or the centre's."""
         x, centre, values = self.domain.clamp(x), self.centre.to(x), self.values()
         if values is None:
             return x
@@ -143,13 +155,12 @@ class Sparse(Counted):
         return torch.where(self._keep(weight), self._snap_to_allowed(values), self.centre)
 
     def vertex(self, a: Tensor) -> Tensor:
-        """The units that lower a.x the most, each number at the end it gains by, which is exact."""
+        """The exact minimiser: change the units with the largest gains, each number to its better bound."""
         lower, upper = self.ends(a)
         centre = self.centre.to(a)
         ends = torch.where(a > 0, lower, upper).expand(a.shape)
-        gain = (a * (centre - ends)).clamp_min(
-            0
-        )  # the centre may lie beyond the levels; then it is best left alone
+        # A centre beyond the levels may be better than both bounds; then the number stays.
+        gain = (a * (centre - ends)).clamp_min(0)
         return torch.where(self._keep(self._sum(gain)) & (gain > 0), ends, centre)
 
     def enclosing_box(self) -> tuple[Tensor, Tensor]:
@@ -161,7 +172,7 @@ class Sparse(Counted):
         )
 
     def minimise_linear(self, a: Tensor) -> Tensor:
-        """a.centre plus the `radius` best gains, which is exact for a linear function over this region."""
+        """A . centre plus the `radius` best gains, the exact minimum in real arithmetic, rounded down."""
         a, centre = a.double(), self.centre.double()[:, None]
         lower, upper = self.ends(a)
         at_ends = torch.where(self.free_units()[:, None], torch.minimum(a * lower, a * upper), a * centre)
@@ -176,24 +187,23 @@ class Sparse(Counted):
 
 @dataclass(frozen=True, eq=False)
 class Levels:
-    """The values a changed number may take, held by reference: they belong to the whole batch, not to a row of it."""
+    """The allowed values of a changed number. They belong to the whole batch, so slicing rows shares them."""
 
-    values: Tensor  # (levels,) float64, rising
+    values: Tensor  # (levels,) float64, ascending
 
     @staticmethod
     def of(levels: "Levels | Tensor", dtype: torch.dtype, domain: Domain) -> "Levels":
-        """Rounded to the arithmetic of the inputs, so that data, attacks and proofs all mean the same values."""
+        """Round levels to the inputs' dtype, so that data, attacks and proofs use the same values."""
         given = levels.values if isinstance(levels, Levels) else levels
         if not isinstance(given, Tensor) or given.dim() != 1:
             shown = f"shape {tuple(given.shape)}" if isinstance(given, Tensor) else type(given).__name__
             raise BadInput(
-                f"levels: give a tensor of one axis, the values that a changed number may take; got {shown}."
+                "levels: expected a one-dimensional tensor of the values that a changed number may take; "
+                f"got {shown}."
             )
         values = given.detach().to(dtype).double().unique()
         if len(values) < 2:
-            raise BadInput(
-                f"levels: a changed number needs at least two values to choose from, got {given.tolist()}."
-            )
+            raise BadInput(f"levels: a changed number needs at least two values, got {given.tolist()}.")
         if not bool(domain.contains(values[0]).all() and domain.contains(values[-1]).all()):
             raise BadInput(
                 f"levels run from {float(values[0]):g} to {float(values[-1]):g}, but the domain is {domain}."
@@ -202,7 +212,7 @@ class Levels:
 
 
 def _nearest(values: Tensor, x: Tensor) -> Tensor:
-    """(levels,) rising, any shape -> the same shape, float64: the level nearest to each number."""
+    """(levels,) ascending, x of any shape -> x's shape, float64: the level nearest to each number."""
     values, exact = values.to(x.device), x.double().contiguous()
     above = torch.bucketize(exact, values).clamp_max(len(values) - 1)
     high, low = values[above], values[(above - 1).clamp_min(0)]

@@ -1,4 +1,11 @@
-"""Words replaced by words from given sets."""
+"""Word substitutions: at most k positions of a sentence take another word of their substitution set.
+
+    S = { (v(w_1), ..., v(w_n)) : w_t in S_t, at most k of the w_t differ from the sentence }
+
+where v is the embedding. Positions do not interact, so a linear function is minimised exactly: with the gain
+of position t, g_t = min over w in S_t of a_t . (v(w) - v(own word)) <= 0, the minimum is a . c + (the sum of
+the k smallest g_t).
+"""
 
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
@@ -18,9 +25,12 @@ Substitutes = Mapping[int, Sequence[int]] | Sequence[Sequence[Sequence[int]]]
 def position_sets(
     sentences: Sequence[Sequence[int]], substitutes: Substitutes, size: int
 ) -> list[list[list[int]]]:
-    """For each position of each sentence the words that may stand there, its own first and each once; `size` words are known.
+    """List, for each position of each sentence, the allowed words: its own first, no duplicates.
 
-    substitutes: token id -> ids it may become, wherever it stands; or a list for each sentence of a list for each position of ids.
+    Args:
+        substitutes: token id -> ids of its substitutes, at any position; or, for each sentence, a list of ids
+            per position.
+        size: number of words in the vocabulary.
     """
     if isinstance(substitutes, Mapping):
         known = {_token(word, size): _tokens(others, size) for word, others in substitutes.items()}
@@ -32,14 +42,17 @@ def position_sets(
     if not isinstance(places, Sized) or len(places) != len(sentences):
         count = len(places) if isinstance(places, Sized) else "no"
         raise BadInput(
-            f"substitutes for {count} sentences, but there are {len(sentences)}: give a list for each, or token id -> ids for all."
+            f"substitutes for {count} sentences, but there are {len(sentences)}: give a list for each "
+            "sentence, "
+            "or a mapping from token id to ids for all."
         )
     sets = []
     for place, (sentence, sides) in enumerate(zip(sentences, places, strict=True)):
         if not isinstance(sides, Sized) or len(sides) != len(sentence):
             count = len(sides) if isinstance(sides, Sized) else "no"
             raise BadInput(
-                f"sentence {place} has {len(sentence)} words, its substitutes {count} places: give one list for each word."
+                f"sentence {place} has {len(sentence)} words, but substitutes for {count} positions: "
+                "give one list for each word."
             )
         pairs = zip(sentence, sides, strict=True)
         sets.append(
@@ -50,15 +63,17 @@ def position_sets(
 
 def _tokens(words: object, size: int) -> list[int]:
     if not isinstance(words, Iterable):
-        raise BadInput(f"substitutes of a word are a list of token ids, got {words!r}.")
+        raise BadInput(f"substitutes of a word must be a list of token ids, got {words!r}.")
     return [_token(word, size) for word in words]
 
 
 def _token(word: object, size: int) -> int:
-    """A token id of the vocabulary, or an error in words."""
+    """Return a token id of the vocabulary. BadInput if it is none."""
     plain = word.item() if isinstance(word, Tensor) else word
     if not isinstance(plain, Integral):
-        raise BadInput(f"substitutes are token ids, got {plain!r}; look words up in your vocabulary first.")
+        raise BadInput(
+            f"substitutes must be token ids, got {plain!r}; look words up in your vocabulary first."
+        )
     if not 0 <= int(plain) < size:
         raise BadInput(
             f"token id {int(plain)} does not exist: the vocabulary has {size} words (0 to {size - 1})."
@@ -68,10 +83,11 @@ def _token(word: object, size: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Words(Counted):
-    """All sentences in which at most `radius` positions hold another word of their substitution set.
+    """All sentences in which at most `radius` positions have another word of their substitution set.
 
-    Points are word vectors: centre is (batch, length, dim), choices (batch, length, sets) are token ids padded with the
-    word itself, vectors (vocabulary, dim) is the network's embedding. Distances count changed positions.
+    Points are word vectors: centre is (batch, length, dim), choices (batch, length, sets) are token ids
+    padded with the word itself, vectors (vocabulary, dim) is the network's embedding. Distances count changed
+    positions.
     """
 
     tokens: Tensor  # (batch, length) int64
@@ -82,13 +98,17 @@ class Words(Counted):
     def around(
         tokens: Tensor, substitutes: Substitutes, vectors: Tensor, radius: float | None = None
     ) -> "Words":
-        """tokens (batch, length); substitutes as in `position_sets`; radius None: every position at once."""
+        """Build the region from tokens (batch, length) and substitutes as in `position_sets`.
+
+        radius None: every position may change.
+        """
         if tokens.dim() != 2 or tokens.is_floating_point():
             raise BadInput(
-                f"words: tokens must be integers of shape (batch, length), got {tokens.dtype} of {tuple(tokens.shape)}."
+                f"words: tokens must be integers of shape (batch, length), "
+                f"got {tokens.dtype} of {tuple(tokens.shape)}."
             )
         if tokens.numel() == 0:
-            raise BadInput("words: the data are empty: there is no sentence to ask about.")
+            raise BadInput("words: the data are empty: there is no sentence to analyse.")
         sets = position_sets(tokens.tolist(), substitutes, len(vectors))
         widest = max(len(words) for sentence in sets for words in sentence)
         choices = torch.tensor(
@@ -96,7 +116,7 @@ class Words(Counted):
         )
         if not bool(vectors[choices].isfinite().all()):
             raise BadInput(
-                "words: the vector of a word holds NaN or infinity; robustness around it has no meaning."
+                "words: the vector of a word holds NaN or infinity; robustness around it is undefined."
             )
         reach = float(tokens.shape[1]) if radius is None else float(radius)
         return Words(
@@ -108,19 +128,19 @@ class Words(Counted):
         )
 
     def only(self, places: Tensor) -> "Words":
-        """(batch, length) bool -> the same sentences, in which only these places may change."""
+        """Restrict the region: only positions with places (batch, length) bool true may change."""
         return replace(self, choices=torch.where(places[..., None], self.choices, self.tokens[..., None]))
 
     def _choice_vectors(self) -> Tensor:
-        """(batch, length, sets, dim)."""
+        """Return the vectors of all choices, (batch, length, sets, dim)."""
         return self.vectors.table[self.choices]
 
     def _changeable(self) -> Tensor:
-        """(batch, length) bool: the set holds more than the word itself."""
+        """Return (batch, length) bool: whether the position has a substitute."""
         return (self.choices != self.tokens[..., None]).any(-1)
 
     def decode(self, x: Tensor) -> Tensor:
-        """(..., batch, length, dim) -> (..., batch, length) token ids; -1 where the vector is no word of the set."""
+        """(..., batch, length, dim) -> (..., batch, length) token ids; -1 if it is not in the set."""
         same = (x[..., None, :] == self._choice_vectors().to(x)).all(-1)
         index = same.int().argmax(-1)
         chosen = self.choices.expand(*x.shape[:-1], -1).gather(-1, index[..., None]).squeeze(-1)
@@ -135,14 +155,14 @@ class Words(Counted):
         return self._changeable().sum(-1).double()
 
     def project(self, x: Tensor) -> Tensor:
-        """Each position to the nearest word of its set; of the changed ones, those that moved furthest are kept."""
+        """Map each position to the nearest word of its set; keep the `radius` changes that moved furthest."""
         options = self._choice_vectors().to(x)
         nearest = (x[..., None, :] - options).square().sum(-1).argmin(-1)
         word = self.choices.expand(*x.shape[:-1], -1).gather(-1, nearest[..., None]).squeeze(-1)
         return self.vectors.table.to(x)[self._keep_budget(word, (x - self.centre.to(x)).square().sum(-1))]
 
     def _keep_budget(self, word: Tensor, weight: Tensor) -> Tensor:
-        """Keep at most `radius` changed positions, by weight."""
+        """Keep at most `radius` changed positions, those of the largest weights."""
         weight = torch.where(word == self.tokens, -1.0, weight.double())
         rank = weight.argsort(-1, descending=True).argsort(-1)
         return torch.where(rank < self.radius.floor()[:, None], word, self.tokens)
@@ -154,7 +174,7 @@ class Words(Counted):
         return self.vectors.table[self._keep_budget(word, weight)]
 
     def vertex(self, a: Tensor) -> Tensor:
-        """The replacements that lower a.x the most, which is exact."""
+        """Return the exact minimiser: the `radius` replacements that lower a . x the most."""
         value = torch.einsum("...ld,...lsd->...ls", a, self._choice_vectors().to(a))
         best = value.argmin(-1, keepdim=True)
         word = self.choices.expand(*a.shape[:-1], -1).gather(-1, best).squeeze(-1)
@@ -166,7 +186,7 @@ class Words(Counted):
         return torch.where(free, options.amin(2), centre), torch.where(free, options.amax(2), centre)
 
     def minimise_linear(self, a: Tensor) -> Tensor:
-        """a.centre plus the `radius` best single replacements, exact for a linear function."""
+        """Return a . centre plus the `radius` best single replacements: the exact minimum, rounded down."""
         a = a.double()
         at_choice = torch.einsum("brld,blsd->brls", a, self._choice_vectors().double())
         gain = (at_choice.amin(-1) - at_choice[..., 0]).clamp_max(0)
@@ -183,6 +203,6 @@ class Words(Counted):
 
 @dataclass(frozen=True, eq=False)
 class Vectors:
-    """An embedding table held by reference: it belongs to the whole batch, not to a row of it."""
+    """An embedding table. It belongs to the whole batch, so slicing rows shares it."""
 
     table: Tensor

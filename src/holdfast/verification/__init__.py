@@ -1,4 +1,4 @@
-"""Room: VNN-LIB verification and output range analysis (reachability), by branch and bound."""
+"""VNN-LIB verification and output range analysis (reachability) by branch and bound."""
 
 from holdfast.verification.branch_and_bound import BranchAndBound
 from holdfast.verification.instances import Instance, read_instances, read_key
@@ -8,6 +8,16 @@ from holdfast.verification.search import Scatter
 from holdfast.verification.verify import Verdict, verdict, verify
 
 __all__ = [
-    "BranchAndBound", "Instance", "Range", "Scatter", "Verdict", "range_of", "ranges_of", "reach", "read_instances", "read_key", "verdict",
+    "BranchAndBound",
+    "Instance",
+    "Range",
+    "Scatter",
+    "Verdict",
+    "range_of",
+    "ranges_of",
+    "reach",
+    "read_instances",
+    "read_key",
+    "verdict",
     "verify",
-]  # fmt: skip
+]

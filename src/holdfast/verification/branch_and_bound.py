@@ -1,16 +1,18 @@
-"""Branch and bound as a method: how low does a score get over a box? Proved to a gap, or until its sign is known.
+"""Branch and bound: certified bounds on the smallest margin over a box, or on its sign.
 
-Every row has a threshold, and a part of its box is settled when its bounds say score > threshold. Where the sign is asked for, that is
-zero. Where a value is, it is the lowest that a concrete input was seen to reach less the gap.
+Every row r has a threshold t_r. A subproblem (a subset of the box) is settled when its certified lower bound
+shows margin > t_r. If only the sign matters, t_r = 0. If the value matters, t_r is the lowest attained margin
+minus the tolerance (`gap`).
 
-Why the proved bound holds. A threshold only ever falls, when a lower value is met. So every part that was settled, under whatever
-threshold, lies above the one in force now. What is not settled waits with a lower bound of its own, and so does what was given up because
-nothing is left to cut. These three cover the box, hence
+Correctness. Thresholds never increase. So every subproblem that was settled under an earlier threshold is
+above the current one. Every other subproblem is in the queue with a lower bound, or was given up with a lower
+bound because it cannot be split further. The subproblems cover the box, hence for every x in it
 
-    score >= min(threshold in force, bounds of the parts that wait, bounds of the parts given up)   everywhere in it.
+    margin(x) >= min(current threshold, lower bounds in the queue, lower bounds of subproblems given up).
 
-A bound proved once stays true, so the best of them all is kept; the search may end at any time. Once nothing waits, the two ends
-are a gap apart.
+A bound that was proved once stays valid, so the maximum over time is kept, and the search can end at any
+time. When the queue is empty and nothing was given up, upper and lower bound differ by at most the
+gap.
 """
 
 import math
@@ -38,7 +40,7 @@ from holdfast.replay import SMALLEST
 from holdfast.result import Setting, Traits
 from holdfast.rounding import gamma
 from holdfast.verification.search import (
-    LONGEST,
+    MOST_DESCENT_STEPS,
     avoid,
     descend_from,
     lowest,
@@ -50,36 +52,44 @@ from holdfast.verification.search import (
 )
 from holdfast.verification.specification import Forbidden
 
-FULL = 8  # times what a method likes to have waiting; depth first that takes very long
-OFTEN = 16  # batches of parts after each of which the search goes downhill; later, after every fourth
-STEPS = 24  # of a search for a value
-DOUBTS = 8  # places from which the search goes on again when a proof is complete
-CACHED = 2**21  # numbers in the forms of one batch of boxes: few enough to stay near the processor
-SHY = 1 - 2.0**-20  # of the gap: what is left pays for rounding the difference of both bounds
+QUEUE_FACTOR = 8  # Stop if the queue exceeds this multiple of the rule's preferred length (chosen by hand).
+# Descend after each of the first EARLY_BATCHES batches of subproblems, later after every fourth (chosen by
+# hand).
+EARLY_BATCHES = 16
+DESCENT_STEPS = 24  # Number of descent steps (chosen by hand).
+# Number of random points from which a final search tries to refute a complete proof (chosen by hand).
+RESTARTS = 8
+# Limit for the elements of the linear bounds of one batch, so that they fit the CPU cache.
+CACHED_ELEMENTS = 2**21
+# Share of the gap that thresholds use; the rest covers rounding of the bound difference.
+GAP_SHARE = 1 - 2.0**-20
 NO_CHARGE = (
-    "nothing bounds the outputs, so what rounding the factors of the property misses cannot be charged"
+    "the outputs have no finite bounds, so the rounding error of the property's factors cannot be bounded"
 )
 
 
 @dataclass(frozen=True, eq=False)
 class BoxTree:
-    """What is known of all rows. Tensors are (batch,) float64, unless they say more."""
+    """State of the search for all rows. Tensors are (batch,) float64 unless noted."""
 
-    inside: Box  # the numbers that the network can be asked about
+    inside: Box  # the numbers that the network's dtype represents
     rules: Avoid
     chance: Chance
     threshold: Tensor
-    proved: Tensor  # lower bounds of all scores
-    given_up: Tensor  # and of those on parts that were given up
-    upper: Tensor  # the lowest scores met by anyone
-    at: Tensor  # (batch, *shape): where the lowest was met here
-    low: Tensor
+    proved: Tensor  # certified lower bounds
+    given_up: Tensor  # certified lower bounds on the subproblems that were given up
+    upper: Tensor  # lowest attained margins, by any method
+    at: Tensor  # (batch, *shape): the point of the lowest margin that this method found
+    low: Tensor  # the lowest margin that this method found
     trunk: "Trunk | None" = None
     steps: int = 0
-    paid: bool = False  # whether the last search went anywhere
+    paid: bool = False  # whether the last descent improved the upper bound
 
     def conclude(self, done: Tensor) -> "BoxTree":
-        """With what the parts of the boxes prove now. done: of rows where nothing waits."""
+        """Update the certified lower bounds from the queue.
+
+        `done` is the bound of rows with an empty queue.
+        """
         assert self.trunk is not None
         frontier = self.trunk.frontier
         waiting = torch.full_like(self.threshold, torch.inf).scatter_reduce(
@@ -90,7 +100,7 @@ class BoxTree:
         return replace(self, proved=torch.maximum(self.proved, torch.minimum(low, self.given_up)))
 
     def giving_up(self, tasks: Tensor) -> "BoxTree":
-        """A frontier says how low its given up parts may get, but not whose they were: any of those that waited."""
+        """Attribute the bound on given-up subproblems to every row that had one in this batch."""
         assert self.trunk is not None
         lost = self.trunk.frontier.lost
         if lost == math.inf:
@@ -106,7 +116,10 @@ class BoxTree:
         )
 
     def falling(self, threshold: Tensor) -> "BoxTree":
-        """Thresholds fall to what was met by now. Bounds are relative to them, so they rise; what is settled by that waits no more."""
+        """Lower the thresholds.
+
+        Queue bounds are relative to them, so they rise; subproblems that this settles are removed.
+        """
         before, threshold = self.threshold, torch.minimum(self.threshold, threshold)
         if self.trunk is None or torch.equal(before, threshold):
             return replace(self, threshold=threshold)
@@ -120,25 +133,27 @@ class BoxTree:
 
 @dataclass(frozen=True, eq=False)
 class Trunk:
-    """What branches: made when the first bound is asked for."""
+    """What branching needs: created when the first bound is computed."""
 
     graph: Graph
     region: Box  # float64
-    rules: Avoid  # with what their rounding misses
+    rules: Avoid  # with the rounding error of the factors added
     cut: Branching[Any]
     frontier: Frontier
 
 
 @dataclass(frozen=True)
 class BranchAndBound(Method[BoxTree]):
-    """Parts of the boxes with the worst bounds first. Where bounds are worst it also looks for low scores, and when all is proved once
-    more from the lowest places: an honest proof has nothing to fear from that.
+    """Branch and bound, worst lower bounds first, with searches for low margins where the bounds are weakest.
 
-    cut  how parts are cut; by default, by inputs where few of them move, else by activations.
-    gap  how near to the truth; None: until the sign of the score is known.
+    When a proof is complete, a final search tries to refute it.
+
+    Attributes:
+        cut: the branching rule (default: split inputs where few of them vary, else activations).
+        gap: tolerance of the value; None: stop when the sign of the margin is known.
     """
 
-    finds: ClassVar[str] = "proved lower ends"
+    finds: ClassVar[str] = "certified lower bounds"
     help: ClassVar[str] = "branch and bound over inputs or activations (ReLU splitting), for boxes"
     keyword: ClassVar[str] = "bab"
     traits: ClassVar[Traits] = Traits(glass=True)
@@ -162,7 +177,7 @@ class BranchAndBound(Method[BoxTree]):
 
     def update_bounds(self, problem: Problem, state: BoxTree, lower: Tensor, upper: Tensor) -> BoxTree:
         state = replace(state, upper=upper)
-        return state if self.gap is None else state.falling(upper - SHY * self.gap)
+        return state if self.gap is None else state.falling(upper - GAP_SHARE * self.gap)
 
     def step(self, problem: Problem, state: BoxTree) -> tuple[BoxTree | None, Claims]:
         if state.trunk is None:
@@ -177,17 +192,18 @@ class BranchAndBound(Method[BoxTree]):
             state, met = self._grown(problem, state)
             trunk = state.trunk
             assert trunk is not None
-        # Before what is met now is heard: it must not pass what was proved before.
+        # Conclude before new candidates lower the thresholds: the bound must not exceed what was proved
+        # before.
         state = state.conclude(
             torch.full_like(state.threshold, SMALLEST) if self.gap is None else state.threshold
         )
         done, obstacle = not len(trunk.frontier), ""
         if done and not time_limit.has_expired():
             met.append(self._search_again(problem, state))
-        elif len(trunk.frontier) > FULL * trunk.cut.most(trunk.graph):
+        elif len(trunk.frontier) > QUEUE_FACTOR * trunk.cut.most(trunk.graph):
             done, obstacle = (
                 True,
-                f"{len(trunk.frontier)} parts wait to be cut further, more than memory should hold",
+                f"{len(trunk.frontier)} subproblems are queued, more than the memory limit allows",
             )
         state, witnesses = self._receive_candidates(problem, state, met)
         settings = {**_cut_settings(trunk.cut), "parts": trunk.frontier.looked}
@@ -206,11 +222,11 @@ class BranchAndBound(Method[BoxTree]):
             raise UnsupportedLayer(NO_CHARGE)
         cut = self.cut or cut_for(graph, region)
         if self.cut is None and self.gap is not None and isinstance(cut, InputSplit):
-            cut = replace(cut, walks=False, elements=CACHED)
+            cut = replace(cut, walks=False, elements=CACHED_ELEMENTS)
         return replace(state, trunk=Trunk(graph, region, rules, cut, cut.start(graph, region, rules)))
 
     def _grown(self, problem: Problem, state: BoxTree) -> tuple[BoxTree, list[tuple[Tensor, Tensor, Tensor]]]:
-        """One batch of parts looked at, and candidates from where their bounds are worst."""
+        """Bound one batch of subproblems; return candidates from where the bounds are weakest."""
         trunk = state.trunk
         assert trunk is not None
         tasks = trunk.frontier.task.unique()
@@ -221,9 +237,9 @@ class BranchAndBound(Method[BoxTree]):
         state = replace(state, trunk=replace(trunk, frontier=frontier), steps=state.steps + 1).giving_up(
             tasks
         )
-        # Boxes of few inputs are soon many: where only a few wait, a long search is left to the one before.
+        # Input splitting produces many boxes soon: leave long searches to the method before this one.
         few = self.gap is not None or isinstance(trunk.cut, InputSplit)
-        downhill, longest = self._downhill(state), STEPS if few else LONGEST
+        downhill, longest = self._downhill(state), DESCENT_STEPS if few else MOST_DESCENT_STEPS
         chance = state.chance.apart(state.steps)
         found = near(
             problem.network, state.inside, state.rules, points, chance, downhill=downhill, longest=longest
@@ -232,11 +248,11 @@ class BranchAndBound(Method[BoxTree]):
 
     def _downhill(self, state: BoxTree) -> bool:
         step = state.steps - 1
-        return step % 4 == 0 or (step < OFTEN if self.gap is None else state.paid)
+        return step % 4 == 0 or (step < EARLY_BATCHES if self.gap is None else state.paid)
 
     def _search_again(self, problem: Problem, state: BoxTree) -> tuple[Tensor, Tensor, Tensor]:
-        """Once more downhill: from the lowest places that were met here, the middle, and others."""
-        few = max(1, min(DOUBTS, 2**16 // state.at.numel()))
+        """Try to refute a complete proof: search from the best points, the centre and random points."""
+        few = max(1, min(RESTARTS, 2**16 // state.at.numel()))
         start = torch.cat(
             [
                 state.at[None],
@@ -244,14 +260,17 @@ class BranchAndBound(Method[BoxTree]):
                 scatter_points(state.inside, few, state.chance.apart(0)),
             ]
         )
-        found, score = descend_from(task(problem.network, state.inside, state.rules), start, STEPS)
+        found, score = descend_from(task(problem.network, state.inside, state.rules), start, DESCENT_STEPS)
         every = torch.arange(len(state.at), device=start.device).repeat(len(start))
         return found.flatten(0, 1), every, score.flatten()
 
     def _receive_candidates(
         self, problem: Problem, state: BoxTree, met: Iterable[tuple[Tensor, Tensor, Tensor]]
     ) -> tuple[BoxTree, Claims]:
-        """The lowest candidate of each row, if it is below what is known. A value that is asked for is taken in float64, as proofs are."""
+        """Select the lowest candidate of each row if it improves the upper bound.
+
+        If the value matters, candidates are evaluated in float64, in which the proofs are computed.
+        """
         kept = [parts for parts in met if len(parts[0])]
         if not kept:
             return state, Claims()
@@ -280,7 +299,7 @@ def _cut_settings(cut: Branching[Any]) -> dict[str, Setting]:
 
 
 def _below(threshold: Tensor, bound: Tensor) -> Tensor:
-    """threshold + bound, rounded down; the sum with zero is exact."""
+    """Return threshold + bound, rounded down. A sum with zero is exact."""
     total = threshold + bound
     exact = (threshold == 0) | (bound == 0) | ~total.isfinite()
     return torch.where(exact, total, total - 4 * gamma(1) * (threshold.abs() + bound.abs()))

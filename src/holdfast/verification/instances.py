@@ -1,4 +1,4 @@
-"""Lists of verification problems as competitions publish them: instances.csv, and a key with the known answers."""
+"""Lists of verification problems in the format of VNN-COMP: instances.csv, and known answers."""
 
 import csv
 import math
@@ -14,9 +14,10 @@ KNOWN = ("sat", "unsat")
 
 @dataclass(frozen=True)
 class Instance:
-    """One line: a network, a property, and the seconds that it may take.
+    """One line: a network, a property and a time limit in seconds.
 
-    typed: the user typed the network on the command line, so that it may be package.module:factory. A list only names files.
+    `typed`: the network was given on the command line, so it may be package.module:factory. A list may only
+    name files.
     """
 
     model: Path
@@ -26,23 +27,25 @@ class Instance:
 
     @property
     def name(self) -> tuple[str, str]:
-        """What the key knows it by: the plain names of both files."""
+        """Names of network and property in the key: file names without folders and endings."""
         return plain(self.model), plain(self.spec)
 
 
 def contradicts(answer: str, expected: str) -> bool:
-    """A settled answer against a key that is sure; one with a question mark is what most tools said."""
+    """Return whether a decided answer differs from a decided expectation."""
     return answer in KNOWN and expected in KNOWN and answer != expected
 
 
 def plain(file: str | Path) -> str:
-    """The name without folders and without endings that only say how it is packed."""
+    """Return a file name without folders and without .gz, .onnx or .vnnlib."""
     return Path(file).name.removesuffix(".gz").removesuffix(".onnx").removesuffix(".vnnlib")
 
 
 def read_instances(source: str | Path) -> list[Instance]:
-    """The lines `model,property[,seconds]` of a file, or of instances.csv in a folder; paths are relative to it and
-    stay in it, .gz may be left out."""
+    """Read lines `model,property[,seconds]` from a file, or from instances.csv in a folder.
+
+    Paths are relative to the list's folder and must stay in it; .gz may be omitted.
+    """
     path = Path(source)
     path = path / "instances.csv" if path.is_dir() else path
     found = []
@@ -54,22 +57,20 @@ def read_instances(source: str | Path) -> list[Instance]:
             if seconds is not None and not 0 <= seconds < math.inf:
                 raise ValueError
         except ValueError:
-            raise BadInput(f"{path}:{number}: {row[2][:40]!r} is no number of seconds.") from None
-        model, spec = (_beside(path, text.strip(), number) for text in row[:2])
+            raise BadInput(f"{path}:{number}: {row[2][:40]!r} is not a number of seconds.") from None
+        model, spec = (_find_listed_file(path, text.strip(), number) for text in row[:2])
         found.append(Instance(model, spec, seconds))
     if not found:
-        raise BadInput(f"{path}: holds no line model,property,seconds.")
+        raise BadInput(f"{path}: has no line model,property,seconds.")
     return found
 
 
 def read_key(source: str | Path) -> Mapping[tuple[str, str], str]:
-    """(network, property) -> sat, unsat, or something else where nobody is sure; a file with the columns network, property, expected."""
+    """Read a CSV file with the columns network, property, expected."""
     path = Path(source)
     rows = [row for _, row in _rows(path)]
     if not rows or not {"network", "property", "expected"} <= set(rows[0]):
-        raise BadInput(
-            f"{path}: expected a first line that names the columns network, property and expected."
-        )
+        raise BadInput(f"{path}: expected a header line with the columns network, property and expected.")
     places = [rows[0].index(name) for name in ("network", "property", "expected")]
     if any(len(row) <= max(places) for row in rows):
         raise BadInput(f"{path}: a line has fewer columns than the first.")
@@ -78,7 +79,7 @@ def read_key(source: str | Path) -> Mapping[tuple[str, str], str]:
 
 
 def _rows(path: Path) -> list[tuple[int, list[str]]]:
-    """The lines that are not empty, each with its number."""
+    """Return the lines that are not empty, with their line numbers."""
     with in_words(
         path, "cannot be read as lines of text", "Give a folder with instances.csv, or such a file."
     ):
@@ -90,15 +91,17 @@ def _rows(path: Path) -> list[tuple[int, list[str]]]:
         ]
 
 
-def _beside(path: Path, name: str, number: int) -> Path:
-    """The file that a line names: in the folder of the list or below it, also when links are followed."""
-    with in_words(f"{path}:{number}", f"{name[:60]!r} is no name of a file", "Write model,property,seconds."):
+def _find_listed_file(path: Path, name: str, number: int) -> Path:
+    """Resolve a path of a list: it must lie in the list's folder or below, also after links are resolved."""
+    with in_words(f"{path}:{number}", f"{name[:60]!r} is not a file name", "Write model,property,seconds."):
         for candidate in (path.parent / name, path.parent / f"{name}.gz"):
             if candidate.is_file():
                 if not candidate.resolve().is_relative_to(path.parent.resolve()):
                     raise UnreadableFile(
-                        f"{path}:{number}: {name!r} leads out of the folder {path.parent}. A list names files in its own folder or "
-                        f"below it: put the file there, or put the list into a folder that holds both."
+                        f"{path}:{number}: {name!r} leads out of the folder {path.parent}. A list names "
+                        "files in its own "
+                        "folder or below it: put the file there, or put the list into a folder that holds "
+                        "both."
                     )
                 return candidate
-    raise UnreadableFile(f"{path}:{number}: {name} does not exist beside it, nor {name}.gz.")
+    raise UnreadableFile(f"{path}:{number}: {name} does not exist in the folder of the list, nor {name}.gz.")

@@ -1,6 +1,7 @@
-"""What can come out? The smallest and largest value of outputs over boxes of inputs, each between a proof and a witness.
+"""Output range analysis (reachability): the smallest and largest value of outputs over boxes of inputs.
 
-Every end of every output is a question of its own: how low, and how high, does g = row . outputs get?
+For each output, or each given row of coefficients, two problems are solved: min and max of g(x) = row . f(x)
+over the box.
 """
 
 import math
@@ -42,18 +43,21 @@ def reach(
     store: Sink | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> list[Range]:
-    """The smallest and largest value of outputs over a box, to a tolerance; one range for each output of each box, in order.
+    """Bound the smallest and largest value of outputs over boxes: one range for each output and box.
 
-    box        a Box, which holds one for each row of its batch; or lower and upper bounds, of one input or of a batch.
-    outputs    which ones, by number; all by default.
-    rows       (questions, outputs): combinations row . outputs instead.
-    stop       its seconds end the search with what is known by then. Without any it ends when all is known to the tolerance.
-    methods    InputSplit or ActivationSplit, to say how parts are cut: by default, by inputs where few of them move. Or any methods.
-    store      where records are kept, two for each range, and found again.
+    Args:
+        box: a Box (one box for each row of its batch), or lower and upper bounds of one input or of a batch.
+        outputs: numbers of outputs (default: all).
+        rows: (rows, outputs), coefficients of linear combinations of outputs, instead of `outputs`.
+        stop: `stop.seconds` limits the time. Without it the search ends when all bounds meet the tolerance.
+        methods: InputSplit or ActivationSplit select how branch and bound splits (default: inputs where few
+            of them vary). Other methods are used as given.
+        store: keeps two records for each range and finds them again.
 
-    The proved bounds speak of the network in real arithmetic; the others were met by its twin in float64, or by itself where there is none.
-    Where the network itself gives a value beyond a proved bound by its own rounding, the end is moved out to it; a value of the twin beyond
-    one is a Contradiction.
+    Certified bounds are about the network in real arithmetic. The other bounds were attained by its float64
+    twin, or by the network itself if it has none. If the network attains a value beyond a certified bound by
+    its own rounding, the bound is moved to it. A value of the twin beyond a certified bound raises
+    Contradiction.
     """
     problems, limit = reach_problems(net, box, outputs, rows=rows), reach_stop(stop, tolerance)
     chosen = reach_methods(problems, tolerance, methods)
@@ -66,7 +70,7 @@ def reach_stop(stop: Stop | None, tolerance: float) -> Stop:
     limit = stop or Stop()
     if limit.queries is not None or limit.gap:
         raise BadInput(
-            "reach stops after seconds only: leave queries out of stop, and say tolerance instead of gap."
+            "reach stops after seconds only: leave queries out of stop, and give tolerance instead of gap."
         )
     if not 0 < tolerance < math.inf:
         raise BadInput(f"tolerance must be a number above 0, got {tolerance}.")
@@ -80,7 +84,7 @@ def reach_problems(
     *,
     rows: Tensor | None = None,
 ) -> list[Problem]:
-    """How low, and how high: one problem each, with a row for each output of each box."""
+    """Build one problem for the minimum and one for the maximum, with a row for each output of each box."""
     boxes = box_of(net, box)
     names, asked = rows_of(net.outputs_for(boxes.centre), outputs, rows)
     region = batch.take(boxes, torch.arange(len(boxes), device=net.device).repeat_interleave(len(asked)))

@@ -1,4 +1,4 @@
-"""Searches for low scores over boxes: from many places before any proof, and from where bounds are worst between them."""
+"""Search for low margins over boxes: from many points, and where bounds are weakest."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,14 +18,15 @@ from holdfast.random_streams import Chance
 from holdfast.region import Box
 from holdfast.result import Traits
 
-TRIES, SHORT = 64, 12  # places from which a search between proofs goes downhill, and steps
-LONGEST = 100  # steps where there are few places
+# Between proofs, descend from this many points for this many steps (chosen by hand).
+DESCENT_POINTS, SHORT_DESCENT = 64, 12
+MOST_DESCENT_STEPS = 100  # Limit for the number of descent steps if there are fewer points (chosen by hand).
 NEEDS = "needs the worst score of a property in linear rows (Avoid, Linear, Robustness, ...) over a Box"
 
 
 @dataclass(frozen=True, eq=False)
 class SearchRound:
-    """What the search knows: where each polytope of each row was met lowest."""
+    """State of the search: the best point for each polytope of each row."""
 
     chance: Chance
     number: int
@@ -34,24 +35,28 @@ class SearchRound:
 
 @dataclass(frozen=True)
 class Scatter(Method[SearchRound]):
-    """Every polytope of every row by itself, from many places at once: downhill from the best of them, then in smaller and smaller boxes
-    around the best one. Without gradients the boxes shrink slowly, and often."""
+    """Search each polytope of each row separately, from many points of the box at once.
+
+    Each round descends from the best points, then the next round searches a smaller box around the best point
+    found. Without
+    gradients there is no descent: the boxes shrink more slowly, over more rounds.
+    """
 
     finds: ClassVar[str] = "witnesses"
-    help: ClassVar[str] = "descent from many places of a box, then around the best of them"
+    help: ClassVar[str] = "descent from many points of a box, then around the best of them"
     traits: ClassVar[Traits] = Traits(glass=True)
 
-    places: int = 2048  # of each polytope of each row
-    most: int = 2048  # of all of them together
-    numbers: int = 2**19  # in all these places; fewer places for large inputs
-    downhill: int = 2048  # the best of them, from which the search goes downhill
+    places: int = 2048  # points for each polytope of each row
+    most: int = 2048  # limit for the number of points of all polytopes
+    numbers: int = 2**19  # limit for the number of elements of all points: large inputs get fewer points
+    downhill: int = 2048  # number of best points from which the search descends
     steps: int = 30
     zoom: float = 1 / 16
     rounds: int = 1
 
     @staticmethod
     def closely(questions: int) -> "Scatter":
-        """For a value that is asked for exactly."""
+        """Return settings for a value that must be tight, not only its sign."""
         return Scatter(places=1024, most=1024 * questions, numbers=2**22, downhill=16, steps=24, rounds=3)
 
     def obstacle(self, problem: Problem) -> str | None:
@@ -107,7 +112,7 @@ def obstacle(problem: Problem) -> str | None:
 
 
 def avoid(problem: Problem) -> Avoid:
-    """The property as polytopes: the smallest of some rows is a polytope for each."""
+    """Return the property as polytopes: a minimum over rows becomes one polytope for each row."""
     required = problem.property
     if isinstance(required, Avoid):
         return Avoid(required.matrix, required.offset)
@@ -121,7 +126,7 @@ def avoid(problem: Problem) -> Avoid:
 
 
 def problem_box(problem: Problem) -> Box:
-    """The numbers that the network itself can be asked about."""
+    """Return the region's numbers in the network's own dtype."""
     assert isinstance(problem.region, Box)
     return problem.region.numbers(problem.network.dtype)
 
@@ -131,12 +136,15 @@ def task(net: Network, region: Box, rules: Avoid) -> Problem:
 
 
 def descend_from(problem: Problem, start: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-    """start (..., batch, *shape) -> the lowest points met, and their scores; a black box has no way down."""
+    """Descend from start (..., batch, *shape): the lowest points and their scores.
+
+    A black box returns its start.
+    """
     return descend(problem, start, steps) if problem.network.differentiable else (start, problem.score(start))
 
 
 def scatter_points(region: Box, count: int, chance: Chance) -> Tensor:
-    """-> (count, batch, *shape): every feature at its lower bound, at its upper bound, or anywhere between, a third of them each."""
+    """Draw (count, batch, *shape) points: each feature at its lower or upper bound or between, 1/3 each."""
     share = (3 * chance.uniform(count, region.shape, region.centre) - 1).clamp(0, 1)
     return region.project(region.lower + share * (region.upper - region.lower))
 
@@ -149,10 +157,13 @@ def near(
     chance: Chance,
     *,
     downhill: bool,
-    longest: int = LONGEST,
+    longest: int = MOST_DESCENT_STEPS,
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """-> candidates x (n, *shape), their rows of the rules (n,) and scores (n,): the places where bounds are worst, or others in the same
-    boxes; then what lies downhill from the best of them, in at most `longest` steps."""
+    """Yield candidates x (n, *shape), their rows of the rules (n,) and their scores (n,).
+
+    First the points where the bounds are weakest, or random points of the same subproblems, whichever scores
+    lower; then the results of at most `longest` descent steps from the best of them.
+    """
     if not len(points.task):
         return
     around = batch.take(inside, points.task)
@@ -164,14 +175,14 @@ def near(
     tried = torch.where(boxes.per_row(which == 0), tried[0], tried[1])
     yield tried, points.task, score
     if downhill and net.differentiable and not time_limit.has_expired():
-        chosen = score.topk(min(TRIES, len(score)), largest=False).indices
-        steps = min(longest, SHORT * TRIES // len(chosen))
+        chosen = score.topk(min(DESCENT_POINTS, len(score)), largest=False).indices
+        steps = min(longest, SHORT_DESCENT * DESCENT_POINTS // len(chosen))
         found, score = descend_from(problem.take(chosen), tried[chosen][None], steps)
         yield found[0], points.task[chosen], score[0]
 
 
 def lowest(problem: Problem, x: Tensor, row: Tensor, score: Tensor) -> Claims:
-    """Candidates x (n, *shape), their rows (n,) and scores (n,) -> the lowest of each row, in float64 as the region allows it."""
+    """Select the lowest candidate of each row from x (n, *shape), rows (n,), scores (n,), in float64."""
     order = torch.where(score.isnan(), torch.inf, score).argsort(stable=True)
     order = order[row[order].argsort(stable=True)]
     first = torch.ones_like(order, dtype=torch.bool)

@@ -1,4 +1,9 @@
-"""A VNN-LIB specification as a question: which inputs the file allows, and which outputs it forbids, both without any rounding."""
+"""A VNN-LIB specification as a problem: allowed inputs and forbidden outputs, both exact.
+
+The file is a union of cases. Case c has a box B_c of inputs and polytopes P_c1, P_c2, ... of forbidden
+outputs. The network satisfies the specification iff f(x) is in none of the P_cj for every x in B_c, for all
+c. Each case is one row of the problem.
+"""
 
 import math
 from collections.abc import Sequence
@@ -22,14 +27,22 @@ from holdfast.result import Key
 from holdfast.rounding import TINY, gamma
 from holdfast.verification.vnnlib import Spec
 
-NEAREST = "inputs held where float64 has no number are taken at the nearest; both of its neighbours there give a counterexample too"
-CASES = 64  # whose outputs are bounded together
+NEAREST = (
+    "an input interval that contains no float64 number is represented by the nearest one; a counterexample "
+    "must also fail at "
+    "both neighbours"
+)
+CASES_PER_BATCH = 64  # Number of cases whose outputs are bounded together; limits memory (chosen by hand).
 
 
 @dataclass(frozen=True, eq=False)
 class Allowed(Box):
-    """The box of a case. Nothing that the file allows is outside of lower and upper; between least and most lie exactly the numbers of
-    float64 that it allows. Where these are none, the centre is the nearest one, and lower and upper are its neighbours on both sides."""
+    """The input boxes of the cases, (batch, *shape) float64.
+
+    [lower, upper] contains every real input that the file allows. The float64 numbers in [least, most] are
+    exactly the ones that it allows. If there are none (least > most), the centre is the nearest float64
+    number, and lower and upper are its neighbours on both sides.
+    """
 
     least: Tensor  # (batch, *shape)
     most: Tensor
@@ -69,9 +82,13 @@ class Allowed(Box):
 
 @dataclass(frozen=True, eq=False)
 class Forbidden(Avoid):
-    """The polytopes of a case, none smaller than it is written; `fails` compares with the numbers in the file."""
+    """The forbidden polytopes of the cases, rounded outwards.
 
-    off: Tensor  # (batch, polytopes, rows, outputs) float64: how far the factors may be from those in the file, at most
+    `fails` decides with the exact numbers of the file.
+    """
+
+    # (batch, polytopes, rows, outputs) float64: upper bound on the error of each factor against the file.
+    off: Tensor
     case: Tensor  # (batch,)
     spec: Spec
 
@@ -88,12 +105,13 @@ class Forbidden(Avoid):
         return found.to(outputs.device)
 
     def charge_rounding(self, graph: Graph, region: Box) -> Avoid | None:
-        """The rules with offsets so much lower that the factors as they are written forbid nothing else; None where no proof can know."""
+        """Lower the offsets by the rounding error of the factors; None if it has no finite bound."""
         rules = Avoid(self.matrix, self.offset)
         if not bool(self.off.any()):
             return rules
         parts = (
-            batch.take(region, some) for some in torch.arange(len(region), device=graph.device).split(CASES)
+            batch.take(region, some)
+            for some in torch.arange(len(region), device=graph.device).split(CASES_PER_BATCH)
         )
         largest = torch.cat([propagate(graph, part)[0].largest(graph.output).flatten(1) for part in parts])
         charge = (
@@ -107,28 +125,31 @@ class Forbidden(Avoid):
 
 
 def problem_of(net: Network, spec: Spec, *, judges: Sequence[Network] = (), index: int = 0) -> Problem:
-    """Every case of the specification is a row: how low does its score get?"""
+    """Build the problem: one row for each case, goal: the smallest margin of the specification."""
     shape = input_shape(net, spec.inputs, spec.name)
     alone = (_alone(net, shape),) if len(spec.cases) > 1 and net.dtype == torch.float32 else ()
     keys = tuple(Key(index, case) for case in range(len(spec.cases)))
     region = Allowed.by(spec, shape)
     region = replace(
         region, centre=region.project(region.numbers(net.dtype).centre.double())
-    )  # a number of the network, if one is allowed
+    )  # Start at an input that the network's own dtype can represent, if one is allowed.
     return Problem(net, region, Forbidden.by(spec), "worst", keys, (*judges, *alone))
 
 
 def _alone(net: Network, shape: tuple[int, ...]) -> Network:
-    """The network asked one by one: a product of many rows may round other than that of one."""
+    """Return the network without batching: products of many rows may round differently."""
 
     def ask(x: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
         return np.concatenate([net(torch.from_numpy(row[None])).cpu().numpy() for row in x])
 
-    return Network.from_callable(ask, shape=shape, name=f"{net.name} asked alone")
+    return Network.from_callable(ask, shape=shape, name=f"{net.name} without batching")
 
 
 def input_shape(net: Network, inputs: int, name: str = "the property") -> tuple[int, ...]:
-    """The shape of one input, which must hold as many numbers as the property speaks of; an open size follows from that."""
+    """Return the shape of one input, which must have `inputs` elements.
+
+    At most one open size is inferred from that.
+    """
     known = (inputs,) if net.shape is None else net.shape
     fixed = math.prod(size for size in known if size is not None)
     if known.count(None) == 1 and fixed and inputs % fixed == 0:
@@ -139,5 +160,5 @@ def input_shape(net: Network, inputs: int, name: str = "the property") -> tuple[
             " x ".join("any" if size is None else str(size) for size in known)
             or "one number without a batch axis"
         )
-        raise BadInput(f"{name} speaks of {inputs} inputs, but {net.name} takes {shown}.")
+        raise BadInput(f"{name} has {inputs} inputs, but {net.name} takes {shown}.")
     return shape

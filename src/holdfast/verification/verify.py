@@ -1,7 +1,8 @@
-"""Can the forbidden happen? VNN-LIB questions, answered by a counterexample that was replayed or by a proof that there is none.
+"""Verify VNN-LIB specifications: a replayed counterexample (sat), or a proof that there is none (unsat).
 
-The smallest score of every case is asked for until its sign is known: one that is not positive was witnessed (sat), or all are proved to be
-positive (unsat).
+The margin of a case is positive iff no forbidden output occurs. The smallest margin of every case is bounded
+until its sign is known: one non-positive margin that was attained gives sat, positive certified lower bounds
+for all cases give unsat.
 """
 
 import math
@@ -24,32 +25,37 @@ from holdfast.verification.specification import problem_of
 from holdfast.verification.vnnlib import Spec, read_vnnlib
 
 Answer = Literal["sat", "unsat", "unknown", "timeout"]
-TOUCHES = "an input was met whose outputs are forbidden by less than float64 rounds, which a proof excludes for real arithmetic"
+TOUCHES = (
+    "the outputs at the counterexample are forbidden by less than float64 rounding; "
+    "a proof excludes them in real arithmetic"
+)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """sat: `witness` is a counterexample, replayed. unsat: proved that there is none. timeout: the budget ran out before either.
-    unknown: nothing more can be tried, or the search was interrupted. A proof and a counterexample that exclude each other are neither:
-    they raise Contradiction.
+    """Result of a verification.
 
-    The score is positive exactly where nothing forbidden happens. least <= its smallest value <= lowest: the first is proved, the
-    second was met by the network itself.
+    sat: `witness` is a replayed counterexample. unsat: a proof that there is none. timeout: the budget ran
+    out first. unknown: no method can make progress, or the search was interrupted. A proof and a
+    counterexample that exclude each other raise Contradiction.
+
+    The margin is positive iff no forbidden output occurs. least <= its minimum <= lowest: `least` is a
+    certified lower bound, `lowest` was attained by the network as executed.
     """
 
     answer: Answer
     witness: Tensor | None  # (*shape) float64
-    outputs: Tensor | None  # what the network says there
+    outputs: Tensor | None  # the network's outputs at the witness
     least: float
     lowest: float
-    nodes: int  # parts of the region that were bounded
+    nodes: int  # subproblems that were bounded
     seconds: float
     evidence: Evidence | None
     note: str = ""
 
     @property
     def gap(self) -> float:
-        """What is left to prove or to find; zero where the answer is known."""
+        """Difference of the upper and lower bound; zero if the answer is known."""
         return 0.0 if self.answer in ("sat", "unsat") else self.lowest - self.least
 
 
@@ -64,17 +70,20 @@ def verify(
     store: Sink | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Verdict:
-    """Can anything that the property describes happen?
+    """Decide whether the network can violate the specification.
 
-    spec     a VNN-LIB file, or what `read_vnnlib` made of one.
-    stop     its seconds end the search with `timeout`. Without any it ends when the question is settled, which may be never.
-    methods  InputSplit or ActivationSplit, to say how parts are cut: by default, by inputs where few of them move. Or any methods.
-    judges   the same network on other machinery: a counterexample counts only where they agree.
-    store    where records are kept, one for each case, and found again.
+    Args:
+        spec: a VNN-LIB file, or the result of `read_vnnlib`.
+        stop: `stop.seconds` ends the search with `timeout`. Without it the search ends when the question is
+            decided, which may be never.
+        methods: InputSplit or ActivationSplit select how branch and bound splits (default: inputs where few
+            of them vary). Other methods are used as given.
+        judges: the same network on other runtimes; a counterexample only counts if all agree.
+        store: keeps one record for each case and finds it again.
     """
     limit = stop or Stop()
     if limit.queries is not None or limit.gap:
-        raise BadInput("a verification stops after seconds only: leave queries and gap out of stop.")
+        raise BadInput("verify stops after seconds only: leave queries and gap out of stop.")
     asked = spec if isinstance(spec, Spec) else read_vnnlib(spec)
     records = answer_instance(
         net, asked, limit, methods, judges=judges, seed=seed, store=store, progress=progress
@@ -94,7 +103,10 @@ def answer_instance(
     store: Sink | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> list[Record]:
-    """One record for each case; none where no input meets what the file asks of inputs. index: of the instance, in the keys."""
+    """Solve one instance: one record for each case, none if no input is allowed.
+
+    `index` is the instance in the keys.
+    """
     if not spec.cases:
         return []
     problem, chosen = problem_of(net, spec, judges=judges, index=index), ways(methods, Scatter(), None)
@@ -112,7 +124,7 @@ def answer_instance(
 def ways(
     given: Sequence[Method[Any] | Branching[Any]] | None, first: Method[Any], gap: float | None
 ) -> list[Method[Any]]:
-    """Methods as they are given; a way to cut is branch and bound after the usual first search."""
+    """Select methods: those given, and branch and bound (after `first`) for each branching rule."""
     if given is None:
         return [first, BranchAndBound(gap=gap)]
     cuts = [BranchAndBound(cut, gap) for cut in given if isinstance(cut, Branching)]
@@ -121,19 +133,21 @@ def ways(
 
 
 def verdict(records: Sequence[Record], net: Network | None = None, *, cases: int | None = None) -> Verdict:
-    """What the records of all cases say together. With the network: also its outputs at the counterexample.
+    """Combine the records of all cases; with the network, add its outputs at the counterexample.
 
-    cases  how many cases the property has. `unsat` needs a proof for each of them: a case without a record is an open one. None: not known
-           here; then records of a run that was interrupted are never `unsat`, since other cases may have none.
+    Args:
+        cases: the number of cases of the property. `unsat` needs a proof for each, and a case without a
+            record is open. None means that the number is unknown; then records of an interrupted run never
+            give `unsat`.
     """
     if cases == 0:
         nobody = Evidence(
-            "proved", "definition", assumptions=("no input meets what the property asks of inputs",)
+            "proved", "definition", assumptions=("no input satisfies the property's input constraints",)
         )
         return Verdict("unsat", None, None, math.inf, math.inf, 0, 0.0, nobody)
     if not records:
         return Verdict(
-            "timeout", None, None, -math.inf, math.inf, 0, 0.0, None, "no case of the property was answered"
+            "timeout", None, None, -math.inf, math.inf, 0, 0.0, None, "no case of the property was decided"
         )
     worst = min(records, key=lambda record: record.bracket.upper.value)
     open_ = min(records, key=lambda record: record.bracket.lower.value)
@@ -154,17 +168,24 @@ def verdict(records: Sequence[Record], net: Network | None = None, *, cases: int
         net(witness[None])[0].double().flatten().cpu() if net is not None and witness is not None else None
     )
     return Verdict(
-        answer, witness, outputs, lower.value, min(met, default=math.inf), parts(records), sum(record.seconds for record in records),
-        evidence, "interrupted" if interrupted else note,
-    )  # fmt: skip
+        answer,
+        witness,
+        outputs,
+        lower.value,
+        min(met, default=math.inf),
+        parts(records),
+        sum(record.seconds for record in records),
+        evidence,
+        "interrupted" if interrupted else note,
+    )
 
 
 def reasons(records: Sequence[Record]) -> list[str]:
-    """Why methods went no further, once each."""
+    """List why methods stopped early, without duplicates."""
     return list(dict.fromkeys(reason.partition(": ")[2] for record in records for reason in record.skipped))
 
 
 def parts(records: Sequence[Record]) -> int:
-    """That were bounded for these, as far as their proofs say."""
+    """Return the number of subproblems that were bounded, as recorded in the proofs."""
     counts = [record.bracket.negate() if record.goal == "largest" else record.bracket for record in records]
     return max((int(bracket.lower.evidence.settings.get("parts") or 0) for bracket in counts), default=0)

@@ -1,9 +1,13 @@
-"""VNN-LIB: a question about a network as a text file. X_i are its inputs, Y_i its outputs, and the file describes what must NOT happen.
+"""VNN-LIB 1: a text format for properties of networks with inputs X_i and outputs Y_i.
 
-The asserts, joined by and, are brought into one form: a list of boxes of inputs, each with the polytopes that the outputs must avoid
-there. Numbers are kept as they are written (fractions): a counterexample is checked without any rounding, and whatever float64 cannot
-write is rounded so that proofs cover it (`Spec.box`, `Spec.rules`) or charged to them (`Spec.factor_error`). The file is read once from
-left to right; every closing bracket is worked out at once, so no depth of nesting can exhaust the stack.
+The conjunction of the asserts is brought into disjunctive normal form: a list of cases, each a box of inputs
+with the polytopes that the outputs must avoid there. Numbers are kept as written (fractions), so a
+counterexample is checked without rounding. Numbers that float64 cannot represent are rounded so that proofs
+cover them (`Spec.box`, `Spec.rules`), or their error is added to the proof (`Spec.factor_error`). The file is
+read once from left to right and each bracket is evaluated when it closes, so no nesting depth can exhaust the
+stack.
+
+The format: https://www.vnnlib.org.
 """
 
 import math
@@ -23,36 +27,35 @@ from holdfast.files import read_unpacked
 from holdfast.memory_budget import available_bytes, bytes_told
 from holdfast.property.avoid import Avoid
 
-MOST_BYTES = 2**29
-MOST_CASES = 2**16  # alternatives after multiplying out
-MOST_COPIES = 2**22  # conditions that multiplying out repeats
-MOST_ENDS = 2**26  # inputs of all alternatives that have boxes of their own
-MOST_OPEN = 2 * 10**5  # brackets at a time
-MOST_STEPS = 2**27  # variables in all sums that are computed
-MOST_BITS = 2**15  # of a number that is computed from others; none that is written has more
-MOST_COMPARED = (
-    2**16
-)  # comparisons of a variable and a number that are kept while a file is read (a guess: some 30 MB)
-SWELLS = 80  # bytes in memory for one in the file, at most
+# Limits on what a file may contain (chosen by hand, far above published benchmarks).
+MOST_BYTES = 2**29  # Size of the unpacked file in bytes.
+MOST_CASES = 2**16  # Number of alternatives in disjunctive normal form.
+MOST_COPIES = 2**22  # Number of conditions that the normal form repeats.
+MOST_BOUNDS = 2**26  # Number of inputs, summed over all alternatives that have their own box.
+MOST_OPEN = 2 * 10**5  # Number of brackets that are open at once.
+MOST_STEPS = 2**27  # Number of variables, summed over all evaluated sums.
+MOST_BITS = 2**15  # Bits of a computed number; written numbers have fewer.
+MOST_COMPARED = 2**16  # Number of comparisons that are cached while a file is read: an estimated 30 MB.
+MEMORY_PER_BYTE = 80  # Bytes of memory that one byte of the file may need while it is read.
 VERSION = re.compile(r"(?:\s|;[^\n]*\n)*\(\s*vnnlib-version\s*<?\s*([^\s>)]*)")
-TOKEN = re.compile(r"\n|;[^\n]*|[()]|[^\s();]+")  # lines are counted, comments left out
+TOKEN = re.compile(r"\n|;[^\n]*|[()]|[^\s();]+")  # Newlines are counted; comments are skipped.
 VARIABLE = re.compile(r"[XY]_(0|[1-9][0-9]{0,8})")
 VALUE = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
-NUMBER = re.compile(
-    r"[+-]?([0-9]{1,400}(\.[0-9]{0,400})?|\.[0-9]{1,400})([eE][+-]?[0-9]{1,3})?"
-)  # of a length that can be computed with
+# Numbers short enough for exact arithmetic.
+NUMBER = re.compile(r"[+-]?([0-9]{1,400}(\.[0-9]{0,400})?|\.[0-9]{1,400})([eE][+-]?[0-9]{1,3})?")
 LARGEST = Fraction(torch.finfo(torch.float64).max)
-USUAL = 2**64  # factors up to this size, and down to its inverse, are taken as they are written
-WHOLE = 2**53  # float64 writes every whole number below
+# Rows with factors between 1/LARGEST_UNSCALED and LARGEST_UNSCALED are not rescaled (chosen by hand).
+LARGEST_UNSCALED = 2**64
+EXACT_INTEGERS = 2**53  # float64 represents every smaller natural number.
 IGNORED = ("set-logic", "set-info", "set-option", "check-sat", "exit")
 
 Name: TypeAlias = tuple[Literal["X", "Y"], int]
-Token: TypeAlias = tuple[str, int]  # with its line
+Token: TypeAlias = tuple[str, int]  # a token and its line
 
 
 @dataclass(frozen=True)
 class Term:
-    """sum of factor * variable, plus a constant."""
+    """An affine term: sum of factor * variable + constant."""
 
     factors: dict[Name, Fraction]
     constant: Fraction
@@ -60,7 +63,7 @@ class Term:
 
 @dataclass(frozen=True)
 class Atom:
-    """sum of factor * variable <= bound, or < where it is strict; `line` is where it stands."""
+    """An inequality: sum of factor * variable <= bound, or < if strict. `line` is its line in the file."""
 
     factors: dict[Name, Fraction]
     bound: Fraction
@@ -68,13 +71,13 @@ class Atom:
     line: int
 
 
-Formula: TypeAlias = list[list[Atom]]  # any of these, all atoms of it
+Formula: TypeAlias = list[list[Atom]]  # disjunction of conjunctions
 Item: TypeAlias = "str | Term | Formula"
 
 
 @dataclass(frozen=True)
 class IntervalEnd:
-    """One end of an input's interval."""
+    """A lower or upper bound of an input."""
 
     value: Fraction
     strict: bool
@@ -85,7 +88,7 @@ Box: TypeAlias = tuple[tuple[IntervalEnd, ...], tuple[IntervalEnd, ...]]  # lowe
 
 @dataclass(frozen=True)
 class OutputInequality:
-    """sum of factor * Y_i <= bound, or < where it is strict."""
+    """An inequality of outputs: sum of factor * Y_i <= bound, or < if strict."""
 
     factors: tuple[tuple[int, Fraction], ...]
     bound: Fraction
@@ -97,16 +100,23 @@ class OutputInequality:
 
     @cached_property
     def scaled(self) -> "OutputInequality":
-        """The same condition times a positive number: factors such as 0.1 that float64 cannot write become the smallest whole numbers of
-        the same ratio, which it mostly can; and none is so large or so small that computing with it would overflow."""
+        """The inequality scaled so that float64 represents its factors where possible.
+
+        Factors such as 0.1 become the smallest integers of the same ratio. No factor is so large or small
+        that computing with it would overflow.
+        """
         sizes = [abs(factor) for _, factor in self.factors]
-        if max(sizes) <= USUAL and min(sizes) * USUAL >= 1 and all(_writable(size) for size in sizes):
+        if (
+            max(sizes) <= LARGEST_UNSCALED
+            and min(sizes) * LARGEST_UNSCALED >= 1
+            and all(_writable(size) for size in sizes)
+        ):
             return self
         by = Fraction(
             math.lcm(*(size.denominator for size in sizes)), math.gcd(*(size.numerator for size in sizes))
         )
         largest = int(max(sizes) * by)
-        by = by if largest < WHOLE else by / 2 ** (largest.bit_length() - 1)
+        by = by if largest < EXACT_INTEGERS else by / 2 ** (largest.bit_length() - 1)
         return OutputInequality(
             tuple((i, factor * by) for i, factor in self.factors), self.bound * by, self.strict
         )
@@ -121,7 +131,7 @@ class Case:
     polytopes: tuple[tuple[OutputInequality, ...], ...]
 
     def holds(self, inputs: Sequence[float]) -> bool:
-        """Whether the box holds a point, without any rounding."""
+        """Return whether the box contains a point, in exact arithmetic."""
         for given, low, high in zip(inputs, self.lower, self.upper, strict=True):
             if not math.isfinite(given):
                 return False
@@ -133,13 +143,16 @@ class Case:
         return True
 
     def is_violated(self, outputs: Sequence[float]) -> bool:
-        """Whether the outputs lie in one of the polytopes, without any rounding."""
+        """Return whether the outputs lie in one of the polytopes, in exact arithmetic."""
         return any(all(row.holds(outputs) for row in rows) for rows in self.polytopes)
 
 
 @dataclass(frozen=True)
 class Spec:
-    """A whole file. A failure is a point of some case's box whose outputs lie in one of that case's polytopes."""
+    """A whole file.
+
+    A counterexample is an input in the box of a case, with outputs in a polytope of the same case.
+    """
 
     name: str
     inputs: int
@@ -147,20 +160,22 @@ class Spec:
     cases: tuple[Case, ...]
 
     def box(self) -> tuple[Tensor, Tensor]:
-        """-> lower, upper (cases, inputs) float64, rounded outwards: no point that the file allows is left out."""
+        """Lower and upper bounds (cases, inputs) float64 that contain every allowed input."""
         lower = [[_round_towards(end.value, -1) for end in case.lower] for case in self.cases]
         upper = [[_round_towards(end.value, +1) for end in case.upper] for case in self.cases]
         return torch.tensor(lower, dtype=torch.float64), torch.tensor(upper, dtype=torch.float64)
 
     def inside(self) -> tuple[Tensor, Tensor]:
-        """-> lower, upper (cases, inputs) float64: between them lie exactly those of its numbers that the file allows. Where the lower is
-        above the upper there is none."""
+        """Bounds (cases, inputs) float64 between which lie exactly the allowed float64 numbers.
+
+        If lower > upper, no float64 number is allowed.
+        """
         lower = [[_inwards(end, +1) for end in case.lower] for case in self.cases]
         upper = [[_inwards(end, -1) for end in case.upper] for case in self.cases]
         return torch.tensor(lower, dtype=torch.float64), torch.tensor(upper, dtype=torch.float64)
 
     def rules(self) -> Avoid:
-        """The polytopes in float64, offsets rounded so that none is smaller than written; shorter lists repeat their last entry."""
+        """Return the polytopes in float64, rounded outwards. Shorter lists repeat their last entry."""
         matrix = torch.zeros(self._sizes(), dtype=torch.float64)
         offset = torch.zeros(matrix.shape[:3], dtype=torch.float64)
         for place, row in self._rows():
@@ -170,7 +185,7 @@ class Spec:
         return Avoid(matrix, offset)
 
     def factor_error(self) -> Tensor:
-        """-> (cases, polytopes, rows, outputs) float64: how far the factors of `rules` may be from those in the file, at most."""
+        """(cases, polytopes, rows, outputs) float64: upper bounds on the error of the factors in `rules`."""
         found = torch.zeros(self._sizes(), dtype=torch.float64)
         for place, row in self._rows():
             for i, factor in row.factors:
@@ -183,7 +198,7 @@ class Spec:
         return len(self.cases), polytopes, rows, self.outputs
 
     def _rows(self) -> Iterator[tuple[tuple[int, int, int], OutputInequality]]:
-        """Every row that a table of all cases has, with its place there."""
+        """Yield every row of the padded table of all cases, with its index there."""
         _, polytopes, rows, _ = self._sizes()
         for c, case in enumerate(self.cases):
             for p in range(polytopes):
@@ -193,7 +208,7 @@ class Spec:
 
     @cached_property
     def exact(self) -> bool:
-        """Whether float64 writes every factor of an output, up to a common one for each row."""
+        """Whether float64 represents every factor of an output, up to a common scale for each row."""
         return all(
             _writable(f)
             for case in self.cases
@@ -204,27 +219,28 @@ class Spec:
 
 
 def read_vnnlib(file: str | Path) -> Spec:
-    """A .vnnlib file, or one packed by gzip."""
+    """Read a .vnnlib file, or one compressed by gzip."""
     path = Path(file)
     return parse(_text(path), str(path))
 
 
 def parse(text: str, name: str = "property") -> Spec:
-    """The text of a file; BadInput says in which line it cannot be understood. A file of version 2 says so at its beginning."""
+    """Parse the text of a file.
+
+    BadInput names the line of an error. A file of version 2 starts with its version.
+    """
     version = VERSION.match(text)
     if version is None:
         return spec_of(tokens_of(text), name)
     if not version[1].startswith("2."):
-        raise BadInput(
-            f"{name}: VNN-LIB version {version[1]} is not known: 1 (which says nothing of its version) and 2.0 are."
-        )
-    from holdfast.verification.vnnlib2 import parse2  # reads with a package that few need
+        raise BadInput(f"{name}: VNN-LIB version {version[1]} is not supported; 1 (the default) and 2.0 are.")
+    from holdfast.verification.vnnlib2 import parse2  # imports an optional package
 
     return parse2(text, name)
 
 
 def spec_of(tokens: Iterable[Token], name: str) -> Spec:
-    """Brackets and words of version 1, from wherever they come."""
+    """Build the specification from tokens of version 1."""
     reader = _Reader(name)
     for token, line in tokens:
         reader.read_token(token, line)
@@ -232,11 +248,10 @@ def spec_of(tokens: Iterable[Token], name: str) -> Spec:
 
 
 def tokens_of(text: str) -> Iterator[Token]:
-    """Brackets and words with their lines, without comments."""
+    """Yield tokens with their line numbers, without comments."""
     line = 1
-    for found in TOKEN.finditer(
-        text
-    ):  # one at a time: a list of all would be many times as large as the file
+    # An iterator: a list of all tokens would need many times the size of the file.
+    for found in TOKEN.finditer(text):
         token = found[0]
         if token == "\n":
             line += 1
@@ -246,11 +261,12 @@ def tokens_of(text: str) -> Iterator[Token]:
 
 def _text(path: Path) -> str:
     content = read_unpacked(
-        path, MOST_BYTES, f"larger than {bytes_told(MOST_BYTES)}, which no property should be."
+        path, MOST_BYTES, f"larger than {bytes_told(MOST_BYTES)}, the limit for a property."
     )
-    if len(content) * SWELLS > available_bytes():
+    if len(content) * MEMORY_PER_BYTE > available_bytes():
         raise UnreadableFile(
-            f"{path}: may need {bytes_told(len(content) * SWELLS)} to be read, which are not left. Split it into several."
+            f"{path}: may need {bytes_told(len(content) * MEMORY_PER_BYTE)} of memory to read, more than is "
+            "available. Split it."
         )
     try:
         return content.decode("utf-8-sig")
@@ -259,14 +275,14 @@ def _text(path: Path) -> str:
 
 
 def _round_towards(value: Fraction, towards: int) -> float:
-    """The nearest float64 that is not below (towards +1) or above (towards -1) the number."""
+    """Return the nearest float64 that is not below (towards +1) or not above (towards -1) the number."""
     near = float(value)
     off = Fraction(near) < value if towards > 0 else Fraction(near) > value
     return math.nextafter(near, towards * math.inf) if off else near
 
 
 def _inwards(end: IntervalEnd, towards: int) -> float:
-    """The first float64 at the end of an interval, seen from outside, that belongs to it."""
+    """Return the first float64 inside an interval, starting from this bound."""
     near = _round_towards(end.value, towards)
     return math.nextafter(near, towards * math.inf) if end.strict and Fraction(near) == end.value else near
 
@@ -276,25 +292,22 @@ def _writable(value: Fraction) -> bool:
 
 
 def _size(value: Fraction) -> str:
-    """Of a number that may be too large to be written out."""
+    """Format a number that may be too large to print."""
     digits = (abs(value.numerator).bit_length() - value.denominator.bit_length()) * math.log10(2)
     return f"about {'-' if value < 0 else ''}1e{round(digits)}"
 
 
 class _Reader:
-    """Keeps what stands in the brackets that are open."""
+    """Parser state: the contents of the open brackets, and the asserts that were read."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.open: list[
-            tuple[int, list[Item]]
-        ] = []  # for each open bracket its line and what stands in it so far
-        self.declared: dict[Name, int] = {}  # each with its line
+        self.open: list[tuple[int, list[Item]]] = []  # for each open bracket its line and its contents
+        self.declared: dict[Name, int] = {}  # line of each declaration
         self.asserted: list[Formula] = []
         self.steps = 0
-        self.compared: dict[
-            object, tuple[dict[Name, Fraction], Fraction]
-        ] = {}  # comparisons of words: large files repeat them
+        # Cache of comparisons of two words: large files repeat them.
+        self.compared: dict[object, tuple[dict[Name, Fraction], Fraction]] = {}
 
     def refuse(self, line: int, message: str) -> BadInput:
         return BadInput(f"{self.name}:{line}: {message}")
@@ -310,7 +323,7 @@ class _Reader:
             problem = (
                 "a closing bracket without an opening one"
                 if token == ")"
-                else f"{token!r} stands outside of any bracket"
+                else f"{token!r} is outside of any bracket"
             )
             raise self.refuse(line, f"{problem}. The file is damaged, or not VNN-LIB.")
         elif token == ")":
@@ -328,7 +341,8 @@ class _Reader:
                 if VARIABLE.fullmatch(name) is None:
                     raise self.refuse(
                         line,
-                        f"{name!r} is declared, but variables must be called X_0, X_1, ... (inputs) or Y_0, ... (outputs).",
+                        f"{name!r} is declared, but variables must be named X_0, X_1, ... (inputs) or Y_0, "
+                        "... (outputs).",
                     )
                 self.declared.setdefault(_name(name), line)
             case ["declare-const" | "declare-fun", *_]:
@@ -344,11 +358,11 @@ class _Reader:
             case _:
                 shown = items[0] if items and isinstance(items[0], str) else "this"
                 raise self.refuse(
-                    line, f"{shown!r} is no command of VNN-LIB 1: expected declare-const or assert."
+                    line, f"{shown!r} is not a command of VNN-LIB 1: expected declare-const or assert."
                 )
 
     def worked_out(self, items: list[Item], line: int) -> Item:
-        """The value of a bracket inside a command."""
+        """Evaluate a bracket inside a command."""
         if not items:
             return ""  # the empty list of arguments in declare-fun
         operator, rest = items[0], items[1:]
@@ -359,7 +373,7 @@ class _Reader:
         if operator in ("+", "-", "*"):
             return self.read_arithmetic(str(operator), rest, line)
         shown = operator if isinstance(operator, str) else "a bracket"
-        raise self.refuse(line, f"{shown!r} cannot stand here: known are and, or, <=, >=, <, >, +, -, *.")
+        raise self.refuse(line, f"{shown!r} is not allowed here: expected and, or, <=, >=, <, >, +, -, *.")
 
     def join_formulas(self, operator: str, items: list[Item], line: int) -> Formula:
         formulas: list[Formula] = []
@@ -367,7 +381,8 @@ class _Reader:
             if not isinstance(item, list):
                 raise self.refuse(
                     line,
-                    f"({operator} ...) joins comparisons, found {item if isinstance(item, str) else 'a sum'!r}.",
+                    f"({operator} ...) joins comparisons, found "
+                    f"{item if isinstance(item, str) else 'a sum'!r}.",
                 )
             formulas.append(item)
         if operator == "or":
@@ -375,27 +390,32 @@ class _Reader:
         return self.multiply_out(formulas, line)
 
     def multiply_out(self, formulas: list[Formula], line: int) -> Formula:
-        """All of them hold: every choice of one alternative from each. What leaves no choice is gathered first."""
+        """Conjunction of formulas, in disjunctive normal form.
+
+        Formulas with a single alternative are merged first.
+        """
         cases = [[atom for formula in formulas if len(formula) == 1 for atom in formula[0]]]
         for formula in formulas:
             if len(formula) != 1:
                 if len(cases) * len(formula) > MOST_CASES:
                     raise self.refuse(
                         line,
-                        f"multiplied out, the file has more than {MOST_CASES} alternatives. Split it into several.",
+                        f"multiplied out, the file has more than {MOST_CASES} alternatives. Split it into "
+                        "several.",
                     )
                 before, after = sum(map(len, cases)), sum(map(len, formula))
                 if before * (len(formula) - 1) + after * (len(cases) - 1) > MOST_COPIES:
                     raise self.refuse(
                         line,
-                        f"multiplied out, the file repeats more than {MOST_COPIES} conditions. Split it into several.",
+                        f"multiplied out, the file repeats more than {MOST_COPIES} conditions. Split it "
+                        "into several.",
                     )
                 cases = [before + case for before in cases for case in formula]
         return cases
 
     def read_comparison(self, operator: str, items: list[Item], line: int) -> Formula:
         if len(items) != 2:
-            raise self.refuse(line, f"({operator} ...) compares two things, found {len(items)}.")
+            raise self.refuse(line, f"({operator} ...) compares two terms, found {len(items)}.")
         words = (operator, *items) if all(isinstance(item, str) for item in items) else None
         found = self.compared.get(words)
         if found is None:
@@ -411,11 +431,11 @@ class _Reader:
     def read_arithmetic(self, operator: str, items: list[Item], line: int) -> Term:
         terms = [self.term(item, line) for item in items]
         if not terms:
-            raise self.refuse(line, f"({operator}) computes with nothing.")
+            raise self.refuse(line, f"({operator}) has no operands.")
         if operator == "*":
             moving = [term for term in terms if term.factors]
             if len(moving) > 1:
-                raise self.refuse(line, "a product of two variables: only linear terms can be read.")
+                raise self.refuse(line, "a product of two variables: only linear terms are supported.")
             factor = Fraction(1)
             for term in terms:
                 factor *= Fraction(1) if term.factors else term.constant
@@ -430,7 +450,7 @@ class _Reader:
         return self.check_size(_sum(terms), line)
 
     def check_size(self, term: Term, line: int) -> Term:
-        """BadInput where computing on would take too long: numbers may grow, and sums are copied, with every bracket around them."""
+        """Return the term. BadInput if its numbers or the total work exceed a limit."""
         self.steps += 1 + len(term.factors)
         numbers = (term.constant, *term.factors.values())
         if self.steps > MOST_STEPS or any(
@@ -438,7 +458,7 @@ class _Reader:
         ):
             raise self.refuse(
                 line,
-                "this takes too long to compute: sums in sums, or products with too many digits. Write it out.",
+                "this takes too long to compute: nested sums, or products with too many digits. Simplify it.",
             )
         return term
 
@@ -446,7 +466,7 @@ class _Reader:
         if isinstance(item, Term):
             return item
         if isinstance(item, list):
-            raise self.refuse(line, "a comparison stands where a number or a variable is expected.")
+            raise self.refuse(line, "found a comparison where a number or a variable is expected.")
         if VARIABLE.fullmatch(item):
             if _name(item) not in self.declared:
                 raise self.refuse(line, f"{item} is not declared. Add (declare-const {item} Real) before it.")
@@ -457,7 +477,8 @@ class _Reader:
             shown = item if len(item) <= 40 else f"{item[:40]}..."
             raise self.refuse(
                 line,
-                f"{shown!r} is too long: at most 400 digits before and after the point, and 3 in the exponent, are read.",
+                f"{shown!r} is too long: at most 400 digits before and after the point, and 3 in the "
+                "exponent, are read.",
             )
         raise self.refuse(line, f"{item!r} is neither a number nor a variable X_i or Y_i.")
 
@@ -467,7 +488,8 @@ class _Reader:
                 self.open[-1][0], "this bracket is never closed. The file is damaged or cut off."
             )
         inputs, outputs = self.count("X"), self.count("Y")
-        # What leaves no choice is worked out once, then every choice of alternatives beside it.
+        # Asserts with a single alternative are applied once; every choice of the other alternatives then
+        # starts from there.
         common = _Alternative(self, [None] * inputs, [None] * inputs, [])
         possible = all(
             common.take(atom) for formula in self.asserted if len(formula) == 1 for atom in formula[0]
@@ -480,9 +502,8 @@ class _Reader:
             > 1
         )
         found: dict[Box, list[tuple[OutputInequality, ...]]] = {}
-        shared: list[tuple[OutputInequality, ...]] | None = (
-            None  # of the alternatives that do not speak of inputs
-        )
+        # The polytopes of alternatives that do not constrain inputs.
+        shared: list[tuple[OutputInequality, ...]] | None = None
         ends = 0
         for atoms in self.multiply_out(choices, 1) if possible else ():
             one = _Alternative(
@@ -491,10 +512,10 @@ class _Reader:
             if not all(one.take(atom) for atom in atoms):
                 continue
             ends += inputs * one.own
-            if ends > MOST_ENDS:
+            if ends > MOST_BOUNDS:
                 raise self.refuse(
                     atoms[-1].line,
-                    f"the file has boxes with more than {MOST_ENDS} ends in all. Split it into several.",
+                    f"the file has boxes with more than {MOST_BOUNDS} bounds in all. Split it into several.",
                 )
             polytopes = found.setdefault(one.box(atoms), []) if one.own or shared is None else shared
             shared = shared if one.own else polytopes
@@ -503,31 +524,30 @@ class _Reader:
         return Spec(self.name, inputs, outputs, cases)
 
     def count(self, kind: str) -> int:
-        """How many inputs or outputs there are: they must be numbered without a gap."""
+        """Count the inputs or outputs, which must be numbered without a gap."""
         numbers = {number for letter, number in self.declared if letter == kind}
         missing = next((i for i in range(len(numbers)) if i not in numbers), None)
         if not numbers or missing is not None:
             raise BadInput(
-                f"{self.name}: {kind}_{missing or 0} is not declared. Declare {kind}_0, {kind}_1, ... without a gap."
+                f"{self.name}: {kind}_{missing or 0} is not declared. Declare {kind}_0, {kind}_1, ... "
+                "without a gap."
             )
         return len(numbers)
 
 
 @dataclass
 class _Alternative:
-    """One way in which all asserts may hold."""
+    """One conjunction of the disjunctive normal form."""
 
     reader: _Reader
     lower: list[IntervalEnd | None]
     upper: list[IntervalEnd | None]
     rows: list[OutputInequality]
-    own: bool = False  # it narrows the box that all share
-    lenient: bool = (
-        False  # several asserts offer boxes, and not every choice of them needs to leave something
-    )
+    own: bool = False  # it constrains inputs beyond the box that all alternatives share
+    lenient: bool = False  # several asserts offer boxes, so some combinations of them may be empty
 
     def take(self, atom: Atom) -> bool:
-        """Add a condition; False where nothing can meet it any more."""
+        """Add an inequality; return False if the conjunction became infeasible."""
         names = list(atom.factors)
         if not names:
             return atom.bound > 0 or (atom.bound == 0 and not atom.strict)
@@ -545,16 +565,19 @@ class _Alternative:
         if len(names) > 1:
             raise self.reader.refuse(
                 atom.line,
-                "compares an input with another variable: inputs must lie in a box, X_i against a number.",
+                "compares an input with another variable: inputs must lie in a box, so compare X_i with a "
+                "number.",
             )
         self.own = True
         left = self.narrow(atom)
         if not left and not self.lenient:
-            raise self.reader.refuse(atom.line, f"the lower end of X_{names[0][1]} is above its upper end.")
+            raise self.reader.refuse(
+                atom.line, f"the lower bound of X_{names[0][1]} is above its upper bound."
+            )
         return left
 
     def narrow(self, atom: Atom) -> bool:
-        """Take in a bound of one input; False where nothing is left of its interval."""
+        """Add a bound of one input; return False if its interval became empty."""
         (((_, i), factor),) = atom.factors.items()
         end = IntervalEnd(
             atom.bound if factor == 1 else -atom.bound if factor == -1 else atom.bound / factor, atom.strict

@@ -1,7 +1,8 @@
-"""VNN-LIB 2, through the `vnnlib` package: read there and checked for types, then written in the words of version 1.
+"""VNN-LIB 2, read and type-checked by the package `vnnlib`, then translated to tokens of version 1.
 
-Where a file speaks of one network with one input and one output, element k of them (counted row by row) is X_k and Y_k of version 1. The
-same reader goes on from there, so both versions mean the same here: exact numbers, boxes of inputs, linear terms of outputs.
+Only files with one network, one input tensor and one output tensor are supported. Element k of these, in
+row-major order, is X_k or Y_k of version 1. The reader of version 1 does the rest, so both versions have the
+same semantics: exact numbers, boxes of inputs, linear inequalities of outputs.
 """
 
 import importlib
@@ -18,31 +19,42 @@ from holdfast.verification.vnnlib import Spec, Token, spec_of, tokens_of
 TYPES = ("Real", "Unknown", "F16", "F32", "F64", "BF16")
 PLACE = re.compile(r"(.*?) at line (\d+), column \d+: (.*)", re.DOTALL)
 DECIMAL = re.compile(r"[0-9]+\.?[0-9]*")
-DEEPEST = 10_000  # brackets at a time
-MOST_NUMBERS = 10**6  # of an input or an output
-SMALLEST = sys.float_info.min
+# Limit for the number of open brackets: the package recurses on the stack (chosen by hand).
+MOST_OPEN_BRACKETS = 10_000
+MOST_NUMBERS = 10**6  # Limit for the number of elements of an input or output (chosen by hand).
+# The package reads smaller numbers inexactly, as subnormal float64 numbers.
+SMALLEST_NORMAL = sys.float_info.min
 WORDS = {
-    "And": "and", "Or": "or", "Plus": "+", "Minus": "-", "Negate": "-", "Multiply": "*",
-    "LessThan": "<", "LessEqual": "<=", "GreaterThan": ">", "GreaterEqual": ">=",
-}  # fmt: skip
+    "And": "and",
+    "Or": "or",
+    "Plus": "+",
+    "Minus": "-",
+    "Negate": "-",
+    "Multiply": "*",
+    "LessThan": "<",
+    "LessEqual": "<=",
+    "GreaterThan": ">",
+    "GreaterEqual": ">=",
+}
 BOTH = {"Equal": ("and", "<=", ">="), "NotEqual": ("or", "<", ">")}
 
 
 def parse2(text: str, name: str) -> Spec:
-    """The text of a file of version 2."""
+    """Parse the text of a file of version 2."""
     _check_depth(text, name)
     query = _query(text, name)
     return spec_of(_tokens(query, name), name)
 
 
 def _check_depth(text: str, name: str) -> None:
-    """The package goes down bracket by bracket on the stack of the process, which ends without a word where that is full."""
+    """Limit the nesting depth: the package recurses, and a stack overflow would kill the process."""
     depth = 0
     for token, line in tokens_of(text):
         depth += (token == "(") - (token == ")")
-        if depth > DEEPEST:
+        if depth > MOST_OPEN_BRACKETS:
             raise BadInput(
-                f"{name}:{line}: more than {DEEPEST} brackets are open, and the package vnnlib cannot read so many."
+                f"{name}:{line}: more than {MOST_OPEN_BRACKETS} brackets are open, the limit of the package "
+                "vnnlib."
             )
 
 
@@ -51,11 +63,12 @@ def _query(text: str, name: str) -> Any:
         vnnlib = importlib.import_module("vnnlib")
     except ImportError as error:
         raise MissingExtra(
-            f"{name}: VNN-LIB 2 is read by the package vnnlib: pip install 'holdfast[vnnlib2]'."
+            f"{name}: VNN-LIB 2 needs the package vnnlib: pip install 'holdfast[vnnlib2]'."
         ) from error
     if not hasattr(vnnlib, "parse_query_string"):
         raise MissingExtra(
-            f"{name}: the package vnnlib installed here is too old for VNN-LIB 2: pip install 'vnnlib>=1.0.2'."
+            f"{name}: the package vnnlib installed here is too old for VNN-LIB 2: pip install "
+            "'vnnlib>=1.0.2'."
         )
     try:
         return vnnlib.parse_query_string(text)
@@ -66,23 +79,24 @@ def _query(text: str, name: str) -> Any:
         ValueError,
         OverflowError,
         RuntimeError,
-    ) as error:  # the package reads every number into a float64 on its way
+    ) as error:  # the package converts every number to float64
         raise BadInput(_beyond(text, name)) from error
 
 
 def _beyond(text: str, name: str) -> str:
-    """The first number that float64 cannot hold, with file and line in front."""
+    """Describe the first number that float64 cannot represent, with file and line."""
     for line, written in enumerate(text.split("\n"), 1):
         for number in DECIMAL.findall(written.partition(";")[0]):
             size = float(number)
-            if math.isinf(size) or (size < SMALLEST and number.strip("0.")):
+            if math.isinf(size) or (size < SMALLEST_NORMAL and number.strip("0.")):
                 shown = number if len(number) <= 40 else f"{number[:40]}..."
-                return f"{name}:{line}: the number {shown} is too {'large' if math.isinf(size) else 'small'} for float64."
+                fault = "large" if math.isinf(size) else "small"
+                return f"{name}:{line}: the number {shown} is too {fault} for float64."
     return f"{name}: a number cannot be read by the package vnnlib. Write it with fewer digits."
 
 
 def _describe_message(message: str, name: str) -> str:
-    """What the package says, with file and line in front: the first of a list in JSON, or a sentence that ends in the place."""
+    """Format the package's message, a JSON list or a sentence with a position, with file and line."""
     try:
         first = json.loads(message)["errors"][0]
         return f"{name}:{first['line']}: {first['message']} {first['offendingSymbol']!r}. {first['hint']}"
@@ -92,7 +106,7 @@ def _describe_message(message: str, name: str) -> str:
 
 
 def _tokens(query: Any, name: str) -> Iterator[Token]:
-    """The query in the words of version 1, each with its line."""
+    """Yield the query as tokens of version 1, with line numbers."""
     sizes = {}
     for letter, declared in zip("XY", _tensors(query, name), strict=True):
         sizes[declared.name] = letter, tuple(declared.shape)
@@ -103,34 +117,40 @@ def _tokens(query: Any, name: str) -> Iterator[Token]:
 
 
 def _tensors(query: Any, name: str) -> tuple[Any, Any]:
-    """The one input and the one output."""
+    """Return the single input tensor and the single output tensor."""
     if len(query.networks) != 1:
         raise BadInput(
-            f"{name}: declares {len(query.networks)} networks; only properties of a single one can be verified."
+            f"{name}: declares {len(query.networks)} networks; only properties of a single network are "
+            "supported."
         )
     (network,) = query.networks
     if network.hidden:
         raise BadInput(
-            f"{name}: speaks of the hidden node {network.hidden[0].name!r}; only inputs and outputs can be verified."
+            f"{name}: uses the hidden node {network.hidden[0].name!r}; only inputs and outputs are supported."
         )
     for what, tensors in (("inputs", network.inputs), ("outputs", network.outputs)):
         if len(tensors) != 1:
             raise BadInput(
-                f"{name}: network {network.name} has {len(tensors)} {what}; only one tensor each can be verified."
+                f"{name}: network {network.name} has {len(tensors)} {what}; only one tensor each is "
+                "supported."
             )
         if tensors[0].dtype.name not in TYPES:
             raise BadInput(
-                f"{name}: {tensors[0].name} is of type {tensors[0].dtype.name}; only real and floating numbers can be verified."
+                f"{name}: {tensors[0].name} is of type {tensors[0].dtype.name}; only real and "
+                "floating-point numbers are "
+                "supported."
             )
         if math.prod(tensors[0].shape) > MOST_NUMBERS:
             raise BadInput(
-                f"{name}: {tensors[0].name} is of shape {list(tensors[0].shape)}; at most {MOST_NUMBERS} numbers can be verified."
+                f"{name}: {tensors[0].name} is of shape {list(tensors[0].shape)}; at most {MOST_NUMBERS} "
+                "elements are "
+                "supported."
             )
     return network.inputs[0], network.outputs[0]
 
 
 def _written(root: Any, sizes: dict[str, tuple[str, tuple[int, ...]]]) -> Iterator[tuple[str, int | None]]:
-    """An expression, bracket by bracket; what is still to be written waits in a list, so no depth of nesting exhausts the stack."""
+    """Translate an expression, with an explicit stack so that nesting depth cannot exhaust the call stack."""
     waiting: list[Any] = [")", root, "assert", "("]
     while waiting:
         node = waiting.pop()
@@ -151,7 +171,7 @@ def _written(root: Any, sizes: dict[str, tuple[str, tuple[int, ...]]]) -> Iterat
 
 
 def _place_tokens(words: Iterator[tuple[str, int | None]]) -> Iterator[Token]:
-    """Only variables and numbers know their line; brackets and operators before one of them get its."""
+    """Add line numbers: brackets and operators take over that of the next variable or number."""
     before: list[str] = []
     last = 1
     for word, line in words:

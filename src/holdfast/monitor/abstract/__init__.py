@@ -1,1 +1,1 @@
-"""Abstract models of a recurrent network: MARBLE's labelled Markov decision process, and the improved tree."""
+"""Abstract models of a recurrent network: MARBLE's labelled MDP, and a decision tree."""

@@ -1,13 +1,20 @@
-"""MARBLE as published: an abstraction of a recurrent network's states, refined until its robustness labels fit (Du et al., ASE 2020).
+"""MARBLE: refined abstraction of the states of a recurrent network (Du et al., ASE 2020).
 
-All states begin as one abstract state. In each round every abstract state is split at the first of its abstract inputs whose labels err
-by more than theta: 2-means on the label distributions says which states differ, an SVC on the states (after PCA) says where the border
-runs. The splits form a binary tree of classifiers, and its leaves are the states of a labelled MDP.
+For a transition (s, x) of the network f and a mutation distribution mu, the 0-step label distribution is
 
-Three things the paper leaves open. Line 20 of its algorithm writes a mean, which can never exceed 1 - 1/labels, so theta = 1.0 would
-never fire: `criterion` is "sum" (which gives models of the published size) or "mean". An SVC that puts all states on one side would
-loop for ever: the next input is tried, and where none is left the state stays as it is. "First" is the order in which inputs appear in
-the data.
+    gamma(s, x)[y] = sum of mu(x, x') over the mutants x' for which f(s, x') emits y,
+
+and an abstract state S with an abstract input X has the mean eta(S, X) of gamma over its transitions
+(equation 2). Refinement (Algorithm 1) starts with a single abstract state. In each round every abstract state
+is split at the first of its abstract inputs whose transitions have an error ||gamma - eta||^2 above theta:
+2-means on gamma determines the two groups, and an SVC on the states (after PCA) the boundary. The splits form
+a binary tree of classifiers; its leaves are the states of a labelled MDP.
+
+The paper leaves three points open. (1) Line 20 of Algorithm 1 uses the mean error, which never exceeds 1 -
+1/labels, so theta = 1.0 would never trigger. `criterion` is "sum", which gives models of the published size,
+or "mean". (2) An SVC that puts all states on one side would loop forever. The next input is tried instead,
+and if none is left, the state is not split. (3) "First" is taken as the order in which inputs appear in the
+data.
 """
 
 from dataclasses import dataclass, field
@@ -27,7 +34,7 @@ from holdfast.monitor.abstract.traces import Traces
 
 @dataclass(frozen=True)
 class Refinement:
-    """How an abstraction is refined. split: "marble", or "random" for the paper's baseline, which draws the two sides."""
+    """Settings of the refinement. split: "marble", or "random", the paper's baseline."""
 
     omega: int = 16  # dimensions kept by PCA
     theta: float = 0.6
@@ -38,17 +45,20 @@ class Refinement:
     def __post_init__(self) -> None:
         if not (self.theta > 0 and self.omega > 0):
             raise BadInput(
-                f"theta {self.theta} and omega {self.omega} must be positive: theta is the error left, omega the dimensions kept."
+                f"theta {self.theta} and omega {self.omega} must be positive: theta is the error threshold, "
+                "omega the number "
+                "of dimensions."
             )
         if self.criterion not in ("sum", "mean") or self.split not in ("marble", "random"):
             raise BadInput(
-                f"criterion {self.criterion!r}, split {self.split!r}: write 'sum' or 'mean', and 'marble' or 'random'."
+                f"criterion {self.criterion!r}, split {self.split!r}: write 'sum' or 'mean', and 'marble' "
+                "or 'random'."
             )
 
 
 @dataclass
 class RefinementNode:
-    """A leaf, or a classifier that sends states to one of two nodes."""
+    """A leaf, or a classifier that sends states to one of two child nodes."""
 
     classifier: Any = None
     below: tuple[int, int] = (-1, -1)
@@ -57,14 +67,17 @@ class RefinementNode:
 
 @dataclass(frozen=True)
 class Marble:
-    """The refined abstraction and its labelled MDP. `errors`: Definition 4.1's MSE on the training data, before and after each round."""
+    """The refined abstraction and its labelled MDP.
+
+    errors: the MSE of Definition 4.1 on the training data, before the first round and after each.
+    """
 
     settings: Refinement
     pca: Any
     nodes: list[RefinementNode]
     mdp: MDP
     errors: list[float]
-    mean: float  # score of the attackable training transitions: the answer where nothing was seen
+    mean: float  # mean score of the attackable training transitions: the estimate for unseen pairs
 
     @classmethod
     def fit(cls, traces: Traces, settings: Refinement | None = None) -> "Marble":
@@ -83,18 +96,21 @@ class Marble:
         return place(self.nodes, self.pca.transform(states.numpy().astype(np.float64)))
 
     def estimate(self, traces: Traces) -> tuple[Floats, NDArray[np.bool_]]:
-        """-> 0-step scores (N,), the training mean where the (state, input) pair was never seen, and which pairs were seen."""
+        """0-step scores (N,), the training mean for unseen pairs, and whether each pair was seen."""
         pair = self.mdp.pair(self.abstract(traces.states), traces.abstract.numpy())
         scores = self.mdp.eta[pair, traces.labels.numpy()]
         return np.where(pair >= 0, scores, self.mean), pair >= 0
 
     def mse(self, traces: Traces) -> float:
-        """Definition 4.1 over the transitions whose (state, input) pair is in the model: squared distance of whole label distributions."""
+        """Return the MSE of Definition 4.1 over the transitions with a known (state, input) pair.
+
+        It is the mean squared distance of the label distributions.
+        """
         pair = self.mdp.pair(self.abstract(traces.states), traces.abstract.numpy())
         return float(((self.mdp.eta[pair] - traces.gamma.numpy())[pair >= 0] ** 2).sum(1).mean())
 
     def misses(self, traces: Traces) -> tuple[float, float]:
-        """Shares of transitions (state, input, successor), and of pairs (state, input), that the model has never seen."""
+        """The shares of unseen transitions (state, input, successor) and of unseen pairs (state, input)."""
         before, after, inputs = (
             self.abstract(traces.states),
             self.abstract(traces.successors),
@@ -105,7 +121,7 @@ class Marble:
 
 
 def place(nodes: list[RefinementNode], points: Floats) -> Ints:
-    """(n, omega) -> (n,) leaves, a whole batch through each classifier."""
+    """(n, omega) -> (n,) leaves; each classifier is applied to a whole batch."""
     found = np.empty(len(points), dtype=np.int64)
     waiting = [(0, np.arange(len(points)))]
     while waiting:
@@ -121,17 +137,17 @@ def place(nodes: list[RefinementNode], points: Floats) -> Ints:
 
 @dataclass
 class Growth:
-    """Algorithm 1, lines 10 to 26, over concrete states that are kept beside their leaves."""
+    """Algorithm 1, lines 10 to 26. The concrete states of each leaf are stored with it."""
 
     settings: Refinement
     points: Floats  # (N, omega)
     inputs: Ints
     gamma: Floats
     nodes: list[RefinementNode] = field(default_factory=lambda: [RefinementNode()])
-    rows: dict[int, Ints] = field(default_factory=dict)  # of each leaf
+    rows: dict[int, Ints] = field(default_factory=dict)  # the transitions of each leaf
 
     def grow(self) -> list[float]:
-        """-> the MSE before the first round and after each."""
+        """Refine until no leaf can be split; return the MSE before the first round and after each."""
         self.rows = {0: np.arange(len(self.points))}
         generator = np.random.RandomState(self.settings.seed)
         errors, waiting = {0: self._error(self.rows[0])}, [0]
@@ -151,7 +167,7 @@ class Growth:
         return float(squared_distances(self.inputs[rows], self.gamma[rows])[1].sum())
 
     def _refine(self, leaf: int, generator: np.random.RandomState) -> tuple[int, ...]:
-        """Splits a leaf at the first input that asks for it and can be split -> its two new leaves, or none."""
+        """Split a leaf at the first input with an error above theta: its two new leaves, or none."""
         rows = self.rows[leaf]
         which, error, count = squared_distances(self.inputs[rows], self.gamma[rows])
         beyond = error if self.settings.criterion == "sum" else error / count
@@ -171,7 +187,7 @@ class Growth:
         return ()
 
     def _border(self, chosen: Ints, generator: np.random.RandomState) -> Any:
-        """An SVC that parts the states of one pair, or None where it puts them all on one side."""
+        """Fit an SVC that separates the states of one pair; None if it puts all of them on one side."""
         if self.settings.split == "random":
             side = generator.randint(0, 2, len(chosen))
         else:
@@ -179,12 +195,12 @@ class Growth:
         if side.min() == side.max():
             return None
         classifier = SVC(cache_size=500).fit(self.points[chosen], side)
-        said = classifier.predict(self.points[chosen])
-        return classifier if said.min() < said.max() else None
+        predicted = classifier.predict(self.points[chosen])
+        return classifier if predicted.min() < predicted.max() else None
 
 
 def squared_distances(inputs: Ints, gamma: Floats) -> tuple[Ints, Floats, Ints]:
-    """-> which input (n,) each row has, and for each input the summed squared distance of its rows to their mean, and its rows."""
+    """The input index (n,) of each row; for each input the squared distance to its mean and its count."""
     _, which, count = np.unique(inputs, return_inverse=True, return_counts=True)
     total = np.stack([np.bincount(which, column) for column in gamma.T], 1)
     error = np.bincount(which, (gamma**2).sum(1)) - (total**2).sum(1) / count
@@ -192,7 +208,7 @@ def squared_distances(inputs: Ints, gamma: Floats) -> tuple[Ints, Floats, Ints]:
 
 
 def _model(traces: Traces, pca: Any, growth: Growth) -> MDP:
-    """The MDP of the leaves that the training data fell into."""
+    """Build the MDP of the leaves that the training data reached."""
 
     def leaves(states: Tensor) -> Ints:
         return place(growth.nodes, pca.transform(states.numpy().astype(np.float64)))
@@ -203,7 +219,9 @@ def _model(traces: Traces, pca: Any, growth: Growth) -> MDP:
     after = leaves(traces.successors)
     goes_on = (traces.sequence[1:] == traces.sequence[:-1]) & (traces.place[1:] == traces.place[:-1] + 1)
     followed = goes_on.nonzero()[:, 0].numpy()
-    after[followed] = before[followed + 1]  # the same state; rounding must not tell them apart
+    # The successor is the next row's state: take its leaf, because rounding could classify it differently
+    # here.
+    after[followed] = before[followed + 1]
     return build(
         before,
         traces.abstract.numpy(),
@@ -217,7 +235,7 @@ def _model(traces: Traces, pca: Any, growth: Growth) -> MDP:
 
 
 def _mutants(traces: Traces, leaves: Any, after: Ints) -> tuple[Ints, Ints, Floats] | None:
-    """Elements without mutants go where they went."""
+    """Collect the successors of mutants; elements without mutants keep their own successor."""
     if traces.mutants is None:
         return None
     alone = (~traces.attackable).nonzero()[:, 0].numpy()

@@ -1,9 +1,18 @@
-"""The labelled Markov decision process of MARBLE (Definition 3.2), and k-step robustness by propagation through it.
+"""The labelled Markov decision process of MARBLE (Definitions 3.2 and 3.4).
 
-The paper's k-step (Definition 3.4) walks k unmutated steps and then reads eta, which mutates the element at i + k: that is another
-question than the one asked, which mutates the element at i. `corrected` answers the one asked: step 0 goes to where the mutants went,
-later steps follow the unmutated transitions, and the read-out is how often each label was emitted without any mutation. Both lose what
-was never seen; the mass that is left comes back beside the value.
+For abstract states S, S' and an abstract input X,
+
+    delta(S, X, S') = share of the transitions from S with X that lead to S',
+    eta(S, X)[y]    = mean over these transitions of the probability that a mutant emits y,
+
+and the k-step robustness at position i is the sum over abstract paths S_i, ..., S_{i+k} of
+
+    delta(S_i, X_i, S_{i+1}) ... delta(S_{i+k-1}, X_{i+k-1}, S_{i+k}) eta(S_{i+k}, X_{i+k})[y].
+
+This definition follows k unmutated steps and then mutates the element at i + k, whereas Definition 2.5
+mutates the element at i. With `corrected`, step 0 leads to the successors of the mutants, later steps follow
+unmutated transitions, and the read-out is the share of unmutated transitions that emit y. Both lose
+probability mass at unseen transitions; the remaining mass is returned.
 """
 
 from dataclasses import dataclass
@@ -21,21 +30,24 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class MDP:
-    """Abstract states 0..states-1, abstract inputs 0..inputs-1. Pairs (input, state) that were seen are sorted by input, then state."""
+    """A labelled MDP with abstract states 0..states-1 and abstract inputs 0..inputs-1.
+
+    The (state, input) pairs that were seen are sorted by input, then by state.
+    """
 
     states: int
     inputs: int
     initial: int
-    keys: Ints  # (pairs,) input * states + state, rising
-    count: Ints  # (pairs,) concrete transitions behind each
-    eta: Floats  # (pairs, labels) mean of gamma_0: what mutants emit
-    emitted: Floats  # (pairs, labels) what was emitted without mutation
-    delta: Any  # csr (pairs, states): where the unmutated went
-    mutated: Any  # csr (pairs, states): where the mutants went; None where they were not recorded
+    keys: Ints  # (pairs,) input * states + state, ascending
+    count: Ints  # (pairs,) number of concrete transitions
+    eta: Floats  # (pairs, labels) mean of gamma: distribution of labels that mutants emit
+    emitted: Floats  # (pairs, labels) distribution of labels emitted without mutation
+    delta: Any  # csr (pairs, states): transition probabilities without mutation
+    mutated: Any  # csr (pairs, states): transition probabilities of mutants; None if they were not recorded
 
     @property
     def transitions(self) -> int:
-        """Distinct (state, input, successor)."""
+        """Number of distinct (state, input, successor)."""
         return int(self.delta.nnz)
 
     @property
@@ -47,11 +59,11 @@ class MDP:
         return self.keys // self.states
 
     def pair(self, states: Ints, inputs: Ints) -> Ints:
-        """-> the place of each (state, input) among the pairs, -1 where it was never seen."""
+        """Return the index of each (state, input) among the pairs, -1 if it was never seen."""
         return _find(self.keys, inputs * self.states + states)
 
     def seen(self, states: Ints, inputs: Ints, successors: Ints) -> NDArray[np.bool_]:
-        """Whether each whole transition is in the model: the stricter of the two meanings of 'missed'."""
+        """Whether each transition is in the model (the stricter meaning of 'missed')."""
         known = self.delta.tocoo()
         keys = np.sort(known.row.astype(np.int64) * self.states + known.col)
         pair = self.pair(states, inputs)
@@ -61,16 +73,21 @@ class MDP:
     def robustness(
         self, states: Ints, inputs: Ints, labels: Ints, k: int = 0, *, corrected: bool = False
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """One sequence: abstract states before each element, inputs, emitted labels (n,) each -> k-step value and the mass behind it, (n,).
+        """Return the k-step value and its probability mass, (n,) each, for the elements of one sequence.
 
-        The value is the sum over what was seen, so it is at most the mass; value / mass estimates the score, and a mass of 0
-        says that nothing is known. NaN where i + k is beyond the end.
+        Args:
+            states: (n,) abstract states before each element.
+            inputs: (n,) abstract inputs.
+            labels: (n,) emitted labels.
+
+        The value sums over what was seen, so it is at most the mass. value / mass estimates the score; a mass
+        of 0 means that nothing is known. NaN where i + k is beyond the end of the sequence.
         """
         value, mass = np.full(len(states), np.nan), np.full(len(states), np.nan)
         first = self.mutated if corrected else self.delta
         if first is None:
             raise BadInput(
-                "the corrected k-step needs to know where mutants went: profile with mutants=True."
+                "the corrected k-step robustness needs the successors of mutants: profile with mutants=True."
             )
         read = self.emitted if corrected and k else self.eta
         for i in range(len(states) - k):
@@ -104,7 +121,10 @@ def build(
     initial: int,
     mutants: tuple[Ints, Ints, Floats] | None = None,
 ) -> MDP:
-    """Counts over concrete transitions (N,). mutants: where each mutant went, whose mutant it is (a transition), its probability."""
+    """Build the MDP from concrete transitions (N,).
+
+    mutants: the successor state of each mutant, the transition that it is a mutant of, and its probability.
+    """
     keys, pair, count = np.unique(inputs * states + before, return_inverse=True, return_counts=True)
     ones = np.ones(len(pair))
     emitted = csr_matrix((ones, (pair, labels)), shape=(len(keys), gamma.shape[1])).toarray()
@@ -124,7 +144,7 @@ def build(
 
 
 def _rates(pair: Ints, after: Ints, weight: Floats, share: Floats, states: int) -> Any:
-    """-> csr (pairs, states): the weights that went from each pair to each state, over the pair's count."""
+    """Csr (pairs, states): summed weights from each pair to each state, divided by the pair's count."""
     table = csr_matrix((weight * share[pair], (pair, after)), shape=(len(share), states))
     table.sum_duplicates()
     return table

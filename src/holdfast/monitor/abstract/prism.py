@@ -1,13 +1,16 @@
-"""The labelled MDP in PRISM's explicit format, for `prism -importmodel NAME.all -mdp` and its relatives (Storm reads it too).
+"""Export of the labelled MDP in PRISM's explicit format, for `prism -importmodel NAME.all -mdp` and Storm.
 
     NAME.sta          (s), then i:(i) for each abstract state
-    NAME.tra          states choices transitions, then "state choice successor probability action": one choice for each abstract input that
-                      was seen in the state, its action named after the input; probabilities are delta-hat
-    NAME.lab          0="init" 1="deadlock" and one label for each output that a state emits most often, "emits_LABEL"
-    NAME.LABEL.trew   states choices transitions, then "state choice successor reward": eta(state, input)[LABEL], the probability
-                      that a mutant of the input emits LABEL there; zero rewards are left out, as PRISM does
+    NAME.tra          states choices transitions, then "state choice successor probability action"
+                      One choice for each abstract input that was seen in the state; its action is named after
+                      the input.
+    NAME.lab          0="init" 1="deadlock", and "emits_LABEL" for the output that a state emits most often
+    NAME.LABEL.trew   states choices transitions, then "state choice successor reward"
+                      The reward eta(state, input)[LABEL] is the probability that a mutant of the input emits
+                      LABEL. Zero rewards are omitted, as in PRISM.
 
-A state where nothing was ever read (only last elements led there) would be a deadlock; it carries that label and a loop named "end".
+A state without outgoing transitions (reached by last elements only) would be a deadlock; it gets that label
+and a loop "end".
 """
 
 import re
@@ -29,10 +32,13 @@ def write(
     labels: Sequence[str] | None = None,
     inputs: Sequence[str] | None = None,
 ) -> list[Path]:
-    """Writes the files of a model into a folder -> their paths. labels, inputs: names of outputs and of abstract inputs, else numbers."""
+    """Write the files of a model into a folder and return their paths.
+
+    labels, inputs: names of outputs and of abstract inputs (default: numbers).
+    """
     named = _names(labels, mdp.eta.shape[1], "", "labels")
     actions = _names(inputs, mdp.inputs, "x", "inputs")
-    order = np.lexsort((mdp.input, mdp.state))  # PRISM counts choices within a state
+    order = np.lexsort((mdp.input, mdp.state))  # PRISM numbers choices within a state
     state, choice = mdp.state[order], _within(mdp.state[order])
     stuck = np.setdiff1d(np.arange(mdp.states), state)
     table = mdp.delta[order].tocoo()
@@ -55,7 +61,7 @@ def write(
 
 
 def _within(sorted_states: NDArray[np.int64]) -> NDArray[np.int64]:
-    """0, 1, 2, ... within each run of equal states."""
+    """Number the elements of each run of equal states from 0."""
     _, first, run = np.unique(sorted_states, return_index=True, return_inverse=True)
     count: NDArray[np.int64] = np.arange(len(sorted_states)) - first[run]
     return count
@@ -68,7 +74,7 @@ def _labels(mdp: MDP, names: list[str], stuck: NDArray[np.int64]) -> list[str]:
     marks = [
         [*([0] if s == mdp.initial else []), *([1] if s in stopped else [2 + int(most[s])])]
         for s in range(mdp.states)
-    ]  # fmt: skip
+    ]
     head = " ".join(
         f'{i}="{name}"' for i, name in enumerate(["init", "deadlock", *(f"emits_{name}" for name in names)])
     )
@@ -76,7 +82,10 @@ def _labels(mdp: MDP, names: list[str], stuck: NDArray[np.int64]) -> list[str]:
 
 
 def _names(given: Sequence[str] | None, count: int, prefix: str, what: str) -> list[str]:
-    """As PRISM allows them: letters, digits and underscores; names that then fall together are told apart by their number."""
+    """Convert names to PRISM identifiers: letters, digits and underscores.
+
+    Duplicates get their index appended.
+    """
     if given is None:
         return [f"{prefix}{i}" for i in range(count)]
     if len(given) < count:

@@ -1,4 +1,4 @@
-"""What a recurrent network did on the training data, one row for each transition: the material of both abstract models."""
+"""Traces of a recurrent network on training data, from which both abstract models are built."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -15,16 +15,16 @@ from holdfast.network import Network
 
 @dataclass(frozen=True)
 class Mutants:
-    """Where the mutants of attackable elements went: one row a mutant, the original among them."""
+    """The successors of the mutants of attackable elements, including the original."""
 
     successors: Tensor  # (mutants, d)
-    of: Tensor  # (mutants,) the transition it is a mutant of
+    of: Tensor  # (mutants,) the transition of which it is a mutant
     probability: Tensor  # (mutants,)
 
 
 @dataclass(frozen=True)
 class Traces:
-    """N transitions s --x, y--> s' of unmutated sequences, each with the distribution of labels that its mutants emit."""
+    """N transitions s --x, y--> s' of unmutated sequences, with the labels that mutants emit."""
 
     states: Tensor  # (N, d) float32, before the element
     successors: Tensor  # (N, d)
@@ -35,7 +35,7 @@ class Traces:
     sequence: Tensor  # (N,) long
     place: Tensor  # (N,) long
     attackable: Tensor  # (N,) bool: the element has other mutants than itself
-    margins: Tensor  # (N,) float32, how far the emitted label leads: known at run time
+    margins: Tensor  # (N,) float32, margin of the emitted label: known at run time
     mutants: Mutants | None = None
 
     def __len__(self) -> int:
@@ -43,11 +43,11 @@ class Traces:
 
     @property
     def scores(self) -> Tensor:
-        """(N,) float64: the probability that a mutant keeps the label."""
+        """(N,) float64: the probability that a mutant keeps the label (0-step robustness)."""
         return self.gamma.gather(1, self.labels[:, None])[:, 0]
 
     def rows(self, chosen: Tensor) -> "Traces":
-        """Some of the transitions (a mask or places), without their mutants."""
+        """Select transitions by a mask or by indices, without their mutants."""
         return Traces(**{f.name: getattr(self, f.name)[chosen] for f in fields(self) if f.name != "mutants"})
 
 
@@ -60,8 +60,11 @@ def profile(
     *,
     mutants: bool = False,
 ) -> Traces:
-    """Every transition of these sequences, with exact 0-step distributions. mutants: also where the mutants went, which the corrected
-    k-step needs. A black box (view=None) shows no states: its outputs stand for them, zeros before the first element."""
+    """Record every transition of these sequences, with exact 0-step distributions.
+
+    mutants: also record the successors of mutants, which the corrected k-step robustness needs. A black box
+    (view=None) has no visible states: its outputs take their place, with zeros before the first element.
+    """
     outputs = outputs or Classes()
     found = find(net) if view == "find" else view
     keep: Literal["labels", "states", "mutants"] = (

@@ -1,9 +1,12 @@
-"""The improved abstract model: what robustness score to expect where enumeration is too dear, or the network a black box.
+"""A decision tree that estimates robustness scores where enumeration is too expensive.
 
-Refinement as published mostly learns which label is emitted, but that is known at run time, and so is how far it leads. So the score is
-estimated for (leaf, abstract input, emitted label), from attackable elements only (the others score 1 by definition), and the leaf is
-found by a few linear splits of the state behind the element and the margin. Whatever was never seen in a leaf is answered by the
-deepest node above it that has seen it; `support` is then 0, and low..high, calibrated on held-out sequences, is wider.
+    estimate = base(leaf) + effect(leaf, abstract input),   clipped to [0, 1]
+
+MARBLE's refinement mostly learns which label is emitted, but the label and its margin are known at run time.
+So this model estimates the score for (leaf, abstract input, emitted label), from attackable elements only
+(others score 1 by definition). The leaf is found by a few linear splits of the state after the element and
+the margin. An abstract input that was not seen in a leaf is answered by the deepest ancestor that has seen
+it; then `support` is 0, and [low, high], calibrated on held-out sequences, is wider.
 """
 
 import math
@@ -22,45 +25,51 @@ from holdfast.errors import BadInput
 from holdfast.monitor.abstract.traces import Traces
 from holdfast.monitor.abstract.tree_growth import Floats, Growing, Grown, TransitionRows, bands, grow
 
-HELD_OUT = 10  # one sequence in so many calibrates the interval
+# One in CALIBRATION_FOLD sequences is held out to calibrate the interval (chosen by hand).
+CALIBRATION_FOLD = 10
 
 
 @dataclass(frozen=True)
 class DecisionTreeEstimate:
-    """Flat arrays; see `growing`. An estimate, never a proof."""
+    """The tree as flat arrays; see `tree_growth`. An estimate, never a proof."""
 
     growing: Growing
     inputs: int
     parent: Tensor  # (nodes,)
     base: Tensor  # (nodes,) float64
-    split: Tensor  # (nodes,) -1: a leaf
-    weight: Tensor  # (splits, d + 1) float32: the state, then log(1 + margin)
+    split: Tensor  # (nodes,) index of the split, -1 for a leaf
+    weight: Tensor  # (splits, d + 1) float32: of the state, then of log(1 + margin)
     threshold: Tensor  # (splits,)
-    below: Tensor  # (splits, 2) nodes
-    keys: Tensor  # (entries,) node * inputs + abstract input, rising
+    below: Tensor  # (splits, 2) child nodes
+    keys: Tensor  # (entries,) node * inputs + abstract input, ascending
     effect: Tensor  # (entries,) float64
     support: Tensor  # (entries,)
-    edges: Tensor  # (bins - 1,) of value
-    errors: Tensor  # (2, 2, bins): unseen or seen in its leaf; lower or upper bound
+    edges: Tensor  # (bins - 1,) boundaries of bins of the estimate
+    errors: Tensor  # (2, 2, bins): unseen or seen in its leaf; lower or upper bound of the error
     labels: int = field(default=0)
 
     @classmethod
     def fit(
         cls, traces: Traces, settings: Growing | None = None, *, scores: Tensor | None = None
     ) -> "DecisionTreeEstimate":
-        """Grown twice: without one sequence in ten, which then calibrates the interval, and on everything.
+        """Grow the tree twice: without held-out sequences, which calibrate the interval, and on all.
 
-        scores: (N,) what to estimate in place of the traces' 0-step scores, such as exact final-step scores of the same transitions.
+        scores: (N,) targets in place of the traces' 0-step scores, such as exact final-step scores of the
+        same transitions.
         """
         settings = settings or Growing()
         if not bool(traces.attackable.any()):
             raise BadInput(
-                "no element of these sequences has a mutant other than itself, so every score is 1 and there is nothing to learn."
+                "no element of these sequences has a mutant other than itself, so every score is 1 and "
+                "there is nothing to learn."
             )
         labels, inputs = traces.gamma.shape[1], int(traces.abstract.max()) + 1
         some = traces.rows(traces.attackable)
         rows = _rows(some, (traces.scores if scores is None else scores)[traces.attackable])
-        drawn = np.random.default_rng(settings.seed).permutation(int(some.sequence.max()) + 1) % HELD_OUT == 0
+        drawn = (
+            np.random.default_rng(settings.seed).permutation(int(some.sequence.max()) + 1) % CALIBRATION_FOLD
+            == 0
+        )
         held = drawn[some.sequence.numpy()]
         edges, errors = bands(np.empty(0), np.empty(0, dtype=bool), np.empty(0), settings.confidence)
         if held.any() and not held.all():
@@ -98,7 +107,7 @@ class DecisionTreeEstimate:
         )
 
     def to(self, device: torch.device) -> "DecisionTreeEstimate":
-        """Itself where it is there already; else a copy, made once for each device."""
+        """Return the tree on this device; copies are cached, one for each device."""
         if self.base.device == device:
             return self
         if device not in self._elsewhere:
@@ -112,12 +121,12 @@ class DecisionTreeEstimate:
 
     @property
     def leaves(self) -> int:
-        """Abstract states."""
+        """Number of leaves (abstract states)."""
         return int((self.split[1:] < 0).sum())
 
     @property
     def depth(self) -> int:
-        """Nodes from the root to the deepest leaf; a descent takes fewer steps."""
+        """Upper bound on the number of nodes from the root to the deepest leaf."""
         return self.growing.depth + 2
 
     # ---- a batch
@@ -126,7 +135,12 @@ class DecisionTreeEstimate:
     def estimate(
         self, after: Tensor, abstract: Tensor, labels: Tensor, margins: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """States behind the elements (n, d), groups, emitted labels and their margins (n,) -> value, support, low, high (n,)."""
+        """Estimate scores: value, support, low, high, each (n,).
+
+        Args:
+            after: (n, d) states after the elements.
+            abstract, labels, margins: (n,) abstract inputs, emitted labels and their margins.
+        """
         node = self.descend(after, labels, margins)
         effect, support = self._known_to(node, abstract)
         value = (self.base[node] + effect).clamp(0, 1)
@@ -137,7 +151,7 @@ class DecisionTreeEstimate:
         return value, support, low, high
 
     def descend(self, after: Tensor, labels: Tensor, margins: Tensor) -> Tensor:
-        """-> (n,) leaves; the root for a label that does not exist."""
+        """Return the leaves (n,); the root for a label that does not exist."""
         node = torch.where((labels >= 0) & (labels < self.labels), labels + 1, 0)
         if not len(self.weight):
             return node
@@ -152,7 +166,7 @@ class DecisionTreeEstimate:
         return node
 
     def _known_to(self, leaf: Tensor, abstract: Tensor) -> tuple[Tensor, Tensor]:
-        """The effect of each input at the deepest node that has seen it (0 where none has), and its support in the leaf itself."""
+        """The effect of each input at the deepest node that has seen it, and its support in the leaf."""
         effect, support, missing, node = (
             torch.zeros(len(leaf), dtype=torch.float64, device=leaf.device),
             torch.zeros_like(leaf),
@@ -169,7 +183,7 @@ class DecisionTreeEstimate:
             missing, node = missing & ~hit, torch.where(node >= 0, self.parent[node], node)
         return effect, support
 
-    # ---- one state, as it comes in
+    # ---- one state at a time
 
     @cached_property
     def _fast(self) -> "_Fast":
@@ -178,7 +192,7 @@ class DecisionTreeEstimate:
     def single(
         self, after: NDArray[np.float32], abstract: int, label: int, margin: float
     ) -> tuple[float, int, float, float]:
-        """What `estimate` says of one state (d,), in plain numbers, some microseconds."""
+        """Return `estimate` for one state (d,) as Python numbers; takes microseconds."""
         return self._fast.estimate(after, abstract, label, margin)
 
     # ---- on disk
@@ -200,7 +214,10 @@ class DecisionTreeEstimate:
 
 
 class _Fast:
-    """The same arrays as lists and a dictionary; each label has its own matrix of splits, so all of them are one small product."""
+    """The tree as lists and a dictionary.
+
+    Each label has its own matrix of splits, so one small product evaluates them all.
+    """
 
     def __init__(self, tree: DecisionTreeEstimate) -> None:
         self.inputs, self.labels, self.limit = tree.inputs, tree.labels, tree.depth
@@ -219,7 +236,7 @@ class _Fast:
     ) -> tuple[
         NDArray[np.float32], NDArray[np.float32], NDArray[np.float32], dict[int, tuple[int, int, int]]
     ]:
-        """-> weights of the state, of the margin, thresholds, and node -> (row, left, right) of the splits below a label."""
+        """Weights of state and margin, thresholds, and node -> (row, left, right), below a label."""
         where: dict[int, tuple[int, int, int]] = {}
         rows: list[int] = []
         waiting = [1 + label]

@@ -1,9 +1,14 @@
-"""How the improved abstract model is grown: offsets and effects that are pulled towards what their parent says.
+"""Growing the decision tree estimate: offsets and effects shrunk towards the parent's estimate.
 
-The root holds all attackable transitions, its children those that emitted one label, and below them each split cuts along a linear
-direction of (state behind the element, log of 1 + margin): ridge regression of what is still unexplained, cut where the squared error
-falls most. A node's estimate for an abstract input is its parent's, plus an offset of the node, plus an effect of the input in that
-node; both are sums over `pull` more transitions than there are, so what was hardly seen stays with the parent.
+The root holds all attackable transitions, its children the transitions with one emitted label each. Below
+these, each split is linear in (state after the element, log(1 + margin)): the direction is a ridge regression
+of the residual, the threshold the one that reduces the squared error most. The estimate of a node for an
+abstract input is its parent's plus an offset of the node plus an effect of the input,
+
+    offset = (sum of residuals) / (count + pull)
+    effect = (sum of residuals of the input) / (count of the input + pull)
+
+so rare inputs stay close to the parent's estimate.
 """
 
 import math
@@ -17,16 +22,23 @@ from holdfast.errors import BadInput
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
-SLOPE = 0.1  # ridge, as a share of each direction's variance
-MOST = 20_000  # rows that PCA looks at
-STRATUM = 40  # held-out transitions that a band needs
+RIDGE_PENALTY = 0.1  # Ridge penalty as a share of each direction's variance (chosen by hand).
+MOST_PCA_ROWS = 20_000  # Limit for the number of rows that PCA is fitted on (chosen by hand).
+# Smallest number of held-out transitions for an interval of their own (chosen by hand).
+SMALLEST_STRATUM = 40
 
 
 @dataclass(frozen=True)
 class Growing:
-    """depth: splits below a label, at most. fewest, share: a leaf holds so many transitions, and such a share of all.
-    omega: dimensions kept. pull: how many transitions the parent's opinion weighs. confidence: share of held-out scores that
-    low..high should contain."""
+    """Settings of the tree.
+
+    Attributes:
+        depth: largest number of splits below a label.
+        fewest, share: smallest number, and share of all, of the transitions in a leaf.
+        omega: number of dimensions after PCA.
+        pull: weight of the parent's estimate, in transitions.
+        confidence: share of held-out scores that low..high should contain.
+    """
 
     depth: int = 8
     fewest: int = 10
@@ -43,13 +55,14 @@ class Growing:
             or not (self.pull > 0 <= self.share < 1 and 0 < self.confidence < 1)
         ):
             raise BadInput(
-                f"{self}: depth >= 0, fewest and omega >= 1, pull > 0, 0 <= share < 1, and 0 < confidence < 1."
+                f"{self}: depth >= 0, fewest and omega >= 1, pull > 0, 0 <= share < 1, and 0 < confidence < "
+                "1."
             )
 
 
 @dataclass(frozen=True)
 class TransitionRows:
-    """Attackable transitions."""
+    """Attackable transitions, one row each."""
 
     after: NDArray[np.float32]  # (n, d)
     margin: Floats  # (n,) log(1 + margin)
@@ -69,21 +82,25 @@ class TransitionRows:
 
 @dataclass
 class Grown:
-    """Flat arrays. Node 0 is the root, node 1 + l holds label l. Splits are numbered apart."""
+    """The tree as flat arrays.
+
+    Node 0 is the root, node 1 + l holds label l. Splits have their own numbering.
+    """
 
     width: int  # d + 1
     parent: list[int] = field(default_factory=list)
-    base: list[float] = field(default_factory=list)  # mean plus all offsets down to here
-    split: list[int] = field(default_factory=list)  # of each node, -1: a leaf
-    weight: list[Floats] = field(default_factory=list)  # (d + 1,) of each split
+    base: list[float] = field(default_factory=list)  # mean plus all offsets from the root to the node
+    split: list[int] = field(default_factory=list)  # split of each node, -1 for a leaf
+    weight: list[Floats] = field(default_factory=list)  # (d + 1,) for each split
     threshold: list[float] = field(default_factory=list)
     below: list[tuple[int, int]] = field(default_factory=list)
-    keys: list[Ints] = field(default_factory=list)  # node * inputs + abstract input, rising
-    effect: list[Floats] = field(default_factory=list)  # summed down to here
+    keys: list[Ints] = field(default_factory=list)  # node * inputs + abstract input, ascending
+    effect: list[Floats] = field(default_factory=list)  # summed from the root to the node
     support: list[Ints] = field(default_factory=list)
 
 
 def grow(rows: TransitionRows, labels: int, inputs: int, settings: Growing) -> Grown:
+    """Grow the tree on these rows."""
     growth = _Growth(rows, inputs, settings)
     growth.add(np.arange(len(rows.scores)), -1)
     for label in range(labels):
@@ -110,7 +127,7 @@ class _Growth:
             Grown(rows.after.shape[1] + 1),
         )
         points = rows.after.astype(np.float64)
-        some = np.random.default_rng(settings.seed).permutation(len(points))[:MOST]
+        some = np.random.default_rng(settings.seed).permutation(len(points))[:MOST_PCA_ROWS]
         pca = PCA(min(settings.omega, len(some), points.shape[1]), random_state=settings.seed).fit(
             points[some]
         )
@@ -118,22 +135,21 @@ class _Growth:
         self.centre, self.scale = features.mean(0), features.std(0) + 1e-9
         self.features, self.pca = (features - self.centre) / self.scale, pca
         self.fewest = max(settings.fewest, math.ceil(settings.share * len(points)))
-        self.said, self.effect = (
-            np.zeros(len(points)),
-            np.zeros(len(points)),
-        )  # by the deepest node that holds each row
+        # Estimate and input effect for each row, by the deepest node that contains it.
+        self.predicted = np.zeros(len(points))
+        self.effect = np.zeros(len(points))
 
     def add(self, chosen: Ints, parent: int) -> int:
-        """A node for these rows; says from here on what they get."""
+        """Add a node for these rows, and update their estimates."""
         tree, pull, node = self.tree, self.settings.pull, len(self.tree.parent)
-        left = self.rows.scores[chosen] - self.said[chosen]
+        left = self.rows.scores[chosen] - self.predicted[chosen]
         offset = left.sum() / (len(chosen) + (pull if parent >= 0 else 0) or 1)
         inputs, first, which, count = np.unique(
             self.rows.abstract[chosen], return_index=True, return_inverse=True, return_counts=True
         )
         effect = np.bincount(which, left - offset, len(inputs)) / (count + pull)
         self.effect[chosen] += effect[which]
-        self.said[chosen] += offset + effect[which]
+        self.predicted[chosen] += offset + effect[which]
         tree.parent.append(parent)
         tree.base.append(offset + (tree.base[parent] if parent >= 0 else 0.0))
         tree.split.append(-1)
@@ -143,13 +159,13 @@ class _Growth:
         return node
 
     def cut(self, node: int, chosen: Ints) -> NDArray[np.bool_] | None:
-        """The best linear split of a node, noted -> which rows go right; None where none helps."""
+        """Record the best linear split of a node; return which rows go right, None if no split helps."""
         if len(chosen) < 2 * self.fewest:
             return None
-        left, points = self.rows.scores[chosen] - self.said[chosen], self.features[chosen]
+        left, points = self.rows.scores[chosen] - self.predicted[chosen], self.features[chosen]
         centred = points - points.mean(0)
         spread = centred.T @ centred
-        spread[np.diag_indices_from(spread)] += SLOPE * len(chosen)
+        spread[np.diag_indices_from(spread)] += RIDGE_PENALTY * len(chosen)
         direction = np.linalg.solve(spread, centred.T @ (left - left.mean()))
         along = points @ direction
         threshold = best_cut(along, left, self.fewest)
@@ -165,7 +181,7 @@ class _Growth:
 
 
 def best_cut(along: Floats, left: Floats, fewest: int) -> float | None:
-    """Where two means explain `left` best, with at least `fewest` rows on each side."""
+    """The threshold for which two means explain `left` best, with at least `fewest` rows on each side."""
     order = np.argsort(along, kind="stable")
     sorted_along, total = along[order], left.sum()
     lower, count = left[order].cumsum()[:-1], np.arange(1, len(left))
@@ -176,22 +192,23 @@ def best_cut(along: Floats, left: Floats, fewest: int) -> float | None:
 
 
 def bands(value: Floats, known: NDArray[np.bool_], truth: Floats, confidence: float) -> tuple[Floats, Floats]:
-    """Held-out estimates -> edges of value, and how far truths lie below and above estimates: (2, 2, bins) by known or not, low or high.
+    """Bin edges of held-out estimates, and error bounds (2, 2, bins): seen or not, lower or upper.
 
-    Quantiles with the finite-sample correction of split conformal prediction, in each stratum that has enough; [-1, 1] where none has.
+    The bounds are quantiles with the finite-sample correction of split conformal prediction, for each stratum
+    with enough data; [-1, 1] if there is none.
     """
     edges = np.unique(np.quantile(value, np.linspace(0, 1, 9)[1:-1])) if len(value) else np.empty(0)
     found, bins = np.empty((2, 2, len(edges) + 1)), np.searchsorted(edges, value, side="right")
     for seen in (0, 1):
         for part in range(len(edges) + 1):
             here = (known == bool(seen)) & (bins == part)
-            here = here if here.sum() >= STRATUM else known == bool(seen)
+            here = here if here.sum() >= SMALLEST_STRATUM else known == bool(seen)
             found[seen, :, part] = _error_range((truth - value)[here], 1 - confidence)
     return edges, found
 
 
 def _error_range(error: Floats, alpha: float) -> tuple[float, float]:
-    beyond = int(np.floor((len(error) + 1) * alpha / 2))  # errors left out at each end
+    beyond = int(np.floor((len(error) + 1) * alpha / 2))  # number of errors left out on each side
     if beyond < 1:
         return (-1.0, 1.0)
     ordered = np.sort(error)

@@ -1,1 +1,1 @@
-"""How scores are computed: by enumeration, by draws, whole sequences at once or one element after the other."""
+"""Computation of scores: by enumeration or sampling, for whole sequences at once or element by element."""

@@ -1,7 +1,9 @@
-"""One step of RNN, LSTM and GRU, written once for torch tensors and numpy arrays.
+"""One step of RNN, LSTM and GRU cells, for torch tensors and numpy arrays.
 
-A step works in place on `gates`, what the input brings in, and reads `recalled`, what the state brings in; mutants of one element
-share the latter. sigmoid(v) = (1 + tanh(v / 2)) / 2, and halving is exact: the rows of sigmoid gates are stored halved, one tanh does.
+A step works in place on `gates` = W_x x + b, the input's contribution, and reads `recalled` = W_h h, the
+state's contribution, which all mutants of an element share. sigmoid(v) = (1 + tanh(v / 2)) / 2, and halving
+is exact in floating point. So the weights of sigmoid gates are stored halved, and a single tanh evaluates all
+gates.
 """
 
 from collections.abc import Callable
@@ -12,11 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-Array = Any  # a torch tensor or a numpy array: slices, sums and products read the same
+Array = Any  # a torch tensor or a numpy array: slices, sums and products have the same syntax
 
 
 def tanh_(x: Array) -> Array:
-    """In place. numpy's is several times faster than torch's on a CPU, so torch only comes here from a GPU."""
+    """Apply tanh in place. numpy is faster than torch here on a CPU, so tensors only come from a GPU."""
     return x.tanh_() if isinstance(x, Tensor) else np.tanh(x, out=x)
 
 
@@ -28,7 +30,10 @@ Step = Callable[[Array, Array, Array, Array, int], None]
 
 
 def lstm(gates: Array, recalled: Array, state: Array, new: Array, n: int) -> None:
-    """state and new (m, 2n): h, c. Gates i, f, g, o: c' = sigmoid(f) c + sigmoid(i) tanh(g), h' = sigmoid(o) tanh(c')."""
+    """state and new (m, 2n): h, c.
+
+    Gates i, f, g, o: c' = sigmoid(f) c + sigmoid(i) tanh(g), h' = sigmoid(o) tanh(c').
+    """
     gates += recalled
     tanh_(gates)
     gates[:, : 2 * n] += 1
@@ -70,11 +75,11 @@ def rnn_relu(gates: Array, recalled: Array, state: Array, new: Array, n: int) ->
 
 @dataclass(frozen=True)
 class RecurrentWeights:
-    """One recurrent layer: gates = x w_in^T + b_in, recalled = h w_rec^T + b_rec."""
+    """Weights of one recurrent layer: gates = x w_in^T + b_in, recalled = h w_rec^T + b_rec."""
 
     step: Step
     size: int  # n
-    width: int  # of its state
+    width: int  # size of the state
     w_in: Tensor
     b_in: Tensor
     w_rec: Tensor
@@ -82,7 +87,7 @@ class RecurrentWeights:
 
 
 def layers_of(rnn: nn.RNNBase) -> list[RecurrentWeights]:
-    """The layers of nn.RNN, nn.LSTM or nn.GRU, one direction, no projections."""
+    """Return the layers of nn.RNN, nn.LSTM or nn.GRU (unidirectional, without projections)."""
     return [_layer(rnn, depth) for depth in range(rnn.num_layers)]
 
 

@@ -1,4 +1,4 @@
-"""What a stream runs on where plain numpy will not do: any opened network, a black box, the abstract model. Nothing grows."""
+"""Engines of a stream, except for the numpy engine: opened networks, black boxes, estimates."""
 
 from functools import lru_cache
 from typing import Any
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import BadInput
-from holdfast.monitor.engine.numpy_stream import REMEMBERED, Numbers, Quick, Step, weigh
+from holdfast.monitor.engine.numpy_stream import CACHED_CHOICES, Numbers, Quick, Step, weigh
 from holdfast.monitor.engine.rerun import ask, check_alone
 from holdfast.monitor.engine.state_view import StateView
 from holdfast.monitor.mutation.choices import Mutation
@@ -17,7 +17,7 @@ from holdfast.network import Network
 
 
 class Batched:
-    """Any opened network, any mutation: draws or all values of the element, in one batch from the state that is kept."""
+    """An opened network: all values or draws of the element in one batch from the current state."""
 
     def __init__(self, view: StateView, mutation: Mutation, output: Output) -> None:
         self.view, self.mutation, self.output = view, mutation, output
@@ -48,7 +48,7 @@ class Batched:
 
 
 class Whole:
-    """A black box has no state to keep: the sequence so far is kept instead, up to `longest` elements, and run again at every step."""
+    """A black box: the sequence so far is kept, up to `longest` elements, and rerun at every step."""
 
     def __init__(
         self, net: Network, mutation: Mutation, output: Output, longest: int, *, apart: bool
@@ -58,14 +58,15 @@ class Whole:
 
     def reset(self) -> None:
         self.past: list[Tensor] = []
-        self.after: Numbers = np.zeros(0)  # its outputs, in the place of a state
+        self.after: Numbers = np.zeros(0)  # its outputs, used as the state
         self.margin = 0.0
 
     def step(self, element: Any) -> Step:
         if len(self.past) >= self.longest:
             raise BadInput(
-                f"a stream of more than {self.longest} elements: {self.net.name} is a black box, so every step runs all of them again. "
-                f"Call reset() for a new stream, or raise max_length."
+                f"a stream of more than {self.longest} elements: {self.net.name} is a black box, so every "
+                "step reruns all of "
+                f"them. Call reset() for a new stream, or raise max_length."
             )
         found = self.mutation.choices(element)
         self.past.append(found.values[0])
@@ -73,9 +74,7 @@ class Whole:
             torch.stack(self.past).expand(len(found.values), len(self.past), *found.values.shape[1:]).clone()
         )
         prefixes[:, -1] = found.values
-        if (
-            len(self.past).bit_count() == 1
-        ):  # at lengths 1, 2, 4, 8 and so on: often enough, and it costs little
+        if len(self.past).bit_count() == 1:  # at lengths 1, 2, 4, 8, ...: the cost stays small
             check_alone(self.net, prefixes[0])
         outputs = ask(self.net, prefixes, apart=self.apart)
         reference = outputs[:1].expand(len(outputs), -1)
@@ -85,7 +84,7 @@ class Whole:
 
 
 class Estimated:
-    """The network makes its own step; the abstract model says what mutants of the element would have done."""
+    """The network makes its own step; the abstract model estimates the effect of mutants of the element."""
 
     def __init__(self, engine: Quick | Batched | Whole, mutation: Mutation, tree: Any) -> None:
         self.engine, self.tree = engine, tree
@@ -95,7 +94,7 @@ class Estimated:
                 mutation.choices(token).values
             ) > 1
 
-        self._ready, self._mutation = lru_cache(maxsize=REMEMBERED)(ready), mutation
+        self._ready, self._mutation = lru_cache(maxsize=CACHED_CHOICES)(ready), mutation
 
     def reset(self) -> None:
         self.engine.reset()

@@ -1,13 +1,16 @@
-"""Exact scores: every mutant of every element is run, and counted with its probability. For one replaced element that is a proof.
+"""Exact scores by enumeration of all mutants: a proof for one replaced element.
 
-All mutants of an element share the state before it, hence one recurrent product; what they bring in is a row of a table over the
-vocabulary. So a score now (k = 0) costs one recurrent product and, for each mutant, only element-wise work. A score k steps later, or
-at the end, carries the live mutants along in one batch: a mutant costs one product for each step it lives, n / 2 on average for the final
-score of a sequence of n. Memory is bounded: at most BYTES of mutants live at once, the rest waits for another sweep. A mutant whose
-state has become that of the unmutated sequence, bit for bit, is dropped: from there on both say the same.
+All mutants of an element share the state before it, hence one recurrent product, and their input products
+come from a table over the vocabulary. So a score now (k = 0) costs one recurrent product and, for each
+mutant, only element-wise work. For a score k steps later, or at the end, the live mutants are advanced in one
+batch. A mutant costs one product for each step it lives, n / 2 on average for the final score of a sequence
+of n elements. Memory is bounded: at most LIVE_MUTANT_BYTES of mutants are live at once, and the rest waits
+for another sweep. A mutant whose state equals that of the unmutated sequence, bit for bit, is dropped: all
+later labels are equal.
 
-Arithmetic: the labels are those of the network as executed here. Where a label is decided by less than the view's `doubt`, rounding
-could make the user's module say otherwise, so the module itself is asked (`rerun`), and its answer counts.
+Arithmetic: the labels are those of the network as executed here. If a label is decided by less than the
+view's `doubt`, rounding could change the label of the user's module. Then the module itself is queried
+(`rerun`), and its answer counts.
 """
 
 from collections.abc import Sequence
@@ -29,32 +32,32 @@ from holdfast.monitor.score import Steps
 from holdfast.network import Network
 
 Keep = Literal["labels", "states", "mutants"]
-SEQUENCES = 1024  # run side by side: their gates stay in the cache
-BYTES = 2**26  # of states and gates of live mutants
-ON_A_CARD = (2**14, 2**32)  # the same two where launches cost more than caches save
-ASKED = 2**16  # mutants of a black box at once
-CHECKED = 3  # sequences that a black box is asked about alone and in company
+# Number of sequences in a sweep on a CPU: their gates fit into the cache (chosen by hand).
+SEQUENCES_PER_SWEEP = 1024
+LIVE_MUTANT_BYTES = 2**26  # Limit for states and gates of live mutants on a CPU (chosen by hand).
+GPU_LIMITS = (2**14, 2**32)  # The same two limits on a GPU, where larger batches are faster (chosen by hand).
+BLACK_BOX_BATCH = 2**16  # Number of mutants of a black box that are run at once (chosen by hand).
+# Number of sequences on which a black box is checked alone and in a batch (chosen by hand).
+CHECKED_SEQUENCES = 3
 
 
 @dataclass(frozen=True)
 class Transitions:
-    """One row for each element of each sequence, by sequence, then place."""
+    """One row for each element of each sequence, ordered by sequence, then by position."""
 
     sequence: Tensor  # (N,)
     place: Tensor  # (N,)
     elements: Tensor  # (N,) or (N, ...)
-    labels: Tensor  # (N,) the unmutated label k steps later; -1 where the sequence has ended
-    gamma: Tensor  # (N, labels) float64: how likely each label is when this element is replaced; NaN where the sequence has ended
+    labels: Tensor  # (N,) the unmutated label k steps later; -1 if the sequence has ended
+    gamma: Tensor  # (N, labels) float64: distribution of labels under mutation; NaN if the sequence has ended
     attackable: Tensor  # (N,) bool
-    support: Tensor  # (N,) values that may stand here
+    support: Tensor  # (N,) number of possible values of the element
     outputs: Tensor  # (N, o) of the unmutated prefix that ends here
-    asked: int  # labels so close that the user's own module had to decide
+    asked: int  # number of labels so close that the user's module was queried
     states: Tensor | None = None  # (N, d) before the element
-    successors: Tensor | None = None  # (N, d) behind it
-    mutants: Tensor | None = (
-        None  # (M, d) behind each value that may stand in an attackable place, the original included
-    )
-    of: Tensor | None = None  # (M,) their rows
+    successors: Tensor | None = None  # (N, d) after it
+    mutants: Tensor | None = None  # (M, d) after each value of an attackable element, the original included
+    of: Tensor | None = None  # (M,) rows of the mutants
     probability: Tensor | None = None  # (M,)
 
     def to(self, device: torch.device) -> "Transitions":
@@ -65,7 +68,7 @@ class Transitions:
 
     @property
     def values(self) -> Tensor:
-        """(N,) float64: the scores, in [0, 1], and exactly 1 where no other label can be reached."""
+        """(N,) float64: the scores in [0, 1]; exactly 1 if no other label can be reached."""
         other = self.gamma.scatter(1, self.labels.clamp_min(0)[:, None], 0.0).sum(1)
         return torch.where(self.labels >= 0, (1 - other).clamp(0, 1), torch.nan)
 
@@ -83,18 +86,23 @@ def labels(
     apart: bool = True,
     stay: bool = False,
 ) -> Transitions:
-    """Exact label distributions of all transitions. view=None: the network is a black box, prefixes are run again.
+    """Compute exact label distributions of all transitions.
 
-    apart=False is for estimates: sequences share a batch, whether or not the network is known to keep them apart.
-    stay=True leaves what an opened network said on its device; else all of it is brought to the CPU.
+    Args:
+        view: None: the network is a black box, and prefixes are rerun.
+        apart: False for estimates: sequences share a batch even if the network is not known to keep rows
+            separate.
+        stay: keep results of an opened network on its device; otherwise they are moved to the CPU.
     """
     if not mutation.finite:
         raise BadInput(
-            f"{type(mutation).__name__} has infinitely many values, so it cannot be enumerated: sample it (mode='sampled')."
+            f"{type(mutation).__name__} has infinitely many values, so it cannot be enumerated: sample it "
+            "(mode='sampled')."
         )
     if k != "final" and not (isinstance(k, int) and k >= 0):
         raise BadInput(
-            f"k={k!r}: say after how many further elements the label is looked at (0 or more), or 'final'."
+            f"k={k!r}: give the number of further elements after which the label is compared (>= 0), or "
+            "'final'."
         )
     data = ConcatenatedSequences.of(sequences)
     if net.vectors is not None:
@@ -111,7 +119,7 @@ def labels(
         found = None
     if found is None and keep != "labels":
         raise BadInput(
-            f"{net.name} is a black box to the monitor, so its states cannot be seen; keep='labels' works."
+            f"{net.name} is a black box to the monitor, so its states are not visible; keep='labels' works."
         )
     if found is None:
         return count.black_box()
@@ -121,14 +129,14 @@ def labels(
 
 @dataclass(frozen=True)
 class _Count:
-    """The mutants of all rows, and what is known about them."""
+    """The mutants of all rows, and how they are counted."""
 
     net: Network
     data: ConcatenatedSequences
     output: Output
     table: ChoiceTable
     element: Tensor  # (N,) row of the table
-    due: Tensor  # (N,) row at which the label is looked at; -1 where the sequence has ended
+    due: Tensor  # (N,) row at which the label is compared; -1 if the sequence has ended
     apart: bool
 
     @staticmethod
@@ -142,12 +150,12 @@ class _Count:
         return _Count(net, data, output, table, element, due, apart)
 
     def to(self, device: torch.device) -> "_Count":
-        """Where the states are, the rows are counted too: a card that waits for every index is no faster than a CPU."""
+        """Move to the device of the states: a GPU that waits for indices is no faster than a CPU."""
         data, table = self.data.to(device), self.table.to(device)
         return replace(self, data=data, table=table, element=self.element.to(device), due=self.due.to(device))
 
     def mutants(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows, places in the table of everything but the original that may stand there."""
+        """Return, for all values other than the original, their rows and their indices in the table."""
         counts = self.table.counts[self.element[rows]] - 1
         of = rows.repeat_interleave(counts)
         first = self.table.start[self.element[rows]] + 1
@@ -162,14 +170,14 @@ class _Count:
     # ---- a black box
 
     def black_box(self) -> Transitions:
-        for sequence in self.data.elements.split(self.data.length.tolist())[:CHECKED]:
+        for sequence in self.data.elements.split(self.data.length.tolist())[:CHECKED_SEQUENCES]:
             check_alone(self.net, sequence)
         rows = torch.arange(len(self.element))
         base = self._ask(rows, rows)
         of, choice = self.mutants(rows[self.due >= 0])
         found = [
             self._ask(o, self.due[o], self.table.values[c])
-            for o, c in zip(of.split(ASKED), choice.split(ASKED), strict=True)
+            for o, c in zip(of.split(BLACK_BOX_BATCH), choice.split(BLACK_BOX_BATCH), strict=True)
             if len(o)
         ]
         return self._result(
@@ -199,7 +207,7 @@ class _Count:
         return kept.add_transitions(self, self._result(base, of, choice, mutated, asked))
 
     def _rows(self, sequences: Tensor, wanted: Tensor) -> Tensor:
-        """The wanted rows of some sequences, one after the other."""
+        """Return the wanted rows of some sequences, concatenated."""
         length = self.data.length[sequences]
         begin = self.data.offset[sequences] - (length.cumsum(0) - length)
         rows = torch.arange(int(length.sum()), device=length.device) + begin.repeat_interleave(length)
@@ -207,17 +215,22 @@ class _Count:
 
     @staticmethod
     def _most(view: StateView) -> tuple[int, int]:
-        """How many sequences run side by side, and how many live mutants fit."""
-        side_by_side, room = (SEQUENCES, BYTES) if view.device.type == "cpu" else ON_A_CARD
-        room = room if view.device.type == "cpu" else min(room, free_bytes(view.device))
+        """Return how many sequences run in one sweep, and how many mutants may be live."""
+        side_by_side, limit = (
+            (SEQUENCES_PER_SWEEP, LIVE_MUTANT_BYTES) if view.device.type == "cpu" else GPU_LIMITS
+        )
+        limit = limit if view.device.type == "cpu" else min(limit, free_bytes(view.device))
         numbers = 2 * view.width + 3 * view.recall(view.start(1)).shape[1]
-        return side_by_side, max(256, room // (4 * numbers))
+        return side_by_side, max(256, limit // (4 * numbers))
 
     def _sweep(
         self, view: StateView, sequences: Tensor, of: Tensor, choice: Tensor, base: Tensor, kept: "_Kept"
     ) -> Tensor:
-        """Sequences, longest first, side by side through time, with these mutants. Writes their outputs to `base` (N, o), returns those
-        of the mutants when they are due."""
+        """Advance sequences, longest first, in one batch through time, together with these mutants.
+
+        Writes the outputs of the sequences to `base` (N, o); returns the mutants' outputs at the step that is
+        compared.
+        """
         place, offset, length = self.data.place, self.data.offset[sequences], self.data.length[sequences]
         here = place.device
         rank = torch.empty_like(self.data.length).index_put_(
@@ -232,9 +245,8 @@ class _Count:
             time_limit.check()
             row, state = offset[:count] + t, state[:count]
             gates = view.gates(self.data.elements[row])
-            recalled = (
-                view.recall(state) if t else view.recall(state[:1]).expand(count, -1)
-            )  # all begin alike
+            # All sequences begin in the same state.
+            recalled = view.recall(state) if t else view.recall(state[:1]).expand(count, -1)
             live.advance(gates)
             if len(young):
                 above = owner[young]
@@ -252,7 +264,7 @@ class _Count:
     def _decide_close_calls(
         self, view: StateView, base: Tensor, of: Tensor, choice: Tensor, mutated: Tensor
     ) -> int:
-        """Where rounding could decide, the user's module does; in place. -> how many were asked."""
+        """Replace outputs that rounding could decide by those of the user's module; return how many."""
         close = (~(self.output.margins(base, base) > view.doubt(base))).nonzero()[:, 0]
         if len(close):
             base[close] = self._ask(close, close)
@@ -296,14 +308,14 @@ class _Count:
 
 
 def _sum_weights(at: Tensor, weights: Tensor, size: int) -> Tensor:
-    """(size,): the weights at each place, added in the same order every time; a card's bincount adds in whatever order it comes to."""
+    """Sum weights by index, (size,), in a deterministic order; bincount on a GPU is not deterministic."""
     if at.device.type == "cpu":
         return torch.bincount(at, weights=weights, minlength=size)
     return weights.new_zeros(size).index_put_((at,), weights, accumulate=True)
 
 
 class _Kept:
-    """States, where somebody wants to see them."""
+    """States, if they are requested."""
 
     def __init__(self, view: StateView, size: int, keep: Keep) -> None:
         self.keep = keep

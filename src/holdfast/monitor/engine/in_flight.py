@@ -1,4 +1,4 @@
-"""Mutants on their way from the place where they begin to the place where they are looked at, all in one batch."""
+"""Mutants between their mutation and the comparison of their label, all in one batch."""
 
 import torch
 from torch import Tensor
@@ -7,7 +7,10 @@ from holdfast.monitor.engine.state_view import StateView
 
 
 class MutantsInFlight:
-    """Each mutant knows the sequence it runs beside (`owner`) and the step at which it is looked at (`due`)."""
+    """Live mutants.
+
+    Each has the sequence it belongs to (`owner`) and the step at which its label is compared (`due`).
+    """
 
     def __init__(self, view: StateView, count: int) -> None:
         self.view = view
@@ -21,7 +24,7 @@ class MutantsInFlight:
         self.state = torch.zeros(0, self.view.width, dtype=self.view.dtype, device=self.view.device)
 
     def advance(self, gates: Tensor) -> None:
-        """All by the next element of their own sequence; gates (sequences, G) are read, not used up."""
+        """Advance all mutants by the next element of their sequence, with gates (sequences, G)."""
         if len(self.mutant):
             self.state = self.view.step(
                 gates.index_select(0, self.owner), self.view.recall(self.state), self.state
@@ -35,7 +38,7 @@ class MutantsInFlight:
         )
 
     def leave(self, t: int, base: Tensor) -> None:
-        """Those who are due; and those whose state is that of their sequence, bit for bit: they will say the same ever after."""
+        """Remove mutants that are due, and those whose state equals that of their sequence, bit for bit."""
         if not len(self.mutant):
             return
         over = self.due == t
@@ -56,7 +59,7 @@ class MutantsInFlight:
         )
 
     def outputs(self, unmutated: Tensor) -> Tensor:
-        """(count, o); unmutated (count, o) holds what their sequences say when they are due."""
+        """Outputs (count, o); removed mutants without their own have those of their sequence, `unmutated`."""
         found = unmutated.clone()
         for mutant, outputs in self.left:
             found[mutant] = outputs

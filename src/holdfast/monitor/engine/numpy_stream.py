@@ -1,4 +1,4 @@
-"""Tokens one after the other in plain numpy, where a call costs a microsecond: exact scores of a stream and of short sequences."""
+"""Exact scores of token streams and short sequences, in plain numpy for speed."""
 
 import copy
 from functools import lru_cache
@@ -13,17 +13,18 @@ from holdfast.monitor.mutation.choices import Mutation, check_ids
 from holdfast.monitor.outputs import Classes, Output
 
 Numbers = np.ndarray[Any, Any]
-REMEMBERED = 2**14  # elements whose choices are kept ready
+CACHED_CHOICES = 2**14  # Number of elements whose choices are cached (chosen by hand).
 Step = tuple[float, float, float, int, int]  # value, low, high, label, support
 
 
 def weigh(label: int, labels: Numbers, close: Numbers, probability: Numbers) -> Step:
-    """The label of the original, those of all values, the original first -> the score.
+    """Compute the score from the label of the original and the labels of all values, the original first.
 
-    A stream cannot ask the user's module about a close call, for it does not keep the past: each widens the interval instead.
+    A stream cannot query the user's module about a close label, since it does not keep the past. Each widens
+    the interval.
     """
     same = labels == label
-    value = max(0.0, 1 - float(probability[~same].sum()))  # exactly 1 where no other label is reached
+    value = max(0.0, 1 - float(probability[~same].sum()))  # exactly 1 if no other label is reached
     if not close.any():
         return value, value, value, label, len(labels)
     if close[0]:
@@ -36,7 +37,7 @@ def weigh(label: int, labels: Numbers, close: Numbers, probability: Numbers) -> 
 
 
 class Quick:
-    """Exact scores now, for tokens on a CPU, a table of input products, an affine head and classes: numpy all the way."""
+    """Exact 0-step scores of tokens on a CPU, with an affine head and classes, in numpy only."""
 
     def __init__(self, view: Recurrent, mutation: Mutation) -> None:
         table = view.products()
@@ -49,22 +50,19 @@ class Quick:
         ]
         self.weights, self.bias = view.head[0].T.contiguous().numpy(), view.head[1].numpy()
         self.first, self.width, self.slack = view.start(1).numpy(), view.width, view.slack
-        self.bounded = all(
-            layer.step is not rnn_relu for layer in view.layers
-        )  # outputs never grow far beyond those of the check
+        # Whether outputs never grow far beyond those of the comparison.
+        self.bounded = all(layer.step is not rnn_relu for layer in view.layers)
         self.relative = view.relative
         self.state: Numbers = self.first
-        self.margin = 0.0  # of the label that was emitted last
-        self.said = self.weight = np.zeros(
-            0
-        )  # the labels of all values of the last element, and their probabilities
+        self.margin = 0.0  # margin of the last label
+        self.said = self.weight = np.zeros(0)  # labels and probabilities of all values of the last element
 
         def ready(token: int) -> tuple[Numbers, Numbers]:
             found = mutation.choices(token)
             check_ids(found.values, len(self.table))
             return found.values.numpy(), found.probability.numpy()
 
-        self._ready = lru_cache(maxsize=REMEMBERED)(ready)
+        self._ready = lru_cache(maxsize=CACHED_CHOICES)(ready)
 
     @staticmethod
     def fits(view: Recurrent, mutation: Mutation, output: Output) -> bool:
@@ -78,7 +76,7 @@ class Quick:
         return mutation.finite and view.products() is not None
 
     def fresh(self) -> "Quick":
-        """One more at the start, with a state of its own; tables and prepared choices are shared."""
+        """Return an engine in the initial state; tables and cached choices are shared."""
         other = copy.copy(self)
         other.reset()
         return other
@@ -88,7 +86,7 @@ class Quick:
 
     @property
     def after(self) -> Numbers:
-        """(d,): the state behind the last element."""
+        """(d,): the state after the last element."""
         behind: Numbers = self.state[0]
         return behind
 
@@ -116,7 +114,6 @@ class Quick:
         if not margins.all():
             rows = torch.from_numpy(outputs)
             self.said = Classes().labels(rows, rows[:1].expand_as(rows)).numpy()
-        slack = (
-            self.slack if self.bounded else np.maximum(self.slack, self.relative * np.abs(outputs).max(1))
-        )  # as Recurrent.doubt
+        # As Recurrent.doubt.
+        slack = self.slack if self.bounded else np.maximum(self.slack, self.relative * np.abs(outputs).max(1))
         return weigh(label, self.said, ~(margins > slack), probability)

@@ -1,8 +1,9 @@
-"""The user's own module on whole prefixes: the only way for a black box, and the judge of close calls for the rest.
+"""Run the user's own module on whole prefixes: for black boxes, and to decide labels that are too close.
 
-A prefix of n elements costs the module n steps, so all prefixes of a sequence cost n^2 / 2 for each mutant a place: slow, and exact.
-Bidirectional layers go this way too: a new element at the end changes every state of the backward direction. For a proof, sequences share
-a batch only where the module's code was read to keep rows apart; else they are asked one by one.
+A prefix of n elements costs the module n steps, so all prefixes of a sequence cost n^2 / 2 for each mutant of
+a position: slow, but exact. Bidirectional layers are handled this way too, since a new element at the end
+changes every state of the backward direction. For a proof, sequences share a batch only if the module's code
+was found to keep rows separate; otherwise each is run alone.
 """
 
 from collections.abc import Sequence
@@ -21,18 +22,18 @@ from holdfast.monitor.structure.structure import rows_apart
 from holdfast.network import Network, float32_precision
 from holdfast.network.statefulness import generators
 
-NUMBERS = 2**20  # input numbers sent to the user's module at once
-CLOSE = {
-    torch.float32: 1e-5,
-    torch.float64: 1e-13,
-}  # of the outputs' size: below it two arithmetics may differ over a label
-APART = 100  # times that: more is no rounding
-TRIES = 3  # another thread may draw random numbers now and then
+ELEMENTS_PER_CALL = 2**20  # Number of input elements in one call of the user's module (chosen by hand).
+# Relative difference of outputs that different arithmetics may cause (some tens of units in the last place;
+# chosen by hand).
+ROUNDING_TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-13}
+# A difference above this multiple of ROUNDING_TOLERANCE is not explained by rounding (chosen by hand).
+INCONSISTENCY_FACTOR = 100
+MOST_TRIES = 3  # Repetitions of a check if another thread draws random numbers meanwhile (chosen by hand).
 
 
 @dataclass(frozen=True)
 class ConcatenatedSequences:
-    """Sequences one after the other; a row is one element of one of them."""
+    """Concatenated sequences; a row is one element of one of them."""
 
     elements: Tensor  # (N,) ids or (N, ...) frames
     offset: Tensor  # (sequences,) row of the first element
@@ -58,7 +59,7 @@ class ConcatenatedSequences:
     @staticmethod
     def of(sequences: Sequence[Any]) -> "ConcatenatedSequences":
         if not len(sequences):
-            raise BadInput("there is no sequence to look at.")
+            raise BadInput("there is no sequence to score.")
         length = torch.tensor([len(sequence) for sequence in sequences])
         if not bool((length > 0).all()):
             raise BadInput(
@@ -76,13 +77,12 @@ class ConcatenatedSequences:
         )
 
 
-_apart: "WeakKeyDictionary[Network, dict[tuple[int, ...], bool]]" = (
-    WeakKeyDictionary()
-)  # by the shape of a sequence
+# Results of `keeps_apart`, by the shape of a sequence.
+_apart: "WeakKeyDictionary[Network, dict[tuple[int, ...], bool]]" = WeakKeyDictionary()
 
 
 def keeps_apart(net: Network, like: Tensor) -> bool:
-    """Whether the network's code was read to answer sequences such as this one, (length, ...), row by row."""
+    """Whether the network's code treats rows separately, for sequences of shape (length, ...)."""
     known, shape = _apart.setdefault(net, {}), tuple(like.shape)
     if shape not in known:
         generator = torch.Generator().manual_seed(0)
@@ -97,15 +97,15 @@ def keeps_apart(net: Network, like: Tensor) -> bool:
 
 
 def in_full(device: torch.device) -> AbstractContextManager[None]:
-    """As in Network.__call__: the shortened products of TF32 would blur the boundary between two labels."""
+    """Disable TF32, as in Network.__call__: its reduced precision could change labels."""
     return float32_precision.in_full() if device.type == "cuda" else nullcontext()
 
 
 def ask(net: Network, prefixes: Tensor, *, apart: bool = False) -> Tensor:
-    """(m, length, ...) -> (m, o), in parts that fit. apart: one by one, unless rows are known to be kept apart by the network."""
+    """(m, length, ...) -> (m, o). apart: one by one, unless the network keeps rows separate."""
     width = prefixes[0].numel() * (net.vectors.shape[1] if net.vectors is not None else 1)
     single = apart and len(prefixes) > 1 and not keeps_apart(net, prefixes[0])
-    parts = prefixes.split(1 if single else max(1, NUMBERS // max(1, width)))
+    parts = prefixes.split(1 if single else max(1, ELEMENTS_PER_CALL // max(1, width)))
     try:
         with in_full(net.device):
             asked = net.ask_tokens if net.token_model is not None else net
@@ -115,47 +115,49 @@ def ask(net: Network, prefixes: Tensor, *, apart: bool = False) -> Tensor:
     except Exception as error:
         reason = first_line(error)
         raise BadInput(
-            f"{net.name} refused sequences of shape {tuple(prefixes.shape[1:])}: {reason}"
+            f"{net.name} rejected sequences of shape {tuple(prefixes.shape[1:])}: {reason}"
         ) from error
     if not bool(found.isfinite().all()):
         raise BadInput(
-            f"{net.name} answers NaN or infinity on one of the sequences; check its weights and the scale of the data."
+            f"{net.name} returns NaN or infinity on one of the sequences; check its weights and the scale "
+            "of the data."
         )
     return found
 
 
-def alone(net: Network, sequence: Tensor) -> str | None:
-    """(length, ...) -> None where the module answers it the same way alone, again, and beside others; else what it does instead.
+def find_inconsistency(net: Network, sequence: Tensor) -> str | None:
+    """(length, ...) -> None if the module is consistent alone, repeated and in a batch, else why not.
 
-    Randomness, what is kept from call to call, and code that looks at the batch: no score of such a module has a meaning.
+    Scores of a module with randomness, state between calls, or dependence on the batch are meaningless.
     """
     if net.vectors is not None:
         other = (sequence + 1) % len(net.vectors)
     else:
         other = 0.5 * sequence.flip(0) if sequence.is_floating_point() else sequence.flip(0)
-    for _ in range(TRIES):
+    for _ in range(MOST_TRIES):
         before = generators(net.device)
         first, again = ask(net, sequence[None]), ask(net, sequence[None])
-        beside = ask(net, torch.stack([sequence, other, sequence]))
+        batched = ask(net, torch.stack([sequence, other, sequence]))
         if generators(net.device) == before:
             break
     else:
         return "draws random numbers"
-    close = APART * CLOSE.get(net.dtype, 1e-2) * float(beside.abs().max())
+    close = INCONSISTENCY_FACTOR * ROUNDING_TOLERANCE.get(net.dtype, 1e-2) * float(batched.abs().max())
     if first.shape != again.shape or not float((first - again).abs().max()) <= close:
-        return "answers the same sequence in another way when it is asked again"
-    if beside.shape != (3, *first.shape[1:]) or not float((beside[[0, 2]] - first).abs().max()) <= close:
-        return "answers in another way when sequences share a batch"
+        return "answers the same sequence differently when it is run again"
+    if batched.shape != (3, *first.shape[1:]) or not float((batched[[0, 2]] - first).abs().max()) <= close:
+        return "answers differently when sequences share a batch"
     return None
 
 
 def check_alone(net: Network, sequence: Tensor) -> None:
-    """BadInput says what is wrong."""
-    wrong = alone(net, sequence)
+    """BadInput if the module is inconsistent."""
+    wrong = find_inconsistency(net, sequence)
     if wrong is not None:
         raise BadInput(
-            f"{net.name} {wrong}, so no score of it has a meaning. Take randomness, memory between calls and dependence on the batch out "
-            f"of its forward pass."
+            f"{net.name} {wrong}, so its scores would be meaningless. Remove randomness, state between "
+            "calls and dependence "
+            f"on the batch from its forward pass."
         )
 
 
@@ -168,18 +170,17 @@ def prefix_outputs(
     *,
     apart: bool = False,
 ) -> Tensor:
-    """(m,) rows, (m,) rows where the prefixes end -> (m, o): with `values` (m, ...) in the place of the rows' elements, if given."""
+    """Outputs (m, o) of prefixes up to rows `ends`; `values` (m, ...) replace the rows' elements."""
     size = data.place[ends] + 1
     found: Tensor | None = None
     for length in size.unique().tolist():
         chosen = (size == length).nonzero()[:, 0]
-        for part in chosen.split(max(1, NUMBERS // length)):
+        for part in chosen.split(max(1, ELEMENTS_PER_CALL // length)):
             index = data.offset[data.sequence[rows[part]]][:, None] + torch.arange(length, device=rows.device)
             prefixes = data.elements[index]
             if values is not None:
-                prefixes = prefixes.to(
-                    torch.promote_types(prefixes.dtype, values.dtype)
-                )  # whole numbers may become others
+                # Integers may be replaced by floating-point numbers.
+                prefixes = prefixes.to(torch.promote_types(prefixes.dtype, values.dtype))
                 prefixes[torch.arange(len(part), device=rows.device), data.place[rows[part]]] = values[
                     part
                 ].to(prefixes.dtype)

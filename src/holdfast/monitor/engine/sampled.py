@@ -1,6 +1,8 @@
-"""Scores from draws, where the set is infinite or too large: a share of hits with its Clopper-Pearson interval.
+"""Sampled scores for infinite or very large sets, with Clopper-Pearson intervals.
 
-Each interval holds with its confidence on its own, not all of them at once.
+For h hits among n draws the interval is [BetaInv(a/2; h, n - h + 1), BetaInv(1 - a/2; h + 1, n - h)]. It
+contains the true probability with confidence at least 1 - a. This holds for each score separately, not for
+all scores at once.
 """
 
 from dataclasses import dataclass
@@ -16,7 +18,7 @@ from holdfast.monitor.mutation.choices import ChoiceTable, ElementChoices, Mutat
 
 
 def interval(hits: Tensor | int, count: int, confidence: float) -> tuple[Tensor, Tensor]:
-    """Clopper-Pearson: the true share lies within with at least this confidence, whatever it is."""
+    """Return the Clopper-Pearson interval: it contains the true probability with at least this confidence."""
     k, outside = np.asarray(hits, dtype=np.float64), (1 - confidence) / 2
     low = np.where(k > 0, betaincinv(np.maximum(k, 1), count - k + 1, outside), 0.0)
     high = np.where(k < count, betaincinv(k + 1, np.maximum(count - k, 1), 1 - outside), 1.0)
@@ -25,10 +27,14 @@ def interval(hits: Tensor | int, count: int, confidence: float) -> tuple[Tensor,
 
 @dataclass(frozen=True)
 class Drawn(Mutation):
-    """`count` draws of another mutation as a finite set: each draw has probability 1 / count, the original only that of its draws.
+    """`count` draws of another mutation as a finite set, each of probability 1 / count.
 
-    rows: only these frames of those asked for are mutated, so that long sequences can be taken in parts.
-    alike: every sequence is drawn from where the generator stands, so that its scores do not depend on what it is asked beside.
+    The original is in the set with the probability of its own draws.
+
+    Attributes:
+        rows: only these frames are mutated, so that long sequences can be processed in parts.
+        alike: every sequence uses the same random numbers, so its scores do not depend on the other sequences
+            in the call.
     """
 
     mutation: Mutation
@@ -41,7 +47,7 @@ class Drawn(Mutation):
     def choices(self, element: Any) -> ElementChoices:
         own = torch.as_tensor(element)
         draws = self.mutation.sample(element, self.count, self.generator).to(own.dtype)
-        if own.dim() == 0:  # a token is drawn many times, and run once
+        if own.dim() == 0:  # a token may be drawn repeatedly, but is run once
             values, times = draws.unique(return_counts=True)
             other = values != own
             return ElementChoices(
@@ -78,4 +84,4 @@ class Drawn(Mutation):
         return self.mutation.abstract(elements)
 
     def settings(self) -> dict[str, Any]:
-        raise BadInput("draws are not saved; save the mutation they come from.")
+        raise BadInput("draws cannot be saved; save the mutation that they are drawn from.")

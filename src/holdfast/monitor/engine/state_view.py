@@ -1,4 +1,4 @@
-"""What the engines need of a network: its states, and one step from each to the next. Found in the user's module, or not at all."""
+"""Interface of an opened network: its states, and one step from each to the next."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -12,7 +12,10 @@ from holdfast.network import Network
 
 
 class StateView(Protocol):
-    """state (n, width); `Recurrent` says what each means. gates and recall are what elements and states bring into a step."""
+    """A network with visible states (n, width).
+
+    `gates` and `recall` are the contributions of element and state to a step.
+    """
 
     width: int
     tokens: int | None
@@ -32,14 +35,14 @@ class StateView(Protocol):
     def outputs(self, state: Tensor) -> Tensor: ...
 
     def doubt(self, outputs: Tensor) -> Tensor:
-        """(n, o) -> (n,): labels decided by no more than this are open."""
+        """(n, o) -> (n,): a label with a margin of at most this is undecided."""
         ...
 
     def covers(self, sequence: Tensor, values: Tensor) -> bool:
-        """Whether the view is the network on a sequence as long as this one, and on elements as large as these, too."""
+        """Whether the view is valid for this length of sequence and size of elements."""
         ...
 
 
 def find(net: Network, sequences: Sequence[Tensor] = ()) -> StateView | None:
-    """The network opened; None: a black box. sequences: some to check it on."""
+    """Open the network; None if it is a black box. sequences: examples for the check."""
     return OpenedStreaming.of(net, sequences) or Recurrent.of(net, sequences)

@@ -1,4 +1,4 @@
-"""One element after the other: the state lives in the stream."""
+"""Scores element by element: the stream holds the state."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 
 class Stream:
-    """One stream of elements with its own state. Memory does not grow with its length; a black box keeps up to max_length elements."""
+    """A stream with its own state.
+
+    Memory does not grow with its length; a black box keeps up to max_length elements.
+    """
 
     def __init__(self, monitor: "Monitor") -> None:
         self.monitor = monitor
@@ -22,9 +25,8 @@ class Stream:
         self.engine = self._engine()
 
     def reset(self) -> None:
-        self.engine = (
-            self._engine() if self.monitor.settings.mode == "sampled" else self.engine
-        )  # draws begin again
+        # Sampling starts with the same random numbers again.
+        self.engine = self._engine() if self.monitor.settings.mode == "sampled" else self.engine
         self.engine.reset()
 
     def _engine(self) -> Engine:
@@ -46,7 +48,7 @@ class Stream:
         return Estimated(engine, mutation, monitor.tree) if s.mode == "abstract" else engine
 
     def step(self, element: Any) -> Score | None:
-        """The score of this element now; None where it is unknown and skipped."""
+        """Score an element now. None if it is unknown and unknown elements are skipped."""
         monitor = self.monitor
         known = monitor.reader.one(element)
         if known is None:

@@ -1,1 +1,1 @@
-"""What may stand in the place of an element: sets of tokens, typos, noise on frames."""
+"""Mutations: the possible replacements of an element: sets of tokens, typos, noise on frames."""

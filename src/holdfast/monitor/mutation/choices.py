@@ -1,6 +1,6 @@
-"""What may stand in the place of an element: a finite set with probabilities, or a way to draw.
+"""The mutation function mu (Definition 2.4 of MARBLE), as a finite set or a sampler.
 
-Every set holds the original, first. One element is replaced at a time; the rest of the sequence stays.
+Every set contains the original, first. One element is replaced at a time; the rest of the sequence stays.
 """
 
 from abc import ABC, abstractmethod
@@ -13,12 +13,12 @@ from torch import Tensor
 
 from holdfast.errors import BadInput
 
-SUM = 1e-6  # probabilities may miss one by this much; they are then divided by their sum
+SUM_TOLERANCE = 1e-6  # Tolerance of the sum of probabilities, which are then normalised (chosen by hand).
 
 
 @dataclass(frozen=True)
 class ElementChoices:
-    """The values that may stand in an element's place, itself first, and how likely each is."""
+    """The possible values of an element, the original first, with their probabilities."""
 
     values: Tensor  # (k,) ids, or (k, ...) frames
     probability: Tensor  # (k,) float64
@@ -27,7 +27,7 @@ class ElementChoices:
     def of(
         element: int | Tensor, values: Sequence[Any] | Tensor, probability: Sequence[float] | None = None
     ) -> "ElementChoices":
-        """Checked, each value once, the original first; uniform without probabilities."""
+        """Validate and merge duplicates, original first; uniform without probabilities."""
         weight = (
             [1 / max(1, len(values))] * len(values)
             if probability is None
@@ -53,7 +53,7 @@ class ElementChoices:
 
 
 def _of_ids(own: int, values: list[int], weight: list[float]) -> ElementChoices:
-    """The same in plain Python: vocabularies are large."""
+    """As `ElementChoices.of` for ids, in plain Python for speed on large vocabularies."""
     if own not in values:
         raise BadInput(_missing(own))
     merged = {own: 0.0}
@@ -70,14 +70,18 @@ def _check_probability(weight: list[float], count: int, element: Any) -> None:
         raise BadInput(
             f"{count} mutations of {_shown(element)}, but {len(weight)} probabilities: give one for each."
         )
-    if not (all(p >= 0 for p in weight) and abs(sum(weight) - 1) <= SUM):
+    if not (all(p >= 0 for p in weight) and abs(sum(weight) - 1) <= SUM_TOLERANCE):
         raise BadInput(
-            f"the probabilities of {_shown(element)} sum to {sum(weight):.9g}; they must be >= 0 and sum to 1."
+            f"the probabilities of {_shown(element)} sum to {sum(weight):.9g}; they must be >= 0 and sum to "
+            "1."
         )
 
 
 def _missing(element: Any) -> str:
-    return f"the mutations of {_shown(element)} do not hold the original: add it, with probability 0 if it never stays."
+    return (
+        f"the mutations of {_shown(element)} do not contain the original: add it, with probability 0 if it "
+        "never stays."
+    )
 
 
 def _shown(element: Any) -> str:
@@ -90,7 +94,7 @@ def _shown(element: Any) -> str:
 
 @dataclass(frozen=True)
 class ChoiceTable:
-    """The choices of several elements one after the other: those of element i are start[i] to start[i + 1], the original first."""
+    """Concatenated choices: element i has start[i] to start[i + 1], the original first."""
 
     start: Tensor  # (n + 1,) int64
     values: Tensor  # (m,) int64, or (m, ...) frames
@@ -108,7 +112,7 @@ class ChoiceTable:
 
     @staticmethod
     def concatenate(tables: Sequence["ChoiceTable"]) -> "ChoiceTable":
-        """One after the other."""
+        """Concatenate tables."""
         counts = torch.cat([torch.zeros(1, dtype=torch.int64), *(table.counts for table in tables)])
         return ChoiceTable(
             counts.cumsum(0),
@@ -125,37 +129,40 @@ class ChoiceTable:
 
 
 class Mutation(ABC):
-    """What may stand in the place of one element."""
+    """A distribution over the replacements of one element."""
 
-    finite: ClassVar[bool] = True  # `choices` lists everything; else only `sample` works
+    finite: ClassVar[bool] = True  # whether `choices` lists everything; otherwise only `sample` works
     kind: ClassVar[str]
 
     @abstractmethod
     def choices(self, element: Any) -> ElementChoices:
-        """All values with their probabilities, the original first; only where `finite`."""
+        """Return all values with their probabilities, the original first; only if `finite`."""
 
     def sample(self, element: Any, count: int, generator: torch.Generator) -> Tensor:
-        """(count, ...): independent draws."""
+        """Draw `count` independent values, (count, ...)."""
         every = self.choices(element)
         return every.values[
             torch.multinomial(every.probability, count, replacement=True, generator=generator)
         ]
 
     def table(self, elements: Sequence[Any] | Tensor) -> ChoiceTable:
-        """The choices of each element."""
+        """Return the choices of each element."""
         if isinstance(elements, Tensor) and are_ids(elements):
             return ChoiceTable.of(self.choices(element) for element in elements.tolist())
         return ChoiceTable.of(self.choices(element) for element in elements)
 
     def tables(self, elements: Tensor, length: Tensor) -> tuple[ChoiceTable, Tensor]:
-        """Elements (n, ...) of sequences one after the other, their lengths -> the choices, and for each element (n,) its row of them."""
+        """Return the choices of concatenated sequences, and for each element (n,) its row in them."""
         if not are_ids(elements):
             return self.table(elements), torch.arange(len(elements))
         distinct, row = elements.unique(return_inverse=True)
         return self.table(distinct), row
 
     def abstract(self, elements: Tensor) -> Tensor:
-        """(n, ...) -> (n,) int64: elements of one number are alike to an abstract model. Ids are their own, frames are all alike."""
+        """(n, ...) -> (n,) int64: the abstract input of each element.
+
+        Ids are their own; all frames are the same.
+        """
         return (
             elements.long()
             if are_ids(elements)
@@ -164,7 +171,10 @@ class Mutation(ABC):
 
     @abstractmethod
     def settings(self) -> dict[str, Any]:
-        """What JSON can hold; with `tensors` enough to build it again. BadInput where it cannot be saved."""
+        """Return the JSON form; with `tensors` it is enough to rebuild the mutation.
+
+        BadInput if it cannot be saved.
+        """
 
     def tensors(self) -> dict[str, Tensor]:
         return {}
@@ -177,15 +187,15 @@ def are_ids(elements: Sequence[Any] | Tensor) -> bool:
 def check_ids(
     ids: Tensor,
     words: int,
-    message: str = "a mutation puts a token there that the network does not know: ids run from 0 to {last}.",
+    message: str = "a mutation produces a token that the network does not have: ids run from 0 to {last}.",
 ) -> None:
-    """BadInput unless all are ids of a vocabulary of so many words; a negative one would silently count from the end."""
+    """BadInput unless all are ids of a vocabulary of this size."""
     if not are_ids(ids) or not bool(((ids >= 0) & (ids < words)).all()):
         raise BadInput(message.format(last=words - 1))
 
 
 class Still(Mutation):
-    """Nothing changes: what a network does by itself."""
+    """The identity: no replacement."""
 
     kind: ClassVar[str] = "still"
 

@@ -1,4 +1,4 @@
-"""Tokens that become others of their set: your own sets, words with like vectors, lists of neighbours."""
+"""Replacement of tokens by others of a set: user-defined, similar vectors, or neighbours."""
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,14 +15,14 @@ from holdfast.network.text import number_of
 
 @dataclass(frozen=True, eq=False)
 class Groups(Mutation):
-    """Each token id becomes a member of its set. Tokens without a set only stay what they are."""
+    """Each token id becomes a member of its set. Tokens without a set stay."""
 
-    sets: ChoiceTable  # one row for each id from 0 on; ids beyond stay what they are
+    sets: ChoiceTable  # one row for each id from 0 on; larger ids stay
     kind: ClassVar[str] = "groups"
     _group: list[int] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Tokens with the same set are alike: their group has the number of the first of them."""
+        """Number the abstract inputs: tokens with the same set share the number of the first of them."""
         seen: dict[Hashable, int] = {}
         start, values = self.sets.start.tolist(), self.sets.values.tolist()
         rows = (frozenset(values[a:b]) for a, b in pairwise(start))
@@ -36,9 +36,10 @@ class Groups(Mutation):
         vocabulary: Sequence[str] | None = None,
         probability: Mapping[Any, Sequence[float]] | None = None,
     ) -> "Groups":
-        """token -> the tokens that may stand in its place, itself among them; words where a vocabulary is given, else ids.
+        """Build groups from a mapping: token -> its replacements, itself included.
 
-        probability: token -> one number for each of its set; uniform where it has none.
+        Tokens are words if a vocabulary is given, else ids. probability: token -> one number for each member
+        of its set; uniform if it has none.
         """
         place = number_of(vocabulary) if vocabulary is not None else None
         rows = {}
@@ -58,14 +59,16 @@ class Groups(Mutation):
         antonyms: Iterable[tuple[int, int]] = (),
         among: Sequence[int] | None = None,
     ) -> "Groups":
-        """Words whose vectors (V, d) are alike, by complete linkage: any two of a group have at least this cosine.
+        """Group words by complete linkage of their vectors (V, d): any two have at least this cosine.
 
-        antonyms: pairs of ids that never share a group, though their vectors are close (north, south). among: only these words.
+        Args:
+            antonyms: pairs of ids that never share a group, although their vectors are close (north, south).
+            among: restrict the groups to these words.
         """
         from holdfast.monitor.mutation.linkage import complete_linkage  # scipy's clustering is slow to import
 
         if not 0 < cosine <= 1:
-            raise BadInput(f"cosine={cosine}: similarity of a group lies in (0, 1].")
+            raise BadInput(f"cosine={cosine}: the similarity of a group must be in (0, 1].")
         words = torch.arange(len(vectors)) if among is None else torch.as_tensor(among).unique()
         place = {word: i for i, word in enumerate(words.tolist())}
         apart = [(place[a], place[b]) for a, b in antonyms if a in place and b in place]
@@ -76,8 +79,11 @@ class Groups(Mutation):
 
     @classmethod
     def of_neighbours(cls, words: Sequence[str], neighbours: Mapping[str, Sequence[str]]) -> "Groups":
-        """words: the vocabulary in order. neighbours: word -> words that may replace it (counter-fitted lists, say); those outside
-        the vocabulary are left out, and a word always may stay."""
+        """Build groups from lists of neighbours (counter-fitted vectors, say).
+
+        words: the vocabulary in order. neighbours: word -> words that may replace it. Neighbours outside the
+        vocabulary are dropped, and every word may stay.
+        """
         place = number_of(words)
         near = {
             word: [place[other] for other in neighbours.get(word, ()) if other in place] for word in words
@@ -108,7 +114,7 @@ class Groups(Mutation):
         return ElementChoices(self.sets.values[begin:end], self.sets.probability[begin:end])
 
     def table(self, elements: Sequence[Any] | Tensor) -> ChoiceTable:
-        """Without a loop: rows of the stored sets, in the order asked for."""
+        """Select rows of the stored sets without a Python loop, in the order of the elements."""
         if isinstance(elements, Tensor) and elements.is_floating_point():
             raise BadInput(
                 "groups replace token ids, but the sequences hold numbers: use Noise or Own for frames."

@@ -1,4 +1,4 @@
-"""Words that are alike: complete linkage over the cosines of their vectors, so that any two words of a group are alike."""
+"""Groups of similar words by complete linkage: any two words of a group are similar."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -10,17 +10,19 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-BLOCK = 2048  # rows of the cosine matrix at a time
-APART = 4.0  # above any cosine distance: a pair that is never merged
+ROWS_PER_BLOCK = 2048  # Rows of the cosine matrix that are computed at once; limits memory (chosen by hand).
+# A distance above any cosine distance (at most 2), for pairs that must never be merged.
+FORBIDDEN_DISTANCE = 4.0
 
 
 def complete_linkage(
     vectors: Tensor, cosine: float, apart: Iterable[tuple[int, int]] = ()
 ) -> list[list[int]]:
-    """(n, d) -> the groups with more than one member: any two have at least this cosine, and no pair of `apart` shares one.
+    """Group vectors (n, d): any two have at least this cosine; pairs of `apart` share no group.
 
-    A merge below the threshold never joins two components of the graph of alike pairs, so each is linked on its own: the result is
-    that of linking all n words at once, without their n x n matrix.
+    Groups of one are omitted. A merge below the threshold never joins two components of the graph of similar
+    pairs. So each component is linked separately, with the same result as for all n words at once but without
+    the n x n matrix.
     """
     unit = torch.nn.functional.normalize(vectors.detach().float().cpu(), dim=1)
     forbidden = {pair for a, b in apart for pair in ((a, b), (b, a))}
@@ -34,10 +36,10 @@ def complete_linkage(
 
 
 def _alike(unit: Tensor, cosine: float) -> coo_array:
-    """The graph of pairs with at least this cosine."""
+    """Return the graph of pairs with at least this cosine."""
     rows, columns = [], []
-    for begin in range(0, len(unit), BLOCK):
-        i, j = (unit[begin : begin + BLOCK] @ unit.T >= cosine).nonzero().unbind(1)
+    for begin in range(0, len(unit), ROWS_PER_BLOCK):
+        i, j = (unit[begin : begin + ROWS_PER_BLOCK] @ unit.T >= cosine).nonzero().unbind(1)
         rows.append(i + begin)
         columns.append(j)
     pairs = (torch.cat(rows).numpy(), torch.cat(columns).numpy())
@@ -47,12 +49,12 @@ def _alike(unit: Tensor, cosine: float) -> coo_array:
 def _link_members(
     members: np.ndarray[Any, Any], unit: Tensor, cosine: float, forbidden: set[tuple[int, int]]
 ) -> list[list[int]]:
-    """Complete linkage among the members of one component, cut at the threshold."""
+    """Complete linkage within one component, cut at the threshold."""
     distance = (1 - unit[members] @ unit[members].T).double().clamp_min(0).numpy()
     place = {int(word): at for at, word in enumerate(members)}
     for a, b in forbidden:
         if a in place and b in place:
-            distance[place[a], place[b]] = APART
+            distance[place[a], place[b]] = FORBIDDEN_DISTANCE
     condensed = distance[np.triu_indices(len(members), 1)]
     labels = fcluster(linkage(condensed, method="complete"), t=1 - cosine, criterion="distance")
     order = np.argsort(labels, kind="stable")

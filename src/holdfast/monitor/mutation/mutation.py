@@ -1,4 +1,4 @@
-"""All mutations: sets of tokens, typos, noise on frames, your own function; and how each is read back from a file."""
+"""All mutations: sets of tokens, typos, noise on frames, a user's function."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -26,12 +26,12 @@ __all__ = [
     "restore",
 ]
 
-TINY = 1e-300  # the logarithm of a draw of exactly zero
+SMALLEST_DRAW = 1e-300  # Smallest uniform draw: keeps its logarithm finite.
 
 
 @dataclass(frozen=True)
 class Noise(Mutation):
-    """A frame becomes any frame within the norm ball around it, all equally likely; values are kept between `low` and `high`."""
+    """A frame becomes a uniform point of the lp ball around it, clipped to `low` and `high`."""
 
     radius: float
     p: float = 2.0
@@ -43,7 +43,8 @@ class Noise(Mutation):
     def __post_init__(self) -> None:
         if not (self.radius >= 0 and math.isfinite(self.radius)) or self.p not in (1, 2, math.inf):
             raise BadInput(
-                f"noise of radius {self.radius} in norm {self.p}: the radius must be finite and >= 0, the norm 1, 2 or inf."
+                f"noise of radius {self.radius} in norm {self.p}: the radius must be finite and >= 0, the "
+                "norm 1, 2 or inf."
             )
 
     def choices(self, element: Any) -> ElementChoices:
@@ -52,9 +53,10 @@ class Noise(Mutation):
         )
 
     def sample(self, element: Any, count: int, generator: torch.Generator) -> Tensor:
-        """Uniform in the ball: with |g_i|^p ~ Gamma(1/p) and e ~ Exp(1), g / (sum |g_i|^p + e)^(1/p) is (Barthe et al. 2005).
+        """Draw uniformly from the lp ball (Barthe et al. 2005).
 
-        For p = 1 that is an exponential, for p = 2 half the square of a normal number.
+        With |g_i|^p ~ Gamma(1/p) and e ~ Exp(1), g / (sum |g_i|^p + e)^(1/p) is uniform in the ball. |g_i|^p
+        is exponential for p = 1, and half the square of a normal variable for p = 2.
         """
         centre = torch.as_tensor(element)
         if not centre.is_floating_point():
@@ -69,9 +71,13 @@ class Noise(Mutation):
             power = (
                 normal.square() / 2
                 if self.p == 2
-                else -torch.rand(shape, generator=generator, dtype=torch.float64).clamp_min(TINY).log()
+                else -torch.rand(shape, generator=generator, dtype=torch.float64)
+                .clamp_min(SMALLEST_DRAW)
+                .log()
             )
-            extra = -torch.rand(count, generator=generator, dtype=torch.float64).clamp_min(TINY).log()
+            extra = (
+                -torch.rand(count, generator=generator, dtype=torch.float64).clamp_min(SMALLEST_DRAW).log()
+            )
             size = power.reshape(count, -1).sum(1) + extra
             step = normal.sign() * (power / size.reshape(-1, *(1 for _ in centre.shape))) ** (1 / self.p)
         moved = centre + (self.radius * step).to(centre.dtype)
@@ -89,27 +95,30 @@ class Noise(Mutation):
 
 @dataclass(frozen=True)
 class Own(Mutation):
-    """Your function: element -> [(value, probability), ...], the element itself among them."""
+    """A user's function: element -> [(value, probability), ...], the element itself included."""
 
     function: Callable[[Any], Iterable[tuple[Any, float]]]
     kind: ClassVar[str] = "own"
 
     def choices(self, element: Any) -> ElementChoices:
-        pairs = list(
-            self.function(element.clone() if isinstance(element, Tensor) else element)
-        )  # the function may write into it
+        # The function may modify its argument.
+        pairs = list(self.function(element.clone() if isinstance(element, Tensor) else element))
         return ElementChoices.of(
             element, [value for value, _ in pairs], [probability for _, probability in pairs]
         )
 
     def settings(self) -> dict[str, Any]:
         raise BadInput(
-            "a mutation made of your own function cannot be saved: write its sets down with Groups.of_sets, or fit again."
+            "a mutation from your own function cannot be saved: write its sets with Groups.of_sets, or fit "
+            "again."
         )
 
 
 def restore(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Mutation:
-    """What `settings` and `tensors` wrote down. TypeError, ValueError, KeyError where it is something else."""
+    """Build a mutation from its settings and tensors.
+
+    TypeError, ValueError or KeyError if they are invalid.
+    """
     given = {key: value for key, value in settings.items() if key != "kind"}
     match settings.get("kind"):
         case "groups":
@@ -134,4 +143,4 @@ def restore(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Mutat
                     {"radius": stored_settings.NUMBER, "p": (float,), "low": end, "high": end},
                 )
             )
-    raise BadInput(f"no mutation is called {settings.get('kind')!r}; was this written by a newer version?")
+    raise BadInput(f"there is no mutation {settings.get('kind')!r}; was this written by a newer version?")

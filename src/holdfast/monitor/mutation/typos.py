@@ -1,4 +1,4 @@
-"""Slips of the keyboard."""
+"""Keyboard typos."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 def _neighbouring_keys() -> dict[str, str]:
-    """Keys that touch on a QWERTY keyboard: left, right, and the two above and below."""
+    """Return the adjacent keys on a QWERTY keyboard: left, right, and the two above and below."""
     at = {key: (row, column + 0.5 * row) for row, keys in enumerate(ROWS) for column, key in enumerate(keys)}
     touch = {
         a: [b for b in at if b != a and abs(at[a][0] - at[b][0]) <= 1 and abs(at[a][1] - at[b][1]) <= 1]
@@ -30,7 +30,7 @@ KEYS = _neighbouring_keys()
 
 
 def misspellings(word: str, kinds: Sequence[str] = TYPOS) -> set[str]:
-    """All words one slip away: two neighbouring letters swapped, one left out, one too many, one from the key beside."""
+    """All words with one typo: adjacent letters swapped, a letter omitted, inserted or mistyped."""
     found: set[str] = set()
     if "swap" in kinds:
         found |= {word[:i] + word[i + 1] + word[i] + word[i + 2 :] for i in range(len(word) - 1)}
@@ -49,10 +49,11 @@ def misspellings(word: str, kinds: Sequence[str] = TYPOS) -> set[str]:
 
 @dataclass(frozen=True, eq=False)
 class Typos(Mutation):
-    """A word becomes what one slip of the keyboard makes of it; every spelling, the right one included, is as likely as any other.
+    """A word becomes one of its misspellings; all spellings, the correct one included, are equally likely.
 
-    A misspelling that is a word of the vocabulary becomes that word, any other the `unknown` token; without one it is left out.
-    characters=True: the tokens are characters, and one is replaced by those on the keys around it (a sequence keeps its length).
+    A misspelling in the vocabulary becomes that word, any other one the `unknown` token; without such a token
+    it is dropped. characters=True: tokens are characters, and one is replaced by those on adjacent keys (a
+    sequence keeps its length).
     """
 
     vocabulary: tuple[str, ...]
@@ -65,10 +66,10 @@ class Typos(Mutation):
         object.__setattr__(self, "vocabulary", tuple(self.vocabulary))
         object.__setattr__(self, "kinds", ("keyboard",) if self.characters else tuple(self.kinds))
         if strange := set(self.kinds) - set(TYPOS):
-            raise BadInput(f"no such typos: {', '.join(sorted(strange))}; there are {', '.join(TYPOS)}.")
+            raise BadInput(f"no such typos: {', '.join(sorted(strange))}; choose among {', '.join(TYPOS)}.")
         if self.unknown is not None and not 0 <= self.unknown < len(self.vocabulary):
             raise BadInput(
-                f"unknown={self.unknown} is no token: the vocabulary has {len(self.vocabulary)} words."
+                f"unknown={self.unknown} is not a token: the vocabulary has {len(self.vocabulary)} words."
             )
         place = number_of(self.vocabulary)
         object.__setattr__(
@@ -89,6 +90,9 @@ class Typos(Mutation):
 
     def settings(self) -> dict[str, Any]:
         return {
-            "kind": self.kind, "vocabulary": list(self.vocabulary), "unknown": self.unknown, "kinds": list(self.kinds),
+            "kind": self.kind,
+            "vocabulary": list(self.vocabulary),
+            "unknown": self.unknown,
+            "kinds": list(self.kinds),
             "characters": self.characters,
-        }  # fmt: skip
+        }

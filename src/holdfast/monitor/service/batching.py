@@ -1,4 +1,4 @@
-"""Questions that wait at the same time are answered together: sequences side by side cost little more than one."""
+"""Requests that wait at the same time are answered in one batch."""
 
 import asyncio
 from concurrent.futures import Executor
@@ -10,7 +10,8 @@ from torch import Tensor
 from holdfast.monitor.monitor import Monitor
 from holdfast.monitor.score import Scores, Steps
 
-MOST = 64  # questions at once; more would make the first ones wait
+# Limit for the requests in a batch, so that the first ones do not wait too long (chosen by hand).
+LARGEST_BATCH = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,7 +22,7 @@ class _Waiting:
 
 
 class RequestBatcher:
-    """While the worker is busy, questions gather; then all with the same k go to it as one."""
+    """Collects requests while the worker is busy, and passes all with the same k to it as one batch."""
 
     def __init__(self, monitor: Monitor, worker: Executor) -> None:
         self.monitor = monitor
@@ -30,7 +31,7 @@ class RequestBatcher:
         self._task: asyncio.Task[None] | None = None
 
     async def scores(self, sequence: Any, k: Steps) -> Scores:
-        """As `Monitor.score`; what cannot be read is refused before it joins others."""
+        """Return `Monitor.score`. Invalid sequences are rejected before they join a batch."""
         loop = asyncio.get_running_loop()
         mine = _Waiting(self.monitor.read(sequence), k, loop.create_future())
         self._waiting.append(mine)
@@ -41,12 +42,15 @@ class RequestBatcher:
     async def _work(self) -> None:
         while self._waiting:
             k = self._waiting[0].k
-            batch = [waiting for waiting in self._waiting if waiting.k == k][:MOST]
+            batch = [waiting for waiting in self._waiting if waiting.k == k][:LARGEST_BATCH]
             self._waiting = [waiting for waiting in self._waiting if waiting not in batch]
             await self._answer(batch, k)
 
     async def _answer(self, batch: list[_Waiting], k: Steps) -> None:
-        """Where a batch fails, each question is asked alone, so that nobody pays for another's."""
+        """Answer a batch.
+
+        If it fails, each request is answered alone, so that one cannot make others fail.
+        """
         run = asyncio.get_running_loop().run_in_executor
         try:
             found = await run(self.worker, self.monitor.score_all, [waiting.sequence for waiting in batch], k)
@@ -58,5 +62,5 @@ class RequestBatcher:
                 batch[0].answer.set_exception(error)
             return
         for waiting, scores in zip(batch, found, strict=True):
-            if not waiting.answer.done():  # the client may have left
+            if not waiting.answer.done():  # the client may have disconnected
                 waiting.answer.set_result(scores)

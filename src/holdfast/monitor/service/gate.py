@@ -1,4 +1,4 @@
-"""Who comes in: every request and stream passes here first. A token where one is set, a rate for each address, and every answer counted."""
+"""Access control for requests and streams: a token, rate limits for addresses, and metrics."""
 
 import asyncio
 import hmac
@@ -13,15 +13,15 @@ from holdfast.monitor.service.logs import log, where
 from holdfast.monitor.service.metrics import Metrics
 from holdfast.monitor.service.rates import Rates
 
-MARK = "holdfast.reserved"  # In the scope of a request over a connection that is kept for probes.
-PROBES = ("/live", "/ready")  # for whoever starts and stops services: never refused
-FAREWELL = 1.0  # seconds
+MARK = "holdfast.reserved"  # Set in the scope of a request over a connection that is reserved for probes.
+PROBES = ("/live", "/ready")  # Requests of whoever starts and stops services: never refused.
+DISCONNECT_SECONDS = 1.0  # Seconds to wait for a refused stream to disconnect (chosen by hand).
 Application = Callable[..., Awaitable[None]]
 Message = MutableMapping[str, Any]
 
 
 class Gate:
-    """In front of the application."""
+    """ASGI middleware in front of the application."""
 
     def __init__(
         self, app: Application, metrics: Metrics, rates: Rates, token: str | None, *, open_metrics: bool
@@ -59,7 +59,7 @@ class Gate:
                 )
 
     def _refusal(self, scope: Message) -> tuple[int, str, dict[str, str]] | None:
-        """-> status, reason, headers."""
+        """Return status, reason and headers if the request is refused, else None."""
         probe = scope["path"] in PROBES
         if scope.get(MARK) and not probe:
             return (
@@ -68,7 +68,7 @@ class Gate:
                 {"connection": "close"},
             )
         wait = 0.0 if probe else self.rates.take(scope["client"][0] if scope.get("client") else "")
-        if wait:  # before the token is looked at, so that guesses count
+        if wait:  # before the token is checked, so that guesses count
             return (
                 429,
                 f"too many requests from this address; try again in {wait:.1f} s.",
@@ -79,23 +79,23 @@ class Gate:
             if not hmac.compare_digest(given, self.token):
                 return (
                     401,
-                    "this service wants a token: send the header 'Authorization: Bearer TOKEN'.",
+                    "this service needs a token: send the header 'Authorization: Bearer TOKEN'.",
                     {"www-authenticate": "Bearer"},
                 )
         return None
 
 
 async def _gone(receive: Any) -> None:
-    """Until the server has seen a refused stream off: once in its answer, once on the wire. One that returns earlier is in its log."""
+    """Wait until the server has closed a refused stream, which it reports twice."""
     left = 0
     with suppress(TimeoutError):
-        async with asyncio.timeout(FAREWELL):
+        async with asyncio.timeout(DISCONNECT_SECONDS):
             while left < 2:
                 left += (await receive())["type"] == "websocket.disconnect"
 
 
 async def _refuse(scope: Message, send: Any, status: int, reason: str, headers: dict[str, str]) -> None:
-    """Over HTTP; a stream is refused in the answer to its handshake, where the server can do that."""
+    """Refuse a request over HTTP, or a stream in the answer to its handshake if possible."""
     body = error_body(reason)
     lines = {"content-type": "application/json", "content-length": str(len(body)), **headers}
     kind = "http.response" if scope["type"] == "http" else "websocket.http.response"

@@ -1,4 +1,4 @@
-"""Questions and scores as JSON. Whatever a client sends, it is understood or refused with a status and a reason."""
+"""Requests and scores as JSON. A message is either understood, or refused with a status and a reason."""
 
 import json
 import math
@@ -13,35 +13,36 @@ from holdfast.monitor.score import Score, Scores, Steps
 from holdfast.network.text import Texts
 from holdfast.result import Evidence
 
-# A string, or one that never ends: then up to the end of the message. A match that has begun never fails, so a search reads each byte once.
+# A string, or an unterminated one up to the end of the message. A started match never fails, so each byte is
+# read once.
 STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 OPENING, CLOSING = (np.frombuffer(signs, dtype=np.uint8) for signs in (b"[{", b"]}"))
-LONGEST_REASON = 400  # it may quote what was sent
-SIGNS_EACH = 64  # Signs of a text for each element of the longest sequence: more are refused before they are cut into words.
+LONGEST_REASON = 400  # Characters: limit for a reason, which may quote the message (chosen by hand).
+# Characters of a text for each element of the longest sequence; longer texts are refused (chosen by hand).
+CHARACTERS_PER_ELEMENT = 64
 
 
 class Refused(Exception):
-    """A question that is not answered: an HTTP status and the reason."""
+    """A refused request: an HTTP status and the reason."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
         self.status = status
-        plain = reason.encode(
-            "utf-8", "replace"
-        ).decode()  # half a surrogate pair passes as JSON, but cannot be sent back
+        # Half a surrogate pair is valid in JSON, but cannot be encoded in the answer.
+        plain = reason.encode("utf-8", "replace").decode()
         self.reason = plain if len(plain) <= LONGEST_REASON else f"{plain[:LONGEST_REASON]} ..."
 
 
 @dataclass(frozen=True)
 class ScoreRequest:
-    """A text, a sequence of words, token ids, or frames (n, ...), and the step that is looked at."""
+    """A text, or a sequence of words, token ids or frames (n, ...), and the number of steps k."""
 
     sequence: Any
     k: Steps
 
 
 def read_question(body: bytes | str, longest: int, depth: int) -> ScoreRequest:
-    """{"sequence": [...]} or {"text": "..."}, and perhaps {"k": 0 | steps | "final"}."""
+    """Parse {"sequence": [...]} or {"text": "..."}, optionally with {"k": 0 | steps | "final"}."""
     found = _json(body, depth)
     if (
         not isinstance(found, dict)
@@ -49,19 +50,18 @@ def read_question(body: bytes | str, longest: int, depth: int) -> ScoreRequest:
         or found.keys() - {"sequence", "text", "k"}
     ):
         raise Refused(
-            422, 'expected an object with either "sequence" (a list) or "text" (a string), and perhaps "k".'
+            422,
+            'expected an object with either "sequence" (a list) or "text" (a string), and optionally "k".',
         )
     k = found.get("k", 0)
     if k != "final" and not (type(k) is int and 0 <= k < longest):
-        raise Refused(422, f'"k" is a whole number from 0 to {longest - 1}, or "final".')
+        raise Refused(422, f'"k" must be an integer from 0 to {longest - 1}, or "final".')
     if "text" in found:
         if not isinstance(found["text"], str):
             raise Refused(422, '"text" must be a string.')
-        if len(found["text"]) > SIGNS_EACH * longest:
-            raise Refused(
-                422,
-                f'"text" has {len(found["text"])} signs; this service takes up to {SIGNS_EACH * longest}.',
-            )
+        limit = CHARACTERS_PER_ELEMENT * longest
+        if len(found["text"]) > limit:
+            raise Refused(422, f'"text" has {len(found["text"])} characters; at most {limit} are allowed.')
         return ScoreRequest(found["text"], k)
     sequence = found["sequence"]
     if not isinstance(sequence, list):
@@ -76,7 +76,7 @@ def check_length(elements: int, longest: int) -> None:
 
 
 def read_element(message: bytes | str, depth: int) -> Any:
-    """One message of a stream: an element as JSON, or {"reset": true} -> None."""
+    """Parse one message of a stream: an element as JSON, or {"reset": true} -> None."""
     found = _json(message, depth)
     if found == {"reset": True}:
         return None
@@ -88,7 +88,7 @@ def read_element(message: bytes | str, depth: int) -> Any:
 
 def _json(body: bytes | str, depth: int) -> Any:
     if _depth(body) > depth:
-        raise Refused(422, f"lists and objects stand in one another more than {depth} deep.")
+        raise Refused(422, f"lists and objects are nested more than {depth} deep.")
     try:
         return json.loads(body, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
@@ -96,7 +96,7 @@ def _json(body: bytes | str, depth: int) -> Any:
 
 
 def _depth(body: bytes | str) -> int:
-    """How deep brackets stand in one another; those in strings do not count. The time is proportional to the length of the body."""
+    """Return the nesting depth of brackets outside of strings, in time linear in the length of the body."""
     signs = np.frombuffer(
         STRING.sub(b"", body.encode("utf-8", "replace") if isinstance(body, str) else body), dtype=np.uint8
     )
@@ -105,18 +105,18 @@ def _depth(body: bytes | str) -> int:
 
 
 def _no_number(name: str) -> float:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")
 
 
 def _elements(sequence: list[Any]) -> Any:
-    """All words, all ids, or all frames of one shape, as a float tensor."""
+    """Return all words, all ids, or all frames of one shape as a float tensor."""
     if all(isinstance(element, str) for element in sequence) or all(
         type(element) is int and abs(element) < 2**63 for element in sequence
     ):
         return sequence
     if not all(isinstance(element, float | list) for element in sequence):
         raise Refused(
-            422, "a sequence holds either words, token ids or frames (lists of numbers), and nothing else."
+            422, "a sequence must hold only words, only token ids or only frames (lists of numbers)."
         )
     try:
         frames = torch.tensor(sequence, dtype=torch.float32)
@@ -133,12 +133,12 @@ def _elements(sequence: list[Any]) -> Any:
 
 
 def error_body(reason: str) -> bytes:
-    """Every refusal and every failure is answered in this form."""
+    """Return the body of every refusal and failure."""
     return json.dumps({"error": reason}).encode()
 
 
 def scores_json(scores: Scores, text: Texts | None = None) -> dict[str, Any]:
-    """Column by column: reading tensors number by number takes longer than scoring them. text: where one was sent, how it was read."""
+    """Scores as JSON, converted column by column for speed. text: how a text was read, if one was sent."""
     names = ("value", "low", "high", "label", "support", "attackable")
     columns = (scores.values, scores.low, scores.high, scores.labels, scores.support, scores.attackable)
     rows = [
@@ -156,7 +156,7 @@ def scores_json(scores: Scores, text: Texts | None = None) -> dict[str, Any]:
 
 
 def score_json(score: Score | None) -> dict[str, Any]:
-    """None: an unknown element that the monitor skips."""
+    """Return a score as JSON. None: an unknown element that the monitor skips."""
     if score is None:
         return {"skipped": True}
     numbers = {
@@ -186,5 +186,5 @@ def evidence_json(evidence: Evidence) -> dict[str, Any]:
 
 
 def _number(value: float) -> float | None:
-    """JSON has no NaN: null where there is no score."""
+    """Replace NaN by None: JSON has no NaN."""
     return None if math.isnan(value) else value

@@ -1,23 +1,23 @@
-"""What the service writes down: what failed and in which line, never what it was asked. A message of an error may quote a text."""
+"""The service's log: errors with their lines, but no messages, which may quote a client's text."""
 
 import logging
 import traceback
 
-FRAMES = 3  # the innermost lines of an error
+LOGGED_FRAMES = 3  # Number of innermost stack frames in the log of an error (chosen by hand).
 log = logging.getLogger("holdfast.serve")
 
 
 def where(error: BaseException) -> str:
-    """The kind of an error and the lines it came from, without its message."""
+    """Return the type of an error and the lines that it came from, without its message."""
     lines = [
         f"{frame.filename}:{frame.lineno} in {frame.name}"
-        for frame in traceback.extract_tb(error.__traceback__)[-FRAMES:]
+        for frame in traceback.extract_tb(error.__traceback__)[-LOGGED_FRAMES:]
     ]
     return " < ".join([type(error).__name__, *reversed(lines)])
 
 
 class Discreet(logging.Formatter):
-    """Errors without their messages, for the loggers of the server too."""
+    """Formats errors without their messages, for the server's loggers too."""
 
     def formatException(self, ei: object) -> str:
         error = ei[1] if isinstance(ei, tuple) else None
@@ -25,8 +25,11 @@ class Discreet(logging.Formatter):
 
 
 def begin() -> None:
-    """Warnings of the service and errors of its server go to standard error, and nowhere else. The server warns of every request that
-    is no HTTP: whoever sends such ones could fill the disk."""
+    """Log warnings of the service and errors of its server to standard error only.
+
+    The server warns of every malformed request, which could be used to fill the disk, so these warnings are
+    dropped.
+    """
     logging.disable(logging.NOTSET)  # the command line silences warnings
     handler = logging.StreamHandler()
     handler.setFormatter(Discreet("%(asctime)s %(levelname)s %(message)s"))

@@ -1,6 +1,7 @@
-"""Counters in Prometheus' text format, by hand: a dozen lines need no library.
+"""Counters in Prometheus' text format, without a library.
 
-Every worker writes a row of one board, and only its event loop does; whoever is asked for the metrics adds all rows up.
+Every worker writes one row of a shared array, and only in its event loop. A request for the metrics adds up
+all rows.
 """
 
 from bisect import bisect_left
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)  # seconds
+BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)  # Seconds.
 TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PATHS = ("/score", "/health", "/live", "/ready", "/metrics", "other")
 STATUSES = (200, 400, 401, 404, 405, 408, 413, 422, 429, 500, 503)
@@ -22,17 +23,20 @@ Board = np.ndarray[Any, np.dtype[np.float64]]
 
 
 class Metrics:
-    """What a service has done since it began. Nothing that a client wrote is in it: other paths and statuses count as their kind."""
+    """Counters of a service.
+
+    They contain nothing that a client wrote: unknown paths and statuses are grouped.
+    """
 
     def __init__(self, board: Board | None = None, own: int = 0) -> None:
-        """board: (workers, SIZE), which they share; own: the row of this one."""
+        """board: (workers, SIZE), shared by the workers; own: this worker's row."""
         self.board = np.zeros((1, SIZE)) if board is None else board
         self.row = self.board[own]
-        self.row[[STREAMS, UP]] = 0  # of one that ran here before and fell over
+        self.row[[STREAMS, UP]] = 0  # left over from a worker that crashed
 
     @property
     def streams(self) -> int:
-        """Open now, of this worker."""
+        """Number of open streams of this worker."""
         return int(self.row[STREAMS])
 
     def count_answer(self, path: str, status: int, seconds: float) -> None:
@@ -51,7 +55,7 @@ class Metrics:
         self.row[ELEMENTS] += elements
 
     def up(self) -> None:
-        """This worker answers."""
+        """Mark this worker as ready."""
         self.row[UP] = 1
 
     def count_streams(self, streams: int) -> None:

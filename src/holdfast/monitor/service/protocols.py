@@ -1,8 +1,9 @@
-"""What uvicorn leaves open: how long a client may take to say what it wants, and to take the answer.
+"""Timeouts that uvicorn does not have: for receiving a request, and for a client to receive the answer.
 
-uvicorn closes a connection that is quiet after an answer, limits the head of a request, and counts connections. It waits for ever for a
-head that comes byte by byte, for an answer that nobody reads, and for the rest of a body that was answered already. Its own limit on
-connections refuses probes too, and one address can use it up, so connections are counted here.
+uvicorn closes a connection that is idle after an answer, limits the head of a request, and counts
+connections. It waits without limit for a head that arrives byte by byte, for an answer that the client does
+not read, and for the rest of a body that was already answered. Its own limit on connections also refuses
+probes, and one address can exhaust it. So connections are counted here.
 """
 
 import asyncio
@@ -17,26 +18,28 @@ from holdfast.monitor.service.json_messages import error_body
 from holdfast.monitor.service.limits import Limits
 from holdfast.monitor.service.rates import network_of
 
-RESERVED = 64  # Connections beyond the limits that are kept for probes; more are cut off without a word.
-RESERVED_EACH = 8  # Of these, the most from one address.
-RESERVED_SECONDS = 2.0  # A reserved connection asks within this time, or it is closed.
+# Number of connections beyond the limits that are reserved for probes; further ones are aborted.
+RESERVED_CONNECTIONS = 64
+RESERVED_EACH = 8  # Limit for reserved connections from one address (chosen by hand).
+RESERVED_SECONDS = 2.0  # Seconds in which a reserved connection must send its request (chosen by hand).
 
 
 class Connections:
-    """The connections of a worker by their addresses, and which of them are reserved for probes.
+    """The connections of a worker by address, and which of them are reserved for probes.
 
-    At most `each` connections of one address and `most` in all are ordinary. Of those beyond, a few are reserved: only probes are answered
-    there, so that whoever starts and stops the service hears from it however many clients hold on to their connections.
+    At most `each` connections from one address and `most` in all are ordinary. A few further ones are
+    reserved and may only send probes. So the service stays observable, however many connections clients keep
+    open.
     """
 
     def __init__(self, most: int, each: int) -> None:
-        """each: 0 for any number."""
+        """each: 0 for no limit."""
         self.most, self.each = most, each or most
         self._ordinary: dict[Any, str] = {}
         self._reserved: dict[Any, str] = {}
 
     def admit(self, key: Any, address: str) -> bool | None:
-        """Count a connection: True for an ordinary one, False for a reserved one, None where there is no room for it."""
+        """Register a connection: True: ordinary, False: reserved, None: a limit is reached."""
         own = network_of(address)
         if (
             len(self._ordinary) < self.most
@@ -45,7 +48,7 @@ class Connections:
             self._ordinary[key] = own
             return True
         if (
-            len(self._reserved) < RESERVED
+            len(self._reserved) < RESERVED_CONNECTIONS
             and sum(other == own for other in self._reserved.values()) < RESERVED_EACH
         ):
             self._reserved[key] = own
@@ -58,7 +61,7 @@ class Connections:
 
 
 class _Patient:
-    """Cuts a client off that does not take what it was sent."""
+    """Disconnects a client that does not read what it was sent."""
 
     limits: ClassVar[Limits]
     admitted: ClassVar[Connections]
@@ -66,7 +69,9 @@ class _Patient:
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)  # type: ignore[misc]
-        transport.set_write_buffer_limits(1, 0)  # whatever the system does not take at once counts as unread
+        transport.set_write_buffer_limits(
+            1, 0
+        )  # all data that the system does not accept at once counts as unread
 
     def pause_writing(self) -> None:
         super().pause_writing()  # type: ignore[misc]
@@ -88,7 +93,7 @@ class _Patient:
 
 
 class _Requests(_Patient, H11Protocol):
-    """A head is whole in time, or the connection ends."""
+    """Aborts a connection whose request head is not complete in time."""
 
     _head: asyncio.TimerHandle | None = None
     _reserved = False
@@ -114,7 +119,7 @@ class _Requests(_Patient, H11Protocol):
             self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
-        """What is no HTTP, or has too long a head, is told so in the form of all errors."""
+        """Answer malformed HTTP, or a head that is too long, in the format of all errors."""
         body = error_body(msg)
         headers = [
             (b"content-type", b"application/json"),
@@ -139,7 +144,7 @@ class _Requests(_Patient, H11Protocol):
                 and self.cycle is not None
                 and self.cycle.response_complete
             ):
-                self.transport.close()  # it was answered, and goes on sending
+                self.transport.close()  # the request was answered, but the client keeps sending
         elif self._head is None and not self.transport.is_closing() and self.timeout_keep_alive_task is None:
             self._head = self.loop.call_later(self.limits.reading, self.transport.abort)
 
@@ -154,7 +159,7 @@ class _Requests(_Patient, H11Protocol):
 
 
 def _marked(app: Any) -> Any:
-    """The application, told of each request that it came over a reserved connection."""
+    """Wrap the application so that requests over a reserved connection are marked."""
 
     async def marked(scope: Any, receive: Any, send: Any) -> None:
         await app({**scope, MARK: True}, receive, send)
@@ -163,7 +168,7 @@ def _marked(app: Any) -> Any:
 
 
 def protocols(limits: Limits) -> tuple[type[asyncio.Protocol], type[asyncio.Protocol]]:
-    """For HTTP and for streams, which share the limits on connections."""
+    """Return protocol classes for HTTP and for streams, which share the limits on connections."""
     assert isinstance(AutoWebSocketsProtocol, type)
     shared = {"limits": limits, "admitted": Connections(limits.connections, limits.connections_each)}
     return type("Requests", (_Requests,), shared), type("Streams", (_Patient, AutoWebSocketsProtocol), shared)

@@ -1,7 +1,8 @@
-"""A monitor as a small HTTP service: POST /score, the websocket /stream, GET /health, /live, /ready and /metrics.
+"""A monitor as an HTTP service: POST /score, the websocket /stream, GET /health, /live, /ready and /metrics.
 
-One thread does all the work of the model, so that the event loop always answers; questions that wait go to it together. Bodies, sequences,
-streams and the queue have limits; what goes beyond them, or makes no sense, is refused with a reason and changes nothing.
+One thread runs the model, so that the event loop always responds; waiting requests are passed to it in
+batches. Bodies, sequences, streams and the queue have limits. A request that exceeds them or is invalid is
+refused with a reason and has no effect.
 """
 
 import asyncio
@@ -37,14 +38,15 @@ if TYPE_CHECKING:
     from holdfast.network.text import Texts
 
 Answer = TypeVar("Answer")
-SHORT = 2**13  # Bytes of a message that is read on the event loop: well below a millisecond.
-DIGITS = 18  # of a length that can be believed
-TRY_LATER, GOING_AWAY = 1013, 1001  # websocket: the service is full; the stream was quiet for too long
-STOPPING = "the service is stopping; ask another one."
+INLINE_BYTES = 2**13  # Bytes: shorter messages are parsed on the event loop, in well below a millisecond.
+MOST_LENGTH_DIGITS = 18  # Number of digits of a content length that is accepted: fewer than an int64 has.
+# Websocket close codes: the service is full; the stream was idle for too long.
+TRY_LATER, GOING_AWAY = 1013, 1001
+STOPPING = "the service is stopping; use another instance."
 
 
 def check_extra() -> None:
-    """MissingExtra now, not when the first request comes."""
+    """Raise MissingExtra now, not at the first request."""
     for package in ("fastapi", "uvicorn", "websockets"):
         try:
             importlib.import_module(package)
@@ -57,9 +59,11 @@ def check_extra() -> None:
 def app(
     monitor: "Monitor", limits: Limits | None = None, *, token: str | None = None, open_metrics: bool = False
 ) -> "FastAPI":
-    """The service as an ASGI application, for your own server. token: what clients must show; None: nothing.
+    """Build the service as an ASGI application, for your own server.
 
-    The probes /live and /ready are open to all, /metrics with open_metrics."""
+    token: clients must send it; None: no access control. The probes /live and /ready are always open,
+    /metrics with open_metrics.
+    """
     check_extra()
     return application(Desk(monitor, limits or Limits()), token=token, open_metrics=open_metrics)
 
@@ -79,7 +83,7 @@ def application(desk: "Desk", *, token: str | None = None, open_metrics: bool = 
     made.add_middleware(Gate, metrics=desk.metrics, rates=desk.rates, token=token, open_metrics=open_metrics)
 
     async def refused(_: fastapi.Request, error: Exception) -> fastapi.Response:
-        """What the router says of paths and methods, in the form of all errors."""
+        """Answer unknown paths and methods in the format of all errors."""
         assert isinstance(error, HTTPException)
         return JSONResponse(
             {"error": f"{str(error.detail).lower()}."}, error.status_code, headers=error.headers
@@ -119,7 +123,7 @@ def application(desk: "Desk", *, token: str | None = None, open_metrics: bool = 
 
 
 class Desk:
-    """The monitor behind its queue. stopping: what is open is finished, and nothing new begun."""
+    """The monitor with its queue. stopping: open requests are finished, and new ones refused."""
 
     def __init__(self, monitor: "Monitor", limits: Limits, metrics: Metrics | None = None) -> None:
         self.monitor = monitor
@@ -159,13 +163,13 @@ class Desk:
         return JSONResponse(scores_json(scores, text))
 
     async def _read(self, message: bytes | str, read: Callable[[], Any]) -> Any:
-        """A long message is read in a thread of its own: the event loop has probes and other clients to answer."""
-        if len(message) <= SHORT:
+        """Parse a long message in a thread, so that the event loop stays responsive."""
+        if len(message) <= INLINE_BYTES:
             return read()
         return await asyncio.get_running_loop().run_in_executor(self.reading, read)
 
     async def _scores(self, body: bytes) -> "tuple[Texts | None, Scores]":
-        """A text is cut where the model works: whoever wrote the tokenizer need not think of threads, and a long text holds up nobody."""
+        """Compute scores. Texts are tokenized in the model's thread: tokenizers need not be thread-safe."""
         asked: ScoreRequest = await self._read(
             body, lambda: read_question(body, self.limits.length, self.limits.depth)
         )
@@ -177,12 +181,12 @@ class Desk:
         return text, await self.batches.scores(text.tokens[0], asked.k)
 
     async def _body(self, request: "Request") -> bytes:
-        """Never more than the limit is read, whatever the client says of its length."""
+        """Read at most the limit, whatever content length the client declares."""
         from starlette.requests import ClientDisconnect
 
         too_large = Refused(413, f"the body is larger than {self.limits.body} bytes.")
         said = request.headers.get("content-length", "0")
-        if not said.isdecimal() or len(said) > DIGITS or int(said) > self.limits.body:
+        if not said.isdecimal() or len(said) > MOST_LENGTH_DIGITS or int(said) > self.limits.body:
             raise too_large
         body = bytearray()
         try:
@@ -192,15 +196,15 @@ class Desk:
                     if len(body) > self.limits.body:
                         raise too_large
         except TimeoutError:
-            raise Refused(408, f"the body was not whole within {self.limits.reading:g} s.") from None
+            raise Refused(408, f"the body did not arrive within {self.limits.reading:g} s.") from None
         except ClientDisconnect:
-            raise Refused(400, "the client left before its body was whole.") from None
+            raise Refused(400, "the client disconnected before its body was complete.") from None
         return bytes(body)
 
     async def _ask(self, work: Callable[[], Awaitable[Answer]]) -> Answer:
-        """Begins the work only where there is room for it. What holdfast refuses is the client's mistake."""
+        """Run work if the queue is not full. An error of holdfast is the client's mistake."""
         if self.waiting >= self.limits.waiting:
-            raise Refused(503, "too many questions are waiting; try again later.")
+            raise Refused(503, "too many requests are waiting; try again later.")
         self.waiting += 1
         try:
             return await work()
@@ -210,7 +214,10 @@ class Desk:
             self.waiting -= 1
 
     async def stream(self, socket: "WebSocket") -> None:
-        """One element in, one score out; a message that makes no sense gets its reason and leaves the stream where it was."""
+        """Answer each element with its score.
+
+        An invalid message is answered with a reason and leaves the stream unchanged.
+        """
         from fastapi import WebSocketDisconnect
 
         if self.stopping or self.metrics.streams >= self.limits.streams:
@@ -227,16 +234,13 @@ class Desk:
                 await socket.send_json(await self._reply(own, message))
         except TimeoutError:
             await socket.close(GOING_AWAY, f"no message for {self.limits.idle:g} s")
-        except (
-            WebSocketDisconnect,
-            RuntimeError,
-        ):  # a send to a socket that closed meanwhile is a RuntimeError
+        except (WebSocketDisconnect, RuntimeError):  # sending to a closed socket raises RuntimeError
             pass
         finally:
             self.metrics.count_streams(-1)
 
     async def _in_turn(self, socket: "WebSocket") -> None:
-        """A stream that goes faster than its address may is slowed down: its next message is read when there is room for this one."""
+        """Slow a stream down to the rate limit of its address, by delaying the answer and the next read."""
         address = socket.client.host if socket.client else ""
         while wait := self.rates.take(address):
             await asyncio.sleep(wait)
@@ -266,7 +270,7 @@ class Desk:
 
 
 async def _deny(socket: "WebSocket", reason: str) -> None:
-    """In the answer to the handshake, in the form of all errors; by closing the stream where the server cannot."""
+    """Deny a stream in the answer to the handshake, in the format of all errors, or else by closing it."""
     from fastapi.responses import JSONResponse
 
     if "websocket.http.response" in (socket.scope.get("extensions") or {}):

@@ -1,4 +1,4 @@
-"""The service as one process or several that share a port: started, watched, and stopped without losing what is open."""
+"""The service as one or several processes that share a port: start, supervision, and graceful shutdown."""
 
 import multiprocessing
 import os
@@ -25,16 +25,17 @@ from holdfast.monitor.service.metrics import SIZE, UP, Board, Metrics
 if TYPE_CHECKING:
     from holdfast.monitor.monitor import Monitor
 
-HEAD = 2**14  # bytes of a request's head
-PING = 20.0  # seconds between two, at most, and for the answer to one
-BEYOND = 5.0  # seconds more than it may take that a worker has to end
-FAILED = 2  # how a worker ends that cannot open its monitor
-LOOK = 0.2  # seconds between two looks at the workers
+LARGEST_HEAD = 2**14  # Bytes: limit for the head of a request (chosen by hand).
+# Seconds between two pings of a stream, at most, and for the answer to one (chosen by hand).
+PING_SECONDS = 20.0
+EXIT_SECONDS = 5.0  # Seconds that a worker has to exit after its shutdown time (chosen by hand).
+LOAD_FAILED = 2  # Exit status of a worker that cannot load its monitor.
+SUPERVISION_SECONDS = 0.2  # Seconds between two checks of the workers (chosen by hand).
 
 
 @dataclass(frozen=True)
 class Serving:
-    """Where and how. token: what clients must show, if anything; certificate, key: files for TLS."""
+    """Address and access of the service. token: clients must send it; certificate, key: files for TLS."""
 
     host: str = "127.0.0.1"
     port: int = 8000
@@ -46,13 +47,16 @@ class Serving:
 
 
 def serve(monitor: "Monitor", serving: Serving) -> None:
-    """Answers until it is told to stop: SIGTERM and SIGINT let open requests end."""
+    """Serve until SIGTERM or SIGINT; open requests are finished."""
     with listening(serving) as listener:
         _run(monitor, serving, listener, Metrics())
 
 
 def listening(serving: Serving, *options: int) -> socket.socket:
-    """A socket that is bound; BadInput where the address is taken, or nobody's. options: of the socket, that are on."""
+    """Return a bound socket.
+
+    BadInput if the address is in use or invalid. options: socket options to switch on.
+    """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             serving.host, serving.port, type=socket.SOCK_STREAM
@@ -63,7 +67,8 @@ def listening(serving: Serving, *options: int) -> socket.socket:
         made.bind(address)
     except OSError as error:
         raise BadInput(
-            f"cannot listen on {serving.host}:{serving.port} ({error.strerror or error}). Choose another with --host and --port."
+            f"cannot listen on {serving.host}:{serving.port} ({error.strerror or error}). Choose another "
+            "with --host and --port."
         ) from error
     return made
 
@@ -71,7 +76,7 @@ def listening(serving: Serving, *options: int) -> socket.socket:
 def _run(
     monitor: "Monitor", serving: Serving, listener: socket.socket, metrics: Metrics, parent: int | None = None
 ) -> None:
-    """In this process, until it is told to stop."""
+    """Serve in this process until it is stopped."""
     from holdfast.monitor.service.serve import Desk, application, check_extra
 
     check_extra()
@@ -85,16 +90,31 @@ def _run(
     http, streams = protocols(limits)
     logs.begin()
     config = uvicorn.Config(
-        made, http=http, ws=streams, log_config=None, access_log=False, proxy_headers=False, server_header=False, lifespan="on",
-        h11_max_incomplete_event_size=HEAD, timeout_keep_alive=limits.idle,  # type: ignore[arg-type]
-        ws_max_size=limits.body, ws_max_queue=4, ws_per_message_deflate=False, ws_ping_interval=min(PING, limits.idle),
-        ws_ping_timeout=min(PING, limits.idle), timeout_graceful_shutdown=limits.closing,  # type: ignore[arg-type]
-        ssl_certfile=serving.certificate, ssl_keyfile=serving.key,
-    )  # fmt: skip
+        made,
+        http=http,
+        ws=streams,
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        lifespan="on",
+        h11_max_incomplete_event_size=LARGEST_HEAD,
+        timeout_keep_alive=limits.idle,  # type: ignore[arg-type]
+        ws_max_size=limits.body,
+        ws_max_queue=4,
+        ws_per_message_deflate=False,
+        ws_ping_interval=min(PING_SECONDS, limits.idle),
+        ws_ping_timeout=min(PING_SECONDS, limits.idle),
+        timeout_graceful_shutdown=limits.closing,  # type: ignore[arg-type]
+        ssl_certfile=serving.certificate,
+        ssl_keyfile=serving.key,
+    )
 
     class Server(uvicorn.Server):
-        """SIGTERM: /ready says no, nothing new is begun; a moment later the port is closed, what is open ends, and the process with 0.
-        SIGINT closes the port at once; a second one waits for nothing."""
+        """SIGTERM: /ready fails and new requests are refused; then the port is closed and the process exits.
+
+        SIGINT closes the port at once; a second one does not wait for open requests.
+        """
 
         until: float | None = None
 
@@ -122,14 +142,16 @@ def _run(
 
 
 def serve_workers(load: Callable[[], "Monitor"], serving: Serving, workers: int) -> None:
-    """So many processes, each with a monitor of its own, share one port. One that falls over is started again, unless it never came
-    up; `load` is called in each, so it must be a function that can be sent there.
+    """Run this number of worker processes, each with its own monitor, on a shared port.
 
-    On Linux each has a socket of its own, and the system deals connections out; one that all of them shared would mostly be emptied by
-    whoever wakes first. Elsewhere they share one.
+    A worker that crashes is restarted, unless it never became ready. `load` is called in each worker, so it
+    must be picklable.
+
+    On Linux each worker has its own socket, and the kernel distributes connections. A single shared socket
+    would mostly be served by the first worker to wake up. On other systems the workers share one socket.
     """
     own = (socket.SO_REUSEPORT,) if sys.platform == "linux" else ()
-    listening(serving).close()  # sockets that share a port would also share that of another service
+    listening(serving).close()  # fail if another service uses the port, which SO_REUSEPORT would not detect
     logs.begin()
     context = multiprocessing.get_context("spawn")
     board = context.RawArray("d", workers * SIZE)
@@ -161,7 +183,7 @@ def serve_workers(load: Callable[[], "Monitor"], serving: Serving, workers: int)
         running += map(start, range(workers))
         failed = False
         while not stopping and not failed:
-            time.sleep(LOOK)
+            time.sleep(SUPERVISION_SECONDS)
             for number, process in enumerate(running):
                 if process.exitcode is not None and not stopping:
                     failed = failed or not rows[number, UP]
@@ -169,21 +191,21 @@ def serve_workers(load: Callable[[], "Monitor"], serving: Serving, workers: int)
                         "worker %d ended with %s%s",
                         number,
                         process.exitcode,
-                        "" if failed else "; it is started again",
+                        "" if failed else "; it is restarted",
                     )
                     running[number] = process if failed else start(number)
         if failed:
             stop(signal.SIGTERM, None)
     for process in running:
-        process.join(serving.limits.lingering + serving.limits.closing + BEYOND)
+        process.join(serving.limits.lingering + serving.limits.closing + EXIT_SECONDS)
         if process.exitcode is None:
             process.kill()
     if failed:
-        raise BadInput("a worker did not come up, so the service stops; what it said stands above.")
+        raise BadInput("a worker did not start, so the service stops; its error is printed above.")
 
 
 def _rows(board: Any) -> Board:
-    """Shared memory as a row for each worker."""
+    """View shared memory as one row for each worker."""
     return np.frombuffer(board, dtype=np.float64).reshape(-1, SIZE)
 
 
@@ -200,12 +222,12 @@ def _work(
     number: int,
     parent: int,
 ) -> None:
-    """bound: the socket of all, or the options of one of its own."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until the server listens to it
+    """Run a worker. bound: the shared socket, or options of its own one."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until the server installs its handler
     try:
         monitor = load()
         listener = bound if isinstance(bound, socket.socket) else listening(serving, *bound)
         _run(monitor, serving, listener, Metrics(_rows(board), number), parent)
     except HoldfastError as error:
         print(printable(error), file=sys.stderr)
-        sys.exit(FAILED)
+        sys.exit(LOAD_FAILED)

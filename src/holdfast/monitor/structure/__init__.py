@@ -1,1 +1,1 @@
-"""Is a module a recurrent layer between a front and a head? Read from its code."""
+"""Check by tracing that a module is a recurrent layer between an element-wise front and head."""

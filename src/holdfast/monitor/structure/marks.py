@@ -1,4 +1,4 @@
-"""Tensors that know what each of their axes is."""
+"""Tensors that record the meaning of their axes."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -9,28 +9,27 @@ from torch.utils._pytree import tree_flatten
 if TYPE_CHECKING:
     from holdfast.monitor.structure.structure import Reading
 
-Axis = Literal["batch", "time"] | None  # None: any other, of a fixed size
-Stage = Literal[
-    "constant", "entry", "outputs", "state"
-]  # outputs: of the layer, one for each place; state: behind the last place
+Axis = Literal["batch", "time"] | None  # None: another axis, of fixed size
+# outputs: of the layer, one for each time step. state: after the last time step.
+Stage = Literal["constant", "entry", "outputs", "state"]
 
 
 class UnreadableError(Exception):
-    """The reading ended: the network stays a black box. Never leaves this package."""
+    """The reading failed: the network stays a black box. Never leaves this package."""
 
 
 @dataclass(frozen=True)
 class Mark:
-    """What is known about a tensor: at [row, place] it depends on that element, or on that state, and on nothing else."""
+    """What a tensor depends on: its entry at [row, step] on that element or state only."""
 
     stage: Stage
     axes: tuple[Axis, ...]
-    affine: bool = False  # in the state
-    plain: bool = False  # the elements themselves
+    affine: bool = False  # an affine function of the state
+    plain: bool = False  # the elements themselves, unchanged
 
 
 class Marked(Tensor):
-    """A tensor of the user's code with its mark; `raw` is the same without."""
+    """A tensor of the user's code with its mark; `raw` is the plain tensor."""
 
     raw: Tensor
     mark: Mark
@@ -44,7 +43,7 @@ class Marked(Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """The reading sees every call first, unless somebody switched it off or goes another way: compiled code, extensions."""
+        """End the reading: it did not intercept this call (compiled code, extensions)."""
         for x in tree_flatten((args, kwargs))[0]:
             if isinstance(x, Marked):
                 x.reading.end("hides from the reading")

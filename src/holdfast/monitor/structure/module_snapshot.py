@@ -1,4 +1,7 @@
-"""Does a call leave a module as it was? What it keeps from one call to the next would make its answers depend on what was asked before."""
+"""Check that a call leaves a module unchanged.
+
+State kept between calls would make answers depend on earlier calls.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,24 +12,24 @@ from torch import Tensor, nn
 
 from holdfast.network.statefulness import generators
 
-DEPTH = 4  # of objects in objects that are followed
+ATTRIBUTE_DEPTH = 4  # Nesting depth to which attributes are followed (chosen by hand).
 
 
 class ModuleSnapshot:
-    """A module as it is now: its tensors, its attributes, and what they hold."""
+    """A module's current state: its tensors, its attributes and their contents."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
         self.tensors = [
             (tensor, tensor.detach().clone()) for tensor in (*module.parameters(), *module.buffers())
         ]
-        self.kept, self.dice = _comparable_copy(module, DEPTH), generators()
+        self.kept, self.dice = _comparable_copy(module, ATTRIBUTE_DEPTH), generators()
 
     def check(self, end: Callable[[str], Any]) -> None:
-        """Calls `end` with the reason where something is not as it was."""
+        """Call `end` with the reason if something has changed."""
         if (
             not all(torch.equal(now, before) for now, before in self.tensors)
-            or _comparable_copy(self.module, DEPTH) != self.kept
+            or _comparable_copy(self.module, ATTRIBUTE_DEPTH) != self.kept
         ):
             end("keeps something from one call to the next")
         if generators() != self.dice:
@@ -34,7 +37,7 @@ class ModuleSnapshot:
 
 
 def _comparable_copy(value: Any, depth: int) -> Any:
-    """Something that compares equal as long as nothing was replaced or changed."""
+    """Return a value that compares equal as long as nothing was replaced or modified."""
     if value is None or isinstance(value, bool | int | str | bytes):
         return value
     if isinstance(value, float | complex):
@@ -48,7 +51,10 @@ def _comparable_copy(value: Any, depth: int) -> Any:
     if depth and isinstance(value, dict):
         return [id(value), *((str(key), _comparable_copy(part, depth - 1)) for key, part in value.items())]
     if isinstance(value, nn.Module):
-        return [id(value), *((key, _comparable_copy(part, DEPTH)) for key, part in vars(value).items())]
+        return [
+            id(value),
+            *((key, _comparable_copy(part, ATTRIBUTE_DEPTH)) for key, part in vars(value).items()),
+        ]
     if depth and hasattr(value, "__dict__") and not isinstance(value, type) and not callable(value):
         return [id(value), *((key, _comparable_copy(part, depth - 1)) for key, part in vars(value).items())]
     return id(value) if not isinstance(value, set | frozenset) else sorted(map(repr, value))

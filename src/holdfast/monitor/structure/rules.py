@@ -1,6 +1,7 @@
-"""What each operation of torch does to the marks of its tensors; an operation without a rule ends the reading.
+"""The effect of each torch operation on marks; an operation without a rule ends the reading.
 
-A rule says which axes the result has and what it depends on. All of them hold for every number of rows, every length and every value.
+A rule determines the axes of the result and what it depends on. It must hold for every number of rows, every
+length and every value.
 """
 
 from collections.abc import Callable
@@ -19,13 +20,14 @@ if TYPE_CHECKING:
 Rule = Callable[["Reading", Any, Any, Any], Any]
 RULES: dict[str, Rule] = {}
 EACH = """
-abs sign sgn relu relu6 tanh sigmoid logsigmoid gelu silu elu selu celu mish leaky_relu softplus softsign tanhshrink
-hardtanh hardsigmoid hardswish hardshrink softshrink threshold exp expm1 log log1p log2 sqrt rsqrt square sin cos erf
-reciprocal floor ceil round trunc nan_to_num clamp clamp_min clamp_max clip pow __pow__ __rpow__ maximum minimum atan
-eq ne lt le gt ge __eq__ __ne__ __lt__ __le__ __gt__ __ge__ isnan isfinite logical_and logical_or logical_not __and__
-__or__ __invert__ bitwise_and bitwise_or bitwise_not where masked_fill remainder __mod__ floor_divide __floordiv__
-fmod add sub mul div neg negative true_divide multiply subtract divide __radd__ __rsub__ rsub __rmul__ __rdiv__
-__add__ __sub__ __mul__ __truediv__ __rtruediv__ __neg__
+abs sign sgn relu relu6 tanh sigmoid logsigmoid gelu silu elu selu celu mish leaky_relu softplus softsign
+tanhshrink hardtanh hardsigmoid hardswish hardshrink softshrink threshold exp expm1 log log1p log2 sqrt
+rsqrt square sin cos erf reciprocal floor ceil round trunc nan_to_num clamp clamp_min clamp_max clip pow
+__pow__ __rpow__ maximum minimum atan eq ne lt le gt ge __eq__ __ne__ __lt__ __le__ __gt__ __ge__ isnan
+isfinite logical_and logical_or logical_not __and__ __or__ __invert__ bitwise_and bitwise_or bitwise_not
+where masked_fill remainder __mod__ floor_divide __floordiv__ fmod add sub mul div neg negative
+true_divide multiply subtract divide __radd__ __rsub__ rsub __rmul__ __rdiv__ __add__ __sub__ __mul__
+__truediv__ __rtruediv__ __neg__
 """
 
 
@@ -39,7 +41,7 @@ def _rule(*names: str) -> Callable[[Rule], Rule]:
 
 @_rule(*EACH.split())
 def _each(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
-    """One number at a time."""
+    """Elementwise operations."""
     reading.no_sizes(args, kwargs)
     tensors = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, Tensor)]
     reading.written |= kwargs.get("inplace", False) is not False or any(x is True for x in args)
@@ -72,7 +74,7 @@ def _affine(name: str, args: Any, kwargs: Any) -> bool:
 
 @_rule("to", "float", "double", "long", "int", "bool", "half", "bfloat16", "type_as", "type")
 def _cast(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
-    """Another dtype or place; what it is told to be like lends only these."""
+    """Change of dtype or device; a tensor given as the example only provides these."""
     reading.no_sizes(args, kwargs)
     found = reading.run(func, args, kwargs)
     if not isinstance(args[0], Marked) or not isinstance(found, Tensor):
@@ -103,13 +105,13 @@ def _linear(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
     weight = args[1] if len(args) > 1 else kwargs.get("weight", kwargs.get("other"))
     biases = [x for x in (*args[2:], kwargs.get("bias")) if isinstance(x, Tensor)]
     if not isinstance(weight, Tensor) or weight.dim() != 2 or any(bias.dim() > 1 for bias in biases):
-        reading.end("multiplies by something that is no matrix of its own")
+        reading.end("multiplies by something that is not an unmarked matrix")
     return reading.mark_value(reading.run(func, args, kwargs), Mark(x.mark.stage, x.mark.axes, x.mark.affine))
 
 
 @_rule("bmm")
 def _product(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
-    """Of matrices that lie in fixed axes, one for each row."""
+    """Batched matrix products over fixed axes."""
     one, other = args
     axes = one.mark.axes if isinstance(one, Marked) else ()
     if not isinstance(other, Marked) or other.mark.axes != axes or len(axes) < 3 or axes[-2:] != (None, None):
@@ -119,7 +121,7 @@ def _product(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
 
 @_rule("max", "min", "topk", "sort")
 def _best(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
-    """Values and where they stand, along a fixed axis."""
+    """Values and indices along a fixed axis."""
     x, place = reading.first(args, kwargs), 2 if func.__name__ == "topk" else 1
     (dim,) = reading.own(x, kwargs.get("dim", args[place] if len(args) > place else None))
     found = reading.run(func, args, kwargs)
@@ -185,7 +187,7 @@ def _gather(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
     "transpose", "permute", "movedim", "moveaxis", "swapaxes", "swapdims", "t", "unsqueeze", "get T", "get mT"
 )
 def _turn(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
-    """Axes change places: followed on a tensor in which each has a size of its own."""
+    """Permutations of axes, traced on a tensor whose axes have distinct sizes."""
     x = reading.first(args, kwargs)
     reading.no_sizes(args, kwargs)
     places = func(torch.empty(tuple(range(2, 2 + x.raw.dim())), device="meta"), *args[1:], **kwargs).shape
@@ -197,7 +199,7 @@ def _turn(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
 
 @_rule("squeeze", "flatten", "unflatten")
 def _fold(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
-    """Fixed axes only: a batch of one would lose its axis."""
+    """Reshapes of fixed axes only: a batch of one must keep its axis."""
     x, count = reading.first(args, kwargs), len(args[0].mark.axes)
     reading.no_sizes(args, kwargs)
     if func.__name__ == "flatten":
@@ -219,7 +221,7 @@ def _fold(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
 
 @_rule("view", "reshape")
 def _view(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
-    """Rows and places first and named by their sizes, the rest fixed."""
+    """Views with open axes first, given by their symbolic sizes, and fixed axes after them."""
     x = reading.first(args, kwargs)
     wanted = args[1] if len(args) == 2 and isinstance(args[1], tuple | list) else args[1:]
     named = [size.node.axis for size in wanted if isinstance(size, torch.SymInt)]
@@ -284,7 +286,7 @@ def _item(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _index_rule(reading: "Reading", x: Marked, index: tuple[Any, ...]) -> Any:
-    """All rows; all places, or the last one of the layer's outputs; anything of the fixed axes."""
+    """Indexing: all rows; all time steps, or the last one of the layer's outputs; anything on fixed axes."""
     count = sum(i is not None and i is not Ellipsis for i in index)
     if count > len(x.mark.axes) or sum(i is Ellipsis for i in index) > 1:
         reading.end("picks from axes that are not there")
@@ -328,7 +330,7 @@ def _select(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
 
 @_rule("zeros", "ones", "full", "new_zeros", "new_ones")
 def _fill_rule(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
-    """The same number everywhere, in a shape that may name rows and places."""
+    """Constant tensors, in a shape that may contain open axes."""
     given = args[1:] if func.__name__.startswith("new_") else args
     if func.__name__ == "full":
         given, filling = args[:1], args[1:]
@@ -350,7 +352,7 @@ def _like(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
 
 @_rule("expand", "repeat")
 def _expand(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
-    """A constant for all rows: an axis of one takes their number."""
+    """Constants repeated for all rows: an axis of size one takes an open size."""
     x, sizes = args[0], args[1] if len(args) == 2 and isinstance(args[1], tuple | list) else args[1:]
     mark = x.mark if isinstance(x, Marked) else Mark("constant", tuple(None for _ in x.shape))
     if mark.stage != "constant" or kwargs:
@@ -392,5 +394,5 @@ def _shape(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
     "get_device",
 )
 def _constant_rule(reading: "Reading", func: Any, args: Any, kwargs: Any) -> Any:
-    """The same for every batch."""
+    """Attributes that are equal for every batch."""
     return reading.run(func, args, kwargs)

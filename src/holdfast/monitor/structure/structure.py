@@ -1,11 +1,16 @@
-"""Is a module one recurrent layer between a front and a head that work element by element? Read from what its code does, not believed.
+"""Check that a module is one recurrent layer between a front and a head that work element by element.
 
-The user's own code runs once on a batch whose tensors know what each of their axes is. Every operation of torch is seen, and only
-those with a rule here are let through; whatever looks at values, at the number of rows or at the length, whatever mixes rows or
-places, ends the reading, also where the user's code catches the error. So what was read holds for every batch, every length and every
-value. Nothing is compiled and the numbers are real ones, so code that asks whether it is being compiled learns nothing. A second reading
-with other numbers must use the same constants: what reached the elements by a way that torch does not see would change them. Only code
-that is written to notice the reading, by the exact type of its input say, could still show it another face.
+The user's code runs once on a batch of marked tensors: each records the meaning of its axes and what it
+depends on. Every torch operation is intercepted, and only operations with a rule are allowed. An operation
+that looks at values, at the number of rows or at the length, or that mixes rows or time steps, ends the
+reading, also if the user's code catches the error. So the result holds for every batch, every length and
+every value.
+
+Nothing is compiled and the tensors hold real numbers, so code cannot detect compilation. A second reading
+with other numbers must
+use the same constants: values that influence the result by a way that torch does not see would change them.
+Only code that deliberately detects the reading, for example by the exact type of its input, could still
+behave differently.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,20 +30,21 @@ from holdfast.monitor.structure.rules import RULES
 from holdfast.network.recurrent import copy_module
 
 Sizes = dict[Axis, int]
+# Axis sizes of the two readings: any sizes that differ from each other and between the readings.
 READINGS: tuple[Sizes, ...] = ({"batch": 3, "time": 5}, {"batch": 4, "time": 2})
 HOMES: tuple[Any, ...] = (torch, Tensor, functional, torch._C._nn)
 
 
 @dataclass(frozen=True)
 class Structure:
-    """What was read: the module is one layer between front and head."""
+    """Result of the reading: the module is one layer between front and head."""
 
-    plain: bool  # the layer reads the elements as they are
+    plain: bool  # the layer receives the elements unchanged
     affine: bool  # the head is an affine function of the state
 
 
 class _Size:
-    """Behind the SymInt that stands for an open size: it may be handed on, but not looked at."""
+    """The value behind the SymInt of an open axis size: it may be passed on, but not inspected."""
 
     def __init__(self, axis: Axis, reading: "Reading") -> None:
         self.axis, self.reading = axis, reading
@@ -48,8 +54,10 @@ class _Size:
 
 
 def read_structure(module: nn.Module, example: Callable[[int, int], Tensor]) -> Structure:
-    """module: (n, length) ids or (n, length, ...) frames -> (n, outputs); example: n, length -> some of them. Raises UnreadableError, or
-    whatever the user's module raises."""
+    """Read the structure of a module: (n, length) ids or (n, length, ...) frames -> (n, outputs).
+
+    example: n, length -> a batch of inputs. Raises UnreadableError, or any error of the user's module.
+    """
     if sum(isinstance(part, nn.RNNBase) for part in module.modules()) != 1:
         raise UnreadableError("has not exactly one recurrent layer")
     found = set()
@@ -62,17 +70,17 @@ def read_structure(module: nn.Module, example: Callable[[int, int], Tensor]) -> 
 
 
 def rows_apart(module: nn.Module, example: Callable[[int, int], Tensor]) -> bool:
-    """Whether no row of a batch can change the answer to another, for sequences as long as those of the example."""
+    """Whether no row of a batch influences another's answer, for the example's length."""
     try:
         return all(mark.stage == "entry" for _, mark in _readings(module, example, ("batch",)))
-    except Exception:  # whatever the user's module says to being read
+    except Exception:  # the user's module may raise anything on marked tensors
         return False
 
 
 def _readings(
     module: nn.Module, example: Callable[[int, int], Tensor], named: tuple[Axis, ...]
 ) -> Iterator[tuple["Reading", Mark]]:
-    """Each with the mark of the answer, (batch, outputs). named: the first axes, which are to be open."""
+    """Yield each reading with the mark of the answer (batch, outputs). named: leading open axes."""
     copied, tapes = copy_module(module), []
     layers = [part for part in copied.modules() if isinstance(part, nn.RNNBase)]
     if any("forward" in vars(layer) or type(layer) not in (nn.RNN, nn.LSTM, nn.GRU) for layer in layers):
@@ -113,7 +121,7 @@ def _same_tape(one: list[Any], other: list[Any]) -> bool:
 
 
 class Reading(TorchFunctionMode):
-    """Sees every call of torch that the user's code makes."""
+    """Intercepts every torch call of the user's code."""
 
     def __init__(self, layers: Sequence[nn.RNNBase], lengths: Sizes) -> None:
         super().__init__()
@@ -122,17 +130,17 @@ class Reading(TorchFunctionMode):
             layer.forward = partial(self._layer, layer)
         self.weights = {layer: [weight.clone() for weight in layer.parameters()] for layer in layers}
         self.why: str | None = None
-        self.plain: bool | None = None  # set when the layer is met
-        self.written = False  # something was overwritten, so marks of the same memory may be too good
+        self.plain: bool | None = None  # set when the layer is called
+        self.written = False  # a tensor was overwritten, so marks of aliases may be too optimistic
         self.sizes = {axis: torch.SymInt(_Size(axis, self)) for axis in lengths}
-        self.tape: list[Any] = []  # every operation and what it was given besides elements
+        self.tape: list[Any] = []  # every operation with its arguments other than elements
 
     def end(self, why: str) -> NoReturn:
         self.why = self.why or why
         raise UnreadableError(self.why)
 
     def check(self) -> None:
-        """The user's code may have caught the error."""
+        """Raise the error again if the user's code caught it."""
         if self.why is not None:
             raise UnreadableError(self.why)
 
@@ -173,19 +181,21 @@ class Reading(TorchFunctionMode):
             return rule(self, func, args, kwargs)
         except UnreadableError:
             raise
-        except Exception as error:  # the user's code may catch it, and go on as it would not otherwise
+        except Exception as error:  # the user's code could catch it and behave differently
             self.end(f"{name} failed ({error})")
 
     # ---- the layer
 
     def _layer(self, layer: nn.RNNBase, x: Any, hx: Any = None) -> Any:
         try:
-            return self._through(layer, x, hx) if "time" in self.lengths else self._beside(layer, x, hx)
+            if "time" in self.lengths:
+                return self._apply_per_step(layer, x, hx)
+            return self._apply_per_row(layer, x, hx)
         except Exception as error:
             self.end(f"its layer failed ({error})")
 
-    def _through(self, layer: nn.RNNBase, x: Any, hx: Any) -> Any:
-        """One direction, one place after the other."""
+    def _apply_per_step(self, layer: nn.RNNBase, x: Any, hx: Any) -> Any:
+        """A unidirectional layer that reads the elements in order."""
         axes: tuple[Axis, ...] = ("batch", "time", None) if layer.batch_first else ("time", "batch", None)
         if self.plain is not None:
             self.end("runs its layer twice")
@@ -200,8 +210,8 @@ class Reading(TorchFunctionMode):
         )
         return self.mark_value(outputs, Mark("outputs", axes, affine=True)), state
 
-    def _beside(self, layer: nn.RNNBase, x: Any, hx: Any) -> Any:
-        """Any directions and places: only rows are kept apart."""
+    def _apply_per_row(self, layer: nn.RNNBase, x: Any, hx: Any) -> Any:
+        """A layer of any direction; only rows must stay separate."""
         axes: tuple[Axis, ...] = ("batch", None, None) if layer.batch_first else (None, "batch", None)
         if not isinstance(x, Marked) or x.mark.axes != axes:
             self.end("its layer does not read row by row")
@@ -225,10 +235,10 @@ class Reading(TorchFunctionMode):
                 self.end("its layer trains, or its weights change")
             return type(layer).forward(layer, x.raw, tree_map(raw, hx))
 
-    # ---- what rules share
+    # ---- helpers of rules
 
     def run(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """On plain tensors and the sizes of this batch."""
+        """Call the operation on plain tensors, with the axis sizes of this batch."""
         args, kwargs = tree_map(
             lambda x: self.lengths[x.node.axis] if isinstance(x, torch.SymInt) else raw(x), (args, kwargs)
         )
@@ -239,7 +249,7 @@ class Reading(TorchFunctionMode):
             self.end("computes with a size")
 
     def first(self, args: Any, kwargs: Any) -> Marked:
-        """The tensor that a rule is about; all else must be plain and is the rule's business."""
+        """Return the tensor that a rule is about; all other arguments must be unmarked."""
         if (
             not args
             or not isinstance(args[0], Marked)
@@ -255,7 +265,7 @@ class Reading(TorchFunctionMode):
         return found.pop() if found else "constant"
 
     def broadcast(self, tensors: Sequence[Tensor]) -> tuple[Axis, ...]:
-        """The axes of a result, by the rules of broadcasting. What is no element may not differ along rows or places."""
+        """Return the axes of a broadcast result. Unmarked tensors must not vary along open axes."""
         axes: list[Axis] = []
         for back in range(1, max(x.dim() for x in map(raw, tensors)) + 1):
             here = [x for x in tensors if raw(x).dim() >= back]
@@ -274,7 +284,7 @@ class Reading(TorchFunctionMode):
         return tuple(reversed(axes))
 
     def own(self, x: Marked, dims: Any) -> list[int]:
-        """The axes that a rule works along: fixed ones only."""
+        """Return the axes that a rule works along, which must be fixed ones."""
         given = dims if isinstance(dims, tuple | list) else (dims,)
         if any(isinstance(d, bool) or not isinstance(d, int) for d in given):
             self.end("works along all axes at once")
