@@ -182,7 +182,7 @@ EXPERIMENTS = (
         "deepquant",
         "figure 6",
         "The Lipschitz metric Q by each search, with equal queries",
-        ("lipschitz metric --images 2 --queries 500 --best 1000 --alone 0 --nomad 0",),
+        ("lipschitz metric --images 2 --queries 500 --best 1000 --alone 1 --nomad 0",),
         ("lipschitz metric --images 20 --queries 20000 --best 50000 --alone 4 --nomad 1",),
         (1.0, 60.0),
         "8x8 digits and the maximum norm instead of MNIST and three norms. The number of queries is that of the paper.",
