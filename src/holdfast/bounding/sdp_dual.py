@@ -1,18 +1,52 @@
-"""Bounds that know that neurons move together: Lagrange's dual with squares (Shor's relaxation; Raghunathan et al. 2018).
+"""Lower bounds of output rows over a region: the Lagrangian dual of Shor's semidefinite relaxation of ReLUs.
 
-Planes charge every undecided neuron by itself for the worst place of its argument, although one change of the input cannot bring all of
-them there: in the Euclidean norm the squares of all changes together have a limit. So squares are kept. Over a region every argument z of
-an undecided ReLU x = max(z, 0) is z = centre + slopes . v up to an error, where the variables v, none above one in size, are the inputs and
-the ReLUs before it. For any numbers s, b, a, c and p
+CROWN relaxes every unstable neuron on its own, although no single perturbation brings all neurons to their
+worst pre-activations: over a Euclidean ball the squares of all perturbations together are limited. The
+relaxation below keeps these squares, so it relaxes all unstable neurons jointly.
 
-    s z^2 + b z + a x + c x (x - upper) - peak + p x (x - z)  <=  0,   peak = the largest of the terms before it for z between its ends,
+Notation. u = (1, v) is a column with u_0 = 1. The variables v_k, |v_k| <= 1, are first the inputs (scaled to
+the region) and then those unstable ReLUs that another pre-activation reads ("kept"): neuron k has the signal
+x_k = max(z_k, 0) = h_k (1 + v_k) with h_k = upper_k / 2. Neurons without a variable are "free". Every
+pre-activation of an unstable neuron is affine in the variables,
 
-since x (x - z) is zero. Any weights >= 0 of v_k^2 - 1 <= 0 and of |change|^2 - radius^2 <= 0 may be added too. The sum of all this and of a
-row of the output is a quadratic function L(v) <= row; if L - bound has no negative eigenvalue, the row is nowhere below the bound. ReLUs
-that no other argument reads need no variable: their a takes them out of the row.
+    |z_i - A_i u| <= error_i,    lower_i <= z_i <= upper_i,    A_i a row of `arguments`.
 
-Any numbers are sound, so they are trained in float32 with a logarithmic barrier in front of the first negative eigenvalue, and put once
-into a bound in float64 with its roundings paid for (docs/rounding.md).
+Statement. For any real numbers s_i, b_i, a_i, c_i, p_i and any w_k >= 0, t_g >= 0, each of these terms is at
+most zero at every point of the region:
+
+    q_i(z_i) - peak_i          with q_i = s_i z^2 + b_i z + a_i x + c_i x (x - upper_i) for x = max(z, 0),
+                               and peak_i the maximum of q_i over lower_i <= z <= upper_i
+    p_i x_i (x_i - z_i)        is zero, since x_i is 0 or z_i
+    w_k (v_k^2 - 1)            for the inputs k
+    t_g (sum over k in g of (rho_k v_k + sigma_k)^2 - reach_g^2)
+                               for the Euclidean balls g, see `BallConstraints`
+
+So the output row plus all of them is a quadratic function L(v) = u'Mu <= row. Let e_k be the k-th unit row,
+f_k = e_0 + e_k, and let the row be
+
+    constant + sum over k of linear_k v_k + sum over free i of aside_i (x_i / h_i - 1).
+
+A free neuron has a_i = -aside_i / h_i, which removes x_i from the sum. Then M is the sum of
+
+    constant e_0'e_0 + sum over k of linear_k / 2 (e_0'e_k + e_k'e_0) - sum over free i of aside_i e_0'e_0,
+    s_i A_i'A_i + b_i / 2 (e_0'A_i + A_i'e_0) - peak_i e_0'e_0                            for each neuron i,
+    (p_k + c_k) h_k^2 f_k'f_k + (a_k - 2 c_k h_k) h_k / 2 (f_k'e_0 + e_0'f_k)
+        - p_k h_k / 2 (f_k'A_k + A_k'f_k)                                            for each kept neuron k,
+    w_k (e_k'e_k - e_0'e_0)                                                               for each input k,
+    t_g (sum over k in g of (rho_k e_k + sigma_k e_0)'(rho_k e_k + sigma_k e_0)
+        - reach_g^2 e_0'e_0)                                                               for each ball g.
+
+If M - bound e_0'e_0 has no eigenvalue below -lack, then row >= bound - lack |u|^2 >= bound - lack (1 + number
+of variables). Split M into the number m, the column l and the block N of the variables: if N is positive
+definite, the best such bound is m - l'N^-1 l.
+
+Any multipliers are sound. `_train` maximises the bound plus a logarithmic barrier, a small multiple of log
+det N, by Adam in float32. `prove_rows` evaluates the result once in float64 with every rounding error bounded
+(docs/rounding.md). `block_sparse` computes the sums over A_i'A_i.
+
+References: Raghunathan, Steinhardt, Liang, "Semidefinite relaxations for certifying robustness to adversarial
+examples" (2018), for the relaxation; Dathathri et al., "Enabling certification of verification-agnostic
+networks via memory-efficient semidefinite programming" (2020), for first-order methods on its dual.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -26,36 +60,36 @@ from holdfast.bounding.coefficient_training import CoefficientAscent
 from holdfast.bounding.trust_region import lack
 from holdfast.rounding import TINY, gamma
 
-STEPS = 200  # of training
-PACE, FADE = (
-    (0.3, 0.4),
-    0.02,
-)  # its step size at first, in boxes and in balls, and the share of it that is left at the end
-WARM = 20  # steps until the pace is reached
-AGAIN, BACK = (
-    0.6,
-    15,
-)  # where training goes on from another radius: after this share of all steps at most, so many before it ended there
-BARRIER = (
-    1e-2,
-    3e-5,
-)  # the weight of the barrier at first and at last, in units of how far planes let the row fall
-BETAS, USUAL = (0.8, 0.95), 2.0  # of Adam, and how many times their usual size gradients may be
-PULL, ARCH, WALL = (
-    (1.5, 3.0),
-    0.4,
-    2.0,
-)  # of these numbers where training begins, the first in boxes and in balls
-LOOK, LAST = 25, 80  # every so many steps, once so many are done, a row is given up that
-HOPE = 4.0  # times what the last of these won would not bring above zero
-UNSURE = 2.0**-14  # of how far planes let the row fall: less is not told from zero in float32
+# The training settings were chosen on the CNN of `benchmarks.lipschitz radius`, on images that are not in its
+# tables (benchmarks/RESULTS.md). Pairs hold the value for boxes and the value for Euclidean balls.
+STEPS = 200  # Default number of Adam steps for each row of the output.
+LEARNING_RATE = (0.3, 0.4)  # Adam's learning rate after the warm-up, in boxes and in balls.
+FINAL_RATE_SHARE = 0.02  # The learning rate decays exponentially to this share of itself at the last step.
+WARMUP_STEPS = 20  # The learning rate rises linearly over this many steps.
+MAX_RESUME_SHARE = 0.6  # Training that resumes from another radius skips at most this share of all steps.
+RESUME_BACK_STEPS = 15  # Such training resumes this many steps before the step at which the other one ended.
+# First and last weight of the barrier, relative to how far CROWN lets the row fall (`_planes`).
+BARRIER_WEIGHT = (1e-2, 3e-5)
+ADAM_BETAS = (0.8, 0.95)  # Decay rates of Adam's first and second moments.
+# Gradients are clipped at this multiple of their root mean square, which Adam keeps (`CoefficientAscent`).
+GRADIENT_LIMIT = 2.0
+INITIAL_PULL = (1.5, 3.0)  # Initial p in its units, in boxes and in balls.
+INITIAL_ARCH = 0.4  # Initial c in its units.
+INITIAL_WALL = 2.0  # Initial w in its units, in boxes.
+PROGRESS_CHECK_STEPS = 25  # Progress is checked at intervals of this many steps.
+MIN_STEPS = 80  # A row is never abandoned before this step.
+# A row is abandoned if this many times the gain since the last check would not raise its bound above zero.
+GAIN_FORECAST = 4.0
+# A bound below this share of the fall of the row has no sign in float32.
+FLOAT32_MARGIN = 2.0**-14
 
 
 @dataclass(frozen=True)
 class BallConstraints:
-    """For each ball g the sum of (radius_k v_k + shift_k)^2 over its inputs is at most reach_g^2."""
+    """Euclidean balls g: the sum over the inputs k of g of (radius_k v_k + shift_k)^2 is at most
+    reach_g^2."""
 
-    member: Tensor  # (inputs, balls)
+    member: Tensor  # (inputs, balls), one-hot: the ball of each input
     radius: Tensor  # (inputs,)
     shift: Tensor
     reach: Tensor  # (balls,)
@@ -63,27 +97,28 @@ class BallConstraints:
 
 @dataclass(frozen=True)
 class Coupling:
-    """The undecided ReLUs of a network over one region.
+    """The joint relaxation of the unstable ReLUs of a network over one region, with some rows of the output.
 
-    Variables are the inputs that move and then the kept ReLUs, x = half (1 + v); with the number one before them they are columns.
+    The columns are the number one, the inputs that are perturbed and the kept ReLUs, x = half (1 + v), in
+    this order.
     """
 
-    arguments: Tensor  # (n, 1 + variables): z is within `error` of their sum, each times its variable
+    arguments: Tensor  # (n, 1 + variables): the rows A_i, |z_i - A_i u| <= error_i
     error: Tensor  # (n,)
-    lower: Tensor  # (n,) lower <= z <= upper
+    lower: Tensor  # (n,): lower <= z <= upper, intermediate bounds
     upper: Tensor
-    kept: Tensor  # (k,): which of the n have a variable
-    free: Tensor  # (n - k,): and which have none
-    layers: tuple[tuple[int, int], ...]  # those of one function lie side by side
+    kept: Tensor  # (k,): indices of the neurons with a variable
+    free: Tensor  # (n - k,): indices of the neurons without a variable
+    layers: tuple[tuple[int, int], ...]  # for each layer the range of its neurons, which are contiguous
     inputs: int
     ball: BallConstraints | None
-    constant: Tensor  # (rows,) of the rows
+    constant: Tensor  # (rows,)
     linear: Tensor  # (rows, variables)
-    aside: Tensor  # (rows, n - k): on v = x / half - 1 of those without a variable
-    missed: Tensor  # (rows,): what computing these may have missed
-    neurons: Tensor  # (n,): the numbers of the undecided ReLUs among all of them
-    moves: Tensor  # (inputs,): and of the inputs that move
-    bundles: tuple[Bundles, ...] = ()  # the arguments, by what they read
+    aside: Tensor  # (rows, n - k): coefficients of x / half - 1 of the free neurons
+    missed: Tensor  # (rows,): bounds the rounding errors of these coefficients
+    neurons: Tensor  # (n,): indices of the unstable neurons among all ReLUs
+    moves: Tensor  # (inputs,): indices of the perturbed inputs
+    bundles: tuple[Bundles, ...] = ()  # `arguments` in block-sparse form
 
     @property
     def half(self) -> Tensor:
@@ -91,17 +126,25 @@ class Coupling:
 
     @property
     def ahead(self) -> Tensor:
-        """-> (k,): how many layers with variables there are from that of each kept ReLU on, its own included."""
-        ends = [
+        """(k,): the number of layers with variables from the layer of each kept ReLU on, that layer
+        included."""
+        layer_stops = [
             stop for start, stop in self.layers if bool(((self.kept >= start) & (self.kept < stop)).any())
         ]
-        return torch.stack([(self.kept < end).long() for end in ends]).sum(0) if ends else self.kept
+        return (
+            torch.stack([(self.kept < layer_stop).long() for layer_stop in layer_stops]).sum(0)
+            if layer_stops
+            else self.kept
+        )
 
     def rows(self, which: Tensor) -> "Coupling":
+        """The relaxation for a selection of the output rows."""
         some = {name: getattr(self, name)[which] for name in ("constant", "linear", "aside", "missed")}
         return replace(self, **some)
 
     def float(self) -> "Coupling":
+        """A copy in float32, for training."""
+
         def single(value: object) -> object:
             return value.float() if isinstance(value, Tensor) and value.is_floating_point() else value
 
@@ -117,20 +160,21 @@ class Coupling:
 
 @dataclass(frozen=True)
 class DualVariables:
-    """The free numbers, row by row."""
+    """The multipliers of the module's statement, one row of each tensor for each row of the output."""
 
     curve: Tensor  # (rows, n): s
     slope: Tensor  # (rows, n): b
     tilt: Tensor  # (rows, k): a
     arch: Tensor  # (rows, k): c
     pull: Tensor  # (rows, k): p
-    wall: Tensor  # (rows, inputs) >= 0: of v^2 - 1
-    limit: Tensor  # (rows, balls) >= 0
+    wall: Tensor  # (rows, inputs): w >= 0
+    limit: Tensor  # (rows, balls): t >= 0
 
     def values(self) -> list[Tensor]:
         return [getattr(self, f.name) for f in fields(self)]
 
     def times(self, units: "DualVariables") -> "DualVariables":
+        """Multiply every multiplier by its unit."""
         return DualVariables(
             *(value * unit for value, unit in zip(self.values(), units.values(), strict=True))
         )
@@ -139,7 +183,10 @@ class DualVariables:
         return DualVariables(*(value.float() for value in self.values()))
 
     def nearer(self, other: "DualVariables", rows: Tensor, share: float) -> "DualVariables":
-        """A share of the way to others in some rows, (rows,) bool; they themselves for all of it."""
+        """Move the multipliers of the selected rows, (rows,) bool, by `share` of the way to those of `other`.
+
+        A share of 1 takes those of `other` exactly.
+        """
 
         def interpolate(a: Tensor, b: Tensor) -> Tensor:
             return torch.where(rows[:, None], b if share == 1 else a + share * (b - a), a)
@@ -147,8 +194,12 @@ class DualVariables:
         return DualVariables(*(interpolate(a, b) for a, b in zip(self.values(), other.values(), strict=True)))
 
     def convexer(self, rows: Tensor, times: float, ahead: Tensor) -> "DualVariables":
-        """With less that curves downwards and more that curves upwards in some rows, (rows,) bool; the more so the more layers are
-        ahead, (k,): what pulls a ReLU to its argument also pulls at the ReLUs and the inputs in that argument."""
+        """Make the block N of the selected rows, (rows,) bool, more positive definite.
+
+        Terms that curve downwards shrink and terms that curve upwards grow, by `times` to the power of the
+        number of layers that follow (`ahead`, (k,)): p_k couples a ReLU to its pre-activation, and so to the
+        ReLUs and inputs of earlier layers.
+        """
         step = torch.where(rows, times, 1.0)[:, None].to(self.curve)
         inputs = step ** (1 + int(ahead.max()) if len(ahead) else 1)
         curve = torch.where(self.curve < 0, self.curve / step, self.curve)
@@ -165,40 +216,56 @@ class DualVariables:
 
 @dataclass(frozen=True)
 class TrainedDual:
-    """What training ended with: numbers in their units, and after which step."""
+    """The result of training: multipliers in their units, and the step at which training ended."""
 
     numbers: DualVariables
     step: int
 
-    def of_all(self, asked: Coupling, sizes: tuple[int, int]) -> "TrainedDual":
-        """The numbers of all ReLUs and inputs, of which there are so many; NaN where there was nothing to train."""
-        free, kept = self.numbers, asked.neurons[asked.kept]
+    def of_all(self, coupling: Coupling, sizes: tuple[int, int]) -> "TrainedDual":
+        """Scatter the multipliers to all ReLUs and inputs; NaN for those without a multiplier.
+
+        `sizes` are the numbers of ReLUs and of inputs.
+        """
+        free, kept = self.numbers, coupling.neurons[coupling.kept]
 
         def wide(values: Tensor, where: Tensor, size: int) -> Tensor:
             return values.new_full((len(values), size), torch.nan).index_copy_(1, where, values)
 
+        num_neurons, num_inputs = sizes
         found = DualVariables(
-            wide(free.curve, asked.neurons, sizes[0]), wide(free.slope, asked.neurons, sizes[0]), wide(free.tilt, kept, sizes[0]),
-            wide(free.arch, kept, sizes[0]), wide(free.pull, kept, sizes[0]), wide(free.wall, asked.moves, sizes[1]), free.limit,
-        )  # fmt: skip
+            wide(free.curve, coupling.neurons, num_neurons),
+            wide(free.slope, coupling.neurons, num_neurons),
+            wide(free.tilt, kept, num_neurons),
+            wide(free.arch, kept, num_neurons),
+            wide(free.pull, kept, num_neurons),
+            wide(free.wall, coupling.moves, num_inputs),
+            free.limit,
+        )
         return replace(self, numbers=found)
 
-    def begin(self, asked: Coupling, begun: DualVariables) -> DualVariables:
-        """Those that are asked for of the numbers of all, and where there are none, those with which training begins else."""
-        known, kept = self.numbers, asked.neurons[asked.kept]
+    def begin(self, coupling: Coupling, default: DualVariables) -> DualVariables:
+        """Gather the multipliers of `coupling` from those of all ReLUs and inputs, or from `default` where
+        they are NaN."""
+        known, kept = self.numbers, coupling.neurons[coupling.kept]
         found = DualVariables(
-            known.curve[:, asked.neurons], known.slope[:, asked.neurons], known.tilt[:, kept], known.arch[:, kept],
-            known.pull[:, kept], known.wall[:, asked.moves], known.limit,
-        )  # fmt: skip
-        pairs = zip(found.values(), begun.values(), strict=True)
+            known.curve[:, coupling.neurons],
+            known.slope[:, coupling.neurons],
+            known.tilt[:, kept],
+            known.arch[:, kept],
+            known.pull[:, kept],
+            known.wall[:, coupling.moves],
+            known.limit,
+        )
+        pairs = zip(found.values(), default.values(), strict=True)
         return DualVariables(*(torch.where(new.isnan(), old, new.to(old.dtype)) for new, old in pairs))
 
 
 def _peaks(asked: Coupling, free: DualVariables) -> tuple[Tensor, Tensor]:
-    """-> (rows, n): no s z^2 + b z + a x + c x (x - upper) is above the first, rounding included in float64; and where it is largest.
+    """Upper bounds of s z^2 + b z + a x + c x (x - upper) for lower <= z <= upper, and where they are
+    attained.
 
-    On either side of zero it is a parabola: the largest where it curves upwards at an end, else nowhere above the tangent at any place, the
-    best of which is its top.
+    Returns two tensors (rows, n). In float64 the first includes all rounding errors. On either side of zero
+    the function is a parabola, see `_top`.
     """
     zero, tilt, arch = (
         torch.zeros_like(asked.lower),
@@ -209,14 +276,18 @@ def _peaks(asked: Coupling, free: DualVariables) -> tuple[Tensor, Tensor]:
     arch[:, asked.kept] = free.arch
     below = _top(free.curve, free.slope, asked.lower, zero)
     above, place = _top(free.curve + arch, free.slope + tilt - arch * asked.upper, zero, asked.upper)
-    if free.curve.dtype == torch.float64:  # these sums may cancel
+    if free.curve.dtype == torch.float64:  # the sums may cancel
         sizes = free.slope.abs() + tilt.abs() + (free.curve.abs() + 2 * arch.abs()) * asked.upper
         above = above + 8 * gamma(4) * sizes * asked.upper + TINY
     return torch.maximum(below[0], above), torch.where(below[0] >= above, below[1], place)
 
 
 def _top(s: Tensor, b: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-    """The largest s z^2 + b z for low <= z <= high."""
+    """An upper bound of s z^2 + b z for low <= z <= high, and the z at which it is attained up to rounding.
+
+    A parabola that curves upwards is largest at an endpoint. One that curves downwards lies below its tangent
+    at any point, so the tangent at the computed vertex bounds it whatever the rounding error of the vertex.
+    """
 
     def value(z: Tensor) -> Tensor:
         return (s * z + b) * z
@@ -235,7 +306,7 @@ def _top(s: Tensor, b: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tenso
 
 
 def _matrix(asked: Coupling, free: DualVariables, peaks: Tensor) -> Tensor:
-    """-> (rows, 1 + variables, 1 + variables): L of the variables, with the number one before them."""
+    """The matrix M of the module's statement, (rows, 1 + variables, 1 + variables)."""
     z, half, first = asked.arguments, asked.half[asked.kept], 1 + asked.inputs
     found = free.curve.new_zeros((len(free.curve), z.shape[1], z.shape[1]))
     mixed = torch.zeros_like(free.curve)
@@ -266,7 +337,7 @@ def _matrix(asked: Coupling, free: DualVariables, peaks: Tensor) -> Tensor:
 
 
 def _planes(asked: Coupling) -> tuple[DualVariables, DualVariables, Tensor]:
-    """-> where training begins, near the planes in closed form; the units of the numbers; and how far planes let the rows fall, (rows,)."""
+    """Initial multipliers near those of CROWN, their units, and how far CROWN lets the rows fall, (rows,)."""
     rows, n = len(asked.constant), len(asked.lower)
     slope, wide, tilt = (asked.linear.new_zeros((rows, n)) for _ in range(3))
     column = torch.full((n,), -1, device=asked.kept.device)
@@ -296,7 +367,7 @@ def _planes(asked: Coupling) -> tuple[DualVariables, DualVariables, Tensor]:
     if ball is None:
         limit = asked.linear.new_zeros((rows, 0))
         wall = (falls / max(1, asked.inputs) / 2)[:, None].expand_as(at_inputs)
-        begin = torch.full_like(wall, WALL)
+        begin = torch.full_like(wall, INITIAL_WALL)
     else:
         steep = ((at_inputs / ball.radius.clamp_min(1e-12)).square() @ ball.member).sqrt()
         falls = (steep * ball.reach).sum(1).clamp_min(1e-12)
@@ -308,9 +379,14 @@ def _planes(asked: Coupling) -> tuple[DualVariables, DualVariables, Tensor]:
     curve = torch.zeros_like(slope)
     curve[:, kept] = 0.03
     start_at = DualVariables(
-        curve, slope / wide, tilt[:, kept] / wide[:, kept], torch.full_like(bend, ARCH), torch.full_like(bend, PULL[ball is not None]),
-        begin, torch.ones_like(limit),
-    )  # fmt: skip
+        curve,
+        slope / wide,
+        tilt[:, kept] / wide[:, kept],
+        torch.full_like(bend, INITIAL_ARCH),
+        torch.full_like(bend, INITIAL_PULL[ball is not None]),
+        begin,
+        torch.ones_like(limit),
+    )
     return start_at, units, falls
 
 
@@ -318,12 +394,20 @@ def _planes(asked: Coupling) -> tuple[DualVariables, DualVariables, Tensor]:
 def least(
     asked: Coupling, *, steps: int = STEPS, sign: bool = True, known: TrainedDual | None = None
 ) -> tuple[Tensor, TrainedDual]:
-    """-> (rows,): no row is below this anywhere in the region; and the numbers that prove it. known: numbers of all ReLUs with which
-    training begins. sign: it ends where the bound is above zero, or cannot get there."""
+    """Lower-bound the rows over the region.
+
+    Args:
+        known: multipliers of all ReLUs from which training starts; default: those of CROWN.
+        sign: stop as soon as the bounds are positive, or are not expected to become positive.
+
+    Returns:
+        (rows,) with result[i] <= row i everywhere in the region, rounding included, and the multipliers that
+        prove it.
+    """
     begun, units, falls = _planes(asked)
     trained = _train(asked.float(), begun, units, falls, steps, sign, known)
     best, numbers = torch.full_like(asked.constant, -torch.inf), trained.numbers
-    for _ in range(4):  # float32 may have been on the wrong side of the barrier
+    for _ in range(4):  # float32 may have crossed the barrier by rounding
         best = torch.maximum(best, prove_rows(asked, numbers.times(units)))
         if time_limit.has_expired() or bool(best.isfinite().all()):
             break
@@ -340,16 +424,20 @@ def _train(
     sign: bool,
     known: TrainedDual | None,
 ) -> TrainedDual:
-    """Adam along the gradient of the bound and of the barrier, in float32; the numbers with the best bounds."""
+    """Maximise the bound plus barrier by Adam in float32; returns the multipliers with the best bounds."""
     units = units.single()
     free = _begun(asked, begun.single(), units, known)
-    first = 0 if known is None else max(0, min(known.step - BACK, round(AGAIN * steps)))
-    ascent = CoefficientAscent(free.values(), betas=BETAS, usual=USUAL)
+    first = (
+        0 if known is None else max(0, min(known.step - RESUME_BACK_STEPS, round(MAX_RESUME_SHARE * steps)))
+    )
+    ascent = CoefficientAscent(free.values(), betas=ADAM_BETAS, usual=GRADIENT_LIMIT)
     now, kept, last = DualVariables(*ascent.values), free, free
     best = torch.full_like(falls, -torch.inf)
     earlier, step = best.clone(), first
     for step in range(first, steps):
-        barrier = (falls * BARRIER[0] * (BARRIER[1] / BARRIER[0]) ** (step / steps)).float()
+        barrier = (
+            falls * BARRIER_WEIGHT[0] * (BARRIER_WEIGHT[1] / BARRIER_WEIGHT[0]) ** (step / steps)
+        ).float()
         value, gradients = _bound(asked, now.times(units), barrier)
         for _ in range(40):
             if not bool((failed := value.isinf()).any()):
@@ -359,15 +447,17 @@ def _train(
         last = DualVariables(*(number.clone() for number in now.values()))
         kept = kept.nearer(last, value > best, 1.0)
         best = torch.maximum(best, value.double())
-        if time_limit.has_expired() or (sign and bool((best > UNSURE * falls).all())):
+        if time_limit.has_expired() or (sign and bool((best > FLOAT32_MARGIN * falls).all())):
             break
-        if sign and step % LOOK == LOOK - 1:
-            if step > LAST and bool((best + HOPE * (best - earlier) < 0).any()):
+        if sign and step % PROGRESS_CHECK_STEPS == PROGRESS_CHECK_STEPS - 1:
+            if step > MIN_STEPS and bool((best + GAIN_FORECAST * (best - earlier) < 0).any()):
                 break
             earlier = best.clone()
         ascent.step(
             [g * u for g, u in zip(gradients.values(), units.values(), strict=True)],
-            PACE[asked.ball is not None] * min(1.0, (step - first + 1) / WARM) * FADE ** (step / steps),
+            LEARNING_RATE[asked.ball is not None]
+            * min(1.0, (step - first + 1) / WARMUP_STEPS)
+            * FINAL_RATE_SHARE ** (step / steps),
         )
         for number in (now.pull, now.wall, now.limit):
             number.clamp_min_(1e-4)
@@ -377,7 +467,7 @@ def _train(
 def _begun(
     asked: Coupling, free: DualVariables, units: DualVariables, known: TrainedDual | None
 ) -> DualVariables:
-    """Where training begins: numbers with a bound, near the planes or near those that are known."""
+    """Multipliers at which N is positive definite, near those of CROWN or near the known ones."""
 
     def has_failed(numbers: DualVariables) -> Tensor:
         return _bound(asked, numbers.times(units), numbers.curve.new_zeros(()))[0].isinf()
@@ -389,9 +479,8 @@ def _begun(
     if known is None:
         return free
     near = known.begin(asked, free)
-    for _ in range(
-        30
-    ):  # where a bound exists is convex: on the way to numbers that have one there are others
+    # Multipliers with N positive definite form a convex set, so a point on the way to `free` lies in it.
+    for _ in range(30):
         if not bool((lost := has_failed(near)).any()):
             break
         near = near.nearer(free, lost, 0.2)
@@ -399,11 +488,11 @@ def _begun(
 
 
 def _bound(asked: Coupling, free: DualVariables, barrier: Tensor) -> tuple[Tensor, DualVariables]:
-    """-> (rows,) the bound, minus infinity where the matrix is not positive; and the gradient of it and of the barrier."""
+    """The bounds (rows,), -inf where N is not positive definite, and the gradients of bound plus barrier."""
     peaks, top = _peaks(asked, free)
     matrix = _matrix(asked, free, peaks)
     factor, failed = torch.linalg.cholesky_ex(matrix[:, 1:, 1:])
-    if bool((failed != 0).any()):  # what has no factor may have no inverse
+    if bool((failed != 0).any()):  # a matrix without a Cholesky factor may be singular
         factor = torch.where(
             (failed == 0)[:, None, None],
             factor,
@@ -413,7 +502,7 @@ def _bound(asked: Coupling, free: DualVariables, barrier: Tensor) -> tuple[Tenso
     value = matrix[:, 0, 0] + (matrix[:, 0, 1:] * v).sum(1)
     value = torch.where((failed == 0) & value.isfinite(), value, -torch.inf)
     v = torch.nn.functional.pad(v, (1, 0), value=1.0)
-    # The gradient along the matrix: v v' of the bound, the inverse of the barrier.
+    # The gradient with respect to M: u u' for the bound, N^-1 for the barrier.
     along = v[:, :, None] * v[:, None]
     along[:, 1:, 1:] += barrier[..., None, None] * torch.cholesky_inverse(factor) if barrier.ndim else 0.0
     z, kept, half, first = v @ asked.arguments.T, asked.kept, asked.half[asked.kept], 1 + asked.inputs
@@ -444,7 +533,8 @@ def _bound(asked: Coupling, free: DualVariables, barrier: Tensor) -> tuple[Tenso
 
 
 def prove_rows(asked: Coupling, free: DualVariables) -> Tensor:
-    """-> (rows,): in float64, with every rounding paid for; minus infinity where the matrix is not positive."""
+    """Lower bounds (rows,) of the rows in float64, all rounding errors included; -inf where N is not positive
+    definite."""
     free = replace(free, wall=free.wall.clamp_min(0), limit=free.limit.clamp_min(0))
     peaks, _ = _peaks(asked, free)
     matrix = _matrix(asked, free, peaks)
@@ -453,9 +543,8 @@ def prove_rows(asked: Coupling, free: DualVariables) -> Tensor:
     size = _size(asked, free, peaks)
     bound = matrix[:, 0, 0] + (matrix[:, 0, 1:] * v).sum(1) - 1e-9 * size
     bound = torch.where(failed == 0, bound, 0)
-    order = (
-        torch.arange(1, matrix.shape[1] + 1, device=matrix.device) % matrix.shape[1]
-    )  # one last, so that its root is what is left
+    # The number one becomes the last column: its pivot in the Cholesky factorisation is the smallest.
+    order = torch.arange(1, matrix.shape[1] + 1, device=matrix.device) % matrix.shape[1]
     matrix[:, 0, 0] -= bound
     matrix = matrix[:, order][:, :, order]
     short = lack(matrix, torch.zeros_like(matrix[:, 0]))
@@ -474,7 +563,8 @@ def prove_rows(asked: Coupling, free: DualVariables) -> Tensor:
 
 
 def _size(asked: Coupling, free: DualVariables, peaks: Tensor) -> Tensor:
-    """-> (rows,): at least all that is added up in L, in absolute values, for variables no larger than one."""
+    """(rows,): at least the sum of the absolute values of all terms of L, for variables of at most one in
+    size."""
     reach, half = asked.arguments.abs().sum(1), asked.half[asked.kept]
     total = free.curve.abs() @ reach.square() + free.slope.abs() @ reach + peaks.abs().sum(1)
     total = (
