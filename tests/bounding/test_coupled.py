@@ -241,7 +241,7 @@ def test_the_sign_of_a_score_ends_the_training_and_what_is_too_large_says_nothin
     assert scores(graph, region, rows, torch.zeros((1, 3)).double(), sign=True).isinf().all()
     assert "Euclidean" in str(obstacle(graph, ball(1, 0.3)))
     smooth = build(hf.Network.from_torch(nn.Sequential(nn.Linear(2, 2), nn.Tanh()).eval()), torch.zeros(1, 2))
-    assert "bend at zero" in str(obstacle(smooth, region))
+    assert "either side of zero" in str(obstacle(smooth, region))
 
 
 def test_without_time_rows_that_were_not_trained_count_as_planes_know_them(

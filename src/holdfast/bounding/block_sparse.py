@@ -44,13 +44,12 @@ class Bundles:
             total.flatten(1).index_add_(1, where.flatten(), mine)
 
     def squares(self, matrix: Tensor, found: Tensor) -> None:
-        """Write A_i X A_i' into found (batch, n + 1) at the rows of these blocks, for X = matrix (batch,
-        width, width)."""
+        """Write A_i X A_i' into found (batch, n + 1) at these rows, for X = matrix (batch, width, width)."""
         inner = matrix.flatten(1)[:, self.pairs]
         found[:, self.rows] = ((self.values @ inner) * self.values).sum(-1)
 
     def beside(self, matrix: Tensor, found: Tensor) -> None:
-        """Write A_i X e_i' into found (batch, n + 1) at the rows of these blocks."""
+        """Write A_i X e_i' into found (batch, n + 1) at these rows."""
         found[:, self.rows] = (matrix.flatten(1)[:, self.across] * self.values).sum(-1)
 
 

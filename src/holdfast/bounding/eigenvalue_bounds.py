@@ -60,7 +60,9 @@ def reach(Q: Tensor, C: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
         (sizes.cumsum(-1) <= SMALL_COLUMNS_SHARE * sizes.sum(-1, keepdim=True)).flatten(0, -2).all(0).sum()
     )
     small_part = sizes[..., :num_small].sum(-1) * (1 + gamma(C.shape[-1] * C.shape[-2]))
-    sizes, C, Q = sizes[..., num_small:], C[..., num_small:], (Q + Q.mT) / 2
+    sizes = sizes[..., num_small:]
+    C = C[..., num_small:]
+    Q = (Q + Q.mT) / 2
     member = torch.nn.functional.one_hot(groups.unique(return_inverse=True)[1]).to(Q)  # (d, groups)
     unit = (
         Q.amax((-1, -2)).abs()
@@ -95,8 +97,7 @@ def _above(Q: Tensor, C: Tensor, sizes: Tensor, w: Tensor, rows: Tensor, member:
 
 
 def _draft(values: Tensor, unit: Tensor) -> Tensor:
-    """Divide by `unit` and round to low precision: bfloat16 on a GPU, where its products are much faster,
-    else float32."""
+    """Divide by `unit` and round to low precision: bfloat16 on a GPU for its fast products, else float32."""
     return torch.div(
         values,
         unit[..., None, None],
@@ -183,7 +184,9 @@ def _largest(form: Tensor) -> Tensor:
     The rows of the form must have lengths of about one.
     """
     x = form.sum(-1) + torch.linspace(0.5, 1.0, form.shape[-1], dtype=form.dtype, device=form.device)
-    diagonal, lengths, previous = [], [x.norm(dim=-1)], torch.zeros_like(x)
+    diagonal = []
+    lengths = [x.norm(dim=-1)]
+    previous = torch.zeros_like(x)
     for _ in range(min(LANCZOS_STEPS, form.shape[-1])):
         x = x / (lengths[-1][..., None] + torch.finfo(x.dtype).tiny)
         image = matvec(form, x)

@@ -86,8 +86,7 @@ FLOAT32_MARGIN = 2.0**-14
 
 @dataclass(frozen=True)
 class BallConstraints:
-    """Euclidean balls g: the sum over the inputs k of g of (radius_k v_k + shift_k)^2 is at most
-    reach_g^2."""
+    """Euclidean balls g: over the inputs k of g, the sum of (radius_k v_k + shift_k)^2 is <= reach_g^2."""
 
     member: Tensor  # (inputs, balls), one-hot: the ball of each input
     radius: Tensor  # (inputs,)
@@ -126,8 +125,7 @@ class Coupling:
 
     @property
     def ahead(self) -> Tensor:
-        """(k,): the number of layers with variables from the layer of each kept ReLU on, that layer
-        included."""
+        """(k,): how many layers with variables there are from the layer of each kept ReLU on, inclusive."""
         layer_stops = [
             stop for start, stop in self.layers if bool(((self.kept >= start) & (self.kept < stop)).any())
         ]
@@ -244,8 +242,7 @@ class TrainedDual:
         return replace(self, numbers=found)
 
     def begin(self, coupling: Coupling, default: DualVariables) -> DualVariables:
-        """Gather the multipliers of `coupling` from those of all ReLUs and inputs, or from `default` where
-        they are NaN."""
+        """Gather the multipliers of `coupling` from those of all ReLUs and inputs; `default` replaces NaN."""
         known, kept = self.numbers, coupling.neurons[coupling.kept]
         found = DualVariables(
             known.curve[:, coupling.neurons],
@@ -261,17 +258,14 @@ class TrainedDual:
 
 
 def _peaks(asked: Coupling, free: DualVariables) -> tuple[Tensor, Tensor]:
-    """Upper bounds of s z^2 + b z + a x + c x (x - upper) for lower <= z <= upper, and where they are
-    attained.
+    """Upper bounds of s z^2 + b z + a x + c x (x - upper) for lower <= z <= upper, and their maximisers.
 
     Returns two tensors (rows, n). In float64 the first includes all rounding errors. On either side of zero
     the function is a parabola, see `_top`.
     """
-    zero, tilt, arch = (
-        torch.zeros_like(asked.lower),
-        torch.zeros_like(free.curve),
-        torch.zeros_like(free.curve),
-    )
+    zero = torch.zeros_like(asked.lower)
+    tilt = torch.zeros_like(free.curve)
+    arch = torch.zeros_like(free.curve)
     tilt[:, asked.kept], tilt[:, asked.free] = free.tilt, -asked.aside / asked.half[asked.free]
     arch[:, asked.kept] = free.arch
     below = _top(free.curve, free.slope, asked.lower, zero)
@@ -307,7 +301,9 @@ def _top(s: Tensor, b: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tenso
 
 def _matrix(asked: Coupling, free: DualVariables, peaks: Tensor) -> Tensor:
     """The matrix M of the module's statement, (rows, 1 + variables, 1 + variables)."""
-    z, half, first = asked.arguments, asked.half[asked.kept], 1 + asked.inputs
+    z = asked.arguments
+    half = asked.half[asked.kept]
+    first = 1 + asked.inputs
     found = free.curve.new_zeros((len(free.curve), z.shape[1], z.shape[1]))
     mixed = torch.zeros_like(free.curve)
     mixed[:, asked.kept] = -0.5 * free.pull * half
@@ -431,7 +427,9 @@ def _train(
         0 if known is None else max(0, min(known.step - RESUME_BACK_STEPS, round(MAX_RESUME_SHARE * steps)))
     )
     ascent = CoefficientAscent(free.values(), betas=ADAM_BETAS, usual=GRADIENT_LIMIT)
-    now, kept, last = DualVariables(*ascent.values), free, free
+    now = DualVariables(*ascent.values)
+    kept = free
+    last = free
     best = torch.full_like(falls, -torch.inf)
     earlier, step = best.clone(), first
     for step in range(first, steps):
@@ -505,7 +503,10 @@ def _bound(asked: Coupling, free: DualVariables, barrier: Tensor) -> tuple[Tenso
     # The gradient with respect to M: u u' for the bound, N^-1 for the barrier.
     along = v[:, :, None] * v[:, None]
     along[:, 1:, 1:] += barrier[..., None, None] * torch.cholesky_inverse(factor) if barrier.ndim else 0.0
-    z, kept, half, first = v @ asked.arguments.T, asked.kept, asked.half[asked.kept], 1 + asked.inputs
+    z = v @ asked.arguments.T
+    kept = asked.kept
+    half = asked.half[asked.kept]
+    first = 1 + asked.inputs
     squares, beside = (torch.nn.functional.pad(torch.zeros_like(z), (0, 1)) for _ in range(2))
     for bundle in asked.bundles:
         bundle.squares(along, squares)
@@ -533,8 +534,10 @@ def _bound(asked: Coupling, free: DualVariables, barrier: Tensor) -> tuple[Tenso
 
 
 def prove_rows(asked: Coupling, free: DualVariables) -> Tensor:
-    """Lower bounds (rows,) of the rows in float64, all rounding errors included; -inf where N is not positive
-    definite."""
+    """Lower bounds (rows,) of the rows in float64, all rounding errors included.
+
+    -inf where N is not positive definite.
+    """
     free = replace(free, wall=free.wall.clamp_min(0), limit=free.limit.clamp_min(0))
     peaks, _ = _peaks(asked, free)
     matrix = _matrix(asked, free, peaks)
@@ -563,8 +566,7 @@ def prove_rows(asked: Coupling, free: DualVariables) -> Tensor:
 
 
 def _size(asked: Coupling, free: DualVariables, peaks: Tensor) -> Tensor:
-    """(rows,): at least the sum of the absolute values of all terms of L, for variables of at most one in
-    size."""
+    """(rows,): an upper bound of the sum of the absolute values of all terms of L, for |v_k| <= 1."""
     reach, half = asked.arguments.abs().sum(1), asked.half[asked.kept]
     total = free.curve.abs() @ reach.square() + free.slope.abs() @ reach + peaks.abs().sum(1)
     total = (

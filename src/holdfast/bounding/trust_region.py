@@ -1,5 +1,4 @@
-"""Lower bounds of quadratic functions over products of Euclidean balls: the Lagrangian dual of a trust-region
-problem.
+"""Lower bounds of quadratic functions over products of Euclidean balls: duals of trust-region problems.
 
 Statement. For any lambda_g >= 0, one for each ball |v_g| <= 1, with M = Q + Lambda, if M has no negative
 eigenvalue, then for any x and every v in the balls
@@ -92,8 +91,7 @@ def _multipliers(J: Tensor, Q: Tensor, member: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def lack(Q: Tensor, weight: Tensor) -> Tensor:
-    """(...): a number such that no eigenvalue of Q + Lambda is below its negative, Lambda the diagonal
-    `weight`.
+    """(...): a number such that no eigenvalue of Q + Lambda is below its negative, Lambda = diag(weight).
 
     The product of the computed Cholesky factor and its transpose has no negative eigenvalue. Its difference
     to Q + Lambda is bounded by the largest row sum (Gershgorin), so the rounding errors of the factorisation
