@@ -273,7 +273,7 @@ def test_a_tier_that_can_do_no_more_says_so() -> None:
     net, x, y = asked(nn.Sequential(nn.Flatten(), nn.Linear(12, 3)), (4, 3), count=1)
     [record] = hf.solve([question(net, x, y)], [hf.certify.Tighten()])
     assert record.skipped == (
-        "Tighten: tier tight proves no more than tier fast here: the network is linear: planes are exact",
+        "Tighten: tier tight proves no more than tier fast here: the network is linear: linear bounds are exact",
     )
 
 

@@ -220,8 +220,7 @@ class RowTask:
         return best
 
     def _size(self, found: TrainedBounds) -> Tensor:
-        """(n,): the sum of the sizes of all terms of a bound; its float32 rounding error is a multiple of
-        it."""
+        """(n,): the sum of the sizes of all terms of a bound, to which its float32 rounding is relative."""
         low, high = self.known.region.enclosing_box()
         reach = torch.maximum(low.abs(), high.abs()).flatten(1)[:, None]
         terms = (found.planes.flatten(2).abs() * reach).sum(-1) + self.offset.abs()

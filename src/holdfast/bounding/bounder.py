@@ -102,8 +102,8 @@ class SecondOrder:
     def bound(self, region: Region, rows: Tensor) -> Bound:
         if self.view.obstacle is not None:
             return _nothing(rows), None
-        bends = self.view.bends(len(region), torch.float64) if self.bends is None else self.bends
-        least = self.view.with_planes(region, rows, rows.new_zeros(rows.shape[:2]), bends)
+        coefficients = self.view.bends(len(region), torch.float64) if self.bends is None else self.bends
+        least = self.view.with_planes(region, rows, rows.new_zeros(rows.shape[:2]), coefficients)
         return _nan_proves_nothing(least), None
 
 

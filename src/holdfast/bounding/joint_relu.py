@@ -149,13 +149,13 @@ class _Signals(Forms):
         # torch.where of two Python numbers is float32, and a slope of 0.1 would be off by more than the error
         # bound.
         steep = torch.where(lower >= 0, torch.full_like(form.centre, sides.above), sides.below)
-        bend = (sides.above - sides.below) * torch.where(undecided, upper / 2, 0)
+        kink = (sides.above - sides.below) * torch.where(undecided, upper / 2, 0)
         generators = form.generators.new_zeros((1, before + len(place), node.size))
         generators[:, : form.generators.shape[1]] = steep[:, None] * form.generators
-        generators[0, before + torch.arange(len(place), device=place.device), place] = bend[0, place]
-        size = steep.abs() * form.size + 2 * bend.abs()
+        generators[0, before + torch.arange(len(place), device=place.device), place] = kink[0, place]
+        size = steep.abs() * form.size + 2 * kink.abs()
         error = steep.abs() * form.error + 16 * gamma(1) * size + TINY
-        self.of[node] = Form.of(steep * form.centre + bend, generators, error)
+        self.of[node] = Form.of(steep * form.centre + kink, generators, error)
         self.share = self.share.new_zeros((1, self.share.shape[1], before + len(place)))
 
 

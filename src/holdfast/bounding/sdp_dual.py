@@ -370,16 +370,16 @@ def _planes(asked: Coupling) -> tuple[DualVariables, DualVariables, Tensor]:
         limit = (steep / (2 * ball.reach.clamp_min(1e-12))).clamp_min(1e-12)
         wall = (falls / max(1, asked.inputs) / 2)[:, None].expand_as(at_inputs)
         begin = torch.full_like(wall, 0.01)
-    bend = wide[:, kept] / width[kept]
-    units = DualVariables(wide / width, wide, wide[:, kept], bend, bend, wall, limit)
+    curve_unit = wide[:, kept] / width[kept]
+    units = DualVariables(wide / width, wide, wide[:, kept], curve_unit, curve_unit, wall, limit)
     curve = torch.zeros_like(slope)
     curve[:, kept] = 0.03
     start_at = DualVariables(
         curve,
         slope / wide,
         tilt[:, kept] / wide[:, kept],
-        torch.full_like(bend, INITIAL_ARCH),
-        torch.full_like(bend, INITIAL_PULL[ball is not None]),
+        torch.full_like(curve_unit, INITIAL_ARCH),
+        torch.full_like(curve_unit, INITIAL_PULL[ball is not None]),
         begin,
         torch.ones_like(limit),
     )

@@ -72,7 +72,7 @@ def obstacle(graph: Graph) -> str | None:
     return (
         None
         if any(isinstance(node, Relaxed) for node in graph.nodes)
-        else "the network is linear: planes are exact"
+        else "the network is linear: linear bounds are exact"
     )
 
 
@@ -119,12 +119,12 @@ def below(graph: Graph, lower: Tensor, upper: Tensor, rows: Tensor) -> Below:
     c = flat[..., 0]
     J = flat[..., 1 : 1 + d]
     none = flat.new_zeros((*flat.shape[:2], 0))
-    bent = Curvature(((None, Stored(Q, Q[..., :0])),))
+    curvature = Curvature(((None, Stored(Q, Q[..., :0])),))
     model = QuadraticModel(
         c,
         J,
         none,
-        bent,
+        curvature,
         rest,
         size,
         torch.arange(d, device=flat.device),
@@ -213,16 +213,16 @@ class _Models(Forward):
         at = c + squares.sum(1) / 4
         half = curved - 3 / 4 * squares.abs().sum(1) + units * mass
         reach = (linear + half) * (1 + units)
-        value, slope, bend, stray = interpolate_parabola(curve, at, reach)
+        value, slope, second, stray = interpolate_parabola(curve, at, reach)
         # Let D = J v + q with q the quadratic part less its middle, |q| <= half. Then D^2 is (J v)^2 plus 2
         # (J v) q, which is bounded here, plus q^2 in [0, half^2].
-        loose = stray + bend.abs() * (2 * linear * half + half * half / 2)
-        size = value.abs() + slope.abs() * (mass + at.abs()) + 4 * bend.abs() * (linear + half).square()
+        loose = stray + second.abs() * (2 * linear * half + half * half / 2)
+        size = value.abs() + slope.abs() * (mass + at.abs()) + 4 * second.abs() * (linear + half).square()
         own = (loose + 4 * gamma(16) * size) * (1 + gamma(16)) + TINY
         found = torch.empty_like(y.columns)
-        found[:, 0] = value + slope * (c - at) + bend * (half * half / 2)
+        found[:, 0] = value + slope * (c - at) + second * (half * half / 2)
         torch.mul(y.columns[:, 1:], slope[:, None], out=found[:, 1:])
-        curvature_rows = J * (2 * bend)[:, None]
+        curvature_rows = J * (2 * second)[:, None]
         for k, start in enumerate(starts):
             found[:, 1 + d + start : 1 + d + start + d - k].addcmul_(curvature_rows[:, k : k + 1], J[:, k:])
         distance = reach + y.near
@@ -302,8 +302,7 @@ class _Answers(Backward[Row]):
             self._arrive(source, part, (norm * away + missed) * (1 + 8 * gamma(1)) + TINY)
 
     def _charge(self, node: Node, carried: Row) -> Tensor:
-        """Add the node's own remainder times the response; returns each element's part, (batch, rows,
-        size)."""
+        """Add the node's own remainder times the response; returns the parts (batch, rows, size)."""
         own, (vector, away) = self.models.of[node].own[:, None], carried
         lost = vector.abs() * own
         self.total += (lost.sum(-1) + away.squeeze(-1) * length(own)) * (1 + 4 * gamma(node.size))

@@ -188,8 +188,7 @@ class _Walk:
         self.middle, self.half = (low / 2 + high / 2).float(), (high / 2 - low / 2).float()
 
     def least(self, slope: Tensor, multiplier: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Lower bounds (n,), their linear functions (n, inputs), and the weights (n, k) of linear upper
-        bounds."""
+        """Lower bounds (n,), their linear functions (n, inputs), and weights (n, k) of the upper bounds."""
         of, (reached, earlier, constant) = self.of, self.asked
         conditions = -multiplier * self.sign
         behind = reached.new_zeros((len(reached), 0))
