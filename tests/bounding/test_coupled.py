@@ -237,7 +237,7 @@ def test_the_sign_of_a_score_ends_the_training_and_what_is_too_large_says_nothin
     low = scores(graph, region, rows, torch.full((1, 3), 5.0).double(), sign=False)
     assert 0 < float(low) <= float((met(graph, region, rows[0]) + 5).min())
     assert float(scores(graph, region, rows, -low[:, None].expand(1, 3) + 4.9, sign=True)) <= 0
-    monkeypatch.setattr("holdfast.bounding.joint_relu.FEW", 3)
+    monkeypatch.setattr("holdfast.bounding.joint_relu.MAX_CPU_VARIABLES", 3)
     assert scores(graph, region, rows, torch.zeros((1, 3)).double(), sign=True).isinf().all()
     assert "Euclidean" in str(obstacle(graph, ball(1, 0.3)))
     smooth = build(hf.Network.from_torch(nn.Sequential(nn.Linear(2, 2), nn.Tanh()).eval()), torch.zeros(1, 2))

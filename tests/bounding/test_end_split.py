@@ -202,8 +202,8 @@ def test_the_search_goes_on_where_it_was_and_ends_with_the_clock(monkeypatch: py
         return after
 
     monkeypatch.setattr(intermediate_refinement._Trees, "_with_ends", told)
-    monkeypatch.setattr(intermediate_refinement, "ROUNDS", 2)
-    monkeypatch.setattr(intermediate_refinement, "FRESH", 0.0)
+    monkeypatch.setattr(intermediate_refinement, "FIRST_PASS_ROUNDS", 2)
+    monkeypatch.setattr(intermediate_refinement, "RESTART_SHARE", 0.0)
     matrix = torch.tensor([[1.0, -1.0]]).double()
     row = (
         matrix,

@@ -232,7 +232,7 @@ def test_linear_bounds_that_are_trained_beyond_the_limit_are_named() -> None:
 
 
 def test_relus_that_are_too_many_to_be_bounded_together_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.bounding.joint_relu.FEW", 1)
+    monkeypatch.setattr("holdfast.bounding.joint_relu.MAX_CPU_VARIABLES", 1)
 
     class Plain(nn.Sequential):
         def __init__(self) -> None:

@@ -26,7 +26,7 @@ from holdfast.bounding.crown_with_fixed_bounds import take_rows
 from holdfast.bounding.graph.graph import Graph
 from holdfast.bounding.node_bounds import Boxes, LinearForms
 from holdfast.bounding.quadratic_models import Bends, Quadratic
-from holdfast.bounding.sdp_dual import STEPS, least
+from holdfast.bounding.sdp_dual import DEFAULT_STEPS, least
 from holdfast.bounding.zonotope import Forms
 from holdfast.memory_budget import free_bytes
 from holdfast.region import Region
@@ -225,7 +225,7 @@ class Coupled:
     """
 
     graph: Graph
-    steps: int = STEPS
+    steps: int = DEFAULT_STEPS
 
     def bound(self, region: Region, rows: Tensor) -> Bound:
         found = _nothing(rows)

@@ -18,7 +18,7 @@ from holdfast.bounding.alpha_beta_crown import relu_like_functions
 from holdfast.bounding.block_sparse import bundle_rows
 from holdfast.bounding.graph.graph import Affine, Graph, Relaxed
 from holdfast.bounding.node_bounds import Boxes
-from holdfast.bounding.sdp_dual import STEPS, BallConstraints, Coupling, TrainedDual, least
+from holdfast.bounding.sdp_dual import DEFAULT_STEPS, BallConstraints, Coupling, TrainedDual, least
 from holdfast.bounding.zonotope import Form, Forms
 from holdfast.region import Region
 from holdfast.region.normed import NormFamily
@@ -28,9 +28,9 @@ from holdfast.rounding import TINY, gamma
 MAX_COEFFICIENTS = 2**26  # Largest number of coefficients in the affine forms of the widest node.
 # Multipliers are remembered for other radii if their bound is negative by at most this share of CROWN's.
 MEMORY_SHARE = 0.3
-# Largest number of variables on a CPU and on a GPU; the time of a step grows with its third power.
-FEW = 1024
-MANY = 4096
+# Largest number of variables; the time of a training step grows with its third power.
+MAX_CPU_VARIABLES = 1024
+MAX_GPU_VARIABLES = 4096
 
 Ended = tuple[float, TrainedDual]  # a radius, and the result of training there
 # Results by batch element, row, and whether the row was proved to be positive.
@@ -56,7 +56,7 @@ def obstacle(graph: Graph, region: Region) -> str | None:
 
 def most_variables(graph: Graph) -> int:
     """The largest number of variables of the joint relaxation on the graph's device."""
-    return MANY if graph.device.type == "cuda" else FEW
+    return MAX_GPU_VARIABLES if graph.device.type == "cuda" else MAX_CPU_VARIABLES
 
 
 def coupling(graph: Graph, boxes: Boxes, matrix: Tensor, offset: Tensor) -> Coupling | None:
@@ -188,7 +188,7 @@ def scores(
     sign: bool,
     memory: Memory | None = None,
     inputs: Sequence[int] = (),
-    steps: int = STEPS,
+    steps: int = DEFAULT_STEPS,
 ) -> Tensor:
     """Lower-bound the smallest of some output rows over a region.
 

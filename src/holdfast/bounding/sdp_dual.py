@@ -62,7 +62,7 @@ from holdfast.rounding import TINY, gamma
 
 # The training settings were chosen on the CNN of `benchmarks.lipschitz radius`, on images that are not in its
 # tables (benchmarks/RESULTS.md). Pairs hold the value for boxes and the value for Euclidean balls.
-STEPS = 200  # Default number of Adam steps for each row of the output.
+DEFAULT_STEPS = 200  # Default number of Adam steps for each row of the output.
 LEARNING_RATE = (0.3, 0.4)  # Adam's learning rate after the warm-up, in boxes and in balls.
 FINAL_RATE_SHARE = 0.02  # The learning rate decays exponentially to this share of itself at the last step.
 WARMUP_STEPS = 20  # The learning rate rises linearly over this many steps.
@@ -388,7 +388,7 @@ def _planes(asked: Coupling) -> tuple[DualVariables, DualVariables, Tensor]:
 
 @torch.no_grad()
 def least(
-    asked: Coupling, *, steps: int = STEPS, sign: bool = True, known: TrainedDual | None = None
+    asked: Coupling, *, steps: int = DEFAULT_STEPS, sign: bool = True, known: TrainedDual | None = None
 ) -> tuple[Tensor, TrainedDual]:
     """Lower-bound the rows over the region.
 

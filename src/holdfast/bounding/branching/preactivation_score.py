@@ -174,8 +174,7 @@ def arguments_of(graph: Graph) -> list[Node]:
 
 
 def _closer(node: Relaxed, known: Boxes, place: int) -> Tensor:
-    """(n, *shape): how much the largest gap between an activation's linear bounds shrinks over the worse
-    half."""
+    """(n, *shape): how much the largest gap between the linear bounds shrinks over the worse half."""
     lower, upper = ([side[s] for s in node.inputs] for side in (known.lower, known.upper))
     point = cut_points(lower[place], upper[place])
     halves = [

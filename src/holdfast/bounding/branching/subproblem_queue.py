@@ -1,6 +1,6 @@
 """Branch and bound: a queue of open subproblems, independent of how they are bounded and split.
 
-A step takes some subproblems from the queue, bounds them, drops those that are decided, splits the others,
+A step takes some subproblems from the queue, bounds them, drops the decided ones, splits the others,
 and returns candidate points for counterexamples. A rule defines how subproblems are bounded and split (halve
 an input, decide a sign, share a budget of changes). The children of a split must cover their parent. Then the
 open subproblems always cover all counterexamples, and once none is left there is no counterexample.
@@ -88,14 +88,14 @@ class SubproblemSearch(ABC, Generic[Q, F]):
 
     @abstractmethod
     def bound(self, question: Q, parts: F) -> Seen[F]:
-        """Bound every subproblem; those that the deadline leaves no time for keep what was known of them."""
+        """Bound every subproblem; after the deadline, subproblems keep their old bounds."""
 
     @abstractmethod
     def cut(self, question: Q, parts: F, gain: Tensor) -> tuple[F, Tensor]:
         """Split subproblems.
 
-        Returns children that cover the given subproblems, except those that cannot be split, and (n,) bool:
-        which those are.
+        Returns children that cover the given subproblems, except for subproblems that cannot be split, which
+        the second result marks, (n,) bool.
         """
 
     @abstractmethod
@@ -179,9 +179,9 @@ class SubproblemSearch(ABC, Generic[Q, F]):
         return order
 
 
-def upto(costs: Tensor, room: int) -> int:
-    """The number of leading entries of costs (n,) with a sum of at most `room`; at least one."""
-    return max(1, int((costs.cumsum(0) <= room).sum()))
+def upto(costs: Tensor, capacity: int) -> int:
+    """The number of leading entries of costs (n,) with a sum of at most `capacity`; at least one."""
+    return max(1, int((costs.cumsum(0) <= capacity).sum()))
 
 
 @dataclass(frozen=True, eq=False)
