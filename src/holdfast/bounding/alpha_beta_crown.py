@@ -5,11 +5,11 @@ Statement. In a subproblem of branch and bound some pre-activations z_i have dec
 
     row . node  >=  row . node - sum of beta_i s_i z_i    at every point of the subproblem,
 
-and CROWN bounds the right side like any other sum of nodes. The slope alpha of the linear lower bound of an
-unstable ReLU may be any number between the slopes of its two sides. All alpha and beta >= 0 are sound, so
-they are optimised in float32 (`_Draft`), and the best ones are evaluated once in float64 with all rounding
-errors included: that is the proof. Where the sign of a bound is not certain in float32, the optimisation
-continues in float64.
+and CROWN bounds the right side like any other sum of nodes. The linear lower bound of an unstable neuron may
+have any slope alpha, with the largest intercept for which it stays below the activation. So all alpha and all
+beta >= 0 are sound. They are optimised in float32 (`_Draft`, alpha in [0, 1]), and the best ones are
+evaluated once in float64 with all rounding errors included: that is the proof. Where the sign of a bound is
+not certain in float32, the optimisation continues in float64.
 
 A row task has several rows, of which it suffices that one is positive at every point. For any weights >= 0
 with sum one the weighted sum of the rows is at most the largest row, so the weights are optimised as well (a
@@ -135,7 +135,7 @@ class RowTask:
         `slope` and `multiplier` (n, arguments) are the initial values; NaN slopes stand for CROWN's. Stops at
         the deadline.
         """
-        slope = torch.where(self.undecided & ~slope.isnan(), slope, self._own())
+        slope = torch.where(self.undecided & ~slope.isnan(), slope, self._crown_slopes())
         weight = torch.zeros_like(self.offset)  # weights of the rows before the softmax
         if steps:
             slope, multiplier, weight = self._train_draft(slope, multiplier, weight, steps, pace)
@@ -240,7 +240,7 @@ class RowTask:
         """
         lift: dict[Relaxed, Tensor] = {}
         if slope is not None:
-            slope = torch.where(self.undecided & ~slope.isnan(), slope, self._own())
+            slope = torch.where(self.undecided & ~slope.isnan(), slope, self._crown_slopes())
             lift = {
                 node: weight.new_zeros(())
                 for node in relu_like_functions(self.graph)
@@ -249,7 +249,7 @@ class RowTask:
         planes = self._planes(multiplier if slope is None else slope, multiplier, lift)
         return torch.nan_to_num(self._least(planes, weight), -torch.inf, torch.inf, -torch.inf)
 
-    def _own(self) -> Tensor:
+    def _crown_slopes(self) -> Tensor:
         """(n, arguments): the slopes of CROWN's linear lower bounds."""
         return together(
             self.graph,
@@ -332,7 +332,7 @@ class RowTask:
 class _Draft:
     """The bounds of a row task in float32 without rounding errors: for optimisation only."""
 
-    asked: RowTask
+    task: RowTask
     before: list[Relaxed]  # the activations with free slopes before the node
     planes: Mapping[Relaxed, LinearBounds]
     # the rows after the affine maps behind the last activations: constant during optimisation
@@ -341,22 +341,22 @@ class _Draft:
     box: tuple[Tensor, Tensor] | None  # middle and half width (n, inputs, 1), if the region is a box
 
     @staticmethod
-    def of(asked: RowTask) -> "_Draft":
-        before = [node for node in relu_like_functions(asked.graph) if node.place < asked.node.place]
-        planes = {node: _single(p) for node, p in asked.known.planes.items() if isinstance(node, Relaxed)}
-        walk = _Plain(asked.graph, planes, asked.offset.float())
-        walk.arrive(asked.node, asked.matrix.float().reshape(*asked.offset.shape, *asked.node.shape))
-        walk.to_functions(asked.node.place)
-        region, box = asked.known.region, None
+    def of(task: RowTask) -> "_Draft":
+        before = [node for node in relu_like_functions(task.graph) if node.place < task.node.place]
+        planes = {node: _to_float32(p) for node, p in task.known.planes.items() if isinstance(node, Relaxed)}
+        walk = _PlainWalk(task.graph, planes, task.offset.float())
+        walk.arrive(task.node, task.matrix.float().reshape(*task.offset.shape, *task.node.shape))
+        walk.to_functions(task.node.place)
+        region, box = task.known.region, None
         if region.boxed:
             lower, upper = (end.flatten(1).unsqueeze(-1) for end in region.enclosing_box())
             box = (lower / 2 + upper / 2).float(), (upper / 2 - lower / 2).float()
-        return _Draft(asked, before, planes, walk.pending, walk.constant, box)
+        return _Draft(task, before, planes, walk.pending, walk.constant, box)
 
     def free(self, values: Tensor) -> dict[Node, Tensor]:
         """Split (n, arguments) by node, in float32, for the pre-activations before the task's node."""
         met = {node.inputs[0] for node in self.before}
-        found = {node: value for node, value in apart(self.asked.graph, values).items() if node in met}
+        found = {node: value for node, value in apart(self.task.graph, values).items() if node in met}
         return {node: value.float() if value.is_floating_point() else value for node, value in found.items()}
 
     def weights(
@@ -401,7 +401,7 @@ class _Draft:
         weight: Tensor,
         lift: Mapping[Relaxed, Tensor],
     ) -> Tensor:
-        asked, planes = self.asked, dict(self.planes)
+        task, planes = self.task, dict(self.planes)
         # A line through the kink with a slope between those of both sides is a lower bound, with unchanged
         # offset.
         for node in self.before:
@@ -412,24 +412,24 @@ class _Draft:
                 p.upper,
                 p.upper_offset + lift[node] if lift else p.upper_offset,
             )
-        walk = _Plain(asked.graph, planes, self.constant)
+        walk = _PlainWalk(task.graph, planes, self.constant)
         walk.pending.update(self.begun)
         for source, value in multiplier.items():
-            part = -value * apart(asked.graph, asked.sign)[source]
+            part = -value * apart(task.graph, task.sign)[source]
             walk.arrive(source, part[:, None].expand(*self.constant.shape, *source.shape))
-        walk.walk(asked.node.place)
-        rows = walk.lower_bound_linear(asked.known.region)
-        alone = (self._lowest(rows) + walk.constant).amax(1)
+        walk.walk(task.node.place)
+        rows = walk.lower_bound_linear(task.known.region)
+        alone = (self._minimum(rows) + walk.constant).amax(1)
         if self.constant.shape[1] == 1:
             return alone
         share = weight.softmax(1)
         total = torch.einsum("nr,nr...->n...", share, rows)[:, None]
-        return torch.maximum(alone, self._lowest(total)[:, 0] + (share * walk.constant).sum(1))
+        return torch.maximum(alone, self._minimum(total)[:, 0] + (share * walk.constant).sum(1))
 
-    def _lowest(self, rows: Tensor) -> Tensor:
+    def _minimum(self, rows: Tensor) -> Tensor:
         """(n, rows, *shape) -> (n, rows): the minimum of each linear function over the region."""
         if self.box is None:
-            return self.asked.known.region.minimise_linear(rows.double()).float()
+            return self.task.known.region.minimise_linear(rows.double()).float()
         flat, (middle, half) = rows.flatten(2), self.box
         return (flat @ middle - flat.abs() @ half).squeeze(-1)
 
@@ -450,7 +450,7 @@ def _nan_as_unknown(least: Tensor) -> Tensor:
     return torch.nan_to_num(least.detach(), -torch.inf, torch.inf, -torch.inf)
 
 
-class _Plain(Backward[Tensor]):
+class _PlainWalk(Backward[Tensor]):
     """CROWN's backward pass in plain floating point: pending coefficients and a constant."""
 
     def __init__(self, graph: Graph, planes: Mapping[Relaxed, LinearBounds], constant: Tensor) -> None:
@@ -490,7 +490,7 @@ class _Plain(Backward[Tensor]):
             self.arrive(source, part.reshape(*part.shape[:2], *source.shape))
 
 
-def _single(planes: LinearBounds) -> LinearBounds:
+def _to_float32(planes: LinearBounds) -> LinearBounds:
     lower, upper = (tuple(slope.float() for slope in side) for side in (planes.lower, planes.upper))
     return LinearBounds(lower, planes.lower_offset.float(), upper, planes.upper_offset.float())
 
@@ -545,8 +545,8 @@ def tighten_intermediate_bounds(
             none = torch.zeros(
                 (len(row), sum(a.size for a in arguments(graph))), dtype=torch.float64, device=row.device
             )
-            asked = RowTask(graph, take_rows(boxes, row), node, matrix, matrix.new_zeros((len(row), 1)), none)
-            better = time_limit.in_time(partial(asked.train, none * torch.nan, none, steps, pace), None)
+            task = RowTask(graph, take_rows(boxes, row), node, matrix, matrix.new_zeros((len(row), 1)), none)
+            better = time_limit.in_time(partial(task.train, none * torch.nan, none, steps, pace), None)
             if better is None:
                 break
             if heard is not None:

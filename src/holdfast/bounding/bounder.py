@@ -68,7 +68,7 @@ class ClosedForm:
     executed: torch.dtype | None = None
 
     def bound(self, region: Region, rows: Tensor) -> Bound:
-        return _over(
+        return _minimum_over(
             region, crown.linear_bound(self.graph, crown.propagate(self.graph, region, self.executed), rows)
         )
 
@@ -87,9 +87,9 @@ class AffineForms:
         forms = Forms.over(self.graph.entry, *region.enclosing_box())
         crown_with_fixed_bounds.propagate(self.graph, region, forms, walks=self.walks)
         if self.graph.output not in forms.of:
-            return _nothing(rows), None
+            return _unbounded(rows), None
         slope, constant = forms.below(self.graph.entry, self.graph.output, rows)
-        return _over(region, LinearForms(slope.reshape(*constant.shape, *region.shape), constant))
+        return _minimum_over(region, LinearForms(slope.reshape(*constant.shape, *region.shape), constant))
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class SecondOrder:
 
     def bound(self, region: Region, rows: Tensor) -> Bound:
         if self.view.obstacle is not None:
-            return _nothing(rows), None
+            return _unbounded(rows), None
         coefficients = self.view.bends(len(region), torch.float64) if self.bends is None else self.bends
         least = self.view.with_planes(region, rows, rows.new_zeros(rows.shape[:2]), coefficients)
         return _nan_proves_nothing(least), None
@@ -125,8 +125,8 @@ class TrainedBounder:
 
     @torch.no_grad()
     def bound(self, region: Region, rows: Tensor) -> Bound:
-        least = _nothing(rows)
-        for some in torch.arange(len(region), device=rows.device).split(self._inputs(rows)):
+        least = _unbounded(rows)
+        for some in torch.arange(len(region), device=rows.device).split(self._inputs_at_once(rows)):
             asked = batch.take(region, some), rows[some], None if self.enough is None else self.enough[some]
             found = (
                 None if time_limit.has_expired() else time_limit.in_time(partial(self._bound, *asked), None)
@@ -138,26 +138,30 @@ class TrainedBounder:
 
     def _bound(self, region: Region, rows: Tensor, enough: Tensor | None) -> Tensor:
         known, _ = crown_with_fixed_bounds.propagate(self.graph, region)
-        least = _over(region, crown.linear_bound(self.graph, known, rows))[0]
+        least = _minimum_over(region, crown.linear_bound(self.graph, known, rows))[0]
         # A lower bound cannot exceed the upper bound of the row.
-        aim = -_over(region, crown.linear_bound(self.graph, known, -rows))[0] if enough is None else enough
+        aim = (
+            -_minimum_over(region, crown.linear_bound(self.graph, known, -rows))[0]
+            if enough is None
+            else enough
+        )
         if not relu_like_functions(self.graph):
             return least
-        least, entering = self._raise_bounds(known, rows, aim, least)
+        least, entering = self._optimise_rows(known, rows, aim, least)
         if time_limit.has_expired() or bool((least > aim).all()):
             return least
         return time_limit.in_time(
-            partial(self._with_ends_raised, region, known, entering, rows, aim, least), least
+            partial(self._optimise_with_tightened, region, known, entering, rows, aim, least), least
         )
 
-    def _with_ends_raised(
+    def _optimise_with_tightened(
         self, region: Region, known: Boxes, entering: Tensor, rows: Tensor, aim: Tensor, least: Tensor
     ) -> Tensor:
         # The region is not empty; `empty` means that intermediate bounds overflowed.
-        known, empty = self._with_ends(region, known, entering)
-        return torch.where(empty[:, None], least, self._raise_bounds(known, rows, aim, least)[0])
+        known, empty = self._tighten_intermediate(region, known, entering)
+        return torch.where(empty[:, None], least, self._optimise_rows(known, rows, aim, least)[0])
 
-    def _raise_bounds(self, known: Boxes, rows: Tensor, aim: Tensor, least: Tensor) -> tuple[Tensor, Tensor]:
+    def _optimise_rows(self, known: Boxes, rows: Tensor, aim: Tensor, least: Tensor) -> tuple[Tensor, Tensor]:
         """Optimise the rows with bounds that are not above the aim.
 
         Returns:
@@ -167,7 +171,7 @@ class TrainedBounder:
         least, width = least.clone(), sum(node.size for node in arguments(self.graph))
         entering = torch.zeros((len(rows), width), dtype=torch.float64, device=rows.device)
         open_ = ((least <= aim) & least.isfinite() & aim.isfinite()).nonzero()
-        for at in open_.split(self._together()) if len(open_) else ():
+        for at in open_.split(self._rows_at_once()) if len(open_) else ():
             part, row = at.unbind(1)
             sign = torch.zeros((len(at), width), dtype=torch.float64, device=rows.device)
             asked = RowTask(
@@ -186,7 +190,7 @@ class TrainedBounder:
             entering.index_add_(0, part, found.entering * torch.nan_to_num(share, 0.0, 0.0)[:, None])
         return least, entering
 
-    def _with_ends(self, region: Region, known: Boxes, entering: Tensor) -> tuple[Boxes, Tensor]:
+    def _tighten_intermediate(self, region: Region, known: Boxes, entering: Tensor) -> tuple[Boxes, Tensor]:
         """Optimise the intermediate bounds with the largest effect on the open rows.
 
         Returns the tightened boxes, and (inputs,) bool: boxes without any point.
@@ -198,16 +202,16 @@ class TrainedBounder:
             worth[node] = ((flat > 0) & (flat >= least)).reshape(cost.shape)
         ends = {node: (known.lower[node], known.upper[node]) for node in crown.worth_knowing(self.graph)}
         held = tighten_intermediate_bounds(
-            self.graph, region, self.steps, self.pace, self._together(), worth=worth, known=ends
+            self.graph, region, self.steps, self.pace, self._rows_at_once(), worth=worth, known=ends
         )
         return crown_with_fixed_bounds.propagate(self.graph, region, within=held)
 
-    def _inputs(self, rows: Tensor) -> int:
+    def _inputs_at_once(self, rows: Tensor) -> int:
         """How many batch elements are bounded together, given their rows and the bounds of their neurons."""
         widest = max((node.size for node in arguments(self.graph)), default=1)
-        return max(1, self._together() // max(rows.shape[1], 2 * min(self.ends, widest)))
+        return max(1, self._rows_at_once() // max(rows.shape[1], 2 * min(self.ends, widest)))
 
-    def _together(self) -> int:
+    def _rows_at_once(self) -> int:
         """How many rows are optimised together."""
         usual = GPU_ROWS if self.graph.device.type == "cuda" else CPU_ROWS
         return min(usual, max(1, free_bytes(self.graph.device) // self.bytes_of_a_row()))
@@ -228,7 +232,7 @@ class Coupled:
     steps: int = DEFAULT_STEPS
 
     def bound(self, region: Region, rows: Tensor) -> Bound:
-        found = _nothing(rows)
+        found = _unbounded(rows)
         if joint_relu.obstacle(self.graph, region) is not None:
             return found, None
         for k in range(len(region)):
@@ -242,11 +246,11 @@ class Coupled:
         return _nan_proves_nothing(found), None
 
 
-def _over(region: Region, planes: LinearForms) -> Bound:
+def _minimum_over(region: Region, planes: LinearForms) -> Bound:
     return _nan_proves_nothing(planes.minimum(region)), planes
 
 
-def _nothing(rows: Tensor) -> Tensor:
+def _unbounded(rows: Tensor) -> Tensor:
     return rows.new_full(rows.shape[:2], -torch.inf)
 
 

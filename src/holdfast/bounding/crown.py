@@ -89,7 +89,7 @@ def worth_knowing(graph: Graph) -> list[Node]:
         return []
     return [
         node
-        for node, readers in _readers(graph).items()
+        for node, readers in _activations_reading(graph).items()
         if is_image(node) and all(r.relaxation.sides() for r, _ in readers)
     ]
 
@@ -214,7 +214,7 @@ class IntermediateRefinement:
     def __init__(self, graph: Graph, boxes: Boxes) -> None:
         self.graph = graph
         self.boxes = boxes
-        self.readers = _readers(graph)
+        self.readers = _activations_reading(graph)
 
     def __call__(self, node: Node) -> None:
         if node not in self.readers or self.boxes.moving[node].start == self.boxes.moving[node].stop:
@@ -303,7 +303,7 @@ class IntermediateRefinement:
         self.boxes.keep(node, *found)
 
 
-def _readers(graph: Graph) -> dict[Node, list[tuple[Relaxed, Node]]]:
+def _activations_reading(graph: Graph) -> dict[Node, list[tuple[Relaxed, Node]]]:
     """For each node worth a backward pass, the activations that read it, each with its input that does.
 
     An input that only selects elements of another node (a gate among the gates of a cell) is bounded there,
@@ -582,16 +582,16 @@ class BackwardWalk(Backward[Tensor]):
         moving, rows_to_inputs = self.boxes.moving[node], dict[tuple[int, int], list[int]]()
         for k, source in enumerate(node.inputs):
             inside = self.boxes.moving[source]
-            for still in _apart(moving, inside):
+            for still in _outside(moving, inside):
                 # rows . (W x) is cheaper than (rows W) . x, and W x is the same for all rows.
                 middle, spread = self._point(node, k)
-                rows = coefficients[_within(still, moving)]
+                rows = coefficients[_relative(still, moving)]
                 self.constant[still] += _dot(rows, middle[still]) - _dot(rows.abs(), spread[still])
             if inside.start < inside.stop:
                 rows_to_inputs.setdefault((inside.start, inside.stop), []).append(k)
         for ends, which in rows_to_inputs.items():
             inside = slice(*ends)
-            rows = coefficients[_within(inside, moving)].flatten(2)
+            rows = coefficients[_relative(inside, moving)].flatten(2)
             for k, part in zip(which, node.back(rows, which), strict=True):
                 self.arrive(node.inputs[k], part.reshape(*part.shape[:2], *node.inputs[k].shape), inside)
 
@@ -614,10 +614,10 @@ class BackwardWalk(Backward[Tensor]):
         They stay pending where the node varies; elsewhere they are multiplied with its interval.
         """
         moving = self.boxes.moving[source]
-        for still in _apart(rows, moving):
-            self._meet(source, part[_within(still, rows)], still)
+        for still in _outside(rows, moving):
+            self._meet(source, part[_relative(still, rows)], still)
         if moving.start < moving.stop:
-            inside = part[_within(moving, rows)]
+            inside = part[_relative(moving, rows)]
             if isinstance(source, InputNode):
                 self._reach(inside, moving)
             else:
@@ -674,18 +674,18 @@ class BackwardWalk(Backward[Tensor]):
         whole = rows.new_zeros((count, rows.shape[1], source.size)) if before is None else before.flatten(2)
         if before is not None and node not in self.graph.exact:
             whole = whole.clone()
-        node.back_into(rows.flatten(2), whole[_within(moving, whole_rows)])
+        node.back_into(rows.flatten(2), whole[_relative(moving, whole_rows)])
         self.pending[source] = whole.reshape(count, rows.shape[1], *source.shape)
 
 
-def _apart(rows: slice, inner: slice) -> list[slice]:
+def _outside(rows: slice, inner: slice) -> list[slice]:
     """The rows outside of the inner ones, as slices that are not empty."""
     if inner.start >= inner.stop:
         return [rows] if rows.start < rows.stop else []
     return [s for s in (slice(rows.start, inner.start), slice(inner.stop, rows.stop)) if s.start < s.stop]
 
 
-def _within(rows: slice, whole: slice) -> slice:
+def _relative(rows: slice, whole: slice) -> slice:
     """The indices of some rows in a tensor that holds only the rows of `whole`."""
     return slice(rows.start - whole.start, rows.stop - whole.start)
 

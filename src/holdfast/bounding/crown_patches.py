@@ -86,7 +86,7 @@ def route(graph: Graph, boxes: Boxes, start: Node) -> Route | None:
     for node in reversed(graph.nodes[1 : start.place + 1]):
         if node not in pending:
             continue
-        further = _further(pending, node) if boxes.moving[node] == boxes.moving[start] else None
+        further = _windows_behind(pending, node) if boxes.moving[node] == boxes.moving[start] else None
         if further is None:
             break
         total += pending[node].numbers(node)
@@ -97,8 +97,8 @@ def route(graph: Graph, boxes: Boxes, start: Node) -> Route | None:
         and boxes.region.boxed
         and bool(boxes.largest(graph.entry).isfinite().all())
     )
-    rest = () if ended else _before(pending)
-    dense = sum(node.size for node in _before([start]))
+    rest = () if ended else _ancestors(pending)
+    dense = sum(node.size for node in _ancestors([start]))
     if (
         until > start.place
         or dense < MIN_DENSE_NUMBERS
@@ -108,7 +108,7 @@ def route(graph: Graph, boxes: Boxes, start: Node) -> Route | None:
     return Route(until, widest, rest)
 
 
-def _further(pending: dict[Node, RowWindow], node: Node) -> dict[Node, RowWindow] | None:
+def _windows_behind(pending: dict[Node, RowWindow], node: Node) -> dict[Node, RowWindow] | None:
     """The windows once a node is passed; None where it must be passed with dense rows."""
     window = pending[node]
     if not is_image(node) or not all(is_image(source) for source in node.inputs):
@@ -125,7 +125,7 @@ def _further(pending: dict[Node, RowWindow], node: Node) -> dict[Node, RowWindow
     return further
 
 
-def _before(nodes: Iterable[Node]) -> tuple[Node, ...]:
+def _ancestors(nodes: Iterable[Node]) -> tuple[Node, ...]:
     """These nodes and all nodes on which they depend."""
     found, new = dict[Node, None](), list(nodes)
     while new:

@@ -39,7 +39,7 @@ def propagate(
     held = Held(boxes, within or {})
     carriers: list[Callable[[Node], None]] = [crown.Intervals(graph, boxes).visit]
     if forms is not None:
-        carriers.append(_Carried(forms, boxes).visit)
+        carriers.append(_ZonotopePropagation(forms, boxes).visit)
 
     forward(graph.nodes, *carriers, held, *([crown.IntermediateRefinement(graph, boxes)] if walks else []))
     return boxes, held.empty
@@ -57,11 +57,11 @@ class Held:
 
     def __call__(self, node: Node) -> None:
         if node in self.within:
-            self.empty |= _apart(self.boxes, node, self.within[node])
+            self.empty |= _violates(self.boxes, node, self.within[node])
             self.boxes.keep(node, *self.within[node])
 
 
-class _Carried(Forward):
+class _ZonotopePropagation(Forward):
     """Zonotopes and intervals side by side: activations are relaxed over the intersection of both."""
 
     def __init__(self, forms: Forms, boxes: Boxes) -> None:
@@ -84,7 +84,7 @@ class _Carried(Forward):
         )
 
 
-def _apart(boxes: Boxes, node: Node, held: Ends) -> Tensor:
+def _violates(boxes: Boxes, node: Node, held: Ends) -> Tensor:
     """(batch,) bool: where some element lies wholly outside of its constraint."""
     return ((boxes.upper[node] < held[0]) | (boxes.lower[node] > held[1])).flatten(1).any(1)
 

@@ -196,8 +196,8 @@ def _written(description: Description, node: fx.Node, args: Any, kwargs: Any) ->
         value = target(*_plain(args), **_plain(kwargs))
     except RuntimeError as error:
         raise UnsupportedLayer(
-            f"{node.name}: {target} cannot be computed in float64, so bounds of this network have no certificate "
-            f"({error})."
+            f"{node.name}: {target} cannot be computed in float64, so bounds of this network have no "
+            f"certificate ({error})."
         ) from error
     first = value[0] if isinstance(value, tuple | list) and value else value
     if not known or not isinstance(first, Tensor):

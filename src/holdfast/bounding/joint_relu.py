@@ -252,8 +252,8 @@ def _score(
     sizes = sum(s.size for node in relu_like_functions(graph) for s in node.inputs), graph.entry.size
     boxes = crown.propagate(graph, region)
     planes = crown.lower_bound(graph, boxes, matrix[None], offset[None])[0]
-    asked = coupling(graph, boxes, matrix, offset)
-    if asked is None or not bool(planes.isfinite().all()):
+    relaxation = coupling(graph, boxes, matrix, offset)
+    if relaxation is None or not bool(planes.isfinite().all()):
         return -torch.inf
     failed = torch.tensor(
         [recall is not None and recall.mark_failed(row) for row in range(len(planes))], device=planes.device
@@ -263,7 +263,7 @@ def _score(
     for row in order:
         bound = float(planes[row])
         if bound <= (0 if sign else best) and not time_limit.has_expired():
-            one = asked.rows(row[None])
+            one = relaxation.rows(row[None])
             value, trained = least(
                 one, steps=steps, sign=sign, known=None if recall is None else recall.of(int(row))
             )

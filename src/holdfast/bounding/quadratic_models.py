@@ -102,7 +102,7 @@ class VariableBall:
         return largest * (powers + tiny) ** (1 / self.q), groups
 
     def linear(self, J: Tensor, inputs: Tensor) -> Tensor:
-        """J (batch, n, d) -> (batch, n) >= |J v|."""
+        """An upper bound (batch, n) of |J v|, for J (batch, n, d)."""
         return self.dual_norm(J, self.groups[inputs], -1)[0].sum(-1)
 
     def bound_quadratic(self, curvature: Curvature, inputs: Tensor) -> tuple[Tensor, Tensor]:
@@ -267,8 +267,8 @@ class QuadraticModel:
         squares = sums.squares * free
         mixed = (curved * free).sum(-1) / 2 - squares.abs().sum(-1) / 2 + (crossed * free).sum(-1)
         missed = outside + mixed + self.rest + 64 * gamma(self.terms) * p.size + TINY
-        low = _alone((J - gradient) * free, squares) - ((R - back) * open_).abs().sum(-1)
-        high = _alone((J + gradient) * free, -squares) - ((R + back) * open_).abs().sum(-1)
+        low = _separable_minimum((J - gradient) * free, squares) - ((R - back) * open_).abs().sum(-1)
+        high = _separable_minimum((J + gradient) * free, -squares) - ((R + back) * open_).abs().sum(-1)
         at, apart = (
             self.c + p.middle,
             p.linear + p.named + p.width + self.rest + 8 * gamma(self.terms) * p.size + TINY,
@@ -380,19 +380,19 @@ def _least_over_box(c: Tensor, J: Tensor, R: Tensor, Q: Tensor, C: Tensor, round
         - squares.abs().sum(-1) / 2
         + (matvec(cross, open_) * free).sum(-1)
     )
-    return c + _alone(J, squares) - mixed - R.abs().sum(-1)
+    return c + _separable_minimum(J, squares) - mixed - R.abs().sum(-1)
 
 
-def _alone(J: Tensor, squares: Tensor) -> Tensor:
+def _separable_minimum(J: Tensor, squares: Tensor) -> Tensor:
     """The minimum of J v + squares v^2 / 2 over |v| <= 1, variable by variable, summed."""
     inside = squares > J.abs()  # the vertex of the parabola lies inside the interval
     return torch.where(inside, -J * J / torch.where(inside, 2 * squares, 1.0), squares / 2 - J.abs()).sum(-1)
 
 
-def _chosen(
+def _free_parabola(
     curve: Curve, y: QuadraticModel, lower: Tensor, upper: Tensor, coefficients: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """at, slope, second (batch, n): the parabola slope D + second D^2, D = y - at, of these coefficients."""
+    """at, slope, second (batch, n): the parabola slope D + second D^2 with D = y - at."""
     at = y.c + y.parts.middle
     # The deviation of the Chebyshev parabola is of third order in the width: in these units a free
     # coefficient changes it by a similar amount.
@@ -401,7 +401,7 @@ def _chosen(
     return at, slope + coefficients[0] * unit.square(), second + coefficients[1] * unit
 
 
-def _along(
+def _apply_curve(
     curve: Curve, y: QuadraticModel, lower: Tensor, upper: Tensor, coefficients: Tensor
 ) -> QuadraticModel:
     """The model of f(y) for lower <= y <= upper: a parabola in D = y - at plus its deviation from f.
@@ -409,12 +409,12 @@ def _along(
     D^2 is replaced by (J v)^2 + 2 (J v)(R r) and bounds of the other terms.
     """
     p = y.parts
-    at, slope, second = _chosen(curve, y, lower, upper, coefficients)
+    at, slope, second = _free_parabola(curve, y, lower, upper, coefficients)
     least, most = deviation(curve, slope, second, lower, upper, at)
     loose, line = p.width + y.rest, p.linear + p.named
     # |D| <= away and |D - (J v + R r)| <= loose, so D^2 exceeds (J v + R r)^2 by at most loose (2 away -
     # loose), and is smaller by at most loose (2 reach - loose).
-    away = torch.maximum(torch.minimum(_away(at, lower, upper), line + loose), loose)
+    away = torch.maximum(torch.minimum(_max_distance(at, lower, upper), line + loose), loose)
     reach = torch.maximum(torch.minimum(line, away + loose), loose)
     c = (least + most) / 2 + second * (p.named**2 / 2 + loose * (away - reach)) - slope * p.middle
     rest = (
@@ -432,7 +432,7 @@ def _along(
     steep, mine = slope[..., None], (y.J, y.R)
     square = Curvature(pairs=(Pair(second, mine, mine),))
     curvature = square if y.curvature is None else y.curvature.times(slope).plus(square)
-    # The quadratic part is slope times that of y plus second times s^2 + 2 s t with s = J v and t = R r,
+    # The quadratic part is slope times that of y, plus second times (s^2 + 2 s t) with s = J v and t = R r,
     # which is least at s = -t. Eigenvalues would not improve its bounds, since such a form has at most two.
     shorter = torch.minimum(p.linear, p.named)
     low, high = -shorter * (2 * p.named - shorter), p.linear * (p.linear + 2 * p.named)
@@ -462,12 +462,16 @@ def _product(a: QuadraticModel, z: QuadraticModel, a_values: Interval, z_values:
     c = a_at * z_at - a_at * q.middle - z_at * p.middle
     a_reach, z_reach = p.linear + p.named, q.linear + q.named
     # a - a_at is within the width of its linear part, and |a - a_at| <= a_away.
-    a_away = torch.minimum(_away(a_at, *a_values) + a.rest, a_reach + p.width)
-    z_away = torch.minimum(_away(z_at, *z_values) + z.rest, z_reach + q.width)
+    a_away = torch.minimum(_max_distance(a_at, *a_values) + a.rest, a_reach + p.width)
+    z_away = torch.minimum(_max_distance(z_at, *z_values) + z.rest, z_reach + q.width)
     rest = p.named * q.named + torch.minimum(
         a_reach * q.width + p.width * z_away, p.width * z_reach + q.width * a_away
     )
-    rest = rest + a.rest * _away(0 * z_at, *z_values) + z.rest * (_away(0 * a_at, *a_values) + a.rest)
+    rest = (
+        rest
+        + a.rest * _max_distance(0 * z_at, *z_values)
+        + z.rest * (_max_distance(0 * a_at, *a_values) + a.rest)
+    )
     size = c.abs() + 2 * (a_at.abs() + p.size) * (z_at.abs() + q.size)
     u, w = a_at[..., None], z_at[..., None]
     curvature = Curvature(pairs=(Pair(torch.ones_like(c), (a.J, a.R), (z.J, z.R)),))
@@ -581,7 +585,7 @@ class Quadratic:
         return models, boxes, held.empty
 
     def parabolas(self, region: Region, coefficients: Bends) -> Bends:
-        """slope and second of each curve's parabola slope y + second y^2 over a region, (2, batch, n)."""
+        """Coefficients a, b of each curve's parabola a y + b y^2 over a region, stacked to (2, batch, n)."""
         relaxed = [step for step in self.steps if isinstance(step.node, Relaxed)]
         models, _, _ = self.within(
             region, coefficients, {}, {source for step in relaxed for source in step.inputs}
@@ -592,7 +596,7 @@ class Quadratic:
             for place, curve in enumerate(step.node.relaxation.curves() or ()):
                 if curve is not None:
                     y, ends = models.models[step.inputs[place]], models.ranges[step.inputs[place]]
-                    at, slope, second = _chosen(curve, y, *ends, coefficients[step.node, place])
+                    at, slope, second = _free_parabola(curve, y, *ends, coefficients[step.node, place])
                     found[step.node, place] = torch.stack([slope - 2 * second * at, second])
         return found
 
@@ -672,7 +676,7 @@ class QuadraticPropagation(Forward):
             _apply_rows(self.models[node].store_curvature(), part.to(dtype)) for node, part in rows.items()
         ]
         inputs, remainders = reduce(_union, (a.inputs for a in asked)), max(a.R.shape[-1] for a in asked)
-        total = reduce(_plus, (a.extend_variables(inputs, remainders) for a in asked))
+        total = reduce(_add, (a.extend_variables(inputs, remainders) for a in asked))
         size = sum(a.size for a in asked) + offset.abs().to(dtype)
         return _charge_rounding(replace(total, c=total.c + offset.to(dtype), size=size), len(asked)).least(
             rounds=8
@@ -712,7 +716,8 @@ def _steps(graph: Graph) -> list[ModelStep]:
             readers.setdefault(source, []).append(step.node)
 
     def joins_sum(node: Node) -> bool:
-        """Its rest is added to others at once, so that one name serves them all."""
+        """Whether the node's only reader is a sum: the remainders of its summands are named together
+        there."""
         reading = readers.get(node, [])
         return (
             isinstance(node, Relaxed)
@@ -807,7 +812,7 @@ def _affine(node: Affine, sources: list[QuadraticModel]) -> QuadraticModel:
         # type: ignore[misc]
         part = source.extend_variables(inputs, remainders).each(lambda t, k=k: node.part(k, t, 1))
         part = replace(part, rest=node.part(k, source.rest, 1, absolute=True))
-        total = part if total is None else _plus(total, part)
+        total = part if total is None else _add(total, part)
     assert total is not None
     c = total.c if node.shift is None else total.c + node.shift.to(total.c)
     return _charge_rounding(
@@ -840,7 +845,7 @@ def _charge_rounding(model: QuadraticModel, terms: int) -> QuadraticModel:
     )
 
 
-def _plus(a: QuadraticModel, b: QuadraticModel) -> QuadraticModel:
+def _add(a: QuadraticModel, b: QuadraticModel) -> QuadraticModel:
     curvature = b.curvature if a.curvature is None else a.curvature.plus(b.curvature)
     return replace(
         a, c=a.c + b.c, J=a.J + b.J, R=a.R + b.R, curvature=curvature, rest=a.rest + b.rest, curved=None
@@ -871,7 +876,7 @@ def _apply_relaxation(
     for place, (curve, source, (lower, upper)) in enumerate(zip(curves, sources, ranges, strict=True)):
         ends = lower, upper
         if curve is not None:
-            source = _along(curve, source, lower, upper, coefficients[node, place])
+            source = _apply_curve(curve, source, lower, upper, coefficients[node, place])
             ends = curve.function(lower), curve.function(upper)  # curves that enter products are increasing
         models.append(source)
         off = gamma(8) * torch.maximum(ends[0].abs(), ends[1].abs())
@@ -882,6 +887,6 @@ def _apply_relaxation(
     return _product(a, z, a_values, z_values)
 
 
-def _away(value: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+def _max_distance(value: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
     """The largest distance of [lower, upper] from a value."""
     return torch.maximum(upper - value, value - lower)

@@ -68,7 +68,7 @@ FINAL_RATE_SHARE = 0.02  # The learning rate decays exponentially to this share 
 WARMUP_STEPS = 20  # The learning rate rises linearly over this many steps.
 MAX_RESUME_SHARE = 0.6  # Training that resumes from another radius skips at most this share of all steps.
 RESUME_BACK_STEPS = 15  # Such training resumes this many steps before the step at which the other one ended.
-# First and last weight of the barrier, relative to how far CROWN lets the row fall (`_planes`).
+# First and last weight of the barrier, relative to how far CROWN lets the row fall (`_crown_multipliers`).
 BARRIER_WEIGHT = (1e-2, 3e-5)
 ADAM_BETAS = (0.8, 0.95)  # Decay rates of Adam's first and second moments.
 # Gradients are clipped at this multiple of their root mean square, which Adam keeps (`CoefficientAscent`).
@@ -219,64 +219,69 @@ class TrainedDual:
     numbers: DualVariables
     step: int
 
-    def of_all(self, coupling: Coupling, sizes: tuple[int, int]) -> "TrainedDual":
+    def of_all(self, relaxation: Coupling, sizes: tuple[int, int]) -> "TrainedDual":
         """Scatter the multipliers to all ReLUs and inputs; NaN for those without a multiplier.
 
         `sizes` are the numbers of ReLUs and of inputs.
         """
-        free, kept = self.numbers, coupling.neurons[coupling.kept]
+        free, kept = self.numbers, relaxation.neurons[relaxation.kept]
 
         def wide(values: Tensor, where: Tensor, size: int) -> Tensor:
             return values.new_full((len(values), size), torch.nan).index_copy_(1, where, values)
 
         num_neurons, num_inputs = sizes
         found = DualVariables(
-            wide(free.curve, coupling.neurons, num_neurons),
-            wide(free.slope, coupling.neurons, num_neurons),
+            wide(free.curve, relaxation.neurons, num_neurons),
+            wide(free.slope, relaxation.neurons, num_neurons),
             wide(free.tilt, kept, num_neurons),
             wide(free.arch, kept, num_neurons),
             wide(free.pull, kept, num_neurons),
-            wide(free.wall, coupling.moves, num_inputs),
+            wide(free.wall, relaxation.moves, num_inputs),
             free.limit,
         )
         return replace(self, numbers=found)
 
-    def begin(self, coupling: Coupling, default: DualVariables) -> DualVariables:
-        """Gather the multipliers of `coupling` from those of all ReLUs and inputs; `default` replaces NaN."""
-        known, kept = self.numbers, coupling.neurons[coupling.kept]
+    def begin(self, relaxation: Coupling, default: DualVariables) -> DualVariables:
+        """Gather the multipliers of `relaxation` from those of all ReLUs and inputs; `default` for NaN."""
+        known, kept = self.numbers, relaxation.neurons[relaxation.kept]
         found = DualVariables(
-            known.curve[:, coupling.neurons],
-            known.slope[:, coupling.neurons],
+            known.curve[:, relaxation.neurons],
+            known.slope[:, relaxation.neurons],
             known.tilt[:, kept],
             known.arch[:, kept],
             known.pull[:, kept],
-            known.wall[:, coupling.moves],
+            known.wall[:, relaxation.moves],
             known.limit,
         )
         pairs = zip(found.values(), default.values(), strict=True)
         return DualVariables(*(torch.where(new.isnan(), old, new.to(old.dtype)) for new, old in pairs))
 
 
-def _peaks(asked: Coupling, free: DualVariables) -> tuple[Tensor, Tensor]:
+def _peaks(relaxation: Coupling, free: DualVariables) -> tuple[Tensor, Tensor]:
     """Upper bounds of s z^2 + b z + a x + c x (x - upper) for lower <= z <= upper, and their maximisers.
 
     Returns two tensors (rows, n). In float64 the first includes all rounding errors. On either side of zero
-    the function is a parabola, see `_top`.
+    the function is a parabola, see `_maximum_of_parabola`.
     """
-    zero = torch.zeros_like(asked.lower)
+    zero = torch.zeros_like(relaxation.lower)
     tilt = torch.zeros_like(free.curve)
     arch = torch.zeros_like(free.curve)
-    tilt[:, asked.kept], tilt[:, asked.free] = free.tilt, -asked.aside / asked.half[asked.free]
-    arch[:, asked.kept] = free.arch
-    below = _top(free.curve, free.slope, asked.lower, zero)
-    above, place = _top(free.curve + arch, free.slope + tilt - arch * asked.upper, zero, asked.upper)
+    tilt[:, relaxation.kept], tilt[:, relaxation.free] = (
+        free.tilt,
+        -relaxation.aside / relaxation.half[relaxation.free],
+    )
+    arch[:, relaxation.kept] = free.arch
+    below = _maximum_of_parabola(free.curve, free.slope, relaxation.lower, zero)
+    above, place = _maximum_of_parabola(
+        free.curve + arch, free.slope + tilt - arch * relaxation.upper, zero, relaxation.upper
+    )
     if free.curve.dtype == torch.float64:  # the sums may cancel
-        sizes = free.slope.abs() + tilt.abs() + (free.curve.abs() + 2 * arch.abs()) * asked.upper
-        above = above + 8 * gamma(4) * sizes * asked.upper + TINY
+        sizes = free.slope.abs() + tilt.abs() + (free.curve.abs() + 2 * arch.abs()) * relaxation.upper
+        above = above + 8 * gamma(4) * sizes * relaxation.upper + TINY
     return torch.maximum(below[0], above), torch.where(below[0] >= above, below[1], place)
 
 
-def _top(s: Tensor, b: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+def _maximum_of_parabola(s: Tensor, b: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
     """An upper bound of s z^2 + b z for low <= z <= high, and the z at which it is attained up to rounding.
 
     A parabola that curves upwards is largest at an endpoint. One that curves downwards lies below its tangent
@@ -299,31 +304,38 @@ def _top(s: Tensor, b: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tenso
     return value(place) + torch.where(down, tangent, 0) + charge, place
 
 
-def _matrix(asked: Coupling, free: DualVariables, peaks: Tensor) -> Tensor:
+def _matrix(relaxation: Coupling, free: DualVariables, peaks: Tensor) -> Tensor:
     """The matrix M of the module's statement, (rows, 1 + variables, 1 + variables)."""
-    z = asked.arguments
-    half = asked.half[asked.kept]
-    first = 1 + asked.inputs
+    z = relaxation.arguments
+    half = relaxation.half[relaxation.kept]
+    first = 1 + relaxation.inputs
     found = free.curve.new_zeros((len(free.curve), z.shape[1], z.shape[1]))
     mixed = torch.zeros_like(free.curve)
-    mixed[:, asked.kept] = -0.5 * free.pull * half
-    for bundle in asked.bundles:
+    mixed[:, relaxation.kept] = -0.5 * free.pull * half
+    for bundle in relaxation.bundles:
         bundle.add_squares(free.curve, found)
         bundle.add_beside(mixed, found)
     line = (free.slope / 2 + mixed) @ z
     square, tilt = (free.pull + free.arch) * half.square(), free.tilt * half - 2 * free.arch * half.square()
     line[:, first:] += square + tilt / 2
-    line[:, 1:] += asked.linear / 2
+    line[:, 1:] += relaxation.linear / 2
     diagonal = torch.cat([free.wall, square], dim=1)
     constant = (
-        asked.constant - peaks.sum(1) - free.wall.sum(1) + square.sum(1) + tilt.sum(1) - asked.aside.sum(1)
+        relaxation.constant
+        - peaks.sum(1)
+        - free.wall.sum(1)
+        + square.sum(1)
+        + tilt.sum(1)
+        - relaxation.aside.sum(1)
     )
-    if asked.ball is not None:
-        weight = free.limit @ asked.ball.member.T
-        diagonal[:, : asked.inputs] += weight * asked.ball.radius.square()
-        line[:, 1:first] += weight * asked.ball.radius * asked.ball.shift
+    if relaxation.ball is not None:
+        weight = free.limit @ relaxation.ball.member.T
+        diagonal[:, : relaxation.inputs] += weight * relaxation.ball.radius.square()
+        line[:, 1:first] += weight * relaxation.ball.radius * relaxation.ball.shift
         constant = (
-            constant + (weight * asked.ball.shift.square()).sum(1) - free.limit @ asked.ball.reach.square()
+            constant
+            + (weight * relaxation.ball.shift.square()).sum(1)
+            - free.limit @ relaxation.ball.reach.square()
         )
     found[:, 0] += line
     found[:, :, 0] += line
@@ -332,43 +344,47 @@ def _matrix(asked: Coupling, free: DualVariables, peaks: Tensor) -> Tensor:
     return found
 
 
-def _planes(asked: Coupling) -> tuple[DualVariables, DualVariables, Tensor]:
+def _crown_multipliers(relaxation: Coupling) -> tuple[DualVariables, DualVariables, Tensor]:
     """Initial multipliers near those of CROWN, their units, and how far CROWN lets the rows fall, (rows,)."""
-    rows, n = len(asked.constant), len(asked.lower)
-    slope, wide, tilt = (asked.linear.new_zeros((rows, n)) for _ in range(3))
-    column = torch.full((n,), -1, device=asked.kept.device)
-    column[asked.kept] = 1 + asked.inputs + torch.arange(len(asked.kept), device=asked.kept.device)
-    line = torch.nn.functional.pad(asked.linear, (1, 0))
-    of_free = asked.linear.new_zeros((rows, n))
-    of_free[:, asked.free] = asked.aside
-    width = asked.upper - asked.lower
-    for start, stop in reversed(asked.layers):
+    rows, n = len(relaxation.constant), len(relaxation.lower)
+    slope, wide, tilt = (relaxation.linear.new_zeros((rows, n)) for _ in range(3))
+    column = torch.full((n,), -1, device=relaxation.kept.device)
+    column[relaxation.kept] = (
+        1 + relaxation.inputs + torch.arange(len(relaxation.kept), device=relaxation.kept.device)
+    )
+    line = torch.nn.functional.pad(relaxation.linear, (1, 0))
+    of_free = relaxation.linear.new_zeros((rows, n))
+    of_free[:, relaxation.free] = relaxation.aside
+    width = relaxation.upper - relaxation.lower
+    for start, stop in reversed(relaxation.layers):
         if start == stop:
             continue
         here = slice(start, stop)
         weight = (
             torch.where(column[here] < 0, of_free[:, here], line[:, column[here].clamp_min(0)])
-            / asked.half[here]
+            / relaxation.half[here]
         )
         share = torch.where(
-            weight < 0, asked.upper[here] / width[here], (asked.upper > -asked.lower)[here].to(width)
+            weight < 0,
+            relaxation.upper[here] / width[here],
+            (relaxation.upper > -relaxation.lower)[here].to(width),
         )
         slope[:, here], tilt[:, here] = weight * share, -weight
-        line = line + slope[:, here] @ asked.arguments[here]
+        line = line + slope[:, here] @ relaxation.arguments[here]
         size = weight.abs()
         wide[:, here] = torch.maximum(size, size.mean(1, keepdim=True) / 10).clamp_min(1e-12)
-    at_inputs = line[:, 1 : 1 + asked.inputs]
+    at_inputs = line[:, 1 : 1 + relaxation.inputs]
     falls = at_inputs.abs().sum(1).clamp_min(1e-12)
-    ball, kept = asked.ball, asked.kept
+    ball, kept = relaxation.ball, relaxation.kept
     if ball is None:
-        limit = asked.linear.new_zeros((rows, 0))
-        wall = (falls / max(1, asked.inputs) / 2)[:, None].expand_as(at_inputs)
+        limit = relaxation.linear.new_zeros((rows, 0))
+        wall = (falls / max(1, relaxation.inputs) / 2)[:, None].expand_as(at_inputs)
         begin = torch.full_like(wall, INITIAL_WALL)
     else:
-        steep = ((at_inputs / ball.radius.clamp_min(1e-12)).square() @ ball.member).sqrt()
-        falls = (steep * ball.reach).sum(1).clamp_min(1e-12)
-        limit = (steep / (2 * ball.reach.clamp_min(1e-12))).clamp_min(1e-12)
-        wall = (falls / max(1, asked.inputs) / 2)[:, None].expand_as(at_inputs)
+        slope_norm = ((at_inputs / ball.radius.clamp_min(1e-12)).square() @ ball.member).sqrt()
+        falls = (slope_norm * ball.reach).sum(1).clamp_min(1e-12)
+        limit = (slope_norm / (2 * ball.reach.clamp_min(1e-12))).clamp_min(1e-12)
+        wall = (falls / max(1, relaxation.inputs) / 2)[:, None].expand_as(at_inputs)
         begin = torch.full_like(wall, 0.01)
     curve_unit = wide[:, kept] / width[kept]
     units = DualVariables(wide / width, wide, wide[:, kept], curve_unit, curve_unit, wall, limit)
@@ -388,7 +404,7 @@ def _planes(asked: Coupling) -> tuple[DualVariables, DualVariables, Tensor]:
 
 @torch.no_grad()
 def least(
-    asked: Coupling, *, steps: int = DEFAULT_STEPS, sign: bool = True, known: TrainedDual | None = None
+    relaxation: Coupling, *, steps: int = DEFAULT_STEPS, sign: bool = True, known: TrainedDual | None = None
 ) -> tuple[Tensor, TrainedDual]:
     """Lower-bound the rows over the region.
 
@@ -400,20 +416,20 @@ def least(
         (rows,) with result[i] <= row i everywhere in the region, rounding included, and the multipliers that
         prove it.
     """
-    begun, units, falls = _planes(asked)
-    trained = _train(asked.float(), begun, units, falls, steps, sign, known)
-    best, numbers = torch.full_like(asked.constant, -torch.inf), trained.numbers
+    initial, units, falls = _crown_multipliers(relaxation)
+    trained = _train(relaxation.float(), initial, units, falls, steps, sign, known)
+    best, numbers = torch.full_like(relaxation.constant, -torch.inf), trained.numbers
     for _ in range(4):  # float32 may have crossed the barrier by rounding
-        best = torch.maximum(best, prove_rows(asked, numbers.times(units)))
+        best = torch.maximum(best, prove_rows(relaxation, numbers.times(units)))
         if time_limit.has_expired() or bool(best.isfinite().all()):
             break
-        numbers = numbers.convexer(best.isinf(), 1.02, asked.ahead)
+        numbers = numbers.convexer(best.isinf(), 1.02, relaxation.ahead)
     return best, replace(trained, numbers=numbers)
 
 
 def _train(
-    asked: Coupling,
-    begun: DualVariables,
+    relaxation: Coupling,
+    initial: DualVariables,
     units: DualVariables,
     falls: Tensor,
     steps: int,
@@ -422,7 +438,7 @@ def _train(
 ) -> TrainedDual:
     """Maximise the bound plus barrier by Adam in float32; returns the multipliers with the best bounds."""
     units = units.single()
-    free = _begun(asked, begun.single(), units, known)
+    free = _initial_multipliers(relaxation, initial.single(), units, known)
     first = (
         0 if known is None else max(0, min(known.step - RESUME_BACK_STEPS, round(MAX_RESUME_SHARE * steps)))
     )
@@ -436,12 +452,12 @@ def _train(
         barrier = (
             falls * BARRIER_WEIGHT[0] * (BARRIER_WEIGHT[1] / BARRIER_WEIGHT[0]) ** (step / steps)
         ).float()
-        value, gradients = _bound(asked, now.times(units), barrier)
+        value, gradients = _bound(relaxation, now.times(units), barrier)
         for _ in range(40):
             if not bool((failed := value.isinf()).any()):
                 break
             ascent.back(last.values(), failed)
-            value, gradients = _bound(asked, now.times(units), barrier)
+            value, gradients = _bound(relaxation, now.times(units), barrier)
         last = DualVariables(*(number.clone() for number in now.values()))
         kept = kept.nearer(last, value > best, 1.0)
         best = torch.maximum(best, value.double())
@@ -453,7 +469,7 @@ def _train(
             earlier = best.clone()
         ascent.step(
             [g * u for g, u in zip(gradients.values(), units.values(), strict=True)],
-            LEARNING_RATE[asked.ball is not None]
+            LEARNING_RATE[relaxation.ball is not None]
             * min(1.0, (step - first + 1) / WARMUP_STEPS)
             * FINAL_RATE_SHARE ** (step / steps),
         )
@@ -462,21 +478,21 @@ def _train(
     return TrainedDual(DualVariables(*(number.double() for number in kept.values())), step)
 
 
-def _begun(
-    asked: Coupling, free: DualVariables, units: DualVariables, known: TrainedDual | None
+def _initial_multipliers(
+    relaxation: Coupling, free: DualVariables, units: DualVariables, known: TrainedDual | None
 ) -> DualVariables:
     """Multipliers at which N is positive definite, near those of CROWN or near the known ones."""
 
     def has_failed(numbers: DualVariables) -> Tensor:
-        return _bound(asked, numbers.times(units), numbers.curve.new_zeros(()))[0].isinf()
+        return _bound(relaxation, numbers.times(units), numbers.curve.new_zeros(()))[0].isinf()
 
     for _ in range(60):
         if not bool((lost := has_failed(free)).any()):
             break
-        free = free.convexer(lost, 1.1, asked.ahead)
+        free = free.convexer(lost, 1.1, relaxation.ahead)
     if known is None:
         return free
-    near = known.begin(asked, free)
+    near = known.begin(relaxation, free)
     # Multipliers with N positive definite form a convex set, so a point on the way to `free` lies in it.
     for _ in range(30):
         if not bool((lost := has_failed(near)).any()):
@@ -485,10 +501,10 @@ def _begun(
     return near
 
 
-def _bound(asked: Coupling, free: DualVariables, barrier: Tensor) -> tuple[Tensor, DualVariables]:
+def _bound(relaxation: Coupling, free: DualVariables, barrier: Tensor) -> tuple[Tensor, DualVariables]:
     """The bounds (rows,), -inf where N is not positive definite, and the gradients of bound plus barrier."""
-    peaks, top = _peaks(asked, free)
-    matrix = _matrix(asked, free, peaks)
+    peaks, top = _peaks(relaxation, free)
+    matrix = _matrix(relaxation, free, peaks)
     factor, failed = torch.linalg.cholesky_ex(matrix[:, 1:, 1:])
     if bool((failed != 0).any()):  # a matrix without a Cholesky factor may be singular
         factor = torch.where(
@@ -503,19 +519,19 @@ def _bound(asked: Coupling, free: DualVariables, barrier: Tensor) -> tuple[Tenso
     # The gradient with respect to M: u u' for the bound, N^-1 for the barrier.
     along = v[:, :, None] * v[:, None]
     along[:, 1:, 1:] += barrier[..., None, None] * torch.cholesky_inverse(factor) if barrier.ndim else 0.0
-    z = v @ asked.arguments.T
-    kept = asked.kept
-    half = asked.half[asked.kept]
-    first = 1 + asked.inputs
-    squares, beside = (torch.nn.functional.pad(torch.zeros_like(z), (0, 1)) for _ in range(2))
-    for bundle in asked.bundles:
+    z = v @ relaxation.arguments.T
+    kept = relaxation.kept
+    half = relaxation.half[relaxation.kept]
+    first = 1 + relaxation.inputs
+    squares, cross = (torch.nn.functional.pad(torch.zeros_like(z), (0, 1)) for _ in range(2))
+    for bundle in relaxation.bundles:
         bundle.squares(along, squares)
-        bundle.beside(along, beside)
+        bundle.cross(along, cross)
     diagonal = along.diagonal(dim1=1, dim2=2)
     inside = diagonal[:, 1:first]
     limit = free.limit
-    if asked.ball is not None:
-        ball = asked.ball
+    if relaxation.ball is not None:
+        ball = relaxation.ball
         limit = (
             inside * ball.radius.square() + 2 * v[:, 1:first] * ball.radius * ball.shift + ball.shift.square()
         ) @ ball.member - ball.reach.square()
@@ -526,24 +542,24 @@ def _bound(asked: Coupling, free: DualVariables, barrier: Tensor) -> tuple[Tenso
         z - top,
         signal - above,
         squared - 2 * half * signal - above * (above - 2 * half),
-        squared - half * (z[:, kept] + beside[:, kept]),
+        squared - half * (z[:, kept] + cross[:, kept]),
         inside - 1,
         limit,
     )  # fmt: skip
     return value, gradients
 
 
-def prove_rows(asked: Coupling, free: DualVariables) -> Tensor:
+def prove_rows(relaxation: Coupling, free: DualVariables) -> Tensor:
     """Lower bounds (rows,) of the rows in float64, all rounding errors included.
 
     -inf where N is not positive definite.
     """
     free = replace(free, wall=free.wall.clamp_min(0), limit=free.limit.clamp_min(0))
-    peaks, _ = _peaks(asked, free)
-    matrix = _matrix(asked, free, peaks)
+    peaks, _ = _peaks(relaxation, free)
+    matrix = _matrix(relaxation, free, peaks)
     factor, failed = torch.linalg.cholesky_ex(matrix[:, 1:, 1:])
     v = -torch.cholesky_solve(matrix[:, 1:, :1], factor)[..., 0]
-    size = _size(asked, free, peaks)
+    size = _size(relaxation, free, peaks)
     bound = matrix[:, 0, 0] + (matrix[:, 0, 1:] * v).sum(1) - 1e-9 * size
     bound = torch.where(failed == 0, bound, 0)
     # The number one becomes the last column: its pivot in the Cholesky factorisation is the smallest.
@@ -551,37 +567,39 @@ def prove_rows(asked: Coupling, free: DualVariables) -> Tensor:
     matrix[:, 0, 0] -= bound
     matrix = matrix[:, order][:, :, order]
     short = lack(matrix, torch.zeros_like(matrix[:, 0]))
-    largest = torch.maximum(asked.lower.abs(), asked.upper.abs())
+    largest = torch.maximum(relaxation.lower.abs(), relaxation.upper.abs())
     pulled = torch.zeros_like(free.curve)
-    pulled[:, asked.kept] = free.pull.abs() * asked.upper[asked.kept]
-    off = (pulled + free.curve.abs() * (2 * largest + asked.error) + free.slope.abs()) @ asked.error
-    terms = len(asked.lower) + matrix.shape[1]
+    pulled[:, relaxation.kept] = free.pull.abs() * relaxation.upper[relaxation.kept]
+    off = (pulled + free.curve.abs() * (2 * largest + relaxation.error) + free.slope.abs()) @ relaxation.error
+    terms = len(relaxation.lower) + matrix.shape[1]
     charge = (
         8 * gamma(4 * terms + 64) * (size + bound.abs())
-        + 2 * (off + asked.missed)
+        + 2 * (off + relaxation.missed)
         + short * matrix.shape[1] * (1 + gamma(terms))
     )
     found = bound - charge - TINY
     return torch.where((failed == 0) & found.isfinite(), found, -torch.inf)
 
 
-def _size(asked: Coupling, free: DualVariables, peaks: Tensor) -> Tensor:
+def _size(relaxation: Coupling, free: DualVariables, peaks: Tensor) -> Tensor:
     """(rows,): an upper bound of the sum of the absolute values of all terms of L, for |v_k| <= 1."""
-    reach, half = asked.arguments.abs().sum(1), asked.half[asked.kept]
+    reach, half = relaxation.arguments.abs().sum(1), relaxation.half[relaxation.kept]
     total = free.curve.abs() @ reach.square() + free.slope.abs() @ reach + peaks.abs().sum(1)
     total = (
-        total + free.pull.abs() @ (2 * half * (2 * half + reach[asked.kept])) + free.tilt.abs() @ (2 * half)
+        total
+        + free.pull.abs() @ (2 * half * (2 * half + reach[relaxation.kept]))
+        + free.tilt.abs() @ (2 * half)
     )
     total = total + free.arch.abs() @ (8 * half.square())
     total = (
         total
         + 2 * free.wall.sum(1)
-        + asked.constant.abs()
-        + asked.linear.abs().sum(1)
-        + 4 * asked.aside.abs().sum(1)
+        + relaxation.constant.abs()
+        + relaxation.linear.abs().sum(1)
+        + 4 * relaxation.aside.abs().sum(1)
     )
-    if asked.ball is not None:
-        ball = asked.ball
+    if relaxation.ball is not None:
+        ball = relaxation.ball
         total = total + free.limit @ (
             ball.member.T @ (ball.radius + ball.shift.abs()).square() + ball.reach.square()
         )

@@ -110,7 +110,7 @@ def below(graph: Graph, lower: Tensor, upper: Tensor, rows: Tensor) -> Below:
     flat = rows @ found.columns.mT  # (batch, rows, columns)
     size = (rows.abs() @ _mass(found)[..., None]).squeeze(-1)
     near, far = (rows.abs() @ found.near[..., None]).squeeze(-1), length(rows) * found.far
-    walk = _Answers(graph, models)
+    walk = _Responses(graph, models)
     rest = torch.minimum(torch.minimum(near, far) * (1 + 4 * gamma(rows.shape[2])), walk.rest(rows))
     rest = rest + 8 * gamma(rows.shape[2]) * size + TINY
     Q = flat.new_zeros((*flat.shape[:2], d, d))
@@ -166,7 +166,7 @@ class _Models(Forward):
         self.centre = centre[:, self.inputs]
         self.radius = radius[:, self.inputs]
         self.of: dict[Node, Taylor] = {}
-        self.answers: dict[Node, ResponseInterval] = {}
+        self.responses: dict[Node, ResponseInterval] = {}
 
     def enter(self, node: InputNode) -> None:
         batch, d = self.radius.shape
@@ -240,7 +240,7 @@ class _Models(Forward):
         )
         middle = flat / 2 + steep / 2
         width = (steep / 2 - flat / 2) * (1 + 4 * gamma(1)) + 4 * gamma(1) * steepest
-        self.answers[node] = ResponseInterval(
+        self.responses[node] = ResponseInterval(
             middle, width, most, sizes[:, :d] / linear.clamp_min(TINY)[:, None]
         )
 
@@ -258,7 +258,7 @@ def _mass(model: Taylor) -> Tensor:
 Row = tuple[Tensor, Tensor]
 
 
-class _Answers(Backward[Row]):
+class _Responses(Backward[Row]):
     """The backward pass that finds how rows of the output respond to the remainder of every node."""
 
     def __init__(self, graph: Graph, models: _Models) -> None:
@@ -273,18 +273,18 @@ class _Answers(Backward[Row]):
         return self.total * (1 + 4 * gamma(len(self.graph.nodes)))
 
     def through_function(self, node: Relaxed, carried: Row) -> None:
-        answer = self.models.answers[node]
+        response = self.models.responses[node]
         lost = self._charge(node, carried)
-        self.share += (answer.share @ lost.sum(1)[..., None]).squeeze(-1)
+        self.share += (response.share @ lost.sum(1)[..., None]).squeeze(-1)
         vector, away = carried
         spread = (
-            length(vector * answer.half[:, None])[..., None]
-            + 4 * gamma(1) * length(vector * answer.middle[:, None])[..., None]
+            length(vector * response.half[:, None])[..., None]
+            + 4 * gamma(1) * length(vector * response.middle[:, None])[..., None]
         )
         self._arrive(
             node.inputs[0],
-            vector * answer.middle[:, None],
-            (answer.steepest[:, None] * away + spread) * (1 + 8 * gamma(1)),
+            vector * response.middle[:, None],
+            (response.steepest[:, None] * away + spread) * (1 + 8 * gamma(1)),
         )
 
     def through_map(self, node: Affine, carried: Row) -> None:

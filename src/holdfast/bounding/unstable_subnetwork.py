@@ -32,7 +32,7 @@ MAX_COEFFICIENTS = 2**25
 
 @dataclass(frozen=True)
 class Draft:
-    """Slopes and multipliers for n subproblems, with the unproved bounds' details; all in float32."""
+    """The result of an optimisation: slopes and multipliers of n subproblems; all tensors in float32."""
 
     slope: Tensor  # (n, k)
     multiplier: Tensor  # (n, k)
@@ -51,7 +51,7 @@ class Undecided:
     of_earlier: Tensor  # (k, k): and on the outputs of earlier unstable neurons
     shift: Tensor  # (k,)
     # the output rows in the same form: (tasks, inputs), (tasks, k), (tasks,)
-    asked: tuple[Tensor, Tensor, Tensor]
+    output_rows: tuple[Tensor, Tensor, Tensor]
     sides: tuple[Tensor, Tensor]  # (k,) each: the slopes below and above zero
     own: Tensor  # (k,): CROWN's slope of the linear lower bound
     upper: tuple[Tensor, Tensor]  # (k,) each: slope and offset of the linear upper bound
@@ -104,7 +104,7 @@ class Undecided:
         of_input, of_earlier = (
             torch.cat(parts) for parts in zip(*(whole(rows) for rows in forms.rows), strict=True)
         )
-        asked = *whole(matrix @ columns.mT), (matrix @ shift + offset).float()
+        output_rows = *whole(matrix @ columns.mT), (matrix @ shift + offset).float()
         moved = torch.cat(forms.shifts).float()
         return Undecided(
             known.region,
@@ -113,7 +113,7 @@ class Undecided:
             of_input,
             of_earlier,
             moved,
-            asked,
+            output_rows,
             (below, above),
             own,
             (steep, height),
@@ -132,7 +132,7 @@ class Undecided:
             found[:, group] = (
                 torch.maximum(self.sides[0][group] * v, self.sides[1][group] * v) + self.value[group]
             )
-        of_input, of_earlier, shift = (part[task] for part in self.asked)
+        of_input, of_earlier, shift = (part[task] for part in self.output_rows)
         return (of_input * x).sum(1) + (of_earlier * found).sum(1) + shift
 
     def cost(self, sign: Tensor, draft: Draft) -> Tensor:
@@ -183,13 +183,13 @@ class _Walk:
         self.free = sign == 0  # (n, k): whose slope is free
         self.own, self.steep = (torch.where(sign == 0, first, line) for first in (of.own, of.upper[0]))
         self.above = torch.where(self.free, of.upper[1], of.value)
-        self.asked = tuple(part[task] for part in of.asked)
+        self.output_rows = tuple(part[task] for part in of.output_rows)
         low, high = (end.flatten() for end in of.region.enclosing_box())
         self.middle, self.half = (low / 2 + high / 2).float(), (high / 2 - low / 2).float()
 
     def least(self, slope: Tensor, multiplier: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Lower bounds (n,), their linear functions (n, inputs), and weights (n, k) of the upper bounds."""
-        of, (reached, earlier, constant) = self.of, self.asked
+        of, (reached, earlier, constant) = self.of, self.output_rows
         conditions = -multiplier * self.sign
         behind = reached.new_zeros((len(reached), 0))
         entering = []

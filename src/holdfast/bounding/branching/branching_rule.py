@@ -18,10 +18,10 @@ from holdfast.bounding.graph.graph import Graph, Relaxed
 from holdfast.region import Region
 
 # The limits were chosen by hand.
-# Largest number of perturbed inputs for Taylor models of smooth networks; of more inputs, boxes get too small
-# too late.
+# Largest number of perturbed inputs for Taylor models of smooth networks; with more, boxes hardly get small
+# enough.
 FEWER = 6
-# Largest number of perturbed inputs for input splits.
+# Largest number of perturbed inputs for input splits of ReLU-like networks.
 FEW_INPUTS = 16
 
 

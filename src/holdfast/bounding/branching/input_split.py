@@ -48,9 +48,8 @@ from holdfast.rounding import TINY, gamma
 SHRINK_ROUNDS = 3  # Number of times that a box is shrunk; further rounds gain next to nothing.
 # The settings of alpha-CROWN were chosen by hand; it was introduced for the ACAS Xu properties.
 MAX_UNSTABLE_FOR_TRAINING = 16  # Largest number of unstable neurons of a box for which slopes are optimised.
-FIRST_TRAINED_BOXES = (
-    8  # Number of boxes in the first batch, which shows whether the optimisation decides boxes.
-)
+# Number of boxes in the first batch, which shows whether the optimisation decides boxes.
+FIRST_TRAINED_BOXES = 8
 MAX_TRAINED_BOXES = 128  # Largest number of boxes in a batch.
 NUM_STEPS = 20  # Adam steps.
 LEARNING_RATE = 0.2  # Adam's first learning rate, which decreases linearly to zero.
@@ -187,7 +186,7 @@ def _train_open_boxes(question: PolytopeQuestion, known: Boxes, parts: BoxParts)
             parts.task[part],
             rules.offset.new_zeros((len(part), sum(node.size for node in arguments(graph)))),
         )
-        asked = RowTask(
+        row_task = RowTask(
             graph,
             take_rows(known, part),
             graph.output,
@@ -195,7 +194,7 @@ def _train_open_boxes(question: PolytopeQuestion, known: Boxes, parts: BoxParts)
             rules.offset[task, polytope],
             none,
         )
-        settled = asked.train(none * torch.nan, none, NUM_STEPS, LEARNING_RATE).least > 0
+        settled = row_task.train(none * torch.nan, none, NUM_STEPS, LEARNING_RATE).least > 0
         open_[part, polytope] = ~settled
         if 3 * int(settled.sum()) < len(part):
             break

@@ -90,10 +90,10 @@ class Sought:
         )
         known = take_rows(self.known, torch.zeros_like(task))
         known = with_ends(self.graph, known, {node: (lower[node], upper[node]) for node in lower})
-        asked = RowTask(
+        row_task = RowTask(
             self.graph, known, self.graph.output, self.matrix[task][:, None], self.offset[task][:, None], sign
         )
-        return asked.prove(multiplier, torch.ones_like(asked.offset), slope)
+        return row_task.prove(multiplier, torch.ones_like(row_task.offset), slope)
 
 
 @dataclass(frozen=True, eq=False)
@@ -219,7 +219,7 @@ class _Trees:
                 self.end = torch.where(
                     self.stuck, self.end, torch.maximum(self.end, torch.minimum(least, self.enough))
                 )
-                self._meet(
+                self._record_values(
                     question.undecided.at(points.x.flatten(1).float(), points.task).double(), points.task
                 )
             if self.parts is None:
@@ -234,8 +234,8 @@ class _Trees:
                 batch.take(parts, ~(parts.bound > self.enough[parts.task])),
             )
             self.parts = parts
-            if (turn >= MIN_ROUNDS and self.missing() <= left) or (
-                turn >= rounds // MIN_ROUNDS and self.sides and self.missing() > HOPELESS_SHARE
+            if (turn >= MIN_ROUNDS and self.undecided_share() <= left) or (
+                turn >= rounds // MIN_ROUNDS and self.sides and self.undecided_share() > HOPELESS_SHARE
             ):
                 return
 
@@ -249,11 +249,11 @@ class _Trees:
         changes = {name: getattr(parts, name)[:, kept] for name in ("sign", "slope", "multiplier")}
         return batch.take(replace(parts, **changes), possible)
 
-    def _meet(self, value: Tensor, task: Tensor) -> None:
+    def _record_values(self, value: Tensor, task: Tensor) -> None:
         """Record values (k,) of the rows at points; each is also a value of the negated row."""
         self.met = self.met.scatter_reduce(0, task, value, "amin")
         if self.sides:
-            self.met = _other(_other(self.met).scatter_reduce(0, task, -value, "amin"))
+            self.met = _negated_rows(_negated_rows(self.met).scatter_reduce(0, task, -value, "amin"))
 
     def rows_to_improve(self) -> Tensor:
         """(n,) bool: rows with possible gains.
@@ -263,22 +263,24 @@ class _Trees:
         if not self.sides:
             return ~self.stuck
         decided, hopeful = self.end >= 0, self.met > 0
-        return ~self.stuck & ~(decided | _other(decided)) & (hopeful | ~_other(hopeful))
+        return ~self.stuck & ~(decided | _negated_rows(decided)) & (hopeful | ~_negated_rows(hopeful))
 
-    def missing(self) -> float:
+    def undecided_share(self) -> float:
         """The undecided share of the decidable signs; zero where they are few.
 
         A sign is decidable as far as all evaluated values have the same sign.
         """
         if not self.sides:
             return 1.0
-        decided, hopeful = ((side | _other(side))[: len(side) // 2] for side in (self.end >= 0, self.met > 0))
+        decided, hopeful = (
+            (side | _negated_rows(side))[: len(side) // 2] for side in (self.end >= 0, self.met > 0)
+        )
         left = int((hopeful & ~decided).sum())
         return (
             0.0 if left <= NEGLIGIBLE_SHARE * self.matrix.shape[1] else left / int((hopeful | decided).sum())
         )
 
-    def near(self) -> bool:
+    def is_close(self) -> bool:
         """Whether the rows lack at most some times the least evaluated value."""
         return bool((-self.end <= MAX_DEFICIT_FACTOR * self.met).all()) and bool(self.met.isfinite().all())
 
@@ -289,7 +291,7 @@ class _Trees:
         )
 
 
-def _other(sides: Tensor) -> Tensor:
+def _negated_rows(sides: Tensor) -> Tensor:
     """For each row the value of its negative."""
     return sides.roll(len(sides) // 2)
 
@@ -336,7 +338,7 @@ def refine_intermediate_bounds(
                 return held, last.settled_rows()
             boxes, _ = found
             if node is graph.output:
-                last.grow(part, boxes, FIRST_PASS_ROUNDS * 2**turn // 2 if last.near() else 1, 0.0)
+                last.grow(part, boxes, FIRST_PASS_ROUNDS * 2**turn // 2 if last.is_close() else 1, 0.0)
                 continue
             lower, upper = boxes.lower[node].flatten().clone(), boxes.upper[node].flatten().clone()
             if node not in trees:
@@ -357,7 +359,9 @@ def refine_intermediate_bounds(
                     torch.maximum(tree.end[: len(which)], -tree.end[len(which) :]),
                 )
                 rounds = (
-                    rounds if tree.missing() <= UNDECIDED_SHARE else max(1, rounds // SKIPPED_LAYER_DIVISOR)
+                    rounds
+                    if tree.undecided_share() <= UNDECIDED_SHARE
+                    else max(1, rounds // SKIPPED_LAYER_DIVISOR)
                 )
             held[node] = lower.reshape(1, *node.shape), upper.reshape(1, *node.shape)
         won = bool((last.end - before[0] > MIN_PASS_GAIN * -last.end).any())

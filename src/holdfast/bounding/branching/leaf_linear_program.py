@@ -34,18 +34,18 @@ class Solution:
     weight: Tensor  # (n, rows)
 
 
-def solve(asked: RowTask) -> Solution:
+def solve(task: RowTask) -> Solution:
     """Solve one linear programme for each row task; all activations must be decided."""
-    region = asked.known.region
+    region = task.known.region
     lower, upper = (end.flatten(1).cpu().numpy() for end in region.enclosing_box())
     rows = combine_rows(
-        asked.graph, asked.known, {asked.node: asked.matrix.reshape(*asked.offset.shape, *asked.node.shape)}
+        task.graph, task.known, {task.node: task.matrix.reshape(*task.offset.shape, *task.node.shape)}
     )
-    slope, constant = rows.coefficients.flatten(2).cpu().numpy(), (rows.constant + asked.offset).cpu().numpy()
+    slope, constant = rows.coefficients.flatten(2).cpu().numpy(), (rows.constant + task.offset).cpu().numpy()
     found = []
-    for k, sign in enumerate(asked.sign):
+    for k, sign in enumerate(task.sign):
         place = sign.nonzero().flatten()
-        conditions = _conditions(asked.take(torch.tensor([k], device=sign.device)), place)
+        conditions = _conditions(task.take(torch.tensor([k], device=sign.device)), place)
         point, weight, some = _smallest(slope[k], constant[k], *conditions, lower[k], upper[k])
         multiplier = torch.zeros(sign.shape, dtype=torch.float64, device=sign.device)
         multiplier[place] = torch.from_numpy(some).to(multiplier)
@@ -59,20 +59,20 @@ def solve(asked: RowTask) -> Solution:
     return Solution(*(torch.stack(parts) for parts in zip(*found, strict=True)))
 
 
-def _conditions(asked: RowTask, place: Tensor) -> tuple[Array, Array]:
+def _conditions(task: RowTask, place: Tensor) -> tuple[Array, Array]:
     """G and h of one subproblem with the decided pre-activations `place`: its points satisfy G x + h <= 0."""
     slopes, constants = [], []
     one_hot = (
-        torch.eye(asked.sign.shape[1], dtype=torch.float64, device=place.device)[place]
-        * -asked.sign[0, place, None]
+        torch.eye(task.sign.shape[1], dtype=torch.float64, device=place.device)[place]
+        * -task.sign[0, place, None]
     )
-    for node, rows in apart(asked.graph, one_hot).items():
+    for node, rows in apart(task.graph, one_hot).items():
         own = rows.flatten(1).any(1)
         if bool(own.any()):
-            linear = combine_rows(asked.graph, asked.known, {node: rows[own][None]})
+            linear = combine_rows(task.graph, task.known, {node: rows[own][None]})
             slopes.append(linear.coefficients.flatten(2)[0].cpu())
             constants.append(linear.constant[0].cpu())
-    inputs = asked.known.region.enclosing_box()[0].flatten(1).shape[1]
+    inputs = task.known.region.enclosing_box()[0].flatten(1).shape[1]
     nothing = torch.zeros((0, inputs), dtype=torch.float64)
     return torch.cat([nothing, *slopes]).numpy(), torch.cat([nothing[:, 0], *constants]).numpy()
 

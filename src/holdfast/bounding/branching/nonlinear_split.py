@@ -45,9 +45,8 @@ PORTIONS_PER_STEP = 8  # Portions of subproblems that are bounded in one step of
 # Largest number of values in the models, or backward passes, of one portion; the deadline is checked after
 # each.
 PORTION_VALUES = {"cpu": 2**23, "cuda": 2**30}
-RESCORING_DEPTH = (
-    8  # Splits after which scores are computed again, at the cost of bounding three subproblems.
-)
+# Splits after which scores are computed again, at the cost of bounding three subproblems.
+RESCORING_DEPTH = 8
 GAIN_DECAY = 0.5  # The estimated gain of a range that was split falls to this share of itself.
 # The first split gains about this share of its estimate (measured on recurrent networks).
 REALISED_GAIN_SHARE = 0.75
@@ -135,9 +134,9 @@ class NonlinearSplit(Branching[Ranges]):
 
     def cut(self, question: PolytopeQuestion, parts: Ranges, gain: Tensor) -> tuple[Ranges, Tensor]:
         """Split as often as predicted to be necessary, without bounding the subproblems in between."""
-        times = torch.where(_by_inputs(question, parts) | (parts.depth > 0), _levels(parts), 1).clamp(
-            1, MAX_SPLITS_AT_ONCE
-        )
+        times = torch.where(
+            _input_gains_most(question, parts) | (parts.depth > 0), _predict_splits(parts), 1
+        ).clamp(1, MAX_SPLITS_AT_ONCE)
         done, stuck = _cut_once(question, parts)
         times = torch.cat([times[~stuck], times[~stuck]])
         for turn in range(1, MAX_SPLITS_AT_ONCE):
@@ -208,7 +207,7 @@ class NonlinearSplit(Branching[Ranges]):
         low, high = (together(graph, side, nodes) for side in (known.lower, known.upper))
         after = replace(parts, open=unsettled, bound=bound, first=first, low=low, high=high)
         after = self._score_ranges(question, after, known, matrix, offset, found)
-        return replace(after, ahead=2 ** _levels(after))
+        return replace(after, ahead=2 ** _predict_splits(after))
 
     def _score_ranges(
         self,
@@ -295,12 +294,12 @@ def _cut_once(question: PolytopeQuestion, parts: Ranges) -> tuple[Ranges, Tensor
     return batch.concatenate(halves), ~cut
 
 
-def _by_inputs(question: PolytopeQuestion, parts: Ranges) -> Tensor:
-    """(n,) bool: where the largest gain is that of an input; estimates are more reliable there."""
+def _input_gains_most(question: PolytopeQuestion, parts: Ranges) -> Tensor:
+    """(n,) bool: where an input has the largest gain; its estimates are more reliable than others."""
     return torch.nan_to_num(parts.gain, 0.0).argmax(1) < question.graph.entry.size
 
 
-def _levels(parts: Ranges) -> Tensor:
+def _predict_splits(parts: Ranges) -> Tensor:
     """(n,): the predicted number of further splits of each subproblem.
 
     Splits are expected to raise the bound by as much as they did on average since the whole region; at first,

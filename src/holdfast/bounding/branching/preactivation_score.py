@@ -74,13 +74,13 @@ def by_models(
     ]
     low, high = (together(view.graph, side, nodes) for side in (known.lower, known.upper))
     inputs, arguments = (
-        _worse(slopes[1], slopes[2], ends[1].detach() - ends[0].detach()),
-        _worse(slopes[0][0], slopes[0][1], high - low),
+        _worse_half_gain(slopes[1], slopes[2], ends[1].detach() - ends[0].detach()),
+        _worse_half_gain(slopes[0][0], slopes[0][1], high - low),
     )
     return inputs.flatten(1), arguments
 
 
-def _worse(rising: Tensor, falling: Tensor, width: Tensor) -> Tensor:
+def _worse_half_gain(rising: Tensor, falling: Tensor, width: Tensor) -> Tensor:
     """The gain of the worse half: the smaller slope times half of the width."""
     return torch.nan_to_num(torch.minimum(rising, -falling) * width / 2, 0.0, 0.0, 0.0).double()
 
@@ -151,7 +151,7 @@ def by_planes(
             continue
         for place, source in enumerate(node.inputs):
             if source in gain:
-                gain[source] += (up - down) / 2 * _closer(node, known, place)
+                gain[source] += (up - down) / 2 * _gap_reduction(node, known, place)
     lower, upper = known.region.enclosing_box()
     slope = found.coefficients.detach()[torch.arange(len(row), device=row.device), row]
     inputs = slope.abs() * (upper - lower) / 4 if known.region.boxed else torch.zeros_like(lower)
@@ -173,7 +173,7 @@ def arguments_of(graph: Graph) -> list[Node]:
     )
 
 
-def _closer(node: Relaxed, known: Boxes, place: int) -> Tensor:
+def _gap_reduction(node: Relaxed, known: Boxes, place: int) -> Tensor:
     """(n, *shape): how much the largest gap between the linear bounds shrinks over the worse half."""
     lower, upper = ([side[s] for s in node.inputs] for side in (known.lower, known.upper))
     point = cut_points(lower[place], upper[place])
@@ -182,12 +182,12 @@ def _closer(node: Relaxed, known: Boxes, place: int) -> Tensor:
         for low, high in ((lower[place], point), (point, upper[place]))
     ]
     first, second = (
-        _gap(planes(node.relaxation, tuple(low), tuple(high)), low, high) for low, high in halves
+        _largest_gap(planes(node.relaxation, tuple(low), tuple(high)), low, high) for low, high in halves
     )
-    return (_gap(known.planes[node], lower, upper) - torch.maximum(first, second)).clamp_min(0)
+    return (_largest_gap(known.planes[node], lower, upper) - torch.maximum(first, second)).clamp_min(0)
 
 
-def _gap(found: LinearBounds, lower: Sequence[Tensor], upper: Sequence[Tensor]) -> Tensor:
+def _largest_gap(found: LinearBounds, lower: Sequence[Tensor], upper: Sequence[Tensor]) -> Tensor:
     """The largest difference between the upper and the lower linear bound."""
     gap = found.upper_offset - found.lower_offset
     for below, above, low, high in zip(found.lower, found.upper, lower, upper, strict=True):

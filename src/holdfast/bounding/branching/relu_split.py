@@ -147,7 +147,7 @@ class ActivationSplit(Branching[Decisions]):
         region = question.region
         rules = question.rules
         if not arguments(graph):
-            return _at_once(question, parts)
+            return _decide_affine(question, parts)
         ends = apart(graph, parts.lower), apart(graph, parts.upper)
         within = {node: (ends[0][node], ends[1][node]) for node in ends[0]}
         known, empty = propagate(graph, batch.take(region, parts.task), within=within, walks=self.refine)
@@ -162,7 +162,7 @@ class ActivationSplit(Branching[Decisions]):
                 parts.lower,
                 _points(region, region.centre.double()[part][:, None], region.centre.double()[part], part),
             )
-        asked = RowTask(
+        row_task = RowTask(
             graph,
             take_rows(known, part),
             graph.output,
@@ -170,10 +170,10 @@ class ActivationSplit(Branching[Decisions]):
             rules.offset[task, polytope],
             parts.sign[part],
         )
-        found = asked.train(
+        found = row_task.train(
             parts.slope[part].double(), parts.multiplier[part].double(), self.steps, self.pace
         )
-        found, ends_met = _solve_decided(asked, found, self.steps, self.pace)
+        found, ends_met = _solve_decided(row_task, found, self.steps, self.pace)
         settled = found.least > 0
         # polytopes are weighted by the distance of their bounds to zero
         share = torch.where(settled, 0, -found.least)
@@ -192,7 +192,7 @@ class ActivationSplit(Branching[Decisions]):
         after = replace(
             after,
             first=torch.where(whole, after.bound, parts.first),
-            ahead=_ahead(parts, after.bound, undecided),
+            ahead=_predict_descendants(parts, after.bound, undecided),
         )
         worst = (
             torch.where(settled, torch.inf, found.least)
@@ -292,7 +292,7 @@ class ActivationSplit(Branching[Decisions]):
         return both, replace(parts, open=open_)
 
 
-def _at_once(question: PolytopeQuestion, parts: Decisions) -> Seen[Decisions]:
+def _decide_affine(question: PolytopeQuestion, parts: Decisions) -> Seen[Decisions]:
     """Decide a network without ReLU-like activations, which is affine, by a linear programme."""
     graph = question.graph
     region = question.region
@@ -300,7 +300,7 @@ def _at_once(question: PolytopeQuestion, parts: Decisions) -> Seen[Decisions]:
     known, _ = propagate(graph, batch.take(region, parts.task))
     part, polytope = parts.open.nonzero().unbind(1)
     task = parts.task[part]
-    asked = RowTask(
+    row_task = RowTask(
         graph,
         take_rows(known, part),
         graph.output,
@@ -308,8 +308,8 @@ def _at_once(question: PolytopeQuestion, parts: Decisions) -> Seen[Decisions]:
         rules.offset[task, polytope],
         parts.sign[part],
     )
-    solution = solve(asked)
-    least = asked.prove(solution.multiplier, solution.weight)
+    solution = solve(row_task)
+    least = row_task.prove(solution.multiplier, solution.weight)
     where = task[~(least > 0)]
     lower, upper = region.enclosing_box()
     points = Points(solution.point[~(least > 0)], lower[where], upper[where], where)
@@ -328,18 +328,18 @@ def _record_pair_bounds(parts: Decisions, part: Tensor, polytope: Tensor, least:
 
 
 def _solve_decided(
-    asked: RowTask, found: TrainedBounds, steps: int, pace: float
+    row_task: RowTask, found: TrainedBounds, steps: int, pace: float
 ) -> tuple[TrainedBounds, Tensor]:
     """Solve pairs without unstable neurons by a linear programme; without a box, optimise longer.
 
     Returns the bounds, and (pairs, *shape) points to try: the solutions, or the centres of the regions.
     """
-    point = asked.known.region.centre.double()
-    which = (~asked.undecided.any(1) & ~(found.least > 0)).nonzero().flatten()
+    point = row_task.known.region.centre.double()
+    which = (~row_task.undecided.any(1) & ~(found.least > 0)).nonzero().flatten()
     if not len(which):
         return found, point
-    last = asked.take(which)
-    if not asked.known.region.boxed:
+    last = row_task.take(which)
+    if not row_task.known.region.boxed:
         more = last.train(found.slope[which], found.multiplier[which], LEAF_STEPS_FACTOR * steps, pace)
         return found.or_better(found.put(which, more)), point
     solution = solve(last)
@@ -357,7 +357,7 @@ def _points(region: Region, planes: Tensor, others: Tensor, task: Tensor) -> Poi
     return Points(torch.cat([low, others]), lower[each], upper[each], each)
 
 
-def _ahead(parts: Decisions, bound: Tensor, undecided: Tensor) -> Tensor:
+def _predict_descendants(parts: Decisions, bound: Tensor, undecided: Tensor) -> Tensor:
     """(n,): the predicted number of descendants of each child.
 
     Splits are expected to raise the bound by as much as they did on average since the whole region; at most

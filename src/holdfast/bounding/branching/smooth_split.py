@@ -70,7 +70,7 @@ class SmoothSplit(InputSplit):
             torch.nan_to_num(gain, 0.0, 0.0),
             candidate_points(batch.take(smaller, left), planes.slope[left]),
         )
-        vague = ~(found.rest <= found.spread).any(1) & _dear(question.graph, lower, upper)
+        vague = ~(found.rest <= found.spread).any(1) & _models_cost_more(question.graph, lower, upper)
         large = left & (vague | (parts.bound == -torch.inf))
         return self._with_forms(question, seen, large.nonzero().flatten()) if bool(large.any()) else seen
 
@@ -96,7 +96,7 @@ class SmoothSplit(InputSplit):
         return Seen(parts, torch.cat([seen.gain[others], *gain])[back], batch.concatenate(points))
 
 
-def _dear(graph: Graph, lower: Tensor, upper: Tensor) -> Tensor:
+def _models_cost_more(graph: Graph, lower: Tensor, upper: Tensor) -> Tensor:
     """(boxes,) bool: whether models of all 2^n boxes, every input halved, cost more than one affine form.
 
     A form is assumed to have half of its noise symbols on average.

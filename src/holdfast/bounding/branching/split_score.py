@@ -65,23 +65,23 @@ def _through_ends(graph: Graph, known: Boxes, node: Node, weight: Tensor) -> Map
     weight, which = torch.where(undecided, weight, 0).topk(
         min(MAX_FOLLOWED_NEURONS, int(undecided.sum(1).max())), dim=1
     )
-    met: dict[Relaxed, Tensor] = {}
-    for some, much in zip(
+    weights: dict[Relaxed, Tensor] = {}
+    for chosen, chosen_weight in zip(
         *(t.split(max(1, _rows_at_once(graph, known, node) // 2), dim=1) for t in (which, weight)),
         strict=True,
     ):
-        low, high = ((end / width / 2).gather(1, some) * much for end in (upper, -lower))
-        rows = torch.zeros((*some.shape, node.size), dtype=torch.float64, device=some.device).scatter_(
-            2, some.unsqueeze(-1), 1.0
+        low, high = ((end / width / 2).gather(1, chosen) * chosen_weight for end in (upper, -lower))
+        rows = torch.zeros((*chosen.shape, node.size), dtype=torch.float64, device=chosen.device).scatter_(
+            2, chosen.unsqueeze(-1), 1.0
         )
         walk = _Weighing(graph, known, torch.cat([low, high], dim=1))
         walk.arrive(
             node, torch.cat([rows, -rows], dim=1).reshape(len(rows), -1, *node.shape), slice(0, len(rows))
         )
         walk.back_from(node.place)
-        for function, value in walk.met.items():
-            met[function] = value if function not in met else met[function] + value
-    return met
+        for function, value in walk.weights.items():
+            weights[function] = value if function not in weights else weights[function] + value
+    return weights
 
 
 class _Weighing(BackwardWalk):
@@ -90,7 +90,7 @@ class _Weighing(BackwardWalk):
     def __init__(self, graph: Graph, boxes: Boxes, weight: Tensor) -> None:
         super().__init__(graph, boxes, weight.shape[1])
         self.weight = weight  # (n, rows)
-        self.met: dict[Relaxed, Tensor] = {}
+        self.weights: dict[Relaxed, Tensor] = {}
 
     def through_function(self, node: Relaxed, coefficients: Tensor) -> None:
         moving = self.boxes.moving[node]
@@ -98,5 +98,5 @@ class _Weighing(BackwardWalk):
         value[moving] = torch.einsum(
             "br,brn->bn", self.weight[moving], (-coefficients).clamp_min(0).flatten(2)
         )
-        self.met[node] = value
+        self.weights[node] = value
         super().through_function(node, coefficients)
