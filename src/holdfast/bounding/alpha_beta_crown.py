@@ -165,10 +165,8 @@ class RowTask:
         start = [*first.values(), *(signs[node] / unit[node] for node in signs), weight.float()]
         ascent, kept = CoefficientAscent(start, betas=(0.9, 0.99)), [value.clone() for value in start]
         values, rate = ascent.values, torch.zeros((), device=best.device)
-        slopes, multipliers = (
-            dict(zip(nodes, values, strict=False)),
-            dict(zip(signs, values[len(nodes) : -1], strict=True)),
-        )
+        slopes = dict(zip(nodes, values, strict=False))
+        multipliers = dict(zip(signs, values[len(nodes) : -1], strict=True))
 
         def climb() -> None:
             now, gradients = draft.climb(slopes, multipliers, unit, values[-1])
@@ -355,8 +353,8 @@ class _Draft:
 
     def free(self, values: Tensor) -> dict[Node, Tensor]:
         """Split (n, arguments) by node, in float32, for the pre-activations before the task's node."""
-        met = {node.inputs[0] for node in self.before}
-        found = {node: value for node, value in apart(self.task.graph, values).items() if node in met}
+        earlier = {node.inputs[0] for node in self.before}
+        found = {node: value for node, value in apart(self.task.graph, values).items() if node in earlier}
         return {node: value.float() if value.is_floating_point() else value for node, value in found.items()}
 
     def weights(

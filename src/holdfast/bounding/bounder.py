@@ -109,11 +109,11 @@ class SecondOrder:
 
 @dataclass(frozen=True)
 class TrainedBounder:
-    """Alpha-CROWN: the slopes of linear lower bounds of ReLU-like activations are optimised, row by row.
+    """Alpha-CROWN: optimises the slopes of linear lower bounds of ReLU-like activations, row by row.
 
     The first optimisation uses CROWN's intermediate bounds. For rows that are still open the intermediate
-    bounds with the largest effect are optimised too, and the rows again. At the deadline the best bounds
-    found so far are returned.
+    bounds with the largest effect are optimised too, and the rows again. At the deadline the best bounds are
+    returned.
     """
 
     graph: Graph

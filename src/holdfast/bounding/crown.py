@@ -170,10 +170,8 @@ def _relax_over_box(relaxation: Relaxation, lower: Point, upper: Point) -> tuple
     count = len(lower)
 
     def both(*ends: Tensor) -> tuple[Tensor, ...]:
-        found, values = (
-            planes(relaxation, ends[:count], ends[count:]),
-            value_range(relaxation, ends[:count], ends[count:]),
-        )
+        found = planes(relaxation, ends[:count], ends[count:])
+        values = value_range(relaxation, ends[:count], ends[count:])
         return *found.lower, found.lower_offset, *found.upper, found.upper_offset, *values
 
     # activations without parameters share one recording
@@ -263,10 +261,8 @@ class IntermediateRefinement:
         The bound nearer to zero comes first, since it most often decides the sign; then the other one where
         it is still of use.
         """
-        middle, places = (
-            (self.boxes.lower[node] + self.boxes.upper[node])[self.boxes.moving[node]].flatten(1),
-            math.prod(node.shape[2:]),
-        )
+        middle = (self.boxes.lower[node] + self.boxes.upper[node])[self.boxes.moving[node]].flatten(1)
+        places = math.prod(node.shape[2:])
         nearer = torch.where(middle > 0, 1.0, -1.0).double()
         for sign in (nearer, -nearer):
             owner, element = self._elements_to_refine(node).nonzero().t()
@@ -373,10 +369,8 @@ def linear_bound(graph: Graph, boxes: Boxes, rows: Tensor) -> LinearForms:
     `rows` are (batch, rows, outputs).
     """
     parts = list(_linear_parts(graph, boxes, rows))
-    coefficients, constant = (
-        torch.cat([p.coefficients for p in parts], dim=1),
-        torch.cat([p.constant for p in parts], dim=1),
-    )
+    coefficients = torch.cat([p.coefficients for p in parts], dim=1)
+    constant = torch.cat([p.constant for p in parts], dim=1)
     if boxes.condensed is not None:
         features = boxes.condensed[1][:, None].expand(*constant.shape, -1)
         whole = constant.new_zeros((*constant.shape, graph.entry.size))

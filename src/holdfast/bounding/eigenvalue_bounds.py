@@ -110,10 +110,8 @@ def _weights(Q: Tensor, C: Tensor, member: Tensor) -> Iterator[tuple[Tensor, Ten
 
     Q (..., d, d) and C (..., d, m) are low-precision copies with coefficients of at most one in size.
     """
-    w, rows = (
-        torch.linalg.vector_norm(C, dim=-2, dtype=torch.float32) + MIN_RELATIVE_LENGTH,
-        _lengths(Q, member),
-    )
+    w = torch.linalg.vector_norm(C, dim=-2, dtype=torch.float32) + MIN_RELATIVE_LENGTH
+    rows = _lengths(Q, member)
     K = _form(None, C, w)
     # K is inversely proportional to w, so the sum of both costs is least where they are equal.
     share = (

@@ -52,10 +52,8 @@ def gradient_bounds(graph: Graph, boxes: Boxes, rows_low: Tensor, rows_high: Ten
     ]
     middle, half = (torch.cat(part, dim=1) for part in zip(*parts, strict=True))
     lower, upper = _ends(middle, half)
-    lower, upper = (
-        lower.nan_to_num(-torch.inf, torch.inf, -torch.inf),
-        upper.nan_to_num(torch.inf, torch.inf, -torch.inf),
-    )
+    lower = lower.nan_to_num(-torch.inf, torch.inf, -torch.inf)
+    upper = upper.nan_to_num(torch.inf, torch.inf, -torch.inf)
     shape = (*lower.shape[:2], *boxes.region.shape)
     return lower.reshape(shape), upper.reshape(shape)
 

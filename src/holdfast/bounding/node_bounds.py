@@ -54,10 +54,8 @@ class Boxes:
 
     def keep(self, node: Node, lower: Tensor, upper: Tensor) -> None:
         """Intersect the bounds of a node with lower and upper; NaN counts as unbounded."""
-        lower, upper = (
-            torch.nan_to_num(lower, -torch.inf, torch.inf, -torch.inf),
-            torch.nan_to_num(upper, torch.inf, torch.inf, -torch.inf),
-        )
+        lower = torch.nan_to_num(lower, -torch.inf, torch.inf, -torch.inf)
+        upper = torch.nan_to_num(upper, torch.inf, torch.inf, -torch.inf)
         if node in self.lower:
             lower, upper = torch.maximum(lower, self.lower[node]), torch.minimum(upper, self.upper[node])
         self.lower[node], self.upper[node] = lower, torch.maximum(lower, upper)

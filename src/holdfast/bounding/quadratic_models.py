@@ -1,7 +1,7 @@
 """Quadratic (second-order Taylor) models: every node as a quadratic function of the input and of remainders.
 
 Statement. Over a region x = centre + size v, v in a unit ball, every node y has a model: for every v there
-are numbers r_j, |r_j| <= 1, one for each remainder that has been named so far and the same ones for all
+are numbers r_j, |r_j| <= 1, one for each remainder that has been named and the same ones for all
 nodes, with
 
     |y - (c + J v + R r + 1/2 v'Q v + v'C r)| <= rest.
@@ -269,10 +269,8 @@ class QuadraticModel:
         missed = outside + mixed + self.rest + 64 * gamma(self.terms) * p.size + TINY
         low = _separable_minimum((J - gradient) * free, squares) - ((R - back) * open_).abs().sum(-1)
         high = _separable_minimum((J + gradient) * free, -squares) - ((R + back) * open_).abs().sum(-1)
-        at, apart = (
-            self.c + p.middle,
-            p.linear + p.named + p.width + self.rest + 8 * gamma(self.terms) * p.size + TINY,
-        )
+        at = self.c + p.middle
+        apart = p.linear + p.named + p.width + self.rest + 8 * gamma(self.terms) * p.size + TINY
         low, high = self.c - linear + square + low - missed, self.c + linear + square - high + missed
         return torch.maximum(low, at - apart), torch.minimum(high, at + apart)
 
@@ -716,8 +714,7 @@ def _steps(graph: Graph) -> list[ModelStep]:
             readers.setdefault(source, []).append(step.node)
 
     def joins_sum(node: Node) -> bool:
-        """Whether the node's only reader is a sum: the remainders of its summands are named together
-        there."""
+        """Whether the node's only reader is a sum, where the summands' remainders are named together."""
         reading = readers.get(node, [])
         return (
             isinstance(node, Relaxed)

@@ -266,10 +266,8 @@ def _peaks(relaxation: Coupling, free: DualVariables) -> tuple[Tensor, Tensor]:
     zero = torch.zeros_like(relaxation.lower)
     tilt = torch.zeros_like(free.curve)
     arch = torch.zeros_like(free.curve)
-    tilt[:, relaxation.kept], tilt[:, relaxation.free] = (
-        free.tilt,
-        -relaxation.aside / relaxation.half[relaxation.free],
-    )
+    tilt[:, relaxation.kept] = free.tilt
+    tilt[:, relaxation.free] = -relaxation.aside / relaxation.half[relaxation.free]
     arch[:, relaxation.kept] = free.arch
     below = _maximum_of_parabola(free.curve, free.slope, relaxation.lower, zero)
     above, place = _maximum_of_parabola(

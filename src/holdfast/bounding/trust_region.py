@@ -79,10 +79,8 @@ def _multipliers(J: Tensor, Q: Tensor, member: Tensor) -> tuple[Tensor, Tensor]:
         value = -(J * found).sum(-1) / 2 - multiplier.sum(-1) / 2
         better = (failed == 0) & (value > best)
         best = torch.where(better, value, best)
-        kept, x = (
-            torch.where(better.unsqueeze(-1), multiplier, kept),
-            torch.where(better.unsqueeze(-1), found, x),
-        )
+        kept = torch.where(better.unsqueeze(-1), multiplier, kept)
+        x = torch.where(better.unsqueeze(-1), found, x)
         # Decrease lambda_g where |x_g| < 1 and increase it where |x_g| > 1; where the Cholesky factorisation
         # of M failed, go half of the way back to the best lambda.
         next_ = kept * _norms(x, member).clamp(0.2, 5.0)

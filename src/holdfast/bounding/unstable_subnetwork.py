@@ -142,7 +142,7 @@ class Undecided:
     def train(
         self, task: Tensor, sign: Tensor, slope: Tensor, multiplier: Tensor, steps: int, pace: float
     ) -> Draft:
-        """Optimise slopes (NaN: CROWN's) and multipliers by gradient ascent; returns the best ones met."""
+        """Optimise slopes (NaN: CROWN's) and multipliers by gradient ascent; returns the best."""
         walk = _Walk(self, task, sign.float())
         slope = torch.where(walk.free & ~slope.isnan(), slope, walk.own)
         best, _, entering = walk.least(slope, multiplier)

@@ -182,10 +182,8 @@ def _train_open_boxes(question: PolytopeQuestion, known: Boxes, parts: BoxParts)
     count = FIRST_TRAINED_BOXES
     while len(pairs) and not time_limit.has_expired():
         (part, polytope), pairs = pairs[:count].unbind(1), pairs[count:]
-        task, none = (
-            parts.task[part],
-            rules.offset.new_zeros((len(part), sum(node.size for node in arguments(graph)))),
-        )
+        task = parts.task[part]
+        none = rules.offset.new_zeros((len(part), sum(node.size for node in arguments(graph))))
         row_task = RowTask(
             graph,
             take_rows(known, part),

@@ -84,10 +84,8 @@ class Sought:
         slope[:, place] = parts.slope.double()
         multiplier[:, place] = parts.multiplier.double()
         far = torch.full_like(sign, torch.inf)
-        lower, upper = (
-            apart(self.graph, torch.where(sign > 0, 0, -far)),
-            apart(self.graph, torch.where(sign < 0, 0, far)),
-        )
+        lower = apart(self.graph, torch.where(sign > 0, 0, -far))
+        upper = apart(self.graph, torch.where(sign < 0, 0, far))
         known = take_rows(self.known, torch.zeros_like(task))
         known = with_ends(self.graph, known, {node: (lower[node], upper[node]) for node in lower})
         row_task = RowTask(
@@ -113,10 +111,8 @@ class EndSplit(SubproblemSearch[Sought, SignLeaves]):
     steps: int = CHILD_STEPS
 
     def start(self, question: Sought) -> SignLeaves:
-        task, nothing = (
-            torch.arange(len(question.matrix), device=question.matrix.device),
-            torch.full_like(question.enough, -torch.inf),
-        )
+        task = torch.arange(len(question.matrix), device=question.matrix.device)
+        nothing = torch.full_like(question.enough, -torch.inf)
         blank = torch.zeros((len(task), len(question.undecided.place)), device=task.device)
         open_ = torch.ones((len(task), 1), dtype=torch.bool, device=task.device)
         return SignLeaves(
@@ -159,23 +155,21 @@ class _Trees:
     rule: EndSplit
     matrix: Tensor  # (n, size)
     offset: Tensor  # (n,)
-    end: Tensor  # (n,): proved lower bounds of the rows
-    sides: bool  # the second half of the rows are the negatives of the first; only their signs matter
+    proved: Tensor  # (n,): proved lower bounds of the rows
+    paired: bool  # the second half of the rows are the negatives of the first; only their signs matter
     parts: SignLeaves | None = None
     # (k,): the neurons with signs in the subproblems, as indices among all pre-activations
     place: Tensor = field(init=False)
-    begun: Tensor = field(init=False)  # (n,): `end` after the first round
+    first_lower: Tensor = field(init=False)  # (n,): `proved` after the first round
     enough: Tensor = field(init=False)
-    met: Tensor = field(init=False)
+    least_value: Tensor = field(init=False)
     stuck: Tensor = field(init=False)  # (n,) bool: trees with a subproblem that could not be split further
     done: Tensor = field(init=False)  # (n,) bool: trees without open subproblems
 
     def __post_init__(self) -> None:
-        self.begun, self.enough = self.end, torch.zeros_like(self.end)
-        self.met, self.stuck = (
-            torch.full_like(self.end, torch.inf),
-            torch.zeros_like(self.end, dtype=torch.bool),
-        )
+        self.first_lower, self.enough = self.proved, torch.zeros_like(self.proved)
+        self.least_value = torch.full_like(self.proved, torch.inf)
+        self.stuck = torch.zeros_like(self.proved, dtype=torch.bool)
         self.done = self.stuck.clone()
 
     def grow(self, graph: Graph, known: Boxes, rounds: int, left: float) -> None:
@@ -189,57 +183,64 @@ class _Trees:
             return
         question = Sought(graph, known, undecided, self.matrix, self.offset, self.enough)
         if self.parts is not None and (
-            not self.sides or len(undecided.place) < RESTART_SHARE * len(self.place)
+            not self.paired or len(undecided.place) < RESTART_SHARE * len(self.place)
         ):
             # With much tighter intermediate bounds, a tree from the root on will be smaller.
             self.done = self.settled_rows()
             self.parts = None
             self.stuck = torch.zeros_like(self.stuck)
-        parts = self.rule.start(question) if self.parts is None else self._with_ends(question, self.parts)
+        parts = (
+            self.rule.start(question)
+            if self.parts is None
+            else self._update_subproblems(question, self.parts)
+        )
         parts, self.place = batch.take(parts, ~self.done[parts.task]), undecided.place
         for turn in range(rounds):
-            looking = replace(self.rule, steps=ROOT_STEPS) if self.parts is None else self.rule
-            wanted = self.rows_to_improve()
-            for _ in range(max(1, -(-int(wanted[parts.task.unique()].sum()) // self.rule.batch))):
-                now = wanted[parts.task]
-                seen = None if time_limit.has_expired() or not bool(now.any()) else time_limit.in_time(
-                    partial(looking.advance, question, batch.take(parts, now)), None
-                )  # fmt: skip
+            rule = replace(self.rule, steps=ROOT_STEPS) if self.parts is None else self.rule
+            selected = self.rows_to_improve()
+            for _ in range(max(1, -(-int(selected[parts.task.unique()].sum()) // self.rule.batch))):
+                chosen = selected[parts.task]
+                seen = None
+                if not time_limit.has_expired() and bool(chosen.any()):
+                    step = partial(rule.advance, question, batch.take(parts, chosen))
+                    seen = time_limit.in_time(step, None)
                 if seen is None:
                     self.parts = self.parts if self.parts is None else parts
                     return
                 looked, points = seen
                 self.stuck[list(looked.given_up)] = True  # its tree cannot improve any more
                 parts = batch.concatenate(
-                    [batch.take(parts, ~now), batch.take(looked, ~self.stuck[looked.task])]
+                    [batch.take(parts, ~chosen), batch.take(looked, ~self.stuck[looked.task])]
                 )
-                least = torch.full_like(self.end, torch.inf).scatter_reduce(
+                least = torch.full_like(self.proved, torch.inf).scatter_reduce(
                     0, parts.task, parts.bound, "amin"
                 )
-                self.end = torch.where(
-                    self.stuck, self.end, torch.maximum(self.end, torch.minimum(least, self.enough))
+                self.proved = torch.where(
+                    self.stuck, self.proved, torch.maximum(self.proved, torch.minimum(least, self.enough))
                 )
                 self._record_values(
                     question.undecided.at(points.x.flatten(1).float(), points.task).double(), points.task
                 )
             if self.parts is None:
-                self.begun = self.end
-            if self.sides:
+                self.first_lower = self.proved
+            if self.paired:
                 self.enough = torch.minimum(
                     self.enough,
-                    torch.where(self.met > 0, 0, self.met - REMAINING_GAIN_SHARE * (self.met - self.begun)),
+                    torch.where(
+                        self.least_value > 0,
+                        0,
+                        self.least_value - REMAINING_GAIN_SHARE * (self.least_value - self.first_lower),
+                    ),
                 )
-            question, parts = (
-                replace(question, enough=self.enough),
-                batch.take(parts, ~(parts.bound > self.enough[parts.task])),
-            )
+            question = replace(question, enough=self.enough)
+            parts = batch.take(parts, ~(parts.bound > self.enough[parts.task]))
             self.parts = parts
             if (turn >= MIN_ROUNDS and self.undecided_share() <= left) or (
-                turn >= rounds // MIN_ROUNDS and self.sides and self.undecided_share() > HOPELESS_SHARE
+                turn >= rounds // MIN_ROUNDS and self.paired and self.undecided_share() > HOPELESS_SHARE
             ):
                 return
 
-    def _with_ends(self, question: Sought, parts: SignLeaves) -> SignLeaves:
+    def _update_subproblems(self, question: Sought, parts: SignLeaves) -> SignLeaves:
         """Update subproblems after earlier layers were refined; drops those with signs now excluded."""
         place = question.undecided.place  # a subset of the previous ones
         lower = together(question.graph, question.known.lower)[0, self.place]
@@ -251,18 +252,20 @@ class _Trees:
 
     def _record_values(self, value: Tensor, task: Tensor) -> None:
         """Record values (k,) of the rows at points; each is also a value of the negated row."""
-        self.met = self.met.scatter_reduce(0, task, value, "amin")
-        if self.sides:
-            self.met = _negated_rows(_negated_rows(self.met).scatter_reduce(0, task, -value, "amin"))
+        self.least_value = self.least_value.scatter_reduce(0, task, value, "amin")
+        if self.paired:
+            self.least_value = _negated_rows(
+                _negated_rows(self.least_value).scatter_reduce(0, task, -value, "amin")
+            )
 
     def rows_to_improve(self) -> Tensor:
         """(n,) bool: rows with possible gains.
 
         Where all evaluated values have one sign, the bound that may prove that sign comes first.
         """
-        if not self.sides:
+        if not self.paired:
             return ~self.stuck
-        decided, hopeful = self.end >= 0, self.met > 0
+        decided, hopeful = self.proved >= 0, self.least_value > 0
         return ~self.stuck & ~(decided | _negated_rows(decided)) & (hopeful | ~_negated_rows(hopeful))
 
     def undecided_share(self) -> float:
@@ -270,10 +273,11 @@ class _Trees:
 
         A sign is decidable as far as all evaluated values have the same sign.
         """
-        if not self.sides:
+        if not self.paired:
             return 1.0
         decided, hopeful = (
-            (side | _negated_rows(side))[: len(side) // 2] for side in (self.end >= 0, self.met > 0)
+            (side | _negated_rows(side))[: len(side) // 2]
+            for side in (self.proved >= 0, self.least_value > 0)
         )
         left = int((hopeful & ~decided).sum())
         return (
@@ -282,7 +286,9 @@ class _Trees:
 
     def is_close(self) -> bool:
         """Whether the rows lack at most some times the least evaluated value."""
-        return bool((-self.end <= MAX_DEFICIT_FACTOR * self.met).all()) and bool(self.met.isfinite().all())
+        return bool((-self.proved <= MAX_DEFICIT_FACTOR * self.least_value).all()) and bool(
+            self.least_value.isfinite().all()
+        )
 
     def settled_rows(self) -> Tensor:
         """(n,) bool: rows that exceed `enough` in every subproblem of some tree."""
@@ -291,9 +297,9 @@ class _Trees:
         )
 
 
-def _negated_rows(sides: Tensor) -> Tensor:
+def _negated_rows(paired: Tensor) -> Tensor:
     """For each row the value of its negative."""
-    return sides.roll(len(sides) // 2)
+    return paired.roll(len(paired) // 2)
 
 
 def refine_intermediate_bounds(
@@ -322,11 +328,11 @@ def refine_intermediate_bounds(
     rule = EndSplit(min(at_once, MAX_BATCH))
     held = dict(known)
     trees = dict[Node, tuple[Tensor, _Trees]]()
-    last = _Trees(rule, *rows, torch.full_like(rows[1], -torch.inf), sides=False)
+    last = _Trees(rule, *rows, torch.full_like(rows[1], -torch.inf), paired=False)
     first = min((function.place for function in relu_like_functions(graph)), default=0)
     layers = [node for node in arguments(graph) if node.place > first]  # bounds of earlier layers are exact
     for turn in range(passes):
-        rounds, before = FIRST_PASS_ROUNDS * 2**turn, (last.end, _count_unstable(held))
+        rounds, before = FIRST_PASS_ROUNDS * 2**turn, (last.proved, _count_unstable(held))
         for node in [*layers, graph.output]:
             part = graph.upto(node)
             found = (
@@ -347,25 +353,23 @@ def refine_intermediate_bounds(
                 none = torch.zeros_like(unit[:, 0]).repeat(2)
                 trees[node] = (
                     which,
-                    _Trees(rule, torch.cat([unit, -unit]), none, none - torch.inf, sides=True),
+                    _Trees(rule, torch.cat([unit, -unit]), none, none - torch.inf, paired=True),
                 )
             which, tree = trees[node]
             if len(which):
-                tree.end = torch.maximum(tree.end, torch.cat([lower[which], -upper[which]]))
+                tree.proved = torch.maximum(tree.proved, torch.cat([lower[which], -upper[which]]))
                 with time_limit.within(time_limit.share(LAYER_TIME_SHARE)):
                     tree.grow(part, boxes, rounds, UNDECIDED_SHARE ** (turn + 1))
-                lower[which], upper[which] = (
-                    tree.end[: len(which)],
-                    torch.maximum(tree.end[: len(which)], -tree.end[len(which) :]),
-                )
+                lower[which] = tree.proved[: len(which)]
+                upper[which] = torch.maximum(tree.proved[: len(which)], -tree.proved[len(which) :])
                 rounds = (
                     rounds
                     if tree.undecided_share() <= UNDECIDED_SHARE
                     else max(1, rounds // SKIPPED_LAYER_DIVISOR)
                 )
             held[node] = lower.reshape(1, *node.shape), upper.reshape(1, *node.shape)
-        won = bool((last.end - before[0] > MIN_PASS_GAIN * -last.end).any())
-        failed = bool((last.met <= 0).any())  # a counterexample exists, so no proof does
+        won = bool((last.proved - before[0] > MIN_PASS_GAIN * -last.proved).any())
+        failed = bool((last.least_value <= 0).any())  # a counterexample exists, so no proof does
         if failed or bool(last.settled_rows().all()) or not (won or _count_unstable(held) < before[1]):
             break
     return held, last.settled_rows()

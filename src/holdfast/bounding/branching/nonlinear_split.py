@@ -85,10 +85,8 @@ class NonlinearSplit(Branching[Ranges]):
 
     def start(self, graph: Graph, region: Region, rules: Avoid) -> Ranges:
         lower, upper = region.enclosing_box()
-        task, nothing = (
-            torch.arange(len(region), device=lower.device),
-            torch.full_like(rules.offset[:, 0, 0], -torch.inf),
-        )
+        task = torch.arange(len(region), device=lower.device)
+        nothing = torch.full_like(rules.offset[:, 0, 0], -torch.inf)
         count = sum(node.size for node in arguments_of(graph))
         high = nothing.abs()[:, None].expand(-1, count)
         gain = (nothing * torch.nan)[:, None].expand(-1, graph.entry.size + count)

@@ -49,10 +49,8 @@ def by_models(
         (n, inputs), zero if the region is no box, and (n, arguments) for the pre-activations.
     """
     region, dtype = known.region, next(iter(coefficients.values())).dtype
-    nodes, ends = (
-        arguments_of(view.graph),
-        [torch.nan_to_num(end.to(dtype)).requires_grad_() for end in region.enclosing_box()],
-    )
+    nodes = arguments_of(view.graph)
+    ends = [torch.nan_to_num(end.to(dtype)).requires_grad_() for end in region.enclosing_box()]
     lift = torch.zeros(
         (2, len(region), sum(node.size for node in nodes)),
         dtype=dtype,
@@ -73,10 +71,8 @@ def by_models(
         for end, slope in zip([lift, *ends], [*found, None, None], strict=False)
     ]
     low, high = (together(view.graph, side, nodes) for side in (known.lower, known.upper))
-    inputs, arguments = (
-        _worse_half_gain(slopes[1], slopes[2], ends[1].detach() - ends[0].detach()),
-        _worse_half_gain(slopes[0][0], slopes[0][1], high - low),
-    )
+    inputs = _worse_half_gain(slopes[1], slopes[2], ends[1].detach() - ends[0].detach())
+    arguments = _worse_half_gain(slopes[0][0], slopes[0][1], high - low)
     return inputs.flatten(1), arguments
 
 

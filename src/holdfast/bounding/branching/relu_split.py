@@ -103,10 +103,8 @@ class ActivationSplit(Branching[Decisions]):
     @torch.no_grad()
     def start(self, graph: Graph, region: Region, rules: Avoid) -> Decisions:
         blank = torch.zeros((len(region), sum(node.size for node in arguments(graph))), device=graph.device)
-        task, nothing = (
-            torch.arange(len(region), device=graph.device),
-            torch.full_like(rules.offset[:, 0, 0], -torch.inf),
-        )
+        task = torch.arange(len(region), device=graph.device)
+        nothing = torch.full_like(rules.offset[:, 0, 0], -torch.inf)
         upper = torch.full_like(blank, torch.inf, dtype=torch.float64)
         lower = -upper
         for rows in time_limit.portions(region.centre) if arguments(graph) else ():
@@ -208,10 +206,8 @@ class ActivationSplit(Branching[Decisions]):
         """Store slopes and multipliers of pairs, from which the optimisation of their children starts."""
         slope, multiplier = parts.slope.clone(), parts.multiplier.clone()
         # those of one of its polytopes
-        slope[part], multiplier[part] = (
-            found.slope.float(),
-            found.multiplier.float(),
-        )
+        slope[part] = found.slope.float()
+        multiplier[part] = found.multiplier.float()
         return replace(parts, slope=slope, multiplier=multiplier)
 
     def cut(self, question: PolytopeQuestion, parts: Decisions, gain: Tensor) -> tuple[Decisions, Tensor]:
@@ -268,10 +264,8 @@ class ActivationSplit(Branching[Decisions]):
         for row in torch.arange(len(parts), device=open_.device).split(1):
             task, known = parts.task[row], {node: (low[row], high[row]) for node, (low, high) in ends.items()}
             polytope = parts.open[row[0]].nonzero().flatten()
-            matrix, offset = (
-                question.rules.matrix[task[0], polytope],
-                question.rules.offset[task[0], polytope],
-            )
+            matrix = question.rules.matrix[task[0], polytope]
+            offset = question.rules.offset[task[0], polytope]
             with time_limit.within(until), time_limit.within(time_limit.share(1 / (len(parts) - len(found)))):
                 held, positive = refine_intermediate_bounds(
                     question.graph,
@@ -318,10 +312,8 @@ def _decide_affine(question: PolytopeQuestion, parts: Decisions) -> Seen[Decisio
 
 def _record_pair_bounds(parts: Decisions, part: Tensor, polytope: Tensor, least: Tensor) -> Decisions:
     """The subproblems with the bounds of their pairs."""
-    unsettled, bound = (
-        torch.zeros_like(parts.open),
-        torch.full_like(parts.open, torch.inf, dtype=torch.float64),
-    )
+    unsettled = torch.zeros_like(parts.open)
+    bound = torch.full_like(parts.open, torch.inf, dtype=torch.float64)
     unsettled[part, polytope] = ~(least > 0)
     bound[part, polytope] = torch.where(least > 0, torch.inf, least)
     return replace(parts, open=unsettled, bound=bound.amin(1))

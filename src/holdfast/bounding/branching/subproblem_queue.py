@@ -156,10 +156,8 @@ class SubproblemSearch(ABC, Generic[Q, F]):
         cut, stuck = self.cut(question, kept, seen.gain[left])
         if not bool(stuck.any()):
             return cut, seen.points
-        lost, lost_tasks = (
-            min(parts.lost, float(kept.bound[stuck].min())),
-            frozenset(kept.task[stuck].tolist()),
-        )
+        lost = min(parts.lost, float(kept.bound[stuck].min()))
+        lost_tasks = frozenset(kept.task[stuck].tolist())
         return replace(cut, lost=lost, given_up=parts.given_up | lost_tasks), seen.points
 
     def _chosen(self, question: Q, frontier: F) -> Tensor:
