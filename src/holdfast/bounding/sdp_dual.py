@@ -524,7 +524,7 @@ def _bound(relaxation: Coupling, free: DualVariables, barrier: Tensor) -> tuple[
     squares, cross = (torch.nn.functional.pad(torch.zeros_like(z), (0, 1)) for _ in range(2))
     for bundle in relaxation.bundles:
         bundle.squares(along, squares)
-        bundle.cross(along, cross)
+        bundle.beside(along, cross)
     diagonal = along.diagonal(dim1=1, dim2=2)
     inside = diagonal[:, 1:first]
     limit = free.limit
