@@ -43,11 +43,9 @@ TOO_LARGE = "ReLUs are relaxed jointly only where all affine maps are small enou
 def obstacle(graph: Graph, region: Region) -> str | None:
     """Why the joint relaxation is not available; None if it is."""
     functions = [node for node in graph.nodes if isinstance(node, Relaxed)]
-    if (
-        not functions
-        or relu_like_functions(graph) != functions
-        or any(node.relaxation.sides().value for node in functions)
-    ):  # type: ignore[union-attr]
+    sides = [node.relaxation.sides() for node in functions]
+    through_zero = all(s is not None and s.value == 0 for s in sides)
+    if not functions or relu_like_functions(graph) != functions or not through_zero:
         return "ReLUs are relaxed jointly only where all activations are linear on either side of zero"
     if not region.boxed and not (isinstance(region, NormFamily) and region.p == 2):
         return "ReLUs are relaxed jointly only over boxes and Euclidean balls"

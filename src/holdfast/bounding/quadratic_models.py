@@ -806,8 +806,8 @@ def _affine(node: Affine, sources: list[QuadraticModel]) -> QuadraticModel:
     remainders = max(s.R.shape[-1] for s in sources)
     total: QuadraticModel | None = None
     for k, source in enumerate(sources):
-        # type: ignore[misc]
-        part = source.extend_variables(inputs, remainders).each(lambda t, k=k: node.part(k, t, 1))
+        wide = source.extend_variables(inputs, remainders)
+        part = wide.each(lambda t, k=k: node.part(k, t, 1))  # type: ignore[misc]
         part = replace(part, rest=node.part(k, source.rest, 1, absolute=True))
         total = part if total is None else _add(total, part)
     assert total is not None

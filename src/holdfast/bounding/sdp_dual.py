@@ -61,7 +61,7 @@ from holdfast.bounding.trust_region import lack
 from holdfast.rounding import TINY, gamma
 
 # The training settings were chosen on the CNN of `benchmarks.lipschitz radius`, on images that are not in its
-# tables (benchmarks/RESULTS.md). Pairs hold the value for boxes and the value for Euclidean balls.
+# tables (benchmarks/RESULTS.md).
 DEFAULT_STEPS = 200  # Default number of Adam steps for each row of the output.
 LEARNING_RATE = (0.3, 0.4)  # Adam's learning rate after the warm-up, in boxes and in balls.
 FINAL_RATE_SHARE = 0.02  # The learning rate decays exponentially to this share of itself at the last step.

@@ -12,8 +12,8 @@ subproblems, whose bounds exceed it) and the bounds of the open subproblems. Sub
 float32 on the unstable neurons (`Undecided`), and the result is evaluated once in float64 with all rounding
 errors included (`RowTask.prove`).
 
-Settings were chosen on the queries of `benchmarks.lipschitz mnist_fc` (networks of VNN-COMP), which its table
-in benchmarks/RESULTS.md also shows.
+The settings were chosen on the queries of `benchmarks.lipschitz mnist_fc` (networks of VNN-COMP). The table
+in benchmarks/RESULTS.md shows the same queries, so it is no independent test of them.
 """
 
 from collections.abc import Mapping

@@ -4,8 +4,8 @@ For networks with many inputs, with boxes that cannot be halved often enough. A 
 decided signs of pre-activations. Over it all intermediate bounds are computed again, then slopes and
 multipliers are optimised for every polytope (`alpha_beta_crown`). Both signs of a pre-activation cover the
 subproblem. Before the first split the intermediate bounds of the region are optimised, then refined by small
-branch-and-bound searches of their own (`intermediate_refinement`). A subproblem without unstable neurons is
-solved exactly (`leaf_linear_program`).
+branch-and-bound searches of their own (`intermediate_refinement`). If the region is a box, a
+subproblem without unstable neurons is solved exactly (`leaf_linear_program`).
 
 References: Bunel et al., "Branch and bound for piecewise linear neural network verification" (2020); Wang et
 al. (beta-CROWN, 2021).
@@ -171,7 +171,7 @@ class ActivationSplit(Branching[Decisions]):
         found = row_task.train(
             parts.slope[part].double(), parts.multiplier[part].double(), self.steps, self.pace
         )
-        found, ends_met = _solve_decided(row_task, found, self.steps, self.pace)
+        found, candidates = _solve_decided(row_task, found, self.steps, self.pace)
         settled = found.least > 0
         # polytopes are weighted by the distance of their bounds to zero
         share = torch.where(settled, 0, -found.least)
@@ -198,7 +198,7 @@ class ActivationSplit(Branching[Decisions]):
             .indices
         )
         worst = worst[~settled[worst]]
-        return Seen(after, cost, _points(region, found.planes[worst], ends_met[worst], task[worst]))
+        return Seen(after, cost, _points(region, found.planes[worst], candidates[worst], task[worst]))
 
     def record_children(
         self, parts: Decisions, part: Tensor, polytope: Tensor, found: TrainedBounds
