@@ -75,7 +75,8 @@ ADAM_BETAS = (0.8, 0.95)  # Decay rates of Adam's first and second moments.
 GRADIENT_LIMIT = 2.0
 INITIAL_PULL = (1.5, 3.0)  # Initial p in its units, in boxes and in balls.
 INITIAL_ARCH = 0.4  # Initial c in its units.
-INITIAL_WALL = 2.0  # Initial w in its units, in boxes.
+INITIAL_WALL = (2.0, 0.01)  # Initial w in its units, in boxes and in balls.
+INITIAL_CURVE = 0.03  # Initial s of kept neurons in its units.
 PROGRESS_CHECK_STEPS = 25  # Progress is checked at intervals of this many steps.
 MIN_STEPS = 80  # A row is never abandoned before this step.
 # A row is abandoned if this many times the gain since the last check would not raise its bound above zero.
@@ -350,6 +351,8 @@ def _crown_multipliers(relaxation: Coupling) -> tuple[DualVariables, DualVariabl
     column[relaxation.kept] = (
         1 + relaxation.inputs + torch.arange(len(relaxation.kept), device=relaxation.kept.device)
     )
+    # CROWN's backward pass: `line` holds the coefficients on the columns, `weight` those on the ReLUs of a
+    # layer.
     line = torch.nn.functional.pad(relaxation.linear, (1, 0))
     of_free = relaxation.linear.new_zeros((rows, n))
     of_free[:, relaxation.free] = relaxation.aside
@@ -377,17 +380,17 @@ def _crown_multipliers(relaxation: Coupling) -> tuple[DualVariables, DualVariabl
     if ball is None:
         limit = relaxation.linear.new_zeros((rows, 0))
         wall = (falls / max(1, relaxation.inputs) / 2)[:, None].expand_as(at_inputs)
-        begin = torch.full_like(wall, INITIAL_WALL)
+        begin = torch.full_like(wall, INITIAL_WALL[0])
     else:
         slope_norm = ((at_inputs / ball.radius.clamp_min(1e-12)).square() @ ball.member).sqrt()
         falls = (slope_norm * ball.reach).sum(1).clamp_min(1e-12)
         limit = (slope_norm / (2 * ball.reach.clamp_min(1e-12))).clamp_min(1e-12)
         wall = (falls / max(1, relaxation.inputs) / 2)[:, None].expand_as(at_inputs)
-        begin = torch.full_like(wall, 0.01)
+        begin = torch.full_like(wall, INITIAL_WALL[1])
     curve_unit = wide[:, kept] / width[kept]
     units = DualVariables(wide / width, wide, wide[:, kept], curve_unit, curve_unit, wall, limit)
     curve = torch.zeros_like(slope)
-    curve[:, kept] = 0.03
+    curve[:, kept] = INITIAL_CURVE
     start_at = DualVariables(
         curve,
         slope / wide,
@@ -451,6 +454,7 @@ def _train(
             falls * BARRIER_WEIGHT[0] * (BARRIER_WEIGHT[1] / BARRIER_WEIGHT[0]) ** (step / steps)
         ).float()
         value, gradients = _bound(relaxation, now.times(units), barrier)
+        # Go back towards the last multipliers with N positive definite, with less momentum.
         for _ in range(40):
             if not bool((failed := value.isinf()).any()):
                 break
@@ -558,6 +562,7 @@ def prove_rows(relaxation: Coupling, free: DualVariables) -> Tensor:
     factor, failed = torch.linalg.cholesky_ex(matrix[:, 1:, 1:])
     v = -torch.cholesky_solve(matrix[:, 1:, :1], factor)[..., 0]
     size = _size(relaxation, free, peaks)
+    # A little below the optimum, so that M - bound e_0'e_0 stays positive definite in floating point.
     bound = matrix[:, 0, 0] + (matrix[:, 0, 1:] * v).sum(1) - 1e-9 * size
     bound = torch.where(failed == 0, bound, 0)
     # The number one becomes the last column: its pivot in the Cholesky factorisation is the smallest.
