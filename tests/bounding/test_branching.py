@@ -423,9 +423,9 @@ def test_trained_slopes_settle_boxes_that_planes_leave_open_and_no_failure(
     parts = cut.start(graph, region, rules)
     fails = (rows + offset <= -1e-12).all(-1).any(0)
     left = []
-    for undecided in (-1, branch.UNDECIDED):
-        monkeypatch.setattr(branch, "UNDECIDED", undecided)
-        monkeypatch.setattr(branch, "TRIAL", 240)
+    for undecided in (-1, branch.MAX_UNSTABLE_FOR_TRAINING):
+        monkeypatch.setattr(branch, "MAX_UNSTABLE_FOR_TRAINING", undecided)
+        monkeypatch.setattr(branch, "FIRST_TRAINED_BOXES", 240)
         seen = cut.bound(PolytopeQuestion(graph, region, rules), parts)
         assert not (fails & ~seen.parts.open).any()
         left.append(int(seen.parts.open.sum()))

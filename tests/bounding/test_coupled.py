@@ -17,7 +17,15 @@ from holdfast.bounding.crown import lower_bound, propagate
 from holdfast.bounding.graph.graph import Graph, build
 from holdfast.bounding.joint_relu import Memory, coupling, obstacle, scores
 from holdfast.bounding.node_bounds import Boxes
-from holdfast.bounding.sdp_dual import Coupling, DualVariables, _bound, _planes, _top, least, prove_rows
+from holdfast.bounding.sdp_dual import (
+    Coupling,
+    DualVariables,
+    _bound,
+    _crown_multipliers,
+    _maximum_of_parabola,
+    least,
+    prove_rows,
+)
 from holdfast.region import Ball, Frames, Region
 
 
@@ -96,7 +104,7 @@ def test_any_numbers_are_sound(seed: int, p: float, wild: float) -> None:
     """What training never chooses, too: signs and sizes at random, made convex enough to say anything."""
     graph, region = graph_of(list(NETWORKS)[seed % 3], seed % 5), ball(p, 0.3, seed)
     _, question, rows = asked(graph, region)
-    begun, units, _ = _planes(question)
+    begun, units, _ = _crown_multipliers(question)
     g = seeded(seed)
     numbers = DualVariables(
         *(v + wild * torch.randn(v.shape, generator=g, dtype=torch.float64) for v in begun.values())
@@ -165,7 +173,7 @@ def test_nothing_is_above_a_top_and_the_top_is_reached(s: float, b: float, low: 
         torch.tensor(b).double(),
         torch.tensor([low, low + width]).double(),
     )
-    top, place = _top(curve, slope, *ends)
+    top, place = _maximum_of_parabola(curve, slope, *ends)
     z = torch.cat(
         [ends[0] + (ends[1] - ends[0]) * torch.linspace(0, 1, 2001, dtype=torch.float64), ends]
     ).clamp(*ends)
@@ -178,7 +186,7 @@ def test_gradients_are_those_of_the_bound() -> None:
     """Against differences, in float64, of the bound and the barrier."""
     _, question, _ = asked(graph_of("skipping"), ball(2, 0.4))
     question = question.rows(torch.tensor([0]))
-    begun, units, _ = _planes(question)
+    begun, units, _ = _crown_multipliers(question)
     # Not where training begins: there the peaks of two sides are equal.
     begun = DualVariables(
         *(v + 0.1 * torch.rand(v.shape, generator=seeded(9), dtype=torch.float64) for v in begun.values())
@@ -237,11 +245,11 @@ def test_the_sign_of_a_score_ends_the_training_and_what_is_too_large_says_nothin
     low = scores(graph, region, rows, torch.full((1, 3), 5.0).double(), sign=False)
     assert 0 < float(low) <= float((met(graph, region, rows[0]) + 5).min())
     assert float(scores(graph, region, rows, -low[:, None].expand(1, 3) + 4.9, sign=True)) <= 0
-    monkeypatch.setattr("holdfast.bounding.joint_relu.FEW", 3)
+    monkeypatch.setattr("holdfast.bounding.joint_relu.MAX_CPU_VARIABLES", 3)
     assert scores(graph, region, rows, torch.zeros((1, 3)).double(), sign=True).isinf().all()
     assert "Euclidean" in str(obstacle(graph, ball(1, 0.3)))
     smooth = build(hf.Network.from_torch(nn.Sequential(nn.Linear(2, 2), nn.Tanh()).eval()), torch.zeros(1, 2))
-    assert "bend at zero" in str(obstacle(smooth, region))
+    assert "either side of zero" in str(obstacle(smooth, region))
 
 
 def test_without_time_rows_that_were_not_trained_count_as_planes_know_them(

@@ -57,7 +57,7 @@ def dense(bent: Curvature) -> tuple[Tensor, Tensor]:
 
 @pytest.fixture(params=[1, 2**20], ids=["row by row", "at once"], autouse=True)
 def slabs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(quadratic_part.SLAB, "cpu", request.param)
+    monkeypatch.setitem(quadratic_part.SLAB_VALUES, "cpu", request.param)
 
 
 def test_what_is_stored_is_the_recipe_written_out() -> None:

@@ -183,7 +183,7 @@ def test_the_search_goes_on_where_it_was_and_ends_with_the_clock(monkeypatch: py
     graph, region = graph_of(3, 6, 14, 14, 14, 2), box(3, 6, 1.0)
     _, ends, worth = by_planes(graph, region)
     seen: list[tuple[int, int]] = []
-    kept = intermediate_refinement._Trees._with_ends
+    kept = intermediate_refinement._Trees._update_subproblems
 
     def told(self: intermediate_refinement._Trees, question: Sought, parts: SignLeaves) -> SignLeaves:
         place = question.undecided.place
@@ -192,7 +192,7 @@ def test_the_search_goes_on_where_it_was_and_ends_with_the_clock(monkeypatch: py
             kept(self, question, parts),
             together(question.graph, values(question.graph, points(region, 200))),
         )
-        for task in range(len(self.end)):  # no point is lost where ends have decided more since
+        for task in range(len(self.proved)):  # no point is lost where ends have decided more since
             one, other = (
                 (some.sign[some.task == task], at[:, which])
                 for some, which in ((parts, self.place), (after, place))
@@ -201,9 +201,9 @@ def test_the_search_goes_on_where_it_was_and_ends_with_the_clock(monkeypatch: py
             assert bool((now | ~before).all())
         return after
 
-    monkeypatch.setattr(intermediate_refinement._Trees, "_with_ends", told)
-    monkeypatch.setattr(intermediate_refinement, "ROUNDS", 2)
-    monkeypatch.setattr(intermediate_refinement, "FRESH", 0.0)
+    monkeypatch.setattr(intermediate_refinement._Trees, "_update_subproblems", told)
+    monkeypatch.setattr(intermediate_refinement, "FIRST_PASS_ROUNDS", 2)
+    monkeypatch.setattr(intermediate_refinement, "RESTART_SHARE", 0.0)
     matrix = torch.tensor([[1.0, -1.0]]).double()
     row = (
         matrix,

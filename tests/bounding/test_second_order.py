@@ -14,7 +14,7 @@ from torch import Tensor
 
 from holdfast.bounding.crown import propagate
 from holdfast.bounding.graph.graph import build
-from holdfast.bounding.quadratic_models import Bends, Quadratic, QuadraticModel, VariableBall, _along
+from holdfast.bounding.quadratic_models import Bends, Quadratic, QuadraticModel, VariableBall, _apply_curve
 from holdfast.bounding.quadratic_part import Curvature, Stored
 from holdfast.bounding.relax import LeakyRelu, Relu, Sigmoid, Tanh
 from holdfast.bounding.relax.base import Curve
@@ -124,9 +124,9 @@ def test_what_is_known_of_a_square_holds_its_values(p: float, named: float) -> N
         torch.arange(d),
         ball,
     )
-    found = _along(TANH, y, *y.range(), some(2, 1, n, scale=0.5))
-    assert found.bent is not None
-    form, parts = found.bent.store_slabs(), found.parts
+    found = _apply_curve(TANH, y, *y.range(), some(2, 1, n, scale=0.5))
+    assert found.curvature is not None
+    form, parts = found.curvature.store_slabs(), found.parts
     v = some(4000, d)
     v = v / v.abs().amax(1, keepdim=True) if math.isinf(p) else v / v.norm(p, dim=1, keepdim=True)
     v, r = v * torch.rand((4000, 1), generator=g) ** 0.2, some(4000, m).sign()

@@ -97,8 +97,8 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
 @pytest.fixture(autouse=True)
 def _whatever_they_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     """Windows wherever they can go, and no matrices."""
-    monkeypatch.setattr(crown_patches, "SMALL", 0)
-    monkeypatch.setattr(crown_patches, "WORTH", 0)
+    monkeypatch.setattr(crown_patches, "MIN_DENSE_NUMBERS", 0)
+    monkeypatch.setattr(crown_patches, "MIN_SAVING_FACTOR", 0)
     monkeypatch.setattr(graphs, "LARGEST_MATRIX", 0)
 
 

@@ -34,8 +34,8 @@ class Residual(nn.Module):
 def _whatever_they_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small images are treated as large ones."""
     for module in (crown, crown_patches):
-        monkeypatch.setattr(module, "SMALL", 0)
-    monkeypatch.setattr(crown_patches, "WORTH", 0)
+        monkeypatch.setattr(module, "MIN_DENSE_NUMBERS", 0)
+    monkeypatch.setattr(crown_patches, "MIN_SAVING_FACTOR", 0)
     monkeypatch.setattr(graphs, "LARGEST_MATRIX", 0)
 
 

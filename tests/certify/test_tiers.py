@@ -235,7 +235,7 @@ def test_linear_bounds_that_are_trained_beyond_the_limit_are_named() -> None:
 
 
 def test_relus_that_are_too_many_to_be_bounded_together_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.bounding.joint_relu.FEW", 1)
+    monkeypatch.setattr("holdfast.bounding.joint_relu.MAX_CPU_VARIABLES", 1)
 
     class Plain(nn.Sequential):
         def __init__(self) -> None:
@@ -279,7 +279,7 @@ def test_a_tier_that_can_do_no_more_says_so() -> None:
     net, x, y = asked(nn.Sequential(nn.Flatten(), nn.Linear(12, 3)), (4, 3), count=1)
     [record] = hf.solve([question(net, x, y)], [hf.certify.Tighten()])
     assert record.skipped == (
-        "Tighten: tier tight proves no more than tier fast here: the network is linear: planes are exact",
+        "Tighten: tier tight proves no more than tier fast here: the network is linear: linear bounds are exact",
     )
 
 

@@ -1,6 +1,10 @@
-"""Under the floor, for every room: the network's graph, its relaxations, and the walks that bound it: backwards by planes (crown),
-forwards by affine forms (zonotope) and by quadratic models (second_order)."""
+"""Bounds of neural networks over regions.
 
-from holdfast.bounding.graph import cells, inplace, operators  # they fill the table of operators
+`graph` holds the computation graph and `relax` the relaxations of activations. The methods are CROWN
+(backward, `crown`), zonotopes (forward, `zonotope`), quadratic models (forward, `quadratic_models`), joint
+relaxations of ReLUs (`sdp_dual`), and branch and bound (`branching`).
+"""
+
+from holdfast.bounding.graph import cells, inplace, operators  # importing them registers the operators
 
 __all__ = ["cells", "inplace", "operators"]

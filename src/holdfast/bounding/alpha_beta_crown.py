@@ -1,15 +1,23 @@
-"""Linear bounds whose free choices are trained: the slopes below functions that bend at zero, and multipliers of decisions.
+"""Alpha-beta-CROWN: linear bounds with optimised slopes (alpha) and multipliers of splits (beta).
 
-A part of the region is where the arguments v of some of these functions have decided signs s. There s v >= 0, so for any
-multiplier >= 0
+Statement. In a subproblem of branch and bound some pre-activations z_i have decided signs s_i, so s_i z_i >=
+0. For any beta_i >= 0
 
-    row . node >= row . node - sum of multiplier s v   at every point of the part,
+    row . node  >=  row . node - sum of beta_i s_i z_i    at every point of the subproblem,
 
-and the right side has linear bounds like any sum of nodes (Wang et al. 2021, beta-CROWN). Any slopes and multipliers are sound, so they
-are trained in float32 (`_Draft`), and the best of them are put once into a bound in float64 with its roundings paid for: that is the proof.
-Where float32 cannot tell whether it is above zero, training goes on in float64.
+and CROWN bounds the right side like any other sum of nodes. The linear lower bound of an unstable neuron may
+have any slope alpha, with the largest intercept for which it stays below the activation. So all alpha and all
+beta >= 0 are sound. They are optimised in float32 (`_Draft`, alpha in [0, 1]), and the best ones are
+evaluated once in float64 with all rounding errors included: that is the proof. Where the sign of a bound is
+not certain in float32, the optimisation continues in float64.
 
-Where several rows must not be at most zero together, no single one need stay positive: any sum of them with weights >= 0 will do.
+A row task has several rows, of which it suffices that one is positive at every point. For any weights >= 0
+with sum one the weighted sum of the rows is at most the largest row, so the weights are optimised as well (a
+softmax of free numbers).
+
+References: Xu et al., "Fast and complete: enabling complete verification with rapid and massively parallel
+incomplete verifiers" (alpha-CROWN, 2021); Wang et al., "Beta-CROWN: efficient bound propagation with
+per-neuron split constraints for neural network robustness verification" (2021), theorem 3.1.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,11 +38,15 @@ from holdfast.cuda_graphs import Repeated
 from holdfast.region import Region
 from holdfast.rounding import gamma
 
-UNSURE = 2.0**-16  # of what is added up: less than float32 can tell from zero
+# A float32 bound below this share of the sum of its terms' sizes has no certain sign (256 units of rounding).
+FLOAT32_MARGIN = 2.0**-16
 
 
 def relu_like_functions(graph: Graph) -> list[Relaxed]:
-    """The functions that bend upwards at zero and are lines elsewhere: below these a slope is free."""
+    """The activations with two linear pieces that meet at zero, the slope of the right one being no smaller.
+
+    The slopes of their linear lower bounds are free.
+    """
     found = [(node, node.relaxation.sides()) for node in graph.nodes if isinstance(node, Relaxed)]
     return [
         node for node, sides in found if sides is not None and sides.at == 0 and sides.below <= sides.above
@@ -42,19 +54,19 @@ def relu_like_functions(graph: Graph) -> list[Relaxed]:
 
 
 def arguments(graph: Graph) -> list[Node]:
-    """What they read."""
+    """The pre-activations of the ReLU-like activations, in the order of the graph."""
     return list(dict.fromkeys(node.inputs[0] for node in relu_like_functions(graph)))
 
 
 def apart(graph: Graph, values: Tensor, nodes: Sequence[Node] | None = None) -> dict[Node, Tensor]:
-    """(n, all arguments) -> for each argument, or for each of these nodes, (n, *shape)."""
+    """Split (n, all pre-activations) by node: (n, *shape) for each pre-activation, or for each of `nodes`."""
     nodes = arguments(graph) if nodes is None else nodes
     parts = values.split([node.size for node in nodes], dim=1)
     return {node: part.reshape(-1, *node.shape) for node, part in zip(nodes, parts, strict=True)}
 
 
 def together(graph: Graph, values: Mapping[Node, Tensor], nodes: Sequence[Node] | None = None) -> Tensor:
-    """For each argument, or for each of these nodes, (n, *shape) -> (n, all arguments)."""
+    """Concatenate (n, *shape) of all pre-activations, or of `nodes`, to (n, elements); inverse of `apart`."""
     return torch.cat(
         [values[node].flatten(1) for node in (arguments(graph) if nodes is None else nodes)], dim=1
     )
@@ -62,16 +74,16 @@ def together(graph: Graph, values: Mapping[Node, Tensor], nodes: Sequence[Node] 
 
 @dataclass(frozen=True)
 class TrainedBounds:
-    """What some slopes and multipliers prove, question by question."""
+    """What some slopes and multipliers prove, for n row tasks."""
 
-    least: Tensor  # (n,): nowhere are all rows below this
-    planes: Tensor  # (n, rows, *shape): coefficients of the linear functions of the input below the rows
+    least: Tensor  # (n,): at every point of the subproblem some row is at least this
+    planes: Tensor  # (n, rows, *shape): coefficients of linear lower bounds of the rows
     slope: Tensor  # (n, arguments)
     multiplier: Tensor  # (n, arguments)
-    entering: Tensor  # (n, arguments): the weight of each upper plane in the bound
+    entering: Tensor  # (n, arguments): the weight of each neuron's linear upper bound in the bound
 
     def put(self, which: Tensor, other: "TrainedBounds") -> "TrainedBounds":
-        """With others in place of some."""
+        """A copy with `other` at the indices `which`."""
         return TrainedBounds(
             **{
                 f.name: getattr(self, f.name).index_copy(0, which, getattr(other, f.name))
@@ -80,13 +92,13 @@ class TrainedBounds:
         )
 
     def improve(self, other: "TrainedBounds") -> None:
-        """The better of the two, in place of this one."""
+        """Replace, in place, those tasks for which `other` has the larger bound."""
         better = self.or_better(other)
         for f in fields(self):
             getattr(self, f.name).copy_(getattr(better, f.name))
 
     def or_better(self, other: "TrainedBounds") -> "TrainedBounds":
-        """Of each question the one that proves more."""
+        """For each task, the one of the two with the larger bound."""
         wins = other.least > self.least
         both = {f.name: (getattr(self, f.name), getattr(other, f.name)) for f in fields(self)}
         return TrainedBounds(
@@ -99,14 +111,14 @@ class TrainedBounds:
 
 @dataclass(frozen=True)
 class RowTask:
-    """For each of n parts: how low can the largest of some rows of a node get?"""
+    """For each of n subproblems: lower-bound the largest of some linear functions (rows) of a node."""
 
     graph: Graph
-    known: Boxes  # over the n parts
+    known: Boxes  # intermediate bounds in the n subproblems
     node: Node
     matrix: Tensor  # (n, rows, size of the node)
     offset: Tensor  # (n, rows)
-    sign: Tensor  # (n, arguments): +1 and -1 where they are decided, 0 elsewhere
+    sign: Tensor  # (n, arguments): +1 or -1 for decided signs, else 0
 
     @cached_property
     def decides(self) -> bool:
@@ -118,17 +130,20 @@ class RowTask:
         return (lower < 0) & (upper > 0)
 
     def train(self, slope: Tensor, multiplier: Tensor, steps: int, pace: float) -> TrainedBounds:
-        """Ascend along the gradient from these slopes (NaN: the functions' own) and multipliers; the best of all that was met until the
-        clock ends it."""
-        slope = torch.where(self.undecided & ~slope.isnan(), slope, self._own())
-        weight = torch.zeros_like(self.offset)  # of the rows, before the softmax
+        """Optimise slopes and multipliers by gradient ascent and return the best proved bounds.
+
+        `slope` and `multiplier` (n, arguments) are the initial values; NaN slopes stand for CROWN's. Stops at
+        the deadline.
+        """
+        slope = torch.where(self.undecided & ~slope.isnan(), slope, self._crown_slopes())
+        weight = torch.zeros_like(self.offset)  # weights of the rows before the softmax
         if steps:
             slope, multiplier, weight = self._train_draft(slope, multiplier, weight, steps, pace)
         ones = torch.ones_like(slope)
         best, _ = self._bound(
             [slope.requires_grad_(), multiplier.requires_grad_(), weight.requires_grad_()], ones
         )
-        near = (best.least <= 0) & (best.least > -UNSURE * self._size(best))
+        near = (best.least <= 0) & (best.least > -FLOAT32_MARGIN * self._size(best))
         if steps and bool(near.any()):
             which = near.nonzero().flatten()
             free = [value.detach()[which] for value in (slope, multiplier, weight)]
@@ -138,7 +153,7 @@ class RowTask:
     def _train_draft(
         self, slope: Tensor, multiplier: Tensor, weight: Tensor, steps: int, pace: float
     ) -> list[Tensor]:
-        """Training in float32: the slopes, multipliers and weights that seem best, in float64, of what the bounds depend on."""
+        """Optimise in float32; returns the best slopes, multipliers and row weights, in float64."""
         draft = _Draft.of(self)
         first, signs = draft.free(slope), draft.free(multiplier) if self.decides else {}
         best, entering = draft.weights(first, signs, weight)
@@ -150,10 +165,8 @@ class RowTask:
         start = [*first.values(), *(signs[node] / unit[node] for node in signs), weight.float()]
         ascent, kept = CoefficientAscent(start, betas=(0.9, 0.99)), [value.clone() for value in start]
         values, rate = ascent.values, torch.zeros((), device=best.device)
-        slopes, multipliers = (
-            dict(zip(nodes, values, strict=False)),
-            dict(zip(signs, values[len(nodes) : -1], strict=True)),
-        )
+        slopes = dict(zip(nodes, values, strict=False))
+        multipliers = dict(zip(signs, values[len(nodes) : -1], strict=True))
 
         def climb() -> None:
             now, gradients = draft.climb(slopes, multipliers, unit, values[-1])
@@ -169,7 +182,7 @@ class RowTask:
 
         once = Repeated(climb, best.device)
         for step in range(steps):
-            if time_limit.has_expired() or bool((best > UNSURE).all()):
+            if time_limit.has_expired() or bool((best > FLOAT32_MARGIN).all()):
                 break
             rate.fill_(pace * (1 - step / steps))
             once()
@@ -182,7 +195,7 @@ class RowTask:
         return [together(self.graph, found), together(self.graph, held), kept[-1].double()]
 
     def _continue_training(self, free: list[Tensor], steps: int, pace: float) -> TrainedBounds:
-        """More training, every bound of which is proved."""
+        """Optimise further in float64, where every bound is a proof."""
         undecided, own = self.undecided, free[0]
         best, _ = self._bound([value.requires_grad_() for value in free], torch.ones_like(own))
         unit = self._unit(best.entering)
@@ -205,7 +218,7 @@ class RowTask:
         return best
 
     def _size(self, found: TrainedBounds) -> Tensor:
-        """-> (n,): of what is added up in the bounds, by which float32 rounds them."""
+        """(n,): the sum of the sizes of all terms of a bound, to which its float32 rounding is relative."""
         low, high = self.known.region.enclosing_box()
         reach = torch.maximum(low.abs(), high.abs()).flatten(1)[:, None]
         terms = (found.planes.flatten(2).abs() * reach).sum(-1) + self.offset.abs()
@@ -219,11 +232,13 @@ class RowTask:
         )
 
     def prove(self, multiplier: Tensor, weight: Tensor, slope: Tensor | None = None) -> Tensor:
-        """-> (n,): nowhere are all rows below this, by these multipliers and weights of rows, and by these slopes or (None, or where they
-        are NaN) the functions' own."""
+        """Lower bounds (n,) of the largest row, for given multipliers, row weights and slopes.
+
+        NaN slopes stand for CROWN's; without `slope` all slopes are CROWN's.
+        """
         lift: dict[Relaxed, Tensor] = {}
         if slope is not None:
-            slope = torch.where(self.undecided & ~slope.isnan(), slope, self._own())
+            slope = torch.where(self.undecided & ~slope.isnan(), slope, self._crown_slopes())
             lift = {
                 node: weight.new_zeros(())
                 for node in relu_like_functions(self.graph)
@@ -232,17 +247,18 @@ class RowTask:
         planes = self._planes(multiplier if slope is None else slope, multiplier, lift)
         return torch.nan_to_num(self._least(planes, weight), -torch.inf, torch.inf, -torch.inf)
 
-    def _own(self) -> Tensor:
-        """-> (n, arguments): the slopes of the functions' own lower planes."""
+    def _crown_slopes(self) -> Tensor:
+        """(n, arguments): the slopes of CROWN's linear lower bounds."""
         return together(
             self.graph,
             {node.inputs[0]: self.known.planes[node].lower[0] for node in relu_like_functions(self.graph)},
         )
 
     def _bound(self, free: list[Tensor], unit: Tensor) -> tuple[TrainedBounds, list[Tensor]]:
-        """What these slopes, multipliers and weights of rows prove, and the gradients of the proved numbers."""
+        """The proved bounds for slopes, multipliers and row weights, and the gradients along these."""
         slope, multiplier, weight = free
-        # The upper planes are lifted by zero: its gradient is the weight with which each enters.
+        # A zero is added to every linear upper bound: the gradient along it is the weight of that linear
+        # bound.
         before = [node for node in relu_like_functions(self.graph) if node.place < self.node.place]
         lift = {node: torch.zeros_like(self.known.upper[node]).requires_grad_() for node in before}
         with torch.enable_grad():
@@ -266,7 +282,10 @@ class RowTask:
         return proved, gradients[: len(free)]
 
     def _least(self, planes: LinearForms, weight: Tensor) -> Tensor:
-        """weight (n, rows) >= 0 -> (n,): the larger of the best row by itself and of their sum, over the part."""
+        """(n,): the minimum over the region of the best single row or of the weighted sum, if that is larger.
+
+        `weight` (n, rows) >= 0.
+        """
         region, constant = self.known.region, planes.constant + self.offset
         constant = constant - 4 * gamma(1) * (planes.constant.abs() + self.offset.abs())
         alone = planes.minimum(region) + self.offset
@@ -283,7 +302,7 @@ class RowTask:
         return torch.maximum(alone, total.minimum(region)[:, 0] - missed)
 
     def _planes(self, slope: Tensor, multiplier: Tensor, lift: Mapping[Relaxed, Tensor]) -> LinearForms:
-        """Linear functions of the input below the rows, with these slopes of the functions that are lifted."""
+        """Linear lower bounds of the rows; the activations in `lift` take their slopes from `slope`."""
         slopes = apart(self.graph, slope)
         known = with_slopes(self.known, {node: slopes[node.inputs[0]] for node in lift})
         for node, zero in lift.items():
@@ -299,7 +318,7 @@ class RowTask:
         return combine_rows(self.graph, known, parts)
 
     def _unit(self, entering: Tensor) -> Tensor:
-        """-> (n, arguments): the usual weight of a plane in each layer, by which the steps of multipliers are measured."""
+        """(n, arguments): the mean weight of a linear bound in each layer, as unit of the multipliers."""
         usual = {
             node: v.flatten(1).mean(1, keepdim=True).clamp_min(1e-9)
             for node, v in apart(self.graph, entering).items()
@@ -309,39 +328,40 @@ class RowTask:
 
 @dataclass(frozen=True)
 class _Draft:
-    """The same bounds in float32, without the price of rounding: for training, which proves nothing."""
+    """The bounds of a row task in float32 without rounding errors: for optimisation only."""
 
-    asked: RowTask
-    before: list[Relaxed]  # the functions with free slopes that are met
+    task: RowTask
+    before: list[Relaxed]  # the activations with free slopes before the node
     planes: Mapping[Relaxed, LinearBounds]
-    begun: Mapping[Node, Tensor]  # the rows at the first functions on their way back: the same in every step
+    # the rows after the affine maps behind the last activations: constant during optimisation
+    begun: Mapping[Node, Tensor]
     constant: Tensor  # (n, rows)
-    box: tuple[Tensor, Tensor] | None  # middle and half width (n, inputs, 1), where the region is a box
+    box: tuple[Tensor, Tensor] | None  # middle and half width (n, inputs, 1), if the region is a box
 
     @staticmethod
-    def of(asked: RowTask) -> "_Draft":
-        before = [node for node in relu_like_functions(asked.graph) if node.place < asked.node.place]
-        planes = {node: _single(p) for node, p in asked.known.planes.items() if isinstance(node, Relaxed)}
-        walk = _Plain(asked.graph, planes, asked.offset.float())
-        walk.arrive(asked.node, asked.matrix.float().reshape(*asked.offset.shape, *asked.node.shape))
-        walk.to_functions(asked.node.place)
-        region, box = asked.known.region, None
+    def of(task: RowTask) -> "_Draft":
+        before = [node for node in relu_like_functions(task.graph) if node.place < task.node.place]
+        planes = {node: _to_float32(p) for node, p in task.known.planes.items() if isinstance(node, Relaxed)}
+        walk = _PlainWalk(task.graph, planes, task.offset.float())
+        walk.arrive(task.node, task.matrix.float().reshape(*task.offset.shape, *task.node.shape))
+        walk.to_functions(task.node.place)
+        region, box = task.known.region, None
         if region.boxed:
             lower, upper = (end.flatten(1).unsqueeze(-1) for end in region.enclosing_box())
             box = (lower / 2 + upper / 2).float(), (upper / 2 - lower / 2).float()
-        return _Draft(asked, before, planes, walk.pending, walk.constant, box)
+        return _Draft(task, before, planes, walk.pending, walk.constant, box)
 
     def free(self, values: Tensor) -> dict[Node, Tensor]:
-        """(n, arguments) -> for each argument that is met (n, *shape), numbers in float32."""
-        met = {node.inputs[0] for node in self.before}
-        found = {node: value for node, value in apart(self.asked.graph, values).items() if node in met}
+        """Split (n, arguments) by node, in float32, for the pre-activations before the task's node."""
+        earlier = {node.inputs[0] for node in self.before}
+        found = {node: value for node, value in apart(self.task.graph, values).items() if node in earlier}
         return {node: value.float() if value.is_floating_point() else value for node, value in found.items()}
 
     def weights(
         self, slope: Mapping[Node, Tensor], multiplier: Mapping[Node, Tensor], weight: Tensor
     ) -> tuple[Tensor, dict[Node, Tensor]]:
-        """-> the bounds (n,), and the weight with which the upper plane of each function enters them."""
-        # The upper planes are lifted by zero: its gradient is that weight.
+        """The bounds (n,), and the weight of the linear upper bound of each activation in them."""
+        # A zero is added to every linear upper bound: the gradient along it is that weight.
         lift = {
             node: torch.zeros_like(self.planes[node].upper_offset).requires_grad_() for node in self.before
         }
@@ -361,7 +381,7 @@ class _Draft:
         unit: Mapping[Node, Tensor],
         weight: Tensor,
     ) -> tuple[Tensor, list[Tensor]]:
-        """-> the bounds (n,), and their gradients along the slopes, the multipliers in their units and the weights."""
+        """The bounds (n,), and their gradients along slopes, multipliers (in their units) and row weights."""
         with torch.enable_grad():
             least = self._least(
                 slope, {node: value * unit[node] for node, value in multiplier.items()}, weight, {}
@@ -379,10 +399,10 @@ class _Draft:
         weight: Tensor,
         lift: Mapping[Relaxed, Tensor],
     ) -> Tensor:
-        asked, planes = self.asked, dict(self.planes)
-        for (
-            node
-        ) in self.before:  # between its two sides a slope touches the bend, so that the offset is what it was
+        task, planes = self.task, dict(self.planes)
+        # A line through the kink with a slope between those of both sides is a lower bound, with unchanged
+        # offset.
+        for node in self.before:
             p = planes[node]
             planes[node] = LinearBounds(
                 (slope[node.inputs[0]],),
@@ -390,30 +410,33 @@ class _Draft:
                 p.upper,
                 p.upper_offset + lift[node] if lift else p.upper_offset,
             )
-        walk = _Plain(asked.graph, planes, self.constant)
+        walk = _PlainWalk(task.graph, planes, self.constant)
         walk.pending.update(self.begun)
         for source, value in multiplier.items():
-            part = -value * apart(asked.graph, asked.sign)[source]
+            part = -value * apart(task.graph, task.sign)[source]
             walk.arrive(source, part[:, None].expand(*self.constant.shape, *source.shape))
-        walk.walk(asked.node.place)
-        rows = walk.lower_bound_linear(asked.known.region)
-        alone = (self._lowest(rows) + walk.constant).amax(1)
+        walk.walk(task.node.place)
+        rows = walk.lower_bound_linear(task.known.region)
+        alone = (self._minimum(rows) + walk.constant).amax(1)
         if self.constant.shape[1] == 1:
             return alone
         share = weight.softmax(1)
         total = torch.einsum("nr,nr...->n...", share, rows)[:, None]
-        return torch.maximum(alone, self._lowest(total)[:, 0] + (share * walk.constant).sum(1))
+        return torch.maximum(alone, self._minimum(total)[:, 0] + (share * walk.constant).sum(1))
 
-    def _lowest(self, rows: Tensor) -> Tensor:
-        """(n, rows, *shape) -> (n, rows): where the region lets each be least."""
+    def _minimum(self, rows: Tensor) -> Tensor:
+        """(n, rows, *shape) -> (n, rows): the minimum of each linear function over the region."""
         if self.box is None:
-            return self.asked.known.region.minimise_linear(rows.double()).float()
+            return self.task.known.region.minimise_linear(rows.double()).float()
         flat, (middle, half) = rows.flatten(2), self.box
         return (flat @ middle - flat.abs() @ half).squeeze(-1)
 
 
 def _gradients(least: Tensor, variables: list[Tensor]) -> tuple[Tensor | None, ...]:
-    """None for those that it does not depend on, as with functions that lie before a node and lead elsewhere."""
+    """Gradients of sum(least); None for variables on which it does not depend.
+
+    These belong to activations that precede the node in the graph's order but do not lead to it.
+    """
     return (
         torch.autograd.grad(least.sum(), variables, allow_unused=True)
         if least.requires_grad
@@ -425,15 +448,15 @@ def _nan_as_unknown(least: Tensor) -> Tensor:
     return torch.nan_to_num(least.detach(), -torch.inf, torch.inf, -torch.inf)
 
 
-class _Plain(Backward[Tensor]):
-    """Coefficients on their way back, and the constant so far."""
+class _PlainWalk(Backward[Tensor]):
+    """CROWN's backward pass in plain floating point: pending coefficients and a constant."""
 
     def __init__(self, graph: Graph, planes: Mapping[Relaxed, LinearBounds], constant: Tensor) -> None:
         super().__init__(graph)
         self.planes, self.constant = planes, constant
 
     def to_functions(self, place: int) -> None:
-        """Back to the first functions that are met."""
+        """Go back to the first activations."""
         for node in reversed(self.graph.nodes[1 : place + 1]):
             if node in self.pending:
                 if not isinstance(node, Affine):
@@ -449,7 +472,9 @@ class _Plain(Backward[Tensor]):
         return self.constant.new_zeros(shape) if found is None else found.reshape(shape)
 
     def through_function(self, node: Relaxed, carried: Tensor) -> None:
-        p, up, down = self.planes[node], carried.clamp_min(0), carried.clamp_max(0)
+        p = self.planes[node]
+        up = carried.clamp_min(0)
+        down = carried.clamp_max(0)
         low, high = (offset.flatten(1).unsqueeze(-1) for offset in (p.lower_offset, p.upper_offset))
         self.constant = self.constant + (up.flatten(2) @ low + down.flatten(2) @ high).squeeze(-1)
         for source, below, above in zip(node.inputs, p.lower, p.upper, strict=True):
@@ -463,7 +488,7 @@ class _Plain(Backward[Tensor]):
             self.arrive(source, part.reshape(*part.shape[:2], *source.shape))
 
 
-def _single(planes: LinearBounds) -> LinearBounds:
+def _to_float32(planes: LinearBounds) -> LinearBounds:
     lower, upper = (tuple(slope.float() for slope in side) for side in (planes.lower, planes.upper))
     return LinearBounds(lower, planes.lower_offset.float(), upper, planes.upper_offset.float())
 
@@ -479,10 +504,18 @@ def tighten_intermediate_bounds(
     known: Mapping[Node, Ends] | None = None,
     heard: Callable[[Node, Tensor, TrainedBounds], None] | None = None,
 ) -> dict[Node, Ends]:
-    """Trained ends for every argument over the whole region, or for those worth it (n, *shape) bool, layer after layer, each with what the
-    layers before it won; those that were found until the clock ends it, beside those that are known to hold there already.
+    """Optimise the intermediate bounds of unstable neurons, layer by layer.
 
-    heard  is told what was found for some elements of an argument, (k, 2): row and element; first for all lower bounds, then for the upper.
+    Args:
+        at_once: the number of neurons that are optimised together.
+        worth: (n, *shape) bool for each pre-activation, the neurons to optimise; default: all.
+        known: bounds of some nodes that are known to hold over the region.
+        heard: called with a node, indices (k, 2) of batch row and element, and the trained bounds: first
+            those of all k lower bounds, then those of the upper bounds.
+
+    Returns:
+        The bounds found before the deadline, together with `known`. Every layer uses the bounds of earlier
+        layers.
     """
     held: dict[Node, Ends] = dict(known or {})
     for node in arguments(graph):
@@ -491,7 +524,7 @@ def tighten_intermediate_bounds(
         if worth is not None and not bool(worth[node].any()):
             continue
         if not any(function.place < node.place for function in relu_like_functions(graph)):
-            continue  # nothing to choose before the first of them
+            continue  # before the first activation no slope is free
         found = time_limit.in_time(partial(propagate, graph, region, within=held), None)
         if found is None:
             break
@@ -510,8 +543,8 @@ def tighten_intermediate_bounds(
             none = torch.zeros(
                 (len(row), sum(a.size for a in arguments(graph))), dtype=torch.float64, device=row.device
             )
-            asked = RowTask(graph, take_rows(boxes, row), node, matrix, matrix.new_zeros((len(row), 1)), none)
-            better = time_limit.in_time(partial(asked.train, none * torch.nan, none, steps, pace), None)
+            task = RowTask(graph, take_rows(boxes, row), node, matrix, matrix.new_zeros((len(row), 1)), none)
+            better = time_limit.in_time(partial(task.train, none * torch.nan, none, steps, pace), None)
             if better is None:
                 break
             if heard is not None:

@@ -1,7 +1,13 @@
-"""Matrices in which many rows are zero but for the same few columns, as those of convolutions: the neurons at one place read one window.
+"""Sums over the rows of a block-sparse matrix, as small dense products.
 
-Rows with the same columns are bundled, and bundles of one layer are padded to one size, so that sums over all rows are products of small
-matrices. A row of zeros, and a column that a bundle counts twice with zeros, add nothing.
+For a matrix A with rows A_i (n rows, `width` columns) and unit rows e_i that select row i's own column, the
+classes here compute, batched,
+
+    sum of weight_i A_i'A_i,    sum of weight_i (e_i'A_i + A_i'e_i),    A_i X A_i',    A_i X e_i'.
+
+In convolutional networks many rows are zero outside of the same few columns: neurons at one position read the
+same window of the image. Rows with the same columns form a block, and the blocks of a layer are padded with
+zeros to one size. Rows of zeros, and columns that a block holds twice with zeros, do not change the sums.
 """
 
 from collections.abc import Sequence
@@ -13,49 +19,55 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Bundles:
-    """g bundles of r rows and c columns; of a matrix with n rows and `width` columns."""
+    """Blocks of rows of one layer: g blocks of r rows and c columns."""
 
     values: Tensor  # (g, r, c)
-    rows: Tensor  # (g, r): numbers of the rows, n where there is none
-    pairs: Tensor  # (g, c, c): the places of their columns in a flat width x width matrix
-    own: Tensor  # (g, r, c): the same of the row's own column and its columns
-    across: Tensor  # (g, r, c): and the other way round
+    rows: Tensor  # (g, r): row indices; n marks padding
+    pairs: Tensor  # (g, c, c): indices of the column pairs in a flattened (width, width) matrix
+    own: Tensor  # (g, r, c): such indices of (the row's own column, column)
+    across: Tensor  # (g, r, c): such indices of (column, the row's own column)
 
     def to(self, dtype: torch.dtype) -> "Bundles":
         return Bundles(self.values.to(dtype), self.rows, self.pairs, self.own, self.across)
 
     def add_squares(self, weight: Tensor, total: Tensor) -> None:
-        """weight (batch, n): total (batch, width, width) += sum of weight row' row."""
+        """Add sum of weight_i A_i'A_i to total (batch, width, width), for weight (batch, n)."""
         mine = torch.nn.functional.pad(weight, (0, 1))[:, self.rows]
         total.flatten(1).index_add_(
             1, self.pairs.flatten(), ((self.values.mT * mine[:, :, None]) @ self.values).flatten(1)
         )
 
     def add_beside(self, weight: Tensor, total: Tensor) -> None:
-        """total += sum of weight (e' row + row' e), where e is one in the row's own column."""
+        """Add sum of weight_i (e_i'A_i + A_i'e_i) to total (batch, width, width), for weight (batch, n)."""
         mine = (torch.nn.functional.pad(weight, (0, 1))[:, self.rows].unsqueeze(-1) * self.values).flatten(1)
         for where in (self.own, self.across):
             total.flatten(1).index_add_(1, where.flatten(), mine)
 
     def squares(self, matrix: Tensor, found: Tensor) -> None:
-        """matrix (batch, width, width): found (batch, n + 1) at these rows = row matrix row'."""
+        """Write A_i X A_i' into found (batch, n + 1) at these rows, for X = matrix (batch, width, width)."""
         inner = matrix.flatten(1)[:, self.pairs]
         found[:, self.rows] = ((self.values @ inner) * self.values).sum(-1)
 
     def beside(self, matrix: Tensor, found: Tensor) -> None:
-        """found (batch, n + 1) at these rows = row matrix e'."""
+        """Write A_i X e_i' into found (batch, n + 1) at these rows."""
         found[:, self.rows] = (matrix.flatten(1)[:, self.across] * self.values).sum(-1)
 
 
 def bundle_rows(matrix: Tensor, own: Tensor, layers: Sequence[tuple[int, int]]) -> list[Bundles]:
-    """matrix (n, width), own (n,): the own column of each row, any where it has none; layers: rows that are bundled together."""
+    """Split a matrix (n, width) into blocks.
+
+    Args:
+        own: (n,), the own column of each row; arbitrary for rows without one.
+        layers: ranges of rows; rows of different layers are never in one block.
+    """
     return [_layer(matrix, own, start, stop) for start, stop in layers if stop > start]
 
 
 def _layer(matrix: Tensor, own: Tensor, start: int, stop: int) -> Bundles:
     count, width = matrix.shape
     support = matrix[start:stop] != 0
-    # Any number that tells most sets of columns apart will do: a bundle has all columns of all its rows.
+    # Rows are grouped by a hash of their columns. Collisions are harmless: a block holds the columns of all
+    # its rows.
     key = support.double() @ torch.arange(2, width + 2, dtype=torch.float64, device=matrix.device).sqrt()
     group = key.unique(return_inverse=True)[1]
     joint = (
@@ -63,7 +75,8 @@ def _layer(matrix: Tensor, own: Tensor, start: int, stop: int) -> Bundles:
         > 0
     )
     most = int(group.bincount().max()), int(joint.sum(1).max())
-    if len(joint) * most[0] * most[1] ** 2 >= (stop - start) * width**2 / 2:  # too different from one another
+    # blocks would not save half of the work
+    if len(joint) * most[0] * most[1] ** 2 >= (stop - start) * width**2 / 2:
         group, joint = torch.zeros_like(group), joint.any(0, keepdim=True)
         most = stop - start, int(joint.sum())
     columns = _numbers(joint, max(1, most[1]), fill=0)
@@ -72,15 +85,19 @@ def _layer(matrix: Tensor, own: Tensor, start: int, stop: int) -> Bundles:
     values = torch.nn.functional.pad(matrix, (0, 0, 0, 1))[rows[:, :, None], columns[:, None]]
     first = torch.arange(columns.shape[1], device=columns.device)[None] < joint.sum(1, keepdim=True)
     values = values * first[:, None]
-    mine = torch.nn.functional.pad(own, (0, 1))[rows][:, :, None]
-    wide = columns[:, None].expand(values.shape)
+    own_columns = torch.nn.functional.pad(own, (0, 1))[rows][:, :, None]
+    columns_of_rows = columns[:, None].expand(values.shape)
     return Bundles(
-        values, rows, columns[:, :, None] * width + columns[:, None], mine * width + wide, wide * width + mine
+        values,
+        rows,
+        columns[:, :, None] * width + columns[:, None],
+        own_columns * width + columns_of_rows,
+        columns_of_rows * width + own_columns,
     )
 
 
 def _numbers(which: Tensor, count: int, fill: int) -> Tensor:
-    """(g, m) bool -> (g, count): the numbers of what is true, in order, and then `fill`."""
+    """(g, m) bool -> (g, count): the indices of the true entries in ascending order, padded with `fill`."""
     place = (
         torch.where(which, torch.arange(which.shape[1], device=which.device), which.shape[1])
         .sort(1)

@@ -1,8 +1,8 @@
-"""The one question all bounds answer: how small can rows of the output get over a region?
+"""A common interface of all methods that lower-bound linear functions of the output over a region.
 
-Closed-form planes (CROWN), trained planes (alpha-CROWN), affine forms (zonotopes) and second-order models each answer it in their own way,
-so that whoever cuts a region into parts, or compares bounds, need not know which. An answer that is no number says nothing, and is given
-as minus infinity.
+CROWN with closed-form slopes, alpha-CROWN, zonotopes, quadratic models and the joint relaxation of ReLUs
+implement `Bounder`, so branch and bound and comparisons of methods do not depend on the method. A bound that
+is NaN proves nothing and is returned as -inf.
 """
 
 from dataclasses import dataclass
@@ -26,45 +26,59 @@ from holdfast.bounding.crown_with_fixed_bounds import take_rows
 from holdfast.bounding.graph.graph import Graph
 from holdfast.bounding.node_bounds import Boxes, LinearForms
 from holdfast.bounding.quadratic_models import Bends, Quadratic
-from holdfast.bounding.sdp_dual import STEPS, least
+from holdfast.bounding.sdp_dual import DEFAULT_STEPS, least
 from holdfast.bounding.zonotope import Forms
 from holdfast.memory_budget import free_bytes
 from holdfast.region import Region
 from holdfast.rounding import gamma
 
 Bound = tuple[Tensor, LinearForms | None]
-ENDS = 256  # arguments of a layer whose ends are trained
-USUAL, MANY = 216, 4096  # rows that are trained together on a CPU, and on a GPU, if memory holds them
-ALIVE = 40  # numbers that training keeps for each element of a node and each row
+# The settings were chosen by hand.
+MAX_TRAINED_NEURONS = 256  # Default number of neurons of a layer for which intermediate bounds are trained.
+CPU_ROWS = 216  # Number of rows that are trained together on a CPU, if they fit in memory.
+GPU_ROWS = 4096  # Number of rows that are trained together on a GPU, if they fit in memory.
+# Number of float64 values that training keeps for each row and each element of a node, for planning memory.
+VALUES_PER_ELEMENT = 40
 
 
 class Bounder(Protocol):
-    def bound(self, region: Region, rows: Tensor) -> Bound:
-        """rows (batch, rows, outputs) -> least, planes.
+    """A method that lower-bounds linear functions of the output."""
 
-        least   (batch, rows): least <= row . output everywhere in the region, in real arithmetic; -inf where nothing is known.
-        planes  linear functions of the input, planes <= row . output everywhere in the region, whose minimum over it is `least`; None
-                where the bound comes from something else.
+    def bound(self, region: Region, rows: Tensor) -> Bound:
+        """Lower bounds of linear functions of the output over a region.
+
+        Args:
+            rows: (batch, rows, outputs).
+
+        Returns:
+            least: (batch, rows) with least <= row . output everywhere in the region, in real arithmetic and
+                with all rounding errors included; -inf where nothing is proved.
+            planes: linear functions of the input with planes <= row . output everywhere in the region and
+                minimum `least` over it; None where the bound has another origin.
         """
         ...
 
 
 @dataclass(frozen=True)
 class ClosedForm:
-    """CROWN: planes whose slopes each function chooses by itself, walked back to the input."""
+    """CROWN: linear bounds with closed-form slopes."""
 
     graph: Graph
-    executed: torch.dtype | None = None  # None: the network in real arithmetic; else as it runs
+    # floating-point type in which the network runs; None: real arithmetic
+    executed: torch.dtype | None = None
 
     def bound(self, region: Region, rows: Tensor) -> Bound:
-        return _over(
+        return _minimum_over(
             region, crown.linear_bound(self.graph, crown.propagate(self.graph, region, self.executed), rows)
         )
 
 
 @dataclass(frozen=True)
 class AffineForms:
-    """Zonotopes over the box around the region. With `walks` the bounds of neurons are the better of theirs and of walks back."""
+    """Zonotopes over the enclosing box of the region.
+
+    With `walks`, intermediate bounds are also refined by backward passes.
+    """
 
     graph: Graph
     walks: bool = False
@@ -73,43 +87,46 @@ class AffineForms:
         forms = Forms.over(self.graph.entry, *region.enclosing_box())
         crown_with_fixed_bounds.propagate(self.graph, region, forms, walks=self.walks)
         if self.graph.output not in forms.of:
-            return _nothing(rows), None
+            return _unbounded(rows), None
         slope, constant = forms.below(self.graph.entry, self.graph.output, rows)
-        return _over(region, LinearForms(slope.reshape(*constant.shape, *region.shape), constant))
+        return _minimum_over(region, LinearForms(slope.reshape(*constant.shape, *region.shape), constant))
 
 
 @dataclass(frozen=True)
 class SecondOrder:
-    """Quadratic models hand in hand with CROWN."""
+    """Quadratic models and CROWN, each with the intermediate bounds of both."""
 
     view: Quadratic
-    bends: Bends | None = None  # those of the batch; None: the parabolas' own
+    bends: Bends | None = None  # free coefficients, one row for each batch element; None: zero
 
     def bound(self, region: Region, rows: Tensor) -> Bound:
         if self.view.obstacle is not None:
-            return _nothing(rows), None
-        bends = self.view.bends(len(region), torch.float64) if self.bends is None else self.bends
-        least = self.view.with_planes(region, rows, rows.new_zeros(rows.shape[:2]), bends)
+            return _unbounded(rows), None
+        coefficients = self.view.bends(len(region), torch.float64) if self.bends is None else self.bends
+        least = self.view.with_planes(region, rows, rows.new_zeros(rows.shape[:2]), coefficients)
         return _nan_proves_nothing(least), None
 
 
 @dataclass(frozen=True)
 class TrainedBounder:
-    """Alpha-CROWN: the slopes below functions that bend at zero are trained for each row by itself, first over the ends that CROWN knows of
-    their arguments, then over ends that are trained too, those that cost most. What the clock leaves no time for stays what it was."""
+    """Alpha-CROWN: optimises the slopes of linear lower bounds of ReLU-like activations, row by row.
+
+    The first optimisation uses CROWN's intermediate bounds. For rows that are still open the intermediate
+    bounds with the largest effect are optimised too, and the rows again. At the deadline the best bounds are
+    returned.
+    """
 
     graph: Graph
-    enough: Tensor | None = (
-        None  # (batch, rows): a row above this is trained no further; None: all are, as far as the steps go
-    )
-    ends: int = ENDS
+    # (batch, rows): a row is done once its bound exceeds this; None: optimise all rows
+    enough: Tensor | None = None
+    ends: int = MAX_TRAINED_NEURONS
     steps: int = 20
     pace: float = 0.2
 
     @torch.no_grad()
     def bound(self, region: Region, rows: Tensor) -> Bound:
-        least = _nothing(rows)
-        for some in torch.arange(len(region), device=rows.device).split(self._inputs(rows)):
+        least = _unbounded(rows)
+        for some in torch.arange(len(region), device=rows.device).split(self._inputs_at_once(rows)):
             asked = batch.take(region, some), rows[some], None if self.enough is None else self.enough[some]
             found = (
                 None if time_limit.has_expired() else time_limit.in_time(partial(self._bound, *asked), None)
@@ -121,33 +138,40 @@ class TrainedBounder:
 
     def _bound(self, region: Region, rows: Tensor, enough: Tensor | None) -> Tensor:
         known, _ = crown_with_fixed_bounds.propagate(self.graph, region)
-        least = _over(region, crown.linear_bound(self.graph, known, rows))[0]
-        # No row is proved to be above its own upper bound.
-        aim = -_over(region, crown.linear_bound(self.graph, known, -rows))[0] if enough is None else enough
+        least = _minimum_over(region, crown.linear_bound(self.graph, known, rows))[0]
+        # A lower bound cannot exceed the upper bound of the row.
+        aim = (
+            -_minimum_over(region, crown.linear_bound(self.graph, known, -rows))[0]
+            if enough is None
+            else enough
+        )
         if not relu_like_functions(self.graph):
             return least
-        least, entering = self._raise_bounds(known, rows, aim, least)
+        least, entering = self._optimise_rows(known, rows, aim, least)
         if time_limit.has_expired() or bool((least > aim).all()):
             return least
         return time_limit.in_time(
-            partial(self._with_ends_raised, region, known, entering, rows, aim, least), least
+            partial(self._optimise_with_tightened, region, known, entering, rows, aim, least), least
         )
 
-    def _with_ends_raised(
+    def _optimise_with_tightened(
         self, region: Region, known: Boxes, entering: Tensor, rows: Tensor, aim: Tensor, least: Tensor
     ) -> Tensor:
-        known, empty = self._with_ends(
-            region, known, entering
-        )  # a region is not empty: ends that say so overflowed
-        return torch.where(empty[:, None], least, self._raise_bounds(known, rows, aim, least)[0])
+        # The region is not empty; `empty` means that intermediate bounds overflowed.
+        known, empty = self._tighten_intermediate(region, known, entering)
+        return torch.where(empty[:, None], least, self._optimise_rows(known, rows, aim, least)[0])
 
-    def _raise_bounds(self, known: Boxes, rows: Tensor, aim: Tensor, least: Tensor) -> tuple[Tensor, Tensor]:
-        """The bounds (inputs, rows), better where they are not above the aim; and (inputs, arguments): the weight of each upper plane in
-        those that still are not."""
+    def _optimise_rows(self, known: Boxes, rows: Tensor, aim: Tensor, least: Tensor) -> tuple[Tensor, Tensor]:
+        """Optimise the rows with bounds that are not above the aim.
+
+        Returns:
+            (inputs, rows), the improved bounds.
+            (inputs, neurons), the weights of the linear upper bounds in the rows that are still open.
+        """
         least, width = least.clone(), sum(node.size for node in arguments(self.graph))
         entering = torch.zeros((len(rows), width), dtype=torch.float64, device=rows.device)
         open_ = ((least <= aim) & least.isfinite() & aim.isfinite()).nonzero()
-        for at in open_.split(self._together()) if len(open_) else ():
+        for at in open_.split(self._rows_at_once()) if len(open_) else ():
             part, row = at.unbind(1)
             sign = torch.zeros((len(at), width), dtype=torch.float64, device=rows.device)
             asked = RowTask(
@@ -161,12 +185,16 @@ class TrainedBounder:
             found = asked.train(sign * torch.nan, sign, self.steps, self.pace)
             above = found.least + aim[part, row] - 4 * gamma(1) * (found.least.abs() + aim[part, row].abs())
             least[part, row] = torch.maximum(least[part, row], _nan_proves_nothing(above))
-            share = torch.where(found.least > 0, 0, -found.least)  # rows count by what is missing
+            # open rows are weighted by the distance of their bound to the aim
+            share = torch.where(found.least > 0, 0, -found.least)
             entering.index_add_(0, part, found.entering * torch.nan_to_num(share, 0.0, 0.0)[:, None])
         return least, entering
 
-    def _with_ends(self, region: Region, known: Boxes, entering: Tensor) -> tuple[Boxes, Tensor]:
-        """The boxes, with trained ends of the arguments that cost the bounds most; (inputs,) bool: which hold no point."""
+    def _tighten_intermediate(self, region: Region, known: Boxes, entering: Tensor) -> tuple[Boxes, Tensor]:
+        """Optimise the intermediate bounds with the largest effect on the open rows.
+
+        Returns the tightened boxes, and (inputs,) bool: boxes without any point.
+        """
         worth = {}
         for node, cost in apart(self.graph, costs(self.graph, known, entering)).items():
             flat = cost.flatten(1)
@@ -174,34 +202,37 @@ class TrainedBounder:
             worth[node] = ((flat > 0) & (flat >= least)).reshape(cost.shape)
         ends = {node: (known.lower[node], known.upper[node]) for node in crown.worth_knowing(self.graph)}
         held = tighten_intermediate_bounds(
-            self.graph, region, self.steps, self.pace, self._together(), worth=worth, known=ends
+            self.graph, region, self.steps, self.pace, self._rows_at_once(), worth=worth, known=ends
         )
         return crown_with_fixed_bounds.propagate(self.graph, region, within=held)
 
-    def _inputs(self, rows: Tensor) -> int:
-        """How many inputs are looked at together: each brings its rows, and both bounds of its arguments."""
+    def _inputs_at_once(self, rows: Tensor) -> int:
+        """How many batch elements are bounded together, given their rows and the bounds of their neurons."""
         widest = max((node.size for node in arguments(self.graph)), default=1)
-        return max(1, self._together() // max(rows.shape[1], 2 * min(self.ends, widest)))
+        return max(1, self._rows_at_once() // max(rows.shape[1], 2 * min(self.ends, widest)))
 
-    def _together(self) -> int:
-        """How many rows are trained at once."""
-        usual = MANY if self.graph.device.type == "cuda" else USUAL
+    def _rows_at_once(self) -> int:
+        """How many rows are optimised together."""
+        usual = GPU_ROWS if self.graph.device.type == "cuda" else CPU_ROWS
         return min(usual, max(1, free_bytes(self.graph.device) // self.bytes_of_a_row()))
 
     def bytes_of_a_row(self) -> int:
-        """What training one row takes."""
-        return 8 * ALIVE * sum(node.size for node in self.graph.nodes)
+        """The memory that the optimisation of one row needs."""
+        return 8 * VALUES_PER_ELEMENT * sum(node.size for node in self.graph.nodes)
 
 
 @dataclass(frozen=True)
 class Coupled:
-    """Undecided ReLUs bounded together, one input after the other, each row by itself. Nothing where `coupled` has an obstacle."""
+    """The joint relaxation of unstable ReLUs (`joint_relu`), one batch element and one row after the other.
+
+    Proves nothing where `joint_relu.obstacle` gives a reason.
+    """
 
     graph: Graph
-    steps: int = STEPS
+    steps: int = DEFAULT_STEPS
 
     def bound(self, region: Region, rows: Tensor) -> Bound:
-        found = _nothing(rows)
+        found = _unbounded(rows)
         if joint_relu.obstacle(self.graph, region) is not None:
             return found, None
         for k in range(len(region)):
@@ -215,11 +246,11 @@ class Coupled:
         return _nan_proves_nothing(found), None
 
 
-def _over(region: Region, planes: LinearForms) -> Bound:
+def _minimum_over(region: Region, planes: LinearForms) -> Bound:
     return _nan_proves_nothing(planes.minimum(region)), planes
 
 
-def _nothing(rows: Tensor) -> Tensor:
+def _unbounded(rows: Tensor) -> Tensor:
     return rows.new_full(rows.shape[:2], -torch.inf)
 
 

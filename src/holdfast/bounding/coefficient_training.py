@@ -1,6 +1,6 @@
-"""Training of free coefficients of bounds: Adam (torch.optim), as a value that can be put away and taken up again.
+"""Gradient ascent (Adam) on the free coefficients of bounds, with a state that can be saved and resumed.
 
-Any coefficients are sound, so nothing here proves anything.
+Any coefficients are sound, so this module proves nothing.
 """
 
 import copy
@@ -10,14 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-Memory = dict[str, Any]  # what the optimiser remembers of the steps before: its state_dict
+Memory = dict[str, Any]  # Adam's state_dict
 
-SLOWER = 0.3  # times the momentum of what went too far
-FIRST, TINIEST = 4, 1e-6  # steps until a usual size is known; and what none is below
+# The settings were chosen by hand.
+MOMENTUM_AFTER_BACKTRACK = 0.3  # Factor on Adam's first moment of rows that are moved back.
+CLIPPING_START_STEP = 4  # Gradients are clipped from this step on, when their root mean square is known.
+MIN_GRADIENT_LIMIT = 1e-6  # Gradients are never clipped below this size.
 
 
 class CoefficientAscent:
-    """Some tensors on their way up; those given stay as they are."""
+    """Adam's ascent on copies of some tensors."""
 
     def __init__(
         self,
@@ -27,30 +29,40 @@ class CoefficientAscent:
         *,
         usual: float | None = None,
     ) -> None:
-        """usual: how many times its usual size a gradient may be, lest a single one, as beside a barrier, stop all later steps."""
+        """Start at `values`.
+
+        Args:
+            memory: a saved `memory` from which to resume.
+            usual: clip gradients at this multiple of their root mean square, so that a single large gradient,
+                as near a barrier, does not shrink all later steps; default: no clipping.
+        """
         self.values = [value.detach().clone().requires_grad_() for value in values]
-        on_card = any(value.is_cuda for value in self.values)  # where a step may be recorded
+        on_gpu = any(value.is_cuda for value in self.values)  # there a step may be recorded as a CUDA graph
         self._usual, self._fade = usual, betas[1]
         self._adam = torch.optim.Adam(
-            self.values, betas=betas, maximize=True, capturable=on_card, fused=on_card or None
+            self.values, betas=betas, maximize=True, capturable=on_gpu, fused=on_gpu or None
         )
         if memory is not None:
             self._adam.load_state_dict(copy.deepcopy(memory))
 
     @property
     def memory(self) -> Memory:
+        """The optimiser's state."""
         return self._adam.state_dict()
 
     def back(self, to: Sequence[Tensor], rows: Tensor) -> None:
-        """Half of the way back to other values in some rows, (rows,) bool, with less of what carried them on."""
+        """Move some rows, (rows,) bool, half of the way to the values `to`, with less momentum."""
         for value, other in zip(self.values, to, strict=True):
             mine = rows.reshape(-1, *(1,) * (value.ndim - 1))
             value.copy_(torch.where(mine, (value + other) / 2, value))
             if "exp_avg" in self._adam.state[value]:
-                self._adam.state[value]["exp_avg"].mul_(torch.where(mine, SLOWER, 1.0))
+                self._adam.state[value]["exp_avg"].mul_(torch.where(mine, MOMENTUM_AFTER_BACKTRACK, 1.0))
 
     def step(self, gradients: Sequence[Tensor], rate: float | Tensor) -> None:
-        """What is no number moves nothing. A rate that is a tensor of the values' device may change while a recorded step is played."""
+        """Take a step along the gradients; NaN and infinite entries count as zero.
+
+        A `rate` that is a tensor on the values' device may change between replays of a recorded step.
+        """
         for value, gradient in zip(self.values, gradients, strict=True):
             value.grad = self._limit_gradient(value, torch.nan_to_num(gradient, 0.0, 0.0, 0.0))
         self._adam.param_groups[0]["lr"] = rate
@@ -58,7 +70,10 @@ class CoefficientAscent:
 
     def _limit_gradient(self, value: Tensor, gradient: Tensor) -> Tensor:
         state = self._adam.state[value]
-        if self._usual is None or not state or state["step"] < FIRST:
+        if self._usual is None or not state or state["step"] < CLIPPING_START_STEP:
             return gradient
-        most = self._usual * (state["exp_avg_sq"] / (1 - self._fade ** state["step"])).sqrt() + TINIEST
+        most = (
+            self._usual * (state["exp_avg_sq"] / (1 - self._fade ** state["step"])).sqrt()
+            + MIN_GRADIENT_LIMIT
+        )
         return torch.minimum(torch.maximum(gradient, -most), most)

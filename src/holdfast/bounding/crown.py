@@ -1,13 +1,30 @@
-"""CROWN: bounds for every node of a graph over a region, in float64 with every rounding paid for (docs/rounding.md).
+"""CROWN: linear bounds of every node of a graph over a region, in float64 with all rounding errors included.
 
-For rows Lambda on a node y, a lower bound of Lambda . y over the region: walk back to the input, replacing each affine map by its
-transpose and each relaxed function by the plane that the sign of its coefficient asks for, then minimise the linear function that
-arrives over the region itself. The claim is about the network in real arithmetic with its weights as stored; or, with one more charge at
-every node, about the network as it runs in float32.
+Statement. Let y be a node and Lambda rows of coefficients on it. The backward pass finds A and b with
 
-What stays still. Where only some frames of an input move, most nodes are points (but for rounding) in most rows of the batch. The walk
-goes on only in the rows in which a node moves; in the others its coefficients meet its interval at once. For every node these rows are
-kept as one slice, so the walk is shortest where rows that move the same frames lie next to each other.
+    Lambda y(x)  >=  A x + b    for every x of the region,
+
+so Lambda y >= min over the region of A x, plus b. It starts with Lambda on y and replaces node by node, from
+the last to the first: an affine map by its transpose, and an activation f(z) by its linear lower bound where
+the coefficient is positive and by its linear upper bound where it is negative,
+
+    lower . z + lower_offset  <=  f(z)  <=  upper . z + upper_offset    for z within its intermediate bounds.
+
+Intermediate bounds of the pre-activations come from the same pass, layer by layer (`IntermediateRefinement`),
+intersected with interval arithmetic (`Intervals`). The claims hold for the network in real arithmetic with
+its weights as stored; with `executed`, one further error term at every node makes them hold for the network
+as it runs in float32. Rounding: docs/rounding.md.
+
+Nodes that do not depend on the perturbed inputs. Where only some time steps of a sequence are perturbed, most
+nodes are constant up to rounding in most rows of the batch. The backward pass goes on only in the rows in
+which a node varies; in the others the coefficients are multiplied with the node's interval at once. The
+varying rows of a node are stored as one slice, so batches are fastest if rows that perturb the same time
+steps are neighbours.
+
+References: Zhang et al., "Efficient neural network robustness certification with general activation
+functions" (CROWN, 2018); Xu et al., "Automatic perturbation analysis for scalable certified robustness and
+beyond" (auto_LiRPA, 2020); Ko et al., "POPQORN: quantifying robustness of recurrent neural networks" (2019),
+for recurrent cells.
 """
 
 import math
@@ -16,7 +33,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from holdfast.bounding.crown_patches import SMALL, Route, WindowWalk, bunches, route
+from holdfast.bounding.crown_patches import MIN_DENSE_NUMBERS, Route, WindowWalk, bunches, route
 from holdfast.bounding.graph.graph import Affine, Graph, InputNode, Node, Relaxed
 from holdfast.bounding.graph.node import is_image
 from holdfast.bounding.node_bounds import Boxes, Ends, LinearForms
@@ -28,8 +45,9 @@ from holdfast.memory_budget import numbers
 from holdfast.region import Region
 from holdfast.rounding import TINY, gamma
 
-ELEMENTS = 2**21  # float64 numbers in one tensor of rows on a CPU, whose caches like small ones
-ALIVE = 16  # such tensors may be alive at once
+# Numbers in one float64 tensor of coefficients on a CPU; small tensors stay in its caches (chosen by hand).
+ELEMENTS = 2**21
+ALIVE = 16  # Number of such tensors that may be alive at the same time, for planning memory (chosen by hand).
 
 
 def propagate(
@@ -38,9 +56,11 @@ def propagate(
     executed: torch.dtype | None = None,
     known: Mapping[Node, Ends] | None = None,
 ) -> Boxes:
-    """Boxes for all nodes: intervals forward, and a backward pass for each node that relaxed functions read.
+    """Bounds of all nodes: interval arithmetic forward, and a backward pass for every pre-activation.
 
-    known   ends of some nodes that hold over the region already.
+    Args:
+        executed: bound the network as executed in this floating-point type; default: in real arithmetic.
+        known: bounds of some nodes that are known to hold over the region.
     """
     boxes = Boxes(region, executed=executed)
 
@@ -53,25 +73,29 @@ def propagate(
 
 
 def intervals(graph: Graph, region: Region, executed: torch.dtype | None = None) -> Boxes:
-    """Boxes for all nodes by interval arithmetic alone: at a single point as good as any."""
+    """Bounds of all nodes by interval arithmetic alone; at a single point these are as good as any others."""
     boxes = Boxes(region, executed=executed)
     forward(graph.nodes, Intervals(graph, boxes).visit)
     return boxes
 
 
 def worth_knowing(graph: Graph) -> list[Node]:
-    """The nodes whose ends save walks in a smaller region: large images, read by functions that ask no more once a sign is decided."""
-    if sum(node.size for node in graph.nodes) < SMALL:
+    """The nodes with intermediate bounds that are worth reusing in a smaller region.
+
+    These are large images that only piecewise-linear activations read, which need no backward pass once their
+    sign is decided.
+    """
+    if sum(node.size for node in graph.nodes) < MIN_DENSE_NUMBERS:
         return []
     return [
         node
-        for node, readers in _readers(graph).items()
+        for node, readers in _activations_reading(graph).items()
         if is_image(node) and all(r.relaxation.sides() for r, _ in readers)
     ]
 
 
 class Intervals(Forward):
-    """Carries boxes forward: centre and radius through maps, extreme values through functions."""
+    """Interval arithmetic: centre and radius through affine maps, value ranges through activations."""
 
     def __init__(self, graph: Graph, boxes: Boxes) -> None:
         self.boxes, self.blends = boxes, graph.blends
@@ -85,7 +109,7 @@ class Intervals(Forward):
         _note_movement(self.boxes, node)
 
     def through_map(self, node: Affine) -> None:
-        """J c + b -+ |J| r. Copies have the bounds of what they copy."""
+        """The interval of J x + b is J c + b -+ |J| r. Nodes that only copy elements copy their bounds."""
         boxes = self.boxes
         _note_movement(boxes, node)
         if node.copies:
@@ -103,14 +127,16 @@ class Intervals(Forward):
         slack = slack + boxes.execution_error(node, node.terms, magnitude + slack)
         boxes.magnitude[node] = magnitude + slack
         boxes.keep(node, middle - spread - slack, middle + spread + slack)
-        if (
-            node in self.blends and boxes.executed is None
-        ):  # as executed it is rounded, and may be no mean any more
+        if node in self.blends and boxes.executed is None:
             self._blend(node, *self.blends[node])
 
     def _blend(self, node: Affine, gate: Node, one: Node, other: Node) -> None:
-        """s a + (1 - s) b rises with a and with b and is linear in s = sigmoid(z): its ends are such means of their ends, at one or the
-        other end of s. Sixty-four units of both cover the few roundings, the sigmoid's own among them."""
+        """Intersect with the range of the state of a GRU, s a + (1 - s) b with s = sigmoid(z).
+
+        It increases in a and in b and is linear in s, so its extreme values are such combinations of the
+        bounds of a and b, at a bound of s. The slack of 64 units of rounding covers these few operations, the
+        sigmoid's own error included.
+        """
         boxes = self.boxes
         shares = [torch.sigmoid(end[gate]) for end in (boxes.lower, boxes.upper)]
         slack = 64 * gamma(1) * (boxes.largest(one) + boxes.largest(other)) + TINY
@@ -140,17 +166,16 @@ class Intervals(Forward):
 
 
 def _relax_over_box(relaxation: Relaxation, lower: Point, upper: Point) -> tuple[LinearBounds, Ends]:
-    """Its planes and its values over boxes; many small operations, which a GPU is told of as one."""
+    """Linear bounds and value range of an activation over boxes; on a GPU one recorded CUDA graph."""
     count = len(lower)
 
     def both(*ends: Tensor) -> tuple[Tensor, ...]:
-        found, values = (
-            planes(relaxation, ends[:count], ends[count:]),
-            value_range(relaxation, ends[:count], ends[count:]),
-        )
+        found = planes(relaxation, ends[:count], ends[count:])
+        values = value_range(relaxation, ends[:count], ends[count:])
         return *found.lower, found.lower_offset, *found.upper, found.upper_offset, *values
 
-    name = relaxation if vars(relaxation) else type(relaxation)  # those without settings are all alike
+    # activations without parameters share one recording
+    name = relaxation if vars(relaxation) else type(relaxation)
     *found, least, most = record_function(name, both, *lower, *upper)
     below, above = found[: count + 1], found[count + 1 :]
     return LinearBounds(tuple(below[:-1]), below[-1], tuple(above[:-1]), above[-1]), (least, most)
@@ -162,7 +187,7 @@ def _map_values(node: Affine, values: Sequence[Tensor]) -> Tensor:
 
 
 def _note_movement(boxes: Boxes, node: Node) -> None:
-    """In which rows does the node move? Those from the first to the last in which something it reads does."""
+    """Note the rows of the batch in which the node varies: a slice that contains those of its inputs."""
     if isinstance(node, InputNode):
         boxes.elements[node] = (boxes.lower[node] < boxes.upper[node]).flatten(1)
     elif isinstance(node, Affine) and node.moves and node.inputs[0] in boxes.elements:
@@ -178,23 +203,31 @@ def _note_movement(boxes: Boxes, node: Node) -> None:
 
 
 class IntermediateRefinement:
-    """Walks back from every node that relaxed functions read, both signs of every element that some reader could use more tightly,
-    chosen input by input."""
+    """Backward passes for the lower and upper bounds of pre-activations.
+
+    Only elements that some activation could relax more tightly are bounded, chosen for every row of the batch
+    by itself.
+    """
 
     def __init__(self, graph: Graph, boxes: Boxes) -> None:
-        self.graph, self.boxes, self.readers = graph, boxes, _readers(graph)
+        self.graph = graph
+        self.boxes = boxes
+        self.readers = _activations_reading(graph)
 
     def __call__(self, node: Node) -> None:
         if node not in self.readers or self.boxes.moving[node].start == self.boxes.moving[node].stop:
             return
-        way = route(self.graph, self.boxes, node)
-        if way is None:
+        patch_route = route(self.graph, self.boxes, node)
+        if patch_route is None:
             self._by_rows(node)
         else:
-            self._by_windows(node, way)
+            self._by_windows(node, patch_route)
 
     def _elements_to_refine(self, node: Node) -> Tensor:
-        """-> (rows of the batch in which it moves, size) bool: elements that some reader could use more tightly."""
+        """The elements that some activation could relax more tightly.
+
+        Returns (rows of the batch in which the node varies, size) bool.
+        """
         moving = self.boxes.moving[node]
         lower, upper = self.boxes.lower[node][moving], self.boxes.upper[node][moving]
         needed = torch.zeros_like(lower, dtype=torch.bool)
@@ -206,11 +239,14 @@ class IntermediateRefinement:
         return needed.flatten(1)
 
     def _by_rows(self, node: Node) -> None:
-        graph, boxes, flat = self.graph, self.boxes, self._elements_to_refine(node)
+        graph = self.graph
+        boxes = self.boxes
+        flat = self._elements_to_refine(node)
         count = int(flat.sum(1).max())
         if count == 0:
             return
-        # Every input has its own elements to look at; those with fewer look at some others too, which does no harm.
+        # All rows of the batch bound the same number of elements; rows that need fewer refine some others,
+        # which is sound.
         chosen = flat.to(torch.uint8).topk(count, dim=1).indices
         parts = chosen.split(max(1, _rows_at_once(graph, boxes, node) // 2), dim=1)
         least, most = (
@@ -220,11 +256,13 @@ class IntermediateRefinement:
         self._keep(node, (torch.arange(len(flat), device=flat.device)[:, None], chosen), least, most)
 
     def _by_windows(self, node: Node, way: Route) -> None:
-        """First the end that is nearer to zero, which most often decides a sign, then the other one where it is still of use."""
-        middle, places = (
-            (self.boxes.lower[node] + self.boxes.upper[node])[self.boxes.moving[node]].flatten(1),
-            math.prod(node.shape[2:]),
-        )
+        """Refine with patches.
+
+        The bound nearer to zero comes first, since it most often decides the sign; then the other one where
+        it is still of use.
+        """
+        middle = (self.boxes.lower[node] + self.boxes.upper[node])[self.boxes.moving[node]].flatten(1)
+        places = math.prod(node.shape[2:])
         nearer = torch.where(middle > 0, 1.0, -1.0).double()
         for sign in (nearer, -nearer):
             owner, element = self._elements_to_refine(node).nonzero().t()
@@ -252,7 +290,7 @@ class IntermediateRefinement:
             )
 
     def _keep(self, node: Node, where: tuple[Tensor, ...], least: Tensor, most: Tensor) -> None:
-        """Both bounds of some elements, among the rows of the batch in which the node moves."""
+        """Store both bounds of some elements, given for the rows of the batch in which the node varies."""
         found = []
         for end, value in ((self.boxes.lower[node], least), (self.boxes.upper[node], most)):
             flat = end.flatten(1).clone()
@@ -261,10 +299,11 @@ class IntermediateRefinement:
         self.boxes.keep(node, *found)
 
 
-def _readers(graph: Graph) -> dict[Node, list[tuple[Relaxed, Node]]]:
-    """For each node worth a backward pass, the relaxed nodes that read it, each with the argument through which it does.
+def _activations_reading(graph: Graph) -> dict[Node, list[tuple[Relaxed, Node]]]:
+    """For each node worth a backward pass, the activations that read it, each with its input that does.
 
-    An argument that only picks elements of another node (a gate among the gates) is bounded there, with all the others at once.
+    An input that only selects elements of another node (a gate among the gates of a cell) is bounded there,
+    together with all the others.
     """
     found: dict[Node, list[tuple[Relaxed, Node]]] = {}
     for node in graph.nodes:
@@ -283,10 +322,16 @@ def _readers(graph: Graph) -> dict[Node, list[tuple[Relaxed, Node]]]:
 
 
 def lower_bound(graph: Graph, boxes: Boxes, rows: Tensor, offset: Tensor) -> Tensor:
-    """rows (batch, rows, outputs), offset (batch, rows) -> (batch, rows) <= row . output + offset over the region.
+    """Lower bounds of linear functions of the output over a region.
 
-    By the walk to the input, or by intervals next to the output, whichever knows more: planes lose a little at every step, and where a
-    network was trained so that its intervals stay narrow, its last ones say more.
+    Args:
+        rows: (batch, rows, outputs).
+        offset: (batch, rows).
+
+    Returns:
+        (batch, rows) with result <= rows . output + offset everywhere in the region, rounding included: the
+        better of CROWN and of interval bounds of the last layers. The latter are tighter for networks that
+        were trained with interval bounds.
     """
     walked = torch.cat(
         [part.minimum(walked_region(boxes)) for part in _linear_parts(graph, boxes, rows)], dim=1
@@ -301,8 +346,11 @@ def lower_bound(graph: Graph, boxes: Boxes, rows: Tensor, offset: Tensor) -> Ten
 
 
 def _bound_by_intervals(graph: Graph, boxes: Boxes, rows: Tensor) -> Tensor:
-    """rows (batch, rows, *shape of the output) -> (batch, rows): what intervals prove of them, walked back through the maps at the end one
-    by one; the best of what meeting the intervals there gives. NaN or -inf where they know nothing."""
+    """Lower bounds (batch, rows) of rows (batch, rows, *output shape) by the intervals of the last nodes.
+
+    The rows are passed back through the affine maps at the end of the network one by one; the best bound of
+    all is returned. NaN or -inf where the intervals are unbounded.
+    """
     walk = BackwardWalk(graph, boxes, rows.shape[1])
     walk.arrive(graph.output, rows, slice(0, len(boxes.region)))
     best = torch.full_like(walk.constant, -torch.inf)
@@ -316,12 +364,13 @@ def _bound_by_intervals(graph: Graph, boxes: Boxes, rows: Tensor) -> Tensor:
 
 
 def linear_bound(graph: Graph, boxes: Boxes, rows: Tensor) -> LinearForms:
-    """rows (batch, rows, outputs) -> for every row a linear function of the input below row . output over the region."""
+    """Linear lower bounds of rows . output over the region, as functions of the input.
+
+    `rows` are (batch, rows, outputs).
+    """
     parts = list(_linear_parts(graph, boxes, rows))
-    coefficients, constant = (
-        torch.cat([p.coefficients for p in parts], dim=1),
-        torch.cat([p.constant for p in parts], dim=1),
-    )
+    coefficients = torch.cat([p.coefficients for p in parts], dim=1)
+    constant = torch.cat([p.constant for p in parts], dim=1)
     if boxes.condensed is not None:
         features = boxes.condensed[1][:, None].expand(*constant.shape, -1)
         whole = constant.new_zeros((*constant.shape, graph.entry.size))
@@ -332,7 +381,7 @@ def linear_bound(graph: Graph, boxes: Boxes, rows: Tensor) -> LinearForms:
 
 
 def walked_region(boxes: Boxes) -> Region:
-    """The region over which what arrives at the input is minimised."""
+    """The region over which the linear bounds at the input are minimised."""
     return boxes.region if boxes.condensed is None else boxes.condensed[0]
 
 
@@ -342,7 +391,7 @@ def _linear_parts(graph: Graph, boxes: Boxes, rows: Tensor) -> Iterator[LinearFo
 
 
 def _row_parts(graph: Graph, boxes: Boxes, rows: Tensor) -> Sequence[Tensor]:
-    """As many as memory holds at once."""
+    """Split the rows into portions that fit in memory."""
     parts: Sequence[Tensor] = rows.reshape(*rows.shape[:2], *graph.output.shape).split(
         _rows_at_once(graph, boxes, graph.output), dim=1
     )
@@ -359,19 +408,22 @@ def _rows_at_once(graph: Graph, boxes: Boxes, start: Node) -> int:
 
 
 def least_bytes(graph: Graph) -> int:
-    """What the smallest walk takes: a single row."""
+    """The memory that a backward pass of a single row needs."""
     return 8 * ALIVE * max(node.size for node in graph.nodes)
 
 
 def _walk_back(graph: Graph, boxes: Boxes, start: Node, rows: Tensor) -> LinearForms:
-    """rows (batch, rows, *start.shape) -> a linear function of the input that stays below rows . start over the region."""
+    """Linear lower bounds of rows . start over the region, for rows (batch, rows, *start.shape)."""
     walk = BackwardWalk(graph, boxes, rows.shape[1])
     walk.arrive(start, rows, slice(0, len(boxes.region)))
     return walk.back_from(start.place)
 
 
 def _element_bounds(graph: Graph, boxes: Boxes, node: Node, chosen: Tensor) -> tuple[Tensor, Tensor]:
-    """chosen (rows of the batch in which the node moves, rows): its elements -> lower and upper bounds of each, the same shape."""
+    """Lower and upper bounds of elements of a node, each of the shape of `chosen`.
+
+    `chosen` (rows of the batch in which the node varies, elements) holds their indices.
+    """
     moving, count = boxes.moving[node], chosen.shape[1]
     sign = torch.ones(2 * count, dtype=torch.float64, device=chosen.device)
     sign[count:] = -1  # an upper bound is a lower bound of the negative
@@ -379,8 +431,9 @@ def _element_bounds(graph: Graph, boxes: Boxes, node: Node, chosen: Tensor) -> t
     walk = BackwardWalk(graph, boxes, 2 * count)
     first = node.rows(chosen) if isinstance(node, Affine) else None
     if isinstance(node, Affine) and first is not None:
-        # The first step back from single elements only picks rows of the matrices.
-        for source in node.inputs:  # nothing here holds them any longer than the walk does
+        # The transposed map of unit rows is a selection of rows of the matrices.
+        # popped, so that they are freed as soon as the backward pass is done with them
+        for source in node.inputs:
             walk.arrive(
                 source, first.pop(0).mul_(sign[:, None]).reshape(*chosen.shape, *source.shape), moving
             )
@@ -405,12 +458,13 @@ def _windows_at_once(graph: Graph, way: Route) -> int:
 
 
 def _bounds(walk: WindowWalk, node: Node, way: Route) -> Tensor:
-    """-> (places, rows): what the rows of the walk, which begin at the node, are at least."""
+    """Lower bounds (positions, rows) of the rows of `walk`, which starts at the node."""
     boxes, moving = walk.boxes, walk.moving
     walk.walk(node.place, way.until)
     if not way.rest:
         return walk.lower_bound_by_intervals()
-    # The rest of the way in dense rows: as many for each row of the batch as the one with most of them has.
+    # Beyond the patches the backward pass is dense. The rows are grouped by rows of the batch and padded to
+    # the largest group.
     owner = walk.owner.repeat_interleave(walk.constant.shape[1])
     each, order = owner.bincount(minlength=moving.stop - moving.start), owner.argsort(stable=True)
     number = torch.empty_like(owner)
@@ -433,20 +487,26 @@ def _bounds(walk: WindowWalk, node: Node, way: Route) -> Tensor:
 
 
 class BackwardWalk(Backward[Tensor]):
-    """Coefficients on their way back to the input: pending are (rows of the batch in which the node moves, rows, *shape)."""
+    """The backward pass of CROWN.
+
+    `pending` holds the coefficients that have arrived at a node, (rows of the batch in which it varies, rows,
+    *shape).
+    """
 
     def __init__(self, graph: Graph, boxes: Boxes, rows: int) -> None:
         super().__init__(graph)
         self.boxes, self.steps = boxes, 1
-        # What is known of the constant so far, the weight of the roundings met, and what they may cost.
+        # The constant of the linear bound, the sum of the sizes of all terms, and the bound of their rounding
+        # errors.
         self.constant, self.total, self.charge = (
             torch.zeros((len(boxes.region), rows), dtype=torch.float64, device=graph.device) for _ in range(3)
         )
 
     def back_from(self, place: int) -> LinearForms:
+        """Propagate everything pending back to the input; returns the linear bounds."""
         self.walk(place)
         reached = self.pending.pop(self.graph.entry, None)
-        if reached is None:  # what was asked for does not depend on the input
+        if reached is None:  # the rows do not depend on the input
             reached = self._nothing_reached()
         return LinearForms(
             reached.reshape(*self.constant.shape, *walked_region(self.boxes).shape),
@@ -454,14 +514,15 @@ class BackwardWalk(Backward[Tensor]):
         )
 
     def _constant_after_rounding(self) -> Tensor:
-        """The constant, every rounding taken off."""
-        # Sums of several coefficients at one node, and of the constants: a few more roundings of everything that was met.
+        """The constant less the bound of all rounding errors."""
+        # Sums of coefficients at nodes with several readers, and of constants, add a few roundings of all
+        # terms.
         return self.constant - (
             2 * (self.charge + gamma(4 * self.steps) * self.total) + 8 * gamma(1) * self.constant.abs() + TINY
         )
 
     def met_here(self) -> Tensor:
-        """-> (batch, rows): what the rows are at least, were all that is pending met by its interval. The walk stays where it is."""
+        """Lower bounds (batch, rows) from the intervals of all pending nodes; leaves the pass unchanged."""
         kept = self.constant, self.total, self.charge, self.steps
         self.constant, self.total, self.charge = (part.clone() for part in kept[:3])
         for source, part in self.pending.items():
@@ -475,13 +536,17 @@ class BackwardWalk(Backward[Tensor]):
         return self.constant.new_zeros((*self.constant.shape, width))
 
     def weigh(self, weight: Tensor, rows: slice, terms: int) -> None:
-        """Roundings of sums of so many terms, of this weight in all."""
+        """Account for the rounding error of sums of `terms` terms whose sizes add up to `weight`."""
         self.charge[rows] += gamma(2 * terms + 16) * weight
         self.total[rows] += weight
         self.steps += 1
 
     def through_function(self, node: Relaxed, coefficients: Tensor) -> None:
-        """The lower plane where the coefficient is positive, the upper one where it is negative: middle and half width of the two."""
+        """Apply the linear lower bound to positive coefficients and the upper one to negative coefficients.
+
+        With m the mean of the two bounds and h half of their difference this is coefficient m + |coefficient|
+        h.
+        """
         moving, size = self.boxes.moving[node], coefficients.abs()
         tilt = self.boxes.tilt(node)
         self.constant[moving] += _dot(coefficients, tilt.offset)
@@ -508,24 +573,27 @@ class BackwardWalk(Backward[Tensor]):
             self._through_sums(node, coefficients)
 
     def _through_sums(self, node: Affine, coefficients: Tensor) -> None:
-        moving, together = self.boxes.moving[node], dict[tuple[int, int], list[int]]()
+        moving, rows_to_inputs = self.boxes.moving[node], dict[tuple[int, int], list[int]]()
         for k, source in enumerate(node.inputs):
             inside = self.boxes.moving[source]
-            for still in _apart(moving, inside):
-                # rows . (W x) costs less than (rows W) . x, and the first product is the same for all rows.
+            for still in _outside(moving, inside):
+                # rows . (W x) is cheaper than (rows W) . x, and W x is the same for all rows.
                 middle, spread = self._point(node, k)
-                rows = coefficients[_within(still, moving)]
+                rows = coefficients[_relative(still, moving)]
                 self.constant[still] += _dot(rows, middle[still]) - _dot(rows.abs(), spread[still])
             if inside.start < inside.stop:
-                together.setdefault((inside.start, inside.stop), []).append(k)
-        for ends, which in together.items():
+                rows_to_inputs.setdefault((inside.start, inside.stop), []).append(k)
+        for ends, which in rows_to_inputs.items():
             inside = slice(*ends)
-            rows = coefficients[_within(inside, moving)].flatten(2)
+            rows = coefficients[_relative(inside, moving)].flatten(2)
             for k, part in zip(which, node.back(rows, which), strict=True):
                 self.arrive(node.inputs[k], part.reshape(*part.shape[:2], *node.inputs[k].shape), inside)
 
     def _point(self, node: Affine, k: int) -> tuple[Tensor, Tensor]:
-        """-> middle, spread (batch, size): what input k adds to the map, every value of it and every rounding of the product."""
+        """The contribution of input k to the map: within `spread` of `middle`, rounding included.
+
+        Returns middle and spread, (batch, size) each.
+        """
         if (node, k) not in self.boxes.points:
             source = node.inputs[k]
             middle, radius = self.boxes.interval(source, slice(None))
@@ -535,26 +603,32 @@ class BackwardWalk(Backward[Tensor]):
         return self.boxes.points[node, k]
 
     def arrive(self, source: Node, part: Tensor, rows: slice) -> None:
-        """part (rows of the batch, rows, *shape) goes on where the source moves; elsewhere it meets its interval here."""
+        """Add coefficients `part` (rows of the batch, rows, *shape) on a node.
+
+        They stay pending where the node varies; elsewhere they are multiplied with its interval.
+        """
         moving = self.boxes.moving[source]
-        for still in _apart(rows, moving):
-            self._meet(source, part[_within(still, rows)], still)
+        for still in _outside(rows, moving):
+            self._meet(source, part[_relative(still, rows)], still)
         if moving.start < moving.stop:
-            inside = part[_within(moving, rows)]
+            inside = part[_relative(moving, rows)]
             if isinstance(source, InputNode):
                 self._reach(inside, moving)
             else:
                 self.pending[source] = self.pending[source] + inside if source in self.pending else inside
 
     def _meet(self, source: Node, part: Tensor, rows: slice) -> None:
-        """Add the least value of part . source over the source's interval in these rows."""
+        """Add the minimum of part . source over the interval of the source in these rows of the batch."""
         middle, radius = self.boxes.interval(source, rows)
         size = part.abs()
         self.constant[rows] += _dot(part, middle) - _dot(size, radius)
         self.weigh(_dot(size, self.boxes.largest(source)[rows]), rows, source.size)
 
     def _reach(self, part: Tensor, rows: slice, move: Affine | None = None) -> None:
-        """Add coefficients part (rows of the batch, rows, ...) on the input, or on a move of it, to what has reached it."""
+        """Add coefficients on the input, or on a selection `move` of its elements.
+
+        `part` is (rows of the batch, rows, ...).
+        """
         entry, condensed = self.graph.entry, self.boxes.condensed
         whole = self.pending.get(entry)
         if whole is None:
@@ -573,7 +647,7 @@ class BackwardWalk(Backward[Tensor]):
         )
         place = place if move is None else move.forward([place])
         outside = (place < 0)[:, None]
-        if bool(outside.any()):  # it stays still in some of these rows
+        if bool(outside.any()):  # some elements are not perturbed in some of these rows
             still = flat * outside
             self._meet(
                 entry,
@@ -583,7 +657,7 @@ class BackwardWalk(Backward[Tensor]):
         whole[rows].scatter_add_(2, place.clamp_min(0)[:, None].expand(flat.shape), flat * ~outside)
 
     def _scatter(self, node: Affine, rows: Tensor) -> None:
-        """Back through a move: every coefficient goes to the element it came from."""
+        """Go back through a selection of elements: every coefficient returns to the element it came from."""
         (source,) = node.inputs
         moving = self.boxes.moving[node]
         if isinstance(source, InputNode):
@@ -592,23 +666,21 @@ class BackwardWalk(Backward[Tensor]):
         before, whole_rows = self.pending.get(source), self.boxes.moving[source]
         count = whole_rows.stop - whole_rows.start
         whole = rows.new_zeros((count, rows.shape[1], source.size)) if before is None else before.flatten(2)
-        if (
-            before is not None and node not in self.graph.exact
-        ):  # else only moves of other elements have written here
+        if before is not None and node not in self.graph.exact:
             whole = whole.clone()
-        node.back_into(rows.flatten(2), whole[_within(moving, whole_rows)])
+        node.back_into(rows.flatten(2), whole[_relative(moving, whole_rows)])
         self.pending[source] = whole.reshape(count, rows.shape[1], *source.shape)
 
 
-def _apart(rows: slice, inner: slice) -> list[slice]:
+def _outside(rows: slice, inner: slice) -> list[slice]:
     """The rows outside of the inner ones, as slices that are not empty."""
     if inner.start >= inner.stop:
         return [rows] if rows.start < rows.stop else []
     return [s for s in (slice(rows.start, inner.start), slice(inner.stop, rows.stop)) if s.start < s.stop]
 
 
-def _within(rows: slice, whole: slice) -> slice:
-    """The place of some rows in a tensor that holds only the rows of `whole`."""
+def _relative(rows: slice, whole: slice) -> slice:
+    """The indices of some rows in a tensor that holds only the rows of `whole`."""
     return slice(rows.start - whole.start, rows.stop - whole.start)
 
 

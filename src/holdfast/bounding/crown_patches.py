@@ -1,10 +1,13 @@
-"""The crown's walk where nodes are images: an element sees a window of every earlier image, so its coefficients are kept there only.
+"""CROWN's backward pass for convolutions, with coefficients stored only in the receptive fields (patches).
 
-A row begins at one element, at place p of its node. In an earlier image its coefficients lie in the window of `extent` places from
-scale p + start on; scale, start and extent are the same for all rows, since convolutions are the same everywhere. Where a window sticks
-out of the image a convolution reads zeros, so coefficients there multiply nothing: all that they meet is zero there, and before a map reads
-them they are. Planes, offsets and sizes are gathered window by window, once for all channels at a place; the arithmetic and what is charged
-for it are those of `crown.BackwardWalk` (docs/rounding.md).
+A row starts at one element, at position p of its node. In an earlier image its coefficients lie in the window
+of `extent` positions from scale p + start on; scale, start and extent are the same for all rows, since a
+convolution is the same at every position. Where a window extends beyond the image, the convolution reads
+zeros of its padding: coefficients there are multiplied with zeros, and are set to zero before a map reads
+them. Linear bounds and offsets are gathered window by window, once for all channels at a position. Results
+and rounding errors are those of `crown.BackwardWalk` (docs/rounding.md).
+
+Reference: auto_LiRPA (Xu et al. 2020) stores convolutional coefficients as patches in the same way.
 """
 
 from collections.abc import Iterable, Iterator
@@ -21,21 +24,25 @@ from holdfast.bounding.node_bounds import Boxes
 from holdfast.bounding.traversal import Backward
 from holdfast.rounding import TINY, gamma
 
-SMALL = 2**13  # numbers in a dense row of all nodes together: fewer cost nothing
-WORTH = 2  # times as many numbers must a dense row hold as windows do
+# Patches are used from this many numbers in a dense row of all nodes together (chosen by hand).
+MIN_DENSE_NUMBERS = 2**13
+# Patches are used if a dense row holds at least this many times as many numbers (chosen by hand).
+MIN_SAVING_FACTOR = 2
 
 
 @dataclass(frozen=True)
 class RowWindow:
-    """The places of an image that rows hold."""
+    """The window of an image in which rows have coefficients."""
 
     scale: Pair = (1, 1)
     start: Pair = (0, 0)
     extent: Pair = (1, 1)
 
     def read_by(self, kernel: Kernel) -> "RowWindow":
-        """All that the elements in this window read."""
-        (a, b), (c, d), (e, f) = kernel.stride, kernel.padding, kernel.dilation
+        """The window that the elements of this window read through a convolution."""
+        (a, b) = kernel.stride
+        (c, d) = kernel.padding
+        (e, f) = kernel.dilation
         high, wide = kernel.weight.shape[:2]
         return RowWindow(
             (a * self.scale[0], b * self.scale[1]),
@@ -44,40 +51,42 @@ class RowWindow:
         )
 
     def union(self, other: "RowWindow") -> "RowWindow":
-        """The window around both, which move together."""
+        """The smallest window that contains both; their scales must agree."""
         assert self.scale == other.scale
         top, left = (min(a, b) for a, b in zip(self.start, other.start, strict=True))
         down, right = (max(w.start[k] + w.extent[k] for w in (self, other)) for k in (0, 1))
         return RowWindow(self.scale, (top, left), (down - top, right - left))
 
     def inside(self, around: "RowWindow") -> tuple[slice, slice]:
-        """Where it lies in a window around it."""
+        """The slices of this window within one that contains it."""
         top, left = (a - b for a, b in zip(self.start, around.start, strict=True))
         return slice(top, top + self.extent[0]), slice(left, left + self.extent[1])
 
     def numbers(self, node: Node) -> int:
-        """In how many numbers a row of this node is kept."""
+        """The number of coefficients of a row of this node."""
         return self.extent[0] * self.extent[1] * node.shape[1]
 
 
 @dataclass(frozen=True)
 class Route:
-    """How far windows go back from a node."""
+    """How far back a backward pass uses patches."""
 
-    until: int  # the place of the last node that is passed
-    widest: int  # numbers in a row at one node, at most
-    rest: tuple[
-        Node, ...
-    ]  # nodes that dense rows may meet after that; none where windows reach an input that is a box
+    until: int  # the position in the graph of the last node passed with patches
+    widest: int  # the largest number of coefficients of a row at one node
+    # nodes that dense rows pass after that; empty where patches reach an input that is a box
+    rest: tuple[Node, ...]
 
 
 def route(graph: Graph, boxes: Boxes, start: Node) -> Route | None:
-    """The way back from a node; None where dense rows cost hardly more."""
-    pending, until, widest, total = {start: RowWindow()}, start.place + 1, 0, 0
+    """The use of patches from a node on; None where dense rows cost hardly more."""
+    pending = {start: RowWindow()}
+    until = start.place + 1
+    widest = 0
+    total = 0
     for node in reversed(graph.nodes[1 : start.place + 1]):
         if node not in pending:
             continue
-        further = _further(pending, node) if boxes.moving[node] == boxes.moving[start] else None
+        further = _windows_behind(pending, node) if boxes.moving[node] == boxes.moving[start] else None
         if further is None:
             break
         total += pending[node].numbers(node)
@@ -88,15 +97,19 @@ def route(graph: Graph, boxes: Boxes, start: Node) -> Route | None:
         and boxes.region.boxed
         and bool(boxes.largest(graph.entry).isfinite().all())
     )
-    rest = () if ended else _before(pending)
-    dense = sum(node.size for node in _before([start]))
-    if until > start.place or dense < SMALL or WORTH * (total + sum(node.size for node in rest)) > dense:
+    rest = () if ended else _ancestors(pending)
+    dense = sum(node.size for node in _ancestors([start]))
+    if (
+        until > start.place
+        or dense < MIN_DENSE_NUMBERS
+        or MIN_SAVING_FACTOR * (total + sum(node.size for node in rest)) > dense
+    ):
         return None
     return Route(until, widest, rest)
 
 
-def _further(pending: dict[Node, RowWindow], node: Node) -> dict[Node, RowWindow] | None:
-    """The windows once a node is passed; None where it must be passed in dense rows."""
+def _windows_behind(pending: dict[Node, RowWindow], node: Node) -> dict[Node, RowWindow] | None:
+    """The windows once a node is passed; None where it must be passed with dense rows."""
     window = pending[node]
     if not is_image(node) or not all(is_image(source) for source in node.inputs):
         return None
@@ -112,8 +125,8 @@ def _further(pending: dict[Node, RowWindow], node: Node) -> dict[Node, RowWindow
     return further
 
 
-def _before(nodes: Iterable[Node]) -> tuple[Node, ...]:
-    """These nodes and all that they depend on."""
+def _ancestors(nodes: Iterable[Node]) -> tuple[Node, ...]:
+    """These nodes and all nodes on which they depend."""
     found, new = dict[Node, None](), list(nodes)
     while new:
         found.update(dict.fromkeys(new))
@@ -127,11 +140,10 @@ def _before(nodes: Iterable[Node]) -> tuple[Node, ...]:
 class WindowCoefficients:
     """Coefficients of rows in their windows of one image."""
 
-    values: (
-        Tensor  # (places, rows, height, width, channels): rows that begin at one place hold the same window
-    )
+    # (positions, rows, height, width, channels): rows that start at one position share a window
+    values: Tensor
     window: RowWindow
-    clipped: bool  # whether all that lies outside of the image is zero; what is not read by anything is dropped sooner or later
+    clipped: bool  # whether all coefficients outside of the image are zero already
 
     def __add__(self, other: "WindowCoefficients") -> "WindowCoefficients":
         both = self.window.union(other.window)
@@ -143,15 +155,21 @@ class WindowCoefficients:
 
 
 def bunches(owner: Tensor, place: Tensor, at_once: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """owner, place (elements,): the row of the batch and the place of each -> (places, rows) numbers of elements, those of one place in a
-    line, and bool: which are there; at most so many together, and places with about as many elements."""
+    """Group elements by position.
+
+    Args:
+        owner, place: (elements,), the row of the batch and the position of each.
+        at_once: the most elements that a group holds.
+
+    Yields:
+        (positions, rows) indices of elements, those of one position in a row, and a mask of the same shape;
+        positions with similar numbers of elements are together.
+    """
     order = (owner * (int(place.max()) + 1) + place).argsort()
     _, count = torch.stack([owner, place])[:, order].unique_consecutive(dim=1, return_counts=True)
     group = torch.arange(len(count), device=owner.device).repeat_interleave(count)
     within = torch.arange(len(owner), device=owner.device) - (count.cumsum(0) - count)[group]
-    _, count = torch.stack([group, within // at_once]).unique_consecutive(
-        dim=1, return_counts=True
-    )  # a place may have too many
+    _, count = torch.stack([group, within // at_once]).unique_consecutive(dim=1, return_counts=True)
     first, fullest = count.cumsum(0) - count, count.argsort(descending=True)
     while len(fullest):
         line = torch.arange(int(count[fullest[0]]), device=owner.device)
@@ -161,7 +179,10 @@ def bunches(owner: Tensor, place: Tensor, at_once: int) -> Iterator[tuple[Tensor
 
 
 class WindowWalk(Backward[WindowCoefficients]):
-    """Single elements of a node, or their negatives, on their way back; constants are (places, rows)."""
+    """The backward pass of single elements of a node, or of their negatives.
+
+    The constants are (positions, rows).
+    """
 
     def __init__(
         self,
@@ -173,19 +194,29 @@ class WindowWalk(Backward[WindowCoefficients]):
         channel: Tensor,
         sign: Tensor,
     ) -> None:
-        """owner, place (places,): the row of the batch, among those in which the node moves, and where in the image; channel, sign
-        (places, rows): which element, times what."""
+        """Start at elements of a node.
+
+        Args:
+            owner, place: (positions,), the row of the batch (among those in which the node varies) and the
+                position.
+            channel, sign: (positions, rows), the channel of each element and its coefficient.
+        """
         super().__init__(graph)
-        self.boxes, self.owner, self.moving, self.steps = boxes, owner, boxes.moving[node], 1
+        self.boxes = boxes
+        self.owner = owner
+        self.moving = boxes.moving[node]
+        self.steps = 1
         channels, *self.size = node.shape[1:]
-        self.place = place // self.size[1], place % self.size[1]  # down and right
+        self.place = place // self.size[1], place % self.size[1]  # vertical and horizontal
         self.constant, self.total, self.charge = (torch.zeros_like(sign) for _ in range(3))
         values = sign.new_zeros((*sign.shape, channels)).scatter_(2, channel[:, :, None], sign[:, :, None])
         self.pending[node] = WindowCoefficients(values[:, :, None, None], RowWindow(), True)
 
     def through_function(self, node: Relaxed, carried: WindowCoefficients) -> None:
-        """The lower plane where the coefficient is positive, the upper one where it is negative: middle and half width of the two."""
-        tilt, values, count = self.boxes.tilt(node), carried.values, len(node.inputs)
+        """As `BackwardWalk.through_function`."""
+        tilt = self.boxes.tilt(node)
+        values = carried.values
+        count = len(node.inputs)
         size = values.abs()
         held = self._around(
             carried.window, node, [*tilt.of_size.unbind(-1), tilt.offset, *tilt.middle, *tilt.half]
@@ -198,7 +229,9 @@ class WindowWalk(Backward[WindowCoefficients]):
             self._arrive(source, WindowCoefficients(slope, carried.window, True))
 
     def through_map(self, node: Affine, carried: WindowCoefficients) -> None:
-        boxes, values, window = self.boxes, carried.values, carried.window
+        boxes = self.boxes
+        values = carried.values
+        window = carried.window
         if node not in self.graph.exact:
             (weight,) = _dots(values.abs(), self._around(window, node, [boxes.magnitude[node][self.moving]]))
             self._weigh(weight, node.size)
@@ -223,7 +256,7 @@ class WindowWalk(Backward[WindowCoefficients]):
         )
 
     def lower_bound_by_intervals(self) -> Tensor:
-        """-> (places, rows): the least that all which is pending adds up to over the intervals of its nodes."""
+        """(positions, rows): lower bounds from the intervals of all pending nodes."""
         for node, patches in self.pending.items():
             middle, radius = self.boxes.interval(node, self.moving)
             largest = self.boxes.largest(node)[self.moving]
@@ -240,18 +273,18 @@ class WindowWalk(Backward[WindowCoefficients]):
         )
 
     def dense(self, node: Node) -> Tensor:
-        """-> (places, rows, *shape): the coefficients on a node as rows of all of it."""
+        """The coefficients on a node as dense rows, (positions, rows, *shape)."""
         patches, places = self.pending[node], list[Tensor]()
         for first, count, held in zip(
             self._first(patches.window), node.shape[2:], patches.window.extent, strict=True
         ):
             at = torch.arange(count, device=first.device) - first[:, None]
             places.append(torch.where((at >= 0) & (at < held), at, held))
-        values = pad(patches.values, (0, 0, 0, 1, 0, 1)).movedim(1, -1)  # what no window holds is zero
+        # coefficients outside of the window are zero
+        values = pad(patches.values, (0, 0, 0, 1, 0, 1)).movedim(1, -1)
         number = torch.arange(len(values), device=values.device)
-        found = values[
-            number[:, None, None], places[0][:, :, None], places[1][:, None, :]
-        ]  # (places, high, wide, channels, rows)
+        # (positions, height, width, channels, rows)
+        found = values[number[:, None, None], places[0][:, :, None], places[1][:, None, :]]
         return found.permute(0, 4, 3, 1, 2).reshape(*self.constant.shape, *node.shape)
 
     def _weigh(self, weight: Tensor, terms: int) -> None:
@@ -263,12 +296,12 @@ class WindowWalk(Backward[WindowCoefficients]):
         self.pending[source] = self.pending[source] + part if source in self.pending else part
 
     def _first(self, window: RowWindow) -> tuple[Tensor, Tensor]:
-        """(places,) each: the uppermost and leftmost place of each window."""
+        """The first row and the first column of each window, (positions,) each."""
         down, right = self.place
         return window.scale[0] * down + window.start[0], window.scale[1] * right + window.start[1]
 
     def _clip(self, patches: WindowCoefficients, node: Node) -> None:
-        """Zeros, in place, outside of the node's image: nothing is there that a map could compute."""
+        """Set the coefficients outside of the node's image to zero, in place."""
         for axis, first in enumerate(self._first(patches.window)):
             at = first[:, None] + torch.arange(patches.window.extent[axis], device=first.device)
             outside = (at < 0) | (at >= node.shape[2 + axis])
@@ -277,8 +310,14 @@ class WindowWalk(Backward[WindowCoefficients]):
             )
 
     def _around(self, window: RowWindow, node: Node, planes: list[Tensor]) -> Tensor:
-        """planes (rows of the batch in which it moves, ...) of a node -> (places, planes, height, width, channels): what each window
-        holds of them, zero outside of the image."""
+        """Gather what each window sees of some images of a node.
+
+        Args:
+            planes: images (rows of the batch in which the node varies, ...).
+
+        Returns:
+            (positions, planes, height, width, channels), zero outside of the image.
+        """
         channels, *size = node.shape[1:]
         image = torch.stack([plane.reshape(-1, channels, *size) for plane in planes], 1).movedim(2, -1)
         ends = [
@@ -307,5 +346,5 @@ class WindowWalk(Backward[WindowCoefficients]):
 
 
 def _dots(values: Tensor, planes: Tensor) -> tuple[Tensor, ...]:
-    """(places, rows, ...), (places, planes, ...) -> for each plane (places, rows)."""
+    """(positions, rows, ...), (positions, planes, ...) -> for each plane (positions, rows)."""
     return torch.bmm(values.flatten(2), planes.flatten(2).transpose(1, 2)).unbind(-1)

@@ -1,6 +1,6 @@
-"""The crown's walk with more to go by: affine forms beside the intervals, bounds that are known beforehand, chosen slopes, multipliers.
+"""CROWN with additional information: zonotopes, given bounds, chosen slopes, rows on several nodes.
 
-Everything here is put together from the crown's own steps, so every rounding is charged as it is there.
+Everything here is composed of the steps of `crown`, which bound all rounding errors.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,24 +27,29 @@ def propagate(
     within: Mapping[Node, Ends] | None = None,
     walks: bool = True,
 ) -> tuple[Boxes, Tensor]:
-    """Boxes for all nodes, as `crown.propagate` finds them, and (batch,) bool: which rows hold no point at all.
+    """Bounds of all nodes, as `crown.propagate` finds them, and (batch,) bool: rows that contain no point.
 
-    forms   are carried along; every bound is the better of the two.
-    within  what the values of some nodes are held to: the bounds speak of the points of the region that do so.
-    walks   False: no backward passes, for forms that know as much without them.
+    Args:
+        forms: zonotopes, which are propagated as well; every bound is the better of the two.
+        within: constraints lower <= value <= upper on some nodes. The bounds hold for the points of the
+            region that satisfy them all.
+        walks: whether to refine intermediate bounds by backward passes.
     """
     boxes = Boxes(region)
     held = Held(boxes, within or {})
     carriers: list[Callable[[Node], None]] = [crown.Intervals(graph, boxes).visit]
     if forms is not None:
-        carriers.append(_Carried(forms, boxes).visit)
+        carriers.append(_ZonotopePropagation(forms, boxes).visit)
 
     forward(graph.nodes, *carriers, held, *([crown.IntermediateRefinement(graph, boxes)] if walks else []))
     return boxes, held.empty
 
 
 class Held:
-    """Ends to which the values of some nodes are held on the way forward; empty, (batch,) bool: the rows without a point that does so."""
+    """Intersects the bounds of some nodes with constraints on the way forward.
+
+    `empty` (batch,) bool: the rows in which no point satisfies the constraints.
+    """
 
     def __init__(self, boxes: Boxes, within: Mapping[Node, Ends]) -> None:
         self.boxes, self.within = boxes, within
@@ -52,12 +57,12 @@ class Held:
 
     def __call__(self, node: Node) -> None:
         if node in self.within:
-            self.empty |= _apart(self.boxes, node, self.within[node])
+            self.empty |= _violates(self.boxes, node, self.within[node])
             self.boxes.keep(node, *self.within[node])
 
 
-class _Carried(Forward):
-    """Forms beside intervals: functions are taken over the better of the two, and so is what follows."""
+class _ZonotopePropagation(Forward):
+    """Zonotopes and intervals side by side: activations are relaxed over the intersection of both."""
 
     def __init__(self, forms: Forms, boxes: Boxes) -> None:
         self.forms, self.boxes = forms, boxes
@@ -79,14 +84,17 @@ class _Carried(Forward):
         )
 
 
-def _apart(boxes: Boxes, node: Node, held: Ends) -> Tensor:
-    """-> (batch,) where some element lies wholly outside of what it is held to."""
+def _violates(boxes: Boxes, node: Node, held: Ends) -> Tensor:
+    """(batch,) bool: where some element lies wholly outside of its constraint."""
     return ((boxes.upper[node] < held[0]) | (boxes.lower[node] > held[1])).flatten(1).any(1)
 
 
 def with_ends(graph: Graph, boxes: Boxes, ends: Mapping[Node, Ends]) -> Boxes:
-    """The same boxes where the values of some nodes are held to narrower ends, for the points that do so. The planes of the functions that
-    read them follow; what else lies behind them keeps its ends, which hold there, too."""
+    """A copy of the boxes with tighter bounds of some nodes, for the points that satisfy these.
+
+    The linear bounds of the activations that read them are computed again; the bounds of later nodes are
+    kept, which remain valid.
+    """
     changed = replace(
         boxes,
         lower=dict(boxes.lower),
@@ -107,7 +115,7 @@ def with_ends(graph: Graph, boxes: Boxes, ends: Mapping[Node, Ends]) -> Boxes:
 
 
 def with_slopes(boxes: Boxes, below: Mapping[Node, Tensor]) -> Boxes:
-    """The same boxes with other slopes of the lower planes of some functions of one argument; the intercepts follow."""
+    """A copy of the boxes with other slopes of some linear lower bounds; the intercepts follow."""
     changed = replace(boxes, planes=dict(boxes.planes), magnitude=dict(boxes.magnitude), tilts={})
     for node, slope in below.items():
         assert isinstance(node, Relaxed)
@@ -122,7 +130,10 @@ def with_slopes(boxes: Boxes, below: Mapping[Node, Tensor]) -> Boxes:
 
 
 def combine_rows(graph: Graph, boxes: Boxes, rows: Mapping[Node, Tensor]) -> LinearForms:
-    """rows (batch, rows, *shape) of several nodes -> linear functions of the input below the sum of row . node over the region."""
+    """Linear functions of the input that are lower bounds of the sum of row . node over several nodes.
+
+    `rows` are (batch, rows, *shape) for each node.
+    """
     count = next(iter(rows.values())).shape[1]
     walk = BackwardWalk(graph, boxes, count)
     for node, part in rows.items():
@@ -131,7 +142,7 @@ def combine_rows(graph: Graph, boxes: Boxes, rows: Mapping[Node, Tensor]) -> Lin
 
 
 def take_rows(boxes: Boxes, rows: Tensor) -> Boxes:
-    """The boxes of some rows of the batch, each as often as it is named."""
+    """The boxes of some rows of the batch; an index may occur several times."""
 
     def some(values: dict[Node, Tensor]) -> dict[Node, Tensor]:
         return {node: value[rows] for node, value in values.items()}
@@ -145,11 +156,16 @@ def take_rows(boxes: Boxes, rows: Tensor) -> Boxes:
         )
         for node, p in boxes.planes.items()
     }
-    # A node may be taken to move in rows in which it does not: that costs time only.
+    # Treating a node as varying in rows in which it is constant costs time but is sound.
     moving = {
         node: slice(0, len(rows) if where.start < where.stop else 0) for node, where in boxes.moving.items()
     }
     return Boxes(
-        batch.take(boxes.region, rows), some(boxes.lower), some(boxes.upper), some(boxes.magnitude), some_planes,
-        moving=moving, elements=some(boxes.elements),
-    )  # fmt: skip
+        batch.take(boxes.region, rows),
+        some(boxes.lower),
+        some(boxes.upper),
+        some(boxes.magnitude),
+        some_planes,
+        moving=moving,
+        elements=some(boxes.elements),
+    )

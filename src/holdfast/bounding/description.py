@@ -1,4 +1,8 @@
-"""A traced network written down for `holdfast-check`: its weights as safetensors, its graph in the names of ONNX's operators."""
+"""Export of a traced network for `holdfast-check`: weights as safetensors, a graph of ONNX operators.
+
+The checker reads this description of models that are not ONNX files. Its operators have ONNX's semantics;
+operators without an exact counterpart are refused with `UnsupportedLayer`.
+"""
 
 import json
 import operator
@@ -15,19 +19,49 @@ from holdfast.network import Network
 from holdfast.network.trace import as_plain_module, convert_graph
 
 aten = torch.ops.aten
-GRAPH = "holdfast-graph"
+GRAPH = "holdfast-graph"  # The key of the graph in the metadata of the safetensors file.
 
-# Elements in other places, whatever their arguments are: asked of the elements' numbers, they answer with where each of them goes.
+# Operators that only rearrange elements. Applied to the indices of the elements, they return where each
+# element goes.
 MOVES = {
-    aten.view.default, aten.reshape.default, aten._unsafe_view.default, aten.permute.default, aten.transpose.int, aten.t.default,
-    aten.numpy_T.default, aten.select.int, aten.slice.Tensor, aten.narrow.default, aten.squeeze.dim, aten.squeeze.dims,
-    aten.squeeze.default, aten.unsqueeze.default, aten.flatten.using_ints, aten.unflatten.int, aten.expand.default, aten.flip.default,
-    aten.index_select.default, aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default, aten.unbind.int,
-}  # fmt: skip
+    aten.view.default,
+    aten.reshape.default,
+    aten._unsafe_view.default,
+    aten.permute.default,
+    aten.transpose.int,
+    aten.t.default,
+    aten.numpy_T.default,
+    aten.select.int,
+    aten.slice.Tensor,
+    aten.narrow.default,
+    aten.squeeze.dim,
+    aten.squeeze.dims,
+    aten.squeeze.default,
+    aten.unsqueeze.default,
+    aten.flatten.using_ints,
+    aten.unflatten.int,
+    aten.expand.default,
+    aten.flip.default,
+    aten.index_select.default,
+    aten.split.Tensor,
+    aten.split_with_sizes.default,
+    aten.chunk.default,
+    aten.unbind.int,
+}
+# Operators that return their input in evaluation mode.
 KEEPS = {
-    aten.clone.default, aten.contiguous.default, aten.alias.default, aten.detach.default, aten.lift_fresh_copy.default,
-    aten.dropout.default, aten.feature_dropout.default, aten.to.dtype, aten.to.device, aten.to.dtype_layout, aten._to_copy.default,
-}  # fmt: skip
+    aten.clone.default,
+    aten.contiguous.default,
+    aten.alias.default,
+    aten.detach.default,
+    aten.lift_fresh_copy.default,
+    aten.dropout.default,
+    aten.feature_dropout.default,
+    aten.to.dtype,
+    aten.to.device,
+    aten.to.dtype_layout,
+    aten._to_copy.default,
+}
 PLAIN = {
     aten.relu.default: "Relu",
     aten.sigmoid.default: "Sigmoid",
@@ -36,14 +70,22 @@ PLAIN = {
     aten.neg.default: "Neg",
 }
 ARITHMETIC = {
-    aten.add.Tensor: "Add", aten.add.Scalar: "Add", aten.sub.Tensor: "Sub", aten.sub.Scalar: "Sub", aten.mul.Tensor: "Mul",
-    aten.mul.Scalar: "Mul", aten.div.Tensor: "Div", aten.div.Scalar: "Div", aten.maximum.default: "Max", aten.minimum.default: "Min",
-}  # fmt: skip
+    aten.add.Tensor: "Add",
+    aten.add.Scalar: "Add",
+    aten.sub.Tensor: "Sub",
+    aten.sub.Scalar: "Sub",
+    aten.mul.Tensor: "Mul",
+    aten.mul.Scalar: "Mul",
+    aten.div.Tensor: "Div",
+    aten.div.Scalar: "Div",
+    aten.maximum.default: "Max",
+    aten.minimum.default: "Min",
+}
 
 
 @dataclass(frozen=True)
 class Named:
-    """A value that depends on the input: what it is called, and what it is at one input, for its shape."""
+    """A value that depends on the input: its name, and its value at one input, for its shape."""
 
     name: str
     value: Tensor
@@ -51,13 +93,13 @@ class Named:
 
 @dataclass
 class Description:
-    """nodes and constants so far."""
+    """The nodes and constants written until now."""
 
     nodes: list[dict[str, Any]] = field(default_factory=list)
     constants: dict[str, Tensor] = field(default_factory=dict)
 
     def constant(self, value: Tensor | float) -> str:
-        """In float32 where that holds the same numbers. A number of Python's is one of float64, not of torch's default type."""
+        """Store a constant, in float32 where that is exact; a Python number counts as float64."""
         tensor = (
             torch.as_tensor(value, dtype=None if isinstance(value, Tensor) else torch.float64).detach().cpu()
         )
@@ -74,6 +116,7 @@ class Description:
     def put(
         self, op: str, given: "Sequence[Named | Tensor | float | None]", outputs: int = 1, **options: Any
     ) -> list[str]:
+        """Append a node and return the names of its outputs; None is an omitted input."""
         names = [f"v{len(self.nodes)}_{place}" for place in range(outputs)]
         inputs = ["" if value is None else self.add_constant(value) for value in given]
         self.nodes.append({"op": op, "in": inputs, "out": names, **({"with": options} if options else {})})
@@ -82,10 +125,11 @@ class Description:
     def one(
         self, op: str, given: "Sequence[Named | Tensor | float | None]", value: Tensor, **options: Any
     ) -> Named:
+        """Append a node with one output."""
         return Named(self.put(op, given, **options)[0], value)
 
     def add_gather(self, source: Named, index: Tensor, value: Tensor) -> Named:
-        """index: for every element of the answer, the number of the source's element that it is."""
+        """Select elements of `source`: index holds its element number for every element of the result."""
         if torch.equal(index.flatten(), torch.arange(source.value.numel())):
             return self.one("Reshape", [source], value, shape=list(index.shape))
         flat = self.one("Reshape", [source], source.value.flatten(), shape=[-1])
@@ -93,14 +137,17 @@ class Description:
 
 
 def describe_network(net: Network, example: Tensor) -> bytes:
-    """The network for inputs like these, as a file; UnsupportedLayer names what cannot be written down."""
+    """The network for inputs of this shape as the bytes of a file.
+
+    Raises UnsupportedLayer with the name of an operator that cannot be exported.
+    """
     one = for_one(net, example)
     module = convert_graph(
         as_plain_module(one.program(example)), dtype=torch.float64, device=torch.device("cpu")
     )
     point = example[:1].detach().cpu().double()
     description, known = Description(), dict[fx.Node, Any]()
-    answer: Any = None
+    output: Any = None
     with torch.no_grad():
         for node in module.graph.nodes:
             if node.op == "placeholder":
@@ -108,21 +155,21 @@ def describe_network(net: Network, example: Tensor) -> bytes:
             elif node.op == "get_attr":
                 known[node] = _attribute(module, str(node.target))
             elif node.op == "output":
-                answer = fx.node.map_arg(node.args[0], lambda n: known[n])
+                output = fx.node.map_arg(node.args[0], lambda n: known[n])
             else:
                 known[node] = _written(
                     description,
                     node,
                     *(fx.node.map_arg(part, lambda n: known[n]) for part in (node.args, node.kwargs)),
                 )
-    while isinstance(answer, tuple | list):
-        answer = answer[0]
-    if not isinstance(answer, Named):
+    while isinstance(output, tuple | list):
+        output = output[0]
+    if not isinstance(output, Named):
         raise UnsupportedLayer(
-            f"{net.name}: its answer does not depend on its input, so there is nothing to prove."
+            f"{net.name}: its output does not depend on its input, so there is nothing to prove."
         )
-    graph = {"input": "input", "shape": list(point.shape), "output": answer.name, "nodes": description.nodes}
-    from safetensors.torch import save  # not everywhere installed
+    graph = {"input": "input", "shape": list(point.shape), "output": output.name, "nodes": description.nodes}
+    from safetensors.torch import save  # imported here, since it is not installed everywhere
 
     return bytes(save(description.constants, {GRAPH: json.dumps(graph, separators=(",", ":"))}))
 
@@ -139,7 +186,7 @@ def _plain(value: Any) -> Any:
 
 
 def _written(description: Description, node: fx.Node, args: Any, kwargs: Any) -> Any:
-    """What a node answers: plain where nothing of it depends on the input."""
+    """Append a node; returns its value, plain if it does not depend on the input."""
     target: Any = node.target
     known: list[Named] = []
     fx.node.map_aggregate((args, kwargs), lambda v: known.append(v) if isinstance(v, Named) else v)
@@ -149,7 +196,8 @@ def _written(description: Description, node: fx.Node, args: Any, kwargs: Any) ->
         value = target(*_plain(args), **_plain(kwargs))
     except RuntimeError as error:
         raise UnsupportedLayer(
-            f"{node.name}: {target} cannot be computed in float64, so what is proved of this network has no certificate ({error})."
+            f"{node.name}: {target} cannot be computed in float64, so bounds of this network have no "
+            f"certificate ({error})."
         ) from error
     first = value[0] if isinstance(value, tuple | list) and value else value
     if not known or not isinstance(first, Tensor):
@@ -164,11 +212,12 @@ def _written(description: Description, node: fx.Node, args: Any, kwargs: Any) ->
         return tuple(description.add_gather(args[0], i, v) for i, v in zip(index, value, strict=True))
     handler = HANDLERS.get(target)
     if handler is not None:
-        made = handler(description, value, *args, **kwargs)
-        if made is not None:
-            return made
+        exported = handler(description, value, *args, **kwargs)
+        if exported is not None:
+            return exported
     raise UnsupportedLayer(
-        f"{node.name}: {target} cannot be written down for holdfast-check, so what is proved of this network has no certificate."
+        f"{node.name}: {target} cannot be exported for holdfast-check, so bounds of this network have no "
+        f"certificate."
     )
 
 
@@ -270,7 +319,7 @@ def _stack(d: Description, value: Tensor, parts: Sequence[Any], axis: int = 0) -
 
 
 def _over(axes: Sequence[int] | None) -> dict[str, list[int]]:
-    """No axes are all of them, in torch as in ONNX."""
+    """The axes of a reduction; none are all of them, in torch as in ONNX."""
     return {"axes": list(axes)} if axes else {}
 
 
@@ -301,12 +350,19 @@ def _pairs(value: int | Sequence[int], many: int) -> list[int]:
     aten.convolution.default,
 )
 def _conv(
-    d: Description, value: Tensor, x: Named, weight: Tensor, bias: Tensor | None = None, stride: Any = 1, padding: Any = 0,
-    dilation: Any = 1, *rest: Any,
-) -> Named | None:  # fmt: skip
+    d: Description,
+    value: Tensor,
+    x: Named,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    *rest: Any,
+) -> Named | None:
     many = weight.dim() - 2
     if len(rest) > 1 and rest[0]:
-        return None  # transposed
+        return None  # transposed convolutions are not supported
     groups = rest[-1] if rest else 1
     if isinstance(padding, str):
         if padding != "valid" and any(size % 2 == 0 for size in weight.shape[2:]):
@@ -316,9 +372,14 @@ def _conv(
             for k, h in zip(weight.shape[2:], _pairs(dilation, many), strict=True)
         ]
     return d.one(
-        "Conv", [x, weight, *([] if bias is None else [bias])], value, strides=_pairs(stride, many), pads=_pairs(padding, many) * 2,
-        dilations=_pairs(dilation, many), group=groups,
-    )  # fmt: skip
+        "Conv",
+        [x, weight, *([] if bias is None else [bias])],
+        value,
+        strides=_pairs(stride, many),
+        pads=_pairs(padding, many) * 2,
+        dilations=_pairs(dilation, many),
+        group=groups,
+    )
 
 
 @handles(aten.batch_norm.default, aten._native_batch_norm_legit_no_training.default)
@@ -397,17 +458,30 @@ def _max_pool(
     return made if isinstance(value, Tensor) else (made, *value[1:])
 
 
-# The gates of torch's cells, in the order of ONNX's: i f g o -> i o f g, r z n -> z r n.
+# The order of the gates of torch's cells in ONNX: i f g o -> i o f g, r z n -> z r n.
 CELLS = {
-    aten.lstm.input: ("LSTM", [0, 3, 1, 2]), aten.gru.input: ("GRU", [1, 0, 2]), aten.rnn_tanh.input: ("RNN", [0]),
-}  # fmt: skip
+    aten.lstm.input: ("LSTM", [0, 3, 1, 2]),
+    aten.gru.input: ("GRU", [1, 0, 2]),
+    aten.rnn_tanh.input: ("RNN", [0]),
+}
 
 
 def _recurrent(
-    d: Description, value: Any, op: str, order: list[int], x: Any, states: Any, parameters: Sequence[Any], biases: bool, layers: int,
-    rate: float, training: bool, bidirectional: bool, batch_first: bool,
-) -> Any:  # fmt: skip
-    """One node a layer; all but the last states of the layers is made of what they answer."""
+    d: Description,
+    value: Any,
+    op: str,
+    order: list[int],
+    x: Any,
+    states: Any,
+    parameters: Sequence[Any],
+    biases: bool,
+    layers: int,
+    rate: float,
+    training: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> Any:
+    """One node for each layer of an LSTM, GRU or RNN; the last states are concatenated over the layers."""
     if (
         not isinstance(x, Named)
         or any(isinstance(s, Named) or bool(s.any()) for s in states)
@@ -416,7 +490,7 @@ def _recurrent(
         return None
     many, each = 2 if bidirectional else 1, 4 if biases else 2
     if len(parameters) != each * layers * many:
-        return None  # projections
+        return None  # LSTMs with projections are not supported
     hidden = parameters[1].shape[1]
 
     def order_gates(weight: Tensor) -> Tensor:

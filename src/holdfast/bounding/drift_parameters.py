@@ -1,6 +1,9 @@
-"""A question about drifting windows as one about their offsets, of which there are few: so parts of them can be cut, and models stay small.
+"""Reformulation of a problem about drifting windows in terms of the drift offsets.
 
-The window travels with its offsets as a number that does not move: z = (offsets, centre) -> network(centre + offsets in every frame).
+A drift adds one offset per feature to every time step, so the problem has as many parameters as features: few
+enough to split, and small enough for quadratic models. The centre of the window becomes an unperturbed input:
+
+    z = (offsets, centre)  ->  network(centre + offsets in every time step).
 """
 
 import math
@@ -18,7 +21,7 @@ _drifting: "WeakKeyDictionary[Network, dict[tuple[int, ...], Network]]" = WeakKe
 
 
 class Drifting(nn.Module):
-    """(n, features + frames * features) -> (n, outputs)."""
+    """The reformulated network: (n, features + frames * features) -> (n, outputs)."""
 
     def __init__(self, model: nn.Module, shape: tuple[int, ...]) -> None:
         super().__init__()
@@ -33,8 +36,11 @@ class Drifting(nn.Module):
 
 
 def in_offsets(problem: Problem) -> Problem:
-    """The same question where the region is a drift in the maximum norm, without its domain: what is proved there holds inside it too.
-    Any other question is left as it is."""
+    """The same problem over the offsets, where the region is a drift in the maximum norm.
+
+    Other problems are returned unchanged. The domain is dropped: a bound over the larger region holds within
+    the domain too.
+    """
     region = problem.region
     if not isinstance(region, Drift) or not math.isinf(region.p) or not problem.network.differentiable:
         return problem
@@ -46,10 +52,12 @@ def in_offsets(problem: Problem) -> Problem:
 
 
 def _of_offsets(net: Network, shape: tuple[int, ...]) -> Network:
-    """Made once for a network and a shape, so that its graph is too."""
+    """The reformulated network, cached by network and window shape, so that its graph is cached as well."""
     known = _drifting.setdefault(net, {})
     if shape not in known:
         whole = net.around(Drifting(net.module, shape))
-        whole.name, whole.shape, whole.domain = f"{net.name} of drifting windows", None, Domain.of(None)
+        whole.name = f"{net.name} of drifting windows"
+        whole.shape = None
+        whole.domain = Domain.of(None)
         known[shape] = whole
     return known[shape]

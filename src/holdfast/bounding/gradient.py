@@ -1,16 +1,22 @@
-"""Bounds of the gradient of rows of the output, over a whole region.
+"""Bounds of the gradient of linear functions of the output over a region (interval arithmetic).
 
-The gradient of a row is a product: the row, times the matrix of the last affine map, times the derivatives of the functions before it,
-times the next matrix, and so on. Walking back, every entry of the product so far is an interval. Between two layers of functions the
-product with the affine maps is taken at once and exactly: middles through the map, half widths through its absolute values. Only a function
-that is steeper here and flatter there over its box widens the intervals; where the boxes of `crown.propagate` fix every derivative (a ReLU
-that does not change sides) nothing is lost but rounding.
+Statement. For rows between rows_low and rows_high and every x of the region, lower <= gradient of (row .
+f)(x) <= upper, where the gradient exists. The gradient is the row times the matrix of the last affine map,
+times the derivatives of the activations before it, times the next matrix, and so on. On the way back every
+entry of this product is an interval, stored as middle and half width: an affine map J takes them to middle J
+and half |J|, so only the rounding of the middle adds to the width. An activation multiplies by the interval
+of its derivative over its pre-activation bounds. Where those fix every derivative (a stable ReLU) the result
+is exact up to rounding.
 
-Soundness. Along a segment inside the region, which must be convex, every node is absolutely continuous, and almost everywhere its
-derivative along the segment is the sum over its arguments of a number of the `derivative_range` times theirs: where an argument stands on a
-kink of the function for more than a moment, its own derivative is zero and any number will do. So the row changes by the integral of
-g . (x' - x) with g between the bounds found here, kinks or not. Where the row is differentiable, g is its gradient. Rounding:
-docs/rounding.md.
+Soundness at kinks. The region must be convex. Along a segment inside the region every node is absolutely
+continuous, and almost everywhere its derivative along the segment is the sum over its inputs of a number of
+the `derivative_range` times theirs: where a pre-activation stays on a kink of the activation on a set of
+positive measure, its own derivative is zero almost everywhere there, and any number will do. So the row
+changes from x to x' by the integral of g . (x' - x) with g between the bounds found here. Where the row is
+differentiable, g is its gradient. Rounding: docs/rounding.md.
+
+Reference: Weng et al., "Towards fast computation of certified robustness for ReLU networks" (Fast-Lip, 2018),
+for ReLU networks.
 """
 
 import torch
@@ -27,9 +33,14 @@ Interval = tuple[Tensor, Tensor]  # middle and half width, each (batch, rows, *s
 
 
 def gradient_bounds(graph: Graph, boxes: Boxes, rows_low: Tensor, rows_high: Tensor) -> tuple[Tensor, Tensor]:
-    """rows between rows_low and rows_high (batch, rows, outputs) -> lower, upper (batch, rows, *input shape) of their gradients.
+    """Bounds of the gradients of linear functions of the output.
 
-    Infinite where nothing is known. `boxes` are those of a convex region.
+    Args:
+        boxes: intermediate bounds over a convex region.
+        rows_low, rows_high: (batch, rows, outputs).
+
+    Returns:
+        lower, upper (batch, rows, *input shape); infinite where no bound is known.
     """
     ranges: dict[Node, list[tuple[Tensor, Tensor]]] = {
         node: _ranges(boxes, node) for node in graph.nodes if isinstance(node, Relaxed)
@@ -41,35 +52,34 @@ def gradient_bounds(graph: Graph, boxes: Boxes, rows_low: Tensor, rows_high: Ten
     ]
     middle, half = (torch.cat(part, dim=1) for part in zip(*parts, strict=True))
     lower, upper = _ends(middle, half)
-    lower, upper = (
-        lower.nan_to_num(-torch.inf, torch.inf, -torch.inf),
-        upper.nan_to_num(torch.inf, torch.inf, -torch.inf),
-    )
+    lower = lower.nan_to_num(-torch.inf, torch.inf, -torch.inf)
+    upper = upper.nan_to_num(torch.inf, torch.inf, -torch.inf)
     shape = (*lower.shape[:2], *boxes.region.shape)
     return lower.reshape(shape), upper.reshape(shape)
 
 
 def _ranges(boxes: Boxes, node: Relaxed) -> list[tuple[Tensor, Tensor]]:
-    """For each argument the derivative's ends, (batch, 1, *shape)."""
+    """The bounds of the derivative for each input of the activation, (batch, 1, *shape) each."""
     lower, upper = (tuple(side[s] for s in node.inputs) for side in (boxes.lower, boxes.upper))
     found = node.relaxation.derivative_range(lower, upper)
     if found is None:
         raise UnsupportedLayer(
-            f"layer {node.name}: there is no bound for the derivative of {type(node.relaxation).__name__}, so the steepness of what lies "
-            f"behind it is not known. Radii and scores can still be proved; to add one, see docs/extending.md."
+            f"layer {node.name}: no bound of the derivative of {type(node.relaxation).__name__} is "
+            f"implemented, so the steepness of the network cannot be bounded. Radii and scores can still be "
+            f"certified; to add such a bound, see docs/extending.md."
         )
     return [(low[:, None], high[:, None]) for low, high in found]
 
 
 class _Gradients(Backward[Interval]):
-    """Intervals of derivatives on their way back to the input."""
+    """The backward pass of the gradient's intervals."""
 
     def __init__(self, graph: Graph, ranges: dict[Node, list[tuple[Tensor, Tensor]]]) -> None:
         super().__init__(graph)
         self.ranges = ranges
 
     def of(self, low: Tensor, high: Tensor) -> Interval:
-        """rows between these (batch, rows, outputs) -> middle and half width at the input."""
+        """Rows between low and high (batch, rows, outputs) -> middle and half width at the input."""
         shape = (*low.shape[:2], *self.graph.output.shape)
         self.pending = {
             self.graph.output: _interval(low.double().reshape(shape), high.double().reshape(shape))
@@ -92,13 +102,11 @@ class _Gradients(Backward[Interval]):
 
 
 def _through_function(ranges: list[tuple[Tensor, Tensor]], middle: Tensor, half: Tensor) -> list[Interval]:
-    """An interval times the interval of the derivative: the extreme products of their ends."""
+    """Multiply an interval by the interval of the derivative: the extreme products of their endpoints."""
     low, high = _ends(middle, half)
     found = []
     for flat, steep in ranges:
-        if bool(
-            (flat >= 0).all()
-        ):  # a function that rises: each end of the product needs one end of the coefficient only
+        if bool((flat >= 0).all()):  # increasing: each endpoint of the product needs one of the coefficient
             least, most = torch.minimum(low * flat, low * steep), torch.maximum(high * flat, high * steep)
         else:
             products = torch.stack([low * flat, low * steep, high * flat, high * steep])
@@ -128,7 +136,10 @@ def _sum(a: Interval, b: Interval) -> Interval:
 
 
 def _interval(low: Tensor, high: Tensor) -> Interval:
-    """Middle and half width of what lies between, its last products and these operations charged."""
+    """Middle and half width of [low, high], enlarged by the rounding errors of these operations.
+
+    The last rounding of low and high themselves is included.
+    """
     middle = low / 2 + high / 2
     half = (
         (high / 2 - low / 2) * (1 + 4 * gamma(1)) + 4 * gamma(1) * torch.maximum(low.abs(), high.abs()) + TINY

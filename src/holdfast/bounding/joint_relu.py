@@ -1,6 +1,7 @@
-"""Undecided ReLUs of a network over one region, and how low rows of its output get when these are bounded together (`lagrangian`).
+"""Lower bounds of output rows by a joint relaxation of all unstable ReLUs: the input of `sdp_dual`.
 
-Affine forms say what every argument is made of: its noises are the inputs that move and the undecided ReLUs themselves.
+Affine forms express every pre-activation as an affine function of the perturbed inputs and of the outputs of
+earlier unstable ReLUs: these are their noise symbols. `sdp_dual` states what is proved from that.
 """
 
 from collections.abc import Sequence
@@ -17,45 +18,55 @@ from holdfast.bounding.alpha_beta_crown import relu_like_functions
 from holdfast.bounding.block_sparse import bundle_rows
 from holdfast.bounding.graph.graph import Affine, Graph, Relaxed
 from holdfast.bounding.node_bounds import Boxes
-from holdfast.bounding.sdp_dual import STEPS, BallConstraints, Coupling, TrainedDual, least
+from holdfast.bounding.sdp_dual import DEFAULT_STEPS, BallConstraints, Coupling, TrainedDual, least
 from holdfast.bounding.zonotope import Form, Forms
 from holdfast.region import Region
 from holdfast.region.normed import NormFamily
 from holdfast.rounding import TINY, gamma
 
-MOST = 2**26  # numbers in the forms of the widest node
-NEAR = 0.3  # of what planes lack: numbers with more are worth remembering
-FEW, MANY = 1024, 4096  # variables on a CPU, and on a GPU: a step costs their third power
+# The limits were chosen by hand.
+MAX_COEFFICIENTS = 2**26  # Largest number of coefficients in the affine forms of the widest node.
+# Multipliers are remembered for other radii if their bound is negative by at most this share of CROWN's.
+MEMORY_SHARE = 0.3
+# Largest number of variables; the time of a training step grows with its third power.
+MAX_CPU_VARIABLES = 1024
+MAX_GPU_VARIABLES = 4096
 
-Ended = tuple[float, TrainedDual]  # the radius, and what training ended with there
-Memory = dict[
-    tuple[int, int, bool], Ended
-]  # by input, by row, and by whether the row was proved to be above zero
+Ended = tuple[float, TrainedDual]  # a radius, and the result of training there
+# Results by batch element, row, and whether the row was proved to be positive.
+Memory = dict[tuple[int, int, bool], Ended]
 
 
-TOO_LARGE = "neurons are coupled only where maps are small enough to be kept as matrices"
+TOO_LARGE = "ReLUs are relaxed jointly only where all affine maps are small enough to be kept as matrices"
 
 
 def obstacle(graph: Graph, region: Region) -> str | None:
-    """Why such bounds are not known."""
+    """Why the joint relaxation is not available; None if it is."""
     functions = [node for node in graph.nodes if isinstance(node, Relaxed)]
-    if (
-        not functions
-        or relu_like_functions(graph) != functions
-        or any(node.relaxation.sides().value for node in functions)
-    ):  # type: ignore[union-attr]
-        return "neurons are coupled only where all functions bend at zero and are lines elsewhere"
+    sides = [node.relaxation.sides() for node in functions]
+    through_zero = all(s is not None and s.value == 0 for s in sides)
+    if not functions or relu_like_functions(graph) != functions or not through_zero:
+        return "ReLUs are relaxed jointly only where all activations are linear on either side of zero"
     if not region.boxed and not (isinstance(region, NormFamily) and region.p == 2):
-        return "neurons are coupled only in boxes and Euclidean balls"
+        return "ReLUs are relaxed jointly only over boxes and Euclidean balls"
     return TOO_LARGE if any(isinstance(node, Affine) and not node.small for node in graph.nodes) else None
 
 
 def most_variables(graph: Graph) -> int:
-    return MANY if graph.device.type == "cuda" else FEW
+    """The largest number of variables of the joint relaxation on the graph's device."""
+    return MAX_GPU_VARIABLES if graph.device.type == "cuda" else MAX_CPU_VARIABLES
 
 
 def coupling(graph: Graph, boxes: Boxes, matrix: Tensor, offset: Tensor) -> Coupling | None:
-    """Of one region: boxes of a batch of one, matrix (rows, outputs), offset (rows,). None where there would be too many variables."""
+    """Set up the joint relaxation for one region.
+
+    Args:
+        boxes: intermediate bounds, a batch of one.
+        matrix, offset: (rows, outputs), (rows,), the rows to be bounded.
+
+    Returns:
+        None if there are too many variables or coefficients.
+    """
     entered = Forms.over(graph.entry, *boxes.region.enclosing_box())
     forms = _Signals(entered.of, entered.share)
     undecided = {
@@ -64,7 +75,7 @@ def coupling(graph: Graph, boxes: Boxes, matrix: Tensor, offset: Tensor) -> Coup
         for s in node.inputs
     }
     count = sum(int(u.sum()) for u in undecided.values())
-    if (graph.entry.size + count) * max(node.size for node in graph.nodes) > MOST:
+    if (graph.entry.size + count) * max(node.size for node in graph.nodes) > MAX_COEFFICIENTS:
         return None
     arguments: list[tuple[Form, Tensor]] = []
     for node in graph.nodes[1:]:
@@ -98,41 +109,56 @@ def coupling(graph: Graph, boxes: Boxes, matrix: Tensor, offset: Tensor) -> Coup
     own[kept] = 1 + len(moves) + torch.arange(len(kept), device=kept.device)
     starts = torch.tensor([0, *(len(some) for _, some in arguments)]).cumsum(0).tolist()
     layers = tuple(pairwise(starts))
+    outputs = matrix.shape[1]
     return Coupling(
-        rows, torch.cat([form.error[0][some] for form, some in arguments]), ends[0], ends[1], kept, free,
-        layers, len(moves), _ball(boxes.region, forms.of[graph.entry], moves),
-        matrix @ out.centre[0] + offset, linear[:, columns], linear[:, size + free],
-        matrix.abs() @ out.error[0] * (1 + 4 * gamma(matrix.shape[1])) + 4 * gamma(matrix.shape[1] + 4) * total + TINY,
-        torch.cat([u.flatten() for u in undecided.values()]).nonzero().flatten(), moves, tuple(bundle_rows(rows, own, layers)),
-    )  # fmt: skip
+        arguments=rows,
+        error=torch.cat([form.error[0][some] for form, some in arguments]),
+        lower=ends[0],
+        upper=ends[1],
+        kept=kept,
+        free=free,
+        layers=layers,
+        inputs=len(moves),
+        ball=_ball(boxes.region, forms.of[graph.entry], moves),
+        constant=matrix @ out.centre[0] + offset,
+        linear=linear[:, columns],
+        aside=linear[:, size + free],
+        missed=matrix.abs() @ out.error[0] * (1 + 4 * gamma(outputs)) + 4 * gamma(outputs + 4) * total + TINY,
+        neurons=torch.cat([u.flatten() for u in undecided.values()]).nonzero().flatten(),
+        moves=moves,
+        bundles=tuple(bundle_rows(rows, own, layers)),
+    )
 
 
 def _columns(rows: Tensor, count: int) -> Tensor:
+    """Pad rows with zero columns to `count` columns."""
     return torch.nn.functional.pad(rows, (0, count - rows.shape[1]))
 
 
 class _Signals(Forms):
-    """Affine forms whose noises are the inputs and the undecided ReLUs themselves."""
+    """Affine forms with the inputs and the unstable ReLUs themselves as noise symbols."""
 
     def add_activation(self, node: Relaxed, lower: Tensor, upper: Tensor) -> None:
-        """f = below z + (above - below) x, and x is z, zero or half (1 + v)."""
+        """Propagate f(z) = below z + (above - below) x; x = max(z, 0) is z, zero or half (1 + v)."""
         form, sides = self.of[node.inputs[0]], node.relaxation.sides()
         assert sides is not None
         undecided, before = ((lower < 0) & (upper > 0))[0], self.share.shape[2]
         place = undecided.nonzero().flatten()
-        # Of two plain numbers torch would make float32, and a slope of 0.1 would be off by more than is paid for.
+        # torch.where of two Python numbers is float32, and a slope of 0.1 would be off by more than the error
+        # bound.
         steep = torch.where(lower >= 0, torch.full_like(form.centre, sides.above), sides.below)
-        bend = (sides.above - sides.below) * torch.where(undecided, upper / 2, 0)
+        kink = (sides.above - sides.below) * torch.where(undecided, upper / 2, 0)
         generators = form.generators.new_zeros((1, before + len(place), node.size))
         generators[:, : form.generators.shape[1]] = steep[:, None] * form.generators
-        generators[0, before + torch.arange(len(place), device=place.device), place] = bend[0, place]
-        size = steep.abs() * form.size + 2 * bend.abs()
+        generators[0, before + torch.arange(len(place), device=place.device), place] = kink[0, place]
+        size = steep.abs() * form.size + 2 * kink.abs()
         error = steep.abs() * form.error + 16 * gamma(1) * size + TINY
-        self.of[node] = Form.of(steep * form.centre + bend, generators, error)
+        self.of[node] = Form.of(steep * form.centre + kink, generators, error)
         self.share = self.share.new_zeros((1, self.share.shape[1], before + len(place)))
 
 
 def _ball(region: Region, entry: Form, moves: Tensor) -> BallConstraints | None:
+    """The Euclidean constraints of the region; None for boxes and infinite balls."""
     if not isinstance(region, NormFamily) or region.p != 2:
         return None
     group, reach = region.balls()
@@ -160,13 +186,20 @@ def scores(
     sign: bool,
     memory: Memory | None = None,
     inputs: Sequence[int] = (),
-    steps: int = STEPS,
+    steps: int = DEFAULT_STEPS,
 ) -> Tensor:
-    """matrix (batch, rows, outputs), offset (batch, rows) -> (batch,): no row + offset is below this anywhere in the region; minus infinity
-    where there would be too many variables, NaN where there was no time.
+    """Lower-bound the smallest of some output rows over a region.
 
-    sign  whether all rows are above zero is all that is asked: one that is not ends it, and what is known of this one is returned.
-    memory  of these inputs and rows at other radii; what is found is put there.
+    Args:
+        matrix, offset: (batch, rows, outputs), (batch, rows).
+        sign: only the sign of the result matters: stop at the first row that is not proved to be positive and
+            return its bound.
+        memory: multipliers of these inputs and rows at other radii; updated in place.
+        inputs: the key of each batch element in `memory`.
+
+    Returns:
+        (batch,) with result <= row . output + offset everywhere in the region, for all rows; -inf where there
+        are too many variables, NaN where the deadline has passed.
     """
     found = torch.full_like(offset[:, 0], torch.nan)
     for k in range(len(region)):
@@ -186,14 +219,14 @@ def scores(
 
 @dataclass(frozen=True)
 class _Recall:
-    """What is known of one input at one radius."""
+    """The remembered multipliers of one batch element at one radius."""
 
     memory: Memory
     key: int
     radius: float
 
     def of(self, row: int) -> TrainedDual | None:
-        """Numbers of a larger radius hold at once in a smaller one; else those of a smaller one, where training ended early."""
+        """Multipliers to start from: those of a proof at a larger radius, else those of a failed attempt."""
         held, failed = (self.memory.get((self.key, row, kind)) for kind in (True, False))
         found = held if failed is None or (held is not None and held[0] >= self.radius) else failed
         return found and found[1]
@@ -217,22 +250,22 @@ def _score(
     sizes = sum(s.size for node in relu_like_functions(graph) for s in node.inputs), graph.entry.size
     boxes = crown.propagate(graph, region)
     planes = crown.lower_bound(graph, boxes, matrix[None], offset[None])[0]
-    asked = coupling(graph, boxes, matrix, offset)
-    if asked is None or not bool(planes.isfinite().all()):
+    relaxation = coupling(graph, boxes, matrix, offset)
+    if relaxation is None or not bool(planes.isfinite().all()):
         return -torch.inf
     failed = torch.tensor(
         [recall is not None and recall.mark_failed(row) for row in range(len(planes))], device=planes.device
     )
-    order = torch.where(failed, -torch.inf, planes).argsort()  # what failed at another radius decides
+    order = torch.where(failed, -torch.inf, planes).argsort()  # rows that failed at another radius come first
     best = float("inf")
     for row in order:
         bound = float(planes[row])
         if bound <= (0 if sign else best) and not time_limit.has_expired():
-            one = asked.rows(row[None])
+            one = relaxation.rows(row[None])
             value, trained = least(
                 one, steps=steps, sign=sign, known=None if recall is None else recall.of(int(row))
             )
-            if recall is not None and float(value) > NEAR * bound:
+            if recall is not None and float(value) > MEMORY_SHARE * bound:
                 recall.keep(int(row), float(value) > 0, trained.of_all(one, sizes))
             bound = max(bound, float(value))
         best = min(best, bound)

@@ -1,4 +1,4 @@
-"""What is known of every node of a graph over a region: intervals, planes, sizes; and linear functions of the input."""
+"""Bounds of every node of a graph over a region, and linear functions of the input."""
 
 from dataclasses import dataclass, field
 
@@ -15,19 +15,24 @@ Ends = tuple[Tensor, Tensor]  # lower, upper, each (batch, *shape)
 
 @dataclass(frozen=True)
 class Tilt:
-    """A relaxed function in the rows in which it moves, as the walk uses it: the middle of its planes and half their difference."""
+    """The linear bounds of an activation as the backward pass uses them.
 
-    middle: list[Tensor]  # for each input, slopes (rows, 1, *shape)
+    They are stored for the rows of the batch in which the activation varies, as the mean of the lower and the
+    upper bound and half of their difference.
+    """
+
+    middle: list[Tensor]  # slopes of the mean, (rows, 1, *shape) for each input
     half: list[Tensor]
-    offset: Tensor  # (rows, *shape)
-    of_size: (
-        Tensor  # (rows, size, 2): what the size of a coefficient takes off, and how much its rounding weighs
-    )
+    offset: Tensor  # (rows, *shape): offset of the mean
+    of_size: Tensor  # (rows, size, 2): multipliers of |coefficient| in the constant and in the rounding error
 
 
 @dataclass
 class Boxes:
-    """What is known of every node over the region: lower <= value <= upper and magnitude, each (batch, *shape)."""
+    """Bounds of every node over the region: lower <= value <= upper, (batch, *shape) each.
+
+    `magnitude` bounds the sum of the absolute values of all terms from which a node is computed.
+    """
 
     region: Region
     lower: dict[Node, Tensor] = field(default_factory=dict)
@@ -35,39 +40,35 @@ class Boxes:
     magnitude: dict[Node, Tensor] = field(default_factory=dict)
     planes: dict[Node, LinearBounds] = field(default_factory=dict)
     tilts: dict[Node, Tilt] = field(default_factory=dict)
-    executed: torch.dtype | None = None  # None: the network in real arithmetic
-    error: dict[Node, Tensor] = field(
-        default_factory=dict
-    )  # where it is executed: what computing a node adds to its value, at most
-    moving: dict[Node, slice] = field(
-        default_factory=dict
-    )  # the rows of the batch in which a node moves, and maybe some in between
-    elements: dict[Node, Tensor] = field(
-        default_factory=dict
-    )  # (batch, size) bool, for the input and moves of it: what moves
-    condensed: tuple[Region, Tensor] | None = (
-        None  # the region over the features that move, and which these are (batch, features)
-    )
-    points: dict[tuple[Node, int], tuple[Tensor, Tensor]] = field(
-        default_factory=dict
-    )  # a map of one input's interval: middle, spread
+    executed: torch.dtype | None = None  # floating-point type of the bounded network; None: real arithmetic
+    # with `executed`: bounds of the rounding error of a node as executed
+    error: dict[Node, Tensor] = field(default_factory=dict)
+    # a slice that contains all rows of the batch in which a node varies
+    moving: dict[Node, slice] = field(default_factory=dict)
+    # (batch, size) bool, for the input and selections of it: elements that vary
+    elements: dict[Node, Tensor] = field(default_factory=dict)
+    # the region over the perturbed features alone, and their indices (batch, features)
+    condensed: tuple[Region, Tensor] | None = None
+    # cached `BackwardWalk._point`: middle, spread
+    points: dict[tuple[Node, int], tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     def keep(self, node: Node, lower: Tensor, upper: Tensor) -> None:
-        """Both bounds are right, so their intersection is; numbers that are none say nothing."""
-        lower, upper = (
-            torch.nan_to_num(lower, -torch.inf, torch.inf, -torch.inf),
-            torch.nan_to_num(upper, torch.inf, torch.inf, -torch.inf),
-        )
+        """Intersect the bounds of a node with lower and upper; NaN counts as unbounded."""
+        lower = torch.nan_to_num(lower, -torch.inf, torch.inf, -torch.inf)
+        upper = torch.nan_to_num(upper, torch.inf, torch.inf, -torch.inf)
         if node in self.lower:
             lower, upper = torch.maximum(lower, self.lower[node]), torch.minimum(upper, self.upper[node])
         self.lower[node], self.upper[node] = lower, torch.maximum(lower, upper)
 
     def largest(self, node: Node) -> Tensor:
+        """The largest absolute value of the node's interval."""
         return torch.maximum(self.lower[node].abs(), self.upper[node].abs())
 
     def interval(self, node: Node, rows: slice) -> tuple[Tensor, Tensor]:
-        """-> middle, radius: every value of the node in these rows is within the radius of the middle."""
-        lower, upper, largest = self.lower[node][rows], self.upper[node][rows], self.largest(node)[rows]
+        """middle, radius: every value of the node in these rows is within the radius of the middle."""
+        lower = self.lower[node][rows]
+        upper = self.upper[node][rows]
+        largest = self.largest(node)[rows]
         return lower / 2 + upper / 2, (upper / 2 - lower / 2) * (1 + 4 * gamma(1)) + 2 * gamma(1) * largest
 
     def tilt(self, node: Node) -> Tilt:
@@ -86,24 +87,26 @@ class Boxes:
         return self.tilts[node]
 
     def execution_error(self, node: Node, terms: int, size: Tensor) -> Tensor | float:
-        """What a sum of so many terms, of this size in all, may miss when it is executed."""
+        """Bound the error of an executed sum of `terms` terms with sizes that add up to `size`."""
         if self.executed is None:
             return 0.0
         missed = gamma(terms + 16, self.executed) * size + UNDERFLOW
-        self.error[node] = torch.where(
-            size < torch.finfo(self.executed).max / 2, missed, torch.inf
-        )  # a sum may overflow on its way
+        # A partial sum may overflow.
+        self.error[node] = torch.where(size < torch.finfo(self.executed).max / 2, missed, torch.inf)
         return self.error[node]
 
 
 @dataclass(frozen=True)
 class LinearForms:
-    """coefficients . x + constant, for each row of each input; every rounding on the way has been taken off the constant."""
+    """Linear functions coefficients . x + constant, one for each row of each batch element.
+
+    As lower bounds, all rounding errors have been subtracted from the constant.
+    """
 
     coefficients: Tensor  # (batch, rows, *shape of the region)
     constant: Tensor  # (batch, rows)
 
     def minimum(self, region: Region) -> Tensor:
-        """-> (batch, rows): nothing in the region lies below."""
+        """(batch, rows): lower bounds of the functions over the region."""
         least = region.minimise_linear(self.coefficients)
         return least + self.constant - 8 * gamma(1) * (least.abs() + self.constant.abs()) - TINY

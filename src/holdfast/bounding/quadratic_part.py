@@ -1,12 +1,14 @@
-"""The quadratic part of second-order models, kept as a recipe: 1/2 v'Q v + v'C r for every element of a node.
+"""The quadratic part 1/2 v'Q v + v'C r of quadratic models, represented by a recipe.
 
-It is the largest thing that such a model has, and most nodes need only a few sums of it. Maps and functions change it in two ways only:
-they take combinations of what is stored already, and they add products of linear parts. So that is what is kept,
+It is the largest part of a model, and most nodes need only a few sums of it. Affine maps and activations
+change it in two ways only: they take linear combinations of stored coefficients, and they add products of
+linear parts. So it is represented as
 
     (Q, C) = sum of matrix . (Q, C) stored before + sum of factor (J_a (x) (J_b, R_b) + J_b (x) (J_a, R_a)),
 
-and it is computed slab by slab, rows of Q that stay near the processor, whenever sums are asked for. What several nodes read is stored.
-In training slabs are computed again for the gradient instead of being kept.
+with (x) the outer product, and computed slab by slab (some rows of Q, which fit in the processor's caches)
+whenever sums are needed. Coefficients that several nodes read are stored. In training, slabs are recomputed
+for the gradient (checkpointing).
 """
 
 from collections.abc import Callable, Iterator
@@ -21,20 +23,22 @@ from torch.utils.checkpoint import checkpoint
 
 from holdfast import time_limit
 
-SLAB = {"cpu": 2**20, "cuda": 2**26}  # numbers computed at once
+SLAB_VALUES = {"cpu": 2**20, "cuda": 2**26}  # Number of values that are computed together (chosen by hand).
 
-Change = Callable[[Tensor], Tensor]  # of elements, along the axis behind the batch
+Change = Callable[[Tensor], Tensor]  # a linear map of the elements, along the axis behind the batch
 
 
 @dataclass(frozen=True)
 class Stored:
+    """Computed coefficients."""
+
     Q: Tensor  # (batch, n, d, d)
     C: Tensor  # (batch, n, d, m)
 
 
 @dataclass(frozen=True)
 class Pair:
-    """factor (J_a (x) (J_b, R_b) + J_b (x) (J_a, R_a)), element by element."""
+    """factor (J_a (x) (J_b, R_b) + J_b (x) (J_a, R_a)), for each element."""
 
     factor: Tensor  # (batch, n)
     a: tuple[Tensor, Tensor]  # J (batch, n, d), R (batch, n, m)
@@ -47,7 +51,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class CoefficientSums:
-    """Of the sizes of coefficients; `squares` are those of v_k^2 / 2 themselves."""
+    """Sums of absolute coefficients; `squares` are the coefficients of v_k^2 / 2 themselves."""
 
     rows: Tensor  # (batch, n, d) of Q
     cross_rows: Tensor  # (batch, n, d) of C
@@ -55,13 +59,14 @@ class CoefficientSums:
     squares: Tensor  # (batch, n, d)
 
 
-# A matrix (batch or 1, n, n before) and what it combines; or a factor (batch, n) for each element; None: the stored one itself.
+# A matrix (batch or 1, n, n before) and the coefficients it combines; or a factor (batch, n) for each
+# element; None: the stored coefficients themselves.
 Term = tuple[Tensor | None, Stored]
 
 
 @dataclass(frozen=True, eq=False)
 class Curvature:
-    """Of n elements over the first d inputs and the first m remainders of their model."""
+    """The quadratic parts of n elements over the first d inputs and the first m remainders of a model."""
 
     terms: tuple[Term, ...] = ()
     pairs: tuple[Pair, ...] = ()
@@ -81,11 +86,11 @@ class Curvature:
 
     @property
     def inner(self) -> int:
-        """How many products are added up for one coefficient."""
+        """The number of products that are added up for one coefficient."""
         return sum(stored.Q.shape[1] for _, stored in self.terms) + 2 * len(self.pairs)
 
     def times(self, factor: Tensor) -> "Curvature":
-        """factor (batch, n)."""
+        """Multiply each element by factor (batch, n)."""
         terms = tuple((_times(factor, matrix), stored) for matrix, stored in self.terms)
         return Curvature(terms, tuple(replace(p, factor=p.factor * factor) for p in self.pairs))
 
@@ -102,12 +107,15 @@ class Curvature:
         return Curvature(tuple(terms), self.pairs + other.pairs)
 
     def apply_map(self, change: Change) -> "Curvature":
-        """Combinations of the elements. What is no stored one must not hold pairs, unless elements are only moved about."""
+        """Apply a linear map of the elements; with pairs it must only select elements."""
         terms = tuple((change(_matrix(matrix, stored)), stored) for matrix, stored in self.terms)
         return Curvature(terms, tuple(p.each(change) for p in self.pairs))
 
     def reorder_inputs(self, place: Tensor) -> "Curvature":
-        """place (more inputs,): where each of them is among the d of these, or d where it is not."""
+        """Extend to more inputs.
+
+        place (more inputs,) holds their indices among the present d inputs, and d for new ones.
+        """
         terms = []
         for matrix, stored in self.terms:
             at = place.clamp_max(stored.Q.shape[-1])
@@ -140,7 +148,7 @@ class Curvature:
     def along(
         self, v: Tensor, r: Tensor, free: Tensor, open_: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """-> Q v + C r, C'v, and with sizes |Q| free, |C| open."""
+        """Q v + C r, C'v, and with absolute values |Q| free, |C| open."""
 
         def kernel(Q: Tensor, C: Tensor, rows: slice) -> tuple[Tensor, ...]:
             size, cross = Q.abs(), C.abs()
@@ -157,10 +165,10 @@ class Curvature:
     def reduce_slabs(
         self, kernel: Callable[[Tensor, Tensor, slice], tuple[Tensor, ...]]
     ) -> Iterator[tuple[Tensor, ...]]:
-        """What the kernel makes of every slab of Q, of C, and of its rows."""
-        _ = (
-            self._outer if self.pairs else None
-        )  # before the first slab, which must not find other things than its second time
+        """Apply the kernel to every slab of Q, of C, and the slice of its rows."""
+        # Computed before the first slab, which would otherwise differ between its two checkpointed
+        # evaluations.
+        _ = self._outer if self.pairs else None
         for rows in self.slabs:
             if torch.is_grad_enabled():
                 yield checkpoint(
@@ -170,7 +178,7 @@ class Curvature:
                 yield kernel(*self._slab(rows), rows)
 
     def _sum_slabs(self, kernel: Callable[[Tensor, Tensor, slice], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-        """All but the last are one number for each row of Q; the last is added up."""
+        """Collect the kernel's results: all but the last are given for each row of Q; the last is summed."""
         *first, last = zip(*self.reduce_slabs(kernel), strict=True)
         return (*(torch.cat(parts, -1) for parts in first), torch.stack(last).sum(0))
 
@@ -180,12 +188,12 @@ class Curvature:
             self.pairs[0].factor.shape[1]
         ]
         some = self.terms[0][1].Q if self.terms else self.pairs[0].factor
-        step = max(1, SLAB[some.device.type] // max(1, len(some) * shapes[0] * (self.d + self.m)))
+        step = max(1, SLAB_VALUES[some.device.type] // max(1, len(some) * shapes[0] * (self.d + self.m)))
         return [slice(k, min(k + step, self.d)) for k in range(0, max(1, self.d), step)]
 
     @cached_property
     def _outer(self) -> tuple[Tensor, Tensor, Tensor]:
-        """left (batch, n, d, pairs twice), right (batch, n, pairs twice, d) and (..., m)."""
+        """left (batch, n, d, 2 pairs), right (batch, n, 2 pairs, d) and (batch, n, 2 pairs, m)."""
         d, m = self.d, self.m
         left = torch.stack(
             [p.factor[..., None] * _wide(J, d) for p in self.pairs for J in (p.a[0], p.b[0])], -1
@@ -228,9 +236,10 @@ class Curvature:
 
 
 class _Combined(torch.autograd.Function):
-    """matrix (batch or 1, n, before) . t (batch, before, k, d), flat behind n.
+    """matrix (batch or 1, n, before) . t (batch, before, k, d), flattened behind n.
 
-    The gradient of the matrix is a long sum of small products: row by row of k they keep a GPU busy, all at once they do not.
+    The gradient along the matrix is a long sum of small products, which a GPU computes much faster one row of
+    k at a time.
     """
 
     @staticmethod

@@ -1,8 +1,9 @@
-"""The two ways through a graph. What is carried along is the parameter; its rounding is analysed in docs/rounding.md.
+"""Backward and forward traversal of a graph.
 
-Backwards, from rows of some node to the input: planes (`crown.BackwardWalk`), the weights of planes (`split_score`), intervals of gradients
-(`gradient`). Forwards, from the input to every node: intervals (`crown.Intervals`), affine forms (`crown_within`), second-order models
-(`second_order`).
+Backward, from rows on some node to the input: linear bounds (`crown.BackwardWalk`), weights of linear bounds
+(`branching.split_score`), intervals of gradients (`gradient`). Forward, from the input to every node:
+intervals (`crown.Intervals`), zonotopes (`crown_with_fixed_bounds`), quadratic models (`quadratic_models`),
+Taylor models (`taylor`). Rounding: docs/rounding.md.
 """
 
 from abc import ABC, abstractmethod
@@ -16,15 +17,18 @@ Carried = TypeVar("Carried")
 
 
 class Backward(ABC, Generic[Carried]):
-    """Something on its way back to the input."""
+    """Values that are propagated from the output towards the input."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.pending: dict[Node, Carried] = {}  # what has arrived at a node and has not gone on yet
+        # values that have arrived at a node and were not propagated further yet
+        self.pending: dict[Node, Carried] = {}
 
     def walk(self, place: int, until: int = 1) -> None:
-        """Take everything that is pending at this place and before it back to the input, the last node first; or to what the node at
-        the place `until` reads."""
+        """Propagate everything pending at position `place` of the graph and before it, the last node first.
+
+        Stops at the inputs of the node at position `until`; default: at the input of the network.
+        """
         for node in reversed(self.graph.nodes[until : place + 1]):
             if node not in self.pending:
                 continue
@@ -38,15 +42,15 @@ class Backward(ABC, Generic[Carried]):
 
     @abstractmethod
     def through_function(self, node: Relaxed, carried: Carried) -> None:
-        """Hand what has arrived at a function on to its arguments."""
+        """Propagate a value from an activation to its inputs."""
 
     @abstractmethod
     def through_map(self, node: Affine, carried: Carried) -> None:
-        """Hand what has arrived at an affine map on to its inputs."""
+        """Propagate a value from an affine map to its inputs."""
 
 
 class Forward(ABC):
-    """Something that is found out about every node from what is known of those it reads."""
+    """Values of every node that are computed from those of its inputs."""
 
     def visit(self, node: Node) -> None:
         if isinstance(node, InputNode):
@@ -68,7 +72,7 @@ class Forward(ABC):
 
 
 def forward(nodes: Iterable[Node], *carriers: Callable[[Node], None]) -> None:
-    """Visit node after node, each by all carriers in turn, so that one may use what those before it found."""
+    """Visit the nodes in order, each by all carriers in turn; a carrier may use earlier carriers' results."""
     for node in nodes:
         time_limit.check()
         for visit in carriers:

@@ -1,8 +1,13 @@
-"""A network over a region, of what its bounds leave undecided: for searches that look at thousands of parts of it, and prove nothing.
+"""A network restricted to its unstable neurons: fast bounds of thousands of subproblems, which prove nothing.
 
-Where the sign of an argument is known, its function is a line. So every argument is an affine function of the input and of the functions
-before it that are not decided, which are few: of 768 ReLUs there may be a hundred. Planes are walked back through these alone, in float32
-and without the price of rounding. What is found there is put into a bound of the whole graph, in float64 (`Rows.prove`).
+Over a region, every stable activation is an affine function. So every pre-activation is an affine function of
+the input and of the unstable neurons before it,
+
+    z  =  of_input x + of_earlier f(z of earlier unstable neurons) + shift,
+
+and there are few of those: perhaps a hundred of 768 ReLUs. CROWN's backward pass runs on these neurons alone,
+in float32 and without rounding errors. The slopes and multipliers that it finds are evaluated on the whole
+graph in float64 (`RowTask.prove`).
 """
 
 from dataclasses import dataclass
@@ -20,41 +25,49 @@ from holdfast.bounding.traversal import Forward, forward
 from holdfast.cuda_graphs import Repeated
 from holdfast.region import Region
 
-NUMBERS = 2**25  # of the input and the undecided functions in a node, up to which a network is put so
+# Largest number of coefficients of a node with respect to the inputs and the unstable neurons (chosen by
+# hand).
+MAX_COEFFICIENTS = 2**25
 
 
 @dataclass(frozen=True)
 class Draft:
-    """What some slopes and multipliers seem to give, part by part."""
+    """The result of an optimisation: slopes and multipliers of n subproblems; all tensors in float32."""
 
-    slope: Tensor  # (n, k) float32, as all of these
+    slope: Tensor  # (n, k)
     multiplier: Tensor  # (n, k)
-    entering: Tensor  # (n, k): the weight of each upper plane
-    planes: Tensor  # (n, inputs)
+    entering: Tensor  # (n, k): the weight of each linear upper bound in the bound
+    planes: Tensor  # (n, inputs): coefficients of the linear lower bound
 
 
 @dataclass(frozen=True, eq=False)
 class Undecided:
-    """The k arguments that are not decided, in the order of the graph, a group for each node; all in float32."""
+    """The k unstable neurons in the order of the graph, one group for each layer; all in float32."""
 
-    region: Region  # one row
-    place: Tensor  # (k,): which they are among all arguments
+    region: Region  # a batch of one
+    place: Tensor  # (k,): their indices among all pre-activations
     groups: list[slice]
-    of_input: Tensor  # (k, inputs): the arguments, as functions of the input,
-    of_earlier: Tensor  # (k, k): and of their functions
+    of_input: Tensor  # (k, inputs): coefficients of the pre-activations on the input
+    of_earlier: Tensor  # (k, k): and on the outputs of earlier unstable neurons
     shift: Tensor  # (k,)
-    asked: tuple[
-        Tensor, Tensor, Tensor
-    ]  # the rows that are asked for, in the same way: (tasks, inputs), (tasks, k), (tasks,)
+    # the output rows in the same form: (tasks, inputs), (tasks, k), (tasks,)
+    output_rows: tuple[Tensor, Tensor, Tensor]
     sides: tuple[Tensor, Tensor]  # (k,) each: the slopes below and above zero
-    own: Tensor  # (k,): the slope of the lower plane to begin with
-    upper: tuple[Tensor, Tensor]  # (k,) each: slope and offset of the upper plane
-    value: Tensor  # (k,): of the functions at zero
+    own: Tensor  # (k,): CROWN's slope of the linear lower bound
+    upper: tuple[Tensor, Tensor]  # (k,) each: slope and offset of the linear upper bound
+    value: Tensor  # (k,): the activations' values at zero
 
     @staticmethod
     def of(graph: Graph, known: Boxes, matrix: Tensor, offset: Tensor) -> "Undecided | None":
-        """known: over a region of one row. matrix (tasks, size of the output), offset (tasks,): the rows that are asked for. None: where
-        something else than the functions of `bent` is read, or too much is undecided."""
+        """Restrict a network to its unstable neurons.
+
+        Args:
+            known: intermediate bounds over a region with a batch of one.
+            matrix, offset: (tasks, size of the output), (tasks,), the output rows.
+
+        Returns:
+            None if the network has activations that are not ReLU-like, or too many coefficients.
+        """
         functions = relu_like_functions(graph)
         lower, upper = (together(graph, side)[0] for side in (known.lower, known.upper))
         undecided = (lower < 0) & (upper > 0)
@@ -63,7 +76,7 @@ class Undecided:
             isinstance(node, Relaxed) and node not in functions for node in graph.nodes
         ):
             return None
-        if (inputs + len(place)) * max(node.size for node in graph.nodes) > NUMBERS:
+        if (inputs + len(place)) * max(node.size for node in graph.nodes) > MAX_COEFFICIENTS:
             return None
         forms = _Forms(graph, known)
         forward(graph.nodes, forms.visit)
@@ -91,7 +104,7 @@ class Undecided:
         of_input, of_earlier = (
             torch.cat(parts) for parts in zip(*(whole(rows) for rows in forms.rows), strict=True)
         )
-        asked = *whole(matrix @ columns.mT), (matrix @ shift + offset).float()
+        output_rows = *whole(matrix @ columns.mT), (matrix @ shift + offset).float()
         moved = torch.cat(forms.shifts).float()
         return Undecided(
             known.region,
@@ -100,7 +113,7 @@ class Undecided:
             of_input,
             of_earlier,
             moved,
-            asked,
+            output_rows,
             (below, above),
             own,
             (steep, height),
@@ -108,7 +121,7 @@ class Undecided:
         )
 
     def at(self, x: Tensor, task: Tensor) -> Tensor:
-        """(n, inputs), (n,) -> (n,): the rows at points of the region."""
+        """Evaluate the rows at points of the region: (n, inputs), (n,) -> (n,)."""
         found = x.new_zeros((len(x), len(self.place)))
         for group in self.groups:
             v = (
@@ -119,17 +132,17 @@ class Undecided:
             found[:, group] = (
                 torch.maximum(self.sides[0][group] * v, self.sides[1][group] * v) + self.value[group]
             )
-        of_input, of_earlier, shift = (part[task] for part in self.asked)
+        of_input, of_earlier, shift = (part[task] for part in self.output_rows)
         return (of_input * x).sum(1) + (of_earlier * found).sum(1) + shift
 
     def cost(self, sign: Tensor, draft: Draft) -> Tensor:
-        """-> (n, k): what is lost because an argument is not decided."""
+        """(n, k): the loss of the bound due to the relaxation of each neuron that is not decided."""
         return torch.where(sign == 0, draft.entering * self.upper[1], 0)
 
     def train(
         self, task: Tensor, sign: Tensor, slope: Tensor, multiplier: Tensor, steps: int, pace: float
     ) -> Draft:
-        """Ascend along the gradient from these slopes (NaN: the functions' own) and multipliers; the best that was met."""
+        """Optimise slopes (NaN: CROWN's) and multipliers by gradient ascent; returns the best."""
         walk = _Walk(self, task, sign.float())
         slope = torch.where(walk.free & ~slope.isnan(), slope, walk.own)
         best, _, entering = walk.least(slope, multiplier)
@@ -162,22 +175,24 @@ class Undecided:
 
 
 class _Walk:
-    """Planes on their way back over n parts."""
+    """CROWN's backward pass over n subproblems."""
 
     def __init__(self, of: Undecided, task: Tensor, sign: Tensor) -> None:
         self.of, self.sign = of, sign  # (n, k)
         line = torch.where(sign > 0, of.sides[1], of.sides[0])
-        self.free = sign == 0  # (n, k): whose slope is
+        self.free = sign == 0  # (n, k): whose slope is free
         self.own, self.steep = (torch.where(sign == 0, first, line) for first in (of.own, of.upper[0]))
         self.above = torch.where(self.free, of.upper[1], of.value)
-        self.asked = tuple(part[task] for part in of.asked)
+        self.output_rows = tuple(part[task] for part in of.output_rows)
         low, high = (end.flatten() for end in of.region.enclosing_box())
         self.middle, self.half = (low / 2 + high / 2).float(), (high / 2 - low / 2).float()
 
     def least(self, slope: Tensor, multiplier: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """-> (n,): what the rows seem to be at least; (n, inputs): their planes; (n, k): the weight of each upper plane."""
-        of, (reached, earlier, constant) = self.of, self.asked
-        conditions, behind, entering = -multiplier * self.sign, reached.new_zeros((len(reached), 0)), []
+        """Lower bounds (n,), their linear functions (n, inputs), and weights (n, k) of the upper bounds."""
+        of, (reached, earlier, constant) = self.of, self.output_rows
+        conditions = -multiplier * self.sign
+        behind = reached.new_zeros((len(reached), 0))
+        entering = []
         for group in reversed(of.groups):
             carried = earlier[:, group] + behind @ of.of_earlier[group.stop :, group]
             up, down = carried.clamp_min(0), carried.clamp_max(0)
@@ -195,7 +210,7 @@ class _Walk:
         return constant + lowest, planes, torch.cat(entering[::-1], 1)
 
     def usual(self, entering: Tensor) -> Tensor:
-        """-> (n, k): the usual weight of a plane in each group, by which the steps of multipliers are measured."""
+        """(n, k): the mean weight of a linear bound in each group, as unit of the multipliers."""
         means = (
             entering[:, group].mean(1, keepdim=True).expand(-1, group.stop - group.start)
             for group in self.of.groups
@@ -204,8 +219,11 @@ class _Walk:
 
 
 class _Forms(Forward):
-    """Every node as an affine function of the input and of the functions that are not decided: columns (inputs + functions so far, size)
-    and a shift (size,); of the arguments that are not decided, the rows."""
+    """Every node as an affine function of the input and of the unstable neurons before it.
+
+    Coefficients are (inputs + unstable neurons, size), shifts (size,); `rows` and `shifts` collect those of
+    the unstable pre-activations.
+    """
 
     def __init__(self, graph: Graph, known: Boxes) -> None:
         self.known = known
@@ -232,14 +250,16 @@ class _Forms(Forward):
         assert sides is not None
         columns, shift = self.of[source]
         lower, upper = (end[source].flatten() for end in (self.known.lower, self.known.upper))
-        bends = ((lower < 0) & (upper > 0)).nonzero().flatten()
-        self.rows.append(columns[:, bends].mT)
-        self.shifts.append(shift[bends])
+        unstable = ((lower < 0) & (upper > 0)).nonzero().flatten()
+        self.rows.append(columns[:, unstable].mT)
+        self.shifts.append(shift[unstable])
         slope = torch.where(lower >= 0, torch.full_like(lower, sides.above), sides.below).to(columns)
-        slope[bends] = 0
-        fresh = columns.new_zeros((self.count - len(columns) + len(bends), node.size))
-        fresh[torch.arange(len(bends), device=bends.device) + self.count - len(columns), bends] = 1
+        slope[unstable] = 0
+        new_columns = columns.new_zeros((self.count - len(columns) + len(unstable), node.size))
+        new_columns[
+            torch.arange(len(unstable), device=unstable.device) + self.count - len(columns), unstable
+        ] = 1
         constant = slope * shift + sides.value
-        constant[bends] = 0
-        self.of[node] = torch.cat([columns * slope, fresh]), constant
-        self.count += len(bends)
+        constant[unstable] = 0
+        self.of[node] = torch.cat([columns * slope, new_columns]), constant
+        self.count += len(unstable)

@@ -1,13 +1,17 @@
-"""Affine forms (zonotopes): every node is a linear function of named noises, carried forward, so that what has the same cause cancels.
+"""Zonotopes (affine forms): every node is an affine function of shared noise symbols, propagated forward.
 
-For every x of a box there are numbers noise_k, |noise_k| <= 1, the same ones for all nodes, with
+Statement. For every x of a box there are noise values eps_k, |eps_k| <= 1, the same ones for all nodes, with
 
-    |value - (centre + sum_k noise_k generator_k)| <= error   element by element.
+    |value - (centre + sum over k of eps_k generator_k)| <= error    element by element.
 
-The first noises are the inputs. A relaxed function lies in a band around a line of its argument; half the width of the band becomes
-the generator of a new noise. Intervals forget that two neurons move together, walking back from a neuron forgets what other neurons
-already lost: bounds from forms cost little beside a walk, are tighter than intervals, and on small boxes settle most neurons.
-Rounding: docs/rounding.md.
+The first noise symbols are the inputs. An activation lies within a band around a linear function of its
+pre-activation; half the width of the band is the generator of a new noise symbol. Unlike intervals, zonotopes
+keep the dependence between neurons; unlike a backward pass from one neuron, they keep the relaxation errors
+that neurons share. They cost little compared with a backward pass, and on small boxes their bounds decide
+most neurons. Rounding: docs/rounding.md.
+
+References: Stolfi, de Figueiredo, "Self-validated numerical methods and applications" (1997), for affine
+arithmetic; Singh et al., "Fast and effective robustness certification" (DeepZ, 2018), for neural networks.
 """
 
 from collections.abc import Sequence
@@ -20,12 +24,17 @@ from holdfast.bounding.graph.graph import Affine, Node, Relaxed
 from holdfast.bounding.relax.base import intercept
 from holdfast.rounding import TINY, gamma
 
-NEGLIGIBLE = 2.0**-40  # a band narrower than this share of its value gets no noise of its own
+# A band narrower than this share of its value gets no noise symbol (chosen by hand).
+MIN_RELATIVE_BAND = 2.0**-40
 
 
 @dataclass(frozen=True)
 class Form:
-    """One node: centre and error (batch, size), generators (batch, noises so far, size), radius = the sum of their sizes."""
+    """The affine form of one node.
+
+    centre and error are (batch, size), generators (batch, noise symbols, size), radius (batch, size) the sum
+    of their absolute values.
+    """
 
     centre: Tensor
     generators: Tensor
@@ -38,7 +47,7 @@ class Form:
         return Form(centre, generators, error, radius * (1 + 2 * gamma(generators.shape[1])))
 
     def ends(self) -> tuple[Tensor, Tensor]:
-        """-> lower, upper (batch, size)."""
+        """The interval bounds of the node: lower, upper (batch, size)."""
         away = (self.radius + self.error) * (1 + 4 * gamma(1)) + 4 * gamma(1) * self.centre.abs() + TINY
         return self.centre - away, self.centre + away
 
@@ -49,19 +58,23 @@ class Form:
 
 @dataclass
 class Forms:
-    """The forms of all nodes over a batch of boxes, and `share` (batch, inputs, noises): how much of each noise is due to each input."""
+    """The affine forms of all nodes over a batch of boxes.
+
+    share (batch, inputs, noise symbols) attributes every noise symbol to the inputs; it guides splits and
+    proves nothing.
+    """
 
     of: dict[Node, Form]
     share: Tensor
 
     @staticmethod
     def over(entry: Node, lower: Tensor, upper: Tensor) -> "Forms":
-        """The inputs themselves: one noise for each."""
+        """The forms of the inputs: one noise symbol for each."""
         low, high = lower.flatten(1), upper.flatten(1)
         radius = (high / 2 - low / 2) * (1 + 4 * gamma(1)) + 2 * gamma(1) * torch.maximum(
             low.abs(), high.abs()
         )
-        radius = torch.where(low == high, 0.0, radius)  # an input that stays still is its own centre
+        radius = torch.where(low == high, 0.0, radius)  # an unperturbed input is constant
         inputs = torch.eye(low.shape[1], dtype=torch.float64, device=low.device).expand(len(low), -1, -1)
         form = Form.of(low / 2 + high / 2, torch.diag_embed(radius), torch.full_like(radius, TINY))
         return Forms({entry: form}, inputs)
@@ -69,7 +82,7 @@ class Forms:
     def affine(self, node: Affine) -> None:
         known = [self.of[source] for source in node.inputs if source in self.of]
         if not node.small or len(known) < len(node.inputs):
-            return  # too large to carry: nothing behind has a form
+            return  # too large for generators: this node and its successors have no form
         noises = max(form.generators.shape[1] for form in known)
         if node.copies:
             padded = node.forward([_pad_generators(form.generators, noises) for form in known])
@@ -79,7 +92,8 @@ class Forms:
             )
             self.of[node] = Form(centre, padded, error, radius)
             return
-        # What stays still in all boxes, neurons that are off say, needs no product; what is no number must not get lost.
+        # Generators that are zero in all boxes, as of inactive neurons, are left out of products; NaN is
+        # kept.
         moving = [(form.radius != 0).any(0).nonzero().flatten() for form in known]
         parts = [
             node.part(k, form.generators, support=some)
@@ -95,7 +109,7 @@ class Forms:
         )
 
     def apply_relaxation(self, node: Relaxed, lower: Sequence[Tensor], upper: Sequence[Tensor]) -> None:
-        """lower, upper: what is known of the arguments, (batch, *shape) each."""
+        """Propagate through an activation, given the bounds of its inputs, (batch, *shape) each."""
         known = [self.of[source] for source in node.inputs if source in self.of]
         if len(known) < len(node.inputs):
             return
@@ -115,7 +129,7 @@ class Forms:
         scale = torch.stack(
             [torch.maximum(low.abs(), high.abs()).flatten(1) for low, high in zip(lower, upper, strict=True)]
         ).amax(0)
-        own = half > NEGLIGIBLE * (size + scale)
+        own = half > MIN_RELATIVE_BAND * (size + scale)
         count, before = int(own.sum(1).max()), self.share.shape[2]
         widths = torch.where(own, half, 0)
         width, place = widths.topk(count, dim=1)
@@ -134,13 +148,19 @@ class Forms:
         self._attribute(known, width, place)
 
     def below(self, entry: Node, node: Node, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """rows (batch, rows, size) -> slope (batch, rows, inputs), constant (batch, rows): slope . x + constant <= row . node.
+        """A linear lower bound of rows . node as a function of the input.
 
-        The noise of an input is how far it is from its centre in units of its generator; every other noise is taken at its worst.
+        Args:
+            rows: (batch, rows, size).
+
+        Returns:
+            slope (batch, rows, inputs), constant (batch, rows) with slope . x + constant <= row . node. The
+            noise of an input is its distance from the centre in units of its generator; all other noises are
+            at their worst.
         """
         form, inputs = self.of[node], self.of[entry]
         count = inputs.centre.shape[1]
-        effect = form.generators @ rows.transpose(1, 2)  # (batch, noises, rows)
+        effect = form.generators @ rows.transpose(1, 2)  # (batch, noise symbols, rows)
         unit = inputs.generators.diagonal(dim1=1, dim2=2).unsqueeze(-1)
         slope = torch.where(unit > 0, effect[:, :count] / unit, 0).transpose(1, 2)
         moved = (slope.abs() @ inputs.centre.abs().unsqueeze(-1)).squeeze(-1)
@@ -165,7 +185,10 @@ class Forms:
 def _band(
     node: Relaxed, lower: list[Tensor], upper: list[Tensor]
 ) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
-    """slope, low, high with low <= f(v) - slope . v <= high; of the slopes of the two planes, the one with the narrower band."""
+    """slope, low, high with low <= f(v) - slope . v <= high.
+
+    The slope is that of the linear lower or upper bound, whichever has the narrower band.
+    """
     ends = tuple(lower), tuple(upper)
     below, above = (
         tuple(torch.nan_to_num(s, 0.0, 0.0, 0.0) for s in side) for side in node.relaxation.slopes(*ends)
@@ -182,6 +205,6 @@ def _total(parts: list[Tensor]) -> Tensor:
 
 
 def _pad_generators(generators: Tensor, noises: int) -> Tensor:
-    """Zeros for the noises that this node came before."""
+    """Append zeros for the noise symbols that are newer than this form."""
     missing = noises - generators.shape[1]
     return generators if missing == 0 else torch.nn.functional.pad(generators, (0, 0, 0, missing))

@@ -1,1 +1,1 @@
-"""Branch and bound: parts of a region that are not settled by their bounds are cut further."""
+"""Branch and bound: subproblems of a region that their bounds do not decide are split further."""

@@ -1,8 +1,8 @@
-"""Which cut branch and bound takes: halves of inputs while few of them move, else signs of activations (ReLU splitting), and ranges of
-what other functions read.
+"""The choice of a branching rule.
 
-Halves of inputs are boxes, so they need a region that is one. Signs need functions that are lines on both sides of zero. Neither signs nor
-ranges need a particular region: planes are minimised over the region itself.
+Few perturbed inputs are split themselves (halves of boxes). With many, the signs of ReLU-like pre-activations
+are split, or the ranges of pre-activations of other activations. Input splits need a region that is a box;
+the others need none, because linear bounds are minimised over the region itself.
 """
 
 from typing import Any
@@ -17,13 +17,20 @@ from holdfast.bounding.branching.subproblem_queue import Branching
 from holdfast.bounding.graph.graph import Graph, Relaxed
 from holdfast.region import Region
 
-FEWER = 6  # up to so many, boxes of smooth networks are bounded by models first; of more, hardly any box gets small enough
-FEW_INPUTS = 16  # up to so many that move, boxes of inputs are cut; beyond, activations are decided
+# The limits were chosen by hand.
+# Largest number of perturbed inputs for Taylor models of smooth networks; with more, boxes hardly get small
+# enough.
+FEWER = 6
+# Largest number of perturbed inputs for input splits of ReLU-like networks.
+FEW_INPUTS = 16
 
 
 def cut_for(graph: Graph, region: Region, *, models: bool = False) -> Branching[Any]:
-    """models: second-order models will bound the parts. Without them boxes are cut down by planes and affine forms before they are halved,
-    which wins more than ranges do."""
+    """The branching rule for a graph and a region.
+
+    With `models`, quadratic models will bound the subproblems. Without them, input splits (zonotopes and
+    linear bounds that also shrink the boxes) are better than range splits.
+    """
     lower, upper = region.enclosing_box()
     moving = int((lower < upper).flatten(1).sum(1).max())
     read = set(arguments(graph))

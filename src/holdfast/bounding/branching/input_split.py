@@ -1,14 +1,19 @@
-"""Branch and bound over the input: a box that is not settled by its bounds is cut down to where a failure could be, then halved.
+"""Branch and bound by input splits: open boxes are shrunk to where counterexamples may be, then halved.
 
-A failure is a point of the box whose output lies in one of the polytopes of `Avoid`. Over every box each row of each polytope has a
-linear function of the input below it, so
+A counterexample is a point of the box with an output in one of the polytopes of `Avoid`: all rows of the
+polytope are at most zero there. Over every box each row of each polytope has a linear lower bound, so
 
-- a polytope with a row that stays positive is ruled out on this box, and on all boxes inside it;
-- where such a function is positive there is no failure: the box shrinks to what the functions of the other polytopes leave;
-- where few functions are undecided, slopes are trained for the box (alpha-CROWN) before it is cut further;
-- what is left is halved along the input that is behind most of what the bounds lost (`Forms.share`).
+- a polytope with a row that is positive over the box is excluded on this box and on all boxes inside it;
+- where such a linear bound is positive there is no counterexample, so the box shrinks to the part that the
+  linear bounds of the open polytopes leave;
+- boxes with few unstable neurons have their slopes optimised (alpha-CROWN) before they are split;
+- open boxes are halved along the input to which most of the bounds' loss is attributed (`Forms.share`).
 
-The halves cover the box, so once none is left no failure exists. Every bound holds in float64 with its roundings paid for.
+The halves cover the box, so once none is left there is no counterexample. All bounds hold in float64 with
+rounding errors included.
+
+Reference: Wang et al., "Formal security analysis of neural networks using symbolic intervals" (ReluVal,
+2018), for input splits.
 """
 
 from abc import abstractmethod
@@ -40,45 +45,52 @@ from holdfast.property import Avoid
 from holdfast.region import Box, Region
 from holdfast.rounding import TINY, gamma
 
-ROUNDS = 3  # of cutting a box down; later ones find next to nothing
-UNDECIDED = 16  # functions of a box, up to which slopes are trained for it
-TRIAL, MOST = 8, 128  # boxes for which they are: at first, and together
-STEPS, PACE = 20, 0.2
+SHRINK_ROUNDS = 3  # Number of times that a box is shrunk; further rounds gain next to nothing.
+# The settings of alpha-CROWN were chosen by hand; it was introduced for the ACAS Xu properties.
+MAX_UNSTABLE_FOR_TRAINING = 16  # Largest number of unstable neurons of a box for which slopes are optimised.
+# Number of boxes in the first batch, which shows whether the optimisation decides boxes.
+FIRST_TRAINED_BOXES = 8
+MAX_TRAINED_BOXES = 128  # Largest number of boxes in a batch.
+NUM_STEPS = 20  # Adam steps.
+LEARNING_RATE = 0.2  # Adam's first learning rate, which decreases linearly to zero.
 Q = TypeVar("Q", bound=SearchSettings)
 P = TypeVar("P", bound="BoxParts")
 
 
 @dataclass(frozen=True, eq=False)
 class BoxParts(Frontier):
-    """Boxes of inputs."""
+    """Subproblems that are boxes of inputs."""
 
     lower: Tensor = field(kw_only=True)  # (n, *shape) float64
     upper: Tensor = field(kw_only=True)
 
 
 class Halving(SubproblemSearch[Q, P], Generic[Q, P]):
-    """Each box in two along the input that promises most, whatever bounds it."""
+    """Halves each box along the input with the largest gain, independent of the bounding method."""
 
     @abstractmethod
     def bound(self, question: Q, parts: P) -> Seen[P]:
-        """gain (n, inputs): what halving each of them may win."""
+        """Bound the boxes; gain (n, inputs) estimates what halving each input may gain."""
 
-    few: ClassVar[int] = (
-        0  # parts up to which halves are halved again: so many take as long to bound as one; never most of a batch
-    )
+    # Halves are halved again up to this number of boxes, which take about as long to bound as one. At most a
+    # 32nd of a batch.
+    few: ClassVar[int] = 0
 
     def cut(self, question: Q, parts: P, gain: Tensor) -> tuple[P, Tensor]:
         halves, gain, cut = _halve_boxes(parts, gain)
         while 0 < len(halves) <= min(self.few, self.at_once(question) // 32):
             again, gain_again, whole = _halve_boxes(halves, gain)
-            if not bool(whole.all()):  # what cannot be halved stays as it is
+            if not bool(whole.all()):  # some box cannot be halved any more
                 break
             halves, gain = again, gain_again
         return halves, ~cut
 
 
 def _halve_boxes(parts: P, gain: Tensor) -> tuple[P, Tensor, Tensor]:
-    """-> the halves of all parts that can be halved, what halving them again may win, and (n,) bool: which these parts are."""
+    """Halve all boxes that can be halved.
+
+    Returns the halves, their gains, and (n,) bool: which boxes were halved.
+    """
     lower, upper = parts.lower.flatten(1), parts.upper.flatten(1)
     middle = lower / 2 + upper / 2
     divisible = (lower < middle) & (middle < upper)
@@ -97,16 +109,16 @@ def _halve_boxes(parts: P, gain: Tensor) -> tuple[P, Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class InputSplit(Halving[PolytopeQuestion, BoxParts], Branching[BoxParts]):
-    """Halves of boxes: for networks with few inputs."""
+    """Input splits with CROWN and zonotopes: for networks with few inputs."""
 
     few: ClassVar[int] = 16
 
     batch: int = 512
-    walks: bool = (
-        True  # back from every neuron; without them, forms alone bound the neurons, for about half the time
-    )
+    # Refine intermediate bounds by backward passes; without them zonotopes alone bound the neurons, in about
+    # half of the time.
+    walks: bool = True
     waiting: int = 2**18
-    elements: int = 2**23  # float64 numbers in the forms of one batch of boxes
+    elements: int = 2**23  # largest number of float64 values in the affine forms of one batch of boxes
 
     def start(self, graph: Graph, region: Region, rules: Avoid) -> BoxParts:
         lower, upper = region.enclosing_box()
@@ -120,7 +132,7 @@ class InputSplit(Halving[PolytopeQuestion, BoxParts], Branching[BoxParts]):
         )
 
     def at_once(self, question: PolytopeQuestion) -> int:
-        """Forms hold a number for each node and each noise."""
+        """The number of boxes in a batch, limited by the size of their affine forms."""
         graph = question.graph
         return max(
             1, min(self.batch, self.elements // (max(node.size for node in graph.nodes) * noises(graph)))
@@ -153,25 +165,26 @@ class InputSplit(Halving[PolytopeQuestion, BoxParts], Branching[BoxParts]):
 
 @torch.no_grad()
 def _train_open_boxes(question: PolytopeQuestion, known: Boxes, parts: BoxParts) -> Tensor:
-    """-> (boxes, polytopes) bool: what is left open by slopes that are trained (alpha-CROWN), as bounds of activations are.
+    """(boxes, polytopes) bool: what remains open after slopes were optimised (alpha-CROWN).
 
-    Where few functions are undecided, a box is halved many times before the planes that these choose by themselves settle it; training
-    takes as long as a few halves. The boxes nearest to being settled are tried first, and others while that goes well.
+    Where few neurons are unstable, CROWN's slopes need many halvings to decide a box, while an optimisation
+    takes as long as a few halvings. The boxes nearest to being decided are tried first, and further ones as
+    long as at least a third of them is decided.
     """
-    graph, rules, open_ = question.graph, question.rules, parts.open
+    graph = question.graph
+    rules = question.rules
+    open_ = parts.open
     if not arguments(graph):
         return open_
     undecided = ((together(graph, known.lower) < 0) & (together(graph, known.upper) > 0)).sum(1)
-    pairs = (open_ & (undecided <= UNDECIDED)[:, None]).nonzero()
+    pairs = (open_ & (undecided <= MAX_UNSTABLE_FOR_TRAINING)[:, None]).nonzero()
     pairs, open_ = pairs[parts.bound[pairs[:, 0]].argsort(descending=True, stable=True)], open_.clone()
-    count = TRIAL
+    count = FIRST_TRAINED_BOXES
     while len(pairs) and not time_limit.has_expired():
         (part, polytope), pairs = pairs[:count].unbind(1), pairs[count:]
-        task, none = (
-            parts.task[part],
-            rules.offset.new_zeros((len(part), sum(node.size for node in arguments(graph)))),
-        )
-        asked = RowTask(
+        task = parts.task[part]
+        none = rules.offset.new_zeros((len(part), sum(node.size for node in arguments(graph))))
+        row_task = RowTask(
             graph,
             take_rows(known, part),
             graph.output,
@@ -179,35 +192,38 @@ def _train_open_boxes(question: PolytopeQuestion, known: Boxes, parts: BoxParts)
             rules.offset[task, polytope],
             none,
         )
-        settled = asked.train(none * torch.nan, none, STEPS, PACE).least > 0
+        settled = row_task.train(none * torch.nan, none, NUM_STEPS, LEARNING_RATE).least > 0
         open_[part, polytope] = ~settled
         if 3 * int(settled.sum()) < len(part):
             break
-        count = min(4 * count, MOST)
+        count = min(4 * count, MAX_TRAINED_BOXES)
     return open_
 
 
 def noises(graph: Graph) -> int:
-    """Of the forms of a graph."""
+    """The largest number of noise symbols of a graph."""
     return graph.entry.size + sum(node.size for node in graph.nodes if isinstance(node, Relaxed))
 
 
 @dataclass(frozen=True)
 class BoxPlanes:
-    """slope . x + constant <= row . output + offset over the box, for each row of each polytope."""
+    """Linear lower bounds over boxes, one for each row of each polytope.
+
+    slope . x + constant <= row . output + offset for every x of the box.
+    """
 
     slope: Tensor  # (boxes, polytopes, rows, inputs)
     constant: Tensor  # (boxes, polytopes, rows)
 
     def minimum(self, lower: Tensor, upper: Tensor) -> Tensor:
-        """(boxes, polytopes, inputs) twice -> (boxes, polytopes, rows): no plane goes below over these boxes."""
+        """(boxes, polytopes, inputs) twice -> (boxes, polytopes, rows): lower bounds over these boxes."""
         terms = torch.where(self.slope > 0, self.slope * lower[:, :, None], self.slope * upper[:, :, None])
         size = terms.abs().sum(-1) + self.constant.abs()
         return terms.sum(-1) + self.constant - 2 * gamma(terms.shape[-1] + 1) * size - TINY
 
 
 def _planes(graph: Graph, known: Boxes, forms: Forms, matrix: Tensor, offset: Tensor) -> BoxPlanes:
-    """For every row the plane of a walk back to the input, and that of its form: either may be the better one."""
+    """Linear bounds of every row by CROWN and by its affine form; either may be the better one."""
     rows = matrix.flatten(1, 2)
     found = linear_bound(graph, known, rows)
     slope, constant = found.coefficients.reshape(*offset.shape, -1), found.constant.reshape(offset.shape)
@@ -221,37 +237,41 @@ def _planes(graph: Graph, known: Boxes, forms: Forms, matrix: Tensor, offset: Te
 
 @dataclass(frozen=True)
 class Cut:
-    """What is left of the boxes."""
+    """Boxes after shrinking."""
 
     lower: Tensor  # (boxes, inputs)
     upper: Tensor
     open: Tensor  # (boxes, polytopes)
-    least: Tensor  # (boxes, polytopes, rows): lower bounds of the rows where the polytope may still be met
+    least: Tensor  # (boxes, polytopes, rows): lower bounds of the rows of open polytopes
     bound: Tensor  # (boxes,)
 
 
 def shrink_box(
     planes: BoxPlanes, lower: Tensor, upper: Tensor, unsettled: Tensor, known: Tensor | None = None
 ) -> Cut:
-    """Every polytope cuts the box by itself, by all its planes at once; the smallest box around what they leave stays.
+    """Shrink boxes to the parts in which their open polytopes may be reached.
 
-    known (boxes, polytopes, rows): what else is below the rows over the whole box, if anything is.
+    Every polytope shrinks the box by all its linear bounds at once; the result is the smallest box around
+    what all polytopes leave. A linear bound at x is at least its minimum over the box plus |slope_i| times
+    the distance of x_i from the endpoint at which it is minimal. At a counterexample it is at most zero, so
+    that distance is at most -minimum / |slope_i|.
 
-    A plane is at least its smallest value plus slope_i times the way of x_i from the end where it is smallest. A failure needs it to
-    be at most zero, so that way is at most -least / |slope_i|.
+    Args:
+        known: (boxes, polytopes, rows), further lower bounds of the rows over the whole box.
     """
     low, high = (end[:, None].expand(*unsettled.shape, -1) for end in (lower, upper))
     least = planes.minimum(low, high)
     if known is not None:
         unsettled = unsettled & ~(known > 0).any(-1)
-    for _ in range(ROUNDS):
+    for _ in range(SHRINK_ROUNDS):
         way = -least.unsqueeze(-1).clamp_max(0) / planes.slope.abs() * (1 + 4 * gamma(1)) + TINY
         way = torch.nan_to_num(way, torch.inf, torch.inf)
         most, fewest = _up(low[:, :, None] + way), -_up(way - high[:, :, None])
         high = torch.minimum(high, torch.where(planes.slope > 0, most, torch.inf).amin(2))
         low = torch.maximum(low, torch.where(planes.slope < 0, fewest, -torch.inf).amax(2))
         unsettled = unsettled & (low <= high).all(-1)
-        low, high = torch.minimum(low, high), torch.maximum(low, high)  # of what is ruled out nothing is used
+        # reorders excluded boxes only, which are not used
+        low, high = torch.minimum(low, high), torch.maximum(low, high)
         least = planes.minimum(low, high)
         unsettled = unsettled & ~(least.isfinite() & (least > 0)).any(-1)
     least = least if known is None else torch.fmax(least, known)
@@ -262,25 +282,24 @@ def shrink_box(
 
 
 def _up(value: Tensor) -> Tensor:
-    """The next number above: more than one rounding of a sum."""
+    """The next larger floating-point number: covers the rounding error of a sum."""
     return torch.nextafter(value, torch.full_like(value, torch.inf))
 
 
 def _gains(forms: Forms, graph: Graph, matrix: Tensor, cut: Cut) -> Tensor:
-    """-> (boxes, inputs): what halving each input may win back of what the bounds lost, in shares of what is missing, over all rows."""
+    """(boxes, inputs): the estimated gain of halving each input, relative to what the rows' bounds lack."""
     if graph.output not in forms.of:
         return torch.ones_like(cut.lower)
     generators = forms.of[graph.output].generators
-    least = torch.stack(cut.least.chunk(2, dim=2)).amax(0)  # of the two planes of each row
+    least = torch.stack(cut.least.chunk(2, dim=2)).amax(0)  # the better of CROWN and the affine form
     weight = torch.where(cut.open[..., None], 1 / (-least).clamp_min(1e-12), 0)
-    effect = (generators @ matrix.flatten(1, 2).transpose(1, 2)).abs() @ weight.flatten(1).unsqueeze(
-        -1
-    )  # (boxes, noises, 1)
+    # (boxes, noise symbols, 1)
+    effect = (generators @ matrix.flatten(1, 2).transpose(1, 2)).abs() @ weight.flatten(1).unsqueeze(-1)
     return torch.nan_to_num((forms.share[:, :, : effect.shape[1]] @ effect).squeeze(-1), 0.0, 0.0)
 
 
 def candidate_points(boxes: BoxParts, slope: Tensor) -> Points:
-    """The middle of every box, and where each plane is lowest."""
+    """Candidate points: the centre of every box, and the minimiser of each linear bound."""
     lower, upper = boxes.lower.flatten(1)[:, None], boxes.upper.flatten(1)[:, None]
     corners = torch.where(slope.flatten(1, 2) > 0, lower, upper)
     places = torch.cat([lower / 2 + upper / 2, corners], dim=1)

@@ -1,12 +1,19 @@
-"""Ends of what functions read, by branch and bound of their own: how low and how high does an argument get over the region?
+"""Refinement of intermediate bounds by branch and bound: a small search for the bounds of every neuron.
 
-Planes lose a little at every function, and what they lose at the ends of one layer they lose again at the next: after four layers of 256
-ReLUs their ends may be ten times too wide. But every argument by itself is a small question: a tree of signs of the functions before it,
-each part with trained slopes and multipliers, is far above the planes of the whole region after a few dozen parts. All arguments of a
-layer are asked at once, both sides of each, and every layer stands on the ends of those before it.
+The error of linear relaxations accumulates: after four layers of 256 ReLUs intermediate bounds may be ten
+times too wide. But bounding one pre-activation is a small problem: a tree of splits of the neurons before it,
+with optimised slopes and multipliers in every subproblem, is much tighter than CROWN over the whole region
+after a few dozen subproblems. The lower and upper bounds of all unstable neurons of a layer are searched
+together, and every layer uses the refined bounds of earlier layers.
 
-Parts are trained in float32 over what is undecided (`Undecided`), and what that finds is put into one bound in float64 (`Rows.prove`).
-An end is the least of its tree: of what is settled, above `enough`, and of the bounds of the parts that wait.
+Statement. For each row of a node (a unit row for a lower bound, its negative for an upper bound), the
+subproblems of its tree cover the region. So the row is at least the smallest of `enough` (for dropped
+subproblems, whose bounds exceed it) and the bounds of the open subproblems. Subproblems are optimised in
+float32 on the unstable neurons (`Undecided`), and the result is evaluated once in float64 with all rounding
+errors included (`RowTask.prove`).
+
+The settings were chosen on the queries of `benchmarks.lipschitz mnist_fc` (networks of VNN-COMP). The table
+in benchmarks/RESULTS.md shows the same queries, so it is no independent test of them.
 """
 
 from collections.abc import Mapping
@@ -25,78 +32,87 @@ from holdfast.bounding.node_bounds import Boxes, Ends
 from holdfast.bounding.unstable_subnetwork import Undecided
 from holdfast.region import Region
 
-MANY = (
-    2**13
-)  # parts that are looked at together, at most: the worst of every tree matter, and many more make a round long
-NEAR = 0.1  # of what an end may still win: when so little is left, it is near enough
-FIRST, STEPS, PACE = 20, 8, 0.5  # of training: over the whole region, over what is cut from it
-ROUNDS, FEWEST = 16, 4  # of the first pass; at least, even where all signs are decided that can be
-LEFT = 0.5  # of the signs of a layer that may be decided, to the power of the pass: when no more are left it is the next one's turn
-HOPELESS = 0.95  # of them: when so many are left after a quarter of its rounds, a layer waits for better ends before it
-MISSED = 0.01  # of a layer's signs: so few that are not decided do not matter
-FRESH = 0.95  # of the arguments that were undecided: when fewer are left, a tree begins again
-FEWER = 16  # times fewer rounds, behind a layer where they do
-REACH = 4.0  # times the least value met: what a row may miss if signs are to be decided for it
-LAYER = 0.5  # of the time that is left, for a layer at most
-PAID = 0.02  # of what a row misses: what a pass has to win, if it decides no sign
+# Largest number of subproblems that are bounded together. More would make rounds longer, while the worst
+# subproblem of every tree matters most.
+MAX_BATCH = 2**13
+# A bound is not improved further once at most this share of the possible gain is left. The possible gain is
+# the distance between the first bound and the least value of the row that was evaluated.
+REMAINING_GAIN_SHARE = 0.1
+ROOT_STEPS = 20  # Adam steps over the whole region.
+CHILD_STEPS = 8  # Adam steps over its subproblems, which start from their parent's coefficients.
+LEARNING_RATE = 0.5  # Adam's first learning rate, which decreases linearly to zero.
+FIRST_PASS_ROUNDS = 16  # Rounds for each layer in the first pass; every further pass has twice as many.
+# Rounds after which a layer may be left early; also the divisor that gives a quarter of all rounds.
+MIN_ROUNDS = 4
+# A layer is left once at most this share, to the power of the pass, of its decidable signs is undecided.
+# Decidable are signs of neurons for which all evaluated values have one sign.
+UNDECIDED_SHARE = 0.5
+# A layer is left after a quarter of its rounds if more than this share of its decidable signs is still
+# undecided: it needs better bounds of earlier layers first.
+HOPELESS_SHARE = 0.95
+NEGLIGIBLE_SHARE = 0.01  # Undecided signs of at most this share of a layer are ignored.
+# A tree starts again from its root if the number of unstable neurons has fallen below this share.
+RESTART_SHARE = 0.95
+# The rounds of later layers are divided by this, if a layer has more than UNDECIDED_SHARE undecided signs.
+SKIPPED_LAYER_DIVISOR = 16
+# The rows are searched for more than one round if their bounds are at least minus this many times the least
+# value of the rows that was evaluated.
+MAX_DEFICIT_FACTOR = 4.0
+LAYER_TIME_SHARE = 0.5  # Largest share of the remaining time for one layer.
+# Another pass follows if a row gained at least this share of its deficit, or if a sign was decided.
+MIN_PASS_GAIN = 0.02
 
 
 @dataclass(frozen=True, eq=False)
 class Sought:
-    """For each of n tasks: how low does a row of the graph's output get over a region?"""
+    """For each of n tasks: lower-bound a linear function of the graph's output over a region."""
 
     graph: Graph
-    known: Boxes  # over the region, one row
+    known: Boxes  # intermediate bounds over the region, a batch of one
     undecided: Undecided
     matrix: Tensor  # (n, size of the output)
     offset: Tensor  # (n,)
-    enough: Tensor  # (n,): parts above this are settled
+    enough: Tensor  # (n,): subproblems with bounds above this are decided
 
     def prove(self, parts: "SignLeaves") -> Tensor:
-        """-> (n,): what the slopes and multipliers of each part prove of its row there."""
+        """(n,): the bounds of the rows over subproblems, proved by their slopes and multipliers."""
         task, place = parts.task, self.undecided.place
         every = sum(node.size for node in arguments(self.graph))
         sign = torch.zeros((len(task), every), dtype=torch.float64, device=task.device)
         slope, multiplier = sign * torch.nan, sign.clone()
-        sign[:, place], slope[:, place], multiplier[:, place] = (
-            parts.sign.double(),
-            parts.slope.double(),
-            parts.multiplier.double(),
-        )
+        sign[:, place] = parts.sign.double()
+        slope[:, place] = parts.slope.double()
+        multiplier[:, place] = parts.multiplier.double()
         far = torch.full_like(sign, torch.inf)
-        lower, upper = (
-            apart(self.graph, torch.where(sign > 0, 0, -far)),
-            apart(self.graph, torch.where(sign < 0, 0, far)),
-        )
+        lower = apart(self.graph, torch.where(sign > 0, 0, -far))
+        upper = apart(self.graph, torch.where(sign < 0, 0, far))
         known = take_rows(self.known, torch.zeros_like(task))
         known = with_ends(self.graph, known, {node: (lower[node], upper[node]) for node in lower})
-        asked = RowTask(
+        row_task = RowTask(
             self.graph, known, self.graph.output, self.matrix[task][:, None], self.offset[task][:, None], sign
         )
-        return asked.prove(multiplier, torch.ones_like(asked.offset), slope)
+        return row_task.prove(multiplier, torch.ones_like(row_task.offset), slope)
 
 
 @dataclass(frozen=True, eq=False)
 class SignLeaves(Frontier):
-    """Parts of the region, by the signs of k arguments: those of `Undecided`."""
+    """Subproblems given by the signs of k pre-activations, those of `Undecided`."""
 
     sign: Tensor = field(kw_only=True)  # (n, k) int8
-    slope: Tensor = field(kw_only=True)  # (n, k) float32: where training begins; NaN: with the function's own
+    slope: Tensor = field(kw_only=True)  # (n, k) float32: initial slopes; NaN: CROWN's
     multiplier: Tensor = field(kw_only=True)  # (n, k) float32
 
 
 @dataclass(frozen=True)
 class EndSplit(SubproblemSearch[Sought, SignLeaves]):
-    """Both signs of the argument whose plane costs a row most."""
+    """Splits the neuron whose linear upper bound costs a row most."""
 
-    batch: int  # parts that are looked at together
-    steps: int = STEPS
+    batch: int  # subproblems that are bounded together
+    steps: int = CHILD_STEPS
 
     def start(self, question: Sought) -> SignLeaves:
-        task, nothing = (
-            torch.arange(len(question.matrix), device=question.matrix.device),
-            torch.full_like(question.enough, -torch.inf),
-        )
+        task = torch.arange(len(question.matrix), device=question.matrix.device)
+        nothing = torch.full_like(question.enough, -torch.inf)
         blank = torch.zeros((len(task), len(question.undecided.place)), device=task.device)
         open_ = torch.ones((len(task), 1), dtype=torch.bool, device=task.device)
         return SignLeaves(
@@ -107,14 +123,13 @@ class EndSplit(SubproblemSearch[Sought, SignLeaves]):
         return self.batch
 
     def most(self, graph: Graph) -> int:
-        more = (
-            16 if graph.device.type == "cuda" else 4
-        )  # a part holds what is undecided, which is a part of all arguments
+        # a subproblem stores unstable neurons only, a part of all
+        more = 16 if graph.device.type == "cuda" else 4
         return more * NUMBERS // (3 * max(1, sum(node.size for node in arguments(graph))))
 
     def bound(self, question: Sought, parts: SignLeaves) -> Seen[SignLeaves]:
         undecided, task = question.undecided, parts.task
-        draft = undecided.train(task, parts.sign, parts.slope, parts.multiplier, self.steps, PACE)
+        draft = undecided.train(task, parts.sign, parts.slope, parts.multiplier, self.steps, LEARNING_RATE)
         parts = replace(parts, slope=draft.slope, multiplier=draft.multiplier)
         least = question.prove(parts)
         parts = replace(parts, bound=least, open=~(least > question.enough[task])[:, None])
@@ -135,87 +150,99 @@ class EndSplit(SubproblemSearch[Sought, SignLeaves]):
 
 @dataclass
 class _Trees:
-    """The search for some rows of a node, as far as it has come: of each what is proved, what was met, and the parts that wait."""
+    """The searches for some rows of a node: proved bounds, least evaluated values, and open subproblems."""
 
     rule: EndSplit
     matrix: Tensor  # (n, size)
     offset: Tensor  # (n,)
-    end: Tensor  # (n,): the rows are at least this
-    sides: bool  # whether the second half is the first one turned around, of which no more than the signs are asked
+    proved: Tensor  # (n,): proved lower bounds of the rows
+    paired: bool  # the second half of the rows are the negatives of the first; only their signs matter
     parts: SignLeaves | None = None
-    place: Tensor = field(init=False)  # (k,): the arguments whose signs make the parts
-    begun: Tensor = field(init=False)  # (n,): `end` after the first look
+    # (k,): the neurons with signs in the subproblems, as indices among all pre-activations
+    place: Tensor = field(init=False)
+    first_lower: Tensor = field(init=False)  # (n,): `proved` after the first round
     enough: Tensor = field(init=False)
-    met: Tensor = field(init=False)
-    stuck: Tensor = field(init=False)  # (n,) bool: trees of which a part was given up
-    done: Tensor = field(init=False)  # (n,) bool: those of which nothing was left
+    least_value: Tensor = field(init=False)
+    stuck: Tensor = field(init=False)  # (n,) bool: trees with a subproblem that could not be split further
+    done: Tensor = field(init=False)  # (n,) bool: trees without open subproblems
 
     def __post_init__(self) -> None:
-        self.begun, self.enough = self.end, torch.zeros_like(self.end)
-        self.met, self.stuck = (
-            torch.full_like(self.end, torch.inf),
-            torch.zeros_like(self.end, dtype=torch.bool),
-        )
+        self.first_lower, self.enough = self.proved, torch.zeros_like(self.proved)
+        self.least_value = torch.full_like(self.proved, torch.inf)
+        self.stuck = torch.zeros_like(self.proved, dtype=torch.bool)
         self.done = self.stuck.clone()
 
     def grow(self, graph: Graph, known: Boxes, rounds: int, left: float) -> None:
-        """At most so many more rounds, in each of which the worst part of every open row is looked at, and more of them where more fit; a
-        few once only this part of the signs that may be decided is left, and a quarter where nearly all are."""
+        """Search for at most `rounds` rounds, each of which bounds the worst subproblems of every open row.
+
+        Stops early once at most the share `left` of the decidable signs is undecided, or, after a quarter of
+        the rounds, if nearly all are.
+        """
         undecided = Undecided.of(graph, known, self.matrix, self.offset)
         if undecided is None:
             return
         question = Sought(graph, known, undecided, self.matrix, self.offset, self.enough)
-        if self.parts is not None and (not self.sides or len(undecided.place) < FRESH * len(self.place)):
-            # Ends are so much better that a tree from the root on will be smaller than what waits.
-            self.done, self.parts, self.stuck = self.settled_rows(), None, torch.zeros_like(self.stuck)
-        parts = self.rule.start(question) if self.parts is None else self._with_ends(question, self.parts)
+        if self.parts is not None and (
+            not self.paired or len(undecided.place) < RESTART_SHARE * len(self.place)
+        ):
+            # With much tighter intermediate bounds, a tree from the root on will be smaller.
+            self.done = self.settled_rows()
+            self.parts = None
+            self.stuck = torch.zeros_like(self.stuck)
+        parts = (
+            self.rule.start(question)
+            if self.parts is None
+            else self._update_subproblems(question, self.parts)
+        )
         parts, self.place = batch.take(parts, ~self.done[parts.task]), undecided.place
         for turn in range(rounds):
-            looking = replace(self.rule, steps=FIRST) if self.parts is None else self.rule
-            wanted = self.rows_to_improve()
-            for _ in range(max(1, -(-int(wanted[parts.task.unique()].sum()) // self.rule.batch))):
-                now = wanted[parts.task]
-                seen = None if time_limit.has_expired() or not bool(now.any()) else time_limit.in_time(
-                    partial(looking.advance, question, batch.take(parts, now)), None
-                )  # fmt: skip
+            rule = replace(self.rule, steps=ROOT_STEPS) if self.parts is None else self.rule
+            selected = self.rows_to_improve()
+            for _ in range(max(1, -(-int(selected[parts.task.unique()].sum()) // self.rule.batch))):
+                chosen = selected[parts.task]
+                seen = None
+                if not time_limit.has_expired() and bool(chosen.any()):
+                    step = partial(rule.advance, question, batch.take(parts, chosen))
+                    seen = time_limit.in_time(step, None)
                 if seen is None:
                     self.parts = self.parts if self.parts is None else parts
                     return
                 looked, points = seen
-                self.stuck[list(looked.given_up)] = (
-                    True  # with nothing left to cut, its tree will say no more than it did
-                )
+                self.stuck[list(looked.given_up)] = True  # its tree cannot improve any more
                 parts = batch.concatenate(
-                    [batch.take(parts, ~now), batch.take(looked, ~self.stuck[looked.task])]
+                    [batch.take(parts, ~chosen), batch.take(looked, ~self.stuck[looked.task])]
                 )
-                least = torch.full_like(self.end, torch.inf).scatter_reduce(
+                least = torch.full_like(self.proved, torch.inf).scatter_reduce(
                     0, parts.task, parts.bound, "amin"
                 )
-                self.end = torch.where(
-                    self.stuck, self.end, torch.maximum(self.end, torch.minimum(least, self.enough))
+                self.proved = torch.where(
+                    self.stuck, self.proved, torch.maximum(self.proved, torch.minimum(least, self.enough))
                 )
-                self._meet(
+                self._record_values(
                     question.undecided.at(points.x.flatten(1).float(), points.task).double(), points.task
                 )
             if self.parts is None:
-                self.begun = self.end
-            if self.sides:
+                self.first_lower = self.proved
+            if self.paired:
                 self.enough = torch.minimum(
-                    self.enough, torch.where(self.met > 0, 0, self.met - NEAR * (self.met - self.begun))
+                    self.enough,
+                    torch.where(
+                        self.least_value > 0,
+                        0,
+                        self.least_value - REMAINING_GAIN_SHARE * (self.least_value - self.first_lower),
+                    ),
                 )
-            question, parts = (
-                replace(question, enough=self.enough),
-                batch.take(parts, ~(parts.bound > self.enough[parts.task])),
-            )
+            question = replace(question, enough=self.enough)
+            parts = batch.take(parts, ~(parts.bound > self.enough[parts.task]))
             self.parts = parts
-            if (turn >= FEWEST and self.missing() <= left) or (
-                turn >= rounds // FEWEST and self.sides and self.missing() > HOPELESS
+            if (turn >= MIN_ROUNDS and self.undecided_share() <= left) or (
+                turn >= rounds // MIN_ROUNDS and self.paired and self.undecided_share() > HOPELESS_SHARE
             ):
                 return
 
-    def _with_ends(self, question: Sought, parts: SignLeaves) -> SignLeaves:
-        """The parts, where ends have decided more since: of both sides of an argument the one that they leave."""
-        place = question.undecided.place  # some of those before
+    def _update_subproblems(self, question: Sought, parts: SignLeaves) -> SignLeaves:
+        """Update subproblems after earlier layers were refined; drops those with signs now excluded."""
+        place = question.undecided.place  # a subset of the previous ones
         lower = together(question.graph, question.known.lower)[0, self.place]
         kept = torch.isin(self.place, place)
         other = torch.where(lower >= 0, -1, 1).to(torch.int8)
@@ -223,40 +250,56 @@ class _Trees:
         changes = {name: getattr(parts, name)[:, kept] for name in ("sign", "slope", "multiplier")}
         return batch.take(replace(parts, **changes), possible)
 
-    def _meet(self, value: Tensor, task: Tensor) -> None:
-        """(k,) values of the rows at points, each of which is one for both sides."""
-        self.met = self.met.scatter_reduce(0, task, value, "amin")
-        if self.sides:
-            self.met = _other(_other(self.met).scatter_reduce(0, task, -value, "amin"))
+    def _record_values(self, value: Tensor, task: Tensor) -> None:
+        """Record values (k,) of the rows at points; each is also a value of the negated row."""
+        self.least_value = self.least_value.scatter_reduce(0, task, value, "amin")
+        if self.paired:
+            self.least_value = _negated_rows(
+                _negated_rows(self.least_value).scatter_reduce(0, task, -value, "amin")
+            )
 
     def rows_to_improve(self) -> Tensor:
-        """-> (n,) bool: where more may be won. Where every value met has one sign, the end that may prove it comes first."""
-        if not self.sides:
+        """(n,) bool: rows with possible gains.
+
+        Where all evaluated values have one sign, the bound that may prove that sign comes first.
+        """
+        if not self.paired:
             return ~self.stuck
-        decided, hopeful = self.end >= 0, self.met > 0
-        return ~self.stuck & ~(decided | _other(decided)) & (hopeful | ~_other(hopeful))
+        decided, hopeful = self.proved >= 0, self.least_value > 0
+        return ~self.stuck & ~(decided | _negated_rows(decided)) & (hopeful | ~_negated_rows(hopeful))
 
-    def missing(self) -> float:
-        """Of the signs that may be decided since all values met have one sign, the part of those that are not; zero where they are few."""
-        if not self.sides:
+    def undecided_share(self) -> float:
+        """The undecided share of the decidable signs; zero where they are few.
+
+        A sign is decidable as far as all evaluated values have the same sign.
+        """
+        if not self.paired:
             return 1.0
-        decided, hopeful = ((side | _other(side))[: len(side) // 2] for side in (self.end >= 0, self.met > 0))
+        decided, hopeful = (
+            (side | _negated_rows(side))[: len(side) // 2]
+            for side in (self.proved >= 0, self.least_value > 0)
+        )
         left = int((hopeful & ~decided).sum())
-        return 0.0 if left <= MISSED * self.matrix.shape[1] else left / int((hopeful | decided).sum())
+        return (
+            0.0 if left <= NEGLIGIBLE_SHARE * self.matrix.shape[1] else left / int((hopeful | decided).sum())
+        )
 
-    def near(self) -> bool:
-        """Whether the rows miss no more than some times the least value that was met."""
-        return bool((-self.end <= REACH * self.met).all()) and bool(self.met.isfinite().all())
+    def is_close(self) -> bool:
+        """Whether the rows lack at most some times the least evaluated value."""
+        return bool((-self.proved <= MAX_DEFICIT_FACTOR * self.least_value).all()) and bool(
+            self.least_value.isfinite().all()
+        )
 
     def settled_rows(self) -> Tensor:
-        """-> (n,) bool: the rows that are above `enough` in every part of some tree."""
+        """(n,) bool: rows that exceed `enough` in every subproblem of some tree."""
         return (
             self.done if self.parts is None else self.done | ~self.stuck.index_fill(0, self.parts.task, True)
         )
 
 
-def _other(sides: Tensor) -> Tensor:
-    return sides.roll(len(sides) // 2)
+def _negated_rows(paired: Tensor) -> Tensor:
+    """For each row the value of its negative."""
+    return paired.roll(len(paired) // 2)
 
 
 def refine_intermediate_bounds(
@@ -269,18 +312,27 @@ def refine_intermediate_bounds(
     *,
     worth: Mapping[Node, Tensor],
 ) -> tuple[dict[Node, Ends], Tensor]:
-    """Ends of the undecided arguments worth it, (1, *shape) bool, over a region of one row, until some rows of the output, (rows, outputs)
-    and offsets (rows,), are positive; the best that is found until the clock ends it. And (rows,) bool: which of them are.
+    """Refine intermediate bounds over a region until some rows of the output are proved to be positive.
 
-    passes  over all layers, each with twice the rounds of the one before. A layer whose signs could be decided and are not has few behind
-            it, and so have rows that are far from positive: most of what follows would be cut for in vain.
+    Args:
+        known: intermediate bounds that hold over the region, a batch of one.
+        rows: coefficients (rows, outputs) and offsets (rows,) of linear functions of the output.
+        passes: the largest number of passes over all layers, each with twice the rounds of the one before.
+            Layers behind one with undecided signs get few rounds, and so do rows that are far from positive,
+            since most of their splits would be useless.
+        worth: (1, *shape) bool for each pre-activation, the neurons to refine.
+
+    Returns:
+        The bounds found before the deadline, and (rows,) bool: the rows that are positive.
     """
-    rule, held, trees = EndSplit(min(at_once, MANY)), dict(known), dict[Node, tuple[Tensor, _Trees]]()
-    last = _Trees(rule, *rows, torch.full_like(rows[1], -torch.inf), sides=False)
+    rule = EndSplit(min(at_once, MAX_BATCH))
+    held = dict(known)
+    trees = dict[Node, tuple[Tensor, _Trees]]()
+    last = _Trees(rule, *rows, torch.full_like(rows[1], -torch.inf), paired=False)
     first = min((function.place for function in relu_like_functions(graph)), default=0)
-    layers = [node for node in arguments(graph) if node.place > first]  # of those before it ends are exact
+    layers = [node for node in arguments(graph) if node.place > first]  # bounds of earlier layers are exact
     for turn in range(passes):
-        rounds, before = ROUNDS * 2**turn, (last.end, _count_unstable(held))
+        rounds, before = FIRST_PASS_ROUNDS * 2**turn, (last.proved, _count_unstable(held))
         for node in [*layers, graph.output]:
             part = graph.upto(node)
             found = (
@@ -292,7 +344,7 @@ def refine_intermediate_bounds(
                 return held, last.settled_rows()
             boxes, _ = found
             if node is graph.output:
-                last.grow(part, boxes, ROUNDS * 2**turn // 2 if last.near() else 1, 0.0)
+                last.grow(part, boxes, FIRST_PASS_ROUNDS * 2**turn // 2 if last.is_close() else 1, 0.0)
                 continue
             lower, upper = boxes.lower[node].flatten().clone(), boxes.upper[node].flatten().clone()
             if node not in trees:
@@ -301,25 +353,28 @@ def refine_intermediate_bounds(
                 none = torch.zeros_like(unit[:, 0]).repeat(2)
                 trees[node] = (
                     which,
-                    _Trees(rule, torch.cat([unit, -unit]), none, none - torch.inf, sides=True),
+                    _Trees(rule, torch.cat([unit, -unit]), none, none - torch.inf, paired=True),
                 )
             which, tree = trees[node]
             if len(which):
-                tree.end = torch.maximum(tree.end, torch.cat([lower[which], -upper[which]]))
-                with time_limit.within(time_limit.share(LAYER)):
-                    tree.grow(part, boxes, rounds, LEFT ** (turn + 1))
-                lower[which], upper[which] = (
-                    tree.end[: len(which)],
-                    torch.maximum(tree.end[: len(which)], -tree.end[len(which) :]),
+                tree.proved = torch.maximum(tree.proved, torch.cat([lower[which], -upper[which]]))
+                with time_limit.within(time_limit.share(LAYER_TIME_SHARE)):
+                    tree.grow(part, boxes, rounds, UNDECIDED_SHARE ** (turn + 1))
+                lower[which] = tree.proved[: len(which)]
+                upper[which] = torch.maximum(tree.proved[: len(which)], -tree.proved[len(which) :])
+                rounds = (
+                    rounds
+                    if tree.undecided_share() <= UNDECIDED_SHARE
+                    else max(1, rounds // SKIPPED_LAYER_DIVISOR)
                 )
-                rounds = rounds if tree.missing() <= LEFT else max(1, rounds // FEWER)
             held[node] = lower.reshape(1, *node.shape), upper.reshape(1, *node.shape)
-        won = bool((last.end - before[0] > PAID * -last.end).any())
-        failed = bool((last.met <= 0).any())  # what fails has to be looked for
+        won = bool((last.proved - before[0] > MIN_PASS_GAIN * -last.proved).any())
+        failed = bool((last.least_value <= 0).any())  # a counterexample exists, so no proof does
         if failed or bool(last.settled_rows().all()) or not (won or _count_unstable(held) < before[1]):
             break
     return held, last.settled_rows()
 
 
 def _count_unstable(ends: Mapping[Node, Ends]) -> int:
+    """The number of unstable neurons."""
     return sum(int(((lower < 0) & (upper > 0)).sum()) for lower, upper in ends.values())

@@ -1,12 +1,16 @@
-"""What is known of ranges, put into a bound by multipliers: beta-CROWN (Wang et al. 2021) for ranges with any ends (GenBaB).
+"""Multipliers of range constraints: beta-CROWN for ranges with arbitrary bounds (GenBaB).
 
-Over a part, low <= x <= high for an argument x. So for every number t, of either sign,
+Statement. In a subproblem, low <= z <= high for a pre-activation z. So for every number t of either sign
 
-    row . output  >=  row . output + t x - max(t low, t high)   at every point of the part,
+    row . output  >=  row . output + t z - max(t low, t high)    at every point of the subproblem,
 
-and the right side has bounds like any sum of nodes. Every t is sound; a few are tried, up the gradient, and each bound is one in float64
-whose roundings are paid for. Narrower ranges alone bring the planes of a function closer together, but these are still minimised over the
-whole region, and so at points that the part does not hold.
+and the right side has bounds like any sum of nodes. Every t is sound; a few are tried by gradient ascent, and
+every bound is evaluated in float64 with all rounding errors included. Without multipliers, narrower ranges
+improve the linear relaxations, but the linear bounds are still minimised over points of the region outside of
+the subproblem.
+
+References: Wang et al. (beta-CROWN, 2021), for signs; Shi et al., "Neural network verification with
+branch-and-bound for general nonlinearities" (GenBaB, 2024).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,9 +23,11 @@ from holdfast.bounding.coefficient_training import CoefficientAscent
 from holdfast.bounding.graph.graph import Node
 from holdfast.rounding import TINY, gamma
 
-STEPS, PACE = 12, 0.5
+# The settings of the ascent were chosen by hand.
+NUM_STEPS = 12  # Adam steps.
+LEARNING_RATE = 0.5  # Adam's first learning rate, which decreases linearly to zero.
 
-# Rows (n, rows, size) of some nodes and an offset (n, rows) -> (n, rows): their sum is nowhere below.
+# Lower bounds (n, rows) of the sum of rows (n, rows, size) . node over some nodes plus an offset (n, rows).
 Least = Callable[[Mapping[Node, Tensor], Tensor], Tensor]
 
 
@@ -34,16 +40,22 @@ def raise_bounds(
     high: Tensor,
     free: Tensor,
 ) -> Tensor:
-    """The best bound of the rows (n, rows) that some multipliers give. low, high and free, (n, elements of the nodes): the ranges of these
-    nodes, and bool: which elements may have a multiplier."""
+    """The best bounds (n, rows) of the rows that some multipliers prove.
+
+    Args:
+        least: the bounding method.
+        nodes: the pre-activations with constraints.
+        low, high: (n, elements of the nodes), their ranges.
+        free: (n, elements of the nodes) bool, the elements that may have a multiplier.
+    """
     with torch.no_grad():
         first = least(rows, offset)
     best = torch.nan_to_num(first, -torch.inf, -torch.inf, -torch.inf)
-    # A multiplier of this size moves the bound by as much as it is off, from one end of the range to the other.
+    # Over the range, a multiplier of this size changes the row by as much as its bound is below zero.
     unit = torch.where(free[:, None], best.abs()[..., None] / (high - low).clamp_min(TINY)[:, None], 0)
     unit = torch.nan_to_num(unit, 0.0, 0.0, 0.0)
     ascent = CoefficientAscent([torch.zeros_like(unit)], betas=(0.9, 0.99))
-    for step in range(STEPS):
+    for step in range(NUM_STEPS):
         if time_limit.has_expired():
             break
         (tried,) = ascent.values
@@ -56,5 +68,5 @@ def raise_bounds(
             now = least({**rows, **dict(zip(nodes, parts, strict=True))}, total)
             (gradient,) = torch.autograd.grad(now.sum(), [tried])
         best = torch.fmax(best, torch.nan_to_num(now.detach(), -torch.inf, -torch.inf, -torch.inf))
-        ascent.step([gradient], PACE * (1 - step / STEPS))
+        ascent.step([gradient], LEARNING_RATE * (1 - step / NUM_STEPS))
     return best

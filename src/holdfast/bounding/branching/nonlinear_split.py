@@ -1,9 +1,13 @@
-"""Branch and bound over ranges: of the inputs of a box, and of the arguments of any function that is no line (GenBaB).
+"""Branch and bound by splits of ranges: of pre-activations, and of inputs if the region is a box.
 
-For networks whose functions bend everywhere (tanh, sigmoid, the gates of recurrent cells), in every norm. A part of the region holds the
-points at which every argument lies in a range of its own; it is cut at a point of one of these ranges, and both sides cover it. Over a
-part all ranges are found again, by planes and, where a network has them, by second-order models hand in hand. Where the region is a box,
-inputs are halved in the same way, if that promises more.
+For networks with curved activations (tanh, sigmoid, the gates of recurrent cells) and for all norms. A
+subproblem contains the points at which every pre-activation lies in a given range. A split divides one of
+these ranges at a point, and both children cover the subproblem. All ranges are computed again for a
+subproblem, by CROWN and, where available, by quadratic models together. Bounds use multipliers of the range
+constraints (`multipliers`).
+
+Reference: Shi et al., "Neural network verification with branch-and-bound for general nonlinearities" (GenBaB,
+2024).
 """
 
 from collections.abc import Iterator, Mapping
@@ -36,40 +40,43 @@ from holdfast.property import Avoid
 from holdfast.region import Box, Region
 from holdfast.rounding import gamma
 
-TURNS = 8  # portions of parts in one step
-SOON = {
-    "cpu": 2**23,
-    "cuda": 2**30,
-}  # numbers in the models, or in the walks, of one portion, after which the clock is looked at
-ANEW = 8  # cuts after which gains are found again, which costs as much as bounding three parts
-FEWER = 0.5  # of its gain, what is left to gain of an input or an argument that has been halved
-KEPT = 0.75  # of what the first cut promises, about what it keeps
-DEEPEST = 5  # cuts that are made at once where so many are foreseen
+# The settings were chosen by hand, unless a comment says otherwise.
+PORTIONS_PER_STEP = 8  # Portions of subproblems that are bounded in one step of the search.
+# Largest number of values in the models, or backward passes, of one portion; the deadline is checked after
+# each.
+PORTION_VALUES = {"cpu": 2**23, "cuda": 2**30}
+# Splits after which scores are computed again, at the cost of bounding three subproblems.
+RESCORING_DEPTH = 8
+GAIN_DECAY = 0.5  # The estimated gain of a range that was split falls to this share of itself.
+# The first split gains about this share of its estimate (measured on recurrent networks).
+REALISED_GAIN_SHARE = 0.75
+MAX_SPLITS_AT_ONCE = 5  # Largest number of splits of a subproblem without bounds in between.
 
 
 @dataclass(frozen=True, eq=False)
 class Ranges(Frontier):
-    """What is known of every input and of every argument."""
+    """Subproblems given by ranges of every input and every pre-activation."""
 
-    lower: Tensor = field(kw_only=True)  # (n, *shape) float64: of the inputs
+    lower: Tensor = field(kw_only=True)  # (n, *shape) float64: ranges of the inputs
     upper: Tensor = field(kw_only=True)
-    low: Tensor = field(kw_only=True)  # (n, arguments) float64
+    low: Tensor = field(kw_only=True)  # (n, arguments) float64: ranges of the pre-activations
     high: Tensor = field(kw_only=True)
-    cut: Tensor = field(kw_only=True)  # (n, arguments) bool: whose ranges were cut
-    gain: Tensor = field(kw_only=True)  # (n, inputs + arguments): what cutting each promises; NaN: not known
-    whole: Tensor = field(kw_only=True)  # the same of the whole region
-    depth: Tensor = field(kw_only=True)  # (n,): how often it was cut
-    first: Tensor = field(kw_only=True)  # (n,): the bound of the whole region
-    ahead: Tensor = field(
-        kw_only=True
-    )  # (n,): parts that are still to come of it, if cuts go on to help as they did
+    cut: Tensor = field(kw_only=True)  # (n, arguments) bool: pre-activations with ranges that were split
+    # (n, inputs + arguments): estimated gain of each split; NaN: not computed
+    gain: Tensor = field(kw_only=True)
+    whole: Tensor = field(kw_only=True)  # (n, inputs + arguments): the estimate over the whole region
+    depth: Tensor = field(kw_only=True)  # (n,): number of splits
+    first: Tensor = field(kw_only=True)  # (n,): the bound over the whole region
+    # (n,): predicted number of descendants, if splits go on to gain as they did
+    ahead: Tensor = field(kw_only=True)
 
 
 @dataclass(frozen=True)
 class NonlinearSplit(Branching[Ranges]):
-    """Both sides of a point of the range that promises most.
+    """Splits the range with the largest estimated gain.
 
-    view, bends  the second-order view of the graph and the coefficients of its models, of each row of the batch; none: planes alone.
+    `view` holds the quadratic models of the graph and `bends` their free coefficients, one row for each row
+    of the batch; without them only linear bounds are used.
     """
 
     waiting: int = 2**14
@@ -78,20 +85,29 @@ class NonlinearSplit(Branching[Ranges]):
 
     def start(self, graph: Graph, region: Region, rules: Avoid) -> Ranges:
         lower, upper = region.enclosing_box()
-        task, nothing = (
-            torch.arange(len(region), device=lower.device),
-            torch.full_like(rules.offset[:, 0, 0], -torch.inf),
-        )
+        task = torch.arange(len(region), device=lower.device)
+        nothing = torch.full_like(rules.offset[:, 0, 0], -torch.inf)
         count = sum(node.size for node in arguments_of(graph))
         high = nothing.abs()[:, None].expand(-1, count)
         gain = (nothing * torch.nan)[:, None].expand(-1, graph.entry.size + count)
         return Ranges(
-            task, all_open(rules), nothing, lower=lower, upper=upper, low=-high, high=high, cut=high < 0, gain=gain, whole=gain,
-            depth=torch.zeros_like(task), first=nothing, ahead=torch.ones_like(nothing),
-        )  # fmt: skip
+            task,
+            all_open(rules),
+            nothing,
+            lower=lower,
+            upper=upper,
+            low=-high,
+            high=high,
+            cut=high < 0,
+            gain=gain,
+            whole=gain,
+            depth=torch.zeros_like(task),
+            first=nothing,
+            ahead=torch.ones_like(nothing),
+        )
 
     def at_once(self, question: PolytopeQuestion) -> int:
-        return TURNS * self._together(question)
+        return PORTIONS_PER_STEP * self._together(question)
 
     def most(self, graph: Graph) -> int:
         return min(
@@ -115,13 +131,13 @@ class NonlinearSplit(Branching[Ranges]):
         return Seen(after, after.gain, points)
 
     def cut(self, question: PolytopeQuestion, parts: Ranges, gain: Tensor) -> tuple[Ranges, Tensor]:
-        """As often as is foreseen: what lies between need not be bounded."""
-        times = torch.where(_by_inputs(question, parts) | (parts.depth > 0), _levels(parts), 1).clamp(
-            1, DEEPEST
-        )
+        """Split as often as predicted to be necessary, without bounding the subproblems in between."""
+        times = torch.where(
+            _input_gains_most(question, parts) | (parts.depth > 0), _predict_splits(parts), 1
+        ).clamp(1, MAX_SPLITS_AT_ONCE)
         done, stuck = _cut_once(question, parts)
         times = torch.cat([times[~stuck], times[~stuck]])
-        for turn in range(1, DEEPEST):
+        for turn in range(1, MAX_SPLITS_AT_ONCE):
             again = times >= turn + 1
             if not bool(again.any()):
                 break
@@ -136,10 +152,12 @@ class NonlinearSplit(Branching[Ranges]):
                     torch.zeros_like(times[again][whole]),
                 ]
             )
-        return replace(done, gain=torch.where((done.depth % ANEW == 0)[:, None], torch.nan, done.gain)), stuck
+        return replace(
+            done, gain=torch.where((done.depth % RESCORING_DEPTH == 0)[:, None], torch.nan, done.gain)
+        ), stuck
 
     def _together(self, question: PolytopeQuestion) -> int:
-        """How many parts may be bounded before the clock is looked at."""
+        """The number of subproblems that are bounded before the deadline is checked again."""
         graph, device = question.graph, question.graph.device
         nodes = max(node.size for node in graph.nodes)
         numbers = (
@@ -147,17 +165,21 @@ class NonlinearSplit(Branching[Ranges]):
             if self.bends and self.view
             else sum(node.size for node in arguments_of(graph)) * nodes
         )
-        room = free_bytes(device) // self.view.bytes(training=True) if self.bends and self.view else NUMBERS
-        return max(1, min(room, SOON[device.type] // max(1, numbers)))
+        available = (
+            free_bytes(device) // self.view.bytes(training=True) if self.bends and self.view else NUMBERS
+        )
+        return max(1, min(available, PORTION_VALUES[device.type] // max(1, numbers)))
 
     def _portions(self, question: PolytopeQuestion, parts: Ranges) -> Iterator[Tensor]:
-        """Alike in what moves: models hold only that."""
+        """Groups of subproblems with the same perturbed inputs, which models require."""
         kinds = (parts.upper > parts.lower).flatten(1).unique(dim=0, return_inverse=True)[1]
         for kind in kinds.unique():
             yield from (kinds == kind).nonzero().flatten().split(self._together(question))
 
     def _bound_ranges(self, question: PolytopeQuestion, parts: Ranges) -> Ranges:
-        graph, region, nodes = question.graph, _region(question, parts), arguments_of(question.graph)
+        graph = question.graph
+        region = _region(question, parts)
+        nodes = arguments_of(question.graph)
         matrix, offset = (
             part[parts.task].flatten(1, 2) for part in (question.rules.matrix, question.rules.offset)
         )
@@ -176,15 +198,14 @@ class NonlinearSplit(Branching[Ranges]):
             [_raise_bounds(way, matrix, offset, graph.output, known, free) for way in ways]
         ).amax(0)
         value = found.reshape(len(parts), *question.rules.offset.shape[1:]).amax(2)
-        unsettled = (
-            parts.open & ~(value > 0) & ~empty[:, None]
-        )  # no point of what is empty meets all its ranges
+        # an empty subproblem contains no counterexample
+        unsettled = parts.open & ~(value > 0) & ~empty[:, None]
         bound = torch.fmax(torch.where(unsettled, value, torch.inf).amin(1), parts.bound)
         first = torch.where(parts.depth == 0, bound, parts.first)
         low, high = (together(graph, side, nodes) for side in (known.lower, known.upper))
         after = replace(parts, open=unsettled, bound=bound, first=first, low=low, high=high)
         after = self._score_ranges(question, after, known, matrix, offset, found)
-        return replace(after, ahead=2 ** _levels(after))
+        return replace(after, ahead=2 ** _predict_splits(after))
 
     def _score_ranges(
         self,
@@ -195,21 +216,22 @@ class NonlinearSplit(Branching[Ranges]):
         offset: Tensor,
         found: Tensor,
     ) -> Ranges:
-        """With their gains, where these are not known and something is left to cut."""
-        anew = parts.gain.isnan().any(1) & parts.open.any(1)
-        if not bool(anew.any()) or time_limit.has_expired():
+        """Compute the estimated gains of open subproblems where they are not known."""
+        unscored = parts.gain.isnan().any(1) & parts.open.any(1)
+        if not bool(unscored.any()) or time_limit.has_expired():
             return parts
-        # Of the rows of a polytope the best counts.
+        # Only the best row of each polytope counts.
         rows = found.reshape(len(parts), *question.rules.offset.shape[1:])
         counted = ((rows == rows.amax(2, keepdim=True)) & parts.open[..., None]).flatten(1)
         if self.bends and self.view:
             mine = {key: value[:, parts.task].float() for key, value in self.bends.items()}
             inputs, arguments = by_models(self.view, known, matrix, offset, counted, mine)
-            # Trained parabolas cancel one another's curvature, and another range asks for another parabola.
+            # Trained parabolas cancel each other's curvature, and another range would need another parabola,
+            # so splitting pre-activations gains nothing where inputs can be split.
             gains = inputs, torch.zeros_like(arguments) if known.region.boxed else arguments
         else:
             gains = by_planes(question.graph, known, matrix, offset, counted)
-        gain = torch.where(anew[:, None], torch.cat(gains, dim=1), parts.gain)
+        gain = torch.where(unscored[:, None], torch.cat(gains, dim=1), parts.gain)
         return replace(parts, gain=gain, whole=torch.where((parts.depth == 0)[:, None], gain, parts.whole))
 
 
@@ -232,7 +254,7 @@ def _by_planes(graph: Graph, known: Boxes, rows: Mapping[Node, Tensor], offset: 
 def _raise_bounds(
     least: Least, matrix: Tensor, offset: Tensor, output: Node, known: Boxes, free: Mapping[Node, Tensor]
 ) -> Tensor:
-    """-> (n, rows): the bounds of the rows, with multipliers where ranges were cut; what overflows proves nothing."""
+    """(n, rows): the bounds of the rows, with multipliers for ranges that were split; NaN counts as -inf."""
     rows = {output: matrix}
     if not free:
         return torch.nan_to_num(least(rows, offset), -torch.inf, -torch.inf, -torch.inf)
@@ -244,7 +266,10 @@ def _raise_bounds(
 
 
 def _cut_once(question: PolytopeQuestion, parts: Ranges) -> tuple[Ranges, Tensor]:
-    """Both sides of the point that promises most, all the first ones before the second; and (n,) bool: with nothing left to cut."""
+    """Split each subproblem once, all first children before all second children.
+
+    The second result, (n,) bool, marks subproblems that cannot be split.
+    """
     low, high = (
         torch.cat([ends.flatten(1), held], dim=1)
         for ends, held in ((parts.lower, parts.low), (parts.upper, parts.high))
@@ -257,7 +282,7 @@ def _cut_once(question: PolytopeQuestion, parts: Ranges) -> tuple[Ranges, Tensor
     place = torch.where(divisible, torch.nan_to_num(parts.gain, 0.0), -torch.inf).argmax(1, keepdim=True)
     here = point.gather(1, place)
     held = torch.zeros_like(divisible).scatter(1, place, True)[:, inputs:]
-    left = parts.gain.scatter(1, place, FEWER * parts.gain.gather(1, place))
+    left = parts.gain.scatter(1, place, GAIN_DECAY * parts.gain.gather(1, place))
     parts = replace(parts, gain=left, cut=parts.cut | held, depth=parts.depth + 1, ahead=parts.ahead / 2)
     cut, halves = divisible.any(1), []
     for ends in ((low, high.scatter(1, place, here)), (low.scatter(1, place, here), high)):
@@ -267,14 +292,18 @@ def _cut_once(question: PolytopeQuestion, parts: Ranges) -> tuple[Ranges, Tensor
     return batch.concatenate(halves), ~cut
 
 
-def _by_inputs(question: PolytopeQuestion, parts: Ranges) -> Tensor:
-    """-> (n,) bool: where the most is promised by an input, whose halves keep their promises better than ranges of arguments do."""
+def _input_gains_most(question: PolytopeQuestion, parts: Ranges) -> Tensor:
+    """(n,) bool: where an input has the largest gain; its estimates are more reliable than others."""
     return torch.nan_to_num(parts.gain, 0.0).argmax(1) < question.graph.entry.size
 
 
-def _levels(parts: Ranges) -> Tensor:
-    """-> (n,): how often each must be cut, if cuts go on to raise the bound as they did from the whole region on; at first, as promised."""
-    promised = KEPT * parts.gain.nan_to_num(0.0).amax(1)
+def _predict_splits(parts: Ranges) -> Tensor:
+    """(n,): the predicted number of further splits of each subproblem.
+
+    Splits are expected to raise the bound by as much as they did on average since the whole region; at first,
+    by their estimate.
+    """
+    promised = REALISED_GAIN_SHARE * parts.gain.nan_to_num(0.0).amax(1)
     gain = torch.where(parts.depth > 0, (parts.bound - parts.first) / parts.depth.clamp_min(1), promised)
     levels = torch.where(parts.bound < 0, -parts.bound / gain.clamp_min(1e-9), 0)
     return torch.nan_to_num(levels, 60.0).clamp(0, 60)

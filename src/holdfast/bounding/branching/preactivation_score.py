@@ -1,10 +1,13 @@
-"""Which range is worth halving? What the final bound gains, to the first order, from narrower ends of an input or of an argument.
+"""Branching scores of input and pre-activation ranges: which range to split?
 
-By second-order models: the gradient of the bound along the ends, through everything that is computed from them, so later layers count. A
-half keeps one end, so the worse half gains half the width times the smaller of the two slopes. By planes, where there are no models: how
-much closer the two planes of a function come over the halves, times the weight with which they enter the bound (GenBaB, Shi et al. 2024).
+With quadratic models, the score is the gradient of the final bound along the bounds of a range, through
+everything computed from them, so the effect on later layers counts. A half of a range keeps one of its
+bounds, so the worse half gains half of the width times the smaller of the two slopes. With linear bounds
+alone, the score is the reduction of the largest gap between an activation's linear bounds over the halves,
+times the weight of these bounds in the final bound.
 
-Nothing here proves anything: it only chooses.
+Scores prove nothing; they only choose. Reference: Shi et al., "Neural network verification with
+branch-and-bound for general nonlinearities" (GenBaB, 2024).
 """
 
 from collections.abc import Sequence
@@ -22,25 +25,32 @@ from holdfast.bounding.relax import LinearBounds, planes
 from holdfast.bounding.traversal import forward
 from holdfast.region import Box, Region
 
-AWAY = 0.25  # of its width: a function turns at zero, and is cut there unless that is nearer to an end
+# A range is split at zero, where sigmoidal functions have their inflection, if zero is at least this share of
+# the width away from both bounds; otherwise in the middle (chosen by hand).
+MIN_DISTANCE_SHARE = 0.25
 
 
 def cut_points(low: Tensor, high: Tensor) -> Tensor:
-    """Where ranges are cut: at zero, where sigmoidal functions turn, or in the middle."""
-    away = AWAY * (high - low)
+    """The points at which ranges are split: zero, the inflection of sigmoidal functions, or the middle."""
+    away = MIN_DISTANCE_SHARE * (high - low)
     return torch.where((low < -away) & (high > away), 0.0, low / 2 + high / 2)
 
 
 def by_models(
-    view: Quadratic, known: Boxes, rows: Tensor, offset: Tensor, open_: Tensor, bends: Bends
+    view: Quadratic, known: Boxes, rows: Tensor, offset: Tensor, open_: Tensor, coefficients: Bends
 ) -> tuple[Tensor, Tensor]:
-    """rows (n, rows, outputs), of which those count that are open (n, rows) -> for each input (n, inputs), zero where the region is no box,
-    and for each argument (n, arguments)."""
-    region, dtype = known.region, next(iter(bends.values())).dtype
-    nodes, ends = (
-        arguments_of(view.graph),
-        [torch.nan_to_num(end.to(dtype)).requires_grad_() for end in region.enclosing_box()],
-    )
+    """Scores by quadratic models.
+
+    Args:
+        rows: (n, rows, outputs).
+        open_: (n, rows) bool, the rows that count.
+
+    Returns:
+        (n, inputs), zero if the region is no box, and (n, arguments) for the pre-activations.
+    """
+    region, dtype = known.region, next(iter(coefficients.values())).dtype
+    nodes = arguments_of(view.graph)
+    ends = [torch.nan_to_num(end.to(dtype)).requires_grad_() for end in region.enclosing_box()]
     lift = torch.zeros(
         (2, len(region), sum(node.size for node in nodes)),
         dtype=dtype,
@@ -48,7 +58,9 @@ def by_models(
         requires_grad=True,
     )
     with torch.enable_grad():
-        models = _Lifted(view, Box.between(*ends) if region.boxed else region, bends, known, nodes, lift)
+        models = _Lifted(
+            view, Box.between(*ends) if region.boxed else region, coefficients, known, nodes, lift
+        )
         forward((step.node for step in view.steps), models.visit)
         least = models.least({view.graph.output: rows}, offset)
         worst = torch.where(open_, least, torch.inf).amin(1)
@@ -59,24 +71,32 @@ def by_models(
         for end, slope in zip([lift, *ends], [*found, None, None], strict=False)
     ]
     low, high = (together(view.graph, side, nodes) for side in (known.lower, known.upper))
-    inputs, arguments = (
-        _worse(slopes[1], slopes[2], ends[1].detach() - ends[0].detach()),
-        _worse(slopes[0][0], slopes[0][1], high - low),
-    )
+    inputs = _worse_half_gain(slopes[1], slopes[2], ends[1].detach() - ends[0].detach())
+    arguments = _worse_half_gain(slopes[0][0], slopes[0][1], high - low)
     return inputs.flatten(1), arguments
 
 
-def _worse(rising: Tensor, falling: Tensor, width: Tensor) -> Tensor:
+def _worse_half_gain(rising: Tensor, falling: Tensor, width: Tensor) -> Tensor:
+    """The gain of the worse half: the smaller slope times half of the width."""
     return torch.nan_to_num(torch.minimum(rising, -falling) * width / 2, 0.0, 0.0, 0.0).double()
 
 
 class _Lifted(QuadraticPropagation):
-    """Models over the ranges that are known; their ends follow those of the models in the gradient only, and are lifted by zero."""
+    """Models over known ranges.
+
+    In the gradient only, the ranges follow those of the models plus `lift`, which is zero.
+    """
 
     def __init__(
-        self, view: Quadratic, region: Region, bends: Bends, known: Boxes, nodes: Sequence[Node], lift: Tensor
+        self,
+        view: Quadratic,
+        region: Region,
+        coefficients: Bends,
+        known: Boxes,
+        nodes: Sequence[Node],
+        lift: Tensor,
     ) -> None:
-        super().__init__(view.steps, region, bends, None)
+        super().__init__(view.steps, region, coefficients, None)
         self.known = known
         self.lifts = [apart(view.graph, side, nodes) for side in lift]
 
@@ -102,7 +122,7 @@ class _Lifted(QuadraticPropagation):
 def by_planes(
     graph: Graph, known: Boxes, rows: Tensor, offset: Tensor, open_: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The same, of planes."""
+    """Scores by linear bounds; arguments and results as in `by_models`."""
     functions = [node for node in graph.nodes if isinstance(node, Relaxed)]
     lifts = [[torch.zeros_like(known.upper[node]).requires_grad_() for node in functions] for _ in range(2)]
     with torch.enable_grad():
@@ -127,7 +147,7 @@ def by_planes(
             continue
         for place, source in enumerate(node.inputs):
             if source in gain:
-                gain[source] += (up - down) / 2 * _closer(node, known, place)
+                gain[source] += (up - down) / 2 * _gap_reduction(node, known, place)
     lower, upper = known.region.enclosing_box()
     slope = found.coefficients.detach()[torch.arange(len(row), device=row.device), row]
     inputs = slope.abs() * (upper - lower) / 4 if known.region.boxed else torch.zeros_like(lower)
@@ -137,7 +157,7 @@ def by_planes(
 
 
 def arguments_of(graph: Graph) -> list[Node]:
-    """What functions read, the input itself left out."""
+    """The pre-activations of all activations, without the input itself."""
     return list(
         dict.fromkeys(
             s
@@ -149,8 +169,8 @@ def arguments_of(graph: Graph) -> list[Node]:
     )
 
 
-def _closer(node: Relaxed, known: Boxes, place: int) -> Tensor:
-    """-> (n, *shape): by how much the planes of a function come closer over the worse half of one of its arguments."""
+def _gap_reduction(node: Relaxed, known: Boxes, place: int) -> Tensor:
+    """(n, *shape): how much the largest gap between the linear bounds shrinks over the worse half."""
     lower, upper = ([side[s] for s in node.inputs] for side in (known.lower, known.upper))
     point = cut_points(lower[place], upper[place])
     halves = [
@@ -158,13 +178,13 @@ def _closer(node: Relaxed, known: Boxes, place: int) -> Tensor:
         for low, high in ((lower[place], point), (point, upper[place]))
     ]
     first, second = (
-        _gap(planes(node.relaxation, tuple(low), tuple(high)), low, high) for low, high in halves
+        _largest_gap(planes(node.relaxation, tuple(low), tuple(high)), low, high) for low, high in halves
     )
-    return (_gap(known.planes[node], lower, upper) - torch.maximum(first, second)).clamp_min(0)
+    return (_largest_gap(known.planes[node], lower, upper) - torch.maximum(first, second)).clamp_min(0)
 
 
-def _gap(found: LinearBounds, lower: Sequence[Tensor], upper: Sequence[Tensor]) -> Tensor:
-    """The largest difference of the two planes."""
+def _largest_gap(found: LinearBounds, lower: Sequence[Tensor], upper: Sequence[Tensor]) -> Tensor:
+    """The largest difference between the upper and the lower linear bound."""
     gap = found.upper_offset - found.lower_offset
     for below, above, low, high in zip(found.lower, found.upper, lower, upper, strict=True):
         gap = gap + torch.maximum((above - below) * low, (above - below) * high)

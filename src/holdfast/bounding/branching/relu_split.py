@@ -1,7 +1,14 @@
-"""Branch and bound over activations: a ReLU that is not decided by its bounds is taken once as positive and once as negative.
+"""Branch and bound by splits of unstable ReLU-like neurons: active in one child, inactive in the other.
 
-For networks with many inputs, whose boxes cannot be halved often enough. A part of the region is a list of decisions; over it all
-bounds are found again, then the slopes and multipliers of `trained` for every polytope. Both signs of an argument cover the part.
+For networks with many inputs, with boxes that cannot be halved often enough. A subproblem is a list of
+decided signs of pre-activations. Over it all intermediate bounds are computed again, then slopes and
+multipliers are optimised for every polytope (`alpha_beta_crown`). Both signs of a pre-activation cover the
+subproblem. Before the first split the intermediate bounds of the region are optimised, then refined by small
+branch-and-bound searches of their own (`intermediate_refinement`). If the region is a box, a
+subproblem without unstable neurons is solved exactly (`leaf_linear_program`).
+
+References: Bunel et al., "Branch and bound for piecewise linear neural network verification" (2020); Wang et
+al. (beta-CROWN, 2021).
 """
 
 from collections.abc import Mapping
@@ -40,58 +47,64 @@ from holdfast.memory_budget import free_bytes
 from holdfast.property import Avoid
 from holdfast.region import Region
 
-LAST = 8  # times the usual training, for a part with nothing left to cut
-USUAL, MANY = 216, 2**16  # pairs that are looked at together on a CPU, and on a GPU with room for them
-COPIES = 64  # float64 numbers for each number of the graph that are alive while a pair is looked at
-SHARE = 0.9  # of the time that is left, for ends that are cut for
-TRIED = 2**11  # pairs whose worst points are tried, those with the lowest bounds
+# The settings were chosen by hand, unless a comment says otherwise.
+# A subproblem that cannot be split further is optimised for this many times as many steps.
+LEAF_STEPS_FACTOR = 8
+CPU_PAIRS = 216  # Number of pairs of a subproblem and a polytope that are bounded together on a CPU.
+# The same on a GPU, if they fit in memory. On an H200 and `benchmarks.lipschitz mnist_fc` this bounds about
+# 5,000 subproblems per second, 2^12 pairs 550 (benchmarks/RESULTS.md).
+MAX_GPU_PAIRS = 2**16
+# Float64 values for each element of the graph that are alive while a pair is bounded, for planning memory.
+VALUES_PER_ELEMENT = 64
+REFINEMENT_TIME_SHARE = 0.9  # Share of the remaining time for the refinement of intermediate bounds.
+# Number of pairs, those with the lowest bounds, for which candidate points of counterexamples are returned.
+MAX_CANDIDATE_PAIRS = 2**11
 
 
 @dataclass(frozen=True, eq=False)
 class Decisions(Frontier):
-    """What is known of every argument of a function that bends at zero."""
+    """Subproblems given by decided signs and bounds of every pre-activation of a ReLU-like activation."""
 
-    sign: Tensor = field(kw_only=True)  # (n, arguments) int8: +1 or -1 where it is decided, else 0
-    lower: Tensor = field(kw_only=True)  # (n, arguments) float64: its values in this part lie between these
+    sign: Tensor = field(kw_only=True)  # (n, arguments) int8: +1 or -1 for decided signs, else 0
+    lower: Tensor = field(kw_only=True)  # (n, arguments) float64: intermediate bounds in this subproblem
     upper: Tensor = field(kw_only=True)
-    slope: Tensor = field(
-        kw_only=True
-    )  # (n, arguments) float32: where training begins; NaN: with the function's own
+    slope: Tensor = field(kw_only=True)  # (n, arguments) float32: initial slopes; NaN: CROWN's
     multiplier: Tensor = field(kw_only=True)  # (n, arguments) float32
     tight: Tensor = field(
         kw_only=True
-    )  # (n,) int64: 1 with trained ends, 2 with those of `refine_intermediate_bounds`; before a region is cut they pay
-    first: Tensor = field(kw_only=True)  # (n,): the bound of the whole region
-    ahead: Tensor = field(
-        kw_only=True
-    )  # (n,): parts that are still to come of it, if decisions go on to help as they did
+        # (n,) int64: 1 once intermediate bounds are optimised, 2 once they are also refined; both precede the
+        # first split
+    )
+    first: Tensor = field(kw_only=True)  # (n,): the bound over the whole region
+    # (n,): predicted number of descendants, if splits go on to gain as they did
+    ahead: Tensor = field(kw_only=True)
 
 
 @dataclass(frozen=True)
 class ActivationSplit(Branching[Decisions]):
-    """Both signs of the argument whose planes cost the bounds most.
+    """Splits the neuron whose linear bounds cost the bound most.
 
-    refine  the ends of all arguments again for every part, and choose by what a decision does for them; else they stay what they were over
-            the whole region, which costs a tenth of the time and closes a part later.
+    With `refine`, intermediate bounds are computed again for every subproblem, and the choice of the neuron
+    counts its effect on them. Without it they stay those of the whole region, which takes a tenth of the time
+    and needs more subproblems.
     """
 
-    batch: int | None = (
-        None  # parts times polytopes, looked at together; by default, what keeps the machine busy
-    )
+    # pairs of a subproblem and a polytope that are bounded together; default: what the device can hold
+    batch: int | None = None
     waiting: int = 2**14
-    steps: int = 20  # of training
+    steps: int = 20  # Adam steps
     pace: float = 0.2
     refine: bool = True
-    ends: int | None = None  # arguments whose ends are trained before the first cut, the costliest; None: all
-    passes: int = 4  # over all layers, in which ends are then narrowed by cuts of their own, each with twice the rounds of the last
+    # neurons with intermediate bounds to optimise before the first split, the costliest ones; None: all
+    ends: int | None = None
+    # passes of `intermediate_refinement` over all layers, each with twice the rounds of the last
+    passes: int = 4
 
     @torch.no_grad()
     def start(self, graph: Graph, region: Region, rules: Avoid) -> Decisions:
         blank = torch.zeros((len(region), sum(node.size for node in arguments(graph))), device=graph.device)
-        task, nothing = (
-            torch.arange(len(region), device=graph.device),
-            torch.full_like(rules.offset[:, 0, 0], -torch.inf),
-        )
+        task = torch.arange(len(region), device=graph.device)
+        nothing = torch.full_like(rules.offset[:, 0, 0], -torch.inf)
         upper = torch.full_like(blank, torch.inf, dtype=torch.float64)
         lower = -upper
         for rows in time_limit.portions(region.centre) if arguments(graph) else ():
@@ -100,35 +113,46 @@ class ActivationSplit(Branching[Decisions]):
                 break
             lower[rows], upper[rows] = together(graph, known[0].lower), together(graph, known[0].upper)
         return Decisions(
-            task, all_open(rules), nothing, sign=blank.to(torch.int8), lower=lower, upper=upper, slope=blank * torch.nan, multiplier=blank,
-            tight=torch.zeros_like(task), first=nothing, ahead=torch.ones_like(nothing),
-        )  # fmt: skip
+            task,
+            all_open(rules),
+            nothing,
+            sign=blank.to(torch.int8),
+            lower=lower,
+            upper=upper,
+            slope=blank * torch.nan,
+            multiplier=blank,
+            tight=torch.zeros_like(task),
+            first=nothing,
+            ahead=torch.ones_like(nothing),
+        )
 
     def at_once(self, question: PolytopeQuestion) -> int:
-        """Pairs of a part and a polytope."""
+        """The number of pairs of a subproblem and a polytope that are bounded together."""
         if self.batch or question.graph.device.type != "cuda":
-            return self.batch or USUAL
-        each = 8 * COPIES * sum(node.size for node in question.graph.nodes)
-        return max(USUAL, min(MANY, free_bytes(question.graph.device) // each))
+            return self.batch or CPU_PAIRS
+        each = 8 * VALUES_PER_ELEMENT * sum(node.size for node in question.graph.nodes)
+        return max(CPU_PAIRS, min(MAX_GPU_PAIRS, free_bytes(question.graph.device) // each))
 
     def fits(self, question: PolytopeQuestion, parts: Decisions) -> int:
         return upto(parts.open.sum(1), self.at_once(question))
 
     def most(self, graph: Graph) -> int:
-        more = 16 if graph.device.type == "cuda" else 1  # where as many more are looked at together
+        more = 16 if graph.device.type == "cuda" else 1  # GPUs bound more subproblems together
         return more * min(self.waiting, NUMBERS // (6 * max(1, sum(node.size for node in arguments(graph)))))
 
     def bound(self, question: PolytopeQuestion, parts: Decisions) -> Seen[Decisions]:
-        graph, region, rules = question.graph, question.region, question.rules
+        graph = question.graph
+        region = question.region
+        rules = question.rules
         if not arguments(graph):
-            return _at_once(question, parts)
+            return _decide_affine(question, parts)
         ends = apart(graph, parts.lower), apart(graph, parts.upper)
         within = {node: (ends[0][node], ends[1][node]) for node in ends[0]}
         known, empty = propagate(graph, batch.take(region, parts.task), within=within, walks=self.refine)
-        parts = replace(
-            parts, open=parts.open & ~empty[:, None]
-        )  # no point of what is empty meets all its decisions
-        part, polytope = parts.open.nonzero().unbind(1)  # pairs: a part, and a polytope not ruled out there
+        # an empty subproblem contains no counterexample
+        parts = replace(parts, open=parts.open & ~empty[:, None])
+        # pairs of a subproblem and a polytope that is open there
+        part, polytope = parts.open.nonzero().unbind(1)
         task = parts.task[part]
         if not len(part):
             return Seen(
@@ -136,7 +160,7 @@ class ActivationSplit(Branching[Decisions]):
                 parts.lower,
                 _points(region, region.centre.double()[part][:, None], region.centre.double()[part], part),
             )
-        asked = RowTask(
+        row_task = RowTask(
             graph,
             take_rows(known, part),
             graph.output,
@@ -144,12 +168,13 @@ class ActivationSplit(Branching[Decisions]):
             rules.offset[task, polytope],
             parts.sign[part],
         )
-        found = asked.train(
+        found = row_task.train(
             parts.slope[part].double(), parts.multiplier[part].double(), self.steps, self.pace
         )
-        found, ends_met = _solve_decided(asked, found, self.steps, self.pace)
+        found, candidates = _solve_decided(row_task, found, self.steps, self.pace)
         settled = found.least > 0
-        share = torch.where(settled, 0, -found.least)  # polytopes count by what is missing
+        # polytopes are weighted by the distance of their bounds to zero
+        share = torch.where(settled, 0, -found.least)
         entering = torch.zeros_like(parts.lower).index_add(0, part, found.entering * share[:, None])
         cost = costs(graph, known, entering, through_ends=self.refine)
         lower, upper = together(graph, known.lower), together(graph, known.upper)
@@ -165,27 +190,28 @@ class ActivationSplit(Branching[Decisions]):
         after = replace(
             after,
             first=torch.where(whole, after.bound, parts.first),
-            ahead=_ahead(parts, after.bound, undecided),
+            ahead=_predict_descendants(parts, after.bound, undecided),
         )
         worst = (
-            torch.where(settled, torch.inf, found.least).topk(min(TRIED, len(settled)), largest=False).indices
+            torch.where(settled, torch.inf, found.least)
+            .topk(min(MAX_CANDIDATE_PAIRS, len(settled)), largest=False)
+            .indices
         )
         worst = worst[~settled[worst]]
-        return Seen(after, cost, _points(region, found.planes[worst], ends_met[worst], task[worst]))
+        return Seen(after, cost, _points(region, found.planes[worst], candidates[worst], task[worst]))
 
     def record_children(
         self, parts: Decisions, part: Tensor, polytope: Tensor, found: TrainedBounds
     ) -> Decisions:
-        """With the slopes and multipliers that were found for pairs: where the training of what is cut from these begins."""
+        """Store slopes and multipliers of pairs, from which the optimisation of their children starts."""
         slope, multiplier = parts.slope.clone(), parts.multiplier.clone()
-        slope[part], multiplier[part] = (
-            found.slope.float(),
-            found.multiplier.float(),
-        )  # of any of its polytopes
+        # those of one of its polytopes
+        slope[part] = found.slope.float()
+        multiplier[part] = found.multiplier.float()
         return replace(parts, slope=slope, multiplier=multiplier)
 
     def cut(self, question: PolytopeQuestion, parts: Decisions, gain: Tensor) -> tuple[Decisions, Tensor]:
-        """Each with its costliest argument taken as positive and as negative; the whole region, before that, with narrower ends."""
+        """Split at the costliest neuron; a whole region gets tighter intermediate bounds instead."""
         if not gain.shape[1]:
             return batch.take(parts, parts.task[:0]), torch.ones_like(parts.tight, dtype=torch.bool)
         most, place = gain.max(1, keepdim=True)
@@ -203,7 +229,7 @@ class ActivationSplit(Branching[Decisions]):
         ), stuck
 
     def _narrow_root(self, question: PolytopeQuestion, parts: Decisions, gain: Tensor) -> Decisions:
-        """Whole regions with narrower ends; without those that are settled by that."""
+        """Tighten the intermediate bounds of whole regions; drops regions that this decides."""
         if not len(parts):
             return parts
         graph, region = question.graph, batch.take(question.region, parts.task)
@@ -231,24 +257,28 @@ class ActivationSplit(Branching[Decisions]):
         ends: Mapping[Node, Ends],
         worth: Mapping[Node, Tensor],
     ) -> tuple[dict[Node, Ends], Decisions]:
-        """Every region in its turn, each with its part of a share of the time that is left."""
-        found, until, open_ = list[dict[Node, Ends]](), time_limit.share(SHARE), parts.open.clone()
+        """Refine one region after the other, each within its share of the time."""
+        found = list[dict[Node, Ends]]()
+        until = time_limit.share(REFINEMENT_TIME_SHARE)
+        open_ = parts.open.clone()
         for row in torch.arange(len(parts), device=open_.device).split(1):
             task, known = parts.task[row], {node: (low[row], high[row]) for node, (low, high) in ends.items()}
             polytope = parts.open[row[0]].nonzero().flatten()
-            matrix, offset = (
-                question.rules.matrix[task[0], polytope],
-                question.rules.offset[task[0], polytope],
-            )
+            matrix = question.rules.matrix[task[0], polytope]
+            offset = question.rules.offset[task[0], polytope]
             with time_limit.within(until), time_limit.within(time_limit.share(1 / (len(parts) - len(found)))):
                 held, positive = refine_intermediate_bounds(
-                    question.graph, batch.take(question.region, task), known, (matrix.flatten(0, 1), offset.flatten()), self.passes,
-                    self.at_once(question), worth={node: which[row] for node, which in worth.items()},
-                )  # fmt: skip
+                    question.graph,
+                    batch.take(question.region, task),
+                    known,
+                    (matrix.flatten(0, 1), offset.flatten()),
+                    self.passes,
+                    self.at_once(question),
+                    worth={node: which[row] for node, which in worth.items()},
+                )
             found.append(held)
-            open_[row[0], polytope] = ~positive.reshape(offset.shape).any(
-                1
-            )  # one row of a polytope that is positive rules it out
+            # a polytope with a positive row is excluded
+            open_[row[0], polytope] = ~positive.reshape(offset.shape).any(1)
         both = {
             node: (torch.cat([held[node][0] for held in found]), torch.cat([held[node][1] for held in found]))
             for node in ends
@@ -256,14 +286,15 @@ class ActivationSplit(Branching[Decisions]):
         return both, replace(parts, open=open_)
 
 
-def _at_once(question: PolytopeQuestion, parts: Decisions) -> Seen[Decisions]:
-    """Without a function that bends at zero there is nothing to decide. The planes of an affine network are the network itself, so a
-    linear programme has the first and the last word."""
-    graph, region, rules = question.graph, question.region, question.rules
+def _decide_affine(question: PolytopeQuestion, parts: Decisions) -> Seen[Decisions]:
+    """Decide a network without ReLU-like activations, which is affine, by a linear programme."""
+    graph = question.graph
+    region = question.region
+    rules = question.rules
     known, _ = propagate(graph, batch.take(region, parts.task))
     part, polytope = parts.open.nonzero().unbind(1)
     task = parts.task[part]
-    asked = RowTask(
+    row_task = RowTask(
         graph,
         take_rows(known, part),
         graph.output,
@@ -271,8 +302,8 @@ def _at_once(question: PolytopeQuestion, parts: Decisions) -> Seen[Decisions]:
         rules.offset[task, polytope],
         parts.sign[part],
     )
-    solution = solve(asked)
-    least = asked.prove(solution.multiplier, solution.weight)
+    solution = solve(row_task)
+    least = row_task.prove(solution.multiplier, solution.weight)
     where = task[~(least > 0)]
     lower, upper = region.enclosing_box()
     points = Points(solution.point[~(least > 0)], lower[where], upper[where], where)
@@ -280,28 +311,28 @@ def _at_once(question: PolytopeQuestion, parts: Decisions) -> Seen[Decisions]:
 
 
 def _record_pair_bounds(parts: Decisions, part: Tensor, polytope: Tensor, least: Tensor) -> Decisions:
-    """The parts with the bounds of their pairs."""
-    unsettled, bound = (
-        torch.zeros_like(parts.open),
-        torch.full_like(parts.open, torch.inf, dtype=torch.float64),
-    )
+    """The subproblems with the bounds of their pairs."""
+    unsettled = torch.zeros_like(parts.open)
+    bound = torch.full_like(parts.open, torch.inf, dtype=torch.float64)
     unsettled[part, polytope] = ~(least > 0)
     bound[part, polytope] = torch.where(least > 0, torch.inf, least)
     return replace(parts, open=unsettled, bound=bound.amin(1))
 
 
 def _solve_decided(
-    asked: RowTask, found: TrainedBounds, steps: int, pace: float
+    row_task: RowTask, found: TrainedBounds, steps: int, pace: float
 ) -> tuple[TrainedBounds, Tensor]:
-    """Where nothing is left to decide a linear programme has the last word, if the region is a box; elsewhere more training has. And
-    (pairs, *shape) points to try, those of the programme or any."""
-    point = asked.known.region.centre.double()
-    which = (~asked.undecided.any(1) & ~(found.least > 0)).nonzero().flatten()
+    """Solve pairs without unstable neurons by a linear programme; without a box, optimise longer.
+
+    Returns the bounds, and (pairs, *shape) points to try: the solutions, or the centres of the regions.
+    """
+    point = row_task.known.region.centre.double()
+    which = (~row_task.undecided.any(1) & ~(found.least > 0)).nonzero().flatten()
     if not len(which):
         return found, point
-    last = asked.take(which)
-    if not asked.known.region.boxed:
-        more = last.train(found.slope[which], found.multiplier[which], LAST * steps, pace)
+    last = row_task.take(which)
+    if not row_task.known.region.boxed:
+        more = last.train(found.slope[which], found.multiplier[which], LEAF_STEPS_FACTOR * steps, pace)
         return found.or_better(found.put(which, more)), point
     solution = solve(last)
     point[which] = solution.point
@@ -311,16 +342,19 @@ def _solve_decided(
 
 
 def _points(region: Region, planes: Tensor, others: Tensor, task: Tensor) -> Points:
-    """Where each plane is lowest, and one other for each pair."""
+    """Candidate points: the minimisers of the linear bounds, and one further point for each pair."""
     each = task.repeat_interleave(planes.shape[1])
     low = batch.take(region, each).vertex(planes.flatten(0, 1)) if len(each) else planes.flatten(0, 1)
     each, (lower, upper) = torch.cat([each, task]), region.enclosing_box()
     return Points(torch.cat([low, others]), lower[each], upper[each], each)
 
 
-def _ahead(parts: Decisions, bound: Tensor, undecided: Tensor) -> Tensor:
-    """-> (n,): how many parts are to come of each half, if decisions go on to raise the bound as they did from the whole region on; no
-    more than there are signs left."""
+def _predict_descendants(parts: Decisions, bound: Tensor, undecided: Tensor) -> Tensor:
+    """(n,): the predicted number of descendants of each child.
+
+    Splits are expected to raise the bound by as much as they did on average since the whole region; at most
+    all remaining signs are decided.
+    """
     depth = parts.sign.abs().sum(1)
     gain = (bound - parts.first) / depth
     levels = torch.where(depth > 0, -bound / gain.clamp_min(1e-9), 1)

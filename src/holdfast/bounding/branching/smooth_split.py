@@ -1,8 +1,10 @@
-"""Branch and bound over the input of smooth networks: boxes bounded by Taylor models, dozens in the time of one affine form.
+"""Branch and bound by input splits for smooth networks: boxes are bounded by Taylor models.
 
-What a model does not know falls with the third power of a box's side, where that of planes falls with the second. Large boxes are bounded
-better by affine forms (`InputSplit`). They are asked where nothing is known of a box yet, and where a model knows less than how far its
-linear part reaches, unless all the boxes that halving every input makes cost less than one form.
+Taylor models take a small part of the time of affine forms. Their remainder is of third order in the side of
+a box, the error of linear bounds of second order, so models are better on small boxes and affine forms
+(`InputSplit`) on large ones. Affine forms are used for boxes without any bound yet, and for boxes on which
+the model's remainder exceeds its linear part, unless all 2^n boxes that result from halving every input cost
+less than one form.
 """
 
 from dataclasses import dataclass, replace
@@ -24,12 +26,14 @@ from holdfast.bounding.branching.subproblem_queue import PolytopeQuestion, Seen
 from holdfast.bounding.graph.graph import Graph
 from holdfast.rounding import gamma
 
-NUMBERS = 2**19  # in the model of a node for one batch of boxes: few enough to stay near the processor
+# Largest number of values in the model of a node for one batch of boxes, to stay in the caches (chosen by
+# hand).
+MAX_MODEL_VALUES = 2**19
 
 
 @dataclass(frozen=True)
 class SmoothSplit(InputSplit):
-    """Halves of boxes: for networks of smooth functions with few inputs."""
+    """Input splits for networks of smooth activations with few inputs."""
 
     def at_once(self, question: PolytopeQuestion) -> int:
         graph = question.graph
@@ -38,13 +42,19 @@ class SmoothSplit(InputSplit):
         lower, upper = question.region.enclosing_box()
         moving = int((lower < upper).flatten(1).sum(1).max())
         return max(
-            1, min(self.batch, NUMBERS // (max(node.size for node in graph.nodes) * taylor.columns(moving)))
+            1,
+            min(
+                self.batch,
+                MAX_MODEL_VALUES // (max(node.size for node in graph.nodes) * taylor.columns(moving)),
+            ),
         )
 
     def bound(self, question: PolytopeQuestion, parts: BoxParts) -> Seen[BoxParts]:
         if taylor.obstacle(question.graph) is not None:
             return super().bound(question, parts)
-        rules, lower, upper = question.rules, parts.lower.flatten(1), parts.upper.flatten(1)
+        rules = question.rules
+        lower = parts.lower.flatten(1)
+        upper = parts.upper.flatten(1)
         matrix, offset = rules.matrix[parts.task], rules.offset[parts.task]
         found = taylor.below(question.graph, lower, upper, matrix.flatten(1, 2))
         least, constant = (
@@ -60,13 +70,16 @@ class SmoothSplit(InputSplit):
             torch.nan_to_num(gain, 0.0, 0.0),
             candidate_points(batch.take(smaller, left), planes.slope[left]),
         )
-        vague = ~(found.rest <= found.spread).any(1) & _dear(question.graph, lower, upper)
+        vague = ~(found.rest <= found.spread).any(1) & _models_cost_more(question.graph, lower, upper)
         large = left & (vague | (parts.bound == -torch.inf))
         return self._with_forms(question, seen, large.nonzero().flatten()) if bool(large.any()) else seen
 
     def _with_forms(self, question: PolytopeQuestion, seen: Seen[BoxParts], which: Tensor) -> Seen[BoxParts]:
-        """What forms say of some of the parts too."""
-        before, rows, gain, points = seen.parts, [], [], [seen.points]
+        """Bound some of the boxes by affine forms as well."""
+        before = seen.parts
+        rows = []
+        gain = []
+        points = [seen.points]
         for some in which.split(InputSplit.at_once(self, question)):
             if time_limit.has_expired():
                 break
@@ -83,12 +96,15 @@ class SmoothSplit(InputSplit):
         return Seen(parts, torch.cat([seen.gain[others], *gain])[back], batch.concatenate(points))
 
 
-def _dear(graph: Graph, lower: Tensor, upper: Tensor) -> Tensor:
-    """(boxes,): where models of all the boxes that halving every input makes cost more than a form, with half of its noises on average."""
+def _models_cost_more(graph: Graph, lower: Tensor, upper: Tensor) -> Tensor:
+    """(boxes,) bool: whether models of all 2^n boxes, every input halved, cost more than one affine form.
+
+    A form is assumed to have half of its noise symbols on average.
+    """
     moving = (lower < upper).sum(1)
     return 2.0**moving * 2 * taylor.columns(int(moving.max())) > noises(graph)
 
 
 def _sum(value: Tensor, offset: Tensor) -> Tensor:
-    """From below."""
+    """value + offset, rounded down."""
     return value + offset - 2 * gamma(1) * (value.abs() + offset.abs())

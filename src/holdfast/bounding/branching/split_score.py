@@ -1,11 +1,12 @@
-"""Which decision would help most? What every upper plane costs a bound, directly and through the bounds of later layers.
+"""Branching scores of unstable neurons: what the linear upper bound of each neuron costs the final bound.
 
-Lifting an upper plane by d lowers the final bound by d times the weight with which the plane enters it. But it also widens the ends of
-every later argument that is not decided yet, and so lifts the planes there: half the change of an end times the share of the other end
-in the width, on average over the argument's interval. Layer by layer from the last to the first these weights are walked back and added
-up. Without them a search decides the last layer first, which is dearest by itself and of no use to any other.
+Raising a linear upper bound by d lowers the final bound by d times the weight of that linear bound. It also
+widens the intermediate bounds of every later unstable neuron and so raises linear upper bounds there: on
+average over the pre-activation's interval, by half the change of one bound times the share of the other in
+the width. These weights are propagated back layer by layer, from the last to the first. Without the indirect
+part, a search would decide the last layer first, which has the largest direct cost and helps no other layer.
 
-Nothing here proves anything: it only chooses.
+Scores prove nothing; they only choose.
 """
 
 from collections.abc import Mapping
@@ -18,12 +19,18 @@ from holdfast.bounding.crown import BackwardWalk, _rows_at_once
 from holdfast.bounding.graph.graph import Graph, Node, Relaxed
 from holdfast.bounding.node_bounds import Boxes
 
-MOST = 128  # arguments of a layer whose ends are followed, those with the largest weights
+# Number of neurons of a layer, those with the largest weights, for which the indirect cost is computed
+# (chosen by hand).
+MAX_FOLLOWED_NEURONS = 128
 
 
 def costs(graph: Graph, known: Boxes, entering: Tensor, *, through_ends: bool = True) -> Tensor:
-    """entering (n, arguments), the weight of each upper plane in the bound -> (n, arguments): what is lost because an argument is not
-    decided; zero where it is. through_ends: also what it costs the ends of later arguments, where those are found again."""
+    """(n, arguments): the loss of the final bound because a neuron is unstable; zero for stable neurons.
+
+    Args:
+        entering: (n, arguments), the weight of each linear upper bound in the final bound.
+        through_ends: include the indirect cost, for searches that compute intermediate bounds again.
+    """
     lower, upper = (together(graph, side) for side in (known.lower, known.upper))
     above = together(
         graph, {node.inputs[0]: known.planes[node].upper_offset for node in relu_like_functions(graph)}
@@ -34,12 +41,12 @@ def costs(graph: Graph, known: Boxes, entering: Tensor, *, through_ends: bool = 
 
 
 def _influence(graph: Graph, known: Boxes, entering: Tensor) -> Tensor:
-    """-> (n, arguments): the weight of each upper plane in the bound, by all ways."""
+    """(n, arguments): the direct plus indirect weight of each linear upper bound in the final bound."""
     total = {node: weight.flatten(1) for node, weight in apart(graph, entering).items()}
     first = min((function.place for function in relu_like_functions(graph)), default=0)
     for node in reversed(arguments(graph)):
         if node.place < first:
-            continue  # no plane lies before it
+            continue  # no activation precedes it
         for function, weight in _through_ends(graph, known, node, total[node]).items():
             if function.inputs[0] in total:
                 total[function.inputs[0]] = total[function.inputs[0]] + weight
@@ -47,37 +54,43 @@ def _influence(graph: Graph, known: Boxes, entering: Tensor) -> Tensor:
 
 
 def _through_ends(graph: Graph, known: Boxes, node: Node, weight: Tensor) -> Mapping[Relaxed, Tensor]:
-    """weight (n, size) of the planes above an argument -> for every function before it (n, size): of its planes, through these ends."""
+    """The indirect weights of all earlier linear upper bounds through the bounds of one node.
+
+    weight (n, size) are those of the node's own linear upper bounds; the result is (n, size) for each earlier
+    activation.
+    """
     lower, upper = known.lower[node].flatten(1), known.upper[node].flatten(1)
     undecided = (lower < 0) & (upper > 0)
     width = torch.where(undecided, upper - lower, 1)
-    weight, which = torch.where(undecided, weight, 0).topk(min(MOST, int(undecided.sum(1).max())), dim=1)
-    met: dict[Relaxed, Tensor] = {}
-    for some, much in zip(
+    weight, which = torch.where(undecided, weight, 0).topk(
+        min(MAX_FOLLOWED_NEURONS, int(undecided.sum(1).max())), dim=1
+    )
+    weights: dict[Relaxed, Tensor] = {}
+    for chosen, chosen_weight in zip(
         *(t.split(max(1, _rows_at_once(graph, known, node) // 2), dim=1) for t in (which, weight)),
         strict=True,
     ):
-        low, high = ((end / width / 2).gather(1, some) * much for end in (upper, -lower))
-        rows = torch.zeros((*some.shape, node.size), dtype=torch.float64, device=some.device).scatter_(
-            2, some.unsqueeze(-1), 1.0
+        low, high = ((end / width / 2).gather(1, chosen) * chosen_weight for end in (upper, -lower))
+        rows = torch.zeros((*chosen.shape, node.size), dtype=torch.float64, device=chosen.device).scatter_(
+            2, chosen.unsqueeze(-1), 1.0
         )
         walk = _Weighing(graph, known, torch.cat([low, high], dim=1))
         walk.arrive(
             node, torch.cat([rows, -rows], dim=1).reshape(len(rows), -1, *node.shape), slice(0, len(rows))
         )
         walk.back_from(node.place)
-        for function, value in walk.met.items():
-            met[function] = value if function not in met else met[function] + value
-    return met
+        for function, value in walk.weights.items():
+            weights[function] = value if function not in weights else weights[function] + value
+    return weights
 
 
 class _Weighing(BackwardWalk):
-    """A walk back that adds up with which weight it meets every upper plane; row by row these weights count by `weight`."""
+    """A backward pass that sums up the weights of all linear upper bounds it passes, with row weights."""
 
     def __init__(self, graph: Graph, boxes: Boxes, weight: Tensor) -> None:
         super().__init__(graph, boxes, weight.shape[1])
         self.weight = weight  # (n, rows)
-        self.met: dict[Relaxed, Tensor] = {}
+        self.weights: dict[Relaxed, Tensor] = {}
 
     def through_function(self, node: Relaxed, coefficients: Tensor) -> None:
         moving = self.boxes.moving[node]
@@ -85,5 +98,5 @@ class _Weighing(BackwardWalk):
         value[moving] = torch.einsum(
             "br,brn->bn", self.weight[moving], (-coefficients).clamp_min(0).flatten(2)
         )
-        self.met[node] = value
+        self.weights[node] = value
         super().through_function(node, coefficients)

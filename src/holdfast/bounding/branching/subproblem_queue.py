@@ -1,8 +1,11 @@
-"""Branch and bound: one frontier of parts that are not settled yet, whatever they are parts of and however they are cut.
+"""Branch and bound: a queue of open subproblems, independent of how they are bounded and split.
 
-A step chooses some of the parts, bounds them, drops what is settled, cuts the rest, and says at which points a failure is most likely.
-What is particular is a rule: how its parts are bounded, and how they are cut (halve an input, decide a sign, share a budget of changes).
-The parts that a cut makes of one must cover it; then what is left always covers all failures, and once nothing is left there is none.
+A step takes some subproblems from the queue, bounds them, drops the decided ones, splits the others,
+and returns candidate points for counterexamples. A rule defines how subproblems are bounded and split (halve
+an input, decide a sign, share a budget of changes). The children of a split must cover their parent. Then the
+open subproblems always cover all counterexamples, and once none is left there is no counterexample.
+
+Reference: Bunel et al., "Branch and bound for piecewise linear neural network verification" (2020).
 """
 
 import math
@@ -19,33 +22,34 @@ from holdfast.memory_budget import is_out_of_memory
 from holdfast.property import Avoid
 from holdfast.region import Region
 
-NUMBERS = 2**26  # in all parts that wait
+# Largest number of values in all open subproblems of a search, which bounds its memory (chosen by hand).
+NUMBERS = 2**26
 
 
 @dataclass(frozen=True, eq=False)
 class Frontier:
-    """The parts that are not settled, however they were cut."""
+    """The open subproblems; subclasses add how they were split."""
 
-    task: Tensor  # (n,) the row of the batch that this is a part of
-    open: Tensor  # (n, ways) bool: the ways to fail that are not ruled out here, such as the polytopes of `Avoid`
-    bound: Tensor  # (n,): the score is at least this here
-    lost: float = torch.inf  # the least bound of parts that were given up, since nothing is left to cut
-    given_up: frozenset[int] = frozenset()  # the tasks of these
-    looked: int = 0  # parts that were bounded so far
-    turn: tuple[int, ...] = ()  # in the last step, so many of each task
+    task: Tensor  # (n,): the row of the batch to which each belongs
+    open: Tensor  # (n, ways) bool: ways to fail that are not excluded, such as the polytopes of `Avoid`
+    bound: Tensor  # (n,): a certified lower bound of the score
+    lost: float = torch.inf  # the smallest bound of subproblems that cannot be split further and were dropped
+    given_up: frozenset[int] = frozenset()  # the tasks of these subproblems
+    looked: int = 0  # number of subproblems bounded until now
+    turn: tuple[int, ...] = ()  # number of subproblems of each task in the last step
 
     def __len__(self) -> int:
         return len(self.bound)
 
     @property
     def least(self) -> float:
-        """No score on what is not settled is below this."""
+        """A lower bound of the score over all open or dropped subproblems."""
         return min(float(self.bound.min()), self.lost) if len(self) else self.lost
 
 
 @dataclass(frozen=True, eq=False)
 class Points:
-    """Places where a failure is most likely, each with the box around it that is left to search."""
+    """Candidate points for counterexamples, each with the box that may be searched around it."""
 
     x: Tensor  # (n, *shape)
     lower: Tensor  # (n, *shape)
@@ -58,15 +62,15 @@ F = TypeVar("F", bound=Frontier)
 
 @dataclass(frozen=True, eq=False)
 class Seen(Generic[F]):
-    """Parts with what is known of them now. Those of which nothing is open are settled."""
+    """Subproblems after bounding. Those without any open way to fail are decided."""
 
     parts: F
-    gain: Tensor  # (n, ...): what a cut at each place may win, in the words of the rule
-    points: Points  # in those that are not settled
+    gain: Tensor  # (n, ...): an estimate of the gain of each possible split, as the rule defines it
+    points: Points  # candidates in the open subproblems
 
 
 class SearchSettings(Protocol):
-    """What does not change during a search."""
+    """What stays fixed during a search."""
 
     @property
     def graph(self) -> Graph: ...
@@ -76,32 +80,39 @@ Q = TypeVar("Q", bound=SearchSettings)
 
 
 class SubproblemSearch(ABC, Generic[Q, F]):
-    """A rule, and the search with it: every task in its turn, worst parts first; while too many wait, those nearest to being settled,
-    which keeps the memory bounded."""
+    """A branching rule together with its search.
+
+    Tasks take turns, each with its worst subproblems first. While the queue is too long, the subproblems
+    nearest to being decided come first, which bounds the memory.
+    """
 
     @abstractmethod
     def bound(self, question: Q, parts: F) -> Seen[F]:
-        """What is known of every part; of what the clock leaves no time for, what was known before."""
+        """Bound every subproblem; after the deadline, subproblems keep their old bounds."""
 
     @abstractmethod
     def cut(self, question: Q, parts: F, gain: Tensor) -> tuple[F, Tensor]:
-        """Parts that together hold every point of these but of the ones, (n,) bool, with nothing left to cut."""
+        """Split subproblems.
+
+        Returns children that cover the given subproblems, except for subproblems that cannot be split, which
+        the second result marks, (n,) bool.
+        """
 
     @abstractmethod
     def at_once(self, question: Q) -> int:
-        """How many parts may be looked at together."""
+        """How many subproblems may be bounded together."""
 
     @abstractmethod
     def most(self, graph: Graph) -> int:
-        """How many may wait."""
+        """How many subproblems the queue may hold before it counts as too long."""
 
     def fits(self, question: Q, parts: F) -> int:
-        """How many of these, from the first on, may be looked at together."""
+        """How many of these, counted from the first, may be bounded together."""
         return len(parts)
 
     @torch.no_grad()
     def advance(self, question: Q, frontier: F) -> tuple[F, Points]:
-        """Look at some of the parts."""
+        """One step of the search: the new queue, and candidate points."""
         chosen = self._chosen(question, frontier)
         parts = batch.take(frontier, chosen)
         count = self.fits(question, parts)
@@ -111,7 +122,7 @@ class SubproblemSearch(ABC, Generic[Q, F]):
             else (chosen[:count], batch.take(frontier, chosen[:count]))
         )
         seen = self._bound_if_memory_allows(question, parts)
-        while seen is None:  # half as many may fit
+        while seen is None:  # out of memory: try half as many
             chosen = chosen[: len(chosen) // 2]
             parts = batch.take(frontier, chosen)
             seen = self._bound_if_memory_allows(question, parts)
@@ -125,55 +136,55 @@ class SubproblemSearch(ABC, Generic[Q, F]):
         ), points
 
     def _bound_if_memory_allows(self, question: Q, parts: F) -> tuple[F, Points] | None:
-        """None: there is no room for so many."""
+        """The result of `look`, or None if memory does not suffice."""
         try:
             return self.look(question, parts)
         except (RuntimeError, MemoryError) as error:
             if len(parts) == 1 or not is_out_of_memory(error):
                 raise
-        torch.cuda.empty_cache()  # after what the failed attempt held is gone
+        torch.cuda.empty_cache()  # after the failed attempt's tensors were freed
         return None
 
     def look(self, question: Q, parts: F) -> tuple[F, Points]:
-        """Bound every part: what is left of them, cut further, and the points to try."""
+        """Bound and split subproblems: the open children, and candidate points."""
         seen = self.bound(question, parts)
         left = seen.parts.open.any(1)
-        bound = torch.fmax(
-            seen.parts.bound, parts.bound
-        )  # what holds of a part holds of all that was cut from it
+        bound = torch.fmax(seen.parts.bound, parts.bound)  # a bound of a subproblem holds for its children
         kept = batch.take(replace(seen.parts, bound=bound), left)
-        if time_limit.has_expired() or not len(kept):  # no one will look at what a cut would make
+        if time_limit.has_expired() or not len(kept):  # no time is left to bound the children
             return kept, seen.points
         cut, stuck = self.cut(question, kept, seen.gain[left])
         if not bool(stuck.any()):
             return cut, seen.points
-        lost, whose = min(parts.lost, float(kept.bound[stuck].min())), frozenset(kept.task[stuck].tolist())
-        return replace(cut, lost=lost, given_up=parts.given_up | whose), seen.points
+        lost = min(parts.lost, float(kept.bound[stuck].min()))
+        lost_tasks = frozenset(kept.task[stuck].tolist())
+        return replace(cut, lost=lost, given_up=parts.given_up | lost_tasks), seen.points
 
     def _chosen(self, question: Q, frontier: F) -> Tensor:
-        count, room = len(frontier), self.at_once(question)
+        """The indices of the subproblems of the next step."""
+        count, capacity = len(frontier), self.at_once(question)
         order = torch.arange(count, device=frontier.bound.device)
         deep = count > self.most(question.graph)
-        if count > room and bool((frontier.task == frontier.task[0]).all()):
-            order = frontier.bound.topk(room, largest=deep).indices
-        elif count > room:
-            order = order.flip(0) if deep else order  # of equal ones the newest
+        if count > capacity and bool((frontier.task == frontier.task[0]).all()):
+            order = frontier.bound.topk(capacity, largest=deep).indices
+        elif count > capacity:
+            order = order.flip(0) if deep else order  # of equal bounds the newest first
             order = order[frontier.bound[order].argsort(descending=deep, stable=True)]
             order = order[frontier.task[order].argsort(stable=True)]
             task = frontier.task[order]
             turn = torch.arange(count, device=order.device) - torch.searchsorted(task, task)
-            order = order[turn.argsort(stable=True)[:room]]
+            order = order[turn.argsort(stable=True)[:capacity]]
         return order
 
 
-def upto(costs: Tensor, room: int) -> int:
-    """(n,) -> how many of these, from the first on, cost no more than this together; at least one."""
-    return max(1, int((costs.cumsum(0) <= room).sum()))
+def upto(costs: Tensor, capacity: int) -> int:
+    """The number of leading entries of costs (n,) with a sum of at most `capacity`; at least one."""
+    return max(1, int((costs.cumsum(0) <= capacity).sum()))
 
 
 @dataclass(frozen=True, eq=False)
 class PolytopeQuestion:
-    """Where in the regions, one for each row, is a polytope met?"""
+    """Where in the regions, one for each row of the batch, does the output lie in one of the polytopes?"""
 
     graph: Graph
     region: Region
@@ -181,20 +192,20 @@ class PolytopeQuestion:
 
 
 class Branching(SubproblemSearch[PolytopeQuestion, F], Generic[F]):
-    """The search for points of regions whose outputs lie in one of the polytopes of `Avoid`."""
+    """The search for points of regions with outputs in one of the polytopes of `Avoid`."""
 
     @abstractmethod
     def start(self, graph: Graph, region: Region, rules: Avoid) -> F:
-        """The whole region of every row of the batch, uncut."""
+        """The initial queue: one subproblem for each row of the batch, the whole region."""
 
     def step(
         self, graph: Graph, region: Region, rules: Avoid, frontier: F, deadline: float = math.inf
     ) -> tuple[F, Points]:
-        """Look at some of the parts. What takes long ends at the deadline (of the monotonic clock) with what it has."""
+        """One step of the search, which ends early at the deadline (of the monotonic clock)."""
         with time_limit.within(deadline):
             return self.advance(PolytopeQuestion(graph, region, rules), frontier)
 
 
 def all_open(rules: Avoid) -> Tensor:
-    """-> (batch, polytopes): nothing is ruled out yet."""
+    """(batch, polytopes) bool: all true, no polytope is excluded yet."""
     return torch.ones(rules.offset.shape[:2], dtype=torch.bool, device=rules.offset.device)
