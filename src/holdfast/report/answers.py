@@ -10,7 +10,9 @@ from markupsafe import Markup
 from holdfast.api.risk import estimate_text, risks_of
 from holdfast.formatting import about, between, short
 from holdfast.formatting import ends as rounded_ends
+from holdfast.report.class_probabilities import map_image, map_of
 from holdfast.report.picture import show
+from holdfast.report.plots import intervals
 from holdfast.report.summary import bracket_text, class_name
 from holdfast.result import DONE, Bracket, Record
 from holdfast.store import Store, StoredInput
@@ -40,6 +42,7 @@ class Answered:
     rows: Sequence[Sequence[str]]
     left_out: int = 0
     counts: Sequence[tuple[int, str]] = ()
+    plot: str = ""  # inline SVG, as Markup
 
 
 def answer_of(store: Store) -> Answered | None:
@@ -114,7 +117,7 @@ def _numbers(values: Sequence[float], name: str = "X") -> Markup:
 
 def _ranges(store: Store) -> Answered:
     """Box by box and output by output: between which values."""
-    rows = []
+    rows, drawn = [], list[tuple[str, tuple[Bracket, Bracket]]]()
     named, tolerance = _inputs_by_number(store), store.question.asked.tolerance or 0.0
     closed = 0
     for box, records in islice(_by_input(store), MOST_ROWS):
@@ -128,6 +131,7 @@ def _ranges(store: Store) -> Answered:
             gap = max(low.gap, high.gap)
             closed += gap <= tolerance
             stored = named.get(box)
+            drawn.append((f"box {box}, output {output}", (low, high)))
             rows.append([
                 str(box), short(stored.name) if stored and stored.name != str(box) else "", str(output), *_outer_and_met(low, high),
                 about(gap), "yes" if gap <= tolerance else "no",
@@ -141,7 +145,10 @@ def _ranges(store: Store) -> Answered:
     counts = [(closed, f"of {len(rows)} ranges known to {tolerance:g}")]
     if not any(row[1] for row in rows):
         columns, rows = [columns[0], *columns[2:]], [[row[0], *row[2:]] for row in rows]
-    return Answered("Ranges", hint, columns, rows[:MOST_ROWS], max(0, len(rows) - MOST_ROWS), counts)
+    plot = Markup(intervals.draw([name for name, _ in drawn], [ends for _, ends in drawn]))
+    if len(drawn) > intervals.MOST_LINES:
+        hint += f" The chart shows the first {intervals.MOST_LINES} of them."
+    return Answered("Ranges", hint, columns, rows[:MOST_ROWS], max(0, len(rows) - MOST_ROWS), counts, plot)
 
 
 def _outer_and_met(low: Bracket, high: Bracket) -> list[Markup]:
@@ -249,9 +256,39 @@ def _tests(store: Store) -> Answered:
     return Answered("Coverage", hint, columns, rows, 0, counts)
 
 
+def _maps(store: Store) -> Answered:
+    """saliency: one row for each input, with its map, where it is largest and how far one change lowers the margin."""
+    question, named = store.question, _inputs_by_number(store)
+    rows, changed, budget = [], 0, PICTURE_BYTES
+    for index, records in islice(_by_input(store), MOST_ROWS):
+        stored, [record] = named.get(index), records[:1]
+        lowest = record.bracket.upper
+        changes = lowest.known and lowest.value <= 0
+        changed += changes
+        drawn = map_of(None if stored is None or budget < 0 else stored.saliency)
+        picture = show(stored.x, None).input if stored and stored.tokens is None and budget >= 0 else Markup()
+        budget -= len(drawn.png) + len(picture)
+        rows.append([
+            str(index), picture, map_image(drawn), class_name(question, stored.label) if stored else "",
+            drawn.words or "–", about(lowest.value) if lowest.known else "–", "yes" if changes else "not found",
+        ])  # fmt: skip
+    hint = (
+        "The map is darkest where changing one place lowers the margin most, among the changes that were tried. The margin is the score of "
+        "the class minus that of its closest rival: at 0 or below the class changes, and the input that shows it was replayed through "
+        "the network. A place without a colour is not proved to be harmless."
+    )
+    columns = [("#", True), ("input", False), ("saliency", False), ("label", False), ("strongest place", False),
+               ("smallest margin found", True), ("class changes by one place", False)]  # fmt: skip
+    return Answered(
+        "Saliency maps", hint, columns, rows, len(store.answered_inputs()) - len(rows),
+        [(changed, f"of {len(rows)} change their class when one place changes")] if changed else (),
+    )  # fmt: skip
+
+
 TABLES: dict[str, Callable[[Store], Answered]] = {
     "verify": _verdicts,
     "reach": _ranges,
     "risk": _risks,
+    "saliency": _maps,
     "testgen": _tests,
 }

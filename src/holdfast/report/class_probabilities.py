@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 from numpy.typing import NDArray
 
 from holdfast.formatting import about, hundredths
@@ -49,6 +50,13 @@ def map_of(found: Array | None) -> Map:
     if found is None or not found.size or not np.isfinite(found).any():
         return Map()
     return Map(base64.b64encode(shades(planes_of(flat(found)))).decode(), words_of(found, "grey"))
+
+
+def map_image(drawn: Map) -> Markup:
+    """The map as an HTML image; empty without one."""
+    if not drawn.png:
+        return Markup()
+    return Markup('<img alt="{}" src="data:image/png;base64,{}">').format(drawn.words, drawn.png)
 
 
 def flat(found: Array) -> Array:

@@ -10,7 +10,7 @@ from typing import Any, overload
 import numpy as np
 
 from holdfast.errors import BadInput
-from holdfast.formatting import short
+from holdfast.formatting import at_least, at_most, short
 from holdfast.question import Question
 from holdfast.report.agreement import agree
 from holdfast.report.packed_rows import Chosen, Packed, ends_of
@@ -216,5 +216,6 @@ def usual_radii(question: Question, *columns: Sequence[InputRow]) -> tuple[float
         known = found[np.isfinite(found) & ((found > 0) | (not sense.zero))]
         if len(known):
             quartiles = np.quantile(known, [0.25, 0.5, 0.75])
-            return tuple(sorted({float(f"{value:.2g}") for value in quartiles.tolist()}))
+            away = at_least if sense.rises else at_most  # so that at the median at least half are certified
+            return tuple(sorted({float(away(value, 2)) for value in quartiles.tolist()}))
     return ()

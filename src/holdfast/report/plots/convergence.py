@@ -45,6 +45,11 @@ def draw(
     return drawn.svg
 
 
+def moments(history: Sequence[Event]) -> int:
+    """Number of distinct times in a history; a chart of one moment has no line."""
+    return len({event.seconds for event in history})
+
+
 @dataclass(frozen=True)
 class Followed:
     """The keys that each mean speaks of: the same ones, or none for one of the two. count: of all keys."""

@@ -3,11 +3,11 @@ document.documentElement.classList.add("js");
 
 const infinite = text => text.replace("−", "-").replace("∞", "Infinity ");
 const numeric = text => { const n = parseFloat(infinite(text)); return Number.isNaN(n) ? text : n; };
-const order = (a, b) => typeof a === typeof b ? (a < b ? -1 : a > b ? 1 : 0) : typeof a === "number" ? 1 : -1; // what is not known is below every number
+const order = (a, b) => typeof a === typeof b ? (a < b ? -1 : a > b ? 1 : 0) : typeof a === "number" ? 1 : -1; // Text, such as an unknown bound, sorts below every number.
 
 const turned = goal => goal === "largest" || goal === "steepness";
 
-/* What is known of a row at a radius or score: the same rules as holdfast.report.verdict. */
+/* The verdict of a row at a radius or score, by the same rules as holdfast.report.verdict. */
 function verdict(row, at, goal) {
   if (row.dataset.f) return "broken";
   let proved = numeric(row.dataset.l), shown = numeric(row.dataset.u);
@@ -85,7 +85,7 @@ class Paged {
   }
 }
 
-/* One input by itself, built from its row; opened by #i17. */
+/* A dialog with one input, built from its row of the table; opened by #i17. */
 class Detail {
   constructor(dialog, tables) {
     this.dialog = dialog;
@@ -219,7 +219,14 @@ function element(name, style, text) {
   return made;
 }
 
+/* Open the folded sections around the target of a link, and all of them before printing. */
+const unfold = node => { for (let at = node; at; at = at.parentElement) if (at.tagName === "DETAILS") at.open = true; };
+const unfoldTarget = () => unfold(location.hash.length > 1 ? document.getElementById(decodeURIComponent(location.hash.slice(1))) : null);
+addEventListener("hashchange", unfoldTarget);
+addEventListener("beforeprint", () => document.querySelectorAll("details").forEach(one => { one.open = true; }));
+
 document.addEventListener("DOMContentLoaded", () => {
+  unfoldTarget();
   const tables = [...document.querySelectorAll("table[data-paged]")].map(table => new Paged(table));
   const dialog = document.querySelector("dialog");
   if (dialog && tables.length) new Detail(dialog, tables);
