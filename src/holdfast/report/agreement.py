@@ -1,4 +1,6 @@
-"""Runs of one network that asked the same: their brackets hold the same truth, so none may exclude another."""
+"""Consistency of runs of one network and one question: their brackets contain the same value, so they must
+overlap.
+"""
 
 from collections.abc import Iterator, Sequence
 from itertools import combinations
@@ -12,11 +14,14 @@ if TYPE_CHECKING:
 
 
 def agree(runs: "Sequence[Run]", pairs: Sequence[tuple[InputRow, ...]]) -> None:
-    """Contradiction where one run's lower bound lies above another's upper bound, for the same network, question and input: a proof
-    excludes what a witness shows, whichever of the two is the upper one.
+    """Raise Contradiction if a lower bound of one run lies above an upper bound of another for the same
+    input.
 
-    Every witness was replayed by the network and, where it has one, by its twin in float64, and a score says how far rounding may have
-    moved it, so no rounding explains that.
+    Only runs of the same network and question are compared. Every counterexample was replayed by the
+    network and, where
+    there is one, by its copy in float64, and the slack of a score bounds its rounding error. So rounding
+    does not explain
+    a contradiction: a proof or a replay is wrong.
     """
     for one, two in combinations(range(len(runs)), 2):
         if not runs[one].question.same_truth(runs[two].question):
@@ -32,7 +37,9 @@ def agree(runs: "Sequence[Run]", pairs: Sequence[tuple[InputRow, ...]]) -> None:
 
 
 def _brackets(first: InputRow, second: InputRow, thing: str) -> Iterator[tuple[Bracket, Bracket, str]]:
-    """Of the input, and of each of its frames that both were asked about."""
+    """Yield the two brackets of the input, and those of every frame that both rows hold, with the name of
+    the frame.
+    """
     yield first.bracket, second.bracket, ""
     others = {record.key.frame: record.bracket for record in second.frames}
     for record in first.frames:

@@ -1,7 +1,9 @@
 """The answer of a run in one sentence, for the first line of the page and the last line of the terminal.
 
-`answer_sentence` is the one place that builds it. There is one function for each command with an answer of its own kind (SENTENCES);
-`radius`, `worst` and programs share `_robustness`. Every sentence counts the same rows as the tables and names the perturbation set.
+`answer_sentence` is the one place that builds it. There is one function for each command with an answer of
+its own kind (SENTENCES);
+`radius`, `worst` and programs share `_robustness`. Every sentence counts the same rows as the tables and
+names the perturbation set.
 """
 
 import math
@@ -28,7 +30,8 @@ def answer_sentence(question: Question, parts: Sequence[QuestionPart], silent: i
 
     Args:
         question: the question of the run.
-        parts: all rows of the run, as `streaming.summary_parts(store, 1)` or `summary.parts_of` return them. The first input comes
+        parts: all rows of the run, as `streaming.summary_parts(store, 1)` or `summary.parts_of` return
+            them. The first input comes
             with its numbers, because their shape says whether inputs are images.
         silent: inputs of the run without any record; they count as unknown.
     """
@@ -47,9 +50,11 @@ def answer_of(store: Store) -> str:
 
 
 def decisive_radius(question: Question, rows: Sequence[InputRow]) -> tuple[float, str] | None:
-    """The radius (score, probability) at which inputs are counted as certified, and where it comes from; None without any bound.
+    """The radius (score, probability) at which inputs are counted as certified, and where it comes from;
+    None without any bound.
 
-    A radius in the question is used as it is. Otherwise it is the middle one of `usual_radii`: the median of the certified radii, or
+    A radius in the question is used as it is. Otherwise it is the middle one of `usual_radii`: the median
+    of the certified radii, or
     where nothing is certified, of the radii of the counterexamples, to two significant digits.
     """
     if rows and rows[0].goal == "worst":
@@ -83,7 +88,9 @@ def input_noun(question: Question, rows: Sequence[InputRow], count: int) -> str:
 
 
 def perturbation(question: Question, radius: float | str | None, *, image: bool = False) -> str:
-    """The perturbation set as a phrase: 'under any change of at most 0.05 per pixel', with every restriction of the question."""
+    """The perturbation set as a phrase: 'under any change of at most 0.05 per pixel', with every
+    restriction of the question.
+    """
     asked = question.asked
     size = about(radius) if isinstance(radius, float | int) else short(radius, 30)
     phrase = _change_phrase(question, asked, size, image=image)
@@ -312,7 +319,9 @@ def _units(question: Question, rows: Sequence[InputRow]) -> str:
 
 
 def _smoothing(question: Question, parts: Sequence[QuestionPart], silent: int) -> str:
-    """smoothing: for how many inputs the smoothed network has a sampled radius above zero, and their median."""
+    """smoothing: for how many inputs the smoothed network has a sampled radius above zero, and their
+    median.
+    """
     rows = parts[0].rows
     values = [max((e.value for e in row.bracket.estimates), default=0.0) for row in rows]
     held = [value for value in values if value > 0]

@@ -1,4 +1,4 @@
-"""A run as one self-contained HTML file, which loads nothing from the network and can be mailed, archived and printed.
+"""A run as one self-contained HTML file, which can be mailed, archived and printed.
 
 Where a run has more inputs than a browser shows at once, further files in the same folder hold the others.
 """
@@ -45,7 +45,8 @@ from holdfast.result import Record
 from holdfast.store import Event, Store
 
 MOST_ROWS = 1000  # Rows of one page; with pictures this is about 1 MB of HTML, which a browser shows at once.
-MOST_MOMENTS = 50_000  # Events of the history that the convergence plot reads; of a longer history a share of the inputs.
+# Events of the history that the convergence plot reads; of a longer history a share of the inputs.
+MOST_MOMENTS = 50_000
 NEAR = 3  # Links to pages before and after this one; 7 links and the two ends fit on one line at 1400 px.
 
 EVIDENCE = (
@@ -83,7 +84,8 @@ class Section:
 
     place   suffix of the HTML ids of this part; empty for the first one.
     silent  inputs without any record in this part.
-    at      the radius or score at which inputs are counted as certified; at_why says where it comes from, and is empty without one.
+    at      the radius or score at which inputs are counted as certified; at_why says where it comes from,
+    and is empty without one.
     each    whether the frames, words or cases of an input were queried one by one.
     """
 
@@ -105,7 +107,9 @@ class Section:
 
     @cached_property
     def labelled(self) -> bool:
-        """Whether the table has columns for the label and the prediction: not where all inputs are stored without a class."""
+        """Whether the table has columns for the label and the prediction: not where all inputs are stored
+        without a class.
+        """
         sources = [row.source for row in self.part.rows]
         return not all(
             source is not None and source.label is None and source.prediction is None for source in sources
@@ -155,7 +159,8 @@ class Place:
     folder   path of the run as the page names it.
     written  time of writing; empty where the page must not depend on it.
     bundled  whether the page is part of a bundle, so that a reader checks the bundle and not the run.
-    signed   fingerprints of the keys whose signatures of the bundle were verified before the page was written.
+    signed   fingerprints of the keys whose signatures of the bundle were verified before the page was
+    written.
     """
 
     folder: str
@@ -260,7 +265,9 @@ def render_pages(store: Store, name: Callable[[int], str], place: Place | None =
 
 
 def _rows_each(store: Store, inputs: int) -> float:
-    """Rows of one input on the page: one for each part of the question, or one for each record where every output has a row."""
+    """Rows of one input on the page: one for each part of the question, or one for each record where every
+    output has a row.
+    """
     first = next(store.stream(light=True), None)
     if first is not None and is_apart(first.goal, first.key.part):
         return sum(store.counts().values()) / inputs
@@ -334,6 +341,8 @@ def _section(
 
 
 def _title(question: Question) -> str:
-    """The title of the browser tab: the model's own name, without its module path or folder, and the command."""
+    """The title of the browser tab: the model's own name, without its module path or folder, and the
+    command.
+    """
     name = question.model.name.rsplit("/", 1)[-1].rsplit(":", 1)[-1]
     return ", ".join(part for part in (short(name, 60), question.command) if part) or "robustness report"

@@ -1,4 +1,6 @@
-"""Which sections the page of a command has: a table of radii is the wrong picture of ranges, coverage items or saliency maps."""
+"""Which sections the page of a command has: a table of radii is the wrong picture of ranges, coverage items
+or saliency maps.
+"""
 
 from dataclasses import dataclass
 
@@ -11,9 +13,11 @@ class PageShape:
 
     rows      what one row of the inputs' table is, singular.
     plots     names of the plots of each part, in their order.
-    means     whether the tiles with mean, median and the number of certified inputs make sense: they do where all rows hold the same
+    means     whether the tiles with mean, median and the number of certified inputs make sense: they do
+    where all rows hold the same
               kind of number on one scale.
-    folded    whether each part starts folded, because a table above (see `answers`) already gives the answer row by row.
+    folded    whether each part starts folded, because a table above (see `answers`) already gives the
+    answer row by row.
     """
 
     row: str = "input"
@@ -36,5 +40,7 @@ SHAPES = {
 
 
 def shape_of(question: Question) -> PageShape:
-    """The sections for the command of this run; `radius`, `worst`, `smoothing` and programs share the usual ones."""
+    """The sections for the command of this run; `radius`, `worst`, `smoothing` and programs share the usual
+    ones.
+    """
     return SHAPES.get(question.command.split(" ")[0], PageShape())

@@ -1,4 +1,6 @@
-"""Ranges of outputs, one line for each: the proved outer range, and inside it the range that concrete inputs reached."""
+"""Ranges of outputs, one line for each: the proved outer range, and inside it the range that concrete
+inputs reached.
+"""
 
 from collections.abc import Sequence
 
