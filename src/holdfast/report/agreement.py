@@ -31,7 +31,10 @@ def agree(runs: "Sequence[Run]", pairs: Sequence[tuple[InputRow, ...]]) -> None:
             for a, b, frame in _brackets(first, second, frame_name(runs[one].question)):
                 for low, high, names in ((a, b, (one, two)), (b, a, (two, one))):
                     if low.lower.value > high.upper.value + low.lower.slack + high.upper.slack:
-                        both = f"input {first.name}{frame} of {runs[one].name} (input {second.name}{frame} of {runs[two].name})"
+                        both = (
+                            f"input {first.name}{frame} of {runs[one].name} (input "
+                            f"{second.name}{frame} of {runs[two].name})"
+                        )
                         said = f"{runs[names[0]].name}: ", f"{runs[names[1]].name}: "
                         raise contradiction(low.lower, high.upper, both, said)
 

@@ -81,16 +81,35 @@ def _verdicts(store: Store) -> Answered:
         answers.append(answer)
         witness = judged.witness if judged else None
         note = "; ".join(dict.fromkeys(record.bracket.note for record in records if record.bracket.note))
-        rows.append([
-            str(place), short(specification), short(network), _answer(answer), MEANS[answer] + (f" ({short(note)})" if note else ""),
-            "" if witness is None else _numbers(witness.flatten().tolist()), _score(records),
-            about(sum(record.seconds for record in records)), Markup().join(Markup("<code>{}</code>").format(d) for d in digests),
-        ])  # fmt: skip
-    names = [("#", True), ("property", False), ("network", False), ("answer", False), ("that is", False), ("counterexample", False),
-             ("smallest score", True), ("seconds", True), ("hashes of network and property", False)]  # fmt: skip
+        rows.append(
+            [
+                str(place),
+                short(specification),
+                short(network),
+                _answer(answer),
+                MEANS[answer] + (f" ({short(note)})" if note else ""),
+                "" if witness is None else _numbers(witness.flatten().tolist()),
+                _score(records),
+                about(sum(record.seconds for record in records)),
+                Markup().join(Markup("<code>{}</code>").format(d) for d in digests),
+            ]
+        )
+    names = [
+        ("#", True),
+        ("property", False),
+        ("network", False),
+        ("answer", False),
+        ("that is", False),
+        ("counterexample", False),
+        ("smallest score", True),
+        ("seconds", True),
+        ("hashes of network and property", False),
+    ]
     hint = (
-        "unsat: proved in float64, rounding errors included, for all inputs of the property. sat: the counterexample was "
-        "replayed through the network. The smallest score is positive exactly if the described event cannot happen. "
+        "unsat: proved in float64, rounding errors included, for all inputs of the property. sat: "
+        "the counterexample was "
+        "replayed through the network. The smallest score is positive exactly if the described "
+        "event cannot happen. "
         "Hashes are SHA-256 of the files as they were read."
     )
     counts = [
@@ -137,16 +156,32 @@ def _ranges(store: Store) -> Answered:
             closed += gap <= tolerance
             stored = named.get(box)
             drawn.append((f"box {box}, output {output}", (low, high)))
-            rows.append([
-                str(box), short(stored.name) if stored and stored.name != str(box) else "", str(output), *_outer_and_met(low, high),
-                about(gap), "yes" if gap <= tolerance else "no",
-            ])  # fmt: skip
+            rows.append(
+                [
+                    str(box),
+                    short(stored.name) if stored and stored.name != str(box) else "",
+                    str(output),
+                    *_outer_and_met(low, high),
+                    about(gap),
+                    "yes" if gap <= tolerance else "no",
+                ]
+            )
     hint = (
-        "For every input in the box, the output stays in the proved range. The limits of the reached range come from concrete "
+        "For every input in the box, the output stays in the proved range. The limits of the "
+        "reached range come from concrete "
         "inputs, replayed through the network. The exact limits lie between the two."
     )
-    columns = [("box", True), ("name", False), ("output", True), ("never below", True), ("reached: smallest", True), ("reached: largest", True),
-               ("never above", True), ("gap", True), (f"known to {tolerance:g}", False)]  # fmt: skip
+    columns = [
+        ("box", True),
+        ("name", False),
+        ("output", True),
+        ("never below", True),
+        ("reached: smallest", True),
+        ("reached: largest", True),
+        ("never above", True),
+        ("gap", True),
+        (f"known to {tolerance:g}", False),
+    ]
     counts = [(closed, f"of {len(rows)} ranges known to {tolerance:g}")]
     if not any(row[1] for row in rows):
         columns, rows = [columns[0], *columns[2:]], [[row[0], *row[2:]] for row in rows]
@@ -186,24 +221,46 @@ def _risks(store: Store) -> Answered:
             None if stored is None or stored.tokens is not None or budget < 0 else show(stored.x, example)
         )
         budget -= len(pictures.input) + len(pictures.witness) if pictures else 0
-        rows.append([
-            str(index), pictures.input if pictures else "", class_name(question, stored.label) if stored else "", about(r.score),
-            _bracket(r.worst), "it fails in the region" if fails else "holds" if r.worst.lower.value > 0 else "not known",
-            _bracket(r.radius), pictures.witness if pictures else "", _bracket(r.metric),
-            estimate_text(r) or "–",
-        ])  # fmt: skip
+        rows.append(
+            [
+                str(index),
+                pictures.input if pictures else "",
+                class_name(question, stored.label) if stored else "",
+                about(r.score),
+                _bracket(r.worst),
+                "it fails in the region" if fails else "holds" if r.worst.lower.value > 0 else "not known",
+                _bracket(r.radius),
+                pictures.witness if pictures else "",
+                _bracket(r.metric),
+                estimate_text(r) or "–",
+            ]
+        )
     radius = (
         "" if question.asked.radius is None else f" The region has radius {short(question.asked.radius, 30)}."
     )
     hint = (
-        f"The score is positive exactly if the property holds.{radius} Worst score: the smallest one in the region, from the proved "
-        "to the witnessed bound. Radius: how far the region may grow before the score can fail, from the proved bound to the nearest "
-        "failure found, which may lie outside the region. Q: the largest change of the score over distance, from the witnessed to the "
-        "proved bound. s/Q, at most the radius of the region (DeepQuant, Theorem 1), is an estimate without a guarantee; it is refuted "
+        f"The score is positive exactly if the property holds.{radius} Worst score: the smallest "
+        "one in the region, from the proved "
+        "to the witnessed bound. Radius: how far the region may grow before the score can fail, "
+        "from the proved bound to the nearest "
+        "failure found, which may lie outside the region. Q: the largest change of the score over "
+        "distance, from the witnessed to the "
+        "proved bound. s/Q, at most the radius of the region (DeepQuant, Theorem 1), is an "
+        "estimate without a guarantee; it is refuted "
         "if the score fails at a smaller distance."
     )
-    columns = [("#", True), ("input", False), ("label", False), ("score", True), ("worst score", True), ("in the region", False),
-               ("radius", True), ("nearest failure", False), ("Q", True), ("s/Q", True)]  # fmt: skip
+    columns = [
+        ("#", True),
+        ("input", False),
+        ("label", False),
+        ("score", True),
+        ("worst score", True),
+        ("in the region", False),
+        ("radius", True),
+        ("nearest failure", False),
+        ("Q", True),
+        ("s/Q", True),
+    ]
     return Answered(
         "Risks",
         hint,
@@ -244,12 +301,20 @@ def _tests(store: Store) -> Answered:
     ]
     changes = f"; they change {about(fewest)} to {about(many)} units" if tests else ""
     hint = (
-        f"A coverage item is a behaviour of a neuron (see the question) that no given input shows. {len(tests)} new inputs reach the "
-        f"reached items{changes}. Each was replayed through the network. Items that were not reached are not proved unreachable. "
-        "tests.npz in the folder of the run holds the new inputs that are needed, in a form that --data reads."
+        "A coverage item is a behaviour of a neuron (see the question) that no given input shows. "
+        f"{len(tests)} new inputs reach the "
+        f"reached items{changes}. Each was replayed through the network. Items that were not "
+        "reached are not proved unreachable. "
+        "tests.npz in the folder of the run holds the new inputs that are needed, in a form that "
+        "--data reads."
     )
-    columns = [("layer", False), ("items open before", True), ("reached by a new input", True), ("not reached", True),
-               ("search not finished", True)]  # fmt: skip
+    columns = [
+        ("layer", False),
+        ("items open before", True),
+        ("reached by a new input", True),
+        ("not reached", True),
+        ("search not finished", True),
+    ]
     wanted, reached, unfinished = (sum(count[k] for count in layers.values()) for k in (0, 1, 2))
     some = f" ({unfinished} not searched to the end)" if unfinished else ""
     counts = [
@@ -273,21 +338,41 @@ def _maps(store: Store) -> Answered:
         drawn = map_of(None if stored is None or budget < 0 else stored.saliency)
         picture = show(stored.x, None).input if stored and stored.tokens is None and budget >= 0 else Markup()
         budget -= len(drawn.png) + len(picture)
-        rows.append([
-            str(index), picture, map_image(drawn), class_name(question, stored.label) if stored else "",
-            drawn.words or "–", about(lowest.value) if lowest.known else "–", "yes" if changes else "not found",
-        ])  # fmt: skip
+        rows.append(
+            [
+                str(index),
+                picture,
+                map_image(drawn),
+                class_name(question, stored.label) if stored else "",
+                drawn.words or "–",
+                about(lowest.value) if lowest.known else "–",
+                "yes" if changes else "not found",
+            ]
+        )
     hint = (
-        "The map is darkest where changing one place lowers the margin most, among the changes that were tried. The margin is the score of "
-        "the class minus that of its closest rival: at 0 or below the class changes, and the input that shows it was replayed through "
+        "The map is darkest where changing one place lowers the margin most, among the changes "
+        "that were tried. The margin is the score of "
+        "the class minus that of its closest rival: at 0 or below the class changes, and the input "
+        "that shows it was replayed through "
         "the network. A place without a colour is not proved to be harmless."
     )
-    columns = [("#", True), ("input", False), ("saliency", False), ("label", False), ("strongest place", False),
-               ("smallest margin found", True), ("class changes by one place", False)]  # fmt: skip
+    columns = [
+        ("#", True),
+        ("input", False),
+        ("saliency", False),
+        ("label", False),
+        ("strongest place", False),
+        ("smallest margin found", True),
+        ("class changes by one place", False),
+    ]
     return Answered(
-        "Saliency maps", hint, columns, rows, len(store.answered_inputs()) - len(rows),
+        "Saliency maps",
+        hint,
+        columns,
+        rows,
+        len(store.answered_inputs()) - len(rows),
         [(changed, f"of {len(rows)} change their class when one place changes")] if changed else (),
-    )  # fmt: skip
+    )
 
 
 TABLES: dict[str, Callable[[Store], Answered]] = {

@@ -16,7 +16,8 @@ from holdfast.report.wording import RADIUS
 from holdfast.store import Store
 
 MEANING = (
-    "Certified: proved for every point of the region. Broken: shown by a concrete input, replayed through the model. "
+    "Certified: proved for every point of the region. Broken: shown by a concrete input, replayed "
+    "through the model. "
     "Unknown: neither; counts as not certified."
 )
 

@@ -88,7 +88,9 @@ def not_measured(found: Array) -> int:
 
 
 def words_of(found: Array, shown_as: str = "") -> str:
-    """Describe the maximum of a map and count unmeasured units. shown_as: how the picture shows the latter."""
+    """Describe the maximum of a map and count unmeasured units. shown_as: how the picture shows
+    the latter.
+    """
     plane, missing = flat(found), not_measured(found)
     open_ = (
         f"{missing} of {found.size} units not measured" + (f" ({shown_as})" if shown_as else "")

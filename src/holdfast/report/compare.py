@@ -26,7 +26,9 @@ Outcome = Literal["first", "second", "tie", "undecided"]
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean of paired differences, and a confidence interval of its expectation for randomly drawn inputs."""
+    """A mean of paired differences, and a confidence interval of its expectation for randomly
+    drawn inputs.
+    """
 
     mean: float
     low: float
@@ -155,20 +157,22 @@ def _measured_flags(rows: Sequence[InputRow]) -> Flags:
 def _not_measured(runs: Sequence[Run], measured: Flags) -> list[str]:
     """Describe the inputs that are left out because a run ended too early."""
     found = [
-        f"{run.name}: {int((~known).sum())} of {len(known)} inputs are not measured: the run ended before anything could be proved of them."
+        f"{run.name}: {int((~known).sum())} of {len(known)} inputs are not measured: the run ended "
+        "before anything could be proved of them."
         for run, known in zip(runs, measured, strict=True)
         if not known.all()
     ]
     if found:
         found.append(
-            f"means, ranks, differences and curves speak of the {int(measured.all(0).sum())} inputs that every run measured."
+            f"means, ranks, differences and curves speak of the {int(measured.all(0).sum())} "
+            "inputs that every run measured."
         )
     return found
 
 
 def _sides(
     runs: Sequence[Run], columns: Sequence[Sequence[InputRow]], radii: Sequence[float], measured: Flags
-) -> tuple[Side, ...]:  # fmt: skip
+) -> tuple[Side, ...]:
     common = np.asarray(measured.all(0))
     lower, upper = (_common_means(columns, end, common) for end in ("lower", "upper"))
     return tuple(
@@ -284,7 +288,8 @@ def _notes(runs: Sequence[Run], common: int) -> tuple[str, ...]:
         left_out, open_ = len(run.rows) - common, sum(row.status == "interrupted" for row in run.rows)
         if left_out or run.silent:
             told.append(
-                f"{run.name}: {left_out + run.silent} of {len(run.rows) + run.silent} inputs are not compared: not all runs answer them."
+                f"{run.name}: {left_out + run.silent} of {len(run.rows) + run.silent} inputs are "
+                "not compared: not all runs answer them."
             )
         if open_:
             told.append(f"{run.name}: {open_} answers are interrupted and may become better; resume the run.")

@@ -98,7 +98,10 @@ def comparison_sentence(found: Comparison) -> str:
     ranked = sorted(wins.items(), key=lambda item: -item[1])
     text = ", ".join(f"{name} {won}" for name, won in ranked)
     pairs = len(found.duels) * count
-    return f"Proved wins over another run on one of {count} {inputs}: {text}; {undecided} of {pairs} comparisons are undecided."
+    return (
+        f"Proved wins over another run on one of {count} {inputs}: {text}; {undecided} of "
+        f"{pairs} comparisons are undecided."
+    )
 
 
 def _better(found: Comparison) -> str:
@@ -115,7 +118,10 @@ def _pair_sentence(duel: Duel, count: int, inputs: str, better: str) -> str:
     rest += [f"{duel.undecided} {'is' if duel.undecided == 1 else 'are'} undecided"] if duel.undecided else []
     if not won and not lost:
         verb = better.replace("is ", "to be ", 1).replace("has ", "to have ", 1)
-        first = f"Neither {duel.first} nor {duel.second} is shown {verb.removesuffix(' than')} on any of {count} {inputs}"
+        first = (
+            f"Neither {duel.first} nor {duel.second} is shown {verb.removesuffix(' than')} on "
+            f"any of {count} {inputs}"
+        )
     else:
         first = f"{winner} {better} {loser} on {won} of {count} {inputs}, {loser} on {lost}"
     return "; ".join([first, *rest]) + "."
@@ -131,12 +137,18 @@ def explain_numbers(found: Comparison) -> str:
         else "proved upper bound lies below the other's witnessed lower bound"
     )
     return (
-        f"All numbers are over the {len(found.pairs)} inputs that every run answered. A run wins an input if its "
-        f"{better}; if the brackets overlap, the input is undecided. Differences are first minus second: the mean over "
-        f"the inputs where both bounds are finite, with its {share} % interval (Student's t for inputs drawn at random; "
-        f"not a proof). The exact mean difference of the {what} on these very inputs lies in the range of the last "
-        f"column, bounded by proofs {'below and witnesses above' if found.sense.rises else 'above and witnesses below'}. "
-        f"Means and differences leave out inputs with an infinite bound in any run, or that a run had no time to measure. "
+        f"All numbers are over the {len(found.pairs)} inputs that every run answered. A run wins "
+        "an input if its "
+        f"{better}; if the brackets overlap, the input is undecided. Differences are first minus "
+        "second: the mean over "
+        f"the inputs where both bounds are finite, with its {share} % interval (Student's t for "
+        "inputs drawn at random; "
+        f"not a proof). The exact mean difference of the {what} on these very inputs lies in the "
+        "range of the last "
+        "column, bounded by proofs "
+        f"{'below and witnesses above' if found.sense.rises else 'above and witnesses below'}. "
+        "Means and differences leave out inputs with an infinite bound in any run, or that a run "
+        "had no time to measure. "
         f"Certified shares are of the inputs measured at that {what}."
     )
 

@@ -86,7 +86,8 @@ def gate(run: Run, rules: Rules, baseline: Run | None = None) -> Decision:
     if (rules.shares or (rules.only_unknown and baseline is None)) and rules.at is None:
         if run.sense != SENSES["worst"]:
             raise BadInput(
-                f"a share certified, broken or unknown is one at a {run.sense.quantity}: say which, as in --at 0.05."
+                f"a share certified, broken or unknown is one at a {run.sense.quantity}: say "
+                "which, as in --at 0.05."
             )
         rules = replace(rules, at=0.0)
     if rules.min_accuracy is not None and not run.labelled:
@@ -97,7 +98,8 @@ def gate(run: Run, rules: Rules, baseline: Run | None = None) -> Decision:
     checks = [*_alone(run, rules, found), *([] if baseline is None else _against(run, baseline, rules))]
     if not checks:
         raise BadInput(
-            "nothing to check: give --min-certified with --at, --max-broken, --max-unknown, --min-accuracy or --against."
+            "nothing to check: give --min-certified with --at, --max-broken, --max-unknown, "
+            "--min-accuracy or --against."
         )
     return Decision(run, rules, tuple(checks), found, baseline)
 
@@ -256,7 +258,8 @@ def _mean_kept(pairs: Sequence[tuple[InputRow, ...]], slack: float, sense: Sense
     finite = [pair for pair in ends if all(map(math.isfinite, pair))]
     before, now = (mean_of([pair[k] for pair in finite]) if finite else 0.0 for k in (0, 1))
     lost = tuple(
-        f"{input_name(pair[1])}: {'nothing could break it' if a == math.inf else 'nothing is proved of it any more'}"
+        f"{input_name(pair[1])}: "
+        f"{'nothing could break it' if a == math.inf else 'nothing is proved of it any more'}"
         for pair, (a, b) in zip(pairs, ends, strict=True)
         if (math.isinf(a) or math.isinf(b)) and a > b
     )

@@ -68,7 +68,8 @@ def summary(decision: Decision) -> str:
     parts += [_list(check) for check in decision.checks if check.details]
     proved, shown = ("Lower", "upper") if decision.run.sense.rises else ("Upper", "lower")
     meaning = (
-        f"Unknown inputs are not certified, and without --max-unknown they count as broken. {proved} bounds are proved, {shown} bounds are "
+        "Unknown inputs are not certified, and without --max-unknown they count as broken. "
+        f"{proved} bounds are proved, {shown} bounds are "
         f"witnessed by concrete inputs."
     )
     return "\n\n".join([*parts, meaning]) + "\n"
@@ -80,14 +81,20 @@ def _code(text: str) -> str:
 
 def _list(check: Check) -> str:
     lines = "\n".join(f"- {markdown.text(line)}" for line in _input_names(check))
-    return f"<details><summary>{markdown.text(check.name)}: {len(check.details)} inputs to look at</summary>\n\n{lines}\n\n</details>"
+    return (
+        f"<details><summary>{markdown.text(check.name)}: {len(check.details)} inputs to look "
+        f"at</summary>\n\n{lines}\n\n</details>"
+    )
 
 
 def counts_of(found: VerdictCounts) -> dict[str, int]:
     return {
-        "certified": found.certified, "broken": found.broken, "unknown": found.unknown, "unanswered": found.silent,
+        "certified": found.certified,
+        "broken": found.broken,
+        "unknown": found.unknown,
+        "unanswered": found.silent,
         "not_measured": found.not_measured,
-    }  # fmt: skip
+    }
 
 
 def as_json(decision: Decision) -> dict[str, Any]:

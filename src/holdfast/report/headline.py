@@ -217,7 +217,9 @@ def _properties(question: Question, parts: Sequence[QuestionPart], silent: int) 
         return (
             "The property holds (unsat): what the instance describes is proved never to happen."
             if found.certified
-            else "The property is violated (sat): a counterexample was found and replayed through the network."
+            else (
+                "The property is violated (sat): a counterexample was found and replayed through the network."
+            )
             if found.broken
             else "The property is not decided: neither a proof nor a counterexample was found."
         )
@@ -251,7 +253,8 @@ def _ranges(question: Question, parts: Sequence[QuestionPart], silent: int) -> s
     )
     boxed = "one box" if boxes == 1 else f"{boxes} boxes"
     return (
-        f"{proved} of {len(both)} outputs of {boxed} have a proved range {region}; {close} of the ranges are known to "
+        f"{proved} of {len(both)} outputs of {boxed} have a proved range {region}; {close} of the "
+        "ranges are known to "
         f"within {about(tolerance)}, and the largest gap is {at_most(max(gaps))}."
     )
 
@@ -286,10 +289,16 @@ def _saliency(question: Question, parts: Sequence[QuestionPart], silent: int) ->
     lowest = min((row.bracket.upper.value for row in rows), default=math.inf)
     smallest = f"; the smallest margin found is {about(lowest)}" if math.isfinite(lowest) else ""
     if not found.broken:
-        one = f"No change of one {unit} that was tried changes the class of any of the {count} {noun} (not a proof)"
+        one = (
+            f"No change of one {unit} that was tried changes the class of any of the {count} "
+            f"{noun} (not a proof)"
+        )
         return f"{one}{smallest}."
     others = f"; for the other {rest} no change that was tried does (not a proof)" if rest else ""
-    return f"Changing one {unit} is shown to change the class of {found.broken} of {count} {noun}{others}{smallest}."
+    return (
+        f"Changing one {unit} is shown to change the class of {found.broken} of {count} "
+        f"{noun}{others}{smallest}."
+    )
 
 
 def _tests(question: Question, parts: Sequence[QuestionPart], silent: int) -> str:
@@ -310,7 +319,10 @@ def _tests(question: Question, parts: Sequence[QuestionPart], silent: int) -> st
     missing = count - len(reached)
     rest = f"; {missing} not reached, which does not prove that they cannot be" if missing else ""
     cut = f" ({unfinished} of these not searched to the end)" if unfinished else ""
-    return f"{len(reached)} of {count} coverage items that the given inputs leave open are reached{changes}{rest}{cut}."
+    return (
+        f"{len(reached)} of {count} coverage items that the given inputs leave open are "
+        f"reached{changes}{rest}{cut}."
+    )
 
 
 def _units(question: Question, rows: Sequence[InputRow]) -> str:
@@ -341,11 +353,15 @@ def _probability(question: Question, parts: Sequence[QuestionPart], silent: int)
     count = len(parts[0].rows) + silent
     noun = input_noun(question, parts[0].rows, count)
     if not rows:
-        return f"The probability that the class stays was counted for none of the {count} {noun}; there are samples only."
+        return (
+            f"The probability that the class stays was counted for none of the {count} {noun}; "
+            "there are samples only."
+        )
     low, high = min(row.bracket.lower.value for row in rows), min(row.bracket.upper.value for row in rows)
     between = about(low) if low == high else f"between {at_least(low)} and {at_most(high)}"
     return (
-        f"At its weakest place, the least stable of {len(rows)} {noun} keeps its class with probability {between} "
+        f"At its weakest place, the least stable of {len(rows)} {noun} keeps its class with "
+        f"probability {between} "
         f"(all mutants counted)" + (f"; {count - len(rows)} not counted." if count > len(rows) else ".")
     )
 

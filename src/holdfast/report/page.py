@@ -73,7 +73,8 @@ STATUSES = (
     ),
     (
         "refuted",
-        "a proof and a counterexample contradict each other, or the model changed during the run: no result is used",
+        "a proof and a counterexample contradict each other, or the model changed during the run: "
+        "no result is used",
     ),
 )
 
@@ -198,12 +199,15 @@ def render_pages(store: Store, name: Callable[[int], str], place: Place | None =
     unanswered = {row.index for part in parts for row in part.rows if row.status in UNANSWERED}
     sections = [
         _section(
-            part, f"-{k}" if k else "", question, [e for e in history if e.key.part == part.name and e.key.index not in unanswered],
+            part,
+            f"-{k}" if k else "",
+            question,
+            [e for e in history if e.key.part == part.name and e.key.index not in unanswered],
             len(known_inputs - part.answered),
             _lines(shown[part.name], question, heat, len(parts)),
         )
         for k, part in enumerate(parts)
-    ]  # fmt: skip
+    ]
     shape = shape_of(question)
     common = {
         "thing": frame_name(question),

@@ -83,7 +83,8 @@ def load(store: Store, name: str | None = None, part: str | None = None) -> Run:
     ]
     if not chosen:
         raise BadInput(
-            f"{called}: no part {part}; there is {', '.join(found.name or found.sense.quantity for found in parts)}."
+            f"{called}: no part {part}; there is "
+            f"{', '.join(found.name or found.sense.quantity for found in parts)}."
         )
     others = tuple(found for found in parts if found is not chosen[0])
     return Run(called, question, store.provenance, chosen[0], frozenset(identities), identities, others)
@@ -127,7 +128,8 @@ def pair_rows(runs: Sequence[Run]) -> Pairs:
     if not pairs:
         names = ", ".join(run.name for run in runs)
         raise BadInput(
-            f"{names}: not one input with its label is in all of them, so there is nothing to compare. Ask about the same data."
+            f"{names}: not one input with its label is in all of them, so there is nothing to "
+            "compare. Ask about the same data."
         )
     agree(runs, pairs)
     for part in runs[0].others:
@@ -156,7 +158,8 @@ def _same_question(first: Run, other: Run) -> None:
     if different is not None:
         name, mine, yours = different
         raise BadInput(
-            f"{first.name} and {other.name} asked different questions: {name} is {short(mine, 60)} there and {short(yours, 60)} here. "
+            f"{first.name} and {other.name} asked different questions: {name} is {short(mine, 60)} "
+            f"there and {short(yours, 60)} here. "
             f"Radii can be compared only where the same changes are allowed; ask both the same."
         )
     if first.rows and other.rows and first.sense != other.sense:
@@ -203,7 +206,8 @@ def _by_place(run: Run, first: Run) -> dict[bytes, int]:
     mine, theirs = (r.question.data.fingerprint for r in (run, first))
     if mine is None or mine != theirs:
         raise BadInput(
-            f"{run.name}: a run without its inputs can only be compared with one on the very same data, and the fingerprints of the data "
+            f"{run.name}: a run without its inputs can only be compared with one on the very same "
+            "data, and the fingerprints of the data "
             f"differ or are missing."
         )
     return {row.name.encode(): place for place, row in enumerate(run.rows)}

@@ -74,7 +74,8 @@ def preparation(question: Question) -> str:
     mean, std = prepared.get("mean"), prepared.get("std")
     if mean is not None or std is not None:
         parts.append(
-            f"the network receives (x - mean) / std with mean {setting(mean or 0)} and std {setting(std or 1)}"
+            f"the network receives (x - mean) / std with mean {setting(mean or 0)} and std "
+            f"{setting(std or 1)}"
         )
     units = (
         f"radii are in units of x, whose domain is {question.model.domain}"

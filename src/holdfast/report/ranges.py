@@ -30,9 +30,12 @@ def range_table(found: Sequence[Range], names: Mapping[int, str], classes: Seque
             short(classes[r.output]) if classes else str(r.output),
         )
         view.add_row(
-            *which, Text(output), *(" .. ".join(ends(b.lower.value, b.upper.value, 6)) for b in (smallest, largest)), at_most(r.gap, 2),
+            *which,
+            Text(output),
+            *(" .. ".join(ends(b.lower.value, b.upper.value, 6)) for b in (smallest, largest)),
+            at_most(r.gap, 2),
             style="" if r.closed else "yellow",
-        )  # fmt: skip
+        )
     closed = sum(r.closed for r in found)
     known = f"{closed} of {len(found)} known to {found[0].tolerance:g}."
     view.caption = (
@@ -50,7 +53,8 @@ def range_remarks(found: Sequence[Range], net: Network) -> Iterator[tuple[str, s
         own = str(net.dtype).removeprefix("torch.")
         yield (
             "note",
-            f"proved bounds were widened by up to {at_most(most, 2)} to enclose outputs that the network computed in {own}",
+            f"proved bounds were widened by up to {at_most(most, 2)} to enclose outputs that the "
+            f"network computed in {own}",
         )
     if len(found) == 1 and found[0].low_at.numel() <= SHOWN:
         for kind, at in (("smallest at", found[0].low_at), ("largest at", found[0].high_at)):

@@ -149,7 +149,8 @@ def _weakest(row: InputRow, question: Question) -> Text:
     if not places:
         return Text(f"none of {len(row.frames)} {kind} breaks it")
     found = Text(
-        f"weakest of {len(row.frames)} {kind}: {', '.join(str(k) if words is None else words[k] for k in places)}"
+        f"weakest of {len(row.frames)} {kind}: "
+        f"{', '.join(str(k) if words is None else words[k] for k in places)}"
     )
     if words is None:
         return found
@@ -193,9 +194,12 @@ def _means(totals: Totals, sense: Sense) -> str:
     parts += [
         f"{count} of {totals.rows} {what}"
         for count, what in (
-            (totals.unbreakable, "cannot be broken"), (totals.still, "hold because nothing may change"), (totals.failed, "failed"),
-            (totals.refuted, "refuted"), (totals.not_measured, "not measured (the run ended before anything was proved of them)"),
+            (totals.unbreakable, "cannot be broken"),
+            (totals.still, "hold because nothing may change"),
+            (totals.failed, "failed"),
+            (totals.refuted, "refuted"),
+            (totals.not_measured, "not measured (the run ended before anything was proved of them)"),
         )
         if count
-    ]  # fmt: skip
+    ]
     return "; ".join(parts)

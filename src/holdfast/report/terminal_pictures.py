@@ -83,7 +83,9 @@ def change(before: Array, after: Array, *, colour: bool = True) -> Text:
 def sentence(
     tokens: Sequence[int], vocabulary: Sequence[str], frames: Sequence[Record] = (), moved: Sequence[int] = ()
 ) -> Text:
-    """Render words, shaded where each was queried alone, changed ones underlined; long texts are shortened."""
+    """Render words, shaded where each was queried alone, changed ones underlined; long texts are
+    shortened.
+    """
     heat = Heat.within(frames)
     brackets = {record.key.frame: record.bracket for record in frames}
     words = Text()

@@ -43,7 +43,9 @@ def _remarks(found: Verdict, net: Network, judges: Sequence[Network]) -> Iterato
         yield from (f"where {said}" for said in (found.evidence.assumptions if found.evidence else ()))
     else:
         least, lowest = ends(found.least, found.lowest, 6)
-        yield f"the smallest score lies between {least} (proved) and {lowest} (met); not positive would be sat"
+        yield (
+            f"the smallest score lies between {least} (proved) and {lowest} (met); not positive would be sat"
+        )
     yield f"{found.nodes} subproblems bounded, {found.seconds:.2f} s"
 
 

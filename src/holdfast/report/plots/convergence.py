@@ -54,7 +54,9 @@ def moments(history: Sequence[Event]) -> int:
 
 @dataclass(frozen=True)
 class Followed:
-    """The keys of each mean: the same ones for both, or none for one of the two. count: number of all keys."""
+    """The keys of each mean: the same ones for both, or none for one of the two. count: number of
+    all keys.
+    """
 
     lower: frozenset[Key]
     upper: frozenset[Key]

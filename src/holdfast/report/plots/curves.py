@@ -58,9 +58,16 @@ def _lines(
             (False, ":", "steps-post", None),
         ):
             axes.plot(
-                grid, _share(rows, grid, proved=proved), line, drawstyle=steps, color=COLOURS[place], marker=MARKS[place], markersize=5,
-                markevery=(place * 7, 50), label=label,
-            )  # fmt: skip
+                grid,
+                _share(rows, grid, proved=proved),
+                line,
+                drawstyle=steps,
+                color=COLOURS[place],
+                marker=MARKS[place],
+                markersize=5,
+                markevery=(place * 7, 50),
+                label=label,
+            )
     axes.set_xlabel(quantity)
     axes.set_ylabel("share of inputs")
     axes.set_ylim(0, 1.02)

@@ -26,9 +26,12 @@ def draw(names: Sequence[str], ranges: Sequence[tuple[Bracket, Bracket]], name: 
         if not shown:
             drawn.nothing("no answers yet")
         else:
-            ends = np.array([
-                (low.lower.value, low.upper.value, high.lower.value, high.upper.value) for _, (low, high) in shown
-            ])  # fmt: skip
+            ends = np.array(
+                [
+                    (low.lower.value, low.upper.value, high.lower.value, high.upper.value)
+                    for _, (low, high) in shown
+                ]
+            )
             finite = ends[np.isfinite(ends)]
             least, most = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
             air = 0.03 * ((most - least) or 1.0)
@@ -46,8 +49,13 @@ def draw(names: Sequence[str], ranges: Sequence[tuple[Bracket, Bracket]], name: 
             )
             reached = ends[:, 1] <= ends[:, 2]
             axes.hlines(
-                places[reached], ends[reached, 1], ends[reached, 2], color=WITNESSED, linewidth=2, label="reached by an input (witnessed)",
-            )  # fmt: skip
+                places[reached],
+                ends[reached, 1],
+                ends[reached, 2],
+                color=WITNESSED,
+                linewidth=2,
+                label="reached by an input (witnessed)",
+            )
             axes.set_yticks(places, [label.replace("$", r"\$") for label, _ in shown])
             axes.invert_yaxis()
             axes.grid(axis="y", visible=False)

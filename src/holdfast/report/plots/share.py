@@ -48,8 +48,16 @@ def _fill(axes: Axes, brackets: Sequence[Bracket], sense: Sense) -> None:
     axes.stairs(
         standing, edges, baseline=proved, fill=True, color=UNKNOWN, alpha=0.3, linewidth=0, label="unknown"
     )
-    axes.stairs(np.ones_like(middle), edges, baseline=standing, fill=True, color=WITNESSED, alpha=0.35, linewidth=0,
-                label="shown to break")  # fmt: skip
+    axes.stairs(
+        np.ones_like(middle),
+        edges,
+        baseline=standing,
+        fill=True,
+        color=WITNESSED,
+        alpha=0.35,
+        linewidth=0,
+        label="shown to break",
+    )
     axes.stairs(proved, edges, baseline=None, color=PROVED, linewidth=1.5)
     axes.stairs(standing, edges, baseline=None, color=WITNESSED, linewidth=1.5)
     axes.set_xlim(least, most)

@@ -27,13 +27,18 @@ def draw(seconds: Mapping[str, Sequence[float]], name: str = "times") -> str:
 
 def _boxes(axes: Axes, groups: Sequence[tuple[str, list[float]]]) -> None:
     axes.boxplot(
-        [_thin_quantiles(values) for _, values in groups], orientation="horizontal", whis=(5, 95), widths=0.55, patch_artist=True,
+        [_thin_quantiles(values) for _, values in groups],
+        orientation="horizontal",
+        whis=(5, 95),
+        widths=0.55,
+        patch_artist=True,
         tick_labels=[f"{name} ({len(values)})" for name, values in groups],
         boxprops={"facecolor": PROVED, "alpha": 0.35, "edgecolor": PROVED},
         medianprops={"color": INK, "linewidth": 1.6},
-        whiskerprops={"color": PROVED}, capprops={"color": PROVED},
+        whiskerprops={"color": PROVED},
+        capprops={"color": PROVED},
         flierprops={"marker": ".", "markersize": 3, "markeredgecolor": UNKNOWN, "markerfacecolor": UNKNOWN},
-    )  # fmt: skip
+    )
     axes.grid(axis="y", visible=False)
     axes.grid(axis="x", visible=True)
     every = [value for _, values in groups for value in values]

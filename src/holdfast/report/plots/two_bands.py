@@ -16,8 +16,12 @@ from holdfast.result import Bracket
 
 
 def draw(
-    before: Sequence[Bracket], after: Sequence[Bracket], at: float | None = None, sense: Sense = RADIUS, asked: int | None = None
-) -> str:  # fmt: skip
+    before: Sequence[Bracket],
+    after: Sequence[Bracket],
+    at: float | None = None,
+    sense: Sense = RADIUS,
+    asked: int | None = None,
+) -> str:
     """Return an SVG file. Each band is sorted by its own proved bounds; infinite bounds are drawn at the top.
 
     Args:
