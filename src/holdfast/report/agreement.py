@@ -18,10 +18,8 @@ def agree(runs: "Sequence[Run]", pairs: Sequence[tuple[InputRow, ...]]) -> None:
     input.
 
     Only runs of the same network and question are compared. Every counterexample was replayed by the
-    network and, where
-    there is one, by its copy in float64, and the slack of a score bounds its rounding error. So rounding
-    does not explain
-    a contradiction: a proof or a replay is wrong.
+    network and, where there is one, by its copy in float64, and the slack of a score bounds its rounding
+    error. So rounding does not explain a contradiction: a proof or a replay is wrong.
     """
     for one, two in combinations(range(len(runs)), 2):
         if not runs[one].question.same_truth(runs[two].question):

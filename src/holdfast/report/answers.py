@@ -37,8 +37,7 @@ class Answered:
     """A table on the page.
 
     heading, hint: its title and explanation. columns: names, and whether they hold numbers. left_out: rows
-    not shown.
-    counts: numbers with their descriptions. plot: inline SVG.
+    not shown. counts: numbers with their descriptions. plot: inline SVG.
     """
 
     heading: str

@@ -32,8 +32,7 @@ def pack_answers(answers: Answers | None) -> str:
     """Pack answers as '3 98.1 12.07,5 1.5 7.9;5 60 9.1' for the page's script.
 
     Each entry holds class, percent and output; the answers at the input come before the semicolon, those at
-    the
-    counterexample after it.
+    the counterexample after it.
     """
     return (
         ""

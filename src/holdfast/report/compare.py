@@ -41,8 +41,8 @@ class Side:
     """The numbers of one run.
 
     Means leave out inputs with an infinite or unmeasured bound in any run, so that all means are over the
-    same inputs.
-    Rank 1 is best; None without a mean. not_measured: inputs whose search ended before anything was proved.
+    same inputs. Rank 1 is best; None without a mean. not_measured: inputs whose search ended before
+    anything was proved.
     """
 
     name: str

@@ -247,8 +247,7 @@ def _mean_kept(pairs: Sequence[tuple[InputRow, ...]], slack: float, sense: Sense
     """Compare mean proved bounds over the inputs where both are finite.
 
     An input with an infinite bound in the baseline, or with any proved bound, fails the check by itself if
-    the run proves
-    nothing comparable.
+    the run proves nothing comparable.
     """
     up = 1.0 if sense.rises else -1.0  # Sign that makes larger values better.
     ends = [

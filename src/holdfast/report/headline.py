@@ -1,9 +1,8 @@
 """The answer of a run in one sentence, for the first line of the page and the last line of the terminal.
 
 `answer_sentence` is the one place that builds it. There is one function for each command with an answer of
-its own kind (SENTENCES);
-`radius`, `worst` and programs share `_robustness`. Every sentence counts the same rows as the tables and
-names the perturbation set.
+its own kind (SENTENCES); `radius`, `worst` and programs share `_robustness`. Every sentence counts the same
+rows as the tables and names the perturbation set.
 """
 
 import math
@@ -15,7 +14,7 @@ from holdfast.formatting import about, at_least, at_most, capital, norm_name, sh
 from holdfast.question import Question, Request
 from holdfast.question_text import reads_words
 from holdfast.report.columns import columns_of
-from holdfast.report.pairing import usual_radii
+from holdfast.report.pairing import quartile_radii
 from holdfast.report.streaming import summary_parts
 from holdfast.report.summary import InputRow, QuestionPart
 from holdfast.report.verdict import VerdictCounts, tally
@@ -53,9 +52,9 @@ def decisive_radius(question: Question, rows: Sequence[InputRow]) -> tuple[float
     """The radius (score, probability) at which inputs are counted as certified, and where it comes from;
     None without any bound.
 
-    A radius in the question is used as it is. Otherwise it is the middle one of `usual_radii`: the median
-    of the certified radii, or
-    where nothing is certified, of the radii of the counterexamples, to two significant digits.
+    A radius in the question is used as it is. Otherwise it is the middle one of `quartile_radii`: the median
+    of the certified radii, or where nothing is certified, of the radii of the counterexamples, to two
+    significant digits.
     """
     if rows and rows[0].goal == "worst":
         return 0.0, "the property holds where its score is positive"
@@ -65,7 +64,7 @@ def decisive_radius(question: Question, rows: Sequence[InputRow]) -> tuple[float
             return float(given), "the radius of the question"
         except ValueError:  # one radius for each feature, which is no single number
             pass
-    radii = usual_radii(question, rows)
+    radii = quartile_radii(question, rows)
     if not radii:
         return None
     if question.asked.norm in ("0", "words") and rows[0].goal == "radius":
@@ -113,6 +112,7 @@ def _change_phrase(question: Question, asked: Request, size: str, *, image: bool
         change = f"any change of at most {size} {per}"
     else:
         change = f"any change of {norm_name(asked.norm)} size at most {size}"
+    frame = "word vector" if frame == "word" else frame
     if asked.frames == "each":
         return f"under {change} in any single {frame}"
     if asked.frames == "all":
@@ -138,8 +138,8 @@ def _restrictions(question: Question) -> list[str]:
     frozen = [] if columns is None else [column.name for column in columns.each if column.frozen]
     if frozen:
         found.append(f"with the columns {short(', '.join(frozen), 60)} fixed")
-    if question.model.domain and asked.norm not in ("words", None):
-        found.append(f"values staying in {short(question.model.domain, 40)}")
+    if question.model.domain not in (None, "", "unbounded") and asked.norm not in ("words", None):
+        found.append(f"values staying in {short(question.model.domain or '', 40)}")
     return found
 
 

@@ -21,8 +21,7 @@ class Heat:
     unknown one.
 
     low and high are the radii of the darkest and the lightest shade. A word has a single shade: of its
-    lower bound if
-    `by_lower`, else of its upper bound.
+    lower bound if `by_lower`, else of its upper bound.
     """
 
     low: float

@@ -140,7 +140,7 @@ def _pictures(row: InputRow, question: Question, heat: Heat) -> Pictures:
     witness = row.witness
     if row.source.tokens is not None:
         return sentences(row.source, row.frames, witness, question.model.vocabulary or (), row.moved)
-    shown = pictures_of(row, question) or picture.show(row.source.x, witness)
+    shown = pictures_of(row, question) or picture.show(row.source.x, witness, question.data.columns or ())
     return (
         Pictures(shown.input + heat.strip(row.frames), shown.witness, shown.change) if row.frames else shown
     )

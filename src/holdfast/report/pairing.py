@@ -220,11 +220,15 @@ def distinct(names: Sequence[str], longer: Sequence[str]) -> list[str]:
 
 
 def usual_radii(question: Question, *columns: Sequence[InputRow]) -> tuple[float, ...]:
-    """Return a few radii at which runs differ; (0,) for scores and (1, 2, 3) for counts.
+    """Return a few radii at which runs differ: the distinct `quartile_radii`, or (0,) for scores."""
+    return tuple(sorted(set(quartile_radii(question, *columns))))
 
-    These are the quartiles of the proved bounds, else of the witnessed ones, else of the estimates, rounded
-    to two
-    digits towards the certified side.
+
+def quartile_radii(question: Question, *columns: Sequence[InputRow]) -> tuple[float, ...]:
+    """Return the quartiles of the proved bounds, rounded to two digits towards the certified side.
+
+    Without a proved bound they are those of the witnessed bounds, else of the estimates, else there are none. Scores have (0,),
+    counts have (1, 2, 3).
     """
     first = next((rows[0] for rows in columns if len(rows)), None)
     sense = first.sense if first is not None else RADIUS
@@ -232,9 +236,8 @@ def usual_radii(question: Question, *columns: Sequence[InputRow]) -> tuple[float
         return (0.0,)
     if sense == RADIUS and question.asked.norm in ("0", "words"):
         return (1.0, 2.0, 3.0)
-    ends = np.concatenate([ends_of(rows) for rows in columns] or [np.zeros((0, 2))])[
-        :, :: 1 if sense.rises else -1
-    ]  # proved, witnessed
+    ends = np.concatenate([ends_of(rows) for rows in columns] or [np.zeros((0, 2))])
+    ends = ends[:, :: 1 if sense.rises else -1]  # Proved, witnessed.
     for place in range(3):
         found = (
             ends[:, place]
@@ -243,7 +246,11 @@ def usual_radii(question: Question, *columns: Sequence[InputRow]) -> tuple[float
         )
         known = found[np.isfinite(found) & ((found > 0) | (not sense.zero))]
         if len(known):
-            quartiles = np.quantile(known, [0.25, 0.5, 0.75])
             away = at_least if sense.rises else at_most  # At the median, at least half are certified.
-            return tuple(sorted({float(away(value, 2)) for value in quartiles.tolist()}))
+            first_quartile, median, third = np.quantile(known, [0.25, 0.5, 0.75]).tolist()
+            return (
+                float(away(first_quartile, 2)),
+                float(away(median, 2)),
+                float(away(third, 2)),
+            )
     return ()

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from holdfast.formatting import about
 from holdfast.report.rasterise import MANY, Ink, is_strokes, is_wave, strokes, wave
+from holdfast.report.series import chart, describe_offsets, is_series
 
 Array = NDArray[Any]
 # Pixels of a thumbnail; larger images are averaged. 1,000 of them fit into the page's budget.
@@ -33,15 +34,16 @@ class Pictures:
     change: Markup
 
 
-def show(x: Array, witness: Array | None) -> Pictures:
+def show(x: Array, witness: Array | None, names: Sequence[str] = ()) -> Pictures:
     """Render an input, its counterexample and their difference.
 
-    Images (H, W), (1, H, W), (3, H, W), sequences (time, features), pen strokes and waveforms become
-    pictures; other
-    inputs become numbers.
+    Images (H, W), (1, H, W), (3, H, W), pen strokes and waveforms become pictures; sensor series (time,
+    channels) become line charts; other inputs become numbers. names: of the channels of a series.
     """
     # Token ids cannot be compared with word vectors.
     other = witness if witness is not None and witness.shape == x.shape else None
+    if is_series(x) and not is_strokes(x) and (other is None or np.isfinite(other).all()):
+        return _series(x, other, names)
     look = _strokes if is_strokes(x) else _waves if is_wave(x) else _images if drawable(x) else _numbers
     if other is None:
         return Pictures(look("input", x, None), Markup(), Markup())
@@ -50,6 +52,22 @@ def show(x: Array, witness: Array | None) -> Pictures:
     change = other.astype(float) - x.astype(float)
     size = Markup("<small>{}</small>").format(describe_change(change))
     return Pictures(look("input", x, other), look("witness", other, x), _change(change) + size)
+
+
+def _series(x: Array, other: Array | None, names: Sequence[str]) -> Pictures:
+    """Line charts of the input, of the counterexample over the input, and of the change, with a drift in
+    numbers.
+    """
+    if other is None:
+        return Pictures(chart("input", x, None, names), Markup(), Markup())
+    change = other.astype(float) - x.astype(float)
+    offsets = describe_offsets(change, names)
+    size = "; ".join(filter(None, (offsets, describe_change(change))))
+    return Pictures(
+        chart("input", x, None, names),
+        chart("counterexample over the input", other, x, names),
+        ("" if offsets else chart("change", change, None, names)) + Markup("<small>{}</small>").format(size),
+    )
 
 
 def _images(name: str, x: Array, other: Array | None) -> Markup:

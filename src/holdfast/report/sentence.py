@@ -27,8 +27,7 @@ def sentences(
     alone: int | None = None,
 ) -> Pictures:
     """Render the words (shaded where each was queried alone), the counterexample with replaced words
-    marked, and the list
-    of replacements.
+    marked, and the list of replacements.
 
     alone: the position of the only word that the counterexample changes, if known.
     """

@@ -28,8 +28,7 @@ class InputRow:
     """One input, or one output of an input where each output is a query.
 
     If its frames or cases were queried one by one, the bracket is that of the weakest: min of the lower
-    bounds <= min of
-    the exact values <= min of the upper bounds, and with max where smaller is better.
+    bounds <= min of the exact values <= min of the upper bounds, and with max where smaller is better.
 
     answers: at the input and at the counterexample; None if not stored.
     """
@@ -60,8 +59,7 @@ class InputRow:
         """Whether the proved bound is known, or every method has done all it can.
 
         Otherwise the budget ran out (or the run was interrupted, or the input failed) before anything was
-        proved. Such a
-        default bound says nothing about the network and is never counted as zero.
+        proved. Such a default bound says nothing about the network and is never counted as zero.
         """
         return (
             self.status in DONE
@@ -241,18 +239,15 @@ class Totals:
     """Counts of rows, and means and medians of their bounds.
 
     Means and medians are over the measured rows; means leave out unbreakable rows. They are infinite if a
-    bound is, and
-    NaN without rows.
+    bound is, and NaN without rows.
 
     failed, refuted: rows without a result. still: nothing may change; counted only as answered and closed.
     proved: the proved bound is above zero, or known where zero has no meaning. stopped: the budget ran out.
     not_measured: answered rows whose search ended before anything was proved; no mean, median or share
-    counts them.
-    open_above: no counterexample, so that bound holds only by definition. unbreakable: proved at every
-    radius, although
-    something may change. averaged: rows of the means. mean_found: mean of the witnessed bounds that were
-    found.
-    mean_estimated: mean of DeepTRE's estimated lower bounds, NaN without that method.
+    counts them. open_above: no counterexample, so that bound holds only by definition. unbreakable: proved
+    at every radius, although something may change. averaged: rows of the means. mean_found: mean of the
+    witnessed bounds that were found. mean_estimated: mean of DeepTRE's estimated lower bounds, NaN without
+    that method.
     """
 
     rows: int

@@ -19,12 +19,10 @@ def verdict(row: InputRow, at: float) -> Verdict:
     """Return the verdict of an input at a radius, probability, score, value or steepness.
 
     certified: proved to hold at the radius or probability, to keep a score above, a value below, or a
-    steepness at most
-    `at`. broken: shown not to. unknown: neither.
+    steepness at most `at`. broken: shown not to. unknown: neither.
 
     A radius is certified up to its lower bound, including it. It is broken only above the upper bound,
-    because for
-    counted units the upper bound is the largest count that may still hold.
+    because for counted units the upper bound is the largest count that may still hold.
     """
     if row.fails_at_once:
         return "broken"
