@@ -1,7 +1,7 @@
 """The first line of the page: one sentence that answers the question, the same words for every view."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -10,11 +10,17 @@ from typing import Any
 import pytest
 import torch
 from kinds import IMAGES, KINDS, made
-from report_runs import Document, question, record
+from report_runs import MODEL, Document, question, record
+from test_accessibility import contrast
 
 import holdfast as hf
 from holdfast.report import write_report
+from holdfast.report.compare import compare
+from holdfast.report.compare_table import comparison_sentence
 from holdfast.report.headline import answer_of, answer_sentence, decisive_radius, perturbation
+from holdfast.report.pairing import load
+from holdfast.report.plots import curves
+from holdfast.report.plots.canvas import ESTIMATED, PROVED, WITNESSED
 from holdfast.report.summary import parts_of, rows_of
 from holdfast.report.verdict import tally
 
@@ -173,3 +179,55 @@ def test_pages_of_other_shapes_have_no_tiles_of_radii(new_store: NewStore, tmp_p
     saliency = (tmp_path / "saliency.html").read_text()
     assert saliency.count('<img alt="one change lowers the margin') == len(IMAGES)
     assert torch.is_tensor(IMAGES)
+
+
+def test_a_domain_without_bounds_is_no_restriction() -> None:
+    assert (
+        perturbation(question(model={**MODEL, "domain": "unbounded"}), 0.5)
+        == "under any change of at most 0.5 per value"
+    )
+
+
+def test_the_radius_is_the_median_even_where_quartiles_agree() -> None:
+    rows = rows_of([record(k, low, 9.0) for k, low in enumerate((1.3, 1.31, 1.9))])
+    chosen = decisive_radius(question(), rows)
+    assert chosen is not None
+    assert chosen[0] == 1.3
+    assert "3 of 3 inputs keep their class" in answer_sentence(question(), parts_of(rows))
+
+
+def compared(new_store: NewStore, ends: Sequence[Sequence[tuple[float, float]]]) -> str:
+    runs = []
+    for name, brackets in zip("abcd", ends, strict=False):
+        store = new_store()
+        store.write([record(k, *pair) for k, pair in enumerate(brackets)])
+        runs.append(load(store, name))
+    return comparison_sentence(compare(runs))
+
+
+def test_a_comparison_is_answered_in_one_sentence(new_store: NewStore) -> None:
+    first, second = (
+        [(0.5, 0.6), (0.1, 0.1), (0.1, 0.4), (0.1, 0.2)],
+        [(0.1, 0.2), (0.1, 0.1), (0.1, 0.4), (0.3, 0.4)],
+    )
+    assert compared(new_store, [first, second]) == (
+        "a is more robust than b on 1 of 4 inputs, b on 1; 1 is a tie; 1 is undecided."
+    )
+    assert compared(new_store, [second[2:3], first[2:3]]) == (
+        "Neither a nor b is shown to be more robust on any of 1 input; 1 is undecided."
+    )
+
+
+def test_many_runs_are_summed_up(new_store: NewStore) -> None:
+    ends = [[(0.1 * k, 0.1 * k + 0.05)] for k in range(1, 5)]
+    assert compared(new_store, ends) == (
+        "Proved wins over another run on one of 1 input: d 3, c 2, b 1, a 0; 0 of 6 comparisons are undecided."
+    )
+
+
+def test_the_colours_of_runs_mean_nothing_else() -> None:
+    assert not set(curves.COLOURS) & {PROVED, WITNESSED, ESTIMATED}
+    assert len(set(curves.COLOURS)) == len(curves.COLOURS) == len(curves.MARKS)
+    for colour in curves.COLOURS:
+        assert contrast(colour, "#ffffff") >= 3, colour
+        assert contrast(colour, "#1c2026") >= 3, colour

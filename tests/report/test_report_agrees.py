@@ -228,7 +228,11 @@ def test_words_are_words_and_the_witness_marks_what_it_moves(new_store: NewStore
         (
             "reach",
             "Ranges",
-            [("never below", ["-1.25", "0.5"]), ("met: largest", ["1", "2"]), ("never above", ["1.5", "∞"])],
+            [
+                ("never below", ["-1.25", "0.5"]),
+                ("reached: largest", ["1", "2"]),
+                ("never above", ["1.5", "∞"]),
+            ],
         ),
         (
             "risk",

@@ -227,8 +227,8 @@ def usual_radii(question: Question, *columns: Sequence[InputRow]) -> tuple[float
 def quartile_radii(question: Question, *columns: Sequence[InputRow]) -> tuple[float, ...]:
     """Return the quartiles of the proved bounds, rounded to two digits towards the certified side.
 
-    Without a proved bound they are those of the witnessed bounds, else of the estimates, else there are none. Scores have (0,),
-    counts have (1, 2, 3).
+    Without a proved bound they are those of the witnessed bounds, else of the estimates, else there are
+    none. Scores have (0,), counts have (1, 2, 3).
     """
     first = next((rows[0] for rows in columns if len(rows)), None)
     sense = first.sense if first is not None else RADIUS
