@@ -43,7 +43,7 @@ SENTENCES = {
         "The smoothed network keeps its class within a positive L2 radius for 2 of 3 images (median of these 0.375); sampled, not proved."
     ),
     "monitor": (
-        "At its weakest place, the least stable of 2 texts keeps its class with probability 0.5 (all mutants counted); 1 not counted."
+        "At its weakest position, the least stable of 2 texts keeps its class with probability 0.5 (all mutants counted); 1 not counted."
     ),
 }
 

@@ -164,7 +164,7 @@ def _not_measured(runs: Sequence[Run], measured: Flags) -> list[str]:
     ]
     if found:
         found.append(
-            f"means, ranks, differences and curves speak of the {int(measured.all(0).sum())} "
+            f"means, ranks, differences and curves are over the {int(measured.all(0).sum())} "
             "inputs that every run measured."
         )
     return found
@@ -297,7 +297,7 @@ def _notes(runs: Sequence[Run], common: int) -> tuple[str, ...]:
         said = [setting(getattr(run.question.means, name)) for run in runs]
         if len(set(said)) > 1:
             told.append(
-                f"not asked with the same {name}: "
+                f"the runs differ in {name}: "
                 + ", ".join(f"{run.name} {text}" for run, text in zip(runs, said, strict=True))
             )
     return tuple(told)

@@ -235,7 +235,7 @@ def _ranges(question: Question, parts: Sequence[QuestionPart], silent: int) -> s
     high = {(row.index, row.output): row for part in parts if part.name == "largest" for row in part.rows}
     both = [key for key in low if key in high]
     if not both:
-        return "No output has both ends of its range yet."
+        return "No output has a lower and an upper bound yet."
     boxes, region = len({index for index, _ in both}), _region(question)
     if boxes == 1 and len(both) <= MOST_RANGES:
         ranges = [
@@ -348,7 +348,7 @@ def _smoothing(question: Question, parts: Sequence[QuestionPart], silent: int) -
 
 
 def _probability(question: Question, parts: Sequence[QuestionPart], silent: int) -> str:
-    """monitor: how likely the class stays when one place changes, on average."""
+    """monitor: how likely the class stays when its weakest position changes."""
     rows = [row for row in parts[0].rows if row.bracket.lower.known or row.bracket.upper.known]
     count = len(parts[0].rows) + silent
     noun = input_noun(question, parts[0].rows, count)
@@ -360,7 +360,7 @@ def _probability(question: Question, parts: Sequence[QuestionPart], silent: int)
     low, high = min(row.bracket.lower.value for row in rows), min(row.bracket.upper.value for row in rows)
     between = about(low) if low == high else f"between {at_least(low)} and {at_most(high)}"
     return (
-        f"At its weakest place, the least stable of {len(rows)} {noun} keeps its class with "
+        f"At its weakest position, the least stable of {len(rows)} {noun} keeps its class with "
         f"probability {between} "
         f"(all mutants counted)" + (f"; {count - len(rows)} not counted." if count > len(rows) else ".")
     )
