@@ -151,6 +151,12 @@ def test_forecasts_and_targets_have_words_of_their_own() -> None:
     assert "keeps every output on its side of 0.5" in answer_sentence(
         question(radius=0.2, threshold="0.5"), parts
     )
+    asked = question(radius=0.2, within="2", outputs="0")
+    assert "keeps its forecast within 2 (outputs 0)" in answer_sentence(asked, parts)
+    asked = question(radius=0.2, property="confidence", epsilon=0.1)
+    assert "keeps the property confidence (epsilon 0.1)" in answer_sentence(asked, parts)
+    asked = question(radius=0.2, arithmetic="executed")
+    assert "outputs as computed in the arithmetic of the network" in answer_sentence(asked, parts)
     assert "is not classified as target 3" in answer_sentence(question(radius=0.2, targets="3"), parts)
 
 

@@ -33,8 +33,8 @@ def agree(runs: "Sequence[Run]", pairs: Sequence[tuple[InputRow, ...]]) -> None:
                             f"input {first.name}{frame} of {runs[one].name} (input "
                             f"{second.name}{frame} of {runs[two].name})"
                         )
-                        said = f"{runs[names[0]].name}: ", f"{runs[names[1]].name}: "
-                        raise contradiction(low.lower, high.upper, both, said)
+                        prefixes = f"{runs[names[0]].name}: ", f"{runs[names[1]].name}: "
+                        raise contradiction(low.lower, high.upper, both, prefixes)
 
 
 def _brackets(first: InputRow, second: InputRow, thing: str) -> Iterator[tuple[Bracket, Bracket, str]]:

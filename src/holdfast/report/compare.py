@@ -283,21 +283,23 @@ def interval(differences: Values, confidence: float) -> Interval:
 
 def _notes(runs: Sequence[Run], common: int) -> tuple[str, ...]:
     """Describe differences between the runs that a reader must know."""
-    told = []
+    notes = []
     for run in runs:
         left_out, open_ = len(run.rows) - common, sum(row.status == "interrupted" for row in run.rows)
         if left_out or run.silent:
-            told.append(
+            notes.append(
                 f"{run.name}: {left_out + run.silent} of {len(run.rows) + run.silent} inputs are "
                 "not compared: not all runs answer them."
             )
         if open_:
-            told.append(f"{run.name}: {open_} answers are interrupted and may become better; resume the run.")
-    for name in ("tier", "arithmetic", "methods", "seed", "seconds", "queries", "gap"):
-        said = [setting(getattr(run.question.means, name)) for run in runs]
-        if len(set(said)) > 1:
-            told.append(
-                f"the runs differ in {name}: "
-                + ", ".join(f"{run.name} {text}" for run, text in zip(runs, said, strict=True))
+            notes.append(
+                f"{run.name}: {open_} answers are interrupted and may become better; resume the run."
             )
-    return tuple(told)
+    for name in ("tier", "arithmetic", "methods", "seed", "seconds", "queries", "gap"):
+        values = [setting(getattr(run.question.means, name)) for run in runs]
+        if len(set(values)) > 1:
+            notes.append(
+                f"the runs differ in {name}: "
+                + ", ".join(f"{run.name} {text}" for run, text in zip(runs, values, strict=True))
+            )
+    return tuple(notes)

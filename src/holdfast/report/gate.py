@@ -164,12 +164,12 @@ def _shares(
     missing = [f"{stopped} of these not measured"] if stopped else []
     missing += [f"{found.silent} of these without any answer"] if found.silent else []
     unanswered = "".join(f", {text}" for text in missing)
-    told = (
+    result = (
         f"{percent(counted / max(1, found.count))}: {found.certified} {spoken('certified', command)}, "
         f"{found.broken} {spoken('broken', command)}, {found.unknown} unknown"
         f"{unanswered}, of {found.count}"
     )
-    return Check(f"{what} at {about(found.at)}", passed, wanted, told, details)
+    return Check(f"{what} at {about(found.at)}", passed, wanted, result, details)
 
 
 def _against(run: Run, baseline: Run, rules: Rules) -> list[Check]:
@@ -237,10 +237,10 @@ def _share_kept(pairs: Sequence[tuple[InputRow, ...]], rules: Rules, at: float) 
     passed = now >= before - rules.slack * len(pairs) - 1e-9
     wanted = _baseline(before / len(pairs), rules.slack)
     open_rows = sum(not is_measured(pair[1], found[1]) for pair, found in zip(pairs, verdicts, strict=True))
-    told = f"{percent(now / len(pairs))}, {now} of {len(pairs)}" + (
+    result = f"{percent(now / len(pairs))}, {now} of {len(pairs)}" + (
         f" ({open_rows} not measured)" if open_rows else ""
     )
-    return Check(f"certified at {about(at)} kept", passed, wanted, told, lost)
+    return Check(f"certified at {about(at)} kept", passed, wanted, result, lost)
 
 
 def _mean_kept(pairs: Sequence[tuple[InputRow, ...]], slack: float, sense: Sense) -> Check:
@@ -276,13 +276,13 @@ def _mean_kept(pairs: Sequence[tuple[InputRow, ...]], slack: float, sense: Sense
         f" {'less' if sense.rises else 'and'} {percent(slack)} of it" if slack else ""
     )
     open_rows = sum(not new.measured for _, new in pairs)
-    told = f"{down(up * now)} over {len(finite)} inputs"
-    told += (
+    result = f"{down(up * now)} over {len(finite)} inputs"
+    result += (
         f" ({open_rows} not measured: of these nothing is proved, and that counts against the run)"
         if open_rows
         else ""
     )
-    return Check(f"mean proved {sense.quantity} kept", passed, wanted, told, lost + fell)
+    return Check(f"mean proved {sense.quantity} kept", passed, wanted, result, lost + fell)
 
 
 def _baseline(share: float, slack: float) -> str:

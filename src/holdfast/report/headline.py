@@ -138,6 +138,8 @@ def _restrictions(question: Question) -> list[str]:
     frozen = [] if columns is None else [column.name for column in columns.each if column.frozen]
     if frozen:
         found.append(f"with the columns {short(', '.join(frozen), 60)} fixed")
+    if question.means.arithmetic == "executed":
+        found.append("outputs as computed in the arithmetic of the network")
     if question.model.domain not in (None, "", "unbounded") and asked.norm not in ("words", None):
         found.append(f"values staying in {short(question.model.domain or '', 40)}")
     return found
@@ -147,13 +149,15 @@ def _kept(asked: Request, many: bool) -> str:
     """What an input does that is certified."""
     s, their = ("", "their") if many else ("s", "its")
     if asked.within is not None:
-        return f"keep{s} {their} forecast within {short(asked.within, 30)}"
+        which = "" if asked.outputs is None else f" (outputs {short(asked.outputs, 30)})"
+        return f"keep{s} {their} forecast within {short(asked.within, 30)}{which}"
     if asked.threshold is not None:
         return f"keep{s} every output on its side of {short(asked.threshold, 30)}"
     if asked.targets is not None:
         return f"{'are' if many else 'is'} not classified as target {short(asked.targets, 30)}"
     if asked.property not in (None, "robustness"):
-        return f"keep{s} the property {short(asked.property, 40)}"
+        margin = f" (epsilon {about(asked.epsilon)})" if asked.epsilon else ""
+        return f"keep{s} the property {short(asked.property, 40)}{margin}"
     return f"keep{s} {their} class"
 
 
@@ -223,10 +227,10 @@ def _properties(question: Question, parts: Sequence[QuestionPart], silent: int) 
             if found.broken
             else "The property is not decided: neither a proof nor a counterexample was found."
         )
-    told = [f"{found.certified} of {found.count} properties hold (unsat, proved)"]
-    told += [f"{found.broken} violated (sat, with a replayed counterexample)"] if found.broken else []
-    told += [f"{found.unknown} not decided"] if found.unknown else []
-    return "; ".join(told) + "."
+    clauses = [f"{found.certified} of {found.count} properties hold (unsat, proved)"]
+    clauses += [f"{found.broken} violated (sat, with a replayed counterexample)"] if found.broken else []
+    clauses += [f"{found.unknown} not decided"] if found.unknown else []
+    return "; ".join(clauses) + "."
 
 
 def _ranges(question: Question, parts: Sequence[QuestionPart], silent: int) -> str:
@@ -236,7 +240,11 @@ def _ranges(question: Question, parts: Sequence[QuestionPart], silent: int) -> s
     both = [key for key in low if key in high]
     if not both:
         return "No output has a lower and an upper bound yet."
-    boxes, region = len({index for index, _ in both}), _region(question)
+    boxes = len({index for index, _ in both})
+    radius = question.asked.radius
+    region = (
+        "in the box" if radius is None else perturbation(question, radius, image=_is_image(parts[0].rows))
+    )
     if boxes == 1 and len(both) <= MOST_RANGES:
         ranges = [
             f"output {output} stays between {at_least(low[index, output].bracket.lower.value)} and "
@@ -257,11 +265,6 @@ def _ranges(question: Question, parts: Sequence[QuestionPart], silent: int) -> s
         "ranges are known to "
         f"within {about(tolerance)}, and the largest gap is {at_most(max(gaps))}."
     )
-
-
-def _region(question: Question) -> str:
-    radius = question.asked.radius
-    return "in the box" if radius is None else perturbation(question, radius)
 
 
 def _risks(question: Question, parts: Sequence[QuestionPart], silent: int) -> str:
@@ -344,6 +347,8 @@ def _smoothing(question: Question, parts: Sequence[QuestionPart], silent: int) -
         f"The smoothed network keeps its class within a positive L2 radius for {len(held)} of {count} {noun}"
     )
     text += f" (median of these {at_least(float(np.median(held)))})" if held else ""
+    if question.asked.sigma is not None:
+        text += f" under Gaussian noise of width {about(question.asked.sigma)}"
     return text + f"; sampled{'' if sure is None else f', each with confidence {sure:g}'}, not proved."
 
 

@@ -215,7 +215,7 @@ def render_pages(store: Store, name: Callable[[int], str], place: Place | None =
         "shape": shape,
         "title": _title(question),
         "answer": answer_sentence(question, parts, len(known_inputs - parts[0].answered)),
-        "said": {said: spoken(said, question.command) for said in VERDICTS},
+        "verdict_names": {name: spoken(name, question.command) for name in VERDICTS},
         "headline": describe_question(question),
         "folder": location.folder,
         "evidence": EVIDENCE,

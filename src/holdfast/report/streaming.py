@@ -43,11 +43,11 @@ def summary_parts(store: Store, whole: int = 0) -> tuple[list[QuestionPart], set
     """
     firsts = store.answered_inputs()[:whole]
     parts: dict[str, Packed] = {}
-    asked: set[int] = set()
+    indices: set[int] = set()
     split = firsts[-1] + 1 if firsts else 0
     for stored, rows in chain(by_input(store, 0, split - 1), by_input(store, split, light=True)):
-        asked |= {stored.index} if stored is not None else set()
+        indices |= {stored.index} if stored is not None else set()
         for row in rows:
-            asked.add(row.index)
+            indices.add(row.index)
             parts.setdefault(row.part, Packed()).append(row, whole=row.index < split)
-    return in_order(parts), asked
+    return in_order(parts), indices

@@ -34,16 +34,16 @@ def verdict(row: InputRow, at: float) -> Verdict:
     return "certified" if proved >= at else "broken" if shown < at else "unknown"
 
 
-def is_measured(row: InputRow, said: Verdict) -> bool:
+def is_measured(row: InputRow, outcome: Verdict) -> bool:
     """Return whether a verdict is final: certified, broken, or unknown although every method has done all
     it can.
     """
-    return said != "unknown" or row.status in DONE
+    return outcome != "unknown" or row.status in DONE
 
 
-def spoken(said: Verdict, command: str) -> str:
+def spoken(outcome: Verdict, command: str) -> str:
     """Return the verdict as text; `verify` adds unsat or sat."""
-    return VNNLIB.get(said, said) if command == "verify" else said
+    return VNNLIB.get(outcome, outcome) if command == "verify" else outcome
 
 
 def right(row: InputRow) -> bool:
@@ -98,9 +98,9 @@ def tally(rows: Iterable[InputRow], at: float, *, silent: int = 0) -> VerdictCou
     found: Counter[Verdict] = Counter()
     not_measured = silent
     for row in rows:
-        said = verdict(row, at)
-        found[said] += 1
-        not_measured += not is_measured(row, said)
+        outcome = verdict(row, at)
+        found[outcome] += 1
+        not_measured += not is_measured(row, outcome)
     return VerdictCounts(
         at, found["certified"], found["broken"], found["unknown"] + silent, silent, not_measured
     )

@@ -39,12 +39,15 @@ def _remarks(found: Verdict, net: Network, judges: Sequence[Network]) -> Iterato
         ]
         yield f"replayed through {net.name}: {', '.join(places)}"
     elif found.answer == "unsat":
-        yield "proved in float64 with every rounding charged"
-        yield from (f"where {said}" for said in (found.evidence.assumptions if found.evidence else ()))
+        yield "proved in float64, rounding errors included"
+        yield from (
+            f"where {assumption}" for assumption in (found.evidence.assumptions if found.evidence else ())
+        )
     else:
         least, lowest = ends(found.least, found.lowest, 6)
         yield (
-            f"the smallest score lies between {least} (proved) and {lowest} (met); not positive would be sat"
+            f"the smallest score lies between {least} (proved) and {lowest} (reached); "
+            "a score of at most 0 would be sat"
         )
     yield f"{found.nodes} subproblems bounded, {found.seconds:.2f} s"
 

@@ -76,10 +76,10 @@ class Paged {
     for (const row of this.body.querySelectorAll(".on")) row.classList.remove("on");
     for (const row of this.kept.slice(this.first, last)) row.classList.add("on");
     for (const tool of this.tools) {
-      const back = tool.querySelector("[data-back]"), on = tool.querySelector("[data-on]"), told = tool.querySelector("output");
+      const back = tool.querySelector("[data-back]"), on = tool.querySelector("[data-on]"), shown = tool.querySelector("output");
       if (back) back.disabled = this.first === 0;
       if (on) on.disabled = last >= this.kept.length;
-      if (told) told.textContent = this.kept.length ? `${this.first + 1} to ${last} of ${this.kept.length}` +
+      if (shown) shown.textContent = this.kept.length ? `${this.first + 1} to ${last} of ${this.kept.length}` +
         (this.kept.length < this.rows.length ? `, chosen from ${this.rows.length}` : "") : `none of ${this.rows.length}`;
     }
   }
