@@ -73,8 +73,10 @@ def lines_of(
     lines: list[InputLine] = []
     answers = [pack_answers(row.answers) for row in rows]
     budget = most - min(most // 4, sum(len(packed) + ATTRIBUTE for packed in answers if packed))
+    first = next((row.source for row in rows if row.source is not None), None)
+    side = picture.LONGEST_SIDE if first is None else picture.side_for(first.x, len(rows), budget)
     for row, packed in zip(rows, answers, strict=True):
-        pictures = _pictures(row, question, heat) if budget > 0 else BLANK
+        pictures = _pictures(row, question, heat, side) if budget > 0 else BLANK
         saliency = map_of(row.source.saliency) if budget > 0 and row.source else Map()
         budget -= (
             len(pictures.input)
@@ -134,13 +136,15 @@ def _end(bound: Bound, shown: str, unmoved: str) -> BoundCell:
     return BoundCell(shown, evidence.kind, f"{evidence.kind}, {evidence.method}")
 
 
-def _pictures(row: InputRow, question: Question, heat: Heat) -> Pictures:
+def _pictures(row: InputRow, question: Question, heat: Heat, side: int) -> Pictures:
     if row.source is None:
         return BLANK
     witness = row.witness
     if row.source.tokens is not None:
         return sentences(row.source, row.frames, witness, question.model.vocabulary or (), row.moved)
-    shown = pictures_of(row, question) or picture.show(row.source.x, witness, question.data.columns or ())
+    shown = pictures_of(row, question) or picture.show(
+        row.source.x, witness, question.data.columns or (), side
+    )
     return (
         Pictures(shown.input + heat.strip(row.frames), shown.witness, shown.change) if row.frames else shown
     )

@@ -6,6 +6,7 @@ import struct
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,9 @@ from holdfast.report.series import chart, describe_offsets, is_series
 Array = NDArray[Any]
 # Pixels of a thumbnail; larger images are averaged. 1,000 of them fit into the page's budget.
 LONGEST_SIDE = 48
+LARGEST_SIDE = (
+    160  # Pixels of a thumbnail where few inputs share the budget; three fit next to the numbers at 1400 px.
+)
 LEVELS = 7  # Levels of a change: three down, none, three up; they fit a palette of 4 bits.
 LESS, MORE = (0, 114, 178), (213, 94, 0)
 PEN = (104, 116, 132)  # A grey with contrast on white and on black.
@@ -34,7 +38,7 @@ class Pictures:
     change: Markup
 
 
-def show(x: Array, witness: Array | None, names: Sequence[str] = ()) -> Pictures:
+def show(x: Array, witness: Array | None, names: Sequence[str] = (), side: int = LONGEST_SIDE) -> Pictures:
     """Render an input, its counterexample and their difference.
 
     Images (H, W), (1, H, W), (3, H, W), pen strokes and waveforms become pictures; sensor series (time,
@@ -44,14 +48,28 @@ def show(x: Array, witness: Array | None, names: Sequence[str] = ()) -> Pictures
     other = witness if witness is not None and witness.shape == x.shape else None
     if is_series(x) and not is_strokes(x) and (other is None or np.isfinite(other).all()):
         return _series(x, other, names)
-    look = _strokes if is_strokes(x) else _waves if is_wave(x) else _images if drawable(x) else _numbers
+    images = partial(_images, side=side)
+    look = _strokes if is_strokes(x) else _waves if is_wave(x) else images if drawable(x) else _numbers
     if other is None:
         return Pictures(look("input", x, None), Markup(), Markup())
     if look is not _numbers and not np.isfinite(other).all():
         look = _numbers
     change = other.astype(float) - x.astype(float)
     size = Markup("<small>{}</small>").format(describe_change(change))
-    return Pictures(look("input", x, other), look("witness", other, x), _change(change) + size)
+    return Pictures(look("input", x, other), look("witness", other, x), _change(change, side) + size)
+
+
+def side_for(x: Array, rows: int, budget: int) -> int:
+    """Return the side of thumbnails with which `rows` inputs like `x` fit into `budget` bytes, if none is
+    compressible.
+
+    A row has an input and a counterexample, of 3 bytes for each pixel in colour or half a byte in grey, and
+    a change of half a
+    byte; base64 makes each 4/3 as long.
+    """
+    colours = 3.0 if x.ndim == 3 and x.shape[0] == 3 else 0.5
+    each = 4 / 3 * (2 * colours + 0.5)
+    return max(LONGEST_SIDE, min(LARGEST_SIDE, int(math.sqrt(budget / max(1, rows) / each))))
 
 
 def _series(x: Array, other: Array | None, names: Sequence[str]) -> Pictures:
@@ -70,9 +88,9 @@ def _series(x: Array, other: Array | None, names: Sequence[str]) -> Pictures:
     )
 
 
-def _images(name: str, x: Array, other: Array | None) -> Markup:
+def _images(name: str, x: Array, other: Array | None, side: int) -> Markup:
     low, high = ends_of(x if other is None else np.stack([x, other]))
-    return _image(name, grey_or_rgb(planes_of(x), low, high))
+    return _image(name, grey_or_rgb(planes_of(x), low, high, side))
 
 
 def _strokes(name: str, x: Array, other: Array | None) -> Markup:
@@ -84,11 +102,11 @@ def _waves(name: str, x: Array, other: Array | None) -> Markup:
     return _image(name, ink_png(wave(x, float(both.min()), float(both.max()))))
 
 
-def _change(change: Array) -> Markup:
+def _change(change: Array, side: int) -> Markup:
     if is_wave(change):
         most = float(np.abs(change).max())
         return _image("change", ink_png(wave(change, -most, most)))
-    return _image("change", blue_or_orange(planes_of(change))) if drawable(change) else Markup()
+    return _image("change", blue_or_orange(planes_of(change), side)) if drawable(change) else Markup()
 
 
 def describe_change(change: Array) -> str:
@@ -130,9 +148,9 @@ def blocks_of(planes: Array, side: int = LONGEST_SIDE) -> Array:
     return split.transpose(0, 2, 4, 1, 3).reshape(*split.shape[::2], step * step)
 
 
-def grey_or_rgb(planes: Array, low: float, high: float) -> bytes:
+def grey_or_rgb(planes: Array, low: float, high: float, side: int = LONGEST_SIDE) -> bytes:
     """Encode (h, w, 1) in 16 greys, or (h, w, 3) in colour, as PNG."""
-    share = ((blocks_of(planes).mean(-1) - low) / ((high - low) or 1.0)).clip(0, 1)
+    share = ((blocks_of(planes, side).mean(-1) - low) / ((high - low) or 1.0)).clip(0, 1)
     if share.shape[-1] == 3:
         return png(
             (share * 255).round().astype(np.uint8).reshape(len(share), -1), share.shape[1], depth=8, colour=2
@@ -140,11 +158,11 @@ def grey_or_rgb(planes: Array, low: float, high: float) -> bytes:
     return png(_pack_levels((share[..., 0] * 15).round().astype(np.uint8)), share.shape[1], depth=4, colour=0)
 
 
-def blue_or_orange(planes: Array) -> bytes:
+def blue_or_orange(planes: Array, side: int = LONGEST_SIDE) -> bytes:
     """Encode (h, w, c) changes as PNG: transparent for no change, blue for a decrease, orange for an
     increase.
     """
-    blocks = blocks_of(planes)
+    blocks = blocks_of(planes, side)
     blocks = blocks.reshape(*blocks.shape[:2], -1)
     strongest = np.take_along_axis(blocks, np.abs(blocks).argmax(-1)[..., None], -1)[..., 0]
     step = LEVELS // 2
