@@ -193,7 +193,7 @@ def test_the_page(new_store: NewStore, tmp_path: Path, kind: str) -> None:
 def test_the_page_of_a_verification_says_sat_and_unsat(new_store: NewStore, tmp_path: Path) -> None:
     document = Document(write_report(made(new_store, "verify"), tmp_path / "r.html").read_text())
     assert [row[4] for row in document.rows] == ["certified (unsat)", "broken (sat)", "unknown"]
-    sentence = "1 of 3 properties hold (unsat, proved); 1 violated (sat, with a replayed counterexample); 1 not decided."
+    sentence = "1 of 3 properties holds (unsat, proved); 1 violated (sat, with a replayed counterexample); 1 not decided."
     assert document.text.index(sentence) < document.text.index("Verdicts")
     assert "acas_1.onnx prop_1.vnnlib" in document.text
     assert "frame" not in document.text.replace("weakest frame", "frame")

@@ -28,7 +28,7 @@ NewStore = Callable[..., hf.Store]
 SENTENCES = {
     "radius": "1 of 3 inputs keeps its class under any change of at most 0.2 per value, values staying in [0, 1]; 2 are unknown.",
     "worst": "1 of 3 inputs keeps its class anywhere in the region; 1 is shown to change; 1 is unknown.",
-    "verify": "1 of 3 properties hold (unsat, proved); 1 violated (sat, with a replayed counterexample); 1 not decided.",
+    "verify": "1 of 3 properties holds (unsat, proved); 1 violated (sat, with a replayed counterexample); 1 not decided.",
     "reach": "Output 0 stays between -1.25 and 1.5; output 1 stays between 0.5 and ∞ in the box (proved).",
     "risk": "2 of 3 inputs keep their class in the region; 1 is unknown; the nearest failure found lies at distance 0.2.",
     "saliency": (
@@ -177,7 +177,7 @@ def test_tiles_that_are_zero_and_charts_of_one_point_are_left_out(
 
 
 def test_pages_of_other_shapes_have_no_tiles_of_radii(new_store: NewStore, tmp_path: Path) -> None:
-    for kind in ("reach", "saliency", "testgen", "verify"):
+    for kind in ("reach", "saliency", "smoothing", "testgen", "verify"):
         text = Document(write_report(made(new_store, kind), tmp_path / f"{kind}.html").read_text()).text
         assert "bounds of the mean" not in text, kind
         assert "certifiedat" not in text, kind

@@ -227,7 +227,8 @@ def _properties(question: Question, parts: Sequence[QuestionPart], silent: int) 
             if found.broken
             else "The property is not decided: neither a proof nor a counterexample was found."
         )
-    clauses = [f"{found.certified} of {found.count} properties hold (unsat, proved)"]
+    verb = "holds" if found.certified == 1 else "hold"
+    clauses = [f"{found.certified} of {found.count} properties {verb} (unsat, proved)"]
     clauses += [f"{found.broken} violated (sat, with a replayed counterexample)"] if found.broken else []
     clauses += [f"{found.unknown} not decided"] if found.unknown else []
     return "; ".join(clauses) + "."

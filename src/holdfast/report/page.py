@@ -336,8 +336,8 @@ def _section(
     worth = {
         "band": len(rows) != 1,
         "share": len(rows) != 1,
-        "convergence": not history or convergence.moments(history) > 1,
-        "times": len(rows) != 1,
+        "convergence": not convergence.is_single_point(history),
+        "times": not rows or len({round(row.seconds, 3) for row in rows}) > 1,
     }  # A chart of a single point shows nothing that the table does not; an empty run keeps its empty charts.
     plots = {name: Markup(draw[name]()) for name in shape.plots if worth[name]}
     found = tally(rows, at, silent=silent)

@@ -35,12 +35,13 @@ SHAPES = {
     "reach": PageShape(row="output", plots=("times",), means=False, folded=True),
     "risk": PageShape(plots=("band", "share"), folded=True),
     "saliency": PageShape(plots=("times",), means=False, folded=True),
+    "smoothing": PageShape(plots=("band",), means=False),
     "testgen": PageShape(row="coverage item", plots=("times",), means=False, folded=True),
 }
 
 
 def shape_of(question: Question) -> PageShape:
-    """The sections for the command of this run; `radius`, `worst`, `smoothing` and programs share the usual
+    """The sections for the command of this run; `radius`, `worst`, `monitor` and programs share the usual
     ones.
     """
     return SHAPES.get(question.command.split(" ")[0], PageShape())

@@ -31,12 +31,7 @@ def draw(
     """
     with canvas(name, f"Mean lower and upper bound of the {sense.quantity} over time", height=2.4) as drawn:
         chosen = followed_inputs(history)
-        lower = mean_over_time(
-            [(e.key, e.seconds, e.lower) for e in history if e.key in chosen.lower], largest=True
-        )
-        upper = mean_over_time(
-            [(e.key, e.seconds, e.upper) for e in history if e.key in chosen.upper], largest=False
-        )
+        lower, upper = _mean_curves(history, chosen)
         if lower.seconds or upper.seconds:
             _lines(drawn.axes, lower, upper, sense)
             drawn.axes.set_xlabel(f"seconds spent on each of {_count_phrase(chosen, things)}")
@@ -47,9 +42,16 @@ def draw(
     return drawn.svg
 
 
-def moments(history: Sequence[Event]) -> int:
-    """Number of distinct times in a history; a chart of one moment has no line."""
-    return len({event.seconds for event in history})
+def is_single_point(history: Sequence[Event]) -> bool:
+    """Return whether the chart of this history has a single moment for each line, and so no line at all."""
+    curves = _mean_curves(history, followed_inputs(history))
+    return bool(history) and all(len(set(curve.seconds)) < 2 for curve in curves)
+
+
+def _mean_curves(history: Sequence[Event], chosen: "Followed") -> tuple[MeanOverTime, MeanOverTime]:
+    lower = [(e.key, e.seconds, e.lower) for e in history if e.key in chosen.lower]
+    upper = [(e.key, e.seconds, e.upper) for e in history if e.key in chosen.upper]
+    return mean_over_time(lower, largest=True), mean_over_time(upper, largest=False)
 
 
 @dataclass(frozen=True)
