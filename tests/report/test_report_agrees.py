@@ -81,7 +81,9 @@ def test_both_curves_of_the_history_speak_of_the_same_inputs() -> None:
 
 def test_the_history_ends_where_the_numbers_above_it_are(new_store: NewStore) -> None:
     store = new_store()
-    store.write([record(k, 0.1 * (k + 1), 0.1 * (k + 1) + 1 / 3) for k in range(6)])
+    store.write([record(k, 0.05 * (k + 1), 0.1 * (k + 1) + 1 / 2) for k in range(6)])
+    last = [record(k, 0.1 * (k + 1), 0.1 * (k + 1) + 1 / 3) for k in range(6)]
+    store.write([replace(found, seconds=found.seconds + 10) for found in last])
     html = next(render_pages(store, "report-{}.html".format))
     totals = totals_of(rows_of(store.records()))
     for shown in (at_least(totals.mean_lower), at_most(totals.mean_upper)):

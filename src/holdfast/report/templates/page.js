@@ -145,7 +145,7 @@ class Detail {
     }
     return box;
   }
-  /* The likeliest classes before and after, from data-a: class, percent, output; before; after. */
+  /* The most likely classes before and after, from data-a: class, percent, output; before; after. */
   answers(row) {
     const box = element("div", "two"), names = JSON.parse(this.paged.table.dataset.names || "{}");
     for (const [place, side] of (row.dataset.a || "").split(";").entries()) {
@@ -164,8 +164,8 @@ class Detail {
         name.append(bar);
         line.append(name, element("td", "n", `${percent} %`), element("td", "n", output));
       }
-      table.setAttribute("aria-label", place ? "likeliest classes at the witness" : "likeliest classes at the input");
-      figure.append(element("figcaption", "", `the network says of the ${place ? "witness" : "input"}`), table);
+      table.setAttribute("aria-label", place ? "most likely classes at the counterexample" : "most likely classes at the input");
+      figure.append(element("figcaption", "", `prediction at the ${place ? "counterexample" : "input"}`), table);
       box.append(figure);
     }
     return box;
