@@ -222,7 +222,7 @@ def test_the_page_json_and_markdown_say_the_same(new_store: NewStore) -> None:
     assert len(document.rows) == 3
     assert document.tags.count("script") == 1
     assert "<b>a|`*$x$" in document.text
-    assert "not asked with the same tier" in document.text
+    assert "the runs differ in tier" in document.text
     told = json.loads(json.dumps(as_json(found), allow_nan=False))
     assert [duel["losses"] for duel in told["duels"]] == [1, 0, 1]
     assert told["rows"][0]["outcomes"] == ["second", "undecided", "undecided"]

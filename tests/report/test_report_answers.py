@@ -181,7 +181,7 @@ def test_an_input_opens_with_both_lists_and_the_map(
     named = browser.run(
         "[...document.querySelectorAll('dialog table')].map(t => t.getAttribute('aria-label')).join()"
     )
-    assert named == "likeliest classes at the input,likeliest classes at the witness"
+    assert named == "most likely classes at the input,most likely classes at the counterexample"
     widths = browser.run("[...document.querySelectorAll('dialog table i')].map(i => i.style.width).join()")
     assert widths == "98%,1.83%,0.01%,60%,40%,0%"
     image = "document.querySelector('dialog img[alt^=saliency]')"

@@ -7,7 +7,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from holdfast.report.picture import LONGEST_SIDE, blue_or_orange, describe_change, grey_or_rgb, ink_png, show
+from holdfast.report.picture import (
+    LARGEST_SIDE,
+    LONGEST_SIDE,
+    blue_or_orange,
+    describe_change,
+    grey_or_rgb,
+    ink_png,
+    show,
+    side_for,
+)
 from holdfast.report.rasterise import SIDE, is_strokes, is_wave, strokes, wave
 
 
@@ -85,3 +94,17 @@ def test_a_row_of_a_table_marks_what_the_witness_changes() -> None:
     shown = show(np.array([1.0, 2.0, 3.0]), np.array([1.0, 2.5, 3.0]))
     assert "<mark>" not in shown.input
     assert "1, <mark>2.5</mark>, 3" in shown.witness
+
+
+def test_few_large_images_are_shown_larger_within_the_budget() -> None:
+    photo = np.random.default_rng(0).random((3, 224, 224))
+    assert side_for(photo, 1000, 450_000) == LONGEST_SIDE
+    assert side_for(photo, 1, 450_000) == LARGEST_SIDE
+    for rows in (4, 12, 20):
+        side = side_for(photo, rows, 450_000)
+        drawn = show(photo, photo * 0.5, side=side)
+        if side > LONGEST_SIDE:
+            assert (
+                rows * sum(len(part) for part in (drawn.input, drawn.witness, drawn.change)) < 1.1 * 450_000
+            )
+    assert side_for(photo[:1], 12, 450_000) > side_for(photo, 12, 450_000)

@@ -1,7 +1,8 @@
-"""What a person looks at: the table in the terminal, the HTML page, the comparison of runs and the gate.
+"""Views of stored runs: the terminal table, the HTML page, the comparison of runs and the gate.
 
-`table` lives in holdfast.report.table, `compare` in holdfast.report.compare, `gate` in holdfast.report.gate. jinja2, matplotlib and rich
-are imported only by what needs them.
+`table` is in holdfast.report.table, `compare` in holdfast.report.compare, `gate` in holdfast.report.gate,
+and the sentence that answers the question of a run in holdfast.report.headline. jinja2, matplotlib and rich
+are imported only by the modules that need them.
 """
 
 from pathlib import Path
@@ -17,11 +18,19 @@ __all__ = ["write_report"]
 
 
 def write_report(store: "Store", path: str | Path, place: "Place | None" = None) -> Path:
-    """The run as one self-contained HTML file, as a fragment of a model card (.md) or as JSON (.json); returns the path. Where a run has
-    more inputs than a page shows, further pages lie beside it: report-2.html, report-3.html, ...
+    """Write a run as self-contained HTML, as a model card fragment (.md) or as JSON (.json); return the path.
 
-    place: what a page says of where it lies; not said, it is that of the run's folder.
-    BadInput for another ending, StoreError if it cannot be written.
+    A run with more inputs than one page holds gets further pages in the same folder: report-2.html,
+    report-3.html, ...
+
+    Args:
+        store: the run.
+        path: the file to write; its ending chooses the format.
+        place: the folder that the page names; default: that of the run.
+
+    Raises:
+        BadInput: for another ending.
+        StoreError: if the file cannot be written.
     """
     target = Path(path)
     if target.suffix == ".json":
@@ -30,7 +39,7 @@ def write_report(store: "Store", path: str | Path, place: "Place | None" = None)
         raise BadInput(
             f"{target}: unknown ending; use .html for the page, .md for a model card, .json for the records."
         )
-    # here: jinja2 and matplotlib take a second nobody else should wait
+    # Imported here because jinja2 and matplotlib take about a second.
     from holdfast.report import card, page
     from holdfast.report.writing import write
 
@@ -46,4 +55,5 @@ def write_report(store: "Store", path: str | Path, place: "Place | None" = None)
 
 
 def page_name(target: Path, number: int) -> str:
+    """Return the file name of page `number`: report.html, report-2.html, ..."""
     return target.name if number == 1 else f"{target.stem}-{number}{target.suffix}"

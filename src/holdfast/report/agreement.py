@@ -1,4 +1,6 @@
-"""Runs of one network that asked the same: their brackets hold the same truth, so none may exclude another."""
+"""Consistency of runs of one network and one question: their brackets contain the same value, so they must
+overlap.
+"""
 
 from collections.abc import Iterator, Sequence
 from itertools import combinations
@@ -12,11 +14,12 @@ if TYPE_CHECKING:
 
 
 def agree(runs: "Sequence[Run]", pairs: Sequence[tuple[InputRow, ...]]) -> None:
-    """Contradiction where one run's lower bound lies above another's upper bound, for the same network, question and input: a proof
-    excludes what a witness shows, whichever of the two is the upper one.
+    """Raise Contradiction if a lower bound of one run lies above an upper bound of another for the same
+    input.
 
-    Every witness was replayed by the network and, where it has one, by its twin in float64, and a score says how far rounding may have
-    moved it, so no rounding explains that.
+    Only runs of the same network and question are compared. Every counterexample was replayed by the
+    network and, where there is one, by its copy in float64, and the slack of a score bounds its rounding
+    error. So rounding does not explain a contradiction: a proof or a replay is wrong.
     """
     for one, two in combinations(range(len(runs)), 2):
         if not runs[one].question.same_truth(runs[two].question):
@@ -26,13 +29,18 @@ def agree(runs: "Sequence[Run]", pairs: Sequence[tuple[InputRow, ...]]) -> None:
             for a, b, frame in _brackets(first, second, frame_name(runs[one].question)):
                 for low, high, names in ((a, b, (one, two)), (b, a, (two, one))):
                     if low.lower.value > high.upper.value + low.lower.slack + high.upper.slack:
-                        both = f"input {first.name}{frame} of {runs[one].name} (input {second.name}{frame} of {runs[two].name})"
-                        said = f"{runs[names[0]].name}: ", f"{runs[names[1]].name}: "
-                        raise contradiction(low.lower, high.upper, both, said)
+                        both = (
+                            f"input {first.name}{frame} of {runs[one].name} (input "
+                            f"{second.name}{frame} of {runs[two].name})"
+                        )
+                        prefixes = f"{runs[names[0]].name}: ", f"{runs[names[1]].name}: "
+                        raise contradiction(low.lower, high.upper, both, prefixes)
 
 
 def _brackets(first: InputRow, second: InputRow, thing: str) -> Iterator[tuple[Bracket, Bracket, str]]:
-    """Of the input, and of each of its frames that both were asked about."""
+    """Yield the two brackets of the input, and those of every frame that both rows hold, with the name of
+    the frame.
+    """
     yield first.bracket, second.bracket, ""
     others = {record.key.frame: record.bracket for record in second.frames}
     for record in first.frames:

@@ -1,4 +1,4 @@
-"""The answer of a command in its own words, as the table that an auditor reads first: verdicts, ranges, risks, tests."""
+"""Tables of commands with a page of their own shape: verdicts, ranges, risks, saliency maps, coverage."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -10,29 +10,35 @@ from markupsafe import Markup
 from holdfast.api.risk import estimate_text, risks_of
 from holdfast.formatting import about, between, short
 from holdfast.formatting import ends as rounded_ends
+from holdfast.report.class_probabilities import map_image, map_of
 from holdfast.report.picture import show
+from holdfast.report.plots import intervals
 from holdfast.report.summary import bracket_text, class_name
 from holdfast.result import DONE, Bracket, Record
 from holdfast.store import Store, StoredInput
 from holdfast.verification import verdict
 
-MOST_ROWS = 1000
-MOST_NUMBERS = 12  # of a counterexample; more are in the export
-DIGITS = 6
-PICTURE_BYTES = 300_000  # for all rows together; those that come too late go without
+MOST_ROWS = 1000  # Rows of the table, as on a page of inputs.
+MOST_NUMBERS = 12  # Numbers of a counterexample in a cell; `holdfast export` writes all.
+DIGITS = 6  # Significant digits of ranges; tolerances of `reach` are usually 1e-2 to 1e-4.
+PICTURE_BYTES = 300_000  # Bytes of pictures of all rows together; later rows have none.
 MEANS = {
     "unsat": "proved never to happen",
     "sat": "can happen: the counterexample was replayed",
     "timeout": "not known: the time ran out",
     "unknown": "not known: the methods ended",
-    "failed": "not known: the model could not be asked",
-    "": "nothing stored: not asked yet, not readable, or no input is as the property asks",
+    "failed": "not known: the model failed",
+    "": "nothing stored: not reached yet, not readable, or no input satisfies the property's preconditions",
 }
 
 
 @dataclass(frozen=True)
 class Answered:
-    """heading and hint: what it is. columns: their names, and whether they hold numbers. left_out: rows that are not shown."""
+    """A table on the page.
+
+    heading, hint: its title and explanation. columns: names, and whether they hold numbers. left_out: rows
+    not shown. counts: numbers with their descriptions. plot: inline SVG.
+    """
 
     heading: str
     hint: str
@@ -40,10 +46,11 @@ class Answered:
     rows: Sequence[Sequence[str]]
     left_out: int = 0
     counts: Sequence[tuple[int, str]] = ()
+    plot: str = ""
 
 
 def answer_of(store: Store) -> Answered | None:
-    """None where brackets say it all."""
+    """Return the table of the command; None if it has none."""
     made = TABLES.get(store.question.command)
     return None if made is None else made(store)
 
@@ -59,36 +66,55 @@ def _inputs_by_number(store: Store) -> dict[int, StoredInput]:
 
 
 def _verdicts(store: Store) -> Answered:
-    """A safety case: property, answer, counterexample, time, hashes."""
+    """verify: property, answer, counterexample, time and hashes of each instance."""
     files = store.question.asked.specification or [
         stored.name.rpartition(" ")[::2] for stored in _inputs_by_number(store).values()
     ]
     found = dict(islice(_by_input(store), MOST_ROWS))
-    rows, said = [], list[str]()
+    rows, answers = [], list[str]()
     for place, (network, specification, *digests) in enumerate(files[:MOST_ROWS]):
         records = found.get(place, [])
         failed = any(record.status in ("failed", "refuted") for record in records)
         judged = verdict(records) if records and not failed else None
         answer = "failed" if failed else judged.answer if judged else ""
-        said.append(answer)
+        answers.append(answer)
         witness = judged.witness if judged else None
         note = "; ".join(dict.fromkeys(record.bracket.note for record in records if record.bracket.note))
-        rows.append([
-            str(place), short(specification), short(network), _answer(answer), MEANS[answer] + (f" ({short(note)})" if note else ""),
-            "" if witness is None else _numbers(witness.flatten().tolist()), _score(records),
-            about(sum(record.seconds for record in records)), Markup().join(Markup("<code>{}</code>").format(d) for d in digests),
-        ])  # fmt: skip
-    names = [("#", True), ("property", False), ("network", False), ("answer", False), ("that is", False), ("counterexample", False),
-             ("smallest score", True), ("seconds", True), ("hashes of network and property", False)]  # fmt: skip
+        rows.append(
+            [
+                str(place),
+                short(specification),
+                short(network),
+                _answer(answer),
+                MEANS[answer] + (f" ({short(note)})" if note else ""),
+                "" if witness is None else _numbers(witness.flatten().tolist()),
+                _score(records),
+                about(sum(record.seconds for record in records)),
+                Markup().join(Markup("<code>{}</code>").format(d) for d in digests),
+            ]
+        )
+    names = [
+        ("#", True),
+        ("property", False),
+        ("network", False),
+        ("answer", False),
+        ("that is", False),
+        ("counterexample", False),
+        ("smallest score", True),
+        ("seconds", True),
+        ("hashes of network and property", False),
+    ]
     hint = (
-        "unsat: proved in float64 with every rounding charged, for all inputs that the property names. sat: the counterexample was "
-        "replayed through the network. The smallest score is positive where what the property describes cannot happen. Hashes are "
-        "SHA-256 of the files as they were read."
+        "unsat: proved in float64, rounding errors included, for all inputs of the property. sat: "
+        "the counterexample was "
+        "replayed through the network. The smallest score is positive exactly if the described "
+        "event cannot happen. "
+        "Hashes are SHA-256 of the files as they were read."
     )
     counts = [
-        (said.count(answer), f"{answer or 'without an answer'}: {MEANS[answer]}")
+        (answers.count(answer), f"{answer or 'without an answer'}: {MEANS[answer]}")
         for answer in MEANS
-        if answer in said
+        if answer in answers
     ]
     return Answered("Verdicts", hint, names, rows, max(0, len(files) - MOST_ROWS), counts)
 
@@ -104,7 +130,7 @@ def _score(records: Sequence[Record]) -> str:
 
 
 def _numbers(values: Sequence[float], name: str = "X") -> Markup:
-    """Every number by its name, in full."""
+    """Format numbers with their names and all digits."""
     lines = [
         Markup("{}_{} = {!r}<br>").format(name, k, value) for k, value in enumerate(values[:MOST_NUMBERS])
     ]
@@ -113,8 +139,8 @@ def _numbers(values: Sequence[float], name: str = "X") -> Markup:
 
 
 def _ranges(store: Store) -> Answered:
-    """Box by box and output by output: between which values."""
-    rows = []
+    """reach: the proved and the reached range of each output of each box."""
+    rows, drawn = [], list[tuple[str, tuple[Bracket, Bracket]]]()
     named, tolerance = _inputs_by_number(store), store.question.asked.tolerance or 0.0
     closed = 0
     for box, records in islice(_by_input(store), MOST_ROWS):
@@ -128,24 +154,44 @@ def _ranges(store: Store) -> Answered:
             gap = max(low.gap, high.gap)
             closed += gap <= tolerance
             stored = named.get(box)
-            rows.append([
-                str(box), short(stored.name) if stored and stored.name != str(box) else "", str(output), *_outer_and_met(low, high),
-                about(gap), "yes" if gap <= tolerance else "no",
-            ])  # fmt: skip
+            drawn.append((f"box {box}, output {output}", (low, high)))
+            rows.append(
+                [
+                    str(box),
+                    short(stored.name) if stored and stored.name != str(box) else "",
+                    str(output),
+                    *_outer_and_met(low, high),
+                    about(gap),
+                    "yes" if gap <= tolerance else "no",
+                ]
+            )
     hint = (
-        "The output never leaves the proved range while the input moves in the box; every value of the met range's ends was reached by an "
-        "input, replayed through the network. The truth of each end lies between the two."
+        "For every input in the box, the output stays in the proved range. The limits of the "
+        "reached range come from concrete "
+        "inputs, replayed through the network. The exact limits lie between the two."
     )
-    columns = [("box", True), ("name", False), ("output", True), ("never below", True), ("met: smallest", True), ("met: largest", True),
-               ("never above", True), ("gap", True), (f"known to {tolerance:g}", False)]  # fmt: skip
+    columns = [
+        ("box", True),
+        ("name", False),
+        ("output", True),
+        ("never below", True),
+        ("reached: smallest", True),
+        ("reached: largest", True),
+        ("never above", True),
+        ("gap", True),
+        (f"known to {tolerance:g}", False),
+    ]
     counts = [(closed, f"of {len(rows)} ranges known to {tolerance:g}")]
     if not any(row[1] for row in rows):
         columns, rows = [columns[0], *columns[2:]], [[row[0], *row[2:]] for row in rows]
-    return Answered("Ranges", hint, columns, rows[:MOST_ROWS], max(0, len(rows) - MOST_ROWS), counts)
+    plot = Markup(intervals.draw([name for name, _ in drawn], [ends for _, ends in drawn]))
+    if len(drawn) > intervals.MOST_LINES:
+        hint += f" The chart shows the first {intervals.MOST_LINES} of them."
+    return Answered("Ranges", hint, columns, rows[:MOST_ROWS], max(0, len(rows) - MOST_ROWS), counts, plot)
 
 
 def _outer_and_met(low: Bracket, high: Bracket) -> list[Markup]:
-    """Proved, met, met, proved."""
+    """Return the proved minimum, the reached minimum and maximum, and the proved maximum."""
     below, above = _ends(low), _ends(high)
     kinds = ("proved", "witnessed", "witnessed", "proved")
     return [
@@ -159,9 +205,9 @@ def _ends(bracket: Bracket) -> tuple[str, str]:
 
 
 def _risks(store: Store) -> Answered:
-    """Input by input: how badly, how far away, how fast."""
+    """risk: worst score, radius, nearest failure and Q of each input."""
     question, named = store.question, _inputs_by_number(store)
-    rows, broken, room = [], 0, PICTURE_BYTES
+    rows, broken, budget = [], 0, PICTURE_BYTES
     for index, records in islice(_by_input(store, aside=True), MOST_ROWS):
         found = risks_of(records)
         if not found:
@@ -171,29 +217,49 @@ def _risks(store: Store) -> Answered:
         broken += fails
         example = None if r.example is None else r.example.numpy()
         pictures = (
-            None if stored is None or stored.tokens is not None or room < 0 else show(stored.x, example)
+            None if stored is None or stored.tokens is not None or budget < 0 else show(stored.x, example)
         )
-        room -= len(pictures.input) + len(pictures.witness) if pictures else 0
-        rows.append([
-            str(index), pictures.input if pictures else "", class_name(question, stored.label) if stored else "", about(r.score),
-            _bracket(r.worst), "it fails in the region" if fails else "holds" if r.worst.lower.value > 0 else "not known",
-            _bracket(r.radius), pictures.witness if pictures else "", _bracket(r.metric),
-            estimate_text(r) or "–",
-        ])  # fmt: skip
+        budget -= len(pictures.input) + len(pictures.witness) if pictures else 0
+        rows.append(
+            [
+                str(index),
+                pictures.input if pictures else "",
+                class_name(question, stored.label) if stored else "",
+                about(r.score),
+                _bracket(r.worst),
+                "it fails in the region" if fails else "holds" if r.worst.lower.value > 0 else "not known",
+                _bracket(r.radius),
+                pictures.witness if pictures else "",
+                _bracket(r.metric),
+                estimate_text(r) or "–",
+            ]
+        )
     radius = (
-        ""
-        if question.asked.radius is None
-        else f" The region is the one asked for, of radius {short(question.asked.radius, 30)}."
+        "" if question.asked.radius is None else f" The region has radius {short(question.asked.radius, 30)}."
     )
     hint = (
-        f"The score is positive where all is well.{radius} Worst score: the smallest one in the region, from what is proved to what was "
-        "found. Radius: how far the region may grow before the score can fail, from what is proved to the nearest failure that was found, "
-        "which may lie outside the region. Q: the largest change of the score over distance, from what was found to what is proved. "
-        "s/Q, at most the radius of the region (DeepQuant, Theorem 1), is an estimate without a guarantee; where the score fails nearer it "
-        "is refuted."
+        f"The score is positive exactly if the property holds.{radius} Worst score: the smallest "
+        "one in the region, from the proved "
+        "to the witnessed bound. Radius: how far the region may grow before the score can fail, "
+        "from the proved bound to the nearest "
+        "failure found, which may lie outside the region. Q: the largest change of the score over "
+        "distance, from the witnessed to the "
+        "proved bound. s/Q, at most the radius of the region (DeepQuant, Theorem 1), is an "
+        "estimate without a guarantee; it is refuted "
+        "if the score fails at a smaller distance."
     )
-    columns = [("#", True), ("input", False), ("label", False), ("score", True), ("worst score", True), ("in the region", False),
-               ("radius", True), ("nearest failure", False), ("Q", True), ("s/Q", True)]  # fmt: skip
+    columns = [
+        ("#", True),
+        ("input", False),
+        ("label", False),
+        ("score", True),
+        ("worst score", True),
+        ("in the region", False),
+        ("radius", True),
+        ("nearest failure", False),
+        ("Q", True),
+        ("s/Q", True),
+    ]
     return Answered(
         "Risks",
         hint,
@@ -209,7 +275,7 @@ def _bracket(bracket: Bracket | None) -> str:
 
 
 def _tests(store: Store) -> Answered:
-    """Layer by layer: what the given inputs left open, and how much of it tests reach."""
+    """testgen: open, reached and unreached coverage items of each layer."""
     layers: dict[str, list[int]] = {}
     tests: set[int] = set()
     fewest, many = math.inf, 0.0
@@ -224,7 +290,7 @@ def _tests(store: Store) -> Answered:
             fewest, many = (
                 min(fewest, end.value + 1),
                 max(many, end.value + 1),
-            )  # the end is the last count that may still hold
+            )  # The bound is the last count that may still hold.
             tests.add(hash(end.evidence.witness.numpy().tobytes()))
         elif records[0].status not in DONE:
             count[2] += 1
@@ -234,24 +300,84 @@ def _tests(store: Store) -> Answered:
     ]
     changes = f"; they change {about(fewest)} to {about(many)} units" if tests else ""
     hint = (
-        f"An item is something that no given input made a neuron do, as the question says. {len(tests)} inputs reach what is counted "
-        f"as reached{changes}. Each was replayed through the network. That what was not reached cannot be reached is not proved. tests.npz "
-        "beside this run holds as many of them as are needed, as holdfast reads data."
+        "A coverage item is a behaviour of a neuron (see the question) that no given input shows. "
+        f"{len(tests)} new inputs reach the "
+        f"reached items{changes}. Each was replayed through the network. Items that were not "
+        "reached are not proved unreachable. "
+        "tests.npz in the folder of the run holds the new inputs that are needed, in a form that "
+        "--data reads."
     )
-    columns = [("layer", False), ("items open before", True), ("reached by a new input", True), ("not reached", True),
-               ("search not finished", True)]  # fmt: skip
+    columns = [
+        ("layer", False),
+        ("items open before", True),
+        ("reached by a new input", True),
+        ("not reached", True),
+        ("search not finished", True),
+    ]
     wanted, reached, unfinished = (sum(count[k] for count in layers.values()) for k in (0, 1, 2))
-    some = f" ({unfinished} not looked for to the end)" if unfinished else ""
+    some = f" ({unfinished} not searched to the end)" if unfinished else ""
     counts = [
-        (len(tests), "new inputs that reach something"),
+        (len(tests), "new inputs"),
         (reached, f"of {wanted} open items reached{some}"),
     ]
     return Answered("Coverage", hint, columns, rows, 0, counts)
+
+
+def _maps(store: Store) -> Answered:
+    """saliency: one row for each input, with its map, where it is largest and how far one change lowers the
+    margin.
+    """
+    question, named = store.question, _inputs_by_number(store)
+    rows, changed, budget = [], 0, PICTURE_BYTES
+    for index, records in islice(_by_input(store), MOST_ROWS):
+        stored, [record] = named.get(index), records[:1]
+        lowest = record.bracket.upper
+        changes = lowest.known and lowest.value <= 0
+        changed += changes
+        drawn = map_of(None if stored is None or budget < 0 else stored.saliency)
+        picture = show(stored.x, None).input if stored and stored.tokens is None and budget >= 0 else Markup()
+        budget -= len(drawn.png) + len(picture)
+        rows.append(
+            [
+                str(index),
+                picture,
+                map_image(drawn),
+                class_name(question, stored.label) if stored else "",
+                drawn.words or "–",
+                about(lowest.value) if lowest.known else "–",
+                "yes" if changes else "not found",
+            ]
+        )
+    hint = (
+        "The map is darkest where changing one place lowers the margin most, among the changes "
+        "that were tried. The margin is the score of "
+        "the class minus that of its closest rival: at 0 or below the class changes, and the input "
+        "that shows it was replayed through "
+        "the network. A place without a colour is not proved to be harmless."
+    )
+    columns = [
+        ("#", True),
+        ("input", False),
+        ("saliency", False),
+        ("label", False),
+        ("strongest place", False),
+        ("smallest margin found", True),
+        ("class changes by one place", False),
+    ]
+    return Answered(
+        "Saliency maps",
+        hint,
+        columns,
+        rows,
+        len(store.answered_inputs()) - len(rows),
+        [(changed, f"of {len(rows)} change their class when one place changes")] if changed else (),
+    )
 
 
 TABLES: dict[str, Callable[[Store], Answered]] = {
     "verify": _verdicts,
     "reach": _ranges,
     "risk": _risks,
+    "saliency": _maps,
     "testgen": _tests,
 }

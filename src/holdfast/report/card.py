@@ -1,10 +1,11 @@
-"""A fragment of a model card: what is known of a network's robustness, in Markdown that stands beside its accuracy."""
+"""A model card fragment in Markdown: the robustness of a network, next to its accuracy."""
 
 from dataclasses import replace
 
 from holdfast.formatting import about, between, capital, ends
 from holdfast.question_text import describe_question
 from holdfast.report.evidence_sources import sources
+from holdfast.report.headline import answer_of
 from holdfast.report.markdown import SENTENCE, table, text
 from holdfast.report.pairing import Run, load, usual_radii
 from holdfast.report.question import hashes
@@ -15,14 +16,20 @@ from holdfast.report.wording import RADIUS
 from holdfast.store import Store
 
 MEANING = (
-    "Certified: proved for every point of the region. Broken: a concrete input shows it, replayed through the model. Unknown: neither; it "
-    "counts as not certified."
+    "Certified: proved for every point of the region. Broken: shown by a concrete input, replayed "
+    "through the model. "
+    "Unknown: neither; counts as not certified."
 )
 
 
 def render(store: Store) -> str:
+    """Return the fragment, with the answer and the question of the run first."""
     run = load(store)
-    parts = ["## Robustness", text(describe_question(run.question), SENTENCE)]
+    parts = [
+        "## Robustness",
+        text(answer_of(store), SENTENCE),
+        text(describe_question(run.question), SENTENCE),
+    ]
     for part in (run.part, *run.others):
         one = replace(run, part=part)
         count = len(one.rows) + one.silent
@@ -64,7 +71,7 @@ def _ends(run: Run, count: int) -> str:
             else []
         ),
         *([["nothing may change", f"{totals.still}, left out of the mean"]] if totals.still else []),
-        ["without a witness", str(totals.open_above)],
+        ["without a counterexample", str(totals.open_above)],
         ["timed out, interrupted, unanswered", f"{totals.stopped}, {totals.interrupted}, {run.silent}"],
     ]
     return table(["", ""], rows)
@@ -90,7 +97,7 @@ def _methods(store: Store) -> str:
         for s, count in sources(store.stream(light=True))
     ]
     return table(
-        ["end", "kind", "method", "settings", "seed", "assumes", "ISO/IEC 24029-2 attributes", "numbers"],
+        ["bound", "kind", "method", "settings", "seed", "assumes", "ISO/IEC 24029-2 attributes", "numbers"],
         rows,
     )
 

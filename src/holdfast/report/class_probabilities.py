@@ -1,4 +1,6 @@
-"""The likeliest classes before and after, and which places matter, small enough to ride on a row of the page."""
+"""The most likely classes before and after a perturbation, and saliency maps, packed into attributes of a
+table row.
+"""
 
 import base64
 from collections.abc import Iterable
@@ -6,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 from numpy.typing import NDArray
 
 from holdfast.formatting import about, hundredths
@@ -19,14 +22,18 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Map:
-    """A saliency map as base64 of a PNG, and what it says in words; both empty where there is none."""
+    """A saliency map: base64 of a PNG, and its description; both are empty without a map."""
 
     png: str = ""
     words: str = ""
 
 
 def pack_answers(answers: Answers | None) -> str:
-    """'3 98.1 12.07,5 1.5 7.9;5 60 9.1': class, percent, output; before; after. The page's script makes lists of it."""
+    """Pack answers as '3 98.1 12.07,5 1.5 7.9;5 60 9.1' for the page's script.
+
+    Each entry holds class, percent and output; the answers at the input come before the semicolon, those at
+    the counterexample after it.
+    """
     return (
         ""
         if answers is None
@@ -39,22 +46,35 @@ def _pack_answer(one: Likely) -> str:
 
 
 def names_of(rows: Iterable[InputRow], question: Question) -> dict[int, str]:
-    """The names of the classes that rows speak of; those without a name are left out."""
+    """Return names by number for the classes in the answers of these rows; classes without a name are left
+    out.
+    """
     labels = {one.label for row in rows if row.answers for one in (*row.answers.before, *row.answers.after)}
     return {label: name for label in sorted(labels) if (name := class_name(question, label)) != str(label)}
 
 
 def map_of(found: Array | None) -> Map:
-    """Shades of orange, the strongest where one change lowers the margin most; grey where nothing was measured."""
+    """Draw a saliency map: orange, strongest where one change lowers the margin most; grey where not
+    measured.
+    """
     if found is None or not found.size or not np.isfinite(found).any():
         return Map()
     return Map(base64.b64encode(shades(planes_of(flat(found)))).decode(), words_of(found, "grey"))
 
 
+def map_image(drawn: Map) -> Markup:
+    """The map as an HTML image; empty without one."""
+    if not drawn.png:
+        return Markup()
+    return Markup('<img alt="{}" src="data:image/png;base64,{}">').format(drawn.words, drawn.png)
+
+
 def flat(found: Array) -> Array:
-    """(..., h, w) or (n,) -> (h, w): of channels the one that matters most. NaN where a channel was not measured; places that may not
-    change (minus infinity) matter not."""
-    filled = found.astype(float).clip(0)  # NaN stays
+    """(..., h, w) or (n,) -> (h, w): the maximum over channels.
+
+    NaN where a channel was not measured; positions that may not change (minus infinity) become 0.
+    """
+    filled = found.astype(float).clip(0)  # np.clip keeps NaN.
     plane: Array = (
         filled.reshape(-1, *filled.shape[-2:]).max(0) if filled.ndim >= 2 else filled.reshape(1, -1)
     )
@@ -62,12 +82,14 @@ def flat(found: Array) -> Array:
 
 
 def not_measured(found: Array) -> int:
-    """Units of a map of which nothing is known."""
+    """Count the units of a map that were not measured."""
     return int(np.isnan(found).sum())
 
 
 def words_of(found: Array, shown_as: str = "") -> str:
-    """Where a map is largest, and how many units were not measured. shown_as: how the picture shows these."""
+    """Describe the maximum of a map and count unmeasured units. shown_as: how the picture shows
+    the latter.
+    """
     plane, missing = flat(found), not_measured(found)
     open_ = (
         f"{missing} of {found.size} units not measured" + (f" ({shown_as})" if shown_as else "")
@@ -78,9 +100,9 @@ def words_of(found: Array, shown_as: str = "") -> str:
         return open_
     most = float(np.nanmax(plane))
     if most <= 0:
-        told = "no single change that was tried lowers the margin"
+        found_text = "no single change that was tried lowers the margin"
     else:
         row, column = np.unravel_index(int(np.nanargmax(plane)), plane.shape)
         place = f"number {column}" if len(plane) == 1 else f"row {row}, column {column}"
-        told = f"one change lowers the margin by up to {about(most)}, at {place} (estimated)"
-    return "; ".join(filter(None, (told, open_)))
+        found_text = f"one change lowers the margin by up to {about(most)}, at {place} (estimated)"
+    return "; ".join(filter(None, (found_text, open_)))

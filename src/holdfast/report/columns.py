@@ -1,4 +1,4 @@
-"""Rows of a table: which columns a witness changes, from what to what."""
+"""Table rows: the columns that a counterexample changes, with old and new values."""
 
 from collections.abc import Sequence
 
@@ -10,18 +10,22 @@ from holdfast.region.columns import Columns
 from holdfast.report.picture import Pictures
 from holdfast.report.summary import InputRow
 
-FEW = 6  # changed columns in one line
-MOST = 8  # columns of a row that a page shows; more where more change
+FEW = 6  # Changed columns listed in one line of the terminal; more would not fit on 120 characters.
+# Columns of a row on the page, unless more change; 8 lines are as high as a thumbnail with its caption.
+MOST = 8
 
 
 def columns_of(question: Question) -> Columns | None:
-    """What the run says of its columns."""
+    """Return the column description stored in the question; None without one."""
     stored = question.asked.columns
     return None if stored is None else Columns.from_json(stored["each"]).in_order(stored["order"])
 
 
 def changes_of(row: InputRow, question: Question) -> list[tuple[str, str, str]] | None:
-    """(column, what it was, what it is) for each that the witness changes; None where there is no table or no witness."""
+    """Return (column, old value, new value) for each column that the counterexample changes.
+
+    None without a table or a counterexample.
+    """
     columns, witness = columns_of(question), row.witness
     if columns is None or row.source is None or witness is None or witness.shape != row.source.x.shape:
         return None
@@ -29,6 +33,7 @@ def changes_of(row: InputRow, question: Question) -> list[tuple[str, str, str]] 
 
 
 def in_a_line(changes: Sequence[tuple[str, str, str]]) -> str:
+    """Join changes as 'age 30 → 31, job baker → clerk'."""
     more = f" and {len(changes) - FEW} more columns" if len(changes) > FEW else ""
     return (
         ", ".join(
@@ -39,7 +44,9 @@ def in_a_line(changes: Sequence[tuple[str, str, str]]) -> str:
 
 
 def pictures_of(row: InputRow, question: Question) -> Pictures | None:
-    """A row of a table as a page shows it, column by column, what the witness changes first and marked; None where it is no such row."""
+    """Render a table row column by column, changed columns first and marked; None if the input is no such
+    row.
+    """
     names, source = question.data.columns, row.source
     columns = columns_of(question) or (None if names is None else Columns.named(names))
     if columns is None or source is None or source.x.shape != (len(columns.features),):
@@ -47,14 +54,14 @@ def pictures_of(row: InputRow, question: Question) -> Pictures | None:
     before, witness = source.x.tolist(), row.witness
     after = before if witness is None or witness.shape != source.x.shape else witness.tolist()
     changed = {name: (was, now) for name, was, now in columns.changes(before, after)}
-    told = [
+    described = [
         (column.name, column.describe_numbers([before[i] for i in own]))
         for column, own in zip(columns.each, columns.places, strict=True)
     ]
-    shown = sorted(told, key=lambda pair: pair[0] not in changed)[: max(MOST, len(changed))]
+    shown = sorted(described, key=lambda pair: pair[0] not in changed)[: max(MOST, len(changed))]
     more = (
-        Markup("<small>and {} columns that stay</small>").format(len(told) - len(shown))
-        if len(shown) < len(told)
+        Markup("<small>and {} unchanged columns</small>").format(len(described) - len(shown))
+        if len(shown) < len(described)
         else Markup()
     )
     values = [Markup("<b>{}</b> {}<br>").format(short(name, 30), _number(was)) for name, was in shown]
@@ -72,9 +79,9 @@ def pictures_of(row: InputRow, question: Question) -> Pictures | None:
     return Pictures(cells[0], cells[1] if others else Markup(), cells[2] if moves else Markup())
 
 
-def _number(told: str) -> str:
-    """As a page has room for it."""
+def _number(text: str) -> str:
+    """Shorten a number to six digits and a word to 30 characters."""
     try:
-        return f"{float(told):.6g}"
+        return f"{float(text):.6g}"
     except ValueError:
-        return short(told, 30)
+        return short(text, 30)

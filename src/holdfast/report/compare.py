@@ -1,4 +1,4 @@
-"""Runs side by side on the same inputs: who holds longer, by how much, and where nobody can say yet."""
+"""Comparison of runs on the same inputs: wins, differences and undecided inputs."""
 
 import math
 from collections.abc import Sequence
@@ -26,7 +26,9 @@ Outcome = Literal["first", "second", "tie", "undecided"]
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean of paired differences and where its expectation lies with the asked confidence, were the inputs drawn at random."""
+    """A mean of paired differences, and a confidence interval of its expectation for randomly
+    drawn inputs.
+    """
 
     mean: float
     low: float
@@ -36,8 +38,12 @@ class Interval:
 
 @dataclass(frozen=True)
 class Side:
-    """One run in numbers. Means leave out what is infinite or not measured in any run, so that all runs' means speak of the same inputs.
-    not_measured: inputs of which this run ended before anything could be proved."""
+    """The numbers of one run.
+
+    Means leave out inputs with an infinite or unmeasured bound in any run, so that all means are over the
+    same inputs. Rank 1 is best; None without a mean. not_measured: inputs whose search ended before
+    anything was proved.
+    """
 
     name: str
     model: str
@@ -45,9 +51,7 @@ class Side:
     tallies: tuple[VerdictCounts, ...]
     mean_lower: float
     mean_upper: float
-    rank_lower: (
-        int | None
-    )  # 1 is best, the largest or, where smaller is better, the smallest; None without a mean
+    rank_lower: int | None
     rank_upper: int | None
     closed: int
     open_above: int
@@ -59,16 +63,21 @@ class Side:
 
 @dataclass(frozen=True)
 class Duel:
-    """Two runs on the same inputs. The first wins where its proved bound lies beyond the other's witnessed bound: no doubt is left."""
+    """Two runs on the same inputs.
+
+    A run wins an input if its proved bound lies beyond the other's witnessed bound.
+
+    lower, upper, accuracy: intervals of first - second. least, most: bounds of the exact mean difference.
+    """
 
     first: str
     second: str
     outcomes: tuple[Outcome, ...]
-    lower: Interval  # of first - second
+    lower: Interval
     upper: Interval
     accuracy: Interval
-    least: float  # the true mean difference on these inputs is proved to be at least this ...
-    most: float  # ... and shown to be at most this
+    least: float
+    most: float
 
     @property
     def wins(self) -> int:
@@ -89,7 +98,9 @@ class Duel:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What `holdfast compare` shows. `radii` are those of the tallies; `pairs` the rows of all runs, input by input."""
+    """The result of `holdfast compare`. radii: those of the tallies. pairs: the rows of all runs, input by
+    input.
+    """
 
     runs: tuple[Run, ...]
     pairs: Pairs
@@ -111,8 +122,12 @@ class Comparison:
 def compare(
     runs: Sequence[Run], *, radii: Sequence[float] | None = None, confidence: float = 0.95
 ) -> Comparison:
-    """BadInput unless there are two or more runs that asked the same question of at least one common input; Contradiction where runs of
-    the same network exclude each other."""
+    """Compare two or more runs of the same question with at least one common input.
+
+    Raises:
+        BadInput: if the runs cannot be compared.
+        Contradiction: if bounds of runs of the same network exclude each other.
+    """
     if len(runs) < 2:
         raise BadInput("one run has nothing to be compared with: give two or more.")
     if not 0 < confidence < 1:
@@ -140,22 +155,24 @@ def _measured_flags(rows: Sequence[InputRow]) -> Flags:
 
 
 def _not_measured(runs: Sequence[Run], measured: Flags) -> list[str]:
-    """What the numbers leave out because a run ended too early."""
-    told = [
-        f"{run.name}: {int((~known).sum())} of {len(known)} inputs are not measured: the run ended before anything could be proved of them."
+    """Describe the inputs that are left out because a run ended too early."""
+    found = [
+        f"{run.name}: {int((~known).sum())} of {len(known)} inputs are not measured: the run ended "
+        "before anything could be proved of them."
         for run, known in zip(runs, measured, strict=True)
         if not known.all()
     ]
-    if told:
-        told.append(
-            f"means, ranks, differences and curves speak of the {int(measured.all(0).sum())} inputs that every run measured."
+    if found:
+        found.append(
+            f"means, ranks, differences and curves are over the {int(measured.all(0).sum())} "
+            "inputs that every run measured."
         )
-    return told
+    return found
 
 
 def _sides(
     runs: Sequence[Run], columns: Sequence[Sequence[InputRow]], radii: Sequence[float], measured: Flags
-) -> tuple[Side, ...]:  # fmt: skip
+) -> tuple[Side, ...]:
     common = np.asarray(measured.all(0))
     lower, upper = (_common_means(columns, end, common) for end in ("lower", "upper"))
     return tuple(
@@ -224,11 +241,13 @@ def _duel(
 
 
 def _true_difference(low: Values, high: Values, other_low: Values, other_high: Values) -> tuple[float, float]:
-    """The ends of the mean difference, by the ends of all brackets, over the inputs that something breaks in one of the two."""
+    """Bound the exact mean difference by all brackets, over the inputs that are breakable in one of the two
+    runs.
+    """
     some = ~(np.isinf(low) & np.isinf(other_low))
     if not some.any():
         return math.nan, math.nan
-    with np.errstate(invalid="ignore"):  # infinity minus infinity: nothing is known of this difference
+    with np.errstate(invalid="ignore"):  # Infinity minus infinity is NaN: this difference is unknown.
         least, most = (low - other_high)[some], (high - other_low)[some]
     return float(np.where(np.isnan(least), -np.inf, least).mean()), float(
         np.where(np.isnan(most), np.inf, most).mean()
@@ -236,13 +255,13 @@ def _true_difference(low: Values, high: Values, other_low: Values, other_high: V
 
 
 def _differences(values: Values, others: Values) -> Values:
-    """Where both are finite."""
+    """Return the differences where both values are finite."""
     known = np.isfinite(values) & np.isfinite(others)
     return values[known] - others[known]
 
 
 def outcome(first: Bracket, second: Bracket, sense: Sense = RADIUS) -> Outcome:
-    """Whose truth is better, as far as the brackets say."""
+    """Return which of two brackets is better, tied or undecided."""
     if not sense.rises:
         first, second = first.negate(), second.negate()
     if first.lower.value > second.upper.value:
@@ -253,7 +272,7 @@ def outcome(first: Bracket, second: Bracket, sense: Sense = RADIUS) -> Outcome:
 
 
 def interval(differences: Values, confidence: float) -> Interval:
-    """Student's t interval of the mean; without two differences it is unknown."""
+    """Return Student's t interval of the mean; infinite with fewer than two differences."""
     count = len(differences)
     mean = float(differences.mean()) if count else math.nan
     if count < 2:
@@ -263,21 +282,24 @@ def interval(differences: Values, confidence: float) -> Interval:
 
 
 def _notes(runs: Sequence[Run], common: int) -> tuple[str, ...]:
-    """What a reader must know before the numbers."""
-    told = []
+    """Describe differences between the runs that a reader must know."""
+    notes = []
     for run in runs:
         left_out, open_ = len(run.rows) - common, sum(row.status == "interrupted" for row in run.rows)
         if left_out or run.silent:
-            told.append(
-                f"{run.name}: {left_out + run.silent} of {len(run.rows) + run.silent} inputs are not compared: not all runs answer them."
+            notes.append(
+                f"{run.name}: {left_out + run.silent} of {len(run.rows) + run.silent} inputs are "
+                "not compared: not all runs answer them."
             )
         if open_:
-            told.append(f"{run.name}: {open_} answers are interrupted and may become better; resume the run.")
-    for name in ("tier", "arithmetic", "methods", "seed", "seconds", "queries", "gap"):
-        said = [setting(getattr(run.question.means, name)) for run in runs]
-        if len(set(said)) > 1:
-            told.append(
-                f"not asked with the same {name}: "
-                + ", ".join(f"{run.name} {text}" for run, text in zip(runs, said, strict=True))
+            notes.append(
+                f"{run.name}: {open_} answers are interrupted and may become better; resume the run."
             )
-    return tuple(told)
+    for name in ("tier", "arithmetic", "methods", "seed", "seconds", "queries", "gap"):
+        values = [setting(getattr(run.question.means, name)) for run in runs]
+        if len(set(values)) > 1:
+            notes.append(
+                f"the runs differ in {name}: "
+                + ", ".join(f"{run.name} {text}" for run, text in zip(runs, values, strict=True))
+            )
+    return tuple(notes)

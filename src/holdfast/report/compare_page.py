@@ -1,4 +1,4 @@
-"""A comparison as one HTML file, in the dress of the report."""
+"""A comparison of runs as one HTML file, in the style of the report."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from holdfast.formatting import norm_name
 from holdfast.question import Question
 from holdfast.report import picture
 from holdfast.report.compare import Comparison
-from holdfast.report.compare_table import duels, explain_numbers, sides
+from holdfast.report.compare_table import comparison_sentence, duels, explain_numbers, sides
 from holdfast.report.packed_rows import Chosen
 from holdfast.report.plots import curves
 from holdfast.report.question import classes_told, command_line, preparation, shown
@@ -21,13 +21,13 @@ from holdfast.report.verdict import right
 from holdfast.report.wording import RADIUS
 from holdfast.store import Store
 
-MOST_ROWS = 10_000
-PICTURE_BYTES = 300_000  # for all inputs together; those that come too late go without
+MOST_ROWS = 10_000  # Rows of the page; without pictures this is about 3 MB.
+PICTURE_BYTES = 300_000  # Bytes of pictures on the page; later inputs have none.
 
 
 @dataclass(frozen=True)
 class Shown:
-    """An input as a row begins."""
+    """The first cells of a row: index, name, label and picture of an input."""
 
     place: str
     name: str
@@ -36,22 +36,22 @@ class Shown:
 
 
 def thumbnails(store: Store) -> dict[int, Markup]:
-    """The inputs of a run as they are looked at, the first ones of many."""
+    """Return pictures of the first inputs of a run, up to PICTURE_BYTES."""
     found: dict[int, Markup] = {}
-    room, vocabulary = PICTURE_BYTES, store.question.model.vocabulary or ()
+    budget, vocabulary = PICTURE_BYTES, store.question.model.vocabulary or ()
     for stored in store.stream_inputs():
         made = (
             picture.show(stored.x, None) if stored.tokens is None else sentences(stored, (), None, vocabulary)
         ).input
-        room -= len(made)
-        if room < 0:
+        budget -= len(made)
+        if budget < 0:
             break
         found[stored.index] = made
     return found
 
 
 def render(found: Comparison, pictures: Mapping[int, Markup] | None = None) -> str:
-    """pictures: of the inputs of the first run, by their places."""
+    """Return the page. pictures: thumbnails of the inputs of the first run by index."""
     columns = found.pairs.columns
     names = [side.name for side in found.sides]
     quantity = found.sense.quantity
@@ -61,6 +61,7 @@ def render(found: Comparison, pictures: Mapping[int, Markup] | None = None) -> s
     drawn = [Chosen(column, measured) for column in columns]
     rows = [_cells(found, place, pictures or {}) for place in range(min(len(found.pairs), MOST_ROWS))]
     return template("compare.html.j2").render(
+        answer=comparison_sentence(found),
         headline=f"{len(names)} runs on the same {len(found.pairs)} inputs: {_describe_question(found)}?",
         norm="" if norm is None else "replaced words" if norm == "words" else f"{norm_name(norm)} norm",
         names=names,
@@ -101,7 +102,7 @@ def _describe_question(found: Comparison) -> str:
 def _cells(
     found: Comparison, place: int, pictures: Mapping[int, Markup]
 ) -> tuple[Shown, list[str], list[str]]:
-    """An input, its brackets, and who wins each pair."""
+    """Return an input, its brackets, and the winner of each pair of runs."""
     pair = found.pairs[place]
     first = pair[0]
     label = class_name(found.runs[0].question, first.source.label) if first.source else ""
@@ -111,7 +112,7 @@ def _cells(
 
 
 def _bracket(row: InputRow, question: Question) -> str:
-    """With what the network says where that is not the label."""
+    """Format a bracket, with the prediction if it is not the label."""
     ends = bracket_text(row.bracket) if row.measured else f"{bracket_text(row.bracket)}, not measured"
     if right(row):
         return ends

@@ -1,4 +1,4 @@
-"""A comparison as headings and cells: the terminal, the page and Markdown show the same ones."""
+"""A comparison as headings and cells, shared by the terminal, the page and Markdown."""
 
 import math
 from dataclasses import asdict
@@ -7,15 +7,17 @@ from typing import Any
 from holdfast.formatting import about, between, ends, percent
 from holdfast.question_text import describe_question
 from holdfast.report import markdown
-from holdfast.report.compare import Comparison, Interval
+from holdfast.report.compare import Comparison, Duel, Interval
 from holdfast.report.summary import share_text
 from holdfast.report.verdict import right
+from holdfast.report.wording import RADIUS
 
-Cells = tuple[list[str], list[list[str]]]  # headings, and rows of as many cells
+MOST_PAIRS = 3  # Pairs of runs with a sentence each; three sentences fill the heading of the page.
+Cells = tuple[list[str], list[list[str]]]  # Headings, and rows of as many cells.
 
 
 def sides(found: Comparison) -> Cells:
-    """One row for each run."""
+    """Return one row for each run."""
     sense = found.sense
     quantity = sense.quantity
     headings = [
@@ -47,7 +49,7 @@ def sides(found: Comparison) -> Cells:
 
 
 def duels(found: Comparison) -> Cells:
-    """One row for each two runs."""
+    """Return one row for each pair of runs."""
     headings = [
         "first",
         "second",
@@ -55,9 +57,9 @@ def duels(found: Comparison) -> Cells:
         "ties",
         "second wins",
         "undecided",
-        "lower ends",
-        "upper ends",
-        "true mean difference",
+        "lower bounds",
+        "upper bounds",
+        "exact mean difference",
     ]
     rows = [
         [
@@ -76,23 +78,78 @@ def duels(found: Comparison) -> Cells:
     return headings, rows
 
 
+def comparison_sentence(found: Comparison) -> str:
+    """Answer a comparison in one sentence per pair: 'v2 is more robust than v1 on 4 of 16 inputs, v1 on 1;
+    11 are undecided.'
+
+    More than MOST_PAIRS pairs are summed up by the wins and losses of each run. The first line of the page
+    and the terminal use it.
+    """
+    count = len(found.pairs)
+    inputs = "input" if count == 1 else "inputs"
+    better = _better(found)
+    if len(found.duels) <= MOST_PAIRS:
+        return " ".join(_pair_sentence(duel, count, inputs, better) for duel in found.duels)
+    wins = {side.name: 0 for side in found.sides}
+    for duel in found.duels:
+        wins[duel.first] += duel.wins
+        wins[duel.second] += duel.losses
+    undecided = sum(duel.undecided for duel in found.duels)
+    ranked = sorted(wins.items(), key=lambda item: -item[1])
+    text = ", ".join(f"{name} {won}" for name, won in ranked)
+    pairs = len(found.duels) * count
+    return (
+        f"Proved wins over another run on one of {count} {inputs}: {text}; {undecided} of "
+        f"{pairs} comparisons are undecided."
+    )
+
+
+def _better(found: Comparison) -> str:
+    if found.sense == RADIUS:
+        return "is more robust than"
+    return f"has the {'larger' if found.sense.rises else 'smaller'} {found.sense.quantity} than"
+
+
+def _pair_sentence(duel: Duel, count: int, inputs: str, better: str) -> str:
+    (winner, won), (loser, lost) = sorted(
+        ((duel.first, duel.wins), (duel.second, duel.losses)), key=lambda item: -item[1]
+    )
+    rest = [f"{duel.ties} {'is a tie' if duel.ties == 1 else 'are ties'}"] if duel.ties else []
+    rest += [f"{duel.undecided} {'is' if duel.undecided == 1 else 'are'} undecided"] if duel.undecided else []
+    if not won and not lost:
+        verb = better.replace("is ", "to be ", 1).replace("has ", "to have ", 1)
+        first = (
+            f"Neither {duel.first} nor {duel.second} is shown {verb.removesuffix(' than')} on "
+            f"any of {count} {inputs}"
+        )
+    else:
+        first = f"{winner} {better} {loser} on {won} of {count} {inputs}, {loser} on {lost}"
+    return "; ".join([first, *rest]) + "."
+
+
 def explain_numbers(found: Comparison) -> str:
-    """What the numbers mean, in a few sentences."""
+    """Explain the numbers in a few sentences."""
     share = about(100 * found.confidence)
     what = found.sense.quantity
     better = (
-        "proved lower end lies above the other's witnessed upper end"
+        "proved lower bound lies above the other's witnessed upper bound"
         if found.sense.rises
-        else "proved upper end lies below the other's witnessed lower end"
+        else "proved upper bound lies below the other's witnessed lower bound"
     )
     return (
-        f"All numbers speak of the {len(found.pairs)} inputs that every run answered. A run wins an input where its {better}; "
-        f"where brackets overlap it is undecided. Differences are first minus second: the mean over "
-        f"the inputs where both ends are finite, with its {share} % interval (Student's t, inputs taken as drawn at random; a statement "
-        f"about such inputs, not a proof). The true mean difference of the {what} on these very inputs lies in the last column's range, by "
-        f"proofs {'below and witnesses above' if found.sense.rises else 'above and witnesses below'}. Means and differences leave out "
-        f"inputs where an end is infinite in any run, or that a run had no time to measure; shares certified count, of the inputs measured "
-        f"at that {what}, the certified ones."
+        f"All numbers are over the {len(found.pairs)} inputs that every run answered. A run wins "
+        "an input if its "
+        f"{better}; if the brackets overlap, the input is undecided. Differences are first minus "
+        "second: the mean over "
+        f"the inputs where both bounds are finite, with its {share} % interval (Student's t for "
+        "inputs drawn at random; "
+        f"not a proof). The exact mean difference of the {what} on these very inputs lies in the "
+        "range of the last "
+        "column, bounded by proofs "
+        f"{'below and witnesses above' if found.sense.rises else 'above and witnesses below'}. "
+        "Means and differences leave out inputs with an infinite bound in any run, or that a run "
+        "had no time to measure. "
+        f"Certified shares are of the inputs measured at that {what}."
     )
 
 
@@ -116,11 +173,17 @@ def as_markdown(found: Comparison) -> str:
         for run in found.runs
     ]
     notes += [f"- {markdown.text(note)}" for note in found.notes]
-    return "\n\n".join(["## Comparison", parts[0], parts[1], explain_numbers(found), "\n".join(notes)]) + "\n"
+    answer = markdown.text(comparison_sentence(found), markdown.SENTENCE)
+    return (
+        "\n\n".join(["## Comparison", answer, parts[0], parts[1], explain_numbers(found), "\n".join(notes)])
+        + "\n"
+    )
 
 
 def as_json(found: Comparison) -> dict[str, Any]:
-    """docs/schema/comparison.schema.json describes it. Infinite and unknown numbers are null."""
+    """Return the comparison in the format of docs/schema/comparison.schema.json; infinite and unknown
+    numbers are null.
+    """
     return {
         "format": 1,
         "part": found.runs[0].part.name,
@@ -157,7 +220,7 @@ def as_json(found: Comparison) -> dict[str, Any]:
 
 
 def _finite_or_none(value: Any) -> Any:
-    """JSON has no infinity and no NaN."""
+    """Replace infinity and NaN, which JSON does not have, by None."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):

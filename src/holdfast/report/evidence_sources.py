@@ -1,4 +1,4 @@
-"""Every way in which the numbers of a run were found: evidence, settings, seed, assumptions, and the standard's attributes."""
+"""The origins of the numbers of a run: method, settings, seed, assumptions, and the standard's attributes."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from holdfast.result import Bound, Evidence, Record
 
 @dataclass(frozen=True)
 class Source:
-    """One way in which ends or estimates of this run were found."""
+    """One origin of bounds or estimates: a method with its settings."""
 
     role: str
     kind: str
@@ -26,9 +26,9 @@ class Source:
 
 
 def sources(records: Iterable[Record]) -> list[tuple[Source, int]]:
-    """Every way with how many numbers it found; the most frequent first."""
+    """Return every origin with the number of its bounds or estimates, the most frequent first."""
     found: Counter[Source] = Counter()
-    seen: dict[tuple[str, int], tuple[Evidence, Source]] = {}  # records that were stored share their evidence
+    seen: dict[tuple[str, int], tuple[Evidence, Source]] = {}  # Stored records share their evidence.
     for record in records:
         bracket = record.bracket
         for role, bound in (
@@ -45,6 +45,7 @@ def sources(records: Iterable[Record]) -> list[tuple[Source, int]]:
 
 
 def sentences(parts: Iterable[str]) -> str:
+    """Join phrases as sentences, each with one full stop."""
     return " ".join(f"{part.rstrip('.')}." for part in parts)
 
 

@@ -1,4 +1,4 @@
-"""The check that stops a worse model from shipping: a few yes or no questions about a run, each with its numbers."""
+"""The gate: pass-or-fail checks of a run, each with its numbers."""
 
 import math
 from collections.abc import Sequence
@@ -14,14 +14,16 @@ from holdfast.report.wording import SENSES, Sense
 
 @dataclass(frozen=True)
 class Rules:
-    """What a run must satisfy. Shares lie between 0 and 1; what is None is not asked.
+    """The requirements on a run. Shares lie between 0 and 1; None means no requirement.
 
-    at             the radius (or score, value, probability) at which inputs count as certified or broken; for worst scores 0 by default.
-    min_certified  at least this share of all inputs is certified there; unknown ones are not.
-    max_broken     at most this share breaks there. An unknown input may break, so it counts as broken unless `max_unknown` is given.
-    max_unknown    at most this share is unknown there, and of a baseline, not measured. Without it unknown inputs count against the run.
-    min_accuracy   at least this share of the inputs is classified right.
-    slack      how much worse than a baseline a run may be: for shares as it stands, for the mean radius as a share of the baseline's.
+    at             radius (or score, value, probability) at which inputs are certified or broken; default
+    for worst scores: 0.
+    min_certified  minimum share of all inputs that is certified there; unknown ones are not.
+    max_broken     maximum share that is broken there. Unknown inputs count as broken unless `max_unknown`
+    is given.
+    max_unknown    maximum share that is unknown there, and of a baseline, not measured.
+    min_accuracy   minimum share of correctly classified inputs.
+    slack          allowed loss against a baseline: absolute for shares, relative for the mean radius.
     """
 
     at: float | None = None
@@ -47,24 +49,24 @@ class Rules:
 
     @property
     def only_unknown(self) -> bool:
-        """Nothing but how many may be unknown is asked."""
+        """Whether `max_unknown` is the only requirement on shares."""
         return self.max_unknown is not None and not self.shares
 
 
 @dataclass(frozen=True)
 class Check:
-    """One rule and how it went."""
+    """The result of one requirement. details: the inputs that count against the run."""
 
     name: str
     passed: bool
     wanted: str
     found: str
-    details: tuple[str, ...] = ()  # which inputs, in words
+    details: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What a gate says of a run."""
+    """The checks of a run against its rules."""
 
     run: Run
     rules: Rules
@@ -78,13 +80,14 @@ class Decision:
 
 
 def gate(run: Run, rules: Rules, baseline: Run | None = None) -> Decision:
-    """BadInput where nothing is asked, or where run and baseline cannot be compared."""
+    """Check a run; raise BadInput without any rule, or if run and baseline cannot be compared."""
     if not run.rows and not run.inputs:
         raise BadInput(f"{run.name}: the run is empty, so nothing can be said for or against it.")
     if (rules.shares or (rules.only_unknown and baseline is None)) and rules.at is None:
         if run.sense != SENSES["worst"]:
             raise BadInput(
-                f"a share certified, broken or unknown is one at a {run.sense.quantity}: say which, as in --at 0.05."
+                f"a share certified, broken or unknown is one at a {run.sense.quantity}: say "
+                "which, as in --at 0.05."
             )
         rules = replace(rules, at=0.0)
     if rules.min_accuracy is not None and not run.labelled:
@@ -95,7 +98,8 @@ def gate(run: Run, rules: Rules, baseline: Run | None = None) -> Decision:
     checks = [*_alone(run, rules, found), *([] if baseline is None else _against(run, baseline, rules))]
     if not checks:
         raise BadInput(
-            "nothing to check: give --min-certified with --at, --max-broken, --max-unknown, --min-accuracy or --against."
+            "nothing to check: give --min-certified with --at, --max-broken, --max-unknown, "
+            "--min-accuracy or --against."
         )
     return Decision(run, rules, tuple(checks), found, baseline)
 
@@ -104,9 +108,8 @@ def _alone(run: Run, rules: Rules, found: VerdictCounts | None) -> list[Check]:
     checks, words = [], run.question.command
     if rules.min_certified is not None and found is not None:
         not_certified = _names_of(run, rules, "broken") + _names_of(run, rules, "unknown")
-        passed = (
-            found.certified >= rules.min_certified * found.count - 1e-9
-        )  # 0.9 of 10 is 9, whatever binary fractions say
+        # 1e-9 absorbs the rounding of the product: 0.9 of 10 inputs are 9.
+        passed = found.certified >= rules.min_certified * found.count - 1e-9
         checks.append(
             _shares(
                 "certified",
@@ -143,8 +146,8 @@ def _alone(run: Run, rules: Rules, found: VerdictCounts | None) -> list[Check]:
         correct, count = sum(map(right, run.rows)), len(run.rows) + run.silent
         wrong = tuple(f"{input_name(row)}: misclassified" for row in run.rows if not right(row))
         passed = correct >= rules.min_accuracy * count - 1e-9
-        told = f"{correct} of {count} right" + (f", {run.silent} without any answer" if run.silent else "")
-        checks.append(Check("accuracy", passed, f"at least {percent(rules.min_accuracy)}", told, wrong))
+        result = f"{correct} of {count} right" + (f", {run.silent} without any answer" if run.silent else "")
+        checks.append(Check("accuracy", passed, f"at least {percent(rules.min_accuracy)}", result, wrong))
     return checks
 
 
@@ -161,12 +164,12 @@ def _shares(
     missing = [f"{stopped} of these not measured"] if stopped else []
     missing += [f"{found.silent} of these without any answer"] if found.silent else []
     unanswered = "".join(f", {text}" for text in missing)
-    told = (
+    result = (
         f"{percent(counted / max(1, found.count))}: {found.certified} {spoken('certified', command)}, "
         f"{found.broken} {spoken('broken', command)}, {found.unknown} unknown"
         f"{unanswered}, of {found.count}"
     )
-    return Check(f"{what} at {about(found.at)}", passed, wanted, told, details)
+    return Check(f"{what} at {about(found.at)}", passed, wanted, result, details)
 
 
 def _against(run: Run, baseline: Run, rules: Rules) -> list[Check]:
@@ -189,7 +192,7 @@ def _against(run: Run, baseline: Run, rules: Rules) -> list[Check]:
 
 
 def _baseline_measured(baseline: Run, rules: Rules) -> Check:
-    """A baseline that ended before it could tell asks nothing of a run: what it did not measure must not pass for what it did not hold."""
+    """Check that the baseline was measured; unmeasured inputs of a baseline would let any run pass."""
     if rules.at is None:
         open_rows = [row for row in baseline.rows if not row.measured]
     else:
@@ -234,16 +237,19 @@ def _share_kept(pairs: Sequence[tuple[InputRow, ...]], rules: Rules, at: float) 
     passed = now >= before - rules.slack * len(pairs) - 1e-9
     wanted = _baseline(before / len(pairs), rules.slack)
     open_rows = sum(not is_measured(pair[1], found[1]) for pair, found in zip(pairs, verdicts, strict=True))
-    told = f"{percent(now / len(pairs))}, {now} of {len(pairs)}" + (
+    result = f"{percent(now / len(pairs))}, {now} of {len(pairs)}" + (
         f" ({open_rows} not measured)" if open_rows else ""
     )
-    return Check(f"certified at {about(at)} kept", passed, wanted, told, lost)
+    return Check(f"certified at {about(at)} kept", passed, wanted, result, lost)
 
 
 def _mean_kept(pairs: Sequence[tuple[InputRow, ...]], slack: float, sense: Sense) -> Check:
-    """Mean proved bounds over the inputs where both are finite. An input of which the baseline proved that nothing breaks it, or any end at
-    all, counts as lost by itself where nothing like it is proved now."""
-    up = 1.0 if sense.rises else -1.0  # more is better
+    """Compare mean proved bounds over the inputs where both are finite.
+
+    An input with an infinite bound in the baseline, or with any proved bound, fails the check by itself if
+    the run proves nothing comparable.
+    """
+    up = 1.0 if sense.rises else -1.0  # Sign that makes larger values better.
     ends = [
         (up * sense.proved_bound(old.bracket).value, up * sense.proved_bound(new.bracket).value)
         for old, new in pairs
@@ -251,7 +257,8 @@ def _mean_kept(pairs: Sequence[tuple[InputRow, ...]], slack: float, sense: Sense
     finite = [pair for pair in ends if all(map(math.isfinite, pair))]
     before, now = (mean_of([pair[k] for pair in finite]) if finite else 0.0 for k in (0, 1))
     lost = tuple(
-        f"{input_name(pair[1])}: {'nothing could break it' if a == math.inf else 'nothing is proved of it any more'}"
+        f"{input_name(pair[1])}: "
+        f"{'nothing could break it' if a == math.inf else 'nothing is proved of it any more'}"
         for pair, (a, b) in zip(pairs, ends, strict=True)
         if (math.isinf(a) or math.isinf(b)) and a > b
     )
@@ -269,13 +276,13 @@ def _mean_kept(pairs: Sequence[tuple[InputRow, ...]], slack: float, sense: Sense
         f" {'less' if sense.rises else 'and'} {percent(slack)} of it" if slack else ""
     )
     open_rows = sum(not new.measured for _, new in pairs)
-    told = f"{down(up * now)} over {len(finite)} inputs"
-    told += (
+    result = f"{down(up * now)} over {len(finite)} inputs"
+    result += (
         f" ({open_rows} not measured: of these nothing is proved, and that counts against the run)"
         if open_rows
         else ""
     )
-    return Check(f"mean proved {sense.quantity} kept", passed, wanted, told, lost + fell)
+    return Check(f"mean proved {sense.quantity} kept", passed, wanted, result, lost + fell)
 
 
 def _baseline(share: float, slack: float) -> str:

@@ -1,4 +1,4 @@
-"""A gate's decision for machines and for the people who read pull requests: JUnit XML, Markdown and JSON."""
+"""A gate's decision as JUnit XML, Markdown for pull requests, and JSON."""
 
 import re
 from typing import Any
@@ -10,12 +10,12 @@ from holdfast.report import markdown
 from holdfast.report.gate import Check, Decision
 from holdfast.report.verdict import VerdictCounts
 
-MOST_NAMED = 50
+MOST_NAMED = 50  # Inputs listed for each check; GitHub limits a summary to 1 MB.
 NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def junit(decision: Decision) -> str:
-    """One test case for each check, so that a red file means a closed gate and a green one an open gate."""
+    """Return JUnit XML with one test case for each check, which fails exactly if the check does."""
     failed = sum(not check.passed for check in decision.checks)
     suite = xml.Element(
         "testsuite",
@@ -29,13 +29,13 @@ def junit(decision: Decision) -> str:
         case = xml.SubElement(
             suite, "testcase", classname=_clean(f"holdfast.{decision.run.name}"), name=_clean(check.name)
         )
-        told = f"wanted {check.wanted}; found {check.found}"
+        result = f"wanted {check.wanted}; found {check.found}"
         if not check.passed:
-            xml.SubElement(case, "failure", message=_clean(told)).text = _clean(
+            xml.SubElement(case, "failure", message=_clean(result)).text = _clean(
                 "\n".join(_input_names(check))
             )
         else:
-            xml.SubElement(case, "system-out").text = _clean("\n".join([told, *_input_names(check)]))
+            xml.SubElement(case, "system-out").text = _clean("\n".join([result, *_input_names(check)]))
     root = xml.Element("testsuites")
     root.append(suite)
     xml.indent(root)
@@ -43,7 +43,7 @@ def junit(decision: Decision) -> str:
 
 
 def _clean(text: str) -> str:
-    """XML has no signs for most control characters."""
+    """Replace control characters that XML does not allow."""
     return NOT_XML.sub("?", text)
 
 
@@ -53,7 +53,9 @@ def _input_names(check: Check) -> list[str]:
 
 
 def summary(decision: Decision) -> str:
-    """Markdown for a pull request: the verdict first, then the checks, then the inputs that count against the run."""
+    """Return Markdown for a pull request: the decision, the checks, and the inputs that count against the
+    run.
+    """
     head = f"## Robustness gate: {'passed' if decision.passed else 'FAILED'}"
     against = f", against `{_code(decision.baseline.name)}`" if decision.baseline else ""
     about = f"Run `{_code(decision.run.name)}` of `{_code(decision.run.model or 'the network')}`{against}."
@@ -66,7 +68,8 @@ def summary(decision: Decision) -> str:
     parts += [_list(check) for check in decision.checks if check.details]
     proved, shown = ("Lower", "upper") if decision.run.sense.rises else ("Upper", "lower")
     meaning = (
-        f"Unknown inputs are not certified, and without --max-unknown they count as broken. {proved} ends are proved, {shown} ends are "
+        "Unknown inputs are not certified, and without --max-unknown they count as broken. "
+        f"{proved} bounds are proved, {shown} bounds are "
         f"witnessed by concrete inputs."
     )
     return "\n\n".join([*parts, meaning]) + "\n"
@@ -78,18 +81,24 @@ def _code(text: str) -> str:
 
 def _list(check: Check) -> str:
     lines = "\n".join(f"- {markdown.text(line)}" for line in _input_names(check))
-    return f"<details><summary>{markdown.text(check.name)}: {len(check.details)} inputs to look at</summary>\n\n{lines}\n\n</details>"
+    return (
+        f"<details><summary>{markdown.text(check.name)}: {len(check.details)} inputs to look "
+        f"at</summary>\n\n{lines}\n\n</details>"
+    )
 
 
 def counts_of(found: VerdictCounts) -> dict[str, int]:
     return {
-        "certified": found.certified, "broken": found.broken, "unknown": found.unknown, "unanswered": found.silent,
+        "certified": found.certified,
+        "broken": found.broken,
+        "unknown": found.unknown,
+        "unanswered": found.silent,
         "not_measured": found.not_measured,
-    }  # fmt: skip
+    }
 
 
 def as_json(decision: Decision) -> dict[str, Any]:
-    """docs/schema/gate.schema.json describes it."""
+    """Return the decision in the format of docs/schema/gate.schema.json."""
     found = decision.tally
     return {
         "format": 1,

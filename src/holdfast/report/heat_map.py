@@ -1,4 +1,4 @@
-"""Radii as shades, frame by frame or word by word."""
+"""Heat maps of radii: one shade for each frame or word."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -9,22 +9,29 @@ from markupsafe import Markup
 from holdfast.report.summary import bracket_text, by_lower_end, unbreakable
 from holdfast.result import Bound, Bracket, Record
 
-HEAT_LEVELS = 10
-MOST_CELLS = 120  # in a strip; of more frames the weakest of each few is shown
+HEAT_LEVELS = 10  # Shades; neighbours still differ visibly on white (6 % to 87 % opacity in style.css.j2).
+MOST_CELLS = (
+    120  # Cells of a strip: at 7 px each it is 840 px wide. Longer sequences show the weakest of each group.
+)
 
 
 @dataclass(frozen=True)
 class Heat:
-    """Radii as shades: h9 is the smallest radius, which breaks first, h0 the largest, or one that nothing breaks; 'open' an unknown one."""
+    """A scale from radii to shades: h9 is the smallest radius, h0 the largest or an infinite one, 'open' an
+    unknown one.
 
-    low: float  # the darkest shade
-    high: float  # the lightest
-    by_lower: bool  # a word has one shade: of its lower or of its upper bound
+    low and high are the radii of the darkest and the lightest shade. A word has a single shade: of its
+    lower bound if `by_lower`, else of its upper bound.
+    """
+
+    low: float
+    high: float
+    by_lower: bool
     thing: str = "frame"
 
     @staticmethod
     def over(records: Iterable[Record], thing: str = "frame") -> "Heat":
-        """One scale for all, so that inputs can be compared; the largest twentieth shares the lightest shade."""
+        """Return one scale for all inputs, up to the 95th percentile of the finite bounds."""
         known = list(records)
         values = sorted(
             v for r in known for v in (r.bracket.lower.value, r.bracket.upper.value) if math.isfinite(v)
@@ -34,7 +41,7 @@ class Heat:
 
     @staticmethod
     def within(records: Sequence[Record]) -> "Heat":
-        """A scale of its own for one sentence: from the word that breaks first to the one that breaks last."""
+        """Return the scale of one sentence: from its smallest to its largest radius."""
         by_lower = by_lower_end(records)
         ends = [
             v for r in records if math.isfinite(v := (r.bracket.lower if by_lower else r.bracket.upper).value)
@@ -42,10 +49,9 @@ class Heat:
         return Heat(min(ends, default=0.0), max(ends, default=0.0), by_lower, "word")
 
     def level(self, end: Bound, bracket: Bracket) -> str:
+        """Return the CSS class of a bound."""
         value = end.value
-        if not (
-            bracket.closed or end.known
-        ):  # no method found it: this shade would say that the frame breaks first
+        if not (bracket.closed or end.known):  # The default bound of 0 would get the darkest shade.
             return "open"
         if math.isinf(value):
             return "h0" if unbreakable(bracket) else "open"
@@ -55,11 +61,12 @@ class Heat:
         return f"h{min(HEAT_LEVELS - 1, int((1 - share) * HEAT_LEVELS))}"
 
     def word(self, bracket: Bracket) -> Markup:
+        """Return the class and title attributes of one word."""
         end = bracket.lower if self.by_lower else bracket.upper
         return Markup(' class="{}" title="{}"').format(self.level(end, bracket), bracket_text(bracket))
 
     def strip(self, frames: Sequence[Record]) -> Markup:
-        """Two rows of cells, one cell a frame: lower bounds above, upper bounds below."""
+        """Render two rows of cells, one column for each frame: lower bounds above, upper bounds below."""
         cells = []
         for record in thin_frames(frames):
             lower, upper = (
@@ -73,7 +80,9 @@ class Heat:
 
 
 def thin_frames(frames: Sequence[Record]) -> list[Record]:
-    """At most MOST_CELLS frames: of neighbours that share a cell, the one with the smallest lower bound."""
+    """Return at most MOST_CELLS frames: of neighbours that share a cell, the one with the smallest lower
+    bound.
+    """
     each = math.ceil(len(frames) / MOST_CELLS) or 1
     groups = (frames[k : k + each] for k in range(0, len(frames), each))
     return [

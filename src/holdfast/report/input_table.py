@@ -1,4 +1,4 @@
-"""The table of inputs on the page, line by line: pictures, words with shades, and where each end comes from."""
+"""The table of inputs on the page: pictures, shaded words, and the evidence of each bound."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,67 +17,76 @@ from holdfast.report.summary import InputRow, class_name, frame_name, word_name
 from holdfast.report.verdict import right, spoken, verdict
 from holdfast.result import Bound
 
-PICTURE_BYTES = 450_000  # for all lines together; those that come too late go without
-ATTRIBUTE = 20  # signs around what rides on a row
-LONG_NOTE = 400
-SORTED_DIGITS = 7
+PICTURE_BYTES = 450_000  # Bytes of pictures on one page, so that a page of 1,000 inputs stays below 1 MB.
+ATTRIBUTE = 20  # Bytes of the name and quotes of a packed attribute; counted against PICTURE_BYTES.
+LONG_NOTE = 400  # Characters of a note; longer ones are cut.
+SORTED_DIGITS = 7  # Digits of the hidden bounds by which the page sorts; the shown ones have 4.
 BLANK = Pictures(Markup(), Markup(), Markup())
 
 
 @dataclass(frozen=True)
 class InputLine:
-    """One line of the table, ready to be shown."""
+    """One line of the table.
+
+    verdict  at zero, for questions without a radius. low, high: bounds with more digits, still rounded
+    outwards, for sorting and
+    filtering. answers: packed most likely classes. picture_left_out: whether PICTURE_BYTES were used up
+    before this line.
+    """
 
     row: InputRow
     anchor: str
     label: str
     prediction: str
     wrong: bool
-    verdict: str  # at zero, where that is all that was asked
+    verdict: str
     lower: "BoundCell"
     upper: "BoundCell"
     name: str
     note: str
-    low: str  # the ends in more digits, still rounded outwards, for sorting and filtering
+    low: str
     high: str
     pictures: Pictures
     saliency: Map
-    answers: str  # the likeliest classes before and after, packed
-    picture_left_out: bool  # the page would grow too large
+    answers: str
+    picture_left_out: bool
 
 
 @dataclass(frozen=True)
 class BoundCell:
-    """An end of a bracket for people."""
+    """One bound as text. colour: its kind of evidence, or none for a bound by definition."""
 
     shown: str
-    colour: str  # a kind of evidence, or none: what holds by definition has nothing to boast of
+    colour: str
     source: str
 
 
 def heat_of(rows: Sequence[InputRow], question: Question) -> Heat:
+    """Return the common scale of all frames of these rows."""
     return Heat.over((record for row in rows for record in row.frames), frame_name(question))
 
 
 def lines_of(
     rows: Sequence[InputRow], question: Question, heat: Heat, most: int = PICTURE_BYTES
 ) -> list[InputLine]:
-    """`most` bytes of pictures."""
+    """Build the lines of these rows with at most `most` bytes of pictures."""
     lines: list[InputLine] = []
     answers = [pack_answers(row.answers) for row in rows]
-    room = most - min(most // 4, sum(len(said) + ATTRIBUTE for said in answers if said))
-    for row, said in zip(rows, answers, strict=True):
-        pictures = _pictures(row, question, heat) if room > 0 else BLANK
-        saliency = map_of(row.source.saliency) if room > 0 and row.source else Map()
-        room -= (
+    budget = most - min(most // 4, sum(len(packed) + ATTRIBUTE for packed in answers if packed))
+    first = next((row.source for row in rows if row.source is not None), None)
+    side = picture.LONGEST_SIDE if first is None else picture.side_for(first.x, len(rows), budget)
+    for row, packed in zip(rows, answers, strict=True):
+        pictures = _pictures(row, question, heat, side) if budget > 0 else BLANK
+        saliency = map_of(row.source.saliency) if budget > 0 and row.source else Map()
+        budget -= (
             len(pictures.input)
             + len(pictures.witness)
             + len(pictures.change)
             + len(saliency.png)
             + len(saliency.words)
         )
-        shown, marked = (pictures, saliency) if room > 0 else (BLANK, Map())
-        lines.append(_line(row, question, shown, marked, said, left_out=room <= 0))
+        shown, marked = (pictures, saliency) if budget > 0 else (BLANK, Map())
+        lines.append(_line(row, question, shown, marked, packed, left_out=budget <= 0))
     return lines
 
 
@@ -115,7 +124,7 @@ def _line(
 
 
 def _is_sentence(row: InputRow, question: Question) -> bool:
-    """Is the name what the words say already?"""
+    """Return whether the name of the input repeats its words."""
     vocabulary, tokens = question.model.vocabulary or (), row.source.tokens if row.source else None
     return tokens is not None and row.called.split() == [word_name(token, vocabulary) for token in tokens]
 
@@ -127,13 +136,15 @@ def _end(bound: Bound, shown: str, unmoved: str) -> BoundCell:
     return BoundCell(shown, evidence.kind, f"{evidence.kind}, {evidence.method}")
 
 
-def _pictures(row: InputRow, question: Question, heat: Heat) -> Pictures:
+def _pictures(row: InputRow, question: Question, heat: Heat, side: int) -> Pictures:
     if row.source is None:
         return BLANK
     witness = row.witness
     if row.source.tokens is not None:
         return sentences(row.source, row.frames, witness, question.model.vocabulary or (), row.moved)
-    shown = pictures_of(row, question) or picture.show(row.source.x, witness)
+    shown = pictures_of(row, question) or picture.show(
+        row.source.x, witness, question.data.columns or (), side
+    )
     return (
         Pictures(shown.input + heat.strip(row.frames), shown.witness, shown.change) if row.frames else shown
     )

@@ -1,16 +1,20 @@
-"""Tables and words in Markdown that nothing in a run can break out of."""
+"""Markdown tables and text in which no text of a run acts as markup."""
 
 import re
 from collections.abc import Sequence
 
 from holdfast.foreign_text import printable
 
-LONG = 200
-SENTENCE = 4000  # characters of a question, of which no condition may be cut
+LONG = 200  # Characters of a cell; longer text is cut.
+SENTENCE = (
+    4000  # Characters of a question, whose conditions must not be cut; the longest known one has 1,100.
+)
 
 
 def text(words: object, most: int = LONG) -> str:
-    """Any words as plain text inside a line or a cell: no markup, no line breaks, no HTML, no control characters, not endless."""
+    """Escape text for a line or a cell: without markup, line breaks, HTML and control characters, and cut
+    to `most`.
+    """
     plain = printable(" ".join(str(words).split()), None)
     short = plain if len(plain) <= most else f"{plain[:most]}…"
     return re.sub(r"([\\`*_{}\[\]<>|#~@])", r"\\\1", short)

@@ -1,4 +1,4 @@
-"""Many rows in little memory: numbers in arrays, what many share once, and a row made when it is asked for."""
+"""Memory-efficient rows: numbers in arrays, shared values stored once, and each row built on access."""
 
 from array import array
 from collections.abc import Hashable, Sequence
@@ -13,12 +13,14 @@ from holdfast.store import StoredInput
 from holdfast.store.rows import NO_NUMBERS
 
 Values = NDArray[np.float64]
-REALS, INTEGERS = 5, 8  # numbers of a row
-NOTHING = -(2**62)  # a number that is not there
+REALS, INTEGERS = 5, 8  # Numbers of a row: bounds, slacks and seconds; index, queries, labels and references.
+NOTHING = -(2**62)  # Marks a missing integer; no index, label or output is that small.
 
 
 class Packed(Sequence[InputRow]):
-    """Rows without witnesses, frames and the numbers of their inputs, in about a hundred bytes each, except those that are kept whole."""
+    """Rows without counterexamples, frames and input values, at about a hundred bytes each, and complete
+    rows on request.
+    """
 
     def __init__(self) -> None:
         self._reals, self._integers = array("d"), array("q")
@@ -30,7 +32,7 @@ class Packed(Sequence[InputRow]):
         self._whole: dict[int, InputRow] = {}
 
     def append(self, row: InputRow, *, whole: bool = False, frames: bool = False) -> None:
-        """frames: what was found of these is kept too."""
+        """Append a row. whole: keep it completely. frames: keep the records of its frames."""
         place, lower, upper, source = len(self), row.bracket.lower, row.bracket.upper, row.source
         if whole:
             self._whole[place] = row
@@ -42,7 +44,9 @@ class Packed(Sequence[InputRow]):
             self._frames[place] = row.frames
         self._reals.extend((lower.value, upper.value, lower.slack, upper.slack, row.seconds))
         kept = (None, None) if source is None else (source.label, source.prediction)
-        several = kept if any(isinstance(value, tuple) for value in kept) else None  # classes of one input
+        several = (
+            kept if any(isinstance(value, tuple) for value in kept) else None
+        )  # Several classes of one input.
         rest = (row.bracket.note, row.status, row.goal, row.part, source is not None, several)
         ends = (self._share(id(end.evidence), end.evidence) for end in (lower, upper))
         numbers = (value if isinstance(value, int) else NOTHING for value in (*kept, row.output))
@@ -102,12 +106,12 @@ class Packed(Sequence[InputRow]):
 
     @property
     def ends(self) -> Values:
-        """(rows, 2): lower and upper."""
+        """(rows, 2): lower and upper bounds."""
         return np.array(self._reals, dtype=np.float64).reshape(-1, REALS)[:, :2]
 
 
 class Chosen(Sequence[InputRow]):
-    """Some rows of others, in an order of their own."""
+    """A selection of rows in a given order."""
 
     def __init__(self, rows: Sequence[InputRow], places: Sequence[int]) -> None:
         self.rows, self.places = rows, places
@@ -130,7 +134,7 @@ class Chosen(Sequence[InputRow]):
 
 
 def ends_of(rows: Sequence[InputRow]) -> Values:
-    """(rows, 2): lower and upper; at once where they lie in arrays."""
+    """(rows, 2): lower and upper bounds, without building rows where they are stored in arrays."""
     if isinstance(rows, Chosen):
         return np.take(ends_of(rows.rows), rows.places, axis=0)
     if isinstance(rows, Packed):

@@ -1,5 +1,7 @@
-"""A run as HTML: one file that loads nothing from anywhere, and can be mailed, archived and printed. Where there are more inputs than a
-browser shows at once, further files beside it hold the others."""
+"""A run as one self-contained HTML file, which can be mailed, archived and printed.
+
+Where a run has more inputs than a browser shows at once, further files in the same folder hold the others.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -10,14 +12,16 @@ from itertools import takewhile
 
 from markupsafe import Markup
 
+from holdfast.formatting import short
 from holdfast.question import Question
 from holdfast.question_text import describe_question
 from holdfast.report.answers import answer_of as own_answer
 from holdfast.report.class_probabilities import names_of
 from holdfast.report.evidence_sources import sources
+from holdfast.report.headline import answer_sentence, decisive_radius
 from holdfast.report.heat_map import Heat
 from holdfast.report.input_table import PICTURE_BYTES, InputLine, heat_of, lines_of
-from holdfast.report.pairing import usual_radii
+from holdfast.report.page_shape import shape_of
 from holdfast.report.plots import band, convergence, share, times
 from holdfast.report.question import command_line, hashes, preparation
 from holdfast.report.question import shown as shown_of
@@ -40,44 +44,57 @@ from holdfast.report.wording import is_apart
 from holdfast.result import Record
 from holdfast.store import Event, Store
 
-MOST_ROWS = 1000  # of one page, about a megabyte: a browser shows that at once
-MOST_MOMENTS = 50_000  # of the history that are drawn
-NEAR = 3  # pages before and after this one that it names
+MOST_ROWS = 1000  # Rows of one page; with pictures this is about 1 MB of HTML, which a browser shows at once.
+# Events of the history that the convergence plot reads; of a longer history a share of the inputs.
+MOST_MOMENTS = 50_000
+NEAR = 3  # Links to pages before and after this one; 7 links and the two ends fit on one line at 1400 px.
 
 EVIDENCE = (
-    ("proved", "holds for every point of the region, by bound propagation, enumeration or definition."),
+    (
+        "proved",
+        "holds for every point of the perturbation set, by bound propagation, enumeration or definition.",
+    ),
     (
         "witnessed",
-        "is shown by a concrete input, which was replayed through the model under test before it was kept.",
+        "is shown by a concrete input, which was replayed through the model under test before it was stored.",
     ),
-    ("sampled", "holds with the confidence that is named beside it."),
-    ("estimated", "comes without any guarantee, stands beside a bracket and never moves one of its ends."),
+    ("sampled", "holds with the stated confidence."),
+    ("estimated", "has no guarantee; it is listed next to the bounds and never changes one of them."),
 )
 STATUSES = (
-    ("closed", "both ends are equal: the truth is known"),
-    ("finished", "every method has done all it can, or the gap asked for is reached"),
-    ("stopped", "the budget ran out; resuming goes on"),
-    ("interrupted", "the run was ended early; resuming takes it up again"),
+    ("closed", "both bounds are equal: the exact value is known"),
+    ("finished", "every method has done all it can, or the requested gap is reached"),
+    ("stopped", "the budget ran out; `holdfast resume` continues"),
+    ("interrupted", "the run was ended early; `holdfast resume` continues"),
     (
         "failed",
-        "the model raised, crashed, hung, gave no number or had no memory for it, as its note says; resuming tries again",
+        "the model raised an error, crashed, hung, returned no number or ran out of memory (see the note); "
+        "`holdfast resume` tries again",
     ),
     (
         "refuted",
-        "a proof and a witness excluded each other, or the model changed while it was asked: nothing of it is believed",
+        "a proof and a counterexample contradict each other, or the model changed during the run: "
+        "no result is used",
     ),
 )
 
 
 @dataclass(frozen=True)
 class Section:
-    """One part of the question on the page: numbers, plots and a table of their own."""
+    """One part of the question on the page, with its numbers, plots and table.
+
+    place   suffix of the HTML ids of this part; empty for the first one.
+    silent  inputs without any record in this part.
+    at      the radius or score at which inputs are counted as certified; at_why says where it comes from,
+    and is empty without one.
+    each    whether the frames, words or cases of an input were queried one by one.
+    """
 
     part: QuestionPart
-    place: str  # what keeps its ids apart from those of other parts; nothing for the first
+    place: str
     silent: int
-    radii: tuple[float, ...]
     at: float
+    at_why: str
     tally: VerdictCounts
     totals: Totals
     each: bool
@@ -89,13 +106,11 @@ class Section:
     def without_picture(self) -> int:
         return sum(line.picture_left_out for line in self.lines)
 
-    @property
-    def rows_are(self) -> str:
-        return "outputs" if len(self.part.rows) and self.part.rows[0].output is not None else "inputs"
-
     @cached_property
     def labelled(self) -> bool:
-        """Not where the run kept its inputs, and none of them has a class."""
+        """Whether the table has columns for the label and the prediction: not where all inputs are stored
+        without a class.
+        """
         sources = [row.source for row in self.part.rows]
         return not all(
             source is not None and source.label is None and source.prediction is None for source in sources
@@ -103,7 +118,7 @@ class Section:
 
     @cached_property
     def seen(self) -> bool:
-        """Is there a witness to look at?"""
+        """Whether the table has a counterexample to show."""
         return any(line.pictures.witness or line.pictures.change for line in self.lines)
 
     @cached_property
@@ -117,17 +132,21 @@ class Section:
 
 @dataclass(frozen=True)
 class Pages:
-    """Where this page stands among those of a run."""
+    """The place of this page among the pages of a run.
+
+    names        file names of all pages, in one folder.
+    first, last  the inputs of this page. inputs: their number on all pages.
+    """
 
     number: int
-    names: Sequence[str]  # of the files, which lie side by side
-    first: int  # the inputs that it shows
+    names: Sequence[str]
+    first: int
     last: int
-    inputs: int  # in all
+    inputs: int
 
     @property
     def near(self) -> list[tuple[int, str]]:
-        """Numbers and names: the first, the last, and those around this one."""
+        """(number, file name) of the first page, the last page and the neighbours of this page."""
         chosen = {1, len(self.names), *range(self.number - NEAR, self.number + NEAR + 1)}
         return [
             (number, self.names[number - 1]) for number in sorted(chosen) if 1 <= number <= len(self.names)
@@ -136,12 +155,13 @@ class Pages:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a page lies.
+    """Where a page is stored.
 
-    folder   of the run, as the page speaks of it.
-    written  when; nothing where the page must be the same whenever it is written.
-    bundled  it is about a bundle, so that the bundle is what is checked.
-    signed   the fingerprints of the keys that signed the bundle, as whoever wrote the page has checked.
+    folder   path of the run as the page names it.
+    written  time of writing; empty where the page must not depend on it.
+    bundled  whether the page is part of a bundle, so that a reader checks the bundle and not the run.
+    signed   fingerprints of the keys whose signatures of the bundle were verified before the page was
+    written.
     """
 
     folder: str
@@ -154,46 +174,53 @@ IN_BUNDLE = Place("run", "", bundled=True)
 
 
 def render(store: Store) -> str:
-    """The first page."""
+    """Return the first page as HTML."""
     return next(render_pages(store, lambda number: f"report-{number}.html" if number > 1 else "report.html"))
 
 
 def render_pages(store: Store, name: Callable[[int], str], place: Place | None = None) -> Iterator[str]:
-    """The run as HTML documents, one after another; `name` gives the name of the file of each."""
-    at_home = (
+    """Yield the pages of a run as HTML documents; `name` maps the number of a page to its file name."""
+    location = (
         Place(str(store.folder), datetime.now(UTC).isoformat(timespec="seconds")) if place is None else place
     )
     question, answered = store.question, store.answered_inputs()
     together = max(1, int(MOST_ROWS / _rows_each(store, len(answered))))
     places = [answered[k : k + together] for k in range(0, len(answered), together)] or [[]]
     names = [name(number) for number in range(1, len(places) + 1)]
-    parts, asked = summary_parts(store, together)
+    parts, known_inputs = summary_parts(store, together)
     shown = {part.name: list(part.rows[: _until(part, places[0])]) for part in parts}
     whole = [row for rows in shown.values() for row in rows]
     heat = heat_of(whole, question)
     skipped: Counter[str] = Counter()
-    known = sources(_count_records(store, skipped))
+    all_sources = sources(_count_records(store, skipped))
     every = -(-store.moments() // MOST_MOMENTS) or 1
     history = store.history(every)
     statuses: Counter[str] = Counter(row.status for part in parts for row in part.rows)
     unanswered = {row.index for part in parts for row in part.rows if row.status in UNANSWERED}
     sections = [
         _section(
-            part, f"-{k}" if k else "", question, [e for e in history if e.key.part == part.name and e.key.index not in unanswered],
-            len(asked - part.answered),
+            part,
+            f"-{k}" if k else "",
+            question,
+            [e for e in history if e.key.part == part.name and e.key.index not in unanswered],
+            len(known_inputs - part.answered),
             _lines(shown[part.name], question, heat, len(parts)),
         )
         for k, part in enumerate(parts)
-    ]  # fmt: skip
+    ]
+    shape = shape_of(question)
     common = {
         "thing": frame_name(question),
         "verify": question.command == "verify",
-        "said": {said: spoken(said, question.command) for said in VERDICTS},
+        "shape": shape,
+        "title": _title(question),
+        "answer": answer_sentence(question, parts, len(known_inputs - parts[0].answered)),
+        "verdict_names": {name: spoken(name, question.command) for name in VERDICTS},
         "headline": describe_question(question),
-        "folder": at_home.folder,
+        "folder": location.folder,
         "evidence": EVIDENCE,
         "anytime": ANYTIME,
-        "sources": known,
+        "sources": all_sources,
         "statuses": [(status, meaning, statuses[status]) for status, meaning in STATUSES],
         "answered": len(answered),
         "several": len(parts) > 1,
@@ -201,28 +228,35 @@ def render_pages(store: Store, name: Callable[[int], str], place: Place | None =
     yield template("report.html.j2").render(
         **common,
         sections=sections,
-        pages=_pages(1, names, places, len(asked)),
+        pages=_pages(1, names, places, len(known_inputs)),
         every=every,
         own=own_answer(store),
-        command=command_line(question, at_home.folder),
+        command=command_line(question, location.folder),
         begun_in=question.begun_in,
         prepared=preparation(question),
         properties=properties_of(question),
         hashes=hashes(question),
         fingerprint=store.fingerprint(),
-        place=at_home,
+        place=location,
         vocabulary=len(question.model.vocabulary or ()),
         settings=shown_of(question),
         failed=len(unanswered),
         interrupted=len({row.index for part in parts for row in part.rows if row.status == "interrupted"}),
-        asked=len(asked),
+        asked=len(known_inputs),
         skipped=skipped.most_common(),
         open_above=sum(section.totals.open_above for section in sections),
         provenance=store.provenance,
     )
     at = {section.part.name: (section.place, section.at) for section in sections}
     several = len(parts)
-    del parts, asked, shown, whole, sections, history  # further pages need none of it
+    del (
+        parts,
+        known_inputs,
+        shown,
+        whole,
+        sections,
+        history,
+    )  # Further pages need none of these; a run may be large.
     for number, inputs in enumerate(places[1:], 2):
         found = parts_of(row for _, some in by_input(store, inputs[0], inputs[-1]) for row in some)
         further = [
@@ -235,7 +269,9 @@ def render_pages(store: Store, name: Callable[[int], str], place: Place | None =
 
 
 def _rows_each(store: Store, inputs: int) -> float:
-    """Of an input: one for each part of the question, or one for each record where every output is asked for."""
+    """Rows of one input on the page: one for each part of the question, or one for each record where every
+    output has a row.
+    """
     first = next(store.stream(light=True), None)
     if first is not None and is_apart(first.goal, first.key.part):
         return sum(store.counts().values()) / inputs
@@ -243,7 +279,7 @@ def _rows_each(store: Store, inputs: int) -> float:
 
 
 def _until(part: QuestionPart, inputs: Sequence[int]) -> int:
-    """How many of a part's rows are of these inputs, the first ones."""
+    """Count the rows of a part that belong to these inputs, which are the first ones."""
     return sum(1 for _ in takewhile(lambda row: bool(inputs) and row.index <= inputs[-1], part.rows))
 
 
@@ -271,11 +307,9 @@ def _table(
     question: Question,
     lines: tuple[list[InputLine], dict[int, str]],
 ) -> Section:
-    """A part of a further page: its table alone."""
-    none = totals_of(())
-    return Section(
-        part, place, 0, (), at, tally((), at), none, any(row.frames for row in part.rows), *lines, {}
-    )
+    """A part on a further page: only its table."""
+    none, each = totals_of(()), any(row.frames for row in part.rows)
+    return Section(part, place, 0, at, "", tally((), at), none, each, *lines, {})
 
 
 def _section(
@@ -286,21 +320,33 @@ def _section(
     silent: int,
     lines: tuple[list[InputLine], dict[int, str]],
 ) -> Section:
-    rows, sense = part.rows, part.sense
+    rows, sense, shape = part.rows, part.sense, shape_of(question)
     brackets = Brackets(rows)
-    radii = usual_radii(question, rows)
-    at = radii[len(radii) // 2] if radii else 0.0
+    chosen = decisive_radius(question, rows)
+    at, why = chosen if chosen is not None else (0.0, "")
     each = any(row.frames for row in rows)
-    times_of = {name: [row.seconds for row in rows if row.status == name] for name, _ in STATUSES}
-    plots = {"times": times.draw(times_of, f"times{place}")}
-    if question.command != "verify":  # scores of different properties have no common scale
-        things = f"{frame_name(question)}s" if each else "inputs"
-        plots |= {
-            "band": band.draw(brackets, sense, name=f"band{place}"),
-            "share": share.draw(brackets, sense, name=f"share{place}"),
-            "convergence": convergence.draw(history, sense, things, f"convergence{place}"),
-        }
-    drawn = {name: Markup(svg) for name, svg in plots.items()}
-    return Section(
-        part, place, silent, radii, at, tally(rows, at, silent=silent), totals_of(rows), each, *lines, drawn
-    )
+    things = f"{frame_name(question)}s" if each else shape.rows
+    seconds = {name: [row.seconds for row in rows if row.status == name] for name, _ in STATUSES}
+    draw: dict[str, Callable[[], str]] = {
+        "band": lambda: band.draw(brackets, sense, name=f"band{place}"),
+        "share": lambda: share.draw(brackets, sense, name=f"share{place}"),
+        "convergence": lambda: convergence.draw(history, sense, things, f"convergence{place}"),
+        "times": lambda: times.draw(seconds, f"times{place}"),
+    }
+    worth = {
+        "band": len(rows) != 1,
+        "share": len(rows) != 1,
+        "convergence": not convergence.is_single_point(history),
+        "times": not rows or len({round(row.seconds, 3) for row in rows}) > 1,
+    }  # A chart of a single point shows nothing that the table does not; an empty run keeps its empty charts.
+    plots = {name: Markup(draw[name]()) for name in shape.plots if worth[name]}
+    found = tally(rows, at, silent=silent)
+    return Section(part, place, silent, at, why, found, totals_of(rows), each, *lines, plots)
+
+
+def _title(question: Question) -> str:
+    """The title of the browser tab: the model's own name, without its module path or folder, and the
+    command.
+    """
+    name = question.model.name.rsplit("/", 1)[-1].rsplit(":", 1)[-1]
+    return ", ".join(part for part in (short(name, 60), question.command) if part) or "robustness report"

@@ -1,4 +1,4 @@
-"""Which runs may be laid side by side: they asked the same question, and the same inputs are found again in each."""
+"""Pairing of runs for a comparison: runs of the same question, matched input by input."""
 
 import hashlib
 from collections import Counter
@@ -10,7 +10,7 @@ from typing import Any, overload
 import numpy as np
 
 from holdfast.errors import BadInput
-from holdfast.formatting import short
+from holdfast.formatting import at_least, at_most, short
 from holdfast.question import Question
 from holdfast.report.agreement import agree
 from holdfast.report.packed_rows import Chosen, Packed, ends_of
@@ -23,14 +23,18 @@ from holdfast.store import Store, StoredInput
 
 @dataclass(frozen=True)
 class Run:
-    """A run as it is compared: one part of it. `others` are the parts that are not."""
+    """One part of a run, for a comparison.
+
+    inputs: indices of the stored inputs. identities: a hash of the content of each. others: the parts not
+    compared.
+    """
 
     name: str
     question: Question
     provenance: Mapping[str, Any]
     part: QuestionPart
-    inputs: frozenset[int]  # those that were kept
-    identities: Mapping[int, bytes]  # what they hold, as a hash
+    inputs: frozenset[int]
+    identities: Mapping[int, bytes]
     others: tuple[QuestionPart, ...] = ()
 
     @property
@@ -43,22 +47,25 @@ class Run:
 
     @cached_property
     def labelled(self) -> bool:
-        """Can it be said how often the network is right?"""
+        """Whether the accuracy of the network is known."""
         return self.sense.quantity == "radius" or any(map(is_labelled, self.rows))
 
     @property
     def model(self) -> str:
-        """Its name without the folders or the package it lies in."""
+        """The name of the model without its folder or module path."""
         return self.question.model.name.rsplit("/", 1)[-1].rsplit(":", 1)[-1]
 
     @cached_property
     def silent(self) -> int:
-        """Inputs that have no answer yet."""
+        """Number of inputs without any answer."""
         return len(self.inputs - self.part.answered)
 
 
 def load(store: Store, name: str | None = None, part: str | None = None) -> Run:
-    """The named part, or that of the radius, else of the worst score, else the first there is. BadInput where it is not there."""
+    """Load one part of a run: the named one, default: the radius, else the worst score, else the first.
+
+    Raises BadInput if there is no such part.
+    """
     called, question = name or store.folder.name or str(store.folder), store.question
     vocabulary = question.model.vocabulary or ()
     rows: dict[str, Packed] = {}
@@ -76,14 +83,18 @@ def load(store: Store, name: str | None = None, part: str | None = None) -> Run:
     ]
     if not chosen:
         raise BadInput(
-            f"{called}: no part {part}; there is {', '.join(found.name or found.sense.quantity for found in parts)}."
+            f"{called}: no part {part}; there is "
+            f"{', '.join(found.name or found.sense.quantity for found in parts)}."
         )
     others = tuple(found for found in parts if found is not chosen[0])
     return Run(called, question, store.provenance, chosen[0], frozenset(identities), identities, others)
 
 
 class Pairs(Sequence[tuple[InputRow, ...]]):
-    """One tuple for each input that all runs answered, with a row of each, made when it is asked for. columns: the rows of each run."""
+    """Tuples with one row of each run, for every input that all runs answered, built on access.
+
+    columns: the rows of each run.
+    """
 
     def __init__(self, columns: Sequence[Chosen]) -> None:
         self.columns = columns
@@ -104,15 +115,21 @@ class Pairs(Sequence[tuple[InputRow, ...]]):
 
 
 def pair_rows(runs: Sequence[Run]) -> Pairs:
-    """One tuple for each input that all runs answered, with a row of each; BadInput where they cannot be compared, Contradiction where
-    runs of one network exclude each other, in this part of the question or in another."""
+    """Match the rows of runs input by input.
+
+    Raises:
+        BadInput: if the runs cannot be compared.
+        Contradiction: if bounds of runs of one network exclude each other, in this part of the question or
+            another.
+    """
     for other in runs[1:]:
         _same_question(runs[0], other)
     pairs = _pairs(runs)
     if not pairs:
         names = ", ".join(run.name for run in runs)
         raise BadInput(
-            f"{names}: not one input with its label is in all of them, so there is nothing to compare. Ask about the same data."
+            f"{names}: not one input with its label is in all of them, so there is nothing to "
+            "compare. Ask about the same data."
         )
     agree(runs, pairs)
     for part in runs[0].others:
@@ -141,7 +158,8 @@ def _same_question(first: Run, other: Run) -> None:
     if different is not None:
         name, mine, yours = different
         raise BadInput(
-            f"{first.name} and {other.name} asked different questions: {name} is {short(mine, 60)} there and {short(yours, 60)} here. "
+            f"{first.name} and {other.name} asked different questions: {name} is {short(mine, 60)} "
+            f"there and {short(yours, 60)} here. "
             f"Radii can be compared only where the same changes are allowed; ask both the same."
         )
     if first.rows and other.rows and first.sense != other.sense:
@@ -151,22 +169,24 @@ def _same_question(first: Run, other: Run) -> None:
 
 
 def _by_identity(run: Run) -> dict[bytes, int] | None:
-    """The places of rows by what their inputs hold; None where a row's input was not kept."""
+    """Map a hash of each input's content to the index of its row; None if an input was not stored."""
     if any(row.source is None for row in run.rows):
         return None
     seen: Counter[bytes] = Counter()
     found: dict[bytes, int] = {}
     for place, row in enumerate(run.rows):
         digest = run.identities[row.index] + f"{row.output}".encode()
-        found[digest + b"/%d" % seen[digest]] = (
-            place  # an input that stands twice in the data meets its twins in their order
-        )
+        # Duplicates of an input are matched in their order.
+        found[digest + b"/%d" % seen[digest]] = place
         seen[digest] += 1
     return found
 
 
 def identity(stored: StoredInput, vocabulary: Sequence[str] = ()) -> bytes:
-    """The numbers, or words, and the label. Not the shape: a network that reads rows and one that reads images share inputs."""
+    """Hash the numbers or words of an input and its label.
+
+    The shape is left out, so that a network that reads rows and one that reads images share inputs.
+    """
     digest = hashlib.sha256(f"{stored.label}".encode())
     if stored.tokens is not None:
         digest.update(
@@ -180,33 +200,44 @@ def identity(stored: StoredInput, vocabulary: Sequence[str] = ()) -> bytes:
 
 
 def _by_place(run: Run, first: Run) -> dict[bytes, int]:
-    """The places of rows by their names in the data, if both runs say that they read the same."""
+    """Map names of inputs to indices of rows, if both runs have the same data fingerprint; else raise
+    BadInput.
+    """
     mine, theirs = (r.question.data.fingerprint for r in (run, first))
     if mine is None or mine != theirs:
         raise BadInput(
-            f"{run.name}: a run without its inputs can only be compared with one on the very same data, and the fingerprints of the data "
+            f"{run.name}: a run without its inputs can only be compared with one on the very same "
+            "data, and the fingerprints of the data "
             f"differ or are missing."
         )
     return {row.name.encode(): place for place, row in enumerate(run.rows)}
 
 
 def distinct(names: Sequence[str], longer: Sequence[str]) -> list[str]:
-    """Short names where they tell runs apart, else the longer ones, numbered where even those are equal."""
+    """Return short names if they are distinct, else the longer ones, numbered where these are equal too."""
     chosen = list(names) if len(set(names)) == len(names) else list(longer)
     return [f"{name} ({place + 1})" if chosen.count(name) > 1 else name for place, name in enumerate(chosen)]
 
 
 def usual_radii(question: Question, *columns: Sequence[InputRow]) -> tuple[float, ...]:
-    """A few numbers at which the runs differ: quartiles of what is proved, else witnessed, else estimated, in two digits. For scores 0."""
+    """Return a few radii at which runs differ: the distinct `quartile_radii`, or (0,) for scores."""
+    return tuple(sorted(set(quartile_radii(question, *columns))))
+
+
+def quartile_radii(question: Question, *columns: Sequence[InputRow]) -> tuple[float, ...]:
+    """Return the quartiles of the proved bounds, rounded to two digits towards the certified side.
+
+    Without a proved bound they are those of the witnessed bounds, else of the estimates, else there are
+    none. Scores have (0,), counts have (1, 2, 3).
+    """
     first = next((rows[0] for rows in columns if len(rows)), None)
     sense = first.sense if first is not None else RADIUS
     if first is not None and first.goal == "worst":
         return (0.0,)
     if sense == RADIUS and question.asked.norm in ("0", "words"):
         return (1.0, 2.0, 3.0)
-    ends = np.concatenate([ends_of(rows) for rows in columns] or [np.zeros((0, 2))])[
-        :, :: 1 if sense.rises else -1
-    ]  # proved, witnessed
+    ends = np.concatenate([ends_of(rows) for rows in columns] or [np.zeros((0, 2))])
+    ends = ends[:, :: 1 if sense.rises else -1]  # Proved, witnessed.
     for place in range(3):
         found = (
             ends[:, place]
@@ -215,6 +246,11 @@ def usual_radii(question: Question, *columns: Sequence[InputRow]) -> tuple[float
         )
         known = found[np.isfinite(found) & ((found > 0) | (not sense.zero))]
         if len(known):
-            quartiles = np.quantile(known, [0.25, 0.5, 0.75])
-            return tuple(sorted({float(f"{value:.2g}") for value in quartiles.tolist()}))
+            away = at_least if sense.rises else at_most  # At the median, at least half are certified.
+            first_quartile, median, third = np.quantile(known, [0.25, 0.5, 0.75]).tolist()
+            return (
+                float(away(first_quartile, 2)),
+                float(away(median, 2)),
+                float(away(third, 2)),
+            )
     return ()

@@ -1,4 +1,4 @@
-"""A run's question in words."""
+"""The question of a run as text: its settings, its command line, its preparation of data."""
 
 import json
 import shlex
@@ -9,17 +9,20 @@ from holdfast.formatting import about, capital, short
 from holdfast.question import Question
 from holdfast.question_text import describe_question
 
-LONG_LIST = 12
+LONG_LIST = 12  # Entries of a list on one line; more are counted.
+# Arguments of commands that are given without an option name.
 POSITIONAL = {
     "verify": ("model", "spec"),
     "reach": ("model",),
     "monitor evaluate": ("folder",),
-}  # given without their names
-OPTIONS = {"constants": "--constant"}  # whose name is not that of what they say
+}
+OPTIONS = {"constants": "--constant"}  # Options whose name differs from that of their field.
 
 
 def band_of(within: str | None, forecast: float, outputs: str | None, output: int) -> str:
-    """The band around a forecast, in words: '11.07 to 13.53'; nothing where the output does not count."""
+    """Return the band around a forecast as '11.07 to 13.53'; empty if the output is not part of the
+    question.
+    """
     counting = None if outputs is None else [int(k) for k in outputs.split(",")]
     if within is None or (counting is not None and output not in counting):
         return ""
@@ -32,73 +35,74 @@ def band_of(within: str | None, forecast: float, outputs: str | None, output: in
 
 
 def hashes(question: Question) -> list[tuple[str, str]]:
-    """By which the model, the data and the question are known again."""
+    """Return the names and hashes of model, tokenizer, data and question."""
     model = question.model
-    told = [
+    found = [
         ("model", "not hashed" if model.fingerprint == "" else model.fingerprint),
         ("tokenizer", model.tokenizer),
     ]
-    told += [("data", question.data.fingerprint), ("question", question.fingerprint)]
-    return [(part, value) for part, value in told if value]
+    found += [("data", question.data.fingerprint), ("question", question.fingerprint)]
+    return [(part, value) for part, value in found if value]
 
 
 def shown(question: Question) -> dict[str, object]:
-    """The question for people: what was said, without what only a resumed run needs or what would fill the page."""
-    told: dict[str, object] = {
+    """Return the settings of a question for the page, without those that only resuming needs."""
+    settings: dict[str, object] = {
         "asked": describe_question(question),
         "command": question.command,
         "model": question.model.name,
         "data": question.data.name,
     }
-    told |= {
+    settings |= {
         "domain": question.model.domain,
         **dict(question.model.prepared),
         "notes": "; ".join(question.model.notes),
     }
-    told |= {
+    settings |= {
         f.name: getattr(question.asked, f.name) for f in fields(question.asked) if f.name != "substitutes"
     }
-    told |= {f.name: getattr(question.means, f.name) for f in fields(question.means)}
-    return {name: value for name, value in told.items() if value not in (None, "")}
+    settings |= {f.name: getattr(question.means, f.name) for f in fields(question.means)}
+    return {name: value for name, value in settings.items() if value not in (None, "")}
 
 
 def preparation(question: Question) -> str:
-    """How a number of the data becomes a number that the network reads."""
-    told, options = question.model.prepared, question.options
+    """Describe how numbers of the data become inputs of the network."""
+    prepared, options = question.model.prepared, question.options
     parts = []
     if (scale := options.get("scale")) is not None:
         parts.append(f"the data are divided by {setting(scale)}")
-    mean, std = told.get("mean"), told.get("std")
+    mean, std = prepared.get("mean"), prepared.get("std")
     if mean is not None or std is not None:
         parts.append(
-            f"the network is given (x - mean) / std with mean {setting(mean or 0)} and std {setting(std or 1)}"
+            f"the network receives (x - mean) / std with mean {setting(mean or 0)} and std "
+            f"{setting(std or 1)}"
         )
     units = (
         f"radii are in units of x, whose domain is {question.model.domain}"
         if question.model.domain
         else "radii are in units of x"
     )
-    return capital("; ".join([*(parts or ["the network is given the data as they are"]), units])) + "."
+    return capital("; ".join([*(parts or ["the network receives the data unchanged"]), units])) + "."
 
 
 def classes_told(question: Question) -> str:
-    """The names of the classes by their numbers, the first of many; nothing where they have none."""
+    """Return the class names by number, the first LONG_LIST of them; empty without names."""
     names = question.data.classes or ()
     more = f" and {len(names) - LONG_LIST} more" if len(names) > LONG_LIST else ""
     return ", ".join(f"{number} {short(name, 30)}" for number, name in enumerate(names[:LONG_LIST])) + more
 
 
 def command_line(question: Question, folder: object) -> str:
-    """The command that asks the same again, into another folder; empty for a run made by a program."""
+    """Return the command line that repeats the run into another folder; empty for a run made by a program."""
     if not question.options:
         return ""
-    said = dict(_flat(question.options))
+    given = dict(_flat(question.options))
     words = [
         "holdfast",
         *question.command.split(),
-        *(str(said.pop(name)) for name in POSITIONAL.get(question.command, ()) if name in said),
+        *(str(given.pop(name)) for name in POSITIONAL.get(question.command, ()) if name in given),
     ]
-    for name, value in said.items():
+    for name, value in given.items():
         option = OPTIONS.get(name, f"--{name.replace('_', '-')}")
         for one in value if isinstance(value, list) else [value]:
             text = str(one)
@@ -109,7 +113,7 @@ def command_line(question: Question, folder: object) -> str:
 
 
 def _flat(options: Mapping[str, object]) -> Iterator[tuple[str, object]]:
-    """Of the model and of the command, without what was not said."""
+    """Yield the options of the model and of the command that were given."""
     for name, value in options.items():
         if isinstance(value, Mapping):
             yield from _flat(value)
@@ -120,7 +124,7 @@ def _flat(options: Mapping[str, object]) -> Iterator[tuple[str, object]]:
 
 
 def setting(value: object) -> str:
-    """Any value of the question or of a method's settings, on one line."""
+    """Format a value of the question or of a method's settings on one line."""
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {setting(part)}" for name, part in value.items()) or "none"
     if isinstance(value, list | tuple):

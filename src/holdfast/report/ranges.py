@@ -1,4 +1,7 @@
-"""Ranges of outputs in the terminal. Only the command line imports this module, because rich takes its time."""
+"""The terminal table of output ranges.
+
+Only the command line imports this module, because importing rich is slow.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -9,11 +12,11 @@ from holdfast.formatting import at_most, ends, short
 from holdfast.network import Network
 from holdfast.verification import Range
 
-SHOWN = 8  # inputs of a witness that fit on a line
+SHOWN = 8  # Numbers of a counterexample that fit on one line of 80 characters.
 
 
 def range_table(found: Sequence[Range], names: Mapping[int, str], classes: Sequence[str] = ()) -> Table:
-    """names: of the boxes, where they have some. classes: the names of the outputs."""
+    """Build the table. names: names of the boxes, if any. classes: names of the outputs."""
     several = bool(names) or found[-1].box > 0
     view = Table(caption_justify="left")
     for column in (["input" if names else "box"] if several else []) + ["output", "smallest", "largest"]:
@@ -27,17 +30,22 @@ def range_table(found: Sequence[Range], names: Mapping[int, str], classes: Seque
             short(classes[r.output]) if classes else str(r.output),
         )
         view.add_row(
-            *which, Text(output), *(" .. ".join(ends(b.lower.value, b.upper.value, 6)) for b in (smallest, largest)), at_most(r.gap, 2),
+            *which,
+            Text(output),
+            *(" .. ".join(ends(b.lower.value, b.upper.value, 6)) for b in (smallest, largest)),
+            at_most(r.gap, 2),
             style="" if r.closed else "yellow",
-        )  # fmt: skip
+        )
     closed = sum(r.closed for r in found)
     known = f"{closed} of {len(found)} known to {found[0].tolerance:g}."
-    view.caption = f"{known} Values stay between the outer numbers (proved); the inner ones were met."
+    view.caption = (
+        f"{known} Values stay between the outer numbers (proved); inputs reach the inner ones (witnessed)."
+    )
     return view
 
 
 def range_remarks(found: Sequence[Range], net: Network) -> Iterator[tuple[str, str]]:
-    """Kinds and texts of the lines below the table."""
+    """Yield (kind, text) of the lines below the table."""
     for note in dict.fromkeys([*net.notes, *(r.note for r in found if r.note)]):
         yield "note", note
     most = max(max(r.widened) for r in found)
@@ -45,10 +53,11 @@ def range_remarks(found: Sequence[Range], net: Network) -> Iterator[tuple[str, s
         own = str(net.dtype).removeprefix("torch.")
         yield (
             "note",
-            f"proved ends were moved out by up to {at_most(most, 2)}, to what the network itself gives in {own}",
+            f"proved bounds were widened by up to {at_most(most, 2)} to enclose outputs that the "
+            f"network computed in {own}",
         )
     if len(found) == 1 and found[0].low_at.numel() <= SHOWN:
         for kind, at in (("smallest at", found[0].low_at), ("largest at", found[0].high_at)):
             yield kind, ", ".join(f"{value:.6g}" for value in at.flatten().tolist())
     queries, seconds = sum(r.queries for r in found), sum(r.seconds for r in found)
-    yield "work", f"{max(r.nodes for r in found)} parts bounded, {queries} queries, {seconds:.2f} s"
+    yield "work", f"{max(r.nodes for r in found)} subproblems bounded, {queries} queries, {seconds:.2f} s"

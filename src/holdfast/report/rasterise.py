@@ -1,4 +1,4 @@
-"""Numbers that people look at as a line: pen strokes and waveforms, rasterised into (height, width) shares of ink."""
+"""Pen strokes and waveforms, rasterised into (height, width) shares of ink."""
 
 from typing import Any
 
@@ -6,14 +6,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
-Ink = NDArray[np.float64]  # 0 is paper, 1 is ink
-SIDE = 40  # of a picture of strokes
-WIDE, HIGH = 96, 24  # of a waveform
-MANY = 16  # numbers; fewer are a row of a table
+Ink = NDArray[np.float64]  # 0 is paper, 1 is ink.
+SIDE = 40  # Pixels of each side of a picture of strokes, at 1 bit each 200 bytes.
+WIDE, HIGH = 96, 24  # Pixels of a waveform; the width of a table cell at the height of a text line.
+MANY = 16  # Fewer numbers are shown as text.
 
 
 def is_strokes(x: Array) -> bool:
-    """(time, dx, dy, end of stroke[, end of drawing]): the last columns hold nothing but 0 and 1."""
+    """Recognise (time, [dx, dy, end of stroke[, end of drawing]]): the last columns hold only 0 and 1."""
     if x.ndim != 2 or x.shape[1] not in (3, 4) or len(x) < 3 or not np.isfinite(x).all():
         return False
     pens = x[:, 2:]
@@ -21,18 +21,18 @@ def is_strokes(x: Array) -> bool:
 
 
 def is_wave(x: Array) -> bool:
-    """(n,) or (1, n) with many numbers."""
+    """Recognise a waveform: (n,) or (1, n) with more than MANY numbers."""
     long_row = (x.ndim == 1 and len(x) > MANY) or (x.ndim == 2 and len(x) == 1 and x.shape[1] > MANY)
     return long_row and bool(np.isfinite(x).all())
 
 
 def strokes(x: Array, other: Array | None = None) -> Ink:
-    """The path of the pen, on paper that holds the other path too, so that an input and its witness can be laid over each other."""
+    """Draw the path of the pen, in the common bounding box with `other`, so that both pictures align."""
     points = _path(x)
     frame = points if other is None else np.concatenate([points, _path(other)])
     low, size = frame.min(0), float(np.ptp(frame, 0).max()) or 1.0
     places = (points - low) / size * (SIDE - 3) + 1
-    drawn = x[:-1, 2] < 0.5  # the pen stays down after the step that ends here
+    drawn = x[:-1, 2] < 0.5  # The pen stays down after this step.
     along = np.linspace(0, 1, 2 * SIDE)[:, None, None]
     dots = (places[:-1] + along * (places[1:] - places[:-1]))[:, drawn].reshape(-1, 2)
     column, row = dots.round().astype(int).clip(0, SIDE - 1).T
@@ -46,7 +46,7 @@ def _path(x: Array) -> Array:
 
 
 def wave(x: Array, low: float, high: float, wide: int = WIDE) -> Ink:
-    """In each column, ink from the smallest to the largest of the numbers that it stands for."""
+    """Draw each column from the smallest to the largest of its numbers."""
     values = np.asarray(x, dtype=float).ravel()
     edges = np.linspace(0, len(values), min(wide, len(values)) + 1).astype(int)[:-1]
     ends = np.stack([np.maximum.reduceat(values, edges), np.minimum.reduceat(values, edges)])

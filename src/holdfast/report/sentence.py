@@ -1,4 +1,4 @@
-"""A sentence and its witness as people read them: words in shades, replaced ones marked, long texts cut around what matters."""
+"""A sentence and its counterexample as HTML: shaded words, replaced ones marked, long texts shortened."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,9 +14,9 @@ from holdfast.result import Record
 from holdfast.store import StoredInput
 
 Array = NDArray[Any]
-MOST_WORDS = 60  # of a sentence; a longer one is shown around the words that matter
-MOST_SWAPS = 8  # replaced words that are told one by one
-AROUND = 4  # words on either side of one that matters
+MOST_WORDS = 60  # Words of a sentence in a cell; a longer one is shown around its important words.
+MOST_SWAPS = 8  # Replaced words listed one by one; 8 lines are as high as a row may be.
+AROUND = 4  # Words shown on each side of an important one.
 
 
 def sentences(
@@ -26,9 +26,10 @@ def sentences(
     vocabulary: Sequence[str],
     alone: int | None = None,
 ) -> Pictures:
-    """The words, in shades where each was asked by itself, those of the witness with the replaced ones marked, and what became what.
+    """Render the words (shaded where each was queried alone), the counterexample with replaced words
+    marked, and the list of replacements.
 
-    alone  the only word that the witness changes, where that is known.
+    alone: the position of the only word that the counterexample changes, if known.
     """
     tokens = np.array(source.tokens or (), dtype=np.int64)
     moved = moved_places(tokens, source.x, witness, alone)
@@ -40,19 +41,19 @@ def sentences(
     if witness is None or not moved:
         return Pictures(_join_words(spans, len(tokens)), Markup(), Markup())
     by_vectors, marked = witness.ndim > 1, set(moved)
-    said = words if by_vectors else {k: word_name(int(witness[k]), vocabulary) for k in places}
-    shown = {k: Markup("<mark>{}</mark>" if k in marked else "{}").format(word) for k, word in said.items()}
+    others = words if by_vectors else {k: word_name(int(witness[k]), vocabulary) for k in places}
+    shown = {k: Markup("<mark>{}</mark>" if k in marked else "{}").format(word) for k, word in others.items()}
     seen = [k for k in places if k in marked][:MOST_SWAPS]
     before, after = _join_words(spans, len(tokens)), _join_words(shown, len(tokens))
     if by_vectors:
-        told = (
+        moved_words = (
             "the vectors of all words"
             if len(moved) == len(tokens) > 1
             else f"the vector of {', '.join(words[k] for k in seen)}"
         )
         more = ", …" if len(seen) < len(moved) < len(tokens) else ""
-        return Pictures(before, after, Markup("<small>moves {}{}</small>").format(told, more))
-    swaps = Markup().join(Markup("{} → <mark>{}</mark><br>").format(words[k], said[k]) for k in seen)
+        return Pictures(before, after, Markup("<small>moves {}{}</small>").format(moved_words, more))
+    swaps = Markup().join(Markup("{} → <mark>{}</mark><br>").format(words[k], others[k]) for k in seen)
     return Pictures(
         before,
         after,
@@ -61,8 +62,10 @@ def sentences(
 
 
 def moved_places(tokens: Array, x: Array, witness: Array | None, alone: int | None = None) -> list[int]:
-    """The places of the words that a witness replaces, or whose vectors it moves: where only one may move, that one, where the vectors of
-    the input were not kept, all of them."""
+    """Return the positions of the words that a counterexample replaces, or whose vectors it changes.
+
+    If only one word may change, that one; if the vectors of the input were not stored, all of them.
+    """
     if witness is None or len(witness) != len(tokens):
         return []
     if witness.ndim > 1 and alone is not None:
@@ -79,7 +82,9 @@ def moved_places(tokens: Array, x: Array, witness: Array | None, alone: int | No
 
 
 def shown_places(count: int, important: Sequence[int]) -> list[int]:
-    """All words of a sentence, or of a long one those around the important words, else its beginning."""
+    """Return the positions to show: all, or of a long sentence those around important words, else its
+    beginning.
+    """
     if count <= MOST_WORDS or not important:
         return list(range(min(count, MOST_WORDS)))
     near = {
@@ -91,7 +96,7 @@ def shown_places(count: int, important: Sequence[int]) -> list[int]:
 
 
 def _join_words(spans: Mapping[int, Markup], count: int) -> Markup:
-    """Words in their order, with a sign wherever some are left out."""
+    """Join words in order, with … where words are left out."""
     parts: list[Markup] = []
     last = -1
     for place, span in spans.items():

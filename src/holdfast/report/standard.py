@@ -1,4 +1,4 @@
-"""What kind of verifier found a number, and which property it speaks of, in the words of ISO/IEC 24029-2:2023."""
+"""The terms of ISO/IEC 24029-2:2023: attributes of a verifier, and properties of a network."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from holdfast.result import Evidence
 
 @dataclass(frozen=True)
 class Tags:
-    """The five attributes, each in words; clauses 6.2.1.2 to 6.2.1.5 name the first four."""
+    """The five attributes of a verifier; clauses 6.2.1.2 to 6.2.1.5 define the first four."""
 
     complete: str
     deterministic: str
@@ -21,7 +21,7 @@ class Tags:
 
 
 def tags_of(evidence: Evidence) -> Tags:
-    """What the method that found it says of itself."""
+    """Return the attributes that the method declares."""
     kind = evidence.traits
     executed = evidence.kind != "proved" or kind.runs or evidence.settings.get("arithmetic") == "executed"
     return Tags(
@@ -42,7 +42,9 @@ class StandardProperty:
     meaning: str
 
 
-STABILITY = StandardProperty("stability", "5.3", "how far an input may change before the answer does")
+STABILITY = StandardProperty(
+    "stability", "5.3", "how far an input may be perturbed before the answer changes"
+)
 SENSITIVITY = StandardProperty("sensitivity", "5.4", "how strongly the output changes with the input")
 RELEVANCE = StandardProperty("relevance", "5.5", "which parts of an input decide the answer")
 REACHABILITY = StandardProperty("reachability", "5.6", "which outputs can be reached from the allowed inputs")
@@ -60,6 +62,6 @@ PROPERTIES = {
 
 
 def properties_of(question: Question) -> tuple[StandardProperty, ...]:
-    """What a run's numbers are evidence of."""
+    """Return the properties that a run is evidence of."""
     each = (RELEVANCE,) if question.asked.frames == "each" else ()
     return (*PROPERTIES.get(question.command.split(" ")[0], (STABILITY,)), *each)

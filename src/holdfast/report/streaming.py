@@ -1,4 +1,4 @@
-"""The rows of a run input by input, so that a run of any length can be looked at."""
+"""Rows of a run, streamed input by input, so that runs of any length fit in memory."""
 
 from collections.abc import Iterator
 from itertools import chain, groupby
@@ -12,10 +12,13 @@ from holdfast.store.run import LAST
 def by_input(
     store: Store, first: int = 0, last: int = LAST, *, light: bool = False, whole_inputs: bool = False
 ) -> Iterator[tuple[StoredInput | None, list[InputRow]]]:
-    """What was kept of each input from `first` to `last`, and its rows; no rows where it has no answer, None where it was not kept.
+    """Yield each stored input from `first` to `last` with its rows.
 
-    light         without witnesses and numbers: what totals, verdicts and plots are made of.
-    whole_inputs  with the numbers of the inputs all the same.
+    An input without an answer has no rows; the input is None if it was not stored.
+
+    Args:
+        light: leave out counterexamples and input values; totals, verdicts and plots do not need them.
+        whole_inputs: with `light`, keep the input values.
     """
     inputs = store.stream_inputs(first, last, light=light and not whole_inputs)
     stored = next(inputs, None)
@@ -34,14 +37,17 @@ def by_input(
 
 
 def summary_parts(store: Store, whole: int = 0) -> tuple[list[QuestionPart], set[int]]:
-    """All rows part by part, and the inputs that were asked about. The rows of the first `whole` inputs come with everything."""
+    """Return all rows by part, and the indices of all inputs of the run.
+
+    The first `whole` inputs have complete rows.
+    """
     firsts = store.answered_inputs()[:whole]
     parts: dict[str, Packed] = {}
-    asked: set[int] = set()
+    indices: set[int] = set()
     split = firsts[-1] + 1 if firsts else 0
     for stored, rows in chain(by_input(store, 0, split - 1), by_input(store, split, light=True)):
-        asked |= {stored.index} if stored is not None else set()
+        indices |= {stored.index} if stored is not None else set()
         for row in rows:
-            asked.add(row.index)
+            indices.add(row.index)
             parts.setdefault(row.part, Packed()).append(row, whole=row.index < split)
-    return in_order(parts), asked
+    return in_order(parts), indices

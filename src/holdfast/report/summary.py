@@ -1,4 +1,4 @@
-"""A run in rows and totals, the same ones for the terminal and the page."""
+"""Rows and totals of a run, shared by the terminal and the page."""
 
 import math
 import statistics
@@ -18,15 +18,20 @@ from holdfast.result import DONE, Answers, Bound, Bracket, Goal, Key, Record, Sh
 from holdfast.store import StoredInput
 
 ANYTIME = "DeepTRE's Definition 4: its lower bounds are estimates and prove nothing"
-GRID = "Grid"  # the method of DeepTRE, whose lower bounds are estimates
-UNANSWERED: tuple[Status, ...] = ("refuted", "failed")  # nothing is known of such an input
+GRID = "Grid"  # The method of DeepTRE; its lower bounds are estimates.
+UNANSWERED: tuple[Status, ...] = ("refuted", "failed")  # Statuses of inputs without a result.
 WORST_FIRST: tuple[Status, ...] = ("refuted", "failed", "interrupted", "stopped", "finished", "closed")
 
 
 @dataclass(frozen=True)
 class InputRow:
-    """One input, or one output of it where each is asked for. Where its frames or cases were asked one by one, the bracket is that of
-    the weakest: min of the lower bounds <= min of the truths <= min of the upper bounds, and with max where a smaller number is better."""
+    """One input, or one output of an input where each output is a query.
+
+    If its frames or cases were queried one by one, the bracket is that of the weakest: min of the lower
+    bounds <= min of the exact values <= min of the upper bounds, and with max where smaller is better.
+
+    answers: at the input and at the counterexample; None if not stored.
+    """
 
     index: int
     bracket: Bracket
@@ -35,7 +40,7 @@ class InputRow:
     queries: int
     frames: tuple[Record, ...] = ()
     source: StoredInput | None = None
-    answers: Answers | None = None  # at the input and at the witness of the bracket; None: not stored
+    answers: Answers | None = None
     goal: Goal = "radius"
     part: str = ""
     output: int | None = None
@@ -46,14 +51,16 @@ class InputRow:
 
     @property
     def fails_at_once(self) -> bool:
-        """The property does not even hold at the input itself: a misclassified input."""
+        """Whether the property fails at the input itself: a misclassified input."""
         return self.goal == "radius" and bool(self.bracket.note) and self.bracket.upper.value == 0
 
     @property
     def measured(self) -> bool:
-        """Whether the proved bound is known, or every method has done all it can. Where not, the budget ran out (or the run was
-        interrupted,
-        or the input failed) before anything could be proved: such an end says nothing of the network, and is never counted as zero."""
+        """Whether the proved bound is known, or every method has done all it can.
+
+        Otherwise the budget ran out (or the run was interrupted, or the input failed) before anything was
+        proved. Such a default bound says nothing about the network and is never counted as zero.
+        """
         return (
             self.status in DONE
             or self.fails_at_once
@@ -68,7 +75,7 @@ class InputRow:
 
     @property
     def moved(self) -> int | None:
-        """The frame that the witness changes, where each was asked by itself."""
+        """The frame that the counterexample changes, if frames were queried one by one."""
         weaker = min if self.sense.rises else max
         first = weaker(
             self.frames, key=lambda record: self.sense.witnessed_bound(record.bracket).value, default=None
@@ -77,7 +84,7 @@ class InputRow:
 
     @property
     def called(self) -> str:
-        """The input's own name, where it says more than its place."""
+        """The name of the input, unless it only repeats its index."""
         return short(self.source.name) if self.source and self.source.name != str(self.index) else ""
 
     @property
@@ -87,7 +94,7 @@ class InputRow:
 
 @dataclass(frozen=True)
 class QuestionPart:
-    """The rows of one part of a question; a question that has no parts is one."""
+    """The rows of one part of a question; most questions have a single part."""
 
     name: str
     sense: Sense
@@ -105,7 +112,7 @@ class QuestionPart:
 
 
 class Brackets(Sequence[Bracket]):
-    """Those of rows, or of the rows at some places, made when they are asked for where the rows are."""
+    """The brackets of rows, or of the rows at given indices, read on access."""
 
     def __init__(self, rows: Sequence[InputRow], places: Sequence[int] | None = None) -> None:
         self._rows, self._places = rows, range(len(rows)) if places is None else places
@@ -126,7 +133,7 @@ class Brackets(Sequence[Bracket]):
 
 
 def parts_of(rows: Iterable[InputRow]) -> list[QuestionPart]:
-    """At least one, however empty: the radius first, then the worst score, then what else there is."""
+    """Group rows by part, in the order of SENSES; an empty run has one empty part."""
     groups: dict[str, list[InputRow]] = {}
     for row in rows:
         groups.setdefault(row.part, []).append(row)
@@ -134,7 +141,7 @@ def parts_of(rows: Iterable[InputRow]) -> list[QuestionPart]:
 
 
 def in_order(groups: Mapping[str, Sequence[InputRow]]) -> list[QuestionPart]:
-    """Of rows by the names of their parts."""
+    """Return the parts in the order of SENSES."""
     found = [QuestionPart(name, group[0].sense, group) for name, group in groups.items()]
     order = list(SENSES.values())
     return sorted(found, key=lambda part: (order.index(part.sense), part.name)) or [
@@ -143,28 +150,28 @@ def in_order(groups: Mapping[str, Sequence[InputRow]]) -> list[QuestionPart]:
 
 
 def frame_name(question: Question) -> str:
-    """What is asked one by one."""
+    """Return the name of a separate query within one input: word, frame, case or place."""
     usual = "word" if reads_words(question) else "frame"
     return {"verify": "case", "monitor": "place"}.get(question.command.split(" ")[0], usual)
 
 
 def unbreakable(bracket: Bracket) -> bool:
-    """Proved at every radius."""
+    """Return whether the property is proved at every radius."""
     return bracket.lower.value == math.inf
 
 
 def still(bracket: Bracket) -> bool:
-    """Nothing may change here, so that nothing could break it: true, and no merit of the network."""
+    """Return whether the bracket is infinite only because nothing may change."""
     return unbreakable(bracket) and NOTHING_MOVES in bracket.lower.evidence.assumptions
 
 
 def by_lower_end(records: Iterable[Record]) -> bool:
-    """Frames are compared by where they are shown to break, or where no witness was found of any, by what is proved of them."""
+    """Return whether frames are compared by their proved bounds, because none has a counterexample."""
     return not any(math.isfinite(record.bracket.upper.value) for record in records)
 
 
 def weakest(frames: Sequence[Record], count: int = 3) -> list[int]:
-    """The frames that break first, at most `count` of them; what nothing breaks is never among them."""
+    """Return the `count` frames with the smallest radius; unbreakable frames are left out."""
     proved = by_lower_end(frames)
     ends = sorted(
         (b.lower.value if proved else b.upper.value, b.upper.value, record.key.frame or 0)
@@ -179,7 +186,7 @@ def rows_of(
     inputs: Iterable[StoredInput] = (),
     answers: Mapping[Key, Answers] | None = None,
 ) -> list[InputRow]:
-    """One row for each input that has a record, part by part and in the order of the data."""
+    """Return one row for each input with a record, by part and in the order of the data."""
     sources = {stored.index: stored for stored in inputs}
     groups: dict[Key, list[Record]] = {}
     for record in records:
@@ -196,7 +203,8 @@ def _row(
 ) -> InputRow:
     sense = sense_of(group[0].goal, key.part)
     weaker = min if sense.rises else max
-    brackets = sorted((record.bracket for record in group), key=still)  # of equal ends, one that says more
+    # Of equal bounds, prefer one that is not vacuous.
+    brackets = sorted((record.bracket for record in group), key=still)
     estimates: dict[str, Bound] = {}
     for estimate in (e for bracket in brackets for e in bracket.estimates):
         other = estimates.get(estimate.evidence.method, estimate)
@@ -228,28 +236,39 @@ def _row(
 
 @dataclass(frozen=True)
 class Totals:
-    """Counts of rows, and the ends on average. Means and medians speak of the measured rows, means leave out those that nothing
-    breaks; they are infinite where an end is, and NaN without rows."""
+    """Counts of rows, and means and medians of their bounds.
+
+    Means and medians are over the measured rows; means leave out unbreakable rows. They are infinite if a
+    bound is, and NaN without rows.
+
+    failed, refuted: rows without a result. still: nothing may change; counted only as answered and closed.
+    proved: the proved bound is above zero, or known where zero has no meaning. stopped: the budget ran out.
+    not_measured: answered rows whose search ended before anything was proved; no mean, median or share
+    counts them. open_above: no counterexample, so that bound holds only by definition. unbreakable: proved
+    at every radius, although something may change. averaged: rows of the means. mean_found: mean of the
+    witnessed bounds that were found. mean_estimated: mean of DeepTRE's estimated lower bounds, NaN without
+    that method.
+    """
 
     rows: int
-    failed: int  # no answer: the model could not be asked
-    refuted: int  # nothing of it is believed
-    still: int  # nothing may change; counted nowhere else but as answered and closed
+    failed: int
+    refuted: int
+    still: int
     fail_at_once: int
-    proved: int  # the proved bound is above zero, or known where zero means nothing
+    proved: int
     closed: int
     interrupted: int
-    stopped: int  # the budget ran out
-    not_measured: int  # of the answered rows: the run ended before anything could be proved; no mean, median or share speaks of them
-    open_above: int  # no witness: the end that it would show holds by definition only
-    unbreakable: int  # proved at every radius, although something may change
-    averaged: int  # the rows of the means
+    stopped: int
+    not_measured: int
+    open_above: int
+    unbreakable: int
+    averaged: int
     mean_lower: float
     mean_upper: float
     median_lower: float
     median_upper: float
-    mean_found: float  # of the witnessed bounds that were found
-    mean_estimated: float  # of the lower bounds as DeepTRE estimates them, NaN where it was not asked
+    mean_found: float
+    mean_estimated: float
     seconds: float
     queries: int
 
@@ -265,12 +284,12 @@ class Totals:
 
     @property
     def proved_share(self) -> Share:
-        """Rows with a proved bound, of those that were measured."""
+        """The share of measured rows that have a proved bound."""
         return Share(self.proved, self.answered - self.not_measured, self.rows)
 
 
 def totals_of(rows: Sequence[InputRow]) -> Totals:
-    """Of rows of one part."""
+    """Compute the totals of the rows of one part."""
     sense = rows[0].sense if rows else RADIUS
     known = [
         (place, still(row.bracket), row.measured)
@@ -316,7 +335,7 @@ def totals_of(rows: Sequence[InputRow]) -> Totals:
 
 
 def estimate_kind(bracket: Bracket, estimate: Bound) -> str:
-    """What stands behind the number: "estimated", and where a witness shows that it is wrong, that too."""
+    """Return "estimated", and whether the counterexample refutes the estimate."""
     return (
         f"{estimate.evidence.kind}, refuted by the witness"
         if bracket.refutes(estimate)
@@ -329,15 +348,15 @@ def _estimated_by(bracket: Bracket, method: str) -> bool:
 
 
 def mean_of(values: Sequence[float]) -> float:
-    """Of the sum without rounding on the way, so that no two views disagree about its last digit; NaN without any."""
+    """Return the mean of an exact sum, so that all views agree in the last digit; NaN without values."""
     return math.fsum(values) / len(values) if len(values) else math.nan
 
 
-# ---- words
+# ---- Text of brackets and names.
 
 
 def bracket_text(bracket: Bracket) -> str:
-    """Both bounds for people; an end that no method found is no number."""
+    """Format both bounds; a bound that no method found becomes a phrase."""
     if bracket.closed:
         return between(bracket.lower.value, bracket.upper.value)
     if not bracket.lower.known and not bracket.upper.known:
@@ -348,7 +367,7 @@ def bracket_text(bracket: Bracket) -> str:
 
 
 def share_text(share: Share) -> str:
-    """In percent where every input was measured, else in numbers with those that were not."""
+    """Format a share in percent, or as counts if some inputs were not measured."""
     return percent(share.value) if share.total and not share.not_measured else str(share)
 
 

@@ -1,4 +1,4 @@
-"""The run in the terminal. Only the command line imports this module, because rich takes its time."""
+"""The terminal table of a run. Only the command line imports this module, because importing rich is slow."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -36,7 +36,9 @@ STYLE = {"proved": "blue", "witnessed": "dark_orange"}
 
 
 def table(source: Store | Sequence[Record], *, most: int = 20) -> Group:
-    """One line for each input, at most `most` of them; the averages below speak of all. A question of several parts has as many tables."""
+    """Build one table for each part, with one line for each of the first `most` inputs and the totals of
+    all.
+    """
     parts = summary_parts(source, most)[0] if isinstance(source, Store) else parts_of(rows_of(source))
     question = source.question if isinstance(source, Store) else Question()
     return Group(
@@ -48,7 +50,7 @@ def table(source: Store | Sequence[Record], *, most: int = 20) -> Group:
 
 
 def _table(part: QuestionPart, question: Question, most: int, title: str | None) -> Group:
-    """The table, and below it, as wide as the terminal, what is to say of single inputs and of all."""
+    """Build the table of one part, the notes of its inputs and the totals."""
     view = Table(title=title, title_justify="left")
     columns = [(heading, [cell(row, question) for row in part.rows[:most]]) for heading, cell in COLUMNS]
     needed = ("lower", "upper", "status") if question.command != "verify" else ("verdict", "status")
@@ -58,9 +60,8 @@ def _table(part: QuestionPart, question: Question, most: int, title: str | None)
         if heading in ("input", *needed) or (heading in MAYBE and any(cells))
     ]
     if any(heading == "label" for heading, _ in kept):
-        kept = [
-            (heading, cells) for heading, cells in kept if heading != "name"
-        ]  # file names are long, and the label says more
+        # File names are long, and the label says more.
+        kept = [(heading, cells) for heading, cells in kept if heading != "name"]
     for heading, _ in kept:
         view.add_column(
             heading,
@@ -77,16 +78,16 @@ def _table(part: QuestionPart, question: Question, most: int, title: str | None)
 
 
 def _notes(rows: Sequence[InputRow], question: Question) -> list[Text]:
-    """What is to say of single inputs, once for all of which the same is."""
-    said: dict[str, tuple[list[str], Text]] = {}
+    """Return the notes of inputs; inputs with the same note share a line."""
+    groups: dict[str, tuple[list[str], Text]] = {}
     for row in rows:
         if note := _note_text(row, question):
-            said.setdefault(note.markup, ([], note))[0].append(row.name)
-    return [Text.assemble((", ".join(names), "bold"), ": ", note) for names, note in said.values()]
+            groups.setdefault(note.markup, ([], note))[0].append(row.name)
+    return [Text.assemble((", ".join(names), "bold"), ": ", note) for names, note in groups.values()]
 
 
 def _label(row: InputRow, question: Question) -> Text:
-    """And what the network says of it, where that is another class or there is no label."""
+    """Return the label, and the prediction if it differs or there is no label."""
     if row.source is None:
         return Text()
     label, said = (class_name(question, number) for number in (row.source.label, row.source.prediction))
@@ -128,16 +129,16 @@ COLUMNS: tuple[tuple[str, Callable[[InputRow, Question], Text]], ...] = (
     ("estimates", _estimates),
     ("status", _status),
 )
-MAYBE = ("label", "name", "estimates")  # columns that are there where a row has something to say
+MAYBE = ("label", "name", "estimates")  # Columns that are left out if all their cells are empty.
 
 
 def _note(row: InputRow) -> str:
-    """That nothing breaks any of the frames is said already."""
+    """Return the note, unless it repeats that no frame can be broken."""
     return "" if row.frames and unbreakable(row.bracket) else row.bracket.note
 
 
 def _weakest(row: InputRow, question: Question) -> Text:
-    """The frames that break first, and where they are words, the sentence with these marked."""
+    """Return the weakest frames, and for words the sentence with these marked."""
     if not row.frames or not (row.bracket.lower.known or row.bracket.upper.known):
         return Text()
     places, tokens = weakest(row.frames), row.source.tokens if row.source else None
@@ -148,7 +149,8 @@ def _weakest(row: InputRow, question: Question) -> Text:
     if not places:
         return Text(f"none of {len(row.frames)} {kind} breaks it")
     found = Text(
-        f"weakest of {len(row.frames)} {kind}: {', '.join(str(k) if words is None else words[k] for k in places)}"
+        f"weakest of {len(row.frames)} {kind}: "
+        f"{', '.join(str(k) if words is None else words[k] for k in places)}"
     )
     if words is None:
         return found
@@ -167,17 +169,17 @@ def _end(bracket: Bracket, side: int) -> Text:
 
 def _counts(part: QuestionPart, question: Question) -> str:
     found = tally(part.rows, 0.0)
-    told = (
+    counts = (
         f"{found.certified} {spoken('certified', question.command)}",
         f"{found.broken} {spoken('broken', question.command)}",
     )
-    return ", ".join((*told, found.unknown_text))
+    return ", ".join((*counts, found.unknown_text))
 
 
 def _means(totals: Totals, sense: Sense) -> str:
-    """What is known of the mean, over how many inputs, and which ones it leaves out."""
+    """Return the bounds of the mean, its number of inputs, and the inputs left out."""
     low, high = totals.mean_lower, totals.mean_upper
-    told = []
+    parts = []
     if totals.averaged or not totals.rows:
         lower, upper = ends(low, high)
         mean = f"mean of {totals.averaged}: " + (lower if low == high else f"lower {lower}, upper {upper}")
@@ -188,13 +190,16 @@ def _means(totals: Totals, sense: Sense) -> str:
             mean += f", centre {about((low + high) / 2)} +- {about((high - low) / 2)}"
         if 0 < totals.open_above < totals.averaged:
             mean += f" ({totals.open_above} open, {sense.missing}; the others {about(totals.mean_found)})"
-        told.append(mean)
-    told += [
+        parts.append(mean)
+    parts += [
         f"{count} of {totals.rows} {what}"
         for count, what in (
-            (totals.unbreakable, "cannot be broken"), (totals.still, "hold because nothing may change"), (totals.failed, "failed"),
-            (totals.refuted, "refuted"), (totals.not_measured, "not measured (the run ended before anything was proved of them)"),
+            (totals.unbreakable, "cannot be broken"),
+            (totals.still, "hold because nothing may change"),
+            (totals.failed, "failed"),
+            (totals.refuted, "refuted"),
+            (totals.not_measured, "not measured (the run ended before anything was proved of them)"),
         )
         if count
-    ]  # fmt: skip
-    return "; ".join(told)
+    ]
+    return "; ".join(parts)

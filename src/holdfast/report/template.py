@@ -1,4 +1,7 @@
-"""Templates with everything they may call. The page's only script is named by its hash, so that no other one can run on it."""
+"""jinja2 templates with their filters.
+
+The security policy of the page names its only script by hash, so that no other script can run.
+"""
 
 import base64
 import hashlib
@@ -14,6 +17,7 @@ from holdfast.report.summary import estimate_kind, share_text
 
 
 def template(name: str) -> Template:
+    """Load a template of the folder `templates`."""
     environment = Environment(
         loader=PackageLoader("holdfast.report"),
         autoescape=True,

@@ -1,4 +1,7 @@
-"""Inputs in a terminal: pictures of half blocks, waveforms and strokes as lines, words in shades. Only the command line imports this."""
+"""Inputs in the terminal: images of half blocks, waveforms and strokes as lines, shaded words.
+
+Only the command line imports this module.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,14 +21,14 @@ from holdfast.report.summary import weakest, word_name
 from holdfast.result import Record
 
 Array = NDArray[Any]
-WIDEST, WIDEST_WAVE = 36, 72  # columns of a picture
-UPPER_HALF = "▀"  # its colour is the upper pixel, its background the lower one
+WIDEST, WIDEST_WAVE = 36, 72  # Columns of an image and of a waveform: two images fit on 80 columns.
+UPPER_HALF = "▀"  # Its foreground colour is the upper pixel, its background the lower one.
 SHADES = " ░▒▓█"
 NOT_MEASURED = "/"
 
 
 def picture(x: Array, other: Array | None = None, *, colour: bool = True) -> Text:
-    """An input as people look at it, in the scale that it shares with `other`; without colours in five shades."""
+    """Draw an input, on the common scale with `other`; without colours in five shades."""
     like = x if other is None else other
     if not (np.isfinite(x).all() and np.isfinite(like).all()):
         return _numbers(x, other)
@@ -46,7 +49,10 @@ def picture(x: Array, other: Array | None = None, *, colour: bool = True) -> Tex
 
 
 def heat_map(plane: Array, *, colour: bool = True) -> Text:
-    """(h, w) numbers of at least 0, light where they are large. NaN, which was not measured, is blue, without colours a stroke."""
+    """Draw (h, w) numbers >= 0, light for large ones.
+
+    NaN (not measured) is blue, or a slash without colours.
+    """
     largest = largest_known(planes_of(plane), WIDEST)
     known = ~np.isnan(largest)
     share = np.nan_to_num(largest) / ((float(largest[known].max()) if known.any() else 0.0) or 1.0)
@@ -58,7 +64,7 @@ def heat_map(plane: Array, *, colour: bool = True) -> Text:
 
 
 def change(before: Array, after: Array, *, colour: bool = True) -> Text:
-    """Blue where numbers fell, orange where they rose, black where nothing changed; without colours - and +."""
+    """Draw a change: blue for a decrease, orange for an increase, black for none; without colours - and +."""
     difference = after.astype(float) - before.astype(float)
     if is_wave(difference):
         most = float(np.abs(difference).max())
@@ -77,7 +83,9 @@ def change(before: Array, after: Array, *, colour: bool = True) -> Text:
 def sentence(
     tokens: Sequence[int], vocabulary: Sequence[str], frames: Sequence[Record] = (), moved: Sequence[int] = ()
 ) -> Text:
-    """Words in shades where each was asked by itself; moved ones underlined. A long text is cut around what matters."""
+    """Render words, shaded where each was queried alone, changed ones underlined; long texts are
+    shortened.
+    """
     heat = Heat.within(frames)
     brackets = {record.key.frame: record.bracket for record in frames}
     words = Text()
@@ -103,7 +111,7 @@ def _shade(level: str) -> Style:
 
 
 def _halves(pixels: Array) -> Text:
-    """(height, width, 3) of 0..255 -> two rows of pixels in each line; narrow pictures are drawn twice as wide."""
+    """Draw (height, width, 3) values of 0..255, two rows per line; narrow images are doubled."""
     each = 2 if pixels.shape[1] <= WIDEST // 2 else 1
     rows = np.repeat(np.repeat(pixels, each, 1), each, 0)
     if len(rows) % 2:
@@ -118,12 +126,12 @@ def _halves(pixels: Array) -> Text:
 
 
 def _signs(signs: Array) -> Text:
-    """(height, width) of signs, each drawn twice, because a terminal's cells are twice as high as wide."""
+    """Draw (height, width) characters, each twice, because a terminal cell is twice as high as wide."""
     return Text("\n".join("".join(sign * 2 for sign in line) for line in signs.tolist()))
 
 
 def _draw_ink(ink: Ink) -> Text:
-    """Two rows of ink in each line, without colours."""
+    """Draw ink without colours, two rows per line."""
     rows = np.concatenate([ink, np.zeros((len(ink) % 2, ink.shape[1]))]) > 0.5
     signs = np.array([[" ", "▄"], ["▀", "█"]])
     lines = signs[rows[::2].astype(int), rows[1::2].astype(int)]
@@ -131,7 +139,7 @@ def _draw_ink(ink: Ink) -> Text:
 
 
 def _numbers(x: Array, other: Array | None) -> Text:
-    """A few numbers, those that differ underlined; of many only what they are."""
+    """Render up to 64 numbers, changed ones underlined; of more only shape and range."""
     if not 0 < x.size <= 64:
         ends = f", {about(float(x.min()))} to {about(float(x.max()))}" if x.size else ""
         return Text(f"{' x '.join(map(str, x.shape))} numbers{ends}")

@@ -1,4 +1,4 @@
-"""What is known of one input at one radius or score, the same words for the comparison, the gate and the page."""
+"""Verdicts of inputs at a radius or score, shared by the comparison, the gate and the page."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -12,15 +12,17 @@ Verdict = Literal["certified", "broken", "unknown"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
 
-VNNLIB = {"certified": "certified (unsat)", "broken": "broken (sat)"}  # what a solver of VNN-LIB calls them
+VNNLIB = {"certified": "certified (unsat)", "broken": "broken (sat)"}  # With the terms of VNN-LIB solvers.
 
 
 def verdict(row: InputRow, at: float) -> Verdict:
-    """certified: proved to hold at the radius or probability, to keep a score above it, a value below it, a steepness no larger.
-    broken: shown not to. unknown: neither.
+    """Return the verdict of an input at a radius, probability, score, value or steepness.
 
-    A radius counts as certified up to its lower bound, including it. It is broken only beyond the upper bound: where units are counted
-    that end is the last count that may still hold.
+    certified: proved to hold at the radius or probability, to keep a score above, a value below, or a
+    steepness at most `at`. broken: shown not to. unknown: neither.
+
+    A radius is certified up to its lower bound, including it. It is broken only above the upper bound,
+    because for counted units the upper bound is the largest count that may still hold.
     """
     if row.fails_at_once:
         return "broken"
@@ -32,18 +34,22 @@ def verdict(row: InputRow, at: float) -> Verdict:
     return "certified" if proved >= at else "broken" if shown < at else "unknown"
 
 
-def is_measured(row: InputRow, said: Verdict) -> bool:
-    """Whether the verdict is final: certified, broken, or unknown although every method has done all it can. Where not, the run ended too
-    early to tell."""
-    return said != "unknown" or row.status in DONE
+def is_measured(row: InputRow, outcome: Verdict) -> bool:
+    """Return whether a verdict is final: certified, broken, or unknown although every method has done all
+    it can.
+    """
+    return outcome != "unknown" or row.status in DONE
 
 
-def spoken(said: Verdict, command: str) -> str:
-    return VNNLIB.get(said, said) if command == "verify" else said
+def spoken(outcome: Verdict, command: str) -> str:
+    """Return the verdict as text; `verify` adds unsat or sat."""
+    return VNNLIB.get(outcome, outcome) if command == "verify" else outcome
 
 
 def right(row: InputRow) -> bool:
-    """Does the network say the label? Where the run kept neither, whether the property holds at the input itself."""
+    """Return whether the prediction is the label; without both, whether the property holds at the input
+    itself.
+    """
     return (
         row.source.label == row.source.prediction
         if row.source and is_labelled(row)
@@ -57,10 +63,10 @@ def is_labelled(row: InputRow) -> bool:
 
 @dataclass(frozen=True)
 class VerdictCounts:
-    """How many inputs are certified, broken and unknown at a radius.
+    """Counts of certified, broken and unknown inputs at a radius.
 
-    silent        have no answer at all and are among the unknown.
-    not_measured  of the unknown, those of which the run ended too early to tell, the silent ones among them.
+    silent        inputs without any answer; they are included in unknown.
+    not_measured  unknown inputs whose search ended too early, including the silent ones.
     """
 
     at: float
@@ -76,24 +82,25 @@ class VerdictCounts:
 
     @property
     def share(self) -> Share:
-        """Of the inputs measured, those certified."""
+        """The share of measured inputs that are certified."""
         return Share(self.certified, self.count - self.not_measured, self.count)
 
     @property
     def unknown_text(self) -> str:
-        """How many are unknown, and of how many that is so for want of time or of an answer."""
+        """The number of unknown inputs, and how many of them were not measured."""
         return f"{self.unknown} unknown" + (
             f" ({self.not_measured} of these not measured)" if self.not_measured else ""
         )
 
 
 def tally(rows: Iterable[InputRow], at: float, *, silent: int = 0) -> VerdictCounts:
+    """Count the verdicts of rows at a radius; `silent` inputs without a row are added as unknown."""
     found: Counter[Verdict] = Counter()
     not_measured = silent
     for row in rows:
-        said = verdict(row, at)
-        found[said] += 1
-        not_measured += not is_measured(row, said)
+        outcome = verdict(row, at)
+        found[outcome] += 1
+        not_measured += not is_measured(row, outcome)
     return VerdictCounts(
         at, found["certified"], found["broken"], found["unknown"] + silent, silent, not_measured
     )

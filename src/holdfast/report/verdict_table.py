@@ -1,4 +1,7 @@
-"""Verdicts in the terminal: one in the format of the competition, many as a table. Only the command line imports this module."""
+"""Verdicts of `verify` in the terminal: one in the VNN-COMP format, many as a table.
+
+Only the command line imports this module.
+"""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -15,7 +18,7 @@ from holdfast.verification.instances import contradicts
 
 
 def competition(found: Verdict, net: Network, judges: Sequence[Network]) -> Iterator[str]:
-    """The answer is the first line; a counterexample follows, then lines that begin with a semicolon."""
+    """Yield the answer, the counterexample, and remarks as lines that begin with a semicolon."""
     yield found.answer
     if found.witness is not None and found.outputs is not None:
         inputs = [f"(X_{i} {value!r})" for i, value in enumerate(found.witness.flatten().tolist())]
@@ -36,17 +39,22 @@ def _remarks(found: Verdict, net: Network, judges: Sequence[Network]) -> Iterato
         ]
         yield f"replayed through {net.name}: {', '.join(places)}"
     elif found.answer == "unsat":
-        yield "proved in float64 with every rounding charged"
-        yield from (f"where {said}" for said in (found.evidence.assumptions if found.evidence else ()))
+        yield "proved in float64, rounding errors included"
+        yield from (
+            f"where {assumption}" for assumption in (found.evidence.assumptions if found.evidence else ())
+        )
     else:
         least, lowest = ends(found.least, found.lowest, 6)
-        yield f"the smallest score lies between {least} (proved) and {lowest} (met); not positive would be sat"
-    yield f"{found.nodes} parts bounded, {found.seconds:.2f} s"
+        yield (
+            f"the smallest score lies between {least} (proved) and {lowest} (reached); "
+            "a score of at most 0 would be sat"
+        )
+    yield f"{found.nodes} subproblems bounded, {found.seconds:.2f} s"
 
 
 @dataclass(frozen=True)
 class InstanceLine:
-    """One instance of a list. found: what is wrong with its files, where that is a text."""
+    """One instance of a list. found: its verdict, or as text the error in its files."""
 
     instance: Instance
     found: Verdict | str
@@ -68,14 +76,14 @@ class InstanceLine:
         network, spec = self.instance.name
         style = "red" if self.wrong or self.answer == "error" else ""
         note = self.found if isinstance(self.found, str) else self.found.note
-        told = f"  (the key says {self.expected})" if self.wrong else f"  {printable(note)}" if note else ""
+        remark = f"  (the key says {self.expected})" if self.wrong else f"  {printable(note)}" if note else ""
         return Text(
-            f"{printable(network)} {printable(spec)}: {self.answer} {self.seconds:.2f} s{told}", style=style
+            f"{printable(network)} {printable(spec)}: {self.answer} {self.seconds:.2f} s{remark}", style=style
         )
 
 
 def verdict_table(lines: Sequence[InstanceLine], asked: int) -> Table:
-    """How many of each answer, and what the key says of them."""
+    """Build the table of counts by answer, with the comparison with the key."""
     view = Table("answer", "instances", "seconds, mean", "seconds, most", caption_justify="left")
     for answer, count in Counter(line.answer for line in lines).most_common():
         spent = [line.seconds for line in lines if line.answer == answer]

@@ -1,4 +1,4 @@
-"""What a bracket holds, in words, and which way is good. All views take both from the goal of the records, none from the command."""
+"""Names and directions of the quantities that brackets hold, by the goal of their records."""
 
 import math
 from dataclasses import dataclass
@@ -8,13 +8,14 @@ from holdfast.result import Bound, Bracket, Goal
 
 @dataclass(frozen=True)
 class Sense:
-    """One kind of number.
+    """One kind of quantity.
 
-    quantity  its name on axes and in sentences. heading: that of its part of a page. claim: what comes before a number where inputs are
-              certified: at 0.1, above 0, below 3.
-    rises     the larger the better: the lower bound is proved, the upper one witnessed. Where not, it is the other way round.
-    shown     how the other end is known. missing: what to say where it is not.
-    zero      proved means above zero; where not, that the proved bound is known.
+    quantity  its name on axes and in sentences. heading: the heading of its part of a page.
+    claim     the preposition of a certified number: at 0.1, above 0, below 3.
+    rises     whether larger is better, so that the lower bound is proved and the upper one witnessed; else
+    vice versa.
+    shown     the evidence of the other bound. missing: the phrase for an unknown one.
+    zero      whether proved means above zero; else it means that the proved bound is known.
     """
 
     quantity: str
@@ -32,7 +33,7 @@ class Sense:
         return bracket.upper if self.rises else bracket.lower
 
     def is_open(self, bracket: Bracket) -> bool:
-        """Nothing was found on the side of the witness, and what is proved does not settle it."""
+        """Return whether there is no counterexample and the proof does not settle the value."""
         end = self.witnessed_bound(bracket)
         return not bracket.closed and (math.isinf(end.value) or not end.known)
 
@@ -42,7 +43,7 @@ class Sense:
 
 
 RADIUS = Sense("radius", "the radius")
-SENSES = {  # in the order of a page
+SENSES = {  # In the order of a page.
     "radius": RADIUS,
     "worst": Sense("worst score", "the worst score", "above"),
     "smallest": Sense("smallest value", "the smallest value", "above", zero=False),
@@ -59,10 +60,10 @@ SENSES = {  # in the order of a page
 
 
 def sense_of(goal: Goal, part: str = "") -> Sense:
-    """Of the two ends of a range the smaller one is a worst score by another name."""
+    """Return the sense of a goal; the smallest value of an output is a worst score with another name."""
     return SENSES["smallest" if goal == "worst" and part == "smallest" else goal]
 
 
 def is_apart(goal: Goal, part: str) -> bool:
-    """Is every output a question of its own, so that none is the weakest?"""
+    """Return whether every output is a separate query, so that there is no weakest one."""
     return goal == "largest" or part == "smallest"

@@ -1,4 +1,4 @@
-"""Documents on disk."""
+"""Atomic writing of documents."""
 
 import contextlib
 import os
@@ -9,12 +9,12 @@ from holdfast.files import new_file
 
 
 def write(document: str, path: Path) -> Path:
-    """The whole file or none of it."""
+    """Write a document atomically: the complete file or none; return its path."""
     part = path.with_name(path.name + ".part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with new_file(part) as stream:
-            stream.write(document.encode("utf-8", "replace"))  # a broken character in a name breaks no report
+            stream.write(document.encode("utf-8", "replace"))  # A lone surrogate in a name is replaced.
         os.replace(part, path)
     except OSError as error:
         with contextlib.suppress(OSError):

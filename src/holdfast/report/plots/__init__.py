@@ -1,1 +1,1 @@
-"""One plot a file: `draw(...)` returns inline SVG and copes with none, one and many."""
+"""One chart per module: `draw(...)` returns inline SVG, also for no input and a single one."""

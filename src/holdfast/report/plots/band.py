@@ -1,4 +1,4 @@
-"""Every bracket, sorted: what is proved below, what is witnessed above, and what nobody knows between."""
+"""All brackets, sorted: the proved bound, the witnessed bound, and the unknown gap between them."""
 
 from collections.abc import Sequence
 
@@ -14,8 +14,8 @@ from holdfast.result import Bracket
 def draw(
     brackets: Sequence[Bracket], sense: Sense = RADIUS, things: str = "inputs", name: str = "band"
 ) -> str:
-    """Above an open bracket no line is drawn; its hatched band runs out of the picture."""
-    with canvas(name, f"Lower and upper ends of the {sense.quantity} of all {things}, sorted") as drawn:
+    """Return the chart; an open bracket has a hatched band to the edge and no witnessed line."""
+    with canvas(name, f"Lower and upper bounds of the {sense.quantity} of all {things}, sorted") as drawn:
         if brackets:
             _fill(drawn.axes, brackets, sense, things)
             drawn.legend()
@@ -43,14 +43,14 @@ def _fill(axes: Axes, brackets: Sequence[Bracket], sense: Sense, things: str) ->
         np.where(is_open, low, high), edges, baseline=low, fill=True, color=UNKNOWN, alpha=0.3, linewidth=0
     )
     if is_open.any():
-        # facecolor none: only the hatch, so that an open band never looks like a measured one
+        # facecolor none: an open band has only the hatch, so that it never looks like a measured one.
         axes.stairs(
             np.where(is_open, high, low), edges, baseline=low, fill=True, facecolor="none", edgecolor=UNKNOWN,
             hatch="////", linewidth=0, label=f"open, {sense.missing}",
         )  # fmt: skip
     is_proved = np.array(
         [b.closed or sense.proved_bound(b).known for b in shown]
-    )  # what holds by definition alone is no proved bound
+    )  # A bound by definition is not drawn as proved.
     for ends, is_proof in ((lower, sense.rises), (upper, not sense.rises)):
         known = np.isfinite(ends) & (is_proved if is_proof else ~is_open)
         _line(
@@ -66,19 +66,19 @@ def _fill(axes: Axes, brackets: Sequence[Bracket], sense: Sense, things: str) ->
     axes.set_xlim(edges[0], edges[-1])
     axes.set_ylim(floor, top)
     thinned = f" ({len(chosen)} of {len(ordered)} drawn, evenly)" if len(chosen) < len(ordered) else ""
-    axes.set_xlabel(f"{things}, by lower end{thinned}")
+    axes.set_xlabel(f"{things}, by lower bound{thinned}")
     axes.set_ylabel(sense.quantity)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def _line(axes: Axes, edges: np.ndarray, values: np.ndarray, colour: str, label: str) -> None:
-    """Steps that break where a value is NaN."""
+    """Draw steps with gaps at NaN."""
     if np.isfinite(values).any():
         axes.stairs(values, edges, baseline=None, color=colour, linewidth=1.5, label=label)
 
 
 def _limits(values: np.ndarray) -> tuple[float, float]:
-    """A floor at zero, or below what is negative, and a little air above; (0, 1) if nothing is finite."""
+    """Return axis limits that include zero, with a margin; (0, 1) if nothing is finite."""
     finite = values[np.isfinite(values)]
     least, most = (
         (min(0.0, float(finite.min())), max(0.0, float(finite.max()))) if len(finite) else (0.0, 0.0)

@@ -1,4 +1,6 @@
-"""What all plots share: colours that follow the page's light or dark theme, and the way from a figure to inline SVG."""
+"""Shared parts of all charts: colours that follow the page's theme, and conversion of figures to inline
+SVG.
+"""
 
 import io
 import re
@@ -10,7 +12,8 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-# Okabe and Ito's palette, safe for colour-blind eyes. On the page every colour becomes a CSS variable of its name.
+# Okabe and Ito's palette for colour-blind readers. On the page every colour becomes the CSS variable of its
+# name.
 PROVED = "#0072b2"
 WITNESSED = "#d55e00"
 ESTIMATED = "#009e73"
@@ -30,7 +33,7 @@ STYLE = {
     "svg.fonttype": "none",
     "svg.hashsalt": "holdfast",
     "font.size": 9,
-    "text.usetex": False,  # whatever a matplotlibrc in the working folder says
+    "text.usetex": False,  # Overrides a matplotlibrc in the working folder.
     "text.color": INK,
     "axes.labelcolor": INK,
     "axes.edgecolor": UNKNOWN,
@@ -49,7 +52,7 @@ STYLE = {
     "legend.fontsize": 8.5,
     "lines.linewidth": 1.6,
 }
-MOST_POINTS = 200  # what an eye can tell apart on this width, and a file can hold
+MOST_POINTS = 200  # Points of a curve: more cannot be distinguished at 450 px, and would enlarge the file.
 
 
 class Canvas:
@@ -61,7 +64,7 @@ class Canvas:
         self.svg = ""
 
     def legend(self, columns: int = 3) -> None:
-        """Above the axes, where it hides nothing."""
+        """Place the legend above the axes."""
         handles, labels = self.axes.get_legend_handles_labels()
         self.figure.legend(
             handles,
@@ -73,13 +76,16 @@ class Canvas:
         )
 
     def nothing(self, text: str) -> None:
+        """Show a text instead of axes."""
         self.axes.set_axis_off()
         self.axes.text(0.5, 0.5, text, ha="center", va="center", transform=self.axes.transAxes)
 
 
 @contextmanager
 def canvas(name: str, description: str, width: float = 4.5, height: float = 2.8) -> Iterator[Canvas]:
-    """Draw inside the block. `name` keeps the ids of several plots on a page apart, `description` is read aloud."""
+    """Yield a canvas; on exit its `svg` is set. name: prefix of the ids in the SVG. description: text for
+    screen readers.
+    """
     with matplotlib.rc_context(STYLE):  # type: ignore[arg-type]
         drawn = Canvas(width, height)
         yield drawn
@@ -95,7 +101,7 @@ def _inline(document: str, name: str, description: str) -> str:
     svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
     svg = re.sub(r'\bid="', f'id="{name}-', svg)
     svg = re.sub(r'(url\(|href=")#', rf"\g<1>#{name}-", svg)
-    svg = re.sub(r"font-family: [^;]*;|\n\s*", " ", svg)  # the page names the font
+    svg = re.sub(r"font-family: [^;]*;|\n\s*", " ", svg)  # The page sets the font.
     svg = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d)\d+", r"\1", path[0]), svg)
     for colour, variable in VARIABLES.items():
         svg = svg.replace(colour, f"var(--{variable}, {colour})")

@@ -1,4 +1,4 @@
-"""How the ends closed in while the run went on."""
+"""Mean bounds over the time of a run."""
 
 import math
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from holdfast.store import Event
 
 @dataclass(frozen=True)
 class MeanOverTime:
-    """A mean over time. It begins when all that count in it have a number, so that it never changes its population."""
+    """A mean over time. It begins when all its inputs have a bound, so that its population never changes."""
 
     seconds: list[float]
     values: list[float]
@@ -26,15 +26,12 @@ class MeanOverTime:
 def draw(
     history: Sequence[Event], sense: Sense = RADIUS, things: str = "inputs", name: str = "convergence"
 ) -> str:
-    """Mean lower and upper bound over the seconds spent on each input, both over the same inputs."""
-    with canvas(name, f"Mean lower and upper end of the {sense.quantity} over time", height=2.4) as drawn:
+    """Return the chart of the mean lower and upper bound over the seconds per input, both over the same
+    inputs.
+    """
+    with canvas(name, f"Mean lower and upper bound of the {sense.quantity} over time", height=2.4) as drawn:
         chosen = followed_inputs(history)
-        lower = mean_over_time(
-            [(e.key, e.seconds, e.lower) for e in history if e.key in chosen.lower], largest=True
-        )
-        upper = mean_over_time(
-            [(e.key, e.seconds, e.upper) for e in history if e.key in chosen.upper], largest=False
-        )
+        lower, upper = _mean_curves(history, chosen)
         if lower.seconds or upper.seconds:
             _lines(drawn.axes, lower, upper, sense)
             drawn.axes.set_xlabel(f"seconds spent on each of {_count_phrase(chosen, things)}")
@@ -45,9 +42,23 @@ def draw(
     return drawn.svg
 
 
+def is_single_point(history: Sequence[Event]) -> bool:
+    """Return whether the chart of this history has a single moment for each line, and so no line at all."""
+    curves = _mean_curves(history, followed_inputs(history))
+    return bool(history) and all(len(set(curve.seconds)) < 2 for curve in curves)
+
+
+def _mean_curves(history: Sequence[Event], chosen: "Followed") -> tuple[MeanOverTime, MeanOverTime]:
+    lower = [(e.key, e.seconds, e.lower) for e in history if e.key in chosen.lower]
+    upper = [(e.key, e.seconds, e.upper) for e in history if e.key in chosen.upper]
+    return mean_over_time(lower, largest=True), mean_over_time(upper, largest=False)
+
+
 @dataclass(frozen=True)
 class Followed:
-    """The keys that each mean speaks of: the same ones, or none for one of the two. count: of all keys."""
+    """The keys of each mean: the same ones for both, or none for one of the two. count: number of
+    all keys.
+    """
 
     lower: frozenset[Key]
     upper: frozenset[Key]
@@ -55,8 +66,11 @@ class Followed:
 
 
 def followed_inputs(history: Sequence[Event]) -> Followed:
-    """Those of which both bounds became finite, so that the mean lower bound never lies above the mean upper one; where there are none,
-    those of the end that became so more often, alone."""
+    """Return the keys with two finite bounds, so that the mean lower bound never lies above the mean upper
+    one.
+
+    Without any, return those of the bound that became finite more often, alone.
+    """
     lower = frozenset(e.key for e in history if math.isfinite(e.lower))
     upper = frozenset(e.key for e in history if math.isfinite(e.upper))
     count, none = len({e.key for e in history}), frozenset[Key]()
@@ -68,11 +82,11 @@ def followed_inputs(history: Sequence[Event]) -> Followed:
 def _count_phrase(chosen: Followed, things: str) -> str:
     some = len(chosen.lower or chosen.upper)
     known = (
-        "both ends are"
+        "both bounds are"
         if chosen.lower and chosen.upper
-        else "the lower end is"
+        else "the lower bound is"
         if chosen.lower
-        else "the upper end is"
+        else "the upper bound is"
     )
     return (
         f"the {some} {things}"
@@ -82,7 +96,9 @@ def _count_phrase(chosen: Followed, things: str) -> str:
 
 
 def mean_over_time(moments: Sequence[tuple[Key, float, float]], *, largest: bool) -> MeanOverTime:
-    """(key, seconds, value) in any order -> the mean over keys of the best finite value so far."""
+    """Return the mean over keys of the best finite value at each time, from (key, seconds, value) in any
+    order.
+    """
     better = max if largest else min
     finite = sorted((m for m in moments if math.isfinite(m[2])), key=lambda m: m[1])
     waiting = {key for key, _, _ in finite}
@@ -98,12 +114,12 @@ def mean_over_time(moments: Sequence[tuple[Key, float, float]], *, largest: bool
             curve.seconds.append(seconds)
             curve.values.append(total / len(best))
     if curve.values:
-        curve.values[-1] = mean_of(list(best.values()))  # to the last digit what other views say
+        curve.values[-1] = mean_of(list(best.values()))  # Agrees with other views in the last digit.
     return curve
 
 
 def _close(lower: MeanOverTime, upper: MeanOverTime) -> bool:
-    """Do the two lines end at one height, as far as the eye can tell?"""
+    """Return whether the two curves end closer than their labels are high."""
     if not (lower.values and upper.values):
         return False
     return abs(upper.values[-1] - lower.values[-1]) < 0.06 * max(map(abs, (*lower.values, *upper.values)))
@@ -120,10 +136,10 @@ def _lines(axes: Axes, lower: MeanOverTime, upper: MeanOverTime, sense: Sense) -
         least, most = (
             "",
             least if least == most else f"{least} to {most}",
-        )  # one above the other nobody could read them
+        )  # Two labels would overlap.
     for curve, colour, label, shown in (
-        (upper, high, "mean upper end", most),
-        (lower, low, "mean lower end", least),
+        (upper, high, "mean upper bound", most),
+        (lower, low, "mean lower bound", least),
     ):
         if not curve.seconds:
             continue

@@ -1,4 +1,4 @@
-"""Several runs in one picture: the share of inputs that each proves to hold, and that each has not shown to break, at every radius."""
+"""Several runs in one chart: the certified share and the unbroken share of inputs at every radius."""
 
 from collections.abc import Sequence
 
@@ -8,23 +8,19 @@ from matplotlib.ticker import PercentFormatter
 from numpy.typing import NDArray
 
 from holdfast.formatting import short
-from holdfast.report.plots.canvas import ESTIMATED, MOST_POINTS, PROVED, WITNESSED, canvas
+from holdfast.report.plots.canvas import MOST_POINTS, canvas
 from holdfast.report.summary import InputRow
 from holdfast.report.wording import RADIUS
 
-COLOURS = (
-    PROVED,
-    WITNESSED,
-    ESTIMATED,
-    "#cc79a7",
-    "#8a6d00",
-    "#56b4e9",
-)  # Okabe and Ito; the yellow darkened to be seen on white
-MARKS = ("o", "s", "^", "D", "v", "P")  # so that no run is told apart by its colour alone
+# Colours of runs. Blue, orange and green are not among them: on every page they mean proved, witnessed and
+# estimated.
+# All have a contrast of at least 3:1 on white and on the dark background.
+COLOURS = ("#8e63c0", "#967b00", "#c9508f", "#6f7a86", "#1f8f8f", "#a0653c")
+MARKS = ("o", "s", "^", "D", "v", "P")  # Markers distinguish the runs without colours.
 
 
 def draw(names: Sequence[str], columns: Sequence[Sequence[InputRow]], *, narrow: bool = False) -> str:
-    """At most as many runs as there are colours; a solid line for what is proved, a dotted one for what still stands."""
+    """Return the chart of the first runs, one per colour: solid for certified, dotted for not yet broken."""
     quantity = next((rows[0].sense for rows in columns if rows), RADIUS).quantity
     shown = list(zip(names, columns, strict=True))[: len(COLOURS)]
     finite = [
@@ -62,9 +58,16 @@ def _lines(
             (False, ":", "steps-post", None),
         ):
             axes.plot(
-                grid, _share(rows, grid, proved=proved), line, drawstyle=steps, color=COLOURS[place], marker=MARKS[place], markersize=5,
-                markevery=(place * 7, 50), label=label,
-            )  # fmt: skip
+                grid,
+                _share(rows, grid, proved=proved),
+                line,
+                drawstyle=steps,
+                color=COLOURS[place],
+                marker=MARKS[place],
+                markersize=5,
+                markevery=(place * 7, 50),
+                label=label,
+            )
     axes.set_xlabel(quantity)
     axes.set_ylabel("share of inputs")
     axes.set_ylim(0, 1.02)
@@ -73,7 +76,7 @@ def _lines(
 
 
 def _share(rows: Sequence[InputRow], grid: NDArray[np.float64], *, proved: bool) -> NDArray[np.float64]:
-    """At each radius, the share of rows whose end reaches it; a misclassified input never does."""
+    """Return the share of rows with a bound of at least each radius; misclassified inputs never have one."""
     values = np.sort([_reach(row, proved=proved) for row in rows])
     if not rows[0].sense.rises:
         below: NDArray[np.float64] = np.searchsorted(values, grid, side="right") / len(values)
@@ -89,5 +92,5 @@ def _reach(row: InputRow, *, proved: bool) -> float:
 
 
 def _plain(name: str) -> str:
-    """matplotlib hides labels with a line in front and reads dollars as formulas."""
+    """Escape a label: matplotlib hides labels with a leading underscore and reads dollars as formulas."""
     return short(name.replace("$", r"\$"), 30).lstrip("_") or "run"

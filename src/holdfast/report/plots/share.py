@@ -1,4 +1,4 @@
-"""Of how many inputs is it proved that they hold at a radius, and how many are shown to break?"""
+"""The share of inputs that is certified, broken and unknown at every radius."""
 
 from collections.abc import Sequence
 
@@ -14,8 +14,10 @@ from holdfast.result import Bracket
 def draw(
     brackets: Sequence[Bracket], sense: Sense = RADIUS, things: str = "inputs", name: str = "share"
 ) -> str:
-    """At r an input is proved to hold if r <= its lower bound, shown to break if r > an upper bound that was found; where smaller is
-    better, the other way round."""
+    """Return the chart. At r an input is certified if r <= its lower bound and broken if r > its upper bound.
+
+    Where smaller is better, the roles are exchanged.
+    """
     with canvas(name, f"Share of {things} proved to hold and shown to break, by {sense.quantity}") as drawn:
         if brackets:
             _fill(drawn.axes, brackets, sense)
@@ -35,7 +37,7 @@ def _fill(axes: Axes, brackets: Sequence[Bracket], sense: Sense) -> None:
     least, most = float(ends[0]), float(ends[-1])
     most += 0.05 * (most - least) or 1.0
     knots = ends if len(ends) <= MOST_POINTS else np.linspace(least, most, MOST_POINTS, endpoint=False)
-    # Between two neighbouring ends nothing changes: the middle of a step speaks for all of it.
+    # Shares are constant between two neighbouring bounds, so the middle of a step represents all of it.
     edges = np.append(knots, most)
     middle = (edges[:-1] + edges[1:]) / 2
     beyond_lower, beyond_upper = (
@@ -46,8 +48,16 @@ def _fill(axes: Axes, brackets: Sequence[Bracket], sense: Sense) -> None:
     axes.stairs(
         standing, edges, baseline=proved, fill=True, color=UNKNOWN, alpha=0.3, linewidth=0, label="unknown"
     )
-    axes.stairs(np.ones_like(middle), edges, baseline=standing, fill=True, color=WITNESSED, alpha=0.35, linewidth=0,
-                label="shown to break")  # fmt: skip
+    axes.stairs(
+        np.ones_like(middle),
+        edges,
+        baseline=standing,
+        fill=True,
+        color=WITNESSED,
+        alpha=0.35,
+        linewidth=0,
+        label="shown to break",
+    )
     axes.stairs(proved, edges, baseline=None, color=PROVED, linewidth=1.5)
     axes.stairs(standing, edges, baseline=None, color=WITNESSED, linewidth=1.5)
     axes.set_xlim(least, most)

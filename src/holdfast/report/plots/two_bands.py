@@ -1,4 +1,6 @@
-"""The same inputs before and after: two bands, each from what is proved to what is witnessed, in one picture of its own."""
+"""The same inputs before and after hardening: two bands from the proved to the witnessed bounds, as an SVG
+file.
+"""
 
 import io
 from collections.abc import Sequence
@@ -14,12 +16,18 @@ from holdfast.result import Bracket
 
 
 def draw(
-    before: Sequence[Bracket], after: Sequence[Bracket], at: float | None = None, sense: Sense = RADIUS, asked: int | None = None
-) -> str:  # fmt: skip
-    """An SVG file. Each band is sorted by its own proved bounds; what is infinite goes to the top.
+    before: Sequence[Bracket],
+    after: Sequence[Bracket],
+    at: float | None = None,
+    sense: Sense = RADIUS,
+    asked: int | None = None,
+) -> str:
+    """Return an SVG file. Each band is sorted by its own proved bounds; infinite bounds are drawn at the top.
 
-    before, after  the inputs that were measured. asked: how many there are in all, where some were not; the legend says so.
-    at             the radius that was trained for.
+    Args:
+        before, after: brackets of the measured inputs.
+        at: the radius that was trained for.
+        asked: number of all inputs, if some were not measured; the legend reports it.
     """
     with matplotlib.rc_context({**STYLE, "figure.facecolor": "white"}):  # type: ignore[dict-item]
         figure = Figure(figsize=(6.4, 3.6), layout="constrained")
@@ -45,7 +53,7 @@ def draw(
             axes.axhline(at, color=INK, linewidth=0.8, linestyle="--", label=f"trained for {at:g}")
         axes.set_xlim(0, 1)
         axes.set_ylim(0, top)
-        axes.set_xlabel("share of the inputs, by proved end")
+        axes.set_xlabel("share of the inputs, by proved bound")
         axes.set_ylabel(sense.quantity)
         axes.yaxis.set_major_locator(MaxNLocator(6))
         figure.legend(loc="outside upper left", ncols=3, handlelength=1.4, columnspacing=1.6)

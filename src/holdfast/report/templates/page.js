@@ -3,11 +3,11 @@ document.documentElement.classList.add("js");
 
 const infinite = text => text.replace("−", "-").replace("∞", "Infinity ");
 const numeric = text => { const n = parseFloat(infinite(text)); return Number.isNaN(n) ? text : n; };
-const order = (a, b) => typeof a === typeof b ? (a < b ? -1 : a > b ? 1 : 0) : typeof a === "number" ? 1 : -1; // what is not known is below every number
+const order = (a, b) => typeof a === typeof b ? (a < b ? -1 : a > b ? 1 : 0) : typeof a === "number" ? 1 : -1; // Text, such as an unknown bound, sorts below every number.
 
 const turned = goal => goal === "largest" || goal === "steepness";
 
-/* What is known of a row at a radius or score: the same rules as holdfast.report.verdict. */
+/* The verdict of a row at a radius or score, by the same rules as holdfast.report.verdict. */
 function verdict(row, at, goal) {
   if (row.dataset.f) return "broken";
   let proved = numeric(row.dataset.l), shown = numeric(row.dataset.u);
@@ -76,16 +76,16 @@ class Paged {
     for (const row of this.body.querySelectorAll(".on")) row.classList.remove("on");
     for (const row of this.kept.slice(this.first, last)) row.classList.add("on");
     for (const tool of this.tools) {
-      const back = tool.querySelector("[data-back]"), on = tool.querySelector("[data-on]"), told = tool.querySelector("output");
+      const back = tool.querySelector("[data-back]"), on = tool.querySelector("[data-on]"), shown = tool.querySelector("output");
       if (back) back.disabled = this.first === 0;
       if (on) on.disabled = last >= this.kept.length;
-      if (told) told.textContent = this.kept.length ? `${this.first + 1} to ${last} of ${this.kept.length}` +
+      if (shown) shown.textContent = this.kept.length ? `${this.first + 1} to ${last} of ${this.kept.length}` +
         (this.kept.length < this.rows.length ? `, chosen from ${this.rows.length}` : "") : `none of ${this.rows.length}`;
     }
   }
 }
 
-/* One input by itself, built from its row; opened by #i17. */
+/* A dialog with one input, built from its row of the table; opened by #i17. */
 class Detail {
   constructor(dialog, tables) {
     this.dialog = dialog;
@@ -145,7 +145,7 @@ class Detail {
     }
     return box;
   }
-  /* The likeliest classes before and after, from data-a: class, percent, output; before; after. */
+  /* The most likely classes before and after, from data-a: class, percent, output; before; after. */
   answers(row) {
     const box = element("div", "two"), names = JSON.parse(this.paged.table.dataset.names || "{}");
     for (const [place, side] of (row.dataset.a || "").split(";").entries()) {
@@ -164,8 +164,8 @@ class Detail {
         name.append(bar);
         line.append(name, element("td", "n", `${percent} %`), element("td", "n", output));
       }
-      table.setAttribute("aria-label", place ? "likeliest classes at the witness" : "likeliest classes at the input");
-      figure.append(element("figcaption", "", `the network says of the ${place ? "witness" : "input"}`), table);
+      table.setAttribute("aria-label", place ? "most likely classes at the counterexample" : "most likely classes at the input");
+      figure.append(element("figcaption", "", `prediction at the ${place ? "counterexample" : "input"}`), table);
       box.append(figure);
     }
     return box;
@@ -219,7 +219,14 @@ function element(name, style, text) {
   return made;
 }
 
+/* Open the folded sections around the target of a link, and all of them before printing. */
+const unfold = node => { for (let at = node; at; at = at.parentElement) if (at.tagName === "DETAILS") at.open = true; };
+const unfoldTarget = () => unfold(location.hash.length > 1 ? document.getElementById(decodeURIComponent(location.hash.slice(1))) : null);
+addEventListener("hashchange", unfoldTarget);
+addEventListener("beforeprint", () => document.querySelectorAll("details").forEach(one => { one.open = true; }));
+
 document.addEventListener("DOMContentLoaded", () => {
+  unfoldTarget();
   const tables = [...document.querySelectorAll("table[data-paged]")].map(table => new Paged(table));
   const dialog = document.querySelector("dialog");
   if (dialog && tables.length) new Detail(dialog, tables);

@@ -1,0 +1,383 @@
+"""The answer of a run in one sentence, for the first line of the page and the last line of the terminal.
+
+`answer_sentence` is the one place that builds it. There is one function for each command with an answer of
+its own kind (SENTENCES); `radius`, `worst` and programs share `_robustness`. Every sentence counts the same
+rows as the tables and names the perturbation set.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from holdfast.formatting import about, at_least, at_most, capital, norm_name, short
+from holdfast.question import Question, Request
+from holdfast.question_text import reads_words
+from holdfast.report.columns import columns_of
+from holdfast.report.pairing import quartile_radii
+from holdfast.report.streaming import summary_parts
+from holdfast.report.summary import InputRow, QuestionPart
+from holdfast.report.verdict import VerdictCounts, tally
+from holdfast.result import DONE
+from holdfast.store import Store
+
+MOST_RANGES = 3  # Ranges of outputs in the sentence of `reach`; more would not fit on two lines of the page.
+
+
+def answer_sentence(question: Question, parts: Sequence[QuestionPart], silent: int = 0) -> str:
+    """Answer the question of a run in one sentence with units and restrictions.
+
+    Args:
+        question: the question of the run.
+        parts: all rows of the run, as `streaming.summary_parts(store, 1)` or `summary.parts_of` return
+            them. The first input comes
+            with its numbers, because their shape says whether inputs are images.
+        silent: inputs of the run without any record; they count as unknown.
+    """
+    if not any(len(part.rows) for part in parts):
+        return "There is no answer yet."
+    make = SENTENCES.get(question.command.split(" ")[0], _robustness)
+    return make(question, parts, silent)
+
+
+def answer_of(store: Store) -> str:
+    """The sentence for a stored run: the same words as the first line of its page."""
+    parts, inputs = summary_parts(
+        store, 1
+    )  # The first input with its numbers: their shape says whether it is an image.
+    return answer_sentence(store.question, parts, len(inputs - parts[0].answered))
+
+
+def decisive_radius(question: Question, rows: Sequence[InputRow]) -> tuple[float, str] | None:
+    """The radius (score, probability) at which inputs are counted as certified, and where it comes from;
+    None without any bound.
+
+    A radius in the question is used as it is. Otherwise it is the middle one of `quartile_radii`: the median
+    of the certified radii, or where nothing is certified, of the radii of the counterexamples, to two
+    significant digits.
+    """
+    if rows and rows[0].goal == "worst":
+        return 0.0, "the property holds where its score is positive"
+    given = question.asked.radius
+    if given is not None and rows and rows[0].goal == "radius":
+        try:
+            return float(given), "the radius of the question"
+        except ValueError:  # one radius for each feature, which is no single number
+            pass
+    radii = quartile_radii(question, rows)
+    if not radii:
+        return None
+    if question.asked.norm in ("0", "words") and rows[0].goal == "radius":
+        return radii[len(radii) // 2], "chosen by this page, because the question names no number of changes"
+    return radii[len(radii) // 2], "the median of this run in two digits, because the question names none"
+
+
+def input_noun(question: Question, rows: Sequence[InputRow], count: int) -> str:
+    """What one input is: image, text, table row, or input."""
+    source = next((row.source for row in rows if row.source is not None), None)
+    if reads_words(question):
+        noun = "text"
+    elif columns_of(question) is not None or question.data.columns is not None:
+        noun = "table row"
+    elif source is not None and source.x.ndim == 3 and source.x.shape[0] in (1, 3):
+        noun = "image"
+    else:
+        noun = "input"
+    return noun if count == 1 else f"{noun}s"
+
+
+def perturbation(question: Question, radius: float | str | None, *, image: bool = False) -> str:
+    """The perturbation set as a phrase: 'under any change of at most 0.05 per pixel', with every
+    restriction of the question.
+    """
+    asked = question.asked
+    size = about(radius) if isinstance(radius, float | int) else short(radius, 30)
+    phrase = _change_phrase(question, asked, size, image=image)
+    return ", ".join([phrase, *_restrictions(question)])
+
+
+def _change_phrase(question: Question, asked: Request, size: str, *, image: bool) -> str:
+    frame = "word" if reads_words(question) else "frame"
+    if asked.norm == "words":
+        return f"when any {size} word{'' if size == '1' else 's'} are replaced".replace("word are", "word is")
+    if asked.norm == "0":
+        unit = asked.unit or ("pixel" if image else "number")
+        return f"when any {size} {unit}{'' if size == '1' else 's'} change{'s' if size == '1' else ''}"
+    if size == "None":
+        return "anywhere in the given box" if asked.box is not None else "anywhere in the region"
+    per = "per pixel" if image else "per value"
+    if asked.drift:
+        return f"under any constant offset of at most {size} per feature"
+    if asked.norm in (None, "inf"):
+        change = f"any change of at most {size} {per}"
+    else:
+        change = f"any change of {norm_name(asked.norm)} size at most {size}"
+    frame = "word vector" if frame == "word" else frame
+    if asked.frames == "each":
+        return f"under {change} in any single {frame}"
+    if asked.frames == "all":
+        return f"under {change} in every {frame} at once"
+    return f"under {change}" + (f" in the {frame}s {short(asked.frames, 60)}" if asked.frames else "")
+
+
+def _restrictions(question: Question) -> list[str]:
+    """What else limits the perturbations, each as a short phrase."""
+    asked, found = question.asked, list[str]()
+    if asked.shares is not None:
+        each = "frame" if asked.frames is not None else "feature"
+        found.append(f"{each} k by its share in {short(asked.shares, 60)}")
+    if asked.substitutes is not None:
+        found.append("each word only by its listed substitutes")
+    if asked.free is not None:
+        found.append("only where the mask allows a change")
+    if asked.values is not None:
+        found.append(f"changed numbers only to {short(asked.values, 30)}")
+    if asked.patch is not None:
+        found.append(f"only inside the square {short(asked.patch, 30)} (top, left, size)")
+    columns = columns_of(question)
+    frozen = [] if columns is None else [column.name for column in columns.each if column.frozen]
+    if frozen:
+        found.append(f"with the columns {short(', '.join(frozen), 60)} fixed")
+    if question.means.arithmetic == "executed":
+        found.append("outputs as computed in the arithmetic of the network")
+    if question.model.domain not in (None, "", "unbounded") and asked.norm not in ("words", None):
+        found.append(f"values staying in {short(question.model.domain or '', 40)}")
+    return found
+
+
+def _kept(asked: Request, many: bool) -> str:
+    """What an input does that is certified."""
+    s, their = ("", "their") if many else ("s", "its")
+    if asked.within is not None:
+        which = "" if asked.outputs is None else f" (outputs {short(asked.outputs, 30)})"
+        return f"keep{s} {their} forecast within {short(asked.within, 30)}{which}"
+    if asked.threshold is not None:
+        return f"keep{s} every output on its side of {short(asked.threshold, 30)}"
+    if asked.targets is not None:
+        return f"{'are' if many else 'is'} not classified as target {short(asked.targets, 30)}"
+    if asked.property not in (None, "robustness"):
+        margin = f" (epsilon {about(asked.epsilon)})" if asked.epsilon else ""
+        return f"keep{s} the property {short(asked.property, 40)}{margin}"
+    return f"keep{s} {their} class"
+
+
+def _counts(question: Question, rows: Sequence[InputRow], found: VerdictCounts, change: str) -> str:
+    """'16 of 20 images keep their class under ...; 3 are shown to change; 1 is unknown.'"""
+    noun = input_noun(question, rows, found.count)
+    text = f"{found.certified} of {found.count} {noun} {_kept(question.asked, found.certified != 1)} {change}"
+    wrong = sum(row.fails_at_once for row in rows)
+    broken = found.broken - wrong
+    clauses = [text]
+    if broken:
+        clauses.append(f"{broken} {'is' if broken == 1 else 'are'} shown {_failure(question.asked)}")
+    if wrong:
+        verb = "is" if wrong == 1 else "are"
+        clauses.append(f"{wrong} {verb} {_fails_at_once(question.asked)} without any change")
+    if found.unknown:
+        missing = f" ({found.not_measured} of these not measured)" if found.not_measured else ""
+        clauses.append(f"{found.unknown} {'is' if found.unknown == 1 else 'are'} unknown{missing}")
+    return "; ".join(clauses) + "."
+
+
+def _fails_at_once(asked: Request) -> str:
+    plain = asked.within is None and asked.threshold is None and asked.targets is None
+    return "misclassified" if plain and asked.property in (None, "robustness") else "failing"
+
+
+def _failure(asked: Request) -> str:
+    if asked.within is None and asked.threshold is None and asked.targets is None:
+        return "to change" if asked.property in (None, "robustness") else "to lose it"
+    return "to fail this"
+
+
+def _is_image(rows: Sequence[InputRow]) -> bool:
+    source = next((row.source for row in rows if row.source is not None), None)
+    return source is not None and source.x.ndim == 3 and source.x.shape[0] in (1, 3)
+
+
+def _robustness(question: Question, parts: Sequence[QuestionPart], silent: int) -> str:
+    """radius, worst, and what a program asks: how many inputs are certified, shown to change and unknown."""
+    rows = parts[0].rows
+    chosen = decisive_radius(question, rows)
+    if chosen is None:
+        noun = input_noun(question, rows, len(rows) + silent)
+        return f"Nothing is proved or shown yet of any of the {len(rows) + silent} {noun}."
+    radius = question.asked.radius if rows[0].goal == "worst" else chosen[0]
+    found = tally(rows, chosen[0], silent=silent)
+    if rows[0].goal in ("radius", "worst"):
+        return _counts(question, rows, found, perturbation(question, radius, image=_is_image(rows)))
+    sense = parts[0].sense
+    kept = f"{sense.quantity} {sense.claim} {about(chosen[0])}"
+    unknown = f"; {found.unknown} unknown" if found.unknown else ""
+    noun = input_noun(question, rows, found.count)
+    broken = f"; {found.broken} shown to miss it" if found.broken else ""
+    return f"{found.certified} of {found.count} {noun} are proved to have a {kept}{broken}{unknown}."
+
+
+def _properties(question: Question, parts: Sequence[QuestionPart], silent: int) -> str:
+    """verify: how many instances are unsat, sat and undecided."""
+    found = tally(parts[0].rows, 0.0, silent=silent)
+    if found.count == 1:
+        return (
+            "The property holds (unsat): what the instance describes is proved never to happen."
+            if found.certified
+            else (
+                "The property is violated (sat): a counterexample was found and replayed through the network."
+            )
+            if found.broken
+            else "The property is not decided: neither a proof nor a counterexample was found."
+        )
+    verb = "holds" if found.certified == 1 else "hold"
+    clauses = [f"{found.certified} of {found.count} properties {verb} (unsat, proved)"]
+    clauses += [f"{found.broken} violated (sat, with a replayed counterexample)"] if found.broken else []
+    clauses += [f"{found.unknown} not decided"] if found.unknown else []
+    return "; ".join(clauses) + "."
+
+
+def _ranges(question: Question, parts: Sequence[QuestionPart], silent: int) -> str:
+    """reach: the proved range of every output, or of many outputs how tightly they are known."""
+    low = {(row.index, row.output): row for part in parts if part.name == "smallest" for row in part.rows}
+    high = {(row.index, row.output): row for part in parts if part.name == "largest" for row in part.rows}
+    both = [key for key in low if key in high]
+    if not both:
+        return "No output has a lower and an upper bound yet."
+    boxes = len({index for index, _ in both})
+    radius = question.asked.radius
+    region = (
+        "in the box" if radius is None else perturbation(question, radius, image=_is_image(parts[0].rows))
+    )
+    if boxes == 1 and len(both) <= MOST_RANGES:
+        ranges = [
+            f"output {output} stays between {at_least(low[index, output].bracket.lower.value)} and "
+            f"{at_most(high[index, output].bracket.upper.value)}"
+            for index, output in sorted(both, key=str)
+        ]
+        return f"{capital('; '.join(ranges))} {region} (proved)."
+    tolerance = question.asked.tolerance or 0.0
+    gaps = [max(low[key].bracket.gap, high[key].bracket.gap) for key in both]
+    close = sum(gap <= tolerance for gap in gaps)
+    proved = sum(
+        math.isfinite(low[key].bracket.lower.value) and math.isfinite(high[key].bracket.upper.value)
+        for key in both
+    )
+    boxed = "one box" if boxes == 1 else f"{boxes} boxes"
+    return (
+        f"{proved} of {len(both)} outputs of {boxed} have a proved range {region}; {close} of the "
+        "ranges are known to "
+        f"within {about(tolerance)}, and the largest gap is {at_most(max(gaps))}."
+    )
+
+
+def _risks(question: Question, parts: Sequence[QuestionPart], silent: int) -> str:
+    """risk: how many inputs fail in the region, and how near the nearest failure is."""
+    by_name = {part.name: part for part in parts}
+    part = by_name.get("worst", parts[0])
+    radius = question.asked.radius
+    image = _is_image(part.rows)
+    region = "in the region" if radius is None else perturbation(question, radius, image=image)
+    sentence = _counts(question, part.rows, tally(part.rows, 0.0, silent=silent), region)
+    if "radius" in by_name:
+        shown = [row.bracket.upper.value for row in by_name["radius"].rows if row.bracket.upper.known]
+        if shown:
+            sentence = f"{sentence[:-1]}; the nearest failure found lies at distance {at_most(min(shown))}."
+    return sentence
+
+
+def _saliency(question: Question, parts: Sequence[QuestionPart], silent: int) -> str:
+    """saliency: for how many inputs a single change is enough."""
+    rows = parts[0].rows
+    found, count = tally(rows, 0.0), len(rows) + silent
+    unit = question.asked.unit or ("pixel" if _is_image(rows) else "value")
+    noun = input_noun(question, rows, count)
+    rest = found.certified + found.unknown + silent
+    lowest = min((row.bracket.upper.value for row in rows), default=math.inf)
+    smallest = f"; the smallest margin found is {about(lowest)}" if math.isfinite(lowest) else ""
+    if not found.broken:
+        one = (
+            f"No change of one {unit} that was tried changes the class of any of the {count} "
+            f"{noun} (not a proof)"
+        )
+        return f"{one}{smallest}."
+    others = f"; for the other {rest} no change that was tried does (not a proof)" if rest else ""
+    return (
+        f"Changing one {unit} is shown to change the class of {found.broken} of {count} "
+        f"{noun}{others}{smallest}."
+    )
+
+
+def _tests(question: Question, parts: Sequence[QuestionPart], silent: int) -> str:
+    """testgen: how many open coverage items the new inputs reach."""
+    rows = parts[0].rows
+    reached = [row for row in rows if row.bracket.upper.known and math.isfinite(row.bracket.upper.value)]
+    count = len(rows) + silent
+    found = {(row.index, row.output) for row in reached}
+    unfinished = silent + sum(row.status not in DONE for row in rows if (row.index, row.output) not in found)
+    sizes = [
+        row.bracket.upper.value + 1 for row in reached
+    ]  # the bound is the last count that may still hold
+    changes = ""
+    if sizes:
+        few, many = about(min(sizes)), about(max(sizes))
+        span = few if few == many else f"{few} to {many}"
+        changes = f" by inputs that change {span} {_units(question, rows)}"
+    missing = count - len(reached)
+    rest = f"; {missing} not reached, which does not prove that they cannot be" if missing else ""
+    cut = f" ({unfinished} of these not searched to the end)" if unfinished else ""
+    return (
+        f"{len(reached)} of {count} coverage items that the given inputs leave open are "
+        f"reached{changes}{rest}{cut}."
+    )
+
+
+def _units(question: Question, rows: Sequence[InputRow]) -> str:
+    unit = question.asked.unit or ("pixel" if _is_image(rows) else "unit")
+    return f"{unit}s"
+
+
+def _smoothing(question: Question, parts: Sequence[QuestionPart], silent: int) -> str:
+    """smoothing: for how many inputs the smoothed network has a sampled radius above zero, and their
+    median.
+    """
+    rows = parts[0].rows
+    values = [max((e.value for e in row.bracket.estimates), default=0.0) for row in rows]
+    held = [value for value in values if value > 0]
+    count = len(rows) + silent
+    noun = input_noun(question, rows, count)
+    sure = question.asked.confidence
+    text = (
+        f"The smoothed network keeps its class within a positive L2 radius for {len(held)} of {count} {noun}"
+    )
+    text += f" (median of these {at_least(float(np.median(held)))})" if held else ""
+    if question.asked.sigma is not None:
+        text += f" under Gaussian noise of width {about(question.asked.sigma)}"
+    return text + f"; sampled{'' if sure is None else f', each with confidence {sure:g}'}, not proved."
+
+
+def _probability(question: Question, parts: Sequence[QuestionPart], silent: int) -> str:
+    """monitor: how likely the class stays when its weakest position changes."""
+    rows = [row for row in parts[0].rows if row.bracket.lower.known or row.bracket.upper.known]
+    count = len(parts[0].rows) + silent
+    noun = input_noun(question, parts[0].rows, count)
+    if not rows:
+        return (
+            f"The probability that the class stays was counted for none of the {count} {noun}; "
+            "there are samples only."
+        )
+    low, high = min(row.bracket.lower.value for row in rows), min(row.bracket.upper.value for row in rows)
+    between = about(low) if low == high else f"between {at_least(low)} and {at_most(high)}"
+    return (
+        f"At its weakest position, the least stable of {len(rows)} {noun} keeps its class with "
+        f"probability {between} "
+        f"(all mutants counted)" + (f"; {count - len(rows)} not counted." if count > len(rows) else ".")
+    )
+
+
+SENTENCES: dict[str, Callable[[Question, Sequence[QuestionPart], int], str]] = {
+    "verify": _properties,
+    "reach": _ranges,
+    "risk": _risks,
+    "saliency": _saliency,
+    "testgen": _tests,
+    "smoothing": _smoothing,
+    "monitor": _probability,
+}
