@@ -1,8 +1,9 @@
-"""Does a model remember what it was asked? All that its answers could depend on is looked at before and after a call."""
+"""Detection of stateful models: everything that the outputs could depend on is compared before and after
+calls."""
 
 import random
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.network.callable_fingerprint import is_installed
+from holdfast.network.output_comparison import alike
+from holdfast.network.recurrent import copy_module
 
 SMALL = 2**14  # numbers of a tensor that are looked at one by one; of a larger one its sums
 LIBRARIES = (
@@ -20,18 +23,48 @@ LIBRARIES = (
 HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 
 
+def state_changed_by_calls(
+    module: nn.Module, call: Callable[[nn.Module, Tensor], Tensor], x: Tensor
+) -> str | None:
+    """The name of a part of the module's state that calls change, so that outputs may depend on earlier
+    inputs; None if there is none.
+
+    State that only the first call creates (a lazily built table) is allowed, if a different first call
+    creates equivalent state.
+
+    Args:
+        call: evaluates a module on a batch.
+        x: (2, *shape), two inputs.
+    """
+    fresh = copy_module(module)
+    states = [state_of(module)]
+    with torch.no_grad():
+        for batch in (x, x[:1], x[1:]):
+            call(module, batch)
+            states.append(state_of(module))
+        changed = first_change(states[1], states[2]) or first_change(states[2], states[3])
+        if changed is None and first_change(states[0], states[1]) is not None:
+            layers = set(module.state_dict()) - set(fresh.state_dict())
+            shifted = x[1:] + 0.125
+            if layers or not alike(call(fresh, shifted), call(module, shifted)):
+                changed = first_change(states[0], states[1])
+    return changed
+
+
 def first_change(before: Mapping[str, str], after: Mapping[str, str]) -> str | None:
     """The first thing that is not what it was."""
     return next((key for key in {**before, **after} if before.get(key) != after.get(key)), None)
 
 
 def state_of(module: nn.Module) -> dict[str, str]:
-    """Weights, buffers, attributes, hooks, the attributes of classes, and what the module's functions close over or read."""
+    """Weights, buffers, attributes, hooks, the attributes of classes, and what the module's functions close
+    over or read."""
     return dict(_parts(module))
 
 
 def generators(device: torch.device | None = None) -> dict[str, str]:
-    """The states of the generators that any code may draw random numbers from; that of a GPU where it is named."""
+    """The states of the generators that any code may draw random numbers from; that of a GPU where it is
+    named."""
     states = {"torch's": torch.get_rng_state()}
     if device is not None and device.type == "cuda":
         states["the GPU's"] = torch.cuda.get_rng_state(device)
@@ -62,8 +95,9 @@ def _parts(module: nn.Module) -> Iterator[tuple[str, str]]:
 
 
 def _token(value: Any, seen: dict[int, Any] | None = None) -> str:
-    """Equal where nothing that can be seen has changed. Within one process only: an object that shows nothing is known by its place. What
-    was seen on the way is looked at once, or code that calls itself around many corners would never end."""
+    """Equal where nothing that can be seen has changed. Within one process only: an object that shows nothing
+    is known by its place. What was seen on the way is looked at once, or code that calls itself around many
+    corners would never end."""
     if isinstance(value, Tensor):
         return _numbers(value)
     if isinstance(value, np.ndarray):
