@@ -385,7 +385,7 @@ def test_a_mask_of_padding_is_taken_along_and_sentences_with_padding_are_refused
     problem = functools.partial(
         hf.Problem, net, property=hf.Robustness(label), goal="radius", keys=(hf.result.Key(0),)
     )
-    for words, message in (([1, 2], None), ([1, 0], "not all words of the sets fall on one side")):
+    for words, message in (([1, 2], None), ([1, 0], "not all words of the sets give the same result")):
         asked = problem(region=hf.region.Words.around(whole, {1: words}, net.vectors))
         found = hf.certify.Certify().obstacle(asked)
         assert found is None if message is None else message in str(found)

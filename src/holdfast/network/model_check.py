@@ -15,8 +15,8 @@ from holdfast.network.adapter import (
     InTurn,
     check_unambiguous,
     map_over_batch,
+    note_of_choice,
     one_by_one,
-    told_of,
 )
 from holdfast.network.output_comparison import alike, same_by_rounding
 from holdfast.network.recurrent import copy_module
@@ -174,7 +174,7 @@ def _note_extra_outputs(net: "Network") -> Iterator[None]:
 
     def record_answer(_: nn.Module, inputs: Any, answer: Any) -> None:
         answers.append((inputs[0].shape[1 if adapter.time_first else 0], answer))
-        note = None if isinstance(inner, nn.RNNBase) else told_of(answer, output)
+        note = None if isinstance(inner, nn.RNNBase) else note_of_choice(answer, output)
         if note is not None and note not in net.notes:
             net.notes = (*net.notes, note)
 

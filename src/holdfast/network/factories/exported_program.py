@@ -9,7 +9,7 @@ from torch import Tensor, fx, nn
 
 from holdfast.errors import BadInput, UnreadableFile
 from holdfast.foreign_text import first_line
-from holdfast.network.adapter import OutputOf, check_unambiguous, for_any_batch, told_of
+from holdfast.network.adapter import OutputOf, check_unambiguous, for_any_batch, note_of_choice
 from holdfast.network.factories.assembly import (
     ModelOptions,
     NetworkParts,
@@ -69,7 +69,7 @@ def parts_of_exported_program(
     answers = _answers(measured, example, vectors, time_first=options.time_first)
     if output is None:
         check_unambiguous(answers)
-    notes = list(filter(None, [told_of(answer, output) for _, answer in answers[:1]]))
+    notes = list(filter(None, [note_of_choice(answer, output) for _, answer in answers[:1]]))
     if output is not None:
         measured = OutputOf(measured, output)
         token_model = None if token_model is None else OutputOf(token_model, output)
