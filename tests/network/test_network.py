@@ -148,7 +148,7 @@ def test_what_only_frames_fit_stays_one_number_for_each_frame() -> None:
         ((3, 3), 3, r"one for each frame or for each feature.*shape \(1, 3\).*\(3, 1\).*all 9 numbers"),
         ((4, 3), 5, "5 numbers, and inputs are \\(4, 3\\): give one number, one for each feature"),
         ((3, 8, 8), 8, "one for each channel"),
-        ((3, 3, 8, 8), 3, "one for each place of axis 0 or for each place of axis 1"),
+        ((3, 3, 8, 8), 3, "one for each index of axis 0 or for each index of axis 1"),
         ((3,), 2, "one for each feature"),
     ],
 )
