@@ -59,7 +59,7 @@ def parts_of_onnx_file(
             source="black box" if opened.black_box else "onnx",
             device=target,
             notes=opened.notes,
-            fingerprint=combine_hashes(of_file(path), *opened.beside),
+            fingerprint=combine_hashes(of_file(path), *opened.extra_hashes),
             shape=shape,
             vectors=vectors,
             token_model=token_model,
