@@ -9,8 +9,6 @@ Nothing of the user's is executed or pickled: attributes are read as Python stor
 `__reduce__`. The walk is bounded in objects and bytes; what is larger is named as not hashed.
 """
 
-import copyreg
-import dis
 import functools
 import hashlib
 import io
@@ -21,11 +19,9 @@ import weakref
 import zipfile
 from abc import ABCMeta
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from fractions import Fraction
-from importlib import metadata
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -33,150 +29,46 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.parameter import is_lazy
 
+from holdfast.network.code_inspection import (
+    BEYOND,
+    BY_NAME,
+    HIDDEN,
+    KNOWN,
+    NOT_CALLED,
+    READING,
+    SHOWING,
+    NotHashableError,
+    check_operators,
+    check_reading,
+    closure_cells,
+    has_hidden_state,
+    instance_state,
+    is_bookkeeping,
+    is_filled,
+    is_foreign,
+    is_installed,
+    is_numpy_ufunc,
+    is_of_known_library,
+    library_of,
+    names_read,
+    package_version,
+    pickled_state,
+)
 from holdfast.network.fingerprint import code_of, each_row, of_tensors, of_text
 
-# Their functions answer by their arguments alone, and their objects keep all that they know where a pickle would find it.
-KNOWN = (
-    *(
-        "numpy",
-        "torch",
-        "torchvision",
-        "torchaudio",
-        "transformers",
-        "timm",
-        "scipy",
-        "sklearn",
-        "xgboost",
-        "lightgbm",
-        "pandas",
-        "holdfast",
-    ),
-    *(
-        "abc",
-        "bisect",
-        "builtins",
-        "cmath",
-        "collections",
-        "copy",
-        "copyreg",
-        "dataclasses",
-        "enum",
-        "fractions",
-        "functools",
-        "heapq",
-    ),
-    *(
-        "itertools",
-        "logging",
-        "math",
-        "numbers",
-        "operator",
-        "re",
-        "statistics",
-        "string",
-        "types",
-        "typing",
-        "warnings",
-    ),
-)
-BEYOND = (
-    "open",
-    "exec",
-    "eval",
-    "compile",
-    "input",
-    "__import__",
-    "globals",
-    "locals",
-    "vars",
-)  # builtins that reach further
-READING = (
-    "load",
-    "loads",
-    "fromfile",
-    "memmap",
-    "loadtxt",
-    "genfromtxt",
-    "hub",
-    "read_csv",
-    "read_parquet",
-    "read_pickle",
-)
-# Attributes by which code reaches what it does not name.
-HIDDEN = (
-    "__globals__",
-    "__builtins__",
-    "f_globals",
-    "f_locals",
-    "f_back",
-    "__subclasses__",
-    "__closure__",
-    "__loader__",
-    "gi_frame",
-)
-BY_NAME = (
-    "getattr",
-    "attrgetter",
-    "methodcaller",
-    "__getattribute__",
-    "__dict__",
-    "dir",
-    "getattr_static",
-)  # read attributes by a text
 PLAIN = (
     *(type(None), type(...), type(NotImplemented), bool, float, complex, Fraction, range, slice),
     *(torch.dtype, torch.device, torch.layout, torch.memory_format, torch.qscheme),
 )
 COLLECTIONS = (dict, list, tuple, set, frozenset)
 NUMBERS = (int, float, complex, str, bytes, bytearray)
-OPERATORS = (
-    "aten",
-    "prim",
-    "prims",
-    "higher_order",
-    "torchvision",
-    "torchaudio",
-)  # parts of torch.ops that libraries define
 TENSORS = (Tensor, nn.Parameter, getattr(nn, "Buffer", nn.Parameter))
-PYTHONS_OWN = (
-    "__module__",
-    "__doc__",
-    "__dict__",
-    "__weakref__",
-    "__qualname__",
-    "__annotations__",
-    "__orig_bases__",
-    "__parameters__",
-    "__firstlineno__",
-    "__slotnames__",
-    "__static_attributes__",
-    "__dataclass_fields__",
-    "__dataclass_params__",
-    "__abstractmethods__",
-    "_abc_impl",
-)
-NOT_CALLED = (
-    "__init__",
-    "__repr__",
-    "__str__",
-    "__del__",
-    "extra_repr",
-)  # unless they are named, no answer needs them
-SHOWING = (
-    "repr",
-    "str",
-    "format",
-    "print",
-    "type",
-    "__class__",
-)  # names by which code calls these without naming them
 HOOKS = tuple(
     name
     for name, value in vars(nn.Module()).items()
     if name.endswith("_hooks") and type(value) is OrderedDict
 )
 HOOK_FLAGS = ("_with_kwargs", "_always_called")
-COMPILED = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
 MOST_OBJECTS = 2_000_000  # a walk over more takes about half a minute
 MOST_BYTES = 2**35  # of tensors and arrays: about half a minute, too
 _unhashed: dict[int, Any] = {}
@@ -196,7 +88,7 @@ def hash_callable(value: Any) -> tuple[str, str]:
         walk = _Walk()
         digest = walk.of(value, name)
         walk.check_names()
-    except _Missed as error:
+    except NotHashableError as error:
         return "", str(error)
     except RecursionError:
         return "", f"{name}, which is nested too deep,"
@@ -231,10 +123,6 @@ def of_rows(first: str, tensors: Sequence[Tensor]) -> list[str]:
     return [of_text(str([begun, *row])) for row in zip(*map(each_row, tensors), strict=True)]
 
 
-class _Missed(Exception):
-    """Something that is read and cannot be hashed."""
-
-
 class _Walk:
     """What was hashed already is known by its place, so it is kept until the end. where: how a reader finds what is spoken of.
 
@@ -265,7 +153,7 @@ class _Walk:
             return of_text(f"{kind.__name__} {value!r}")
         if id(value) not in self._known:
             if len(self._known) >= MOST_OBJECTS:
-                raise _Missed(f"{where}, after {MOST_OBJECTS:,} objects,")
+                raise NotHashableError(f"{where}, after {MOST_OBJECTS:,} objects,")
             self._kept.append(value)
             self._known[id(value)] = (
                 f"the {len(self._known)}th"  # met again while it is walked: what it holds is told there
@@ -284,19 +172,19 @@ class _Walk:
                 or name in self._names
                 or (name in NOT_CALLED and any(word in self._names for word in SHOWING))
             ):
-                raise _Missed(why)
+                raise NotHashableError(why)
         for module in self._libraries:
-            _check_reading(module, self._names)
+            check_reading(module, self._names)
 
     def _count(self, size: int, where: str) -> None:
         self._bytes += size
         if self._bytes > MOST_BYTES:
-            raise _Missed(f"{where}, after {MOST_BYTES >> 30} GiB,")
+            raise NotHashableError(f"{where}, after {MOST_BYTES >> 30} GiB,")
 
     def _hash_object(self, value: Any, kind: type, where: str) -> str:
         if issubclass(kind, Tensor):
             return self._tensor(value, kind, where)
-        if issubclass(kind, np.generic) and _is_of_a_known_library(kind):
+        if issubclass(kind, np.generic) and is_of_known_library(kind):
             return self._array(np.asarray(value), where)
         if kind in (np.ndarray, np.memmap):
             return self._array(value, where)
@@ -320,7 +208,7 @@ class _Walk:
         if kind is types.CodeType:
             return self._code(value, where)
         if kind is types.CellType:
-            return self.of(value.cell_contents if _is_filled(value) else None, where)
+            return self.of(value.cell_contents if is_filled(value) else None, where)
         if issubclass(kind, type):
             return of_text(
                 f"{self._class(value, where)} {'' if kind in (type, ABCMeta) else self.of(kind, where)}"
@@ -337,7 +225,7 @@ class _Walk:
             return of_text(f"cached {self.of(vars(value).get('__wrapped__'), where)}")
         for base in (*COLLECTIONS, *NUMBERS):
             own = kind is base or (base is dict and kind is OrderedDict)
-            if own or (issubclass(kind, base) and not _is_foreign(kind)):
+            if own or (issubclass(kind, base) and not is_foreign(kind)):
                 more = ""
                 if not own:
                     self._check_python(kind, base, where)
@@ -385,7 +273,7 @@ class _Walk:
             or value.is_meta
             or is_lazy(value)
         ):
-            raise _Missed(f"{where} (a tensor of the kind {kind.__name__}, {value.layout})")
+            raise NotHashableError(f"{where} (a tensor of the kind {kind.__name__}, {value.layout})")
         plain = value.detach().resolve_conj().resolve_neg()
         spread = [axis for axis, step in enumerate(plain.stride()) if step == 0 and plain.shape[axis] > 1]
         for axis in spread:
@@ -421,13 +309,13 @@ class _Walk:
 
     def _module(self, module: nn.Module, kind: type, where: str) -> str:
         """The code of its class, and all that it keeps: weights, parts, attributes of any name, hooks in their order."""
-        if kind.__name__ == "GuardsFn" and _is_foreign(kind):
+        if kind.__name__ == "GuardsFn" and is_foreign(kind):
             return of_text("GuardsFn")  # torch's own, of an exported program: it raises or does nothing
-        own = _state(module, kind, where)
+        own = instance_state(module, kind, where)
         own.pop("_compiled_call_impl", None)  # the same, compiled
         if issubclass(kind, torch.jit.ScriptModule):
-            if not _is_foreign(kind):
-                raise _Missed(f"{where} (a class derived from a script, {kind.__qualname__})")
+            if not is_foreign(kind):
+                raise NotHashableError(f"{where} (a class derived from a script, {kind.__qualname__})")
             code = self._script(module, where)
             shown = {name: part for name, part in own.items() if name[0] != "_" or "hook" in name}
             own = {name: part for name, part in shown.items() if not isinstance(part, torch.ScriptMethod)}
@@ -461,7 +349,7 @@ class _Walk:
         try:
             file = zipfile.ZipFile(io.BytesIO(module.save_to_buffer()))
         except Exception as error:
-            raise _Missed(f"{where} (a script that torch cannot write)") from error
+            raise NotHashableError(f"{where} (a script that torch cannot write)") from error
         names = [name for name in file.namelist() if not name.endswith((".debug_pkl", "serialization_id"))]
         return str(
             [(name.partition("/")[2], hashlib.sha256(file.read(name)).hexdigest()) for name in sorted(names)]
@@ -483,20 +371,20 @@ class _Walk:
             if function.__closure__ is None or not (function.__dict__ or "<locals>" in made):
                 return self._hash_named(function, where)
             cells = [
-                self.of(cell, f"{name} of {where}") for name, cell in _cells(function)
+                self.of(cell, f"{name} of {where}") for name, cell in closure_cells(function)
             ]  # one that it wraps, perhaps
             return of_text(
                 f"{library}.{made} {cells} {self.of((function.__defaults__, function.__kwdefaults__), where)}"
             )
-        names = dict(_names_read(function.__code__))
+        names = dict(names_read(function.__code__))
         self._names.update(dict.fromkeys(name for name, how in names.items() if how != "import"))
         for name in names:
             if name in HIDDEN:
-                raise _Missed(f"what {where} reads by {name}")
+                raise NotHashableError(f"what {where} reads by {name}")
         parts = [self._code(function.__code__, where)]
-        for name, cell in _cells(function):
+        for name, cell in closure_cells(function):
             parts.append(
-                f"{name} {self._global(cell.cell_contents if _is_filled(cell) else None, names, f'{name} of {where}')}"
+                f"{name} {self._global(cell.cell_contents if is_filled(cell) else None, names, f'{name} of {where}')}"
             )
         parts.append(
             self.of(
@@ -511,12 +399,12 @@ class _Walk:
                     f"{name} {self._global(function.__globals__[name], names, f'{name} of {function.__module__}')}"
                 )
             elif how == "global" and name in BEYOND:
-                raise _Missed(f"what {where} reads by {name}()")
+                raise NotHashableError(f"what {where} reads by {name}()")
         return of_text(" ".join(parts))
 
     def _code(self, code: types.CodeType, where: str) -> str:
         self._count(len(code.co_code), where)
-        _check_operators(code, where)
+        check_operators(code, where)
         return of_text(code_of(code))
 
     def _global(self, value: Any, names: Mapping[str, str], where: str) -> str:
@@ -532,15 +420,15 @@ class _Walk:
         name = module.__name__
         top = name.partition(".")[0]
         if type(module) is types.ModuleType and sys.modules.get(name) is not module:
-            raise _Missed(f"{where} (the module {name}, which is not imported under that name)")
+            raise NotHashableError(f"{where} (the module {name}, which is not imported under that name)")
         if is_installed(module):
             self._known_library(top, where)
-            _check_reading(module, names)
+            check_reading(module, names)
             if not names:
                 self._libraries.append(module)
-            return f"{name} {_version(top)}"
+            return f"{name} {package_version(top)}"
         if not names or any(word in names for word in BY_NAME):
-            raise _Missed(f"{where} (the module {name}, of which anything may be read)")
+            raise NotHashableError(f"{where} (the module {name}, of which anything may be read)")
         told = [
             (part, self._part(vars(module)[part], names, f"{name}.{part}"))
             for part in sorted({*names} & vars(module).keys())
@@ -561,14 +449,14 @@ class _Walk:
         of_a_module: of its methods those that cannot be hashed do not count, unless some code names them or a library calls them.
         """
         parts = []
-        foreign = [part for part in kind.__mro__ if _is_foreign(part)]
+        foreign = [part for part in kind.__mro__ if is_foreign(part)]
         for part in kind.__mro__:
             parts.append(f"{part.__module__}.{part.__qualname__}")
             if part in foreign:
-                self._known_library(_library_of(part), where)
+                self._known_library(library_of(part), where)
                 continue
             for name, value in vars(part).items():
-                if _bookkeeping(name, value):
+                if is_bookkeeping(name, value):
                     continue
                 place = f"{part.__qualname__}.{name}"
                 method = type(value) in (types.FunctionType, classmethod, staticmethod)
@@ -587,7 +475,7 @@ class _Walk:
         libraries = len(self._libraries)
         try:
             digest, why = self.of(value, where), ""
-        except _Missed as error:
+        except NotHashableError as error:
             digest, why = "not hashed", str(error)
         if why or name in NOT_CALLED:
             if not why:
@@ -605,7 +493,7 @@ class _Walk:
         return str(
             [
                 (self.of(name, where), self.of(part, f"{where}.{name}"))
-                for name, part in _state(value, kind, where).items()
+                for name, part in instance_state(value, kind, where).items()
             ]
         )
 
@@ -613,32 +501,38 @@ class _Walk:
         """Raise where instances of the class keep what Python does not show, `base` apart."""
         shown = (object, base, OrderedDict) if base is dict else (object, base)
         compiled = next(
-            (part for part in kind.__mro__ if part not in shown and _is_foreign(part) and _is_compiled(part)),
+            (
+                part
+                for part in kind.__mro__
+                if part not in shown and is_foreign(part) and has_hidden_state(part)
+            ),
             None,
         )
         if compiled is not None:
-            raise _Missed(f"{where} ({kind.__qualname__}, which is derived from {compiled.__qualname__})")
+            raise NotHashableError(
+                f"{where} ({kind.__qualname__}, which is derived from {compiled.__qualname__})"
+            )
 
     def _object(self, value: Any, kind: type, where: str) -> str:
         """By its class and all that it keeps."""
-        if not _is_foreign(kind):
+        if not is_foreign(kind):
             self._check_python(kind, object, where)
             return of_text(f"{self._class(kind, where)} {self._attributes(value, kind, where)}")
-        if (_library_of(value) in KNOWN and hasattr(value, "__qualname__")) or (
-            isinstance(value, np.ufunc) and _public(value)
+        if (library_of(value) in KNOWN and hasattr(value, "__qualname__")) or (
+            isinstance(value, np.ufunc) and is_numpy_ufunc(value)
         ):
             return self._hash_named(value, where)  # compiled, or of a kind of its own
         told = self._class(kind, where)
-        if _library_of(kind) == "holdfast" and isinstance(own := getattr(value, "fingerprint", None), str):
+        if library_of(kind) == "holdfast" and isinstance(own := getattr(value, "fingerprint", None), str):
             if not own:
-                raise _Missed(where)
+                raise NotHashableError(where)
             return of_text(f"{told} {own}")  # a network, which counts how often it is asked
         try:
-            kept = _reduced(value, kind)
+            kept = pickled_state(value, kind)
         except Exception:  # whatever a class says that cannot be kept
             kept = ""
         if isinstance(kept, str):  # no more than a name
-            raise _Missed(f"{where} ({kind.__qualname__})")
+            raise NotHashableError(f"{where} ({kind.__qualname__})")
         make, arguments, state, *items = (*kept, None, None, None)[:5]
         every = [arguments, state, *(None if part is None else list(part) for part in items)]
         self._kept.append(every)
@@ -646,154 +540,12 @@ class _Walk:
 
     def _hash_named(self, function: Any, where: str) -> str:
         name = getattr(function, "__qualname__", repr(function))
-        if _library_of(function) and _library_of(function) not in KNOWN:
-            self._known_library(_library_of(function), where)
-        if name in READING or (name in BEYOND and _library_of(function) == "builtins"):
-            raise _Missed(f"what is read by {name} ({where})")
+        if library_of(function) and library_of(function) not in KNOWN:
+            self._known_library(library_of(function), where)
+        if name in READING or (name in BEYOND and library_of(function) == "builtins"):
+            raise NotHashableError(f"what is read by {name} ({where})")
         return of_text(f"{getattr(function, '__module__', '')}.{name}")
 
     def _known_library(self, name: str, where: str) -> None:
         if name.lstrip("_") not in KNOWN:
-            raise _Missed(f"{where} ({name})")
-
-
-def _names_read(code: types.CodeType) -> Iterator[tuple[str, str]]:
-    """Names that the code, also of functions inside, uses: attributes first, so that a global of the same name counts."""
-    yield from ((name, "attribute") for name in code.co_names)
-    for inner in code.co_consts:
-        if isinstance(inner, types.CodeType):
-            yield from _names_read(inner)
-    for step in dis.get_instructions(code):
-        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-            yield step.argval, "global"
-        elif step.opname == "IMPORT_NAME":
-            yield step.argval, "import"
-
-
-def _state(value: Any, kind: type, where: str) -> dict[str, Any]:
-    """The dictionary and the slots of an instance, read as Python stores them."""
-    found: dict[str, Any] = {}
-    for part in kind.__mro__:
-        for name, slot in vars(part).items():
-            if name == "__dict__":
-                own = slot.__get__(value, kind) if type(slot) is types.GetSetDescriptorType else None
-                if type(own) is not dict:
-                    raise _Missed(f"{where} ({kind.__qualname__}, which hides its attributes)")
-                found |= own
-            elif type(slot) is types.MemberDescriptorType and not _is_foreign(part):
-                try:
-                    found[f"{part.__qualname__}.{name}"] = slot.__get__(value, kind)
-                except AttributeError:  # a slot that was never filled
-                    continue
-    return found
-
-
-def _reduced(value: Any, kind: Any) -> Any:
-    """What pickle would keep of an object of a library's own class."""
-    return (
-        copyreg.dispatch_table[kind](value)
-        if kind in copyreg.dispatch_table
-        else kind.__reduce_ex__(value, 4)
-    )
-
-
-def _check_operators(code: types.CodeType, where: str) -> None:
-    """Raise where code calls operators of torch.ops that are not torch's own: what these do stands elsewhere."""
-    steps = [step for step in dis.get_instructions(code) if step.opname != "CACHE"]
-    for step, following in pairwise((*steps, None)):
-        if step is not None and step.opname == "LOAD_ATTR" and step.argval == "ops":
-            name = following.argval if following is not None and following.opname == "LOAD_ATTR" else ""
-            if name not in OPERATORS:
-                raise _Missed(f"the operators torch.ops.{name or '...'}, which {where} calls,")
-    for inner in code.co_consts:
-        if isinstance(inner, types.CodeType):
-            _check_operators(inner, where)
-
-
-def _check_reading(module: types.ModuleType, names: Iterable[str]) -> None:
-    """Raise where the code that uses a library names one of its functions that read files."""
-    for name in READING:
-        if name in names and name in vars(module):
-            raise _Missed(f"what is read by {module.__name__}.{name}")
-
-
-def _cells(function: types.FunctionType) -> Iterator[tuple[str, types.CellType]]:
-    return zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-
-
-def _public(function: np.ufunc) -> bool:
-    """numpy's own: those that are made of Python functions show nothing of them."""
-    return getattr(np, function.__name__, None) is function
-
-
-def _library_of(of: Any) -> str:
-    return str(getattr(of, "__module__", None) or "").partition(".")[0].lstrip("_")
-
-
-def _is_of_a_known_library(kind: type) -> bool:
-    return _is_foreign(kind) and _library_of(kind) in KNOWN
-
-
-def _is_foreign(kind: type) -> bool:
-    """Whether a class is not the user's own: of Python, or of an installed package. One that only claims to be is not found there."""
-    module = sys.modules.get(kind.__module__)
-    if module is None or not is_installed(module):
-        return False
-    found: Any = module
-    for name in kind.__qualname__.split("."):
-        found = getattr(found, name, None)
-    return found is kind or not _is_python(kind)
-
-
-def _is_python(kind: type) -> bool:
-    """Whether the class was written in Python: it holds functions of its own, or at least a place for attributes."""
-    return (
-        any(type(value) is types.FunctionType for value in vars(kind).values())
-        or "__dict__" in vars(kind)
-        or "__slots__" in vars(kind)
-    )
-
-
-def _is_compiled(kind: type) -> bool:
-    """Whether instances of the class may keep more than Python shows."""
-    shown = ("__dict__", "__weakref__", *(vars(kind).get("__slots__") or ()))
-    hidden = (types.GetSetDescriptorType, types.MemberDescriptorType)
-    return any(
-        isinstance(v, COMPILED) or (isinstance(v, hidden) and name not in shown)
-        for name, v in vars(kind).items()
-    )
-
-
-@functools.lru_cache(maxsize=256)
-def _version(name: str) -> str:
-    """Of an installed package; of a part of Python itself that of Python."""
-    try:
-        return metadata.version({"sklearn": "scikit-learn"}.get(name, name))
-    except metadata.PackageNotFoundError:
-        return ".".join(map(str, sys.version_info[:3]))
-
-
-def is_installed(module: types.ModuleType) -> bool:
-    """Not the user's own: of Python, compiled, or from a folder of packages."""
-    file = getattr(module, "__file__", None) or ""
-    top = module.__name__.partition(".")[0]
-    standard = top in sys.stdlib_module_names and module.__name__ != "__main__"
-    packaged = (
-        "site-packages" in file
-        or "dist-packages" in file
-        or (not file.endswith(".py") and module.__name__ != "__main__")
-    )
-    return standard or packaged or top == "holdfast"
-
-
-def _is_filled(cell: types.CellType) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:
-        return False
-    return True
-
-
-def _bookkeeping(name: str, value: Any) -> bool:
-    """What Python itself puts into classes, and where members lie."""
-    return name in PYTHONS_OWN or isinstance(value, types.GetSetDescriptorType | types.MemberDescriptorType)
+            raise NotHashableError(f"{where} ({name})")

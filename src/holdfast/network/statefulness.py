@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from holdfast.network.callable_fingerprint import is_installed
+from holdfast.network.code_inspection import is_installed
 from holdfast.network.output_comparison import alike
 from holdfast.network.recurrent import copy_module
 
