@@ -46,8 +46,10 @@ class Asking:
     pipe: Connection | None = None
 
     def ask(self, network: Any, method: str, x: Tensor) -> Tensor:
-        """The outputs of the network's method for x. NotAnswered if the process ends or the time limit is
-        reached."""
+        """The outputs of the network's method for x.
+
+        Raises NotAnswered if the process ends or the time limit is reached.
+        """
         if time.monotonic() >= self.until:
             raise NotAnswered(f"there was no time left to query {network.name}.")
         if id(network) not in self.known:

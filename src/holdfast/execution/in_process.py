@@ -1,5 +1,7 @@
-"""The executor without supervision: one task after another in this process. A model that crashes or hangs
-ends the run."""
+"""The executor without supervision: one task after another in this process.
+
+A model that crashes or hangs ends the run.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

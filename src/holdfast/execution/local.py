@@ -76,8 +76,10 @@ class Local:
 
 
 def can_fork() -> bool:
-    """Whether workers can be forked from this process. CUDA does not work in a fork of a process that has
-    initialised it."""
+    """Whether workers can be forked from this process.
+
+    CUDA does not work in a fork of a process that has initialised it.
+    """
     return sys.platform == "linux" and not torch.cuda.is_initialized()
 
 

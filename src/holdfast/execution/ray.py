@@ -111,8 +111,10 @@ class _Actors(WorkerPool[_Remote]):
 
 
 class _Actor:
-    """A worker on a machine of the cluster. One thread answers the task, and this one sends its messages
-    meanwhile."""
+    """A worker on a machine of the cluster.
+
+    One thread answers the task, and this one sends its messages meanwhile.
+    """
 
     def __init__(self, make: Callable[[], Worker]) -> None:
         torch.set_num_threads(1)

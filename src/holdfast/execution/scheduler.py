@@ -78,8 +78,10 @@ class Progress:
 
 @dataclass(frozen=True)
 class Unit:
-    """Keys that are answered together. seconds: their time limit. whole: they cannot be tried again in
-    halves."""
+    """Keys that are answered together.
+
+    seconds: their time limit. whole: they cannot be tried again in halves.
+    """
 
     keys: tuple[Key, ...]
     seconds: float = math.inf
@@ -135,7 +137,8 @@ class Dealer:
         progress: Callable[[Progress], None] | None = None,
         outputs: Callable[[Outputs], None] | None = None,
     ) -> None:
-        self._worker, self._sink, self._progress, self._beside = worker, sink, progress, beside
+        self._worker, self._sink, self._progress = worker, sink, progress
+        self._all_parts = beside
         self._outputs = outputs
         self._waiting, self._blanks = deque(units), blanks
         self._running: dict[tuple[Key, ...], _Run] = {}
@@ -178,8 +181,8 @@ class Dealer:
         unit = self._waiting.popleft()
         other_parts = (
             []
-            if self._beside is None
-            else [key for one in unit.keys for key in self._beside(one) if key not in unit.keys]
+            if self._all_parts is None
+            else [key for one in unit.keys for key in self._all_parts(one) if key not in unit.keys]
         )
         others = tuple(self._sink.load_known(other_parts).values())
         task = Task(unit.keys, min(share, unit.seconds), self._sink.load_known(unit.keys), others)
@@ -218,8 +221,10 @@ class Dealer:
         self._report(answer.records, "done")
 
     def handle_failure(self, task: Task, failure: Failure) -> None:
-        """Try the task again in halves. A single input is tried TRIES times and then recorded as failed, with
-        the reason."""
+        """Try the task again in halves.
+
+        A single input is tried TRIES times and then recorded as failed, with the reason.
+        """
         unit = self._running.pop(task.keys).unit
         if torch.cuda.is_available():
             torch.cuda.empty_cache()

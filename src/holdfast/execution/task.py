@@ -1,5 +1,7 @@
-"""Messages between the scheduler of a run and its workers. All of them can be pickled; times are durations,
-because clocks differ."""
+"""Messages between the scheduler of a run and its workers.
+
+All of them can be pickled; times are durations, because clocks differ.
+"""
 
 import contextlib
 import math

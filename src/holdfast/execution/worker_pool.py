@@ -123,16 +123,18 @@ class WorkerPool(ABC, Generic[H]):
                 self._end_worker(remote)
 
     def _fill(self, deal: Deal) -> bool:
-        """Give every idle worker a task, and start workers up to `size`. False if no task is waiting or
-        running."""
+        """Give every idle worker a task, and start workers up to `size`.
+
+        Returns False if no task is waiting or running.
+        """
         for remote in list(self.remotes):
             if remote.task is None and (task := deal.next()) is not None:
                 self._assign(remote, task, deal)
         while len(self.remotes) < self.size and (task := deal.next()) is not None:
             self.remotes.append(self.start_worker())
             self._assign(self.remotes[-1], task, deal)
-        # A worker that is not ready yet may never be: a cluster that has lost a machine has no room to start
-        # it. So idle workers take over.
+        # A worker that is not ready yet may never be, because a cluster that has lost a machine may be unable
+        # to start it. So idle workers take over.
         idle = [remote for remote in self.remotes if remote.task is None]
         absent = [remote for remote in self.remotes if remote.task is not None and not remote.ready]
         for remote, other in zip(idle, absent, strict=False):

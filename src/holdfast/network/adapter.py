@@ -134,8 +134,10 @@ def _describe_part(part: Any) -> str:
 
 
 def _rows_interact(model: nn.Module, rows: Tensor) -> bool:
-    """Whether the outputs for one row depend on another row. One row is set to NaN, which saturated layers do
-    not hide."""
+    """Whether the outputs for one row depend on another row.
+
+    One row is set to NaN, which saturated layers do not hide.
+    """
     answer = Adapter(model)(rows)
     for row in {0, len(rows) // 2, len(rows) - 1}:
         marked = rows.clone()

@@ -1,12 +1,17 @@
-"""One hash for a model or a function of the user: all that its answers can depend on, or what of it cannot be hashed.
+"""Fingerprints of the user's models and functions: a hash of everything that their outputs can depend on.
 
-A hash that misses a part of a model takes two models for one, and a store then answers for one with the proof of the other. So only what is
-known to be whole counts: numbers, arrays, weights, collections of these; code with all that it closes over and reads; an object of a class
-written in Python by all of its attributes, whatever their names. Objects of the libraries in KNOWN are hashed by what these would pickle of
-them. All the rest is named as not hashed: files and services that code opens, sessions, anything behind a language that shows nothing.
+A hash that misses a part of a model would give two models the same fingerprint, and a store would return the
+proof for one as that for the other. So only data that can be read completely are hashed: numbers, arrays,
+weights and collections of these; code with everything it closes over and reads; objects of Python classes
+with all of their attributes; and objects of the libraries in KNOWN with the state that pickle would store.
+For everything else there is no hash, but the name of the first such part: files and services that code opens,
+sessions, and objects implemented in other languages.
 
-Nothing of the user's is executed or pickled: attributes are read as Python stores them, not through `__getattr__`, properties or
-`__reduce__`. The walk is bounded in objects and bytes; what is larger is named as not hashed.
+No code of the user is executed and nothing is pickled: attributes are read from where Python stores them, not
+through `__getattr__`, properties or `__reduce__`. The number of objects and bytes is limited; larger data
+count as not hashable.
+
+Strings that are hashed are part of stored fingerprints and must not change.
 """
 
 import functools
@@ -56,6 +61,7 @@ from holdfast.network.code_inspection import (
 )
 from holdfast.network.fingerprint import code_of, each_row, of_tensors, of_text
 
+# Types whose `repr` determines the value.
 PLAIN = (
     *(type(None), type(...), type(NotImplemented), bool, float, complex, Fraction, range, slice),
     *(torch.dtype, torch.device, torch.layout, torch.memory_format, torch.qscheme),
@@ -63,22 +69,27 @@ PLAIN = (
 COLLECTIONS = (dict, list, tuple, set, frozenset)
 NUMBERS = (int, float, complex, str, bytes, bytearray)
 TENSORS = (Tensor, nn.Parameter, getattr(nn, "Buffer", nn.Parameter))
+# The attributes with the hooks of a module, and suffixes of the attributes with their flags.
 HOOKS = tuple(
     name
     for name, value in vars(nn.Module()).items()
     if name.endswith("_hooks") and type(value) is OrderedDict
 )
 HOOK_FLAGS = ("_with_kwargs", "_always_called")
-MOST_OBJECTS = 2_000_000  # a walk over more takes about half a minute
-MOST_BYTES = 2**35  # of tensors and arrays: about half a minute, too
+# Largest number of objects that are hashed; this many take about half a minute (chosen by hand).
+MOST_OBJECTS = 2_000_000
+# Largest number of bytes in tensors, arrays, code and text that are hashed; this many take about half a
+# minute (chosen by hand).
+MOST_BYTES = 2**35
+# Values that cannot be hashed, by their ids. They are kept alive, so that no other object gets the same id.
 _unhashed: dict[int, Any] = {}
-PROCESS = (
-    uuid.uuid4().hex
-)  # a part of the hash of what cannot be hashed, so that no other process knows it again
+# Part of the hash of values that cannot be hashed, so that it differs in every process.
+PROCESS = uuid.uuid4().hex
 
 
 def hash_callable(value: Any) -> tuple[str, str]:
-    """The hash of all that a function or module reads, and ""; or "", and the first thing that cannot be hashed."""
+    """The hash of everything that a function or module reads, and ""; or "", and a description of a part that
+    cannot be hashed."""
     name = (
         value.__qualname__
         if isinstance(value, types.FunctionType | types.MethodType)
@@ -96,13 +107,16 @@ def hash_callable(value: Any) -> tuple[str, str]:
 
 
 def of_value(value: Any) -> str:
-    """Anything a question is made of: numbers, words, tensors, functions and collections of them. What cannot be hashed is equal to nothing
-    in another process."""
+    """The hash of a part of a question: numbers, texts, tensors, functions and collections of them.
+
+    A value that cannot be hashed gets a hash that is different in every process.
+    """
     if isinstance(value, Tensor):
         return of_tensors({"": value})
     if is_dataclass(value) and not isinstance(value, type):
         return of_text(
-            f"{type(value).__qualname__} {[(f.name, of_value(getattr(value, f.name))) for f in fields(value)]}"
+            f"{type(value).__qualname__} "
+            f"{[(f.name, of_value(getattr(value, f.name))) for f in fields(value)]}"
         )
     if isinstance(value, Mapping):
         return of_text(str([(str(key), of_value(part)) for key, part in value.items()]))
@@ -113,21 +127,31 @@ def of_value(value: Any) -> str:
     digest, missed = hash_callable(value)
     if not missed:
         return digest
-    _unhashed[id(value)] = value  # kept, so that no other takes its place
+    _unhashed[id(value)] = value
     return of_text(f"not hashed {PROCESS} {id(value)}")
 
 
 def of_rows(first: str, tensors: Sequence[Tensor]) -> list[str]:
-    """For every row of tensors that have a common batch axis, `of_value` of [first, the row of each], all at once."""
+    """For every row of tensors with a common batch axis, `of_value` of [first, the row of each tensor]."""
     begun = of_value(first)
     return [of_text(str([begun, *row])) for row in zip(*map(each_row, tensors), strict=True)]
 
 
 class _Walk:
-    """What was hashed already is known by its place, so it is kept until the end. where: how a reader finds what is spoken of.
+    """A recursive traversal of everything that a value consists of.
 
-    names    all names that the code uses which was walked.
-    doubtful methods of modules that cannot be hashed, and why: they do not count where no code names them.
+    The arguments `where` of its methods describe a value to the user.
+
+    Attributes:
+        _known: hashes of traversed objects by their ids.
+        _kept: these objects, kept alive so that their ids remain unique.
+        _bytes: number of bytes hashed.
+        _classes: hashes of classes of modules.
+        _names: all names that the traversed code uses.
+        _constructor_names: names that constructors use; they count only if the code can create modules.
+        _doubtful: methods of modules that cannot be hashed, with the reason; they are ignored if no code
+            names them.
+        _libraries: libraries that are stored as values, so that any of the code may call them.
     """
 
     def __init__(self) -> None:
@@ -136,13 +160,12 @@ class _Walk:
         self._bytes = 0
         self._classes: dict[type, str] = {}
         self._names: dict[str, None] = {}
-        self._names_aside: dict[str, None] = {}
+        self._constructor_names: dict[str, None] = {}
         self._doubtful: dict[str, str] = {}
-        self._libraries: list[
-            types.ModuleType
-        ] = []  # that are held as values, so that any code may call them
+        self._libraries: list[types.ModuleType] = []
 
     def of(self, value: Any, where: str) -> str:
+        """The hash of a value; NotHashableError if a part of it cannot be hashed."""
         kind = type(value)
         if kind in PLAIN:
             return of_text(f"{kind.__name__} {value!r}")
@@ -155,16 +178,16 @@ class _Walk:
             if len(self._known) >= MOST_OBJECTS:
                 raise NotHashableError(f"{where}, after {MOST_OBJECTS:,} objects,")
             self._kept.append(value)
-            self._known[id(value)] = (
-                f"the {len(self._known)}th"  # met again while it is walked: what it holds is told there
-            )
+            # The hash of the object where it is part of itself.
+            self._known[id(value)] = f"the {len(self._known)}th"
             self._known[id(value)] = self._hash_object(value, kind, where)
         return self._known[id(value)]
 
     def check_names(self) -> None:
-        """Raise if a method that cannot be hashed may be called after all, or a library that is held as a value reads files."""
+        """Raise NotHashableError if a method that cannot be hashed may be called, or a library stored as a
+        value may read files."""
         if any(word in self._names for word in SHOWING):
-            self._names |= self._names_aside
+            self._names |= self._constructor_names
         by_text = any(name in self._names for name in BY_NAME)
         for name, why in self._doubtful.items():
             if (
@@ -200,8 +223,9 @@ class _Walk:
             return self._function(value, where)
         if kind in (types.BuiltinFunctionType, types.MethodWrapperType):
             holder = value.__self__
+            named = self._hash_named(value, where)
             return of_text(
-                f"{self._hash_named(value, where)} {'' if isinstance(holder, types.ModuleType) else self.of(holder, where)}"
+                f"{named} {'' if isinstance(holder, types.ModuleType) else self.of(holder, where)}"
             )
         if kind in (weakref.ref, weakref.ReferenceType):
             return of_text(f"reference {self.of(value(), where)}")
@@ -234,7 +258,7 @@ class _Walk:
         return self._object(value, kind, where)
 
     def _content(self, value: Any, base: type, where: str) -> str:
-        """What a collection or number holds, read past any method of a class that is derived from it."""
+        """The content of a collection, number or text, read without the methods of the user's subclass."""
         if base is dict:
             return self._items(
                 OrderedDict.items(value) if isinstance(value, OrderedDict) else dict.items(value), where
@@ -244,12 +268,16 @@ class _Walk:
             return str(sorted(self.of(part, where) for part in members))
         if base in (list, tuple):
             members = (list if base is list else tuple).__iter__(value)
-            return str([self.of(part, f"{where}[{place}]") for place, part in enumerate(members)])
+            return str([self.of(part, f"{where}[{i}]") for i, part in enumerate(members)])
         if base is bytearray:
             return self.of(bytes(memoryview(value)), where)
         plain: dict[type, Callable[[Any], Any]] = {
-            int: int.__int__, float: float.__float__, complex: complex.__complex__, str: str.__str__, bytes: bytes.__bytes__,
-        }  # fmt: skip
+            int: int.__int__,
+            float: float.__float__,
+            complex: complex.__complex__,
+            str: str.__str__,
+            bytes: bytes.__bytes__,
+        }
         return self.of(plain[base](value), where)
 
     def _items(self, items: Mapping[Any, Any] | Iterable[tuple[Any, Any]], where: str) -> str:
@@ -265,7 +293,10 @@ class _Walk:
         )
 
     def _tensor(self, value: Tensor, kind: type, where: str) -> str:
-        """Numbers, kind and shape; of what is spread over an axis by a step of zero, one copy."""
+        """A tensor by its dtype, shape, values and attributes.
+
+        Of an expanded axis only one copy is hashed.
+        """
         if (
             kind not in TENSORS
             or value.layout is not torch.strided
@@ -275,8 +306,8 @@ class _Walk:
         ):
             raise NotHashableError(f"{where} (a tensor of the kind {kind.__name__}, {value.layout})")
         plain = value.detach().resolve_conj().resolve_neg()
-        spread = [axis for axis, step in enumerate(plain.stride()) if step == 0 and plain.shape[axis] > 1]
-        for axis in spread:
+        expanded = [axis for axis, step in enumerate(plain.stride()) if step == 0 and plain.shape[axis] > 1]
+        for axis in expanded:
             plain = plain.narrow(axis, 0, 1)
         self._count(plain.numel() * plain.element_size(), where)
         more = {
@@ -286,21 +317,23 @@ class _Walk:
         }
         if kind is Tensor and value.is_leaf and value.grad is not None:
             more["grad"] = value.grad
-        beside = self._items(more, where) if more else ""
-        return of_text(f"{kind.__name__} {tuple(value.shape)} {spread} {of_tensors({'': plain})} {beside}")
+        attributes = self._items(more, where) if more else ""
+        values = of_tensors({"": plain})
+        return of_text(f"{kind.__name__} {tuple(value.shape)} {expanded} {values} {attributes}")
 
     def _array(self, value: "np.ndarray[Any, Any]", where: str) -> str:
-        """Numbers, kind and shape, as of tensors."""
-        spread = [axis for axis, step in enumerate(value.strides) if step == 0 and value.shape[axis] > 1]
+        """An array by its dtype, shape and values. Of an expanded axis only one copy is hashed."""
+        expanded = [axis for axis, step in enumerate(value.strides) if step == 0 and value.shape[axis] > 1]
         one: Any = np.asarray(
-            value[tuple(slice(0, 1) if axis in spread else slice(None) for axis in range(value.ndim))],
+            value[tuple(slice(0, 1) if axis in expanded else slice(None) for axis in range(value.ndim))],
             dtype=value.dtype,
         )
         self._count(one.nbytes, where)
-        begin = f"{value.dtype.str} {value.dtype.name} {value.shape} {spread}"
-        if value.dtype.names:  # between the fields of a record may lie bytes that nobody wrote
+        begin = f"{value.dtype.str} {value.dtype.name} {value.shape} {expanded}"
+        if value.dtype.names:  # the bytes between the fields of a record are undefined
             return of_text(
-                f"{begin} {[(name, self._array(np.asarray(value[name]), where)) for name in value.dtype.names]}"
+                f"{begin} "
+                f"{[(name, self._array(np.asarray(value[name]), where)) for name in value.dtype.names]}"
             )
         if value.dtype.hasobject:
             return of_text(f"{begin} {self.of(one.tolist(), where)}")
@@ -308,11 +341,12 @@ class _Walk:
         return of_text(f"{begin} {hashlib.sha256(data).hexdigest()}")
 
     def _module(self, module: nn.Module, kind: type, where: str) -> str:
-        """The code of its class, and all that it keeps: weights, parts, attributes of any name, hooks in their order."""
+        """A module by the code of its class, its weights, submodules and attributes of any name, and its
+        hooks in their order."""
         if kind.__name__ == "GuardsFn" and is_foreign(kind):
-            return of_text("GuardsFn")  # torch's own, of an exported program: it raises or does nothing
+            return of_text("GuardsFn")  # part of an exported program; it raises an exception or does nothing
         own = instance_state(module, kind, where)
-        own.pop("_compiled_call_impl", None)  # the same, compiled
+        own.pop("_compiled_call_impl", None)  # the module itself, compiled
         if issubclass(kind, torch.jit.ScriptModule):
             if not is_foreign(kind):
                 raise NotHashableError(f"{where} (a class derived from a script, {kind.__qualname__})")
@@ -321,7 +355,7 @@ class _Walk:
             own = {name: part for name, part in shown.items() if not isinstance(part, torch.ScriptMethod)}
         else:
             code = self._class_of_a_module(kind, where)
-        if issubclass(kind, fx.GraphModule):  # its class holds the code that was made of the graph
+        if issubclass(kind, fx.GraphModule):  # its class has the code generated from the graph
             for name in (
                 "_graph",
                 "meta",
@@ -331,7 +365,7 @@ class _Walk:
                 "shape_env",
             ):
                 own.pop(name, None)
-        hooks = []  # by their order: their numbers count all hooks of the process
+        hooks = []  # without their keys, which count all hooks of the process
         for name in HOOKS:
             held = own.pop(name, {})
             flags = [[key in own.get(f"{name}{flag}", {}) for key in held] for flag in HOOK_FLAGS]
@@ -345,7 +379,8 @@ class _Walk:
         return of_text(f"{code} {hooks} {kept}")
 
     def _script(self, module: Any, where: str) -> str:
-        """What torch would write of a script to a file, but for where its lines stand: its code, constants, weights and attributes."""
+        """A script by the code, constants, weights and attributes that torch would write to a file, without
+        debug information."""
         try:
             file = zipfile.ZipFile(io.BytesIO(module.save_to_buffer()))
         except Exception as error:
@@ -356,36 +391,37 @@ class _Walk:
         )
 
     def _class_of_a_module(self, kind: type, where: str) -> str:
-        """`_class`, once for all modules of it."""
+        """`_class` for a class of modules, computed once."""
         if kind not in self._classes:
             self._classes[kind] = self._class(kind, where, of_a_module=True)
         return self._classes[kind]
 
     def _function(self, function: types.FunctionType, where: str) -> str:
+        """A function of a known library by its name and closure.
+
+        Any other function is hashed by its code and everything that the code reads.
+        """
         library = str(function.__globals__.get("__name__"))
         if (
             library.partition(".")[0] in KNOWN
             and vars(sys.modules.get(library, types)) is function.__globals__
         ):
-            made = function.__code__.co_qualname
-            if function.__closure__ is None or not (function.__dict__ or "<locals>" in made):
+            name_in_code = function.__code__.co_qualname
+            if function.__closure__ is None or not (function.__dict__ or "<locals>" in name_in_code):
                 return self._hash_named(function, where)
-            cells = [
-                self.of(cell, f"{name} of {where}") for name, cell in closure_cells(function)
-            ]  # one that it wraps, perhaps
-            return of_text(
-                f"{library}.{made} {cells} {self.of((function.__defaults__, function.__kwdefaults__), where)}"
-            )
+            # The closure may contain a function of the user that this one wraps.
+            cells = [self.of(cell, f"{name} of {where}") for name, cell in closure_cells(function)]
+            defaults = self.of((function.__defaults__, function.__kwdefaults__), where)
+            return of_text(f"{library}.{name_in_code} {cells} {defaults}")
         names = dict(names_read(function.__code__))
         self._names.update(dict.fromkeys(name for name, how in names.items() if how != "import"))
         for name in names:
             if name in HIDDEN:
-                raise NotHashableError(f"what {where} reads by {name}")
+                raise NotHashableError(f"data that {where} reads with {name}")
         parts = [self._code(function.__code__, where)]
         for name, cell in closure_cells(function):
-            parts.append(
-                f"{name} {self._global(cell.cell_contents if is_filled(cell) else None, names, f'{name} of {where}')}"
-            )
+            content = cell.cell_contents if is_filled(cell) else None
+            parts.append(f"{name} {self._global(content, names, f'{name} of {where}')}")
         parts.append(
             self.of(
                 (function.__defaults__, function.__kwdefaults__, function.__dict__), f"a default of {where}"
@@ -395,11 +431,10 @@ class _Walk:
             if how == "import":
                 self._known_library(name.partition(".")[0], f"{name}, which {where} imports")
             elif how in ("global", "attribute") and name in function.__globals__:
-                parts.append(
-                    f"{name} {self._global(function.__globals__[name], names, f'{name} of {function.__module__}')}"
-                )
+                content = function.__globals__[name]
+                parts.append(f"{name} {self._global(content, names, f'{name} of {function.__module__}')}")
             elif how == "global" and name in BEYOND:
-                raise NotHashableError(f"what {where} reads by {name}()")
+                raise NotHashableError(f"data that {where} reads with {name}()")
         return of_text(" ".join(parts))
 
     def _code(self, code: types.CodeType, where: str) -> str:
@@ -408,7 +443,10 @@ class _Walk:
         return of_text(code_of(code))
 
     def _global(self, value: Any, names: Mapping[str, str], where: str) -> str:
-        """A module is known by its name if it is a library that is, else by whatever of it the code names."""
+        """The value of a global variable or closure.
+
+        Of a Python module, only the parts that the code names are hashed.
+        """
         return (
             self._library(value, names, where)
             if issubclass(type(value), types.ModuleType)
@@ -416,7 +454,7 @@ class _Walk:
         )
 
     def _library(self, module: types.ModuleType, names: Iterable[str], where: str) -> str:
-        """Never walked: a library is its name and version. Of a module of the user's own, what the code names."""
+        """A library by its name and version; a module of the user by the values that the code names."""
         name = module.__name__
         top = name.partition(".")[0]
         if type(module) is types.ModuleType and sys.modules.get(name) is not module:
@@ -429,24 +467,25 @@ class _Walk:
             return f"{name} {package_version(top)}"
         if not names or any(word in names for word in BY_NAME):
             raise NotHashableError(f"{where} (the module {name}, of which anything may be read)")
-        told = [
+        values = [
             (part, self._part(vars(module)[part], names, f"{name}.{part}"))
             for part in sorted({*names} & vars(module).keys())
         ]
-        return f"{name} {told}"
+        return f"{name} {values}"
 
     def _part(self, value: Any, names: Iterable[str], where: str) -> str:
         if not issubclass(type(value), types.ModuleType):
             return self.of(value, where)
-        if id(value) not in self._known:  # modules may name each other
+        if id(value) not in self._known:  # modules may refer to each other
             self._known[id(value)] = f"the module {value.__name__}"
             return self._library(value, names, where)
         return self._known[id(value)]
 
     def _class(self, kind: type, where: str, *, of_a_module: bool = False) -> str:
-        """A class by its code and attributes, and those of the classes it is derived from, up to a library's.
+        """A class by its code and attributes and those of its bases, down to the classes of libraries.
 
-        of_a_module: of its methods those that cannot be hashed do not count, unless some code names them or a library calls them.
+        of_a_module: methods that cannot be hashed are ignored, unless some code names them or a library calls
+            them.
         """
         parts = []
         foreign = [part for part in kind.__mro__ if is_foreign(part)]
@@ -458,18 +497,21 @@ class _Walk:
             for name, value in vars(part).items():
                 if is_bookkeeping(name, value):
                     continue
-                place = f"{part.__qualname__}.{name}"
+                path = f"{part.__qualname__}.{name}"
                 method = type(value) in (types.FunctionType, classmethod, staticmethod)
                 called = name[:2] == "__" or name == "forward" or any(name in vars(base) for base in foreign)
                 if of_a_module and method and (not called or name in NOT_CALLED):
-                    parts.append(f"{name} {self._method(name, value, place)}")
+                    parts.append(f"{name} {self._method(name, value, path)}")
                 else:
-                    parts.append(f"{name} {self.of(value, place)}")
+                    parts.append(f"{name} {self.of(value, path)}")
         return of_text(" ".join(parts))
 
     def _method(self, name: str, value: Any, where: str) -> str:
-        """A method that perhaps nobody calls: where it cannot be hashed, all that was walked for it is forgotten. The names that a
-        constructor uses are kept aside: they count only if the code makes further modules."""
+        """A method that may never be called.
+
+        If it cannot be hashed, everything that was recorded during its traversal is removed. The names that a
+        constructor uses are stored separately, because they count only if the code creates further modules.
+        """
         kept: tuple[dict[Any, Any], ...] = (self._known, self._names, self._doubtful, self._classes)
         before = [len(part) for part in kept]
         libraries = len(self._libraries)
@@ -479,7 +521,7 @@ class _Walk:
             digest, why = "not hashed", str(error)
         if why or name in NOT_CALLED:
             if not why:
-                self._names_aside.update(dict.fromkeys(list(self._names)[before[1] :]))
+                self._constructor_names.update(dict.fromkeys(list(self._names)[before[1] :]))
             for part, count in zip(kept, before, strict=True):
                 for key in list(part)[count:]:
                     del part[key]
@@ -489,7 +531,7 @@ class _Walk:
         return digest
 
     def _attributes(self, value: Any, kind: type, where: str) -> str:
-        """All attributes of an instance of a class written in Python."""
+        """All attributes of an instance of a Python class."""
         return str(
             [
                 (self.of(name, where), self.of(part, f"{where}.{name}"))
@@ -498,7 +540,8 @@ class _Walk:
         )
 
     def _check_python(self, kind: type, base: type, where: str) -> None:
-        """Raise where instances of the class keep what Python does not show, `base` apart."""
+        """Raise NotHashableError if instances of the class have state that Python cannot read, except the
+        content of `base`."""
         shown = (object, base, OrderedDict) if base is dict else (object, base)
         compiled = next(
             (
@@ -514,36 +557,37 @@ class _Walk:
             )
 
     def _object(self, value: Any, kind: type, where: str) -> str:
-        """By its class and all that it keeps."""
+        """An object by its class and its state."""
         if not is_foreign(kind):
             self._check_python(kind, object, where)
             return of_text(f"{self._class(kind, where)} {self._attributes(value, kind, where)}")
         if (library_of(value) in KNOWN and hasattr(value, "__qualname__")) or (
             isinstance(value, np.ufunc) and is_numpy_ufunc(value)
         ):
-            return self._hash_named(value, where)  # compiled, or of a kind of its own
-        told = self._class(kind, where)
+            return self._hash_named(value, where)  # a compiled function or similar
+        of_class = self._class(kind, where)
         if library_of(kind) == "holdfast" and isinstance(own := getattr(value, "fingerprint", None), str):
             if not own:
                 raise NotHashableError(where)
-            return of_text(f"{told} {own}")  # a network, which counts how often it is asked
+            return of_text(f"{of_class} {own}")  # a network, whose count of queries changes
         try:
-            kept = pickled_state(value, kind)
-        except Exception:  # whatever a class says that cannot be kept
-            kept = ""
-        if isinstance(kept, str):  # no more than a name
+            pickled = pickled_state(value, kind)
+        except Exception:  # the class cannot be pickled
+            pickled = ""
+        if isinstance(pickled, str):  # pickle would store only a name
             raise NotHashableError(f"{where} ({kind.__qualname__})")
-        make, arguments, state, *items = (*kept, None, None, None)[:5]
-        every = [arguments, state, *(None if part is None else list(part) for part in items)]
-        self._kept.append(every)
-        return of_text(f"{told} {self.of(make, where)} {self.of(every, where)}")
+        make, arguments, state, *items = (*pickled, None, None, None)[:5]
+        content = [arguments, state, *(None if part is None else list(part) for part in items)]
+        self._kept.append(content)
+        return of_text(f"{of_class} {self.of(make, where)} {self.of(content, where)}")
 
     def _hash_named(self, function: Any, where: str) -> str:
+        """A function of a known library by its name."""
         name = getattr(function, "__qualname__", repr(function))
         if library_of(function) and library_of(function) not in KNOWN:
             self._known_library(library_of(function), where)
         if name in READING or (name in BEYOND and library_of(function) == "builtins"):
-            raise NotHashableError(f"what is read by {name} ({where})")
+            raise NotHashableError(f"data that {name} reads ({where})")
         return of_text(f"{getattr(function, '__module__', '')}.{name}")
 
     def _known_library(self, name: str, where: str) -> None:

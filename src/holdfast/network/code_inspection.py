@@ -12,50 +12,46 @@ from typing import Any
 
 import numpy as np
 
-# Their functions answer by their arguments alone, and their objects keep all that they know where a pickle would find it.
+# Libraries whose functions depend only on their arguments, and whose objects keep all of their state where
+# pickle finds it.
 KNOWN = (
-    *(
-        "numpy",
-        "torch",
-        "torchvision",
-        "torchaudio",
-        "transformers",
-        "timm",
-        "scipy",
-        "sklearn",
-        "xgboost",
-        "lightgbm",
-        "pandas",
-        "holdfast",
-    ),
-    *(
-        "abc",
-        "bisect",
-        "builtins",
-        "cmath",
-        "collections",
-        "copy",
-        "copyreg",
-        "dataclasses",
-        "enum",
-        "fractions",
-        "functools",
-        "heapq",
-    ),
-    *(
-        "itertools",
-        "logging",
-        "math",
-        "numbers",
-        "operator",
-        "re",
-        "statistics",
-        "string",
-        "types",
-        "typing",
-        "warnings",
-    ),
+    "numpy",
+    "torch",
+    "torchvision",
+    "torchaudio",
+    "transformers",
+    "timm",
+    "scipy",
+    "sklearn",
+    "xgboost",
+    "lightgbm",
+    "pandas",
+    "holdfast",
+    "abc",
+    "bisect",
+    "builtins",
+    "cmath",
+    "collections",
+    "copy",
+    "copyreg",
+    "dataclasses",
+    "enum",
+    "fractions",
+    "functools",
+    "heapq",
+    "itertools",
+    "logging",
+    "math",
+    "numbers",
+    "operator",
+    "re",
+    "statistics",
+    "string",
+    "types",
+    "typing",
+    "warnings",
 )
+# Built-in functions that read data outside of the program, or run other code.
 BEYOND = (
     "open",
     "exec",
@@ -66,7 +62,8 @@ BEYOND = (
     "globals",
     "locals",
     "vars",
-)  # builtins that reach further
+)
+# Functions of libraries that read files.
 READING = (
     "load",
     "loads",
@@ -79,7 +76,7 @@ READING = (
     "read_parquet",
     "read_pickle",
 )
-# Attributes by which code reaches what it does not name.
+# Attributes through which code reads objects that it does not name.
 HIDDEN = (
     "__globals__",
     "__builtins__",
@@ -91,6 +88,7 @@ HIDDEN = (
     "__loader__",
     "gi_frame",
 )
+# Functions and attributes that read an attribute whose name is computed.
 BY_NAME = (
     "getattr",
     "attrgetter",
@@ -99,7 +97,8 @@ BY_NAME = (
     "__dict__",
     "dir",
     "getattr_static",
-)  # read attributes by a text
+)
+# Parts of torch.ops that are defined by the libraries in KNOWN.
 OPERATORS = (
     "aten",
     "prim",
@@ -107,7 +106,8 @@ OPERATORS = (
     "higher_order",
     "torchvision",
     "torchaudio",
-)  # parts of torch.ops that libraries define
+)
+# Attributes that Python itself adds to classes.
 PYTHONS_OWN = (
     "__module__",
     "__doc__",
@@ -125,13 +125,15 @@ PYTHONS_OWN = (
     "__abstractmethods__",
     "_abc_impl",
 )
+# Methods that do not take part in an evaluation unless some code names them.
 NOT_CALLED = (
     "__init__",
     "__repr__",
     "__str__",
     "__del__",
     "extra_repr",
-)  # unless they are named, no answer needs them
+)
+# Functions through which code calls methods of NOT_CALLED without naming them.
 SHOWING = (
     "repr",
     "str",
@@ -139,16 +141,21 @@ SHOWING = (
     "print",
     "type",
     "__class__",
-)  # names by which code calls these without naming them
+)
+# Types of the attributes of classes that are implemented in C.
 COMPILED = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
 
 
 class NotHashableError(Exception):
-    """Something that is read and cannot be hashed."""
+    """A function or module reads data that cannot be hashed. The message names the data."""
 
 
 def names_read(code: types.CodeType) -> Iterator[tuple[str, str]]:
-    """Names that the code, also of functions inside, uses: attributes first, so that a global of the same name counts."""
+    """The names that code uses, including functions inside it, each with its use: "attribute", "global" or
+    "import".
+
+    Attributes come first, so that a dictionary of the result keeps "global" for a name with both uses.
+    """
     yield from ((name, "attribute") for name in code.co_names)
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
@@ -161,7 +168,8 @@ def names_read(code: types.CodeType) -> Iterator[tuple[str, str]]:
 
 
 def instance_state(value: Any, kind: type, where: str) -> dict[str, Any]:
-    """The dictionary and the slots of an instance, read as Python stores them."""
+    """The attributes in the dictionary and the slots of an instance, read without `__getattr__` and
+    properties."""
     found: dict[str, Any] = {}
     for part in kind.__mro__:
         for name, slot in vars(part).items():
@@ -173,13 +181,13 @@ def instance_state(value: Any, kind: type, where: str) -> dict[str, Any]:
             elif type(slot) is types.MemberDescriptorType and not is_foreign(part):
                 try:
                     found[f"{part.__qualname__}.{name}"] = slot.__get__(value, kind)
-                except AttributeError:  # a slot that was never filled
+                except AttributeError:  # an unset slot
                     continue
     return found
 
 
 def pickled_state(value: Any, kind: Any) -> Any:
-    """What pickle would keep of an object of a library's own class."""
+    """The state that pickle would store of an object of a library's class."""
     return (
         copyreg.dispatch_table[kind](value)
         if kind in copyreg.dispatch_table
@@ -188,7 +196,8 @@ def pickled_state(value: Any, kind: Any) -> Any:
 
 
 def check_operators(code: types.CodeType, where: str) -> None:
-    """Raise where code calls operators of torch.ops that are not torch's own: what these do stands elsewhere."""
+    """Raise NotHashableError if code calls custom operators of torch.ops, whose implementation is
+    elsewhere."""
     steps = [step for step in dis.get_instructions(code) if step.opname != "CACHE"]
     for step, following in pairwise((*steps, None)):
         if step is not None and step.opname == "LOAD_ATTR" and step.argval == "ops":
@@ -201,31 +210,39 @@ def check_operators(code: types.CodeType, where: str) -> None:
 
 
 def check_reading(module: types.ModuleType, names: Iterable[str]) -> None:
-    """Raise where the code that uses a library names one of its functions that read files."""
+    """Raise NotHashableError if the names that code uses include a function of this library that reads
+    files."""
     for name in READING:
         if name in names and name in vars(module):
-            raise NotHashableError(f"what is read by {module.__name__}.{name}")
+            raise NotHashableError(f"a file that {module.__name__}.{name} reads")
 
 
 def closure_cells(function: types.FunctionType) -> Iterator[tuple[str, types.CellType]]:
+    """The names and cells of the variables that a function closes over."""
     return zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
 
 
 def is_numpy_ufunc(function: np.ufunc) -> bool:
-    """numpy's own: those that are made of Python functions show nothing of them."""
+    """Whether a ufunc is numpy's own.
+
+    A ufunc made from a Python function does not give access to that function.
+    """
     return getattr(np, function.__name__, None) is function
 
 
 def library_of(of: Any) -> str:
+    """The top-level package of a class or function."""
     return str(getattr(of, "__module__", None) or "").partition(".")[0].lstrip("_")
 
 
 def is_of_known_library(kind: type) -> bool:
+    """Whether a class belongs to a library in KNOWN."""
     return is_foreign(kind) and library_of(kind) in KNOWN
 
 
 def is_foreign(kind: type) -> bool:
-    """Whether a class is not the user's own: of Python, or of an installed package. One that only claims to be is not found there."""
+    """Whether a class belongs to Python or an installed package, and really is in the module that it
+    names."""
     module = sys.modules.get(kind.__module__)
     if module is None or not is_installed(module):
         return False
@@ -236,7 +253,7 @@ def is_foreign(kind: type) -> bool:
 
 
 def is_python_class(kind: type) -> bool:
-    """Whether the class was written in Python: it holds functions of its own, or at least a place for attributes."""
+    """Whether the class was written in Python: it has Python functions, a dictionary or slots."""
     return (
         any(type(value) is types.FunctionType for value in vars(kind).values())
         or "__dict__" in vars(kind)
@@ -245,7 +262,7 @@ def is_python_class(kind: type) -> bool:
 
 
 def has_hidden_state(kind: type) -> bool:
-    """Whether instances of the class may keep more than Python shows."""
+    """Whether instances of the class may have state that Python cannot read."""
     shown = ("__dict__", "__weakref__", *(vars(kind).get("__slots__") or ()))
     hidden = (types.GetSetDescriptorType, types.MemberDescriptorType)
     return any(
@@ -256,7 +273,7 @@ def has_hidden_state(kind: type) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def package_version(name: str) -> str:
-    """Of an installed package; of a part of Python itself that of Python."""
+    """The version of an installed package; of a module of the standard library the version of Python."""
     try:
         return metadata.version({"sklearn": "scikit-learn"}.get(name, name))
     except metadata.PackageNotFoundError:
@@ -264,7 +281,8 @@ def package_version(name: str) -> str:
 
 
 def is_installed(module: types.ModuleType) -> bool:
-    """Not the user's own: of Python, compiled, or from a folder of packages."""
+    """Whether a module belongs to Python or an installed package, or is compiled, so that it is not the
+    user's own."""
     file = getattr(module, "__file__", None) or ""
     top = module.__name__.partition(".")[0]
     standard = top in sys.stdlib_module_names and module.__name__ != "__main__"
@@ -277,6 +295,7 @@ def is_installed(module: types.ModuleType) -> bool:
 
 
 def is_filled(cell: types.CellType) -> bool:
+    """Whether the variable of a closure has a value."""
     try:
         cell.cell_contents  # noqa: B018
     except ValueError:
@@ -285,5 +304,5 @@ def is_filled(cell: types.CellType) -> bool:
 
 
 def is_bookkeeping(name: str, value: Any) -> bool:
-    """What Python itself puts into classes, and where members lie."""
+    """Whether an attribute of a class is one that Python adds, or a descriptor of a slot."""
     return name in PYTHONS_OWN or isinstance(value, types.GetSetDescriptorType | types.MemberDescriptorType)

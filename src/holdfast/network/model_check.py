@@ -32,8 +32,9 @@ class RefusedInput(BadInput):
 
 
 def check_and_count_outputs(net: "Network", x: Tensor) -> int:
-    """The number of outputs for inputs shaped like x; BadInput if the model is not fit to be measured on
-    them.
+    """The number of outputs for inputs shaped like x.
+
+    Raises BadInput if the model is not fit to be measured on them.
 
     The model is evaluated on the first two rows of x; if it raises an exception on these, on the last two.
     """
@@ -164,8 +165,10 @@ def _call_module(name: str, module: nn.Module, x: Tensor) -> Tensor:
 
 @contextlib.contextmanager
 def _note_extra_outputs(net: "Network") -> Iterator[None]:
-    """Add a note if the model returns several values; raise BadInput if more than one of them could be the
-    measured output."""
+    """Add a note if the model returns several values.
+
+    Raise BadInput if more than one of them could be the measured output.
+    """
     adapter = one_by_one(net.module) or net.module
     inner = adapter.model if isinstance(adapter, Adapter) else None
     output = getattr(adapter, "output", None)

@@ -1,5 +1,4 @@
-"""The hash by which a stored run recognises its model: of the weights and code, or of what the user names
-instead."""
+"""The hash by which a stored run recognises its model: of weights and code, or of a name that the user gives."""
 
 import contextlib
 from collections.abc import Sequence
@@ -25,8 +24,10 @@ NAME_IT = (
 
 
 def hash_or_note(model: Any) -> tuple[str, list[str]]:
-    """The hash of everything that the model reads, and no note; if a part cannot be hashed, "" and a note
-    that says which."""
+    """The hash of everything that the model reads, and no note.
+
+    If a part cannot be hashed, "" and a note that says which.
+    """
     digest, unreadable = hash_callable(model)
     note = f"{NOT_HASHED}: {unreadable} cannot be read; so that its runs can be resumed and joined, {NAME_IT}"
     return digest, [note] if unreadable else []

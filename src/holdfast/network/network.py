@@ -183,8 +183,9 @@ class Network:
         output: str | None = None,
         device: str | torch.device = "cpu",
     ) -> "Network":
-        """A network from a `.pt2` file of torch.export.save. Options as in `from_torch`; a token model is
-        recognised by its input.
+        """A network from a `.pt2` file of torch.export.save.
+
+        Options as in `from_torch`; a token model is recognised by its input.
 
         torch reads parts of such a file with pickle and sympy, and both can run code that the file contains.
         Therefore the file is opened only with trust=True; use it for files from people you trust. ONNX files
@@ -214,8 +215,9 @@ class Network:
         constants: Mapping[str, Any] | None = None,
         output: str | None = None,
     ) -> "Network":
-        """A network from an ONNX file (`.onnx`, `.onnx.gz`), imported to torch operators. Other options as in
-        `from_torch`.
+        """A network from an ONNX file (`.onnx`, `.onnx.gz`), imported to torch operators.
+
+        Other options as in `from_torch`.
 
         Args:
             black_box: run the file with onnxruntime (extra `runtime`) as a black box, without gradients and
@@ -379,8 +381,9 @@ class Network:
         return outputs
 
     def outputs_for(self, x: Tensor) -> int:
-        """The number of outputs for inputs shaped like x; BadInput if the model is not fit to be measured on
-        them.
+        """The number of outputs for inputs shaped like x.
+
+        Raises BadInput if the model is not fit to be measured on them.
 
         Unfit is a model that raises an exception on the first and on the last rows, mixes rows of a batch,
         draws random numbers or changes its own state.
@@ -401,8 +404,10 @@ class Network:
     # ---- the traced graph and variants of the network
 
     def program(self, x: Tensor) -> torch.export.ExportedProgram:
-        """The traced graph for inputs shaped like x, with a free batch axis; UnsupportedLayer if there is
-        none."""
+        """The traced graph for inputs shaped like x, with a free batch axis.
+
+        Raises UnsupportedLayer if there is none.
+        """
         if not self.differentiable:
             raise UnsupportedLayer(
                 f"{self.name} is a black box, so nothing about it can be proved. Attacks and estimates still "
@@ -452,13 +457,17 @@ class Network:
         return other
 
     def rows(self, table: Any) -> Tensor:
-        """A DataFrame -> (rows, features) float64, encoded by the columns of the network; without columns its
-        numbers unchanged."""
+        """A DataFrame -> (rows, features) float64, encoded by the columns of the network.
+
+        Without columns the numbers are returned unchanged.
+        """
         return (self.columns or Columns.named(table.columns)).encode(table)
 
     def places_of(self, y: Any) -> Any:
-        """Class labels of the user's data as output numbers. Values that are output numbers already are
-        returned unchanged."""
+        """Class labels of the user's data as output numbers.
+
+        Values that are output numbers already are returned unchanged.
+        """
         return class_numbers(self, y)
 
     def embed(self, tokens: Tensor) -> Tensor:
@@ -475,8 +484,9 @@ class Network:
         return found
 
     def inputs(self, x: Any, *, alike: bool = False) -> Any:
-        """A list of texts as token ids: one tensor if all are equally long, else a list; anything else is
-        returned unchanged.
+        """A list of texts as token ids: one tensor if all are equally long, else a list.
+
+        Anything else is returned unchanged.
 
         Args:
             alike: raise BadInput if the texts have different numbers of tokens.

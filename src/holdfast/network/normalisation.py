@@ -76,8 +76,10 @@ def _limit_along_axis(limit: Tensor, shape: Shape) -> Tensor:
 
 
 def _axis(count: int, shape: Shape, what: str) -> int | None:
-    """The axis that `count` numbers belong to; None if there is one for each number of an input. BadInput if
-    it is ambiguous."""
+    """The axis that `count` numbers belong to.
+
+    Returns None if there is one for each number of an input. BadInput if it is ambiguous.
+    """
     fits = [axis for axis, size in enumerate(shape) if size == count]
     # An image has its channels first. With more than three axes the first may be frames, and the second the
     # channels.

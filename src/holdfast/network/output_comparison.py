@@ -13,8 +13,10 @@ ROUNDING_UNITS = 64
 
 
 def alike(a: Tensor, b: Tensor, units: float = ROUNDING_UNITS) -> bool:
-    """Whether two outputs differ by at most `units` machine epsilons of the largest finite entry of b. NaN
-    equals NaN."""
+    """Whether two outputs differ by at most `units` machine epsilons of the largest finite entry of b.
+
+    NaN equals NaN.
+    """
     if a.shape != b.shape:
         return False
     p, q = a.double(), b.double()

@@ -72,8 +72,10 @@ for _name, _kernel in _KERNELS.items():
 
 
 class OneFrame(TorchFunctionMode):
-    """A context in which recurrent layers call the custom operators of this file. Only for tracing: these
-    compute no values."""
+    """A context in which recurrent layers call the custom operators of this file.
+
+    It is only for tracing, because these operators compute no values.
+    """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         ours = _OURS.get(func)

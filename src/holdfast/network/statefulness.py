@@ -14,12 +14,12 @@ from holdfast.network.code_inspection import is_installed
 from holdfast.network.output_comparison import alike
 from holdfast.network.recurrent import copy_module
 
-SMALL = 2**14  # numbers of a tensor that are looked at one by one; of a larger one its sums
-LIBRARIES = (
-    "torch",
-    "numpy",
-    "transformers",
-)  # whose code is taken to remember nothing but what its modules hold
+# Largest number of elements of a tensor that are compared one by one; larger tensors are compared by two sums
+# (chosen by hand).
+SMALL = 2**14
+# Libraries whose code is assumed to keep state only in the attributes of its modules.
+LIBRARIES = ("torch", "numpy", "transformers")
+# Private attributes of modules that are state of the user.
 HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 
 
@@ -52,19 +52,18 @@ def state_changed_by_calls(
 
 
 def first_change(before: Mapping[str, str], after: Mapping[str, str]) -> str | None:
-    """The first thing that is not what it was."""
+    """The name of the first entry that differs between two states, or None."""
     return next((key for key in {**before, **after} if before.get(key) != after.get(key)), None)
 
 
 def state_of(module: nn.Module) -> dict[str, str]:
-    """Weights, buffers, attributes, hooks, the attributes of classes, and what the module's functions close
-    over or read."""
+    """The state of a module by name: weights, buffers, attributes, hooks, attributes of classes, closures,
+    and globals of functions."""
     return dict(_parts(module))
 
 
 def generators(device: torch.device | None = None) -> dict[str, str]:
-    """The states of the generators that any code may draw random numbers from; that of a GPU where it is
-    named."""
+    """The states of the global random generators of Python, numpy and torch, and of a GPU if one is given."""
     states = {"torch's": torch.get_rng_state()}
     if device is not None and device.type == "cuda":
         states["the GPU's"] = torch.cuda.get_rng_state(device)
@@ -95,13 +94,15 @@ def _parts(module: nn.Module) -> Iterator[tuple[str, str]]:
 
 
 def _token(value: Any, seen: dict[int, Any] | None = None) -> str:
-    """Equal where nothing that can be seen has changed. Within one process only: an object that shows nothing
-    is known by its place. What was seen on the way is looked at once, or code that calls itself around many
-    corners would never end."""
+    """A text that is equal for equal values, within one process.
+
+    An object without readable state is represented by its `repr`. Every object is visited once, because
+    references may be circular.
+    """
     if isinstance(value, Tensor):
         return _numbers(value)
     if isinstance(value, np.ndarray):
-        return str(hash(np.ndarray.tobytes(value)))  # a masked array's own fails where nothing may be written
+        return str(hash(np.ndarray.tobytes(value)))  # a masked array's own method fails for read-only data
     if value is None or isinstance(value, bool | int | float | complex | str | bytes | type | nn.Module):
         return (
             value.__qualname__
@@ -114,11 +115,12 @@ def _token(value: Any, seen: dict[int, Any] | None = None) -> str:
     if id(value) in seen:
         return ""
     seen[id(value)] = value
-    if isinstance(
-        value, types.ModuleType
-    ):  # a library is not walked; of a module of the user's own, its plain values
+    if isinstance(value, types.ModuleType):  # of the user's modules the plain values, of libraries nothing
         own = {} if is_installed(value) else vars(value)
-        return f"{value.__name__} {[(name, _token(part, seen)) for name, part in own.items() if name[:2] != '__' and _plain(part)]}"
+        values = [
+            (name, _token(part, seen)) for name, part in own.items() if name[:2] != "__" and _is_plain(part)
+        ]
+        return f"{value.__name__} {values}"
     if isinstance(value, torch.Generator):
         return _numbers(value.get_state())
     if isinstance(value, np.random.Generator):
@@ -136,14 +138,15 @@ def _token(value: Any, seen: dict[int, Any] | None = None) -> str:
 
 
 def _function(value: types.FunctionType, seen: dict[int, Any]) -> str:
-    """What it closes over, its defaults, and the plain values that it reads from its module."""
+    """A function by the variables that it closes over, its defaults, and the plain values that it reads from
+    its module."""
     if str(value.__module__).partition(".")[0] in LIBRARIES:
         return value.__qualname__
     cells = [_token(cell.cell_contents, seen) for cell in value.__closure__ or () if _is_filled(cell)]
     read = [
         _token(part, seen)
         for name, part in value.__globals__.items()
-        if name in value.__code__.co_names and _plain(part)
+        if name in value.__code__.co_names and _is_plain(part)
     ]
     return str(
         [
@@ -163,7 +166,8 @@ def _is_filled(cell: types.CellType) -> bool:
         return False
 
 
-def _plain(value: Any) -> bool:
+def _is_plain(value: Any) -> bool:
+    """Whether a value has a type whose state is visible."""
     return isinstance(
         value,
         bool
@@ -182,6 +186,7 @@ def _plain(value: Any) -> bool:
 
 
 def _numbers(value: Tensor) -> str:
+    """A tensor by its values; a large one by its version counter, its sum and its norm."""
     plain = value.detach()
     if plain.numel() <= SMALL and not plain.is_meta:
         return f"{plain.dtype} {tuple(plain.shape)} {plain.cpu().reshape(-1).tolist()}"

@@ -22,8 +22,10 @@ def check_columns(net: "Network", columns: Columns) -> None:
 
 
 def class_numbers(net: "Network", y: Any) -> Any:
-    """Class labels of the user's data as output numbers. Values that are output numbers already are returned
-    unchanged."""
+    """Class labels of the user's data as output numbers.
+
+    Values that are output numbers already are returned unchanged.
+    """
     if isinstance(y, Tensor):
         return y
     given = y.tolist() if hasattr(y, "tolist") else list(y)

@@ -22,8 +22,10 @@ SENTENCES_PER_COMPARISON = 256
 
 
 def embed(net: "Network", tokens: Tensor) -> Tensor:
-    """(batch, length) token ids -> (batch, length, dim) word vectors. BadInput if the model also reads the
-    ids themselves."""
+    """(batch, length) token ids -> (batch, length, dim) word vectors.
+
+    Raises BadInput if the model also reads the ids themselves.
+    """
     if net.vectors is None:
         raise BadInput(
             f"the data are integers, but {net.name} takes numbers. If they are token ids, build the network "
@@ -84,8 +86,9 @@ def read_network_texts(
 
 
 def tokens_of_texts(net: "Network", x: Any, *, alike: bool, stacklevel: int) -> Any:
-    """A list of texts as token ids: one tensor if all are equally long, else a list; anything else is
-    returned unchanged.
+    """A list of texts as token ids: one tensor if all are equally long, else a list.
+
+    Anything else is returned unchanged.
 
     Args:
         alike: raise BadInput if the texts have different numbers of tokens.

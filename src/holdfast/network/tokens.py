@@ -260,8 +260,10 @@ def _padding_of(model: nn.Module) -> Any:
 
 
 def _check_table(table: nn.Embedding, name: str, device: torch.device) -> None:
-    """Raise BadInput unless the embedding returns its row of the table for every word; a subclass or a hook
-    may change it."""
+    """Raise BadInput unless the embedding returns its row of the table for every word.
+
+    A subclass or a hook may change it.
+    """
     with torch.no_grad():
         for words in torch.arange(len(table.weight), device=device).split(PART):
             wrong = (table(words) != table.weight[words]).any(-1)
@@ -302,8 +304,10 @@ def tokens_read_once(net: "Network", words: "Words") -> None:
 
 
 def _comparisons(net: "Network", tokens: Tensor) -> list[Callable[[Tensor], Tensor]]:
-    """The comparisons of ids with a number in the traced token model; UnsupportedLayer if it uses ids in
-    another way."""
+    """The comparisons of ids with a number in the traced token model.
+
+    Raises UnsupportedLayer if it uses ids in another way.
+    """
     assert net.token_model is not None
     program = export(net.token_model, tokens[:1].to(net.device))
     module = as_plain_module(program)

@@ -1,5 +1,7 @@
-"""The user's model as a graph of torch operators, traced by torch.export. Recurrent layers stay single
-operators."""
+"""The user's model as a graph of torch operators, traced by torch.export.
+
+Recurrent layers stay single operators.
+"""
 
 import copy
 import functools
@@ -180,8 +182,9 @@ def _decompositions() -> dict[Any, Any]:
 
 
 def _tidy(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """Remove the copy that `Adapter` makes of the input, unless it is written to; and make squeeze() keep the
-    batch axis.
+    """Remove the copy that `Adapter` makes of the input, unless it is written to.
+
+    And make squeeze() keep the batch axis.
 
     squeeze() without axes becomes a squeeze of those axes that have size one for every batch size.
     """

@@ -173,8 +173,10 @@ def trees_of(nodes: Nodes, features: int) -> Trees | None:
 
 
 def _thresholds(nodes: Nodes) -> Array:
-    """(nodes,) float64: the largest number that goes left; inf if all do, -inf if none does, NaN for
-    leaves."""
+    """(nodes,) float64: the largest number that goes left.
+
+    Inf if all do, -inf if none does, NaN for leaves.
+    """
     inner = np.flatnonzero(nodes.left >= 0)
     top = _order_key(np.array([np.finfo(np.float64).max]))[0]
     low, high = np.full(len(inner), -top), np.full(len(inner), top)

@@ -14,8 +14,10 @@ from holdfast.store.run import Store, begin
 
 @contextlib.contextmanager
 def create_whole(folder: Path, question: Question, provenance: Mapping[str, Any]) -> Iterator[Store]:
-    """A new run that is moved to `folder` at the end of the block, and deleted if the block fails. StoreError
-    if the folder is taken."""
+    """A new run that is moved to `folder` at the end of the block, and deleted if the block fails.
+
+    Raises StoreError if the folder is taken.
+    """
     target = folder.resolve()
     part = target.with_name(target.name + ".part")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):

@@ -137,7 +137,7 @@ def damaged_error(file: Path, why: object) -> StoreError:
     """The error for a file that is no run or is damaged."""
     return StoreError(
         f"{file}: not a run of holdfast, or damaged ({why}). "
-        f"'holdfast salvage {file.parent} --out NEW' makes a run of what is readable."
+        f"'holdfast salvage {file.parent} --out NEW' makes a run of its readable part."
     )
 
 

@@ -53,8 +53,10 @@ class InputTable(Tables):
     def stream_inputs(
         self, first: int = 0, last: int = LAST, *, light: bool = False
     ) -> Iterator[StoredInput]:
-        """The inputs at positions `first` to `last`, in constant memory. light: without their numbers and
-        saliency maps."""
+        """The inputs at positions `first` to `last`, in constant memory.
+
+        light: without their numbers and saliency maps.
+        """
         query = (
             f"SELECT {self.input_columns} FROM input WHERE position BETWEEN ? AND ? "
             f"ORDER BY position LIMIT {ROWS_PER_QUERY}"

@@ -1,5 +1,7 @@
-"""The lease of a run: a file lock that lets only one process write. The operating system releases it when the
-process dies."""
+"""The lease of a run: a file lock that lets only one process write.
+
+The operating system releases it when the process dies.
+"""
 
 import contextlib
 import json
@@ -27,8 +29,10 @@ class Lease:
     """The right to write a run, from construction until `release` or the end of the process."""
 
     def __init__(self, folder: Path) -> None:
-        """Take the lease. StoreError if another process holds it (the message names it), or the folder cannot
-        be written."""
+        """Take the lease.
+
+        Raises StoreError if another process holds it (the message names it), or the folder cannot be written.
+        """
         try:
             self._descriptor = os.open(folder / FILE, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:

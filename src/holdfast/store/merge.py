@@ -29,8 +29,9 @@ FURTHEST: tuple[Status, ...] = ("refuted", "finished", "stopped", "interrupted",
 
 
 def merge(folders: Sequence[str | Path], new: str | Path) -> Path:
-    """Write a new run with the records of all runs, and return its folder. Of several records of one key, the
-    better bounds are kept.
+    """Write a new run with the records of all runs, and return its folder.
+
+    Of several records of one key, the better bounds are kept.
 
     Raises:
         StoreError: the runs differ in their question, model, data or settings.
@@ -126,8 +127,9 @@ def _add(whole: Store, run: Store) -> None:
 
 
 def join_records(one: Record, two: Record, where: str) -> Record:
-    """One record with the better bounds of two records of the same key. Contradiction if the bounds exclude
-    each other.
+    """One record with the better bounds of two records of the same key.
+
+    Raises Contradiction if the bounds exclude each other.
 
     where: names the run of `two` in error messages.
     """

@@ -44,7 +44,8 @@ ANSWER = """CREATE TABLE IF NOT EXISTS answer (
 SHOWN = (
     "CASE json_extract(record.body, '$.goal') WHEN 'largest' THEN record.lower WHEN 'steepness' THEN "
     "record.lower "
-    "ELSE record.upper END"
+    "ELSE record.upper "
+    "END"
 )
 UPSERT = f"""INSERT INTO record ({RECORD}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
     ON CONFLICT (position, frame, part) DO UPDATE SET

@@ -28,6 +28,8 @@ SMALL = 16
 WHOLE = -1
 # Fields of a record whose change alone does not make it worth writing again.
 CLOCK = ("seconds", "queries")
+# The key of the artefacts' names in the body of a record.
+ARTEFACT_NAMES = "beside"
 NO_NUMBERS = np.zeros(0, np.float32)
 
 Row = tuple[Any, ...]
@@ -35,8 +37,10 @@ T = TypeVar("T")
 
 
 class DamagedRow(StoreError):
-    """A row of the database differs from what was written. The message does not name the run;
-    `database.reading` adds it."""
+    """A row of the database differs from what was written.
+
+    The message does not name the run; `database.reading` adds it.
+    """
 
 
 def in_parts(items: Iterable[T], size: int) -> Iterator[list[T]]:
@@ -85,8 +89,10 @@ def key_of(position: int, frame: int, part: str) -> Key:
 
 
 def seal(columns: Row) -> str:
-    """A hash of all columns of a row except the seal. It detects accidental changes, not forgery: everybody
-    can compute it."""
+    """A hash of all columns of a row except the seal.
+
+    It detects accidental changes, not forgery: everybody can compute it.
+    """
     return hashlib.blake2b(b"".join(frame_columns(columns)), digest_size=16).hexdigest()
 
 
@@ -104,8 +110,10 @@ def make_seal(columns: Row) -> Row:
 
 
 def check_seal(what: str, columns: Row, found: str | None) -> None:
-    """Raise DamagedRow if a row differs from what was written. Rows of older runs have no seal and are not
-    checked."""
+    """Raise DamagedRow if a row differs from what was written.
+
+    Rows of older runs have no seal and are not checked.
+    """
     if found is not None and found != seal(columns):
         raise DamagedRow(f"{what} was changed since it was written")
 
@@ -118,7 +126,7 @@ def row_of(record: Record, digest: str | None = None) -> Row:
 
     digest: `news(record)`, if it was computed already.
     """
-    artefacts = {"beside": sorted(record.aside)} if record.aside else {}
+    artefacts = {ARTEFACT_NAMES: sorted(record.aside)} if record.aside else {}
     body = json.dumps({**body_of(record), **artefacts})
     return make_seal(
         (
@@ -261,8 +269,10 @@ def _witnesses(bracket: Bracket) -> tuple[bytes | None, bytes | None]:
 
 
 def input_of(row: Row, saliency: Tensor | None = None, *, light: bool = False) -> StoredInput:
-    """The input in a row; DamagedRow if the row differs from its seal. light: without its numbers and
-    tokens."""
+    """The input in a row.
+
+    Raises DamagedRow if the row differs from its seal. light: without its numbers and tokens.
+    """
     *columns, found = row
     position, label, prediction, name, tokens, x = columns
     check_seal(f"input {position}", tuple(columns), found)

@@ -41,8 +41,10 @@ class Store(InputTable, RecordTable):
 
     @classmethod
     def open(cls, folder: str | Path) -> Self:
-        """An existing run, to continue it. StoreError if there is none, another process writes it, or the
-        file is damaged."""
+        """An existing run, to continue it.
+
+        Raises StoreError if there is none, another process writes it, or the file is damaged.
+        """
         path = _run_folder(folder)
         with contextlib.ExitStack() as undo, reading(path / FILE):
             lease = Lease(path)
@@ -58,8 +60,10 @@ class Store(InputTable, RecordTable):
 
     @classmethod
     def read(cls, folder: str | Path) -> Self:
-        """An existing run in its present state, for reading. StoreError if there is none, or the file is
-        damaged."""
+        """An existing run in its present state, for reading.
+
+        Raises StoreError if there is none, or the file is damaged.
+        """
         path = _run_folder(folder)
         with contextlib.ExitStack() as undo, reading(path / FILE):
             connection = undo.enter_context(contextlib.closing(database.looked_at(path / FILE)))
@@ -141,8 +145,10 @@ class Store(InputTable, RecordTable):
 
 
 def begin(path: Path, question: Question, provenance: Mapping[str, Any]) -> tuple[sqlite3.Connection, Lease]:
-    """The database of a new run in this folder, and its lease. StoreError if the folder holds a run or cannot
-    be written."""
+    """The database of a new run in this folder, and its lease.
+
+    Raises StoreError if the folder holds a run or cannot be written.
+    """
     about = {"version": VERSION, "question": question.as_json(), "provenance": provenance}
     lines = [(name, json.dumps(value)) for name, value in about.items()]
     lines.append(("seal", seal(tuple(text for _, text in lines[1:]))))

@@ -21,7 +21,7 @@ from holdfast.store import database
 from holdfast.store.atomic_write import create_whole
 from holdfast.store.database import FILE, KEYS, LOG
 from holdfast.store.record_table import ANSWER, UPSERT
-from holdfast.store.rows import Row, check_seal, in_parts, input_of, key_of, record_of
+from holdfast.store.rows import ARTEFACT_NAMES, Row, check_seal, in_parts, input_of, key_of, record_of
 from holdfast.store.run import Store
 from holdfast.store.tables import INPUT, RECORD
 
@@ -77,7 +77,7 @@ class Salvaged:
 def salvage(folder: str | Path, new: str | Path) -> Salvaged:
     """Recover the run in `folder` into a new run in `new`.
 
-    StoreError if the question cannot be read, because records have no meaning without it.
+    Raises StoreError if the question cannot be read, because records have no meaning without it.
     """
     source, target = Path(folder), Path(new)
     if not (source / FILE).is_file():
@@ -165,8 +165,10 @@ def _save_readable(damaged: sqlite3.Connection, source: Path, target: Path) -> S
 
 
 def _copy_records(damaged: sqlite3.Connection, whole: Store) -> tuple[int, int]:
-    """Copy the intact records whose artefacts are all there. Returns how many were copied, and how many were
-    readable but damaged."""
+    """Copy the intact records whose artefacts are all there.
+
+    Returns how many were copied, and how many were readable but damaged.
+    """
     saved = changed = 0
     for some in in_parts(_rows(damaged, "record", RECORD), KEYS):
         good = [row for row in some if row is not None and _check_row(row, lambda row: bool(record_of(row)))]
@@ -178,7 +180,9 @@ def _copy_records(damaged: sqlite3.Connection, whole: Store) -> tuple[int, int]:
         kept = [
             row
             for row in good
-            if all((key_of(*row[:3]), name) in artefacts for name in json.loads(row[6]).get("beside", ()))
+            if all(
+                (key_of(*row[:3]), name) in artefacts for name in json.loads(row[6]).get(ARTEFACT_NAMES, ())
+            )
         ]
         with whole.transaction() as connection:
             connection.executemany(UPSERT, kept)
@@ -189,8 +193,10 @@ def _copy_records(damaged: sqlite3.Connection, whole: Store) -> tuple[int, int]:
 def _copy_table(
     damaged: sqlite3.Connection, whole: Store, table: str, columns: str, check: Callable[[Row], bool] | None
 ) -> tuple[int, bool]:
-    """Copy the readable rows that pass `check`. Returns their number, and whether all rows of the table were
-    copied."""
+    """Copy the readable rows that pass `check`.
+
+    Returns their number, and whether all rows of the table were copied.
+    """
     count, complete = 0, True
     for some in in_parts(_rows(damaged, table, columns), KEYS):
         good = [row for row in some if row is not None and (check is None or _check_row(row, check))]
@@ -248,8 +254,10 @@ def _rows(damaged: sqlite3.Connection, table: str, columns: str) -> Iterator[Row
 
 
 def _rows_between(damaged: sqlite3.Connection, query: str, first: int, last: int) -> Iterator[Row | None]:
-    """The rows with ids `first` to `last`, with their ids, by bisection; None for each id that cannot be
-    read."""
+    """The rows with ids `first` to `last`, with their ids, by bisection.
+
+    Yields None for each id that cannot be read.
+    """
     try:
         yield from damaged.execute(query, (first, last)).fetchall()
     except UNREADABLE:
@@ -262,8 +270,10 @@ def _rows_between(damaged: sqlite3.Connection, query: str, first: int, last: int
 
 
 def _highest_row_id(damaged: sqlite3.Connection, table: str) -> int | None:
-    """The largest row id by the table or its index; None if neither gives one that is plausible for the size
-    of the file."""
+    """The largest row id by the table or its index.
+
+    Returns None if neither gives one that is plausible for the size of the file.
+    """
     (pages,) = damaged.execute("PRAGMA page_count").fetchone()
     for query in (
         f"SELECT max(rowid) FROM {table} NOT INDEXED",

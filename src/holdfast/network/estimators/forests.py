@@ -138,8 +138,10 @@ def _read_trees(model: Any) -> Read | None:
 
 
 def _read_boosting(model: Any) -> Read:
-    """Gradient boosting of scikit-learn. The trees add to the prediction of the estimator `init`, which must
-    be a constant."""
+    """Gradient boosting of scikit-learn.
+
+    The trees add to the prediction of the estimator `init`, which must be a constant.
+    """
     check_unmodified(model)
     first = model.init_
     if not (isinstance(first, str) and first == "zero"):

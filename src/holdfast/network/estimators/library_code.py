@@ -1,5 +1,7 @@
-"""Checks that an estimator runs the unmodified code of its library. Only then do its attributes determine its
-predictions."""
+"""Checks that an estimator runs the unmodified code of its library.
+
+Only then do its attributes determine its predictions.
+"""
 
 import sys
 from types import FunctionType

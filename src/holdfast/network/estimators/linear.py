@@ -16,8 +16,10 @@ SEARCHES = ("GridSearchCV", "RandomizedSearchCV", "HalvingGridSearchCV", "Halvin
 
 
 def steps_of(estimator: Any) -> tuple[list[Any], Any]:
-    """The steps before the model in a pipeline, and the model. A finished parameter search counts as its best
-    estimator."""
+    """The steps before the model in a pipeline, and the model.
+
+    A finished parameter search counts as its best estimator.
+    """
     if (
         type(estimator).__name__ in SEARCHES
         and is_unmodified(estimator)

@@ -155,8 +155,10 @@ class _Predicted:
 def _consistent_with_predict(
     candidates: list["Estimator"], columns: Columns
 ) -> tuple["Estimator", tuple[str, ...]]:
-    """The first candidate whose scores name the classes of `predict` on random rows; else the first
-    candidate, with a note."""
+    """The first candidate whose scores name the classes of `predict` on random rows.
+
+    Otherwise returns the first candidate, with a note.
+    """
     generator = torch.Generator().manual_seed(1)
     noise = torch.randn(
         (ROWS // len(SPREAD), len(columns.features)), generator=generator, dtype=torch.float64

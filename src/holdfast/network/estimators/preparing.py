@@ -21,8 +21,10 @@ OPERATIONS = {"mean": 0.0, "std": 1.0, "factor": 1.0, "offset": 0.0}
 
 
 class Scaled(nn.Module):
-    """((x - mean) / std) * factor + offset, without the operations that are None. All scalers compute in this
-    order."""
+    """((x - mean) / std) * factor + offset, without the operations that are None.
+
+    All scalers compute in this order.
+    """
 
     def __init__(self, *, mean: Any = None, std: Any = None, factor: Any = None, offset: Any = None) -> None:
         super().__init__()
@@ -42,8 +44,10 @@ class Scaled(nn.Module):
         return x if self.offset is None else x + self.offset
 
     def rises(self) -> bool:
-        """Whether each output increases with its input. A scale that the user set may be zero, negative or
-        NaN."""
+        """Whether each output increases with its input.
+
+        A scale that the user set may be zero, negative or NaN.
+        """
         return all(value is None or bool((value > 0).all()) for value in (self.std, self.factor))
 
     def at(self, column: Tensor) -> "Scaled":
@@ -107,8 +111,10 @@ def scaler(step: Any) -> Scaled | None:
 
 
 def _read_transformer(transformer: Any, columns: Columns) -> Prepared | None:
-    """A column transformer, or None. Parts with fewer scalers than others are filled up with scalers without
-    effect."""
+    """A column transformer, or None.
+
+    Parts with fewer scalers than others are filled up with scalers without effect.
+    """
     if not is_unmodified(transformer) or transformer.transformer_weights:
         return None
     sources: list[int] = []

@@ -25,8 +25,10 @@ DomainOption = tuple[float | Tensor, float | Tensor] | Domain | None
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """How the user's data relate to the inputs and outputs of the model. `Network.from_torch` documents each
-    option."""
+    """How the user's data relate to the inputs and outputs of the model.
+
+    `Network.from_torch` documents each option.
+    """
 
     domain: DomainOption = None
     mean: float | Sequence[float] | Tensor | None = None

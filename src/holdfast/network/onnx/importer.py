@@ -427,8 +427,10 @@ class _Scope:
         return value.item() if kind is Kind.NUMBER and value.dim() == 0 else move(value)
 
     def _adopt(self, inner: "_Scope", name: str) -> None:
-        """Take one name over from a branch. Other names of the branch remain local, because another branch
-        may use them."""
+        """Take one name over from a branch.
+
+        Other names of the branch remain local, because another branch may use them.
+        """
         if name in inner.known:
             self.known[name] = inner.known[name]
         (self.statics if name in inner.statics else self.tensors).update({name} - inner.known.keys())
@@ -465,8 +467,10 @@ class _Scope:
 
 
 def _is_known_operator(proto: onnx.NodeProto) -> bool:
-    """Whether there is a rule for this operator of ONNX. Internal operators of the rewriting rules are not
-    allowed in files."""
+    """Whether there is a rule for this operator of ONNX.
+
+    Internal operators of the rewriting rules are not allowed in files.
+    """
     ours = proto.op_type == "If" or proto.op_type in OPERATORS or proto.op_type in REWRITES
     return ours and proto.domain in DOMAINS and onnx.defs.has(proto.op_type)
 
@@ -500,8 +504,10 @@ def _node(proto: onnx.NodeProto, opset: int, where: str) -> OnnxNode:
 
 
 def _plain(value: Any, where: str) -> Any:
-    """An attribute as Python values and tensors. The graphs of an If remain protobuf, because they are
-    imported at once."""
+    """An attribute as Python values and tensors.
+
+    The graphs of an If remain protobuf, because they are imported at once.
+    """
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     if isinstance(value, onnx.TensorProto):

@@ -25,16 +25,20 @@ class Port:
 
 @dataclass(frozen=True)
 class Environment:
-    """The values during one evaluation. `working` is an empty tensor with the module's floating dtype and
-    device."""
+    """The values during one evaluation.
+
+    `working` is an empty tensor with the module's floating dtype and device.
+    """
 
     values: dict[str, Value]
     constants: Mapping[str, Tensor]
     working: Tensor
 
     def tensor(self, value: Value) -> Tensor:
-        """The value as a tensor on the module's device, floats in its dtype. Symbolic numbers of the tracer
-        are kept."""
+        """The value as a tensor on the module's device, floats in its dtype.
+
+        Symbolic numbers of the tracer are kept.
+        """
         if isinstance(value, Tensor):
             return value
         numbers, device = flat(value), self.working.device
@@ -150,8 +154,10 @@ class Plan:
         return [argument.fetch(environment) for argument in self.outcome]
 
     def _last_uses(self) -> list[frozenset[str]]:
-        """For each step the values that no later step reads. They are dropped, to free the memory of earlier
-        layers."""
+        """For each step the values that no later step reads.
+
+        They are dropped, to free the memory of earlier layers.
+        """
         needed = _names(self.outcome)
         finished = []
         for step in reversed(self.steps):
@@ -227,8 +233,10 @@ class OnnxModule(nn.Module):
 
 
 def _as_declared_type(value: Tensor, port: Port) -> Tensor:
-    """Integers in the dtype that the file declares (numbers from shapes have 64 bits); floats in the module's
-    dtype."""
+    """Integers in the dtype that the file declares (numbers from shapes have 64 bits).
+
+    Floats in the module's dtype.
+    """
     return value if port.dtype.is_floating_point or value.is_floating_point() else value.to(port.dtype)
 
 

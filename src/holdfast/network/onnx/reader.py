@@ -1,5 +1,7 @@
-"""Reading of .onnx and .onnx.gz files. They are untrusted: nothing is executed, and every declared size is
-checked."""
+"""Reading of .onnx and .onnx.gz files.
+
+They are untrusted: nothing is executed, and every declared size is checked.
+"""
 
 import hashlib
 from collections.abc import Iterator

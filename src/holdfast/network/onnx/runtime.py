@@ -27,8 +27,10 @@ class OnnxRuntime:
         self.name = name
 
     def __call__(self, *inputs: Array) -> Array | tuple[Array, ...]:
-        """One array, or a tuple where the graph has several outputs. Inputs are cast to the declared
-        types."""
+        """One array, or a tuple where the graph has several outputs.
+
+        Inputs are cast to the declared types.
+        """
         if len(inputs) != len(self.inputs):
             names = ", ".join(port.name for port in self.inputs)
             raise BadInput(

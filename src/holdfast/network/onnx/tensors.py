@@ -1,5 +1,7 @@
-"""ONNX tensors and types as torch's. Nothing is executed, and every declared size is checked before it is
-used."""
+"""ONNX tensors and types as torch's.
+
+Nothing is executed, and every declared size is checked before it is used.
+"""
 
 import math
 

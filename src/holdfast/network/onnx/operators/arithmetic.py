@@ -107,8 +107,10 @@ def mean(node: OnnxNode, *values: Tensor) -> Tensor:
 
 @operator("Mod")
 def modulo(node: OnnxNode, a: Tensor, b: Tensor) -> Tensor:
-    """The remainder with the sign of b, or with fmod=1 that of a. For floats without fmod it is defined only
-    since opset 28."""
+    """The remainder with the sign of b, or with fmod=1 that of a.
+
+    For floats without fmod it is defined only since opset 28.
+    """
     if node.integer("fmod", 0):
         return torch.fmod(a, b)
     if a.is_floating_point() and node.opset < 28:
@@ -125,8 +127,10 @@ def power(node: OnnxNode, base: Tensor, exponent: Tensor | int) -> Tensor:
 
 @rewrite("Gemm")
 def turned_gemm(node: OnnxNode) -> list[OnnxNode]:
-    """Rewrite a Gemm with its weight as (out, in), torch's layout. A constant weight is transposed at
-    import."""
+    """Rewrite a Gemm with its weight as (out, in), torch's layout.
+
+    A constant weight is transposed at import.
+    """
     if node.integer("transB", 0):
         return [node]
     data, weight, *shift = node.inputs
@@ -178,8 +182,10 @@ def leaky_relu(node: OnnxNode, data: Tensor) -> Tensor:
 
 @operator("PRelu")
 def parametric_relu(node: OnnxNode, data: Tensor, slope: Tensor) -> Tensor:
-    """PReLU with a slope that broadcasts; torch's operator if the slope is one number or one for each
-    channel."""
+    """PReLU with a slope that broadcasts.
+
+    Torch's operator if the slope is one number or one for each channel.
+    """
     if data.dim() > 1 and (slope.numel() == 1 or slope.shape == (data.shape[1], *[1] * (data.dim() - 2))):
         return functional.prelu(data, slope.reshape(-1))
     return torch.where(data < 0, slope * data, data)
@@ -243,8 +249,10 @@ def _along_axis(node: OnnxNode, data: Tensor, function: Callable[[Tensor, int], 
 
 @rewrite("Dropout")
 def checked_dropout(node: OnnxNode) -> list[OnnxNode]:
-    """Remove the mask output before opset 12, which did not define the mask outside of training; nodes that
-    read it are refused."""
+    """Remove the mask output before opset 12, which did not define the mask outside of training.
+
+    Nodes that read it are refused.
+    """
     return [node if node.opset >= 12 else replace(node, outputs=node.outputs[:1])]
 
 
@@ -265,8 +273,10 @@ def where(node: OnnxNode, condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
 @rewrite("Cast")
 def cast(node: OnnxNode) -> list[OnnxNode]:
-    """Rewrite a Cast as a cast to the type of a constant. The constant is a buffer, so `.double()` changes
-    the cast too."""
+    """Rewrite a Cast as a cast to the type of a constant.
+
+    The constant is a buffer, so `.double()` changes the cast too.
+    """
     code = node.integer("to", 0)
     if code not in DTYPES:
         raise node.unsupported_error(f"a cast to {type_name(code)}")

@@ -122,8 +122,10 @@ def transposed_convolution(
 def _cut(
     node: OnnxNode, window: KernelWindow, sizes: Sequence[int], extra: list[int]
 ) -> tuple[list[int], list[int]]:
-    """The amounts that a transposed convolution cuts from the start and the end: its pads, or those that its
-    output shape implies."""
+    """The amounts that a transposed convolution cuts from the start and the end.
+
+    They are its pads, or follow from its output shape.
+    """
     automatic = node.text("auto_pad", "NOTSET")
     same = automatic in ("SAME_UPPER", "SAME_LOWER")
     if not same and "output_shape" not in node.attributes:
@@ -199,8 +201,10 @@ def _taps(node: OnnxNode, window: KernelWindow, axis: int, room: int, data: Tens
 
 @operator("AveragePool")
 def average_pool(node: OnnxNode, data: Tensor) -> Tensor:
-    """data (batch, channels, *sizes). Elements beyond the padding, which a rounded-up size adds, are never
-    counted."""
+    """data (batch, channels, *sizes).
+
+    Elements beyond the padding, which a rounded-up size adds, are never counted.
+    """
     window = KernelWindow.of(node, node.integers("kernel_shape", ()), data.shape[2:])
     function = _of_rank(node, _AVERAGES, len(window.kernel))
     counted = bool(node.integer("count_include_pad", 0))
@@ -237,8 +241,10 @@ def _torch_pads(window: KernelWindow) -> bool:
 
 
 def _with_remainder(node: OnnxNode, window: KernelWindow, sizes: Sequence[int]) -> list[tuple[int, int]]:
-    """The pads, with those at the end adjusted to the end of the last window. No window starts in the padding
-    at the end."""
+    """The pads, with those at the end adjusted to the end of the last window.
+
+    No window starts in the padding at the end.
+    """
     up = node.integer("ceil_mode", 0)
     pairs = []
     for axis, size in enumerate(sizes):

@@ -32,8 +32,9 @@ _DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
 
 @rewrite("RNN", "LSTM", "GRU")
 def recurrent(node: OnnxNode) -> list[OnnxNode]:
-    """Rewrite a recurrent layer. Its inputs are X, W, R, B, sequence_lens, initial_h, and for an LSTM
-    initial_c and peepholes P.
+    """Rewrite a recurrent layer.
+
+    Its inputs are X, W, R, B, sequence_lens, initial_h, and for an LSTM initial_c and peepholes P.
 
     A separate node rearranges the weights. As they are constants, this is computed once, at import.
     """

@@ -115,8 +115,10 @@ def batch_normalization(
 
 @operator("InstanceNormalization")
 def instance_normalization(node: OnnxNode, data: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """data (batch, channels, ...), normalised over all but the first two axes; scale and shift
-    (channels,)."""
+    """data (batch, channels, ...), normalised over all but the first two axes.
+
+    Scale and shift (channels,).
+    """
     if data.dim() < 3 or data.shape[2:].numel() == 1:
         raise node.unsupported_error("normalising one number by itself")
     return functional.instance_norm(data, weight=scale, bias=shift, eps=node.number("epsilon", 1e-5))

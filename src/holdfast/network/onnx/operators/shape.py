@@ -88,8 +88,10 @@ def expand(node: OnnxNode, data: Tensor, shape: Static) -> Tensor:
 
 @rewrite("ConstantOfShape")
 def constant_of_shape(node: OnnxNode) -> list[OnnxNode]:
-    """Rewrite as the Expand of a constant, whose buffer follows the module's device and dtype. The shape may
-    be empty."""
+    """Rewrite as the Expand of a constant, whose buffer follows the module's device and dtype.
+
+    The shape may be empty.
+    """
     value: Any = node.attributes.get("value", torch.zeros(1))
     name = f"{node.outputs[0]}/value"
     return [
@@ -110,8 +112,10 @@ def concat(node: OnnxNode, *values: Tensor) -> Tensor:
 
 @operator("Split")
 def split(node: OnnxNode, data: Tensor, sizes: Static | None = None) -> tuple[Tensor, ...]:
-    """Split an axis. The sizes are an attribute before opset 13 and an input since then; by default equal,
-    with a smaller last."""
+    """Split an axis.
+
+    The sizes are an attribute before opset 13 and an input since then; by default equal, with a smaller last.
+    """
     axis = node.integer("axis", 0)
     given = None
     if sizes is not None:
@@ -195,8 +199,10 @@ def gather_many(node: OnnxNode, data: Tensor, indices: Tensor) -> Tensor:
 
 
 def _from_start(node: OnnxNode, indices: Tensor, size: int) -> Tensor:
-    """The indices with negative ones counted from the end. Indices that are known to be non-negative are
-    returned unchanged."""
+    """The indices with negative ones counted from the end.
+
+    Indices that are known to be non-negative are returned unchanged.
+    """
     return indices if node.integer("forwards", 0) else torch.where(indices < 0, indices + size, indices)
 
 
@@ -211,8 +217,11 @@ def pad(
     value: Static | None = None,
     axes: Static | None = None,
 ) -> Tensor:
-    """Pad. The amounts are attributes before opset 11 and inputs since then: first those at the starts, then
-    those at the ends."""
+    """Pad.
+
+    The amounts are attributes before opset 11 and inputs since then: first those at the starts, then those at
+    the ends.
+    """
     amounts = flat(pads) if pads is not None else node.integers("pads", ())
     dims = flat(axes) if axes is not None else list(range(data.dim()))
     begins, ends = amounts[: len(dims)], amounts[len(dims) :]
@@ -248,8 +257,10 @@ def last_first(pairs: list[tuple[Any, Any]]) -> list[Any]:
 
 
 def _pad_from_data(data: Tensor, pairs: list[tuple[Any, Any]], mode: str) -> Tensor:
-    """Pad with values of the data. torch pads the last axes of a tensor with one more axis, so the others are
-    flattened."""
+    """Pad with values of the data.
+
+    Torch pads the last axes of a tensor with one more axis, so the others are flattened.
+    """
     first = next((axis for axis, pair in enumerate(pairs) if pair != (0, 0)), len(pairs))
     if first == len(pairs):
         return data

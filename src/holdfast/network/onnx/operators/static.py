@@ -176,8 +176,10 @@ def slice_bounds(
 
 
 def axes_of(node: OnnxNode, axes: Static | None) -> list[int] | None:
-    """The axes of a Squeeze, Unsqueeze or reduction, an attribute in old opsets and an input in new ones;
-    None if absent."""
+    """The axes of a Squeeze, Unsqueeze or reduction, an attribute in old opsets and an input in new ones.
+
+    The result is None if they are absent.
+    """
     if axes is not None:
         return flat(axes)
     return node.integers("axes", ()) if "axes" in node.attributes else None

@@ -94,7 +94,7 @@ OPERATORS: dict[str, Operator] = {}
 # The operators on Static values, for shape arithmetic, which must be done in Python numbers.
 STATICS: dict[str, Operator] = {}
 
-# Operators that are rewritten as several others. Those that depend only on constants are computed at import.
+# Operators that are rewritten as several others. Nodes that depend only on constants are computed at import.
 REWRITES: dict[str, Callable[[OnnxNode], list[OnnxNode]]] = {}
 
 
