@@ -18,7 +18,7 @@ import holdfast as hf
 import truth
 from holdfast.errors import BadInput, UnreadableFile, UnsupportedLayer
 from holdfast.network import Network
-from holdfast.network.trace import layers
+from holdfast.network.trace import BatchSizeBranch, layers
 
 
 def small(seed: int = 0, inputs: int = 4, outputs: int = 3) -> nn.Module:
@@ -814,7 +814,7 @@ class ByBatch(nn.Module):
 
 
 def test_a_choice_by_the_size_of_the_batch_is_refused_at_the_limit_of_a_kernel_too() -> None:
-    with pytest.raises(UnsupportedLayer, match="size of the batch <= 65535"):
+    with pytest.raises(BatchSizeBranch, match="size of the batch <= 65535"):
         Network.from_torch(ByBatch().eval()).program(torch.rand(1, 3))
 
 

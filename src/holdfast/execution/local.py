@@ -114,7 +114,8 @@ class _Process(RemoteWorker):
     def excess(self) -> str:
         if self.memory is None or memory_budget.held_bytes(self.process.pid) <= self.memory:
             return ""
-        return f"it needs more than the {memory_budget.bytes_told(self.memory)} that --memory allows each process"
+        limit = memory_budget.bytes_told(self.memory)
+        return f"it needs more than the {limit} that --memory allows each process"
 
 
 @dataclass(kw_only=True)

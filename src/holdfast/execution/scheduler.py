@@ -207,9 +207,8 @@ class Dealer:
             if expected and record.question != expected:
                 raise StoreError(
                     f"the answer for input {record.key} belongs to another question: the worker process has "
-                    f"read a "
-                    f"different model or different data than this process. Do all machines see the same "
-                    f"files?"
+                    f"read a different model or different data than this process. Do all machines see the "
+                    f"same files?"
                 )
         del self._running[task.keys]
         self._sink.write(answer.records)

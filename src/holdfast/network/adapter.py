@@ -118,8 +118,7 @@ def check_unambiguous(answers: Sequence[tuple[int, Any]]) -> None:
         kinds = ", ".join(f"{i}: {_describe_part(part)}" for i, part in enumerate(answer))
         raise BadInput(
             f"the model answers with {len(answer)} things ({kinds}), and more than one could be meant. Give "
-            f"the position "
-            f"of the one to measure: output='{first}' (--output {first} on the command line)."
+            f"the position of the one to measure: output='{first}' (--output {first} on the command line)."
         )
 
 
@@ -331,9 +330,8 @@ def for_any_batch(model: nn.Module, example: Tensor, *, fixed: int | None = None
             if fixed is None and candidate is not single and outputs.shape == expected.shape:
                 raise BadInput(
                     "the model answers differently when inputs share a batch, so no answer about one input "
-                    "has a "
-                    "meaning. Is the batch axis really first (time_first=)? Does a layer work across the "
-                    "batch?"
+                    "has a meaning. Is the batch axis really first (time_first=)? Does a layer work across "
+                    "the batch?"
                 )
     return InTurn(model)
 
@@ -348,10 +346,8 @@ def _check_rows_apart(model: nn.Module, rows: Tensor) -> None:
             return
     raise BadInput(
         f"the model takes exactly {fixed} inputs of shape {tuple(rows.shape[1:])} at once and does not "
-        f"answer them one by "
-        f"one. Export it with a free batch axis, or with a batch of one; if all {fixed} together are one "
-        f"input, pass "
-        f"batched=False."
+        f"answer them one by one. Export it with a free batch axis, or with a batch of one; if all {fixed} "
+        f"together are one input, pass batched=False."
     )
 
 

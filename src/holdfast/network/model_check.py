@@ -68,23 +68,20 @@ def _check_on_first_rows(net: "Network", x: Tensor) -> int:
     if generator is not None:
         raise BadInput(
             f"{net.name} draws random numbers ({generator} generator), so it may answer differently for the "
-            f"same input "
-            f"and no result about it has a meaning. Remove the randomness, or put the model into evaluation "
-            f"mode."
+            f"same input and no result about it has a meaning. Remove the randomness, or put the model into "
+            f"evaluation mode."
         )
     _check_outputs(net.name, pair)
     if not same_by_rounding(pair, alone):
         raise BadInput(
             f"{net.name} answers differently when inputs share a batch, so no answer about one input has a "
-            f"meaning. "
-            f"Is the batch axis really first (time_first=)? Does a layer work across the batch?"
+            f"meaning. Is the batch axis really first (time_first=)? Does a layer work across the batch?"
         )
     if not alike(pair, again):
         raise BadInput(
-            f"{net.name} answers differently when it is called again with the same input, so no answer about "
-            f"it has a "
-            f"meaning. Does it draw random numbers (dropout, noise), or remember earlier inputs? "
-            f"Remove that, or fix its state."
+            f"{net.name} answers differently when it is called again with the same input, so no answer "
+            f"about it has a meaning. Does it draw random numbers (dropout, noise), or remember earlier "
+            f"inputs? Remove that, or fix its state."
         )
     net.widths[shape] = int(pair.shape[1])
     return net.widths[shape]
@@ -101,10 +98,8 @@ def _check_stateless(net: "Network", first: Tensor) -> None:
     if net.state_changes.get(shape):
         raise BadInput(
             f"{net.name} remembers earlier inputs: {net.state_changes[shape]} changes when the model is "
-            f"called, so no "
-            f"answer about it has a meaning. Remove that. If the model builds a layer or a table in its "
-            f"first call, "
-            f"call it once before you give it to holdfast."
+            f"called, so no answer about it has a meaning. Remove that. If the model builds a layer or a "
+            f"table in its first call, call it once before you give it to holdfast."
         )
 
 
@@ -113,8 +108,8 @@ def _check_outputs(name: str, pair: Tensor) -> None:
     if pair.dim() != 2 or pair.shape[0] != 2:
         raise BadInput(
             f"{name} answered {tuple(pair.shape)} to a batch of 2; expected (batch, outputs). For a "
-            f"time-first model "
-            f"pass time_first=True, for one answer a frame pass pool='last', 'mean' or 'max'."
+            f"time-first model pass time_first=True, for one answer a frame pass pool='last', 'mean' or "
+            f"'max'."
         )
     if not pair.is_floating_point():
         raise BadInput(
@@ -201,8 +196,7 @@ def _refused_input(name: str, x: Tensor, error: Exception) -> RefusedInput:
         shape = str(("batch", *x.shape[1:])).replace("'batch'", "batch")
         hint = (
             f". holdfast gives the model one tensor of shape {shape}: a model that takes a dict, a list or "
-            f"several "
-            f"inputs needs a module around it whose forward takes that tensor"
+            f"several inputs needs a module around it whose forward takes that tensor"
         )
     return RefusedInput(
         f"{name} refused inputs of shape {tuple(x.shape[1:])}: {first_line(error).rstrip('.')}{hint}."

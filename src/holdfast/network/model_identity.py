@@ -1,4 +1,4 @@
-"""The hash by which a stored run recognises its model: of weights and code, or of a name that the user gives."""
+"""The hash by which a stored run recognises its model: of weights and code, or of a user-given name."""
 
 import contextlib
 from collections.abc import Sequence
@@ -46,8 +46,8 @@ def named_by(fingerprint: str | Sequence[str | Path]) -> str:
     files = [existing_file(path) for path in fingerprint]
     if not files:
         raise BadInput(
-            "fingerprint: no files are named. "
-            "Give the paths of the files that the model is made of, or a text such as its version."
+            "fingerprint: no files are named. Give the paths of the files that the model is made of, or a "
+            "text such as its version."
         )
     return of_text("\n".join(["files:", *(of_file(path) for path in files)]))
 

@@ -39,10 +39,9 @@ def normaliser(
         return tensor
     if shape is None:
         raise BadInput(
-            f"{what} has {len(tensor)} numbers, and the shape of an input says whether they are for channels "
-            f"or for "
-            f"features: pass shape=(channels, height, width) or shape=(frames, features); on the command "
-            f"line --shape."
+            f"{what} has {len(tensor)} numbers, and the shape of an input says whether they are for "
+            f"channels or for features: pass shape=(channels, height, width) or shape=(frames, features); "
+            f"on the command line --shape."
         )
     whole = [size for size in shape if size is not None]
     axis = _axis(len(tensor), shape, what)
@@ -99,9 +98,8 @@ def _axis(count: int, shape: Shape, what: str) -> int | None:
         return 0
     raise BadInput(
         f"{what} has {count} numbers, and inputs are {_format_shape(shape)}: give one number, one for each "
-        f"{'channel (the first axis)' if len(shape) > 2 else 'feature (the last axis)'}, one for each number "
-        f"of an "
-        f"input, or an array that broadcasts over an input."
+        f"{'channel (the first axis)' if len(shape) > 2 else 'feature (the last axis)'}, one for each "
+        f"number of an input, or an array that broadcasts over an input."
     )
 
 
@@ -119,8 +117,7 @@ def _ambiguous(what: str, count: int, shape: Shape, fits: Sequence[int]) -> str:
     axes = " or for each ".join(names[axis] for axis in fits)
     return (
         f"{what} has {count} numbers, and inputs are {_format_shape(shape)}: they could be one for each "
-        f"{axes}. "
-        f"Give an array that broadcasts over an input: of shape {choices}{every}."
+        f"{axes}. Give an array that broadcasts over an input: of shape {choices}{every}."
     )
 
 

@@ -154,8 +154,7 @@ class CustomTokenizer(Tokenizer):
         if wrong:
             raise BadInput(
                 f"the tokenizer {self.name} answers with token {wrong[0]} for {_short(text)}, but the "
-                f"network has "
-                f"{self.size} tokens (0 to {self.size - 1}): it belongs to another network."
+                f"network has {self.size} tokens (0 to {self.size - 1}): it belongs to another network."
             )
         pieces = tuple(str(token) if self.vocabulary is None else self.vocabulary[token] for token in found)
         return Text(pieces, tuple(None if token == self.unknown else int(token) for token in found))
@@ -255,8 +254,7 @@ def tokenizer_of(given: Given | None, vocabulary: Sequence[str] | None, size: in
     if isinstance(found, HuggingFace) and found.size > size:
         raise BadInput(
             f"the tokenizer {found.name} has tokens 0 to {found.size - 1}, but the network's embedding has "
-            f"{size} rows: "
-            f"it belongs to another network."
+            f"{size} rows: it belongs to another network."
         )
     return found
 
@@ -364,8 +362,7 @@ def _describe_unknown(text: Text, policy: Unknown) -> str:
         )
     return (
         f"{problem}, which has no <unk> either. Take it out of the text, add <unk> to the vocabulary if the "
-        f"network has "
-        f"a token for unknown words, or give the network's tokenizer (tokenizer=, --tokenizer)."
+        f"network has a token for unknown words, or give the network's tokenizer (tokenizer=, --tokenizer)."
     )
 
 

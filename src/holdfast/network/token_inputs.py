@@ -29,8 +29,7 @@ def embed(net: "Network", tokens: Tensor) -> Tensor:
     if net.vectors is None:
         raise BadInput(
             f"the data are integers, but {net.name} takes numbers. If they are token ids, build the network "
-            f"with "
-            f"tokens=True; if they are values, convert them to float."
+            f"with tokens=True; if they are values, convert them to float."
         )
     words = len(net.vectors)
     if tokens.numel() and not bool(((tokens >= 0) & (tokens < words)).all()):
@@ -65,9 +64,8 @@ def _check_same_answers(net: "Network", tokens: Tensor, vectors: Tensor) -> None
     sentence = " ".join(net.words(ids[wrong]))
     raise BadInput(
         f"{net.name} does not answer the sentence {sentence!r} by its word vectors as it does by its token "
-        f"ids: "
-        f"it also reads the ids, perhaps for a padding mask. Leave such words out; padding is cut off with "
-        f"lengths=."
+        f"ids: it also reads the ids, perhaps for a padding mask. Leave such words out; padding is cut off "
+        f"with lengths=."
     )
 
 
@@ -79,8 +77,7 @@ def read_network_texts(
         takes = "takes numbers" if net.vectors is None else "has no vocabulary and no tokenizer"
         raise BadInput(
             f"{net.name} {takes}: text needs a network that reads tokens, and its words (vocabulary=, "
-            f"--vocabulary FILE, "
-            f"one a line) or its tokenizer (tokenizer=, --tokenizer)."
+            f"--vocabulary FILE, one a line) or its tokenizer (tokenizer=, --tokenizer)."
         )
     return read_texts(net.tokenizer, texts, places, **options)
 

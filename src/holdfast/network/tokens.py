@@ -122,8 +122,7 @@ def split_module(
         if table.max_norm is not None:
             raise BadInput(
                 f"{type(model).__name__}: {name} has max_norm={table.max_norm:g}, so it changes its vectors "
-                f"when they are "
-                f"read. Evaluate it once for every token, then set its max_norm to None."
+                f"when they are read. Evaluate it once for every token, then set its max_norm to None."
             )
         _check_table(table, name, table.weight.device)
         tables.append(table)
@@ -131,8 +130,7 @@ def split_module(
         sizes = ", ".join(f"{name}: {len(table.weight)}" for name, table in zip(names, tables, strict=True))
         raise BadInput(
             f"{type(model).__name__}: token ids go into tables of different length ({sizes}), so words have "
-            f"no common "
-            f"vectors. Give holdfast the part behind them as a model of word vectors instead."
+            f"no common vectors. Give holdfast the part behind them as a model of word vectors instead."
         )
     rest = copy_module(model)
     begin = 0
@@ -168,11 +166,9 @@ def _embeddings_of_ids(model: nn.Module, shape: tuple[int, int], *lengths: Tenso
             found = called_with(pattern, 1 - pattern)
         except Exception as error:
             raise BadInput(
-                f"the model refused token ids of shape {shape}: {error}. holdfast gives the model one tensor "
-                f"of ids, "
-                f"(batch, length): a model that takes a dict or several inputs needs a module around it "
-                f"whose forward "
-                f"takes that tensor."
+                f"the model refused token ids of shape {shape}: {error}. holdfast gives the model one "
+                f"tensor of ids, (batch, length): a model that takes a dict or several inputs needs a "
+                f"module around it whose forward takes that tensor."
             ) from error
     if not found:
         bags = [name for name, part in model.named_modules() if isinstance(part, nn.EmbeddingBag)]
@@ -269,11 +265,9 @@ def _check_table(table: nn.Embedding, name: str, device: torch.device) -> None:
             wrong = (table(words) != table.weight[words]).any(-1)
             if bool(wrong.any()):
                 raise BadInput(
-                    f"{name}: for token {int(words[wrong][0])} the embedding does not answer with its row of "
-                    f"the table, "
-                    f"so perturbations of word vectors have no meaning. Give holdfast the part behind the "
-                    f"embedding as a "
-                    f"model of word vectors instead."
+                    f"{name}: for token {int(words[wrong][0])} the embedding does not answer with its row "
+                    f"of the table, so perturbations of word vectors have no meaning. Give holdfast the "
+                    f"part behind the embedding as a model of word vectors instead."
                 )
 
 
@@ -297,9 +291,8 @@ def tokens_read_once(net: "Network", words: "Words") -> None:
         if not bool((answers == seen).all()):
             raise UnsupportedLayer(
                 "the model compares token ids with a number, as a padding mask does, and not all words of "
-                "the sets give "
-                "the same result. So bounds for word vectors need not hold for words: leave such words out. "
-                "Enumeration, which evaluates the model itself, still works."
+                "the sets give the same result. So bounds for word vectors need not hold for words: leave "
+                "such words out. Enumeration, which evaluates the model itself, still works."
             )
 
 
@@ -336,9 +329,9 @@ def _comparisons(net: "Network", tokens: Tensor) -> list[Callable[[Tensor], Tens
     if others or not tables or not all(_split_off(net, _at(module, table)) for table in tables):
         what = f"{where(others[0])}: {others[0].target} reads" if others else f"{len(tables)} embeddings read"
         raise UnsupportedLayer(
-            f"{what} the token ids besides the embedding, so bounds for word vectors need not hold for words "
-            f"and prove "
-            f"nothing about them. Enumeration, which evaluates the model itself, still works."
+            f"{what} the token ids besides the embedding, so bounds for word vectors need not hold for "
+            f"words and prove nothing about them. Enumeration, which evaluates the model itself, still "
+            f"works."
         )
     return [partial(_query_target, user.target, user.args[1]) for user in compared]
 
@@ -403,14 +396,12 @@ def _check(model: nn.Module, rest: nn.Module, table: Tensor, like: Tensor) -> No
     except Exception as error:
         raise BadInput(
             f"{type(model).__name__}: without its embedding the model does not run on word vectors "
-            f"({error}). "
-            f"Something else reads the token ids, perhaps for a padding mask; give holdfast the part behind "
-            f"it."
+            f"({error}). Something else reads the token ids, perhaps for a padding mask; give holdfast the "
+            f"part behind it."
         ) from error
     if not agree:
         raise BadInput(
             f"{type(model).__name__}: on word vectors the model does not answer as it does on tokens. "
-            f"Something besides "
-            f"the embedding reads the token ids, perhaps for a padding mask; give holdfast the part behind "
-            f"it."
+            f"Something besides the embedding reads the token ids, perhaps for a padding mask; give "
+            f"holdfast the part behind it."
         )

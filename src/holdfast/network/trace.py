@@ -26,6 +26,10 @@ from holdfast.process_state import silent_torch
 _one_at_a_time = threading.RLock()
 
 
+class BatchSizeBranch(UnsupportedLayer):
+    """The model branches on the batch size, so that a traced graph has only one of its branches."""
+
+
 def _renew_lock() -> None:
     """Give a forked child a new lock: its parent's lock may be held by a thread that the child does not
     have."""
@@ -64,8 +68,7 @@ def export(module: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
         reason = first_line(error)
         raise UnsupportedLayer(
             f"torch.export could not turn the model into a graph ({reason}), so nothing about it can be "
-            f"proved. "
-            f"Attacks and all black-box methods still work."
+            f"proved. Attacks and all black-box methods still work."
         ) from error
     finally:
         # If tracing fails inside a vmap, torch does not leave the vmap.
@@ -158,15 +161,13 @@ def functional(program: torch.export.ExportedProgram) -> torch.export.ExportedPr
     if changed:
         raise UnsupportedLayer(
             f"the model overwrites its own {changed[0]} when it is called, so its answers depend on earlier "
-            f"inputs and "
-            f"nothing can be proved. Attacks still work."
+            f"inputs and nothing can be proved. Attacks still work."
         )
     left = next((node for node in decomposed.graph.nodes if _overwrites(node)), None)
     if left is not None:
         raise UnsupportedLayer(
             f"{where(left)}: {left.target} overwrites a tensor in a way that cannot be undone, which has no "
-            f"bound here. "
-            f"Use the form that does not work in place; attacks still work."
+            f"bound here. Use the form that does not work in place; attacks still work."
         )
     return decomposed
 
@@ -247,16 +248,13 @@ def _composite(op: Any) -> bool:
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd"))
 
 
-CHOOSES = "chooses what to do by the size of the batch"
-
 # Guards of torch's own: cuDNN has no batch norm for larger batches than these (in evaluation and in training
 # mode). Below the limits all kernels compute the same.
 LIMITS_OF_KERNELS = {f"L['x'].size()[0] <= {limit}" for limit in (65535, 880801)}
 
 
 def _refuse_batch_sizes(program: torch.export.ExportedProgram) -> None:
-    """Raise UnsupportedLayer if the traced model branches on the batch size, because the graph has only one
-    of the branches.
+    """Raise BatchSizeBranch if the traced model branches on the batch size.
 
     The choice of a batch norm kernel by torch on a GPU is allowed.
     """
@@ -265,10 +263,9 @@ def _refuse_batch_sizes(program: torch.export.ExportedProgram) -> None:
     for guard in getattr(program, "_guards_code", None) or ():
         if ".size()[0]" in guard and not (kernels and guard in LIMITS_OF_KERNELS):
             condition = guard.replace("L['x'].size()[0]", "the size of the batch")
-            raise UnsupportedLayer(
-                f"the model {CHOOSES} (seen: {condition}), so a graph has only one of its branches and "
-                f"nothing can be "
-                f"proved. Attacks still work."
+            raise BatchSizeBranch(
+                f"the model chooses what to do by the size of the batch (seen: {condition}), so a graph has "
+                f"only one of its branches and nothing can be proved. Attacks still work."
             )
 
 

@@ -96,8 +96,7 @@ def looked_at(file: Path) -> sqlite3.Connection:
         if log.exists() and log.stat().st_size:
             raise StoreError(
                 f"{file.parent}: its newest records are in {LOG}, which cannot be read in a folder without "
-                f"write access "
-                f"({error}). Copy the folder to a place where you may write, and read it there."
+                f"write access ({error}). Copy the folder to a place where you may write, and read it there."
             ) from error
     # There is no log and none can be created, so no other process can be writing: the file may be opened as
     # immutable.
@@ -136,8 +135,8 @@ def check_pages(connection: sqlite3.Connection, file: Path) -> None:
 def damaged_error(file: Path, why: object) -> StoreError:
     """The error for a file that is no run or is damaged."""
     return StoreError(
-        f"{file}: not a run of holdfast, or damaged ({why}). "
-        f"'holdfast salvage {file.parent} --out NEW' makes a run of its readable part."
+        f"{file}: not a run of holdfast, or damaged ({why}). 'holdfast salvage {file.parent} --out NEW' "
+        f"makes a run of its readable part."
     )
 
 

@@ -38,9 +38,8 @@ class Lease:
         except OSError as error:
             raise StoreError(
                 f"{folder}: the run cannot be written ({error.strerror or error}). 'holdfast report', "
-                f"'show', 'gate', "
-                f"'compare' and 'export' still read it; to continue it, copy it to a folder where you may "
-                f"write."
+                f"'show', 'gate', 'compare' and 'export' still read it; to continue it, copy it to a folder "
+                f"where you may write."
             ) from error
         try:
             if fcntl is not None:
@@ -49,9 +48,8 @@ class Lease:
             holder = _read_holder(self._descriptor)
             os.close(self._descriptor)
             raise StoreError(
-                f"{folder}: this run is being written by {holder}. Wait until it ends, or stop it; 'holdfast "
-                f"report' and "
-                f"'holdfast export' read the run meanwhile."
+                f"{folder}: this run is being written by {holder}. Wait until it ends, or stop it; "
+                f"'holdfast report' and 'holdfast export' read the run meanwhile."
             ) from error
         with contextlib.suppress(
             OSError

@@ -61,16 +61,14 @@ def _check_mergeable(first: Store, other: Store) -> None:
     mine, yours = first.question, other.question
     if "" in (mine.model.fingerprint, yours.model.fingerprint):
         raise StoreError(
-            f"{first.folder} and {other.folder}: their model cannot be hashed, so nobody knows whether it is "
-            f"the same in "
-            f"both. Run both again, and {NAME_IT}."
+            f"{first.folder} and {other.folder}: their model cannot be hashed, so nobody knows whether it "
+            f"is the same in both. Run both again, and {NAME_IT}."
         )
     for name, one, two in _compare_settings(mine, yours):
         if plain(one) != plain(two):
             raise StoreError(
                 f"{first.folder} and {other.folder} are not parts of one run: {name} is {_short(one)} there "
-                f"and "
-                f"{_short(two)} here. Only runs with the same question and settings can be merged; "
+                f"and {_short(two)} here. Only runs with the same question and settings can be merged; "
                 f"'holdfast compare' compares others."
             )
 

@@ -43,9 +43,7 @@ ANSWER = """CREATE TABLE IF NOT EXISTS answer (
 # goal.
 SHOWN = (
     "CASE json_extract(record.body, '$.goal') WHEN 'largest' THEN record.lower WHEN 'steepness' THEN "
-    "record.lower "
-    "ELSE record.upper "
-    "END"
+    "record.lower ELSE record.upper END"
 )
 UPSERT = f"""INSERT INTO record ({RECORD}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
     ON CONFLICT (position, frame, part) DO UPDATE SET
@@ -132,8 +130,7 @@ class RecordTable(Tables):
         key: Row = (-LAST, -LAST, "")
         query = (
             f"SELECT {self._record.rpartition(', ')[0]} FROM record WHERE (position, frame, part) > (?, ?, "
-            f"?) "
-            f"ORDER BY position, frame, part LIMIT {ROWS_PER_QUERY}"
+            f"?) ORDER BY position, frame, part LIMIT {ROWS_PER_QUERY}"
         )
         while rows := self.query_rows(query, key):
             yield from rows

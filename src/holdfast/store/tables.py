@@ -51,8 +51,7 @@ class Tables:
         except (sqlite3.Error, OSError) as error:
             raise StoreError(
                 f"{self.folder}: cannot write the run ({error}). Is the disk full? What was written before "
-                f"is safe; "
-                f"free some space and continue with 'holdfast resume {self.folder}'."
+                f"is safe; free some space and continue with 'holdfast resume {self.folder}'."
             ) from error
 
     def query_rows(self, query: str, values: Sequence[Any] = ()) -> list[Row]:

@@ -113,9 +113,8 @@ def _note(estimator: Any, trees: Trees | None, why: str) -> str:
         return f"{kind} is a black box: no gradients, nothing can be proved{f'; {why}' if why else ''}"
     return (
         f"{kind}: {trees.count} trees with {len(trees.tree)} leaves. It is constant between thresholds, so "
-        f"no method "
-        f"follows gradients: searches step from leaf to leaf, and proofs add up bounds over the leaves of "
-        f"each tree"
+        f"no method follows gradients: searches step from leaf to leaf, and proofs add up bounds over the "
+        f"leaves of each tree"
     )
 
 
@@ -146,8 +145,7 @@ class _Predicted:
             raise BadInput(
                 f"predict returns {str(unknown)[:60]!r}, which is none of the estimator's classes "
                 f"{list_names(self.labels)}, so nobody knows which class is meant. Give a function with one "
-                f"score for "
-                f"each class instead: hf.Network.from_callable(function)."
+                f"score for each class instead: hf.Network.from_callable(function)."
             )
         return np.array([number[label] for label in predicted.tolist()], dtype=np.int64)
 
@@ -323,8 +321,8 @@ def _columns(columns: Columns | None, names: tuple[str, ...]) -> Columns:
     extra = next((name for name in held if name not in names), None)
     raise BadInput(
         f"the columns are not those of the estimator: "
-        f"{f'it also has {missing!r}' if missing else f'it has no {extra!r}'}. "
-        f"It was fitted on {', '.join(names[:MAX_NAMES])}{' ...' if len(names) > MAX_NAMES else ''}."
+        f"{f'it also has {missing!r}' if missing else f'it has no {extra!r}'}. It was fitted on "
+        f"{', '.join(names[:MAX_NAMES])}{' ...' if len(names) > MAX_NAMES else ''}."
     )
 
 

@@ -144,8 +144,8 @@ def torch_device(device: str | torch.device) -> torch.device:
         raise BadInput(f"device {device!r}: {first_line(error)}") from error
     if found.type == "cuda" and not torch.cuda.is_available():
         raise BadInput(
-            f"device {device!r}: no GPU is visible to torch here. "
-            f"Use device='cpu' (it gives the same answers, slower)."
+            f"device {device!r}: no GPU is visible to torch here. Use device='cpu' (it gives the same "
+            f"answers, slower)."
         )
     return found
 

@@ -38,10 +38,8 @@ def parts_of_exported_program(
     if not trust:
         raise UnreadableFile(
             f"{path}: opening a .pt2 file can run code that it contains (torch unpickles parts of it). If "
-            f"you trust "
-            f"whoever made it, pass trust=True (--trust on the command line); otherwise ask for an ONNX "
-            f"file, which "
-            f"cannot."
+            f"you trust whoever made it, pass trust=True (--trust on the command line); otherwise ask for "
+            f"an ONNX file, which cannot."
         )
     target = torch_device(device)
     try:
@@ -98,10 +96,9 @@ def _single_input(program: torch.export.ExportedProgram, path: Path) -> Any:
     if len(values) != 1:
         raise BadInput(
             f"{path}: the program takes {len(values)} inputs ({', '.join(inputs)}); holdfast gives it one "
-            f"tensor, the "
-            f"perturbed input. Export a module whose forward takes that tensor and gives the others to your "
-            f"model, or "
-            f"export to ONNX: there --constant name=value (constants=) fixes an input."
+            f"tensor, the perturbed input. Export a module whose forward takes that tensor and gives the "
+            f"others to your model, or export to ONNX: there --constant name=value (constants=) fixes an "
+            f"input."
         )
     return values[0]
 

@@ -59,8 +59,7 @@ def parts_of_module(
     if module.training:
         warnings.warn(
             f"{kind} is in training mode; holdfast measures a copy in evaluation mode (dropout off, batch "
-            f"norm "
-            f"with its stored statistics). Your module is not changed.",
+            f"norm with its stored statistics). Your module is not changed.",
             stacklevel=3,
         )
         notes.append("was in training mode; measured in evaluation mode")

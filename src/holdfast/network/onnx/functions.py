@@ -27,9 +27,8 @@ def inline_functions(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
     if shadowed:
         raise UnsupportedLayer(
             f"{name}: its function {shadowed[0]!r} has the name of an operator of ONNX. Some runtimes call "
-            f"the function, "
-            f"others the operator, so the file has two meanings. Give the function another name or a domain "
-            f"of its own."
+            f"the function, others the operator, so the file has two meanings. Give the function another "
+            f"name or a domain of its own."
         )
     bodies = {_name(f): list(f.node) for f in model.functions}
     sizes: dict[Name, int] = {}

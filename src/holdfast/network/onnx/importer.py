@@ -368,8 +368,7 @@ class _Scope:
             ):
                 raise UnsupportedLayer(
                     f"{name!r} holds {value.dtype} numbers that {self.working}, the dtype of the network, "
-                    f"cannot "
-                    f"represent; rounding them would change the network."
+                    f"cannot represent; rounding them would change the network."
                 )
             key = re.sub(r"\W+", "_", name) or "constant"
             while key in self.constants or hasattr(_TAKEN, key):
@@ -399,8 +398,7 @@ class _Scope:
             if self.folded[0] > _LARGEST_FOLDED:
                 raise UnreadableFile(
                     f"{self.name}: with {node.operator} node {node.name!r} the results of its constants "
-                    f"would have "
-                    f"{self.folded[0]} elements, which no network needs. Export the file again."
+                    f"would have {self.folded[0]} elements, which no network needs. Export the file again."
                 )
             found = answers(lambda tensor: tensor)
         except HoldfastError:

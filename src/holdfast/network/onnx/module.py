@@ -244,8 +244,7 @@ def data_dependent(node: OnnxNode, name: str) -> UnsupportedLayer:
     """The error for a node that needs a value at import which depends on the data."""
     return UnsupportedLayer(
         f"{node.operator} node {node.name!r} needs {name!r} to be a constant or to follow from shapes, but "
-        f"it is "
-        f"computed from the data, so the network has no fixed structure. If it comes from an input that you "
-        f"know, such "
-        f"as a sample rate, bind that input: import_onnx(..., constants={{'name': value}})."
+        f"it is computed from the data, so the network has no fixed structure. If it comes from an input "
+        f"that you know, such as a sample rate, bind that input: import_onnx(..., "
+        f"constants={{'name': value}})."
     )

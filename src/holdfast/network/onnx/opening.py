@@ -127,8 +127,7 @@ def _open_model(
     if math.prod(size or OPEN for size in port.shape) > LARGEST_INPUT:
         raise BadInput(
             f"{path}: the input {port.name} {_shape_text(port.shape)} is larger than {LARGEST_INPUT} "
-            f"numbers. "
-            f"Is it damaged?"
+            f"numbers. Is it damaged?"
         )
     if black_box:
         note = "runs as a black box, as requested: no gradients, nothing can be proved"
@@ -180,8 +179,7 @@ def _split(
         found = f"also read by {others[0].op_type}" if others else f"looked up {len(lookups)} times"
         raise UnsupportedLayer(
             f"{path}: the input {port.name} holds integers that are {found}, not looked up in one table of "
-            f"vectors, "
-            f"so there are no word vectors to perturb."
+            f"vectors, so there are no word vectors to perturb."
         )
     (lookup,) = lookups
     vectors = torch.from_numpy(numpy_helper.to_array(weights[lookup.input[0]]).copy())
@@ -263,8 +261,7 @@ def _example_input(inputs: tuple[Port, ...], name: str, value: Any, path: Path) 
         raise BadInput(
             f"{path}: the constant {name!r} has shape {tuple(tensor.shape)}, the file declares "
             f"{_shape_text(port.shape)}. Give a number for all of it, {math.prod(least)} numbers in a row, "
-            f"or an array "
-            f"of that shape."
+            f"or an array of that shape."
         )
     return tensor
 

@@ -100,8 +100,7 @@ def _external(tensor: TensorProto, path: Path) -> tuple[Path, dict[str, str]]:
     if not location or not target.is_relative_to(directory):
         raise UnreadableFile(
             f"{path}: tensor {tensor.name!r}: its external data {location!r} are outside the model's "
-            f"directory "
-            f"{directory}. Refused: a model may only read files in its own directory."
+            f"directory {directory}. Refused: a model may only read files in its own directory."
         )
     return target, entries
 
@@ -128,8 +127,7 @@ def _load_external(tensor: TensorProto, path: Path, max_bytes: int) -> int:
     if int(entries.get("length", len(values)) or 0) != len(values) or len(values) != byte_count(tensor):
         raise UnreadableFile(
             f"{where}: should find {byte_count(tensor)} bytes at {offset} of {target}, found {len(values)} "
-            f"and "
-            f"declares {entries.get('length', 'no length')}. Export or download both files again."
+            f"and declares {entries.get('length', 'no length')}. Export or download both files again."
         )
     tensor.raw_data = values
     tensor.ClearField("external_data")

@@ -44,6 +44,5 @@ def check_sizes(module: nn.Module, example: Tensor, name: str) -> None:
     if largest.bytes > most:
         raise UnreadableFile(
             f"{name}: a value between its layers would take {bytes_told(largest.bytes)}, and "
-            f"{bytes_told(most)} are "
-            f"available for one. The file is damaged, or needs a larger machine."
+            f"{bytes_told(most)} are available for one. The file is damaged, or needs a larger machine."
         )

@@ -64,8 +64,7 @@ def check_size(tensor: TensorProto, where: str) -> None:
     if held != declared:
         raise UnreadableFile(
             f"{where}: tensor {tensor.name!r} of dimensions {list(tensor.dims)} should hold {declared} "
-            f"{unit} but holds "
-            f"{held}. The file is damaged; export or download it again."
+            f"{unit} but holds {held}. The file is damaged; export or download it again."
         )
 
 

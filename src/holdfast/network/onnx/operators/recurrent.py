@@ -142,8 +142,7 @@ class Sequence:
         if lengths is not None and any(length != data.shape[0] for length in lengths.reshape(-1).tolist()):
             raise UnsupportedLayer(
                 f"{node.name!r}: sequence_lens {lengths.tolist()} shorter than the {data.shape[0]} steps of "
-                f"the input "
-                f"are not supported: give sequences of one length, without padding."
+                f"the input are not supported: give sequences of one length, without padding."
             )
         reverse = node.text("direction", "forward") == "reverse"
         return cls(node, data.flip(0) if reverse else data, _directions(node))
@@ -158,8 +157,8 @@ class Sequence:
             batch = given.shape[1] if given.dim() == 3 else "another rank"
             raise BadInput(
                 f"{self.node.operator} node {self.node.name!r}: its initial state is of shape "
-                f"{tuple(given.shape)}, made "
-                f"for a batch of {batch}, but a batch of {self.data.shape[1]} was given."
+                f"{tuple(given.shape)}, made for a batch of {batch}, but a batch of {self.data.shape[1]} "
+                f"was given."
             )
         return given
 
