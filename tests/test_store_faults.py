@@ -338,7 +338,8 @@ def test_what_was_changed_by_hand_is_said_and_left_out(
         assert connection.execute(change).rowcount == 1
     with pytest.raises(StoreError, match=message) as caught, Store.read(run) as store:
         assert list(store.stream_inputs()) + list(store.stream())
-    assert str(caught.value).startswith(str(run)) and f"holdfast salvage {run}" in str(caught.value)
+    assert str(caught.value).startswith(str(run))
+    assert f"holdfast salvage {run}" in str(caught.value)
     if name == "the question":
         with pytest.raises(StoreError, match="the question of this run is damaged"):
             salvage(run, tmp_path / "saved")
