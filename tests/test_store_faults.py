@@ -304,7 +304,7 @@ def test_a_run_without_its_log_is_one_of_an_earlier_moment(
 def test_without_its_question_a_run_is_not_salvaged(run: Path, tmp_path: Path) -> None:
     data = bytearray((run / FILE).read_bytes())
     (run / FILE).write_bytes(overwritten(b"\0" * 4096, 1)(data))
-    with pytest.raises(StoreError, match="not even the question"):
+    with pytest.raises(StoreError, match="the question of this run cannot be read"):
         salvage(run, tmp_path / "saved")
     assert not (tmp_path / "saved").exists()
     with pytest.raises(StoreError, match="no run here"):
@@ -336,10 +336,12 @@ def test_what_was_changed_by_hand_is_said_and_left_out(
     change, message = CHANGES[name]
     with contextlib.closing(sqlite3.connect(run / FILE)) as connection, connection:
         assert connection.execute(change).rowcount == 1
-    with pytest.raises(StoreError, match=message), Store.read(run) as store:
+    with pytest.raises(StoreError, match=message) as caught, Store.read(run) as store:
         assert list(store.stream_inputs()) + list(store.stream())
+    assert str(caught.value).startswith(str(run))
+    assert f"holdfast salvage {run}" in str(caught.value)
     if name == "the question":
-        with pytest.raises(StoreError, match="cannot be read or believed"):
+        with pytest.raises(StoreError, match="the question of this run is damaged"):
             salvage(run, tmp_path / "saved")
         return
     found = salvage(run, tmp_path / "saved")
@@ -410,7 +412,7 @@ def locked(run: Path) -> Iterator[Path]:
 
 def test_a_folder_that_cannot_be_written_is_read(locked: Path, calm: Path, tmp_path: Path) -> None:
     assert told(locked) == told(calm)
-    with pytest.raises(StoreError, match=r"cannot be written .*copy it to where you may write"):
+    with pytest.raises(StoreError, match=r"cannot be written .*copy it to a folder where you may write"):
         Store.open(locked)
     with Store.read(locked) as store:
         assert store.export(tmp_path / "records.csv").read_text().count("\n") == COUNT + 1
@@ -429,7 +431,7 @@ def test_a_left_over_log_is_read_where_nothing_can_be_written(
         with Store.read(locked) as store:
             assert sum(store.counts().values()) == COUNT + 1
     else:
-        with pytest.raises(StoreError, match="Copy the folder to where you may write"):
+        with pytest.raises(StoreError, match="Copy the folder to a place where you may write"):
             Store.read(locked)
 
 

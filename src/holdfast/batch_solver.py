@@ -24,7 +24,7 @@ from holdfast.formatting import at_least
 from holdfast.method import Claims, Method
 from holdfast.network import Network
 from holdfast.network.callable_fingerprint import of_value
-from holdfast.network.network import alike, same_by_rounding
+from holdfast.network.output_comparison import alike, same_by_rounding
 from holdfast.problem import TURNED, Problem, merge
 from holdfast.property import Robustness, Targeted
 from holdfast.region import Words

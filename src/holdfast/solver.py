@@ -21,7 +21,7 @@ from holdfast.execution.asking import NotAnswered, asking_elsewhere
 from holdfast.execution.scheduler import Dealer, Ended, InMemorySink, Progress, Sink, Unit
 from holdfast.execution.task import Executor, Outputs, Task, TaskResult, Tell
 from holdfast.execution.worker_pool import GRACE
-from holdfast.network.network import NAME_IT
+from holdfast.network.model_identity import NAME_IT
 from holdfast.problem import TURNED, Problem
 from holdfast.result import DONE, Bracket, Goal, Key, Record, by_definition
 

@@ -241,7 +241,7 @@ REFUSED: list[tuple[str, str, list[Array | None], int, dict[int, Array], dict[st
     ("int64", "ReduceMean", [np.array([[1, 2]])], 18, {}, {}),
     ("integers", "Gemm", [np.array([[1, 2]]), np.array([[1], [2]])], 13, {}, {}),
     ("newer", "Relu", [GRID], 29, {}, {}),
-    ("cannot hold", "Add", [GRID.astype(np.float32)], 14, {1: np.array(0.1)}, {}),
+    ("cannot represent", "Add", [GRID.astype(np.float32)], 14, {1: np.array(0.1)}, {}),
     ("approximation", "Gelu", [GRID], 20, {}, {"approximate": "guess"}),
     ("axis to pool", "GlobalAveragePool", [GRID[0]], 22, {}, {}),
     ("axis to pool", "GlobalMaxPool", [GRID[0]], 22, {}, {}),

@@ -18,7 +18,7 @@ from test_cli_verify import SQUARE, write_net
 from holdfast.cli import main
 from holdfast.store import Store
 from holdfast.store.rows import news, pack, record_of, seal, unpack
-from holdfast.store.run import INPUT, RECORD
+from holdfast.store.tables import INPUT, RECORD
 
 OWN = """
 import torch

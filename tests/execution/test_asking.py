@@ -71,7 +71,7 @@ def test_what_the_model_does_there_is_an_error_here(fault: str, error: type[Exce
 def test_a_model_that_hangs_is_given_up_when_the_time_is_over() -> None:
     net = network("hangs")
     with asking_elsewhere(0.5):
-        with pytest.raises(NotAnswered, match="when the time for it was over"):
+        with pytest.raises(NotAnswered, match="when its time limit was reached"):
             net(HIGH)
         with pytest.raises(NotAnswered, match="no time left"):
             net(LOW)

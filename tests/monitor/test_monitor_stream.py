@@ -332,7 +332,7 @@ def test_unknown_words() -> None:
         skipped.score("nothing known")
     with pytest.raises(hf.errors.BadInput, match="unk="):
         Monitor.fit(Reader("lstm").network(), [], some_groups(), unknown="unk")
-    with pytest.raises(hf.errors.BadInput, match="not told how text becomes tokens"):
+    with pytest.raises(hf.errors.BadInput, match="no vocabulary and no tokenizer"):
         Monitor.fit(Reader("lstm").network(), [], some_groups()).score("word1")
     with pytest.raises(hf.errors.BadInput, match="no vocabulary"):
         Monitor.fit(Reader("lstm").network(), [], some_groups()).score(["word1"])

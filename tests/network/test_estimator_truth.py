@@ -263,7 +263,7 @@ def test_no_boosting_with_an_estimator_at_its_beginning_is_proved() -> None:
         ).fit(table, y)
         net = hf.Network.from_sklearn(model)
         assert net.trees is None
-        assert "begins with what init=DecisionTreeClassifier answers" in net.notes[0]
+        assert "add to the predictions of init=DecisionTreeClassifier" in net.notes[0]
         t = 3.0 * (table[:, 0] > 1)
         forecast = GradientBoostingRegressor(
             init=DecisionTreeRegressor(max_depth=1), n_estimators=2, max_depth=1, random_state=seed
@@ -345,8 +345,8 @@ def test_what_is_not_what_was_read_is_found_out_after_the_proof() -> None:
     def lying(model: Any) -> hf.Network:
         net = hf.Network.from_sklearn(model.fit(X, TWO))
         own = net.itself or net
-        said: Any = own.module.model.said  # type: ignore[union-attr]
-        own.module.model.said = replace(
+        said: Any = own.module.model.predicted  # type: ignore[union-attr]
+        own.module.model.predicted = replace(
             said, predict=lambda rows: np.where(np.asarray(rows)[:, 2] > 0.2, 1, said.predict(rows))
         )  # type: ignore[union-attr]
         return net

@@ -383,7 +383,7 @@ def test_a_model_that_takes_no_batch_is_asked_one_by_one(read: Callable[[nn.Line
     x = torch.randn(3, 2, 3, generator=torch.Generator().manual_seed(3))
     assert torch.allclose(net(x), plain(x), atol=1e-6)
     assert net.outputs_for(x) == 2
-    assert net.notes == ("takes one input at a time, so it is asked one by one",)
+    assert net.notes == ("takes one input at a time, so it is called once for each input",)
 
 
 def test_a_model_that_takes_no_batch_is_proved_as_one_that_does() -> None:

@@ -548,7 +548,7 @@ def test_a_closure_over_a_library_is_its_name_and_version(monkeypatch: pytest.Mo
     x = torch.rand(1, 2)
     [bracket] = hf.radius(net, x, module(x).argmax(1))
     assert bracket.lower.value > 0
-    monkeypatch.setattr(callable_fingerprint, "_version", lambda name: "another")
+    monkeypatch.setattr(callable_fingerprint, "package_version", lambda name: "another")
     assert hash_callable(module)[0] not in ("", digest)
 
 

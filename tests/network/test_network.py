@@ -18,7 +18,7 @@ import holdfast as hf
 import truth
 from holdfast.errors import BadInput, UnreadableFile, UnsupportedLayer
 from holdfast.network import Network
-from holdfast.network.trace import layers
+from holdfast.network.trace import BatchSizeBranch, layers
 
 
 def small(seed: int = 0, inputs: int = 4, outputs: int = 3) -> nn.Module:
@@ -148,7 +148,7 @@ def test_what_only_frames_fit_stays_one_number_for_each_frame() -> None:
         ((3, 3), 3, r"one for each frame or for each feature.*shape \(1, 3\).*\(3, 1\).*all 9 numbers"),
         ((4, 3), 5, "5 numbers, and inputs are \\(4, 3\\): give one number, one for each feature"),
         ((3, 8, 8), 8, "one for each channel"),
-        ((3, 3, 8, 8), 3, "one for each place of axis 0 or for each place of axis 1"),
+        ((3, 3, 8, 8), 3, "one for each index of axis 0 or for each index of axis 1"),
         ((3,), 2, "one for each feature"),
     ],
 )
@@ -385,7 +385,7 @@ def test_a_mask_of_padding_is_taken_along_and_sentences_with_padding_are_refused
     problem = functools.partial(
         hf.Problem, net, property=hf.Robustness(label), goal="radius", keys=(hf.result.Key(0),)
     )
-    for words, message in (([1, 2], None), ([1, 0], "not all words of the sets fall on one side")):
+    for words, message in (([1, 2], None), ([1, 0], "not all words of the sets give the same result")):
         asked = problem(region=hf.region.Words.around(whole, {1: words}, net.vectors))
         found = hf.certify.Certify().obstacle(asked)
         assert found is None if message is None else message in str(found)
@@ -814,7 +814,7 @@ class ByBatch(nn.Module):
 
 
 def test_a_choice_by_the_size_of_the_batch_is_refused_at_the_limit_of_a_kernel_too() -> None:
-    with pytest.raises(UnsupportedLayer, match="size of the batch <= 65535"):
+    with pytest.raises(BatchSizeBranch, match="size of the batch <= 65535"):
         Network.from_torch(ByBatch().eval()).program(torch.rand(1, 3))
 
 

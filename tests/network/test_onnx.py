@@ -775,7 +775,7 @@ def test_a_dangling_name_is_damage() -> None:
         import_onnx(model_of([node("Add", "x nowhere", "y")], {"x": X}, ["y"]), "it")
     with pytest.raises(UnreadableFile, match="nowhere"):
         import_onnx(model_of([node("Relu", "x", "y")], {"x": X}, ["nowhere"]), "it")
-    with pytest.raises(UnreadableFile, match="there already"):
+    with pytest.raises(UnreadableFile, match="exists already"):
         import_onnx(model_of([node("Relu", "x", "y"), node("Relu", "x", "y")], {"x": X}, ["y"]), "it")
     with pytest.raises(UnreadableFile, match="not as ONNX defines it"):
         import_onnx(model_of([node("Concat", "x x", "y")], {"x": X}, ["y"]), "it")

@@ -60,7 +60,7 @@ class Lengths(nn.Module):
     [
         (Two(), r"2 inputs \(state, goal\).*--constant goal"),
         (Keyword(), r"\(x, scale\)"),
-        (Nothing(), "no input"),
+        (Nothing(), "no positional argument"),
     ],
 )
 def test_a_forward_of_several_inputs_is_refused_when_it_is_opened(model: nn.Module, message: str) -> None:

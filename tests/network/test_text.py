@@ -136,7 +136,7 @@ def test_a_list_of_texts_is_an_input_and_warned_of() -> None:
 def test_text_for_a_network_that_cannot_read_it() -> None:
     with pytest.raises(BadInput, match="takes numbers"):
         hf.radius(hf.Network.from_torch(nn.Linear(2, 2).eval()), ["text"], [0])
-    with pytest.raises(BadInput, match=r"not told how text becomes tokens.*--vocabulary.*--tokenizer"):
+    with pytest.raises(BadInput, match=r"no vocabulary and no tokenizer.*--vocabulary.*--tokenizer"):
         hf.Network.from_torch(Mean().eval(), tokens=True).tokens("text")
 
 

@@ -32,7 +32,7 @@ from holdfast.execution.task import Outputs, Tell
 from holdfast.execution.worker_pool import GRACE
 from holdfast.method import Method, known_methods
 from holdfast.network import Network
-from holdfast.network.network import NAME_IT
+from holdfast.network.model_identity import NAME_IT
 from holdfast.network.text import WordTokenizer
 from holdfast.problem import Problem
 from holdfast.question import DataDescription as DataAsked

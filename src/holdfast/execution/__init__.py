@@ -1,5 +1,7 @@
-"""Where questions are answered: in this process, in supervised ones of their own, or on a Ray cluster. Executors know tasks and records;
-no room knows executors."""
+"""Executors: tasks run in this process, in supervised worker processes, or on a Ray cluster.
+
+Executors know only tasks and records, and no capability package depends on an executor.
+"""
 
 from holdfast.execution.in_process import Here
 from holdfast.execution.local import Local

@@ -1,6 +1,8 @@
-"""Asking the model in a supervised process, outside a search: one that hangs, crashes or runs out of memory ends no run.
+"""Queries of the model in a supervised process, outside a search: a model that hangs, crashes or runs out of
+memory does not end the run.
 
-The process is a copy of this one, made when the model is first asked, so nothing travels but inputs and outputs.
+The process is a fork of this one, made at the first query, so that only inputs and outputs are sent between
+the two.
 """
 
 import contextlib
@@ -26,48 +28,55 @@ from holdfast.process_state import ignored_warnings
 
 
 class NotAnswered(HoldfastError):
-    """The model has no answer here: it raised, crashed or did not come back in time."""
+    """The model did not answer a query: it raised an exception, crashed, or exceeded the time limit."""
 
 
 @dataclass(eq=False)
 class Asking:
-    """until  of the monotonic clock: when there is no time left to ask; infinite: there always is."""
+    """The supervised process, started at the first query.
+
+    Attributes:
+        until: the time limit for all queries, on the monotonic clock; infinity: none.
+        known: the networks that the process has, by their `id`.
+    """
 
     until: float
-    known: dict[int, Any] = field(
-        default_factory=dict
-    )  # the networks that the process holds, by their place in memory
+    known: dict[int, Any] = field(default_factory=dict)
     process: Any = None
     pipe: Connection | None = None
 
     def ask(self, network: Any, method: str, x: Tensor) -> Tensor:
-        """What the network's method returns for x. NotAnswered where the process ended, or the time is up."""
+        """The outputs of the network's method for x.
+
+        Raises NotAnswered if the process ends or the time limit is reached.
+        """
         if time.monotonic() >= self.until:
-            raise NotAnswered(f"there was no time left to ask {network.name}.")
+            raise NotAnswered(f"there was no time left to query {network.name}.")
         if id(network) not in self.known:
-            self.end()  # A copy of this process that was made earlier does not hold this network.
+            self.end()  # a process that was forked earlier does not have this network
             self.known[id(network)] = network
         if self.pipe is None:
             self._begin()
         assert self.pipe is not None
-        left = None if math.isinf(self.until) else max(0.0, self.until - time.monotonic())
+        seconds_left = None if math.isinf(self.until) else max(0.0, self.until - time.monotonic())
         try:
             self.pipe.send_bytes(pickle.dumps((id(network), method, x)))
-            if not self.pipe.poll(left):
+            if not self.pipe.poll(seconds_left):
                 self.end()
-                raise NotAnswered(f"{network.name} had not answered when the time for it was over.")
-            answer = pickle.loads(self.pipe.recv_bytes())  # of our own child
+                raise NotAnswered(f"{network.name} had not answered when its time limit was reached.")
+            answer = pickle.loads(self.pipe.recv_bytes())  # safe: written by our own child process
         except (EOFError, OSError):
             self.process.join()
             why = ending(self.process.exitcode)
             self.end()
-            raise NotAnswered(f"{network.name} was asked, and {why}.") from None
+            raise NotAnswered(f"{network.name} was queried, and {why}.") from None
         if isinstance(answer, Failure):
-            raise answer.error or NotAnswered(f"{network.name} was asked and failed: {answer.why}.")
+            raise answer.error or NotAnswered(f"{network.name} was queried and failed: {answer.why}.")
         assert isinstance(answer, Tensor)
         return answer
 
     def end(self) -> None:
+        """Kill the process; the next query starts another."""
         if self.pipe is not None:
             self.process.kill()
             self.process.join()
@@ -75,13 +84,14 @@ class Asking:
             self.pipe = None
 
     def _begin(self) -> None:
-        ways: Any = multiprocessing.get_context("fork")
-        ours, theirs = ways.Pipe()
+        context: Any = multiprocessing.get_context("fork")
+        ours, theirs = context.Pipe()
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):
-                stream.flush()  # else the copy would write it again
-        process = ways.Process(target=_serve, args=(theirs, ours, dict(self.known), os.getpid()), daemon=True)
-        with ignored_warnings(DeprecationWarning):  # Python warns of threads that a fork leaves behind.
+                stream.flush()  # else the forked process would write the buffer again
+        arguments = (theirs, ours, dict(self.known), os.getpid())
+        process = context.Process(target=_serve, args=arguments, daemon=True)
+        with ignored_warnings(DeprecationWarning):  # Python warns of forks in processes with threads
             process.start()
         theirs.close()
         self.process, self.pipe = process, ours
@@ -89,7 +99,11 @@ class Asking:
 
 @contextmanager
 def asking_elsewhere(seconds: float = math.inf) -> Iterator[None]:
-    """Inside, networks are asked in a supervised process, for so many seconds in all; where this process cannot be copied, here."""
+    """Inside the block, networks are evaluated in a supervised process, with a time limit for all queries
+    together.
+
+    Where this process cannot be forked, networks are evaluated in this process.
+    """
     if not can_fork():
         yield
         return
@@ -102,19 +116,20 @@ def asking_elsewhere(seconds: float = math.inf) -> Iterator[None]:
 
 
 def _serve(pipe: Connection, other: Connection, networks: dict[int, Any], parent: int) -> None:
+    """The loop of the supervised process: receive a query, send the outputs or a Failure."""
     follow_parent(parent)
     other.close()
     with delegate_queries(None):
         while True:
             try:
-                place, method, x = pickle.loads(pipe.recv_bytes())
+                network, method, x = pickle.loads(pipe.recv_bytes())
             except (EOFError, OSError):
                 return
             answer: Tensor | Failure
             try:
-                answer = getattr(networks[place], method)(x)
+                answer = getattr(networks[network], method)(x)
             except Exception as error:
                 answer = failure_of(error)
-            except KeyboardInterrupt as error:  # SIGINT is ignored here: the model raised it.
+            except KeyboardInterrupt as error:  # raised by the model: SIGINT is ignored in this process
                 answer = Failure(f"it raised {type(error).__name__}")
             pipe.send_bytes(pickle.dumps(answer))

@@ -1,4 +1,7 @@
-"""One task after another, in this process: a model that crashes or hangs takes the run with it."""
+"""The executor without supervision: one task after another in this process.
+
+A model that crashes or hangs ends the run.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +13,8 @@ from holdfast.result import Record
 
 @dataclass(frozen=True)
 class Here:
+    """Runs tasks in this process."""
+
     @property
     def slots(self) -> int:
         return 1
@@ -18,26 +23,29 @@ class Here:
         try:
             while (task := deal.next()) is not None:
                 try:
-                    answer = worker.answer(task, partial(_tell, deal, task))
+                    answer = worker.answer(task, partial(_report, deal, task))
                 except Exception as error:
                     deal.handle_failure(task, Failure(describe_exception(error), error=error))
                 else:
                     deal.finish_task(task, answer)
-        except _Deaf as error:
-            raise error.why from error.why.__cause__
+        except _ReportFailed as error:
+            raise error.cause from error.cause.__cause__
 
 
-class _Deaf(BaseException):
-    """Whoever should be told has failed, a full disk say: no fault of the task, so nothing on the way may take it for one."""
+class _ReportFailed(BaseException):
+    """The scheduler could not store a report, for example on a full disk.
 
-    def __init__(self, why: Exception) -> None:
-        self.why = why
+    It is no Exception, so that the worker does not handle it as a failure of the task.
+    """
+
+    def __init__(self, cause: Exception) -> None:
+        self.cause = cause
 
 
-def _tell(
+def _report(
     deal: Deal, task: Task, records: Sequence[Record], method: str, outputs: Outputs | None = None
 ) -> None:
     try:
         deal.receive_records(task, records, method, outputs)
     except Exception as error:
-        raise _Deaf(error) from error
+        raise _ReportFailed(error) from error

@@ -1,6 +1,9 @@
-"""Supervised processes on this machine: one that raises, hangs, runs out of memory or crashes costs its own task and no other.
+"""The executor with supervised processes on this machine: one that hangs, runs out of memory or crashes costs
+only its own task.
 
-What travels is pickled: through pipes between this process and its own children, never from a file or from anybody else."""
+Messages are pickled. They come through pipes from this process's own children, never from a file or another
+source.
+"""
 
 import contextlib
 import ctypes
@@ -22,24 +25,33 @@ from holdfast.errors import BadInput, HoldfastError
 from holdfast.execution.in_process import Here
 from holdfast.execution.python_path import without_working_folder
 from holdfast.execution.task import Deal, Failure, Outputs, Task, TaskResult, Worker, ending, failure_of
-from holdfast.execution.worker_pool import LOOK, Crew, Hand, Lost, Ready, Said, Told
+from holdfast.execution.worker_pool import LOOK, Message, Ready, RemoteWorker, Update, WorkerLost, WorkerPool
 from holdfast.process_state import ignored_warnings
 from holdfast.result import Record
 
-PARENT_GONE = 1  # PR_SET_PDEATHSIG
-# The kernel ends the process that fills most of the memory, counted in thousandths of it. A worker counts as if it filled so many more:
-# enough to go before the run, which holds the model and the data as it does, and not before larger processes that have no part in this.
+# PR_SET_PDEATHSIG of prctl(2): the signal that a process gets when its parent dies.
+PARENT_GONE = 1
+# Added to a worker's oom_score_adj, in thousandths of the machine's memory. When memory runs out, the kernel
+# kills the process with the highest score. This is enough to kill a worker before the run, which holds the
+# same model and data, and too little to kill it before larger, unrelated processes (chosen by hand).
 BEFORE_THE_RUN = 50
-SHARES_THREADS = ("lightgbm", "xgboost")  # libraries that may have begun the pool of threads that torch uses
+# Largest value of oom_score_adj (proc(5)).
+MAX_OOM_SCORE = 1000
+# Libraries that may have started the OpenMP threads that torch uses too.
+SHARES_THREADS = ("lightgbm", "xgboost")
 
 
 @dataclass(frozen=True)
 class Local:
-    """workers  processes at a time.
-    threads  of torch in each of them.
-    make     how a new process gets its worker, where it cannot be a copy of this one: with a GPU, or where processes do not
-             fork. A function that can be pickled. Without it such a run is not supervised.
-    memory   bytes that one process may fill; one that needs more is ended, and its task tried in halves.
+    """Runs tasks in supervised processes.
+
+    Attributes:
+        workers: number of processes.
+        threads: number of torch threads in each.
+        make: builds the worker of a process that cannot be forked from this one: with a GPU, or on systems
+            without fork. It must be picklable. Without it such a run is not supervised.
+        memory: bytes that one process may use. A process that uses more is ended, and its task is tried again
+            in halves.
     """
 
     workers: int = 1
@@ -58,38 +70,41 @@ class Local:
     def run(self, worker: Worker, deal: Deal) -> None:
         forks = can_fork()
         if forks or self.make is not None:
-            _Processes(size=self.workers, of=self, worker=worker if forks else None).work(deal)
+            _Processes(size=self.workers, options=self, worker=worker if forks else None).work(deal)
         else:
             Here().run(worker, deal)
 
 
 def can_fork() -> bool:
-    """A card that this process uses is closed to its copies."""
+    """Whether workers can be forked from this process.
+
+    CUDA does not work in a fork of a process that has initialised it.
+    """
     return sys.platform == "linux" and not torch.cuda.is_initialized()
 
 
 @dataclass(eq=False, kw_only=True)
-class _Process(Hand):
+class _Process(RemoteWorker):
     process: Any
     pipe: Connection
     memory: int | None
 
-    def give(self, task: Task) -> None:
+    def send(self, task: Task) -> None:
         try:
             self.pipe.send_bytes(pickle.dumps(task))
         except OSError:
             raise self._gone() from None
 
-    def word(self) -> Said:
+    def receive(self) -> Message:
         try:
-            said: Said = pickle.loads(self.pipe.recv_bytes())
+            message: Message = pickle.loads(self.pipe.recv_bytes())
         except (EOFError, OSError):
             raise self._gone() from None
-        return said
+        return message
 
-    def _gone(self) -> Lost:
+    def _gone(self) -> WorkerLost:
         self.process.join()
-        return Lost(ending(self.process.exitcode))
+        return WorkerLost(ending(self.process.exitcode))
 
     def end(self) -> None:
         self.process.kill()
@@ -99,68 +114,72 @@ class _Process(Hand):
     def excess(self) -> str:
         if self.memory is None or memory_budget.held_bytes(self.process.pid) <= self.memory:
             return ""
-        return f"it needs more than the {memory_budget.bytes_told(self.memory)} that --memory allows each process"
+        limit = memory_budget.bytes_told(self.memory)
+        return f"it needs more than the {limit} that --memory allows each process"
 
 
 @dataclass(kw_only=True)
-class _Processes(Crew[_Process]):
-    of: Local
-    worker: Worker | None  # None: every process makes its own
+class _Processes(WorkerPool[_Process]):
+    """The pool of processes. worker: inherited by forked processes; None if every process builds its own."""
 
-    def hire(self) -> _Process:
-        ways: Any = multiprocessing.get_context("spawn" if self.worker is None else "fork")
-        ours, theirs = ways.Pipe()
+    options: Local
+    worker: Worker | None
+
+    def start_worker(self) -> _Process:
+        context: Any = multiprocessing.get_context("spawn" if self.worker is None else "fork")
+        ours, theirs = context.Pipe()
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):
-                stream.flush()  # else the copy would write it again
-        # A pool of threads of this process is not there in its copy, and torch would wait for it.
-        begun = torch.get_num_threads() != 1 or any(name in sys.modules for name in SHARES_THREADS)
-        threads = 1 if self.worker is not None and begun else self.of.threads
+                stream.flush()  # else a forked process would write the buffer again
+        # A thread pool of this process does not exist in its fork, and torch would wait for it forever.
+        has_thread_pool = torch.get_num_threads() != 1 or any(name in sys.modules for name in SHARES_THREADS)
+        threads = 1 if self.worker is not None and has_thread_pool else self.options.threads
+        arguments: tuple[Any, ...]
         if self.worker is None:
-            told: tuple[Any, ...] = (theirs, self.of.make, True, threads, os.getpid(), [])
-        else:  # a copy has the ends of all pipes, and none would ever be seen to close
-            told = (
-                theirs,
-                self.worker,
-                False,
-                threads,
-                os.getpid(),
-                [ours, *(hand.pipe for hand in self.hands)],
-            )
-        process = ways.Process(target=_serve, args=told, daemon=True)
-        # Python's warning is of threads beside a fork: the copy uses nothing that they hold.
+            arguments = (theirs, self.options.make, True, threads, os.getpid(), [])
+        else:  # a fork inherits all pipes; unless it closes them, no process sees a pipe end
+            inherited = [ours, *(remote.pipe for remote in self.remotes)]
+            arguments = (theirs, self.worker, False, threads, os.getpid(), inherited)
+        process = context.Process(target=_serve, args=arguments, daemon=True)
+        # Python warns of forks in processes with threads; the fork uses nothing that these threads hold.
         with ignored_warnings(DeprecationWarning), without_working_folder():
             process.start()
         theirs.close()
-        return _Process(process=process, pipe=ours, memory=self.of.memory)
+        return _Process(process=process, pipe=ours, memory=self.options.memory)
 
     def wait_for_messages(self, busy: Sequence[_Process]) -> list[_Process]:
-        ready = wait([hand.pipe for hand in busy], timeout=LOOK)
-        return [hand for hand in busy if hand.pipe in ready]
+        ready = wait([remote.pipe for remote in busy], timeout=LOOK)
+        return [remote for remote in busy if remote.pipe in ready]
 
     def unfit(self) -> None:
-        if self.of.make is None:
+        if self.options.make is None:
             raise HoldfastError(
-                "torch has computed gradients in this process, so copies of it cannot: use the executor 'here'."
+                "torch has computed gradients in this process, so processes forked from it cannot: "
+                "use the executor 'here'."
             )
-        self.worker = None  # from now on every process builds its own
+        self.worker = None  # processes started from now on build their own
 
 
 def _serve(
-    pipe: Connection, whom: Any, to_make: bool, threads: int, parent: int, closing: Sequence[Connection]
+    pipe: Connection, source: Any, to_make: bool, threads: int, parent: int, closing: Sequence[Connection]
 ) -> None:
-    """The life of a worker: a task, what is found on the way, the answer, the next task."""
+    """The loop of a worker process: receive a task, send reports and the result.
+
+    Args:
+        source: the worker, or with to_make=True the function that builds it.
+        closing: inherited connections that this process does not use.
+    """
     follow_parent(parent)
     for other in closing:
         other.close()
     torch.set_num_threads(threads)
     worker: Worker | Failure
 
-    def tell(records: Sequence[Record], method: str, outputs: Outputs | None = None) -> None:
-        _send(pipe, Told(tuple(records), method, outputs))
+    def report(records: Sequence[Record], method: str, outputs: Outputs | None = None) -> None:
+        _send(pipe, Update(tuple(records), method, outputs))
 
     try:
-        worker = whom() if to_make else whom
+        worker = source() if to_make else source
     except Exception as error:
         worker = failure_of(error)
     _send(pipe, Ready(to_make or _has_gradients()))
@@ -169,36 +188,39 @@ def _serve(
             task: Task = pickle.loads(pipe.recv_bytes())
         except (EOFError, OSError):
             return
-        word: TaskResult | Failure
-        with signals.watch_signals(
-            signal.SIGINT, always=True
-        ):  # for those who interrupt a worker; Ctrl-C reaches the run as well
+        result: TaskResult | Failure
+        # SIGINT can be sent to a worker alone; Ctrl-C also reaches the run, which ends its workers.
+        with signals.watch_signals(signal.SIGINT, always=True):
             try:
-                word = worker if isinstance(worker, Failure) else worker.answer(task, tell)
+                result = worker if isinstance(worker, Failure) else worker.answer(task, report)
             except Exception as error:
-                word = failure_of(error)
+                result = failure_of(error)
             except KeyboardInterrupt as error:
-                word = (
+                result = (
                     TaskResult((), interrupted=True)
                     if signals.has_arrived()
                     else Failure(f"it raised {type(error).__name__}")
                 )
-        _send(pipe, word)
+        _send(pipe, result)
 
 
-def _send(pipe: Connection, word: Said) -> None:
-    """All of it or nothing: half a word would keep the run waiting."""
+def _send(pipe: Connection, message: Message) -> None:
+    """Send a message without being interrupted: half a message would keep the run waiting."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
-        pipe.send_bytes(pickle.dumps(word))
+        pipe.send_bytes(pickle.dumps(message))
     except OSError:
-        os._exit(1)  # nobody is there to hear it
+        os._exit(1)  # the run has ended
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _has_gradients() -> bool:
-    """Where torch knows GPUs it computes gradients in threads, and a copy of a process that has begun them is without."""
+    """Whether this process can compute gradients.
+
+    Where torch has GPUs, it computes gradients in threads, and a fork of a process that has started them is
+    without these threads.
+    """
     try:
         x = torch.ones(1, requires_grad=True)
         torch.autograd.grad((x * x).sum(), x)
@@ -208,13 +230,13 @@ def _has_gradients() -> bool:
 
 
 def follow_parent(parent: int) -> None:
-    """A worker ends with the run, and where memory runs out it goes before the run does that holds as much."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # The run is told of them, and ends its workers.
+    """Let this process end with its parent, and be killed before its parent when memory runs out."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # the run handles them and ends its workers
         signal.signal(number, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PARENT_GONE, signal.SIGKILL)
         with contextlib.suppress(OSError, ValueError):
-            place = Path("/proc/self/oom_score_adj")
-            place.write_text(str(min(1000, int(place.read_text()) + BEFORE_THE_RUN)))
+            score = Path("/proc/self/oom_score_adj")
+            score.write_text(str(min(MAX_OOM_SCORE, int(score.read_text()) + BEFORE_THE_RUN)))
     if os.getppid() != parent:
         os._exit(1)

@@ -1,4 +1,4 @@
-"""New Python processes that do not look for modules in the working folder."""
+"""Safe start of Python processes: they do not import modules from the working folder."""
 
 import contextlib
 import os
@@ -9,8 +9,11 @@ SAFE = "PYTHONSAFEPATH"
 
 @contextlib.contextmanager
 def without_working_folder() -> Iterator[None]:
-    """Start processes inside this block. Python starts a spawned one with `python -c`, which puts the working folder first on sys.path
-    until the parent's own path arrives: in a folder of data, a file `pickle.py` would be run."""
+    """Processes that are started inside this block do not have the working folder on sys.path.
+
+    Python starts a spawned process with `python -c`, which puts the working folder first on sys.path until
+    the parent's path arrives. In a folder of untrusted data, a file `pickle.py` would be executed.
+    """
     before = os.environ.get(SAFE)
     os.environ[SAFE] = "1"
     try:

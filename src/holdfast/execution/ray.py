@@ -1,5 +1,7 @@
-"""Actors on a Ray cluster: each builds its worker once, tells what it finds as it finds it, and is replaced when it or its machine is
-lost."""
+"""The executor with actors on a Ray cluster.
+
+Each actor builds its worker once and reports while it works. It is replaced when it or its machine is lost.
+"""
 
 import contextlib
 import logging
@@ -11,15 +13,20 @@ import torch
 
 from holdfast.errors import BadInput, MissingExtra
 from holdfast.execution.task import Deal, Failure, Task, TaskResult, Worker, describe_exception, failure_of
-from holdfast.execution.worker_pool import LOOK, Crew, Hand, Lost, Ready, Said, Told
+from holdfast.execution.worker_pool import LOOK, Message, Ready, RemoteWorker, Update, WorkerLost, WorkerPool
 
 
 @dataclass(frozen=True)
 class Ray:
-    """make     how an actor gets its worker: a function that can be pickled and finds its files wherever it runs.
-    address  of the cluster, as ray://host:port; None: the one that this machine belongs to, else one on this machine alone.
-    workers  actors at a time; None: one for each core, or card, that the cluster has.
-    on_card  each takes a whole GPU.
+    """Runs tasks in actors of a Ray cluster.
+
+    Attributes:
+        make: builds the worker of an actor. It must be picklable, and its files must exist on every machine
+            of the cluster.
+        address: of the cluster, as ray://host:port; None: the cluster of this machine if there is one, else a
+            new one on this machine.
+        workers: number of actors; None: one for each CPU core of the cluster, or for each GPU.
+        on_card: each actor takes a whole GPU.
     """
 
     make: Callable[[], Worker]
@@ -59,26 +66,27 @@ class Ray:
                     ray.init(address=self.address, **quiet)
             except Exception as error:
                 raise BadInput(
-                    f"--executor {self.address or 'ray'}: no Ray cluster answers there ({describe_exception(error)})."
+                    f"--executor {self.address or 'ray'}: no Ray cluster answers there "
+                    f"({describe_exception(error)})."
                 ) from error
         return ray
 
 
 @dataclass(eq=False, kw_only=True)
-class _Remote(Hand):
+class _Remote(RemoteWorker):
     ray: Any
     actor: Any
-    words: Any = None  # those that are still to come of its task
+    messages: Any = None  # the stream of messages of its task
 
-    def give(self, task: Task) -> None:
-        self.words = self.actor.answer.options(num_returns="streaming").remote(task)
+    def send(self, task: Task) -> None:
+        self.messages = self.actor.answer.options(num_returns="streaming").remote(task)
 
-    def word(self) -> Said:
+    def receive(self) -> Message:
         try:
-            found: Said = self.ray.get(next(self.words))
+            message: Message = self.ray.get(next(self.messages))
         except (StopIteration, self.ray.exceptions.RayError) as error:
-            raise Lost(f"its actor was lost ({describe_exception(error)})") from error
-        return found
+            raise WorkerLost(f"its actor was lost ({describe_exception(error)})") from error
+        return message
 
     def end(self) -> None:
         with contextlib.suppress(Exception):
@@ -86,52 +94,56 @@ class _Remote(Hand):
 
 
 @dataclass(kw_only=True)
-class _Actors(Crew[_Remote]):
+class _Actors(WorkerPool[_Remote]):
     ray: Any
     make: Callable[[], Worker]
     on_card: bool
 
-    def hire(self) -> _Remote:
+    def start_worker(self) -> _Remote:
         kind = self.ray.remote(num_cpus=1, num_gpus=1 if self.on_card else 0, max_restarts=0)(_Actor)
         return _Remote(ray=self.ray, actor=kind.remote(self.make))
 
     def wait_for_messages(self, busy: Sequence[_Remote]) -> list[_Remote]:
         ready, _ = self.ray.wait(
-            [hand.words for hand in busy], num_returns=1, timeout=LOOK, fetch_local=False
+            [remote.messages for remote in busy], num_returns=1, timeout=LOOK, fetch_local=False
         )
-        return [hand for hand in busy if hand.words in ready]
+        return [remote for remote in busy if remote.messages in ready]
 
 
 class _Actor:
-    """A worker on some machine. What it tells travels while it works: a thread answers, this one passes the words on."""
+    """A worker on a machine of the cluster.
+
+    One thread answers the task, and this one sends its messages meanwhile.
+    """
 
     def __init__(self, make: Callable[[], Worker]) -> None:
         torch.set_num_threads(1)
         self._make = make
         self._worker: Worker | None = None
 
-    def answer(self, task: Task) -> Iterator[Said]:
+    def answer(self, task: Task) -> Iterator[Message]:
         from queue import SimpleQueue
         from threading import Thread
 
-        words: SimpleQueue[Said] = SimpleQueue()
+        messages: SimpleQueue[Message] = SimpleQueue()
 
         def work() -> None:
             try:
                 if self._worker is None:
                     self._worker = self._make()
-                    words.put(Ready())
-                words.put(
-                    self._worker.answer(task, lambda records, *told: words.put(Told(tuple(records), *told)))
+                    messages.put(Ready())
+                result = self._worker.answer(
+                    task, lambda records, *rest: messages.put(Update(tuple(records), *rest))
                 )
+                messages.put(result)
             except Exception as error:
-                words.put(failure_of(error))
+                messages.put(failure_of(error))
 
         thread = Thread(target=work, daemon=True)
         thread.start()
         while True:
-            word = words.get()
-            yield word
-            if isinstance(word, TaskResult | Failure):
+            message = messages.get()
+            yield message
+            if isinstance(message, TaskResult | Failure):
                 thread.join()
                 return

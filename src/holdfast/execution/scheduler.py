@@ -1,5 +1,7 @@
-"""Tasks dealt out and their answers kept: budgets are shared here, and what fails is tried again in halves until it is known which input
-it was."""
+"""The scheduler: it shares the time budget among tasks, stores their records, and retries failed tasks.
+
+A failed task is tried again in halves, until the input that makes it fail is known.
+"""
 
 import math
 import signal
@@ -17,12 +19,15 @@ from holdfast.execution.in_process import Here
 from holdfast.execution.task import Executor, Failure, Outputs, Task, TaskResult, Worker
 from holdfast.result import DONE, Key, Record, Status
 
-TRIES = 2  # of an input alone before it is given up
-HOPELESS = 8  # inputs given up for one reason, and none answered: it is not the inputs
+# Number of attempts at a single input before it is recorded as failed (chosen by hand).
+TRIES = 2
+# If no input has been answered and this many failed for the same reason, the run ends with that error (chosen
+# by hand).
+HOPELESS = 8
 
 
 class Sink(Protocol):
-    """Where records go as soon as they are known, and where they are found again."""
+    """Stores records as soon as they are known, and finds them again."""
 
     def load_known(self, keys: Sequence[Key]) -> dict[Key, Record]: ...
 
@@ -31,7 +36,7 @@ class Sink(Protocol):
 
 @dataclass
 class InMemorySink:
-    """Records in memory, beside those of a store where there is one."""
+    """Keeps records in memory, and also in a store if one is given."""
 
     store: Sink | None = None
     records: dict[Key, Record] = field(default_factory=dict)
@@ -52,19 +57,31 @@ class InMemorySink:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run has come."""
+    """The progress of a run.
+
+    Attributes:
+        done: number of finished questions.
+        total: number of all questions.
+        records: of the task that reported.
+        method: that is at work.
+        seconds: since the run began.
+        seconds_left: an estimate from the pace until now and the time budget; None if there is none yet.
+    """
 
     done: int
     total: int
-    records: Sequence[Record]  # of the batch in work
+    records: Sequence[Record]
     method: str
     seconds: float
-    seconds_left: float | None  # by the pace so far or by the budget
+    seconds_left: float | None
 
 
 @dataclass(frozen=True)
 class Unit:
-    """Questions that are answered together. seconds: a limit of their own. whole: they cannot be cut in halves."""
+    """Keys that are answered together.
+
+    seconds: their time limit. whole: they cannot be tried again in halves.
+    """
 
     keys: tuple[Key, ...]
     seconds: float = math.inf
@@ -73,29 +90,36 @@ class Unit:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a run ended. Its records are where they were written to."""
+    """How a run ended. Its records are in the sink.
+
+    failed: number of inputs without an answer; their records hold the reason.
+    """
 
     interrupted: bool
-    failed: int  # inputs that could not be answered, for a reason that their record tells
+    failed: int
     faults: tuple[HoldfastError, ...]
 
 
 @dataclass
 class _Run:
-    """A unit in work, and what it told so far."""
+    """A running unit and the records that it has reported."""
 
     unit: Unit
-    told: dict[Key, Record] = field(default_factory=dict)
+    reported: dict[Key, Record] = field(default_factory=dict)
 
 
 class Dealer:
-    """Deals units out to an executor and keeps what comes back.
+    """The scheduler of a run: hands units to an executor as tasks, and stores their records.
 
-    total, done  all questions of the run, and those answered before.
-    beside       for a key the keys of all parts of its question, where there are several.
-    blanks       what was not begun has a record, too.
-    outputs      called with what the model answered at the inputs of a task.
-    lenient      units have nothing to do with each other: where all of them fail, that is no reason to raise.
+    Args:
+        seconds: time budget of the run.
+        total: number of all questions of the run.
+        done: number of those answered before.
+        beside: maps a key to the keys of all parts of its question, where questions have several parts.
+        blanks: units that were not started get a record too.
+        lenient: do not raise an exception when all units fail, because they are unrelated.
+        progress: called at each report.
+        outputs: called with the model's outputs at the inputs of a task.
     """
 
     def __init__(
@@ -113,13 +137,14 @@ class Dealer:
         progress: Callable[[Progress], None] | None = None,
         outputs: Callable[[Outputs], None] | None = None,
     ) -> None:
-        self._worker, self._sink, self._progress, self._beside = worker, sink, progress, beside
+        self._worker, self._sink, self._progress = worker, sink, progress
+        self._all_parts = beside
         self._outputs = outputs
         self._waiting, self._blanks = deque(units), blanks
         self._running: dict[tuple[Key, ...], _Run] = {}
         self._total, self._done = total, done
         self._answered = lenient or done > 0
-        self._rows = sum(len(unit.keys) for unit in units)  # to be answered
+        self._rows = sum(len(unit.keys) for unit in units)
         self._solved = 0
         self._slots = 1
         self._tries: Counter[Key] = Counter()
@@ -131,10 +156,11 @@ class Dealer:
         self._deadline = min(time_limit.deadline(), math.inf if seconds is None else self._began + seconds)
 
     def run(self, executor: Executor | None) -> Ended:
-        where = executor or Here()
-        self._slots = where.slots
+        """Run all units; without an executor in this process."""
+        executor = executor or Here()
+        self._slots = executor.slots
         with signals.watch_signals(signal.SIGINT):
-            where.run(self._worker, self)
+            executor.run(self._worker, self)
         left: Status = "interrupted" if self._interrupted else "stopped"
         for keys in (*self._running, *(unit.keys for unit in self._waiting)) if self._blanks else ():
             found = self._sink.load_known(keys)
@@ -147,18 +173,18 @@ class Dealer:
         return Ended(self._interrupted, self._given_up, tuple(self._faults))
 
     def next(self) -> Task | None:
-        """None: nothing is waiting, or there is no time left for it."""
+        """The next task with its share of the time left; None if no unit is waiting or no time is left."""
         now = time.monotonic()
         if not self._waiting or self._interrupted or now >= self._deadline:
             return None
         share = (self._deadline - now) / math.ceil(len(self._waiting) / self._slots)
         unit = self._waiting.popleft()
-        aside = (
+        other_parts = (
             []
-            if self._beside is None
-            else [key for one in unit.keys for key in self._beside(one) if key not in unit.keys]
+            if self._all_parts is None
+            else [key for one in unit.keys for key in self._all_parts(one) if key not in unit.keys]
         )
-        others = tuple(self._sink.load_known(aside).values())
+        others = tuple(self._sink.load_known(other_parts).values())
         task = Task(unit.keys, min(share, unit.seconds), self._sink.load_known(unit.keys), others)
         self._running[task.keys] = _Run(unit)
         return task
@@ -168,20 +194,21 @@ class Dealer:
     ) -> None:
         if outputs is not None and self._outputs is not None:
             self._outputs(outputs)
-        told = self._running[task.keys].told
-        told.update((record.key, record) for record in records)
+        reported = self._running[task.keys].reported
+        reported.update((record.key, record) for record in records)
         if records:
             self._sink.write(records)
         if method:
-            self._report(list(told.values()), method)
+            self._report(list(reported.values()), method)
 
     def finish_task(self, task: Task, answer: TaskResult) -> None:
         for record in answer.records:
             expected = self._worker.question(record.key)
             if expected and record.question != expected:
                 raise StoreError(
-                    f"the answer for input {record.key} belongs to another question: the process that gave it has read another model or "
-                    f"other data than this one. Do all machines see the same files?"
+                    f"the answer for input {record.key} belongs to another question: the worker process has "
+                    f"read a different model or different data than this process. Do all machines see the "
+                    f"same files?"
                 )
         del self._running[task.keys]
         self._sink.write(answer.records)
@@ -193,7 +220,10 @@ class Dealer:
         self._report(answer.records, "done")
 
     def handle_failure(self, task: Task, failure: Failure) -> None:
-        """Halves of it may be answered. An input alone is tried again and then given up, with the reason in its record."""
+        """Try the task again in halves.
+
+        A single input is tried TRIES times and then recorded as failed, with the reason.
+        """
         unit = self._running.pop(task.keys).unit
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
@@ -222,13 +252,13 @@ class Dealer:
         return self._tries[unit.keys[0]]
 
     def _keep(self, keys: Sequence[Key], status: Status, note: str) -> None:
-        """What is known of them by now stays."""
+        """Write the present bounds of unfinished keys with this status and note."""
         blank = {record.key: record for record in self._worker.unknown(keys)}
         found = {**blank, **self._sink.load_known(keys)}
-        kept = [found[key] for key in keys]
+        present = [found[key] for key in keys]
         records = [
             replace(r, status=status, bracket=replace(r.bracket, note=note)) if r.status not in DONE else r
-            for r in kept
+            for r in present
         ]
         self._sink.write(records)
         self._count(records)
@@ -246,5 +276,7 @@ class Dealer:
         left = passed / self._solved * (self._rows - self._solved) if self._solved else None
         if math.isfinite(self._deadline):
             left = max(0.0, min(self._deadline - now, math.inf if left is None else left))
-        closed = sum(record.status in DONE for run in self._running.values() for record in run.told.values())
+        closed = sum(
+            record.status in DONE for run in self._running.values() for record in run.reported.values()
+        )
         self._progress(Progress(self._done + closed, self._total, records, method, passed, left))

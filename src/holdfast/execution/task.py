@@ -1,4 +1,7 @@
-"""What travels between a run and those who answer its questions. Everything here can be pickled, and times are spans: clocks differ."""
+"""Messages between the scheduler of a run and its workers.
+
+All of them can be pickled; times are durations, because clocks differ.
+"""
 
 import contextlib
 import math
@@ -17,25 +20,27 @@ from holdfast.result import Key, Record
 
 @dataclass(frozen=True)
 class Outputs:
-    """What the model answered at the inputs of a task, when the search began."""
+    """The model's outputs at the inputs of a task, evaluated when its search begins."""
 
     keys: tuple[Key, ...]
     values: Tensor  # (keys, outputs)
 
 
 class Tell(Protocol):
-    """Report to the run: records that have become better, the method at work, and once for each task the outputs at its inputs."""
+    """Reports to the scheduler: records that improved, the method at work, and once for each task the outputs
+    at its inputs."""
 
     def __call__(self, records: Sequence[Record], method: str, outputs: Outputs | None = None, /) -> None: ...
 
 
 @dataclass(frozen=True)
 class Task:
-    """Questions that are answered together.
+    """Keys that are answered together.
 
-    seconds  the share of the budget that they have.
-    known    what was found of them before; the search goes on from there.
-    others   what is known of other parts of the same questions: their witnesses count here too.
+    Attributes:
+        seconds: the time budget of the task.
+        known: records of these keys from earlier searches; the search continues from them.
+        others: records of other parts of the same questions, whose witnesses are also tried here.
     """
 
     keys: tuple[Key, ...]
@@ -46,7 +51,10 @@ class Task:
 
 @dataclass(frozen=True)
 class TaskResult:
-    """One record for each key of a task, in order. faults: why some of them are believed no more; raised when all others are done."""
+    """One record for each key of a task, in order.
+
+    faults: errors that invalidate some of the records; they are raised when all other tasks are done.
+    """
 
     records: tuple[Record, ...]
     faults: tuple[HoldfastError, ...] = ()
@@ -55,10 +63,11 @@ class TaskResult:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a task has no answer.
+    """Why a task has no result.
 
-    late   its time was over when it was ended: what it told until then is all there will be.
-    error  the exception, where there is one that can travel.
+    Attributes:
+        late: the task was ended after its time budget, so its last reports are its result.
+        error: the exception, if it can be pickled.
     """
 
     why: str
@@ -67,26 +76,31 @@ class Failure:
 
 
 class Worker(Protocol):
-    """Who answers. Every process that does has one of its own, and with it its own copy of the model."""
+    """Answers tasks. Every worker process has its own, with its own copy of the model."""
 
     def answer(self, task: Task, tell: Tell) -> TaskResult:
-        """tell: called with the records that have become better, and the method at work; first with none, once the model has answered at
-        the inputs, and with these answers. Ctrl-C ends the search; what was found so far is the answer."""
+        """Answer a task. Ctrl-C ends the search, and the bounds found until then are the result.
+
+        tell: called first without records and with the model's outputs at the inputs, then with records that
+            improved.
+        """
         ...
 
     def unknown(self, keys: Sequence[Key]) -> list[Record]:
-        """Records that say nothing yet."""
+        """Records without bounds for these keys."""
         ...
 
     def question(self, key: Key) -> str:
-        """The hash of what is asked; empty: only the answer tells."""
+        """The hash of the question for this key; "" if only the record has it."""
         ...
 
 
 class Deal(Protocol):
-    """What an executor is given: tasks, as long as there are any, and somebody to tell."""
+    """The scheduler as an executor sees it: a source of tasks and a receiver of reports."""
 
-    def next(self) -> Task | None: ...
+    def next(self) -> Task | None:
+        """The next task, or None if there is none now. A failed task may make new ones."""
+        ...
 
     def receive_records(
         self, task: Task, records: Sequence[Record], method: str, outputs: Outputs | None = None
@@ -100,36 +114,36 @@ class Deal(Protocol):
 
 
 class Executor(Protocol):
-    """Where tasks are answered. slots: how many at a time."""
+    """Runs tasks, `slots` of them at a time."""
 
     @property
     def slots(self) -> int: ...
 
     def run(self, worker: Worker, deal: Deal) -> None:
-        """Until there is no task left and none in work."""
+        """Run tasks until none is waiting and none is running."""
         ...
 
 
 def describe_exception(error: BaseException) -> str:
-    """An exception in one line."""
+    """The class and the message of an exception, in one line."""
     name, text = type(error).__name__[:100], first_line(error, LONGEST_NOTE)
     return name if text == type(error).__name__ else f"{name}: {text}"
 
 
 def failure_of(error: Exception) -> Failure:
-    """With the exception itself where that can travel."""
+    """The failure of a task by an exception, with the exception itself if it can be pickled and unpickled."""
     with contextlib.suppress(Exception):
         pickle.loads(
             pickle.dumps(error)
-        )  # our own bytes of a moment ago: some exceptions are written and cannot be read again
+        )  # safe: our own bytes. Some exceptions can be pickled but not unpickled.
         return Failure(describe_exception(error), error=error)
     return Failure(describe_exception(error))
 
 
 def ending(code: int | None) -> str:
-    """How a process ended that should not have."""
+    """Why a process ended unexpectedly, from its exit code."""
     if code is not None and code < 0:
         name = signal.Signals(-code).name if -code in {s.value for s in signal.Signals} else f"signal {-code}"
-        more = ", as the kernel does where memory runs out" if -code == signal.SIGKILL else ""
+        more = ", as the kernel does when memory runs out" if -code == signal.SIGKILL else ""
         return f"its process was ended by {name}{more}"
     return f"its process ended with exit code {code}"

@@ -1,5 +1,8 @@
-"""Workers elsewhere, each at one task: given the next one when it is done, replaced when it is lost, ended when it hangs. Where they are
-and how words travel is for `Hand`s to know."""
+"""A pool of workers outside this process, each with one task at a time.
+
+A worker gets its next task when it is done, is replaced when it is lost, and is ended when it hangs.
+Subclasses of `RemoteWorker` know where the workers are and how messages reach them.
+"""
 
 import time
 from abc import ABC, abstractmethod
@@ -10,60 +13,74 @@ from typing import Generic, TypeVar
 from holdfast.execution.task import Deal, Failure, Outputs, Task, TaskResult
 from holdfast.result import Record
 
-FIRST = (
-    10.0  # seconds, or a fifth of its time if that is more, in which a model must have answered at the inputs
-)
-GRACE = 5.0  # seconds, and a tenth of its time, after which a worker that should have ended is taken to hang
-LOOK = 0.5  # seconds between two looks at the clock
+# Seconds within which the model must have answered at the inputs of a task; a fifth of the task's time budget
+# if that is more (chosen by hand).
+FIRST = 10.0
+# Seconds after its time budget, plus a tenth of the budget, after which a worker is considered to hang
+# (chosen by hand).
+GRACE = 5.0
+# Seconds between two checks of the time budgets (chosen by hand).
+LOOK = 0.5
 
 
 @dataclass(frozen=True)
 class Ready:
-    """Where a worker is built first, that takes a while. fit: it can compute gradients."""
+    """The worker has been built and starts its first task. fit: it can compute gradients."""
 
     fit: bool = True
 
 
 @dataclass(frozen=True)
-class Told:
-    """What a task has found so far."""
+class Update:
+    """A report from a running task."""
 
     records: tuple[Record, ...]
     method: str
     outputs: Outputs | None = None
 
 
-Said = Ready | Told | TaskResult | Failure
+Message = Ready | Update | TaskResult | Failure
 
 
-class Lost(Exception):
-    """There is nobody any more who could say something."""
+class WorkerLost(Exception):
+    """The worker is gone, so no message will come. Its text is the reason."""
 
 
 @dataclass(eq=False, kw_only=True)
-class Hand(ABC):
-    """One worker, what it is at, and since when."""
+class RemoteWorker(ABC):
+    """One worker outside this process.
+
+    Attributes:
+        task: its present task.
+        since: when it got the task, or when it was ready if that was later; on the monotonic clock.
+        ready: it has been built.
+        answered: the model has answered at the inputs of the task.
+    """
 
     task: Task | None = None
     since: float = 0.0
-    ready: bool = False  # it has been built
-    answered: bool = False  # the model did, at the inputs of the task
+    ready: bool = False
+    answered: bool = False
 
     @abstractmethod
-    def give(self, task: Task) -> None: ...
+    def send(self, task: Task) -> None:
+        """Give the worker a task. WorkerLost if it is gone."""
 
     @abstractmethod
-    def word(self) -> Said:
-        """The next one, which is there. Lost: there will be none."""
+    def receive(self) -> Message:
+        """The next message, which has arrived already. WorkerLost if the worker is gone."""
 
     @abstractmethod
-    def end(self) -> None: ...
+    def end(self) -> None:
+        """Kill the worker."""
 
     def excess(self) -> str:
-        """Why it may not go on; empty: it may."""
+        """The reason to end the worker although it is on time, such as its memory; "" if there is none."""
         return ""
 
     def overdue(self) -> bool:
+        """Whether the worker has exceeded its time budget, or the model has not answered at the inputs in
+        time."""
         assert self.task is not None
         passed, allowed = time.monotonic() - self.since, self.task.seconds
         too_long = passed > allowed + GRACE + allowed / 10 or (
@@ -72,100 +89,107 @@ class Hand(ABC):
         return self.ready and too_long
 
 
-H = TypeVar("H", bound=Hand)
+H = TypeVar("H", bound=RemoteWorker)
 
 
 @dataclass(kw_only=True)
-class Crew(ABC, Generic[H]):
+class WorkerPool(ABC, Generic[H]):
+    """At most `size` workers of one kind."""
+
     size: int
-    hands: list[H] = field(default_factory=list)
+    remotes: list[H] = field(default_factory=list)
 
     @abstractmethod
-    def hire(self) -> H: ...
+    def start_worker(self) -> H:
+        """A new worker, which may not be ready yet."""
 
     @abstractmethod
     def wait_for_messages(self, busy: Sequence[H]) -> list[H]:
-        """Those that have something to say, after a moment at most."""
+        """The workers that have a message; waits at most LOOK seconds for one."""
 
     def unfit(self) -> None:
-        """Who was hired cannot compute gradients; those to come must."""
+        """Make sure that workers started from now on can compute gradients, because one could not."""
         raise AssertionError
 
     def work(self, deal: Deal) -> None:
-        """Until there is nothing left to do. Ctrl-C ends it; what the hands told is kept."""
+        """Run tasks until there are none. Ctrl-C ends the work; records that were reported are kept."""
         try:
             while self._fill(deal):
-                self._listen(deal)
+                self._process_messages(deal)
         except KeyboardInterrupt:
             deal.interrupt()
         finally:
-            for hand in list(self.hands):
-                self._dismiss(hand)
+            for remote in list(self.remotes):
+                self._end_worker(remote)
 
     def _fill(self, deal: Deal) -> bool:
-        """Give everyone something to do. False: there is nothing left, and nothing in work."""
-        for hand in list(self.hands):
-            if hand.task is None and (task := deal.next()) is not None:
-                self._give(hand, task, deal)
-        while len(self.hands) < self.size and (task := deal.next()) is not None:
-            self.hands.append(self.hire())
-            self._give(self.hands[-1], task, deal)
-        # Who is not there yet may never be: a cluster that has lost a machine has no place for it.
-        idle = [hand for hand in self.hands if hand.task is None]
-        absent = [hand for hand in self.hands if hand.task is not None and not hand.ready]
-        for hand, other in zip(idle, absent, strict=False):
-            self._dismiss(other)
+        """Give every idle worker a task, and start workers up to `size`.
+
+        Returns False if no task is waiting or running.
+        """
+        for remote in list(self.remotes):
+            if remote.task is None and (task := deal.next()) is not None:
+                self._assign(remote, task, deal)
+        while len(self.remotes) < self.size and (task := deal.next()) is not None:
+            self.remotes.append(self.start_worker())
+            self._assign(self.remotes[-1], task, deal)
+        # A worker that is not ready yet may never be, because a cluster that has lost a machine may be unable
+        # to start it. So idle workers take over.
+        idle = [remote for remote in self.remotes if remote.task is None]
+        absent = [remote for remote in self.remotes if remote.task is not None and not remote.ready]
+        for remote, other in zip(idle, absent, strict=False):
+            self._end_worker(other)
             assert other.task is not None
-            self._give(hand, other.task, deal)
-        return any(hand.task is not None for hand in self.hands)
+            self._assign(remote, other.task, deal)
+        return any(remote.task is not None for remote in self.remotes)
 
-    def _listen(self, deal: Deal) -> None:
-        busy = [hand for hand in self.hands if hand.task is not None]
-        heard = self.wait_for_messages(busy)
-        for hand in busy:
-            assert hand.task is not None
-            if hand in heard:
-                self._hear(hand, hand.task, deal)
-            elif hand.overdue():
-                late = f"it had not come back after {time.monotonic() - hand.since:.0f} s and was ended"
-                self._fail(hand, hand.task, deal, Failure(late, late=hand.answered))
-            elif excess := hand.excess():
-                self._fail(hand, hand.task, deal, Failure(excess))
+    def _process_messages(self, deal: Deal) -> None:
+        busy = [remote for remote in self.remotes if remote.task is not None]
+        ready = self.wait_for_messages(busy)
+        for remote in busy:
+            assert remote.task is not None
+            if remote in ready:
+                self._handle_message(remote, remote.task, deal)
+            elif remote.overdue():
+                why = f"it had not come back after {time.monotonic() - remote.since:.0f} s and was ended"
+                self._fail(remote, remote.task, deal, Failure(why, late=remote.answered))
+            elif excess := remote.excess():
+                self._fail(remote, remote.task, deal, Failure(excess))
 
-    def _give(self, hand: H, task: Task, deal: Deal) -> None:
-        hand.task, hand.since, hand.answered = task, time.monotonic(), False
+    def _assign(self, remote: H, task: Task, deal: Deal) -> None:
+        remote.task, remote.since, remote.answered = task, time.monotonic(), False
         try:
-            hand.give(task)
-        except Lost as error:
-            self._fail(hand, task, deal, Failure(str(error)))
+            remote.send(task)
+        except WorkerLost as error:
+            self._fail(remote, task, deal, Failure(str(error)))
 
-    def _hear(self, hand: H, task: Task, deal: Deal) -> None:
+    def _handle_message(self, remote: H, task: Task, deal: Deal) -> None:
         try:
-            word = hand.word()
-        except Lost as error:
-            self._fail(hand, task, deal, Failure(str(error)))
+            message = remote.receive()
+        except WorkerLost as error:
+            self._fail(remote, task, deal, Failure(str(error)))
             return
-        if isinstance(word, Ready):
-            hand.ready, hand.since = True, time.monotonic()
-            if not word.fit:
+        if isinstance(message, Ready):
+            remote.ready, remote.since = True, time.monotonic()
+            if not message.fit:
                 self.unfit()
-                self._dismiss(hand)
-                self.hands.append(self.hire())
-                self._give(self.hands[-1], task, deal)
-        elif isinstance(word, Told):
-            hand.answered = True
-            deal.receive_records(task, word.records, word.method, word.outputs)
+                self._end_worker(remote)
+                self.remotes.append(self.start_worker())
+                self._assign(self.remotes[-1], task, deal)
+        elif isinstance(message, Update):
+            remote.answered = True
+            deal.receive_records(task, message.records, message.method, message.outputs)
         else:
-            hand.task = None
-            if isinstance(word, TaskResult):
-                deal.finish_task(task, word)
+            remote.task = None
+            if isinstance(message, TaskResult):
+                deal.finish_task(task, message)
             else:
-                deal.handle_failure(task, word)
+                deal.handle_failure(task, message)
 
-    def _fail(self, hand: H, task: Task, deal: Deal, failure: Failure) -> None:
-        self._dismiss(hand)
+    def _fail(self, remote: H, task: Task, deal: Deal, failure: Failure) -> None:
+        self._end_worker(remote)
         deal.handle_failure(task, failure)
 
-    def _dismiss(self, hand: H) -> None:
-        self.hands.remove(hand)
-        hand.end()
+    def _end_worker(self, remote: H) -> None:
+        self.remotes.remove(remote)
+        remote.end()

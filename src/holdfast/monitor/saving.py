@@ -16,7 +16,7 @@ from holdfast.errors import BadInput, UnreadableFile
 from holdfast.files import existing, in_words, json_of
 from holdfast.network import Network
 from holdfast.network.fingerprint import of_file, of_text
-from holdfast.network.network import NAME_IT
+from holdfast.network.model_identity import NAME_IT
 from holdfast.network.text import WordTokenizer
 
 FORMAT, VERSION = "holdfast monitor", 3

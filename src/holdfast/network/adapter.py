@@ -1,4 +1,5 @@
-"""Small modules around the user's model, so that every network is (batch, *shape) -> (batch, outputs) in the user's units."""
+"""Modules around the user's model that make every network (batch, *shape) -> (batch, outputs) in the user's
+units."""
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
@@ -12,13 +13,20 @@ from torch import Tensor, nn
 from holdfast.errors import BadInput
 
 Pool = Literal["last", "mean", "max"]
+# Number of random rows on which the ways to evaluate a batch are compared (chosen by hand).
+PROBE_ROWS = 3
+# Largest difference between outputs of one row in different batches that is attributed to rounding (chosen by
+# hand).
+RELATIVE_TOLERANCE = 1e-3
+ABSOLUTE_TOLERANCE = 1e-4
 
 
 def tensor_of(answer: Any, output: str | None = None) -> Tensor:
-    """What is measured of a model's answer.
+    """The measured tensor of a model's answer.
 
-    Of several things in a row, as nn.LSTM answers (outputs, state), the first that is there, or the one at the place `output`, counted
-    from 0; of named ones the one that `output` names, else the logits, else the only tensor.
+    Of a tuple, such as (outputs, state) of nn.LSTM, this is the element at position `output`, counted from 0;
+    by default the first that is not None. Of an answer with names (a dict, a ModelOutput), it is the part
+    that `output` names; by default the logits, or the only tensor.
     """
     if (
         isinstance(answer, tuple | list)
@@ -44,20 +52,20 @@ def tensor_of(answer: Any, output: str | None = None) -> Tensor:
         name = output or next((name for name in tensors if name == "logits" or len(tensors) == 1), None)
         if name is None:
             raise BadInput(
-                f"the model answers with several things ({', '.join(named)}). Say which of them is to be measured, "
-                f"as in output={(tensors or list(named))[0]!r} (--output on the command line)."
+                f"the model answers with several things ({', '.join(named)}). Name the one to measure, "
+                f"for example output={(tensors or list(named))[0]!r} (--output on the command line)."
             )
         answer = named[name]
     if not isinstance(answer, Tensor):
         raise BadInput(
-            f"the model answers with {type(answer).__name__}, not with a tensor. Wrap it in a module whose forward returns the "
-            f"tensor to measure."
+            f"the model answers with {type(answer).__name__}, not with a tensor. "
+            f"Wrap it in a module whose forward returns the tensor to measure."
         )
     return answer
 
 
 def _named_parts(answer: Any) -> dict[str, Any]:
-    """The parts of an answer that have names: a dict, a ModelOutput, a dataclass."""
+    """The named parts of an answer: of a dict, a ModelOutput, a dataclass or a named tuple."""
     if isinstance(answer, Mapping):
         return {str(key): part for key, part in answer.items()}
     if is_dataclass(answer) and not isinstance(answer, type):
@@ -69,25 +77,30 @@ def _named_parts(answer: Any) -> dict[str, Any]:
     return dict(answer._asdict()) if hasattr(answer, "_asdict") else {}
 
 
-def told_of(answer: Any, output: str | None = None) -> str | None:
-    """What a user should know of how `tensor_of` chose; None where there was nothing to choose from."""
+def note_of_choice(answer: Any, output: str | None = None) -> str | None:
+    """A note for the user about which part of an answer `tensor_of` chooses; None if there is only one."""
     named = _named_parts(answer)
     if isinstance(answer, tuple | list) and len(answer) > 1 and not named:
-        place = (
+        position = (
             "the first" if output is None or not output.isdecimal() else f"number {output}, counted from 0,"
         )
-        return f"the model answers with {len(answer)} things; {place} of them is measured"
+        return f"the model answers with {len(answer)} things; {position} of them is measured"
     if len(named) > 1:
         chosen = tensor_of(answer, output)
-        return f"the model answers with {', '.join(named)}; {next(name for name, part in named.items() if part is chosen)} is measured"
+        name = next(name for name, part in named.items() if part is chosen)
+        return f"the model answers with {', '.join(named)}; {name} is measured"
     return None
 
 
 def check_unambiguous(answers: Sequence[tuple[int, Any]]) -> None:
-    """BadInput where a model answers with a tuple in which another tensor than the first could be meant.
+    """Raise BadInput if a model answers with a tuple in which a tensor other than the first could be the
+    output.
 
-    answers: pairs of a number of inputs and what the model answered to them. A tensor could be meant if it holds floating numbers and its
-    first axis is always that of the inputs. That of a state, as nn.GRU returns it beside its outputs, counts layers.
+    A tensor could be the output if it is floating point and its first axis is always the batch axis. The
+    first axis of a state, which nn.GRU returns with its outputs, counts layers instead.
+
+    Args:
+        answers: pairs of a batch size and the model's answer to such a batch.
     """
     tuples = [
         (batch, answer)
@@ -96,44 +109,47 @@ def check_unambiguous(answers: Sequence[tuple[int, Any]]) -> None:
     ]
     if not tuples:
         return
-    shared = set.intersection(
-        *({place for place, part in enumerate(answer) if _per_input(part, batch)} for batch, answer in tuples)
+    candidates = set.intersection(
+        *({i for i, part in enumerate(answer) if _has_batch_axis(part, batch)} for batch, answer in tuples)
     )
     answer = tuples[0][1]
-    first = next((place for place, part in enumerate(answer) if part is not None), 0)
-    if shared - {first}:
-        kinds = ", ".join(f"{place}: {_kind(part)}" for place, part in enumerate(answer))
+    first = next((i for i, part in enumerate(answer) if part is not None), 0)
+    if candidates - {first}:
+        kinds = ", ".join(f"{i}: {_describe_part(part)}" for i, part in enumerate(answer))
         raise BadInput(
-            f"the model answers with {len(answer)} things ({kinds}), and more than one could be meant. Say which of them is to be "
-            f"measured, by its place: output='{first}' (--output {first} on the command line)."
+            f"the model answers with {len(answer)} things ({kinds}), and more than one could be meant. Give "
+            f"the position of the one to measure: output='{first}' (--output {first} on the command line)."
         )
 
 
-def _per_input(part: Any, batch: int) -> bool:
+def _has_batch_axis(part: Any, batch: int) -> bool:
     return isinstance(part, Tensor) and part.is_floating_point() and part.dim() > 0 and part.shape[0] == batch
 
 
-def _kind(part: Any) -> str:
+def _describe_part(part: Any) -> str:
     return (
         " x ".join(map(str, part.shape)) or "one number" if isinstance(part, Tensor) else type(part).__name__
     )
 
 
-def _reach_each_other(model: nn.Module, rows: Tensor) -> bool:
-    """Whether a row that is no number changes the answer to another. No saturated layer hides that, as it may hide numbers."""
+def _rows_interact(model: nn.Module, rows: Tensor) -> bool:
+    """Whether the outputs for one row depend on another row.
+
+    One row is set to NaN, which saturated layers do not hide.
+    """
     answer = Adapter(model)(rows)
-    for place in {0, len(rows) // 2, len(rows) - 1}:
+    for row in {0, len(rows) // 2, len(rows) - 1}:
         marked = rows.clone()
-        marked[place] = torch.nan
-        others = torch.arange(len(rows)) != place
-        with contextlib.suppress(Exception):  # a model may refuse what is no number
+        marked[row] = torch.nan
+        others = torch.arange(len(rows)) != row
+        with contextlib.suppress(Exception):  # a model may refuse NaN
             if not torch.equal(Adapter(model)(marked)[others], answer[others]):
                 return True
     return False
 
 
 class OutputOf(nn.Module):
-    """A model that answers with several things, as one that answers with what `output` names."""
+    """Returns the part `output` of the model's answer."""
 
     def __init__(self, model: nn.Module, output: str) -> None:
         super().__init__()
@@ -145,7 +161,8 @@ class OutputOf(nn.Module):
 
 
 class Adapter(nn.Module):
-    """Normalises, turns time-first into batch-first, picks the output of a sequence model."""
+    """Normalises the input, converts to a time-first model's axis order and back, and picks and pools the
+    output."""
 
     def __init__(
         self,
@@ -173,25 +190,25 @@ class Adapter(nn.Module):
         """(batch, *shape) -> (batch, outputs)."""
         batch, length = x.shape[0], x.shape[1] if x.dim() > 1 else 1
         for what, value in (("mean", self.mean), ("std", self.std)):
-            if value is not None and value.dim() >= x.dim():  # it would stand along the batch
+            if value is not None and value.dim() >= x.dim():  # it would broadcast along the batch axis
                 raise BadInput(
-                    f"{what} has shape {tuple(value.shape)}, and an input has {x.dim() - 1} axes: it does not broadcast over one."
+                    f"{what} has shape {tuple(value.shape)}, and an input has {x.dim() - 1} axes: "
+                    f"it does not broadcast over one."
                 )
-        x = (
-            x.clone() if self.mean is None else x - self.mean
-        )  # fresh memory: the model may write into what it is given
+        # A copy, because the model may write into its input.
+        x = x.clone() if self.mean is None else x - self.mean
         if self.std is not None:
             x = x / self.std
         if self.time_first:
             x = x.transpose(0, 1)
         if self.takes_lengths:
-            # Inputs of different length never share a batch here, so every row is full.
-            full = (
+            # Inputs of different length never share a batch here, so no row is padded.
+            lengths = (
                 torch.tensor([length] * batch)
                 if isinstance(batch, int)
                 else torch.full((batch,), length, dtype=torch.int64)
             )
-            outputs = self.model(x, full)
+            outputs = self.model(x, lengths)
         else:
             outputs = self.model(x)
         outputs = tensor_of(outputs, self.output)
@@ -199,8 +216,9 @@ class Adapter(nn.Module):
             outputs = self._pool_time(outputs)
         if outputs.dim() > 1:
             return outputs.flatten(1)
-        dropped = isinstance(batch, int) and batch == 1  # by a squeeze() that was meant for other axes
-        return outputs.unsqueeze(0 if dropped else 1)
+        # A squeeze() in the model that was meant for another axis removes the batch axis of a batch of one.
+        lost_batch_axis = isinstance(batch, int) and batch == 1
+        return outputs.unsqueeze(0 if lost_batch_axis else 1)
 
     def _pool_time(self, outputs: Tensor) -> Tensor:
         """(batch, time, outputs), or (time, batch, outputs) -> (batch, outputs)."""
@@ -211,32 +229,30 @@ class Adapter(nn.Module):
 
 
 class OneByOne(nn.Module):
-    """A model whose file fixes the batch size at one, or knows no batch, mapped over a batch."""
+    """A model for single inputs, mapped over a batch with torch.func.vmap.
+
+    keeps_axis: the model expects a batch axis of size one; else it expects no batch axis.
+    """
 
     def __init__(self, model: nn.Module, *, keeps_axis: bool = True) -> None:
         super().__init__()
         self.model = model
-        self.keeps_axis = keeps_axis  # the model wants a batch axis of one; else it wants none
+        self.keeps_axis = keeps_axis
 
     def forward(self, x: Tensor) -> Tensor:
         mapped: Tensor = torch.func.vmap(self.single, randomness="error")(x)
         return mapped
 
     def single(self, x: Tensor) -> Tensor:
+        """The outputs for one input without a batch axis."""
         outputs = tensor_of(self.model(x.unsqueeze(0) if self.keeps_axis else x))
-        plain = not self.keeps_axis
-        answer: Tensor = (
-            outputs
-            if plain
-            else outputs[0]
-            if outputs.dim() > 1 and outputs.shape[0] == 1
-            else outputs.flatten()
-        )
-        return answer
+        if not self.keeps_axis:
+            return outputs
+        return outputs[0] if outputs.dim() > 1 and outputs.shape[0] == 1 else outputs.flatten()
 
 
 class InTurn(nn.Module):
-    """A model whose file fixes the batch size, where mapping is not possible either: row after row."""
+    """A model for single inputs that vmap cannot map: evaluated row after row."""
 
     def __init__(self, model: nn.Module, *, keeps_axis: bool = True) -> None:
         super().__init__()
@@ -247,26 +263,29 @@ class InTurn(nn.Module):
 
 
 def map_over_batch(model: nn.Module, rows: Tensor) -> nn.Module:
-    """A model that takes a batch of one only, over a batch: mapped where torch can, else row after row. Raises what the model does."""
+    """A model for batches of one as a model for any batch: with vmap if that gives the same outputs, else row
+    after row.
+
+    Exceptions that the model raises on single rows are not caught.
+    """
     single = OneByOne(model)
     with torch.no_grad():
-        truth = torch.stack([single.single(row) for row in rows])
+        expected = torch.stack([single.single(row) for row in rows])
         with contextlib.suppress(Exception):
-            said = single(rows)
-            if said.shape == truth.shape and torch.allclose(said, truth, rtol=1e-3, atol=1e-4):
+            if _same_outputs(single(rows), expected):
                 return single
     return InTurn(model)
 
 
 def one_by_one(module: nn.Module) -> nn.Module | None:
-    """What is asked one by one inside of an adapter; None where inputs share a batch."""
+    """The model inside an adapter that evaluates its inputs one at a time; None if inputs share a batch."""
     inner = module.model if isinstance(module, Adapter) else None
     inner = inner.model if isinstance(inner, InTurn) else inner
     return inner.model if isinstance(inner, OneByOne) else None
 
 
 class BlackBox(nn.Module):
-    """Any function of numpy arrays, (n, *shape) -> (n, outputs). No gradients, no graph, nothing provable."""
+    """A function of numpy arrays, (n, *shape) -> (n, outputs), as a module without gradients and graph."""
 
     def __init__(self, function: Callable[[np.ndarray[Any, Any]], Any]) -> None:
         super().__init__()
@@ -276,7 +295,8 @@ class BlackBox(nn.Module):
         answer = np.asarray(self.function(x.detach().cpu().numpy()))
         if answer.ndim == 0 or answer.shape[0] != x.shape[0]:
             raise BadInput(
-                f"the model's function returned shape {answer.shape} for {x.shape[0]} inputs; it must return one row for each input."
+                f"the model's function returned shape {answer.shape} for {x.shape[0]} inputs; "
+                f"it must return one row for each input."
             )
         if not np.issubdtype(answer.dtype, np.number):
             raise BadInput(f"the model's function returned {answer.dtype}, expected numbers.")
@@ -284,11 +304,13 @@ class BlackBox(nn.Module):
 
 
 def for_any_batch(model: nn.Module, example: Tensor, *, fixed: int | None = None) -> nn.Module:
-    """The model itself if it takes any batch size; else mapped over single rows, which is what its file allows.
+    """The model itself if it takes any batch size; else the model mapped over single rows.
 
-    `fixed` is the batch size that the file declares. Where that is more than one, single rows must be answered as they are among others.
+    Args:
+        fixed: the batch size that the model's file declares. If it is larger than one, a single row must have
+            the same outputs alone as in a batch; else BadInput is raised.
     """
-    count = max(3, fixed or 0)
+    count = max(PROBE_ROWS, fixed or 0)
     rows = torch.randn(
         (count, *example.shape[1:]), generator=torch.Generator().manual_seed(0), dtype=torch.float64
     ).to(example)
@@ -296,41 +318,51 @@ def for_any_batch(model: nn.Module, example: Tensor, *, fixed: int | None = None
     with torch.no_grad():
         if fixed is not None and fixed > 1:
             _check_rows_apart(model, rows[:fixed])
-        rows = rows[:3]
-        truth = torch.stack([single.single(row) for row in rows])
+        rows = rows[:PROBE_ROWS]
+        expected = torch.stack([single.single(row) for row in rows])
         for candidate in (Adapter(model), single):
             try:
-                said = candidate(rows)
-            except Exception:  # whatever a model says to a batch that it was not made for
+                outputs = candidate(rows)
+            except Exception:  # the model does not accept this batch size
                 continue
-            if said.shape == truth.shape and torch.allclose(said, truth, rtol=1e-3, atol=1e-4):
+            if _same_outputs(outputs, expected):
                 return model if candidate is not single else single
-            if fixed is None and candidate is not single and said.shape == truth.shape:
+            if fixed is None and candidate is not single and outputs.shape == expected.shape:
                 raise BadInput(
-                    "the model answers differently when inputs share a batch, so no answer about one input has a meaning. Is the batch "
-                    "axis really first (time_first=)? Does a layer work across the batch?"
+                    "the model answers differently when inputs share a batch, so no answer about one input "
+                    "has a meaning. Is the batch axis really first (time_first=)? Does a layer work across "
+                    "the batch?"
                 )
     return InTurn(model)
 
 
 def _check_rows_apart(model: nn.Module, rows: Tensor) -> None:
-    """Raise unless a model made for so many rows at once also takes one, and answers it as it does among the others."""
+    """Raise BadInput unless a model for a fixed batch also takes single rows, with the same outputs as in the
+    batch."""
     fixed, single = len(rows), OneByOne(model)
     with contextlib.suppress(Exception):
         together, alone = Adapter(model)(rows), torch.stack([single.single(row).flatten() for row in rows])
-        alike = together.shape == alone.shape and torch.allclose(together, alone, rtol=1e-3, atol=1e-4)
-        if alike and not _reach_each_other(model, rows):
+        if _same_outputs(together, alone) and not _rows_interact(model, rows):
             return
     raise BadInput(
-        f"the model takes exactly {fixed} inputs of shape {tuple(rows.shape[1:])} at once and does not answer them one by one. Export it "
-        f"with a free batch axis, or with a batch of one; if all {fixed} together are one input, pass batched=False."
+        f"the model takes exactly {fixed} inputs of shape {tuple(rows.shape[1:])} at once and does not "
+        f"answer them one by one. Export it with a free batch axis, or with a batch of one; if all {fixed} "
+        f"together are one input, pass batched=False."
+    )
+
+
+def _same_outputs(outputs: Tensor, expected: Tensor) -> bool:
+    return outputs.shape == expected.shape and torch.allclose(
+        outputs, expected, rtol=RELATIVE_TOLERANCE, atol=ABSOLUTE_TOLERANCE
     )
 
 
 def over_single_inputs(model: nn.Module, example: Tensor) -> nn.Module:
-    """A model without a batch axis over a batch: mapped where torch can, else row after row."""
+    """A model without a batch axis as a model for a batch: with vmap if that gives the same outputs, else row
+    after row."""
     single, rows = OneByOne(model, keeps_axis=False), torch.stack([example, example])
     with contextlib.suppress(Exception), torch.no_grad():
-        if torch.allclose(single(rows)[0], single.single(example), rtol=1e-3, atol=1e-4):
+        mapped, expected = single(rows)[0], single.single(example)
+        if torch.allclose(mapped, expected, rtol=RELATIVE_TOLERANCE, atol=ABSOLUTE_TOLERANCE):
             return single
     return InTurn(model, keeps_axis=False)

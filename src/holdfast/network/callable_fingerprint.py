@@ -1,16 +1,19 @@
-"""One hash for a model or a function of the user: all that its answers can depend on, or what of it cannot be hashed.
+"""Fingerprints of the user's models and functions: a hash of everything that their outputs can depend on.
 
-A hash that misses a part of a model takes two models for one, and a store then answers for one with the proof of the other. So only what is
-known to be whole counts: numbers, arrays, weights, collections of these; code with all that it closes over and reads; an object of a class
-written in Python by all of its attributes, whatever their names. Objects of the libraries in KNOWN are hashed by what these would pickle of
-them. All the rest is named as not hashed: files and services that code opens, sessions, anything behind a language that shows nothing.
+A hash that misses a part of a model would give two models the same fingerprint, and a store would return the
+proof for one as that for the other. So only data that can be read completely are hashed: numbers, arrays,
+weights and collections of these; code with everything it closes over and reads; objects of Python classes
+with all of their attributes; and objects of the libraries in KNOWN with the state that pickle would store.
+For everything else there is no hash, but the name of the first such part: files and services that code opens,
+sessions, and objects implemented in other languages.
 
-Nothing of the user's is executed or pickled: attributes are read as Python stores them, not through `__getattr__`, properties or
-`__reduce__`. The walk is bounded in objects and bytes; what is larger is named as not hashed.
+No code of the user is executed and nothing is pickled: attributes are read from where Python stores them, not
+through `__getattr__`, properties or `__reduce__`. The number of objects and bytes is limited; larger data
+count as not hashable.
+
+Strings that are hashed are part of stored fingerprints and must not change.
 """
 
-import copyreg
-import dis
 import functools
 import hashlib
 import io
@@ -21,11 +24,9 @@ import weakref
 import zipfile
 from abc import ABCMeta
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from fractions import Fraction
-from importlib import metadata
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -33,160 +34,62 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.parameter import is_lazy
 
+from holdfast.network.code_inspection import (
+    BEYOND,
+    BY_NAME,
+    HIDDEN,
+    KNOWN,
+    NOT_CALLED,
+    READING,
+    SHOWING,
+    NotHashableError,
+    check_operators,
+    check_reading,
+    closure_cells,
+    has_hidden_state,
+    instance_state,
+    is_bookkeeping,
+    is_filled,
+    is_foreign,
+    is_installed,
+    is_numpy_ufunc,
+    is_of_known_library,
+    library_of,
+    names_read,
+    package_version,
+    pickled_state,
+)
 from holdfast.network.fingerprint import code_of, each_row, of_tensors, of_text
 
-# Their functions answer by their arguments alone, and their objects keep all that they know where a pickle would find it.
-KNOWN = (
-    *(
-        "numpy",
-        "torch",
-        "torchvision",
-        "torchaudio",
-        "transformers",
-        "timm",
-        "scipy",
-        "sklearn",
-        "xgboost",
-        "lightgbm",
-        "pandas",
-        "holdfast",
-    ),
-    *(
-        "abc",
-        "bisect",
-        "builtins",
-        "cmath",
-        "collections",
-        "copy",
-        "copyreg",
-        "dataclasses",
-        "enum",
-        "fractions",
-        "functools",
-        "heapq",
-    ),
-    *(
-        "itertools",
-        "logging",
-        "math",
-        "numbers",
-        "operator",
-        "re",
-        "statistics",
-        "string",
-        "types",
-        "typing",
-        "warnings",
-    ),
-)
-BEYOND = (
-    "open",
-    "exec",
-    "eval",
-    "compile",
-    "input",
-    "__import__",
-    "globals",
-    "locals",
-    "vars",
-)  # builtins that reach further
-READING = (
-    "load",
-    "loads",
-    "fromfile",
-    "memmap",
-    "loadtxt",
-    "genfromtxt",
-    "hub",
-    "read_csv",
-    "read_parquet",
-    "read_pickle",
-)
-# Attributes by which code reaches what it does not name.
-HIDDEN = (
-    "__globals__",
-    "__builtins__",
-    "f_globals",
-    "f_locals",
-    "f_back",
-    "__subclasses__",
-    "__closure__",
-    "__loader__",
-    "gi_frame",
-)
-BY_NAME = (
-    "getattr",
-    "attrgetter",
-    "methodcaller",
-    "__getattribute__",
-    "__dict__",
-    "dir",
-    "getattr_static",
-)  # read attributes by a text
+# Types whose `repr` determines the value.
 PLAIN = (
     *(type(None), type(...), type(NotImplemented), bool, float, complex, Fraction, range, slice),
     *(torch.dtype, torch.device, torch.layout, torch.memory_format, torch.qscheme),
 )
 COLLECTIONS = (dict, list, tuple, set, frozenset)
 NUMBERS = (int, float, complex, str, bytes, bytearray)
-OPERATORS = (
-    "aten",
-    "prim",
-    "prims",
-    "higher_order",
-    "torchvision",
-    "torchaudio",
-)  # parts of torch.ops that libraries define
 TENSORS = (Tensor, nn.Parameter, getattr(nn, "Buffer", nn.Parameter))
-PYTHONS_OWN = (
-    "__module__",
-    "__doc__",
-    "__dict__",
-    "__weakref__",
-    "__qualname__",
-    "__annotations__",
-    "__orig_bases__",
-    "__parameters__",
-    "__firstlineno__",
-    "__slotnames__",
-    "__static_attributes__",
-    "__dataclass_fields__",
-    "__dataclass_params__",
-    "__abstractmethods__",
-    "_abc_impl",
-)
-NOT_CALLED = (
-    "__init__",
-    "__repr__",
-    "__str__",
-    "__del__",
-    "extra_repr",
-)  # unless they are named, no answer needs them
-SHOWING = (
-    "repr",
-    "str",
-    "format",
-    "print",
-    "type",
-    "__class__",
-)  # names by which code calls these without naming them
+# The attributes with the hooks of a module, and suffixes of the attributes with their flags.
 HOOKS = tuple(
     name
     for name, value in vars(nn.Module()).items()
     if name.endswith("_hooks") and type(value) is OrderedDict
 )
 HOOK_FLAGS = ("_with_kwargs", "_always_called")
-COMPILED = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
-MOST_OBJECTS = 2_000_000  # a walk over more takes about half a minute
-MOST_BYTES = 2**35  # of tensors and arrays: about half a minute, too
+# Largest number of objects that are hashed; this many take about half a minute (chosen by hand).
+MOST_OBJECTS = 2_000_000
+# Largest number of bytes in tensors, arrays, code and text that are hashed; this many take about half a
+# minute (chosen by hand).
+MOST_BYTES = 2**35
+# Values that cannot be hashed, by their ids. They are kept alive, so that no other object gets the same id.
 _unhashed: dict[int, Any] = {}
-PROCESS = (
-    uuid.uuid4().hex
-)  # a part of the hash of what cannot be hashed, so that no other process knows it again
+# Part of the hash of values that cannot be hashed, so that it differs in every process.
+PROCESS = uuid.uuid4().hex
 
 
 def hash_callable(value: Any) -> tuple[str, str]:
-    """The hash of all that a function or module reads, and ""; or "", and the first thing that cannot be hashed."""
+    """The hash of everything that a function or module reads, and ""; or "", and a description of a part that
+    cannot be hashed."""
     name = (
         value.__qualname__
         if isinstance(value, types.FunctionType | types.MethodType)
@@ -196,7 +99,7 @@ def hash_callable(value: Any) -> tuple[str, str]:
         walk = _Walk()
         digest = walk.of(value, name)
         walk.check_names()
-    except _Missed as error:
+    except NotHashableError as error:
         return "", str(error)
     except RecursionError:
         return "", f"{name}, which is nested too deep,"
@@ -204,13 +107,16 @@ def hash_callable(value: Any) -> tuple[str, str]:
 
 
 def of_value(value: Any) -> str:
-    """Anything a question is made of: numbers, words, tensors, functions and collections of them. What cannot be hashed is equal to nothing
-    in another process."""
+    """The hash of a part of a question: numbers, texts, tensors, functions and collections of them.
+
+    A value that cannot be hashed gets a hash that is different in every process.
+    """
     if isinstance(value, Tensor):
         return of_tensors({"": value})
     if is_dataclass(value) and not isinstance(value, type):
         return of_text(
-            f"{type(value).__qualname__} {[(f.name, of_value(getattr(value, f.name))) for f in fields(value)]}"
+            f"{type(value).__qualname__} "
+            f"{[(f.name, of_value(getattr(value, f.name))) for f in fields(value)]}"
         )
     if isinstance(value, Mapping):
         return of_text(str([(str(key), of_value(part)) for key, part in value.items()]))
@@ -221,25 +127,31 @@ def of_value(value: Any) -> str:
     digest, missed = hash_callable(value)
     if not missed:
         return digest
-    _unhashed[id(value)] = value  # kept, so that no other takes its place
+    _unhashed[id(value)] = value
     return of_text(f"not hashed {PROCESS} {id(value)}")
 
 
 def of_rows(first: str, tensors: Sequence[Tensor]) -> list[str]:
-    """For every row of tensors that have a common batch axis, `of_value` of [first, the row of each], all at once."""
+    """For every row of tensors with a common batch axis, `of_value` of [first, the row of each tensor]."""
     begun = of_value(first)
     return [of_text(str([begun, *row])) for row in zip(*map(each_row, tensors), strict=True)]
 
 
-class _Missed(Exception):
-    """Something that is read and cannot be hashed."""
-
-
 class _Walk:
-    """What was hashed already is known by its place, so it is kept until the end. where: how a reader finds what is spoken of.
+    """A recursive traversal of everything that a value consists of.
 
-    names    all names that the code uses which was walked.
-    doubtful methods of modules that cannot be hashed, and why: they do not count where no code names them.
+    The arguments `where` of its methods describe a value to the user.
+
+    Attributes:
+        _known: hashes of traversed objects by their ids.
+        _kept: these objects, kept alive so that their ids remain unique.
+        _bytes: number of bytes hashed.
+        _classes: hashes of classes of modules.
+        _names: all names that the traversed code uses.
+        _constructor_names: names that constructors use; they count only if the code can create modules.
+        _doubtful: methods of modules that cannot be hashed, with the reason; they are ignored if no code
+            names them.
+        _libraries: libraries that are stored as values, so that any of the code may call them.
     """
 
     def __init__(self) -> None:
@@ -248,13 +160,12 @@ class _Walk:
         self._bytes = 0
         self._classes: dict[type, str] = {}
         self._names: dict[str, None] = {}
-        self._names_aside: dict[str, None] = {}
+        self._constructor_names: dict[str, None] = {}
         self._doubtful: dict[str, str] = {}
-        self._libraries: list[
-            types.ModuleType
-        ] = []  # that are held as values, so that any code may call them
+        self._libraries: list[types.ModuleType] = []
 
     def of(self, value: Any, where: str) -> str:
+        """The hash of a value; NotHashableError if a part of it cannot be hashed."""
         kind = type(value)
         if kind in PLAIN:
             return of_text(f"{kind.__name__} {value!r}")
@@ -265,18 +176,18 @@ class _Walk:
             return of_text(f"{kind.__name__} {value!r}")
         if id(value) not in self._known:
             if len(self._known) >= MOST_OBJECTS:
-                raise _Missed(f"{where}, after {MOST_OBJECTS:,} objects,")
+                raise NotHashableError(f"{where}, after {MOST_OBJECTS:,} objects,")
             self._kept.append(value)
-            self._known[id(value)] = (
-                f"the {len(self._known)}th"  # met again while it is walked: what it holds is told there
-            )
+            # The hash of the object where it is part of itself.
+            self._known[id(value)] = f"the {len(self._known)}th"
             self._known[id(value)] = self._hash_object(value, kind, where)
         return self._known[id(value)]
 
     def check_names(self) -> None:
-        """Raise if a method that cannot be hashed may be called after all, or a library that is held as a value reads files."""
+        """Raise NotHashableError if a method that cannot be hashed may be called, or a library stored as a
+        value may read files."""
         if any(word in self._names for word in SHOWING):
-            self._names |= self._names_aside
+            self._names |= self._constructor_names
         by_text = any(name in self._names for name in BY_NAME)
         for name, why in self._doubtful.items():
             if (
@@ -284,19 +195,19 @@ class _Walk:
                 or name in self._names
                 or (name in NOT_CALLED and any(word in self._names for word in SHOWING))
             ):
-                raise _Missed(why)
+                raise NotHashableError(why)
         for module in self._libraries:
-            _check_reading(module, self._names)
+            check_reading(module, self._names)
 
     def _count(self, size: int, where: str) -> None:
         self._bytes += size
         if self._bytes > MOST_BYTES:
-            raise _Missed(f"{where}, after {MOST_BYTES >> 30} GiB,")
+            raise NotHashableError(f"{where}, after {MOST_BYTES >> 30} GiB,")
 
     def _hash_object(self, value: Any, kind: type, where: str) -> str:
         if issubclass(kind, Tensor):
             return self._tensor(value, kind, where)
-        if issubclass(kind, np.generic) and _is_of_a_known_library(kind):
+        if issubclass(kind, np.generic) and is_of_known_library(kind):
             return self._array(np.asarray(value), where)
         if kind in (np.ndarray, np.memmap):
             return self._array(value, where)
@@ -312,15 +223,16 @@ class _Walk:
             return self._function(value, where)
         if kind in (types.BuiltinFunctionType, types.MethodWrapperType):
             holder = value.__self__
+            named = self._hash_named(value, where)
             return of_text(
-                f"{self._hash_named(value, where)} {'' if isinstance(holder, types.ModuleType) else self.of(holder, where)}"
+                f"{named} {'' if isinstance(holder, types.ModuleType) else self.of(holder, where)}"
             )
         if kind in (weakref.ref, weakref.ReferenceType):
             return of_text(f"reference {self.of(value(), where)}")
         if kind is types.CodeType:
             return self._code(value, where)
         if kind is types.CellType:
-            return self.of(value.cell_contents if _is_filled(value) else None, where)
+            return self.of(value.cell_contents if is_filled(value) else None, where)
         if issubclass(kind, type):
             return of_text(
                 f"{self._class(value, where)} {'' if kind in (type, ABCMeta) else self.of(kind, where)}"
@@ -337,7 +249,7 @@ class _Walk:
             return of_text(f"cached {self.of(vars(value).get('__wrapped__'), where)}")
         for base in (*COLLECTIONS, *NUMBERS):
             own = kind is base or (base is dict and kind is OrderedDict)
-            if own or (issubclass(kind, base) and not _is_foreign(kind)):
+            if own or (issubclass(kind, base) and not is_foreign(kind)):
                 more = ""
                 if not own:
                     self._check_python(kind, base, where)
@@ -346,7 +258,7 @@ class _Walk:
         return self._object(value, kind, where)
 
     def _content(self, value: Any, base: type, where: str) -> str:
-        """What a collection or number holds, read past any method of a class that is derived from it."""
+        """The content of a collection, number or text, read without the methods of the user's subclass."""
         if base is dict:
             return self._items(
                 OrderedDict.items(value) if isinstance(value, OrderedDict) else dict.items(value), where
@@ -356,12 +268,16 @@ class _Walk:
             return str(sorted(self.of(part, where) for part in members))
         if base in (list, tuple):
             members = (list if base is list else tuple).__iter__(value)
-            return str([self.of(part, f"{where}[{place}]") for place, part in enumerate(members)])
+            return str([self.of(part, f"{where}[{i}]") for i, part in enumerate(members)])
         if base is bytearray:
             return self.of(bytes(memoryview(value)), where)
         plain: dict[type, Callable[[Any], Any]] = {
-            int: int.__int__, float: float.__float__, complex: complex.__complex__, str: str.__str__, bytes: bytes.__bytes__,
-        }  # fmt: skip
+            int: int.__int__,
+            float: float.__float__,
+            complex: complex.__complex__,
+            str: str.__str__,
+            bytes: bytes.__bytes__,
+        }
         return self.of(plain[base](value), where)
 
     def _items(self, items: Mapping[Any, Any] | Iterable[tuple[Any, Any]], where: str) -> str:
@@ -377,7 +293,10 @@ class _Walk:
         )
 
     def _tensor(self, value: Tensor, kind: type, where: str) -> str:
-        """Numbers, kind and shape; of what is spread over an axis by a step of zero, one copy."""
+        """A tensor by its dtype, shape, values and attributes.
+
+        Of an expanded axis only one copy is hashed.
+        """
         if (
             kind not in TENSORS
             or value.layout is not torch.strided
@@ -385,10 +304,10 @@ class _Walk:
             or value.is_meta
             or is_lazy(value)
         ):
-            raise _Missed(f"{where} (a tensor of the kind {kind.__name__}, {value.layout})")
+            raise NotHashableError(f"{where} (a tensor of the kind {kind.__name__}, {value.layout})")
         plain = value.detach().resolve_conj().resolve_neg()
-        spread = [axis for axis, step in enumerate(plain.stride()) if step == 0 and plain.shape[axis] > 1]
-        for axis in spread:
+        expanded = [axis for axis, step in enumerate(plain.stride()) if step == 0 and plain.shape[axis] > 1]
+        for axis in expanded:
             plain = plain.narrow(axis, 0, 1)
         self._count(plain.numel() * plain.element_size(), where)
         more = {
@@ -398,21 +317,23 @@ class _Walk:
         }
         if kind is Tensor and value.is_leaf and value.grad is not None:
             more["grad"] = value.grad
-        beside = self._items(more, where) if more else ""
-        return of_text(f"{kind.__name__} {tuple(value.shape)} {spread} {of_tensors({'': plain})} {beside}")
+        attributes = self._items(more, where) if more else ""
+        values = of_tensors({"": plain})
+        return of_text(f"{kind.__name__} {tuple(value.shape)} {expanded} {values} {attributes}")
 
     def _array(self, value: "np.ndarray[Any, Any]", where: str) -> str:
-        """Numbers, kind and shape, as of tensors."""
-        spread = [axis for axis, step in enumerate(value.strides) if step == 0 and value.shape[axis] > 1]
+        """An array by its dtype, shape and values. Of an expanded axis only one copy is hashed."""
+        expanded = [axis for axis, step in enumerate(value.strides) if step == 0 and value.shape[axis] > 1]
         one: Any = np.asarray(
-            value[tuple(slice(0, 1) if axis in spread else slice(None) for axis in range(value.ndim))],
+            value[tuple(slice(0, 1) if axis in expanded else slice(None) for axis in range(value.ndim))],
             dtype=value.dtype,
         )
         self._count(one.nbytes, where)
-        begin = f"{value.dtype.str} {value.dtype.name} {value.shape} {spread}"
-        if value.dtype.names:  # between the fields of a record may lie bytes that nobody wrote
+        begin = f"{value.dtype.str} {value.dtype.name} {value.shape} {expanded}"
+        if value.dtype.names:  # the bytes between the fields of a record are undefined
             return of_text(
-                f"{begin} {[(name, self._array(np.asarray(value[name]), where)) for name in value.dtype.names]}"
+                f"{begin} "
+                f"{[(name, self._array(np.asarray(value[name]), where)) for name in value.dtype.names]}"
             )
         if value.dtype.hasobject:
             return of_text(f"{begin} {self.of(one.tolist(), where)}")
@@ -420,20 +341,21 @@ class _Walk:
         return of_text(f"{begin} {hashlib.sha256(data).hexdigest()}")
 
     def _module(self, module: nn.Module, kind: type, where: str) -> str:
-        """The code of its class, and all that it keeps: weights, parts, attributes of any name, hooks in their order."""
-        if kind.__name__ == "GuardsFn" and _is_foreign(kind):
-            return of_text("GuardsFn")  # torch's own, of an exported program: it raises or does nothing
-        own = _state(module, kind, where)
-        own.pop("_compiled_call_impl", None)  # the same, compiled
+        """A module by the code of its class, its weights, submodules and attributes of any name, and its
+        hooks in their order."""
+        if kind.__name__ == "GuardsFn" and is_foreign(kind):
+            return of_text("GuardsFn")  # part of an exported program; it raises an exception or does nothing
+        own = instance_state(module, kind, where)
+        own.pop("_compiled_call_impl", None)  # the module itself, compiled
         if issubclass(kind, torch.jit.ScriptModule):
-            if not _is_foreign(kind):
-                raise _Missed(f"{where} (a class derived from a script, {kind.__qualname__})")
+            if not is_foreign(kind):
+                raise NotHashableError(f"{where} (a class derived from a script, {kind.__qualname__})")
             code = self._script(module, where)
             shown = {name: part for name, part in own.items() if name[0] != "_" or "hook" in name}
             own = {name: part for name, part in shown.items() if not isinstance(part, torch.ScriptMethod)}
         else:
             code = self._class_of_a_module(kind, where)
-        if issubclass(kind, fx.GraphModule):  # its class holds the code that was made of the graph
+        if issubclass(kind, fx.GraphModule):  # its class has the code generated from the graph
             for name in (
                 "_graph",
                 "meta",
@@ -443,7 +365,7 @@ class _Walk:
                 "shape_env",
             ):
                 own.pop(name, None)
-        hooks = []  # by their order: their numbers count all hooks of the process
+        hooks = []  # without their keys, which count all hooks of the process
         for name in HOOKS:
             held = own.pop(name, {})
             flags = [[key in own.get(f"{name}{flag}", {}) for key in held] for flag in HOOK_FLAGS]
@@ -457,47 +379,49 @@ class _Walk:
         return of_text(f"{code} {hooks} {kept}")
 
     def _script(self, module: Any, where: str) -> str:
-        """What torch would write of a script to a file, but for where its lines stand: its code, constants, weights and attributes."""
+        """A script by the code, constants, weights and attributes that torch would write to a file, without
+        debug information."""
         try:
             file = zipfile.ZipFile(io.BytesIO(module.save_to_buffer()))
         except Exception as error:
-            raise _Missed(f"{where} (a script that torch cannot write)") from error
+            raise NotHashableError(f"{where} (a script that torch cannot write)") from error
         names = [name for name in file.namelist() if not name.endswith((".debug_pkl", "serialization_id"))]
         return str(
             [(name.partition("/")[2], hashlib.sha256(file.read(name)).hexdigest()) for name in sorted(names)]
         )
 
     def _class_of_a_module(self, kind: type, where: str) -> str:
-        """`_class`, once for all modules of it."""
+        """`_class` for a class of modules, computed once."""
         if kind not in self._classes:
             self._classes[kind] = self._class(kind, where, of_a_module=True)
         return self._classes[kind]
 
     def _function(self, function: types.FunctionType, where: str) -> str:
+        """A function of a known library by its name and closure.
+
+        Any other function is hashed by its code and everything that the code reads.
+        """
         library = str(function.__globals__.get("__name__"))
         if (
             library.partition(".")[0] in KNOWN
             and vars(sys.modules.get(library, types)) is function.__globals__
         ):
-            made = function.__code__.co_qualname
-            if function.__closure__ is None or not (function.__dict__ or "<locals>" in made):
+            name_in_code = function.__code__.co_qualname
+            if function.__closure__ is None or not (function.__dict__ or "<locals>" in name_in_code):
                 return self._hash_named(function, where)
-            cells = [
-                self.of(cell, f"{name} of {where}") for name, cell in _cells(function)
-            ]  # one that it wraps, perhaps
-            return of_text(
-                f"{library}.{made} {cells} {self.of((function.__defaults__, function.__kwdefaults__), where)}"
-            )
-        names = dict(_names_read(function.__code__))
+            # The closure may contain a function of the user that this one wraps.
+            cells = [self.of(cell, f"{name} of {where}") for name, cell in closure_cells(function)]
+            defaults = self.of((function.__defaults__, function.__kwdefaults__), where)
+            return of_text(f"{library}.{name_in_code} {cells} {defaults}")
+        names = dict(names_read(function.__code__))
         self._names.update(dict.fromkeys(name for name, how in names.items() if how != "import"))
         for name in names:
             if name in HIDDEN:
-                raise _Missed(f"what {where} reads by {name}")
+                raise NotHashableError(f"data that {where} reads with {name}")
         parts = [self._code(function.__code__, where)]
-        for name, cell in _cells(function):
-            parts.append(
-                f"{name} {self._global(cell.cell_contents if _is_filled(cell) else None, names, f'{name} of {where}')}"
-            )
+        for name, cell in closure_cells(function):
+            content = cell.cell_contents if is_filled(cell) else None
+            parts.append(f"{name} {self._global(content, names, f'{name} of {where}')}")
         parts.append(
             self.of(
                 (function.__defaults__, function.__kwdefaults__, function.__dict__), f"a default of {where}"
@@ -507,20 +431,22 @@ class _Walk:
             if how == "import":
                 self._known_library(name.partition(".")[0], f"{name}, which {where} imports")
             elif how in ("global", "attribute") and name in function.__globals__:
-                parts.append(
-                    f"{name} {self._global(function.__globals__[name], names, f'{name} of {function.__module__}')}"
-                )
+                content = function.__globals__[name]
+                parts.append(f"{name} {self._global(content, names, f'{name} of {function.__module__}')}")
             elif how == "global" and name in BEYOND:
-                raise _Missed(f"what {where} reads by {name}()")
+                raise NotHashableError(f"data that {where} reads with {name}()")
         return of_text(" ".join(parts))
 
     def _code(self, code: types.CodeType, where: str) -> str:
         self._count(len(code.co_code), where)
-        _check_operators(code, where)
+        check_operators(code, where)
         return of_text(code_of(code))
 
     def _global(self, value: Any, names: Mapping[str, str], where: str) -> str:
-        """A module is known by its name if it is a library that is, else by whatever of it the code names."""
+        """The value of a global variable or closure.
+
+        Of a Python module, only the parts that the code names are hashed.
+        """
         return (
             self._library(value, names, where)
             if issubclass(type(value), types.ModuleType)
@@ -528,70 +454,74 @@ class _Walk:
         )
 
     def _library(self, module: types.ModuleType, names: Iterable[str], where: str) -> str:
-        """Never walked: a library is its name and version. Of a module of the user's own, what the code names."""
+        """A library by its name and version; a module of the user by the values that the code names."""
         name = module.__name__
         top = name.partition(".")[0]
         if type(module) is types.ModuleType and sys.modules.get(name) is not module:
-            raise _Missed(f"{where} (the module {name}, which is not imported under that name)")
+            raise NotHashableError(f"{where} (the module {name}, which is not imported under that name)")
         if is_installed(module):
             self._known_library(top, where)
-            _check_reading(module, names)
+            check_reading(module, names)
             if not names:
                 self._libraries.append(module)
-            return f"{name} {_version(top)}"
+            return f"{name} {package_version(top)}"
         if not names or any(word in names for word in BY_NAME):
-            raise _Missed(f"{where} (the module {name}, of which anything may be read)")
-        told = [
+            raise NotHashableError(f"{where} (the module {name}, of which anything may be read)")
+        values = [
             (part, self._part(vars(module)[part], names, f"{name}.{part}"))
             for part in sorted({*names} & vars(module).keys())
         ]
-        return f"{name} {told}"
+        return f"{name} {values}"
 
     def _part(self, value: Any, names: Iterable[str], where: str) -> str:
         if not issubclass(type(value), types.ModuleType):
             return self.of(value, where)
-        if id(value) not in self._known:  # modules may name each other
+        if id(value) not in self._known:  # modules may refer to each other
             self._known[id(value)] = f"the module {value.__name__}"
             return self._library(value, names, where)
         return self._known[id(value)]
 
     def _class(self, kind: type, where: str, *, of_a_module: bool = False) -> str:
-        """A class by its code and attributes, and those of the classes it is derived from, up to a library's.
+        """A class by its code and attributes and those of its bases, down to the classes of libraries.
 
-        of_a_module: of its methods those that cannot be hashed do not count, unless some code names them or a library calls them.
+        of_a_module: methods that cannot be hashed are ignored, unless some code names them or a library calls
+            them.
         """
         parts = []
-        foreign = [part for part in kind.__mro__ if _is_foreign(part)]
+        foreign = [part for part in kind.__mro__ if is_foreign(part)]
         for part in kind.__mro__:
             parts.append(f"{part.__module__}.{part.__qualname__}")
             if part in foreign:
-                self._known_library(_library_of(part), where)
+                self._known_library(library_of(part), where)
                 continue
             for name, value in vars(part).items():
-                if _bookkeeping(name, value):
+                if is_bookkeeping(name, value):
                     continue
-                place = f"{part.__qualname__}.{name}"
+                path = f"{part.__qualname__}.{name}"
                 method = type(value) in (types.FunctionType, classmethod, staticmethod)
                 called = name[:2] == "__" or name == "forward" or any(name in vars(base) for base in foreign)
                 if of_a_module and method and (not called or name in NOT_CALLED):
-                    parts.append(f"{name} {self._method(name, value, place)}")
+                    parts.append(f"{name} {self._method(name, value, path)}")
                 else:
-                    parts.append(f"{name} {self.of(value, place)}")
+                    parts.append(f"{name} {self.of(value, path)}")
         return of_text(" ".join(parts))
 
     def _method(self, name: str, value: Any, where: str) -> str:
-        """A method that perhaps nobody calls: where it cannot be hashed, all that was walked for it is forgotten. The names that a
-        constructor uses are kept aside: they count only if the code makes further modules."""
+        """A method that may never be called.
+
+        If it cannot be hashed, everything that was recorded during its traversal is removed. The names that a
+        constructor uses are stored separately, because they count only if the code creates further modules.
+        """
         kept: tuple[dict[Any, Any], ...] = (self._known, self._names, self._doubtful, self._classes)
         before = [len(part) for part in kept]
         libraries = len(self._libraries)
         try:
             digest, why = self.of(value, where), ""
-        except _Missed as error:
+        except NotHashableError as error:
             digest, why = "not hashed", str(error)
         if why or name in NOT_CALLED:
             if not why:
-                self._names_aside.update(dict.fromkeys(list(self._names)[before[1] :]))
+                self._constructor_names.update(dict.fromkeys(list(self._names)[before[1] :]))
             for part, count in zip(kept, before, strict=True):
                 for key in list(part)[count:]:
                     del part[key]
@@ -601,199 +531,65 @@ class _Walk:
         return digest
 
     def _attributes(self, value: Any, kind: type, where: str) -> str:
-        """All attributes of an instance of a class written in Python."""
+        """All attributes of an instance of a Python class."""
         return str(
             [
                 (self.of(name, where), self.of(part, f"{where}.{name}"))
-                for name, part in _state(value, kind, where).items()
+                for name, part in instance_state(value, kind, where).items()
             ]
         )
 
     def _check_python(self, kind: type, base: type, where: str) -> None:
-        """Raise where instances of the class keep what Python does not show, `base` apart."""
+        """Raise NotHashableError if instances of the class have state that Python cannot read, except the
+        content of `base`."""
         shown = (object, base, OrderedDict) if base is dict else (object, base)
         compiled = next(
-            (part for part in kind.__mro__ if part not in shown and _is_foreign(part) and _is_compiled(part)),
+            (
+                part
+                for part in kind.__mro__
+                if part not in shown and is_foreign(part) and has_hidden_state(part)
+            ),
             None,
         )
         if compiled is not None:
-            raise _Missed(f"{where} ({kind.__qualname__}, which is derived from {compiled.__qualname__})")
+            raise NotHashableError(
+                f"{where} ({kind.__qualname__}, which is derived from {compiled.__qualname__})"
+            )
 
     def _object(self, value: Any, kind: type, where: str) -> str:
-        """By its class and all that it keeps."""
-        if not _is_foreign(kind):
+        """An object by its class and its state."""
+        if not is_foreign(kind):
             self._check_python(kind, object, where)
             return of_text(f"{self._class(kind, where)} {self._attributes(value, kind, where)}")
-        if (_library_of(value) in KNOWN and hasattr(value, "__qualname__")) or (
-            isinstance(value, np.ufunc) and _public(value)
+        if (library_of(value) in KNOWN and hasattr(value, "__qualname__")) or (
+            isinstance(value, np.ufunc) and is_numpy_ufunc(value)
         ):
-            return self._hash_named(value, where)  # compiled, or of a kind of its own
-        told = self._class(kind, where)
-        if _library_of(kind) == "holdfast" and isinstance(own := getattr(value, "fingerprint", None), str):
+            return self._hash_named(value, where)  # a compiled function or similar
+        of_class = self._class(kind, where)
+        if library_of(kind) == "holdfast" and isinstance(own := getattr(value, "fingerprint", None), str):
             if not own:
-                raise _Missed(where)
-            return of_text(f"{told} {own}")  # a network, which counts how often it is asked
+                raise NotHashableError(where)
+            return of_text(f"{of_class} {own}")  # a network, whose count of queries changes
         try:
-            kept = _reduced(value, kind)
-        except Exception:  # whatever a class says that cannot be kept
-            kept = ""
-        if isinstance(kept, str):  # no more than a name
-            raise _Missed(f"{where} ({kind.__qualname__})")
-        make, arguments, state, *items = (*kept, None, None, None)[:5]
-        every = [arguments, state, *(None if part is None else list(part) for part in items)]
-        self._kept.append(every)
-        return of_text(f"{told} {self.of(make, where)} {self.of(every, where)}")
+            pickled = pickled_state(value, kind)
+        except Exception:  # the class cannot be pickled
+            pickled = ""
+        if isinstance(pickled, str):  # pickle would store only a name
+            raise NotHashableError(f"{where} ({kind.__qualname__})")
+        make, arguments, state, *items = (*pickled, None, None, None)[:5]
+        content = [arguments, state, *(None if part is None else list(part) for part in items)]
+        self._kept.append(content)
+        return of_text(f"{of_class} {self.of(make, where)} {self.of(content, where)}")
 
     def _hash_named(self, function: Any, where: str) -> str:
+        """A function of a known library by its name."""
         name = getattr(function, "__qualname__", repr(function))
-        if _library_of(function) and _library_of(function) not in KNOWN:
-            self._known_library(_library_of(function), where)
-        if name in READING or (name in BEYOND and _library_of(function) == "builtins"):
-            raise _Missed(f"what is read by {name} ({where})")
+        if library_of(function) and library_of(function) not in KNOWN:
+            self._known_library(library_of(function), where)
+        if name in READING or (name in BEYOND and library_of(function) == "builtins"):
+            raise NotHashableError(f"data that {name} reads ({where})")
         return of_text(f"{getattr(function, '__module__', '')}.{name}")
 
     def _known_library(self, name: str, where: str) -> None:
         if name.lstrip("_") not in KNOWN:
-            raise _Missed(f"{where} ({name})")
-
-
-def _names_read(code: types.CodeType) -> Iterator[tuple[str, str]]:
-    """Names that the code, also of functions inside, uses: attributes first, so that a global of the same name counts."""
-    yield from ((name, "attribute") for name in code.co_names)
-    for inner in code.co_consts:
-        if isinstance(inner, types.CodeType):
-            yield from _names_read(inner)
-    for step in dis.get_instructions(code):
-        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-            yield step.argval, "global"
-        elif step.opname == "IMPORT_NAME":
-            yield step.argval, "import"
-
-
-def _state(value: Any, kind: type, where: str) -> dict[str, Any]:
-    """The dictionary and the slots of an instance, read as Python stores them."""
-    found: dict[str, Any] = {}
-    for part in kind.__mro__:
-        for name, slot in vars(part).items():
-            if name == "__dict__":
-                own = slot.__get__(value, kind) if type(slot) is types.GetSetDescriptorType else None
-                if type(own) is not dict:
-                    raise _Missed(f"{where} ({kind.__qualname__}, which hides its attributes)")
-                found |= own
-            elif type(slot) is types.MemberDescriptorType and not _is_foreign(part):
-                try:
-                    found[f"{part.__qualname__}.{name}"] = slot.__get__(value, kind)
-                except AttributeError:  # a slot that was never filled
-                    continue
-    return found
-
-
-def _reduced(value: Any, kind: Any) -> Any:
-    """What pickle would keep of an object of a library's own class."""
-    return (
-        copyreg.dispatch_table[kind](value)
-        if kind in copyreg.dispatch_table
-        else kind.__reduce_ex__(value, 4)
-    )
-
-
-def _check_operators(code: types.CodeType, where: str) -> None:
-    """Raise where code calls operators of torch.ops that are not torch's own: what these do stands elsewhere."""
-    steps = [step for step in dis.get_instructions(code) if step.opname != "CACHE"]
-    for step, following in pairwise((*steps, None)):
-        if step is not None and step.opname == "LOAD_ATTR" and step.argval == "ops":
-            name = following.argval if following is not None and following.opname == "LOAD_ATTR" else ""
-            if name not in OPERATORS:
-                raise _Missed(f"the operators torch.ops.{name or '...'}, which {where} calls,")
-    for inner in code.co_consts:
-        if isinstance(inner, types.CodeType):
-            _check_operators(inner, where)
-
-
-def _check_reading(module: types.ModuleType, names: Iterable[str]) -> None:
-    """Raise where the code that uses a library names one of its functions that read files."""
-    for name in READING:
-        if name in names and name in vars(module):
-            raise _Missed(f"what is read by {module.__name__}.{name}")
-
-
-def _cells(function: types.FunctionType) -> Iterator[tuple[str, types.CellType]]:
-    return zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-
-
-def _public(function: np.ufunc) -> bool:
-    """numpy's own: those that are made of Python functions show nothing of them."""
-    return getattr(np, function.__name__, None) is function
-
-
-def _library_of(of: Any) -> str:
-    return str(getattr(of, "__module__", None) or "").partition(".")[0].lstrip("_")
-
-
-def _is_of_a_known_library(kind: type) -> bool:
-    return _is_foreign(kind) and _library_of(kind) in KNOWN
-
-
-def _is_foreign(kind: type) -> bool:
-    """Whether a class is not the user's own: of Python, or of an installed package. One that only claims to be is not found there."""
-    module = sys.modules.get(kind.__module__)
-    if module is None or not is_installed(module):
-        return False
-    found: Any = module
-    for name in kind.__qualname__.split("."):
-        found = getattr(found, name, None)
-    return found is kind or not _is_python(kind)
-
-
-def _is_python(kind: type) -> bool:
-    """Whether the class was written in Python: it holds functions of its own, or at least a place for attributes."""
-    return (
-        any(type(value) is types.FunctionType for value in vars(kind).values())
-        or "__dict__" in vars(kind)
-        or "__slots__" in vars(kind)
-    )
-
-
-def _is_compiled(kind: type) -> bool:
-    """Whether instances of the class may keep more than Python shows."""
-    shown = ("__dict__", "__weakref__", *(vars(kind).get("__slots__") or ()))
-    hidden = (types.GetSetDescriptorType, types.MemberDescriptorType)
-    return any(
-        isinstance(v, COMPILED) or (isinstance(v, hidden) and name not in shown)
-        for name, v in vars(kind).items()
-    )
-
-
-@functools.lru_cache(maxsize=256)
-def _version(name: str) -> str:
-    """Of an installed package; of a part of Python itself that of Python."""
-    try:
-        return metadata.version({"sklearn": "scikit-learn"}.get(name, name))
-    except metadata.PackageNotFoundError:
-        return ".".join(map(str, sys.version_info[:3]))
-
-
-def is_installed(module: types.ModuleType) -> bool:
-    """Not the user's own: of Python, compiled, or from a folder of packages."""
-    file = getattr(module, "__file__", None) or ""
-    top = module.__name__.partition(".")[0]
-    standard = top in sys.stdlib_module_names and module.__name__ != "__main__"
-    packaged = (
-        "site-packages" in file
-        or "dist-packages" in file
-        or (not file.endswith(".py") and module.__name__ != "__main__")
-    )
-    return standard or packaged or top == "holdfast"
-
-
-def _is_filled(cell: types.CellType) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:
-        return False
-    return True
-
-
-def _bookkeeping(name: str, value: Any) -> bool:
-    """What Python itself puts into classes, and where members lie."""
-    return name in PYTHONS_OWN or isinstance(value, types.GetSetDescriptorType | types.MemberDescriptorType)
+            raise NotHashableError(f"{where} ({name})")

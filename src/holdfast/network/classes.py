@@ -1,4 +1,4 @@
-"""Names of classes, and the numbers of the outputs that they mean."""
+"""Names of classes, and the outputs that they name."""
 
 import difflib
 from collections.abc import Callable, Iterable, Sequence
@@ -6,24 +6,35 @@ from typing import Any
 
 from holdfast.errors import BadInput
 
-MANY = 12  # names that are told one by one
+# Largest number of names in an error message (chosen by hand).
+MANY = 12
+# Longest name in an error message, in characters (chosen by hand).
+LONGEST_NAME = 40
+LONGEST_LABEL = 60
+# Smallest similarity, as of difflib, at which a class is suggested for a misspelt label (chosen by hand).
+SIMILARITY = 0.75
 
 
 def numbers_of(given: Sequence[Any], classes: Sequence[Any], where: Callable[[int], str]) -> list[int]:
-    """The place of each among the classes; BadInput tells the first that is none of them. where: how people find a label by its place."""
+    """The class number of each label; BadInput names the first label that is no class.
+
+    where: describes the position of a label in error messages, given its index.
+    """
     number = {name: k for k, name in enumerate(classes)}
-    strange = next((place for place, name in enumerate(given) if name not in number), None)
-    if strange is not None:
-        near = difflib.get_close_matches(str(given[strange]), [str(name) for name in classes], 1, 0.75)
-        hint = f" Is {near[0]!r} meant?" if near else ""
+    unknown = next((i for i, name in enumerate(given) if name not in number), None)
+    if unknown is not None:
+        label = str(given[unknown])
+        similar = difflib.get_close_matches(label, [str(name) for name in classes], 1, SIMILARITY)
+        hint = f" Is {similar[0]!r} meant?" if similar else ""
         raise BadInput(
-            f"{where(strange)}: the label {str(given[strange])[:60]!r} is none of the classes {list_names(classes)}.{hint}"
+            f"{where(unknown)}: the label {label[:LONGEST_LABEL]!r} is none of the classes "
+            f"{list_names(classes)}.{hint}"
         )
     return [number[name] for name in given]
 
 
 def list_names(names: Iterable[Any]) -> str:
-    """The first of them, and how many more there are."""
-    told = list(names)
-    more = f" and {len(told) - MANY} more" if len(told) > MANY else ""
-    return ", ".join(str(name)[:40] for name in told[:MANY]) + more
+    """The first names as text, and the number of the others."""
+    every = list(names)
+    more = f" and {len(every) - MANY} more" if len(every) > MANY else ""
+    return ", ".join(str(name)[:LONGEST_NAME] for name in every[:MANY]) + more

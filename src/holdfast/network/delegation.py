@@ -1,4 +1,5 @@
-"""Who asks the model, where that is not this very process. Networks hand their questions over; `execution.asking` answers them."""
+"""Delegation of model queries to another process: networks pass their queries on, and `execution.asking`
+answers them."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -7,19 +8,26 @@ from typing import Any
 
 from torch import Tensor
 
-Ask = Callable[[Any, str, Tensor], Tensor]  # a network, the name of its method, inputs -> outputs
+# A network, the name of its method, inputs -> outputs.
+Ask = Callable[[Any, str, Tensor], Tensor]
 
 _ask: ContextVar[Ask | None] = ContextVar("ask", default=None)
 
 
 def delegate() -> Ask | None:
-    """None: the network asks the model itself."""
+    """The function that answers queries in this context.
+
+    Returns None if networks evaluate their models themselves.
+    """
     return _ask.get()
 
 
 @contextmanager
 def delegate_queries(ask: Ask | None) -> Iterator[None]:
-    """Inside, every network hands its inputs to `ask`; None: they ask their models themselves."""
+    """Inside the block, all networks pass their queries to `ask`.
+
+    With None they evaluate their models themselves.
+    """
     before = _ask.set(ask)
     try:
         yield

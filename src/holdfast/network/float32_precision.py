@@ -1,4 +1,4 @@
-"""Full float32 wherever a model is asked."""
+"""Full float32 precision of cuDNN wherever a model is evaluated."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -10,7 +10,10 @@ from holdfast.process_state import Registered
 
 
 def _set_flags(requests: Mapping[int, Sequence[tuple[bool, bool]]]) -> Any:
-    """What the innermost request of each thread wants; between threads, whoever wants less of cuDNN is followed: proofs do without it."""
+    """Set cuDNN's flags to the innermost request of each thread.
+
+    Between threads, the more restrictive request wins.
+    """
     innermost = [own[-1] for own in requests.values()]
     return torch.backends.cudnn.set_flags(
         _enabled=all(enabled for enabled, _ in innermost),
@@ -24,11 +27,15 @@ _registered = Registered(_set_flags, lambda before: torch.backends.cudnn.set_fla
 
 
 def cudnn_flags(*, enabled: bool, allow_tf32: bool = True) -> AbstractContextManager[None]:
-    """torch.backends.cudnn.flags, for threads that overlap: the user's settings are back when the last one is done."""
+    """torch.backends.cudnn.flags for concurrent threads: the user's settings are restored when the last one
+    leaves the context."""
     return _registered((enabled, allow_tf32))
 
 
 def in_full() -> AbstractContextManager[None]:
-    """cuDNN without the shortened products of TF32, which it takes by itself. They keep ten bits: they would blur the boundary that is
-    looked for, and an input in a batch, whose products they are, would be answered otherwise than alone, where they do not apply."""
+    """cuDNN without TF32, which it uses by default.
+
+    TF32 products have ten bits of mantissa. They would blur the decision boundary, and an input would have
+    other outputs in a batch, where cuDNN uses TF32, than alone, where it does not.
+    """
     return cudnn_flags(enabled=True, allow_tf32=False)

@@ -1,9 +1,10 @@
-"""Recurrent layers while a model is traced: the tracer walks through one frame, which tells the shapes of all.
+"""Fast tracing of recurrent layers: output shapes are computed from a single time step.
 
-torch.export keeps a recurrent layer whole, but to know the shape of its answer it unrolls the layer over time, with a symbol for the size
-of the batch: seconds for some hundred frames. Here the layer is traced as an operator of our own with the same arguments, whose shape is
-that of one frame, told as often as there are frames; then torch's own operator is put back into the graph. What torch would refuse in a
-layer, it refuses in its one frame.
+torch.export keeps a recurrent layer as one operator, but to compute the shape of its output it unrolls the
+layer over time with a symbolic batch size, which takes seconds for a few hundred time steps. Here the layer
+is traced as a custom operator with the same arguments, whose output shape follows from one time step;
+afterwards torch's operator is put back into the graph. Arguments that torch refuses are still refused,
+because torch evaluates the one time step.
 """
 
 import copy
@@ -17,9 +18,10 @@ Copied = TypeVar("Copied", bound=nn.Module)
 
 
 def copy_module(module: Copied) -> Copied:
-    """A deep copy in which the weights of every recurrent layer lie in one chunk on a GPU, as cuDNN wants them.
+    """A deep copy in which the weights of every recurrent layer are contiguous on a GPU, as cuDNN requires.
 
-    copy.deepcopy gives each weight memory of its own; at every call cuDNN would copy them together again and warn of it.
+    copy.deepcopy allocates each weight separately; then cuDNN would copy them together at every call, with a
+    warning.
     """
     copied = copy.deepcopy(module)
     for part in copied.modules():
@@ -28,7 +30,10 @@ def copy_module(module: Copied) -> Copied:
     return copied
 
 
-_REST = "Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, bool bidirectional, bool batch_first"
+_REST = (
+    "Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, bool bidirectional, "
+    "bool batch_first"
+)
 _LIBRARY = torch.library.Library("holdfast", "FRAGMENT")
 _LIBRARY.define(f"lstm(Tensor input, Tensor[] hx, {_REST}) -> (Tensor, Tensor, Tensor)")
 for _name in ("gru", "rnn_tanh", "rnn_relu"):
@@ -49,7 +54,8 @@ _THEIRS: dict[Any, Any] = {
 
 
 def _shapes(kernel: Any) -> Any:
-    """What the kernel answers to x (time, batch, features), or batch first, without its numbers."""
+    """The output shapes of a kernel for x (time, batch, features), or with batch_first (batch, time,
+    features)."""
 
     def output_shapes(x: Tensor, hx: Any, *rest: Any) -> tuple[Tensor, ...]:
         time = 1 if rest[-1] else 0
@@ -66,18 +72,20 @@ for _name, _kernel in _KERNELS.items():
 
 
 class OneFrame(TorchFunctionMode):
-    """Within, recurrent layers of whole sequences are the operators of this file. Only for a tracer: they have no numbers."""
+    """A context in which recurrent layers call the custom operators of this file.
+
+    It is only for tracing, because these operators compute no values.
+    """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         ours = _OURS.get(func)
-        whole = (
-            ours is not None and not kwargs and len(args) == 9 and isinstance(args[3], bool)
-        )  # a packed sequence has its weights there
-        called: Any = ours if whole else func
+        # The signature for packed sequences has the weights as its argument 3.
+        is_unpacked = ours is not None and not kwargs and len(args) == 9 and isinstance(args[3], bool)
+        called: Any = ours if is_unpacked else func
         return called(*args, **(kwargs or {}))
 
 
 def put_back(graph: fx.Graph) -> None:
-    """torch's operators in the place of ours."""
+    """Replace the custom operators of a graph by torch's own."""
     for node in graph.nodes:
         node.target = _THEIRS.get(node.target, node.target)

@@ -1,4 +1,7 @@
-"""A network and a function of its outputs as one network with one output: what is proved of it is proved of the function."""
+"""A network followed by a function of its outputs, as one network with one output.
+
+Its bounds are bounds of the function.
+"""
 
 from collections.abc import Callable
 
@@ -10,9 +13,13 @@ from holdfast.network.adapter import Adapter
 from holdfast.network.network import Network
 from holdfast.network.trace import as_plain_module
 
+# Largest difference between the graph and the function that is attributed to rounding (chosen by hand).
+RELATIVE_TOLERANCE = 1e-4
+ABSOLUTE_TOLERANCE = 1e-6
+
 
 class Scored(nn.Module):
-    """(n, *shape) -> (n, 1)."""
+    """The model followed by a score, (n, *shape) -> (n, 1)."""
 
     def __init__(self, model: nn.Module, score: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -24,18 +31,24 @@ class Scored(nn.Module):
 
 
 def append_score(net: Network, score: Callable[[Tensor], Tensor], x: Tensor) -> Network | None:
-    """score (n, outputs) -> (n,), written in torch; None where no graph of it can be made (numpy inside, a branch on values, a black box).
+    """The network followed by a score.
 
-    x  inputs to ask about: the graph must say what the function says.
+    Returns None if it has no traced graph (numpy inside, a branch on values, a black box).
+
+    Args:
+        score: (n, outputs) -> (n,), written in torch.
+        x: inputs on which the traced graph must agree with the function.
     """
     if not net.differentiable:
         return None
-    whole = net.around(Scored(net.module, score))
-    whole.name = f"a score of {net.name}"
+    scored = net.around(Scored(net.module, score))
+    scored.name = f"a score of {net.name}"
     probe = x[:2].to(net.device, net.dtype)
     try:
-        graph = Adapter(as_plain_module(whole.program(probe)))
-        same = torch.allclose(graph(probe), whole.module(probe), rtol=1e-4, atol=1e-6)
+        graph = Adapter(as_plain_module(scored.program(probe)))
+        same = torch.allclose(
+            graph(probe), scored.module(probe), rtol=RELATIVE_TOLERANCE, atol=ABSOLUTE_TOLERANCE
+        )
     except (HoldfastError, RuntimeError, ValueError, TypeError):
         return None
-    return whole if same else None
+    return scored if same else None

@@ -1,37 +1,69 @@
-"""Does a model remember what it was asked? All that its answers could depend on is looked at before and after a call."""
+"""Detection of stateful models: everything that the outputs could depend on is compared before and after
+calls."""
 
 import random
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from holdfast.network.callable_fingerprint import is_installed
+from holdfast.network.code_inspection import is_installed
+from holdfast.network.output_comparison import alike
+from holdfast.network.recurrent import copy_module
 
-SMALL = 2**14  # numbers of a tensor that are looked at one by one; of a larger one its sums
-LIBRARIES = (
-    "torch",
-    "numpy",
-    "transformers",
-)  # whose code is taken to remember nothing but what its modules hold
+# Largest number of elements of a tensor that are compared one by one; larger tensors are compared by two sums
+# (chosen by hand).
+SMALL = 2**14
+# Libraries whose code is assumed to keep state only in the attributes of its modules.
+LIBRARIES = ("torch", "numpy", "transformers")
+# Private attributes of modules that are state of the user.
 HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 
 
+def state_changed_by_calls(
+    module: nn.Module, call: Callable[[nn.Module, Tensor], Tensor], x: Tensor
+) -> str | None:
+    """The name of a part of the module's state that calls change, so that outputs may depend on earlier
+    inputs; None if there is none.
+
+    State that only the first call creates (a lazily built table) is allowed, if a different first call
+    creates equivalent state.
+
+    Args:
+        call: evaluates a module on a batch.
+        x: (2, *shape), two inputs.
+    """
+    fresh = copy_module(module)
+    states = [state_of(module)]
+    with torch.no_grad():
+        for batch in (x, x[:1], x[1:]):
+            call(module, batch)
+            states.append(state_of(module))
+        changed = first_change(states[1], states[2]) or first_change(states[2], states[3])
+        if changed is None and first_change(states[0], states[1]) is not None:
+            layers = set(module.state_dict()) - set(fresh.state_dict())
+            shifted = x[1:] + 0.125
+            if layers or not alike(call(fresh, shifted), call(module, shifted)):
+                changed = first_change(states[0], states[1])
+    return changed
+
+
 def first_change(before: Mapping[str, str], after: Mapping[str, str]) -> str | None:
-    """The first thing that is not what it was."""
+    """The name of the first entry that differs between two states, or None."""
     return next((key for key in {**before, **after} if before.get(key) != after.get(key)), None)
 
 
 def state_of(module: nn.Module) -> dict[str, str]:
-    """Weights, buffers, attributes, hooks, the attributes of classes, and what the module's functions close over or read."""
+    """The state of a module by name: weights, buffers, attributes, hooks, attributes of classes, closures,
+    and globals of functions."""
     return dict(_parts(module))
 
 
 def generators(device: torch.device | None = None) -> dict[str, str]:
-    """The states of the generators that any code may draw random numbers from; that of a GPU where it is named."""
+    """The states of the global random generators of Python, numpy and torch, and of a GPU if one is given."""
     states = {"torch's": torch.get_rng_state()}
     if device is not None and device.type == "cuda":
         states["the GPU's"] = torch.cuda.get_rng_state(device)
@@ -62,12 +94,15 @@ def _parts(module: nn.Module) -> Iterator[tuple[str, str]]:
 
 
 def _token(value: Any, seen: dict[int, Any] | None = None) -> str:
-    """Equal where nothing that can be seen has changed. Within one process only: an object that shows nothing is known by its place. What
-    was seen on the way is looked at once, or code that calls itself around many corners would never end."""
+    """A text that is equal for equal values, within one process.
+
+    An object without readable state is represented by its `repr`. Every object is visited once, because
+    references may be circular.
+    """
     if isinstance(value, Tensor):
         return _numbers(value)
     if isinstance(value, np.ndarray):
-        return str(hash(np.ndarray.tobytes(value)))  # a masked array's own fails where nothing may be written
+        return str(hash(np.ndarray.tobytes(value)))  # a masked array's own method fails for read-only data
     if value is None or isinstance(value, bool | int | float | complex | str | bytes | type | nn.Module):
         return (
             value.__qualname__
@@ -80,11 +115,12 @@ def _token(value: Any, seen: dict[int, Any] | None = None) -> str:
     if id(value) in seen:
         return ""
     seen[id(value)] = value
-    if isinstance(
-        value, types.ModuleType
-    ):  # a library is not walked; of a module of the user's own, its plain values
+    if isinstance(value, types.ModuleType):  # of the user's modules the plain values, of libraries nothing
         own = {} if is_installed(value) else vars(value)
-        return f"{value.__name__} {[(name, _token(part, seen)) for name, part in own.items() if name[:2] != '__' and _plain(part)]}"
+        values = [
+            (name, _token(part, seen)) for name, part in own.items() if name[:2] != "__" and _is_plain(part)
+        ]
+        return f"{value.__name__} {values}"
     if isinstance(value, torch.Generator):
         return _numbers(value.get_state())
     if isinstance(value, np.random.Generator):
@@ -102,14 +138,15 @@ def _token(value: Any, seen: dict[int, Any] | None = None) -> str:
 
 
 def _function(value: types.FunctionType, seen: dict[int, Any]) -> str:
-    """What it closes over, its defaults, and the plain values that it reads from its module."""
+    """A function by the variables that it closes over, its defaults, and the plain values that it reads from
+    its module."""
     if str(value.__module__).partition(".")[0] in LIBRARIES:
         return value.__qualname__
     cells = [_token(cell.cell_contents, seen) for cell in value.__closure__ or () if _is_filled(cell)]
     read = [
         _token(part, seen)
         for name, part in value.__globals__.items()
-        if name in value.__code__.co_names and _plain(part)
+        if name in value.__code__.co_names and _is_plain(part)
     ]
     return str(
         [
@@ -129,7 +166,8 @@ def _is_filled(cell: types.CellType) -> bool:
         return False
 
 
-def _plain(value: Any) -> bool:
+def _is_plain(value: Any) -> bool:
+    """Whether a value has a type whose state is visible."""
     return isinstance(
         value,
         bool
@@ -148,6 +186,7 @@ def _plain(value: Any) -> bool:
 
 
 def _numbers(value: Tensor) -> str:
+    """A tensor by its values; a large one by its version counter, its sum and its norm."""
     plain = value.detach()
     if plain.numel() <= SMALL and not plain.is_meta:
         return f"{plain.dtype} {tuple(plain.shape)} {plain.cpu().reshape(-1).tolist()}"

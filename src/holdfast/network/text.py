@@ -1,8 +1,8 @@
-"""From text to tokens: one way, whichever door a text comes in by.
+"""From text to token ids, in the same way wherever a text comes from.
 
-A `Tokenizer` cuts a text into pieces and says which token each is: `WordTokenizer` by the network's vocabulary,
-`CustomTokenizer` by a function of the user's,
-`HuggingFace` by a tokenizer.json. What happens to pieces that are no token is decided in one place, `read_texts`, and told.
+A `Tokenizer` splits a text into pieces with their tokens: `WordTokenizer` by the network's vocabulary,
+`CustomTokenizer` by a function of the user, `HuggingFace` by a tokenizer.json. Only `read_texts` decides what
+happens to pieces without a token, and it reports them.
 """
 
 import contextlib
@@ -26,15 +26,25 @@ from holdfast.network.fingerprint import of_text
 from holdfast.network.tokenizer_check import check_tokenizer
 
 Unknown = Literal["error", "skip", "unk"]
+# Usual names of the token for unknown words.
 UNKNOWN_WORDS = ("<unk>", "[UNK]", "<UNK>", "unk", "UNK", "<oov>")
-SIGNS = ".,;:!?…\"'()[]“”„‘’‚«»‹›¡¿"  # those that are parted from the ends of a word
-EXAMPLES = 5  # words that a note names
+# Punctuation that is split from the start and the end of a word.
+SIGNS = ".,;:!?…\"'()[]“”„‘’‚«»‹›¡¿"
+# Number of words that a note names (chosen by hand).
+EXAMPLES = 5
+# Longest text in an error message, in characters (chosen by hand).
+MAX_QUOTED = 40
 EXPORTED = "Write it with save() of the tokenizers package, or save_pretrained() of transformers."
 
 
 @dataclass(frozen=True)
 class Text:
-    """A text as it was cut: each piece with its token, None where it has none, and what no piece was made of."""
+    """A text split into pieces.
+
+    Attributes:
+        ids: the token of each piece; None if it has none.
+        left_out: parts of the text that belong to no piece.
+    """
 
     pieces: tuple[str, ...]
     ids: tuple[int | None, ...]
@@ -42,26 +52,34 @@ class Text:
 
 
 class Tokenizer(ABC):
-    """Text -> tokens. The same text always gives the same ones."""
+    """Splits text into tokens, deterministically.
+
+    Attributes:
+        fingerprint: hash of everything that decides which tokens a text becomes.
+        unknown: the token for unknown words, if there is one.
+    """
 
     name: str
-    fingerprint: str  # of everything that decides which tokens a text becomes
-    unknown: int | None  # the token that stands for what is unknown, where there is one
+    fingerprint: str
+    unknown: int | None
 
     @abstractmethod
     def cut(self, text: str) -> Text:
-        """Piece by piece. BadInput where this text cannot be cut."""
+        """The pieces of the text with their tokens. BadInput if the text cannot be split."""
 
 
 def number_of(vocabulary: Iterable[str]) -> dict[str, int]:
-    """The first place of each word."""
+    """The index of each word in the vocabulary; the first one if a word is repeated."""
     return {word: i for i, word in reversed(list(enumerate(vocabulary)))}
 
 
 class WordTokenizer(Tokenizer):
-    """Where nothing else is said. Text is cut at white space; a word is taken as the vocabulary has it: as it stands, else in lower case,
-    else (as it stands, then in lower case) without the SIGNS at its ends. Signs parted from a word that way become tokens of their own
-    where the vocabulary has them, and are left out elsewhere. Every other word is unknown."""
+    """The default tokenizer: splits at white space and looks words up in the vocabulary.
+
+    A word is looked up unchanged, then in lower case, then (unchanged and in lower case) without the SIGNS at
+    its start and end. Signs that are split off become tokens if the vocabulary has them, and are left out
+    otherwise. Every other word is unknown.
+    """
 
     name = "words of the vocabulary"
 
@@ -96,7 +114,8 @@ class WordTokenizer(Tokenizer):
 
 
 class CustomTokenizer(Tokenizer):
-    """A function of the user's: text -> words of the vocabulary as they stand there, or token ids (a mapping's input_ids too)."""
+    """A function of the user: text -> words of the vocabulary, or token ids, or a mapping with token ids as
+    `input_ids`."""
 
     def __init__(self, function: Callable[[str], Any], vocabulary: Sequence[str] | None, size: int) -> None:
         self.function, self.vocabulary, self.size = function, vocabulary, size
@@ -107,71 +126,76 @@ class CustomTokenizer(Tokenizer):
 
     def cut(self, text: str) -> Text:
         try:
-            said = self.function(text)
-            said = said["input_ids"] if isinstance(said, Mapping) else said
-            found = said.tolist() if hasattr(said, "tolist") else list(said)
+            answer = self.function(text)
+            answer = answer["input_ids"] if isinstance(answer, Mapping) else answer
+            found = answer.tolist() if hasattr(answer, "tolist") else list(answer)
         except HoldfastError:
             raise
         except Exception as error:
             raise BadInput(
-                f"the tokenizer {self.name} failed on {_short(text)} ({type(error).__name__}: {first_line(error)})."
+                f"the tokenizer {self.name} failed on {_short(text)} ({type(error).__name__}: "
+                f"{first_line(error)})."
             ) from error
-        if not isinstance(said, str) and all(isinstance(word, str) for word in found):
+        if not isinstance(answer, str) and all(isinstance(word, str) for word in found):
             if self.vocabulary is None and found:
                 raise BadInput(
-                    f"the tokenizer {self.name} answers with words, which need a vocabulary (vocabulary=, --vocabulary FILE)."
+                    f"the tokenizer {self.name} answers with words, which need a vocabulary "
+                    f"(vocabulary=, --vocabulary FILE)."
                 )
             return Text(tuple(found), tuple(self.number.get(word) for word in found))
-        if isinstance(said, str) or not all(
+        if isinstance(answer, str) or not all(
             isinstance(word, Integral) and not isinstance(word, bool) for word in found
         ):
             raise BadInput(
-                f"the tokenizer {self.name} must answer with a list of words or of token ids; for {_short(text)} it did not."
+                f"the tokenizer {self.name} must answer with a list of words or of token ids; "
+                f"for {_short(text)} it did not."
             )
         wrong = [int(token) for token in found if not 0 <= token < self.size]
         if wrong:
             raise BadInput(
-                f"the tokenizer {self.name} answers with token {wrong[0]} for {_short(text)}, but the network has {self.size} tokens (0 to "
-                f"{self.size - 1}): it belongs to another network."
+                f"the tokenizer {self.name} answers with token {wrong[0]} for {_short(text)}, but the "
+                f"network has {self.size} tokens (0 to {self.size - 1}): it belongs to another network."
             )
         pieces = tuple(str(token) if self.vocabulary is None else self.vocabulary[token] for token in found)
         return Text(pieces, tuple(None if token == self.unknown else int(token) for token in found))
 
 
 class HuggingFace(Tokenizer):
-    """A tokenizer.json: normalised, cut, and given special tokens as the file says; padding that it may ask for is left away."""
+    """A tokenizer.json of the package tokenizers, with its normalisation and special tokens but without its
+    padding."""
 
     def __init__(self, content: str, name: str, *, whole: bool = False) -> None:
-        """whole: no text is cut off, whatever the file says."""
+        """Read the content of the file. whole: ignore the truncation length of the file."""
         library = _library()
-        with _reading(UnreadableFile, f"{name}: is no tokenizer", EXPORTED):
+        with _library_errors(UnreadableFile, f"{name}: is no tokenizer", EXPORTED):
             self.inner = library.Tokenizer.from_str(content)
             self.inner.no_padding()
             if whole:
                 self.inner.no_truncation()
-            said = {**json.loads(content), "padding": None, **({"truncation": None} if whole else {})}
-            model = said["model"]
+            settings = {**json.loads(content), "padding": None, **({"truncation": None} if whole else {})}
+            model = settings["model"]
             by_name, self.unknown = model.get("unk_token"), model.get("unk_id")
             if by_name is not None:
                 self.unknown = self.inner.token_to_id(by_name)
             self.named = {
                 number: word for word, number in self.inner.get_vocab(with_added_tokens=True).items()
             }
-        self.name, self.fingerprint = name, of_text(json.dumps(said, sort_keys=True))
+        self.name, self.fingerprint = name, of_text(json.dumps(settings, sort_keys=True))
 
     @property
     def size(self) -> int:
+        """One more than the largest token id."""
         return max(self.named, default=-1) + 1
 
     def words(self, size: int) -> tuple[str, ...]:
-        """A vocabulary of so many; tokens without a name go by their number."""
+        """A vocabulary of this size; tokens without a name are shown by their number."""
         return tuple(self.named.get(number, f"<{number}>") for number in range(size))
 
     def cut(self, text: str) -> Text:
-        with _reading(
+        with _library_errors(
             BadInput,
             f"the tokenizer {self.name} cannot read {_short(text)}",
-            "Take out what it does not know.",
+            "Remove the characters that it does not know.",
         ):
             found = self.inner.encode(text)
             if not len(found.ids) == len(found.tokens) == len(found.offsets) or not self.named.keys() >= set(
@@ -200,8 +224,12 @@ Given = Tokenizer | str | Path | Callable[..., Any]
 
 
 def tokenizer_of(given: Given | None, vocabulary: Sequence[str] | None, size: int) -> Tokenizer | None:
-    """For a network of so many tokens: a tokenizer.json or the folder of one, a tokenizer of the packages tokenizers or transformers, or a
-    function; else `WordTokenizer`, where there is a vocabulary."""
+    """The tokenizer of a network with `size` tokens; None if neither a tokenizer nor a vocabulary is given.
+
+    Args:
+        given: a tokenizer.json or its folder, a tokenizer of the packages tokenizers or transformers, or a
+            function. None: the `WordTokenizer` of the vocabulary.
+    """
     if given is None:
         return None if vocabulary is None else WordTokenizer(vocabulary)
     if isinstance(given, str | Path):
@@ -212,7 +240,7 @@ def tokenizer_of(given: Given | None, vocabulary: Sequence[str] | None, size: in
         found: Tokenizer = HuggingFace(content, path.name)
     elif isinstance(given, Tokenizer):
         found = given
-    elif hasattr(given, "backend_tokenizer"):  # of transformers, which cuts no text off unless it is told to
+    elif hasattr(given, "backend_tokenizer"):  # of transformers, which does not truncate by default
         found = HuggingFace(given.backend_tokenizer.to_str(), type(given).__name__, whole=True)
     elif hasattr(given, "to_str") and hasattr(given, "encode"):
         found = HuggingFace(given.to_str(), type(given).__name__)
@@ -220,18 +248,19 @@ def tokenizer_of(given: Given | None, vocabulary: Sequence[str] | None, size: in
         found = CustomTokenizer(given, vocabulary, size)
     else:
         raise BadInput(
-            f"tokenizer is {type(given).__name__}: give the path of a tokenizer.json, or a function of a text."
+            f"tokenizer is {type(given).__name__}: give the path of a tokenizer.json, or a function of a "
+            f"text."
         )
     if isinstance(found, HuggingFace) and found.size > size:
         raise BadInput(
-            f"the tokenizer {found.name} has tokens 0 to {found.size - 1}, but the network's embedding has {size} rows: it belongs to "
-            f"another network."
+            f"the tokenizer {found.name} has tokens 0 to {found.size - 1}, but the network's embedding has "
+            f"{size} rows: it belongs to another network."
         )
     return found
 
 
 def unknown_of(number: Mapping[str, int]) -> int | None:
-    """The token with one of the usual names of the unknown word."""
+    """The token with one of the usual names of the token for unknown words, or None."""
     return next((number[word] for word in UNKNOWN_WORDS if word in number), None)
 
 
@@ -240,7 +269,15 @@ def unknown_of(number: Mapping[str, int]) -> int | None:
 
 @dataclass(frozen=True)
 class Texts:
-    """Texts as a network reads them, (length,) int64 each; their pieces, as people wrote them; and what must be told of them."""
+    """Texts as token ids.
+
+    Attributes:
+        tokens: (length,) int64 for each text.
+        pieces: the piece of the text that became each token.
+        unknown: number of pieces without a token.
+        left_out: number of parts of the texts that belong to no piece.
+        notes: what a user should know about unknown and left-out parts.
+    """
 
     tokens: list[Tensor]
     pieces: list[tuple[str, ...]]
@@ -257,37 +294,41 @@ def read_texts(
     policy: Unknown = "unk",
     unk: int | None = None,
 ) -> Texts:
-    """All texts. places: what to call each in an error. policy: for unknown pieces, `unk` the token for them, else the tokenizer's own;
-    without one they are an error."""
-    stands = tokenizer.unknown if unk is None else unk
-    cut = [
-        _cut(tokenizer, text, where)
-        for text, where in zip(texts, _name_places(places, len(texts)), strict=True)
-    ]
-    for text, where in zip(cut, _name_places(places, len(texts)), strict=True):
-        if None in text.ids and (policy == "error" or (policy == "unk" and stands is None)):
-            raise BadInput(f"{where}{_strange(text, policy)}")
+    """Texts as token ids.
+
+    Args:
+        places: names of the texts in error messages.
+        policy: what to do with unknown pieces: raise BadInput, skip them, or replace them by the token for
+            unknown words.
+        unk: the token for unknown words; None: the tokenizer's own. If there is none, unknown pieces raise
+            BadInput.
+    """
+    unknown_token = tokenizer.unknown if unk is None else unk
+    names = _name_places(places, len(texts))
+    cut = [_cut(tokenizer, text, where) for text, where in zip(texts, names, strict=True)]
+    for text, where in zip(cut, names, strict=True):
+        if None in text.ids and (policy == "error" or (policy == "unk" and unknown_token is None)):
+            raise BadInput(f"{where}{_describe_unknown(text, policy)}")
         if policy == "skip" and not any(token is not None for token in text.ids):
             raise BadInput(f"{where}none of its words is known: there is nothing to read.")
     kept = [[i for i, token in enumerate(text.ids) if token is not None or policy != "skip"] for text in cut]
     tokens = [
-        torch.tensor([stands if text.ids[i] is None else text.ids[i] for i in some], dtype=torch.int64)
+        torch.tensor([unknown_token if text.ids[i] is None else text.ids[i] for i in some], dtype=torch.int64)
         for text, some in zip(cut, kept, strict=True)
     ]
-    strange = [
+    unknown = [
         piece for text in cut for piece, token in zip(text.pieces, text.ids, strict=True) if token is None
     ]
     lost = [piece for text in cut for piece in text.left_out]
     notes = []
-    if strange:
-        much = f"{len(strange)} of {sum(len(text.ids) for text in cut)} words are unknown to the network"
-        notes.append(
-            f"{much} and {'left out' if policy == 'skip' else 'read as its token for such words'}: {_some(strange)}"
-        )
+    if unknown:
+        share = f"{len(unknown)} of {sum(len(text.ids) for text in cut)} words are unknown to the network"
+        treatment = "left out" if policy == "skip" else "read as its token for such words"
+        notes.append(f"{share} and {treatment}: {_list_words(unknown)}")
     if lost:
-        notes.append(f"{len(lost)} signs or words have no token and are left out: {_some(lost)}")
+        notes.append(f"{len(lost)} signs or words have no token and are left out: {_list_words(lost)}")
     pieces = [tuple(text.pieces[i] for i in some) for text, some in zip(cut, kept, strict=True)]
-    return Texts(tokens, pieces, len(strange), len(lost), tuple(notes))
+    return Texts(tokens, pieces, len(unknown), len(lost), tuple(notes))
 
 
 def _cut(tokenizer: Tokenizer, text: str, where: str) -> Text:
@@ -299,7 +340,8 @@ def _cut(tokenizer: Tokenizer, text: str, where: str) -> Text:
         raise BadInput(f"{where}{error}") from error
     if not found.ids:
         raise BadInput(
-            f"{where}the text {_short(text)} is empty, or nothing of it becomes a token: there is nothing to read."
+            f"{where}the text {_short(text)} is empty, or nothing of it becomes a token: there is nothing to "
+            f"read."
         )
     return found
 
@@ -310,18 +352,21 @@ def _name_places(places: Sequence[str] | None, count: int) -> list[str]:
     return [f"{place}: " for place in places]
 
 
-def _strange(text: Text, policy: Unknown) -> str:
-    place = text.ids.index(None)
-    said = f"word {place + 1}: {text.pieces[place]!r} is not in the vocabulary"
+def _describe_unknown(text: Text, policy: Unknown) -> str:
+    index = text.ids.index(None)
+    problem = f"word {index + 1}: {text.pieces[index]!r} is not in the vocabulary"
     if policy == "error":
-        return f"{said}. Fit the monitor with unknown='skip' (--unknown skip) to leave such words out, or 'unk' for a token in their place."
+        return (
+            f"{problem}. Fit the monitor with unknown='skip' (--unknown skip) to leave such words out, "
+            f"or 'unk' for a token in their place."
+        )
     return (
-        f"{said}, which has no <unk> either. Take it out of the text, add <unk> to the vocabulary where the network has a token for "
-        f"unknown words, or say how the network's text is cut (tokenizer=, --tokenizer)."
+        f"{problem}, which has no <unk> either. Take it out of the text, add <unk> to the vocabulary if the "
+        f"network has a token for unknown words, or give the network's tokenizer (tokenizer=, --tokenizer)."
     )
 
 
-def _some(words: Sequence[str]) -> str:
+def _list_words(words: Sequence[str]) -> str:
     different = list(dict.fromkeys(words))
     return ", ".join(_short(word) for word in different[:EXAMPLES]) + (
         " ..." if len(different) > EXAMPLES else ""
@@ -329,7 +374,7 @@ def _some(words: Sequence[str]) -> str:
 
 
 def _short(text: str) -> str:
-    return repr(text if len(text) <= 40 else f"{text[:40]}…")
+    return repr(text if len(text) <= MAX_QUOTED else f"{text[:MAX_QUOTED]}…")
 
 
 def _library() -> Any:
@@ -343,8 +388,8 @@ def _library() -> Any:
 
 
 @contextlib.contextmanager
-def _reading(kind: type[HoldfastError], what: str, hint: str) -> Iterator[None]:
-    """Whatever the tokenizers package raises, a panic of its own too, which is no Exception, as an error of the house."""
+def _library_errors(kind: type[HoldfastError], what: str, hint: str) -> Iterator[None]:
+    """Raise every exception of the tokenizers package as `kind`; its panics are BaseExceptions."""
     try:
         yield
     except (HoldfastError, KeyboardInterrupt, SystemExit, MemoryError):

@@ -1,8 +1,10 @@
-"""Opens a tokenizer.json in a process of its own first: some files end whatever process reads them.
+"""Safe reading of a tokenizer.json: it is first opened in a separate process, because some files crash the
+process that reads them.
 
-The package tokenizers is written in Rust, where asking for more memory than there is ends the process. A file of 300 bytes did that: a
-`Precompiled` normalizer takes room for as many bytes as its first number says, up to 4 GiB, before it looks whether they are there. That
-is checked here by reading the file; what else a file may do is seen by a process of its own that opens it first.
+The package tokenizers is written in Rust, where a failed memory allocation aborts the process. A file of 300
+bytes can do that: a `Precompiled` normalizer allocates as many bytes as its first number says, up to 4 GiB,
+before it checks that they exist. This case is found by reading the file; other crashes happen in the separate
+process.
 """
 
 import base64
@@ -16,17 +18,30 @@ from holdfast.errors import UnreadableFile
 from holdfast.foreign_text import cut_text
 from holdfast.network.fingerprint import of_text
 
-SECONDS = 120  # of a clock on the wall, and of the processor: large vocabularies take a few
-MEMORY = 4 * 2**30  # bytes of addresses that the process may have
-MOST_GROWTH = 10_000  # times that a normaliser may make a text longer
+# Limit on the wall-clock time and on the CPU time of the process, in seconds. Large vocabularies take a few
+# seconds (chosen by hand).
+SECONDS = 120
+# Limit on the address space of the process, in bytes (chosen by hand).
+MEMORY = 4 * 2**30
+# Largest factor by which a normalizer may lengthen a text (chosen by hand).
+MOST_GROWTH = 10_000
+# Texts that the process tokenizes.
 SAMPLES = "", "a", "The film was good. 12 \u00e9\u4e2d\u200b\n" * 4
+# Longest reason in an error message, in characters (chosen by hand).
+MAX_REASON = 200
+# The output of the process for a file that it could open.
 ANSWER = "opened"
 PROGRAM = """
 import json, sys
 try:
     import resource
-    for what, most in ((resource.RLIMIT_AS, int(sys.argv[1])), (resource.RLIMIT_CPU, int(sys.argv[2])), (resource.RLIMIT_CORE, 0)):
-        resource.setrlimit(what, (most, most))
+    limits = {
+        resource.RLIMIT_AS: int(sys.argv[1]),
+        resource.RLIMIT_CPU: int(sys.argv[2]),
+        resource.RLIMIT_CORE: 0,
+    }
+    for resource_name, limit in limits.items():
+        resource.setrlimit(resource_name, (limit, limit))
 except (ImportError, OSError, ValueError):
     pass
 given = json.load(sys.stdin)
@@ -47,12 +62,16 @@ else:
 """
 
 
-_opened = set[str]()  # hashes of files that were opened before
+# Hashes of the files that passed the check in this process.
+_opened = set[str]()
 
 
 def check_tokenizer(content: str, name: str, hint: str) -> None:
-    """Raise UnreadableFile where the file ends a process that opens it, takes too long or too much memory, or makes texts grow without
-    measure, or where the package tokenizers refuses it."""
+    """Raise UnreadableFile if the file cannot be opened safely.
+
+    That is the case if it crashes a process that opens it, takes too much time or memory, lengthens texts too
+    much, or is refused by the package tokenizers.
+    """
     if (digest := of_text(content)) in _opened:
         return
     try:
@@ -60,7 +79,7 @@ def check_tokenizer(content: str, name: str, hint: str) -> None:
         parts = list(_normalizers(model.get("normalizer") if isinstance(model, dict) else None))
     except (ValueError, RecursionError) as error:
         raise UnreadableFile(
-            f"{name}: is no tokenizer, for it is no JSON ({cut_text(str(error), 200)}). {hint}"
+            f"{name}: is no tokenizer, for it is no JSON ({cut_text(str(error), MAX_REASON)}). {hint}"
         ) from error
     if not all(_is_whole(part.get("precompiled_charsmap")) for part in parts):
         raise UnreadableFile(
@@ -85,7 +104,7 @@ def check_tokenizer(content: str, name: str, hint: str) -> None:
         raise UnreadableFile(f"{name}: opening it takes longer than {SECONDS} s. {hint}") from error
     except OSError as error:
         raise UnreadableFile(
-            f"{name}: no process could be started to try it in ({error}). Make room, and try again."
+            f"{name}: no process could be started to check it ({error}). Free some memory, and try again."
         ) from error
     if ended.stdout:
         answer = json.loads(ended.stdout)
@@ -94,13 +113,13 @@ def check_tokenizer(content: str, name: str, hint: str) -> None:
     else:
         how = f"signal {-ended.returncode}" if ended.returncode < 0 else f"exit code {ended.returncode}"
         raise UnreadableFile(
-            f"{name}: a process that opens it ends with {how}: it is damaged, or made to do that. {hint}"
+            f"{name}: a process that opens it ends with {how}: it is damaged or malicious. {hint}"
         )
     _opened.add(digest)
 
 
 def _normalizers(normalizer: Any) -> Iterator[Mapping[str, Any]]:
-    """A normalizer and all within it."""
+    """A normalizer and all normalizers inside it."""
     if isinstance(normalizer, dict):
         yield normalizer
         parts = normalizer.get("normalizers")
@@ -109,8 +128,10 @@ def _normalizers(normalizer: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _is_whole(charsmap: object) -> bool:
-    """Whether as many bytes of a table follow its first number, 32 bits, as that says. Nothing, or something else than text, is left to
-    the package to refuse."""
+    """Whether a table has as many bytes as its first number (32 bits, little endian) says.
+
+    True also if there is no table or it is not text: the package handles these cases.
+    """
     if not isinstance(charsmap, str) or not charsmap:
         return True
     try:
@@ -121,12 +142,14 @@ def _is_whole(charsmap: object) -> bool:
 
 
 def _growth(normalizers: Sequence[Mapping[str, Any]]) -> int:
-    """How many times as long they may make a text together, by what each puts in place of others or in front."""
+    """An upper bound of the factor by which the normalizers together lengthen a text, from the texts that
+    they insert."""
     grown = 1
     for part in normalizers:
-        put = [part.get("content"), part.get("prepend")]
+        inserted = [part.get("content"), part.get("prepend")]
         grown = min(
-            grown * max([1, *(len(text) + 1 for text in put if isinstance(text, str) and len(text) > 1)]),
+            grown
+            * max([1, *(len(text) + 1 for text in inserted if isinstance(text, str) and len(text) > 1)]),
             MOST_GROWTH + 1,
         )
     return grown

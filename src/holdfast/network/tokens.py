@@ -1,4 +1,5 @@
-"""Token models: the embedding is split off, so that regions live among word vectors and words can still be shown."""
+"""Token models: the embedding is split off, so that perturbations act on word vectors while results still
+show words."""
 
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
     from holdfast.network.network import Network
     from holdfast.region import Words
 
+# Parts of the names of operators that read only sizes.
 SIZES = ("sym_size", "_assert", "_guards")
+# Operators that read only the shape of the ids.
 SHAPES = (
     *SIZES,
     "zeros_like",
@@ -27,20 +30,28 @@ SHAPES = (
     "new_zeros",
     "new_ones",
     "new_full",
-)  # constants shaped like the ids
+)
+# Comparisons of ids with a number.
 COMPARED = (torch.ops.aten.ne.Scalar, torch.ops.aten.eq.Scalar)
+# Operators that only rearrange the ids.
 MOVES = tuple(
     f"aten.{name}"
     for name in ("clone.default", "transpose.int", "permute.default", "contiguous.default", "t.default")
 )
-PART = 2**16  # words looked up at once
+# Number of words that are looked up in one call of an embedding (chosen by hand).
+PART = 2**16
+# Largest difference between outputs by ids and by word vectors that is attributed to rounding (chosen by
+# hand).
+RELATIVE_TOLERANCE = 1e-4
+ABSOLUTE_TOLERANCE = 1e-5
 
-
+# The word vectors that the model is being evaluated on, read by `_Lookup`.
 _vectors: ContextVar[Tensor] = ContextVar("_vectors")
 
 
 class _Lookup(nn.Module):
-    """Where an embedding stood: answers with the vectors that the model was given, or with the columns of them that are its own."""
+    """Takes the place of an embedding: returns the word vectors, or those of their columns that belong to
+    this embedding."""
 
     def __init__(self, table: nn.Embedding, begin: int) -> None:
         super().__init__()
@@ -56,62 +67,70 @@ class _Lookup(nn.Module):
             raise ValueError(
                 f"its embedding reads ids of shape {tuple(ids.shape)}, not all ids as they were given"
             )
-        own = vectors.shape[-1] == self.embedding_dim
-        return vectors if own else vectors.narrow(-1, self.begin, self.embedding_dim)
+        is_only_table = vectors.shape[-1] == self.embedding_dim
+        return vectors if is_only_table else vectors.narrow(-1, self.begin, self.embedding_dim)
 
 
 class OfVectors(nn.Module):
-    """A token model that is given vectors in the place of what its embeddings would look up. The ids that it sees are all one word."""
+    """A token model that takes word vectors instead of token ids. All ids that its code sees are `word`."""
 
     def __init__(self, model: nn.Module, word: int) -> None:
         super().__init__()
         self.behind, self.word = model, word
 
-    def forward(self, vectors: Tensor, *beside: Tensor) -> Any:
+    def forward(self, vectors: Tensor, *lengths: Tensor) -> Any:
         ids = torch.full(vectors.shape[:-1], self.word, dtype=torch.int64, device=vectors.device)
         before = _vectors.set(vectors)
         try:
-            return self.behind(ids, *beside)
+            return self.behind(ids, *lengths)
         finally:
             _vectors.reset(before)
 
 
 def of_vectors(module: nn.Module) -> OfVectors | None:
-    """The model of vectors inside of an adapter."""
+    """The `OfVectors` inside a module, or None."""
     return next((part for part in module.modules() if isinstance(part, OfVectors)), None)
 
 
-def lookups(made: OfVectors) -> list[tuple[str, int, int]]:
-    """Where embeddings stood in the model: the name of each, the first of its columns among the vectors, and how many it has."""
+def lookups(model: OfVectors) -> list[tuple[str, int, int]]:
+    """The replaced embeddings: the name of each, its first column in the word vectors, and its number of
+    columns."""
     return [
         (name, part.begin, part.embedding_dim)
-        for name, part in made.behind.named_modules()
+        for name, part in model.behind.named_modules()
         if isinstance(part, _Lookup)
     ]
 
 
 def split_module(
-    model: nn.Module, shape: tuple[int, int], *beside: Tensor, output: str | None = None
+    model: nn.Module, shape: tuple[int, int], *lengths: Tensor, output: str | None = None
 ) -> tuple[Tensor, OfVectors]:
-    """model: token ids of this shape -> outputs. Returns the vectors (words, dim) of the embedding that reads them, of several side by
-    side, and a copy of the model that takes vectors (*shape, dim) in their place. `beside`: further arguments, lengths."""
-    names = _readers(model, shape, *beside)
+    """Split the embeddings off a token model.
+
+    Args:
+        model: token ids of this shape, and the lengths if it takes them -> outputs.
+
+    Returns:
+        The word vectors (words, dim), those of several embeddings side by side; and a copy of the model that
+        takes word vectors (*shape, dim) instead of ids.
+    """
+    names = _embeddings_of_ids(model, shape, *lengths)
     tables = []
     for name in names:
         table = model.get_submodule(name)
         assert isinstance(table, nn.Embedding)
         if table.max_norm is not None:
             raise BadInput(
-                f"{type(model).__name__}: {name} has max_norm={table.max_norm:g}, so it changes its vectors when they are read. Ask it "
-                f"once for every token, then set its max_norm to None."
+                f"{type(model).__name__}: {name} has max_norm={table.max_norm:g}, so it changes its vectors "
+                f"when they are read. Evaluate it once for every token, then set its max_norm to None."
             )
         _check_table(table, name, table.weight.device)
         tables.append(table)
     if len({len(table.weight) for table in tables}) > 1:
         sizes = ", ".join(f"{name}: {len(table.weight)}" for name, table in zip(names, tables, strict=True))
         raise BadInput(
-            f"{type(model).__name__}: token ids go into tables of different length ({sizes}), so words have no common vectors. Give "
-            f"holdfast the part behind them as a model of word vectors instead."
+            f"{type(model).__name__}: token ids go into tables of different length ({sizes}), so words have "
+            f"no common vectors. Give holdfast the part behind them as a model of word vectors instead."
         )
     rest = copy_module(model)
     begin = 0
@@ -119,41 +138,55 @@ def split_module(
         rest.set_submodule(name, _Lookup(table, begin))
         begin += table.weight.shape[1]
     vectors = torch.cat([table.weight.detach() for table in tables], 1)
-    return vectors, _agreeing(model, rest, vectors, shape, *beside, output=output)
+    return vectors, _model_of_vectors(model, rest, vectors, shape, *lengths, output=output)
 
 
-def _readers(model: nn.Module, shape: tuple[int, int], *beside: Tensor) -> list[str]:
-    """The embeddings that look up the ids as they are given. Asked with two patterns, so that an embedding of constants is none of them."""
+def _embeddings_of_ids(model: nn.Module, shape: tuple[int, int], *lengths: Tensor) -> list[str]:
+    """Names of the embeddings that look up exactly the input ids.
+
+    The model is evaluated on two different inputs, so that an embedding of constants is not among them.
+    """
     tables = {
         name: part
         for name, part in model.named_modules()
         if isinstance(part, nn.Embedding) and part.num_embeddings > 1
     }
-    where = next((table.weight.device for table in tables.values()), torch.device("cpu"))
-    pattern = torch.randint(0, 2, shape, generator=torch.Generator().manual_seed(1)).to(where)
-    try:  # the first words are often padding, which a model may refuse; but a table may have no others
-        found = _reading(model, tables, pattern + 2, *beside) & _reading(model, tables, 3 - pattern, *beside)
+    device = next((table.weight.device for table in tables.values()), torch.device("cpu"))
+    pattern = torch.randint(0, 2, shape, generator=torch.Generator().manual_seed(1)).to(device)
+
+    def called_with(first: Tensor, second: Tensor) -> set[str]:
+        return _tables_called_with(model, tables, first, *lengths) & _tables_called_with(
+            model, tables, second, *lengths
+        )
+
+    try:  # words 0 and 1 are often padding, which a model may refuse; but a table may have no others
+        found = called_with(pattern + 2, 3 - pattern)
     except Exception:
         try:
-            found = _reading(model, tables, pattern, *beside) & _reading(model, tables, 1 - pattern, *beside)
+            found = called_with(pattern, 1 - pattern)
         except Exception as error:
             raise BadInput(
-                f"the model refused token ids of shape {shape}: {error}. holdfast gives the model one tensor of ids, (batch, length): a "
-                f"model that takes a dict or several inputs needs a module around it whose forward takes that tensor."
+                f"the model refused token ids of shape {shape}: {error}. holdfast gives the model one "
+                f"tensor of ids, (batch, length): a model that takes a dict or several inputs needs a "
+                f"module around it whose forward takes that tensor."
             ) from error
     if not found:
         bags = [name for name, part in model.named_modules() if isinstance(part, nn.EmbeddingBag)]
         why = (
-            f"{bags[0]} is an nn.EmbeddingBag, which adds vectors up as it reads them. Write it as an nn.Embedding and a sum"
+            f"{bags[0]} is an nn.EmbeddingBag, which adds vectors up as it reads them. "
+            f"Write it as an nn.Embedding and a sum"
             if bags
-            else "token ids go into no nn.Embedding as they are given. Give holdfast the part behind the embedding instead, of word vectors"
+            else "token ids go into no nn.Embedding as they are given. "
+            "Give holdfast the part behind the embedding as a model of word vectors instead"
         )
         raise BadInput(f"{type(model).__name__}: {why}.")
     return [name for name in tables if name in found]
 
 
-def _reading(model: nn.Module, tables: Mapping[str, nn.Module], tokens: Tensor, *beside: Tensor) -> set[str]:
-    """The tables that are given exactly these ids when the model is."""
+def _tables_called_with(
+    model: nn.Module, tables: Mapping[str, nn.Module], tokens: Tensor, *lengths: Tensor
+) -> set[str]:
+    """Names of the tables that are called with exactly these ids when the model is evaluated on them."""
     seen: set[str] = set()
     hooks = [
         table.register_forward_pre_hook(
@@ -163,23 +196,27 @@ def _reading(model: nn.Module, tables: Mapping[str, nn.Module], tokens: Tensor, 
     ]
     try:
         with torch.no_grad():
-            model(tokens, *beside)
+            model(tokens, *lengths)
     finally:
         for hook in hooks:
             hook.remove()
     return seen
 
 
-def _agreeing(
+def _model_of_vectors(
     model: nn.Module,
     rest: nn.Module,
     table: Tensor,
     shape: tuple[int, int],
-    *beside: Tensor,
+    *lengths: Tensor,
     output: str | None = None,
 ) -> OfVectors:
-    """The model of vectors, seeing a word with which it answers as the model of tokens does. Sentences with words that are often padding
-    need not agree here: `Network.embed` compares every sentence that is measured."""
+    """The model of word vectors, with a `word` for which it has the same outputs as the token model on random
+    sentences.
+
+    Words that are often padding are left out of these sentences: `Network.embed` compares every sentence that
+    is measured.
+    """
     count, name = len(table), type(model).__name__
     padding = {
         0,
@@ -190,23 +227,28 @@ def _agreeing(
     drawn = torch.randint(0, len(words), shape, generator=torch.Generator().manual_seed(0)).to(table.device)
     problem = ""
     for word in dict.fromkeys([int(words[-1]), int(words[0]), 0]):
-        made = OfVectors(rest, word)
+        candidate = OfVectors(rest, word)
         try:
             with torch.no_grad():
-                asked = (model(words[drawn], *beside), made(table[words[drawn]], *beside))
-                whole, parts = (tensor_of(answer, output) for answer in asked)
-            if whole.shape == parts.shape and torch.allclose(whole, parts, rtol=1e-4, atol=1e-5):
-                return made
+                by_ids = tensor_of(model(words[drawn], *lengths), output)
+                by_vectors = tensor_of(candidate(table[words[drawn]], *lengths), output)
+            if by_ids.shape == by_vectors.shape and _same_outputs(by_ids, by_vectors):
+                return candidate
         except BadInput:
             raise
         except Exception as error:
             problem = first_line(error)
-    told = f"without its embedding the model does not run on word vectors ({problem})" if problem else (
-        "on word vectors the model does not answer as it does on tokens"
-    )  # fmt: skip
+    what = "on word vectors the model does not answer as it does on tokens"
+    if problem:
+        what = f"without its embedding the model does not run on word vectors ({problem})"
     raise BadInput(
-        f"{name}: {told}. Something besides the embedding reads the token ids; give holdfast the part behind it."
+        f"{name}: {what}. Something besides the embedding reads the token ids; give holdfast the part behind "
+        f"it."
     )
+
+
+def _same_outputs(first: Tensor, second: Tensor) -> bool:
+    return torch.allclose(first, second, rtol=RELATIVE_TOLERANCE, atol=ABSOLUTE_TOLERANCE)
 
 
 def _padding_of(model: nn.Module) -> Any:
@@ -214,22 +256,28 @@ def _padding_of(model: nn.Module) -> Any:
 
 
 def _check_table(table: nn.Embedding, name: str, device: torch.device) -> None:
-    """Every word must come out as its row of the table: a subclass or a hook may say otherwise for some."""
+    """Raise BadInput unless the embedding returns its row of the table for every word.
+
+    A subclass or a hook may change it.
+    """
     with torch.no_grad():
         for words in torch.arange(len(table.weight), device=device).split(PART):
             wrong = (table(words) != table.weight[words]).any(-1)
             if bool(wrong.any()):
                 raise BadInput(
-                    f"{name}: for token {int(words[wrong][0])} the embedding does not answer with its row of the table, so regions among "
-                    f"word vectors have no meaning. Give holdfast the part behind the embedding as a model of word vectors instead."
+                    f"{name}: for token {int(words[wrong][0])} the embedding does not answer with its row "
+                    f"of the table, so perturbations of word vectors have no meaning. Give holdfast the "
+                    f"part behind the embedding as a model of word vectors instead."
                 )
 
 
 def tokens_read_once(net: "Network", words: "Words") -> None:
-    """Raise UnsupportedLayer unless the traced token model learns nothing of these sentences but their vectors.
+    """Raise UnsupportedLayer unless the traced token model uses nothing of these sentences but their word
+    vectors.
 
-    Then what is proved of the vectors holds for the sentences. Ids may also be compared with a number, as masks of padding do, where the
-    answer is the same for all words of the region as for the word that the model of vectors sees.
+    Then a bound for the word vectors holds for the sentences. The model may also compare ids with a number,
+    as padding masks do, if the result is the same for all words of the perturbation set as for the word that
+    the model of vectors sees.
     """
     shape = tuple(words.tokens.shape[1:])
     if net.token_model is None:
@@ -242,19 +290,23 @@ def tokens_read_once(net: "Network", words: "Words") -> None:
         seen = ~answers if known is None else compare(torch.tensor([known.word], device=answers.device))
         if not bool((answers == seen).all()):
             raise UnsupportedLayer(
-                "the model compares token ids with a number, as a mask of padding does, and not all words of the sets fall on one side. So "
-                "what holds for word vectors need not hold for words: leave such words out. Enumeration, which asks the model, still works."
+                "the model compares token ids with a number, as a padding mask does, and not all words of "
+                "the sets give the same result. So bounds for word vectors need not hold for words: leave "
+                "such words out. Enumeration, which evaluates the model itself, still works."
             )
 
 
 def _comparisons(net: "Network", tokens: Tensor) -> list[Callable[[Tensor], Tensor]]:
-    """What the traced token model asks of its ids besides their vectors."""
+    """The comparisons of ids with a number in the traced token model.
+
+    Raises UnsupportedLayer if it uses ids in another way.
+    """
     assert net.token_model is not None
     program = export(net.token_model, tokens[:1].to(net.device))
     module = as_plain_module(program)
     entry = next(node for node in module.graph.nodes if node.op == "placeholder")
     readers, seen = [entry], {entry}
-    for node in readers:  # moving ids about is no reading
+    for node in readers:  # operators that only rearrange the ids pass them on to their users
         for user in node.users:
             if str(user.target) in MOVES and user not in seen:
                 readers.append(user)
@@ -277,8 +329,9 @@ def _comparisons(net: "Network", tokens: Tensor) -> list[Callable[[Tensor], Tens
     if others or not tables or not all(_split_off(net, _at(module, table)) for table in tables):
         what = f"{where(others[0])}: {others[0].target} reads" if others else f"{len(tables)} embeddings read"
         raise UnsupportedLayer(
-            f"{what} the token ids besides the embedding, so what holds for word vectors need not hold for words and nothing is proved of "
-            f"them by bounds. Enumeration, which asks the model itself, still works."
+            f"{what} the token ids besides the embedding, so bounds for word vectors need not hold for "
+            f"words and prove nothing about them. Enumeration, which evaluates the model itself, still "
+            f"works."
         )
     return [partial(_query_target, user.target, user.args[1]) for user in compared]
 
@@ -288,7 +341,7 @@ def _query_target(target: Callable[..., Tensor], other: float, words: Tensor) ->
 
 
 def _split_off(net: "Network", table: Tensor) -> bool:
-    """Whether the network's vectors are the rows of this table, or have them side by side with those of others."""
+    """Whether the network's word vectors are the rows of this table, or contain them as columns."""
     assert net.vectors is not None
     width = table.shape[1]
     begins = [part.begin for part in net.module.modules() if isinstance(part, _Lookup)] or [0]
@@ -304,7 +357,8 @@ def _at(module: fx.GraphModule, node: Any) -> Tensor:
 
 
 def split_graph(model: fx.GraphModule, tokens: Tensor) -> tuple[Tensor, nn.Module]:
-    """The same for an exported graph: its one aten.embedding of the input is cut out."""
+    """Split the embedding off an exported graph: its word vectors, and the graph without its aten.embedding
+    of the input."""
     rest = copy_module(model)
     graph = rest.graph
     entry = next(node for node in graph.nodes if node.op == "placeholder")
@@ -320,32 +374,34 @@ def split_graph(model: fx.GraphModule, tokens: Tensor) -> tuple[Tensor, nn.Modul
             else f"looked up in {len(tables)} tables"
         )
         raise BadInput(
-            f"token ids are {found}; they must go into exactly one embedding and nothing else. Export the part behind the "
-            f"embedding as a model of word vectors instead."
+            f"token ids are {found}; they must go into exactly one embedding and nothing else. "
+            f"Export the part behind the embedding as a model of word vectors instead."
         )
     table = _at(rest, tables.pop())
     for lookup in lookups:
-        lookup.replace_all_uses_with(entry)  # batch and time stand in the same places, so sizes stay right
+        lookup.replace_all_uses_with(entry)  # batch and time are the same axes, so sizes stay right
         graph.erase_node(lookup)
     rest.recompile()
     _check(model, rest, table, tokens)
     return table.detach().clone(), rest
 
 
-def _check(model: nn.Module, rest: nn.Module, table: Tensor, like: Tensor, *beside: Tensor) -> None:
-    """Random words must get the same answer either way, or something other than the embedding reads the tokens."""
+def _check(model: nn.Module, rest: nn.Module, table: Tensor, like: Tensor) -> None:
+    """Raise BadInput if random sentences have other outputs by ids than by word vectors: then the model also
+    reads the ids."""
     tokens = torch.randint(0, table.shape[0], like.shape, generator=torch.Generator().manual_seed(0)).to(like)
     try:
         with torch.no_grad():
-            whole, parts = tensor_of(model(tokens, *beside)), tensor_of(rest(table[tokens], *beside))
-        agree = torch.allclose(whole, parts, rtol=1e-4, atol=1e-5)
+            agree = _same_outputs(tensor_of(model(tokens)), tensor_of(rest(table[tokens])))
     except Exception as error:
         raise BadInput(
-            f"{type(model).__name__}: without its embedding the model does not run on word vectors ({error}). Something else "
-            f"reads the token ids, a padding mask perhaps; give holdfast the part behind it."
+            f"{type(model).__name__}: without its embedding the model does not run on word vectors "
+            f"({error}). Something else reads the token ids, perhaps for a padding mask; give holdfast the "
+            f"part behind it."
         ) from error
     if not agree:
         raise BadInput(
-            f"{type(model).__name__}: on word vectors the model does not answer as it does on tokens. Something besides the "
-            f"embedding reads the token ids, a padding mask perhaps; give holdfast the part behind it."
+            f"{type(model).__name__}: on word vectors the model does not answer as it does on tokens. "
+            f"Something besides the embedding reads the token ids, perhaps for a padding mask; give "
+            f"holdfast the part behind it."
         )

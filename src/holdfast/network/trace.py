@@ -1,4 +1,7 @@
-"""The user's model as a graph of torch operators, by torch.export. Recurrent layers stay whole."""
+"""The user's model as a graph of torch operators, traced by torch.export.
+
+Recurrent layers stay single operators.
+"""
 
 import copy
 import functools
@@ -19,13 +22,17 @@ from holdfast.network.packed import FullSequences
 from holdfast.network.recurrent import OneFrame, copy_module, put_back
 from holdfast.process_state import silent_torch
 
-_one_at_a_time = (
-    threading.RLock()
-)  # torch.export keeps the modes of a trace for the whole process, not for each thread
+# torch.export keeps the modes of a trace for the whole process, so only one thread may trace at a time.
+_one_at_a_time = threading.RLock()
+
+
+class BatchSizeBranch(UnsupportedLayer):
+    """The model branches on the batch size, so that a traced graph has only one of its branches."""
 
 
 def _renew_lock() -> None:
-    """Give a forked child a lock of its own: its parent's may be held by a thread that the child does not have."""
+    """Give a forked child a new lock: its parent's lock may be held by a thread that the child does not
+    have."""
     global _one_at_a_time
     _one_at_a_time = threading.RLock()
 
@@ -35,17 +42,17 @@ if hasattr(os, "register_at_fork"):
 
 
 def export(module: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
-    """The module's graph with a free batch axis; UnsupportedLayer says why not. Recurrent layers fix the length.
+    """The module's graph with a free batch axis; UnsupportedLayer with the reason if there is none.
 
-    A copy is traced: torch.export may leave marks on the module it sees.
+    Recurrent layers fix the sequence length. A copy is traced, because torch.export may change the module.
     """
-    # A size of one is special to the tracer and would be baked in.
+    # The tracer would treat a batch size of one as constant.
     rows = example[:1].expand(3, *example.shape[1:]).clone()
     depth = torch._C._functorch.get_dynamic_layer_stack_depth()
     try:
-        # torch.export turns cuDNN off and on again itself, which must not undo what other threads ask for meanwhile. Where it fails torch
-        # logs and prints the whole graph; the error says it in a line. It warns of the flat weights of nn.LSTM, which look like attributes
-        # assigned during export.
+        # torch.export turns cuDNN off and on again itself, which must not undo the flags of other threads.
+        # When it fails, torch logs and prints the whole graph; the error below has one line. It also warns of
+        # the flat weights of nn.LSTM, which it takes for attributes that are assigned during export.
         with _one_at_a_time, cudnn_flags(enabled=False, allow_tf32=False), torch.no_grad(), silent_torch():
             traced = _without_causal_guess(copy_module(module))
             with FullSequences(traced), OneFrame():
@@ -60,19 +67,21 @@ def export(module: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
     except Exception as error:
         reason = first_line(error)
         raise UnsupportedLayer(
-            f"torch.export could not turn the model into a graph ({reason}), so nothing about it can be proved. "
-            f"Attacks and all black-box methods still work."
+            f"torch.export could not turn the model into a graph ({reason}), so nothing about it can be "
+            f"proved. Attacks and all black-box methods still work."
         ) from error
     finally:
-        if (
-            torch._C._functorch.get_dynamic_layer_stack_depth() > depth
-        ):  # where tracing fails inside a vmap, torch stays there
+        # If tracing fails inside a vmap, torch does not leave the vmap.
+        if torch._C._functorch.get_dynamic_layer_stack_depth() > depth:
             torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
 
 
 def _without_causal_guess(module: nn.Module) -> nn.Module:
-    """torch's transformers look at the numbers of a mask to guess whether it is causal, which no tracer can follow. It is a hint for
-    kernels; without it the mask itself is used."""
+    """Stop torch's transformers from inspecting the values of a mask to guess whether it is causal, which
+    cannot be traced.
+
+    The guess is only a hint for kernels; without it the mask itself is used.
+    """
     for inner in module.modules():
         hint = {nn.TransformerEncoder: "is_causal", nn.TransformerDecoder: "tgt_is_causal"}.get(type(inner))
         if hint is not None:
@@ -91,21 +100,46 @@ def _with_hint(forward: Callable[..., Any], hint: str) -> Callable[..., Any]:
     return run
 
 
-# Composite operators whose kernels answer with fresh memory and which have bounds as they are. The schema of others may hide that they
-# answer with a view of what they are given, as einsum's does.
+# Composite operators that have bounds and whose kernels return newly allocated memory. The schema of other
+# composite operators may hide that they return a view of their input, as einsum's does.
 WHOLE = {
-    "aten.linear.default", "aten.conv1d.default", "aten.conv2d.default", "aten.conv3d.default", "aten.lstm.input", "aten.gru.input",
-    "aten.rnn_tanh.input", "aten.rnn_relu.input", "aten.layer_norm.default", "aten.group_norm.default", "aten.instance_norm.default",
-    "aten.rms_norm.default", "aten.scaled_dot_product_attention.default", "aten.softmax.int", "aten.log_softmax.int",
-    "aten.max_pool1d.default", "aten.max_pool2d.default", "aten.selu.default", "aten.relu6.default", "aten.prelu.default",
-    "aten.log_sigmoid.default", "aten.max.other", "aten.min.other", "aten.where.Scalar", "aten.where.ScalarOther",
-    "aten.where.ScalarSelf", "aten.adaptive_avg_pool1d.default", "aten.adaptive_avg_pool2d.default", "aten.avg_pool1d.default",
-    "aten.sym_size.int", "aten.batch_norm.default", "aten.matmul.default",
-}  # fmt: skip
+    "aten.linear.default",
+    "aten.conv1d.default",
+    "aten.conv2d.default",
+    "aten.conv3d.default",
+    "aten.lstm.input",
+    "aten.gru.input",
+    "aten.rnn_tanh.input",
+    "aten.rnn_relu.input",
+    "aten.layer_norm.default",
+    "aten.group_norm.default",
+    "aten.instance_norm.default",
+    "aten.rms_norm.default",
+    "aten.scaled_dot_product_attention.default",
+    "aten.softmax.int",
+    "aten.log_softmax.int",
+    "aten.max_pool1d.default",
+    "aten.max_pool2d.default",
+    "aten.selu.default",
+    "aten.relu6.default",
+    "aten.prelu.default",
+    "aten.log_sigmoid.default",
+    "aten.max.other",
+    "aten.min.other",
+    "aten.where.Scalar",
+    "aten.where.ScalarOther",
+    "aten.where.ScalarSelf",
+    "aten.adaptive_avg_pool1d.default",
+    "aten.adaptive_avg_pool2d.default",
+    "aten.avg_pool1d.default",
+    "aten.sym_size.int",
+    "aten.batch_norm.default",
+    "aten.matmul.default",
+}
 
 
 def functional(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """The same program where nothing overwrites anything; UnsupportedLayer where it changes its own weights or buffers."""
+    """The program without in-place operators; UnsupportedLayer if it changes its own weights or buffers."""
     writing = [node for node in program.graph.nodes if _overwrites(node)]
     if all(_alone(node) for node in writing):
         for node in writing:
@@ -113,36 +147,34 @@ def functional(program: torch.export.ExportedProgram) -> torch.export.ExportedPr
         program.graph_module.recompile()
         return program
     for node in list(program.graph.nodes):
-        if (
-            "dropout" in str(node.target) and node.args[2] is False
-        ):  # answers with its very input, which its schema does not say
+        # Dropout in evaluation mode returns its input itself, which its schema does not say.
+        if "dropout" in str(node.target) and node.args[2] is False:
             node.replace_all_uses_with(node.args[0])
             program.graph.erase_node(node)
     program.graph_module.recompile()
-    opened: torch.export.ExportedProgram = program.run_decompositions(
-        dict(_implicit())
-    )  # a copy: torch empties it
+    # The rules are copied, because torch empties the dictionary.
+    decomposed: torch.export.ExportedProgram = program.run_decompositions(dict(_decompositions()))
     changed = [
-        *opened.graph_signature.buffers_to_mutate.values(),
-        *opened.graph_signature.parameters_to_mutate.values(),
+        *decomposed.graph_signature.buffers_to_mutate.values(),
+        *decomposed.graph_signature.parameters_to_mutate.values(),
     ]
     if changed:
         raise UnsupportedLayer(
-            f"the model overwrites its own {changed[0]} when it is asked, so its answers depend on what it was asked before and nothing "
-            f"can be proved. Attacks still work."
+            f"the model overwrites its own {changed[0]} when it is called, so its answers depend on earlier "
+            f"inputs and nothing can be proved. Attacks still work."
         )
-    left = next((node for node in opened.graph.nodes if _overwrites(node)), None)
+    left = next((node for node in decomposed.graph.nodes if _overwrites(node)), None)
     if left is not None:
         raise UnsupportedLayer(
-            f"{where(left)}: {left.target} overwrites a tensor in a way that cannot be undone, which has no bound here. Use the form that "
-            f"does not work in place; attacks still work."
+            f"{where(left)}: {left.target} overwrites a tensor in a way that cannot be undone, which has no "
+            f"bound here. Use the form that does not work in place; attacks still work."
         )
-    return opened
+    return decomposed
 
 
 @functools.cache
-def _implicit() -> dict[Any, Any]:
-    """How every composite operator but those of WHOLE is opened."""
+def _decompositions() -> dict[Any, Any]:
+    """Decomposition rules for every composite operator except those of WHOLE."""
     return {
         op: rule
         for op, rule in torch.export.default_decompositions().items()
@@ -151,8 +183,12 @@ def _implicit() -> dict[Any, Any]:
 
 
 def _tidy(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """The copy with which a model's input is kept from it is no layer, where nothing is written into it. And squeeze() takes away what has
-    size one in every batch: in a batch of one that axis is not meant."""
+    """Remove the copy that `Adapter` makes of the input, unless it is written to.
+
+    And make squeeze() keep the batch axis.
+
+    squeeze() without axes becomes a squeeze of those axes that have size one for every batch size.
+    """
     for node in list(program.graph.nodes):
         if node.target == torch.ops.aten.squeeze.default:
             sizes = node.args[0].meta["val"].shape
@@ -175,20 +211,18 @@ def _overwrites(node: fx.Node) -> bool:
 
 
 def _alone(node: fx.Node) -> bool:
-    """Whether nothing else can see the memory that the node overwrites: it is fresh, and nobody but this node reads it."""
+    """Whether no other node can see the memory that the node overwrites: it is newly allocated, and only this
+    node reads it."""
     first = node.args[0] if node.args else None
-    written = [argument.name for argument in node.target._schema.arguments if argument.is_write]  # type: ignore[union-attr]
-    if (
-        not isinstance(first, fx.Node)
-        or set(first.users) != {node}
-        or written != [node.target._schema.arguments[0].name]
-    ):  # type: ignore[union-attr]
+    arguments = node.target._schema.arguments  # type: ignore[union-attr]
+    written = [argument.name for argument in arguments if argument.is_write]
+    if not isinstance(first, fx.Node) or set(first.users) != {node} or written != [arguments[0].name]:
         return False
     return _alone(first) if _overwrites(first) else _fresh(first)
 
 
 def _plain_form(op: Any) -> Any:
-    """The operator that computes the same without overwriting anything, where there is one of the same arguments."""
+    """The operator with the same arguments that computes the same without writing in place, or None."""
     space, _, name = op._schema.name.partition("::")
     plain = getattr(
         getattr(getattr(torch.ops, space), name.removesuffix("_"), None),
@@ -214,27 +248,29 @@ def _composite(op: Any) -> bool:
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd"))
 
 
-CHOOSES = "chooses what to do by the size of the batch"
-
-# cuDNN has no batch norm for more inputs at once than these (evaluation, training); up to there it is what every other kernel computes.
+# Guards of torch's own: cuDNN has no batch norm for larger batches than these (in evaluation and in training
+# mode). Below the limits all kernels compute the same.
 LIMITS_OF_KERNELS = {f"L['x'].size()[0] <= {limit}" for limit in (65535, 880801)}
 
 
 def _refuse_batch_sizes(program: torch.export.ExportedProgram) -> None:
-    """Raise where the tracer met a choice by the size of the batch: the graph knows one side of it only. What torch itself chooses where it
-    normalises batches on a GPU is no choice of the model's."""
-    on_card = any(weight.is_cuda for weight in program.state_dict.values())
-    kernels = on_card and any("batch_norm" in str(node.target) for node in program.graph.nodes)
+    """Raise BatchSizeBranch if the traced model branches on the batch size.
+
+    The choice of a batch norm kernel by torch on a GPU is allowed.
+    """
+    on_gpu = any(weight.is_cuda for weight in program.state_dict.values())
+    kernels = on_gpu and any("batch_norm" in str(node.target) for node in program.graph.nodes)
     for guard in getattr(program, "_guards_code", None) or ():
         if ".size()[0]" in guard and not (kernels and guard in LIMITS_OF_KERNELS):
-            told = guard.replace("L['x'].size()[0]", "the size of the batch")
-            raise UnsupportedLayer(
-                f"the model {CHOOSES} (seen: {told}), so a graph shows one of its sides only and nothing can be proved. Attacks still work."
+            condition = guard.replace("L['x'].size()[0]", "the size of the batch")
+            raise BatchSizeBranch(
+                f"the model chooses what to do by the size of the batch (seen: {condition}), so a graph has "
+                f"only one of its branches and nothing can be proved. Attacks still work."
             )
 
 
 def weights_of(module: nn.Module) -> dict[str, Tensor]:
-    """All parameters and buffers by their names; one that has several stands under each."""
+    """All parameters and buffers by name; one with several names appears under each."""
     return {
         **dict(module.named_parameters(remove_duplicate=False)),
         **dict(module.named_buffers(remove_duplicate=False)),
@@ -242,7 +278,7 @@ def weights_of(module: nn.Module) -> dict[str, Tensor]:
 
 
 def as_plain_module(program: torch.export.ExportedProgram) -> fx.GraphModule:
-    """The program as an ordinary module: no calling convention of the exporter, no guards on the shapes it saw."""
+    """The program as an ordinary module, without the exporter's calling convention and guards on shapes."""
     exported = program.module(check_guards=False)
     graph = exported.graph
     for node in list(graph.nodes):
@@ -253,8 +289,10 @@ def as_plain_module(program: torch.export.ExportedProgram) -> fx.GraphModule:
 
 
 def replace_weights(program: torch.export.ExportedProgram, module: nn.Module) -> torch.export.ExportedProgram:
-    """The same program with the weights and buffers of another module like the one that was traced: a network in training need not be
-    traced again."""
+    """The program with the weights and buffers of another module of the same architecture.
+
+    So a network that is being trained need not be traced again.
+    """
     weights = weights_of(module)
     other = copy.copy(program)
     other._state_dict = {name: weights[name] for name in program.state_dict}
@@ -264,14 +302,15 @@ def replace_weights(program: torch.export.ExportedProgram, module: nn.Module) ->
 def convert_graph(
     module: fx.GraphModule, *, dtype: torch.dtype | None, device: torch.device
 ) -> fx.GraphModule:
-    """A copy of an exported graph in another arithmetic, if one is named, or place: parameters, constants, what the tracer wrote down."""
+    """A copy of an exported graph on another device and, unless dtype is None, in another floating dtype."""
     copied = copy.deepcopy(module).to(device=device, dtype=dtype)
     rewrite(copied, dtype=dtype, device=device)
     return copied
 
 
 def rewrite(module: fx.GraphModule, *, dtype: torch.dtype | None, device: torch.device) -> None:
-    """Every device that the tracer wrote into the graph becomes this one, and every floating dtype, if one is named."""
+    """Replace every device in the arguments of the graph's operators, and every floating dtype unless dtype
+    is None."""
 
     def change_value(value: Any) -> Any:
         if isinstance(value, torch.device):
@@ -290,16 +329,23 @@ def rewrite(module: fx.GraphModule, *, dtype: torch.dtype | None, device: torch.
 
 @dataclass(frozen=True)
 class TracedOperator:
-    """One operator of the graph as a person would name it."""
+    """One operator of the graph, for display.
 
-    name: str  # where it stands in the user's module, or the graph's own name
-    node: str  # its name in the graph
-    operator: str  # aten.linear.default
-    shape: tuple[int | None, ...]  # of its output; None where it is free
+    Attributes:
+        name: the path of the user's submodule that it comes from, or the name of its node.
+        node: the name of its node in the graph.
+        operator: such as aten.linear.default.
+        shape: of its output; None for an axis of any size.
+    """
+
+    name: str
+    node: str
+    operator: str
+    shape: tuple[int | None, ...]
 
 
 def layers(program: torch.export.ExportedProgram) -> Iterator[TracedOperator]:
-    """Every operator that works on tensors, in order."""
+    """The operators of the graph that return tensors, in order."""
     for node in program.graph.nodes:
         if node.op == "call_function":
             value = node.meta.get("val")

@@ -1,8 +1,9 @@
-"""Sums of decision trees as boxes: each leaf is a box of inputs and what it adds to the outputs.
+"""Sums of decision trees as boxes: each leaf is a box of inputs with the value that it adds to the outputs.
 
-A tree asks x[feature] <= threshold, in its own arithmetic and after what stands before it in a pipeline. All of that rises with x, so for
-every question there is a largest float64 number that goes left; it is found by bisection over the float64 numbers, and asks nothing but
-the comparison itself. So boxes have closed ends, and every float64 input lies in exactly one leaf of every tree.
+A node of a tree compares x[feature] with a threshold, in the model's own arithmetic and after the scalers
+before it in a pipeline. All these operations are monotone in x, so for every node there is a largest float64
+number that goes left. It is found by bisection over the float64 numbers, which uses only the comparison
+itself. So the boxes are closed, and every float64 input is in exactly one leaf of every tree.
 """
 
 from collections.abc import Callable
@@ -14,45 +15,69 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-LARGEST = 2**25  # numbers in the boxes of all leaves: 256 MiB
-ELEMENTS = 2**24  # compared at once
+# Largest number of float64 values in one side of the boxes of all leaves: 256 MiB (chosen by hand).
+LARGEST = 2**25
+# Number of comparisons of inputs with sides of boxes that are in memory at once (chosen by hand).
+ELEMENTS = 2**24
+# Number of halvings that reduce the range of all 2**64 float64 bit patterns to one number, and one more.
+BISECTION_STEPS = 65
 
 Array = NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)
 class Nodes:
-    """The nodes of all trees in one list. A node goes left where goes_left(x, node) is true, for numbers x of its feature."""
+    """The nodes of all trees in one list.
 
-    feature: Array  # (nodes,) int
-    left: Array  # (nodes,) int: -1 for a leaf
-    right: Array  # (nodes,) int
-    values: Array  # (nodes, outputs) float64: of leaves
-    tree: Array  # (nodes,) int
-    roots: Array  # (trees,) int
-    goes_left: Callable[
-        [Array, Array], Array
-    ]  # (n,) numbers, (n,) nodes -> (n,) bool, never false below where it is true
-    arithmetic: type  # in which the model adds up
+    Attributes:
+        feature: (nodes,) int, the feature that a node compares.
+        left: (nodes,) int, the left child; -1 for a leaf.
+        right: (nodes,) int, the right child.
+        values: (nodes, outputs) float64, the values of leaves.
+        tree: (nodes,) int, the tree of each node.
+        roots: (trees,) int.
+        goes_left: (n,) numbers, (n,) nodes -> (n,) bool: whether these numbers of the nodes' features go
+            left. Non-increasing in the numbers.
+        arithmetic: the numpy type in which the model adds up its trees.
+    """
+
+    feature: Array
+    left: Array
+    right: Array
+    values: Array
+    tree: Array
+    roots: Array
+    goes_left: Callable[[Array, Array], Array]
+    arithmetic: type
 
 
 @dataclass(frozen=True, eq=False)
 class Trees:
-    """outputs(x) = base + the sum over trees of the values of the leaf that holds x."""
+    """outputs(x) = base + the sum over trees of the values of the leaf that contains x.
 
-    lower: Tensor  # (leaves, features) float64, closed
-    upper: Tensor  # (leaves, features)
-    tree: Tensor  # (leaves,) int64, rising
-    values: Tensor  # (leaves, outputs) float64
-    base: Tensor  # (outputs,) float64
-    unit: float  # of the arithmetic in which the model adds up
+    Attributes:
+        lower: (leaves, features) float64, lower bounds of the closed boxes.
+        upper: (leaves, features) float64, upper bounds.
+        tree: (leaves,) int64, the tree of each leaf, in increasing order.
+        values: (leaves, outputs) float64.
+        base: (outputs,) float64.
+        unit: machine epsilon of the arithmetic in which the model adds up.
+    """
+
+    lower: Tensor
+    upper: Tensor
+    tree: Tensor
+    values: Tensor
+    base: Tensor
+    unit: float
 
     @property
     def count(self) -> int:
+        """The number of trees."""
         return int(self.tree[-1]) + 1
 
     def holds(self, x: Tensor) -> Tensor:
-        """(n, features) -> (n, leaves) bool."""
+        """(n, features) -> (n, leaves) bool: whether each leaf contains each point."""
         parts = [
             ((p[:, None] >= self.lower) & (p[:, None] <= self.upper)).all(-1)
             for p in x.split(self._at_once())
@@ -63,11 +88,12 @@ class Trees:
         return max(1, ELEMENTS // self.lower.numel())
 
     def sum(self, x: Tensor) -> Tensor:
-        """(n, features) float64 -> (n, outputs)."""
+        """(n, features) float64 -> (n, outputs): base plus the sum over trees, in float64."""
         return self.base + self.holds(x).double() @ self.values
 
     def cell(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """(n, features) -> (n, features) twice: the box around each point in which no tree changes its answer."""
+        """(n, features) -> lower and upper bounds (n, features) of the box around each point in which all
+        trees are constant."""
         lower, upper = [], []
         for part in x.split(self._at_once()):
             inside = self.holds(part)[..., None]
@@ -76,44 +102,46 @@ class Trees:
         return torch.cat(lower), torch.cat(upper)
 
     def rounding_error(self) -> Tensor:
-        """(outputs,) float64: how far the model's own sum, in its own arithmetic and order, may lie from the true one."""
-        none = torch.zeros((self.count, self.values.shape[1]), dtype=torch.float64)
-        size: Tensor = none.scatter_reduce(
+        """(outputs,) float64: a bound of |the model's own sum, in its own arithmetic and order - the exact
+        sum|."""
+        zeros = torch.zeros((self.count, self.values.shape[1]), dtype=torch.float64)
+        size: Tensor = zeros.scatter_reduce(
             0, self.tree[:, None].expand_as(self.values), self.values.abs(), "amax"
         )
-        missed: Tensor = 8 * self.unit * (self.count + 8) * (size.sum(0) + self.base.abs())
-        return missed
+        error: Tensor = 8 * self.unit * (self.count + 8) * (size.sum(0) + self.base.abs())
+        return error
 
     def thresholds(self, feature: int) -> Tensor:
-        """Rising: the largest numbers of a feature on the left of a question."""
-        ends = self.upper[:, feature]
-        found: Tensor = ends[ends.isfinite()].unique()
+        """The thresholds of a feature in increasing order: the largest numbers that go left in some node."""
+        bounds = self.upper[:, feature]
+        found: Tensor = bounds[bounds.isfinite()].unique()
         return found
 
     def probes(self, count: int) -> Tensor:
-        """-> (count, features): points on both sides of the questions, as close as numbers go. A feature that no tree asks about moves too,
-        near and far: the model may read it all the same."""
+        """(count, features): points directly on both sides of thresholds.
+
+        Features without thresholds get random values of several magnitudes, because the model may read them
+        too.
+        """
         generator = torch.Generator().manual_seed(0)
         found = torch.randn((count, self.lower.shape[1]), generator=generator, dtype=torch.float64)
         sizes = torch.tensor([1e-3, 1.0, 30.0, 1e4], dtype=torch.float64)
         found = found * sizes[torch.randint(0, len(sizes), tuple(found.shape), generator=generator)]
         for feature in range(found.shape[1]):
-            ends = self.thresholds(feature)
-            if len(ends):
-                beyond = torch.nextafter(ends, torch.full_like(ends, torch.inf))
-                sides = torch.cat(
-                    [ends, beyond, ends[:1] - 1 - ends[0].abs(), ends[-1:] + 1 + ends[-1].abs()]
-                )
+            left = self.thresholds(feature)
+            if len(left):
+                right = torch.nextafter(left, torch.full_like(left, torch.inf))
+                sides = torch.cat([left, right, left[:1] - 1 - left[0].abs(), left[-1:] + 1 + left[-1].abs()])
                 found[:, feature] = sides[torch.randint(0, len(sides), (count,), generator=generator)]
         return found
 
 
 def trees_of(nodes: Nodes, features: int) -> Trees | None:
-    """The leaves as boxes; None where there are too many, or a single leaf is all there is."""
+    """The leaves as boxes; None if there are no leaves or too many."""
     leaves = int((nodes.left < 0).sum())
     if leaves * features > LARGEST or leaves == 0:
         return None
-    end = _ends(nodes)
+    threshold = _thresholds(nodes)
     at = nodes.roots
     lower, upper = np.full((len(at), features), -np.inf), np.full((len(at), features), np.inf)
     found: list[tuple[Array, Array, Array]] = []
@@ -121,7 +149,7 @@ def trees_of(nodes: Nodes, features: int) -> Trees | None:
         leaf = nodes.left[at] < 0
         found.append((at[leaf], lower[leaf], upper[leaf]))
         at, lower, upper = at[~leaf], lower[~leaf], upper[~leaf]
-        feature, row, cut = nodes.feature[at], np.arange(len(at)), end[at]
+        feature, row, cut = nodes.feature[at], np.arange(len(at)), threshold[at]
         left_upper, right_lower = upper.copy(), lower.copy()
         left_upper[row, feature] = np.minimum(upper[row, feature], cut)
         right_lower[row, feature] = np.maximum(lower[row, feature], np.nextafter(cut, np.inf))
@@ -130,44 +158,51 @@ def trees_of(nodes: Nodes, features: int) -> Trees | None:
     leaf, low, high = (np.concatenate(parts) for parts in zip(*found, strict=True))
     order = np.argsort(nodes.tree[leaf], kind="stable")
     leaf, low, high = leaf[order], low[order], high[order]
-    reached = (low <= high).all(1)  # a question may repeat one above it
+    reached = (low <= high).all(1)  # a node that repeats a comparison above it has an empty side
     leaf, low, high = leaf[reached], low[reached], high[reached]
     values = torch.from_numpy(nodes.values[leaf].astype(np.float64))
     _, tree = np.unique(nodes.tree[leaf], return_inverse=True)
     return Trees(
-        torch.from_numpy(low), torch.from_numpy(high), torch.from_numpy(tree.astype(np.int64)), values,
-        torch.zeros(values.shape[1], dtype=torch.float64), float(np.finfo(nodes.arithmetic).eps),
-    )  # fmt: skip
+        lower=torch.from_numpy(low),
+        upper=torch.from_numpy(high),
+        tree=torch.from_numpy(tree.astype(np.int64)),
+        values=values,
+        base=torch.zeros(values.shape[1], dtype=torch.float64),
+        unit=float(np.finfo(nodes.arithmetic).eps),
+    )
 
 
-def _ends(nodes: Nodes) -> Array:
-    """(nodes,) float64: the largest number that goes left; infinite where all do, or none does. Of leaves it means nothing."""
+def _thresholds(nodes: Nodes) -> Array:
+    """(nodes,) float64: the largest number that goes left.
+
+    Inf if all do, -inf if none does, NaN for leaves.
+    """
     inner = np.flatnonzero(nodes.left >= 0)
-    top = _number(np.array([np.finfo(np.float64).max]))[0]
+    top = _order_key(np.array([np.finfo(np.float64).max]))[0]
     low, high = np.full(len(inner), -top), np.full(len(inner), top)
 
     def left(key: Array) -> Array:
         with np.errstate(over="ignore", invalid="ignore"):
-            return nodes.goes_left(_value(key), inner)
+            return nodes.goes_left(_from_order_key(key), inner)
 
     all_left, none_left = left(high), ~left(low)
-    for _ in range(65):
+    for _ in range(BISECTION_STEPS):
         middle = (low >> 1) + (high >> 1) + (low & high & 1)
         goes = left(middle)
         low, high = np.where(goes, middle, low), np.where(goes, high, middle)
-    ends = np.full(len(nodes.left), np.nan)
-    ends[inner] = np.where(all_left, np.inf, np.where(none_left, -np.inf, _value(low)))
-    return ends
+    thresholds = np.full(len(nodes.left), np.nan)
+    thresholds[inner] = np.where(all_left, np.inf, np.where(none_left, -np.inf, _from_order_key(low)))
+    return thresholds
 
 
-def _number(values: Array) -> Array:
-    """float64 -> int64 in the same order."""
+def _order_key(values: Array) -> Array:
+    """float64 -> int64, strictly increasing."""
     bits = values.view(np.int64)
     return np.where(bits < 0, -(bits & np.int64(2**63 - 1)), bits)
 
 
-def _value(keys: Array) -> Array:
-    """The way back."""
+def _from_order_key(keys: Array) -> Array:
+    """The inverse of `_order_key`."""
     bits = np.where(keys < 0, (-keys) | np.int64(-(2**63)), keys)
     found: Array = bits.astype(np.int64).view(np.float64)
     return found

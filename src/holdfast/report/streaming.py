@@ -6,7 +6,7 @@ from itertools import chain, groupby
 from holdfast.report.packed_rows import Packed
 from holdfast.report.summary import InputRow, QuestionPart, in_order, rows_of
 from holdfast.store import Store, StoredInput
-from holdfast.store.run import LAST
+from holdfast.store.tables import LAST
 
 
 def by_input(

@@ -1,4 +1,4 @@
-"""A run that is made of others appears under its name when it is whole."""
+"""Creation of a run folder that appears under its name only when it is complete."""
 
 import contextlib
 import os
@@ -14,19 +14,23 @@ from holdfast.store.run import Store, begin
 
 @contextlib.contextmanager
 def create_whole(folder: Path, question: Question, provenance: Mapping[str, Any]) -> Iterator[Store]:
-    """StoreError where the folder is taken. Whatever goes wrong, nothing is left."""
-    place = folder.resolve()
-    part = place.with_name(place.name + ".part")
+    """A new run that is moved to `folder` at the end of the block, and deleted if the block fails.
+
+    Raises StoreError if the folder is taken.
+    """
+    target = folder.resolve()
+    part = target.with_name(target.name + ".part")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise StoreError(f"{folder} is taken. Choose another folder.")
     if part.exists():
         raise StoreError(
-            f"{part} is in the way: another process is making {folder}, or one was killed while it did. Then delete it."
+            f"{part} exists: another process is creating {folder}, or a process was killed while it did. "
+            f"In the second case delete it."
         )
     try:
         with Store(part, *begin(part, question, provenance)) as store:
             yield store
-        os.replace(part, place)
+        os.replace(part, target)
     except OSError as error:
         raise StoreError(f"{folder}: cannot be written ({error}).") from error
     finally:

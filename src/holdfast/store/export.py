@@ -1,4 +1,4 @@
-"""The records of a run for other programs, a few at a time however many there are."""
+"""The records of a run as JSON, CSV, Parquet or NumPy files, written in constant memory."""
 
 import contextlib
 import csv
@@ -24,22 +24,62 @@ from holdfast.store.rows import body_of, in_parts
 if TYPE_CHECKING:
     from holdfast.store.run import Store
 
-TOGETHER = 1000  # records
-FORMULA = ("=", "+", "-", "@", "\t", "\r", "\N{FULLWIDTH EQUALS SIGN}", "\N{FULLWIDTH PLUS SIGN}", "\N{FULLWIDTH HYPHEN-MINUS}",
-           "\N{FULLWIDTH COMMERCIAL AT}")  # fmt: skip
+# Number of records that are in memory at once (chosen by hand).
+TOGETHER = 1000
+# A spreadsheet takes text that starts with one of these for a formula.
+FORMULA = (
+    "=",
+    "+",
+    "-",
+    "@",
+    "\t",
+    "\r",
+    "\N{FULLWIDTH EQUALS SIGN}",
+    "\N{FULLWIDTH PLUS SIGN}",
+    "\N{FULLWIDTH HYPHEN-MINUS}",
+    "\N{FULLWIDTH COMMERCIAL AT}",
+)
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+# The columns of Parquet files by type, and their order.
 WORDS = (
-    "name", "label_name", "prediction_name", "part", "goal", "lower_kind", "lower_method", "upper_kind", "upper_method", "status", "note",
+    "name",
+    "label_name",
+    "prediction_name",
+    "part",
+    "goal",
+    "lower_kind",
+    "lower_method",
+    "upper_kind",
+    "upper_method",
+    "status",
+    "note",
     "question",
-)  # fmt: skip
+)
 WHOLE_NUMBERS = ("input", "label", "prediction", "frame", "queries")
 NUMBERS = ("lower", "upper", "seconds")
 
 COLUMNS = (
-    "input", "name", "label", "label_name", "prediction", "prediction_name", "frame", "part", "goal", "lower", "lower_kind", "lower_method",
-    "upper", "upper_kind", "upper_method", "status", "seconds", "queries", "note",
+    "input",
+    "name",
+    "label",
+    "label_name",
+    "prediction",
+    "prediction_name",
+    "frame",
+    "part",
+    "goal",
+    "lower",
+    "lower_kind",
+    "lower_method",
+    "upper",
+    "upper_kind",
+    "upper_method",
+    "status",
+    "seconds",
+    "queries",
+    "note",
     "question",
-)  # fmt: skip
+)
 NOTHING: dict[str, Any] = {
     "name": "",
     "label": None,
@@ -50,7 +90,8 @@ NOTHING: dict[str, Any] = {
 
 
 def export(store: "Store", path: str | Path) -> Path:
-    """All records as .json, .csv or .parquet, or all witnesses as .npz, by the file's ending."""
+    """Write all records as .json, .csv or .parquet, or all witnesses as .npz, depending on the file's
+    ending."""
     target = Path(path)
     writers = {".json": _json, ".csv": _csv, ".parquet": _parquet, ".npz": _npz}
     if target.suffix not in writers:
@@ -60,7 +101,7 @@ def export(store: "Store", path: str | Path) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         new_file(part).close()
         writers[target.suffix](store, part)
-        os.replace(part, target)  # never half a file
+        os.replace(part, target)  # readers never see a partial file
     except OSError as error:
         raise StoreError(f"{target}: cannot be written ({error}).") from error
     finally:
@@ -70,9 +111,15 @@ def export(store: "Store", path: str | Path) -> Path:
 
 
 def flat(r: Record, about: Mapping[str, Any] = NOTHING) -> dict[str, Any]:
-    """One row of a table. about: what is known of the input. An end that no method found is left empty, and its kind says so: that no
-    distance is below zero is no result."""
-    lower, upper = (_end(r, side) for side in (0, 1))
+    """One row of a table.
+
+    A bound that no method found is left empty, and its kind says why: that no distance is below zero is not a
+    result.
+
+    Args:
+        about: the columns that describe the input.
+    """
+    lower, upper = (_bound_columns(r, side) for side in (0, 1))
     return {
         "input": r.key.index,
         **about,
@@ -88,8 +135,8 @@ def flat(r: Record, about: Mapping[str, Any] = NOTHING) -> dict[str, Any]:
     }
 
 
-def _end(r: Record, side: int) -> dict[str, Any]:
-    """The number, the kind and the method of one end."""
+def _bound_columns(r: Record, side: int) -> dict[str, Any]:
+    """The value, kind and method of one bound. side: 0 lower, 1 upper."""
     bound: Bound = (r.bracket.lower, r.bracket.upper)[side]
     if not bound.known and not r.bracket.closed:
         return {
@@ -101,22 +148,25 @@ def _end(r: Record, side: int) -> dict[str, Any]:
 
 
 def _with_inputs(store: "Store", together: int) -> Iterator[list[tuple[Record, dict[str, Any]]]]:
-    """The records, each with what is known of its input: its name, label and what the network says of it, by number and by name."""
+    """The records in lists of at most `together`, each with the name, label and prediction of its input."""
     data = store.question.data
     for some in in_parts(store.stream(light=True), together):
         inputs = store.stream_inputs(some[0].key.index, some[-1].key.index, light=True)
         about = {
-            given.index: {
-                "name": given.name, "label": _single(given.label), "label_name": data.class_name(given.label),
-                "prediction": _single(given.prediction), "prediction_name": data.class_name(given.prediction),
+            stored.index: {
+                "name": stored.name,
+                "label": _single(stored.label),
+                "label_name": data.class_name(stored.label),
+                "prediction": _single(stored.prediction),
+                "prediction_name": data.class_name(stored.prediction),
             }
-            for given in inputs
-        }  # fmt: skip
+            for stored in inputs
+        }
         yield [(record, about.get(record.key.index, NOTHING)) for record in some]
 
 
 def _single(said: Said | None) -> int | None:
-    """The number of a class; several have only names."""
+    """The number of a single class; None for a set of classes, which is exported by its names only."""
     return None if isinstance(said, tuple) else said
 
 
@@ -130,32 +180,32 @@ def _json(store: "Store", path: Path) -> None:
         stream.write(head.removesuffix("\n}") + ',\n "records": [')
         comma = ""
         for some in _with_inputs(store, TOGETHER):
-            said = store.answers([record.key for record, _ in some])
+            answers = store.answers([record.key for record, _ in some])
             for record, about in some:
-                told = {
+                entry = {
                     "input": record.key.index,
                     **about,
                     "frame": record.key.frame,
                     "part": record.key.part,
                     **body_of(record),
                 }
-                for side, end in enumerate(("lower", "upper")):
-                    told |= (
-                        {end: {**told[end], "kind": "definition"}} if _end(record, side)[""] is None else {}
-                    )
-                told |= {"answers": asdict(said[record.key])} if record.key in said else {}
-                stream.write(
-                    f"{comma}\n" + textwrap.indent(json.dumps(plain(told), indent=1, allow_nan=False), "  ")
-                )
+                for side, name in enumerate(("lower", "upper")):
+                    if _bound_columns(record, side)[""] is None:
+                        entry[name] = {**entry[name], "kind": "definition"}
+                if record.key in answers:
+                    entry["answers"] = asdict(answers[record.key])
+                text = json.dumps(plain(entry), indent=1, allow_nan=False)
+                stream.write(f"{comma}\n" + textwrap.indent(text, "  "))
                 comma = ","
         stream.write("\n ]\n}" if comma else "]\n}")
 
 
 def csv_cell(value: Any) -> Any:
-    """Return a cell of a CSV file that no spreadsheet takes for a formula.
+    """A cell of a CSV file that spreadsheets do not take for a formula.
 
-    A text that begins with =, +, -, @, a tab or a carriage return (or one of the wide forms of these signs) is a formula to Excel and its
-    like, which may run commands: such a text gets an apostrophe in front. Numbers stay as they are, negative ones and those in texts too.
+    Spreadsheets take a text that begins with =, +, -, @, a tab or a carriage return (or a fullwidth form of
+    these signs) for a formula, and a formula may run commands. Such a text gets an apostrophe in front.
+    Numbers, and texts that are numbers, are not changed.
     """
     if not isinstance(value, str) or not value.startswith(FORMULA) or NUMBER.fullmatch(value):
         return value
@@ -163,11 +213,10 @@ def csv_cell(value: Any) -> Any:
 
 
 def _csv(store: "Store", path: Path) -> None:
-    asked = {
-        "question": describe_question(store.question)
-    }  # in every row: a row that is copied elsewhere takes its conditions along
+    # Every row holds the question, so that a row that is copied elsewhere still states its conditions.
+    question = {"question": describe_question(store.question)}
     rows = (
-        {name: csv_cell(value) for name, value in (flat(record, about) | asked).items()}
+        {name: csv_cell(value) for name, value in (flat(record, about) | question).items()}
         for some in _with_inputs(store, TOGETHER)
         for record, about in some
     )
@@ -190,11 +239,11 @@ def _parquet(store: "Store", path: Path) -> None:
     kinds = ((WORDS, pyarrow.string()), (WHOLE_NUMBERS, pyarrow.int64()), (NUMBERS, pyarrow.float64()))
     known = {name: kind for names, kind in kinds for name in names}
     schema = pyarrow.schema([(name, known[name]) for name in COLUMNS])
-    asked = {"question": describe_question(store.question)}
+    question = {"question": describe_question(store.question)}
     with pyarrow.parquet.ParquetWriter(path, schema) as writer:
         for some in _with_inputs(store, 10 * TOGETHER):
             writer.write_table(
-                pyarrow.Table.from_pylist([flat(*pair) | asked for pair in some], schema=schema)
+                pyarrow.Table.from_pylist([flat(*pair) | question for pair in some], schema=schema)
             )
 
 
@@ -206,11 +255,12 @@ def _npz(store: "Store", path: Path) -> None:
 
 
 def witnesses(store: "Store") -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
-    """Every witness with the name of its record's key, as a part of a file's name."""
+    """Every witness, with the `file_name` of its record's key."""
     for record in store.stream():
         if record.witness is not None:
             yield file_name(record.key), record.witness.numpy()
 
 
 def file_name(key: Key) -> str:
+    """The key as part of a file name."""
     return str(key).replace("/", "_").replace(" ", "_")

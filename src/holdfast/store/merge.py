@@ -1,5 +1,7 @@
-"""Runs that asked the same thing, as one: shards of a large one, or a single run, of which this makes a copy that is consistent also
-while it is being written."""
+"""Merging of runs that answer the same question, such as the shards of a large run.
+
+A merge of a single run is a consistent copy of it, also while it is being written.
+"""
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -7,52 +9,67 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 from holdfast.errors import BadInput, Contradiction, StoreError
-from holdfast.network.network import NAME_IT
+from holdfast.network.model_identity import NAME_IT
 from holdfast.question import Json, Means, Question, plain
 from holdfast.result import Record, Status
 from holdfast.store.atomic_write import create_whole
 from holdfast.store.database import KEYS
+from holdfast.store.provenance import provenance
 from holdfast.store.rows import in_parts, input_of
-from holdfast.store.run import Store, provenance
+from holdfast.store.run import Store
 
-SHARD = "shard"  # the option of a run that asks about a share of the inputs only
-# Of two records that are not closed, the one whose search went further says how it ended.
+# Longest value of a setting in an error message, in characters (chosen by hand).
+MAX_VALUE_LENGTH = 60
+
+# The option of a run that measures only a part of the inputs.
+SHARD = "shard"
+# Order of statuses: of two records that are not closed, the merged record gets the status that comes first
+# here.
 FURTHEST: tuple[Status, ...] = ("refuted", "finished", "stopped", "interrupted", "failed")
 
 
 def merge(folders: Sequence[str | Path], new: str | Path) -> Path:
-    """A new run with the records of all. StoreError where they did not ask the same with the same means, Contradiction where they exclude
-    each other. Where several answer one key, the better ends count."""
+    """Write a new run with the records of all runs, and return its folder.
+
+    Of several records of one key, the better bounds are kept.
+
+    Raises:
+        StoreError: the runs differ in their question, model, data or settings.
+        Contradiction: a certified bound of one run excludes a counterexample of another.
+    """
     if not folders:
         raise BadInput("nothing to merge: give one run or more.")
     target = Path(new)
     with ExitStack() as stack:
         runs = [stack.enter_context(Store.read(folder)) for folder in folders]
         for run in runs[1:]:
-            _alike(runs[0], run)
+            _check_mergeable(runs[0], run)
         question = runs[0].question
-        asked = replace(
+        merged = replace(
             question, options={name: value for name, value in question.options.items() if name != SHARD}
         )
         about = {**provenance(), "merged from": [str(folder) for folder in folders]}
-        with create_whole(target, asked, runs[0].provenance if len(runs) == 1 else about) as whole:
+        with create_whole(target, merged, runs[0].provenance if len(runs) == 1 else about) as whole:
             for run in runs:
                 _add(whole, run)
     return target
 
 
-def _alike(first: Store, other: Store) -> None:
+def _check_mergeable(first: Store, other: Store) -> None:
+    """Raise StoreError unless both runs answer the same question about the same model and data with the same
+    settings."""
     mine, yours = first.question, other.question
     if "" in (mine.model.fingerprint, yours.model.fingerprint):
         raise StoreError(
-            f"{first.folder} and {other.folder}: what their model reads cannot be hashed, so nobody knows whether it is the same in both. "
-            f"Ask anew, and {NAME_IT}."
+            f"{first.folder} and {other.folder}: their model cannot be hashed, so nobody knows whether it "
+            f"is the same in both. Run both again, and {NAME_IT}."
         )
     for name, one, two in _compare_settings(mine, yours):
         if plain(one) != plain(two):
             raise StoreError(
-                f"{first.folder} and {other.folder} are not parts of one run: {name} is {_short(one)} there and {_short(two)} here. Merge "
-                f"runs that asked the same with the same means; 'holdfast compare' lays others side by side."
+                f"{first.folder} and {other.folder} are not parts of one run: {name} is {_short(one)} there "
+                f"and {_short(two)} here. Only runs with the same question and settings can be merged; "
+                f"'holdfast compare' compares others."
             )
 
 
@@ -70,45 +87,57 @@ def _compare_settings(mine: Question, yours: Question) -> Iterator[tuple[str, Js
 
 def _short(value: Json) -> str:
     text = str(plain(value))
-    return text if len(text) <= 60 else f"{text[:60]}…"
+    return text if len(text) <= MAX_VALUE_LENGTH else f"{text[:MAX_VALUE_LENGTH]}…"
 
 
 def _add(whole: Store, run: Store) -> None:
+    """Write the inputs, records, answers, history and artefacts of `run` into `whole`."""
     rows = run.rows_of("input", run.input_columns)
     for some in in_parts(rows, KEYS):
         for row in some:
             input_of(row, light=True)
         with whole.transaction() as connection:
             connection.executemany("INSERT OR IGNORE INTO input VALUES (?, ?, ?, ?, ?, ?, ?)", some)
-        whole.put_predictions({place: said for place, _, said, *_ in some if said is not None})
+        whole.put_predictions(
+            {position: prediction for position, _, prediction, *_ in some if prediction is not None}
+        )
     for found in in_parts(run.stream(), KEYS):
         known = whole.load_known([record.key for record in found])
         records = [
             record if record.key not in known else join_records(known[record.key], record, f"{run.folder}")
-            for record in run.beside(found)
+            for record in run.attach_artefacts(found)
         ]
         whole.replace(records)
-        ends = {r.key: (r.bracket.lower.value, r.bracket.upper.value) for r in found}
-        kept = [r.key for r in records if ends[r.key] == (r.bracket.lower.value, r.bracket.upper.value)]
-        if answers := run.answers(kept):
+        # Answers belong to witnesses, so only those of records whose bounds were taken over unchanged are
+        # still valid.
+        bounds = {r.key: (r.bracket.lower.value, r.bracket.upper.value) for r in found}
+        unchanged = [
+            r.key for r in records if bounds[r.key] == (r.bracket.lower.value, r.bracket.upper.value)
+        ]
+        if answers := run.answers(unchanged):
             whole.put_answers(answers)
-    for table, places in (("history", 7), ("artefact", 5)):
+    for table, columns in (("history", 7), ("artefact", 5)):
         for some in in_parts(run.rows_of(table), KEYS):
             with whole.transaction() as connection:
                 connection.executemany(
-                    f"INSERT OR IGNORE INTO {table} VALUES ({', '.join('?' * places)})", some
+                    f"INSERT OR IGNORE INTO {table} VALUES ({', '.join('?' * columns)})", some
                 )
 
 
 def join_records(one: Record, two: Record, where: str) -> Record:
-    """Two answers to one question. Contradiction where they exclude each other."""
+    """One record with the better bounds of two records of the same key.
+
+    Raises Contradiction if the bounds exclude each other.
+
+    where: names the run of `two` in error messages.
+    """
     if (one.question, one.goal) != (two.question, two.goal):
         raise StoreError(
-            f"{where}: its record of input {two.key} answers another question than that of the other runs."
+            f"{where}: its record of input {two.key} answers a different question than the other runs."
         )
     if one == two:
         return one
-    if one.status == "failed":  # what it says of itself is that it says nothing
+    if one.status == "failed":  # the other record determines note, goal and question
         one, two = two, one
     refuted = [record for record in (one, two) if record.status == "refuted"]
     if refuted:
@@ -126,6 +155,12 @@ def join_records(one: Record, two: Record, where: str) -> Record:
     )
     means = next((r.means for r in (one, two) if r.status == status), one.means)
     return replace(
-        one, bracket=bracket, status=status, means=means, seconds=one.seconds + two.seconds, queries=one.queries + two.queries,
-        skipped=tuple(dict.fromkeys((*one.skipped, *two.skipped))), aside={**two.aside, **one.aside},
-    )  # fmt: skip
+        one,
+        bracket=bracket,
+        status=status,
+        means=means,
+        seconds=one.seconds + two.seconds,
+        queries=one.queries + two.queries,
+        skipped=tuple(dict.fromkeys((*one.skipped, *two.skipped))),
+        aside={**two.aside, **one.aside},
+    )

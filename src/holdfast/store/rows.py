@@ -1,4 +1,5 @@
-"""Records, inputs and answers as rows of the database and back, each with a seal by which a change by another hand is noticed."""
+"""Records, inputs and answers as rows of the database and back, each with a seal that reveals later
+changes."""
 
 import hashlib
 import io
@@ -19,17 +20,31 @@ from holdfast.files import array_in
 from holdfast.question import Said
 from holdfast.result import Answers, Bound, Bracket, Evidence, Key, Likely, Record, Traits
 
-SMALL = 16  # numbers of what is kept beside a record that are compared
-WHOLE = -1  # the frame column of a question about the whole input; NULLs are all different to a primary key
-CLOCK = ("seconds", "queries")  # what changes without news
+# Largest number of elements of an artefact whose values take part in `news`; larger ones are not compared
+# (chosen by hand).
+SMALL = 16
+# The frame column of a question about the whole input. NULL would not do: a primary key treats all NULLs as
+# different.
+WHOLE = -1
+# Fields of a record whose change alone does not make it worth writing again.
+CLOCK = ("seconds", "queries")
+# The key of the artefacts' names in the body of a record.
+ARTEFACT_NAMES = "beside"
 NO_NUMBERS = np.zeros(0, np.float32)
 
 Row = tuple[Any, ...]
 T = TypeVar("T")
 
 
+class DamagedRow(StoreError):
+    """A row of the database differs from what was written.
+
+    The message does not name the run; `database.reading` adds it.
+    """
+
+
 def in_parts(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """A few at a time."""
+    """The items in lists of at most `size`."""
     rest = iter(items)
     while some := list(islice(rest, size)):
         yield some
@@ -37,7 +52,10 @@ def in_parts(items: Iterable[T], size: int) -> Iterator[list[T]]:
 
 @dataclass(frozen=True)
 class StoredInput:
-    """One input of the run as it was asked about."""
+    """One input of a run.
+
+    saliency: float32, one number for each unit; NaN: not measured, -inf: not perturbable. None: not stored.
+    """
 
     index: int
     x: np.ndarray[Any, Any]
@@ -45,14 +63,12 @@ class StoredInput:
     prediction: Said | None
     name: str
     tokens: tuple[int, ...] | None
-    saliency: np.ndarray[Any, Any] | None = (
-        None  # float32, one number for each unit, NaN: not measured, -inf: may not change; None: not stored
-    )
+    saliency: np.ndarray[Any, Any] | None = None
 
 
 @dataclass(frozen=True)
 class Event:
-    """A moment at which a bracket became better."""
+    """The bounds of a key after an improvement, and the time and queries spent until then."""
 
     key: Key
     seconds: float
@@ -62,6 +78,7 @@ class Event:
 
 
 def columns_of(key: Key) -> tuple[int, int, str]:
+    """position, frame, part."""
     return key.index, WHOLE if key.frame is None else key.frame, key.part
 
 
@@ -72,35 +89,45 @@ def key_of(position: int, frame: int, part: str) -> Key:
 
 
 def seal(columns: Row) -> str:
-    """Of all columns of a row but the seal itself. It finds what was changed by mistake; who wants to deceive can compute it too."""
+    """A hash of all columns of a row except the seal.
+
+    It detects accidental changes, not forgery: everybody can compute it.
+    """
     return hashlib.blake2b(b"".join(frame_columns(columns)), digest_size=16).hexdigest()
 
 
 def frame_columns(columns: Row) -> Iterator[bytes]:
-    """The columns so that no two rows share their bytes."""
+    """The columns as bytes, each after its length, so that different rows have different bytes."""
     for value in columns:
-        told = value if isinstance(value, bytes) else repr(value).encode("utf-8", "surrogatepass")
-        yield b"%d:" % len(told)
-        yield told
+        encoded = value if isinstance(value, bytes) else repr(value).encode("utf-8", "surrogatepass")
+        yield b"%d:" % len(encoded)
+        yield encoded
 
 
 def make_seal(columns: Row) -> Row:
+    """The row with its seal appended."""
     return (*columns, seal(columns))
 
 
 def check_seal(what: str, columns: Row, found: str | None) -> None:
-    """StoreError where a row is not as it was written. Rows of older runs have no seal and are believed."""
+    """Raise DamagedRow if a row differs from what was written.
+
+    Rows of older runs have no seal and are not checked.
+    """
     if found is not None and found != seal(columns):
-        raise StoreError(f"{what} was changed since it was written")
+        raise DamagedRow(f"{what} was changed since it was written")
 
 
 # ---- records
 
 
-def row_of(record: Record, told: str | None = None) -> Row:
-    """position, frame, part, lower, upper, status, body, lower_witness, upper_witness, news, seal. told: its news, where they are known."""
-    beside = {"beside": sorted(record.aside)} if record.aside else {}
-    body = json.dumps({**body_of(record), **beside})
+def row_of(record: Record, digest: str | None = None) -> Row:
+    """position, frame, part, lower, upper, status, body, lower_witness, upper_witness, news, seal.
+
+    digest: `news(record)`, if it was computed already.
+    """
+    artefacts = {ARTEFACT_NAMES: sorted(record.aside)} if record.aside else {}
+    body = json.dumps({**body_of(record), **artefacts})
     return make_seal(
         (
             *columns_of(record.key),
@@ -108,13 +135,13 @@ def row_of(record: Record, told: str | None = None) -> Row:
             record.status,
             body,
             *_witnesses(record.bracket),
-            told or news(record),
+            digest or news(record),
         )
     )
 
 
 def record_of(row: Row, *, light: bool = False) -> Record:
-    """A row with its seal. light: without the witnesses, and with evidence that equal records share."""
+    """The record in a row; DamagedRow if the row differs from its seal. light: without the witnesses."""
     *columns, found = row
     position, frame, part, _, _, _, body, lower_witness, upper_witness, _ = columns
     key = key_of(position, frame, part)
@@ -141,7 +168,11 @@ def record_of(row: Row, *, light: bool = False) -> Record:
 
 
 def news(record: Record) -> str:
-    """What makes a record worth writing again: its ends, and all the rest but the clock; maps change with the ends."""
+    """A hash that changes when a record is worth writing again: of everything except time, queries and large
+    artefacts.
+
+    Large artefacts change only together with the bounds.
+    """
     rest = {name: value for name, value in body_of(record).items() if name not in CLOCK}
     small = {name: value.tolist() for name, value in record.aside.items() if value.numel() <= SMALL}
     return hashlib.blake2b(
@@ -150,12 +181,14 @@ def news(record: Record) -> str:
 
 
 def known_ends(record: Record) -> tuple[float | None, float | None]:
-    """An end that is not known is NULL. SQLite has no minus zero."""
+    """The lower and the upper bound as columns: None for an unknown bound, and no minus zero, which SQLite
+    cannot store."""
     lower, upper = float(record.bracket.lower.value) + 0.0, float(record.bracket.upper.value) + 0.0
     return None if lower == -math.inf else lower, None if upper == math.inf else upper
 
 
 def body_of(record: Record) -> dict[str, Any]:
+    """The fields of a record as JSON, without its key, witnesses and artefacts."""
     bracket = record.bracket
     return {
         "lower": _bound_as_json(bracket.lower),
@@ -196,27 +229,35 @@ def _traits(traits: Traits) -> dict[str, Any]:
     return asdict(traits)
 
 
-def _bound_of(told: Mapping[str, Any], witness: bytes | None) -> Bound:
-    why = {name: value for name, value in told.items() if name not in ("value", "slack", "executed")}
-    evidence = _evidence(json.dumps(why))
+def _bound_of(stored: Mapping[str, Any], witness: bytes | None) -> Bound:
+    fields = {name: value for name, value in stored.items() if name not in ("value", "slack", "executed")}
+    evidence = _evidence(json.dumps(fields))
     if witness is not None:
         evidence = replace(evidence, witness=unpack(witness))
     return Bound(
-        float(told["value"]),
+        float(stored["value"]),
         evidence,
-        float(told["slack"]),
-        None if told["executed"] is None else float(told["executed"]),
+        float(stored["slack"]),
+        None if stored["executed"] is None else float(stored["executed"]),
     )
 
 
 @lru_cache(maxsize=1024)
-def _evidence(told: str) -> Evidence:
-    """Thousands of records share a few of them."""
-    b = json.loads(told)
+def _evidence(stored: str) -> Evidence:
+    """The evidence in a JSON text, cached because thousands of records share a few."""
+    b = json.loads(stored)
     return Evidence(
-        b["kind"], b["method"], b["settings"], b["seed"], b["dtype"], tuple(b["assumptions"]), b["confidence"],
-        None, tuple(b["checks"]), Traits(**b["traits"]),
-    )  # fmt: skip
+        b["kind"],
+        b["method"],
+        b["settings"],
+        b["seed"],
+        b["dtype"],
+        tuple(b["assumptions"]),
+        b["confidence"],
+        None,
+        tuple(b["checks"]),
+        Traits(**b["traits"]),
+    )
 
 
 def _witnesses(bracket: Bracket) -> tuple[bytes | None, bytes | None]:
@@ -224,22 +265,30 @@ def _witnesses(bracket: Bracket) -> tuple[bytes | None, bytes | None]:
     return None if lower is None else pack(lower), None if upper is None else pack(upper)
 
 
-# ---- what lies beside them
+# ---- inputs, history, answers and tensors
 
 
 def input_of(row: Row, saliency: Tensor | None = None, *, light: bool = False) -> StoredInput:
-    """A row with its seal. light: without its numbers and words."""
+    """The input in a row.
+
+    Raises DamagedRow if the row differs from its seal. light: without its numbers and tokens.
+    """
     *columns, found = row
     position, label, prediction, name, tokens, x = columns
     check_seal(f"input {position}", tuple(columns), found)
     return StoredInput(
-        position, NO_NUMBERS if light else unpack(x).numpy(), _class_from_column(label), _class_from_column(prediction), name or "",
-        tuple(json.loads(tokens)) if tokens and not light else None, None if saliency is None else saliency.float().numpy(),
-    )  # fmt: skip
+        position,
+        NO_NUMBERS if light else unpack(x).numpy(),
+        _class_from_column(label),
+        _class_from_column(prediction),
+        name or "",
+        tuple(json.loads(tokens)) if tokens and not light else None,
+        None if saliency is None else saliency.float().numpy(),
+    )
 
 
 def class_column(said: Said | None) -> int | str | None:
-    """A class as its column holds it: several as text."""
+    """A class as a column value: one as a number, several as JSON text."""
     return json.dumps(said) if isinstance(said, tuple) else said
 
 
@@ -256,6 +305,7 @@ def event_of(
     lower: float | None,
     upper: float | None,
 ) -> Event:
+    """The event in a row of the history; an unknown bound is infinite."""
     low, high = -math.inf if lower is None else float(lower), math.inf if upper is None else float(upper)
     return Event(key_of(position, frame, part), float(seconds), int(queries), low, high)
 
@@ -265,6 +315,7 @@ def answers_of(stored: Mapping[str, Any]) -> Answers:
 
 
 def pack(x: Tensor) -> bytes:
+    """The tensor as a .npy file."""
     buffer = io.BytesIO()
     plain = x.detach().cpu()
     # numpy has no bfloat16; float32 holds the same numbers.

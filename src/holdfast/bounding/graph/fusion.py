@@ -14,7 +14,7 @@ from holdfast.errors import UnsupportedLayer
 from holdfast.network import Network
 from holdfast.network.adapter import Adapter, InTurn, OneByOne, one_by_one
 from holdfast.network.recurrent import copy_module
-from holdfast.network.trace import CHOOSES
+from holdfast.network.trace import BatchSizeBranch
 from holdfast.region import Region
 
 
@@ -56,7 +56,7 @@ def _only_alone(net: Network, x: Tensor) -> bool:
     try:
         net.program(x)
     except UnsupportedLayer as error:
-        return CHOOSES not in str(error)
+        return not isinstance(error, BatchSizeBranch)
     return False
 
 

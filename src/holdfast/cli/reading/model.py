@@ -14,7 +14,7 @@ from holdfast.cli.parse import numbers, pair, sizes
 from holdfast.errors import BadInput
 from holdfast.files import text_of
 from holdfast.network import Network
-from holdfast.network.network import NOT_HASHED, named_by
+from holdfast.network.model_identity import NOT_HASHED, named_by
 from holdfast.network.text import Given
 from holdfast.reading.source import array, call, import_named
 from holdfast.region import Columns

@@ -1,4 +1,7 @@
-"""Estimators of scikit-learn, XGBoost and LightGBM, read and asked; none of these libraries is needed to import this one."""
+"""Estimators of scikit-learn, XGBoost and LightGBM as modules.
+
+None of these libraries is needed to import this package.
+"""
 
 from holdfast.network.estimators.opening import OpenedEstimator, open_estimator
 

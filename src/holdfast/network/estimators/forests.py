@@ -1,5 +1,8 @@
-"""The nodes of fitted trees: scikit-learn's, XGBoost's and LightGBM's. An estimator is read only if it is of a known class whose answer is
-known to be a constant plus the sum of its leaves; everything else raises NotReadable with the reason, and stays a black box."""
+"""The nodes of the fitted trees of scikit-learn, XGBoost and LightGBM.
+
+An estimator is read only if its class is known to predict a constant plus the sum of its leaves. Everything
+else raises NotReadable with the reason, and remains a black box.
+"""
 
 import json
 from collections.abc import Callable, Sequence
@@ -18,7 +21,7 @@ from holdfast.region.columns import Columns
 
 @dataclass(frozen=True)
 class EstimatorTree:
-    """One tree. value: (nodes, outputs)."""
+    """The nodes of one tree. value: (nodes, outputs)."""
 
     feature: Any
     threshold: Any
@@ -27,31 +30,39 @@ class EstimatorTree:
     value: Any
 
 
-Compares = tuple[type, bool]  # the arithmetic of the inputs, and whether an equal number goes right
+# The numpy type in which inputs are compared with thresholds, and whether an input equal to the threshold
+# goes right.
+Compares = tuple[type, bool]
 
 
 @dataclass(frozen=True)
 class Read:
-    """What the class of an estimator says of its trees."""
+    """The trees of an estimator.
+
+    Attributes:
+        compares: how nodes compare.
+        arithmetic: the numpy type in which the estimator adds up its trees.
+        has_base: whether a constant may be added to the sum.
+    """
 
     trees: Sequence[EstimatorTree]
     compares: Compares
-    arithmetic: type  # in which it adds up
-    has_base: bool  # whether a constant may be added to all of them
+    arithmetic: type
+    has_base: bool
 
 
 def read_trees(estimator: Any, columns: Columns) -> tuple[Trees, bool] | None:
-    """The trees without their base, and whether they may have one, which is found by asking; None where there are no trees.
+    """The trees without their base, and whether they may have one; None if the estimator has no trees.
 
-    Raises NotReadable where there are trees, but not only them.
+    The base is found later from predictions. Raises NotReadable if the estimator is more than a sum of trees.
     """
     before, model = steps_of(estimator)
     found = _read_trees(model)
     if found is None:
         return None
-    given = read_preparation(before, columns)
-    if given is None:
-        raise NotReadable("what stands before it in the pipeline is more than scaling")
+    preparation = read_preparation(before, columns)
+    if preparation is None:
+        raise NotReadable("the steps before it in the pipeline do more than scale")
     trees, compares, arithmetic = found.trees, found.compares, found.arithmetic
     sizes = np.array([len(tree.left) for tree in trees])
     start = np.concatenate([[0], np.cumsum(sizes)[:-1]])
@@ -62,14 +73,17 @@ def read_trees(estimator: Any, columns: Columns) -> tuple[Trees, bool] | None:
     ]
     left, right, feature, threshold, value = parts
     leaf = left < 0
-    compare, source = (
-        _comparison(given, feature, threshold, compares),
-        np.array(given.sources)[np.where(leaf, 0, feature)],
-    )
+    source = np.array(preparation.sources)[np.where(leaf, 0, feature)]
     nodes = Nodes(
-        source.astype(np.int64), np.where(leaf, -1, left + shift).astype(np.int64), np.where(leaf, -1, right + shift).astype(np.int64),
-        value.astype(np.float64), np.repeat(np.arange(len(trees)), sizes), start.astype(np.int64), compare, arithmetic,
-    )  # fmt: skip
+        feature=source.astype(np.int64),
+        left=np.where(leaf, -1, left + shift).astype(np.int64),
+        right=np.where(leaf, -1, right + shift).astype(np.int64),
+        values=value.astype(np.float64),
+        tree=np.repeat(np.arange(len(trees)), sizes),
+        roots=start.astype(np.int64),
+        goes_left=_comparison(preparation, feature, threshold, compares),
+        arithmetic=arithmetic,
+    )
     boxes = trees_of(nodes, len(columns.features))
     if boxes is None:
         raise NotReadable("it has more leaves than fit into memory as boxes")
@@ -77,17 +91,15 @@ def read_trees(estimator: Any, columns: Columns) -> tuple[Trees, bool] | None:
 
 
 def _comparison(
-    given: Prepared, feature: Array, threshold: Array, how: Compares
+    preparation: Prepared, feature: Array, threshold: Array, compares: Compares
 ) -> Callable[[Array, Array], Array]:
-    """The comparison of a node, of numbers as they come from the user."""
-    kind, strict = how
+    """`Nodes.goes_left`: the comparison of a node for numbers in the user's units."""
+    kind, strict = compares
 
     def goes_left(x: Array, node: Array) -> Array:
-        number, column = (
-            torch.from_numpy(x.astype(np.float64)),
-            torch.from_numpy(feature[node].astype(np.int64)),
-        )
-        for one in given.scalers:
+        number = torch.from_numpy(x.astype(np.float64))
+        column = torch.from_numpy(feature[node].astype(np.int64))
+        for one in preparation.scalers:
             number = one.at(column)(number)
         value: Array = number.numpy().astype(kind)
         found: Array = value < threshold[node] if strict else value <= threshold[node]
@@ -98,15 +110,16 @@ def _comparison(
 
 FORESTS = ("RandomForestClassifier", "RandomForestRegressor", "ExtraTreesClassifier", "ExtraTreesRegressor")
 SINGLE = ("DecisionTreeClassifier", "DecisionTreeRegressor", "ExtraTreeClassifier", "ExtraTreeRegressor")
+# Strategies of a DummyClassifier whose predicted probabilities do not depend on the row.
 CONSTANT = (
     "prior",
     "most_frequent",
     "constant",
-)  # strategies of a DummyClassifier that say the same of every row
+)
 
 
 def _read_trees(model: Any) -> Read | None:
-    """None where the model is no sum of trees."""
+    """The trees of a model, or None if it has none."""
     name, home = type(model).__name__, type(model).__module__.partition(".")[0]
     if home in ("xgboost", "lightgbm"):
         check_unmodified(model)
@@ -125,16 +138,17 @@ def _read_trees(model: Any) -> Read | None:
 
 
 def _read_boosting(model: Any) -> Read:
-    """The first answer, to which the trees add, is that of another estimator, `init`. It is a constant only where that is a dummy."""
+    """Gradient boosting of scikit-learn.
+
+    The trees add to the prediction of the estimator `init`, which must be a constant.
+    """
     check_unmodified(model)
     first = model.init_
     if not (isinstance(first, str) and first == "zero"):
         kind = type(first).__name__
         constant = kind == "DummyRegressor" or (kind == "DummyClassifier" and first.strategy in CONSTANT)
         if not constant:
-            raise NotReadable(
-                f"it begins with what init={kind} answers, which is no constant, and its trees are not all that it is"
-            )
+            raise NotReadable(f"its trees add to the predictions of init={kind}, which are not constant")
         check_unmodified(first)
     width = model.estimators_.shape[1]
     trees = [
@@ -160,7 +174,7 @@ def _sklearn(tree: Any, weight: float = 1.0) -> EstimatorTree:
 
 
 def _place_output(tree: EstimatorTree, place: int, width: int) -> EstimatorTree:
-    """A tree of a single number, which it adds to the output of this place. One score of two classes is that of the second."""
+    """A tree with one value for each leaf as a tree that adds it to output `place` of `width`."""
     value = np.zeros((len(tree.left), max(width, 1)))
     value[:, place] = np.asarray(tree.value).reshape(-1)
     return EstimatorTree(tree.feature, tree.threshold, tree.left, tree.right, value)
@@ -190,11 +204,17 @@ def _histogram(model: Any) -> Read:
     return Read(trees, (np.float64, False), np.float64, has_base=True)
 
 
-# Objectives whose `predict` is the class with the largest sum over trees, or that sum itself.
+# Objectives for which `predict` returns the class with the largest sum over trees, or that sum itself.
 XGBOOST = (
-    "binary:logistic", "multi:softprob", "multi:softmax",
-    "reg:squarederror", "reg:linear", "reg:absoluteerror", "reg:pseudohubererror", "reg:quantileerror",
-)  # fmt: skip
+    "binary:logistic",
+    "multi:softprob",
+    "multi:softmax",
+    "reg:squarederror",
+    "reg:linear",
+    "reg:absoluteerror",
+    "reg:pseudohubererror",
+    "reg:quantileerror",
+)
 LIGHTGBM = ("binary", "multiclass", "regression", "regression_l1", "huber", "fair", "quantile", "mape")
 
 
@@ -203,10 +223,10 @@ def _xgboost(model: Any) -> Read:
     booster = learner["gradient_booster"]
     missing = getattr(model, "missing", np.nan)
     if booster.get("name") != "gbtree" or not (missing is None or np.isnan(missing)):
-        raise NotReadable("its booster is not gbtree, or a number stands for missing values")
+        raise NotReadable("its booster is not gbtree, or it uses a number for missing values")
     objective = learner.get("objective", {}).get("name")
     if objective not in XGBOOST or callable(getattr(model, "objective", None)):
-        raise NotReadable(f"its class is not told by the sum of its trees alone (objective {objective})")
+        raise NotReadable(f"its predictions depend on more than the sum of its trees (objective {objective})")
     last = getattr(model, "best_iteration", None) if getattr(model, "early_stopping_rounds", None) else None
     inner = booster["model"]
     width = max(
@@ -215,8 +235,8 @@ def _xgboost(model: Any) -> Read:
         int(learner["learner_model_param"].get("num_target", "1")),
     )
     trees = []
-    ends = inner.get("iteration_indptr")
-    count = len(inner["trees"]) if last is None or ends is None else ends[last + 1]
+    first_trees = inner.get("iteration_indptr")
+    count = len(inner["trees"]) if last is None or first_trees is None else first_trees[last + 1]
     for tree, place in list(zip(inner["trees"], inner["tree_info"], strict=True))[:count]:
         if (
             any(tree.get("split_type", ()))
@@ -250,7 +270,8 @@ def _lightgbm(model: Any) -> Read:
         or callable(getattr(model, "objective", None))
     ):
         raise NotReadable(
-            f"its class is not told by the sum of its trees alone (objective {' '.join(objective) or 'of its own'})"
+            f"its predictions depend on more than the sum of its trees (objective "
+            f"{' '.join(objective) or 'custom'})"
         )
     width = int(dumped["num_tree_per_iteration"])
     trees = []
@@ -258,7 +279,7 @@ def _lightgbm(model: Any) -> Read:
         rows: list[list[Any]] = []
         if not _flatten_nodes(one["tree_structure"], rows):
             raise NotReadable(
-                "its trees ask something else than whether a number is below a threshold, or its leaves are no constants"
+                "its trees do more than compare a number with a threshold, or its leaves are not constant"
             )
         feature, threshold, left, right, value = (np.array(part) for part in zip(*rows, strict=True))
         trees.append(
@@ -270,12 +291,15 @@ def _lightgbm(model: Any) -> Read:
 
 
 def _flatten_nodes(top: dict[str, Any], rows: list[list[Any]]) -> bool:
-    """A tree of dictionaries as rows of feature, threshold, left, right and value; False where a question is no plain comparison."""
+    """Append a tree of dictionaries as rows of feature, threshold, left, right and value.
+
+    Returns False if a node is not a plain comparison.
+    """
     waiting: list[tuple[dict[str, Any], Sequence[int]]] = [(top, ())]
     while waiting:
-        node, whence = waiting.pop()
-        if whence:
-            rows[whence[0]][whence[1]] = len(rows)
+        node, parent = waiting.pop()
+        if parent:
+            rows[parent[0]][parent[1]] = len(rows)
         if "leaf_value" in node:
             if node.get("leaf_coeff") or node.get("leaf_features"):
                 return False
@@ -283,7 +307,7 @@ def _flatten_nodes(top: dict[str, Any], rows: list[list[Any]]) -> bool:
             continue
         if node["decision_type"] != "<=" or node.get("missing_type") == "Zero":
             return False
-        here = len(rows)
+        index = len(rows)
         rows.append([int(node["split_feature"]), float(node["threshold"]), -1, -1, 0.0])
-        waiting += [(node["right_child"], (here, 3)), (node["left_child"], (here, 2))]
+        waiting += [(node["right_child"], (index, 3)), (node["left_child"], (index, 2))]
     return True

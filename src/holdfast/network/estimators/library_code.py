@@ -1,20 +1,25 @@
-"""Does an estimator answer by the code of its library? Only then do its attributes say what it answers."""
+"""Checks that an estimator runs the unmodified code of its library.
+
+Only then do its attributes determine its predictions.
+"""
 
 import sys
 from types import FunctionType
 from typing import Any
 
-LIBRARIES = ("sklearn", "xgboost", "lightgbm")  # packages whose estimators are read
+# Packages whose estimators are read.
+LIBRARIES = ("sklearn", "xgboost", "lightgbm")
 
 
 class NotReadable(Exception):
-    """The inside of an estimator is not what holdfast can read; the message says what it is."""
+    """holdfast cannot read the structure of an estimator. The message is the reason."""
 
 
 def is_unmodified(part: Any) -> bool:
-    """Return whether `part` is an instance of a library's own class, and no method of it was replaced.
+    """Whether `part` is an instance of a library's class without replaced methods.
 
-    A subclass, or an instance with a method of its own, may answer anything, so nothing is concluded from its attributes.
+    A subclass, or an instance with its own method, may predict anything, so nothing follows from its
+    attributes.
     """
     kind = type(part)
     if kind.__module__.partition(".")[0] not in LIBRARIES or not _is_found_by_name(kind):
@@ -28,13 +33,13 @@ def is_unmodified(part: Any) -> bool:
 
 
 def check_unmodified(part: Any) -> None:
-    """Raise NotReadable unless `part` answers by a library's own code."""
+    """Raise NotReadable unless `part` runs the unmodified code of its library."""
     if not is_unmodified(part):
         raise NotReadable(f"{type(part).__name__} has code of its own, which may answer anything")
 
 
 def _is_found_by_name(kind: type) -> bool:
-    """A class that only claims to stand in a library's module is not found there."""
+    """Whether the class is really in the module that it names."""
     found: Any = sys.modules.get(kind.__module__)
     for name in kind.__qualname__.split("."):
         found = getattr(found, name, None)

@@ -1,4 +1,5 @@
-"""Linear models and small networks of scikit-learn as torch modules in float64, so that everything about them can be proved."""
+"""Linear models and multi-layer perceptrons of scikit-learn as torch modules in float64, which every method
+can bound."""
 
 from typing import Any
 
@@ -15,7 +16,10 @@ SEARCHES = ("GridSearchCV", "RandomizedSearchCV", "HalvingGridSearchCV", "Halvin
 
 
 def steps_of(estimator: Any) -> tuple[list[Any], Any]:
-    """What stands before the model in a pipeline, and the model."""
+    """The steps before the model in a pipeline, and the model.
+
+    A finished parameter search counts as its best estimator.
+    """
     if (
         type(estimator).__name__ in SEARCHES
         and is_unmodified(estimator)
@@ -30,24 +34,29 @@ def steps_of(estimator: Any) -> tuple[list[Any], Any]:
 
 
 def as_module(estimator: Any, columns: Columns) -> nn.Module | None:
-    """The whole estimator, None where it is no such model. A classifier of two classes with one score s has the outputs 0 and s."""
+    """The whole estimator as a module, or None if it is no such model.
+
+    A binary classifier with one score s has the outputs 0 and s.
+    """
     before, model = steps_of(estimator)
     layers = _layers(model) if is_unmodified(model) else None
-    given = None if layers is None else read_preparation(before, columns)
-    if given is None or layers is None:
+    preparation = None if layers is None else read_preparation(before, columns)
+    if preparation is None or layers is None:
         return None
     if getattr(model, "classes_", None) is not None and _outputs(layers) == 1:
         layers.append(_layer(np.array([[0.0], [1.0]]), np.zeros(2)))
     features = len(columns.features)
-    moved = (
+    sources = preparation.sources
+    selection = (
         []
-        if given.sources == tuple(range(features))
-        else [_layer(np.eye(features)[list(given.sources)], np.zeros(len(given.sources)))]
+        if sources == tuple(range(features))
+        else [_layer(np.eye(features)[list(sources)], np.zeros(len(sources)))]
     )
-    return nn.Sequential(*moved, *given.scalers, *layers).double().eval()
+    return nn.Sequential(*selection, *preparation.scalers, *layers).double().eval()
 
 
 def _layers(model: Any) -> list[nn.Module] | None:
+    """The layers of a linear model or a perceptron, or None for another model."""
     from sklearn.linear_model._base import LinearClassifierMixin, LinearModel
     from sklearn.neural_network import MLPClassifier, MLPRegressor
 
@@ -57,7 +66,7 @@ def _layers(model: Any) -> list[nn.Module] | None:
         layers: list[nn.Module] = []
         for weights, bias in zip(model.coefs_, model.intercepts_, strict=True):
             layers += [_layer(np.asarray(weights).T, bias), ACTIVATIONS[model.activation]()]
-        return layers[:-1]  # the last softmax or sigmoid does not change which class is largest
+        return layers[:-1]  # the final softmax or sigmoid does not change which class has the largest score
     linear = isinstance(model, LinearClassifierMixin | LinearModel) or type(model).__name__ in (
         "SGDRegressor",
         "LinearSVR",

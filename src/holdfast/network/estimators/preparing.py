@@ -1,5 +1,9 @@
-"""What stands before a model in a pipeline, where every number that it makes is one number of the row, scaled: scalers, one-hot encoders of
-words, and column transformers of these. All of it rises with that number, in floating point too."""
+"""The preparation steps before a model in a pipeline, where each of their outputs is one feature of the row,
+scaled.
+
+These are scalers, one-hot encoders of words, and column transformers of these. Each output is non-decreasing
+in its feature, also in floating-point arithmetic.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,11 +16,15 @@ from torch import Tensor, nn
 from holdfast.network.estimators.library_code import is_unmodified
 from holdfast.region.columns import Columns
 
-OPERATIONS = {"mean": 0.0, "std": 1.0, "factor": 1.0, "offset": 0.0}  # with what changes nothing
+# The operations of `Scaled`, each with the value for which it has no effect.
+OPERATIONS = {"mean": 0.0, "std": 1.0, "factor": 1.0, "offset": 0.0}
 
 
 class Scaled(nn.Module):
-    """((x - mean) / std) * factor + offset, each where there is one: the scalers, in their own order of operations."""
+    """((x - mean) / std) * factor + offset, without the operations that are None.
+
+    All scalers compute in this order.
+    """
 
     def __init__(self, *, mean: Any = None, std: Any = None, factor: Any = None, offset: Any = None) -> None:
         super().__init__()
@@ -36,11 +44,14 @@ class Scaled(nn.Module):
         return x if self.offset is None else x + self.offset
 
     def rises(self) -> bool:
-        """Return whether each number rises with the one it is made of; a scale that was set by hand may be zero, negative or NaN."""
+        """Whether each output increases with its input.
+
+        A scale that the user set may be zero, negative or NaN.
+        """
         return all(value is None or bool((value > 0).all()) for value in (self.std, self.factor))
 
     def at(self, column: Tensor) -> "Scaled":
-        """The same for numbers of these columns."""
+        """The scaler of these columns."""
         return Scaled(
             **{name: None if (value := getattr(self, name)) is None else value[column] for name in OPERATIONS}
         )
@@ -48,14 +59,19 @@ class Scaled(nn.Module):
 
 @dataclass(frozen=True)
 class Prepared:
-    """The numbers that a model is given: each one of the row's, then through the scalers."""
+    """The inputs of a model: features of the row, then scaled.
+
+    Attributes:
+        sources: the feature that each input comes from.
+        scalers: applied one after another.
+    """
 
     sources: tuple[int, ...]
     scalers: tuple[Scaled, ...]
 
 
 def read_preparation(before: Sequence[Any], columns: Columns) -> Prepared | None:
-    """None where a step does more than that."""
+    """The preparation by these steps, or None if a step does more than select and scale features."""
     sources = tuple(range(len(columns.features)))
     scalers: list[Scaled] = []
     if before and type(before[0]).__name__ == "ColumnTransformer":
@@ -63,14 +79,14 @@ def read_preparation(before: Sequence[Any], columns: Columns) -> Prepared | None
         if first is None:
             return None
         sources, scalers, before = first.sources, list(first.scalers), before[1:]
-    elif any(c.values is not None for c in columns.each):  # nobody has said how words become numbers
+    elif any(c.values is not None for c in columns.each):  # nothing encodes the columns of words
         return None
     more = [scaler(step) for step in before]
     return None if None in more else Prepared(sources, (*scalers, *(one for one in more if one is not None)))
 
 
 def scaler(step: Any) -> Scaled | None:
-    """A step that scales each number by itself; None where it does more."""
+    """A step that scales each feature by itself, as a module; None if it does more."""
     if step is None or (isinstance(step, str) and step == "passthrough"):
         return Scaled()
     name = type(step).__name__
@@ -95,7 +111,10 @@ def scaler(step: Any) -> Scaled | None:
 
 
 def _read_transformer(transformer: Any, columns: Columns) -> Prepared | None:
-    """A column transformer, part after part, each with the same operations where it has fewer."""
+    """A column transformer, or None.
+
+    Parts with fewer scalers than others are filled up with scalers without effect.
+    """
     if not is_unmodified(transformer) or transformer.transformer_weights:
         return None
     sources: list[int] = []
@@ -120,11 +139,12 @@ def _read_transformer(transformer: Any, columns: Columns) -> Prepared | None:
     deepest = max(map(len, stages), default=0)
     filled = [[*stage, *[Scaled()] * (deepest - len(stage))] for stage in stages]
     return Prepared(
-        tuple(sources), tuple(_beside([stage[k] for stage in filled], widths) for k in range(deepest))
+        tuple(sources), tuple(_concatenate([stage[k] for stage in filled], widths) for k in range(deepest))
     )
 
 
 def _part(step: Any, names: list[str], columns: Columns) -> Prepared | None:
+    """One part of a column transformer, or None if it does more than select, encode and scale features."""
     by_name = {
         column.name: (column, places) for column, places in zip(columns.each, columns.places, strict=True)
     }
@@ -158,14 +178,14 @@ def _part(step: Any, names: list[str], columns: Columns) -> Prepared | None:
     )
 
 
-def _beside(scalers: list[Scaled], widths: list[int]) -> Scaled:
-    """Scalers of different numbers as one, with operations that change nothing where one has none."""
+def _concatenate(scalers: list[Scaled], widths: list[int]) -> Scaled:
+    """One scaler for the features of several, with operations without effect where a scaler has none."""
     parts = {}
-    for name, nothing in OPERATIONS.items():
+    for name, no_effect in OPERATIONS.items():
         values = [getattr(one, name) for one in scalers]
         if any(value is not None for value in values):
             filled = [
-                np.full(width, nothing) if value is None else value.numpy()
+                np.full(width, no_effect) if value is None else value.numpy()
                 for value, width in zip(values, widths, strict=True)
             ]
             parts[name] = np.concatenate(filled)

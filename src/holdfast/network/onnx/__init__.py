@@ -1,4 +1,4 @@
-"""ONNX files: read, imported as torch modules, or run as black boxes."""
+"""ONNX files: read, imported as torch modules, or run with onnxruntime as black boxes."""
 
 from holdfast.network.onnx.importer import import_onnx
 from holdfast.network.onnx.module import OnnxModule, Port

@@ -1,7 +1,8 @@
-"""An ONNX graph as a torch module.
+"""Import of an ONNX graph as a torch module.
 
-The graph is walked once, at import. What depends on constants alone is computed there and then; what depends on shapes
-alone is computed in Python numbers when the module runs; the rest is the network. After that no protobuf is left.
+The graph is traversed once. Values that depend only on constants are computed at import. Values that depend
+only on shapes are computed as Python numbers when the module runs. All other nodes become torch operators.
+The module holds no protobuf objects.
 """
 
 import re
@@ -43,44 +44,45 @@ from holdfast.network.onnx.tensors import DTYPES, as_torch, type_name
 
 __all__ = ["import_onnx", "ports"]
 
-_FIRST_OPSET = 7  # before it, arithmetic broadcast by attributes
-_LAST_OPSET = (
-    28  # whose definitions the rules were checked against; a later one may mean something else by an old name
-)
-_SIZES = {"Expand": (1,), "RangeLike": (0, 1)}  # the inputs that say how large the result is
+# The oldest operator set that is imported; older ones broadcast by attributes.
+_FIRST_OPSET = 7
+# The newest operator set whose definitions the rules were checked against; a later one may redefine
+# operators.
+_LAST_OPSET = 28
+# Positions of the inputs that determine the size of the result.
+_SIZES = {"Expand": (1,), "RangeLike": (0, 1)}
+# Attributes that are integers and mean true or false. Runtimes disagree about values other than 0 and 1.
 _FLAGS = frozenset(
     (
-        *(
-            "allowzero",
-            "ceil_mode",
-            "count_include_pad",
-            "exclusive",
-            "fmod",
-            "input_forget",
-            "keepdims",
-            "layout",
-            "linear_before_reset",
-        ),
-        *(
-            "noop_with_empty_axes",
-            "reverse",
-            "select_last_index",
-            "spatial",
-            "storage_order",
-            "training_mode",
-            "transA",
-            "transB",
-            "upper",
-        ),
+        "allowzero",
+        "ceil_mode",
+        "count_include_pad",
+        "exclusive",
+        "fmod",
+        "input_forget",
+        "keepdims",
+        "layout",
+        "linear_before_reset",
+        "noop_with_empty_axes",
+        "reverse",
+        "select_last_index",
+        "spatial",
+        "storage_order",
+        "training_mode",
+        "transA",
+        "transB",
+        "upper",
     )
 )
-"""Attributes that are integers and mean yes or no. Runtimes read other numbers than 0 and 1 differently."""
-_TAKEN = torch.nn.Module()  # whose own attributes no buffer may be called after
+# A module whose attributes are names that a buffer may not have.
+_TAKEN = torch.nn.Module()
 _HALVES = (torch.float16, torch.bfloat16)
-_LARGEST_STATIC = 1024  # numbers; longer constants are data, not shapes
-_LARGEST_FOLDED = (
-    2**28
-)  # elements of all results of constants together; a small file must not blow up at import
+# Largest number of elements of a constant that may be part of shape arithmetic; larger ones are data (chosen
+# by hand).
+_LARGEST_STATIC = 1024
+# Largest number of elements of all values that are computed from constants at import, so that a small file
+# cannot exhaust the memory (chosen by hand).
+_LARGEST_FOLDED = 2**28
 
 _BLACK_BOX = (
     "The file still works as a black box through onnxruntime (pip install 'holdfast[runtime]'), "
@@ -91,12 +93,16 @@ _BLACK_BOX = (
 def import_onnx(
     model: onnx.ModelProto, name: str, *, constants: Mapping[str, Any] | None = None
 ) -> OnnxModule:
-    """The graph as a torch module. `name` is what errors call the file.
+    """The graph as a torch module.
 
-    `constants` binds inputs of the graph to values, for those that choose what the network is (a sample rate, a mode)
-    rather than what it sees; the module then no longer takes them.
+    Args:
+        name: names the file in errors.
+        constants: values for inputs of the graph that configure the network, such as a sample rate. The
+            module does not take these.
 
-    Raises UnsupportedLayer naming every operator without a rule, UnreadableFile where the graph is malformed.
+    Raises:
+        UnsupportedLayer: operators have no rule; the message names all of them.
+        UnreadableFile: the graph is malformed.
     """
     model = inline_functions(model, name)
     opset = max(
@@ -104,11 +110,13 @@ def import_onnx(
     )
     if opset < _FIRST_OPSET:
         raise UnsupportedLayer(
-            f"{name}: operator set {opset} is older than {_FIRST_OPSET}. Convert the file with onnx.version_converter.convert_version."
+            f"{name}: operator set {opset} is older than {_FIRST_OPSET}. "
+            f"Convert the file with onnx.version_converter.convert_version."
         )
     if opset > _LAST_OPSET:
         raise UnsupportedLayer(
-            f"{name}: operator set {opset} is newer than {_LAST_OPSET}, the last that is known here. {_BLACK_BOX}"
+            f"{name}: operator set {opset} is newer than {_LAST_OPSET}, the last that is supported. "
+            f"{_BLACK_BOX}"
         )
     graph = model.graph
     inputs, outputs = ports(graph, name)
@@ -125,7 +133,7 @@ def import_onnx(
 
 
 def ports(graph: onnx.GraphProto, name: str) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
-    """The inputs that are not constants of the file, and the outputs."""
+    """The inputs without stored values, and the outputs of the graph."""
     stored = {tensor.name for tensor in graph.initializer}
     return (
         tuple(_port(info, name) for info in graph.input if info.name not in stored),
@@ -151,7 +159,11 @@ def _bound(constants: dict[str, Any], inputs: tuple[Port, ...], name: str) -> di
 
 @dataclass
 class _Complaints:
-    """What cannot be imported, gathered so that one error tells all of it."""
+    """Everything that cannot be imported, collected for a single error.
+
+    Attributes:
+        unknown: operators without a rule, and the names of their nodes.
+    """
 
     unknown: dict[str, list[str]] = field(default_factory=dict)
     others: list[str] = field(default_factory=list)
@@ -169,28 +181,34 @@ class _Complaints:
 
 @dataclass
 class _Scope:
-    """The walk through one graph: what is known of each name so far. Branches of an If get a copy to scribble in."""
+    """The state of the traversal of one graph. Branches of an If get a copy.
+
+    Attributes:
+        working: the floating dtype of the module.
+        known: values that are computed at import.
+        statics: names of values that will be numbers, computed from shapes.
+        ranks: those of `statics` that follow from ranks alone, and are therefore the same for every batch.
+        tensors: names of values that will be tensors.
+        constants: the buffers of the module, shared by all scopes.
+        keys: the key in `constants` of each name.
+        folded: a single number, the count of elements computed from constants, shared by all scopes.
+    """
 
     name: str
     opset: int
     working: torch.dtype
-    known: dict[str, Tensor] = field(default_factory=dict)  # computed already
-    statics: set[str] = field(default_factory=set)  # will be numbers, from shapes
-    ranks: set[str] = field(
-        default_factory=set
-    )  # of those, what follows from ranks alone: the same for every batch
-    tensors: set[str] = field(default_factory=set)  # will be tensors
-    constants: dict[str, Tensor] = field(
-        default_factory=dict
-    )  # the buffers of the module, shared by all scopes
-    keys: dict[str, str] = field(default_factory=dict)  # name -> its key in constants
+    known: dict[str, Tensor] = field(default_factory=dict)
+    statics: set[str] = field(default_factory=set)
+    ranks: set[str] = field(default_factory=set)
+    tensors: set[str] = field(default_factory=set)
+    constants: dict[str, Tensor] = field(default_factory=dict)
+    keys: dict[str, str] = field(default_factory=dict)
     complaints: _Complaints = field(default_factory=_Complaints)
-    folded: list[int] = field(
-        default_factory=lambda: [0]
-    )  # elements of what was computed from constants, counted by all scopes
+    folded: list[int] = field(default_factory=lambda: [0])
     steps: list[PlanStep] = field(default_factory=list)
 
     def inner(self) -> "_Scope":
+        """A copy for a branch."""
         return replace(
             self,
             known=dict(self.known),
@@ -202,7 +220,7 @@ class _Scope:
         )
 
     def walk(self, graph: onnx.GraphProto) -> list[str]:
-        """Takes in a whole graph; returns the names of its outputs."""
+        """Import a whole graph, and return the names of its outputs."""
         if graph.sparse_initializer:
             self.complaints.others.append("sparse constants are not supported.")
         stored = [tensor.name for tensor in graph.initializer]
@@ -233,10 +251,11 @@ class _Scope:
                     self._place(self._specialise(piece))
         except UnsupportedLayer as error:
             self.complaints.others.append(str(error))
-            self.tensors.update(outputs)  # so that the walk goes on and finds the rest
+            self.tensors.update(outputs)  # the traversal continues, to find everything that is unsupported
 
     def _check(self, proto: onnx.NodeProto) -> None:
-        """Each name is computed once and before it is read; the node takes what onnx says its operator takes."""
+        """Raise UnreadableFile unless names are computed once and before they are read, and the node conforms
+        to ONNX."""
         what = f"{self.name}: {proto.op_type} node {proto.name!r}"
         for name in filter(None, proto.input):
             if not self._has(name):
@@ -246,14 +265,13 @@ class _Scope:
         for name in filter(None, proto.output):
             if self._has(name):
                 raise UnreadableFile(
-                    f"{what} computes {name!r}, which is there already. Export the file again."
+                    f"{what} computes {name!r}, which exists already. Export the file again."
                 )
         context = onnx.checker.C.CheckerContext()
         context.ir_version, context.opset_imports = onnx.IR_VERSION, {"": self.opset}
         try:
-            if (
-                _is_known_operator(proto) and proto.op_type != "If"
-            ):  # whose nodes are checked one by one, as they are reached
+            # The nodes inside an If are checked when they are imported.
+            if _is_known_operator(proto) and proto.op_type != "If":
                 onnx.checker.check_node(proto, context)
         except onnx.checker.ValidationError as error:
             raise UnreadableFile(
@@ -268,7 +286,7 @@ class _Scope:
         self.tensors.update(outputs)
 
     def _place(self, node: OnnxNode) -> None:
-        """Computes the node now where everything it reads is known, else plans to call it."""
+        """Compute the node now if all its inputs are known, else add a step that calls it."""
         inputs = [name for name in node.inputs if name]
         numbers = self._in_numbers(node, inputs)
         operator = (STATICS if numbers else OPERATORS)[node.operator]
@@ -286,7 +304,7 @@ class _Scope:
             self.ranks.update(node.outputs)
 
     def _specialise(self, node: OnnxNode) -> OnnxNode:
-        """A Gather, with what is known of its inputs: words looked up in a table, indices that never go backwards."""
+        """A Gather with facts about its inputs: an embedding lookup, or indices that are not negative."""
         if node.operator not in ("Gather", "GatherElements"):
             return node
         table, indices = (self.known.get(name) for name in node.inputs)
@@ -298,11 +316,12 @@ class _Scope:
         return node
 
     def _in_numbers(self, node: OnnxNode, inputs: list[str]) -> bool:
-        """Whether the node is shape arithmetic: all it reads are numbers, and not all are known already."""
+        """Whether the node is shape arithmetic: all its inputs are numbers, and not all of them are known at
+        import."""
         if node.operator not in STATICS or not any(name in self.statics for name in inputs):
             return False
         if not self._of_ranks([node.inputs[position] for position in _SIZES.get(node.operator, ())]):
-            return False  # as large as the data is data
+            return False  # a result whose size depends on the data is data
         return all(self._is_static(name) for name in inputs)
 
     def _of_ranks(self, names: list[str]) -> bool:
@@ -322,7 +341,7 @@ class _Scope:
         return self.argument(name, kind)
 
     def argument(self, name: str, kind: Kind) -> Argument:
-        """How a value reaches whoever wants it in this way."""
+        """The argument that fetches a value in this form."""
         if name not in self.known:
             return Computed(name, kind)
         value = self.known[name]
@@ -333,7 +352,7 @@ class _Scope:
         return Constant(self._constant(name, value))
 
     def _constant(self, name: str, value: Tensor) -> str:
-        """The key of the buffer that holds this constant. Floats are held in the type that the module works in."""
+        """The key of the buffer with this constant. Floating constants are stored in the module's dtype."""
         if name not in self.keys:
             if (
                 value.is_floating_point()
@@ -342,14 +361,14 @@ class _Scope:
             ):
                 raise UnsupportedLayer(
                     f"{name!r} makes the network compute in {value.dtype} between layers of {self.working}; "
-                    f"such rounding cannot be followed."
+                    f"such rounding cannot be bounded."
                 )
             if value.is_floating_point() and not torch.equal(
                 value.to(self.working).to(value.dtype).nan_to_num(), value.nan_to_num()
             ):
                 raise UnsupportedLayer(
-                    f"{name!r} holds {value.dtype} numbers that {self.working}, in which the network works, cannot hold; "
-                    f"rounding them would make another network of it."
+                    f"{name!r} holds {value.dtype} numbers that {self.working}, the dtype of the network, "
+                    f"cannot represent; rounding them would change the network."
                 )
             key = re.sub(r"\W+", "_", name) or "constant"
             while key in self.constants or hasattr(_TAKEN, key):
@@ -361,7 +380,7 @@ class _Scope:
         return self.keys[name]
 
     def _fold(self, node: OnnxNode, operator: Operator) -> None:
-        """Computes the node at import, after asking without data how large the result will be."""
+        """Compute the node at import, after checking the size of the result on the meta device."""
 
         def answers(move: Callable[[Tensor], Tensor]) -> tuple[Any, ...]:
             inputs = [
@@ -378,14 +397,14 @@ class _Scope:
             )
             if self.folded[0] > _LARGEST_FOLDED:
                 raise UnreadableFile(
-                    f"{self.name}: with {node.operator} node {node.name!r} the results of its constants would have {self.folded[0]} "
-                    f"elements, which no network needs. Export the file again."
+                    f"{self.name}: with {node.operator} node {node.name!r} the results of its constants "
+                    f"would have {self.folded[0]} elements, which no network needs. Export the file again."
                 )
             found = answers(lambda tensor: tensor)
         except HoldfastError:
             raise
         except NotImplementedError as error:
-            raise node.unsupported_error(f"what torch has not ({error})") from error
+            raise node.unsupported_error(f"something that torch does not have ({error})") from error
         except Exception as error:
             raise UnreadableFile(
                 f"{self.name}: constant {node.operator} node {node.name!r} cannot be computed ({error}). "
@@ -406,13 +425,16 @@ class _Scope:
         return value.item() if kind is Kind.NUMBER and value.dim() == 0 else move(value)
 
     def _adopt(self, inner: "_Scope", name: str) -> None:
-        """Takes one name over from a branch; its other names stay in there, since another branch may use them again."""
+        """Take one name over from a branch.
+
+        Other names of the branch remain local, because another branch may use them.
+        """
         if name in inner.known:
             self.known[name] = inner.known[name]
         (self.statics if name in inner.statics else self.tensors).update({name} - inner.known.keys())
 
     def _choose(self, node: OnnxNode) -> None:
-        """An If: the branch itself where the condition is known, both where it will be, by shapes."""
+        """Import an If: one branch if the condition is known, both if it depends on shapes."""
         [condition] = node.inputs
         graphs = {True: node.attributes["then_branch"], False: node.attributes["else_branch"]}
         if condition in self.known:
@@ -443,7 +465,10 @@ class _Scope:
 
 
 def _is_known_operator(proto: onnx.NodeProto) -> bool:
-    """Whether there is a rule for this operator of ONNX; the names that rewriting makes up are not for files to use."""
+    """Whether there is a rule for this operator of ONNX.
+
+    Internal operators of the rewriting rules are not allowed in files.
+    """
     ours = proto.op_type == "If" or proto.op_type in OPERATORS or proto.op_type in REWRITES
     return ours and proto.domain in DOMAINS and onnx.defs.has(proto.op_type)
 
@@ -461,7 +486,8 @@ def _node(proto: onnx.NodeProto, opset: int, where: str) -> OnnxNode:
     odd = next((entry for entry in proto.attribute if entry.name in _FLAGS and entry.i not in (0, 1)), None)
     if odd is not None:
         raise UnsupportedLayer(
-            f"{proto.op_type} node {proto.name!r}: {odd.name}={odd.i}, which ONNX knows as 0 or 1 only, is not supported."
+            f"{proto.op_type} node {proto.name!r}: {odd.name}={odd.i}, which ONNX defines as 0 or 1 only, "
+            f"is not supported."
         )
     return OnnxNode(
         operator=proto.op_type,
@@ -476,7 +502,10 @@ def _node(proto: onnx.NodeProto, opset: int, where: str) -> OnnxNode:
 
 
 def _plain(value: Any, where: str) -> Any:
-    """An attribute without protobuf, but for the graphs of an If, which are walked on the spot."""
+    """An attribute as Python values and tensors.
+
+    The graphs of an If remain protobuf, because they are imported at once.
+    """
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     if isinstance(value, onnx.TensorProto):

@@ -1,4 +1,4 @@
-"""What an imported file becomes: a torch module that calls its operators one after the other."""
+"""The torch module of an imported ONNX file, which calls its operators one after another."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ Value: TypeAlias = Tensor | Static
 
 @dataclass(frozen=True)
 class Port:
-    """An input or output of the graph; a size of None is free."""
+    """An input or output of the graph. None in the shape is an axis of any size."""
 
     name: str
     shape: tuple[int | None, ...]
@@ -25,14 +25,20 @@ class Port:
 
 @dataclass(frozen=True)
 class Environment:
-    """The values while the module runs. `working` has no elements: it tells the float type and device of the module."""
+    """The values during one evaluation.
+
+    `working` is an empty tensor with the module's floating dtype and device.
+    """
 
     values: dict[str, Value]
     constants: Mapping[str, Tensor]
     working: Tensor
 
     def tensor(self, value: Value) -> Tensor:
-        """Numbers become a tensor on the module's device, floats of its float type, symbolic ones still traced."""
+        """The value as a tensor on the module's device, floats in its dtype.
+
+        Symbolic numbers of the tracer are kept.
+        """
         if isinstance(value, Tensor):
             return value
         numbers, device = flat(value), self.working.device
@@ -48,14 +54,14 @@ class Environment:
 
 
 class Argument(Protocol):
-    """Where one input of an operator comes from."""
+    """The source of one input of an operator."""
 
     def fetch(self, environment: Environment) -> Any: ...
 
 
 @dataclass(frozen=True)
 class Fixed:
-    """Known at import, and a number or numbers to the operator: part of the program."""
+    """A value that is known at import and that the operator takes as Python numbers."""
 
     value: Any
 
@@ -65,7 +71,7 @@ class Fixed:
 
 @dataclass(frozen=True)
 class Constant:
-    """Known at import, and a tensor to the operator: a buffer of the module."""
+    """A value that is known at import and that the operator takes as a tensor: a buffer of the module."""
 
     key: str
 
@@ -75,7 +81,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class Computed:
-    """The result of an earlier step, or an input of the graph."""
+    """A result of an earlier step, or an input of the graph."""
 
     name: str
     kind: Kind
@@ -90,7 +96,7 @@ class Computed:
 
 
 class PlanStep(Protocol):
-    """One thing the module does: reads values, writes values."""
+    """One step of the module: it reads values and writes values."""
 
     @property
     def reads(self) -> frozenset[str]: ...
@@ -104,7 +110,7 @@ def _names(arguments: Sequence[Argument]) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Call:
-    """One operator. It is looked up by name when it runs, so that a module can be sent to another process."""
+    """A call of one operator, which is looked up by name at each call, so that the module can be pickled."""
 
     node: OnnxNode
     table: Literal["tensors", "numbers"]
@@ -120,19 +126,18 @@ class Call:
         try:
             answer = operator.run(self.node, *inputs)
         except NotImplementedError as error:
-            raise self.node.unsupported_error(f"what torch has not ({error})") from error
+            raise self.node.unsupported_error(f"something that torch does not have ({error})") from error
         except Exception as error:
             error.add_note(f"in ONNX node {self.node.name!r} ({self.node.operator})")
             raise
         outputs = answer if operator.answers_many else (answer,)
-        environment.values.update(
-            zip(self.node.outputs, outputs, strict=False)
-        )  # trailing outputs may go unnamed
+        # Not strict, because trailing outputs may have no names.
+        environment.values.update(zip(self.node.outputs, outputs, strict=False))
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Steps in order, and what of their results is the outcome."""
+    """Steps in order, and the values that are their outcome."""
 
     steps: tuple[PlanStep, ...]
     outcome: tuple[Argument, ...]
@@ -149,7 +154,10 @@ class Plan:
         return [argument.fetch(environment) for argument in self.outcome]
 
     def _last_uses(self) -> list[frozenset[str]]:
-        """Per step, the values nobody reads after it: dropped, so that a deep network does not keep all its layers."""
+        """For each step the values that no later step reads.
+
+        They are dropped, to free the memory of earlier layers.
+        """
         needed = _names(self.outcome)
         finished = []
         for step in reversed(self.steps):
@@ -160,7 +168,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Choice:
-    """An If whose condition depends on shapes alone. Both branches see the values around them."""
+    """An If whose condition depends only on shapes. Its branches can read the values outside of it."""
 
     condition: Argument
     branches: Mapping[bool, Plan]
@@ -177,10 +185,10 @@ class Choice:
 
 
 class OnnxModule(nn.Module):
-    """An ONNX graph as a torch module. The file's constants are buffers, so `.double()` and `.to()` move all of it.
+    """An ONNX graph as a torch module that returns one tensor, or a tuple if the graph has several outputs.
 
-    `inputs` and `outputs` describe the graph. It returns one tensor, or a tuple where the graph has several outputs.
-    For torch.export, the dynamic shapes of several inputs are nested as the signature is: (first, (second, third)).
+    The file's constants are buffers, so `.double()` and `.to()` convert all of the module. For torch.export,
+    the dynamic shapes of several inputs are nested like the signature: (first, (second, third)).
     """
 
     def __init__(
@@ -204,11 +212,13 @@ class OnnxModule(nn.Module):
         self.register_buffer("working", torch.empty(0, dtype=working), persistent=False)
 
     def forward(self, first: Tensor, *others: Tensor) -> Tensor | tuple[Tensor, ...]:
-        given = (first, *others)
-        if len(given) != len(self.inputs):
+        inputs = (first, *others)
+        if len(inputs) != len(self.inputs):
             names = ", ".join(port.name for port in self.inputs)
-            raise BadInput(f"{self.name} takes {len(self.inputs)} inputs ({names}), {len(given)} were given.")
-        values: dict[str, Value] = {port.name: value for port, value in zip(self.inputs, given, strict=True)}
+            raise BadInput(
+                f"{self.name} takes {len(self.inputs)} inputs ({names}), {len(inputs)} were given."
+            )
+        values: dict[str, Value] = {port.name: value for port, value in zip(self.inputs, inputs, strict=True)}
         environment = Environment(
             values, dict(self.constants.named_buffers(remove_duplicate=False)), self.working
         )
@@ -223,13 +233,18 @@ class OnnxModule(nn.Module):
 
 
 def _as_declared_type(value: Tensor, port: Port) -> Tensor:
-    """Integers in the type the file declares (numbers from shapes are 64 bits wide); floats in the working type."""
+    """Integers in the dtype that the file declares (numbers from shapes have 64 bits).
+
+    Floats in the module's dtype.
+    """
     return value if port.dtype.is_floating_point or value.is_floating_point() else value.to(port.dtype)
 
 
 def data_dependent(node: OnnxNode, name: str) -> UnsupportedLayer:
+    """The error for a node that needs a value at import which depends on the data."""
     return UnsupportedLayer(
-        f"{node.operator} node {node.name!r} needs {name!r} to be a constant or to follow from shapes, but it is "
-        f"computed from the data, so the network has no fixed structure. If it stems from an input that you know, such "
-        f"as a sample rate, bind that input: import_onnx(..., constants={{'name': value}})."
+        f"{node.operator} node {node.name!r} needs {name!r} to be a constant or to follow from shapes, but "
+        f"it is computed from the data, so the network has no fixed structure. If it comes from an input "
+        f"that you know, such as a sample rate, bind that input: import_onnx(..., "
+        f"constants={{'name': value}})."
     )

@@ -1,4 +1,5 @@
-"""An ONNX file as holdfast takes it up: one input, one answer, tokens split from their vectors, a black box where it must be."""
+"""ONNX files as modules with one input and one output, token models split from their embedding, or as black
+boxes."""
 
 import hashlib
 import math
@@ -23,13 +24,30 @@ from holdfast.network.onnx.reader import read_onnx
 from holdfast.network.onnx.runtime import OnnxRuntime, session
 from holdfast.network.onnx.sizes import check_sizes
 
-OPEN = 7  # what an open axis of an example is
-LARGEST_INPUT = 2**27  # numbers, at the size that the file declares
+# Size of an axis of the example input whose size the file leaves open (chosen by hand).
+OPEN = 7
+# Batch size of the example input if the file leaves it open (chosen by hand).
+OPEN_BATCH = 2
+# Largest number of elements of an input, at the size that the file declares (chosen by hand).
+LARGEST_INPUT = 2**27
+# Largest difference between outputs by ids and by word vectors that is attributed to rounding (chosen by
+# hand).
+RELATIVE_TOLERANCE = 1e-4
+ABSOLUTE_TOLERANCE = 1e-5
 
 
 @dataclass(frozen=True)
 class OpenedOnnx:
-    """What a file turned out to be. `shape` and `example` are of the module's own input, batch axis and all."""
+    """An opened file.
+
+    Attributes:
+        shape: of the module's input, with the batch axis; None for an axis of any size.
+        example: an input of the module.
+        vectors: (words, dim), the embedding of a token model; `module` then takes word vectors.
+        token_module: the whole token model.
+        extra_hashes: hashes of parts of the model outside the file: external data, constants, the chosen
+            output.
+    """
 
     module: nn.Module
     shape: tuple[int | None, ...]
@@ -38,9 +56,7 @@ class OpenedOnnx:
     vectors: Tensor | None = None
     token_module: nn.Module | None = None
     notes: tuple[str, ...] = field(default=())
-    beside: tuple[str, ...] = field(
-        default=()
-    )  # hashes of what makes the model and is not in the file: external data, constants, the output chosen
+    extra_hashes: tuple[str, ...] = field(default=())
 
 
 def open_onnx(
@@ -50,9 +66,11 @@ def open_onnx(
     constants: Mapping[str, Any] | None = None,
     output: str | None = None,
 ) -> OpenedOnnx:
-    """The file as a torch module; through onnxruntime where that is asked for or an operator is unknown, and said so.
+    """The file as a torch module; with onnxruntime and a note if black_box=True or an operator is unknown.
 
-    output: the name of the output to measure; see `choose_output`.
+    Args:
+        constants: values for all inputs except the perturbed one.
+        output: the name of the output to measure; see `choose_output`.
     """
     model, external = _with_external(path)
     chosen = choose_output(model, str(path), output)
@@ -63,29 +81,30 @@ def open_onnx(
     }
     opened = _open_model(model, path, inputs, fixed, black_box)
     kinds = {f"{name} {value.dtype} {tuple(value.shape)}": value for name, value in fixed.items()}
-    beside = (
+    extra_hashes = (
         external,
         of_tensors(kinds, begin="constants") if kinds else "",
         of_output(chosen.name if chosen.ambiguous else None),
     )
-    return replace(opened, beside=beside, notes=(*opened.notes, *filter(None, [chosen.note])))
+    notes = (*opened.notes, *filter(None, [chosen.note]))
+    return replace(opened, extra_hashes=extra_hashes, notes=notes)
 
 
 def session_of(path: str | Path, output: str | None = None) -> OnnxRuntime:
-    """The file through onnxruntime, with the output of this name alone."""
+    """An onnxruntime session of the file with only the output of this name."""
     return session(choose_output(read_onnx(path), str(path), output).model, str(path))
 
 
 def of_onnx(path: Path) -> str:
-    """The hash of a file and of the external data that it reads."""
+    """The hash of a file and its external data."""
     return combine_hashes(of_file(path), _with_external(path)[1])
 
 
 def _with_external(path: Path) -> tuple[onnx.ModelProto, str]:
-    """The model, and the hash of its external data; "" where there are none."""
+    """The model, and the hash of its external data; "" if there are none."""
     data = hashlib.sha256()
     empty = data.hexdigest()
-    model = read_onnx(path, beside=data)
+    model = read_onnx(path, external_hash=data)
     return model, "" if data.hexdigest() == empty else data.hexdigest()
 
 
@@ -96,22 +115,23 @@ def _open_model(
     if len(free) != 1:
         described = ", ".join(f"{p.name} {_shape_text(p.shape)}" for p in free)
         raise BadInput(
-            f"{path}: the model has {len(free)} inputs ({described}); holdfast moves exactly one. Give the others a value: "
-            f"constants={{'name': value}}, or --constant name=value."
+            f"{path}: the model has {len(free)} inputs ({described}); holdfast perturbs exactly one. "
+            f"Give the others a value: constants={{'name': value}}, or --constant name=value."
         )
     (port,) = free
     if not port.shape:
         raise BadInput(
-            f"{path}: the input {port.name} is a single number or of no declared shape. Export the file with the shape of its input."
+            f"{path}: the input {port.name} is a single number or of no declared shape. "
+            f"Export the file with the shape of its input."
         )
     if math.prod(size or OPEN for size in port.shape) > LARGEST_INPUT:
         raise BadInput(
-            f"{path}: the input {port.name} {_shape_text(port.shape)} is larger than {LARGEST_INPUT} numbers. Is it damaged?"
+            f"{path}: the input {port.name} {_shape_text(port.shape)} is larger than {LARGEST_INPUT} "
+            f"numbers. Is it damaged?"
         )
     if black_box:
-        return _black_box(
-            model, path, port, fixed, "asked to run as a black box: no gradients, nothing can be proved"
-        )
+        note = "runs as a black box, as requested: no gradients, nothing can be proved"
+        return _black_box(model, path, port, fixed, note)
     try:
         module = import_onnx(model, str(path), constants=fixed)
         if port.dtype.is_floating_point:
@@ -129,25 +149,24 @@ def _black_box(
     run = session(model, str(path))
     values = {name: value.numpy() for name, value in fixed.items()}
 
-    def ask(x: "np.ndarray[Any, Any]") -> Any:
+    def evaluate(x: "np.ndarray[Any, Any]") -> Any:
         return run(*(x if p.name == port.name else values[p.name] for p in run.inputs))
 
-    return OpenedOnnx(
-        BlackBox(_each(ask, port)), port.shape, _example(port).float(), black_box=True, notes=(note,)
-    )
+    module = BlackBox(_row_by_row(evaluate, port))
+    return OpenedOnnx(module, port.shape, _example(port).float(), black_box=True, notes=(note,))
 
 
-def _each(ask: Callable[[Any], Any], port: Port) -> Callable[[Any], Any]:
-    """A file with a fixed batch size is asked row by row."""
+def _row_by_row(evaluate: Callable[[Any], Any], port: Port) -> Callable[[Any], Any]:
+    """The function, called for each row of a batch if the file has a fixed batch size of one."""
     if port.shape[:1] != (1,):
-        return ask
-    return lambda x: np.concatenate([np.asarray(ask(row[None])).reshape(1, -1) for row in x])
+        return evaluate
+    return lambda x: np.concatenate([np.asarray(evaluate(row[None])).reshape(1, -1) for row in x])
 
 
 def _split(
     model: onnx.ModelProto, path: Path, module: nn.Module, port: Port, fixed: Mapping[str, Tensor]
 ) -> OpenedOnnx:
-    """A token model: the Gather that looks the tokens up is cut out, and its output becomes the input."""
+    """A token model without the Gather that looks up the tokens, whose output becomes the input."""
     weights = {t.name: t for t in model.graph.initializer}
     readers = [n for n in model.graph.node if port.name in n.input]
     lookups = [
@@ -159,27 +178,29 @@ def _split(
     if others or len(lookups) != 1:
         found = f"also read by {others[0].op_type}" if others else f"looked up {len(lookups)} times"
         raise UnsupportedLayer(
-            f"{path}: the input {port.name} holds integers that are {found}, not looked up in one table of vectors, so there is no space "
-            f"in which they could move a little."
+            f"{path}: the input {port.name} holds integers that are {found}, not looked up in one table of "
+            f"vectors, so there are no word vectors to perturb."
         )
     (lookup,) = lookups
     vectors = torch.from_numpy(numpy_helper.to_array(weights[lookup.input[0]]).copy())
     if vectors.dim() != 2 or not vectors.is_floating_point():
         raise UnsupportedLayer(
-            f"{path}: the input {port.name} is looked up in a table of shape {tuple(vectors.shape)}, not (words, numbers)."
+            f"{path}: the input {port.name} is looked up in a table of shape {tuple(vectors.shape)}, "
+            f"not (words, numbers)."
         )
     if not bool(vectors.isfinite().all()):
         raise BadInput(
-            f"{path}: its table of vectors, {lookup.input[0]}, holds NaN or infinity. The training diverged, or it is damaged."
+            f"{path}: its table of vectors, {lookup.input[0]}, holds NaN or infinity. "
+            f"The training diverged, or it is damaged."
         )
     rest = onnx.ModelProto()
     rest.CopyFrom(model)
     graph = rest.graph
     graph.node.remove(lookup)
     for node in graph.node:
-        for place, name in enumerate(node.input):
-            if name == port.name:  # only Shape is left, and the axes of the tokens stand in the same places
-                node.input[place] = lookup.output[0]
+        for i, name in enumerate(node.input):
+            if name == port.name:  # only Shape is left, and the axes of the tokens keep their positions
+                node.input[i] = lookup.output[0]
     old = next(i for i in graph.input if i.name == port.name)
     graph.input.remove(old)
     sizes = [size if size is not None else f"free{i}" for i, size in enumerate(port.shape)]
@@ -191,8 +212,8 @@ def _split(
     behind = import_onnx(rest, str(path), constants=fixed)
     tokens = _example(port).random_(0, len(vectors), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        whole, parts = tensor_of(module(tokens)), tensor_of(behind(vectors[tokens.long()]))
-    if not torch.allclose(whole, parts, rtol=1e-4, atol=1e-5):
+        by_ids, by_vectors = tensor_of(module(tokens)), tensor_of(behind(vectors[tokens.long()]))
+    if not torch.allclose(by_ids, by_vectors, rtol=RELATIVE_TOLERANCE, atol=ABSOLUTE_TOLERANCE):
         raise UnsupportedLayer(
             f"{path}: behind its table of vectors the model does not answer as the whole model does."
         )
@@ -205,14 +226,18 @@ def _axis(node: onnx.NodeProto) -> int:
 
 
 def _example(port: Port) -> Tensor:
-    return torch.zeros(
-        [size if size is not None else 2 if place == 0 else OPEN for place, size in enumerate(port.shape)],
-        dtype=port.dtype,
-    )
+    """Zeros in the shape of an input."""
+    open_sizes = [OPEN_BATCH if axis == 0 else OPEN for axis in range(len(port.shape))]
+    shape = [default if size is None else size for size, default in zip(port.shape, open_sizes, strict=True)]
+    return torch.zeros(shape, dtype=port.dtype)
 
 
 def _example_input(inputs: tuple[Port, ...], name: str, value: Any, path: Path) -> Tensor:
-    """A number fills the declared shape, open axes at one; numbers in a row take that shape where they fill it; an array must fit it."""
+    """The value of a constant input as a tensor of its declared shape.
+
+    A single number fills the shape, with size one for open axes. A list of numbers is reshaped if it has the
+    right length. An array must have the shape.
+    """
     port = next((p for p in inputs if p.name == name), None)
     if port is None:
         raise BadInput(
@@ -234,8 +259,9 @@ def _example_input(inputs: tuple[Port, ...], name: str, value: Any, path: Path) 
     )
     if least and not fits:
         raise BadInput(
-            f"{path}: the constant {name!r} has shape {tuple(tensor.shape)}, the file declares {_shape_text(port.shape)}. Give a number "
-            f"for all of it, {math.prod(least)} numbers in a row, or an array of that shape."
+            f"{path}: the constant {name!r} has shape {tuple(tensor.shape)}, the file declares "
+            f"{_shape_text(port.shape)}. Give a number for all of it, {math.prod(least)} numbers in a row, "
+            f"or an array of that shape."
         )
     return tensor
 

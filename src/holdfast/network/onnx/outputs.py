@@ -1,4 +1,4 @@
-"""Which output of an ONNX file is measured, and the file without the others."""
+"""Choice of the output of an ONNX file that is measured, and removal of the others."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +16,10 @@ FLOATING = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorPr
 class Chosen:
     """The model with one output, and without the nodes, constants and inputs that only other outputs need.
 
-    `ambiguous`: another output could have been meant, so the name is part of what is asked. `note` says what was left out.
+    Attributes:
+        name: of the output.
+        ambiguous: another output could have been meant, so the name is part of the model's fingerprint.
+        note: tells the user which outputs are left out.
     """
 
     model: onnx.ModelProto
@@ -26,9 +29,9 @@ class Chosen:
 
 
 def choose_output(model: onnx.ModelProto, file: str, output: str | None = None) -> Chosen:
-    """Choose the output of this name. Without a name: the only output, or the only one of floating numbers, since no other can be measured.
+    """The model with the output of this name; by default its only output, or its only floating-point output.
 
-    Raises BadInput where several could be meant, or where none has the name.
+    Raises BadInput if several outputs could be meant, or none has the name.
     """
     outputs = {info.name: info for info in model.graph.output}
     listed = ", ".join(_describe(info) for info in outputs.values())
@@ -37,8 +40,8 @@ def choose_output(model: onnx.ModelProto, file: str, output: str | None = None) 
     floating = [name for name, info in outputs.items() if _may_be_floating(info)]
     if output is None and len(outputs) > 1 and len(floating) != 1:
         raise BadInput(
-            f"{file}: the model has {len(outputs)} outputs, {listed}; more than one could be meant. Name the one that is to be measured: "
-            f"output='NAME' (--output NAME on the command line)."
+            f"{file}: the model has {len(outputs)} outputs, {listed}; more than one could be meant. "
+            f"Name the one to measure: output='NAME' (--output NAME on the command line)."
         )
     if len(outputs) == 1:
         [name] = outputs
@@ -46,11 +49,11 @@ def choose_output(model: onnx.ModelProto, file: str, output: str | None = None) 
     name = output or floating[0]
     why = "" if output is not None else ", the only one of floating numbers,"
     note = f"the file has {len(outputs)} outputs, {listed}; {name}{why} is measured"
-    return Chosen(_pruned(model, name), name, ambiguous=len(floating) != 1 or name not in floating, note=note)
+    return Chosen(_prune(model, name), name, ambiguous=len(floating) != 1 or name not in floating, note=note)
 
 
 def _may_be_floating(info: onnx.ValueInfoProto) -> bool:
-    """Also where the file does not declare its type."""
+    """Whether an output is floating point, or its type is not declared."""
     kind = info.type.WhichOneof("value")
     return kind is None or (
         kind == "tensor_type" and info.type.tensor_type.elem_type in (*FLOATING, TensorProto.UNDEFINED)
@@ -66,8 +69,9 @@ def _describe(info: onnx.ValueInfoProto) -> str:
     return f"{info.name} ({shape}{'' if kind.elem_type in FLOATING else f', {type_name(kind.elem_type)}'})"
 
 
-def _pruned(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
-    """A copy with the output `name` alone. What that output does not need is left out, so that it can make nothing fail."""
+def _prune(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
+    """A copy with only the output `name` and the nodes it needs, so that unused unsupported operators cause
+    no errors."""
     kept = onnx.ModelProto()
     kept.CopyFrom(model)
     graph = kept.graph
@@ -91,15 +95,15 @@ def _pruned(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
 
 def _keep(field, items) -> None:  # type: ignore[no-untyped-def]  # protobuf's repeated fields have no public type
     copies = list(items)
-    for place, item in enumerate(copies):
-        copies[place] = type(item)()
-        copies[place].CopyFrom(item)
+    for i, item in enumerate(copies):
+        copies[i] = type(item)()
+        copies[i].CopyFrom(item)
     del field[:]
     field.extend(copies)
 
 
 def _reads(node: onnx.NodeProto) -> Iterator[str]:
-    """The names that a node reads, those of the graphs inside it too."""
+    """The names that a node reads, including those of graphs inside it."""
     yield from filter(None, node.input)
     for attribute in node.attribute:
         for graph in (attribute.g, *attribute.graphs):

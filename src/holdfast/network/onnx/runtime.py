@@ -1,4 +1,4 @@
-"""An ONNX file as a black box, run by onnxruntime: any operator it knows, but no gradients and no proofs."""
+"""ONNX files as black boxes run by onnxruntime: all of its operators, but no gradients and no proofs."""
 
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,8 @@ from holdfast.network.onnx.module import Port
 from holdfast.network.onnx.reader import read_onnx
 
 Array = npt.NDArray[Any]
+# Level of onnxruntime's log at which only errors are logged, which are raised as exceptions too.
+LOG_ERRORS = 3
 
 
 class OnnxRuntime:
@@ -25,7 +27,10 @@ class OnnxRuntime:
         self.name = name
 
     def __call__(self, *inputs: Array) -> Array | tuple[Array, ...]:
-        """One array, or a tuple where the graph has several outputs. Inputs are cast to the declared types."""
+        """One array, or a tuple where the graph has several outputs.
+
+        Inputs are cast to the declared types.
+        """
         if len(inputs) != len(self.inputs):
             names = ", ".join(port.name for port in self.inputs)
             raise BadInput(
@@ -37,16 +42,14 @@ class OnnxRuntime:
         }
         try:
             results = self._session.run([port.name for port in self.outputs], feed)
-        except (
-            Exception
-        ) as error:  # onnxruntime raises types of its own, which only exist where it is installed
+        except Exception as error:  # onnxruntime's exception classes exist only where it is installed
             given = {key: value.shape for key, value in feed.items()}
             raise BadInput(f"{self.name}: onnxruntime refused inputs of shapes {given}: {error}") from error
         return tuple(results) if len(results) > 1 else np.asarray(results[0])
 
 
 def session(source: str | Path | onnx.ModelProto, name: str = "model", *, threads: int = 1) -> OnnxRuntime:
-    """Loads a file or a model already read. Raises MissingExtra where onnxruntime is not installed."""
+    """Load a file, or a model that was already read. MissingExtra if onnxruntime is not installed."""
     try:
         import onnxruntime
     except ImportError as error:
@@ -58,7 +61,7 @@ def session(source: str | Path | onnx.ModelProto, name: str = "model", *, thread
     inputs, outputs = ports(source.graph, name)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
-    options.log_severity_level = 3  # errors only: they are raised as well
+    options.log_severity_level = LOG_ERRORS
     try:
         # From bytes, so that onnxruntime opens no file that read_onnx has not checked.
         loaded = onnxruntime.InferenceSession(

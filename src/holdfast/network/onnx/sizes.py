@@ -1,4 +1,5 @@
-"""How large do the values between the layers get? Asked without data, before anything is computed: a small file may call for terabytes."""
+"""The sizes of a model's intermediate values, computed on the meta device: a small file may require terabytes
+of memory."""
 
 import contextlib
 from typing import Any
@@ -14,7 +15,7 @@ from holdfast.memory_budget import available_bytes, bytes_told
 
 
 class _Largest(TorchDispatchMode):
-    """bytes: of the largest result so far."""
+    """Records the size of the largest result of all operators, in `bytes`."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -30,17 +31,18 @@ class _Largest(TorchDispatchMode):
 
 
 def check_sizes(module: nn.Module, example: Tensor, name: str) -> None:
-    """UnreadableFile where one value would fill half of the memory that is left."""
+    """Raise UnreadableFile if a single intermediate value would take more than half of the available
+    memory."""
     weights = {
         key: value.to("meta")
         for key, value in (*module.named_parameters(), *module.named_buffers(remove_duplicate=False))
     }
     most = available_bytes() // 2
-    # What cannot be followed without data is left to the first real run, which tells its own errors.
+    # Models that cannot run without data are not checked; their errors appear when they are evaluated.
     with contextlib.suppress(Exception), torch.no_grad(), _Largest() as largest:
         functional_call(module, weights, (example.to("meta"),))
     if largest.bytes > most:
         raise UnreadableFile(
-            f"{name}: a value between its layers would take {bytes_told(largest.bytes)}, and {bytes_told(most)} are left for one. The file "
-            f"is damaged, or needs a larger machine."
+            f"{name}: a value between its layers would take {bytes_told(largest.bytes)}, and "
+            f"{bytes_told(most)} are available for one. The file is damaged, or needs a larger machine."
         )

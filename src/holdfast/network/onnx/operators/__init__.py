@@ -1,4 +1,4 @@
-"""Every operator the importer knows. Importing the files fills the table."""
+"""The operators that the importer knows. Importing these modules fills the tables of `table`."""
 
 from holdfast.network.onnx.operators import arithmetic, convolution, recurrent, reduction, shape, static
 

@@ -1,4 +1,4 @@
-"""Elementwise operators, products of matrices, comparisons and casts."""
+"""Elementwise operators, matrix products, comparisons and casts."""
 
 import functools
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from holdfast.network.onnx.tensors import DTYPES, type_name
 
 
 def softplus(value: Tensor) -> Tensor:
-    """log(exp(x) + 1) everywhere, as ONNX defines it; torch's own is the identity above 20."""
+    """log(exp(x) + 1) everywhere, as ONNX defines it; torch's softplus is the identity above 20."""
     return torch.logaddexp(value, torch.zeros_like(value))
 
 
@@ -107,7 +107,10 @@ def mean(node: OnnxNode, *values: Tensor) -> Tensor:
 
 @operator("Mod")
 def modulo(node: OnnxNode, a: Tensor, b: Tensor) -> Tensor:
-    """With the sign of b, or with fmod that of a. Floats without fmod have a meaning since opset 28 only."""
+    """The remainder with the sign of b, or with fmod=1 that of a.
+
+    For floats without fmod it is defined only since opset 28.
+    """
     if node.integer("fmod", 0):
         return torch.fmod(a, b)
     if a.is_floating_point() and node.opset < 28:
@@ -119,12 +122,15 @@ def modulo(node: OnnxNode, a: Tensor, b: Tensor) -> Tensor:
 
 @operator("Pow")
 def power(node: OnnxNode, base: Tensor, exponent: Tensor | int) -> Tensor:
-    return torch.pow(base, exponent).to(base.dtype)  # ONNX keeps the type of the base, torch promotes
+    return torch.pow(base, exponent).to(base.dtype)  # ONNX keeps the type of the base, torch promotes it
 
 
 @rewrite("Gemm")
 def turned_gemm(node: OnnxNode) -> list[OnnxNode]:
-    """With its weight as (out, in), which is how torch keeps weights. A constant is turned at import."""
+    """Rewrite a Gemm with its weight as (out, in), torch's layout.
+
+    A constant weight is transposed at import.
+    """
     if node.integer("transB", 0):
         return [node]
     data, weight, *shift = node.inputs
@@ -158,12 +164,12 @@ def einsum(node: OnnxNode, *values: Tensor) -> Tensor:
 def clip(
     node: OnnxNode, data: Tensor, low: Tensor | int | None = None, high: Tensor | int | None = None
 ) -> Tensor:
-    """Bounds are attributes before opset 11, inputs since; either may be absent."""
+    """Clamp. The bounds are attributes before opset 11 and inputs since then; either may be absent."""
     lower = node.attributes.get("min", low)
     upper = node.attributes.get("max", high)
     if lower is None and upper is None:
         return data
-    if isinstance(lower, Tensor) or isinstance(upper, Tensor):  # torch refuses a tensor and a number together
+    if isinstance(lower, Tensor) or isinstance(upper, Tensor):  # torch does not accept a tensor and a number
         lower = lower if lower is None else torch.as_tensor(lower, dtype=data.dtype, device=data.device)
         upper = upper if upper is None else torch.as_tensor(upper, dtype=data.dtype, device=data.device)
     return torch.clamp(data, lower, upper)
@@ -176,7 +182,10 @@ def leaky_relu(node: OnnxNode, data: Tensor) -> Tensor:
 
 @operator("PRelu")
 def parametric_relu(node: OnnxNode, data: Tensor, slope: Tensor) -> Tensor:
-    """The slope broadcasts; torch's own, which it is for one slope or one per channel, stays whole in traced graphs."""
+    """PReLU with a slope that broadcasts.
+
+    Torch's operator if the slope is one number or one for each channel.
+    """
     if data.dim() > 1 and (slope.numel() == 1 or slope.shape == (data.shape[1], *[1] * (data.dim() - 2))):
         return functional.prelu(data, slope.reshape(-1))
     return torch.where(data < 0, slope * data, data)
@@ -194,7 +203,7 @@ def celu(node: OnnxNode, data: Tensor) -> Tensor:
 
 @operator("Selu")
 def selu(node: OnnxNode, data: Tensor) -> Tensor:
-    """gamma * elu(x, alpha); written out, since torch.selu knows the default constants only."""
+    """gamma * elu(x, alpha), because torch.selu has fixed constants."""
     alpha = node.number("alpha", 1.67326319217681884765625)
     return node.number("gamma", 1.05070102214813232421875) * functional.elu(data, alpha)
 
@@ -228,7 +237,7 @@ def log_softmax(node: OnnxNode, data: Tensor) -> Tensor:
 
 
 def _along_axis(node: OnnxNode, data: Tensor, function: Callable[[Tensor, int], Tensor]) -> Tensor:
-    """Before opset 13 a softmax runs over everything from its axis (default 1) on, since then over one axis."""
+    """A softmax over one axis since opset 13, before that over all axes from `axis` (default 1) on."""
     if node.opset >= 13:
         return function(data, node.integer("axis", -1))
     axis = node.integer("axis", 1)
@@ -240,7 +249,10 @@ def _along_axis(node: OnnxNode, data: Tensor, function: Callable[[Tensor, int], 
 
 @rewrite("Dropout")
 def checked_dropout(node: OnnxNode) -> list[OnnxNode]:
-    """Without its mask before opset 12, which did not say what the mask is outside of training: who reads it is refused."""
+    """Remove the mask output before opset 12, which did not define the mask outside of training.
+
+    Nodes that read it are refused.
+    """
     return [node if node.opset >= 12 else replace(node, outputs=node.outputs[:1])]
 
 
@@ -248,7 +260,7 @@ def checked_dropout(node: OnnxNode) -> list[OnnxNode]:
 def dropout(
     node: OnnxNode, data: Tensor, ratio: Tensor | None = None, training: Static | None = None
 ) -> tuple[Tensor, ...]:
-    """The identity: holdfast measures networks as they are used, not as they are trained."""
+    """The identity: holdfast measures networks in evaluation mode."""
     if training is not None and training.item():
         raise node.unsupported_error("training mode")
     return data, torch.ones_like(data, dtype=torch.bool)
@@ -261,7 +273,10 @@ def where(node: OnnxNode, condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
 @rewrite("Cast")
 def cast(node: OnnxNode) -> list[OnnxNode]:
-    """Cast to the type of a constant: as a buffer it follows the module to float64, and the cast with it."""
+    """Rewrite a Cast as a cast to the type of a constant.
+
+    The constant is a buffer, so `.double()` changes the cast too.
+    """
     code = node.integer("to", 0)
     if code not in DTYPES:
         raise node.unsupported_error(f"a cast to {type_name(code)}")
@@ -288,7 +303,7 @@ _CONSTANTS = {
 
 @operator("Constant")
 def constant(node: OnnxNode) -> Tensor:
-    """The value of any of the attributes value, value_int, value_floats and so on."""
+    """The value of the attribute value, value_int, value_floats or similar."""
     [(kind, value)] = node.attributes.items()
     if isinstance(value, Tensor):
         return value

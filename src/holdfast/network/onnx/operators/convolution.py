@@ -35,7 +35,7 @@ _AVERAGES: dict[int, Callable[..., Tensor]] = {
 
 @dataclass(frozen=True)
 class KernelWindow:
-    """How a window moves: one entry per spatial axis."""
+    """The window of a convolution or pooling, with one entry for each spatial axis."""
 
     kernel: list[int]
     stride: list[int]
@@ -45,7 +45,7 @@ class KernelWindow:
 
     @classmethod
     def of(cls, node: OnnxNode, kernel: Sequence[int], sizes: Sequence[int]) -> "KernelWindow":
-        """The window of a node over an input of these spatial sizes, with its automatic padding resolved."""
+        """The window of a node for an input of these spatial sizes, with automatic padding computed."""
         rank = len(kernel)
         stride = node.integers("strides", [1] * rank)
         dilation = node.integers("dilations", [1] * rank)
@@ -69,17 +69,17 @@ class KernelWindow:
 
     @property
     def symmetric(self) -> bool:
-        """Whether torch can pad by itself: alike on both sides, and nothing cut off."""
+        """Whether torch's operators can pad: equally on both sides and by non-negative amounts."""
         return self.begins == self.ends and min(self.begins, default=0) >= 0
 
     @property
     def pads(self) -> list[int]:
-        """As torch's pad wants them."""
+        """The pads in the order of torch.nn.functional.pad."""
         return last_first(list(zip(self.begins, self.ends, strict=True)))
 
     @property
     def extent(self) -> list[int]:
-        """From the first to the last element that one window sees."""
+        """The distance from the first to the last element of a window, plus one."""
         return [(k - 1) * d + 1 for k, d in zip(self.kernel, self.dilation, strict=True)]
 
 
@@ -99,7 +99,7 @@ def transposed_convolution(
 ) -> Tensor:
     """data (batch, channels, *sizes), weight (channels, out / groups, *kernel), bias (out,).
 
-    The pads are cut from the full result, since torch only knows symmetric ones.
+    Asymmetric pads, which torch does not have, are cut from the full result.
     """
     rank = data.dim() - 2
     extra = node.integers("output_padding", [0] * rank)
@@ -115,27 +115,30 @@ def transposed_convolution(
     kept = functional.pad(
         full, last_first([(-a, more - b) for a, b, more in zip(begins, ends, extra, strict=True)])
     )
-    return kept if bias is None else kept + bias.reshape(-1, *[1] * rank)  # also where nothing else arrives
+    # The bias is added last, because elements outside of the full result have it too.
+    return kept if bias is None else kept + bias.reshape(-1, *[1] * rank)
 
 
 def _cut(
     node: OnnxNode, window: KernelWindow, sizes: Sequence[int], extra: list[int]
 ) -> tuple[list[int], list[int]]:
-    """What a transposed convolution cuts at both bounds: its pads, or what the wanted output shape implies."""
+    """The amounts that a transposed convolution cuts from the start and the end.
+
+    They are its pads, or follow from its output shape.
+    """
     automatic = node.text("auto_pad", "NOTSET")
     same = automatic in ("SAME_UPPER", "SAME_LOWER")
     if not same and "output_shape" not in node.attributes:
         return window.begins, window.ends
     wanted = node.integers("output_shape", [size * s for size, s in zip(sizes, window.stride, strict=True)])
-    wanted = wanted[-len(sizes) :]  # some files count batch and channels
+    wanted = wanted[-len(sizes) :]  # some files include batch and channels
     full = [
         (size - 1) * s + extent + more
         for size, s, extent, more in zip(sizes, window.stride, window.extent, extra, strict=True)
     ]
     totals = [have - want for have, want in zip(full, wanted, strict=True)]
-    one_more = (
-        "output_shape" in node.attributes and automatic != "SAME_UPPER"
-    )  # which then goes to the end, says everyone
+    # All runtimes add one more element at the end in this case.
+    one_more = "output_shape" in node.attributes and automatic != "SAME_UPPER"
     if min(totals) < (-1 if one_more else 0):
         raise node.unsupported_error(
             f"an output of {wanted}, larger than the {full} that the kernel reaches,"
@@ -146,7 +149,7 @@ def _cut(
 
 @rewrite("MaxPool", "AveragePool")
 def checked_pool(node: OnnxNode) -> list[OnnxNode]:
-    """As it is, but refused at import where torch has no such pool."""
+    """The node unchanged; UnsupportedLayer at import if torch has no such pooling."""
     if node.has_output(1):
         raise node.unsupported_error("the second output (indices)")
     sides = node.integers("pads", ())
@@ -164,7 +167,7 @@ def checked_pool(node: OnnxNode) -> list[OnnxNode]:
 
 @operator("MaxPool")
 def maximum_pool(node: OnnxNode, data: Tensor) -> Tensor:
-    """data (batch, channels, *sizes)."""
+    """data (batch, channels, *sizes). Padding is minus infinity."""
     window = KernelWindow.of(node, node.integers("kernel_shape", ()), data.shape[2:])
     function = _of_rank(node, _MAXIMA, len(window.kernel))
     if _torch_pads(window):
@@ -178,24 +181,30 @@ def maximum_pool(node: OnnxNode, data: Tensor) -> Tensor:
 
 
 def _taps(node: OnnxNode, window: KernelWindow, axis: int, room: int, data: Tensor) -> Tensor:
-    """Along one axis, what each window sees, window after window. A place in the padding, which is below everything, is given to an
-    element that the same window sees: so no infinity comes in, which no bound could follow."""
+    """The elements of each window along one axis, window after window.
+
+    A padding element, which is below every number, is replaced by a data element of the same window. This
+    does not change the maximum and avoids infinities, which have no bounds.
+    """
     size, gap = data.shape[axis + 2], window.dilation[axis]
     chosen: list[int] = []
     for start in range(
         -window.begins[axis], room - window.begins[axis] - window.extent[axis] + 1, window.stride[axis]
     ):
-        seen = [start + place * gap for place in range(window.kernel[axis])]
-        real = [place for place in seen if 0 <= place < size]
+        elements = [start + k * gap for k in range(window.kernel[axis])]
+        real = [element for element in elements if 0 <= element < size]
         if not real:
             raise node.unsupported_error("a window that sees padding only")
-        chosen += [place if 0 <= place < size else real[0] for place in seen]
+        chosen += [element if 0 <= element < size else real[0] for element in elements]
     return torch.tensor(chosen, device=data.device)
 
 
 @operator("AveragePool")
 def average_pool(node: OnnxNode, data: Tensor) -> Tensor:
-    """data (batch, channels, *sizes). What the remainder of a rounded-up size adds is never counted."""
+    """data (batch, channels, *sizes).
+
+    Elements beyond the padding, which a rounded-up size adds, are never counted.
+    """
     window = KernelWindow.of(node, node.integers("kernel_shape", ()), data.shape[2:])
     function = _of_rank(node, _AVERAGES, len(window.kernel))
     counted = bool(node.integer("count_include_pad", 0))
@@ -225,14 +234,17 @@ def average_pool(node: OnnxNode, data: Tensor) -> Tensor:
 
 
 def _torch_pads(window: KernelWindow) -> bool:
-    """Whether torch can pad by itself: alike on both sides, by at most half the kernel."""
+    """Whether torch's pooling can pad: equally on both sides, by at most half the kernel."""
     return window.symmetric and all(
         2 * pad <= size for pad, size in zip(window.begins, window.kernel, strict=True)
     )
 
 
 def _with_remainder(node: OnnxNode, window: KernelWindow, sizes: Sequence[int]) -> list[tuple[int, int]]:
-    """The pads, with the ends moved to where the last window ends. No window begins in the padding at the end."""
+    """The pads, with those at the end adjusted to the end of the last window.
+
+    No window starts in the padding at the end.
+    """
     up = node.integer("ceil_mode", 0)
     pairs = []
     for axis, size in enumerate(sizes):

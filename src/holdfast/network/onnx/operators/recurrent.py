@@ -1,7 +1,7 @@
 """RNN, LSTM and GRU.
 
-Where the node is a cell that torch has, the whole layer becomes one call of torch's operator (tracing shows aten.lstm,
-aten.gru, aten.rnn_tanh), with the weights rearranged at import. Anything else is unrolled over time.
+If torch has the cell of a node, the layer becomes one call of torch's operator (aten.lstm, aten.gru,
+aten.rnn_tanh in traced graphs), with the weights rearranged at import. Other layers are unrolled over time.
 """
 
 from collections.abc import Callable
@@ -14,25 +14,29 @@ from torch import Tensor
 from holdfast.errors import BadInput, UnreadableFile, UnsupportedLayer
 from holdfast.network.onnx.operators.table import OnnxNode, Static, operator, rewrite
 
+# The positions in ONNX of torch's gates: input, forget, cell, output in (i, o, f, c); reset, update, new in
+# (z, r, h).
 _GATES = {"RNN": [0], "LSTM": [0, 2, 3, 1], "GRU": [1, 0, 2]}
-"""Where torch's gates lie in ONNX: input, forget, cell, output in (i, o, f, c); reset, update, new in (z, r, h)."""
 
 _DEFAULTS = {"RNN": ["Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"]}
+# Softplus is missing, because onnxruntime computes it in these layers as log(1 + exp(v)), which is infinite
+# above 88.
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
     "tanh": torch.tanh,
     "sigmoid": torch.sigmoid,
     "softsign": torch.nn.functional.softsign,
 }
-"""Without softplus, which onnxruntime computes as log(1 + exp(v)) in these layers: infinite above 88."""
 _DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
 
 
 @rewrite("RNN", "LSTM", "GRU")
 def recurrent(node: OnnxNode) -> list[OnnxNode]:
-    """Inputs X, W, R, B, sequence_lens, initial_h, and for an LSTM initial_c and peepholes P.
+    """Rewrite a recurrent layer.
 
-    The weights go first through a node of their own: being constants, they are rearranged once, at import.
+    Its inputs are X, W, R, B, sequence_lens, initial_h, and for an LSTM initial_c and peepholes P.
+
+    A separate node rearranges the weights. As they are constants, this is computed once, at import.
     """
     if "activation_alpha" in node.attributes or "activation_beta" in node.attributes:
         raise node.unsupported_error("an activation with parameters")
@@ -42,8 +46,8 @@ def recurrent(node: OnnxNode) -> list[OnnxNode]:
     if "clip" in node.attributes and node.number("clip", 0) <= 0:
         raise node.unsupported_error("clip at zero, which some runtimes take for no clip,")
     if node.operator == "LSTM" and node.number("clip", 0):
-        # ONNX clips the memory on its way to the last activation, onnxruntime does not.
-        raise node.unsupported_error("clip, of which ONNX and onnxruntime have different opinions,")
+        # ONNX clips the cell state before the last activation, onnxruntime does not.
+        raise node.unsupported_error("clip, which ONNX and onnxruntime define differently,")
     if len(_activations(node)) != len(_DEFAULTS[node.operator]) * _directions(node):
         raise node.unsupported_error(f"{len(_activations(node))} activations")
     data, weight, recurrence, bias, lengths, *state = (*node.inputs, *[""] * (8 - len(node.inputs)))
@@ -70,14 +74,15 @@ def _directions(node: OnnxNode) -> int:
 
 
 def _activations(node: OnnxNode) -> list[str]:
-    """Lower case, for ONNX does not distinguish: those of the forward direction, then those of the other."""
+    """The activations of the forward direction, then those of the other, in lower case because ONNX ignores
+    the case."""
     cell = node.text("cell", node.operator)
     names = node.attributes.get("activations") or _DEFAULTS[cell] * _directions(node)
     return [str(name).lower() for name in names]
 
 
 def _fits(node: OnnxNode) -> bool:
-    """Whether torch has this cell."""
+    """Whether torch has the cell of this node."""
     plain = not node.number("clip", 0) and not node.integer("input_forget", 0) and not node.has_input(7)
     activations = _activations(node)
     usual = [name.lower() for name in _DEFAULTS[node.operator]] * _directions(node)
@@ -96,8 +101,14 @@ def _torch_cell(node: OnnxNode) -> str:
 def torch_weights(
     node: OnnxNode, weight: Tensor, recurrence: Tensor, bias: Tensor | None = None
 ) -> tuple[Tensor, ...]:
-    """W (directions, gates * h, in), R (directions, gates * h, h), B (directions, 2 * gates * h) -> per direction
-    w_ih, w_hh and, where there is a bias, b_ih, b_hh, with torch's order of gates."""
+    """The weights with torch's order of gates: for each direction w_ih, w_hh and, if there is a bias, b_ih,
+    b_hh.
+
+    Args:
+        weight: W (directions, gates * h, in).
+        recurrence: R (directions, gates * h, h).
+        bias: B (directions, 2 * gates * h).
+    """
     order = node.integers("gates", ())
 
     def gates(rows: Tensor) -> Tensor:
@@ -114,9 +125,11 @@ def torch_weights(
 
 @dataclass(frozen=True)
 class Sequence:
-    """A layer's input in torch's layout, and the way back to ONNX's.
+    """A layer's input in torch's layout, and the conversion of outputs to ONNX's layout.
 
-    data (time, batch, in); in the direction "reverse" time runs backwards, which torch itself does not offer.
+    Attributes:
+        data: (time, batch, in); reversed in time for the direction "reverse", which torch does not have.
+        directions: 1 or 2.
     """
 
     node: OnnxNode
@@ -128,30 +141,30 @@ class Sequence:
         data = data.transpose(0, 1) if node.integer("layout", 0) else data
         if lengths is not None and any(length != data.shape[0] for length in lengths.reshape(-1).tolist()):
             raise UnsupportedLayer(
-                f"{node.name!r}: sequence_lens {lengths.tolist()} shorter than the {data.shape[0]} steps of the input "
-                f"are not supported: give sequences of one length, without padding."
+                f"{node.name!r}: sequence_lens {lengths.tolist()} shorter than the {data.shape[0]} steps of "
+                f"the input are not supported: give sequences of one length, without padding."
             )
         reverse = node.text("direction", "forward") == "reverse"
         return cls(node, data.flip(0) if reverse else data, _directions(node))
 
     def state(self, given: Tensor | None, hidden: int) -> Tensor:
-        """The initial state (directions, batch, hidden); zero where none is given."""
+        """The initial state (directions, batch, hidden); zero if none is given."""
         if given is None:
             return self.data.new_zeros(self.directions, self.data.shape[1], hidden)
         given = given.transpose(0, 1) if self.node.integer("layout", 0) else given
-        if tuple(given.shape) != (
-            self.directions,
-            self.data.shape[1],
-            hidden,
-        ):  # torch does not look, and reads beyond its end
+        # torch does not check the shape, and would read beyond the end of the tensor.
+        if tuple(given.shape) != (self.directions, self.data.shape[1], hidden):
+            batch = given.shape[1] if given.dim() == 3 else "another rank"
             raise BadInput(
-                f"{self.node.operator} node {self.node.name!r}: its initial state is of shape {tuple(given.shape)}, made for a batch of "
-                f"{given.shape[1] if given.dim() == 3 else 'another rank'}, but a batch of {self.data.shape[1]} was given."
+                f"{self.node.operator} node {self.node.name!r}: its initial state is of shape "
+                f"{tuple(given.shape)}, made for a batch of {batch}, but a batch of {self.data.shape[1]} "
+                f"was given."
             )
         return given
 
     def outputs(self, every: Tensor, *last: Tensor) -> tuple[Tensor, ...]:
-        """(time, batch, directions * hidden), states (directions, batch, hidden) -> Y and Y_h, Y_c as ONNX has them."""
+        """Y and Y_h, Y_c in ONNX's layout, from (time, batch, directions * hidden) and states (directions,
+        batch, hidden)."""
         every = every.reshape(*every.shape[:2], self.directions, -1)
         every = every.flip(0) if self.node.text("direction", "forward") == "reverse" else every
         if self.node.integer("layout", 0):
@@ -159,16 +172,17 @@ class Sequence:
         return every.transpose(1, 2), *last
 
     def settings(self, weights: tuple[Tensor, ...]) -> tuple[bool, int, float, bool, bool, bool]:
-        """Biases, layers, dropout, training, bidirectional, batch first: what every layer of torch asks for."""
+        """The arguments biases, layers, dropout, training, bidirectional and batch first of torch's recurrent
+        operators."""
         hidden = weights[1].shape[-1]
         rows = hidden * len(self.node.integers("gates", ()))
-        wanted = [(rows, self.data.shape[2]), (rows, hidden), (rows,), (rows,)][
-            : len(weights) // self.directions
-        ]
-        if [tuple(weight.shape) for weight in weights] != wanted * self.directions:
+        expected = [(rows, self.data.shape[2]), (rows, hidden), (rows,), (rows,)]
+        expected = expected[: len(weights) // self.directions]
+        if [tuple(weight.shape) for weight in weights] != expected * self.directions:
             shapes = ", ".join(str(tuple(weight.shape)) for weight in weights)
             raise UnreadableFile(
-                f"{self.node.operator} node {self.node.name!r}: weights {shapes} do not fit together. Export it again."
+                f"{self.node.operator} node {self.node.name!r}: weights {shapes} do not fit together. "
+                f"Export it again."
             )
         return len(weights) == 4 * self.directions, 1, 0.0, False, self.directions == 2, False
 
@@ -209,19 +223,31 @@ def rnn(
 
 @dataclass(frozen=True)
 class OnnxCell:
-    """One direction of a layer, with the weights as ONNX has them: gates stacked along the first axis."""
+    """One direction of a layer, with ONNX's weights, whose gates are stacked along the first axis.
 
-    weight: Tensor  # (gates * hidden, in)
-    recurrence: Tensor  # (gates * hidden, hidden)
-    input_bias: Tensor  # (gates * hidden,)
-    state_bias: Tensor  # (gates * hidden,)
-    peepholes: Tensor  # (3 * hidden,)
+    Attributes:
+        weight: (gates * hidden, in).
+        recurrence: (gates * hidden, hidden).
+        input_bias: (gates * hidden,).
+        state_bias: (gates * hidden,).
+        peepholes: (3 * hidden,).
+        clip: limit of the arguments of activations; 0: none.
+        reset_after: the GRU multiplies by the reset gate after the product with the recurrent weights.
+        coupled: the LSTM's forget gate is one minus its input gate.
+    """
+
+    weight: Tensor
+    recurrence: Tensor
+    input_bias: Tensor
+    state_bias: Tensor
+    peepholes: Tensor
     activations: list[Callable[[Tensor], Tensor]]
     clip: float
     reset_after: bool
     coupled: bool
 
     def gate(self, value: Tensor, activation: int) -> Tensor:
+        """The activation of this number, applied to a clipped value."""
         return self.activations[activation](value.clamp(-self.clip, self.clip) if self.clip else value)
 
 
@@ -259,12 +285,12 @@ def _gru_step(cell: OnnxCell, data: Tensor, state: State) -> State:
     return ((1 - keep) * new + keep * hidden,)
 
 
+# The number of states, the number of gates, and one time step of each cell.
 _STEPS: dict[str, tuple[int, int, Callable[[OnnxCell, Tensor, State], State]]] = {
     "RNN": (1, 1, _rnn_step),
     "LSTM": (2, 4, _lstm_step),
     "GRU": (1, 3, _gru_step),
 }
-"""Per cell: how many states, how many gates, and one step."""
 
 
 @operator("Unrolled")
@@ -279,7 +305,7 @@ def unroll_layer(
     memory: Tensor | None = None,
     peepholes: Tensor | None = None,
 ) -> tuple[Tensor, ...]:
-    """Any recurrent layer, one step of time after the other."""
+    """Any recurrent layer, unrolled over time."""
     states, gates, step = _STEPS[node.text("cell", "")]
     sequence = Sequence.of(node, data, lengths)
     width = recurrence.shape[2]
@@ -291,8 +317,8 @@ def unroll_layer(
         inputs = sequence.data.flip(0) if backwards else sequence.data
         state: State = tuple(start[direction] for start in initial)
         every: list[Any] = []
-        for moment in inputs.unbind(0):
-            state = step(cell, moment, state)
+        for frame in inputs.unbind(0):
+            state = step(cell, frame, state)
             every.append(state[0])
         outputs.append(torch.stack(every[::-1] if backwards else every))
         finals.append(state)

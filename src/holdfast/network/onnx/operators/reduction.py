@@ -9,12 +9,13 @@ from torch.nn import functional
 from holdfast.network.onnx.operators.static import axes_of
 from holdfast.network.onnx.operators.table import OnnxNode, Static, operator, rewrite
 
+# (data, axes, whether to keep the axes with size 1) -> the reduced data.
 Reduction = Callable[[Tensor, list[int], bool], Tensor]
-"""(data, axes, whether to keep them with size 1) -> the reduced data."""
 
 
 def _product(data: Tensor, axes: list[int], keep: bool) -> Tensor:
-    """torch multiplies along one axis at a time; from the last on, the others keep their place."""
+    """A product over several axes, one at a time from the last on, so that the remaining axes keep their
+    positions."""
     for axis in sorted((axis % data.dim() for axis in axes), reverse=True):
         data = data.prod(axis, keepdim=keep)
     return data
@@ -33,8 +34,9 @@ _REDUCTIONS: dict[str, Reduction] = {
     "ReduceSumSquare": lambda data, axes, keep: data.square().sum(axes, keepdim=keep),
 }
 
+# ONNX does not define how these round integers.
 _FLOATS_ONLY = ("ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMean")
-"""How integers are rounded there is nobody's word."""
+# These have no value for an empty tensor.
 _NEEDS_ONE = ("ReduceMax", "ReduceMin")
 
 
@@ -51,7 +53,7 @@ def _register(name: str, reduction: Reduction) -> None:
         if not dims and node.integer("noop_with_empty_axes", 0):
             return reduction(
                 data[None], [0], False
-            )  # squares and logarithms apply even where nothing is summed
+            )  # squares and logarithms apply although nothing is summed
         if data.dim() == 0:
             return reduction(data[None], [0], False)
         return reduction(data, dims or list(range(data.dim())), bool(node.integer("keepdims", 1))).to(
@@ -89,7 +91,7 @@ def checked_sum(node: OnnxNode) -> list[OnnxNode]:
 
 @operator("CumSum")
 def cumulative_sum(node: OnnxNode, data: Tensor, axis: Static) -> Tensor:
-    return data.cumsum(axis.item(), dtype=data.dtype)  # torch would count in 64 bits
+    return data.cumsum(axis.item(), dtype=data.dtype)  # by default torch computes in 64 bits
 
 
 @rewrite("BatchNormalization")
@@ -103,7 +105,7 @@ def checked_batch_normalization(node: OnnxNode) -> list[OnnxNode]:
 def batch_normalization(
     node: OnnxNode, data: Tensor, scale: Tensor, shift: Tensor, mean: Tensor, variance: Tensor
 ) -> Tensor:
-    """data (batch, channels, ...), the rest (channels,)."""
+    """data (batch, channels, ...), all other inputs (channels,)."""
     if data.dim() < 2:
         raise node.unsupported_error("an input without an axis of channels")
     return functional.batch_norm(
@@ -113,7 +115,10 @@ def batch_normalization(
 
 @operator("InstanceNormalization")
 def instance_normalization(node: OnnxNode, data: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """data (batch, channels, ...), normalised over all but the first two axes; scale and shift (channels,)."""
+    """data (batch, channels, ...), normalised over all but the first two axes.
+
+    Scale and shift (channels,).
+    """
     if data.dim() < 3 or data.shape[2:].numel() == 1:
         raise node.unsupported_error("normalising one number by itself")
     return functional.instance_norm(data, weight=scale, bias=shift, eps=node.number("epsilon", 1e-5))
@@ -121,7 +126,7 @@ def instance_normalization(node: OnnxNode, data: Tensor, scale: Tensor, shift: T
 
 @operator("LayerNormalization")
 def layer_normalization(node: OnnxNode, data: Tensor, scale: Tensor, shift: Tensor | None = None) -> Tensor:
-    """Normalised over all axes from `axis` on."""
+    """Normalise over all axes from `axis` on."""
     axis = node.integer("axis", -1)
     if not -data.dim() <= axis < data.dim():
         raise node.unsupported_error(f"axis {axis} of an input of {data.dim()} axes")
@@ -137,5 +142,5 @@ def layer_normalization(node: OnnxNode, data: Tensor, scale: Tensor, shift: Tens
 def lp_normalization(node: OnnxNode, data: Tensor) -> Tensor:
     if node.integer("p", 2) not in (1, 2):
         raise node.unsupported_error(f"the norm of order {node.integer('p', 2)}")
-    tiny = torch.finfo(data.dtype).tiny  # the zero vector stays zero
+    tiny = torch.finfo(data.dtype).tiny  # for the zero vector, which remains zero
     return functional.normalize(data, p=node.integer("p", 2), dim=node.integer("axis", -1), eps=tiny)

@@ -1,4 +1,4 @@
-"""Operators that move, cut, join and repeat values without computing anything."""
+"""Operators that reshape, slice, concatenate, repeat and pad values."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ def reshape(node: OnnxNode, data: Tensor, shape: Static) -> Tensor:
 
 @operator("Flatten")
 def flatten(node: OnnxNode, data: Tensor) -> Tensor:
-    """To two axes: those before `axis`, and the rest."""
+    """Reshape to two axes: those before `axis`, and the others."""
     axis = node.integer("axis", 1)
     axis = axis + data.dim() if axis < 0 else axis
     if axis == 1 and data.dim() > 1:
@@ -68,7 +68,7 @@ def transpose(node: OnnxNode, data: Tensor) -> Tensor:
 
 @operator("Expand")
 def expand(node: OnnxNode, data: Tensor, shape: Static) -> Tensor:
-    """Broadcasts both ways: a target of 1 keeps the size the data has."""
+    """Broadcast in both directions: a target size of 1 keeps the size of the data."""
     sizes = flat(shape)
     least = 0 if node.integer("fills", 0) else 1
     if any(isinstance(size, int) and size < least for size in sizes):
@@ -88,7 +88,10 @@ def expand(node: OnnxNode, data: Tensor, shape: Static) -> Tensor:
 
 @rewrite("ConstantOfShape")
 def constant_of_shape(node: OnnxNode) -> list[OnnxNode]:
-    """Expand of a constant, which as a buffer knows the device and the working float type; it may fill a shape without elements."""
+    """Rewrite as the Expand of a constant, whose buffer follows the module's device and dtype.
+
+    The shape may be empty.
+    """
     value: Any = node.attributes.get("value", torch.zeros(1))
     name = f"{node.outputs[0]}/value"
     return [
@@ -109,15 +112,16 @@ def concat(node: OnnxNode, *values: Tensor) -> Tensor:
 
 @operator("Split")
 def split(node: OnnxNode, data: Tensor, sizes: Static | None = None) -> tuple[Tensor, ...]:
-    """Sizes are an attribute before opset 13, an input since; absent, the parts are equal but for a smaller last."""
+    """Split an axis.
+
+    The sizes are an attribute before opset 13 and an input since then; by default equal, with a smaller last.
+    """
     axis = node.integer("axis", 0)
-    given = (
-        flat(sizes)
-        if sizes is not None
-        else node.integers("split", ())
-        if "split" in node.attributes
-        else None
-    )
+    given = None
+    if sizes is not None:
+        given = flat(sizes)
+    elif "split" in node.attributes:
+        given = node.integers("split", ())
     parts = node.integer("num_outputs", len(node.outputs)) if given is None else len(given)
     if parts != len(node.outputs):
         raise node.unsupported_error(
@@ -150,7 +154,8 @@ def slice_(
 
 
 def _backwards(data: Tensor, axis: int, piece: slice) -> Tensor:
-    """A slice with a negative step, which torch does not have: the same elements forwards, then flipped."""
+    """A slice with a negative step, which torch does not have: the same elements with a positive step,
+    flipped."""
     indices = range(*piece.indices(data.shape[axis]))
     if len(indices) == 0:
         return data.narrow(axis, 0, 0)
@@ -161,7 +166,7 @@ def _backwards(data: Tensor, axis: int, piece: slice) -> Tensor:
 
 @operator("Gather")
 def gather(node: OnnxNode, data: Tensor, indices: Tensor | int) -> Tensor:
-    """data (..., n, ...) and indices of any shape -> data with the axis replaced by the axes of the indices."""
+    """data (..., n, ...) with the axis replaced by the axes of the indices, which have any shape."""
     axis = node.integer("axis", 0) % data.dim()
     if not isinstance(indices, Tensor):
         return data.select(axis, indices)
@@ -171,7 +176,7 @@ def gather(node: OnnxNode, data: Tensor, indices: Tensor | int) -> Tensor:
 
 @operator("Embedding")
 def embedding(node: OnnxNode, table: Tensor, words: Tensor) -> Tensor:
-    """A Gather of rows of a constant. It stays whole in traced graphs, and takes no negative words."""
+    """A Gather of rows of a constant, as one operator in traced graphs. The ids are not negative."""
     return functional.embedding(words, table)
 
 
@@ -194,7 +199,10 @@ def gather_many(node: OnnxNode, data: Tensor, indices: Tensor) -> Tensor:
 
 
 def _from_start(node: OnnxNode, indices: Tensor, size: int) -> Tensor:
-    """Negative indices count from the end; those known at import to go forwards are left as they are."""
+    """The indices with negative ones counted from the end.
+
+    Indices that are known to be non-negative are returned unchanged.
+    """
     return indices if node.integer("forwards", 0) else torch.where(indices < 0, indices + size, indices)
 
 
@@ -209,7 +217,11 @@ def pad(
     value: Static | None = None,
     axes: Static | None = None,
 ) -> Tensor:
-    """Pads are attributes before opset 11, inputs since: all the beginnings, then all the ends."""
+    """Pad.
+
+    The amounts are attributes before opset 11 and inputs since then: first those at the starts, then those at
+    the ends.
+    """
     amounts = flat(pads) if pads is not None else node.integers("pads", ())
     dims = flat(axes) if axes is not None else list(range(data.dim()))
     begins, ends = amounts[: len(dims)], amounts[len(dims) :]
@@ -227,11 +239,12 @@ def pad(
 
 
 def _torch_has(pairs: list[tuple[Any, Any]], sizes: Any, mode: str) -> bool:
-    """Whether torch pads so: at most three axes from the first on, nothing cut off, and not around the data more than once."""
+    """Whether torch can pad so: at most the last three axes, by non-negative amounts, and by at most the size
+    of the data."""
     first = next((axis for axis, pair in enumerate(pairs) if pair != (0, 0)), len(pairs))
-    room = {"edge": None, "reflect": 1, "wrap": 0}[mode]
+    excess = {"edge": None, "reflect": 1, "wrap": 0}[mode]
     return len(pairs) - first <= 3 and all(
-        amount >= 0 and (room is None or amount <= size - room)
+        amount >= 0 and (excess is None or amount <= size - excess)
         for size, pair in zip(sizes, pairs, strict=True)
         for amount in pair
         if amount != 0
@@ -239,22 +252,25 @@ def _torch_has(pairs: list[tuple[Any, Any]], sizes: Any, mode: str) -> bool:
 
 
 def last_first(pairs: list[tuple[Any, Any]]) -> list[Any]:
-    """(begin, end) per axis -> the flat list of torch's pad, which starts at the last axis."""
+    """Pairs (begin, end) for each axis as the flat list of torch's pad, which starts at the last axis."""
     return [amount for pair in reversed(pairs) for amount in pair]
 
 
 def _pad_from_data(data: Tensor, pairs: list[tuple[Any, Any]], mode: str) -> Tensor:
-    """torch copies from the data along the last one, two or three of at most two more axes: the others are folded."""
-    moved = next((axis for axis, pair in enumerate(pairs) if pair != (0, 0)), len(pairs))
-    if moved == len(pairs):
+    """Pad with values of the data.
+
+    Torch pads the last axes of a tensor with one more axis, so the others are flattened.
+    """
+    first = next((axis for axis, pair in enumerate(pairs) if pair != (0, 0)), len(pairs))
+    if first == len(pairs):
         return data
-    padded = functional.pad(data[None].flatten(0, moved), last_first(pairs[moved:]), mode=mode)
-    return padded.reshape(*data.shape[:moved], *padded.shape[1:])
+    padded = functional.pad(data[None].flatten(0, first), last_first(pairs[first:]), mode=mode)
+    return padded.reshape(*data.shape[:first], *padded.shape[1:])
 
 
 @rewrite("Range")
 def range_(node: OnnxNode) -> list[OnnxNode]:
-    """The constant beside it says on which device to count."""
+    """Rewrite with a constant as another input, whose buffer gives the device of the result."""
     like = f"{node.outputs[0]}/like"
     return [
         OnnxNode(

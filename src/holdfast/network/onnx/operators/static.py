@@ -1,7 +1,8 @@
 """Shape arithmetic in Python numbers.
 
-Exporters write `x.reshape(x.shape[0], -1)` as Shape, Gather, Concat, Reshape. Done on tensors, the target of the
-Reshape would depend on data and no tracer could follow; done on numbers (symbolic while torch.export traces) it can.
+Exporters write `x.reshape(x.shape[0], -1)` as Shape, Gather, Concat, Reshape. Computed with tensors, the
+target of the Reshape would depend on data, which torch.export cannot trace. Computed with numbers, which are
+symbolic during tracing, it can be traced.
 """
 
 import functools
@@ -17,37 +18,42 @@ from holdfast.network.onnx.operators.table import OnnxNode, Static, static
 
 
 def as_static(values: Any) -> Static:
-    """A number, a nested list or an array of numbers -> the Static that holds them as they are."""
+    """A number, a nested list or an array of numbers as a Static."""
     return np.asarray(values, dtype=object)
 
 
 def flat(values: Static) -> list[Any]:
-    """The numbers, in one list."""
+    """The numbers as a flat list."""
     return list(values.reshape(-1).tolist())
 
 
 def target_shape(shape: list[Any], current: Any, keep_zeros: int) -> list[Any]:
-    """The target of a Reshape, where 0 means 'as it was' unless `keep_zeros`. -1 stays."""
+    """The target of a Reshape, in which 0 means the present size unless `keep_zeros`. -1 is kept."""
     return [current[axis] if size == 0 and not keep_zeros else size for axis, size in enumerate(shape)]
 
 
+# The numbers that exporters write for "to the end" of an axis of unknown size: the largest 32-bit and 64-bit
+# integers.
 _TO_THE_END = (2**31 - 1, 2**63 - 1)
-"""What exporters write for 'to the end' of an axis of unknown size."""
 
 
 def python_slices(
     sizes: Sequence[Any], starts: list[Any], ends: list[Any], axes: list[int], steps: list[Any]
 ) -> tuple[slice, ...]:
-    """One slice per axis. ONNX clamps and counts from the end as Python does, but for one case: backwards from before the first element,
-    Python takes nothing and ONNX the first element."""
+    """One Python slice for each axis.
+
+    ONNX clamps and counts from the end like Python, with one exception: for a negative step from before the
+    first element, Python takes nothing and ONNX takes the first element.
+    """
     rank = len(sizes)
     slices = [slice(None)] * rank
     if len({axis % rank for axis in axes}) < len(axes):
-        raise UnsupportedLayer("a Slice cuts one axis twice, of which ONNX does not say what it means.")
+        raise UnsupportedLayer("a Slice cuts one axis twice, which ONNX does not define.")
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         if step < 0 and isinstance(end, int) and end in _TO_THE_END:
             raise UnsupportedLayer(
-                "a Slice goes backwards to the largest integer, which runtimes read as either end of the axis."
+                "a Slice goes backwards to the largest integer, which runtimes read as either end of the "
+                "axis."
             )
         before_first = step < 0 and start < -1 and start < -sizes[axis]
         slices[axis] = slice(0 if before_first else start, end, step)
@@ -55,21 +61,23 @@ def python_slices(
 
 
 def _remainder(node: OnnxNode, a: Any, b: Any) -> Any:
-    """With the sign of b, or with fmod that of a."""
+    """The remainder of a / b with the sign of b, or with fmod=1 that of a."""
     return a - b * _divide(a, b) if node.integer("fmod", 0) else a % b
 
 
 def _convert_like(value: Any, like: Any) -> Any:
     if isinstance(value, float) and type(like) is int and not value.is_integer():
-        # Products and quotients were rounded to 64 bits here, in the file to 32: they may fall to either side of a whole number.
+        # Products and quotients are rounded to float64 here and to float32 in the file, so they may round to
+        # different integers.
         raise UnsupportedLayer(
-            f"a size is {value:g} before it is cast to an integer; sizes computed in fractions cannot be followed."
+            f"a size is {value:g} before it is cast to an integer; sizes computed in fractions are not "
+            f"supported."
         )
     return _CONVERSIONS[type(like)](value)
 
 
 def _divide(a: Any, b: Any) -> Any:
-    """Integers divide towards zero, as in C; Python's // goes down."""
+    """Division; of integers with rounding towards zero as in C, where Python's // rounds down."""
     if isinstance(a, float | torch.SymFloat) or isinstance(b, float | torch.SymFloat):
         return a / b
     return a // b if (a >= 0) == (b > 0) else -(-a // b)
@@ -160,7 +168,7 @@ def slice_(
 def slice_bounds(
     node: OnnxNode, starts: Static | None, ends: Static | None, axes: Static | None, steps: Static | None
 ) -> tuple[list[Any], list[Any], list[int], list[Any]]:
-    """Starts, ends, axes and steps of a Slice: attributes before opset 10, inputs since."""
+    """Starts, ends, axes and steps of a Slice, which are attributes before opset 10 and inputs since then."""
     first = flat(starts) if starts is not None else node.integers("starts", ())
     last = flat(ends) if ends is not None else node.integers("ends", ())
     which = flat(axes) if axes is not None else node.integers("axes", range(len(first)))
@@ -168,7 +176,10 @@ def slice_bounds(
 
 
 def axes_of(node: OnnxNode, axes: Static | None) -> list[int] | None:
-    """The axes of a Squeeze, Unsqueeze or reduction: an attribute in old opsets, an input in new; None if absent."""
+    """The axes of a Squeeze, Unsqueeze or reduction, an attribute in old opsets and an input in new ones.
+
+    The result is None if they are absent.
+    """
     if axes is not None:
         return flat(axes)
     return node.integers("axes", ()) if "axes" in node.attributes else None

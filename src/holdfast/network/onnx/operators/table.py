@@ -1,12 +1,13 @@
-"""The table of operators: what a node is, and which function computes it.
+"""Nodes of ONNX graphs, and the tables of the functions that compute them.
 
-An operator is a function of the node and its inputs. Its signature says how each input arrives:
+An operator is a function of the node and its inputs. The types of its signature determine the form of each
+input:
 
     Tensor             the value, as a tensor
-    Static             a numpy array of Python numbers (symbolic while torch.export traces): shapes, axes, pads
-    Tensor | int       a plain Python number where the value is one, so that traced graphs hold numbers; else a tensor
+    Static a numpy array of Python numbers (symbolic while torch.export traces): shapes, axes, pads Tensor |
+    int a Python number if the value is a single number known at import, else a tensor
 
-and its return type whether it answers with a tensor, a tuple of tensors (several outputs) or a Static.
+The return type determines whether the result is a tensor, a tuple of tensors (several outputs) or a Static.
 """
 
 import enum
@@ -29,7 +30,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Kind(enum.Enum):
-    """How a value reaches an operator."""
+    """The form in which a value is passed to an operator."""
 
     TENSOR = "tensor"
     STATIC = "static"
@@ -38,7 +39,7 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True)
 class OnnxNode:
-    """One node of the graph, free of protobuf. An empty name in `inputs` or `outputs` is one left out."""
+    """One node of the graph, without protobuf. An empty name in `inputs` or `outputs` is an omitted one."""
 
     operator: str
     name: str
@@ -51,7 +52,7 @@ class OnnxNode:
         return int(self.attributes.get(key, default))
 
     def number(self, key: str, default: float) -> float:
-        """ONNX holds attributes in 32 bits, its defaults too: 0.2 is 0.2 rounded."""
+        """A floating-point attribute, rounded to float32 as in ONNX, where also defaults are float32."""
         return float(np.float32(self.attributes.get(key, default)))
 
     def text(self, key: str, default: str) -> str:
@@ -72,7 +73,7 @@ class OnnxNode:
 
 @dataclass(frozen=True)
 class Operator:
-    """A function with the kinds of its inputs. The last kind repeats where the function takes `*values`."""
+    """A function with the kinds of its inputs. The last kind repeats if the function takes `*values`."""
 
     run: Callable[..., Any]
     kinds: tuple[Kind, ...]
@@ -81,34 +82,34 @@ class Operator:
     answers_many: bool
 
     def kind(self, position: int) -> Kind | None:
-        """How the input at this position arrives; None where the operator takes no such input."""
+        """The kind of the input at this position; None if the operator has no such input."""
         if position < len(self.kinds):
             return self.kinds[position]
         return self.kinds[-1] if self.repeats else None
 
 
+# The operators on tensors.
 OPERATORS: dict[str, Operator] = {}
-"""What each operator computes, on tensors."""
 
+# The operators on Static values, for shape arithmetic, which must be done in Python numbers.
 STATICS: dict[str, Operator] = {}
-"""The same on Static values, for the shape arithmetic that must stay in Python numbers."""
 
+# Operators that are rewritten as several others. Nodes that depend only on constants are computed at import.
 REWRITES: dict[str, Callable[[OnnxNode], list[OnnxNode]]] = {}
-"""Operators that are said in terms of others. What then depends on constants alone is folded at import."""
 
 
 def operator(*names: str) -> Callable[[Function], Function]:
-    """Registers the function that computes the operators of these names."""
+    """Register a function that computes the operators of these names."""
     return _adder(OPERATORS, names, _describe_operator)
 
 
 def static(*names: str) -> Callable[[Function], Function]:
-    """Registers the function that computes these operators where every input is Static."""
+    """Register a function that computes these operators if every input is Static."""
     return _adder(STATICS, names, _describe_operator)
 
 
 def rewrite(*names: str) -> Callable[[Function], Function]:
-    """Registers the function that says these operators in terms of others."""
+    """Register a function that rewrites these operators as others."""
     return _adder(REWRITES, names, lambda function: function)
 
 
@@ -127,7 +128,7 @@ def _adder(
 
 def _describe_operator(function: Callable[..., Any]) -> Operator:
     hints = typing.get_type_hints(function)
-    _, *parameters = inspect.signature(function).parameters.values()  # the first is the node
+    _, *parameters = inspect.signature(function).parameters.values()  # without the node
     returned = hints["return"]
     return Operator(
         run=function,

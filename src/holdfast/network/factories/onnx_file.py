@@ -1,0 +1,66 @@
+"""Networks from ONNX files."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from holdfast.files import in_words
+from holdfast.network.adapter import InTurn, for_any_batch, over_single_inputs
+from holdfast.network.factories.assembly import (
+    ModelOptions,
+    NetworkParts,
+    assemble,
+    item_shape,
+    torch_device,
+)
+from holdfast.network.fingerprint import combine_hashes, of_file
+from holdfast.network.model_identity import existing_file
+
+
+def parts_of_onnx_file(
+    file: str | Path,
+    options: ModelOptions,
+    *,
+    device: str | torch.device,
+    black_box: bool,
+    batched: bool,
+    constants: Mapping[str, Any] | None,
+    output: str | None,
+) -> NetworkParts:
+    """The parts of `Network.from_onnx`."""
+    from holdfast.network.onnx import open_onnx  # onnx is not needed to import the library
+
+    path = existing_file(file)
+    with in_words(
+        path,
+        "its layers cannot be evaluated",
+        "It is damaged, or they do not fit together: export or download it again.",
+    ):
+        opened = open_onnx(path, black_box=black_box, constants=constants, output=output)
+        target = torch_device("cpu" if opened.black_box else device)
+        model = opened.module.to(target).requires_grad_(False)
+        example = opened.example.to(target)
+        shape = item_shape(opened.shape, options.time_first) if batched else opened.shape
+        vectors, token_model = None, None
+        if opened.vectors is not None:
+            vectors, token_model = opened.vectors.to(target), opened.token_module
+        if not batched and opened.black_box:
+            model = InTurn(model, keeps_axis=False)
+        elif not batched:
+            model = over_single_inputs(model, example)
+        elif not opened.black_box and not options.time_first:
+            model = for_any_batch(model, example, fixed=opened.shape[0] if opened.shape else None)
+        return assemble(
+            model,
+            options,
+            name=path.name,
+            source="black box" if opened.black_box else "onnx",
+            device=target,
+            notes=opened.notes,
+            fingerprint=combine_hashes(of_file(path), *opened.extra_hashes),
+            shape=shape,
+            vectors=vectors,
+            token_model=token_model,
+        )

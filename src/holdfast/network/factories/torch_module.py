@@ -1,0 +1,97 @@
+"""Networks from torch modules."""
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from holdfast.errors import BadInput
+from holdfast.network.factories.assembly import (
+    ModelOptions,
+    NetworkParts,
+    assemble,
+    check_weights,
+    torch_device,
+)
+from holdfast.network.fingerprint import combine_hashes, of_output
+from holdfast.network.forward_signature import check_one_input, takes_lengths
+from holdfast.network.model_identity import hash_or_note, named_by
+from holdfast.network.recurrent import copy_module
+from holdfast.network.tokens import split_module
+
+# Number of tokens with which a token model is traced if the user gives no shape (chosen by hand).
+DEFAULT_TOKENS = 7
+
+
+def parts_of_module(
+    module: nn.Module,
+    options: ModelOptions,
+    *,
+    shape: Sequence[int] | None,
+    tokens: bool,
+    output: str | None,
+    device: str | torch.device,
+    name: str | None,
+    fingerprint: str | Sequence[str | Path] | None,
+) -> NetworkParts:
+    """The parts of `Network.from_torch`. The module is copied and put into evaluation mode."""
+    if not isinstance(module, nn.Module):
+        raise BadInput(
+            f"from_torch needs a torch.nn.Module, got {type(module).__name__}; any function goes through "
+            f"from_callable."
+        )
+    notes: list[str] = []
+    uncompiled = getattr(module, "_orig_mod", None)
+    if isinstance(uncompiled, nn.Module):
+        module = uncompiled
+        notes.append("was compiled; measured as it was written, without torch.compile")
+    kind = type(module).__name__
+    label = name or kind
+    check_one_input(module.forward, label, lengths=True)
+    lazy = next((key for key, value in module.named_parameters() if is_lazy(value)), None)
+    if lazy is not None:
+        raise BadInput(
+            f"{kind}: {lazy} has no size yet (a lazy layer). Call the module once on an input first."
+        )
+    if module.training:
+        warnings.warn(
+            f"{kind} is in training mode; holdfast measures a copy in evaluation mode (dropout off, batch "
+            f"norm with its stored statistics). Your module is not changed.",
+            stacklevel=3,
+        )
+        notes.append("was in training mode; measured in evaluation mode")
+    try:
+        copied = copy_module(module).eval().requires_grad_(False)
+    except Exception as error:
+        raise BadInput(
+            f"{kind} cannot be copied ({error}); give holdfast a fresh, untrained-on module."
+        ) from error
+    digest, hash_notes = hash_or_note(module) if fingerprint is None else (named_by(fingerprint), [])
+    target = torch_device(device)
+    copied = copied.to(target)
+    input_shape: Sequence[int | None] | None = shape
+    vectors, token_model = None, None
+    if tokens or options.vocabulary is not None or options.tokenizer is not None:
+        check_weights(copied, label)  # before the embedding is split off
+        token_model = copied
+        length = shape[0] if shape else DEFAULT_TOKENS
+        lengths = (torch.full((3,), length, dtype=torch.int64),) if takes_lengths(copied) else ()
+        batch_shape = (length, 3) if options.time_first else (3, length)
+        vectors, copied = split_module(copied, batch_shape, *lengths, output=output)
+        input_shape = (shape[0] if shape else None, vectors.shape[1])
+    return assemble(
+        copied,
+        options,
+        name=label,
+        source="torch",
+        device=target,
+        notes=[*notes, *hash_notes],
+        fingerprint=digest and combine_hashes(digest, of_output(output)),
+        shape=input_shape,
+        vectors=vectors,
+        token_model=token_model,
+        output=output,
+    )
