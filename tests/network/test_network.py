@@ -878,3 +878,19 @@ def test_rows_of_a_fixed_batch_that_meet_behind_a_saturated_function_are_not_apa
     apart = nn.Sequential(nn.Linear(3, 4), nn.Tanh()).eval()
     net = Network.from_export(exported(apart, x, tmp_path / "apart.pt2", free_batch=False), trust=True)
     torch.testing.assert_close(net(x), apart(x))
+
+
+def test_the_float64_network_of_a_program_keeps_casts_to_half() -> None:
+    """A program that ends in float16 answers 2050 where its sum is 2049.5; nothing else may be reported."""
+
+    class Halved(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return (x.sum(1, keepdim=True) + 2048).half()
+
+    example = torch.tensor([[0.5, 1.0], [0.5, 1.0]])
+    exported = torch.export.export(Halved(), (example,), dynamic_shapes=({0: torch.export.Dim("batch")},))
+    network = Network.from_export(exported)
+    own = network(example)
+    precise = network.double(example)
+    assert own.tolist() == [[2050], [2050]]
+    assert precise is None or precise(example).tolist() == [[2050], [2050]]

@@ -33,10 +33,11 @@ def _convert_module(net: "Network", x: Tensor) -> nn.Module:
     copied = copy_module(net.module).double()
     for part in copied.modules():
         if isinstance(part, fx.GraphModule):
-            rewrite(part, dtype=torch.float64, device=net.device)
+            rewrite(part, dtype=torch.float64, device=net.device, own=net.dtype)
     return copied
 
 
 def _convert_graph(net: "Network", x: Tensor) -> nn.Module:
-    graph = convert_graph(as_plain_module(net.program(x)), dtype=torch.float64, device=net.device)
+    program = as_plain_module(net.program(x))
+    graph = convert_graph(program, dtype=torch.float64, device=net.device, own=net.dtype)
     return Adapter(graph)

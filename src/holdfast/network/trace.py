@@ -300,26 +300,41 @@ def replace_weights(program: torch.export.ExportedProgram, module: nn.Module) ->
 
 
 def convert_graph(
-    module: fx.GraphModule, *, dtype: torch.dtype | None, device: torch.device
+    module: fx.GraphModule,
+    *,
+    dtype: torch.dtype | None,
+    device: torch.device,
+    own: torch.dtype | None = None,
 ) -> fx.GraphModule:
-    """A copy of an exported graph on another device and, unless dtype is None, in another floating dtype."""
+    """A copy of an exported graph on another device and, unless dtype is None, in another floating dtype.
+
+    own: as for `rewrite`.
+    """
     copied = copy.deepcopy(module).to(device=device, dtype=dtype)
-    rewrite(copied, dtype=dtype, device=device)
+    rewrite(copied, dtype=dtype, device=device, own=own)
     return copied
 
 
-def rewrite(module: fx.GraphModule, *, dtype: torch.dtype | None, device: torch.device) -> None:
-    """Replace every device in the arguments of the graph's operators, and every floating dtype unless dtype
-    is None."""
+def rewrite(
+    module: fx.GraphModule,
+    *,
+    dtype: torch.dtype | None,
+    device: torch.device,
+    own: torch.dtype | None = None,
+) -> None:
+    """Replace every device, and unless dtype is None every floating dtype, in the arguments of the operators.
+
+    A cast to a type that is narrower than `own`, the network's own type, rounds on purpose, so it stays.
+    None: replace all.
+    """
 
     def change_value(value: Any) -> Any:
         if isinstance(value, torch.device):
             return device
-        return (
-            dtype
-            if dtype is not None and isinstance(value, torch.dtype) and value.is_floating_point
-            else value
-        )
+        if dtype is None or not isinstance(value, torch.dtype) or not value.is_floating_point:
+            return value
+        rounds_on_purpose = own is not None and torch.finfo(value).eps > torch.finfo(own).eps
+        return value if rounds_on_purpose else dtype
 
     for node in module.graph.nodes:
         node.args = fx.node.map_aggregate(node.args, change_value)
