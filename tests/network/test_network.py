@@ -880,7 +880,7 @@ def test_rows_of_a_fixed_batch_that_meet_behind_a_saturated_function_are_not_apa
     torch.testing.assert_close(net(x), apart(x))
 
 
-def test_the_float64_network_of_a_program_keeps_casts_to_half() -> None:
+def test_the_float64_network_of_a_program_keeps_casts_to_half(tmp_path: Path) -> None:
     """A program that ends in float16 answers 2050 where its sum is 2049.5; nothing else may be reported."""
 
     class Halved(nn.Module):
@@ -889,7 +889,8 @@ def test_the_float64_network_of_a_program_keeps_casts_to_half() -> None:
 
     example = torch.tensor([[0.5, 1.0], [0.5, 1.0]])
     exported = torch.export.export(Halved(), (example,), dynamic_shapes=({0: torch.export.Dim("batch")},))
-    network = Network.from_export(exported)
+    torch.export.save(exported, tmp_path / "halved.pt2")
+    network = Network.from_export(tmp_path / "halved.pt2")
     own = network(example)
     precise = network.double(example)
     assert own.tolist() == [[2050], [2050]]
