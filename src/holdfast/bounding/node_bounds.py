@@ -8,7 +8,7 @@ from torch import Tensor
 from holdfast.bounding.graph.graph import Node
 from holdfast.bounding.relax import LinearBounds
 from holdfast.region import Region
-from holdfast.rounding import TINY, UNDERFLOW, gamma
+from holdfast.rounding import LARGEST, TINY, UNDERFLOW, gamma
 
 Ends = tuple[Tensor, Tensor]  # lower, upper, each (batch, *shape)
 
@@ -58,6 +58,9 @@ class Boxes:
             torch.nan_to_num(lower, -torch.inf, torch.inf, -torch.inf),
             torch.nan_to_num(upper, torch.inf, torch.inf, -torch.inf),
         )
+        # Values above LARGEST count as unbounded: they would amplify underflows of coefficients (rounding.py).
+        lower = torch.where(lower < -LARGEST, -torch.inf, lower)
+        upper = torch.where(upper > LARGEST, torch.inf, upper)
         if node in self.lower:
             lower, upper = torch.maximum(lower, self.lower[node]), torch.minimum(upper, self.upper[node])
         self.lower[node], self.upper[node] = lower, torch.maximum(lower, upper)
@@ -106,4 +109,5 @@ class LinearForms:
     def minimum(self, region: Region) -> Tensor:
         """-> (batch, rows): nothing in the region lies below."""
         least = region.minimise_linear(self.coefficients)
-        return least + self.constant - 8 * gamma(1) * (least.abs() + self.constant.abs()) - TINY
+        bound = least + self.constant - 8 * gamma(1) * (least.abs() + self.constant.abs()) - TINY
+        return torch.nan_to_num(bound, -torch.inf, torch.inf, -torch.inf)

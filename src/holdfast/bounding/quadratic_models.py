@@ -377,7 +377,15 @@ def _along(curve: Curve, y: QuadraticModel, lower: Tensor, upper: Tensor, bends:
     low, high = -shorter * (2 * p.named - shorter), p.linear * (p.linear + 2 * p.named)
     curved = slope * p.middle + bend * (low + high) / 2, slope.abs() * p.width + bend.abs() * (high - low) / 2
     return QuadraticModel(
-        c, steep * y.J, steep * y.R, bent, rest + gamma(16) * (size + rest), size, y.inputs, y.ball, curved
+        c,
+        steep * y.J,
+        steep * y.R,
+        bent,
+        rest + gamma(16) * (size + rest) + TINY,
+        size,
+        y.inputs,
+        y.ball,
+        curved,
     )
 
 
@@ -402,7 +410,14 @@ def _product(a: QuadraticModel, z: QuadraticModel, a_values: Interval, z_values:
     for part, factor in ((z.bent, a_at), (a.bent, z_at)):
         bent = bent if part is None else bent.plus(part.times(factor))
     return QuadraticModel(
-        c, u * z.J + w * a.J, u * z.R + w * a.R, bent, rest + gamma(16) * (size + rest), size, inputs, a.ball
+        c,
+        u * z.J + w * a.J,
+        u * z.R + w * a.R,
+        bent,
+        rest + gamma(16) * (size + rest) + TINY,
+        size,
+        inputs,
+        a.ball,
     )
 
 
@@ -735,7 +750,9 @@ def _charge_rounding(model: QuadraticModel, terms: int) -> QuadraticModel:
     """What sums of so many terms may have missed joins the rest."""
     units = gamma(2 * terms + 16)
     return replace(
-        model, rest=model.rest * (1 + units) + 2 * units * model.size, size=model.size * (1 + units)
+        model,
+        rest=model.rest * (1 + units) + 2 * units * model.size + TINY,
+        size=model.size * (1 + units),
     )
 
 
