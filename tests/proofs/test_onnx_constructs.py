@@ -361,7 +361,7 @@ def test_the_page_names_every_operator_and_the_opsets() -> None:
         (Path(__file__).parents[2] / "docs" / "trust-base.md")
         .read_text()
         .partition("## What is read")[2]
-        .partition("## What was done")[0]
+        .partition("## Attempts")[0]
     )
     named = {
         word
