@@ -7,8 +7,8 @@ Statement: a sum of n products, accumulated in any order in arithmetic with unit
 if nothing underflows (Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition 2002, Lemma 3.1 and
 section 3.1). docs/rounding.md derives from it every charge of the engine.
 
-Underflow: a float64 product that underflows is wrong by at most 2^-1022 = 2.3e-308 (flushed to zero or not). A
-backward pass multiplies such a coefficient by a value of the network. Values above LARGEST = 1e90 count as
+Underflow: a float64 product that underflows is wrong by at most 2^-1022 = 2.3e-308 (flushed to zero or not).
+A backward pass multiplies such a coefficient by a value of the network. Values above LARGEST = 1e90 count as
 unbounded, so 1e17 such products together cost less than 1e17 * 2.3e-308 * 1e90 < TINY = 1e-200.
 """
 

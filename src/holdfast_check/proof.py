@@ -93,7 +93,7 @@ class Signs:
         groups: the groups of rows that are proved over the leaves.
         multipliers: (splits of all leaves, rows of these groups).
         slopes: `rows/K`, (leaves, rows of these groups, n).
-        anew: whether backward passes tighten intermediate bounds over each leaf.
+        anew (in the file, `signs/anew`): whether backward passes tighten intermediate bounds over each leaf.
     """
 
     tree: Array

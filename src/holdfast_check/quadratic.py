@@ -261,7 +261,7 @@ def along(
         steep * p.middle + quad * (below + above) / 2,
         np.abs(steep) * p.width + np.abs(quad) * (above - below) / 2,
     )
-    # The two terms of B may cancel, so the rounding error is bounded by what was added, not by the sum.
+    # The two terms of B may cancel, so their absolute values bound the rounding error, not their sum.
     curved = (
         curved[0],
         curved[1] + gamma(64) * charged + TINY,

@@ -58,7 +58,7 @@ class Boxes:
             torch.nan_to_num(lower, -torch.inf, torch.inf, -torch.inf),
             torch.nan_to_num(upper, torch.inf, torch.inf, -torch.inf),
         )
-        # Values above LARGEST count as unbounded: they would amplify underflows of coefficients (rounding.py).
+        # Values above LARGEST count as unbounded: they would amplify underflows (rounding.py).
         lower = torch.where(lower < -LARGEST, -torch.inf, lower)
         upper = torch.where(upper > LARGEST, torch.inf, upper)
         if node in self.lower:
