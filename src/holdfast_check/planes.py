@@ -70,7 +70,7 @@ class FunctionPlanes:
         """Compute intercepts for the given slopes; any finite slopes are sound."""
         for slope in (*below, *above):
             if not bool((np.abs(slope) < LARGEST).all()):
-                raise Rejected(f"{step.name}: a slope is no number")
+                raise Rejected(f"{step.name}: a slope is not finite, or too large")
         least, most = (
             step.function.least(1.0, below, *ends),
             -step.function.least(-1.0, tuple(-slope for slope in above), *ends),
@@ -145,7 +145,7 @@ class StepBounds:
             )
         if not bool(((lower <= upper) & (np.abs(lower) < LARGEST) & (np.abs(upper) < LARGEST)).all()):
             name = self.program.steps[place].name
-            raise Rejected(f"step {place} ({name}): its values have no bounds that are numbers")
+            raise Rejected(f"step {place} ({name}): its values have no finite bounds")
         self.lower.append(lower)
         self.upper.append(upper)
         self.sizes.append(sizes)
@@ -254,7 +254,7 @@ class StepBounds:
         """
         step, usual = self.program.steps[place], self.planes[place]
         if not isinstance(step, Applied):
-            raise Rejected(f"step {place} ({step.name}) is no function, and has no slopes")
+            raise Rejected(f"step {place} ({step.name}) is not a function, and has no slopes")
         below = np.repeat(usual.below[0], given.shape[1], 1)
         below[..., self.slopes.get(f"at/{place}", slice(None))] = (
             given / 255.0 if given.dtype == np.uint8 else given

@@ -267,7 +267,7 @@ def _region(about: dict[str, Any], arrays: dict[str, Array], size: int) -> tuple
         and bool((shares >= 0).all() and (lower <= centre).all() and (centre <= upper).all())
     )
     if not good or not bool((shares < LARGEST).all() and (np.abs(centre) < LARGEST).all()):
-        raise ValueError("a region whose radius, shares, centre or bounds are invalid")
+        raise ValueError("a region with an invalid radius, share, centre or box")
     told = f"within {radius!r} of the centre {_name(centre)} in the norm {about['norm']}"
     if not bool((shares == 1).all()):  # The verdict must mention everything that makes the region smaller.
         told += f", {int((shares > 0).sum())} of {len(shares)} parts moving, by the shares {_name(shares)}"

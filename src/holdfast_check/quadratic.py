@@ -373,7 +373,7 @@ class SecondOrderBounds(StepBounds):
         """Store the model of a step, and drop models that no later step reads."""
         step = self.program.steps[place]
         if not bool(((model.size < LARGEST) & (model.rest < LARGEST)).all()):
-            raise Rejected(f"step {place} ({step.name}): its model has no bounds that are numbers")
+            raise Rejected(f"step {place} ({step.name}): its model has no finite bounds")
         self.models[place] = model.name_remainder(self.count) if named else model
         self.count += step.size if named else 0
         for part in step.parts:
@@ -386,7 +386,7 @@ class SecondOrderBounds(StepBounds):
         if many * each > MOST:
             raise Rejected(
                 f"{name}: its quadratic model would hold {many} x {each} numbers, more than {MOST}. "
-                "Let fewer inputs move, or write the proof with linear bounds"
+                "Let fewer inputs move, or use slopes instead of parabolas"
             )
         return max(1, AT_ONCE // each)
 
@@ -469,7 +469,7 @@ class SecondOrderBounds(StepBounds):
                     (below,), (above,) = function.slopes((low,), (high,))
                     slope, quad = (below + above) / 2, np.zeros_like(below)
                 if not bool(((np.abs(slope) < LARGEST) & (np.abs(quad) < LARGEST)).all()):
-                    raise Rejected(f"step {place} ({step.name}): a parabola is no number")
+                    raise Rejected(f"step {place} ({step.name}): a parabola is not finite, or too large")
                 y = along(function, y, slope, quad, low, high, self.ball)
                 ends = function.range((low,), (high,))
             factors.append(y)
@@ -486,12 +486,12 @@ class SecondOrderBounds(StepBounds):
         """
         view = self.program.output
         part = StepTerm(view.step, view.index.ravel(), matrix.T.astype(np.float64), None)
-        asked = self._apply_map(
+        rows = self._apply_map(
             AffineStep("the claim", len(matrix), (part,), offset.astype(np.float64), np.abs(offset))
         )
         least = np.concatenate(
             [
-                self.ball.least(asked.take_elements(some), ROUNDS)
+                self.ball.least(rows.take_elements(some), ROUNDS)
                 for some in self._some("the claim", len(matrix))
             ]
         )

@@ -190,7 +190,7 @@ class Builder:
         made = tuple(StepTerm(view.step, view.index.ravel(), weight, place) for view, weight, place in plain)
         for numbers in (sizes, *(part.weight for part in made if part.weight is not None)):
             if not bool((np.abs(numbers) < LARGEST).all()):
-                raise Rejected(f"{name}: a weight is no number, or larger than {LARGEST:g}")
+                raise Rejected(f"{name}: a weight is not finite, or larger than {LARGEST:g}")
         self.steps.append(AffineStep(name, size, made, shift, sizes))
         return StepView(len(self.steps) - 1, np.arange(size).reshape(shape))
 

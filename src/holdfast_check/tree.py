@@ -23,7 +23,7 @@ def _leaves(whole: T, cuts: Array, halves: Callable[[T, list[int]], tuple[T, T]]
     """The leaves of a stored tree; reject a tree that is incomplete or longer than its leaves require."""
     found, waiting = [], [whole]
     for cut in cuts.reshape(len(cuts), -1).tolist():
-        require(waiting, "the tree goes on after its last leaf")
+        require(waiting, "the tree continues after its last leaf")
         part = waiting.pop()
         if cut[0] == -1:
             found.append(part)
@@ -31,7 +31,7 @@ def _leaves(whole: T, cuts: Array, halves: Callable[[T, list[int]], tuple[T, T]]
             first, second = halves(part, cut)
             waiting += [second, first]
     if waiting:
-        raise Rejected(f"{len(waiting)} parts of the region have no leaf: the tree does not cover it")
+        raise Rejected(f"{len(waiting)} nodes have no leaf: the tree does not cover the region")
     return found
 
 
@@ -62,7 +62,7 @@ def paths(cuts: Array, sizes: list[int]) -> list[list[Cut]]:
         step, element = cut
         require(
             0 <= step < len(sizes) and 0 <= element < sizes[step],
-            f"the tree cuts element {element} of step {step}: there is none",
+            f"the tree splits element {element} of step {step}, which does not exist",
         )
         return [*path, (step, element, -1.0)], [*path, (step, element, 1.0)]
 

@@ -53,26 +53,27 @@ def check(net: Network, graph: Graph, region: Region, traced: Network | None = N
     except HoldfastError:
         raise
     except Exception as error:
-        told = first_line(error)
+        reason = first_line(error)
         raise UnsupportedLayer(
-            f"{net.name} and its graph cannot be compared ({told}), so nothing is proved; attacks still work."
+            f"{net.name} and its graph cannot be compared ({reason}), so nothing is proved; "
+            "attacks still work."
         ) from error
 
 
 def _check(net: Network, graph: Graph, points: Tensor, source: Network) -> None:
-    said = net(points)
+    outputs = net(points)
     single = torch.cat([net(row[None]) for row in points[-SINGLE:]])
-    size = _size(said)
+    size = _size(outputs)
     program = as_plain_module(source.program(points))
     with torch.no_grad(), in_full():  # The network itself is evaluated in full precision, too.
         rows = points if source is net else points[:0]
-        for asked, answer in (
-            (rows, said),
+        for batch, answer in (
+            (rows, outputs),
             *((row[None], one[None]) for row, one in zip(points[-SINGLE:], single, strict=True)),
         ):
-            if len(asked):
+            if len(batch):
                 _same(
-                    leaves(program(asked.to(net.device)))[0].reshape(len(asked), -1),
+                    leaves(program(batch.to(net.device)))[0].reshape(len(batch), -1),
                     answer,
                     size,
                     net,
@@ -80,7 +81,7 @@ def _check(net: Network, graph: Graph, points: Tensor, source: Network) -> None:
                 )
     values = value(graph, points)
     wide = ROUNDING.get(net.dtype, COARSE)
-    _close(values, said, wide * size, net, "the graph")
+    _close(values, outputs, wide * size, net, "the graph")
     _close(values[-SINGLE:], single, wide * size, net, "the graph")
     twin = net.double(points)
     if twin is not None and twin is not net:
@@ -136,9 +137,9 @@ def sampled_points(region: Region) -> Tensor:
     return torch.cat([region.centre, sampled.to(region.centre)])
 
 
-def _size(said: Tensor) -> float:
+def _size(outputs: Tensor) -> float:
     """The largest finite absolute value among the outputs; overflow in the model's arithmetic is ignored."""
-    return float(torch.where(said.isfinite(), said, 0).double().abs().amax())
+    return float(torch.where(outputs.isfinite(), outputs, 0).double().abs().amax())
 
 
 def _same(found: Tensor, wanted: Tensor, size: float, net: Network, what: str) -> None:

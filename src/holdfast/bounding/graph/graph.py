@@ -346,9 +346,9 @@ def _call(graph: Graph, name: str, node: fx.Node, known: dict[fx.Node, Any]) -> 
     except HoldfastError:
         raise
     except Exception as error:  # A form of the operator that the handler does not expect.
-        told = f"{type(error).__name__}: {first_line(error, silent='no reason given')}"
+        reason = f"{type(error).__name__}: {first_line(error, silent='no reason given')}"
         raise UnsupportedLayer(
-            f"layer {name}: this form of {node.target} has no bound ({told}); attacks still work."
+            f"layer {name}: this form of {node.target} has no bound ({reason}); attacks still work."
         ) from error
 
 
