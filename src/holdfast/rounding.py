@@ -1,8 +1,15 @@
-"""How much a computed sum may differ from the true one, so that a proof survives floating point.
+"""Rounding-error bounds, so that a certificate computed in floating point holds in real arithmetic.
 
-For n products accumulated in any order in arithmetic with unit roundoff u, |fl(sum) - sum| <= gamma(n) * sum |terms| with
-gamma(n) = n u / (1 - n u) (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1). Underflow adds at most
-one smallest normal number per operation, which `TINY` covers with room to spare.
+Statement: a sum of n products, accumulated in any order in arithmetic with unit roundoff u, satisfies
+
+    |fl(sum) - sum| <= gamma(n) * (sum of absolute values of the products),   gamma(n) = n u / (1 - n u),
+
+if nothing underflows (Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition 2002, Lemma 3.1 and
+section 3.1). docs/rounding.md derives from it every charge of the engine.
+
+Underflow: a float64 product that underflows is wrong by at most 2^-1022 = 2.3e-308 (flushed to zero or not).
+A backward pass multiplies such a coefficient by a value of the network. Values above LARGEST = 1e90 count as
+unbounded, so 1e17 such products together cost less than 1e17 * 2.3e-308 * 1e90 < TINY = 1e-200.
 """
 
 import math
@@ -10,12 +17,20 @@ import math
 import torch
 from torch import Tensor
 
-TINY = 1e-290  # above any accumulation of float64 underflows met here, below any number that matters
-UNDERFLOW = 1e-30  # above any accumulation of float32 underflows, flushed to zero or not
+# Absolute error bound for all float64 underflows of one bound; the module's docstring derives it.
+TINY = 1e-200
+# Absolute error bound for all float32 underflows (1.2e-38 each, flushed to zero or not) of one sum of fewer
+# than 8e7 terms.
+UNDERFLOW = 1e-30
+# The largest absolute value of a node with finite bounds (chosen by hand). Larger values would amplify the
+# underflow of a coefficient beyond TINY, so they count as unbounded.
+LARGEST = 1e90
 
 
 def gamma(terms: int, dtype: torch.dtype = torch.float64) -> float:
-    """The relative error of a sum of `terms` products; a few terms are added for the operations around the sum."""
+    """gamma(terms + 4): a bound of the relative error of a sum of `terms` products and of up to four further
+    operations.
+    """
     unit = torch.finfo(dtype).eps / 2
     n = (terms + 4) * unit
     assert n < 0.5, "too many terms for this arithmetic"
@@ -23,22 +38,26 @@ def gamma(terms: int, dtype: torch.dtype = torch.float64) -> float:
 
 
 def length(vectors: Tensor, axis: int = -1) -> Tensor:
-    """The Euclidean lengths of vectors along an axis, from above. What underflows when it is squared is shorter than 1e-150 in all."""
+    """Upper bounds of the Euclidean lengths of vectors along an axis. Components that underflow when squared
+    are together shorter than 1e-150.
+    """
     norm: Tensor = torch.linalg.vector_norm(vectors, dim=axis)
     return norm * (1 + 4 * gamma(vectors.shape[axis])) + 1e-150
 
 
 def spectral_norm(matrix: Tensor, squarings: int = 6) -> float:
-    """The largest factor by which a matrix makes a vector longer, from above: too large by a few percent at most.
+    """An upper bound of the spectral norm of a matrix M, usually too large by a few percent at most.
 
-    Of a symmetric matrix B the norm is the root of the norm of B B, and no norm is above Frobenius'. So M'M is squared again and again; on
-    the way back through the roots, what every product may have missed is added: gamma(n) times the square of Frobenius' norm.
+    For a symmetric matrix B, |B|_2 = sqrt(|B B|_2), and |B|_2 <= |B|_F. So the bound squares A_0 = M'M
+    repeatedly, A_{k+1} = A_k A_k, bounds the last matrix by its Frobenius norm, and takes roots on the way
+    back. Before each root it adds the rounding error of the product, gamma(n) |A_k|_F^2, which bounds the
+    spectral norm of the error.
     """
     count, size = max(matrix.shape), float(length(matrix.flatten()))
     if not size < math.inf:
         return math.inf
-    scale = 2.0 ** min(1023, math.ceil(math.log2(size)))  # the largest power there is
-    power, missed = matrix / scale, []  # exact but for underflow, which TINY pays for
+    scale = 2.0 ** min(1023, math.ceil(math.log2(size)))  # The largest power of two is 2^1023.
+    power, missed = matrix / scale, []  # Exact but for underflow, which TINY covers.
     for k in range(squarings + 1):
         missed.append(4 * gamma(count) * float(length(power.flatten())) ** 2 + TINY)
         power = power.mT @ power if k or matrix.shape[0] >= matrix.shape[1] else power @ power.mT

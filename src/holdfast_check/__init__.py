@@ -1,4 +1,6 @@
-"""A small, independent checker of holdfast's proofs. It imports numpy and nothing of holdfast; docs/trust-base.md says what it trusts."""
+"""An independent checker of the proofs that holdfast writes. It imports numpy and nothing of holdfast;
+docs/trust-base.md lists what it trusts.
+"""
 
 from holdfast_check.errors import Rejected
 from holdfast_check.proof import Model, ProofVerdict, check

@@ -1,4 +1,4 @@
-"""holdfast-check MODEL PROOF...: is what these files claim true of this model?"""
+"""holdfast-check MODEL PROOF...: verify the claims of proof and witness files about a model."""
 
 import argparse
 import sys
@@ -9,11 +9,13 @@ from holdfast_check.proof import Model, check
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code 0: all accepted. 1: at least one was not. 2: the model cannot be read."""
+    """Check every file and return the exit code. 0: all accepted. 1: at least one was rejected. 2: the model
+    cannot be read.
+    """
     parser = argparse.ArgumentParser(
         prog="holdfast-check", description="Checks proofs and witnesses that 'holdfast prove' wrote."
     )
-    parser.add_argument("model", help="the .onnx file, or the .safetensors file that lies beside the proofs")
+    parser.add_argument("model", help="the .onnx file, or the .safetensors file written next to the proofs")
     parser.add_argument("proofs", nargs="+", metavar="proof", help=".proof and .witness files")
     given = parser.parse_args(arguments)
     try:
@@ -26,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         verdict = check(model, path)
         accepted += verdict.accepted
         about = verdict.header.get("input")
-        named = f" (said to be input {about})" if verdict.accepted and about is not None else ""
+        named = f" (labelled as input {about})" if verdict.accepted and about is not None else ""
         named += f"; {verdict.compared}" if verdict.compared else ""
         said = f"accepted: {verdict.claim}" if verdict.accepted else f"REJECTED: {verdict.reason}"
         print(_printable(f"{path}: {said}{named}"))
@@ -35,7 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _printable(text: str) -> str:
-    """On one line, with escapes for what could steer a terminal or hide: names and reasons come from the files that are checked."""
+    """Put a text on one line and escape characters that could control a terminal or hide: names and reasons
+    come from untrusted files.
+    """
     return "".join(
         sign if sign.isprintable() else sign.encode("unicode_escape", "backslashreplace").decode()
         for sign in text

@@ -1,26 +1,45 @@
-"""Quadratic functions over a product of Euclidean unit balls (of one number each, in a box), from below: a price of length for each ball.
+"""Lower bounds of quadratic functions over products of Euclidean unit balls, by Lagrangian duality.
 
-For any prices p_g >= 0 and M = Q + P, P with the prices on its diagonal, any x, and v in the balls,
+Statement 1. Let v = (v_1, ..., v_G) with |v_g|_2 <= 1 (a box is a product of balls of one number each). For
+any multipliers p_g >= 0, P = diag(p), M = Q + P and any x,
 
-    J v + v'Q v  >=  J v + v'M v - sum of p_g  =  (v + x)'M (v + x) + (J - 2 M x) v - x'M x - sum of p_g.
+    J v + v'Q v  >=  J v + v'M v - sum p_g  =  (v + x)'M (v + x) + (J - 2 M x) v - x'M x - sum p_g.
 
-The first term is at least -lack |v + x|^2 if no eigenvalue of M is below -lack, which is shown by comparing M with a factor times itself,
-wherever the factor comes from; the second is at least minus the lengths of J - 2 M x. Prices and x are searched in plain arithmetic.
+If no eigenvalue of M is below -lack, the first term is at least -lack |v + x|^2. The second is at least minus
+the sum of the Euclidean lengths of J - 2 M x over the balls.
 
-With remainders, |r_j| <= 1, and C_j the columns of C: v'C r is at most the sum of |C_j v| <= (w_j + (C_j v)^2 / w_j) / 2, for any w_j > 0.
-So v'Q v + v'C r <= v'(Q + K) v + 1/2 sum of w_j with K = 1/2 sum of C_j C_j' / w_j, and v'(Q + K) v is at most the sum of prices and lack
-for every ball, where P - (Q + K) has no eigenvalue below -lack. K is off by gamma of its own sums, over all v by |C_j|_1^2 / w_j at most.
+Statement 2. For remainder variables |r_j| <= 1, columns C_j of C and any w_j > 0,
+
+    v'C r <= sum |C_j v| <= sum (w_j + (C_j v)^2 / w_j) / 2,
+
+so v'Q v + v'C r <= v'(Q + K) v + sum w_j / 2 with K = 1/2 sum C_j C_j' / w_j. If P - (Q + K) has no
+eigenvalue below -lack, v'(Q + K) v <= sum p_g + G lack. The computed K is off by gamma times its own sums,
+which for all v together are at most sum |C_j|_1^2 / w_j.
+
+Here Q is the symmetric part of B without the factor 1/2 of docs/notation.md.
+
+Rounding. Multipliers, w and x are found in plain floating point; any values are sound. `_lack` bounds the
+smallest eigenvalue a posteriori: if F F' is a computed Cholesky factor times itself, then M = F F' + (M - F
+F'), F F' is positive semidefinite, and the spectral norm of the symmetric matrix M - F F' is at most its
+largest row sum of absolute values. Every other number is a sum of at most 2 (d + m) + 32 products, whose
+absolute values are at most `total`; 16 gamma of it is subtracted.
+
+References: Boyd and Vandenberghe 2004, sections 5.2 and B.1 (Lagrangian duality of quadratic problems);
+Higham 2002, section 3.1.
 """
 
 import numpy as np
 
 from holdfast_check.arithmetic import TINY, Array, gamma
 
-ROUNDS = 5  # of looking for prices
+# The number of iterations of the search for multipliers (chosen by hand; it affects tightness only).
+ROUNDS = 5
 
 
 def least(J: Array, Q: Array, starts: Array) -> Array:
-    """(n, d), (n, d, d), where each ball starts -> (n,): no J v + v'Q v is below."""
+    """(n,): a lower bound of J v + v'Q v over the balls. J is (n, d), Q (n, d, d); `starts` holds the first
+    index of every ball.
+    """
     try:
         return _least(J, Q, starts)
     except np.linalg.LinAlgError:
@@ -63,18 +82,17 @@ def _least(J: Array, Q: Array, starts: Array) -> Array:
 
 
 def _lack(M: Array) -> Array:
-    """(n, d, d) -> (n,): no eigenvalue of these symmetric matrices is below minus this."""
+    """(n, d, d) -> (n,): numbers such that no eigenvalue of these symmetric matrices is below minus them."""
     factor = np.linalg.cholesky(M)
     product = np.abs(factor) @ np.abs(factor).swapaxes(1, 2)
     off = np.abs(factor @ factor.swapaxes(1, 2) - M) + 4 * gamma(M.shape[1] + 16) * (product + np.abs(M))
-    lack: Array = (
-        off.sum(2).max(1) + TINY
-    )  # of a symmetric matrix no eigenvalue is larger than the sizes in a row
+    # The largest row sum of absolute values bounds the spectral norm of a symmetric matrix.
+    lack: Array = off.sum(2).max(1) + TINY
     return lack
 
 
 def reach(Q: Array, C: Array, starts: Array) -> tuple[Array, Array]:
-    """(n, d, d), (n, d, m), where each ball starts -> low, high (n,): v'Q v + v'C r lies between them."""
+    """(low, high), each (n,): low <= v'Q v + v'C r <= high over the balls. Q is (n, d, d), C (n, d, m)."""
     try:
         return _reach(Q, C, starts)
     except np.linalg.LinAlgError:
@@ -85,7 +103,7 @@ def _reach(Q: Array, C: Array, starts: Array) -> tuple[Array, Array]:
     (d, m), runs = C.shape[1:], np.diff([*starts, C.shape[1]])
 
     def scale(form: Array) -> Array:
-        """The usual length of a row in each ball: prices are a multiple of these."""
+        """The root mean square length of a row in each ball; multipliers are proportional to it."""
         rows = np.sqrt(np.add.reduceat((form * form).sum(2), starts, 1) / runs)
         longer: Array = rows + 1e-6 * rows.max(1, keepdims=True) + 1e-100
         return longer
@@ -96,7 +114,7 @@ def _reach(Q: Array, C: Array, starts: Array) -> tuple[Array, Array]:
         return found
 
     def trace_of_eigenvectors(form: Array, rows: Array) -> tuple[Array, Array]:
-        """-> |C_j| in a matrix Z near the largest eigenvectors of the form, with a trace of about one in each ball, and these traces."""
+        """|C_j| in the norm of Z, and the traces of Z in each ball; Z approximates the leading eigenspace."""
         root = np.sqrt(np.repeat(rows, runs, 1))
         Z = form / root[:, :, None] / root[:, None]
         Z = Z / (np.sqrt((Z * Z).sum((1, 2), keepdims=True)) + 1e-100) + np.eye(d) / 2
@@ -110,18 +128,19 @@ def _reach(Q: Array, C: Array, starts: Array) -> tuple[Array, Array]:
 
     Q, columns = (Q + Q.swapaxes(1, 2)) / 2, np.sqrt((C * C).sum(1)) + 1e-100
     K, first = (C / columns[:, None]) @ C.swapaxes(1, 2), scale(Q)
-    share = np.clip(
-        np.sqrt(largest(K, first) * first.sum(1) / (columns.sum(1) + 1e-100)), 1e-3, 1e3
-    )  # where both parts cost the same
+    # Choose the scale of w at which both terms of Statement 2 cost the same.
+    share = np.clip(np.sqrt(largest(K, first) * first.sum(1) / (columns.sum(1) + 1e-100)), 1e-3, 1e3)
     first = np.sqrt(first**2 + scale(K / (2 * share[:, None, None])) ** 2)
     ends = []
     for side in (Q, -Q):
         w, rows = share[:, None] * columns, first
+        # The optimal w are the lengths |C_j|, and the optimal multipliers have equal traces: move part of the
+        # way, twice.
         for way in (
             0.5,
             0.3,
             None,
-        ):  # the best w are those lengths, the best prices have equal traces: some of the way there, twice
+        ):
             form = side + (C / (2 * w[:, None])) @ C.swapaxes(1, 2)
             if way is not None:
                 length, traces = trace_of_eigenvectors(form, rows)

@@ -1,11 +1,15 @@
-"""The one way in which a check ends early."""
+"""The exception by which a check ends with rejection."""
 
 
 class Rejected(Exception):
-    """The first step of a proof that does not hold, or that this checker cannot follow. Nothing is accepted after it."""
+    """A step of a proof that does not hold, or that this checker does not support. Nothing is accepted after
+    it.
+    """
 
 
 def require(holds: object, what: str) -> None:
-    """Like assert, which Python can be told to leave out."""
+    """Raise `Rejected` unless the condition holds. Unlike assert, it cannot be disabled by an option of
+    Python.
+    """
     if not holds:
         raise Rejected(what)

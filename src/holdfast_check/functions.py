@@ -1,7 +1,20 @@
-"""Functions between two planes. For any slopes, the intercept is found here, by dividing the box until nothing is left to find.
+"""Linear bounds of activations f(v) g(z) over boxes, verified by subdivision; slopes are untrusted.
 
-A function is f(v) g(z) with f and g from `CURVES`, or made of straight pieces. Slopes are free: with a bad one the plane is only far
-from its function. So a proof may bring slopes, and where it brings none those of `slopes` are taken; neither is trusted.
+Statement: for any slopes a, b, any c and any box B = [l_v, u_v] x [l_z, u_z], `least` returns a number m with
+
+    m <= min over (v, z) in B of  sign f(v) g(z) - a v - b z - c v^2,   rounding included.
+
+So a v + b z + m is a linear lower bound of f(v) g(z) over B (sign = 1), and a linear upper bound follows with
+sign = -1.
+
+Proof: Taylor's theorem with bounds of the second derivatives on every part of a subdivision of B; for
+piecewise-linear functions the minimum lies at an end of the box or at a kink. A bad slope makes the bound
+loose, never false. So a proof may bring slopes; where it brings none, those of `slopes` are used, and neither
+are trusted.
+
+References: linear bounds of activations: Zhang et al. 2018 (CROWN), Singh et al. 2019 (DeepPoly); of
+sigmoid(v) z and sigmoid(v) tanh(z): Ko et al. 2019 (POPQORN). The intercepts here come from subdivision
+(interval branch and bound), not from their formulas.
 """
 
 import itertools
@@ -12,31 +25,36 @@ import numpy as np
 
 from holdfast_check.arithmetic import CURVE_ERROR, TINY, UNIT, Array, sigmoid, tanh
 
-Point = tuple[Array, ...]  # one for each argument
-DIVISIONS = 24  # of a box, each along one of its sides
-NEAR = (
-    2.0**-14
-)  # of what curvature could cost over the whole box: closer than this to the smallest value is close enough
+Point = tuple[Array, ...]  # A point of the box: one array per pre-activation (v, or v and z).
+# The largest number of times a box is halved, each time along one side (chosen by hand; more halvings only
+# tighten an intercept).
+DIVISIONS = 24
+# Stop subdividing a part when its bound is within this fraction of the second-order term over the whole box
+# (chosen by hand; it affects tightness only).
+NEAR = 2.0**-14
 
 
 @dataclass(frozen=True)
 class RisingFunction:
-    """A function that rises, and its derivative, made of the argument and the value; bounds of the sizes of the value (none: as large as
-    the argument), of the first and of the second derivative."""
+    """A nondecreasing function f with bounds of |f|, |f'| and |f''| on the real line; f' is computed from the
+    value f(v).
+    """
 
     value: Callable[[Array], Array]
-    derivative: Callable[[Array], Array]  # of the value
-    size: float | None
-    first: float
-    second: float
+    derivative: Callable[[Array], Array]  # f' as a function of f(v).
+    size: float | None  # sup |f|; None: f is the identity, with |f(v)| = |v|.
+    first: float  # sup |f'|
+    second: float  # sup |f''|
 
     def largest(self, lower: Array, upper: Array) -> Array:
+        """A bound of |f| on [lower, upper]."""
         return (
             np.maximum(np.abs(lower), np.abs(upper)) if self.size is None else np.full_like(lower, self.size)
         )
 
 
-# sigmoid'' = s (1 - s) (1 - 2 s) <= 1 / (6 sqrt 3) = 0.0962..., tanh'' = -2 t (1 - t^2), at most 4 / (3 sqrt 3) = 0.7698...
+# The last number bounds |f''|: sigmoid'' = s (1 - s) (1 - 2 s), |sigmoid''| <= 1 / (6 sqrt 3) = 0.09622...;
+# tanh'' = -2 t (1 - t^2), |tanh''| <= 4 / (3 sqrt 3) = 0.76980...
 CURVES = {
     "one": RisingFunction(np.ones_like, np.zeros_like, 1.0, 0.0, 0.0),
     "identity": RisingFunction(lambda v: v, np.ones_like, None, 1.0, 0.0),
@@ -47,9 +65,11 @@ CURVES = {
 
 @dataclass(frozen=True)
 class ProductFunction:
-    """f(v) g(z); a function of v alone has g = one. Like `PiecewiseLinear` it has a value, a range (the smallest and
-    the largest value on a box, rounded outwards), slopes (of the planes below and above, where a proof brings none), and the least of
-    sign * value - slopes . v."""
+    """f(v) g(z); a function of v alone has g = one.
+
+    Like `PiecewiseLinear` it offers `value`; `range`, an interval that contains all values on a box; `slopes`
+    of linear bounds below and above, for proofs that bring none; and `least`, the statement of this module.
+    """
 
     f: str
     g: str = "one"
@@ -60,10 +80,11 @@ class ProductFunction:
 
     @property
     def curves(self) -> "tuple[ProductFunction | PiecewiseLinear, ...]":
-        """Its factors, one for each argument."""
+        """The factors, one per pre-activation."""
         return (ProductFunction(self.f), ProductFunction(self.g))[: self.arguments]
 
     def _two(self, v: Point) -> tuple[Array, Array]:
+        """v and z; z = 0 where the function has one pre-activation."""
         return (v[0], v[1]) if self.arguments == 2 else (v[0], np.zeros_like(v[0]))
 
     def value(self, *v: Array) -> Array:
@@ -71,7 +92,9 @@ class ProductFunction:
         return CURVES[self.f].value(v_0) * CURVES[self.g].value(z)
 
     def range(self, lower: Point, upper: Point) -> tuple[Array, Array]:
-        """Both curves rise, so each lies between its values at the ends, and a product of two intervals between those of their ends."""
+        """An interval that contains all values on a box. Both factors are nondecreasing, so each lies between
+        its values at the ends, and the product of two intervals lies between products of their ends.
+        """
         (l_v, l_z), (u_v, u_z) = self._two(lower), self._two(upper)
         f, g = (
             [CURVES[name].value(end) for end in ends]
@@ -87,6 +110,7 @@ class ProductFunction:
         return corners.min(0) - missed, corners.max(0) + missed
 
     def slopes(self, lower: Point, upper: Point) -> tuple[Point, Point]:
+        """(slopes below, slopes above), one per pre-activation; any slopes are sound."""
         if self.arguments == 1:
             return (_below(CURVES[self.f], lower[0], upper[0]),), (
                 _below(CURVES[self.f], -upper[0], -lower[0]),
@@ -100,45 +124,52 @@ class ProductFunction:
         return both, both
 
     def least(
-        self, sign: float, slopes: Point, lower: Point, upper: Point, bend: Array | float = 0.0
+        self, sign: float, slopes: Point, lower: Point, upper: Point, quadratic: Array | float = 0.0
     ) -> Array:
-        """Let F(v, z) = sign f(v) g(z) - a v - b z - bend v^2. Around the middle of a box with half sides h and k, by Taylor's theorem,
+        """A lower bound of F(v, z) = sign f(v) g(z) - a v - b z - quadratic v^2 over a box.
 
-            F >= F(middle) - |F_v| h - |F_z| k - ((|f''| |g| + 2 |bend|) h^2 + 2 |f'| |g'| h k + |f| |g''| k^2) / 2,
+        Around the middle of a box with half sides h and k, Taylor's theorem gives
 
-        with the largest sizes over the whole box. Boxes are halved until each is known to lie above the smallest value met so far, or
-        not to go below it by more than NEAR times what curvature costs over the whole box.
+            F >= F(middle) - |F_v| h - |F_z| k
+                 - ((|f''| |g| + 2 |quadratic|) h^2 + 2 |f'| |g'| h k + |f| |g''| k^2) / 2,
+
+        with suprema over the whole box. Parts of the box are halved until each is bounded below by the
+        smallest value found so far, less NEAR times the second-order term over the whole box.
+
+        Rounding: `missed` exceeds the error of F(middle) and of both derivatives. The middle of a part is
+        rounded by at most 2 u times the largest |v|; sides are made longer by twice that (`grain_v`,
+        `grain_z`).
         """
         f, g = CURVES[self.f], CURVES[self.g]
-        parts = np.broadcast_arrays(*self._two(slopes), *self._two(lower), *self._two(upper), bend)
-        shape, (a, b, l_v, l_z, u_v, u_z, bent) = parts[0].shape, (part.reshape(-1) for part in parts)
+        parts = np.broadcast_arrays(*self._two(slopes), *self._two(lower), *self._two(upper), quadratic)
+        shape, (a, b, l_v, l_z, u_v, u_z, quad) = parts[0].shape, (part.reshape(-1) for part in parts)
         f_size, g_size = 1.000001 * f.largest(l_v, u_v), 1.000001 * g.largest(l_z, u_z)
-        bends = f.second * g_size + 2 * np.abs(bent), np.full_like(a, f.first * g.first), f_size * g.second
+        seconds = f.second * g_size + 2 * np.abs(quad), np.full_like(a, f.first * g.first), f_size * g.second
         largest_v, largest_z = np.maximum(np.abs(l_v), np.abs(u_v)), np.maximum(np.abs(l_z), np.abs(u_z))
         missed = 16 * CURVE_ERROR * (1 + f_size) * (1 + g_size) * (1 + largest_v + largest_z)
         missed = (
             missed
-            + 16 * UNIT * (np.abs(a) * largest_v + np.abs(b) * largest_z + 2 * np.abs(bent) * largest_v**2)
+            + 16 * UNIT * (np.abs(a) * largest_v + np.abs(b) * largest_z + 2 * np.abs(quad) * largest_v**2)
             + TINY
         )
         grain_v, grain_z = (
             4 * UNIT * largest_v,
             4 * UNIT * largest_z,
-        )  # middles are rounded, so sides are a little longer than they must be
+        )  # Middles are rounded, so the half sides are made longer by 4 u |v|.
         half = (u_v - l_v) / 2 + grain_v, (u_z - l_z) / 2 + grain_z
-        close = NEAR * _curvature(bends, *half) + 4 * missed
+        close = NEAR * _curvature(seconds, *half) + 4 * missed
         answer, best = np.full(len(a), np.inf), np.full(len(a), np.inf)
         of, v, z, h, k = np.arange(len(a)), (l_v + u_v) / 2, (l_z + u_z) / 2, *half
         for division in range(DIVISIONS + 1):
             f_v, g_z = f.value(v), g.value(z)
-            middle = sign * f_v * g_z - (a[of] + bent[of] * v) * v - b[of] * z
-            fall_v = np.abs(sign * f.derivative(f_v) * g_z - a[of] - 2 * bent[of] * v) * h
+            middle = sign * f_v * g_z - (a[of] + quad[of] * v) * v - b[of] * z
+            fall_v = np.abs(sign * f.derivative(f_v) * g_z - a[of] - 2 * quad[of] * v) * h
             fall_z = np.abs(sign * f_v * g.derivative(g_z) - b[of]) * k
             bound = (
                 middle
                 - fall_v
                 - fall_z
-                - _curvature((bends[0][of], bends[1][of], bends[2][of]), h, k)
+                - _curvature((seconds[0][of], seconds[1][of], seconds[2][of]), h, k)
                 - missed[of]
             )
             np.minimum.at(best, of, middle)
@@ -149,8 +180,8 @@ class ProductFunction:
                 break
             of, v, z, h, k, fall_v, fall_z = (part[left] for part in (of, v, z, h, k, fall_v, fall_z))
             along_v = (
-                fall_v + bends[0][of] * h * h + bends[1][of] * h * k
-                >= fall_z + bends[2][of] * k * k + bends[1][of] * h * k
+                fall_v + seconds[0][of] * h * h + seconds[1][of] * h * k
+                >= fall_z + seconds[2][of] * k * k + seconds[1][of] * h * k
             )
             step_v, step_z = np.where(along_v, h / 2, 0.0), np.where(along_v, 0.0, k / 2)
             h, k = h - step_v + grain_v[of], k - step_z + grain_z[of]
@@ -159,14 +190,17 @@ class ProductFunction:
         return answer.reshape(shape)
 
 
-def _curvature(bends: tuple[Array, Array, Array], h: Array, k: Array) -> Array:
-    cost: Array = (bends[0] * h * h + 2 * bends[1] * h * k + bends[2] * k * k) * 0.5000001
+def _curvature(seconds: tuple[Array, Array, Array], h: Array, k: Array) -> Array:
+    """The second-order term (s_vv h^2 + 2 s_vz h k + s_zz k^2) / 2, made larger by the factor 1 + 2e-7."""
+    cost: Array = (seconds[0] * h * h + 2 * seconds[1] * h * k + seconds[2] * k * k) * 0.5000001
     return cost
 
 
 @dataclass(frozen=True)
 class PiecewiseLinear:
-    """Straight between its kinks: factors[0] v before the first, then continuous with factors[i]; at the first kink it is `value_there`."""
+    """A continuous function, linear between its kinks: slope factors[0] before the first kink, factors[i]
+    after the i-th; its value at the first kink is `value_there`.
+    """
 
     kinks: tuple[float, ...]
     factors: tuple[float, ...]
@@ -185,7 +219,9 @@ class PiecewiseLinear:
         return result
 
     def _extremes(self, sign: float, slope: Array, lower: Array, upper: Array) -> Array:
-        """Between kinks sign * value - slope v is a line, so it is smallest at an end or at a kink; rounded down."""
+        """The minimum of sign * value - slope v over [lower, upper], rounded down. The function is linear
+        between kinks, so an end of the interval or a kink attains the minimum.
+        """
         points = [lower, upper, *(np.clip(kink, lower, upper) for kink in self.kinks)]
         least: Array = np.stack([sign * self.value(point) - slope * point for point in points]).min(0)
         steep = np.abs(slope) + sum(abs(factor) for factor in self.factors) * 2
@@ -201,8 +237,10 @@ class PiecewiseLinear:
         return least, most
 
     def slopes(self, lower: Point, upper: Point) -> tuple[Point, Point]:
-        """Those of the largest convex function below and of the smallest concave one above, at the middle of the box: of all lines from an
-        end or a kink before it to one behind it, the lowest and the highest there."""
+        """Slopes, at the middle of the interval, of the convex envelope (below) and of the concave envelope
+        (above): of all chords between an end or kink left of the middle and one right of it, the lowest and
+        the highest at the middle.
+        """
         low, high = lower[0], upper[0]
         middle, points = low / 2 + high / 2, [low, *(np.clip(kink, low, high) for kink in self.kinks), high]
         there = np.select([middle < kink for kink in self.kinks], self.factors[:-1], self.factors[-1])
@@ -224,13 +262,18 @@ RELU = PiecewiseLinear((0.0,), (0.0, 1.0), 0.0)
 
 
 def _chord(f_low: Array, f_high: Array, low: Array, high: Array, otherwise: Array) -> Array:
+    """The slope of the chord over [low, high]; `otherwise` where the interval is too narrow to divide by its
+    width.
+    """
     wide = high - low > 1e-9 * (1 + np.abs(low) + np.abs(high))
     return np.where(wide, (f_high - f_low) / np.where(wide, high - low, 1.0), otherwise)
 
 
 def _below(curve: RisingFunction, lower: Array, upper: Array) -> Array:
-    """For a curve that is first convex, then concave, with its bend at zero and odd but for a constant: the slope at the middle of the box
-    of the largest convex function below it. That follows the curve as far as a point from which the tangent meets the upper bound."""
+    """The slope, at the middle of [lower, upper], of the convex envelope of an s-shaped curve that is odd up
+    to a constant, with its inflection point at zero. The envelope follows the curve up to the point whose
+    tangent meets the curve at `upper`.
+    """
     f_upper = curve.value(upper)
     start, end = np.minimum(lower, 0.0), np.minimum(upper, 0.0)
     for _ in range(30):

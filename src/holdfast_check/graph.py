@@ -1,4 +1,6 @@
-"""What a model's graph means: each of ONNX's operators as steps, for the inputs, attributes and versions in `signatures`."""
+"""The meaning of a model's graph: each ONNX operator as steps, for the inputs, attributes and versions listed
+in `signatures`.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -12,7 +14,8 @@ from holdfast_check.functions import PiecewiseLinear, ProductFunction
 from holdfast_check.signatures import DESCRIBED, Value, check_attributes, check_inputs, form_of
 from holdfast_check.steps import Applied, Builder, Program, StepView
 
-MOST = 2**27  # numbers in one value: 1 GiB of places
+MOST = 2**27  # The largest number of elements of one value (1 GiB of indices; chosen by hand).
+# Operators that only move elements.
 PLACES = {
     "Identity",
     "Reshape",
@@ -22,7 +25,8 @@ PLACES = {
     "Unsqueeze",
     "Slice",
     "Gather",
-}  # change the places of numbers only
+}
+# Exceptions that malformed files raise in numpy or Python; they become `Rejected`.
 UNREADABLE = (
     ValueError,
     IndexError,
@@ -33,46 +37,53 @@ UNREADABLE = (
     MemoryError,
     OverflowError,
 )
+# The ONNX element types that Cast may produce, as numpy types.
 KINDS = {
     1: "<f4",
     6: "<i4",
     7: "<i8",
     9: "|b1",
     11: "<f8",
-}  # of ONNX's element types, those that numbers are cast to
+}
 
 
 @dataclass(frozen=True)
 class GraphNode:
+    """One node of a graph."""
+
     op: str
-    inputs: tuple[str, ...]  # "" for one that is left out
+    inputs: tuple[str, ...]  # "" for an omitted input.
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Declared:
-    """What a file says of a value: its element type, and its sizes; none where it does not say, or leaves one open."""
+    """The element type and sizes that a file declares for a value; None where it declares none or leaves a
+    size open.
+    """
 
     kind: str | None
     sizes: tuple[int | None, ...] | None
 
     def agrees(self, kind: str, shape: tuple[int, ...], name: str) -> None:
-        """Rejected where the value is another one."""
-        require(self.kind in (None, kind), f"{name!r} is declared as {self.kind}, and is {kind}")
+        """Reject a value whose type or sizes differ from the declaration."""
+        require(self.kind in (None, kind), f"{name!r} is declared as {self.kind}, but is {kind}")
         same = self.sizes is None or (
             len(self.sizes) == len(shape)
             and all(size in (None, found) for size, found in zip(self.sizes, shape, strict=True))
         )
-        require(same, f"{name!r} is declared with the sizes {self.sizes}, and has {shape}")
+        require(same, f"{name!r} is declared with the sizes {self.sizes}, but has {shape}")
 
 
 @dataclass(frozen=True)
 class ModelGraph:
-    """A model as its file says it. opset: the version of ONNX's operators, or DESCRIBED; kind: the element type of the input."""
+    """The graph of a model as stored in its file. opset: the version of ONNX's operators, or DESCRIBED. kind:
+    the element type of the input.
+    """
 
     input: str
-    input_shape: tuple[int, ...]  # with the batch axis, of one
+    input_shape: tuple[int, ...]  # Including the batch axis, of size one.
     output: str
     nodes: tuple[GraphNode, ...]
     constants: Mapping[str, Array]
@@ -82,25 +93,24 @@ class ModelGraph:
 
 
 def program(graph: ModelGraph) -> Program:
-    """The steps of a graph; Rejected where it has what is not known here, with the node and the cause."""
+    """Translate a graph into steps. Unsupported parts are rejected, with the node and the cause."""
     _small(*graph.input_shape)
     builder = Builder(graph.input_shape)
     require(
         graph.input and graph.input not in graph.constants and "" not in graph.constants,
-        "the input is called as a constant is",
+        "the input has the name of a constant",
     )
     values: dict[str, Value] = {**graph.constants, graph.input: builder.input}
     kinds = {**{name: array.dtype.str for name, array in graph.constants.items()}, graph.input: graph.kind}
-    made = set(values)  # all names so far, those of values that are not followed, too
-    ranked: set[str] = (
-        set()
-    )  # values of which only the order is known: those that a softmax reads stand for what it makes of them
+    made = set(values)  # All names defined, including those of unsupported values.
+    # Values of which only the order is known: the output of a softmax is represented by its input.
+    ranked: set[str] = set()
     for number, node in enumerate(graph.nodes):
         try:
             _follow(builder, graph.opset, node, values, kinds, made, ranked)
         except (Rejected, *UNREADABLE) as error:
             raise Rejected(
-                f"node {number} ({node.op}, which makes {', '.join(node.outputs)}): {error}"
+                f"node {number} ({node.op}, with output {', '.join(node.outputs)}): {error}"
             ) from error
     for name, declared in graph.declared:
         if name in values:
@@ -108,38 +118,47 @@ def program(graph: ModelGraph) -> Program:
     output = values.get(graph.output)
     if not isinstance(output, StepView):
         raise Rejected(
-            f"the output {graph.output!r} is made by no node that is followed, or does not depend on the input"
+            f"the output {graph.output!r} is computed by no supported node, or does not depend on the input"
         )
     return Program(graph.input_shape, builder.steps, output, graph.output in ranked)
 
 
 def _follow(
-    builder: Builder, opset: int, node: GraphNode, values: dict[str, Value], kinds: dict[str, str], made: set[str], ranked: set[str]
-) -> None:  # fmt: skip
-    """One node: its values join the others."""
+    builder: Builder,
+    opset: int,
+    node: GraphNode,
+    values: dict[str, Value],
+    kinds: dict[str, str],
+    made: set[str],
+    ranked: set[str],
+) -> None:
+    """Translate one node and add its outputs to `values`."""
     from holdfast_check.recurrent import GATES, unroll_layer
 
     form = form_of(node.op, opset)
     check_attributes(form, node.attributes, opset)
     for name in filter(None, node.inputs):
-        require(name in values, f"it reads {name!r}, which no node before it makes, or which is not followed")
+        require(
+            name in values, f"it reads {name!r}, which no node before it computes, or which is not supported"
+        )
     given = [values[name] if name else None for name in node.inputs]
     kind = check_inputs(form, given, [kinds[name] if name else "" for name in node.inputs], opset)
     outputs = [name for name in node.outputs if name]
     require((node.outputs and node.outputs[0]) or node.op in GATES, "its first output has no name")
     many = max((place for place, name in enumerate(node.outputs, 1) if name), default=0)
     require(
-        form.outputs == -1 or many <= form.outputs, f"it has {many} outputs, and {form.outputs} are known"
+        form.outputs == -1 or many <= form.outputs,
+        f"it has {many} outputs; this checker supports {form.outputs}",
     )
     require(
         len(set(outputs)) == len(outputs) and made.isdisjoint(outputs),
-        "it makes a value that there is already",
+        "it defines a name that is already defined",
     )
     made.update(outputs)
     if ranked.intersection(node.inputs):
         require(
             node.op in PLACES,
-            "it reads what a softmax makes; this checker knows a softmax as the last step only",
+            "it reads the output of a softmax; this checker supports a softmax as the last step only",
         )
     if ranked.intersection(node.inputs) or node.op in ("Softmax", "LogSoftmax"):
         ranked.update(outputs)
@@ -150,7 +169,7 @@ def _follow(
     )
     for name, value in zip(node.outputs, results if isinstance(results, tuple) else (results,), strict=False):
         if name:
-            require(not isinstance(value, StepView) or value.index.size > 0, f"{name!r} holds no numbers")
+            require(not isinstance(value, StepView) or value.index.size > 0, f"{name!r} is empty")
             values[name] = value
             kinds[name] = (
                 (KINDS[node.attributes["to"]] if node.op == "Cast" else kind)
@@ -160,50 +179,56 @@ def _follow(
 
 
 def _ints(value: Any) -> list[int]:
+    """The entries of a list or an array as Python integers."""
     return [int(number) for number in np.ravel(value)]
 
 
 def _move_elements(value: Value, move: Callable[[Array], Array]) -> Value:
-    """Elements in other places; of a constant too."""
+    """Apply an operation that only moves elements to a value or a constant."""
     return StepView(value.step, move(value.index)) if isinstance(value, StepView) else move(value)
 
 
 def _view(value: Value) -> StepView:
+    """The value as a view of a step; reject a constant."""
     if not isinstance(value, StepView):
-        raise Rejected("arithmetic among constants is left to whoever writes the model")
+        raise Rejected("arithmetic between constants is not supported: fold the constants of the model")
     return value
 
 
 def _small(*shape: int) -> None:
-    """Rejected before a value is made that does not fit."""
+    """Reject a shape that does not fit in memory, before the value is created."""
     size = 1
     for part in shape:
         size *= part
-    require(0 <= size <= MOST, f"a value of {size} numbers")
+    require(0 <= size <= MOST, f"a value of {size} numbers, more than {MOST}")
 
 
 class Operators:
-    """One node; a method for each operator, called with the values that the node reads, which fit its form."""
+    """One node. Each method implements the operator of its name; the inputs match its signature."""
 
     def __init__(self, builder: Builder, node: GraphNode, opset: int) -> None:
         self.builder, self.op, self.attributes, self.opset = builder, node.op, node.attributes, opset
         self.name, self.outputs = node.outputs[0], len(node.outputs)
 
     def apply(self, given: list[Value | None]) -> Value | tuple[Value, ...]:
+        """Call the operator's method with the node's inputs."""
         result: Value | tuple[Value, ...] = getattr(self, self.op)(*given)
         return result
 
     def _option(self, name: str, given: Any, otherwise: Any = None) -> Any:
-        """An input of newer versions of an operator, an attribute of older ones."""
+        """A parameter that is an input in newer versions of an operator and an attribute in older ones."""
         return given if given is not None else self.attributes.get(name, otherwise)
 
     @staticmethod
     def _axis(axis: int, rank: int) -> int:
-        """Counted from the front; in the file it may be counted from behind, which runtimes read alike in all opsets."""
+        """The axis as a nonnegative number. Negative axes count from the end; runtimes accept them in all
+        opsets.
+        """
         require(-rank <= axis < rank, f"axis {axis} of a value with {rank} axes")
         return axis % rank
 
     def _axes(self, given: Any, rank: int) -> list[int]:
+        """Distinct axes as nonnegative numbers; reject an empty or repeated list."""
         axes = [self._axis(axis, rank) for axis in _ints(given)]
         require(axes and len(set(axes)) == len(axes), f"axes {_ints(given)}")
         return axes
@@ -212,19 +237,21 @@ class Operators:
         return x
 
     def Dropout(self, x: Value, ratio: Any = None, training: Any = None) -> Value:
-        """What it is where nothing is trained: nothing is dropped, whatever the ratio."""
-        require(training is None or not np.any(training), "a dropout that drops")
-        require(ratio is None or np.ndim(ratio) == 0, "a ratio that is no number")
+        """The identity, as in inference mode, whatever the ratio."""
+        require(training is None or not np.any(training), "a dropout that drops elements (training mode)")
+        require(ratio is None or np.ndim(ratio) == 0, "a ratio that is not a single number")
         return x
 
     def Cast(self, x: Value) -> Value:
-        """The network is one over real numbers: what depends on the input is cast from one width to another only."""
+        """The network is a function of real numbers: a value that depends on the input may only be cast
+        between float types.
+        """
         kind = KINDS[self.attributes["to"]]
         if isinstance(x, StepView):
-            require(kind[1] == "f", "a cast of what depends on the input")
+            require(kind[1] == "f", "a cast to integers of a value that depends on the input")
             return x
-        if x.dtype.kind == "f":  # to an integer what is behind the point is left out
-            require(bool(np.isfinite(x).all()), "a cast of what is no number")
+        if x.dtype.kind == "f":  # A cast to an integer truncates.
+            require(bool(np.isfinite(x).all()), "a cast of a number that is not finite")
             within = np.abs(x) < {"<i4": 2.0**31, "<i8": 2.0**63}.get(kind, np.inf)
             require(bool(within.all()), f"a cast of a number that {kind} does not hold")
         y: Array = x.astype(kind)
@@ -257,11 +284,11 @@ class Operators:
         return np.full(sizes, value[0], dtype=value.dtype)
 
     def Reshape(self, x: Value, shape: Any = None) -> Value:
-        """A size of zero is that of the same axis of x, and -1 whatever is left."""
+        """A size of 0 keeps the size of that axis of x; -1 is inferred."""
         wanted = _ints(self._option("shape", shape))
         sizes = [x.shape[axis] if size == 0 else size for axis, size in enumerate(wanted)]
         require(all(size >= -1 for size in sizes) and sizes.count(-1) <= 1, f"the sizes {wanted}")
-        require(0 not in x.shape, "a value without numbers")
+        require(0 not in x.shape, "an empty value")
         return _move_elements(x, lambda v: v.reshape(sizes))
 
     def Flatten(self, x: Value) -> Value:
@@ -269,7 +296,7 @@ class Operators:
         require(axis >= 0 or self.opset >= 11, f"axis {axis} in opset {self.opset}")
         axis = axis if axis == len(x.shape) else self._axis(axis, len(x.shape))
         rows = int(np.prod(x.shape[:axis]))
-        require(0 not in x.shape, "a value without numbers")
+        require(0 not in x.shape, "an empty value")
         return _move_elements(x, lambda v: v.reshape(rows, -1))
 
     def Transpose(self, x: Value) -> Value:
@@ -302,7 +329,7 @@ class Operators:
         axis = self._axis(self.attributes.get("axis", 0), len(x.shape))
         size = x.shape[axis]
         require(
-            bool(((indices >= -size) & (indices < size)).all()), f"a place outside of the {size} there are"
+            bool(((indices >= -size) & (indices < size)).all()), f"an index outside of an axis of size {size}"
         )
         _small(*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
         return _move_elements(x, lambda v: np.take(v, indices.astype(np.int64), axis))
@@ -310,14 +337,16 @@ class Operators:
     def Slice(
         self, x: Value, starts: Any = None, ends: Any = None, axes: Any = None, steps: Any = None
     ) -> Value:
-        """Starts and ends are cut off at the ends of the axis; backwards the last place may be the one before the first."""
+        """Starts and ends are clipped to the axis; with a negative step the exclusive end may lie before the
+        first element.
+        """
         first, last = _ints(self._option("starts", starts)), _ints(self._option("ends", ends))
         given = self._option("axes", axes)
         along = list(range(len(first))) if given is None else self._axes(given, len(x.shape))
         by = [1] * len(first) if steps is None else _ints(steps)
         for start, end, axis, step in zip(first, last, along, by, strict=True):
             size = x.shape[axis]
-            require(step != 0 and size > 0, "a slice with steps of zero, or of nothing")
+            require(step != 0 and size > 0, "a slice with a step of zero, or of an empty axis")
             low, high = (0, size) if step > 0 else (-1, size - 1)
             start, end = (place + size if place < 0 else place for place in (start, end))
             places = np.arange(min(max(start, max(low, 0)), high), min(max(end, low), high), step)
@@ -330,7 +359,7 @@ class Operators:
         equal = self.opset < 18 or "num_outputs" in self.attributes
         require(given is not None or (equal and size % many == 0), f"{size} in {many} parts")
         require(self.attributes.get("num_outputs", many) == many, f"{many} outputs")
-        require(given is None or "num_outputs" not in self.attributes, "sizes and a number of parts")
+        require(given is None or "num_outputs" not in self.attributes, "both sizes and a number of parts")
         widths = [size // many] * many if given is None else _ints(given)
         require(
             len(widths) == many and min(widths) > 0 and sum(widths) == size, f"{size} in parts of {widths}"
@@ -350,7 +379,7 @@ class Operators:
 
     def Pad(self, x: Value, pads: Any = None, filled: Any = None) -> Value:
         around, value = _ints(self._option("pads", pads)), self._option("value", filled, 0.0)
-        require(np.size(value) == 1 and np.ravel(value)[0] == 0.0, "padding with other than zeros")
+        require(np.size(value) == 1 and np.ravel(value)[0] == 0.0, "padding with values other than zero")
         view, many = _view(x), len(x.shape)
         require(len(around) == 2 * many and min(around, default=0) >= 0, f"pads {around} of {many} axes")
         _small(*(size + around[axis] + around[axis + many] for axis, size in enumerate(x.shape)))
@@ -374,8 +403,10 @@ class Operators:
         return self._product(x, weight, None)
 
     def _product(self, x: Value, weight: Value, bias: Array | None) -> Value:
-        """(..., k) times a constant (k, n), or a constant (m, k) times (k, n) or (k,), plus what is broadcast to that shape."""
-        if isinstance(weight, StepView):  # A x, as (x' A')'
+        """(..., k) times a constant (k, n), or a constant (m, k) times (k, n) or (k,), plus a bias that
+        broadcasts to the result.
+        """
+        if isinstance(weight, StepView):  # A x = (x' A')'
             require(not isinstance(x, StepView), "the product of two matrices that both depend on the input")
             require(len(x.shape) == 2 and len(weight.shape) <= 2, f"shapes {x.shape} and {weight.shape}")
             made = self._linear(StepView(weight.step, weight.index.T), np.asarray(x).T)
@@ -389,13 +420,12 @@ class Operators:
 
     @staticmethod
     def _wide(bias: Array, shape: tuple[int, ...]) -> Array:
-        wide: Array = np.broadcast_to(
-            bias.astype(np.float64), shape
-        )  # to this shape, which it does not change
+        """The bias, broadcast to a given shape; reject one that would change the shape."""
+        wide: Array = np.broadcast_to(bias.astype(np.float64), shape)
         return wide
 
     def _linear(self, x: StepView, weight: Array, bias: Array | None = None) -> StepView:
-        """(..., k) times (k, n) plus a bias."""
+        """(..., k) times a constant (k, n), plus a bias."""
         require(
             weight.ndim == 2 and len(x.shape) > 0 and x.shape[-1] == len(weight),
             f"shapes {x.shape} and {weight.shape}",
@@ -405,8 +435,12 @@ class Operators:
         return self.builder.affine(self.name, shape, [(x, weight.astype(np.float64), None)], offset)
 
     def _windows(self, x: StepView, kernel: list[int], largest: bool = False) -> tuple[Array, list[int]]:
-        """(images, channels, *sizes) -> what every window reads, (images, channels, *places, *kernel), and how many places each axis has.
-        Where the largest is asked for, the first number that a window has on an axis stands again for what is padded, else a zero."""
+        """Indices of the elements in every window of a convolution or pool.
+
+        (images, channels, *sizes) -> (images, channels, *positions, *kernel), and the number of positions per
+        axis. Padding is index -1 (a zero); with `largest` (maximum pooling), the first real element of the
+        window along the axis replaces it, which leaves the maximum unchanged.
+        """
         sizes, attributes = x.shape[2:], self.attributes
         many = len(sizes)
         require(
@@ -422,7 +456,7 @@ class Operators:
         require(len(pads) == 2 * many and min(pads) >= 0, f"pads {pads}")
         require(
             attributes.get("auto_pad", "NOTSET") == "NOTSET" or "pads" not in attributes,
-            "automatic padding beside pads",
+            "automatic padding together with pads",
         )
         small = self.op == "Conv" or all(pad < k for pad, k in zip(pads, kernel * 2, strict=True))
         require(small, f"pads {pads} that are not smaller than the window {kernel}")
@@ -433,7 +467,7 @@ class Operators:
             require(counts[-1] > 0, f"a window of {hole * (k - 1) + 1} in {size + before + after}")
             reads = np.arange(counts[-1])[:, None] * step + np.arange(k) * hole - before
             real = (reads >= 0) & (reads < size)
-            require(real.any(1).all() or not largest, "a window that sees padding only")
+            require(real.any(1).all() or not largest, "a window that contains only padding")
             first = np.take_along_axis(reads, real.argmax(1)[:, None], 1)
             reads = np.where(real, reads, first if largest else size)
             index = np.concatenate([index, np.full_like(np.take(index, [0], 2 + axis), -1)], 2 + axis)
@@ -453,9 +487,12 @@ class Operators:
             f"{view.shape[1]} channels, weights of shape {weight.shape}, {groups} groups",
         )
         require(
-            self.attributes.get("kernel_shape", kernel) == kernel, "kernel_shape is not that of the weights"
+            self.attributes.get("kernel_shape", kernel) == kernel,
+            "kernel_shape differs from the shape of the weights",
         )
-        require(bias is None or bias.shape == (len(weight),), "one bias for each channel")
+        require(
+            bias is None or bias.shape == (len(weight),), "the bias does not have one number for each channel"
+        )
         index, counts = self._windows(view, kernel)
         inside, outside, images = weight.shape[1], len(weight) // groups, len(index)
         places = np.arange(images * len(weight) * int(np.prod(counts))).reshape(images, len(weight), -1)
@@ -483,7 +520,7 @@ class Operators:
     def AveragePool(self, x: Value) -> Value:
         view = _view(x)
         padded = any(self.attributes.get("pads", [0]))
-        require(self.attributes.get("count_include_pad") or not padded, "means that leave out what is padded")
+        require(self.attributes.get("count_include_pad") or not padded, "means that leave out padding")
         kernel = list(self.attributes.get("kernel_shape", view.shape[2:]))
         index, counts = self._windows(view, kernel)
         many = int(np.prod(kernel))
@@ -493,7 +530,7 @@ class Operators:
     GlobalAveragePool = AveragePool
 
     def MaxPool(self, x: Value) -> Value:
-        """In pairs."""
+        """The maximum of every window, as a binary tree of max(a, b) = b + relu(a - b)."""
         view = _view(x)
         index, counts = self._windows(view, list(self.attributes["kernel_shape"]), largest=True)
         index = index.reshape(*view.shape[:2], *counts, -1)
@@ -506,6 +543,7 @@ class Operators:
         return values[0]
 
     def Max(self, *given: Value) -> Value:
+        """The maximum (Min: minus the maximum of the negatives) of several values, pair by pair."""
         require(
             self.opset >= 8 or self.opset == DESCRIBED or len({v.shape for v in given}) == 1,
             "values of several shapes in opset 7",
@@ -526,6 +564,7 @@ class Operators:
     Min = Max
 
     def ReduceSum(self, x: Value, axes: Any = None) -> Value:
+        """Sums (ReduceMean: means) over axes."""
         view, given = _view(x), self._option("axes", axes)
         over = list(range(len(x.shape))) if given is None else self._axes(given, len(x.shape))
         rest = [axis for axis in range(len(x.shape)) if axis not in over]
@@ -544,6 +583,7 @@ class Operators:
     ReduceMean = ReduceSum
 
     def Add(self, a: Value, b: Value) -> Value:
+        """a + b (Sub: a - b) of values and constants."""
         sign = -1.0 if self.op == "Sub" else 1.0
         if not isinstance(a, StepView):
             return self.builder.add_scaled(self.name, [(_view(b), sign)], a.astype(np.float64))
@@ -554,7 +594,9 @@ class Operators:
     Sub = Add
 
     def Mul(self, a: Value, b: Value) -> Value:
-        """Of two values: where they are a sigmoid or a tanh, the product of these functions of what they read."""
+        """a b. If factors are outputs of sigmoid or tanh, the product becomes one function of their
+        pre-activations.
+        """
         if not isinstance(a, StepView):
             a, b = b, a
         if not isinstance(b, StepView):
@@ -563,6 +605,7 @@ class Operators:
         return self.builder.apply_function(self.name, ProductFunction(f, g), v, z)
 
     def _factor(self, value: StepView) -> tuple[str, StepView]:
+        """The function and pre-activation of a sigmoid or tanh output; else the identity and the value."""
         step = self.builder.steps[value.step]
         if (
             isinstance(step, Applied)
@@ -575,11 +618,11 @@ class Operators:
 
     def Div(self, a: Value, b: Value) -> Value:
         if isinstance(b, StepView):
-            raise Rejected("division by what depends on the input")
+            raise Rejected("division by a value that depends on the input")
         divisor = b.astype(np.float64)
         require(
             bool(((divisor != 0) & (np.abs(divisor) < LARGEST)).all()),
-            "division by zero, or by what is no number",
+            "division by zero, or by a number that is not finite or too large",
         )
         return self.builder.add_scaled(self.name, [(_view(a), 1.0 / divisor)])
 
@@ -587,31 +630,34 @@ class Operators:
         return self.builder.add_scaled(self.name, [(_view(x), -1.0)])
 
     def BatchNormalization(self, x: Value, *weights: Array) -> Value:
-        """factor (x - mean) + shift, with the statistics of the file; the factor is rounded four times."""
+        """factor (x - mean) + shift with factor = scale / sqrt(variance + epsilon), from the file's
+        statistics. The factor is rounded four times, within the 16 units roundoff that `AffineStep`
+        allows.
+        """
         require(
             len(x.shape) >= 2 and all(part.shape == (x.shape[1],) for part in weights),
-            "one number for each channel",
+            "the parameters do not have one number for each channel",
         )
         scale, shift, mean, variance = (
             part.astype(np.float64).reshape(-1, *[1] * (len(x.shape) - 2)) for part in weights
         )
-        epsilon = (
-            float(np.float32(1e-5)) if self.opset != DESCRIBED else 1e-5
-        )  # ONNX's attributes are numbers of float32
+        # ONNX stores attributes as float32.
+        epsilon = float(np.float32(1e-5)) if self.opset != DESCRIBED else 1e-5
         spread = variance + self.attributes.get("epsilon", epsilon)
-        require(bool((spread > 0).all()), "a variance that is not above zero")
+        require(bool((spread > 0).all()), "a variance that is not positive")
         factor = scale / np.sqrt(spread)
         return self.builder.add_scaled(
             self.name, [(_view(x), factor)], shift - factor * mean, np.abs(shift) + np.abs(factor * mean)
         )
 
     def Softmax(self, x: Value) -> Value:
-        """What it reads: `program` sees to it that only the order of the outputs is asked for. Before opset 13 it goes over all axes from
-        this one on, since then over this one alone."""
+        """The identity: `program` ensures that the claim depends only on the order of the outputs. Before
+        opset 13 a softmax runs over all axes from `axis` on, later over this one alone.
+        """
         old = 0 < self.opset < 13
         axis = self._axis(self.attributes.get("axis", 1 if old else -1), len(x.shape))
         over = int(np.prod(x.shape[axis:])) if old else x.shape[axis]
-        require(_view(x).index.size == over, "a softmax that does not go over all outputs")
+        require(_view(x).index.size == over, "a softmax that does not run over all outputs")
         return x
 
     LogSoftmax = Softmax
@@ -632,11 +678,11 @@ class Operators:
         given = ("min", self._option("min", least)), ("max", self._option("max", most))
         require(
             all(value is None or (np.size(value) == 1 and np.ndim(value) <= 1) for _, value in given),
-            "an end that is no number",
+            "a bound that is not a single number",
         )
         ends = [(end, float(np.ravel(value)[0])) for end, value in given if value is not None]
-        require(all(abs(value) < LARGEST for _, value in ends), "an end that is no number")
-        require(len(ends) < 2 or ends[0][1] <= ends[1][1], "a smallest number above the largest")
+        require(all(abs(value) < LARGEST for _, value in ends), "a bound that is not finite or too large")
+        require(len(ends) < 2 or ends[0][1] <= ends[1][1], "a smallest value above the largest")
         if not ends:
             return self.builder.add_scaled(self.name, [(_view(x), 1.0)])
         factors = {("min",): (0.0, 1.0), ("max",): (1.0, 0.0), ("min", "max"): (0.0, 1.0, 0.0)}[

@@ -1,5 +1,9 @@
-"""An .onnx file as a graph. Its bytes are read by the numbers that onnx.proto gives to fields (`protobuf`), and only what a plain
-network needs is read: everything else in the file is either listed here as without meaning, or refused."""
+"""Read an .onnx file as a graph.
+
+The bytes are decoded by the field numbers of onnx.proto (`protobuf`). Only what a plain feed-forward or
+recurrent network needs is read: every other field is either listed below as without effect on the model's
+function, or rejected.
+"""
 
 import struct
 from collections.abc import Mapping
@@ -13,11 +17,13 @@ from holdfast_check.graph import Declared, GraphNode, ModelGraph
 from holdfast_check.protobuf import Field, Table, read_message
 from holdfast_check.signatures import OPSETS
 
-IR_VERSIONS = 3, 14
-OWN_DOMAINS = "", "ai.onnx"
-# TensorProto.DataType: the type of numpy, and the field that holds the numbers where they are not raw bytes.
+IR_VERSIONS = 3, 14  # The first and the last IR version of ONNX that is read.
+OWN_DOMAINS = "", "ai.onnx"  # Both name ONNX's own operators.
+# TensorProto.DataType: the numpy type, and the field that holds the numbers unless they are stored as raw
+# bytes.
 TYPES = {
-    1: ("<f4", "float_data"), 11: ("<f8", "double_data"), 7: ("<i8", "int64_data"), 6: ("<i4", "int32_data"), 9: ("|b1", "int32_data"),
+    1: ("<f4", "float_data"), 11: ("<f8", "double_data"), 7: ("<i8", "int64_data"), 6: ("<i4", "int32_data"),
+    9: ("|b1", "int32_data"),
     2: ("|u1", "int32_data"), 3: ("|i1", "int32_data"),
 }  # fmt: skip
 DATA = "raw_data", "float_data", "double_data", "int64_data", "int32_data"
@@ -30,11 +36,13 @@ NO_TENSOR = "only tensors are read"
 def _table(
     *fields: tuple[int, str, Any] | tuple[int, str, Any, bool], refused: Mapping[int, str] | None = None
 ) -> Table:
+    """The fields of a message, by number; `refused` maps numbers of unsupported fields to the reason."""
     read = {number: Field(name, kind, bool(rest)) for number, name, kind, *rest in fields}
     return read | {number: Field("", "bytes", True, why) for number, why in (refused or {}).items()}
 
 
-# doc_string, metadata_props, denotation, and names of producers, graphs and nodes have no meaning for what a model computes.
+# doc_string, metadata_props, denotation and the names of producers, graphs and nodes do not affect the
+# function of a model.
 ENTRY = _table((1, "key", "bytes"), (2, "value", "bytes"))
 DIMENSION = _table((1, "dim_value", "int"), (2, "dim_param", "text"), (3, "denotation", "bytes"))
 SHAPE = _table((1, "dim", DIMENSION, True))
@@ -48,49 +56,61 @@ VALUE_INFO = _table(
     (1, "name", "text"), (2, "type", TYPE), (3, "doc_string", "bytes"), (4, "metadata_props", ENTRY, True)
 )
 TENSOR = _table(
-    (1, "dims", "int", True), (2, "data_type", "int32"), (4, "float_data", "float", True), (5, "int32_data", "int32", True),
-    (7, "int64_data", "int", True), (8, "name", "text"), (9, "raw_data", "bytes"), (10, "double_data", "double", True),
+    (1, "dims", "int", True), (2, "data_type", "int32"), (4, "float_data", "float", True),
+    (5, "int32_data", "int32", True),
+    (7, "int64_data", "int", True), (8, "name", "text"), (9, "raw_data", "bytes"),
+    (10, "double_data", "double", True),
     (12, "doc_string", "bytes"), (14, "data_location", "int32"), (16, "metadata_props", ENTRY, True),
-    refused={3: "tensors in segments are not read", 6: NO_TENSOR, 11: "unsigned weights are not read", 13: OTHER_FILES},
+    refused={3: "tensors in segments are not read", 6: NO_TENSOR, 11: "unsigned weights are not read",
+        13: OTHER_FILES},
 )  # fmt: skip
 ATTRIBUTE = _table(
-    (1, "name", "text"), (2, "f", "float"), (3, "i", "int"), (4, "s", "text"), (5, "t", TENSOR), (7, "floats", "float", True),
-    (8, "ints", "int", True), (9, "strings", "text", True), (13, "doc_string", "bytes"), (20, "type", "int32"),
+    (1, "name", "text"), (2, "f", "float"), (3, "i", "int"), (4, "s", "text"), (5, "t", TENSOR),
+    (7, "floats", "float", True),
+    (8, "ints", "int", True), (9, "strings", "text", True), (13, "doc_string", "bytes"),
+    (20, "type", "int32"),
     refused={
-        6: SUBGRAPH, 11: SUBGRAPH, 10: "lists of tensors are not read", 14: NO_TENSOR, 15: NO_TENSOR, 22: "sparse tensors are not read",
+        6: SUBGRAPH, 11: SUBGRAPH, 10: "lists of tensors are not read", 14: NO_TENSOR, 15: NO_TENSOR,
+        22: "sparse tensors are not read",
         21: "attributes of a surrounding function are not read", 23: "sparse tensors are not read",
     },
 )  # fmt: skip
 NODE = _table(
     (1, "input", "text", True), (2, "output", "text", True), (3, "name", "bytes"), (4, "op_type", "text"),
     (5, "attribute", ATTRIBUTE, True),
-    (6, "doc_string", "bytes"), (7, "domain", "text"), (8, "overload", "text"), (9, "metadata_props", ENTRY, True),
+    (6, "doc_string", "bytes"), (7, "domain", "text"), (8, "overload", "text"),
+    (9, "metadata_props", ENTRY, True),
     refused={10: "nodes for several devices are not read"},
 )  # fmt: skip
 GRAPH = _table(
-    (1, "node", NODE, True), (2, "name", "bytes"), (5, "initializer", TENSOR, True), (10, "doc_string", "bytes"),
+    (1, "node", NODE, True), (2, "name", "bytes"), (5, "initializer", TENSOR, True),
+    (10, "doc_string", "bytes"),
     (11, "input", VALUE_INFO, True), (12, "output", VALUE_INFO, True), (13, "value_info", VALUE_INFO, True),
     (16, "metadata_props", ENTRY, True),
     refused={14: "quantization annotations are not read", 15: "sparse tensors are not read"},
 )  # fmt: skip
 OPSET = _table((1, "domain", "text"), (2, "version", "int"))
 MODEL = _table(
-    (1, "ir_version", "int"), (2, "producer_name", "bytes"), (3, "producer_version", "bytes"), (4, "domain", "bytes"),
-    (5, "model_version", "int"), (6, "doc_string", "bytes"), (7, "graph", GRAPH), (8, "opset_import", OPSET, True),
+    (1, "ir_version", "int"), (2, "producer_name", "bytes"), (3, "producer_version", "bytes"),
+    (4, "domain", "bytes"),
+    (5, "model_version", "int"), (6, "doc_string", "bytes"), (7, "graph", GRAPH),
+    (8, "opset_import", OPSET, True),
     (14, "metadata_props", ENTRY, True),
     refused={
         20: "models with training information are not read", 25: "functions of the model's own are not read",
         26: "models for several devices are not read",
     },
 )  # fmt: skip
-# AttributeProto.AttributeType: the field that holds the value, and what an absent field stands for. Other types are refused.
+# AttributeProto.AttributeType: the field that holds the value, and the value of an absent field. Other types
+# are rejected.
 ATTRIBUTES: dict[int, tuple[str, Any]] = {
-    1: ("f", 0.0), 2: ("i", 0), 3: ("s", ""), 4: ("t", None), 6: ("floats", []), 7: ("ints", []), 8: ("strings", []),
+    1: ("f", 0.0), 2: ("i", 0), 3: ("s", ""), 4: ("t", None), 6: ("floats", []), 7: ("ints", []),
+    8: ("strings", []),
 }  # fmt: skip
 
 
 def _tensor(message: Mapping[str, Any], name: str) -> Array:
-    """One field of numbers, the one that belongs to the type, and as many of them as the shape says."""
+    """A tensor: its numbers are in exactly the field that belongs to its type, and fill its shape."""
     require(message.get("data_location", 0) == 0, OTHER_FILES)
     kind = message.get("data_type", 0)
     require(kind in TYPES, f"tensor {name!r} has the element type {kind}, which is not read")
@@ -128,6 +148,7 @@ def _tensor(message: Mapping[str, Any], name: str) -> Array:
 
 
 def _attribute(message: Mapping[str, Any]) -> tuple[str, Any]:
+    """The name and value of an attribute."""
     name, kind = message.get("name", ""), message.get("type", 0)
     require(name, "an attribute without a name")
     require(kind in ATTRIBUTES, f"attribute {name} has a type ({kind}) that is not read")
@@ -136,7 +157,7 @@ def _attribute(message: Mapping[str, Any]) -> tuple[str, Any]:
     filled = [
         one for one, _ in ATTRIBUTES.values() if (len(message[one]) > 0 if one in several else one in message)
     ]
-    require(set(filled) <= {field}, f"attribute {name} has a value of another type than it says")
+    require(set(filled) <= {field}, f"attribute {name} has a value of another type than declared")
     if field == "t":
         require("t" in message, f"attribute {name} has no value")
         return name, _tensor(message["t"], name)
@@ -145,11 +166,12 @@ def _attribute(message: Mapping[str, Any]) -> tuple[str, Any]:
 
 
 def _node(message: Mapping[str, Any], number: int) -> GraphNode:
+    """A node with its attributes."""
     op = message.get("op_type", "")
     try:
         require(
             message.get("domain", "") in OWN_DOMAINS,
-            f"operators of {message.get('domain')} are not known to this checker",
+            f"operators of the domain {message.get('domain')} are not supported by this checker",
         )
         require(not message.get("overload"), "functions of the model's own are not read")
         attributes: dict[str, Any] = {}
@@ -163,7 +185,7 @@ def _node(message: Mapping[str, Any], number: int) -> GraphNode:
 
 
 def _declared(message: Mapping[str, Any]) -> tuple[str, Declared]:
-    """A ValueInfoProto: its name, its element type (none: not said), and its sizes (none: not said, or open)."""
+    """A ValueInfoProto: its name, and its declared element type and sizes (None: not declared, or open)."""
     name, tensor = message.get("name", ""), message.get("type", {}).get("tensor_type")
     if tensor is None:
         return name, Declared(None, None)
@@ -182,6 +204,7 @@ def _declared(message: Mapping[str, Any]) -> tuple[str, Declared]:
 
 
 def _constants(graph: Mapping[str, Any]) -> dict[str, Array]:
+    """The initializers, by name."""
     constants: dict[str, Array] = {}
     for message in graph["initializer"]:
         name = message.get("name", "")
@@ -192,17 +215,20 @@ def _constants(graph: Mapping[str, Any]) -> dict[str, Array]:
 
 
 def _input(given: dict[str, Declared], constants: Mapping[str, Array], ir_version: int) -> str:
-    """The one input that is no initializer. Before IR version 4 initializers had to be inputs, too; since then one that is can be
-    overridden by whoever runs the model."""
+    """The name of the one input that is not an initializer. Before IR version 4 every initializer had to be
+    an input as well; since then, whoever runs the model may override such an initializer, so it is
+    rejected.
+    """
     for name in given.keys() & constants.keys():
         require(ir_version < 4, f"initializer {name!r} is an input as well, so it can be overridden")
         given[name].agrees(constants[name].dtype.str, constants[name].shape, name)
     inputs = [name for name in given if name not in constants]
-    require(len(inputs) == 1, f"the model has {len(inputs)} inputs; this checker knows models with one")
+    require(len(inputs) == 1, f"the model has {len(inputs)} inputs; this checker supports models with one")
     return inputs[0]
 
 
 def _unique(messages: list[Mapping[str, Any]], what: str) -> dict[str, Declared]:
+    """Declarations by name; reject empty and repeated names."""
     found: dict[str, Declared] = {}
     for name, declared in map(_declared, messages):
         require(name and name not in found, f"two {what} are called {name!r}")
@@ -211,7 +237,7 @@ def _unique(messages: list[Mapping[str, Any]], what: str) -> dict[str, Declared]
 
 
 def read_onnx(data: bytes) -> ModelGraph:
-    """The graph of a model; Rejected names what in the file is not read."""
+    """The graph of a model; `Rejected` names the unsupported part of the file."""
     try:
         return _graph(read_message(memoryview(data), MODEL, "the model"))
     except (
@@ -225,16 +251,17 @@ def read_onnx(data: bytes) -> ModelGraph:
         MemoryError,
     ) as error:
         raise Rejected(
-            f"no .onnx file that this checker can read ({type(error).__name__}: {error})"
+            f"not an .onnx file that this checker can read ({type(error).__name__}: {error})"
         ) from error
 
 
 def _graph(model: Mapping[str, Any]) -> ModelGraph:
-    require("graph" in model, "no .onnx file that this checker can read: it has no graph")
+    """The graph of a decoded ModelProto."""
+    require("graph" in model, "not an .onnx file that this checker can read: it has no graph")
     ir_version = model.get("ir_version", 0)
     require(
         IR_VERSIONS[0] <= ir_version <= IR_VERSIONS[1],
-        f"IR version {ir_version}; this checker knows {IR_VERSIONS[0]} to {IR_VERSIONS[1]}",
+        f"IR version {ir_version}; this checker supports {IR_VERSIONS[0]} to {IR_VERSIONS[1]}",
     )
     versions = [
         entry.get("version", 0) for entry in model["opset_import"] if entry.get("domain", "") in OWN_DOMAINS
@@ -245,18 +272,19 @@ def _graph(model: Mapping[str, Any]) -> ModelGraph:
     )
     require(
         OPSETS[0] <= versions[0] <= OPSETS[1],
-        f"opset {versions[0]}; this checker knows {OPSETS[0]} to {OPSETS[1]}",
+        f"opset {versions[0]}; this checker supports {OPSETS[0]} to {OPSETS[1]}",
     )
     graph = model["graph"]
     constants = _constants(graph)
     given, made = _unique(graph["input"], "inputs"), _unique(graph["output"], "outputs")
     name = _input(given, constants, ir_version)
-    require(len(made) == 1, f"the model has {len(made)} outputs; this checker knows models with one")
+    require(len(made) == 1, f"the model has {len(made)} outputs; this checker supports models with one")
     kind, sizes = given[name].kind, given[name].sizes
     require(kind in ("<f4", "<f8"), f"the input has the element type {kind}, not float32 or float64")
     if sizes is None:
         raise Rejected("the input has no shape")
-    shape = (1, *sizes[1:]) if sizes[:1] == (None,) else sizes  # an open first size is a batch, of one
+    # An open first size is the batch size, taken as one.
+    shape = (1, *sizes[1:]) if sizes[:1] == (None,) else sizes
     closed = tuple(size for size in shape if size is not None)
     require(
         len(closed) == len(shape) and all(size > 0 for size in closed),

@@ -1,19 +1,39 @@
-"""Bounds of a network over a region: intervals forwards, planes back, every rounding charged.
+"""Bounds of a network over a region: interval arithmetic forwards, linear bounds backwards (CROWN), rounding
+included.
 
-Forwards, each element of each step gets an interval. Before a function is applied, the intervals of what it reads are narrowed by a walk
-back: rows of coefficients go from a step to the steps it reads, through an affine map by its transpose, through a function by the plane
-below where a coefficient is positive and by the one above where it is negative, down to the input, where the region has a smallest value.
+Statement: for every leaf of the region and every row Lambda, `StepBounds.rows` returns a number
 
-Rounding of a walk. Let M be, for a step, at least the size of all that is added up in it: |W| |x| + |offset| for a map, |slopes| |x| +
-|intercept| for a function, with |x| from the intervals. A coefficient that is computed as L' instead of L W is wrong by no more than
-gamma |L| |W|, which moves the bound by gamma |L| |W| |x| <= gamma |L| M. The same holds for weights and offsets, which are within 16
-units, for products with offsets, for the sums of constants, and for coefficients that meet at one step. The rows of a claim meet at the
-elements that are outputs: an element that is an output twice gets a sum of coefficients, wrong by gamma |rows| |x|. So one number, the sum
-over all steps of |L| M and of |rows| |x|, times gamma(longest sum + 4 parts of all steps + 64), pays for all of it; it is doubled, since
-it is computed too. M is at least TINY, which pays for weights and products so small that they underflow.
+    m <= min over x in the region of  Lambda . f(x) + offset.
 
-Over a leaf some values x have a sign s: s x >= 0. There, for a multiplier >= 0, row . value >= row . value - multiplier s x, so a walk may
-have such terms on its way; adding one at its step is charged by the multiplier times the largest |x|.
+Forward pass: every element of every step has an interval l <= y <= u. Before a function is applied, the
+intermediate bounds of its pre-activations are tightened by a backward pass.
+
+Backward pass: a row of coefficients L is passed from a step to its sources. Through an affine map y = W x + b
+it becomes L W, with constant L b. Through a function with linear bounds a_l z + c_l <= f(z) <= a_u z + c_u it
+becomes max(L, 0) a_l + min(L, 0) a_u, with constant max(L, 0) c_l + min(L, 0) c_u. At the input the region
+minimises the resulting linear function (`region.CheckedRegion.minimum`).
+
+Rounding of a backward pass. For every step let M bound the sum of absolute values that enters an element: M
+>= |W| |x| + |b| for a map, M >= |slopes| |z| + |intercept| for a function, with |x|, |z| bounded by the
+intervals. The computed coefficient L' of L W satisfies |L' - L W| <= gamma |L| |W|, which changes the bound
+by at most gamma |L| |W| |x| <= gamma |L| M. The same bound holds for weights and offsets (within 16 u of the
+true ones), products with offsets, sums of constants, and coefficients that meet at one step. An element that
+is an output several times gets a sum of rows, wrong by at most gamma |rows| |x|.
+
+So the whole error is at most
+
+    gamma(longest sum + 4 parts of all steps + 64) * (sum over all steps of |L| M  +  |rows| |x|),
+
+and the code subtracts twice this number, because it is itself computed in floating point: its relative error
+is at most gamma(n) <= 1e-3 (`arithmetic.gamma` refuses longer sums). M >= TINY covers weights and products
+that underflow.
+
+Splits. Over a leaf of a tree of signs, s x >= 0 holds for some values x of the network and s = +1 or -1. For
+a multiplier beta >= 0, Lambda . y >= Lambda . y - beta s x, so a backward pass may add the coefficient -beta
+s at that step; adding it is charged by beta times the largest |x|.
+
+References: Zhang et al. 2018 (CROWN); Singh et al. 2019 (DeepPoly); Wang et al. 2021 (beta-CROWN) for the
+multipliers of splits.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,13 +47,17 @@ from holdfast_check.functions import PiecewiseLinear
 from holdfast_check.region import CheckedRegion
 from holdfast_check.steps import AffineStep, Applied, Program, StepTerm
 
-NUMBERS = 2**23  # in the rows of one walk
-Ends = tuple[tuple[Array, ...], tuple[Array, ...]]  # of what a function reads, one for each argument
+# The number of float64 coefficients in one backward pass (memory: 64 MiB; chosen by hand).
+NUMBERS = 2**23
+# Intermediate bounds (lower, upper), with one array per pre-activation of a function.
+Ends = tuple[tuple[Array, ...], tuple[Array, ...]]
 
 
 @dataclass(frozen=True)
 class FunctionPlanes:
-    """Below and above a function: slopes for each argument, and an intercept; and M. Each is (batch, 1 or rows, n)."""
+    """Linear bounds of a function: slopes per pre-activation and an intercept, below and above, and M
+    (`sizes`). Every array is (batch, 1 or rows, n).
+    """
 
     below: tuple[Array, ...]
     least: Array
@@ -43,10 +67,10 @@ class FunctionPlanes:
 
     @staticmethod
     def of(step: Applied, below: tuple[Array, ...], above: tuple[Array, ...], ends: Ends) -> "FunctionPlanes":
-        """With these slopes, whatever they are."""
+        """Compute intercepts for the given slopes; any finite slopes are sound."""
         for slope in (*below, *above):
             if not bool((np.abs(slope) < LARGEST).all()):
-                raise Rejected(f"{step.name}: a slope is no number")
+                raise Rejected(f"{step.name}: a slope is not finite, or too large")
         least, most = (
             step.function.least(1.0, below, *ends),
             -step.function.least(-1.0, tuple(-slope for slope in above), *ends),
@@ -59,22 +83,24 @@ class FunctionPlanes:
 
 @dataclass
 class StepBounds:
-    """What is known of every step over the region."""
+    """Bounds of every step over a region, computed on construction.
+
+    Attributes: `held` holds, over a leaf of a tree of signs, known intervals (batch, n) of every step.
+    `walks`: whether backward passes tighten intermediate bounds; if False, only `held` does.
+    """
 
     program: Program
     region: CheckedRegion
     slopes: Mapping[str, Array] = field(default_factory=dict)
-    held: Sequence[
-        tuple[Array, Array]
-    ] = ()  # (batch, n) of every step: over a leaf of signs, what its values are known to lie between
-    walks: bool = True  # False: nothing is narrowed but by what is held
-    lower: list[Array] = field(default_factory=list)  # (batch, n) each
+    # Over a leaf of a tree of signs: intervals (batch, n) that contain the values of every step.
+    held: Sequence[tuple[Array, Array]] = ()
+    walks: bool = True  # False: no backward pass tightens intermediate bounds.
+    lower: list[Array] = field(default_factory=list)  # (batch, n) per step.
     upper: list[Array] = field(default_factory=list)
-    sizes: list[Array] = field(default_factory=list)  # M of affine maps
+    sizes: list[Array] = field(default_factory=list)  # M of affine maps.
     planes: dict[int, FunctionPlanes] = field(default_factory=dict)
-    last: dict[int, FunctionPlanes] = field(
-        default_factory=dict
-    )  # of the rows of the claim, where a proof brings some
+    # Linear bounds with slopes for each row of the claim, where the proof brings them.
+    last: dict[int, FunctionPlanes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         steps, outputs = self.program.steps, self.program.output
@@ -86,9 +112,11 @@ class StepBounds:
             *(step.size for step in steps),
             *(part.terms for part in parts),
         ]
-        self.terms = max(terms) + 4 * len(parts)  # of the longest sum, with what meets at one step
+        # A bound of the length of any sum, including the coefficients that meet at one step.
+        self.terms = max(terms) + 4 * len(parts)
         self.narrowed = [np.zeros(step.size, dtype=bool) for step in self.program.steps]
-        self.empty = np.zeros(len(self.region.lower), dtype=bool)  # leaves without a point
+        # Leaves that are shown to contain no point.
+        self.empty = np.zeros(len(self.region.lower), dtype=bool)
         self._keep(self.region.lower, self.region.upper, np.zeros_like(self.region.lower), 0)
         for place, step in enumerate(self.program.steps[1:], 1):
             if isinstance(step, AffineStep):
@@ -99,29 +127,41 @@ class StepBounds:
                 self._apply_function(step, place)
 
     def _leaf(self, lower: Array, upper: Array) -> tuple[Array, Array]:
-        """Ends between which nothing is left: a leaf of signs without a point, for which any others do."""
+        """Mark leaves whose interval is empty as containing no point, and replace such an interval: any
+        bounds are valid there.
+        """
         if self.held:
             self.empty |= (lower > upper).any(1)
             upper = np.maximum(lower, upper)
         return lower, upper
 
     def _keep(self, lower: Array, upper: Array, sizes: Array, place: int) -> None:
+        """Store the interval of a step, intersected with the known one; reject intervals that are empty,
+        infinite or not a number.
+        """
         if self.held:
             lower, upper = self._leaf(
                 np.fmax(lower, self.held[place][0]), np.fmin(upper, self.held[place][1])
             )
         if not bool(((lower <= upper) & (np.abs(lower) < LARGEST) & (np.abs(upper) < LARGEST)).all()):
             name = self.program.steps[place].name
-            raise Rejected(f"step {place} ({name}): its values have no bounds that are numbers")
+            raise Rejected(f"step {place} ({name}): its values have no finite bounds")
         self.lower.append(lower)
         self.upper.append(upper)
         self.sizes.append(sizes)
 
     def _largest(self, place: int) -> Array:
+        """A bound (batch, n) of |x| at a step."""
         return np.maximum(np.abs(self.lower[place]), np.abs(self.upper[place]))
 
     def _affine(self, step: AffineStep, place: int) -> None:
-        """Middle and half width; gamma times M pays for the sums, and for rounding the middle."""
+        """Interval arithmetic through an affine map: middle and half width.
+
+        Rounding: the middle, the half width and M are sums of at most T = terms + parts + 32 terms with sum
+        of absolute values at most M, so each is wrong by at most gamma(T) M. Rounding (low + high) / 2 and
+        (high - low) / 2 adds at most 2 u M. 4 gamma(T) M exceeds the sum, computed with a relative error
+        below 1e-3.
+        """
         many = len(self.region.lower)
         middle, half = np.tile(step.offset, (many, 1)), np.zeros((many, step.size))
         sizes = np.tile(step.offset_size, (many, 1))
@@ -135,7 +175,9 @@ class StepBounds:
         self._keep(middle - half - missed, middle + half + missed, sizes, place)
 
     def _narrow(self, part: StepTerm, reader: Applied) -> None:
-        """The intervals of what a function reads, by walks back from it; where straight pieces meet outside of it, there is no need."""
+        """Tighten the intermediate bounds of a function's pre-activations by backward passes. Elements whose
+        interval contains no kink of a piecewise-linear function are skipped.
+        """
         source = self.program.steps[part.source]
         if part.source == 0:
             return
@@ -148,7 +190,9 @@ class StepBounds:
             )
         wanted &= ~self.narrowed[part.source]
         self.narrowed[part.source] |= wanted
-        # `ends/T` (k,): elements whose walks have slopes of their own, `ends/K/T` (2, k, n): those from below, those from above
+        # The proof may bring slopes for individual backward passes: `ends/T` (k,) lists elements of step T,
+        # and `ends/K/T` (2, k, n) holds the slopes at step K for their lower bounds and for their upper
+        # bounds.
         given = self.slopes.get(f"ends/{part.source}", np.zeros(0, dtype=np.int64))
         own = {
             at: self.slopes[f"ends/{at}/{part.source}"]
@@ -168,7 +212,7 @@ class StepBounds:
                 self._refine_by_walk(part.source, chosen[some], planes)
 
     def _refine_by_walk(self, place: int, some: Array, planes: Mapping[int, FunctionPlanes]) -> None:
-        """Narrower intervals of some elements of a step."""
+        """Tighten the intervals of selected elements of a step by one backward pass."""
         rows = np.zeros((len(some), self.program.steps[place].size))
         rows[np.arange(len(some)), some] = 1.0
         least = self.walk(place, np.concatenate([rows, -rows])[None], planes)
@@ -179,7 +223,9 @@ class StepBounds:
             raise Rejected(f"step {place} ({self.program.steps[place].name}): its bounds exclude each other")
 
     def _apply_function(self, step: Applied, place: int) -> None:
-        """Slopes of the proof, `slopes/K` (parts of the region, 2, arguments, n), or the function's own."""
+        """Linear bounds and the interval of a function, with the slopes of the proof, `slopes/K` (parts of
+        the region, 2, pre-activations, n), or its own.
+        """
         lower, upper = self._read_interval(step)
         below, above = step.function.slopes(lower, upper)
         if f"slopes/{place}" in self.slopes:
@@ -188,14 +234,14 @@ class StepBounds:
                 tuple(given[:, None, side, argument] for argument in range(len(lower))) for side in (0, 1)
             )
         self.planes[place] = FunctionPlanes.of(step, below, above, (lower, upper))
-        if (
-            f"rows/{place}" in self.slopes
-        ):  # (parts of the region, rows, n): another slope below for each of the last rows
+        # (parts of the region, rows, n): lower slopes for each row of the claim.
+        if f"rows/{place}" in self.slopes:
             self.last[place] = self._with(place, self.slopes[f"rows/{place}"])
         low, high = step.function.range(lower, upper)
         self._keep(low[:, 0], high[:, 0], np.zeros_like(low[:, 0]), place)
 
     def _read_interval(self, step: Applied) -> Ends:
+        """Intermediate bounds of a function's pre-activations, each (batch, 1, n)."""
         taken = [
             (part.take_elements(self.lower[part.source]), part.take_elements(self.upper[part.source]))
             for part in step.parts
@@ -203,11 +249,12 @@ class StepBounds:
         return tuple(low[:, None] for low, _ in taken), tuple(high[:, None] for _, high in taken)
 
     def _with(self, place: int, given: Array) -> FunctionPlanes:
-        """The planes of a function with other slopes below: (1 or batch, rows, n), of all elements or of those in `at/K`; as bytes they
-        count from 0 to 1."""
+        """Linear bounds of a function with other lower slopes, (1 or batch, rows, n), for all elements or for
+        those listed in `at/K`. Slopes stored as bytes are divided by 255.
+        """
         step, usual = self.program.steps[place], self.planes[place]
         if not isinstance(step, Applied):
-            raise Rejected(f"step {place} ({step.name}) is no function, and has no slopes")
+            raise Rejected(f"step {place} ({step.name}) is not a function, and has no slopes")
         below = np.repeat(usual.below[0], given.shape[1], 1)
         below[..., self.slopes.get(f"at/{place}", slice(None))] = (
             given / 255.0 if given.dtype == np.uint8 else given
@@ -215,12 +262,22 @@ class StepBounds:
         return FunctionPlanes.of(step, (below,), usual.above, self._read_interval(step))
 
     def walk(
-        self, place: int, rows: Array, others: Mapping[int, FunctionPlanes] | None = None, signs: Mapping[int, Array] | None = None,
+        self,
+        place: int,
+        rows: Array,
+        others: Mapping[int, FunctionPlanes] | None = None,
+        signs: Mapping[int, Array] | None = None,
         added_up: Array | float = 0.0,
-    ) -> Array:  # fmt: skip
-        """(1 or batch, rows, n) on a step -> (batch, rows): a lower bound of row . value over each part of the region. others: planes of
-        these rows alone. signs: of some steps, (batch, rows, n): minus multipliers times signs. added_up: (batch, rows), sums of sizes
-        where the rows themselves are sums, else zero."""
+    ) -> Array:
+        """Backward pass: lower bounds (batch, rows) of rows . value over each part of the region.
+
+        Args:
+            rows: (1 or batch, rows, n), coefficients of a step's elements.
+            others: linear bounds that replace the stored ones in this pass.
+            signs: per step (batch, rows, n), the terms -beta s of splits.
+            added_up: (batch, rows), sums of absolute values where the rows themselves are sums; otherwise
+                zero.
+        """
         steps = self.program.steps
         waiting = {place: np.broadcast_to(rows, (len(self.region.lower), *rows.shape[1:]))}
         constant = np.zeros(waiting[place].shape[:2])
@@ -255,7 +312,9 @@ class StepBounds:
         return bound
 
     def rows(self, matrix: Array, offset: Array, signs: Mapping[int, Array] | None = None) -> Array:
-        """Lower bounds (batch, rows) of matrix . output + offset; infinite over leaves without a point."""
+        """Lower bounds (batch, rows) of matrix . output + offset; +infinity over leaves that contain no
+        point.
+        """
         place, wide = self.outputs.source, matrix[None].astype(np.float64)
         coefficients = self.outputs.back(wide, self.program.steps[place].size)
         added_up = (np.abs(wide) @ self.outputs.take_elements(self._largest(place))[:, :, None])[

@@ -1,4 +1,4 @@
-"""Proof and witness files: what they claim, of which model, and whether it holds."""
+"""Proof and witness files: their claims, the model they refer to, and the decision whether a claim holds."""
 
 import gzip
 import hashlib
@@ -22,24 +22,35 @@ from holdfast_check.region import CheckedRegion, inside
 from holdfast_check.steps import Applied, Program
 from holdfast_check.tree import leaves, margins, paths
 
-SCHEMA, VERSION = "holdfast-proof", 1
-AT_ONCE = 2**18  # numbers in one step of all parts of the region that are looked at together
-NORMS = {"inf": math.inf, "2": 2.0, "1": 1.0}
+SCHEMA, VERSION = "holdfast-proof", 1  # The format of proof files that this checker reads.
+# The number of float64 values of one step over all subproblems that are processed together (2 MiB; chosen by
+# hand).
+AT_ONCE = 2**18
+NORMS = {"inf": math.inf, "2": 2.0, "1": 1.0}  # The norms of balls, by their names in a file.
+# Arrays of untrusted numbers for the function at a step; docs/proofs.md describes them.
 SLOPES = {
     "slopes",
     "rows",
     "parabolas",
     "ends",
     "at",
-}  # numbers that are not trusted, for the function at a step
-SHARED = "slopes", "rows", "parabolas"  # the same for all leaves of a tree of halves, or for each
+}
+# Arrays that are either shared by all leaves of a tree of halves or given per leaf.
+SHARED = "slopes", "rows", "parabolas"
 
 
 @dataclass(frozen=True)
 class ProofVerdict:
-    """claim: what was checked, in words that come from the numbers in the file. reason: why it is not accepted, else empty. margin: by how
-    much the claim holds, or is missed; none where no bound was reached. header: all that the file says of itself. compared: what
-    onnxruntime said at points of the region, or why it was not asked; empty for a model that is no .onnx file."""
+    """The result of checking one file.
+
+    Attributes:
+        claim: what was checked, formulated from the numbers in the file.
+        reason: why the file was rejected; empty if it was accepted.
+        margin: by how much the claim holds or fails; None if no bound was computed.
+        header: the file's own description of itself.
+        compared: the result of the comparison with onnxruntime, or why there was none; empty for a model that
+            is not an .onnx file.
+    """
 
     accepted: bool
     claim: str
@@ -51,8 +62,9 @@ class ProofVerdict:
 
 @dataclass(frozen=True)
 class Model:
-    """The program that a file holds, and the hash of that file, of a .gz file that of what it unpacks to. runtime: an .onnx file once
-    more, for onnxruntime."""
+    """The program of a model file and the SHA-256 of its bytes (of a .gz file, after decompression). runtime:
+    the same .onnx file in onnxruntime.
+    """
 
     sha256: str
     name: str
@@ -61,6 +73,7 @@ class Model:
 
     @staticmethod
     def read_file(path: str | Path) -> "Model":
+        """Read an .onnx file or a described model (.safetensors), optionally compressed with gzip."""
         try:
             data = Path(path).read_bytes()
             data = gzip.decompress(data) if Path(path).suffix == ".gz" else data
@@ -74,8 +87,14 @@ class Model:
 
 @dataclass(frozen=True)
 class Signs:
-    """A tree (parts, 2) of cuts, each an element of a step, and what is proved over its leaves: some groups, by multipliers (cuts of all
-    leaves, rows of these groups) and slopes `rows/K` (leaves, rows of these groups, n). again: intervals are narrowed over each leaf."""
+    """A tree (nodes, 2) of sign splits, each an element of a step, and data of its leaves.
+
+    Attributes:
+        groups: the groups of rows that are proved over the leaves.
+        multipliers: (splits of all leaves, rows of these groups).
+        slopes: `rows/K`, (leaves, rows of these groups, n).
+        anew (in the file, `signs/anew`): whether backward passes tighten intermediate bounds over each leaf.
+    """
 
     tree: Array
     groups: tuple[int, ...]
@@ -86,8 +105,9 @@ class Signs:
 
 @dataclass(frozen=True)
 class Claim:
-    """For every x of the region and every group of rows, some row of it has row . output(x) + offset > above. A witness says that at x, a
-    point of the region, some group has no such row."""
+    """For every x of the region and every group of rows, some row of the group satisfies row . f(x) + offset
+    > above. A witness claims that at x, a point of the region, some group has no such row.
+    """
 
     kind: str  # "proof" or "witness"
     region: CheckedRegion
@@ -103,6 +123,7 @@ class Claim:
 
     @staticmethod
     def read_claim(header: dict[str, Any], arrays: dict[str, Array], built: Program) -> "Claim":
+        """Read and validate the claim of a file."""
         try:
             return _claim(header, arrays, built)
         except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
@@ -110,25 +131,27 @@ class Claim:
 
 
 def _claim(header: dict[str, Any], arrays: dict[str, Array], built: Program) -> Claim:
+    """The claim of a file; other exceptions than Rejected report malformed files."""
     size, outputs = int(np.prod(built.input_shape)), built.output.index.size
     kind, above = header["kind"], _number(header["above"])
     matrix, offset, groups, what = _property(header["property"], arrays, outputs)
     if built.ranked and not _ranks(matrix, offset, above):
         raise Rejected(
-            "the model ends with a softmax, of which only the order of its outputs is known, and the claim asks for more"
+            "the model ends with a softmax, of which this checker knows only the order of the outputs, "
+            "and the claim depends on more than their order"
         )
     region, where, ball = _region(header["region"], arrays, size)
     point = _vector(arrays["witness"], size) if kind == "witness" else None
     if kind not in ("proof", "witness"):
-        raise ValueError(f"of kind {kind!r}")
+        raise ValueError(f"a file of kind {kind!r}")
     if point is not None and not inside(point, *ball):
         raise Rejected("the witness does not lie in the region")
     cuts = arrays.get("tree", np.array([-1])).ravel()
     if len(cuts) > 1 and not math.isinf(region.norm):
-        raise Rejected("only boxes are cut into halves")
+        raise Rejected("only boxes can be split into halves")
     signs = _signs(arrays, built, groups) if "signs" in arrays else None
     if signs is not None and len(cuts) > 1:
-        raise ValueError("a tree of signs beside one of halves")
+        raise ValueError("a tree of signs together with a tree of halves")
     slopes = {
         name: _slopes(name, arrays, built, len(matrix)) for name in arrays if name.split("/")[0] in SLOPES
     }
@@ -141,8 +164,12 @@ def _claim(header: dict[str, Any], arrays: dict[str, Array], built: Program) -> 
 
 
 def _slopes(name: str, arrays: dict[str, Array], built: Program, rows: int) -> Array:
-    """at/K, ends/T: elements of a step. slopes/K, parabolas/K: (leaves or 1, 2, arguments, n). For functions of one argument, n of all
-    elements or of those in at/K: rows/K, and leaves/K of signs, (leaves or 1, rows, n); ends/K/T (2, elements in ends/T, n)."""
+    """One array of untrusted numbers, validated.
+
+    at/K and ends/T: elements of a step. slopes/K and parabolas/K: (leaves or 1, 2, pre-activations, n). For
+    functions of one pre-activation, with n all elements or those in at/K: rows/K and (of signs) leaves/K,
+    (leaves or 1, rows, n); ends/K/T, (2, elements in ends/T, n).
+    """
     kind, *numbers = name.split("/")
     array, places = arrays[name], [int(number) for number in numbers]
     step, many = (
@@ -155,18 +182,19 @@ def _slopes(name: str, arrays: dict[str, Array], built: Program, rows: int) -> A
             or array.dtype.kind not in "iu"
             or not bool(((array >= 0) & (array < step.size)).all())
         ):
-            raise ValueError(f"{name} names elements that there are not")
+            raise ValueError(f"{name} lists elements that do not exist")
         return array.astype(np.int64)
     whole = kind in ("slopes", "parabolas")
     wanted: tuple[int, ...] = (2, len(step.parts), step.size) if whole else (rows, many)
     if kind == "ends":
         wanted = (arrays[f"ends/{places[1]}"].size if places[1] > places[0] and len(array) == 2 else -1, many)
     if not isinstance(step, Applied) or array.shape[1:] != wanted or (not whole and len(step.parts) != 1):
-        raise ValueError(f"{name} has shape {array.shape}, which fits no function of the model")
+        raise ValueError(f"{name} has shape {array.shape}, which does not fit the function at its step")
     return array if array.dtype == np.uint8 and not whole else array.astype(np.float64)
 
 
 def _signs(arrays: dict[str, Array], built: Program, groups: tuple[tuple[int, ...], ...]) -> Signs:
+    """The tree of signs of a file, validated."""
     tree, multipliers, own = (
         arrays["signs"],
         arrays["signs/multipliers"].astype(np.float64),
@@ -179,9 +207,9 @@ def _signs(arrays: dict[str, Array], built: Program, groups: tuple[tuple[int, ..
         or tree.dtype.kind not in "iu"
         or not all(0 <= group < len(groups) for group in own)
     ):
-        raise ValueError("signs are no tree of cuts for groups of rows")
+        raise ValueError("signs is not a tree of splits for groups of rows")
     if multipliers.shape[1:] != (rows,) or not bool(((multipliers >= 0) & (multipliers < LARGEST)).all()):
-        raise ValueError("a multiplier of signs is below zero, no number, or for other rows")
+        raise ValueError("a multiplier of signs is negative, not finite, too large, or for other rows")
     slopes = {
         f"rows/{name[7:]}": _slopes(name, arrays, built, rows)
         for name in arrays
@@ -191,35 +219,37 @@ def _signs(arrays: dict[str, Array], built: Program, groups: tuple[tuple[int, ..
 
 
 def _number(value: Any) -> float:
+    """A finite number below LARGEST in absolute value."""
     number = float(value)
     if isinstance(value, bool) or not abs(number) < LARGEST:
-        raise ValueError(f"{value!r} is no number that counts here")
+        raise ValueError(f"{value!r} is not a number of absolute value below {LARGEST:g}")
     return number
 
 
 def _vector(values: Array, size: int) -> Array:
-    """float64, of this size; one number may stand for all."""
+    """A float64 vector of this size; a single number is repeated."""
     wide = np.broadcast_to(values.astype(np.float64).ravel(), (size,)).copy()
     if np.isnan(wide).any():
-        raise ValueError("a number is none")
+        raise ValueError("a value is NaN")
     return wide
 
 
 def _name(*arrays: Array) -> str:
-    """The first digits of the SHA-256 of some numbers, to tell them from others."""
+    """The first 16 hexadecimal digits of the SHA-256 of arrays, as their name in a verdict."""
     return hashlib.sha256(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)).hexdigest()[
         :16
     ]
 
 
 def _region(about: dict[str, Any], arrays: dict[str, Array], size: int) -> tuple[CheckedRegion, str, Any]:
+    """The region, its description for the verdict, and the arguments of `region.inside`."""
     lower, upper = (_vector(arrays[f"region/{end}"], size) for end in ("lower", "upper"))
     if not bool((lower <= upper).all()):
-        raise ValueError("a region with a lower end above its upper end")
+        raise ValueError("a region with a lower bound above its upper bound")
     if about["norm"] == "box":
         ball = (lower, math.inf, math.inf, np.ones(1), lower, upper)
         if not bool(np.isfinite(lower).all() and np.isfinite(upper).all()):
-            raise ValueError("a box without an end")
+            raise ValueError("a box with an infinite bound")
         return (
             CheckedRegion(lower[None], upper[None]),
             f"in the box {_name(lower, upper)}",
@@ -237,9 +267,9 @@ def _region(about: dict[str, Any], arrays: dict[str, Array], size: int) -> tuple
         and bool((shares >= 0).all() and (lower <= centre).all() and (centre <= upper).all())
     )
     if not good or not bool((shares < LARGEST).all() and (np.abs(centre) < LARGEST).all()):
-        raise ValueError("a region that is none")
+        raise ValueError("a region with an invalid radius, share, centre or box")
     told = f"within {radius!r} of the centre {_name(centre)} in the norm {about['norm']}"
-    if not bool((shares == 1).all()):  # whoever reads the claim must see what makes the region smaller
+    if not bool((shares == 1).all()):  # The verdict must mention everything that makes the region smaller.
         told += f", {int((shares > 0).sum())} of {len(shares)} parts moving, by the shares {_name(shares)}"
     if bool(np.isfinite(lower).any() or np.isfinite(upper).any()):
         alike = bool((lower == lower[0]).all() and (upper == upper[0]).all())
@@ -254,6 +284,7 @@ def _region(about: dict[str, Any], arrays: dict[str, Array], size: int) -> tuple
 def _property(
     about: dict[str, Any], arrays: dict[str, Array], outputs: int
 ) -> tuple[Array, Array, tuple[tuple[int, ...], ...], str]:
+    """The matrix, offset and groups of rows of the claim, and their description for the verdict."""
     if "class" in about:
         label = int(about["class"])
         if not 0 <= label < outputs or outputs < 2:
@@ -269,27 +300,25 @@ def _property(
     if matrix.ndim != 2 or matrix.shape[1] != outputs or offset.shape != matrix.shape[:1] or len(matrix) == 0:
         raise ValueError(f"rows of shape {matrix.shape} for {outputs} outputs")
     if not bool((np.abs(matrix) < LARGEST).all() and (np.abs(offset) < LARGEST).all()):
-        raise ValueError("a row that is no number")
+        raise ValueError("a row with a number that is not finite or too large")
     groups = tuple(tuple(int(row) for row in group) for group in about["groups"])
     if not groups or not all(group and all(0 <= row < len(matrix) for row in group) for group in groups):
-        raise ValueError("groups of rows that are none")
+        raise ValueError("groups that are empty or list rows that do not exist")
     each = "every row" if all(len(group) == 1 for group in groups) else "a row of every group"
-    return (
-        matrix,
-        offset,
-        groups,
-        f"{each} of {_name(matrix, offset, np.array([len(group) for group in groups]), np.concatenate(groups))}",
-    )
+    lengths = np.array([len(group) for group in groups])
+    return matrix, offset, groups, f"{each} of {_name(matrix, offset, lengths, np.concatenate(groups))}"
 
 
 def _ranks(matrix: Array, offset: Array, above: float) -> bool:
-    """Does the claim only compare single outputs with each other?"""
+    """Whether the claim only compares single outputs with each other."""
     pairs = (np.sort(matrix, 1)[:, [0, -1]] == [-1.0, 1.0]).all() and (np.abs(matrix).sum(1) == 2).all()
     return bool(pairs) and above == 0 and not bool(offset.any())
 
 
 def lowest(claim: Claim, built: Program) -> float:
-    """By how much every group has a row above what is claimed, at the worst leaf; negative: by how much it is missed."""
+    """The margin of a proof: by how much, at the worst leaf, every group has a row above the claimed number;
+    negative if the claim is not proved.
+    """
     lower, upper = leaves(claim.region.lower[0], claim.region.upper[0], claim.cuts)
     if any(
         len(array) not in (1, len(lower)) for name, array in claim.slopes.items() if name.startswith(SHARED)
@@ -319,13 +348,15 @@ def lowest(claim: Claim, built: Program) -> float:
 
 
 def _least(bounds: Array) -> float:
-    """(leaves, rows of a group): by how much one row is above zero, at the worst leaf."""
+    """(leaves, rows of a group) -> the best row's bound at the worst leaf; -infinity if a bound is NaN."""
     least = float(bounds.max(1).min())
     return least if not math.isnan(least) else -math.inf
 
 
 def _by_signs(claim: Claim, signs: Signs, built: Program) -> float:
-    """Some groups by the leaves of a tree of signs, the others by the whole region."""
+    """The margin where some groups are proved over the leaves of a tree of signs, and the others over the
+    whole region.
+    """
     whole, sizes = StepBounds(built, claim.region, claim.slopes), [step.size for step in built.steps]
     bounds = whole.rows(claim.matrix, claim.offset) - claim.above
     worst = min(
@@ -362,7 +393,9 @@ def _by_signs(claim: Claim, signs: Signs, built: Program) -> float:
 
 
 def shown(claim: Claim, built: Program) -> float:
-    """By how much all rows of some group stay at or below what is claimed, at the witness itself: an interval around a point."""
+    """The margin of a witness: by how much all rows of some group are at or below the claimed number at the
+    witness, by interval arithmetic around the point.
+    """
     if claim.point is None:
         raise Rejected("a witness without a point")
     bounds = (
@@ -375,7 +408,9 @@ def shown(claim: Claim, built: Program) -> float:
 
 
 def check(model: str | Path | Model, proof: str | Path) -> ProofVerdict:
-    """Is what the file claims true of this model? Whatever cannot be read or followed is not accepted, with the reason."""
+    """Decide whether the claim of a file holds for this model. A file that cannot be read or verified is
+    rejected, with the reason.
+    """
     header: dict[str, Any] = {}
     told = str(proof)
     try:
@@ -389,29 +424,29 @@ def check(model: str | Path | Model, proof: str | Path) -> ProofVerdict:
             header = json.loads(metadata.get(SCHEMA, "null"))
             said = header["schema"], header["version"], header["model"]["sha256"]
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise Rejected("this file is no proof: it has no header of one") from error
+            raise Rejected("this file is no proof: it has no proof header") from error
         if said[:2] != (SCHEMA, VERSION):
             raise Rejected(
-                f"this is {said[0]} version {said[1]}; this checker knows {SCHEMA} version {VERSION}"
+                f"this is {said[0]} version {said[1]}; this checker supports {SCHEMA} version {VERSION}"
             )
         if said[2] != opened.sha256:
             raise Rejected(
-                f"the proof speaks of another model: sha256 {said[2]}, this one is {opened.sha256}"
+                f"the proof is about another model: sha256 {said[2]}; this model has sha256 {opened.sha256}"
             )
-        with np.errstate(all="ignore"):  # what overflows is no number, and no number is accepted
+        with np.errstate(all="ignore"):  # Overflow gives inf or NaN, which no check accepts.
             claim = Claim.read_claim(header, arrays, opened.program)
             told = claim.told
             margin = lowest(claim, opened.program) if claim.kind == "proof" else shown(claim, opened.program)
         if claim.kind == "proof" and not margin > 0:
-            raise Rejected(f"the bound misses what is claimed by {-margin:.6g}")
+            raise Rejected(f"the bound misses the claimed number by {-margin:.6g}")
         if claim.kind == "witness" and not margin >= 0:
-            raise Rejected(f"the witness does not show it: an output is better by {-margin:.6g}")
+            raise Rejected(f"the witness does not violate the property: the margin there is {-margin:.6g}")
         compared = (
             "" if opened.runtime is None else replay.compare(opened.runtime, opened.program, claim, data)
         )
         return ProofVerdict(True, told, "", margin, header, compared)
     except Rejected as error:
         reason = str(error)
-    except Exception as error:  # whatever it is, nothing was accepted
-        reason = f"it could not be followed to its end ({type(error).__name__}: {error})"
+    except Exception as error:  # An unexpected error also rejects.
+        reason = f"checking ended with an error ({type(error).__name__}: {error})"
     return ProofVerdict(False, told, reason, None, header if isinstance(header, dict) else {})

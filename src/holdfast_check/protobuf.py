@@ -1,9 +1,9 @@
-"""Protocol buffers, read strictly: bytes that two parsers could read in two ways are refused.
+"""A strict reader of protocol buffers: bytes that two parsers could read differently are rejected.
 
-A message is read by a table of its fields. Refused are a field that the table does not list, a field that is listed as refused, a
-singular field that occurs twice (a parser takes the last value, or merges two messages), a wire type other than the declared one, a
-number in more bytes than it needs, repeated numbers that are packed and unpacked at once or packed in several runs, and text that is
-not UTF-8.
+A message is read by a table of its fields. Rejected are: a field that is not in the table or is listed as
+refused; a singular field that occurs twice (parsers take the last value, or merge two messages); a wire type
+other than the declared one; a number in more bytes than it needs; repeated numbers that are both packed and
+unpacked, or packed in several runs; and text that is not UTF-8.
 """
 
 import struct
@@ -15,17 +15,18 @@ import numpy as np
 
 from holdfast_check.errors import Rejected, require
 
-WIRE_TYPES = {"int": 0, "int32": 0, "double": 1, "float": 5}  # everything else is length-delimited
-LENGTH_DELIMITED = 2
-FIXED = {"double": ("<d", 8), "float": ("<f", 4)}  # for struct and numpy alike, and how many bytes
+# The wire types of numbers; all other kinds are length-delimited.
+WIRE_TYPES = {"int": 0, "int32": 0, "double": 1, "float": 5}
+LENGTH_DELIMITED = 2  # The wire type of bytes, text, messages and packed numbers.
+FIXED = {"double": ("<d", 8), "float": ("<f", 4)}  # The format for struct and numpy, and the size in bytes.
 
-Kind = Union[str, "Table"]  # int, int32, float, double, text, bytes, or the table of a message
+Kind = Union[str, "Table"]  # int, int32, float, double, text, bytes, or the table of a message.
 Table = Mapping[int, "Field"]
 
 
 @dataclass(frozen=True)
 class Field:
-    """One field of a message. refused: why a file that has it is not read; empty for a field that is read."""
+    """One field of a message. refused: why a file with this field is rejected; empty if the field is read."""
 
     name: str
     kind: Kind
@@ -34,7 +35,7 @@ class Field:
 
 
 def read_varint(data: memoryview, at: int) -> tuple[int, int]:
-    """-> an unsigned number below 2^64, and where the next byte is."""
+    """(value, next position): an unsigned number below 2^64."""
     value = 0
     for place in range(10):
         require(at < len(data), "the file ends inside a number")
@@ -49,13 +50,14 @@ def read_varint(data: memoryview, at: int) -> tuple[int, int]:
 
 
 def _as_signed(value: int, kind: str) -> int:
-    """Two's complement of 64 bits; an int32 must fit into 32, since parsers cut it off there."""
+    """Two's complement in 64 bits. An int32 must fit in 32 bits, because parsers truncate it."""
     number = value - 2**64 if value >= 2**63 else value
     require(kind == "int" or -(2**31) <= number < 2**31, "a 32-bit number is too large")
     return number
 
 
 def _packed(data: memoryview, kind: str) -> Any:
+    """The numbers of a packed field."""
     if kind in FIXED:
         form, size = FIXED[kind]
         require(len(data) % size == 0, "packed numbers of the wrong length")
@@ -68,7 +70,7 @@ def _packed(data: memoryview, kind: str) -> Any:
 
 
 def _value(data: memoryview, field: Field) -> Any:
-    """A length-delimited value that is no number."""
+    """A length-delimited value that is not a number."""
     if field.kind == "bytes":
         return data
     if field.kind == "text":
@@ -77,19 +79,21 @@ def _value(data: memoryview, field: Field) -> Any:
         except UnicodeDecodeError as error:
             raise Rejected(f"{field.name} is not UTF-8") from error
     if isinstance(field.kind, str):
-        raise Rejected(f"{field.name} is not written as numbers are")
+        raise Rejected(f"{field.name} is a number but is stored as bytes")
     return read_message(data, field.kind, field.name)
 
 
 def read_message(data: memoryview, table: Table, name: str) -> dict[str, Any]:
-    """-> the values of a message by the names of their fields: a list for a repeated field, nothing for a singular one that is absent."""
+    """The values of a message by field name: a list for a repeated field; an absent singular field has no
+    entry.
+    """
     found: dict[str, Any] = {field.name: [] for field in table.values() if field.repeated}
     packed: dict[str, bool] = {}
     at = 0
     while at < len(data):
         key, at = read_varint(data, at)
         number, wire = key >> 3, key & 7
-        require(number in table, f"{name} has a field {number}, which is not known to this checker")
+        require(number in table, f"{name} has a field {number}, which this checker does not support")
         field = table[number]
         require(not field.refused, f"{name}: {field.refused}")
         expected = (
@@ -120,7 +124,7 @@ def read_message(data: memoryview, table: Table, name: str) -> dict[str, Any]:
             once = field.name not in packed or (not together and not packed[field.name])
             require(
                 once,
-                f"{name}: the numbers of {field.name} are packed in several runs, or packed and unpacked at once",
+                f"{name}: the numbers of {field.name} are packed in several runs, or also stored unpacked",
             )
             packed[field.name] = together
         found[field.name] = values if together else found[field.name] + values

@@ -1,18 +1,28 @@
-"""Second-order models: every step as a quadratic function of the input, so that what bends one way and back again cancels.
+"""Quadratic (second-order Taylor) models of every step, so that curvatures of opposite sign cancel.
 
-A region is x = centre + size v with v in a unit ball. The model of an element y says: for every x there are numbers u, |u_j| <= 1, the
-first of which are v and the others belong to remainders that were given a name, the same for all elements of all steps, with
+Statement. The region is x = centre + size v, with v in a unit ball. A model of an element y says: for every x
+of the region there are numbers u = (v, r), |u_j| <= 1, where the remainder variables r are shared by all
+elements of all steps, with
 
     |y - (c + L u + v'B u)| <= rest.
 
-Affine maps carry that over. A function of one number is a y + b y^2, for the a and b of the proof, whatever they are, and a number between
-its smallest and its largest deviation, which are found here; with y = at + D the square of D is that of L u but for what is bounded. A
-product of two models is the products of their parts up to the second order. What is left over becomes the rest, and the rest a remainder.
+In the notation of docs/notation.md, L = [J, R], B = [Q / 2, C] and rest = e: y = c + J v + R r + v'Q v / 2 +
+v'C r up to e. With it `SecondOrderBounds.rows` bounds Lambda . f(x) + offset from below.
 
-Rounding. Since no |u_j| exceeds one, coefficients that are wrong by e_1, e_2, ... make a model wrong by no more than their sum. `size` is
-at least the sum of the sizes of all coefficients of an element. Every coefficient and every bound below is a sum of products; the sizes of
-these products, over all coefficients of an element, add up to no more than what is charged, times gamma of how many there are: |W| size
-for a map W, for a function the square of all that its model holds.
+Steps. An affine map W acts on c, L, B, and |W| on rest. A function of one number is s y + b y^2, for any s
+and b (those of the proof), plus a deviation between its minimum and maximum over the interval of y
+(`functions`). A product of two models is the product of their parts up to the second order. Terms of third
+and higher order, products of two remainder variables and deviations are bounded and join the rest; the rest
+becomes a new remainder variable.
+
+Rounding. |u_j| <= 1, so coefficients that are wrong by e_1, e_2, ... make a model wrong by at most their sum.
+`size` is at least the sum of absolute values of an element's coefficients. Every coefficient and bound below
+is a sum of products. The absolute values of these products, added over all coefficients of an element, are at
+most the `charged` number: |W| size for a map W; for a function, the square of all that its model holds.
+gamma(number of terms) times that number joins the rest.
+
+References: Makino and Berz 2003 for Taylor models; de Figueiredo and Stolfi 2004 for shared remainder
+variables (affine arithmetic).
 """
 
 from collections.abc import Mapping
@@ -27,27 +37,30 @@ from holdfast_check.functions import PiecewiseLinear, ProductFunction
 from holdfast_check.planes import StepBounds
 from holdfast_check.steps import AffineStep, Applied, StepTerm
 
-MOST = 2**27  # numbers in the model of a step
-AT_ONCE = 2**22  # of them, those that are looked at together
-FEW, PRICED = 8, 256  # inputs that move, at least and at most, where prices of length are looked for
-ROUNDS = 8  # of fixing variables in the rows of a claim
+MOST = 2**27  # The largest number of float64 coefficients in the model of one step (1 GiB; chosen by hand).
+AT_ONCE = 2**22  # The number of coefficients processed at once (32 MiB; chosen by hand).
+# Dual bounds (`balls`) are computed if the number of perturbed inputs is between FEW and PRICED (chosen by
+# hand: below, they gain little; above, eigenvalues cost too much).
+FEW, PRICED = 8, 256
+# The number of rounds in which monotone variables are fixed, for the rows of a claim (chosen by hand).
+ROUNDS = 8
 
 
 @dataclass(frozen=True)
 class SecondOrderModel:
-    """Of n elements. B may know fewer of the u than L: those before it."""
+    """The models of n elements. B may have fewer columns than L: the other variables occur only linearly."""
 
     c: Array  # (n,)
     L: Array  # (n, k)
     B: Array  # (n, d, k or less)
     rest: Array  # (n,)
     size: Array  # (n,)
-    curved: tuple[Array, Array] | None = field(
-        default=None, kw_only=True
-    )  # middle, width of v'B u, where they follow from how it was made
+    # (middle, width) with |v'B u - middle| <= width, where `along` derived a tighter range than B alone
+    # gives.
+    curved: tuple[Array, Array] | None = field(default=None, kw_only=True)
 
     def take_elements(self, take: Array) -> "SecondOrderModel":
-        """These elements; -1 stands for a zero."""
+        """Select elements; index -1 represents a zero."""
         real = take >= 0
         parts = (self.c[take], self.L[take], self.B[take], self.rest[take], self.size[take])
         return SecondOrderModel(
@@ -56,10 +69,13 @@ class SecondOrderModel:
 
     @property
     def terms(self) -> int:
+        """A bound of the number of products in any sum over an element's coefficients."""
         return self.B[0].size + 2 * self.L.shape[1] + 64 if len(self.B) else 64
 
     def name_remainder(self, before: int) -> "SecondOrderModel":
-        """The rest is a remainder, after all `before` that there are."""
+        """Turn the rest of every element into a new remainder variable, after the `before` existing
+        variables.
+        """
         wide = np.zeros((len(self.c), before + len(self.c)))
         wide[:, : self.L.shape[1]] = self.L
         wide[:, before:] += np.diag(self.rest)
@@ -68,14 +84,18 @@ class SecondOrderModel:
 
 @dataclass(frozen=True)
 class UnitBall:
-    """Where v lives: |v_i| <= 1; or, in the norm 1 or 2, every run of it that starts at one of `starts` is no longer than one."""
+    """The set of v: |v_i| <= 1 (norm infinity), or a product of balls of norm 1 or 2, one for each run of
+    variables beginning at `starts`.
+    """
 
     d: int
     norm: float
     starts: Array
 
     def reach(self, a: Array) -> Array:
-        """(..., d) -> (...): at least |a . v|, but for rounding, by Hoelder's inequality; no square underflows unpaid."""
+        """(..., d) -> (...): an upper bound of |a . v| up to rounding, by Hoelder's inequality; TINY under
+        the root covers squares that underflow.
+        """
         sizes = np.abs(a)
         if self.norm == 2:
             sizes = np.sqrt(np.add.reduceat(sizes * sizes, self.starts, -1) + TINY)
@@ -85,8 +105,12 @@ class UnitBall:
         return total
 
     def least(self, y: SecondOrderModel, rounds: int) -> Array:
-        """(n,): a lower bound of every element. In a box a variable in which an element is monotone is fixed at its lower bound, round
-        after round; whether it is so is decided in floating point, and a wrong decision costs what its rounding does."""
+        """(n,): a lower bound of every element.
+
+        In a box, a variable in which the element is monotone is fixed at its minimising end, for several
+        rounds. Floating point decides monotonicity; a wrong decision changes the value by no more than the
+        rounding error that caused it, which `missed` contains.
+        """
         bound: Array
         d, known, c, L, B = self.d, y.B.shape[2], y.c, y.L, y.B
         missed = 32 * (rounds + 1) * gamma(y.terms) * (y.size + y.rest) + y.rest + TINY
@@ -100,7 +124,7 @@ class UnitBall:
         sizes, free, L = np.abs(B), np.ones((len(c), known)), L[:, :known]
 
         def gradient(of: Array, u: Array) -> tuple[Array, Array]:
-            """-> the derivatives of v'B u by all u, and v'B u."""
+            """The derivatives of v'B u with respect to u, and v'B u."""
             back = (u[:, None, :d] @ of)[:, 0]
             value = (u * back).sum(1)
             back[:, :d] += (of @ u[..., None])[..., 0]
@@ -108,13 +132,13 @@ class UnitBall:
 
         for _ in range(rounds):
             fixed = np.where(np.abs(L) >= gradient(sizes, free)[0], -np.sign(L), 0.0) * free
-            bent, value = gradient(B, fixed)
+            slopes, value = gradient(B, fixed)
             c = c + (L * fixed).sum(1) + value
             free = free * (fixed == 0)
-            L = (L + bent) * free
+            L = (L + slopes) * free
         squares = np.zeros_like(L)
         squares[:, :d] = np.einsum("nii->ni", B[:, :, :d]) * free[:, :d]
-        inside = 2 * squares > np.abs(L)  # squares v^2 + L v has its least value between the ends
+        inside = 2 * squares > np.abs(L)  # The minimum of squares v^2 + L v lies inside (-1, 1).
         alone = np.where(inside, -L * L / np.where(inside, 4 * squares, 1.0), squares - np.abs(L))
         mixed = gradient(sizes, free)[1] - np.abs(squares).sum(1)
         p = Spread.of(y, self)
@@ -125,7 +149,9 @@ class UnitBall:
         return bound
 
     def _price_bound(self, y: SecondOrderModel) -> Array:
-        """By prices of length, but for rounding. A remainder that v cannot turn is at its worse end, any other costs all it may."""
+        """The Lagrangian dual bound of `balls`, up to rounding. A remainder variable whose coefficient has a
+        fixed sign is set to its minimising end; any other costs the maximum of its term.
+        """
         d, known = self.d, y.B.shape[2]
         crossed = self.reach(y.B[:, :, d:].swapaxes(1, 2))
         end = np.where(np.abs(y.L[:, d:known]) >= crossed, np.sign(y.L[:, d:known]), 0.0)
@@ -137,8 +163,10 @@ class UnitBall:
 
 @dataclass(frozen=True)
 class Spread:
-    """|L v| <= linear, |L r| <= named, |v'B u - middle| <= width, all with what rounding may have cost them; at = c + middle, up to a
-    number that is in the rest; all: at least the sizes of all that the model holds."""
+    """Ranges of the terms of a model, rounding included: |J v| <= linear, |R r| <= named, |v'B u - middle| <=
+    width. `at` = c + middle up to a number contained in `rest`; `all` is at least the sum of absolute values
+    of everything in the model.
+    """
 
     linear: Array
     named: Array
@@ -150,19 +178,20 @@ class Spread:
 
     @staticmethod
     def of(y: SecondOrderModel, ball: UnitBall) -> "Spread":
+        """Compute the ranges over the unit ball."""
         d = ball.d
         linear, named = ball.reach(y.L[:, :d]), np.abs(y.L[:, d:]).sum(1)
         if y.curved is not None:
             middle, width = y.curved
-        elif np.isinf(ball.norm):  # squares lie between zero and one
+        elif np.isinf(ball.norm):  # 0 <= v_i^2 <= 1.
             squares = np.einsum("nii->ni", y.B[:, :, :d]) if y.B.shape[2] else y.L[:, :0]
             middle, width = squares.sum(1) / 2, np.abs(y.B).sum((1, 2)) - np.abs(squares).sum(1) / 2
         else:
             squared = ball.reach(ball.reach(y.B[:, :, :d])) if y.B.shape[2] else np.zeros_like(y.c)
             middle, width = np.zeros_like(y.c), squared + ball.reach(y.B[:, :, d:].swapaxes(1, 2)).sum(1)
-        if (
-            y.curved is None and FEW <= d <= PRICED and y.B.shape[2]
-        ):  # mixed signs reach less far than their sizes together
+        # With coefficients of mixed sign, eigenvalues bound the quadratic term more tightly than sums of
+        # absolute values.
+        if y.curved is None and FEW <= d <= PRICED and y.B.shape[2]:
             low, high = balls.reach(y.B[:, :, :d], y.B[:, :, d:], ball.starts)
             low, high = np.fmax(middle - width, low), np.fmin(middle + width, high)
             middle, width = (low + high) / 2, np.maximum(high - low, 0.0) / 2
@@ -180,7 +209,7 @@ class Spread:
 
 
 def _outer(L: Array, M: Array, d: int) -> Array:
-    """The second-order part of (L u)(M u): (n, d, k), without products of two remainders."""
+    """The quadratic part (n, d, k) of (L u)(M u), without products of two remainder variables."""
     both: Array = L[:, :d, None] * M[:, None] + M[:, :d, None] * L[:, None]
     both[:, :, :d] *= 0.5
     return both
@@ -190,46 +219,53 @@ def along(
     function: ProductFunction | PiecewiseLinear,
     y: SecondOrderModel,
     slope: Array,
-    bend: Array,
+    quad: Array,
     low: Array,
     high: Array,
     ball: UnitBall,
 ) -> SecondOrderModel:
-    """function(y) for low <= y <= high. Of D = L u + q + e with |q + e| <= loose and |D| <= away the square is (L u)^2, of which products
-    of two remainders lie between 0 and named^2, and at most loose (2 away - loose) more or loose (2 reach - loose) less, |L u| <= reach."""
-    more = (bend,) if isinstance(function, ProductFunction) else ()
+    """The model of function(y) for low <= y <= high, with the parabola slope y + quad y^2.
+
+    Write y = at + D with D = L u + q + e, |q + e| <= loose, |D| <= away and |L u| <= reach. Then D^2 = (L
+    u)^2 + 2 L u (q + e) + (q + e)^2, which exceeds (L u)^2 by at most loose (2 away - loose) and falls below
+    it by at most loose (2 reach - loose). The products of two remainder variables in (L u)^2 lie between 0
+    and named^2.
+    """
+    more = (quad,) if isinstance(function, ProductFunction) else ()
     least = function.least(1.0, (slope,), (low,), (high,), *more)
     most = -function.least(-1.0, (-slope,), (low,), (high,), *(-part for part in more))
     p = Spread.of(y, ball)
-    steep, loose = slope + 2 * bend * p.at, p.width + p.rest
+    steep, loose = slope + 2 * quad * p.at, p.width + p.rest
     line = p.linear + p.named
     away = np.maximum(np.minimum(np.maximum(high - p.at, p.at - low), line + loose), loose)
     reach = np.maximum(np.minimum(line, away + loose), loose)
     c = (
         (least + most) / 2
-        + p.at * (slope + bend * p.at)
+        + p.at * (slope + quad * p.at)
         - steep * p.middle
-        + bend * (p.named**2 / 2 + loose * (away - reach))
+        + quad * (p.named**2 / 2 + loose * (away - reach))
     )
     rest = (
         (most - least) / 2
         + np.abs(steep) * p.rest
-        + np.abs(bend) * (p.named**2 / 2 + loose * (away + reach - loose))
+        + np.abs(quad) * (p.named**2 / 2 + loose * (away + reach - loose))
     )
-    B = _outer(y.L, y.L, ball.d) * bend[:, None, None]
+    B = _outer(y.L, y.L, ball.d) * quad[:, None, None]
     B[:, :, : y.B.shape[2]] += steep[:, None, None] * y.B
-    # With s = L v and t = L r, B holds bend (s^2 + 2 s t), where s^2 + 2 s t is least at s = -t, beside steep times what y holds.
+    # With s = J v and t = R r, B holds quad (s^2 + 2 s t), whose minimum is at s = -t, and additionally steep
+    # times the quadratic part of y.
     shorter = np.minimum(p.linear, p.named)
     below, above = -shorter * (2 * p.named - shorter), p.linear * (p.linear + 2 * p.named)
-    charged = np.abs(least) + np.abs(most) + 4 * np.abs(slope) * p.all + 16 * np.abs(bend) * p.all**2
+    charged = np.abs(least) + np.abs(most) + 4 * np.abs(slope) * p.all + 16 * np.abs(quad) * p.all**2
     curved = (
-        steep * p.middle + bend * (below + above) / 2,
-        np.abs(steep) * p.width + np.abs(bend) * (above - below) / 2,
+        steep * p.middle + quad * (below + above) / 2,
+        np.abs(steep) * p.width + np.abs(quad) * (above - below) / 2,
     )
+    # The two terms of B may cancel, so their absolute values bound the rounding error, not their sum.
     curved = (
         curved[0],
         curved[1] + gamma(64) * charged + TINY,
-    )  # steep and bend times what B holds may cancel, and leave less than was added up
+    )
     return replace(_make_model(c, steep[:, None] * y.L, B, rest, charged), curved=curved)
 
 
@@ -240,7 +276,9 @@ def times(
     z_ends: tuple[Array, Array],
     ball: UnitBall,
 ) -> SecondOrderModel:
-    """a z, where the values themselves lie between these ends. Without its rest a model is no farther from `at` than `away`."""
+    """The model of a z, where a and z lie in the given intervals. Without its rest, a model differs from `at`
+    by at most `away`.
+    """
     p, q, k = Spread.of(a, ball), Spread.of(z, ball), max(a.L.shape[1], z.L.shape[1])
     L, M = (np.pad(y.L, ((0, 0), (0, k - y.L.shape[1]))) for y in (a, z))
     B = _outer(L, M, ball.d)
@@ -259,13 +297,15 @@ def times(
 
 
 def _make_model(c: Array, L: Array, B: Array, rest: Array, charged: Array) -> SecondOrderModel:
-    """What rounding may have missed joins the rest; the size is found again."""
+    """A model with the rounding error of its computation, gamma(64) * charged, added to the rest, and with
+    its size recomputed.
+    """
     size = (np.abs(c) + np.abs(L).sum(1) + np.abs(B).sum((1, 2))) * (1 + gamma(B[0].size + L.shape[1] + 16))
     return SecondOrderModel(c, L, B, rest * (1 + gamma(32)) + gamma(64) * charged + TINY, size)
 
 
 def _carry_part(part: StepTerm, x: Array, weight: Array | None) -> Array:
-    """What a part makes of numbers (n, ...) of its source: (elements, all else in one)."""
+    """Apply a term to coefficients (n, ...) of its source: (elements, product of the other sizes)."""
     many = int(np.prod(x.shape[1:]))
     z = x.reshape(len(x), many)
     if not part.whole or len(part.take) != len(x):
@@ -278,8 +318,11 @@ def _carry_part(part: StepTerm, x: Array, weight: Array | None) -> Array:
 
 @dataclass
 class SecondOrderBounds(StepBounds):
-    """Models beside planes, one part of the region at a time: each is held to the intervals that the other finds. `parabolas/K` of the
-    proof is (parts of the region, 2, arguments, n), the a and b of every function; without it a line takes their place."""
+    """Quadratic models together with linear bounds, one part of the region at a time; each uses the
+    intermediate bounds of the other. `parabolas/K` of the proof is (parts of the region, 2,
+    pre-activations, n): the coefficients s and b of every function. Without it, a line replaces the
+    parabola.
+    """
 
     models: dict[int, SecondOrderModel] = field(default_factory=dict)
 
@@ -296,12 +339,12 @@ class SecondOrderBounds(StepBounds):
                 np.unique(moves // run, return_index=True)[1],
             )
         self.ball = UnitBall(len(moves), region.norm, starts)
-        self.count = len(moves)  # of all u so far
-        self.ranged = {0}  # steps whose intervals know of their models
+        self.count = len(moves)  # The number of variables u created.
+        self.ranged = {0}  # Steps whose intervals were intersected with those of their models.
         self.readers: dict[int, list[tuple[int, StepTerm]]] = {
             self.program.output.step: [(len(steps), StepTerm(0, np.zeros(0, int), None, None))]
         }
-        for place in range(len(steps) - 1, 0, -1):  # only what the output needs has readers
+        for place in range(len(steps) - 1, 0, -1):  # Only steps that the output depends on have readers.
             for part in steps[place].parts if place in self.readers else ():
                 self.readers.setdefault(part.source, []).append((place, part))
         L = np.zeros((len(lower), len(moves)))
@@ -312,7 +355,9 @@ class SecondOrderBounds(StepBounds):
         super().__post_init__()
 
     def _joins_sum(self, place: int) -> bool:
-        """Is it a function that one map alone reads, element by element? Then its rest is left to be named there."""
+        """Whether the step is a function that one affine map alone reads, element by element. Its rest then
+        becomes a remainder variable at that map.
+        """
         readers = self.readers.get(place, [])
         once = (
             len(readers) == 1
@@ -325,9 +370,10 @@ class SecondOrderBounds(StepBounds):
         )
 
     def _store(self, place: int, model: SecondOrderModel, named: bool) -> None:
+        """Store the model of a step, and drop models that no later step reads."""
         step = self.program.steps[place]
         if not bool(((model.size < LARGEST) & (model.rest < LARGEST)).all()):
-            raise Rejected(f"step {place} ({step.name}): its model has no bounds that are numbers")
+            raise Rejected(f"step {place} ({step.name}): its model has no finite bounds")
         self.models[place] = model.name_remainder(self.count) if named else model
         self.count += step.size if named else 0
         for part in step.parts:
@@ -335,20 +381,21 @@ class SecondOrderBounds(StepBounds):
                 self.models.pop(part.source, None)
 
     def _at_once(self, name: str, many: int) -> int:
-        """Of so many elements, how many may be looked at together."""
+        """How many of `many` elements to process at once; reject models above MOST numbers."""
         each = max(1, self.ball.d * self.count)
         if many * each > MOST:
             raise Rejected(
-                f"{name}: its model would hold {many} x {each} numbers, more than {MOST}. Let fewer inputs move, or use planes"
+                f"{name}: its quadratic model would hold {many} x {each} numbers, more than {MOST}. "
+                "Let fewer inputs move, or use slopes instead of parabolas"
             )
         return max(1, AT_ONCE // each)
 
     def _some(self, name: str, many: int) -> list[Array]:
-        """The numbers of so many elements, in parts."""
+        """Indices of `many` elements, in groups that fit in memory."""
         return np.split(np.arange(many), range(0, many, self._at_once(name, many))[1:])
 
     def _apply_map(self, step: AffineStep) -> SecondOrderModel:
-        """W applied to every coefficient, with the sizes of W to rest and size."""
+        """Apply an affine map to every coefficient, and absolute values of its weights to rest and size."""
         sources = [(part, self.models[part.source]) for part in step.parts]
         k, known = (
             max([0, *(y.L.shape[1] if L else y.B.shape[2] for _, y in sources)]) for L in (True, False)
@@ -406,6 +453,7 @@ class SecondOrderBounds(StepBounds):
         self._store(place, SecondOrderModel(*joined), not self._joins_sum(place))
 
     def _through(self, step: Applied, place: int, some: Array) -> SecondOrderModel:
+        """The model of selected elements of a function applied to its sources."""
         factors, values = [], []
         for argument, (part, function) in enumerate(zip(step.parts, step.function.curves, strict=True)):
             y = self.models[part.source].take_elements(part.take[some])
@@ -415,14 +463,14 @@ class SecondOrderBounds(StepBounds):
             ends = low, high
             if function != ProductFunction("identity"):
                 if f"parabolas/{place}" in self.slopes:
-                    slope, bend = self.slopes[f"parabolas/{place}"][0][:, argument][:, some]
-                    bend = bend if isinstance(function, ProductFunction) else np.zeros_like(bend)
+                    slope, quad = self.slopes[f"parabolas/{place}"][0][:, argument][:, some]
+                    quad = quad if isinstance(function, ProductFunction) else np.zeros_like(quad)
                 else:
                     (below,), (above,) = function.slopes((low,), (high,))
-                    slope, bend = (below + above) / 2, np.zeros_like(below)
-                if not bool(((np.abs(slope) < LARGEST) & (np.abs(bend) < LARGEST)).all()):
-                    raise Rejected(f"step {place} ({step.name}): a parabola is no number")
-                y = along(function, y, slope, bend, low, high, self.ball)
+                    slope, quad = (below + above) / 2, np.zeros_like(below)
+                if not bool(((np.abs(slope) < LARGEST) & (np.abs(quad) < LARGEST)).all()):
+                    raise Rejected(f"step {place} ({step.name}): a parabola is not finite, or too large")
+                y = along(function, y, slope, quad, low, high, self.ball)
                 ends = function.range((low,), (high,))
             factors.append(y)
             values.append(ends)
@@ -433,15 +481,17 @@ class SecondOrderBounds(StepBounds):
         )
 
     def rows(self, matrix: Array, offset: Array, signs: Mapping[int, Array] | None = None) -> Array:
-        """The better of both."""
+        """Lower bounds (1, rows) of matrix . output + offset: the better of linear bounds and quadratic
+        models.
+        """
         view = self.program.output
         part = StepTerm(view.step, view.index.ravel(), matrix.T.astype(np.float64), None)
-        asked = self._apply_map(
+        rows = self._apply_map(
             AffineStep("the claim", len(matrix), (part,), offset.astype(np.float64), np.abs(offset))
         )
         least = np.concatenate(
             [
-                self.ball.least(asked.take_elements(some), ROUNDS)
+                self.ball.least(rows.take_elements(some), ROUNDS)
                 for some in self._some("the claim", len(matrix))
             ]
         )

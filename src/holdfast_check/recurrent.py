@@ -1,7 +1,8 @@
-"""ONNX's RNN, GRU and LSTM, unrolled step by step.
+"""ONNX's RNN, GRU and LSTM as steps, unrolled over time.
 
-X is (length, 1, inputs); W is (directions, gates * hidden, inputs), R the same of the hidden state, B (directions, 2 * gates * hidden).
-Y is (length, directions, 1, hidden), Y_h and Y_c are (directions, 1, hidden).
+X is (length, 1, inputs); W is (directions, gates * hidden, inputs), R the same for the hidden state, B
+(directions, 2 * gates * hidden). Y is (length, directions, 1, hidden); Y_h and Y_c are (directions, 1,
+hidden).
 """
 
 from typing import Any
@@ -15,12 +16,15 @@ from holdfast_check.graph import GraphNode
 from holdfast_check.signatures import Value
 from holdfast_check.steps import Builder, StepView
 
-GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}  # The number of gates of a cell, as the ONNX standard defines it.
+# The default activations of the ONNX standard, the only ones that are read.
 USUAL = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}
 
 
 class RecurrentDirection:
-    """One direction of one layer. A gate is W x + R h + both biases; sizes of sums of biases are kept, since they may cancel."""
+    """One direction of one layer. A gate is W x + R h + both biases; the sums of absolute values of biases
+    are stored, because biases may cancel.
+    """
 
     def __init__(self, builder: Builder, node: GraphNode, weights: tuple[Array, Array, Array]) -> None:
         self.builder, self.name = builder, node.outputs[0] or node.op
@@ -29,25 +33,30 @@ class RecurrentDirection:
         self.b_w, self.b_r = bias[: len(self.w)], bias[len(self.w) :]
 
     def gates(self, rows: slice, x: StepView, h: StepView | None) -> StepView:
-        """x: (1, inputs), h: (1, hidden) or none, which is zero -> (1, rows)."""
+        """The pre-activations (1, rows) of gates. x is (1, inputs); h is (1, hidden), or None for a zero
+        state.
+        """
         parts: list[tuple[StepView, Array | None, Array | None]] = [(x, self.w[rows].T, None)]
         parts += [(h, self.r[rows].T, None)] if h is not None else []
         bias, size = self.b_w[rows] + self.b_r[rows], np.abs(self.b_w[rows]) + np.abs(self.b_r[rows])
         return self.builder.affine(self.name, (1, len(bias)), parts, bias, size)
 
     def gate(self, gates: StepView, place: int) -> StepView:
+        """The elements of one gate."""
         return StepView(gates.step, gates.index[:, place * self.hidden : (place + 1) * self.hidden])
 
     def product(self, f: str, v: StepView, g: str, z: StepView) -> StepView:
+        """f(v) g(z) as one step."""
         return self.builder.apply_function(self.name, ProductFunction(f, g), v, z)
 
     def rnn(self, x: StepView, h: StepView | None, c: StepView | None) -> tuple[StepView, StepView | None]:
+        """h' = tanh(W x + R h + b)."""
         return self.builder.apply_function(
             self.name, ProductFunction("tanh"), self.gates(slice(None), x, h)
         ), None
 
     def lstm(self, x: StepView, h: StepView | None, c: StepView | None) -> tuple[StepView, StepView | None]:
-        """Gates in the order i, o, f, c: c' = sigmoid(f) c + sigmoid(i) tanh(g), h' = sigmoid(o) tanh(c')."""
+        """Gates in the order i, o, f, g: c' = sigmoid(f) c + sigmoid(i) tanh(g), h' = sigmoid(o) tanh(c')."""
         gates = self.gates(slice(None), x, h)
         i, o, f, g = (self.gate(gates, place) for place in range(4))
         memory = self.product("sigmoid", i, "tanh", g)
@@ -58,13 +67,16 @@ class RecurrentDirection:
         return self.product("sigmoid", o, "tanh", memory), memory
 
     def gru(self, x: StepView, h: StepView | None, c: StepView | None) -> tuple[StepView, StepView | None]:
-        """Gates in the order z, r, h, with linear_before_reset: m = W x + b_w + sigmoid(r) (R h + b_r), n = tanh(m), and h' = (1 -
-        sigmoid(z)) n + sigmoid(z) h, which is sigmoid(-z) n without a state and n + sigmoid(z) (h - n) with one."""
+        """Gates in the order z, r, n, with linear_before_reset.
+
+        m = W x + b_w + sigmoid(r) (R h + b_r), n = tanh(m), h' = (1 - sigmoid(z)) n + sigmoid(z) h. This is
+        sigmoid(-z) n without a previous state, and n + sigmoid(z) (h - n) with one.
+        """
         builder, last = self.builder, slice(2 * self.hidden, 3 * self.hidden)
         gates = self.gates(slice(0, 2 * self.hidden), x, h)
         z, r = self.gate(gates, 0), self.gate(gates, 1)
         own: tuple[StepView, Array | None, Array | None] = (x, self.w[last].T, None)
-        if h is None:  # the recalled state is the bias alone
+        if h is None:  # R h + b_r is the bias alone.
             recalled = builder.add_scaled(
                 self.name,
                 [(builder.apply_function(self.name, ProductFunction("sigmoid"), r), self.b_r[last])],
@@ -83,6 +95,7 @@ class RecurrentDirection:
 
 
 def unroll_layer(builder: Builder, node: GraphNode, given: tuple[Any, ...]) -> tuple[Value, ...]:
+    """The outputs Y, Y_h (and Y_c of an LSTM) of a layer."""
     x, w, r, b, lengths, h_first, c_first = [*given, *[None] * 7][:7]
     attributes, name = node.attributes, node.outputs[0] or node.op
     direction, many = (
@@ -91,26 +104,24 @@ def unroll_layer(builder: Builder, node: GraphNode, given: tuple[Any, ...]) -> t
     )
     require(
         list(attributes.get("activations", USUAL[node.op] * many)) == USUAL[node.op] * many,
-        "other activations than the usual ones",
+        "activations other than the defaults",
     )
-    require(
-        node.op != "GRU" or attributes.get("linear_before_reset"), "a GRU that resets before its linear map"
-    )
+    require(node.op != "GRU" or attributes.get("linear_before_reset"), "a GRU without linear_before_reset")
     if not isinstance(x, StepView) or len(x.shape) != 3 or x.shape[1] != 1:
-        raise Rejected("a sequence that does not depend on the input, or several at once")
+        raise Rejected("a sequence that does not depend on the input, or a batch of several sequences")
     require(w.ndim == 3 and r.ndim == 3, "the sizes of the weights")
     hidden = r.shape[2]
     rows = GATES[node.op] * hidden
     require(
         w.shape == (many, rows, x.shape[2]) and r.shape == (many, rows, hidden), "the sizes of the weights"
     )
-    require(attributes.get("hidden_size", hidden) == hidden, "hidden_size is not that of the weights")
+    require(attributes.get("hidden_size", hidden) == hidden, "hidden_size differs from that of the weights")
     require(b is None or b.shape == (many, 2 * rows), "the sizes of the biases")
     require(lengths is None or lengths.tolist() == [len(x.index)], "sequences of several lengths")
     for state in (h_first, c_first):
         require(
             state is None or (state.shape == (many, 1, hidden) and not state.any()),
-            "a first state other than zero",
+            "an initial state other than zero",
         )
     b = np.zeros((many, 2 * rows)) if b is None else b
     outputs: list[list[StepView]] = []

@@ -1,4 +1,10 @@
-"""Where inputs may lie: a box, or the points of a box near a centre in the norm 1 or 2, frame by frame."""
+"""Perturbation sets: a box, or the points of a box within a distance of a centre in the norm 1 or 2, per
+group of elements.
+
+Statement: `CheckedRegion.minimum` returns m with m <= min over x in the region of row . x, rounding included.
+Over a box the minimum is the sum of min(row_i l_i, row_i u_i). For the norms 1 and 2 weak Lagrangian duality
+bounds it (`_near`): any multiplier >= 0 is sound.
+"""
 
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -8,13 +14,15 @@ import numpy as np
 from holdfast_check.arithmetic import TINY, Array, down, gamma, up
 from holdfast_check.errors import Rejected
 
-ROUNDS = 50  # of looking for a price
+# The number of bisection steps of the search for a multiplier (chosen by hand; it affects tightness only).
+ROUNDS = 50
 
 
 @dataclass(frozen=True)
 class CheckedRegion:
-    """All x with lower <= x <= upper and, in each of `groups` equal runs of elements, |x - centre|_norm <= spans[group]. Norm inf: the
-    box alone. A leading axis counts parts of the region that are looked at together."""
+    """All x with lower <= x <= upper and, in each of `groups` equal runs of elements, |x - centre|_norm <=
+    spans[group]. Norm inf: the box alone. The leading axis is a batch of subproblems.
+    """
 
     lower: Array  # (batch, n)
     upper: Array
@@ -26,7 +34,9 @@ class CheckedRegion:
     def ball(
         centre: Array, radius: float, norm: float, shares: Array, lower: Array, upper: Array
     ) -> "CheckedRegion":
-        """Runs of elements may move by the radius times their share, inside lower <= x <= upper; every end is rounded outwards."""
+        """The ball of a radius around a centre, intersected with [lower, upper]; the radius of a run of
+        elements is `radius` times its share. All bounds are rounded outwards.
+        """
         spans = np.where((shares > 0) & (radius > 0), up(radius * shares), 0.0)
         each = np.repeat(spans, centre.size // spans.size)
         moves = each > 0
@@ -37,30 +47,38 @@ class CheckedRegion:
         return CheckedRegion(low[None], high[None], norm, centre, spans)
 
     def within(self, lower: Array, upper: Array) -> "CheckedRegion":
-        """Parts of a box."""
+        """Subproblems of a box."""
         return replace(self, lower=lower, upper=upper)
 
     def minimum(self, rows: Array) -> Array:
-        """(batch, rows, n) -> (batch, rows): no point of the region has a smaller row . x."""
+        """(batch, rows, n) -> (batch, rows): lower bounds of row . x over the region.
+
+        Rounding: every product and sum is within gamma(n + 8) of the sum of absolute values.
+        """
         ends = np.minimum(rows * self.lower[:, None], rows * self.upper[:, None])
         least: Array = ends.sum(-1) - gamma(rows.shape[-1] + 8) * np.abs(ends).sum(-1) - TINY
         return least if np.isinf(self.norm) else np.maximum(least, self._near(rows))
 
     def _near(self, rows: Array) -> Array:
-        """Let t_i be how far element i moves against the row, at most as far as the box lets it. For any price >= 0 of a group,
+        """Lower bounds of row . x over a ball inside a box, by weak duality.
 
-            sum of |row_i| t_i  <=  sum of max over t_i of (|row_i| t_i - price t_i^norm)  +  price span^norm,
+        Let t_i be how far element i moves against the sign of row_i; the box bounds it by reach_i. For any
+        multiplier lambda >= 0 of a group,
 
-        since the t_i^norm add up to no more than span^norm. The price is searched in plain arithmetic; what it yields is rounded up."""
+            sum |row_i| t_i <= sum max over t_i of (|row_i| t_i - lambda t_i^norm) + lambda span^norm,
+
+        because the t_i^norm add up to at most span^norm. The multiplier is searched in plain floating point.
+        The right side is a sum of at most n + 64 products; 4 gamma of their absolute values is added.
+        """
         if self.centre is None or self.spans is None:
             raise Rejected("a norm without a centre")
         shape = (*rows.shape[:2], len(self.spans), -1)
-        room = np.where(
+        reach = np.where(
             rows > 0, up(self.centre - self.lower)[:, None], up(self.upper - self.centre)[:, None]
         )
-        steep, room, square = (
+        steep, reach, square = (
             np.abs(rows).reshape(shape),
-            np.maximum(room, 0.0).reshape(shape),
+            np.maximum(reach, 0.0).reshape(shape),
             self.norm == 2,
         )
         span = self.spans[:, None]
@@ -71,8 +89,8 @@ class CheckedRegion:
 
         def moves(price: Array) -> Array:
             if not square:
-                return np.where(steep > price, room, 0.0)
-            return np.where(steep >= 2 * price * room, room, steep / np.where(price > 0, 2 * price, 1.0))
+                return np.where(steep > price, reach, 0.0)
+            return np.where(steep >= 2 * price * reach, reach, steep / np.where(price > 0, 2 * price, 1.0))
 
         for _ in range(ROUNDS):
             price = np.sqrt(np.maximum(low, high * 1e-16) * high) if square else (low + high) / 2
@@ -92,7 +110,7 @@ class CheckedRegion:
 def inside(
     x: Array, centre: Array, radius: float, norm: float, shares: Array, lower: Array, upper: Array
 ) -> bool:
-    """Does a single point lie in that ball? Rationals are compared, nothing is rounded."""
+    """Whether a point lies in the ball, decided in rational arithmetic without rounding."""
     exact = [Fraction(value) for value in x.tolist()]
     if not all(
         low <= value <= high

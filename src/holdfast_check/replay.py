@@ -1,14 +1,19 @@
-"""The model's own file in onnxruntime, at points of the region: a second reader of the same bytes.
+"""Run the model's own .onnx file in onnxruntime at points of the region: a second reader of the same bytes.
 
-Nothing here is trusted, and nothing is accepted because of it. But a file that onnxruntime runs otherwise than this checker reads it, or
-that breaks the claim there, is rejected. Without onnxruntime the verdict says that it was not asked.
+Nothing here is trusted, and nothing is accepted because of it. But a file is rejected if onnxruntime
+evaluates it differently from this checker, or if it violates the claim there. Without onnxruntime the verdict
+reports that no comparison was made.
 
-Tolerance. onnxruntime computes in float32. Let M be, for a step, the size of all that is added up in it at the point (for sigmoid and
-tanh one more, for their own error), and L the derivative of an output by that step. To first order, if every element of every step is
-wrong by UNITS units of float32 of its M, the output is wrong by UNITS 2^-24 times the sum over all steps of |L| M, the input among them:
-it is rounded to float32 as well. Real sums of n products are wrong by about sqrt(n) units of M or less, and their errors have both signs,
-so UNITS is generous; a misread operator is wrong by whole M. Where there are more than EXAMINED outputs, the sum is made for that many of
-them, and the others get four times the largest found, in proportion to their own M.
+Tolerance. onnxruntime computes in float32. For a step let M be the sum of absolute values that enters an
+element at the point (for sigmoid and tanh one more, for their own error), and L the derivative of an output
+with respect to that step. If every element of every step is wrong by UNITS 2^-24 M, the output is wrong, to
+first order, by
+
+    UNITS 2^-24 * (sum over all steps, including the input, of |L| M).
+
+Rounding errors of a sum of n products have both signs and amount to about sqrt(n) 2^-24 M, so UNITS = 64 is
+generous; a misread operator is wrong by the size of M. If there are more than EXAMINED outputs, the sum is
+computed for that many, and the others get four times the largest ratio to their own M.
 """
 
 import hashlib
@@ -26,14 +31,14 @@ from holdfast_check.steps import AffineStep, Program, StepTerm
 if TYPE_CHECKING:
     from holdfast_check.proof import Claim
 
-POINTS = 16  # of the region, beside a witness
-UNITS = 64  # of float32: see above
-EXAMINED = 8  # outputs
-LARGEST_SINGLE = (
-    1e30  # a point where some value is larger than this is left out: float32 may not hold what is made of it
-)
-AT_ONCE = 2**22  # numbers in the derivatives that are looked at together
-NOT_INSTALLED = "onnxruntime is not installed, so it was not asked"
+POINTS = 16  # The number of points of the region (chosen by hand); a witness is added to them.
+UNITS = 64  # The tolerance in units of 2^-24 M (chosen by hand, see above).
+EXAMINED = 8  # The number of outputs for which the tolerance is computed (chosen by hand).
+# Skip points where a value of some step exceeds this: float32 (up to 3.4e38) might overflow (chosen by hand).
+LARGEST_SINGLE = 1e30
+# The number of float64 derivatives processed together (32 MiB; chosen by hand).
+AT_ONCE = 2**22
+NOT_INSTALLED = "onnxruntime is not installed, so no comparison was made"
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,9 @@ class Runtime:
 
     @cached_property
     def session(self) -> Any:
-        """None where onnxruntime is not installed, a text where it has no kernel for the file's types. Rejected where it refuses it."""
+        """The inference session; None if onnxruntime is not installed; a message if it has no kernel for the
+        file's types. A file that onnxruntime refuses is rejected.
+        """
         try:
             import onnxruntime  # type: ignore[import-not-found,unused-ignore]
         except ImportError:
@@ -59,7 +66,7 @@ class Runtime:
             raise Rejected(f"onnxruntime refuses this file: {_line(error)}") from error
 
     def outputs(self, points: Array, shape: tuple[int, ...]) -> Array:
-        """(points, n) -> (points, outputs), one by one: the file may have a fixed first size."""
+        """(points, n) -> (points, outputs), one point at a time: the file may have a fixed batch size."""
         given = self.session.get_inputs()[0]
         kind = np.float64 if "double" in given.type else np.float32
         try:
@@ -72,11 +79,14 @@ class Runtime:
 
 
 def _line(error: Exception) -> str:
+    """The message of an error on one line, at most 200 characters."""
     return " ".join(str(error).split())[:200]
 
 
 def points_of(claim: "Claim", seed: bytes) -> Array:
-    """(POINTS, n), rounded to float32: the centre, corners, points in between, and the witness where there is one."""
+    """(POINTS, n), rounded to float32: the centre, corners, points in between, and the witness if there is
+    one.
+    """
     region, draw = (
         claim.region,
         np.random.default_rng(int.from_bytes(hashlib.sha256(seed).digest()[:8], "little")),
@@ -90,7 +100,7 @@ def points_of(claim: "Claim", seed: bytes) -> Array:
     away[0] = 0.0
     if region.spans is not None and not np.isinf(region.norm):
         groups = away.reshape(POINTS, len(region.spans), -1)
-        if region.norm == 1:  # few elements move far
+        if region.norm == 1:  # In the norm 1, points where few elements move far.
             groups = groups * (draw.random(groups.shape) < draw.random((POINTS, 1, 1)) ** 4)
         length = (np.abs(groups) ** region.norm).sum(-1, keepdims=True) ** (1 / region.norm)
         away = (groups * np.minimum(1.0, region.spans[:, None] / np.maximum(length, 1e-300))).reshape(
@@ -103,7 +113,9 @@ def points_of(claim: "Claim", seed: bytes) -> Array:
 
 
 def tolerances(program: Program, values: list[Array]) -> Array:
-    """(points, outputs): how far float32 may be from these values of all steps; see above."""
+    """(points, outputs): the largest difference to these values that float32 explains; the module's docstring
+    has the formula.
+    """
     many, outputs = len(values[0]), program.output.index.size
     sizes, slopes = [np.abs(values[0])], dict[int, tuple[Array, ...]]()
     for at, step in enumerate(program.steps[1:], 1):
@@ -149,7 +161,11 @@ def tolerances(program: Program, values: list[Array]) -> Array:
 
 
 def compare(runtime: Runtime, program: Program, claim: "Claim", seed: bytes) -> str:
-    """What onnxruntime says at points of the region, for a proof or a witness that is otherwise accepted; Rejected where it differs."""
+    """Compare with onnxruntime at points of the region, after a proof or witness was verified; reject the
+    file if it differs.
+
+    Returns a sentence for the verdict.
+    """
     session = runtime.session
     if session is None or isinstance(session, str):
         return session or NOT_INSTALLED
@@ -165,7 +181,7 @@ def compare(runtime: Runtime, program: Program, claim: "Claim", seed: bytes) -> 
         )
         points, values = points[held], [step[held] for step in values]
     if not len(points):
-        return "onnxruntime was not asked: float32 does not hold the numbers of this region"
+        return "not compared with onnxruntime: float32 cannot represent the values over this region"
     own = StepTerm(program.output.step, program.output.index.ravel(), None, None).take_elements(
         values[program.output.step]
     )
@@ -182,41 +198,43 @@ def compare(runtime: Runtime, program: Program, claim: "Claim", seed: bytes) -> 
     fails = _fails(claim, answers, 0.0 if program.ranked else wide)
     if claim.kind == "witness":
         return (
-            "onnxruntime shows it too"
+            "onnxruntime confirms the witness"
             if held[0] and _fails(claim, answers, 0.0)[0]
-            else "onnxruntime, in its own arithmetic, does not show it"
+            else "onnxruntime, in its own arithmetic, does not confirm the witness"
         )
     require(
         program.ranked or not fails.any(), "in onnxruntime the claim does not hold at a point of the region"
     )
-    return f"onnxruntime answers alike at {len(points)} points of the region"
+    return f"onnxruntime agrees at {len(points)} points of the region"
 
 
 def _same_values(answers: Array, own: Array, wide: Array) -> None:
+    """Reject outputs that differ by more than the tolerance."""
     differs = ~(np.abs(answers - own) <= wide)
     if differs.any():
         point, output = np.argwhere(differs)[0]
         raise Rejected(
-            f"onnxruntime runs this file otherwise than it is read here: at a point of the region output {output} is "
-            f"{answers[point, output]:.7g} there and {own[point, output]:.7g} here, and float32 explains {wide[point, output]:.1g}"
+            "onnxruntime runs this file otherwise than this checker: at a point of the region "
+            f"output {output} is {answers[point, output]:.7g} in onnxruntime and "
+            f"{own[point, output]:.7g} here; float32 explains a difference of {wide[point, output]:.1g}"
         )
 
 
 def _same_order(answers: Array, own: Array, wide: Array) -> None:
-    """After a softmax: what is clearly larger here is not smaller there."""
+    """After a softmax: reject an order of outputs that contradicts clear differences of their inputs."""
     for answer, value, by in zip(answers, own, wide.max(1), strict=True):
         order = np.argsort(value, kind="stable")
         highest = np.maximum.accumulate(answer[order])
-        below = np.searchsorted(value[order], value - 2 * by)  # how many are clearly smaller
+        below = np.searchsorted(value[order], value - 2 * by)  # The number of clearly smaller values.
         wrong = (below > 0) & ~(answer >= highest[np.maximum(below, 1) - 1] * (1 - 1e-6) - 1e-30)
         require(
             np.isfinite(answer).all() and not wrong.any(),
-            "onnxruntime orders the outputs of this file otherwise than they are read here",
+            "onnxruntime orders the outputs of this file otherwise than this checker",
         )
 
 
 def _fails(claim: "Claim", answers: Array, wide: Array | float) -> Array:
-    """(points,): in which some group has no row above what is claimed, by more than `wide` explains."""
+    """(points,): whether some group has no row above the claimed number, by more than the tolerance."""
     rows = (
         answers @ claim.matrix.T
         + claim.offset

@@ -1,18 +1,25 @@
-"""What this checker reads of each operator: which inputs, outputs and attributes, in which versions. What is not here is refused.
+"""The signatures of the operators that this checker supports: inputs, outputs and attributes, per version.
+Everything else is rejected.
 
-A version is the first opset in which the standard describes an operator again; the tables hold every version that is in force in the
-opsets read, so that a change of meaning cannot go unnoticed (a test compares them with the standard's own list). Version 0 is the
-notation of `container`, the file that `holdfast prove` writes for a model that is no .onnx file: there what newer opsets give as inputs
-(shapes, axes, ends of a clip) are attributes, real numbers are of any width, and the input of Gemm may have any number of axes.
+A version is an opset in which the standard changes the definition of an operator. The tables contain every
+version in force in the supported opsets, so that a change of meaning cannot go unnoticed (a test compares
+them with the standard's own list). Version 0 is the notation of `container`, the file that `holdfast prove`
+writes for a model that is not an .onnx file: there, parameters that newer opsets pass as inputs (shapes,
+axes, bounds of a clip) are attributes, real numbers may have any width, and the input of Gemm may have any
+number of axes.
 
-Inputs are described by a letter each, in order; after "?" they may be absent, and "*" repeats the last one.
+Inputs are described by one letter each, in order. Inputs after "?" are optional, and "*" repeats the last
+one.
 
-    T  real numbers that may depend on the input; all T and W of a node have the same type, float32 or float64
+    T  real numbers that may depend on the input; all T and W of a node have one type, float32 or float64
     W  the same, but constant
     S  constant real numbers of float32 or float64, whatever the others are
     V  anything, constant or not; several V have the same type
-    I  constant int64, a list     J  constant int64 or int32, a list     Y  constant int64 or int32, of any shape
-    K  constant int32, a list     B  a constant truth value
+    I  constant int64, a list
+    J  constant int64 or int32, a list
+    Y  constant int64 or int32, of any shape
+    K  constant int32, a list
+    B  a constant truth value
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,14 +32,16 @@ from holdfast_check.arithmetic import LARGEST, Array
 from holdfast_check.errors import Rejected, require
 from holdfast_check.steps import StepView
 
-Value = StepView | Array  # what depends on the input, and what does not
-OPSETS = 7, 25
-DESCRIBED = 0
+Value = StepView | Array  # A value that depends on the input, or a constant.
+OPSETS = 7, 25  # The first and the last opset that is read.
+DESCRIBED = 0  # The version of described models (`container`).
 
 
 @dataclass(frozen=True)
 class Attribute:
-    """kind: int, float, text, ints, tensor or numbers. only: the values that are read; none: whatever the operator itself allows."""
+    """kind: int, float, text, ints, tensor or numbers. only: the supported values; empty: whatever the
+    operator allows.
+    """
 
     kind: str
     only: tuple[Any, ...] = ()
@@ -41,7 +50,7 @@ class Attribute:
 
 @dataclass(frozen=True)
 class Form:
-    """One operator in some versions. outputs: how many may be named; -1: any number."""
+    """The signature of an operator in some versions. outputs: how many may be named; -1: any number."""
 
     inputs: str
     attributes: Mapping[str, Attribute]
@@ -54,7 +63,7 @@ NEEDED, NEEDED_INTS = Attribute("int", required=True), Attribute("ints", require
 
 
 def _only(*values: Any) -> Attribute:
-    """An attribute that may be there, with one of these values; the first is the default."""
+    """An optional attribute with one of these values; the first is the default."""
     return Attribute("text" if isinstance(values[0], str) else "int", values)
 
 
@@ -62,6 +71,7 @@ def _forms(
     *entries: tuple[Versions, str, Mapping[str, Attribute]]
     | tuple[Versions, str, Mapping[str, Attribute], int],
 ) -> dict[int, Form]:
+    """Signatures by version."""
     return {
         version: Form(inputs, attributes, *rest)
         for versions, inputs, attributes, *rest in entries
@@ -104,7 +114,7 @@ CELL = {
 BATCHED = {"layout": _only(0)}
 RESET = {"linear_before_reset": _only(0, 1)}
 FREE = {"input_forget": _only(0)}
-# The versions of operators that the standard gave new types only, at 21, 23, 24 and 25.
+# The versions in which the standard only added element types to operators that move elements.
 SHAPES = 21, 23, 24, 25
 
 
@@ -116,7 +126,8 @@ FORMS: dict[str, dict[int, Form]] = {
     "Shape": _forms(((1, 13), "V", NONE), ((15, 19, *SHAPES), "V", {"start": INT, "end": INT})),
     "ConstantOfShape": _forms(((9, 20, *SHAPES), "I", VALUE)),
     "Reshape": _forms(
-        ((DESCRIBED,), "V", {"shape": NEEDED_INTS}), ((5, 13), "VI", NONE), ((14, 19, *SHAPES), "VI", {"allowzero": _only(0)})
+        ((DESCRIBED,), "V", {"shape": NEEDED_INTS}), ((5, 13), "VI", NONE),
+        ((14, 19, *SHAPES), "VI", {"allowzero": _only(0)})
     ),
     "Flatten": _forms(((1, 9, 11, 13, *SHAPES), "V", AXIS)),
     "Transpose": _forms(((DESCRIBED, 1, 13, *SHAPES), "V", {"perm": INTS})),
@@ -124,18 +135,22 @@ FORMS: dict[str, dict[int, Form]] = {
     "Unsqueeze": _forms(((DESCRIBED, 1, 11), "V", {"axes": NEEDED_INTS}), ((13, *SHAPES), "VI", NONE)),
     "Expand": _forms(((8, 13), "VI", NONE)),
     "Gather": _forms(((DESCRIBED, 1, 11, 13), "VY", AXIS)),
-    "Slice": _forms(((1,), "V", {"starts": NEEDED_INTS, "ends": NEEDED_INTS, "axes": INTS}), ((10, 11, 13), "VJJ?JJ", NONE)),
+    "Slice": _forms(((1,), "V", {"starts": NEEDED_INTS, "ends": NEEDED_INTS, "axes": INTS}),
+        ((10, 11, 13), "VJJ?JJ", NONE)),
     "Split": _forms(
-        ((2, 11), "V", AXIS | {"split": INTS}, -1), ((13,), "V?I", AXIS, -1), ((18,), "V?I", AXIS | {"num_outputs": INT}, -1)
+        ((2, 11), "V", AXIS | {"split": INTS}, -1), ((13,), "V?I", AXIS, -1),
+        ((18,), "V?I", AXIS | {"num_outputs": INT}, -1)
     ),
     "Concat": _forms(((DESCRIBED, 4, 11, 13), "V*", {"axis": NEEDED})),
     "Pad": _forms(
-        ((2,), "T", PADDED | {"pads": NEEDED_INTS, "value": REAL}), ((11, 13), "TI?W", PADDED), ((18, 19, *SHAPES), "TI?W", PADDED)
+        ((2,), "T", PADDED | {"pads": NEEDED_INTS, "value": REAL}), ((11, 13), "TI?W", PADDED),
+        ((18, 19, *SHAPES), "TI?W", PADDED)
     ),
     "Gemm": _forms(((DESCRIBED,), "TT?W", NONE), ((7, 9), "TTW", PRODUCT), ((11, 13), "TT?W", PRODUCT)),
     "MatMul": _forms(((DESCRIBED, 1, 9, 13), "TT", NONE)),
     "Conv": _forms(((DESCRIBED, 1, 11, 22), "TW?W", CONVOLUTION)),
-    "AveragePool": _forms(((DESCRIBED, 7), "T", AVERAGE), ((10, 11), "T", AVERAGE | FLOOR), ((19, 22), "T", AVERAGE | FLOOR)),
+    "AveragePool": _forms(((DESCRIBED, 7), "T", AVERAGE), ((10, 11), "T", AVERAGE | FLOOR),
+        ((19, 22), "T", AVERAGE | FLOOR)),
     "GlobalAveragePool": _forms(((1, 22), "T", NONE)),
     "MaxPool": _forms(
         ((DESCRIBED,), "T", POOL | DILATED), ((1,), "T", POOL), ((8,), "T", LARGEST_OF, 2),
@@ -151,31 +166,37 @@ FORMS: dict[str, dict[int, Form]] = {
     "LeakyRelu": _forms(((DESCRIBED, 6, 16), "T", {"alpha": REAL})),
     "Clip": _forms(((DESCRIBED, 6), "T", {"min": REAL, "max": REAL}), ((11, 12, 13), "T?WW", NONE)),
     "BatchNormalization": _forms(
-        ((DESCRIBED,), "TWWWW", {"epsilon": REAL}), ((7,), "TWWWW", NORMALISED | {"spatial": _only(1)}), ((9,), "TWWWW", NORMALISED),
-        ((14,), "TWWWW", NORMALISED | {"training_mode": _only(0)}), ((15,), "TSSSS", NORMALISED | {"training_mode": _only(0)}),
+        ((DESCRIBED,), "TWWWW", {"epsilon": REAL}), ((7,), "TWWWW", NORMALISED | {"spatial": _only(1)}),
+        ((9,), "TWWWW", NORMALISED),
+        ((14,), "TWWWW", NORMALISED | {"training_mode": _only(0)}),
+        ((15,), "TSSSS", NORMALISED | {"training_mode": _only(0)}),
     ),
     **{op: _forms(((DESCRIBED, 1, 11, 13), "T", AXIS)) for op in ("Softmax", "LogSoftmax")},
     "RNN": _forms(((DESCRIBED, 7), "TWW?WKW", CELL, 2), ((14, 22), "TWW?WKW", CELL | BATCHED, 2)),
-    "GRU": _forms(((DESCRIBED, 7), "TWW?WKW", CELL | RESET, 2), ((14, 22), "TWW?WKW", CELL | RESET | BATCHED, 2)),
-    "LSTM": _forms(((DESCRIBED, 7), "TWW?WKWW", CELL | FREE, 3), ((14, 22), "TWW?WKWW", CELL | FREE | BATCHED, 3)),
+    "GRU": _forms(((DESCRIBED, 7), "TWW?WKW", CELL | RESET, 2),
+        ((14, 22), "TWW?WKW", CELL | RESET | BATCHED, 2)),
+    "LSTM": _forms(((DESCRIBED, 7), "TWW?WKWW", CELL | FREE, 3),
+        ((14, 22), "TWW?WKWW", CELL | FREE | BATCHED, 3)),
 }  # fmt: skip
 
 
 def form_of(op: str, opset: int) -> Form:
-    """The form in force in this opset."""
+    """The signature in force in this opset."""
     versions = FORMS.get(op, {})
     found = [
         version for version in versions if (version == DESCRIBED) == (opset == DESCRIBED) and version <= opset
     ]
     if not found:
         raise Rejected(
-            f"operator {op} is not known to this checker" + (f" in opset {opset}" if versions else "")
+            f"operator {op} is not supported by this checker" + (f" in opset {opset}" if versions else "")
         )
     return versions[max(found)]
 
 
 def _fits(value: Any, kind: str, opset: int) -> bool:
-    """Is it a value of this kind? In the described notation, which is JSON, a real number may be written as an integer."""
+    """Whether a value is of this kind. In the described notation, which is JSON, a real number may be written
+    as an integer.
+    """
     if kind == "tensor":
         return isinstance(value, np.ndarray)
     if kind in ("ints", "floats", "texts"):
@@ -186,20 +207,21 @@ def _fits(value: Any, kind: str, opset: int) -> bool:
 
 
 def check_attributes(form: Form, attributes: Mapping[str, Any], opset: int) -> None:
-    """Rejected where an attribute is unknown, of another type, or has a value that is not read."""
+    """Reject an attribute that is unknown, of another type, or has an unsupported value."""
     for name, value in attributes.items():
-        require(name in form.attributes, f"attribute {name} is not known to this checker here")
+        require(name in form.attributes, f"attribute {name} is not supported by this checker here")
         expected = form.attributes[name]
-        require(_fits(value, expected.kind, opset), f"attribute {name} is no {expected.kind} that counts")
+        require(_fits(value, expected.kind, opset), f"attribute {name} is not a valid {expected.kind}")
         require(
             not expected.only or value in expected.only,
-            f"attribute {name} is {value!r}; {expected.only} is read",
+            f"attribute {name} is {value!r}; this checker supports {expected.only}",
         )
     for name, expected in form.attributes.items():
         require(name in attributes or not expected.required, f"attribute {name} is missing")
 
 
-REAL_TYPES, INTEGERS = ("<f4", "<f8"), ("<i8", "<i4")
+REAL_TYPES, INTEGERS = ("<f4", "<f8"), ("<i8", "<i4")  # numpy types
+# The element types that a letter of a signature allows.
 TYPES_READ = {
     "T": REAL_TYPES,
     "W": REAL_TYPES,
@@ -213,7 +235,7 @@ TYPES_READ = {
 
 
 def _letters(form: Form, many: int) -> tuple[str, int]:
-    """-> a letter for each of so many inputs, and how many must be there."""
+    """A letter for each of `many` inputs, and the number of required inputs."""
     needed, _, more = form.inputs.partition("?")
     if not needed.endswith("*"):
         return needed + more, len(needed)
@@ -221,10 +243,16 @@ def _letters(form: Form, many: int) -> tuple[str, int]:
 
 
 def check_inputs(form: Form, given: Sequence[Value | None], kinds: Sequence[str], opset: int) -> str:
-    """Rejected where an input is missing, too many, of another type, or depends on the network's input where it must not. kinds: the
-    types of the inputs, "" for one that is left out. -> the type of what the node makes of real numbers."""
+    """Reject an input that is missing, superfluous, of another type, or depends on the network's input where
+    it must be constant.
+
+    Args:
+        kinds: the types of the inputs, "" for an omitted one.
+
+    Returns the type of the node's real outputs.
+    """
     letters, least = _letters(form, len(given))
-    require(len(given) <= len(letters), f"it has {len(given)} inputs, and {len(letters)} are known")
+    require(len(given) <= len(letters), f"it has {len(given)} inputs; this checker supports {len(letters)}")
     require(len(given) >= least and all(value is not None for value in given[:least]), "an input is missing")
     same: set[str] = set()
     for place, (letter, value, kind) in enumerate(zip(letters, given, kinds, strict=False)):
@@ -234,9 +262,11 @@ def check_inputs(form: Form, given: Sequence[Value | None], kinds: Sequence[str]
             letter in "TV" or not isinstance(value, StepView),
             f"input {place} depends on the input of the network",
         )
-        require(letter not in "IJK" or len(value.shape) == 1, f"input {place} is no list")
+        require(letter not in "IJK" or len(value.shape) == 1, f"input {place} is not a list")
         if opset == DESCRIBED and letter in "TW":
-            require(kind[1] in "fiu" and _exact(value), f"input {place} holds what is no number of float64")
+            require(
+                kind[1] in "fiu" and _exact(value), f"input {place} has a value that float64 cannot represent"
+            )
         else:
             require(kind in TYPES_READ.get(letter, (kind,)), f"input {place} has the type {kind}")
         if letter in "TWV":
@@ -246,6 +276,6 @@ def check_inputs(form: Form, given: Sequence[Value | None], kinds: Sequence[str]
 
 
 def _exact(value: Value | None) -> bool:
-    """Are integers small enough to be numbers of float64?"""
+    """Whether integers are small enough to be exact in float64."""
     integers = isinstance(value, np.ndarray) and value.dtype.kind != "f"
     return not integers or bool((np.abs(np.asarray(value).astype(np.float64)) <= 2.0**53).all())

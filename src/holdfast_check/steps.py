@@ -1,7 +1,9 @@
-"""A network as a list of steps on flat vectors: affine maps, and functions of one or two numbers applied element by element.
+"""A network as a list of steps on flat vectors: affine maps, and functions of one or two numbers applied
+element by element.
 
-Step 0 is the input. A `StepView` is a value of the network's graph: some elements of a step, arranged in a shape; -1 stands for a zero.
-Reshaping, transposing, slicing or padding a value only changes its view, so nothing is computed and nothing rounded there.
+Step 0 is the input. A `StepView` is a value of the network's graph: selected elements of a step, arranged in
+a shape, where index -1 represents a zero. Reshaping, transposing, slicing or padding a value changes only its
+view, so nothing is computed or rounded there.
 """
 
 from dataclasses import dataclass, field
@@ -16,8 +18,10 @@ from holdfast_check.functions import RELU, PiecewiseLinear, ProductFunction
 
 @dataclass(frozen=True, eq=False)
 class StepView:
+    """Selected elements of a step, arranged in a shape."""
+
     step: int
-    index: Array  # of the value's shape: elements of the step, or -1
+    index: Array  # Indices of elements of the step in the value's shape; -1: a zero.
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -26,33 +30,41 @@ class StepView:
 
 @dataclass(frozen=True, eq=False)
 class StepTerm:
-    """What one step contributes to another: y[place] += x[take] w, where w is none (one), a vector (element by element) or a matrix that
-    each run of `len(w)` taken elements is multiplied with. No place occurs twice."""
+    """The contribution of one step to another: y[place] += x[take] W.
+
+    W is None (the identity), a vector (element-wise product) or a matrix, by which every run of `len(W)`
+    taken elements is multiplied. No index occurs twice in `place`.
+    """
 
     source: int
     take: Array
     weight: Array | None
-    place: Array | None  # None: all, in order
+    place: Array | None  # None: all elements, in order.
 
     @cached_property
     def turns(self) -> list[Array]:
-        """Positions of `take`, sorted into groups in which no element is taken twice, so that a group can be added up at once."""
+        """Positions of `take` in groups without repeated elements, so that each group can be added by one
+        indexed assignment.
+        """
         order = np.argsort(self.take, kind="stable")
         ordered = self.take[order]
         first = np.concatenate([[True], ordered[1:] != ordered[:-1]])
         starts = np.maximum.accumulate(np.where(first, np.arange(len(order)), 0))
         rank = np.empty(len(order), dtype=np.int64)
         rank[order] = np.arange(len(order)) - starts
-        rank[self.take < 0] = 0  # zeros that nobody reads
+        rank[self.take < 0] = 0  # Index -1 represents a zero, whose coefficients are discarded.
         return [np.flatnonzero(rank == turn) for turn in range(int(rank.max()) + 1)]
 
     @cached_property
     def whole(self) -> bool:
+        """Whether the term reads all elements in order."""
         return bool((self.take == np.arange(len(self.take))).all())
 
     @cached_property
     def terms(self) -> int:
-        """No sum that this part enters, forwards or back, has more terms."""
+        """An upper bound of the length of any sum that this term enters, in the forward or the backward
+        direction.
+        """
         return (
             len(self.turns) * (1 if self.weight is None or self.weight.ndim == 1 else sum(self.weight.shape))
             + 8
@@ -65,6 +77,7 @@ class StepTerm:
         return np.concatenate([x, np.zeros((*x.shape[:-1], 1))], axis=-1)[..., self.take]
 
     def add_to(self, y: Array, x: Array, absolute: bool = False) -> None:
+        """Add this term, applied to x (batch, elements of the source), to y in place; `absolute` uses |W|."""
         z, weight = self.take_elements(x), self.weight
         if weight is not None:
             weight = np.abs(weight) if absolute else weight
@@ -76,7 +89,9 @@ class StepTerm:
         y[:, slice(None) if self.place is None else self.place] += z
 
     def back(self, rows: Array, size: int) -> Array:
-        """(batch, rows, elements of y), how many elements x has -> (batch, rows, elements of x): rows as functions of x."""
+        """Apply the transpose: coefficients (batch, rows, elements of y) -> (batch, rows, size), coefficients
+        of the source's elements.
+        """
         z = rows if self.place is None else rows[..., self.place]
         if self.weight is not None and self.weight.ndim == 1:
             z = z * self.weight
@@ -92,8 +107,10 @@ class StepTerm:
 
 @dataclass(frozen=True, eq=False)
 class AffineStep:
-    """y = sum of parts + offset. Every weight is within 16 units of rounding of the true one, and the offset within 16 units of
-    `offset_size`, which is at least the size of all terms that it was added up from."""
+    """y = sum of the terms + offset. Every weight is within 16 units roundoff of the true weight; the offset
+    is within 16 units roundoff of `offset_size`, a bound of the sum of absolute values that the offset was
+    computed from.
+    """
 
     name: str
     size: int
@@ -104,7 +121,7 @@ class AffineStep:
 
 @dataclass(frozen=True, eq=False)
 class Applied:
-    """y = function(arguments), element by element; parts only take elements."""
+    """y = function(pre-activations), element by element; its terms only select elements."""
 
     name: str
     size: int
@@ -118,21 +135,23 @@ Step = AffineStep | Applied
 
 @dataclass
 class Program:
-    """steps[0] is the input, an affine map of nothing."""
+    """A network. steps[0] is the input: an affine step without terms."""
 
     input_shape: tuple[int, ...]
     steps: list[Step]
     output: StepView
-    ranked: bool = False  # a last softmax was left out: only the order of the outputs is that of the model
+    ranked: bool = False  # A final softmax was removed: only the order of the outputs is that of the model.
 
     def value(self, x: Array) -> Array:
-        """(batch, *input_shape) -> (batch, outputs) in plain float64: to compare with other programs, never to prove."""
+        """Evaluate the network in plain float64: (batch, *input_shape) -> (batch, outputs). For comparison
+        with other programs; no proof depends on it.
+        """
         return StepTerm(self.output.step, self.output.index.ravel(), None, None).take_elements(
             self.values(x)[self.output.step]
         )
 
     def values(self, x: Array) -> list[Array]:
-        """The same of every step."""
+        """The values of every step, in plain float64: a list of (batch, elements)."""
         known = [x.reshape(len(x), -1).astype(np.float64)]
         for step in self.steps[1:]:
             if isinstance(step, AffineStep):
@@ -146,21 +165,24 @@ class Program:
 
 
 class Builder:
-    """Adds steps; what an operator of the graph means in them."""
+    """Appends the steps that represent the operators of a graph."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         size = int(np.prod(shape))
         self.steps: list[Step] = [AffineStep("input", size, (), np.zeros(size), np.zeros(size))]
         self.input = StepView(0, np.arange(size).reshape(shape))
-        self.origins: dict[
-            int, list[tuple[StepView, Array]]
-        ] = {}  # of joined steps: what was joined, and where it went
+        # For steps that concatenate views: the views and the positions of their elements.
+        self.origins: dict[int, list[tuple[StepView, Array]]] = {}
 
     def affine(
-        self, name: str, shape: tuple[int, ...], parts: list[tuple[StepView, Array | None, Array | None]], offset: Array | float = 0.0,
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        parts: list[tuple[StepView, Array | None, Array | None]],
+        offset: Array | float = 0.0,
         offset_size: Array | None = None,
-    ) -> StepView:  # fmt: skip
-        """parts: what is taken, the weight, and the places it goes to."""
+    ) -> StepView:
+        """Append an affine step. `parts` holds (view, weight, positions in the result) of every term."""
         size = int(np.prod(shape))
         shift = np.broadcast_to(np.asarray(offset, dtype=np.float64), shape).ravel()
         sizes = np.abs(shift) if offset_size is None else np.broadcast_to(offset_size, shape).ravel()
@@ -168,13 +190,14 @@ class Builder:
         made = tuple(StepTerm(view.step, view.index.ravel(), weight, place) for view, weight, place in plain)
         for numbers in (sizes, *(part.weight for part in made if part.weight is not None)):
             if not bool((np.abs(numbers) < LARGEST).all()):
-                raise Rejected(f"{name}: a weight is no number, or larger than {LARGEST:g}")
+                raise Rejected(f"{name}: a weight is not finite, or larger than {LARGEST:g}")
         self.steps.append(AffineStep(name, size, made, shift, sizes))
         return StepView(len(self.steps) - 1, np.arange(size).reshape(shape))
 
     def apply_function(
         self, name: str, function: ProductFunction | PiecewiseLinear, *arguments: StepView
     ) -> StepView:
+        """Append a function applied element by element to views that broadcast against each other."""
         shape = np.broadcast_shapes(*(view.shape for view in arguments))
         parts = tuple(
             StepTerm(view.step, np.broadcast_to(view.index, shape).ravel(), None, None)
@@ -190,7 +213,7 @@ class Builder:
         offset: Array | float = 0.0,
         size: Array | None = None,
     ) -> StepView:
-        """The sum of views, each times numbers, broadcast against each other, plus an offset."""
+        """Append the sum of views, each times a constant, broadcast against each other, plus an offset."""
         shape = np.broadcast_shapes(
             *(np.broadcast_shapes(view.shape, np.shape(by)) for view, by in views), np.shape(offset)
         )
@@ -208,7 +231,7 @@ class Builder:
         return self.affine(name, shape, parts, offset, size)
 
     def concatenate(self, name: str, views: list[StepView], axis: int) -> StepView:
-        """Concatenated; several steps become one."""
+        """Concatenate views along an axis; views of several steps are copied into a new step."""
         if len({view.step for view in views}) == 1:
             return StepView(views[0].step, np.concatenate([view.index for view in views], axis))
         ends = np.cumsum([0, *(view.index.size for view in views)])
@@ -223,7 +246,9 @@ class Builder:
         return whole
 
     def plain(self, view: StepView) -> StepView:
-        """The same elements where they come from, if all were joined from one view: whoever reads them then needs no other."""
+        """The same elements as a view of the step they were copied from, if a concatenation copied all of
+        them from one view; readers then do not depend on the others.
+        """
         for source, places in self.origins.get(view.step, ()):
             back = np.full(self.steps[view.step].size + 1, -2)
             back[places], back[-1] = source.index.ravel(), -1

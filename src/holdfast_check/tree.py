@@ -1,8 +1,9 @@
-"""A region cut in two, and its parts again: which leaves there are, so that every point of the region lies in one of them.
+"""Branch-and-bound trees: the leaves of a tree of splits, which together cover the region.
 
-A tree is written down from its root, each part before its two halves: where it is cut, or -1 for a leaf. A box is cut at the middle of one
-of its sides. Any region is cut at the sign of a value of the network, an element of a step: where it is at most zero, and where it is at
-least zero. Both halves hold the number at which they are cut, so nothing lies between them.
+A tree is stored in depth-first order, each node before its two children: where it is split, or -1 for a leaf.
+A box is split at the middle of one of its sides. Any region is split at the sign of a value of the network,
+an element of a step: one child has value <= 0, the other value >= 0. Both children contain the points at
+which they are split, so the children cover their parent.
 """
 
 from collections.abc import Callable
@@ -15,13 +16,14 @@ from holdfast_check.errors import Rejected, require
 from holdfast_check.planes import StepBounds
 
 T = TypeVar("T")
-Cut = tuple[int, int, float]  # step, element, and the sign that it has in this half
+Cut = tuple[int, int, float]  # Step, element, and the sign of that element in this child.
 
 
 def _leaves(whole: T, cuts: Array, halves: Callable[[T, list[int]], tuple[T, T]]) -> list[T]:
+    """The leaves of a stored tree; reject a tree that is incomplete or longer than its leaves require."""
     found, waiting = [], [whole]
     for cut in cuts.reshape(len(cuts), -1).tolist():
-        require(waiting, "the tree goes on after its last leaf")
+        require(waiting, "the tree continues after its last leaf")
         part = waiting.pop()
         if cut[0] == -1:
             found.append(part)
@@ -29,12 +31,12 @@ def _leaves(whole: T, cuts: Array, halves: Callable[[T, list[int]], tuple[T, T]]
             first, second = halves(part, cut)
             waiting += [second, first]
     if waiting:
-        raise Rejected(f"{len(waiting)} parts of the region have no leaf: the tree does not cover it")
+        raise Rejected(f"{len(waiting)} nodes have no leaf: the tree does not cover the region")
     return found
 
 
 def leaves(lower: Array, upper: Array, cuts: Array) -> tuple[Array, Array]:
-    """(n,), (n,), (parts,) -> lower and upper bounds (leaves, n) of all leaves of a box."""
+    """Lower and upper bounds (leaves, n) of all leaves of a tree of halved boxes. `cuts` is (nodes,)."""
 
     def halves(ends: tuple[Array, Array], cut: list[int]) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
         (low, high), [along] = ends, cut
@@ -52,13 +54,15 @@ def leaves(lower: Array, upper: Array, cuts: Array) -> tuple[Array, Array]:
 
 
 def paths(cuts: Array, sizes: list[int]) -> list[list[Cut]]:
-    """(parts, 2), the sizes of all steps -> for each leaf its cuts, from the root on; in a first half the value is at most zero."""
+    """For each leaf its splits, from the root; in a first child the value is at most zero. `cuts` is (nodes,
+    2), `sizes` holds the size of every step.
+    """
 
     def halves(path: list[Cut], cut: list[int]) -> tuple[list[Cut], list[Cut]]:
         step, element = cut
         require(
             0 <= step < len(sizes) and 0 <= element < sizes[step],
-            f"the tree cuts element {element} of step {step}: there is none",
+            f"the tree splits element {element} of step {step}, which does not exist",
         )
         return [*path, (step, element, -1.0)], [*path, (step, element, 1.0)]
 
@@ -74,12 +78,14 @@ def margins(
     slopes: dict[str, Array],
     anew: bool,
 ) -> Array:
-    """-> (leaves, rows): lower bounds of matrix . output + offset over some leaves of signs.
+    """Lower bounds (leaves, rows) of matrix . output + offset over selected leaves of a tree of signs.
 
-    whole        what is known over the whole region.
-    multipliers  (cuts of all these leaves, rows), none below zero.
-    slopes       `rows/K`, (leaves, rows, n), and `at/K`.
-    anew         intervals are narrowed by walks over every leaf; else they stay those of the whole region but where they are cut.
+    Args:
+        whole: bounds over the whole region.
+        multipliers: (splits of all these leaves, rows), none negative.
+        slopes: `rows/K`, (leaves, rows, n), and `at/K`.
+        anew: if True, backward passes tighten the intermediate bounds over every leaf; otherwise those of the
+            whole region are used, restricted at the splits.
     """
     region, many = whole.region, len(some)
     held = [

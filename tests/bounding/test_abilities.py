@@ -79,7 +79,7 @@ def test_what_nobody_gave_is_unknown_and_not_wrong() -> None:
 
     [row] = abilities([Own()])
     assert row.lacks == {"derivative": None, "parabola": None, "sign split": None, "as executed": None}
-    assert "nobody said" in table([row])
+    assert "no reason declared" in table([row])
 
 
 # ---------------------------------------------------------------- derivatives: no step is steeper

@@ -152,7 +152,7 @@ REFUSED: dict[str, tuple[Written, str]] = {
     "into truth values": (truth, "into integers or truth values"),
     "adding up": (
         lambda h: h.index_put((torch.arange(h.shape[0]), torch.tensor(0)), h[:, 1], accumulate=True),
-        "adds to what is there",
+        "that accumulates",
     ),
 }
 

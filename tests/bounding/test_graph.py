@@ -68,7 +68,7 @@ def written_after_dropout(h: Tensor) -> Tensor:
 
 
 REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
-    "a window of padding only": (lambda h: F.max_pool1d(h[:, :1].unsqueeze(1), 2, 1, 1, 2).flatten(1).exp() + h, "padding only"),
+    "a window of padding only": (lambda h: F.max_pool1d(h[:, :1].unsqueeze(1), 2, 1, 1, 2).flatten(1).exp() + h, "only padding"),
     "padding with infinity": (lambda h: F.max_pool1d(F.pad(h.unsqueeze(1), (1, 0), value=-torch.inf), 2).flatten(1), "padding with -inf"),
     "integers": (lambda h: (3 * h).long().to(h.dtype), "integers"),
     "integers by example": (lambda h: (3 * h).to(torch.zeros(1, dtype=torch.int32)).to(h.dtype), "integers"),
@@ -123,7 +123,7 @@ def test_the_table_of_layers_says_what_a_proof_says() -> None:
     assert told(hf.Network.from_torch(Wrapped(looked_up).eval()), x) == []
     found = refusals(hf.Network.from_torch(Wrapped(triple).eval()), x)
     assert list(found) == ["einsum", "asin"]
-    assert "einsum 'bi,bi,bi->bi' of several things" in found["einsum"]
+    assert "einsum 'bi,bi,bi->bi' of several operands" in found["einsum"]
 
 
 def hidden_view(h: Tensor) -> Tensor:

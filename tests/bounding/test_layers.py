@@ -286,7 +286,7 @@ def test_a_pole_far_enough_away_does_no_harm() -> None:
 REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "falling softplus": (lambda h: F.softplus(h, -1.0), "softplus with beta -1"),
     "falling elu": (lambda h: F.elu(h, -1.0), "ELU is bounded for positive alpha"),
-    "power of two": (lambda h: h.abs() ** h, "exponent is no constant"),
+    "power of two": (lambda h: h.abs() ** h, "exponent is not a constant"),
     "attention that sees nothing": (
         lambda h: F.scaled_dot_product_attention(*[h.reshape(-1, 3, 2)] * 3, attn_mask=torch.eye(3).bool() & False).flatten(1),
         "in some row everything is masked",

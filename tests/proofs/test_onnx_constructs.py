@@ -96,7 +96,7 @@ CONSTRUCTS: dict[str, Case] = {
         [node("Dropout", "x r t", "y", seed=1)], {"r": floats(0.5), "t": np.array(True)}, (1, 6), 17, "drops"
     ),
     "mask of a dropout": (
-        [node("Dropout", "x", "d m"), node("Cast", "m", "f", to=1), node("Mul", "x f", "y")], {}, (1, 3), 17, "not followed"
+        [node("Dropout", "x", "d m"), node("Cast", "m", "f", to=1), node("Mul", "x f", "y")], {}, (1, 3), 17, "not supported"
     ),
     "cast of numbers to integers": (
         [node("Cast", "w", "i", to=7), node("Cast", "i", "f", to=1), node("Mul", "x f", "y")], {"w": floats(2.7, -2.7, 0.5)}, (1, 3), 17, ""
@@ -168,7 +168,7 @@ CONSTRUCTS: dict[str, Case] = {
     "windows beyond the end": ([node("MaxPool", "x", "y", kernel_shape=[2], strides=[2], ceil_mode=1)], {}, (1, 1, 5), 17, "ceil_mode"),
     "places of the largest": (
         [node("MaxPool", "x", "m i", kernel_shape=[2]), node("Cast", "i", "f", to=1), node("Mul", "m f", "y")], {}, (1, 1, 3), 17,
-        "not followed",
+        "not supported",
     ),
     "pools with dilations": ([node("MaxPool", "x", "y", kernel_shape=[2, 2], pads=[1] * 4, dilations=[2, 2])], {}, (1, 1, 3, 3), 17, ""),
     "dilations before there were any": ([node("MaxPool", "x", "y", kernel_shape=[2], dilations=[2])], {}, (1, 1, 4), 8, "dilations"),
@@ -205,7 +205,7 @@ CONSTRUCTS: dict[str, Case] = {
     ),
     "a slice of nothing": (
         [node("Slice", "x s e a", "z"), node("Concat", "x z", "y", axis=1)], {"s": ints(2), "e": ints(1), "a": ints(1)}, (1, 3), 17,
-        "no numbers",
+        "is empty",
     ),
     "an uneven split": (
         [node("Split", "x", "a b", axis=1, num_outputs=2), node("ReduceSum", "a", "y")], {}, (1, 5), 18, "in 2 parts"
@@ -273,7 +273,7 @@ CONSTRUCTS: dict[str, Case] = {
     ),
     "several sequences at once": (
         [node("RNN", "x w r", "y", hidden_size=1)], {"w": np.ones((1, 1, 2), F32), "r": np.ones((1, 1, 1), F32)}, (2, 2, 2), 17,
-        "several at once",
+        "several sequences",
     ),
 }  # fmt: skip
 
@@ -361,7 +361,7 @@ def test_the_page_names_every_operator_and_the_opsets() -> None:
         (Path(__file__).parents[2] / "docs" / "trust-base.md")
         .read_text()
         .partition("## What is read")[2]
-        .partition("## What was done")[0]
+        .partition("## Attempts")[0]
     )
     named = {
         word
@@ -610,7 +610,7 @@ def test_what_onnxruntime_runs_otherwise_is_rejected(
     path.write_bytes(model_of([node(op, "x x" if op == "Add" else "x", "y")], {}, (1, 2)).SerializeToString())
     honest = claimed(path, [1.0, 0.0], 10.0, [0.5, 0.5], [2.0, 2.0])
     assert honest.accepted
-    assert "onnxruntime answers alike at 16 points" in honest.compared
+    assert "onnxruntime agrees at 16 points" in honest.compared
     monkeypatch.setattr(Operators, op, MISREAD[op])
     wrong = claimed(path, [1.0, 0.0], 10.0, [0.5, 0.5], [2.0, 2.0])
     assert not wrong.accepted

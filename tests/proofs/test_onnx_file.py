@@ -125,7 +125,7 @@ def test_files_are_read_as_onnxruntime_runs_them(kind: str, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("kind", "change", "why"),
     [
-        ("gru", {"linear_before_reset": 0}, "resets before"), ("lstm", {"clip": 1.0}, "clip"),
+        ("gru", {"linear_before_reset": 0}, "linear_before_reset"), ("lstm", {"clip": 1.0}, "clip"),
         ("rnn", {"activations": ["Relu"]}, "activations"),
         ("convolution", {"auto_pad": "SAME_UPPER"}, "auto_pad"),
     ],
@@ -153,4 +153,4 @@ def test_a_witness_is_replayed_in_onnxruntime(tmp_path: Path, capsys: pytest.Cap
     assert len(files) == 2, made
     assert {one.model for one in made} == {path}
     assert main([str(path), *files]) == 0
-    assert "onnxruntime shows it too" in capsys.readouterr().out
+    assert "onnxruntime confirms the witness" in capsys.readouterr().out

@@ -8,7 +8,7 @@ from torch import Tensor
 from holdfast.bounding.graph.graph import Node
 from holdfast.bounding.relax import LinearBounds
 from holdfast.region import Region
-from holdfast.rounding import TINY, UNDERFLOW, gamma
+from holdfast.rounding import LARGEST, TINY, UNDERFLOW, gamma
 
 Ends = tuple[Tensor, Tensor]  # lower, upper, each (batch, *shape)
 
@@ -53,9 +53,20 @@ class Boxes:
     points: dict[tuple[Node, int], tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     def keep(self, node: Node, lower: Tensor, upper: Tensor) -> None:
+<<<<<<< HEAD
         """Intersect the bounds of a node with lower and upper; NaN counts as unbounded."""
         lower = torch.nan_to_num(lower, -torch.inf, torch.inf, -torch.inf)
         upper = torch.nan_to_num(upper, torch.inf, torch.inf, -torch.inf)
+=======
+        """Both bounds are right, so their intersection is; numbers that are none say nothing."""
+        lower, upper = (
+            torch.nan_to_num(lower, -torch.inf, torch.inf, -torch.inf),
+            torch.nan_to_num(upper, torch.inf, torch.inf, -torch.inf),
+        )
+        # Values above LARGEST count as unbounded: they would amplify underflows (rounding.py).
+        lower = torch.where(lower < -LARGEST, -torch.inf, lower)
+        upper = torch.where(upper > LARGEST, torch.inf, upper)
+>>>>>>> w2
         if node in self.lower:
             lower, upper = torch.maximum(lower, self.lower[node]), torch.minimum(upper, self.upper[node])
         self.lower[node], self.upper[node] = lower, torch.maximum(lower, upper)
@@ -109,4 +120,5 @@ class LinearForms:
     def minimum(self, region: Region) -> Tensor:
         """(batch, rows): lower bounds of the functions over the region."""
         least = region.minimise_linear(self.coefficients)
-        return least + self.constant - 8 * gamma(1) * (least.abs() + self.constant.abs()) - TINY
+        bound = least + self.constant - 8 * gamma(1) * (least.abs() + self.constant.abs()) - TINY
+        return torch.nan_to_num(bound, -torch.inf, torch.inf, -torch.inf)

@@ -443,7 +443,7 @@ def _apply_curve(
         steep * y.J,
         steep * y.R,
         curvature,
-        rest + gamma(16) * (size + rest),
+        rest + gamma(16) * (size + rest) + TINY,
         size,
         y.inputs,
         y.ball,
@@ -480,7 +480,7 @@ def _product(a: QuadraticModel, z: QuadraticModel, a_values: Interval, z_values:
         u * z.J + w * a.J,
         u * z.R + w * a.R,
         curvature,
-        rest + gamma(16) * (size + rest),
+        rest + gamma(16) * (size + rest) + TINY,
         size,
         inputs,
         a.ball,
@@ -838,7 +838,9 @@ def _charge_rounding(model: QuadraticModel, terms: int) -> QuadraticModel:
     """Add the rounding errors of sums of `terms` terms to the rest."""
     units = gamma(2 * terms + 16)
     return replace(
-        model, rest=model.rest * (1 + units) + 2 * units * model.size, size=model.size * (1 + units)
+        model,
+        rest=model.rest * (1 + units) + 2 * units * model.size + TINY,
+        size=model.size * (1 + units),
     )
 
 

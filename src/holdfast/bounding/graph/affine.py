@@ -1,10 +1,21 @@
-"""Affine maps y = J_1 x_1 + ... + J_n x_n + b, forwards and back, plain and in absolute values. How J is kept is known here only.
+"""Affine maps y = J_1 x_1 + ... + J_n x_n + b: forward and transposed products, plain and in absolute values.
 
-Vectors are flat and lie along one axis, the last by default: values of input k are (..., its size, ...), rows of coefficients of y are
-(..., size). Every product is computed as sums in some order, so that docs/rounding.md applies: `terms` is the length of those forward.
+Statement. `forward(x)` computes J x + b and `back(L)` computes L J, for coefficients L of y. Every result is
+a sum of products in some order: forward of at most `terms` products and b, backward of at most `size`
+products. So in float64
 
-A map that only moves elements about needs their numbers; a sum of its inputs nothing at all; where J is small it is kept, since a product
-of matrices beats everything; all else goes forward as a jvp and back as a vjp of the function.
+    |fl(J x + b) - (J x + b)| <= gamma(terms + 1) (|J| |x| + |b|),   |fl(L J) - L J| <= gamma(size) |L| |J|,
+
+with `forward_absolute(|x|) = |J| |x| + |b|` and `back(|L|, absolute=True) = |L| |J|` (Higham 2002, section
+3.1; docs/rounding.md).
+
+Layout. Vectors are flat and lie along one axis, the last by default: values of input k are (..., its size,
+...), rows of coefficients of y are (..., size).
+
+Representation. J is private to this module. A map that only moves elements stores their indices, a sum of its
+inputs stores nothing, and a small J is stored as a matrix. Any other map is applied forward as a
+Jacobian-vector product (jvp) and backward as a vector-Jacobian product (vjp) of its function, which for an
+affine function are the same sums.
 """
 
 from abc import ABC, abstractmethod
@@ -22,24 +33,24 @@ from holdfast.network.float32_precision import cudnn_flags
 from holdfast.rounding import length, spectral_norm
 
 Transform = Callable[..., Tensor]
-AT_ONCE = 256  # vectors that go forward through a function together
-Place = slice | Tensor  # of elements along an axis: a slice where they are neighbours in order
+AT_ONCE = 256  # The number of vectors per jvp call (memory; chosen by hand).
+# Indices along an axis: a slice if they are consecutive.
+Place = slice | Tensor
 
 
 @dataclass(frozen=True, eq=False)
 class Affine(Node, ABC):
-    """J x + b, of all inputs together."""
+    """J x + b, as a function of all inputs together."""
 
-    copies: ClassVar[bool] = (
-        False  # every element is a copy of one of some input: nothing is computed, numbers of any type may go forward
-    )
-    sums: ClassVar[bool] = False  # it is the sum of its inputs, nothing else
-    small: ClassVar[bool] = True  # many vectors may be carried forward at once, in any arithmetic
+    # Whether every element is a copy of an element of some input: nothing is computed, and any element type
+    # may pass.
+    copies: ClassVar[bool] = False
+    sums: ClassVar[bool] = False  # Whether the node is exactly the sum of its inputs.
+    small: ClassVar[bool] = True  # Whether many vectors may be pushed forward at once, in any element type.
 
-    shift: Tensor | None  # (size,): b; None where it is zero
-    _weight: (
-        Tensor | None
-    )  # (size,): |b|, more than |shift| where b is a sum whose terms cancel; None where it is zero
+    shift: Tensor | None  # (size,): b; None if it is zero.
+    # (size,): |b|, summed before cancellation, so it may exceed |shift|; None if zero.
+    _weight: Tensor | None
 
     # ---- forwards
 
@@ -49,7 +60,9 @@ class Affine(Node, ABC):
         return found if self.shift is None or not shift else found + _along(self.shift, found, axis)
 
     def forward_absolute(self, values: Sequence[Tensor], axis: int = -1, *, shift: bool = True) -> Tensor:
-        """|J| values + |b| for values >= 0, or without |b|: at least the size of all that is added up in `forward` of such values."""
+        """|J| values + |b| for values >= 0 (without |b| if not `shift`): a bound of the sum of absolute
+        values in `forward`.
+        """
         found = self._linear(values, axis, absolute=True)
         return found if self._weight is None or not shift else found + _along(self._weight, found, axis)
 
@@ -57,7 +70,9 @@ class Affine(Node, ABC):
     def part(
         self, k: int, value: Tensor, axis: int = -1, *, absolute: bool = False, support: Tensor | None = None
     ) -> Tensor:
-        """J_k value, or |J_k| value: what input k adds. support: the elements of the value that are not zero, if that is known."""
+        """J_k value, or |J_k| value: the contribution of input k. support: the indices of nonzero elements of
+        the value, if known.
+        """
 
     def _linear(self, values: Sequence[Tensor], axis: int, absolute: bool) -> Tensor:
         total = self.part(0, values[0], axis, absolute=absolute)
@@ -71,52 +86,56 @@ class Affine(Node, ABC):
     def back(
         self, rows: Tensor, only: Sequence[int] | None = None, *, absolute: bool = False
     ) -> list[Tensor]:
-        """rows J_k, or rows |J_k|, for every input or for these: rows . y = sum over k of (rows J_k) . x_k + rows . b."""
+        """rows J_k, or rows |J_k|, for all or some inputs: rows . y = sum_k (rows J_k) . x_k + rows . b."""
 
     def _which(self, only: Sequence[int] | None) -> list[int]:
         return list(range(len(self.inputs)) if only is None else only)
 
     def back_into(self, rows: Tensor, whole: Tensor) -> None:
-        """whole += rows J, in place, for a map of one input."""
+        """whole += rows J, in place, for a map with one input."""
         whole += self.back(rows)[0]
 
     def rows(self, chosen: Tensor) -> list[Tensor] | None:
-        """chosen (...) elements -> for each input (..., its size) their rows of J, in new tensors; None where they are not at hand."""
+        """Rows of J as new tensors: indices (...) -> per input (..., its size); None if J is not stored."""
         return None
 
     # ---- what it is
 
     @property
     def moves(self) -> bool:
-        """Whether it copies elements of one input only."""
+        """Whether it copies elements of a single input."""
         return self.copies and len(self.inputs) == 1
 
     @property
     def exact_back(self) -> bool:
-        """Whether `back` only copies coefficients, so that nothing is rounded."""
+        """Whether `back` only copies coefficients, so that it does not round."""
         return False
 
     @property
     def factor(self) -> float | None:
-        """The number s where it is s x + b of its only input x, of any shape; else None."""
+        """s, if the map is s x + b of its only input x, of any shape; otherwise None."""
         return None
 
     @property
     def kernel(self) -> Kernel | None:
-        """What an element reads around its place in its only input, where both are images, (1, channels, height, width); else None."""
+        """The kernel, if the map is a convolution or pooling of an image (1, channels, height, width);
+        otherwise None.
+        """
         return None
 
     @property
     @abstractmethod
     def terms(self) -> int:
-        """How many numbers an element of it is at most the sum of, b not counted."""
+        """An upper bound of the number of products in the sum of an element, without b."""
 
     def norms(self, device: torch.device) -> list[tuple[Tensor, float]]:
-        """For each input, from above: the Euclidean lengths of the rows of J_k, (size,), and the largest factor by which J_k can make a
-        vector longer (its spectral norm). Of small maps only."""
+        """For each input, upper bounds of the Euclidean lengths of the rows of J_k, (size,), and of its
+        spectral norm. For small maps only.
+        """
         if device not in self._norms:
             units = (torch.eye(source.size, dtype=torch.float64, device=device) for source in self.inputs)
-            columns = [self.part(k, unit) for k, unit in enumerate(units)]  # nothing is rounded
+            # Products with unit vectors are exact.
+            columns = [self.part(k, unit) for k, unit in enumerate(units)]
             self._norms[device] = [(length(column, 0), spectral_norm(column)) for column in columns]
         return self._norms[device]
 
@@ -127,28 +146,32 @@ class Affine(Node, ABC):
     # ---- two maps as one
 
     def after(self, inner: "Affine") -> "Affine | None":
-        """This map of what `inner`, its only input, computes, as one map; None where that is unknown or would have to be rounded."""
+        """This map composed with `inner`, its only input, as one map; None if that is unknown or would have
+        to be rounded.
+        """
         return None
 
     def _select(self, which: Tensor, by: Node) -> "Affine | None":
-        """Some elements of this map, for the node `by`, which picks them. Inputs that none of them reads are dropped."""
+        """Selected elements of this map, for the node `by` that selects them. Inputs that none of them reads
+        are dropped.
+        """
         return None
 
     def _shift(self, by: "Affine") -> "Affine | None":
-        """This map and then the shift of `by`."""
+        """This map followed by the shift of `by`."""
         return None
 
 
 @dataclass(frozen=True, eq=False)
 class _Copy(Affine):
-    """Elements of the inputs, moved about."""
+    """Elements of the inputs, in another order."""
 
     copies = True
-    _origin: Tensor  # (size,): where each comes from among the elements of all inputs, laid end to end
+    _origin: Tensor  # (size,): the index of each element in the concatenation of all inputs.
 
     @cached_property
     def _places(self) -> list[tuple[Place, Place]]:
-        """For each input: the elements of this node that are copies of it, and the elements they are copies of."""
+        """For each input: the indices of this node's elements that copy it, and of the elements they copy."""
         found, begin = [], 0
         for source in self.inputs:
             mine = (self._origin >= begin) & (self._origin < begin + source.size)
@@ -198,9 +221,8 @@ class _Copy(Affine):
 
     @cached_property
     def exact_back(self) -> bool:
-        return len(self._origin.unique()) == len(
-            self._origin
-        )  # what is read twice has its coefficients added up
+        # Coefficients of an element that is read twice are added.
+        return len(self._origin.unique()) == len(self._origin)
 
     @property
     def terms(self) -> int:
@@ -249,7 +271,7 @@ class _Sum(Affine):
 
 @dataclass(frozen=True, eq=False)
 class _Matrix(Affine):
-    """One matrix for each input."""
+    """One matrix per input."""
 
     _matrices: tuple[Tensor, ...]  # (size, size of the input) each
     _kernel: Kernel | None = None
@@ -263,7 +285,7 @@ class _Matrix(Affine):
         return {(False, torch.float64): self._matrices}
 
     def _as(self, absolute: bool, dtype: torch.dtype) -> tuple[Tensor, ...]:
-        """The matrices or their absolute values in some arithmetic, made when they are asked for first."""
+        """The matrices or their absolute values in some element type, computed on first use."""
         if (absolute, dtype) not in self._kept:
             self._kept[absolute, dtype] = tuple(
                 (m.abs() if absolute else m).to(dtype) for m in self._matrices
@@ -312,14 +334,16 @@ class _Matrix(Affine):
 
     def _shift(self, by: Affine) -> Affine | None:
         if self._weight is not None:
-            return None  # two shifts would have to be added up
+            return None  # Adding two shifts would round.
         kernel = self._kernel if by.shape == self.shape else None
         return replace(self, name=by.name, shape=by.shape, shift=by.shift, _weight=by._weight, _kernel=kernel)
 
 
 @dataclass(frozen=True, eq=False)
 class _Function(Affine):
-    """A function of one point, which keeps the batch axis that operators expect at size one, and |J| m + |b| for m >= 0."""
+    """A function of one point, which keeps the batch axis that operators expect at size one, and its
+    magnitude |J| m + |b| for m >= 0.
+    """
 
     small = False
     _function: Transform
@@ -331,7 +355,9 @@ class _Function(Affine):
         return self._kernel
 
     def _at(self, absolute: bool, device: torch.device) -> tuple[Transform, list[Tensor]]:
-        """The function and a point from which to go: magnitudes need only be affine where they are positive."""
+        """The function and the point at which to differentiate it: a magnitude need only be affine for
+        positive arguments.
+        """
         function, height = (self._magnitude, 1.0) if absolute else (self._function, 0.0)
         return function, [
             torch.full(source.shape, height, dtype=torch.float64, device=device) for source in self.inputs
@@ -346,9 +372,9 @@ class _Function(Affine):
         return self._push_forward([k], [value], axis, absolute)
 
     def _push_forward(self, which: list[int], values: Sequence[Tensor], axis: int, absolute: bool) -> Tensor:
-        """The derivative along these inputs: what an affine function adds there, b left out."""
+        """The directional derivative along these inputs, which for an affine function is J x without b."""
         function, at = self._at(absolute, values[0].device)
-        flat = [v.movedim(axis, -1).double() for v in values]  # as the function's constants are
+        flat = [v.movedim(axis, -1).double() for v in values]  # The function's constants are float64.
         lead = flat[0].shape[:-1]
 
         def one(*tangents: Tensor) -> Tensor:
@@ -369,7 +395,7 @@ class _Function(Affine):
             kernel = replace(self._kernel, weight=self._kernel.weight.abs()) if absolute else self._kernel
             image = rows.reshape(*rows.shape[:-1], *self.shape[1:])
             return [kernel.back_whole(image, self.inputs[k].shape[2:]).flatten(-3) for k in which]
-        kind, rows = rows.dtype, rows.double()  # as the function's constants are
+        kind, rows = rows.dtype, rows.double()  # The function's constants are float64.
         function, at = self._at(absolute, rows.device)
         # Without cuDNN a convolution is a plain matrix product, to which the rounding bound applies.
         with cudnn_flags(enabled=False):
@@ -398,8 +424,11 @@ def make_map(
     keep: int,
     kernel: Kernel | None = None,
 ) -> Affine:
-    """The map that a function of its inputs computes, J x + b; magnitude(*m) = |J| m + |b| for m >= 0. Matrices of at most `keep` elements
-    are looked at, and kept where they are no simpler map. kernel: J, where it is one of images."""
+    """The map J x + b that a function of its inputs computes; magnitude(*m) = |J| m + |b| for m >= 0.
+
+    Matrices of at most `keep` elements are computed, and stored unless the map is a copy or a sum. kernel: J,
+    if the map is a convolution or pooling of an image.
+    """
     zeros = [torch.zeros(n.shape, dtype=torch.float64, device=device) for n in inputs]
     offset, back = torch.func.vjp(function, *zeros)  # type: ignore[misc]
     weight = magnitude(*zeros)
@@ -408,7 +437,8 @@ def make_map(
     first = place, name, tuple(inputs), tuple(offset.shape), shift, heavy
     size = offset.numel()
     if kernel is not None:
-        # The function is compared with the model (`agreement`); what is walked back along must be its derivative.
+        # `equivalence_check` compares the function with the model; the kernel must be the function's
+        # derivative.
         row = torch.randn(offset.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(
             device
         )
@@ -425,7 +455,9 @@ def make_map(
 
 
 def make_copy(place: int, name: str, inputs: Sequence[Node], shape: Sequence[int], origin: Tensor) -> Affine:
-    """Copies of elements of the inputs: origin (size,) says where each is among those of all inputs, laid end to end."""
+    """Copies of elements of the inputs: origin (size,) holds the index of each in the concatenation of all
+    inputs.
+    """
     return _Copy(place, name, tuple(inputs), tuple(shape), None, None, origin)
 
 
@@ -435,8 +467,11 @@ def make_sum(place: int, name: str, inputs: Sequence[Node]) -> Affine:
 
 
 def exact_nodes(nodes: list[Node]) -> set[Node]:
-    """Moves and sums copy coefficients. They are free of rounding where the copies meet nothing they would have to be added to: the
-    source has no other reader, or its readers move different elements of it."""
+    """The nodes through which coefficients pass backwards without rounding.
+
+    Copies and sums only copy coefficients. They round where two copies meet and are added. They do not meet
+    if the source has no other reader, or if its readers copy different elements of it.
+    """
     readers: dict[Node, list[Node]] = {}
     for node in nodes:
         for source in node.inputs:
@@ -457,10 +492,12 @@ def exact_nodes(nodes: list[Node]) -> set[Node]:
 
 
 def _moves(matrix: Tensor) -> bool:
+    """Whether every row of the matrix selects one element."""
     return bool(((matrix == 0) | (matrix == 1)).all()) and bool((matrix.sum(1) == 1).all())
 
 
 def _is_one(matrix: Tensor) -> bool:
+    """Whether it is the identity matrix."""
     return matrix.shape[0] == matrix.shape[1] and bool(
         (matrix == torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)).all()
     )
@@ -470,7 +507,7 @@ def _is_one(matrix: Tensor) -> bool:
 
 
 def _along(vector: Tensor, like: Tensor, axis: int) -> Tensor:
-    """(n,) as a tensor that is added along this axis."""
+    """(n,) as a tensor that broadcasts along this axis."""
     return vector.to(like.dtype).reshape([-1 if k == axis % like.dim() else 1 for k in range(like.dim())])
 
 
@@ -484,17 +521,19 @@ def _times(matrix: Tensor, value: Tensor, axis: int) -> Tensor:
 
 
 def _place(numbers: Tensor) -> Place:
-    """Neighbours in order as a slice."""
+    """Indices, as a slice if they are consecutive."""
     first, count = int(numbers[0]) if len(numbers) else 0, len(numbers)
     in_order = torch.equal(numbers, torch.arange(first, first + count, device=numbers.device))
     return slice(first, first + count) if in_order else numbers
 
 
 def _numbers(place: Place, device: torch.device) -> Tensor:
+    """Indices as a tensor."""
     return torch.arange(place.start, place.stop, device=device) if isinstance(place, slice) else place
 
 
 def _take_along(value: Tensor, place: Place, axis: int) -> Tensor:
+    """The elements with these indices along an axis."""
     return (
         value.narrow(axis, place.start, place.stop - place.start)
         if isinstance(place, slice)
@@ -503,7 +542,7 @@ def _take_along(value: Tensor, place: Place, axis: int) -> Tensor:
 
 
 def _of(function: Transform, at: list[Tensor], which: list[int]) -> Transform:
-    """The function of these inputs alone, the others held."""
+    """The function of selected inputs, the others fixed."""
 
     def alone(*some: Tensor) -> Tensor:
         values = list(at)

@@ -1,4 +1,16 @@
-"""Functions of whole tensors, written as affine maps and relaxed functions: products, maxima, softmax, norms, attention."""
+"""Tensor functions as affine maps and relaxed scalar functions: products, maxima, softmax, norms, attention.
+
+Each decomposition is an identity in real arithmetic, so bounds of its parts bound the function:
+
+    max(a, b) = b + relu(a - b)
+    log(exp(a) + exp(b)) = b + softplus(a - b)
+    softmax(v) = exp(v - logsumexp(v))
+    a / b = a (1 / b)
+    (v - mean) / sqrt(mean of (v - mean)^2 + eps) = centred * rsqrt(mean of centred^2 + eps)
+
+Reference: Shi et al. 2020 (Robustness Verification for Transformers) for softmax, layer norm and products in
+attention; the pairwise log-sum-exp is this package's own.
+"""
 
 import math
 from collections.abc import Sequence
@@ -27,13 +39,14 @@ from holdfast.bounding.relax import (
     Tanh,
 )
 
-LOG_SUM = Softplus(
-    threshold=math.inf, stable=True
-)  # log(exp(a) + exp(b)) = b + softplus(a - b), without torch's shortcut
+# softplus in log(exp(a) + exp(b)) = b + softplus(a - b), without torch's threshold.
+LOG_SUM = Softplus(threshold=math.inf, stable=True)
 
 
 def product(graph: Graph, name: str, v: Node, z: Node) -> Node:
-    """v * z. Squares, gates (a sigmoid, or 1 minus one) and what is gated by itself are bounded as one function, which is tighter."""
+    """v z. Squares, gates (sigmoid, or one minus it) and self-gated values are relaxed as one function, which
+    is tighter.
+    """
     if v is z:
         return graph.add_relaxed(name, [v], Power(2))
     if v.shape != z.shape:
@@ -54,7 +67,7 @@ def product(graph: Graph, name: str, v: Node, z: Node) -> Node:
 
 
 def _gate(graph: Graph, name: str, node: Node) -> Node | None:
-    """For a node sigmoid(u) its u, for one that is 1 - sigmoid(u) = sigmoid(-u) a node for -u."""
+    """For a node sigmoid(u), the node u; for 1 - sigmoid(u) = sigmoid(-u), a node -u; otherwise None."""
     if isinstance(node, Relaxed) and isinstance(node.relaxation, Sigmoid):
         return node.inputs[0]
     if (
@@ -75,15 +88,17 @@ def _gate(graph: Graph, name: str, node: Node) -> Node | None:
 
 
 def negate(graph: Graph, name: str, node: Node) -> Node:
+    """-v."""
     return graph.affine(name, [node], lambda v: -v, lambda m: m)
 
 
 def times(graph: Graph, name: str, node: Node, factor: float) -> Node:
+    """v times a constant."""
     return graph.affine(name, [node], lambda v: v * factor, lambda m: m * abs(factor))
 
 
 def difference(graph: Graph, name: str, a: Any, b: Any, sign: int = 1) -> Node:
-    """sign (a - b), of which one at least is a node."""
+    """sign (a - b), where at least one is a node."""
     if not isinstance(b, Node):
         return graph.affine(name, [a], lambda v: sign * (v - b), lambda m: m + abs(b))
     if not isinstance(a, Node):
@@ -92,7 +107,7 @@ def difference(graph: Graph, name: str, a: Any, b: Any, sign: int = 1) -> Node:
 
 
 def quotient(graph: Graph, name: str, a: Node | Tensor | float, b: Node) -> Node:
-    """a / b; nothing is known where b may be zero."""
+    """a / b; the bounds are infinite where b may be zero."""
     inverse = graph.add_relaxed(name, [b], Reciprocal())
     if isinstance(a, Node):
         return product(graph, name, a, inverse)
@@ -100,7 +115,7 @@ def quotient(graph: Graph, name: str, a: Node | Tensor | float, b: Node) -> Node
 
 
 def larger(graph: Graph, name: str, a: Node, b: Node, relaxation: Relaxation | None = None) -> Node:
-    """max(a, b) = b + relu(a - b), or log(exp(a) + exp(b)) with softplus for ReLU."""
+    """max(a, b) = b + relu(a - b), or log(exp(a) + exp(b)) with softplus instead of ReLU."""
     ahead = difference(graph, name, a, b)
     return graph.affine(
         name, [graph.add_relaxed(name, [ahead], relaxation or Relu()), b], *(lambda v, z: v + z,) * 2
@@ -108,7 +123,7 @@ def larger(graph: Graph, name: str, a: Node, b: Node, relaxation: Relaxation | N
 
 
 def largest(graph: Graph, name: str, nodes: list[Node]) -> Node:
-    """The elementwise maximum, in pairs."""
+    """The elementwise maximum, pair by pair."""
     while len(nodes) > 1:
         pairs = zip(nodes[::2], nodes[1::2], strict=False)
         nodes = [larger(graph, name, a, b) for a, b in pairs] + nodes[len(nodes) // 2 * 2 :]
@@ -116,7 +131,9 @@ def largest(graph: Graph, name: str, nodes: list[Node]) -> Node:
 
 
 def along(graph: Graph, name: str, node: Node | Lowered, axis: int, relaxation: Relaxation) -> Node:
-    """The maximum (ReLU) or log-sum-exp (softplus) along an axis, which stays at size one: one half against the other, again and again."""
+    """The maximum (ReLU) or log-sum-exp (softplus) along an axis, kept at size one, by repeatedly combining
+    its two halves.
+    """
     if relaxation is LOG_SUM:
         graph.fused.append(name)
     if isinstance(node, Lowered):
@@ -132,6 +149,7 @@ def along(graph: Graph, name: str, node: Node | Lowered, axis: int, relaxation: 
 
 
 def _pairwise_reduce(graph: Graph, name: str, node: Node, axis: int, relaxation: Relaxation) -> Node:
+    """Combine the first half of an axis with the second half."""
     size, half = node.shape[axis], node.shape[axis] // 2
 
     def against(v: Tensor, sign: int) -> Tensor:
@@ -161,7 +179,9 @@ def _log_softmax(graph: Graph, name: str, node: Node, axis: int) -> Node:
 
 
 def softmax(graph: Graph, name: str, node: Node | Lowered, axis: int) -> Node:
-    """exp(log softmax). The logarithm is never positive; saying so keeps loose bounds of it from growing."""
+    """exp(log softmax). A logarithm of a softmax is never positive; clipping it at zero keeps loose bounds
+    from growing.
+    """
     if isinstance(node, Lowered):
         graph.fused.append(name)
         return masks.softmax(graph, name, node, axis, LOG_SUM)
@@ -171,21 +191,23 @@ def softmax(graph: Graph, name: str, node: Node | Lowered, axis: int) -> Node:
 
 
 def subtract_mean(graph: Graph, name: str, node: Node, axes: Sequence[int]) -> Node:
-    """v less its mean along the axes: the matrix has 1 - 1 / n on its diagonal and -1 / n beside it."""
+    """v minus its mean along the axes: J has 1 - 1 / n on the diagonal and -1 / n elsewhere."""
     dims = list(axes)
-    beside = 1 - 2 / math.prod(node.shape[axis] for axis in dims)
+    weight = 1 - 2 / math.prod(node.shape[axis] for axis in dims)
     return graph.affine(
         name,
         [node],
         lambda v: v - v.mean(dims, keepdim=True),
-        lambda m: m * beside + m.mean(dims, keepdim=True),
+        lambda m: m * weight + m.mean(dims, keepdim=True),
     )
 
 
 def standardise(
     graph: Graph, name: str, node: Node, axes: Sequence[int], eps: float, *, around_mean: bool = True
 ) -> Node:
-    """(v - mean) / sqrt(mean square of that + eps) along the axes. With n elements it is at most sqrt(n - 1), sqrt(n) if not centred."""
+    """(v - mean) / sqrt(mean of its square + eps) along the axes. Its absolute value is at most sqrt(n - 1)
+    for n elements, sqrt(n) if not centred.
+    """
     graph.fused.append(name)
     dims = list(axes)
     count = math.prod(node.shape[axis] for axis in dims)
@@ -199,14 +221,16 @@ def standardise(
 
 
 def scale_and_shift(graph: Graph, name: str, node: Node, weight: Tensor | None, bias: Tensor | None) -> Node:
-    """v * weight + bias, either of which may be missing."""
+    """v * weight + bias, each optional."""
     one = torch.ones((), dtype=torch.float64, device=graph.device)
     factor, shift = one if weight is None else weight, 0 * one if bias is None else bias
     return graph.affine(name, [node], lambda v: v * factor + shift, lambda m: m * factor.abs() + shift.abs())
 
 
 def matrix_product(graph: Graph, name: str, a: Node | Tensor, b: Node | Tensor) -> Node:
-    """(..., m, k) times (..., k, n), of which one at least is a node. Of two, every product of two numbers, then sums."""
+    """(..., m, k) times (..., k, n), where at least one is a node. For two nodes: the products of all pairs
+    of numbers, then sums.
+    """
     if not isinstance(a, Node):
         return graph.affine(name, [b], lambda v: torch.matmul(a, v), lambda m: torch.matmul(a.abs(), m))  # type: ignore[list-item]
     if not isinstance(b, Node):

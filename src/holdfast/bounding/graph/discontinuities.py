@@ -1,4 +1,9 @@
-"""Functions that jump: whole numbers, comparisons, truth values, and what is chosen by them."""
+"""Discontinuous functions: rounding to integers, comparisons, truth values and selection by a condition.
+
+Identities used: trunc(v) = floor(max(v, 0)) + ceil(min(v, 0)); a mod b = a - b floor(a / b); not a = 1 - a; a
+or b = 1 - (1 - a) (1 - b); where(c, a, b) = b + c (a - b). The input of a discontinuity is widened by
+`Unsure`, because the model's own rounding decides on which side of a jump a computed value lies.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +20,7 @@ from holdfast.errors import UnsupportedLayer
 aten = torch.ops.aten
 
 
+# The relaxation of every elementwise operator with jumps.
 JUMPS: dict[Any, Relaxation] = {
     target: relaxation
     for targets, relaxation in (
@@ -33,13 +39,16 @@ def jumping(graph: Graph, call: OperatorCall) -> Node:
 
 
 def _jumping(graph: Graph, name: str, node: Node, relaxation: Relaxation) -> Node:
-    """The function of what the network's arithmetic may have computed; its input, and what is moved or cut off of it, is what it is."""
+    """The function of a value that the network's arithmetic may have rounded; inputs that are not computed
+    are not widened.
+    """
     return graph.add_relaxed(
         name, [node if _is_constant(node) else graph.add_relaxed(name, [node], Unsure())], relaxation
     )
 
 
 def _is_constant(node: Node) -> bool:
+    """Whether the node is the input, or only moved or clipped at zero, so that it is not rounded."""
     copies = (isinstance(node, Affine) and node.copies) or (
         isinstance(node, Relaxed) and isinstance(node.relaxation, Relu)
     )
@@ -68,7 +77,7 @@ def fraction(graph: Graph, call: OperatorCall) -> Node:
 
 
 def _truncate(graph: Graph, name: str, node: Node) -> Node:
-    """floor of what is above zero, ceil of what is below."""
+    """floor of the positive part plus ceil of the negative part."""
     if not _is_constant(node):
         node = graph.add_relaxed(name, [node], Unsure())
     above = graph.add_relaxed(name, [graph.add_relaxed(name, [node], Relu())], Floor())
@@ -96,6 +105,7 @@ def remainder(graph: Graph, call: OperatorCall) -> Node:
 
 
 def _whole_quotient(graph: Graph, name: str, a: Any, b: Any, mode: str | None) -> Node:
+    """a / b, rounded to an integer according to torch's rounding mode."""
     ratio = (
         compose.quotient(graph, name, a, b)
         if isinstance(b, Node)
@@ -111,14 +121,16 @@ ABOVE = (aten.gt.Scalar, aten.gt.Tensor, aten.ge.Scalar, aten.ge.Tensor)
 
 @handles(*ABOVE, aten.lt.Scalar, aten.lt.Tensor, aten.le.Scalar, aten.le.Tensor)
 def comparison(graph: Graph, call: OperatorCall) -> Node:
-    """1 where it holds, else 0: a step of the difference."""
+    """1 where the comparison holds, otherwise 0: a step of the difference."""
     a, b = call.args
     sign = 1 if call.target in ABOVE else -1
     return graph.add_relaxed(call.name, [compose.difference(graph, call.name, a, b, sign)], Step())
 
 
 def may_be_truth(value: Any) -> bool:
-    """Whether it is made of comparisons alone, moved or multiplied; float64 nodes do not say what they were to torch."""
+    """Whether a value is built only from comparisons, moved or multiplied; float64 nodes do not record their
+    torch type.
+    """
     if isinstance(value, Relaxed) and not isinstance(value.relaxation, Product):
         return isinstance(value.relaxation, Step)
     if isinstance(value, Node):
@@ -132,7 +144,7 @@ NOT = (aten.logical_not.default, aten.bitwise_not.default)
 
 @handles(*EITHER, *NOT, aten.logical_and.default, aten.bitwise_and.Tensor, aten.__and__.Tensor)
 def logic(graph: Graph, call: OperatorCall) -> Any:
-    """1 - a, a b and 1 - (1 - a) (1 - b)."""
+    """not a = 1 - a, a and b = a b, a or b = 1 - (1 - a) (1 - b)."""
     if not all(may_be_truth(value) for value in call.args):
         raise UnsupportedLayer(
             f"{call.name}: {call.target} is bounded for truth values only; attacks still work."
@@ -160,7 +172,7 @@ def _not(graph: Graph, name: str, value: Any) -> Any:
 
 @handles(aten.threshold.default)
 def threshold(graph: Graph, call: OperatorCall) -> Any:
-    """v above it, else the value."""
+    """v where v > threshold, otherwise a constant."""
     node, at, value = call.args
     above = comparison(graph, OperatorCall(call.name, aten.gt.Scalar, (node, at), {}))
     return where(graph, OperatorCall(call.name, aten.where.self, (above, node, value), {}))
@@ -168,7 +180,7 @@ def threshold(graph: Graph, call: OperatorCall) -> Any:
 
 @handles(aten.nan_to_num.default)
 def numbers(graph: Graph, call: OperatorCall) -> Node:
-    """Where there may be none, nothing is known of the node anyway."""
+    """The input: where it may be NaN or infinite, its bounds are infinite anyway."""
     node: Node = call.args[0]
     return node
 
@@ -195,7 +207,8 @@ def where(graph: Graph, call: OperatorCall) -> Node | Lowered:
         not isinstance(side, Node) and not bool(torch.as_tensor(side).isfinite().all()) for side in (a, b)
     ):
         raise UnsupportedLayer(
-            f"{call.name}: a mask that depends on the input has no bound where it says minus infinity; attacks still work."
+            f"{call.name}: a mask that depends on the input and is minus infinity somewhere has no bound; "
+            "attacks still work."
         )
     if not isinstance(a, Node) and not isinstance(b, Node):
         a, b = (torch.as_tensor(v, device=graph.device).double() for v in (a, b))
@@ -221,7 +234,7 @@ def masked_fill(graph: Graph, call: OperatorCall) -> Any:
 
 
 def _choice(call: OperatorCall, size: bool) -> Callable[..., Tensor]:
-    """The call for a condition that is known, as a function of its nodes; with `size` of everything's size."""
+    """torch.where for a constant condition, as a function of the call's nodes; with `size`, its magnitude."""
 
     def run(*values: Tensor) -> Tensor:
         place = dict(zip(call.nodes, values, strict=True))

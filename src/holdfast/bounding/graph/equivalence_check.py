@@ -1,9 +1,13 @@
-"""Is the graph the model? Both are asked at points before anything is proved, so that a proof speaks of the very model the user runs.
+"""Check at sample points that the graph computes the same function as the user's model, before anything is
+certified.
 
-Three comparisons, each tight where the arithmetic is the same, in batches of one and of many:
-- the traced program with the user's module, in the module's own arithmetic: to 64 units of rounding;
-- the graph that is bounded with the module in float64, where the module runs in float64: to 1e-9 of the largest output;
-- the graph with the module in its own arithmetic, which differ by rounding: to 1e-3, in half precision 5e-2.
+Three comparisons, in batches of one and of many, each as tight as the arithmetic allows:
+
+- the traced program and the user's module, in the module's own arithmetic: to 64 units roundoff;
+- the graph and the module in float64, if the module runs in float64: to 1e-9 of the largest output;
+- the graph and the module in its own arithmetic, which differ by rounding: to 1e-3, in half precision 5e-2.
+
+This is a test, not a proof: it detects a wrong graph, and every certificate lists it as a check.
 """
 
 from collections.abc import Collection
@@ -21,48 +25,55 @@ from holdfast.random_streams import Chance
 from holdfast.region import Family, Region
 
 CHECKS = (
-    "the traced program answers as the model does, in batches of one and of many, at the inputs and at random points of the region",
-    "the graph that is bounded answers as the model does in float64 and in its own arithmetic at the same points",
-    "the model draws no random numbers, and nothing that it holds changes when it is asked",
+    "the traced program answers as the model does, in batches of one and of many, at the inputs and at "
+    "random points of the region",
+    "the graph that is bounded answers as the model does in float64 and in its own arithmetic at the "
+    "same points",
+    "the model draws no random numbers, and nothing that it holds changes when it is evaluated",
 )
-SAMPLES = 16  # random points of the region
-SINGLE = 3  # of them asked in batches of one
-NUMBERS = 2**24  # in all nodes of the graph at once
-ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-3}  # of the largest output; half precision: COARSE
-COARSE = 5e-2
-FINE = 1e-9
+SAMPLES = 16  # The number of random points of the region (chosen by hand).
+SINGLE = 3  # How many of them are evaluated in batches of one (chosen by hand).
+NUMBERS = 2**24  # The number of float64 values in all nodes of the graph at once (128 MiB; chosen by hand).
+# Tolerances relative to the largest output, by the model's type (chosen by hand).
+ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-3}
+COARSE = 5e-2  # The tolerance for half precision, relative to the largest output (chosen by hand).
+FINE = 1e-9  # The tolerance for two float64 evaluations, relative to the largest output (chosen by hand).
 
 
 def check(net: Network, graph: Graph, region: Region, traced: Network | None = None) -> None:
-    """Raise UnsupportedLayer unless the graph says what the network says, at the centres and at random points of the region.
+    """Raise UnsupportedLayer unless graph and network agree at the centres and at random points of the
+    region.
 
-    traced  the network whose program the graph was built of, where that is a form of `net` for single inputs.
+    Args:
+        traced: the network of whose program the graph was built, if that is a form of `net` for single
+            inputs.
     """
     try:
         _check(net, graph, sampled_points(region).to(net.dtype), traced or net)
     except HoldfastError:
         raise
     except Exception as error:
-        told = first_line(error)
+        reason = first_line(error)
         raise UnsupportedLayer(
-            f"{net.name} and its graph cannot be compared ({told}), so nothing is proved; attacks still work."
+            f"{net.name} and its graph cannot be compared ({reason}), so nothing is proved; "
+            "attacks still work."
         ) from error
 
 
 def _check(net: Network, graph: Graph, points: Tensor, source: Network) -> None:
-    said = net(points)
+    outputs = net(points)
     single = torch.cat([net(row[None]) for row in points[-SINGLE:]])
-    size = _size(said)
+    size = _size(outputs)
     program = as_plain_module(source.program(points))
-    with torch.no_grad(), in_full():  # as the network itself is asked
+    with torch.no_grad(), in_full():  # The network itself is evaluated in full precision, too.
         rows = points if source is net else points[:0]
-        for asked, answer in (
-            (rows, said),
+        for batch, answer in (
+            (rows, outputs),
             *((row[None], one[None]) for row, one in zip(points[-SINGLE:], single, strict=True)),
         ):
-            if len(asked):
+            if len(batch):
                 _same(
-                    leaves(program(asked.to(net.device)))[0].reshape(len(asked), -1),
+                    leaves(program(batch.to(net.device)))[0].reshape(len(batch), -1),
                     answer,
                     size,
                     net,
@@ -70,18 +81,18 @@ def _check(net: Network, graph: Graph, points: Tensor, source: Network) -> None:
                 )
     values = value(graph, points)
     wide = ROUNDING.get(net.dtype, COARSE)
-    _close(values, said, wide * size, net, "the graph")
+    _close(values, outputs, wide * size, net, "the graph")
     _close(values[-SINGLE:], single, wide * size, net, "the graph")
     twin = net.double(points)
     if twin is not None and twin is not net:
         precise = twin(points)
         if not _within(values, precise, FINE * size):
-            # A model that rounds to its own arithmetic inside has no finer twin.
+            # A model that casts internally to its own type has no more precise version.
             _close(values, precise, wide * size, net, "the graph")
 
 
 def value(graph: Graph, x: Tensor) -> Tensor:
-    """(n, *shape) -> (n, outputs) float64: what the graph says, its last softmax included."""
+    """(n, *shape) -> (n, outputs) float64: the output of the graph, including a final softmax."""
     at_once = max(1, NUMBERS // sum(node.size for node in graph.nodes))
     return torch.cat([_value(graph, part.to(graph.device, torch.float64)) for part in x.split(at_once)])
 
@@ -92,7 +103,9 @@ def _value(graph: Graph, x: Tensor) -> Tensor:
 
 
 def values(graph: Graph, x: Tensor, kept: Collection[Node] = ()) -> dict[Node, Tensor]:
-    """(n, *shape) in float64 -> what the output says, without a last softmax that was left out, and the nodes that are to be kept."""
+    """Evaluate the graph at x, (n, *shape) in float64: the output (without a final softmax that was left out)
+    and the nodes in `kept`.
+    """
     known: dict[Node, Tensor] = {}
     last = {source: node for node in graph.nodes for source in node.inputs}  # the last reader
     for node in graph.nodes:
@@ -111,7 +124,7 @@ def values(graph: Graph, x: Tensor, kept: Collection[Node] = ()) -> dict[Node, T
 
 
 def sampled_points(region: Region) -> Tensor:
-    """(n, *shape): every centre, then random points."""
+    """(n, *shape): every centre, then random points of the region."""
     wide = (
         region.at(torch.nan_to_num(region.reach(), posinf=1.0))
         if isinstance(region, Family) and not bool(region.radius.any())
@@ -124,9 +137,9 @@ def sampled_points(region: Region) -> Tensor:
     return torch.cat([region.centre, sampled.to(region.centre)])
 
 
-def _size(said: Tensor) -> float:
-    """The largest number among the answers; what overflows in the model's arithmetic says nothing."""
-    return float(torch.where(said.isfinite(), said, 0).double().abs().amax())
+def _size(outputs: Tensor) -> float:
+    """The largest finite absolute value among the outputs; overflow in the model's arithmetic is ignored."""
+    return float(torch.where(outputs.isfinite(), outputs, 0).double().abs().amax())
 
 
 def _same(found: Tensor, wanted: Tensor, size: float, net: Network, what: str) -> None:
@@ -152,17 +165,22 @@ def _refuse(found: Tensor, wanted: Tensor, net: Network, what: str) -> None:
         else "in its shape"
     )
     raise UnsupportedLayer(
-        f"{what} does not answer as {net.name} does (they differ {apart}), so nothing can be proved. {_suspicion(net)} Attacks still work."
+        f"{what} does not answer as {net.name} does (they differ {apart}), so nothing can be proved. "
+        f"{_suspicion(net)} Attacks still work."
     )
 
 
 def _suspicion(net: Network) -> str:
+    """A hint at the cause of a difference."""
     if any(
         isinstance(part, torch.nn.TransformerEncoder) and part.enable_nested_tensor
         for part in net.module.modules()
     ):
         return (
-            "torch's fast path for nn.TransformerEncoder blanks padded frames, which its code does not: build it with "
-            "enable_nested_tensor=False."
+            "torch's fast path for nn.TransformerEncoder blanks padded frames, which its code does not: "
+            "build it with enable_nested_tensor=False."
         )
-    return "Does the model choose by the size of the batch, by whether it is being traced or compiled, or by something it remembers?"
+    return (
+        "Does the model depend on the size of the batch, on whether it is being traced or compiled, "
+        "or on something it remembers?"
+    )

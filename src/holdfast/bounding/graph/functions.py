@@ -1,4 +1,6 @@
-"""Functions of single numbers of a traced graph, as a table: activations, powers, clipping, with their relaxations."""
+"""Elementwise functions of a traced graph: a table of activations, powers and clipping with their
+relaxations.
+"""
 
 import math
 from typing import Any
@@ -39,8 +41,9 @@ from holdfast.errors import UnsupportedLayer
 aten = torch.ops.aten
 
 
-# ---- functions of single numbers
+# ---- elementwise functions
 
+# The relaxation of every operator that is a single relaxed function.
 FUNCTIONS: dict[tuple[Any, ...], Relaxation] = {
     (aten.relu.default, aten.relu_.default): Relu(),
     (aten.tanh.default, aten.tanh_.default): Tanh(),
@@ -75,7 +78,8 @@ def softplus(graph: Graph, call: OperatorCall) -> Node:
     beta, threshold = map(float, [*call.args[1:], *(1, 20)[len(call.args) - 1 :]])
     if not beta > 0:
         raise UnsupportedLayer(
-            f"{call.name}: softplus with beta {beta:g} has no bound here, only with beta > 0; attacks still work."
+            f"{call.name}: softplus with beta {beta:g} has no bound here, only with beta > 0; "
+            "attacks still work."
         )
     return graph.add_relaxed(call.name, call.nodes, Softplus(beta, threshold))
 
@@ -89,7 +93,7 @@ def log_sigmoid(graph: Graph, call: OperatorCall) -> Node:
 
 @handles(aten.logaddexp.default)
 def log_add_exp(graph: Graph, call: OperatorCall) -> Node:
-    """b + softplus(a - b); of zero and the rest, softplus itself."""
+    """b + softplus(a - b); with a zero constant, softplus of the node."""
     a, b = call.args
     if isinstance(a, Node) and isinstance(b, Node):
         shape = torch.broadcast_shapes(a.shape, b.shape)
@@ -125,7 +129,7 @@ def gelu(graph: Graph, call: OperatorCall) -> Node:
 
 @handles(aten.glu.default)
 def glu(graph: Graph, call: OperatorCall) -> Node:
-    """The first half times the sigmoid of the second."""
+    """The first half times the sigmoid of the second half."""
     node, axis = call.args[0], call.args[1] if len(call.args) > 1 else -1
     half = node.shape[axis] // 2
     first, second = (
@@ -139,7 +143,8 @@ def leaky_relu(graph: Graph, call: OperatorCall) -> Node:
     slope = float(call.args[1]) if len(call.args) > 1 else 0.01
     if not 0 <= slope <= 1:
         raise UnsupportedLayer(
-            f"{call.name}: leaky ReLU with slope {slope:g} outside [0, 1] has no bound here; attacks still work."
+            f"{call.name}: leaky ReLU with slope {slope:g} outside [0, 1] has no bound here; "
+            "attacks still work."
         )
     return graph.add_relaxed(call.name, call.nodes, LeakyRelu(slope))
 
@@ -148,9 +153,9 @@ def leaky_relu(graph: Graph, call: OperatorCall) -> Node:
 def prelu(graph: Graph, call: OperatorCall) -> Node:
     """v + (1 - slope) relu(-v)."""
     node, slope = call.args
-    bend = 1 - slope.reshape(-1, *(1 for _ in node.shape[2:]))
+    rise = 1 - slope.reshape(-1, *(1 for _ in node.shape[2:]))
     below = graph.add_relaxed(call.name, [compose.negate(graph, call.name, node)], Relu())
-    return graph.affine(call.name, [node, below], lambda v, r: v + bend * r, lambda v, r: v + bend.abs() * r)
+    return graph.affine(call.name, [node, below], lambda v, r: v + rise * r, lambda v, r: v + rise.abs() * r)
 
 
 @handles(aten.elu.default, aten.elu_.default)
@@ -172,7 +177,9 @@ def celu(graph: Graph, call: OperatorCall) -> Node:
 def _elu(
     graph: Graph, call: OperatorCall, alpha: float = 1.0, scale: float = 1.0, inner: float = 1.0
 ) -> Node:
-    """scale v above zero, scale alpha (exp(inner v) - 1) below: scale / inner times ELU with alpha inner, of inner v."""
+    """scale v for v > 0, scale alpha (exp(inner v) - 1) below: scale / inner times ELU with parameter alpha
+    inner, of inner v.
+    """
     if not (alpha > 0 and scale > 0 and inner > 0):
         raise UnsupportedLayer(
             f"{call.name}: ELU is bounded for positive alpha and scales only; attacks still work."
@@ -195,7 +202,8 @@ def power(graph: Graph, call: OperatorCall) -> Node | Tensor:
         return graph.add_relaxed(call.name, [argument], Exp())
     if not isinstance(node, Node) or not isinstance(exponent, int | float):
         raise UnsupportedLayer(
-            f"{call.name}: a power whose exponent is no constant number has no bound here; attacks still work."
+            f"{call.name}: a power whose exponent is not a constant number has no bound here; "
+            "attacks still work."
         )
     whole = float(exponent).is_integer()
     if exponent in (0, 1):
@@ -222,11 +230,13 @@ def exponential(graph: Graph, call: OperatorCall) -> Node:
     base, node = call.args if call.target == aten.pow.Scalar else (2.0, call.args[0])
     if not base > 0:
         raise UnsupportedLayer(
-            f"{call.name}: powers of {base:g} have no bound here, only those of a positive number; attacks still work."
+            f"{call.name}: powers of {base:g} have no bound here, only those of a positive number; "
+            "attacks still work."
         )
     return _exponential(graph, call.name, node, math.log(base))
 
 
+# The factor by which each operator differs from the natural logarithm.
 LOGARITHMS: dict[Any, float] = {aten.log2.default: 1 / math.log(2), aten.log10.default: 1 / math.log(10)}
 
 
@@ -249,14 +259,14 @@ def hyperbolic(graph: Graph, call: OperatorCall) -> Node:
 
 @handles(aten.tan.default)
 def tangent(graph: Graph, call: OperatorCall) -> Node:
-    """sin / cos; nothing is known where the cosine may be zero."""
+    """sin / cos; the bounds are infinite where the cosine may be zero."""
     sine, cosine = (graph.add_relaxed(call.name, call.nodes, f) for f in (Sine(), Cosine()))
     return compose.quotient(graph, call.name, sine, cosine)
 
 
 @handles(aten.atanh.default, aten.logit.default)
 def log_odds(graph: Graph, call: OperatorCall) -> Node:
-    """log(p) - log(1 - p); the area tangent is half of that at (1 + v) / 2."""
+    """log(p) - log(1 - p); atanh(v) is half of it at p = (1 + v) / 2."""
     (node,), area = call.nodes, call.target == aten.atanh.default
     if not area and len(call.args) > 1 and call.args[1] is not None:
         node = graph.add_relaxed(call.name, [node], Clip(float(call.args[1]), 1 - float(call.args[1])))
@@ -271,6 +281,8 @@ def log_odds(graph: Graph, call: OperatorCall) -> Node:
 
 
 # ---- clipping, maxima
+
+# The bounds that each operator has by default.
 
 CLIPS: dict[Any, tuple[float | None, float | None]] = {
     target: ends
@@ -317,7 +329,7 @@ def _clip(graph: Graph, call: OperatorCall, low: Any, high: Any) -> Any:
             node = node if end is None else maximum(graph, OperatorCall(call.name, target, (node, end), {}))
         return node
     top = torch.inf if high is None else float(high)
-    # Where the ends are the wrong way round torch answers with the upper one.
+    # If the bounds are in the wrong order, torch returns the upper one.
     return graph.add_relaxed(
         call.name, [call.args[0]], Clip(min(-torch.inf if low is None else float(low), top), top)
     )
@@ -331,7 +343,7 @@ def hardsigmoid(graph: Graph, call: OperatorCall) -> Node:
 
 @handles(aten.softshrink.default)
 def softshrink(graph: Graph, call: OperatorCall) -> Node:
-    """v less what clipping leaves of it."""
+    """v - clip(v, -size, size)."""
     (node,), size = call.nodes, float(call.args[1]) if len(call.args) > 1 else 0.5
     middle = graph.add_relaxed(call.name, [node], Clip(-size, size))
     return graph.affine(call.name, [node, middle], lambda v, c: v - c, lambda v, c: v + c)
@@ -341,12 +353,15 @@ def softshrink(graph: Graph, call: OperatorCall) -> Node:
 def maximum(graph: Graph, call: OperatorCall) -> Node:
     sign = 1 if call.target in (aten.maximum.default, aten.max.other) else -1
     nodes = [leaf for leaf in call.args if isinstance(leaf, Node)]
-    if len(nodes) == 1:  # against a constant c: v + relu(c - v), or v - relu(v - c)
+    if len(nodes) == 1:  # With a constant c: v + relu(c - v), or v - relu(v - c).
         (constant,) = (leaf for leaf in call.args if not isinstance(leaf, Node))
         ahead = compose.difference(graph, call.name, constant, nodes[0], sign)
         return graph.affine(
-            call.name, [*nodes, graph.add_relaxed(call.name, [ahead], Relu())], lambda v, r: v + sign * r, lambda v, r: v + r
-        )  # fmt: skip
+            call.name,
+            [*nodes, graph.add_relaxed(call.name, [ahead], Relu())],
+            lambda v, r: v + sign * r,
+            lambda v, r: v + r,
+        )
     shape = torch.broadcast_shapes(*(node.shape for node in nodes))
     a, b = (
         graph.affine(call.name, [node], lambda v: sign * v.expand(shape), lambda m: m.expand(shape))

@@ -1,4 +1,6 @@
-"""The graph as branch and bound wants it, who bounds it thousands of times: as few nodes as possible, also of models for single inputs."""
+"""Graphs for branch and bound, which bounds them thousands of times: as few nodes as possible, also for
+models that take single inputs.
+"""
 
 import copy
 from dataclasses import replace
@@ -19,7 +21,9 @@ from holdfast.region import Region
 
 
 def prepare_graph(net: Network, region: Region) -> Graph:
-    """The graph of the network for the points of a region, compared with it there; UnsupportedLayer names what cannot be bounded."""
+    """The graph of the network for the points of a region, checked against the model; UnsupportedLayer names
+    a layer without bounds.
+    """
     one = for_one(net, region.centre)
     graph = fuse_affine(build(one, region.centre))
     equivalence_check.check(net, graph, region, one)
@@ -30,8 +34,12 @@ _singles: "WeakKeyDictionary[Network, Network]" = WeakKeyDictionary()
 
 
 def for_one(net: Network, x: Tensor) -> Network:
-    """The network whose program is bounded, for inputs like x. Graphs are about one input. A model that takes single inputs is mapped over
-    a batch, and one that is given lengths may look at their values: neither can be shown but for one input. So they are given one."""
+    """The network to trace, for inputs like x.
+
+    Graphs describe one input. A model that takes single inputs is mapped over a batch, and a model that takes
+    lengths may depend on their values. Neither can be traced except for one input, so this returns a network
+    that passes it exactly one.
+    """
     if net in _singles:
         return _singles[net]
     adapter, alone = net.module, one_by_one(net.module)
@@ -50,7 +58,9 @@ def for_one(net: Network, x: Tensor) -> Network:
 
 
 def _only_alone(net: Network, x: Tensor) -> bool:
-    """Whether the network takes lengths and has no program for batches of any size, though it does not choose by that size."""
+    """Whether the network takes lengths and cannot be traced for batches of any size, for another reason than
+    depending on that size.
+    """
     if not isinstance(net.module, Adapter) or not net.module.takes_lengths:
         return False
     try:
@@ -72,8 +82,9 @@ class _First(nn.Module):
 
 
 def fuse_affine(graph: Graph) -> Graph:
-    """The same values with fewer nodes: what an exporter writes as a product and a sum is x W + b. Nothing is rounded by that, since a
-    shift is only joined to a map that has none of its own."""
+    """The same function with fewer nodes: the product and the sum that an exporter writes become x W + b.
+    This does not round, because a shift is only merged into a map without one.
+    """
     readers: dict[Node, int] = {}
     for node in graph.nodes:
         for source in node.inputs:

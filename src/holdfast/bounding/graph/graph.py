@@ -1,6 +1,7 @@
-"""The network as bound propagation sees it: a short list of affine maps and relaxed functions, in float64.
+"""The network for bound propagation: a list of affine maps and relaxed scalar functions, in float64.
 
-A node's value for one input keeps the batch axis that the operators expect, at size one; the crown maps over inputs and rows.
+A node's value for one input keeps the batch axis that the operators expect, at size one; bounding methods add
+their own axes for inputs and rows.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,28 +36,28 @@ __all__ = [
     "refusals",
 ]
 
-LARGEST_MATRIX = 2**22  # elements; 32 MiB
+# The largest Jacobian that is stored as a matrix, in elements (32 MiB; chosen by hand).
+LARGEST_MATRIX = 2**22
 
 
 @dataclass(eq=False)
 class Graph:
-    """Nodes in order; the last is the output. Handlers in `operators` and `cells` add to it."""
+    """Nodes in topological order; the last is the output. Handlers in `operators`, `functions`, `reductions`
+    and `cells` add nodes.
+    """
 
     nodes: list[Node] = field(default_factory=list)
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    exact: set[Node] = field(
-        default_factory=set
-    )  # nodes that rows pass on their way back without any rounding
-    folded: list[str] = field(default_factory=list)  # what was computed from weights alone, in float64
-    fused: list[str] = field(
-        default_factory=list
-    )  # what torch computes in one kernel, with other sums than those of its nodes here
-    blends: dict[Node, tuple[Node, Node, Node]] = field(
-        default_factory=dict
-    )  # z, a, b: the node is sigmoid(z) a + (1 - sigmoid(z)) b
-    ending: Callable[[Tensor], Tensor] | None = (
-        None  # a last softmax that was left out, (n, outputs) -> (n, outputs)
-    )
+    # Nodes through which coefficients pass backwards without rounding.
+    exact: set[Node] = field(default_factory=set)
+    # Names of layers that compute constants from weights alone, in float64.
+    folded: list[str] = field(default_factory=list)
+    # Names of layers that torch computes in one kernel, with other sums than those of the nodes here.
+    fused: list[str] = field(default_factory=list)
+    # node -> (z, a, b): the node equals sigmoid(z) a + (1 - sigmoid(z)) b.
+    blends: dict[Node, tuple[Node, Node, Node]] = field(default_factory=dict)
+    # A final softmax that was left out of the graph: (n, outputs) -> (n, outputs).
+    ending: Callable[[Tensor], Tensor] | None = None
 
     @property
     def entry(self) -> InputNode:
@@ -69,7 +70,7 @@ class Graph:
         return self.nodes[-1]
 
     def upto(self, node: Node) -> "Graph":
-        """The graph whose output is this node."""
+        """The subgraph whose output is this node."""
         return replace(self, nodes=self.nodes[: node.place + 1], ending=None)
 
     def add_entry(self, shape: Sequence[int]) -> Node:
@@ -84,18 +85,21 @@ class Graph:
         *,
         kernel: Kernel | None = None,
     ) -> Node:
-        """function(*inputs) = J inputs + b, affine in all of them together; magnitude(*m) = |J| m + |b| for m >= 0. kernel: J, where it is
-        one of images."""
+        """Add the map function(*inputs) = J inputs + b, affine in all inputs together; magnitude(*m) = |J| m
+        + |b| for m >= 0. kernel: J, if the map is a convolution or pooling of an image.
+        """
         return self._keep(
             make_map(len(self.nodes), name, inputs, function, magnitude, self.device, LARGEST_MATRIX, kernel)
         )
 
     def add_sum(self, name: str, inputs: Sequence[Node]) -> Node:
-        """The sum of different nodes of one shape."""
+        """Add the sum of different nodes of one shape."""
         return self._keep(make_sum(len(self.nodes), name, inputs))
 
     def add_move(self, name: str, inputs: Sequence[Node], function: Transform) -> Node:
-        """A function that only moves elements about, leaves some out or repeats some: found out by moving their numbers."""
+        """Add a function that only moves, drops or repeats elements; applying it to their indices determines
+        which.
+        """
         starts = torch.tensor([0, *(n.size for n in inputs)], device=self.device).cumsum(0)
         numbers = [
             torch.arange(n.size, device=self.device).reshape(n.shape) + a
@@ -103,7 +107,7 @@ class Graph:
         ]
         moved = function(*numbers)
         node = make_copy(len(self.nodes), name, inputs, moved.shape, moved.flatten())
-        # What another only moved is taken from where it was.
+        # Compose with a source that only moves elements.
         while node.moves and isinstance(source := node.inputs[0], Affine) and source.copies:
             direct = node.after(source)
             if direct is None or not direct.moves:
@@ -115,14 +119,17 @@ class Graph:
         return self._keep(Relaxed(len(self.nodes), name, tuple(inputs), inputs[0].shape, relaxation))
 
     def resolve_mask(self, name: str, value: Any) -> Any:
-        """The node that is the sum of what a mask keeps apart; UnsupportedLayer where it is infinite. All else as it is."""
+        """A masked value as a node, the sum of its parts; UnsupportedLayer if the mask is infinite. Other
+        values are returned unchanged.
+        """
         if not isinstance(value, Lowered):
             return value
         by = value.by
         if not bool(by.isfinite().all()):
             raise UnsupportedLayer(
-                f"layer {name}: minus infinity in some places, as masks make it, is bounded only where a softmax or a maximum follows with "
-                f"nothing but moves and constants between; attacks still work."
+                f"layer {name}: minus infinity in some places, as in a mask, is bounded only if a "
+                "softmax or a "
+                "maximum follows with nothing but moves and constants in between; attacks still work."
             )
         return self.affine(name, [value.node], lambda v: v + by, lambda m: m + by.abs())
 
@@ -133,7 +140,7 @@ class Graph:
 
 @dataclass(frozen=True)
 class OperatorCall:
-    """An operator of the traced graph with its arguments; those that depend on the input are Nodes."""
+    """An operator of the traced graph with its arguments; arguments that depend on the input are Nodes."""
 
     name: str
     target: Callable[..., Any]
@@ -148,11 +155,12 @@ class OperatorCall:
 
 Handler = Callable[["Graph", OperatorCall], Any]
 HANDLERS: dict[Any, Handler] = {}
-MASKED: set[Any] = set()  # the operators whose handlers know what to do with what a mask lowered
+# Operators whose handlers accept masked values (`Lowered`).
+MASKED: set[Any] = set()
 
 
 def handles(*targets: Any, masked: bool = False) -> Callable[[Handler], Handler]:
-    """Register the handler of some operators; a second one for the same operator is a mistake."""
+    """Register the handler of some operators; registering two handlers for one operator is an error."""
 
     def register(handler: Handler) -> Handler:
         for target in targets:
@@ -167,7 +175,8 @@ def handles(*targets: Any, masked: bool = False) -> Callable[[Handler], Handler]
 def build(net: Network, x: Tensor, *, ranking: bool = False) -> Graph:
     """The graph of the network for inputs like x; UnsupportedLayer names the layer that cannot be bounded.
 
-    With `ranking` only the order of the outputs matters, so a last softmax, which keeps it, is left out.
+    With `ranking`, only the order of the outputs matters, so a final softmax, which preserves it, is left
+    out.
     """
     graph, output = _built(net, x, ranking, None)
     if output is not graph.output:
@@ -178,15 +187,16 @@ def build(net: Network, x: Tensor, *, ranking: bool = False) -> Graph:
 
 
 def refusals(net: Network, x: Tensor) -> dict[str, str]:
-    """Every node of the traced program that stops a proof, by its name, with what `build` says of it; nothing where it stops nowhere.
-    What comes behind is looked at as if the node were an input."""
+    """Every node of the traced program without a bound: its name and the reason. Nodes behind it are examined
+    as if it were an input.
+    """
     refused: dict[str, str] = {}
     _built(net, x, False, refused)
     return refused
 
 
 def _built(net: Network, x: Tensor, ranking: bool, refused: dict[str, str] | None) -> tuple[Graph, Node]:
-    """-> the graph and its output. What cannot be bounded is raised, or noted where there is a place for it."""
+    """The graph and its output. An unsupported node raises, or is recorded in `refused` if that is given."""
     program = net.program(x)
     names = {node.name: where(node) for node in program.graph.nodes}
     coarse = _rounds(program.graph, net.dtype, names)
@@ -230,7 +240,7 @@ def _built(net: Network, x: Tensor, ranking: bool, refused: dict[str, str] | Non
 
 
 def _stand_in(graph: Graph, value: Any) -> Any:
-    """An input in the place of what was refused, of the shape that the tracer noted."""
+    """An input node that replaces an unsupported node, with the shape that the tracer recorded."""
     if isinstance(value, tuple | list):
         return tuple(_stand_in(graph, part) for part in value)
     shape = value.shape if isinstance(value, Tensor) else ()
@@ -238,7 +248,7 @@ def _stand_in(graph: Graph, value: Any) -> Any:
 
 
 def _keep_what_is_read(graph: Graph) -> None:
-    """Leave out the nodes on which the output does not depend, and number the others again."""
+    """Drop the nodes on which the output does not depend, and renumber the others."""
     read = {graph.entry, graph.output}
     for node in reversed(graph.nodes):
         if node in read:
@@ -249,7 +259,9 @@ def _keep_what_is_read(graph: Graph) -> None:
 
 
 def _rounds(graph: fx.Graph, dtype: torch.dtype, names: dict[str, str]) -> dict[str, str]:
-    """Where the network goes to a coarser arithmetic than its own, and what is said of it: in real arithmetic that step would vanish."""
+    """Nodes that cast to a coarser type than the network's own, with the reason for refusing them: in real
+    arithmetic the cast would vanish.
+    """
     found = {}
     for node in graph.nodes:
         kinds = [
@@ -259,11 +271,13 @@ def _rounds(graph: fx.Graph, dtype: torch.dtype, names: dict[str, str]) -> dict[
         ]
         if any(torch.finfo(kind).eps > torch.finfo(dtype).eps for kind in kinds):
             found[node.name] = (
-                f"{names[node.name]}: rounds to {kinds[0]} on purpose, which has no bound here; attacks still work."
+                f"{names[node.name]}: rounds to {kinds[0]} on purpose, which has no bound here; "
+                "attacks still work."
             )
     return found
 
 
+# The softmax operators, and the reshaping operators that may follow a final softmax.
 SOFTMAX = (
     torch.ops.aten.softmax.int,
     torch.ops.aten.log_softmax.int,
@@ -279,7 +293,7 @@ RESHAPES = (
 
 
 def last_softmax(graph: fx.Graph) -> fx.Node | None:
-    """The softmax over all outputs with which the graph ends, if it does; only a change of shape may follow."""
+    """The final softmax over all outputs, if the graph ends with one; only a change of shape may follow."""
     (node,) = leaves(next(n for n in graph.nodes if n.op == "output").args[0])[:1]
     while isinstance(node, fx.Node) and node.target in RESHAPES:
         node = node.args[0]
@@ -292,11 +306,13 @@ def last_softmax(graph: fx.Graph) -> fx.Node | None:
 
 
 def _call(graph: Graph, name: str, node: fx.Node, known: dict[fx.Node, Any]) -> Any:
+    """The value of a node of the traced program: a constant, or the result of the operator's handler."""
     args = fx.node.map_arg(node.args, known.__getitem__)
     kwargs = fx.node.map_arg(node.kwargs, known.__getitem__)
     if str(getattr(node.target, "__module__", "")).startswith("torch._functorch"):
         raise UnsupportedLayer(
-            f"{name}: the model maps over its inputs (torch.func), which has no bound here; attacks still work."
+            f"{name}: the model maps over its inputs (torch.func), which has no bound here; "
+            "attacks still work."
         )
     given = leaves((args, kwargs))
     if unknown := next(
@@ -320,8 +336,8 @@ def _call(graph: Graph, name: str, node: fx.Node, known: dict[fx.Node, Any]) -> 
         )
     if node.target not in HANDLERS:
         raise UnsupportedLayer(
-            f"layer {name}: there is no bound for {node.target}, so nothing behind it can be proved. Attacks, sampling and all black-box "
-            f"methods still work; to add one, see docs/extending.md."
+            f"layer {name}: there is no bound for {node.target}, so nothing behind it can be proved. "
+            "Attacks, sampling and all black-box methods still work; to add one, see docs/extending.md."
         )
     if node.target not in MASKED:
         args, kwargs = fx.node.map_aggregate((args, kwargs), lambda leaf: graph.resolve_mask(name, leaf))
@@ -329,20 +345,20 @@ def _call(graph: Graph, name: str, node: fx.Node, known: dict[fx.Node, Any]) -> 
         return HANDLERS[node.target](graph, OperatorCall(name, node.target, args, kwargs))  # type: ignore[arg-type]
     except HoldfastError:
         raise
-    except Exception as error:  # a form of the operator that nobody thought of
-        told = f"{type(error).__name__}: {first_line(error, silent='no reason given')}"
+    except Exception as error:  # A form of the operator that the handler does not expect.
+        reason = f"{type(error).__name__}: {first_line(error, silent='no reason given')}"
         raise UnsupportedLayer(
-            f"layer {name}: this form of {node.target} has no bound ({told}); attacks still work."
+            f"layer {name}: this form of {node.target} has no bound ({reason}); attacks still work."
         ) from error
 
 
 def _switched_off(node: fx.Node, args: Any) -> bool:
-    """Dropout outside of training draws nothing."""
+    """Whether it is dropout outside of training, which draws no random numbers."""
     return "dropout" in str(node.target) and len(args) > 2 and args[2] is False
 
 
 def leaves(value: Any) -> list[Any]:
-    """All that stands in nested tuples, lists and dicts."""
+    """All elements of nested tuples, lists and dicts."""
     if isinstance(value, tuple | list):
         return [leaf for part in value for leaf in leaves(part)]
     if isinstance(value, dict):

@@ -1,4 +1,6 @@
-"""Assignments, `x[:, i] = part` and `x[:] = value`: the base, with copies of the part in their places."""
+"""In-place assignments, `x[:, i] = part` and `x[:] = value`: the base, with copies of the assigned elements
+in their positions.
+"""
 
 from typing import Any
 
@@ -13,6 +15,7 @@ from holdfast.errors import UnsupportedLayer
 
 aten = torch.ops.aten
 
+# The position of the assigned value among an operator's arguments.
 PART: dict[Any, int] = {
     aten.slice_scatter.default: 1,
     aten.select_scatter.default: 1,
@@ -24,7 +27,7 @@ PART: dict[Any, int] = {
 
 @handles(*PART)
 def assign_in_place(graph: Graph, call: OperatorCall) -> Node | Lowered:
-    """Every element is one of the base or one of the part. Which, is found out by assigning their numbers."""
+    """Every element is one of the base or of the assigned part; assigning their indices shows which."""
     args, spot = list(call.args), PART[call.target]
     if _is_choice(call):
         held: Node | Lowered = discontinuities.where(
@@ -35,11 +38,12 @@ def assign_in_place(graph: Graph, call: OperatorCall) -> Node | Lowered:
         isinstance(leaf, Node) for leaf in leaves([arg for i, arg in enumerate(args) if i not in (0, spot)])
     ):
         raise UnsupportedLayer(
-            f"{call.name}: an assignment to places that depend on the input has no bound here; attacks still work."
+            f"{call.name}: an assignment to places that depend on the input has no bound here; "
+            "attacks still work."
         )
     if args[3:] == [True] and call.target == aten.index_put.default:
         raise UnsupportedLayer(
-            f"{call.name}: an assignment that adds to what is there has no bound here; attacks still work."
+            f"{call.name}: an assignment that accumulates has no bound here; attacks still work."
         )
     base, part = args[0], args[spot]
     _refuse_casts(call, base, part)
@@ -51,7 +55,8 @@ def assign_in_place(graph: Graph, call: OperatorCall) -> Node | Lowered:
     origin = call.target(*args, **call.kwargs)
     if piece.numel() > 1 and int((origin >= shape.numel()).sum()) < _written(call, piece):
         raise UnsupportedLayer(
-            f"{call.name}: several values are assigned to one place, and torch does not say which stays."
+            f"{call.name}: several values are assigned to one place, and torch does not define which one "
+            "stays."
         )
 
     def chosen(base: Any, part: Any) -> Tensor:
@@ -71,7 +76,7 @@ def assign_in_place(graph: Graph, call: OperatorCall) -> Node | Lowered:
 
 
 def _is_choice(call: OperatorCall) -> bool:
-    """Whether it is `x[condition] = number`, the condition as large as x."""
+    """Whether it is `x[condition] = number`, with a condition of the shape of x."""
     if (
         call.target != aten.index_put.default
         or len(call.args[1]) != 1
@@ -88,7 +93,7 @@ def _is_choice(call: OperatorCall) -> bool:
 
 
 def _written(call: OperatorCall, piece: torch.Size) -> int:
-    """How many places are written to, each counted as often as it is."""
+    """The number of writes, counting repeated positions as often as they occur."""
     if call.target == aten.index_put.default:
         return int(
             aten.index.Tensor(torch.zeros(call.args[0].shape, device=_device(call)), call.args[1]).numel()
@@ -105,7 +110,9 @@ def _double(value: Any) -> Tensor:
 
 
 def _refuse_casts(call: OperatorCall, base: Any, value: Any) -> None:
-    """What is assigned takes the type of what it is assigned to: into integers and truth values it is a step."""
+    """Refuse a node assigned to integers or truth values: the assignment casts it to the type of its target,
+    which is a discontinuity.
+    """
     whole = isinstance(base, Tensor) and not base.is_floating_point()
     if isinstance(value, Node) and (whole or (may_be_truth(base) and not may_be_truth(value))):
         raise UnsupportedLayer(
@@ -115,7 +122,7 @@ def _refuse_casts(call: OperatorCall, base: Any, value: Any) -> None:
 
 @handles(aten.fill.Scalar, aten.fill.Tensor, aten.copy.default)
 def filled_in(graph: Graph, call: OperatorCall) -> Any:
-    """Every element overwritten: what was there does not matter."""
+    """Every element is overwritten, so the previous values do not matter."""
     base, value = call.args[:2]
     _refuse_casts(call, base, value)
     if isinstance(value, Node):

@@ -1,4 +1,8 @@
-"""What convolutions and poolings read: around each place of an image the same window, with the same weights.
+"""The windows of convolutions and poolings: every position of the map reads one window of the image, with the
+same weights.
+
+Statement: for coefficients L of the map, `back` computes L J as one sum of products per coefficient, so |fl(L
+J) - L J| <= gamma(n) |L| |J| with n the number of products (at most channels times positions of the kernel).
 
 Images are (..., height, width, channels) here, so that every step is a product with the channels.
 """
@@ -15,16 +19,21 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True, eq=False)
 class Kernel:
-    """The element at place p of a map reads those at stride p - padding + dilation i; outside of the image it reads nothing."""
+    """The element at position p of the map reads the elements at stride p - padding + dilation i; elements
+    outside of the image are zero.
+    """
 
-    weight: Tensor  # (height, width, channels of the map, channels it reads); (height, width, channels) where each reads only itself
+    # (height, width, channels of the map, channels of the image), or (height, width, channels) if each
+    # channel reads only itself.
+    weight: Tensor
     stride: Pair = (1, 1)
     padding: Pair = (0, 0)
     dilation: Pair = (1, 1)
 
     def back(self, rows: Tensor) -> Tensor:
-        """rows (..., h, w, channels) on neighbouring places of the map -> (..., h', w', channels) on all places that these read, those
-        outside of the image too. Every coefficient is one sum of products."""
+        """rows (..., h, w, channels) on a rectangle of positions of the map -> (..., h', w', channels) on all
+        positions that these read, also outside of the image. Every coefficient is one sum of products.
+        """
         high, wide = (_extent(n, step) for n, step in zip(rows.shape[-3:-1], self.stride, strict=True))
         down, right = ((n - 1) * step for n, step in zip(self.weight.shape[:2], self.dilation, strict=True))
         found = rows.new_zeros((*rows.shape[:-3], high + down, wide + right, self.weight.shape[-1]))
@@ -36,18 +45,20 @@ class Kernel:
         return found
 
     def back_whole(self, rows: Tensor, size: Sequence[int]) -> Tensor:
-        """rows (..., channels, h, w) on all of the map -> (..., channels, *size) on all of the image that it reads."""
+        """rows (..., channels, h, w) on the whole map -> (..., channels, *size) on the image."""
         found = self.back(rows.movedim(-3, -1).contiguous()).movedim(-1, -3)
         (top, left), (high, wide) = self.padding, size
         inside = found[..., top : top + high, left : left + wide]
         return pad(
             inside, (0, wide - inside.shape[-1], 0, high - inside.shape[-2])
-        )  # what no window reaches is not read
+        )  # Elements that no window reads have coefficient zero.
 
     def is_derivative(
         self, pulled: Callable[[Tensor], tuple[Tensor, ...]], row: Tensor, shape: Sequence[int]
     ) -> bool:
-        """Whether a row (1, channels, h, w) of the map goes back to an image of this shape as by `pulled`, but for rounding."""
+        """Whether `back_whole` of a row (1, channels, h, w) equals `pulled`, the derivative of the map, up to
+        rounding.
+        """
         (wanted,) = pulled(row)
         channels = row.shape[1], shape[1]
         if channels != (
@@ -61,14 +72,16 @@ class Kernel:
 
 
 def _extent(count: int, step: int) -> int:
-    """From the first to the last of so many places that lie a step apart."""
+    """The distance from the first to the last of `count` positions with the given step, plus one."""
     return (count - 1) * step + 1
 
 
 def convolution(
     weight: Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int
 ) -> Kernel:
-    """weight (channels of the map, channels a group reads, height, width), as torch has it."""
+    """The kernel of weights (channels of the map, channels that a group reads, height, width), as torch
+    stores them.
+    """
     out, read = weight.shape[0], weight.shape[1] * groups
     if groups == out == read:
         return Kernel(
@@ -87,14 +100,14 @@ def convolution(
 def pooling(
     channels: int, size: Sequence[int], stride: Sequence[int], padding: Sequence[int], device: torch.device
 ) -> Kernel:
-    """Means over windows, in which padding counts."""
+    """Means over windows, in which padding counts as zeros."""
     high, wide = _pair(size)
     weight = torch.full((high, wide, channels), 1 / (high * wide), dtype=torch.float64, device=device)
     return Kernel(weight, _pair(stride) if stride else (high, wide), _pair(padding))
 
 
 def scaling(scale: Tensor) -> Kernel:
-    """Every channel by itself, times a number: (channels,)."""
+    """The kernel that multiplies every channel by a number, scale (channels,)."""
     return Kernel(scale.reshape(1, 1, -1))
 
 

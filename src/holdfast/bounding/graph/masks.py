@@ -1,8 +1,13 @@
-"""What masks leave of a softmax or a maximum. A place at minus infinity takes no part: its weight is zero, and no number is computed of it.
+"""Masked softmax and maximum. A position masked with minus infinity has weight zero, and no bound is computed
+for it.
 
-Log-sum-exp and the maximum go in pairs along an axis, as in `compose.along`, with each row's places sorted by their constants first. The
-first of a pair then has the higher constant: a + log(1 + exp(b - a + constant of b - constant of a)) needs no other, and the constants of
-what is visible, zero most often, are never added to anything.
+Statement. A masked value is v + c with constants c (`Lowered`), minus infinity at masked positions.
+Log-sum-exp is computed pair by pair, as in `compose.along`, after sorting each row by c:
+
+    log(exp(v_a + c_a) + exp(v_b + c_b)) = c_a + v_a + log(1 + exp(v_b - v_a + c_b - c_a)),   c_a >= c_b,
+
+so only c_b - c_a <= 0 enters the graph, and the constants of visible positions, usually zero, are not added
+to anything. Where c_b is minus infinity the pair equals v_a + c_a exactly.
 """
 
 import torch
@@ -13,18 +18,20 @@ from holdfast.bounding.graph.node import Lowered
 from holdfast.bounding.relax import Clip, Exp, Relaxation
 from holdfast.errors import UnsupportedLayer
 
-LOW = -1e3  # exp of it is zero in any arithmetic; what masks add is lower
+# Constants at or below this count as masks: exp(-1000) underflows to zero in every float type, and masks add
+# lower constants (chosen by hand).
+LOW = -1e3
 
 
 def hides(constant: Tensor | float) -> bool:
-    """Whether some places of a constant mask what they are added to; one that lowers all of them, but not to minus infinity, does not."""
+    """Whether a constant masks some positions. A finite constant that lowers all of them does not."""
     numbers = torch.as_tensor(constant)
     low = numbers <= LOW
     return bool(low.any()) and not (bool(low.all()) and bool(numbers.isfinite().all()))
 
 
 def add_mask(graph: Graph, name: str, value: Node | Lowered, constant: Tensor) -> Lowered:
-    """value + constant, kept apart."""
+    """value + constant, stored separately."""
     node, by = (
         (value.node, value.by)
         if isinstance(value, Lowered)
@@ -39,7 +46,7 @@ def add_mask(graph: Graph, name: str, value: Node | Lowered, constant: Tensor) -
 def chosen(
     graph: Graph, name: str, condition: Tensor, a: Node | Lowered | Tensor, b: Node | Lowered | Tensor
 ) -> Lowered:
-    """a where the condition, which is constant, holds, else b; constants may be low in places."""
+    """a where the constant condition holds, otherwise b; constants may mask positions."""
     (node_a, by_a), (node_b, by_b) = (_parts(side, condition.device) for side in (a, b))
     nodes = list(dict.fromkeys(side for side in (node_a, node_b) if isinstance(side, Node)))
     shape = torch.broadcast_shapes(condition.shape, *(side.shape for side in (node_a, node_b)))
@@ -57,7 +64,7 @@ def chosen(
 
 
 def _parts(side: Node | Lowered | Tensor, device: torch.device) -> tuple[Node | Tensor, Tensor]:
-    """A node or ordinary numbers, and what lowers them."""
+    """The node or the unmasked numbers, and the constants of the mask."""
     if isinstance(side, Lowered):
         return side.node, side.by
     if isinstance(side, Node):
@@ -67,7 +74,7 @@ def _parts(side: Node | Lowered | Tensor, device: torch.device) -> tuple[Node | 
 
 
 def merge_axes(graph: Graph, name: str, value: Lowered, axes: list[int]) -> Lowered:
-    """These axes as one, the last: a row that is masked in one of them may have something in another."""
+    """Merge these axes into one, the last: a row that is masked in one of them may be visible in another."""
     others = [axis for axis in range(len(value.shape)) if axis not in axes]
 
     def merge_last(v: Tensor) -> Tensor:
@@ -77,13 +84,15 @@ def merge_axes(graph: Graph, name: str, value: Lowered, axes: list[int]) -> Lowe
 
 
 def along(graph: Graph, name: str, value: Lowered, axis: int, relaxation: Relaxation) -> tuple[Node, Tensor]:
-    """The maximum (ReLU) or log-sum-exp (softplus) along an axis, which stays at size one, as a node and the constant beside it."""
+    """The maximum (ReLU) or log-sum-exp (softplus) along an axis, kept at size one: a node, and the constant
+    to add to it.
+    """
     rows = value.by.movedim(axis, -1)
     by, order = rows.flatten(0, -2).sort(dim=1, descending=True, stable=True)
     if bool((by[:, 0] <= LOW).any()):
         raise UnsupportedLayer(
-            f"layer {name}: in some row everything is masked, so that nothing is left to choose from (0 / 0 in a softmax) and nothing can "
-            f"be proved. Leave one place of every row unmasked; attacks still work."
+            f"layer {name}: in some row everything is masked (0 / 0 in a softmax), so nothing can be proved. "
+            "Leave one place of every row unmasked; attacks still work."
         )
     last = int((by > -torch.inf).sum(1).max())
     by, order = by[:, :last], order[:, :last]
@@ -99,7 +108,9 @@ def along(graph: Graph, name: str, value: Lowered, axis: int, relaxation: Relaxa
 def _pairwise_masked(
     graph: Graph, name: str, node: Node, by: Tensor, relaxation: Relaxation
 ) -> tuple[Node, Tensor]:
-    """(rows, n), sorted -> (rows, about n / 2): each place of the first half with one of the second, where that is not masked."""
+    """(rows, n), sorted -> (rows, about n / 2): combine each position of the first half with one of the
+    second half, unless that is masked.
+    """
     half = by.shape[1] // 2
     rest = torch.cat([by[:, :half], by[:, 2 * half :]], 1)
     row, place = (by[:, half : 2 * half] > -torch.inf).nonzero(as_tuple=True)
@@ -129,7 +140,7 @@ def log_softmax(graph: Graph, name: str, value: Lowered, axis: int, log_sum: Rel
 
 
 def softmax(graph: Graph, name: str, value: Lowered, axis: int, log_sum: Relaxation) -> Node:
-    """exp(log softmax) of what is visible, and zero elsewhere."""
+    """exp(log softmax) at visible positions, zero elsewhere."""
     total, top = along(graph, name, value, axis, log_sum)
     seen = (value.by > -torch.inf).nonzero(as_tuple=True)
     its_row = tuple(

@@ -1,4 +1,4 @@
-"""The nodes of a graph: its input, functions between two planes, and affine maps, which have a module of their own (`affine`)."""
+"""The nodes of a graph: the input, relaxed scalar functions, and affine maps (in `affine`)."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from holdfast.bounding.relax import Relaxation
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """One step of the graph; `place` rises along every edge."""
+    """One node of the graph; `place` increases along every edge."""
 
     place: int
     name: str
@@ -23,7 +23,7 @@ class Node:
 
 
 def is_image(node: Node) -> bool:
-    """Whether it is (1, channels, height, width)."""
+    """Whether the shape is (1, channels, height, width)."""
     return len(node.shape) == 4 and node.shape[0] == 1
 
 
@@ -34,20 +34,22 @@ class InputNode(Node):
 
 @dataclass(frozen=True, eq=False)
 class Relaxed(Node):
-    """value = relaxation.function(*inputs), element by element, between two planes."""
+    """value = relaxation.function(*inputs), element by element, enclosed by linear bounds."""
 
     relaxation: Relaxation
 
 
 @dataclass(frozen=True, eq=False)
 class Lowered:
-    """A node plus constants, in some places so low that a softmax or a maximum leaves nothing of them, or minus infinity: what masks make.
+    """A masked value: a node plus constants, some of them so low, or minus infinity, that a softmax or a
+    maximum ignores them.
 
-    It is no node. The two are kept apart, since minus infinity has no bounds and a sum with -1e38 would lose the node's digits.
+    It is not a node. The two parts are stored separately, because minus infinity has no bounds and adding
+    -1e38 would lose all digits of the node.
     """
 
     node: Node
-    by: Tensor  # of the node's shape
+    by: Tensor  # Constants of the node's shape.
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -56,6 +58,6 @@ class Lowered:
 
 @dataclass(frozen=True)
 class Unbounded:
-    """An answer that nothing is known of; harmless while nobody reads it."""
+    """A result without bounds; it is an error only if a later node reads it."""
 
     what: str

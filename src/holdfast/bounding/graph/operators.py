@@ -1,5 +1,6 @@
-"""The operators of a traced graph, as a table: affine maps with their magnitudes, products and norms. `functions`, `jumps` and `reductions`
-have the rest."""
+"""The table of supported operators of a traced graph: affine maps with their magnitudes, products and norms.
+`functions`, `discontinuities` and `reductions` hold the rest.
+"""
 
 import math
 import operator
@@ -16,7 +17,7 @@ from holdfast.bounding.graph.kernel import Kernel, convolution, pooling, scaling
 from holdfast.bounding.graph.node import Lowered, is_image
 from holdfast.errors import UnsupportedLayer
 
-__all__ = ["discontinuities", "functions", "reductions"]  # imported for what it adds to the table
+__all__ = ["discontinuities", "functions", "reductions"]  # Imported because they register handlers.
 
 aten = torch.ops.aten
 
@@ -29,7 +30,9 @@ def affine(
     magnitude: Callable[..., Any] | None = None,
     kernel: Kernel | None = None,
 ) -> Node:
-    """A node for the call, affine in its nodes. The magnitude is the same call with every constant made positive, unless given."""
+    """A node for the call, affine in its nodes. Unless given, the magnitude is the same call with absolute
+    values of all constants.
+    """
     target = function or call.target
     return graph.affine(
         call.name,
@@ -41,7 +44,7 @@ def affine(
 
 
 def resolve_masks(graph: Graph, call: OperatorCall) -> OperatorCall:
-    """The call with nodes for all that masks lowered."""
+    """The call with masked values replaced by nodes."""
     args, kwargs = _map((call.args, call.kwargs), lambda leaf: graph.resolve_mask(call.name, leaf))
     return OperatorCall(call.name, call.target, args, kwargs)
 
@@ -49,7 +52,7 @@ def resolve_masks(graph: Graph, call: OperatorCall) -> OperatorCall:
 def bind_constants(
     call: OperatorCall, target: Callable[..., Any], change: Callable[[Any], Any] = lambda leaf: leaf
 ) -> Callable[..., Tensor]:
-    """The target as a function of the call's nodes alone; its other arguments are changed."""
+    """The target as a function of the call's nodes alone, with `change` applied to its other arguments."""
 
     def run(*values: Tensor) -> Tensor:
         place = dict(zip(call.nodes, values, strict=True))
@@ -76,16 +79,21 @@ def _positive(leaf: Any) -> Any:
     return leaf.abs() if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf
 
 
-# ---- moving numbers about, and means and sums of them: every coefficient is zero or positive
+# ---- moving elements, means and sums: every coefficient is nonnegative
 
 
 @handles(
-    aten.view.default, aten.reshape.default, aten._unsafe_view.default, aten.flatten.using_ints, aten.squeeze.dim,
-    aten.squeeze.dims, aten.unsqueeze.default, aten.permute.default, aten.transpose.int, aten.t.default, aten.numpy_T.default,
-    aten.expand.default, aten.select.int, aten.slice.Tensor, aten.cat.default, aten.stack.default, aten.index_select.default,
-    aten.index.Tensor, aten.gather.default, aten.repeat.default, aten.flip.default, aten.roll.default, aten.pixel_shuffle.default,
+    aten.view.default, aten.reshape.default, aten._unsafe_view.default, aten.flatten.using_ints,
+    aten.squeeze.dim,
+    aten.squeeze.dims, aten.unsqueeze.default, aten.permute.default, aten.transpose.int, aten.t.default,
+    aten.numpy_T.default,
+    aten.expand.default, aten.select.int, aten.slice.Tensor, aten.cat.default, aten.stack.default,
+    aten.index_select.default,
+    aten.index.Tensor, aten.gather.default, aten.repeat.default, aten.flip.default, aten.roll.default,
+    aten.pixel_shuffle.default,
     aten.unflatten.int,
-    aten.movedim.int, aten.swapaxes.default, aten.tile.default, aten.repeat_interleave.self_int, aten.unfold.default,
+    aten.movedim.int, aten.swapaxes.default, aten.tile.default, aten.repeat_interleave.self_int,
+    aten.unfold.default,
     aten.pixel_unshuffle.default, aten.adjoint.default, aten.narrow.default, aten.broadcast_to.default,
     aten.reshape_as.default, aten.expand_as.default, aten.view_as.default, aten.mT.default,
     masked=True,
@@ -104,25 +112,29 @@ def lower_move(graph: Graph, call: OperatorCall) -> Node | Lowered | Tensor:
     picks = call.target in (aten.index.Tensor, aten.gather.default, aten.index_select.default)
     if picks and any(isinstance(leaf, Node) for leaf in leaves(call.args[1:])):
         raise UnsupportedLayer(
-            f"{call.name}: a choice of elements that depends on the input has no bound here; attacks still work."
+            f"{call.name}: a choice of elements that depends on the input has no bound here; "
+            "attacks still work."
         )
-    if not picks and any(
-        isinstance(leaf, Tensor) for leaf in leaves((call.args, call.kwargs))
-    ):  # constants beside nodes
+    # Constants together with nodes.
+    if not picks and any(isinstance(leaf, Tensor) for leaf in leaves((call.args, call.kwargs))):
         return affine(graph, call, magnitude=lambda *a, **k: call.target(*a, **k).abs())
     return _unless_empty(graph, graph.add_move(call.name, call.nodes, bind_constants(call, call.target)))
 
 
 def _unless_empty(graph: Graph, node: Node) -> Node | Tensor:
-    """A piece without elements depends on nothing."""
+    """The node, or an empty constant if it has no elements."""
     return node if node.size else torch.zeros(node.shape, dtype=torch.float64, device=graph.device)
 
 
 @handles(
-    aten.mean.default, aten.mean.dim, aten.sum.default, aten.sum.dim_IntList, aten.avg_pool1d.default, aten.avg_pool2d.default,
-    aten.avg_pool3d.default, aten.adaptive_avg_pool1d.default, aten.adaptive_avg_pool2d.default, aten.adaptive_avg_pool3d.default,
-    aten.upsample_nearest1d.vec, aten.upsample_nearest2d.vec, aten.upsample_nearest3d.vec, aten.upsample_linear1d.vec,
-    aten.upsample_bilinear2d.vec, aten.upsample_trilinear3d.vec, aten.cumsum.default, aten.tril.default, aten.triu.default,
+    aten.mean.default, aten.mean.dim, aten.sum.default, aten.sum.dim_IntList, aten.avg_pool1d.default,
+    aten.avg_pool2d.default,
+    aten.avg_pool3d.default, aten.adaptive_avg_pool1d.default, aten.adaptive_avg_pool2d.default,
+    aten.adaptive_avg_pool3d.default,
+    aten.upsample_nearest1d.vec, aten.upsample_nearest2d.vec, aten.upsample_nearest3d.vec,
+    aten.upsample_linear1d.vec,
+    aten.upsample_bilinear2d.vec, aten.upsample_trilinear3d.vec, aten.cumsum.default, aten.tril.default,
+    aten.triu.default,
     aten.im2col.default, aten.col2im.default,
 )  # fmt: skip
 def lower_average_pool(graph: Graph, call: OperatorCall) -> Node:
@@ -130,7 +142,9 @@ def lower_average_pool(graph: Graph, call: OperatorCall) -> Node:
 
 
 def _pooling_kernel(graph: Graph, call: OperatorCall) -> Kernel | None:
-    """The kernel of a pooling whose windows all have one size and lie within the image and its padding."""
+    """The kernel of a pooling whose windows all have one size and lie within the image and its padding;
+    otherwise None.
+    """
     if call.target != aten.avg_pool2d.default or not is_image(call.args[0]) or call.kwargs:
         return None
     node, size, stride, padding, ceil, counted, divisor = _with_defaults(call.args, [], 0, False, True, None)
@@ -140,7 +154,7 @@ def _pooling_kernel(graph: Graph, call: OperatorCall) -> Kernel | None:
 
 @handles(aten.squeeze.default)
 def squeeze(graph: Graph, call: OperatorCall) -> Node:
-    """All axes of size one but the first, which is the batch and has that size only here."""
+    """All axes of size one but the first, which is the batch axis and has that size only here."""
     node: Node = call.args[0]
     axes = [axis for axis, size in enumerate(node.shape) if axis and size == 1]
     return graph.add_move(call.name, [node], lambda v: v.squeeze(axes))
@@ -163,13 +177,16 @@ def getitem(graph: Graph, call: OperatorCall) -> Any:
 
 
 @handles(
-    aten._to_copy.default, aten.to.dtype, aten.to.device, aten.to.dtype_layout, aten.to.other, aten._assert_tensor_metadata.default,
-    aten.contiguous.default, aten.clone.default, aten.alias.default, aten.detach.default, aten.lift_fresh_copy.default,
+    aten._to_copy.default, aten.to.dtype, aten.to.device, aten.to.dtype_layout, aten.to.other,
+    aten._assert_tensor_metadata.default,
+    aten.contiguous.default, aten.clone.default, aten.alias.default, aten.detach.default,
+    aten.lift_fresh_copy.default,
     masked=True,
 )  # fmt: skip
 def same(graph: Graph, call: OperatorCall) -> Any:
-    """Everything here is float64, and nothing is overwritten: a copy or a change of float type is none, but integers and truth values are
-    steps."""
+    """The value itself: all values are float64 and none is overwritten, so copies and casts between float
+    types do nothing. Casts to integers and truth values are discontinuous and refused.
+    """
     types = [
         leaf.dtype if isinstance(leaf, Tensor) else leaf for leaf in leaves((call.args[1:], call.kwargs))
     ]
@@ -184,7 +201,8 @@ def same(graph: Graph, call: OperatorCall) -> Any:
 def dropout(graph: Graph, call: OperatorCall) -> Any:
     if call.args[2]:
         raise UnsupportedLayer(
-            f"{call.name}: dropout in training mode is random, so nothing can be proved. Export the model in evaluation mode."
+            f"{call.name}: dropout in training mode is random, so nothing can be proved. "
+            "Export the model in evaluation mode."
         )
     return call.args[0]
 
@@ -195,11 +213,12 @@ def size(graph: Graph, call: OperatorCall) -> int:
 
 
 @handles(
-    aten.new_zeros.default, aten.new_ones.default, aten.new_full.default, aten.zeros_like.default, aten.ones_like.default,
+    aten.new_zeros.default, aten.new_ones.default, aten.new_full.default, aten.zeros_like.default,
+    aten.ones_like.default,
     aten.full_like.default,
 )  # fmt: skip
 def lower_constant_like(graph: Graph, call: OperatorCall) -> Tensor:
-    """A constant that only takes its shape or kind from a node."""
+    """A constant that takes only its shape or type from a node."""
     node, *rest = call.args
     constant: Tensor = call.target(
         torch.zeros(node.shape, dtype=torch.float64, device=graph.device), *rest, **call.kwargs
@@ -211,7 +230,8 @@ def lower_constant_like(graph: Graph, call: OperatorCall) -> Tensor:
 
 
 @handles(
-    aten.linear.default, aten.conv1d.default, aten.conv2d.default, aten.conv3d.default, aten.convolution.default, aten.addmm.default,
+    aten.linear.default, aten.conv1d.default, aten.conv2d.default, aten.conv3d.default,
+    aten.convolution.default, aten.addmm.default,
     aten.conv_transpose1d.default, aten.conv_transpose2d.input, aten.conv_transpose3d.input,
 )  # fmt: skip
 def lower_linear(graph: Graph, call: OperatorCall) -> Node:
@@ -227,7 +247,7 @@ def lower_linear(graph: Graph, call: OperatorCall) -> Node:
 
 
 def _convolution_kernel(call: OperatorCall) -> Kernel | None:
-    """The kernel of a convolution of images."""
+    """The kernel of a convolution of images; otherwise None."""
     if (
         call.target not in (aten.conv2d.default, aten.convolution.default)
         or not is_image(call.args[0])
@@ -278,7 +298,7 @@ def add(graph: Graph, call: OperatorCall) -> Node | Lowered:
 
 
 def _apart(args: tuple[Any, ...]) -> bool:
-    """Whether these are two different nodes of one shape, and nothing else."""
+    """Whether the arguments are two different nodes of one shape."""
     return (
         len(args) == 2
         and args[0] is not args[1]
@@ -295,7 +315,7 @@ def _add_scaled(a: Any, b: Any, alpha: float = 1) -> Tensor:
 def _size(value: Any) -> Any:
     return (
         value if isinstance(value, Tensor) and value.dtype == torch.bool else abs(value)
-    )  # of integer tensors too
+    )  # Also for integer tensors.
 
 
 @handles(aten.lerp.Scalar, aten.addcmul.default)
@@ -332,7 +352,7 @@ def multiply(graph: Graph, call: OperatorCall) -> Node | Lowered:
 
 
 def _scale_masked(graph: Graph, call: OperatorCall) -> Lowered | None:
-    """What a mask lowered, times or divided by a positive number: both parts are."""
+    """A masked value times or divided by a positive number: both parts are scaled."""
     value, factor = call.args
     number = isinstance(factor, int | float) or (isinstance(factor, Tensor) and factor.numel() == 1)
     if not isinstance(value, Lowered) or not number or not float(factor) > 0:
@@ -371,13 +391,14 @@ def einsum(graph: Graph, call: OperatorCall) -> Node:
     sides = re.fullmatch(r"(\w+),(\w+)->(\w*)", equation.replace(" ", ""))
     if sides is None or len(operands) > 2 or any(len(set(side)) < len(side) for side in sides.groups()):
         raise UnsupportedLayer(
-            f"{call.name}: einsum {equation!r} of several things that depend on the input has no bound here."
+            f"{call.name}: einsum {equation!r} of several operands that depend on the input has no bound "
+            "here."
         )
     left, right, result = sides.groups()
     letters = result + "".join(sorted({*left, *right} - {*result}))
 
     def expand_letters(node: Node, side: str) -> Node:
-        """All letters as axes, those that the operand does not have of size one."""
+        """All letters as axes, with size one for letters that the operand lacks."""
         order = [side.index(letter) for letter in letters if letter in side]
         shape = [node.shape[side.index(letter)] if letter in side else 1 for letter in letters]
         return graph.add_move(call.name, [node], lambda v: v.permute(order).reshape(shape))
@@ -408,14 +429,15 @@ def _times(graph: Graph, name: str, value: Node | Tensor, factor: float) -> Node
 
 @handles(aten.scaled_dot_product_attention.default)
 def attention(graph: Graph, call: OperatorCall) -> Node | Tensor:
-    """softmax(q k' scale + mask) v. Where a mask is false, or minus infinity, the weight is zero."""
+    """softmax(q k' scale + mask) v. Positions where the mask is false or minus infinity have weight zero."""
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
     given: dict[str, Any] = dict(zip(names, call.args, strict=False)) | call.kwargs
     query, key, value = (given[name] for name in names[:3])
     mask = given.get("attn_mask")
     if given.get("dropout_p"):
         raise UnsupportedLayer(
-            f"{call.name}: attention with dropout is random, so nothing can be proved. Export the model in evaluation mode."
+            f"{call.name}: attention with dropout is random, so nothing can be proved. "
+            "Export the model in evaluation mode."
         )
     if isinstance(mask, Node):
         raise UnsupportedLayer(
@@ -450,7 +472,7 @@ def attention(graph: Graph, call: OperatorCall) -> Node | Tensor:
 
 
 def _repeat_heads(graph: Graph, name: str, part: Node | Tensor, heads: int) -> Node | Tensor:
-    """Each of its heads for as many of the query's as share it."""
+    """Repeat each head for all query heads that share it."""
     times = heads // part.shape[-3]
     return (
         graph.add_move(name, [part], lambda v: v.repeat_interleave(times, -3))
@@ -465,15 +487,17 @@ def batch_norm(graph: Graph, call: OperatorCall) -> Any:
     x, weight, bias, mean, variance = call.args[:5]
     if not native and call.args[5]:
         raise UnsupportedLayer(
-            f"{call.name}: batch norm in training mode mixes the inputs of a batch. Export in evaluation mode."
+            f"{call.name}: batch norm in training mode mixes the inputs of a batch. "
+            "Export in evaluation mode."
         )
     scale = (variance + call.args[6 if native else 7]).rsqrt()
     scale = scale if weight is None else scale * weight
     moved, bias = mean * scale, torch.zeros_like(mean) if bias is None else bias
+    # The two may cancel, but their rounding errors do not.
     shift, weight_of_shift = (
         bias - moved,
         bias.abs() + moved.abs(),
-    )  # the two may cancel, their roundings do not
+    )
     spread = (1, -1, *(1 for _ in x.shape[2:]))
     scale, shift, weight_of_shift = (t.reshape(spread) for t in (scale, shift, weight_of_shift))
     kernel = scaling(scale.flatten()) if is_image(x) else None
@@ -495,7 +519,9 @@ def pad(graph: Graph, call: OperatorCall) -> Node:
 
     if not math.isfinite(value):
         raise UnsupportedLayer(
-            f"{call.name}: padding with {value:g} has no bound here; where a max pooling follows, let it pad by itself. Attacks still work."
+            f"{call.name}: padding with {value:g} has no bound here. If a max pooling follows, let it "
+            "pad by itself. "
+            "Attacks still work."
         )
 
     def pad_with(v: Tensor, fill: float) -> Tensor:
@@ -519,7 +545,8 @@ def rms_norm(graph: Graph, call: OperatorCall) -> Node:
     node, shape, weight, eps = _with_defaults(call.args, None, None)
     if eps is None:
         raise UnsupportedLayer(
-            f"{call.name}: RMS norm without an eps takes that of its arithmetic. Give it one: nn.RMSNorm(n, eps=1e-6)."
+            f"{call.name}: RMS norm without an eps uses that of its float type. "
+            "Give it one: nn.RMSNorm(n, eps=1e-6)."
         )
     axes = range(len(node.shape) - len(shape), len(node.shape))
     return compose.scale_and_shift(
@@ -558,7 +585,7 @@ def instance_norm(graph: Graph, call: OperatorCall) -> Node:
 
 
 def _with_defaults(args: tuple[Any, ...], *defaults: Any) -> tuple[Any, ...]:
-    """Two arguments and those that may be missing, as they are by default."""
+    """Two required arguments and optional ones, filled with their defaults."""
     return (*args, *defaults[len(args) - 2 :])[: 2 + len(defaults)]
 
 

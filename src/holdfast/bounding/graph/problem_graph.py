@@ -1,4 +1,4 @@
-"""The graph behind a question, and what every proof with it takes for granted."""
+"""The graph of a problem, and the assumptions of every certificate that uses it."""
 
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -13,6 +13,7 @@ from holdfast.problem import Problem
 from holdfast.property import BoundedProperty, Robustness, Targeted
 from holdfast.region import Words
 
+# The assumptions stored with every certificate, in the words that users read.
 ASSUMPTIONS = (
     "the network computes in real arithmetic with its weights as stored",
     "constants that it computes from its weights alone are what float64 makes of them",
@@ -25,8 +26,11 @@ _graphs: "WeakKeyDictionary[Network, dict[tuple[object, ...], Graph]]" = WeakKey
 
 
 def graph_of(problem: Problem, *, executed: bool = False) -> Graph:
-    """The network's graph for inputs of the problem's shape, built once and compared with the model. How far a class holds depends on the
-    order of the outputs only, which a last softmax keeps; but where it is executed, rounding may make two of its outputs equal."""
+    """The network's graph for inputs of the problem's shape, built once and checked against the model.
+
+    A class margin depends only on the order of the outputs, which a final softmax preserves, so it is left
+    out. As executed, rounding may make two outputs of a softmax equal, so there it is kept.
+    """
     known = _graphs.setdefault(problem.network, {})
     ranking = (
         problem.goal == "radius" and isinstance(problem.property, Robustness | Targeted) and not executed
@@ -40,7 +44,7 @@ def graph_of(problem: Problem, *, executed: bool = False) -> Graph:
 
 
 def checked_graph(problem: Problem, *, executed: bool = False) -> Graph:
-    """The graph, compared with the model at this problem's own inputs too; UnsupportedLayer where one is not the other."""
+    """The graph, checked against the model at this problem's inputs, too; UnsupportedLayer if they differ."""
     graph = graph_of(problem, executed=executed)
     if problem not in _checked:
         _check(problem, graph)
@@ -57,7 +61,9 @@ def _check(problem: Problem, graph: Graph) -> None:
 
 
 def rows_of(problem: Problem, graph: Graph) -> tuple[Tensor, Tensor]:
-    """The rows of the problem's property (batch, rows, outputs) and their offsets (batch, rows); one set may stand for all inputs."""
+    """The rows of the problem's property (batch, rows, outputs) and their offsets (batch, rows); one set may
+    be shared by all inputs.
+    """
     assert isinstance(problem.property, BoundedProperty)
     matrix, offset = (part.to(graph.device) for part in problem.property.rows(graph.output.size))
     return matrix.expand(len(problem), -1, -1), offset.expand(len(problem), -1)

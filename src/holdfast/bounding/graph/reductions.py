@@ -1,4 +1,4 @@
-"""What runs along axes: maxima, pools of them, log-sum-exp and softmax, norms, variances, products."""
+"""Reductions along axes: maxima, max pooling, log-sum-exp and softmax, norms, variances, products."""
 
 import functools
 import itertools
@@ -18,9 +18,11 @@ from holdfast.errors import UnsupportedLayer
 aten = torch.ops.aten
 
 
+# The number of spatial axes of each pooling operator.
 POOLS: dict[Any, int] = {
     aten.max_pool1d.default: 1, aten.max_pool2d.default: 2, aten.max_pool3d.default: 3,
-    aten.max_pool1d_with_indices.default: 1, aten.max_pool2d_with_indices.default: 2, aten.max_pool3d_with_indices.default: 3,
+    aten.max_pool1d_with_indices.default: 1, aten.max_pool2d_with_indices.default: 2,
+    aten.max_pool3d_with_indices.default: 3,
 }  # fmt: skip
 ADAPTIVE_POOLS: dict[Any, int] = {
     aten.adaptive_max_pool1d.default: 1,
@@ -32,7 +34,9 @@ WHICH = Unbounded("which element is the largest or smallest depends on the input
 
 @handles(*POOLS)
 def max_pool(graph: Graph, call: OperatorCall) -> Node | tuple[Node, Unbounded]:
-    """The largest of the elements that stand at one place of all windows, over the places."""
+    """The elementwise maximum over the positions in a window: one node per position, holding that element of
+    every window.
+    """
     given: list[Any] = [*call.args, *[(), 0, 1, False][len(call.args) - 2 :]]
     node, kernel, stride, padding, dilation, _ = given
     if call.kwargs:
@@ -54,7 +58,9 @@ def max_pool(graph: Graph, call: OperatorCall) -> Node | tuple[Node, Unbounded]:
 
 @handles(*ADAPTIVE_POOLS)
 def adaptive_max_pool(graph: Graph, call: OperatorCall) -> tuple[Node, Unbounded]:
-    """Windows from floor(i length / count) to ceil((i + 1) length / count); in a shorter one its first element stands again."""
+    """Windows from floor(i length / count) to ceil((i + 1) length / count); shorter windows repeat their
+    first element.
+    """
     node, axes = call.args[0], ADAPTIVE_POOLS[call.target]
     seen = []
     for length, wanted in zip(node.shape[-axes:], leaves(call.args[1]), strict=True):
@@ -67,7 +73,9 @@ def adaptive_max_pool(graph: Graph, call: OperatorCall) -> tuple[Node, Unbounded
 
 
 def _largest(graph: Graph, name: str, node: Node, seen: list[Tensor]) -> Node:
-    """Over windows; seen: (windows, places) for each of the last axes, the elements that a window has there."""
+    """The maximum over windows. seen: for each of the last axes (windows, positions), the indices that a
+    window reads.
+    """
 
     def corner(places: tuple[int, ...]) -> Callable[[Tensor], Tensor]:
         def cut(v: Tensor) -> Tensor:
@@ -84,13 +92,15 @@ def _largest(graph: Graph, name: str, node: Node, seen: list[Tensor]) -> Node:
 def _seen(
     name: str, length: int, count: int, device: torch.device, size: int, step: int, gap: int, begin: int
 ) -> Tensor:
-    """(windows, places) along one axis: the elements that each window sees. Where one lies in the padding, which is below everything,
-    an element of the same window stands there again."""
+    """(windows, positions) along one axis: the indices that each window reads. Padding, which is below every
+    value, is replaced by the window's first real element.
+    """
     at = torch.arange(count, device=device)[:, None] * step - begin + torch.arange(size, device=device) * gap
     real = (at >= 0) & (at < length)
     if not bool(real.any(1).all()):
         raise UnsupportedLayer(
-            f"{name}: a window of the max pooling sees padding only, which has no bound; attacks still work."
+            f"{name}: a window of the max pooling contains only padding, which has no bound; "
+            "attacks still work."
         )
     first = at.gather(1, real.int().argmax(1, keepdim=True))
     return torch.where(real, at, first)
@@ -118,7 +128,7 @@ def amin(graph: Graph, call: OperatorCall) -> Node:
 
 @handles(aten.max.dim, aten.min.dim, aten.max.default, aten.min.default, masked=True)
 def extreme(graph: Graph, call: OperatorCall) -> tuple[Node, Unbounded]:
-    """The value along one axis; all axes together have the batch among them, which is refused."""
+    """The extreme value along one axis. All axes together include the batch axis, which is refused."""
     largest = call.target in (aten.max.dim, aten.max.default)
     value = call.args[0] if largest else graph.resolve_mask(call.name, call.args[0])
     dims = [call.args[1]] if len(call.args) > 1 else []
@@ -130,7 +140,9 @@ def extreme(graph: Graph, call: OperatorCall) -> tuple[Node, Unbounded]:
 
 @handles(aten.linalg_vector_norm.default)
 def vector_norm(graph: Graph, call: OperatorCall) -> Node:
-    """The root of the sum of squares, the sum of sizes, the largest size."""
+    """The norm of order 2 (root of the sum of squares), 1 (sum of absolute values) or infinity (largest
+    absolute value).
+    """
     node, order, dims, keep = (*call.args, *(2, None, False)[len(call.args) - 1 :])[:4]
     if order == math.inf:
         return _reduce_axes(
@@ -142,7 +154,8 @@ def vector_norm(graph: Graph, call: OperatorCall) -> Node:
         )
     if order not in (1, 2):
         raise UnsupportedLayer(
-            f"{call.name}: a norm of order {order:g} has no bound here, only those of order 1, 2 and inf; attacks still work."
+            f"{call.name}: a norm of order {order:g} has no bound here, only those of order 1, 2 and inf; "
+            "attacks still work."
         )
     total = _sum_axes(
         graph, call, graph.add_relaxed(call.name, [node], Abs() if order == 1 else Power(2)), dims, keep
@@ -155,7 +168,9 @@ VARIANCES = (aten.var.dim, aten.var.correction, aten.std.dim, aten.std.correctio
 
 @handles(*VARIANCES)
 def variance(graph: Graph, call: OperatorCall) -> Node:
-    """The sum of squares of what is centred, over their number less one (or less the correction given), and its root."""
+    """The sum of squared deviations from the mean, divided by the count minus the correction (default: one),
+    or its root.
+    """
     node, dims, unbiased, keep = (
         *call.args,
         *(None, True, call.kwargs.get("keepdim", False))[len(call.args) - 1 :],
@@ -174,7 +189,9 @@ def variance(graph: Graph, call: OperatorCall) -> Node:
 
 
 def _root(graph: Graph, name: str, node: Node) -> Node:
-    """The root of what is no less than zero, whatever rounding says of its bounds."""
+    """The square root of a value that is nonnegative in real arithmetic, whatever rounding does to its
+    bounds.
+    """
     return graph.add_relaxed(name, [graph.add_relaxed(name, [node], Clip(low=0.0))], Sqrt())
 
 
@@ -184,18 +201,19 @@ def _sum_axes(graph: Graph, call: OperatorCall, node: Node, dims: Any, keep: boo
 
 
 def _axes(call: OperatorCall, node: Node | Lowered, dims: Any) -> list[int]:
-    """Those that are named, or all; never that of the batch."""
+    """The given axes, or all; the batch axis is refused."""
     axes = [d % len(node.shape) for d in leaves(dims) if d is not None] or list(range(len(node.shape)))
     if 0 in axes:
         raise UnsupportedLayer(
-            f"{call.name}: {call.target} goes over the inputs of a batch, so nothing about one of them can be proved."
+            f"{call.name}: {call.target} goes over the inputs of a batch, so nothing about one of them "
+            "can be proved."
         )
     return axes
 
 
 @handles(aten.prod.dim_int)
 def product(graph: Graph, call: OperatorCall) -> Node:
-    """One half times the other, again and again."""
+    """The product along an axis, by repeatedly multiplying its two halves."""
     node, axis = call.args[0], call.args[1] % len(call.args[0].shape)
     _axes(call, node, [axis])
     while (size := node.shape[axis]) > 1:

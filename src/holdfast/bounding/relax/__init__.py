@@ -1,7 +1,10 @@
-"""Planes below and above a function on a box. Slopes are free; intercepts are exact, so every slope is sound.
+"""Linear relaxations of activations: linear bounds a_l . v + b_l <= f(v) <= a_u . v + b_u on a box.
 
-A relaxation offers its candidates: points of the box that, for given slopes, include every minimiser and every maximiser of
-f(v) - slope . v. The smallest and largest value over them are the two intercepts, with slopes chosen well for a small gap.
+Slopes are free; for each slope the intercept is the exact minimum or maximum of f(v) - slope . v over the box
+(up to a charged rounding error), so every slope is sound. A relaxation provides candidates: points of the box
+that, for given slopes, include every minimiser and maximiser of f(v) - slope . v.
+
+References: Zhang et al. 2018 (CROWN); Singh et al. 2019 (DeepPoly).
 """
 
 from holdfast.bounding.relax.abilities import abilities

@@ -1,4 +1,4 @@
-"""The matrix of abilities: of every function, what its relaxation knows, and where it does not, why."""
+"""The capability matrix of the relaxations: what each function supports, and the reason where it does not."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -19,9 +19,12 @@ from holdfast.bounding.relax.softplus import Softplus
 from holdfast.bounding.relax.stairs import Ceil, Floor, Round
 from holdfast.bounding.relax.step import Sign, Step
 
+# The columns of the matrix. "planes" are linear bounds; "sign split" means splitting at a kink.
 ABILITIES = ("planes", "value range", "derivative", "parabola", "sign split", "as executed")
+# One instance of every relaxation of the package.
 EVERY: tuple[Relaxation, ...] = (
-    Relu(), LeakyRelu(), Abs(), Clip(0.0), Clip(-1.0, 1.0), Elu(), Hardswish(), Step(), Sign(), Floor(), Ceil(), Round(), Unsure(),
+    Relu(), LeakyRelu(), Abs(), Clip(0.0), Clip(-1.0, 1.0), Elu(), Hardswish(),
+    Step(), Sign(), Floor(), Ceil(), Round(), Unsure(),
     Tanh(), Sigmoid(), Erf(), Atan(), Sine(), Cosine(), Softplus(), Silu(), Gelu(), GeluTanh(), Mish(), Exp(),
     Log(), Sqrt(), Rsqrt(), Reciprocal(), Power(2), Power(3), Product(), SigmoidTimes(), SigmoidTanh(),
 )  # fmt: skip
@@ -29,14 +32,14 @@ EVERY: tuple[Relaxation, ...] = (
 
 @dataclass(frozen=True)
 class CapabilityRow:
-    """One function: for each ability nothing if it has it, else why not; None: nobody said why."""
+    """One function. `lacks` maps each missing ability to the reason, or to None if no reason is declared."""
 
     function: Relaxation
     lacks: Mapping[str, str | None]
 
 
 def abilities(functions: Iterable[Relaxation] = EVERY) -> list[CapabilityRow]:
-    """What is known of each."""
+    """The row of each function."""
     rows = []
     for f in functions:
         box = tuple(torch.ones(1, dtype=torch.float64) for _ in range(f.arguments))
@@ -55,7 +58,7 @@ def abilities(functions: Iterable[Relaxation] = EVERY) -> list[CapabilityRow]:
 
 
 def table(rows: Iterable[CapabilityRow]) -> str:
-    """The matrix as text: a line for each function, a column for each ability."""
+    """The matrix as text: one line per function, one column per ability."""
     lines = [["function", *ABILITIES, "why not"]]
     for row in rows:
         marks = ["-" if ability in row.lacks else "yes" for ability in ABILITIES]
@@ -63,7 +66,7 @@ def table(rows: Iterable[CapabilityRow]) -> str:
             [
                 name(row.function),
                 *marks,
-                "; ".join(f"{a}: {why or 'nobody said'}" for a, why in row.lacks.items()),
+                "; ".join(f"{a}: {why or 'no reason declared'}" for a, why in row.lacks.items()),
             ]
         )
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
@@ -74,6 +77,6 @@ def table(rows: Iterable[CapabilityRow]) -> str:
 
 
 def name(function: Relaxation) -> str:
-    """Its class and, where it has some, its settings."""
+    """The class name of a function, and its settings if it has any."""
     settings = ", ".join(f"{value:g}" for value in vars(function).values() if not isinstance(value, bool))
     return type(function).__name__ + (f"({settings})" if settings else "")

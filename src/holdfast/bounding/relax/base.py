@@ -1,4 +1,23 @@
-"""Linear relaxation: all that is known of a function, and how slopes become planes."""
+"""The interface of relaxations, and sound intercepts for any slopes.
+
+Statement. For a function f of k = 1 or 2 pre-activations v on a box l <= v <= u and slopes a_l, a_u, `planes`
+returns
+
+    a_l . v + b_l <= f(v) <= a_u . v + b_u   for all l <= v <= u,
+    b_l = min over candidates of (f(v) - a_l . v) - s,   b_u = max over candidates of (f(v) - a_u . v) + s,
+    s = 64 u (magnitude + |a| . max(|l|, |u|)) + 1e-300,   u = 2^-53.
+
+Assumptions: `candidates` includes every minimiser and maximiser of f(v) - a . v over the box, up to rounding;
+`magnitude` bounds |f| and all intermediate results of computing f.
+
+Rounding. f is computed within a few u of `magnitude`; products and the difference add at most 3 u (magnitude
++ |a| |v|) per pre-activation. A candidate that misses its exact location by d changes the value by at most
+|f''| d^2 / 2, since f(v) - a . v is stationary there; for the closed-form roots used here d is a few u of
+|v|, so this is far below one u. 64 u covers the sum; each relaxation justifies the cases in which this is not
+obvious (docs/rounding.md).
+
+References: Zhang et al. 2018 (CROWN); Singh et al. 2019 (DeepPoly).
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -10,16 +29,18 @@ from torch import Tensor
 
 from holdfast.rounding import UNDERFLOW, gamma
 
-UNIT = 2.0**-53
+UNIT = 2.0**-53  # The unit roundoff u of float64.
 
-Point = tuple[Tensor, ...]  # one tensor for each argument of the function, all of one shape
+Point = tuple[Tensor, ...]  # One tensor per pre-activation, all of one shape.
 Interval = tuple[Tensor, Tensor]  # low, high
 Deviation = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
 class LinearBounds:
-    """lower.v + lower_offset <= f(v) <= upper.v + upper_offset on the box; slopes hold one tensor for each argument."""
+    """lower . v + lower_offset <= f(v) <= upper . v + upper_offset on the box; slopes hold one tensor per
+    pre-activation.
+    """
 
     lower: Point
     lower_offset: Tensor
@@ -29,7 +50,7 @@ class LinearBounds:
 
 @dataclass(frozen=True)
 class KinkSides:
-    """f(v) = value + below (v - at) for v <= at, and value + above (v - at) for v >= at: on which side v lies makes f a line."""
+    """f(v) = value + below (v - at) for v <= at and value + above (v - at) for v >= at: two linear pieces."""
 
     at: float
     value: float
@@ -38,37 +59,42 @@ class KinkSides:
 
 
 class Curve(ABC):
-    """A function of one argument that parabolas can follow; `parabola.py` has the kinds of them."""
+    """A function of one pre-activation with quadratic bounds; `parabola.py` has the kinds of curves."""
 
     @abstractmethod
     def function(self, x: Tensor) -> Tensor: ...
 
     @abstractmethod
     def sizes(self, lower: Tensor, upper: Tensor) -> tuple[Tensor | float, Tensor | float]:
-        """value, steep: on the interval |f(x)| <= value + steep |x|, and no slope of f is larger in size than steep."""
+        """(value, steep) with |f(x)| <= value + steep |x| on the interval, and |slope of f| <= steep."""
 
     @abstractmethod
     def extremes(
-        self, deviation: Deviation, slope: Tensor, bend: Tensor, lower: Tensor, upper: Tensor, at: Tensor
+        self, deviation: Deviation, slope: Tensor, quad: Tensor, lower: Tensor, upper: Tensor, at: Tensor
     ) -> Interval:
-        """Bounds of deviation(x) = f(x) - slope (x - at) - bend (x - at)^2 for lower <= x <= upper, but for rounding."""
+        """(low, high) that enclose f(x) - slope (x - at) - quad (x - at)^2 on lower <= x <= upper, up to
+        rounding.
+        """
 
 
 def unsplit(why: str) -> Mapping[str, str]:
+    """An entry of `unknown`: the reason why the function has no sign split."""
     return {"sign split": why}
 
 
-BENT = unsplit("bends everywhere")
+# For functions that are nonlinear around every point: deciding a sign does not make them linear.
+BENT = unsplit("nonlinear on both sides of every point")
 
 
 class Relaxation(ABC):
-    """A function of one or two arguments, element by element, with all that is known of it. What is not known is answered with None."""
+    """A function of one or two pre-activations, applied element by element, with its bounds. A method returns
+    None where the function does not support it.
+    """
 
     arguments: ClassVar[int] = 1
-    unknown: ClassVar[Mapping[str, str]] = {}  # abilities (see abilities.py) that it has not, and why
-    measured: ClassVar[bool] = (
-        False  # torch's kernels for it were found to be well within `rounding_error(magnitude)`
-    )
+    unknown: ClassVar[Mapping[str, str]] = {}  # Missing abilities (abilities.py) and the reasons.
+    # Whether torch's kernels were measured to be well within `rounding_error(magnitude)`.
+    measured: ClassVar[bool] = False
 
     @abstractmethod
     def function(self, *v: Tensor) -> Tensor:
@@ -76,49 +102,62 @@ class Relaxation(ABC):
 
     @abstractmethod
     def candidates(self, lower: Point, upper: Point, slope: Point) -> list[Point]:
-        """Points of the box, among them (up to rounding) every minimiser and maximiser of f(v) - slope . v over it."""
+        """Points of the box that include (up to rounding) every minimiser and maximiser of f(v) - slope . v
+        over it.
+        """
 
     @abstractmethod
     def slopes(self, lower: Point, upper: Point) -> tuple[Point, Point]:
-        """Good slopes for the lower and for the upper plane. Any would be sound."""
+        """Slopes of tight lower and upper linear bounds. Any slopes are sound."""
 
     def extremes(self, lower: Point, upper: Point) -> list[Point]:
-        """Points of the box, among them every minimiser and maximiser of f itself."""
+        """Points of the box that include every minimiser and maximiser of f."""
         return self.candidates(lower, upper, tuple(torch.zeros_like(end) for end in lower))
 
     def magnitude(self, lower: Point, upper: Point) -> Tensor:
-        """A number that no |f| and no intermediate result of computing f exceeds on the box."""
+        """A bound of |f| and of every intermediate result of computing f on the box."""
         return torch.stack([self.function(*ends).abs() for ends in (lower, upper)]).amax(0)
 
     def limits(self, lower: Point, upper: Point) -> Interval | None:
-        """low <= f <= high on the box, where nothing was rounded to know it: whole numbers, the ends of a clip, the zero of a square."""
+        """low <= f <= high on the box, if known without rounding: integers, bounds of a clip, the zero of a
+        square.
+        """
         return None
 
     def can_tighten(self, lower: Point, upper: Point) -> Tensor:
-        """bool: where a tighter box could bring the planes closer together."""
+        """Boolean: where tighter intermediate bounds could bring the linear bounds closer together."""
         return torch.stack([u > low for low, u in zip(lower, upper, strict=True)]).any(0)
 
     def derivative_range(self, lower: Point, upper: Point) -> list[Interval] | None:
-        """For each argument low <= derivative <= high wherever f has one on the box, and along any path inside it f changes by no more
-        than these allow: kinks are crossed in no time, a jump is infinitely steep. Infinite on boxes of which nothing is known."""
+        """For each pre-activation, low <= derivative <= high wherever the derivative exists on the box.
+
+        Along any path inside the box f changes by no more than these slopes allow: kinks have measure zero,
+        and a jump has an infinite slope. The range is infinite on boxes where nothing is known.
+        """
         return None
 
     def curves(self) -> tuple[Curve | None, ...] | None:
-        """f is the product of these curves, one for each argument; where there is none, of the argument itself."""
+        """Factors of f: f is the product of these curves, one per pre-activation; None as a factor is the
+        identity.
+        """
         return None
 
     def sides(self) -> KinkSides | None:
-        """The two lines it is made of."""
+        """The two linear pieces, if f is linear on either side of a kink."""
         return None
 
     def executed_error(self, lower: Point, upper: Point, dtype: torch.dtype) -> Tensor | None:
-        """At no point of the box that is a number of this kind is f, as torch computes it in float32 or float64, further from the truth."""
+        """A bound of |computed f - f| for torch's float32 or float64 kernel, at every point of the box that
+        this type represents.
+        """
         return rounding_error(self.magnitude(lower, upper), dtype) if self.measured else None
 
 
 def planes(relaxation: Relaxation, lower: Point, upper: Point) -> LinearBounds:
-    """The planes with the relaxation's own slopes and exact intercepts, each moved out by its rounding error."""
-    # A box with an infinite end may leave no sensible slope; a level plane is always one.
+    """Linear bounds with the relaxation's own slopes and exact intercepts, moved outwards by their rounding
+    error.
+    """
+    # An infinite bound may make a slope NaN; slope zero is always sound.
     sides = relaxation.slopes(lower, upper)
     below, above = (tuple(torch.nan_to_num(s, 0.0, 0.0, 0.0) for s in side) for side in sides)
     if sides[0] is sides[1]:
@@ -133,24 +172,23 @@ def planes(relaxation: Relaxation, lower: Point, upper: Point) -> LinearBounds:
 
 
 def value_range(relaxation: Relaxation, lower: Point, upper: Point) -> tuple[Tensor, Tensor]:
-    """The smallest and largest value on the box: the intercepts of level planes, held to what is known without rounding."""
+    """(low, high) with low <= f <= high on the box: the intercepts of slope zero, within `limits`."""
     level = tuple(torch.zeros_like(end) for end in lower)
     least, most = _outermost(relaxation, relaxation.extremes(lower, upper), lower, upper, level)
     known = relaxation.limits(lower, upper)
     if known is None:
         return least, most
-    numbers = (
-        torch.stack([*lower, *upper]).isfinite().all(0)
-    )  # an infinite end may mean that the argument has no value somewhere
+    # An infinite bound may mean that the pre-activation is undefined somewhere.
+    numbers = torch.stack([*lower, *upper]).isfinite().all(0)
     low, high = torch.maximum(least, known[0]), torch.minimum(most, known[1])
     return torch.where(numbers, low, least), torch.where(numbers, high, most)
 
 
 def intercept(relaxation: Relaxation, lower: Point, upper: Point, slope: Point) -> tuple[Tensor, Tensor]:
-    """The smallest and the largest f(v) - slope . v over the box, rounded outwards; infinite where nothing is known.
+    """(low, high) with low <= f(v) - slope . v <= high on the box, rounded outwards; infinite where nothing
+    is known.
 
-    A candidate that misses its true place by d moves the value by at most curvature * d^2 / 2, far below one unit for the roots
-    used here; the functions themselves are right to a few units. Sixty-four units of everything that enters cover both.
+    Rounding: see the module's docstring.
     """
     return _outermost(relaxation, relaxation.candidates(lower, upper, slope), lower, upper, slope)
 
@@ -158,6 +196,9 @@ def intercept(relaxation: Relaxation, lower: Point, upper: Point, slope: Point) 
 def _outermost(
     relaxation: Relaxation, points: list[Point], lower: Point, upper: Point, slope: Point
 ) -> tuple[Tensor, Tensor]:
+    """The extremes of f(v) - slope . v over given points, moved outwards by 64 u of the sum of absolute
+    values.
+    """
     values = []
     for point in points:
         value = relaxation.function(*point)
@@ -169,7 +210,7 @@ def _outermost(
     for s, low, high in zip(slope, lower, upper, strict=True):
         weight = weight + torch.where(s == 0, 0, s.abs() * torch.maximum(low.abs(), high.abs()))
     slack = 64 * UNIT * weight + 1e-300
-    # Where a value is no number (a box outside the function's domain, say) nothing is known.
+    # A NaN (for example, a box outside the function's domain) gives infinite bounds.
     inf = torch.inf
     return torch.nan_to_num(stacked.amin(0) - slack, -inf, inf, -inf), torch.nan_to_num(
         stacked.amax(0) + slack, inf, inf, -inf
@@ -177,17 +218,20 @@ def _outermost(
 
 
 def rounding_error(size: Tensor, dtype: torch.dtype) -> Tensor:
-    """Twenty units of rounding of this size; infinite where it may overflow on its way.
+    """gamma(16) (20 units roundoff of the type) times a size; infinite where computing it may overflow.
 
-    For every finite float32 the kernels of torch 2.11 on a CPU (AVX-512) and on an H200 are within 6.4 such units (GELU; the others
-    within 3.3), of what `magnitude` says of the point itself. Those of float64 are built alike, to one or two of their last places. Sine,
-    cosine and the arc tangent were measured on a CPU; on cards NVIDIA's guide says two units for any argument.
+    Measured: for every finite float32, torch 2.11's kernels on a CPU (AVX-512) and on an H200 are within 6.4
+    such units (GELU; the others within 3.3) of `magnitude` at the point itself. The float64 kernels are built
+    alike, with one or two units. Sine, cosine and arc tangent were measured on a CPU; for GPUs NVIDIA's guide
+    states two units for any argument.
     """
     return torch.where(size < torch.finfo(dtype).max / 16, gamma(16, dtype) * size + UNDERFLOW, torch.inf)
 
 
 def hull(*values: Tensor, units: float = 64.0, more: float = 0.0) -> Interval:
-    """The smallest and the largest of them, moved out by so many units of their size and by so much more; infinite where one is none."""
+    """The smallest and largest of several tensors, moved outwards by `units` u of their size plus `more`;
+    infinite where one is NaN.
+    """
     stacked = torch.stack(torch.broadcast_tensors(*values))
     slack = units * UNIT * stacked.abs() + (more + 1e-300)
     low, high = (stacked - slack).amin(0), (stacked + slack).amax(0)
@@ -197,18 +241,20 @@ def hull(*values: Tensor, units: float = 64.0, more: float = 0.0) -> Interval:
 
 
 def near_and_far(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-    """The sizes |v| in the box next to zero and furthest from it: where a derivative that is even and falls with |v| has its ends."""
+    """The smallest and the largest |v| on the box, where an even derivative that falls with |v| attains its
+    extremes.
+    """
     return clamp(torch.zeros_like(low), low, high).abs(), torch.maximum(low.abs(), high.abs())
 
 
 def clamp(v: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
-    """v inside the box; where v is no number, the lower bound."""
+    """v clamped to the box; the lower bound where v is NaN."""
     inside = torch.minimum(torch.maximum(v, lower), upper)
     return torch.where(v.isnan(), lower, inside)
 
 
 def chord(f_lower: Tensor, f_upper: Tensor, lower: Tensor, upper: Tensor, slope_there: Tensor) -> Tensor:
-    """(f(u) - f(l)) / (u - l), and the given slope where the box is too narrow to divide by."""
+    """(f(u) - f(l)) / (u - l), or the given slope where the box is too narrow for the division."""
     width = upper - lower
     wide = width > 1e-9 * (1 + lower.abs() + upper.abs())
     return torch.where(wide, (f_upper - f_lower) / torch.where(wide, width, 1.0), slope_there)

@@ -1,4 +1,18 @@
-"""The products that make gated cells: sigmoid(v) z and sigmoid(v) tanh(z)."""
+"""The products of gated recurrent cells: sigmoid(v) z and sigmoid(v) tanh(z).
+
+Statement: see `base.py`, for f(v, z) - a v - b z on a box of two pre-activations.
+
+- sigmoid(v) z is linear in z, so extremes lie on the edges z = l_z and z = u_z: at corners, or where
+  sigmoid'(v) = a / z.
+- sigmoid(v) tanh(z): extremes lie at corners, on the edges (sigmoid'(v) = a / tanh(z), or tanh'(z) = b /
+  sigmoid(v)), or at interior stationary points, which `_interior` finds.
+
+Rounding: see `base.py`; an edge or interior candidate is a stationary point, so its error counts to second
+order.
+
+Reference: Ko et al. 2019 (POPQORN) for linear bounds of these two functions; here the intercepts are exact
+for any slopes.
+"""
 
 import torch
 from torch import Tensor
@@ -9,7 +23,7 @@ from holdfast.bounding.relax.sigmoidal import Sigmoid, Tanh, tanh_slope_root
 
 
 class SigmoidTimes(Relaxation):
-    """sigmoid(v) z. Linear in z, so extremes lie on the edges z = l and z = u; there sigmoid'(v) = a / z."""
+    """sigmoid(v) z. Linear in z, so extremes lie on the edges z = l and z = u, where sigmoid'(v) = a / z."""
 
     measured = True
     arguments = 2
@@ -46,7 +60,9 @@ class SigmoidTimes(Relaxation):
 
 
 class SigmoidTanh(Relaxation):
-    """sigmoid(v) tanh(z). Extremes lie at corners, on the four edges, or inside, where both derivatives vanish."""
+    """sigmoid(v) tanh(z). Extremes lie at corners, on the four edges, or in the interior, where both
+    derivatives vanish.
+    """
 
     measured = True
     arguments = 2
@@ -67,7 +83,7 @@ class SigmoidTanh(Relaxation):
             root = tanh_slope_root(slope[1] / torch.sigmoid(v).clamp_min(1e-300))
             points += [(v, clamp(z, low_z, high_z)) for z in (root, -root)]
         for s in _interior(slope[0], slope[1]):
-            # Given v, the best z is known in closed form; taking it, an error in v only counts to the second order.
+            # Given v, the optimal z has a closed form; with it, an error in v counts only to second order.
             v, root = clamp(torch.logit(s), low_v, high_v), tanh_slope_root(slope[1] / s)
             points += [(v, clamp(z, low_z, high_z)) for z in (root, -root)]
         return points
@@ -98,29 +114,33 @@ class SigmoidTanh(Relaxation):
 
 
 def _times(a: Interval, b: Interval) -> Interval:
+    """The product of two intervals."""
     return hull(*(x * y for x in a for y in b), units=4)
 
 
 def _sigmoid_slope_roots(a: Tensor, z: Tensor, lower: Tensor, upper: Tensor) -> list[Tensor]:
-    """The two v with sigmoid'(v) z = a, clamped: sigmoid = (1 +- sqrt(1 - 4 a / z)) / 2."""
+    """The two solutions v of sigmoid'(v) z = a, clamped: sigmoid(v) = (1 +- sqrt(1 - 4 a / z)) / 2."""
     root = 2 * tanh_slope_root(torch.where(z == 0, 1.0, 4 * a / torch.where(z == 0, 1.0, z)))
     return [clamp(root, lower, upper), clamp(-root, lower, upper)]
 
 
 def _interior(a: Tensor, b: Tensor) -> list[Tensor]:
-    """s = sigmoid(v) at the stationary points inside: s (1 - s) t = a and s (1 - t^2) = b, with t = tanh(z).
+    """Candidates s = sigmoid(v) of the interior stationary points: s (1 - s) t = a and s (1 - t^2) = b, with
+    t = tanh(z).
 
-    Eliminating t leaves h(s) = s - a^2 / (s (1 - s)^2) - b, which is concave on (0, 1): at most two roots, one on either side of
-    its top. Extremes need f_vv and f_zz of one sign, which is s > 1/2, so only [1/2, 1) is searched. From a point outside the roots, where
-    h < 0, Newton's steps on a concave function never pass the root. Such points are 1/2, and 1 - |a| / sqrt(1 - b): the root has
-    (1 - s)^2 = a^2 / (s (s - b)) > a^2 / (1 - b). Where the roots nearly meet each step still halves the error.
+    Eliminating t leaves h(s) = s - a^2 / (s (1 - s)^2) - b = 0. h is concave on (0, 1), so it has at most two
+    roots, one on either side of its maximum. An extreme point needs f_vv and f_zz of one sign, which means s
+    > 1/2, so only [1/2, 1) is searched.
+
+    Newton's method for a concave function, started outside the roots (h < 0), never passes the root. Such
+    starting points are 1/2 and 1 - |a| / sqrt(1 - b): at the root, (1 - s)^2 = a^2 / (s (s - b)) > a^2 / (1 -
+    b). Where the two roots nearly coincide, every step still halves the error.
     """
     first = torch.full_like(a, 0.5)
     last = 1 - a.abs() / (1 - b).clamp_min(1e-300).sqrt()
     s = torch.stack([first, last.clamp(0.5, 1 - 2.0**-52)])
-    rises = torch.stack(
-        [torch.ones_like(a), -torch.ones_like(a)]
-    )  # h rises to the first root and falls from the second
+    # h increases up to the first root and decreases from the second.
+    rises = torch.stack([torch.ones_like(a), -torch.ones_like(a)])
     for _ in range(26):
         left = 1 - s
         pull = a * a / (s * left * left)

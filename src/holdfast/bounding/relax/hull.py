@@ -1,20 +1,23 @@
-"""Slopes for functions that bend both ways: those of the convex hull of a few points of the curve, in the middle of the box."""
+"""Slopes for functions that are neither convex nor concave: those of the convex hull of a few points of the
+graph, at the middle of the box. They need not be exact, because any slopes are sound (`base.py`).
+"""
 
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-SIDE = 6  # points on either side of the middle
+SIDE = 6  # The number of points on either side of the middle (chosen by hand; it affects tightness only).
 
 
 def hull_slopes(
     function: Callable[[Tensor], Tensor], derivative: Callable[[Tensor], Tensor], lower: Tensor, upper: Tensor
 ) -> list[Tensor]:
-    """The slope below and the slope above.
+    """The slopes of the convex envelope (below) and of the concave envelope (above) at the middle of the box,
+    from a few points.
 
-    Among the chords from a point on the left to one on the right, the one that passes the middle lowest carries the hull; if none passes
-    below the curve, the tangent does. Likewise above. They are only good slopes: a few points are enough.
+    Among the chords from a point left of the middle to one right of it, the lowest one at the middle belongs
+    to the convex hull of the points; if none passes below the function, the tangent is used. Likewise above.
     """
     middle, half = lower / 2 + upper / 2, upper / 2 - lower / 2
     tangent, centre = derivative(middle), function(middle)

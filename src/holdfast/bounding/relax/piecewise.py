@@ -1,4 +1,14 @@
-"""Functions in pieces: ReLU and its kin, absolute values, clipping, ELU, hard swish. Where pieces meet is always a candidate."""
+"""Piecewise-linear and ReLU-like functions: ReLU, leaky ReLU, |v|, clip, ELU and hard swish.
+
+Statement: see `base.py`. On each piece f(v) - a v is linear, or convex or concave with a stationary point in
+closed form. So the ends of the box, the kinks inside it and these stationary points include every extreme
+point.
+
+Rounding: kinks are exact (clamped constants); stationary points count to second order.
+
+References: Ehlers 2017 for the upper chord of an unstable ReLU; Zhang et al. 2018 (CROWN) and Singh et al.
+2019 (DeepPoly) for the adaptive lower slope.
+"""
 
 import math
 from dataclasses import dataclass
@@ -25,7 +35,7 @@ from holdfast.rounding import UNDERFLOW
 
 @dataclass(frozen=True)
 class LeakyRelu(Relaxation):
-    """max(v, slope * v) for slope <= 1."""
+    """max(v, slope v) for slope <= 1."""
 
     negative_slope: float = 0.01
 
@@ -33,15 +43,16 @@ class LeakyRelu(Relaxation):
         return torch.where(v[0] > 0, v[0], self.negative_slope * v[0])
 
     def candidates(self, lower: Point, upper: Point, slope: Point) -> list[Point]:
-        """Linear on both sides of zero."""
+        """Linear on either side of zero: the ends, and zero."""
         return [lower, upper, (clamp(torch.zeros_like(lower[0]), lower[0], upper[0]),)]
 
     def slopes(self, lower: Point, upper: Point) -> tuple[Point, Point]:
         (low,), (high,) = lower, upper
+        # Tensors, because `where` makes float32 of two Python numbers.
         one, flat = (
             torch.ones_like(low),
             torch.full_like(low, self.negative_slope),
-        )  # `where` makes float32 of two plain numbers
+        )
         positive = torch.where(low + high > 0, one, flat)
         steep = torch.where(low >= 0, one, torch.where(high <= 0, flat, 0.0))
         across = chord(self.function(low), self.function(high), low, high, positive)
@@ -51,7 +62,7 @@ class LeakyRelu(Relaxation):
         return (lower[0] < 0) & (upper[0] > 0)
 
     def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
-        """Exact: 1 where the box has no negative number, the slope where it has no positive one, else both."""
+        """Exact: 1 for a nonnegative box, the slope for a nonpositive one, otherwise both."""
         one, flat = torch.ones_like(lower[0]), torch.full_like(lower[0], self.negative_slope)
         ends = torch.minimum(one, flat), torch.maximum(one, flat)
         low, high = (torch.where(lower[0] >= 0, one, torch.where(upper[0] <= 0, flat, end)) for end in ends)
@@ -71,7 +82,7 @@ class LeakyRelu(Relaxation):
         return KinkSides(0.0, 0.0, self.negative_slope, 1.0)
 
     def executed_error(self, lower: Point, upper: Point, dtype: torch.dtype) -> Tensor:
-        """Below zero the product is rounded, and the slope itself unless it is 0, 1 or -1."""
+        """For v < 0 the product is rounded, and the slope itself, unless it is 0, 1 or -1."""
         inexact = abs(self.negative_slope) not in (0.0, 1.0)
         return rounding_error(
             abs(self.negative_slope) * lower[0].clamp_max(0).abs() if inexact else torch.zeros_like(lower[0]),
@@ -80,6 +91,8 @@ class LeakyRelu(Relaxation):
 
 
 class Relu(LeakyRelu):
+    """max(v, 0)."""
+
     def __init__(self) -> None:
         super().__init__(negative_slope=0.0)
 
@@ -88,17 +101,19 @@ class Relu(LeakyRelu):
 
 
 class Abs(LeakyRelu):
+    """|v|."""
+
     def __init__(self) -> None:
         super().__init__(negative_slope=-1.0)
 
 
 @dataclass(frozen=True)
 class Clip(Relaxation):
-    """v between two numbers, low <= high, either of which may be infinite."""
+    """v clipped to [low, high], low <= high; either may be infinite."""
 
     low: float = -torch.inf
     high: float = torch.inf
-    unknown = unsplit("between two ends it has three pieces; with one end it is known")
+    unknown = unsplit("three linear pieces with two finite bounds; supported with one")
 
     def function(self, *v: Tensor) -> Tensor:
         return v[0].clamp(self.low, self.high)
@@ -112,7 +127,9 @@ class Clip(Relaxation):
         ]
 
     def slopes(self, lower: Point, upper: Point) -> tuple[Point, Point]:
-        """Below: level as far as the middle, or from where it bends up to the upper bound. Above, the same turned around."""
+        """Below: slope zero if the middle is below the first kink, otherwise the chord from the first kink to
+        the end of the box. Above: the mirror image.
+        """
         (low,), (high,) = lower, upper
         middle = low / 2 + high / 2
         inside = ((self.low < middle) & (middle < self.high)).to(low)
@@ -128,7 +145,7 @@ class Clip(Relaxation):
         return ((low < self.low) & (self.low < high)) | ((low < self.high) & (self.high < high))
 
     def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
-        """1 between the ends, 0 outside."""
+        """1 inside [low, high], 0 outside."""
         (low,), (high,) = lower, upper
         inside, outside = (low >= self.low) & (high <= self.high), (high <= self.low) | (low >= self.high)
         return [(torch.where(inside, 1.0, 0.0).to(low), torch.where(outside & ~inside, 0.0, 1.0).to(low))]
@@ -151,7 +168,7 @@ class Clip(Relaxation):
         )
 
     def executed_error(self, lower: Point, upper: Point, dtype: torch.dtype) -> Tensor:
-        """Nothing is computed; only the two numbers themselves are rounded."""
+        """Nothing is computed; only the two bounds are rounded to the type."""
         ends = torch.tensor(
             [end for end in (self.low, self.high) if math.isfinite(end)] or [0.0], dtype=torch.float64
         )
@@ -160,16 +177,18 @@ class Clip(Relaxation):
 
 @dataclass(frozen=True)
 class Elu(Relaxation):
-    """v for v > 0, alpha (exp(v) - 1) below, for alpha > 0; convex for alpha <= 1, else bent back at zero."""
+    """v for v > 0, alpha (exp(v) - 1) for v <= 0, alpha > 0. Convex for alpha <= 1; otherwise with a concave
+    kink at zero.
+    """
 
     alpha: float = 1.0
-    unknown = unsplit("bends below zero")
+    unknown = unsplit("nonlinear below zero")
 
     def function(self, *v: Tensor) -> Tensor:
         return torch.where(v[0] > 0, v[0], self.alpha * torch.expm1(v[0].clamp_max(0)))
 
     def candidates(self, lower: Point, upper: Point, slope: Point) -> list[Point]:
-        """Ends, the bend at zero, and where alpha exp(v) = slope."""
+        """Ends, the kink at zero, and the solution of alpha exp(v) = slope."""
         (low,), (high,) = lower, upper
         level = torch.log((slope[0] / self.alpha).clamp_min(1e-300)).clamp_max(0)
         return [lower, upper, (clamp(torch.zeros_like(low), low, high),), (clamp(level, low, high),)]
@@ -186,7 +205,7 @@ class Elu(Relaxation):
         return torch.where(v > 0, 1.0, self.alpha * torch.exp(v.clamp_max(0)))
 
     def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
-        """alpha exp(v) rises up to alpha at zero; behind it, 1."""
+        """alpha exp(v) increases to alpha at zero; for v > 0 the derivative is 1."""
         (low,), (high,) = lower, upper
         least, most = hull(*(self.alpha * torch.exp(v.clamp_max(0)) for v in (low, high)))
         least = torch.where(low >= 0, 1.0, torch.where(high > 0, least.clamp_max(1), least))
@@ -203,15 +222,15 @@ class Elu(Relaxation):
         return (Joined(bent, Pieces(self, (), ((1.0, 0.0),), steepest=1.0)),)
 
     def executed_error(self, lower: Point, upper: Point, dtype: torch.dtype) -> Tensor:
-        """Of exp(v) - 1 the units are those of one."""
+        """The error of exp(v) - 1 is measured in units of one."""
         return rounding_error(self.alpha + upper[0].clamp_min(0), dtype)
 
 
 class Hardswish(Relaxation):
-    """v (v + 3) / 6 between -3 and 3, 0 before, v after."""
+    """v (v + 3) / 6 for |v| <= 3, 0 for v < -3, v for v > 3."""
 
     measured = True
-    unknown = unsplit("bends between its kinks")
+    unknown = unsplit("nonlinear between its kinks")
 
     def function(self, *v: Tensor) -> Tensor:
         inside = v[0].clamp(-3, 3)
@@ -221,7 +240,7 @@ class Hardswish(Relaxation):
         return torch.maximum(*(end[0].clamp_min(-3).abs() for end in (lower, upper)))
 
     def candidates(self, lower: Point, upper: Point, slope: Point) -> list[Point]:
-        """Ends, the two kinks, and where (2 v + 3) / 6 = slope between them."""
+        """Ends, the two kinks, and the solution of (2 v + 3) / 6 = slope between them."""
         (low,), (high,) = lower, upper
         level = (3 * slope[0] - 1.5).clamp(-3, 3)
         return [
@@ -238,7 +257,9 @@ class Hardswish(Relaxation):
         return torch.where(v < -3, 0.0, torch.where(v > 3, 1.0, (2 * v + 3) / 6))
 
     def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
-        """Both sides of each kink in the box count; a box that is one of the kinks may be taken for either side."""
+        """Both one-sided derivatives of each kink in the box count; for a box that is a single kink either
+        may be used.
+        """
         (low,), (high,) = lower, upper
         between = (low < 3) & (high > -3)
         parts = [(between, (2 * v.clamp(-3, 3) + 3) / 6) for v in (low, high)]

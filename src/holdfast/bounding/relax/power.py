@@ -1,4 +1,8 @@
-"""v^n for whole n >= 2: bent one way for even n, both ways for odd n."""
+"""v^n for integers n >= 2: convex for even n, with an inflection point at zero for odd n.
+
+Statement: see `base.py`. f'(v) = n v^(n-1) = a has at most two solutions +-(|a| / n)^(1 / (n-1)), so these
+and the ends of the box include every extreme point. Rounding: stationary points count to second order.
+"""
 
 from dataclasses import dataclass
 
@@ -12,6 +16,8 @@ from holdfast.bounding.relax.parabola import SmoothCurve
 
 @dataclass(frozen=True)
 class Power(Relaxation):
+    """v ** exponent."""
+
     exponent: int = 2
     measured = True
     unknown = BENT
@@ -20,7 +26,7 @@ class Power(Relaxation):
         return v[0] ** self.exponent
 
     def candidates(self, lower: Point, upper: Point, slope: Point) -> list[Point]:
-        """Ends, and where n v^(n-1) = slope: at most two points, of one size."""
+        """Ends, and the solutions of n v^(n-1) = slope: at most two points with the same |v|."""
         size = (slope[0].abs() / self.exponent) ** (1 / (self.exponent - 1))
         return [lower, upper, *((clamp(root, lower[0], upper[0]),) for root in (size, -size))]
 
@@ -34,12 +40,12 @@ class Power(Relaxation):
         return (below,), (above,)
 
     def limits(self, lower: Point, upper: Point) -> Interval | None:
-        """An even power is never negative."""
+        """Even powers are nonnegative."""
         zero = torch.zeros_like(lower[0])
         return (zero, zero + torch.inf) if self.exponent % 2 == 0 else None
 
     def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
-        """n v^(n - 1): rises for even n; for odd n it is even and rises with |v|."""
+        """n v^(n-1) is increasing for even n; for odd n it is even and increases with |v|."""
         ends = (lower[0], upper[0]) if self.exponent % 2 == 0 else near_and_far(lower[0], upper[0])
         return [hull(*(self.exponent * v ** (self.exponent - 1) for v in ends), units=64 + 4 * self.exponent)]
 

@@ -1,4 +1,9 @@
-"""The product of two numbers."""
+"""The product of two pre-activations.
+
+Statement: see `base.py`. v z - a v - b z is bilinear, so over a box its extremes lie at the four corners.
+
+Reference: McCormick 1976; the convex envelope of v z over a box is the maximum of two planes through corners.
+"""
 
 import torch
 from torch import Tensor
@@ -7,7 +12,7 @@ from holdfast.bounding.relax.base import Interval, Point, Relaxation, unsplit
 
 
 class Product(Relaxation):
-    """v * z. Bilinear, so every extreme value of v z - a v - b z over a box lies at a corner."""
+    """v z."""
 
     measured = True
     arguments = 2
@@ -23,7 +28,9 @@ class Product(Relaxation):
         return corners(lower, upper)
 
     def slopes(self, lower: Point, upper: Point) -> tuple[Point, Point]:
-        """The mean of McCormick's two planes on either side, which is exact at the centre's mean."""
+        """The mean of McCormick's two planes on either side: slope (l_z + u_z) / 2 in v and (l_v + u_v) / 2
+        in z.
+        """
         middle = (lower[1] / 2 + upper[1] / 2, lower[0] / 2 + upper[0] / 2)
         return middle, middle
 
@@ -35,4 +42,5 @@ class Product(Relaxation):
 
 
 def corners(lower: Point, upper: Point) -> list[Point]:
+    """The four corners of a box."""
     return [(v, z) for v in (lower[0], upper[0]) for z in (lower[1], upper[1])]

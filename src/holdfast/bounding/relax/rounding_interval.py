@@ -1,8 +1,12 @@
-"""A number as the network's own arithmetic may have it: v, give or take a few of its last places. What jumps reads this.
+"""A pre-activation of a discontinuous function as the network's own arithmetic may compute it: v within a few
+units of its last place.
 
-A bound holds in real arithmetic, where v is what it is. But a jump makes a whole step of the last place of v, so that a point on it would
-be proved to lie on one side and be computed to lie on the other. Here both count. That is a caution and no proof of what is executed,
-which `executed_error` is for.
+Statement: the relaxation of f(v) = v with |error| <= SHARE (1 + |v|), which is added to the bounds of
+`base.py` as rounding.
+
+A bound holds in real arithmetic, where v has one value. But a discontinuity turns the last place of v into a
+whole step: a point at a jump could be certified on one side and computed on the other. Here both sides count.
+This is a safety margin, not a proof about execution; `executed_error` is for that.
 """
 
 import torch
@@ -11,13 +15,14 @@ from torch import Tensor
 from holdfast.bounding.relax.base import UNIT, Interval, Point, Relaxation, unsplit
 from holdfast.bounding.relax.parabola import Pieces
 
-SHARE = 2.0**-18  # 64 units of float32
+# The margin relative to 1 + |v|: 64 units roundoff (2^-24) of float32 (chosen by hand).
+SHARE = 2.0**-18
 
 
 class Unsure(Relaxation):
-    """v. Its magnitude is so large that what is charged for rounding is SHARE of 1 + |v|."""
+    """v. Its magnitude is scaled such that the rounding error charged by `base.py` is SHARE (1 + |v|)."""
 
-    unknown = unsplit("one line")
+    unknown = unsplit("linear")
 
     def function(self, *v: Tensor) -> Tensor:
         return v[0]
@@ -44,5 +49,7 @@ class Unsure(Relaxation):
 
 
 class _Line(Pieces):
+    """The identity, with the magnitude of `Unsure`."""
+
     def sizes(self, lower: Tensor, upper: Tensor) -> tuple[Tensor, float]:  # type: ignore[override]
         return self.relaxation.magnitude((lower,), (upper,)), 1.0

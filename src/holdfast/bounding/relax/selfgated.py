@@ -1,18 +1,26 @@
-"""v times a gate of v itself: SiLU, both GELUs, Mish.
+"""Self-gated activations v g(v): SiLU, GELU, GELU with tanh, and Mish.
 
-The derivative of each falls, rises and falls again: its own derivative changes sign at two points, the bends, and nowhere else. So on each
-of the three pieces a slope is met at most once, and halving the piece finds the place: no stationary point of f(v) - slope v is missed.
-Halving may go the wrong way only where the computed derivative cannot be told from the slope, within a few units; all points from there to
-the true place are then as close to stationary, since the derivative is monotone, so the value is wrong by those few units times the
-distance, which the intercept's slack covers. Beyond `far` the function is zero or v to the last digit of any slope.
+Statement: see `base.py`. The derivative f' of each function decreases, increases and decreases again: f''
+changes sign at two inflection points and nowhere else. So on each of the three pieces f'(v) = a has at most
+one solution, and bisection finds it: `candidates` misses no stationary point of f(v) - a v.
 
-Why there are two bends. With x = exp(v), s = sigmoid(w):
+Rounding: bisection may take the wrong half only where the computed derivative is within a few u of the slope.
+Since f' is monotone on the piece, all points from there to the solution are equally close to stationary, so
+the value changes by at most these few u times the distance, which the 64 u of `base.py` cover. For |v| >
+`far` the function equals 0 or v to within the last place of any slope.
+
+Two inflection points: with x = exp(v), s = sigmoid(w),
+
 - GELU, v Phi(v): f'' = phi(v) (2 - v^2).
-- v s with w = a v + b v^3, a > 0, b >= 0 (SiLU: 1, 0): f'' has the sign of 2 w' + v w'' - v w'^2 tanh(w / 2), which is even; for v > 0 it
-  is zero where v tanh(w / 2) (a / 2 + 9 b^2 v^4 / (2 a + 12 b v^2)) = 1, whose left side rises from 0 without end: once.
-- Mish: f'' is zero where log x = 2 (x + 1) (x^2 + 2 x + 2) / p(x), p = 2 x^3 + 3 x^2 - 2 x - 2. The right side falls on both sides of p's
-  only positive root (the numerator of its derivative is -2 (3 x^4 + 20 x^3 + 36 x^2 + 24 x + 4)), from -2 to -inf and from inf to 1, while
-  log x rises from -inf to inf: once on either side.
+- v s with w = a v + b v^3, a > 0, b >= 0 (SiLU: a = 1, b = 0): f'' has the sign of 2 w' + v w'' - v w'^2
+  tanh(w / 2), which is even. For v > 0 it is zero where v tanh(w / 2) (a / 2 + 9 b^2 v^4 / (2 a + 12 b v^2))
+  = 1; the left side increases from 0 without bound, so there is one solution.
+- Mish: f'' is zero where log x = 2 (x + 1) (x^2 + 2 x + 2) / p(x), p = 2 x^3 + 3 x^2 - 2 x - 2. The right
+  side decreases on both sides of p's only positive root (the numerator of its derivative is -2 (3 x^4 + 20
+  x^3 + 36 x^2 + 24 x + 4)), from -2 to -inf and from inf to 1, while log x increases from -inf to inf: one
+  solution on either side.
+
+References: Hendrycks and Gimpel 2016 (GELU); Elfwing et al. 2018 (SiLU); Misra 2019 (Mish).
 """
 
 import math
@@ -26,16 +34,18 @@ from holdfast.bounding.relax.base import BENT, UNIT, Interval, Point, Relaxation
 from holdfast.bounding.relax.hull import hull_slopes
 from holdfast.bounding.relax.parabola import SmoothCurve
 
-HALVINGS = 34  # of at most 800: what is left, squared, is below one unit of v
+# Bisection steps: from an interval of at most 800 they leave 5e-8, whose square is a few u, and the error of
+# a stationary point is of second order.
+HALVINGS = 34
 
 
 class SelfGated(Relaxation):
-    """v gate(v), for a gate that rises from 0 to 1."""
+    """v gate(v), for a gate that increases from 0 to 1."""
 
     measured = True
-    bends: ClassVar[tuple[float, float]]
-    far: ClassVar[float]
-    third: ClassVar[float]  # no third derivative is larger in size
+    bends: ClassVar[tuple[float, float]]  # The two inflection points.
+    far: ClassVar[float]  # For |v| > far the function is 0 or v, see the module's docstring.
+    third: ClassVar[float]  # sup |f'''|, rounded up.
     unknown = BENT
 
     @abstractmethod
@@ -43,22 +53,24 @@ class SelfGated(Relaxation):
 
     @abstractmethod
     def derivative(self, v: Tensor) -> Tensor:
-        """Of the whole function, right to a few units of one."""
+        """f', accurate to a few u of one."""
 
     @abstractmethod
     def second(self, v: Tensor) -> Tensor:
-        """The derivative of that, likewise, for |v| <= far; zero but for 1e-300 beyond."""
+        """f'', accurate to a few u of one for |v| <= far; beyond, zero up to 1e-300."""
 
     def function(self, *v: Tensor) -> Tensor:
         near = v[0].clamp_min(-self.far)
         return near * self.gate(near)
 
     def magnitude(self, lower: Point, upper: Point) -> Tensor:
-        """|f(v)| <= |v|, and halving may miss by a few units of that; far below zero nothing happens any more."""
+        """|f(v)| <= |v|, and bisection may miss by a few u of |v|; below -far the function is constant."""
         return torch.maximum(*(end[0].clamp_min(-self.far).abs() for end in (lower, upper)))
 
     def candidates(self, lower: Point, upper: Point, slope: Point) -> list[Point]:
-        """Ends, and on each of the three pieces the place where the derivative is the slope, or an end of the piece if it never is."""
+        """Ends, and on each of the three pieces the solution of f'(v) = slope, or an end of the piece if
+        there is none.
+        """
         ends = [
             clamp(torch.full_like(lower[0], end), lower[0], upper[0])
             for end in (-self.far, *self.bends, self.far)
@@ -78,11 +90,13 @@ class SelfGated(Relaxation):
         return (below,), (above,)
 
     def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
-        """Monotone before, between and behind the bends. Its sums may cancel near its zeros, so units of one are charged."""
+        """f' is monotone between the inflection points. Its terms may cancel near its zeros, so 256 u of one
+        are added.
+        """
         places = (
             *lower,
             *upper,
-            *(clamp(torch.full_like(lower[0], bend), lower[0], upper[0]) for bend in self.bends),
+            *(clamp(torch.full_like(lower[0], point), lower[0], upper[0]) for point in self.bends),
         )
         return [hull(*(self.derivative(v.clamp(-self.far, self.far)) for v in places), more=256 * UNIT)]
 

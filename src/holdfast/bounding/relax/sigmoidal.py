@@ -1,4 +1,16 @@
-"""tanh, the logistic function, the error function, the arc tangent: convex below zero, concave above."""
+"""S-shaped functions: tanh, sigmoid, erf and atan, convex for v <= 0 and concave for v >= 0.
+
+Statement: see `base.py`. f' is even and decreasing in |v|, so f'(v) = a has at most two solutions +-r, with r
+in closed form for every class. These and the ends of the box include every extreme point of f(v) - a v.
+
+Slopes: the supporting slopes of the convex and the concave envelope at the middle of the box
+(`_supporting_slope`).
+
+Rounding: a solution is stationary, so its error counts to second order; for atan, r = sqrt(1 / a - 1) loses
+digits as a approaches 1, where |f''| <= 2 r is as small as r.
+
+References: Zhang et al. 2018 (CROWN); Singh et al. 2019 (DeepPoly).
+"""
 
 import math
 from collections.abc import Callable
@@ -9,10 +21,12 @@ from torch import Tensor
 from holdfast.bounding.relax.base import BENT, Interval, Point, Relaxation, chord, clamp, hull, near_and_far
 from holdfast.bounding.relax.parabola import SmoothCurve
 
-LAST_BELOW_ONE = 1 - 2.0**-53
+LAST_BELOW_ONE = 1 - 2.0**-53  # The largest float64 below one: atanh is finite up to it.
 
 
 class Tanh(Relaxation):
+    """tanh(v), with derivative 1 - tanh(v)^2."""
+
     measured = True
     unknown = BENT
 
@@ -23,7 +37,7 @@ class Tanh(Relaxation):
         return torch.ones_like(lower[0])
 
     def candidates(self, lower: Point, upper: Point, slope: Point) -> list[Point]:
-        """Ends, and where 1 - tanh(v)^2 = slope, on both sides of zero."""
+        """Ends, and the solutions of 1 - tanh(v)^2 = slope on both sides of zero."""
         root = tanh_slope_root(slope[0])
         return [lower, upper, (clamp(root, lower[0], upper[0]),), (clamp(-root, lower[0], upper[0]),)]
 
@@ -31,7 +45,7 @@ class Tanh(Relaxation):
         return (_supporting_slope(lower[0], upper[0]),), (_supporting_slope(-upper[0], -lower[0]),)
 
     def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
-        """1 / cosh(v)^2, even, falling with |v|; cosh overflows where it is zero but for 1e-300."""
+        """1 / cosh(v)^2 is even and decreases with |v|; cosh overflows where it is below 1e-300."""
         return [hull(*(torch.cosh(v).square().reciprocal() for v in near_and_far(lower[0], upper[0])))]
 
     def curves(self) -> tuple[SmoothCurve]:
@@ -59,7 +73,7 @@ class Sigmoid(Relaxation):
         return (_supporting_slope(low, high) / 4,), (_supporting_slope(-high, -low) / 4,)
 
     def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
-        """sigmoid(v) sigmoid(-v), even, falling with |v|."""
+        """sigmoid(v) sigmoid(-v) is even and decreases with |v|."""
         return [hull(*(torch.sigmoid(v) * torch.sigmoid(-v) for v in near_and_far(lower[0], upper[0])))]
 
     def curves(self) -> tuple[SmoothCurve]:
@@ -74,7 +88,7 @@ class Sigmoid(Relaxation):
 
 
 class Erf(Relaxation):
-    """erf'(v) = 2 exp(-v^2) / sqrt(pi)."""
+    """erf(v), with derivative 2 exp(-v^2) / sqrt(pi)."""
 
     measured = True
     unknown = BENT
@@ -95,7 +109,9 @@ class Erf(Relaxation):
         )
 
     def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
-        """Even, falling with |v|; the square in the exponent, at most 750 where it counts, is rounded too."""
+        """The derivative is even and decreases with |v|. The exponent v^2, at most 750 where exp does not
+        underflow, is rounded, too: up to 750 u relative, so 4096 u are charged.
+        """
         return [
             hull(
                 *(torch.exp(-v * v) * (2 / math.sqrt(math.pi)) for v in near_and_far(lower[0], upper[0])),
@@ -104,7 +120,9 @@ class Erf(Relaxation):
         ]
 
     def curves(self) -> tuple[SmoothCurve]:
-        """The third derivative, 4 (2 v^2 - 1) exp(-v^2) / sqrt(pi), is largest in size at zero."""
+        """The third derivative 4 (2 v^2 - 1) exp(-v^2) / sqrt(pi) has its largest absolute value 2.2568 at
+        zero.
+        """
         steep = 2 / math.sqrt(math.pi)
         return (
             SmoothCurve(
@@ -114,7 +132,7 @@ class Erf(Relaxation):
 
 
 class Atan(Relaxation):
-    """atan'(v) = 1 / (1 + v^2)."""
+    """atan(v), with derivative 1 / (1 + v^2)."""
 
     measured = True
     unknown = BENT
@@ -135,11 +153,11 @@ class Atan(Relaxation):
         )
 
     def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
-        """Even, falling with |v|."""
+        """The derivative is even and decreases with |v|."""
         return [hull(*(1 / (1 + v * v) for v in near_and_far(lower[0], upper[0])))]
 
     def curves(self) -> tuple[SmoothCurve]:
-        """The third derivative, (6 v^2 - 2) / (1 + v^2)^3, is largest in size at zero."""
+        """The third derivative (6 v^2 - 2) / (1 + v^2)^3 has its largest absolute value 2 at zero."""
         return (
             SmoothCurve(
                 self, lambda v: -2 * v / (1 + v * v).square(), lambda lower, upper: 2.0, steepest=1.0
@@ -148,30 +166,33 @@ class Atan(Relaxation):
 
 
 def tanh_slope_root(slope: Tensor) -> Tensor:
-    """The v >= 0 with tanh'(v) = slope; zero where the slope is too steep, far out where it is level."""
+    """The v >= 0 with tanh'(v) = slope; zero for slope >= 1, and far out for slope <= 0."""
     return torch.atanh((1 - slope).clamp(0, 1).sqrt().clamp_max(LAST_BELOW_ONE))
 
 
 def _tanh(v: Tensor) -> tuple[Tensor, Tensor]:
+    """tanh and its derivative."""
     f = torch.tanh(v)
     return f, 1 - f * f
 
 
 def _erf(v: Tensor) -> tuple[Tensor, Tensor]:
+    """erf and its derivative."""
     return torch.erf(v), torch.exp(-v * v) * (2 / math.sqrt(math.pi))
 
 
 def _atan(v: Tensor) -> tuple[Tensor, Tensor]:
+    """atan and its derivative."""
     return torch.atan(v), 1 / (1 + v * v)
 
 
 def _supporting_slope(
     lower: Tensor, upper: Tensor, curve: Callable[[Tensor], tuple[Tensor, Tensor]] = _tanh
 ) -> Tensor:
-    """The slope of the curve's convex envelope at the middle of the box: among lower lines, the one highest there.
+    """The slope of the convex envelope at the middle of the box.
 
-    `curve` gives value and derivative. The envelope follows it up to the point d from which the chord to the upper bound is a tangent, then
-    that chord.
+    `curve` returns value and derivative. The envelope follows the curve up to the point d at which the chord
+    to (u, f(u)) is a tangent, and then that chord.
     """
     low, high = torch.minimum(lower, torch.zeros_like(lower)), torch.minimum(upper, torch.zeros_like(upper))
     f_upper, _ = curve(upper)
@@ -179,7 +200,7 @@ def _supporting_slope(
     for _ in range(26):
         middle = start / 2 + end / 2
         f, steep = curve(middle)
-        before = f + steep * (upper - middle) < f_upper  # the tangent still passes below the upper bound
+        before = f + steep * (upper - middle) < f_upper  # The tangent passes below (u, f(u)).
         start, end = torch.where(before, middle, start), torch.where(before, end, middle)
     d = torch.where(lower >= 0, lower, start / 2 + end / 2)
     f_d, steep_d = curve(d)
@@ -189,17 +210,21 @@ def _supporting_slope(
 
 
 def _tanh_second(v: Tensor) -> Tensor:
+    """tanh'' = -2 t (1 - t^2)."""
     t = torch.tanh(v)
     return -2 * t * (1 - t * t)
 
 
 def _tanh_third(lower: Tensor, upper: Tensor) -> Tensor:
-    """2 (1 - u) |1 - 3 u| for u = tanh(v)^2: largest at an end of the interval, or between them where u = 2/3."""
+    """sup |tanh'''| on an interval: 2 (1 - w) |1 - 3 w| for w = tanh(v)^2, largest at an end or at w = 2/3.
+    The last 1e-13 covers rounding.
+    """
     near, far = (torch.tanh(v).square() for v in near_and_far(lower, upper))
     ends = torch.maximum(((1 - near) * (1 - 3 * near)).abs(), ((1 - far) * (1 - 3 * far)).abs())
     return 2 * torch.maximum(ends, ((near < 2 / 3) & (far > 2 / 3)) / 3.0) + 1e-13
 
 
 def _sigmoid_second(v: Tensor) -> Tensor:
+    """sigmoid'' = s (1 - s) (1 - 2 s)."""
     s = torch.sigmoid(v)
     return s * (1 - s) * (1 - 2 * s)

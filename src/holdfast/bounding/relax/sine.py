@@ -1,8 +1,12 @@
 """Sine and cosine, on boxes of any width.
 
-Where the derivative is the slope, f(v) - slope v falls or rises by the same amount from one period to the next, so for each of the two such
-places of a period only the first and the last in the box count. A place is found to a few units d of v itself, which moves the value by
-d^2 / 2 at most: the magnitude grows with the square of v to pay for that.
+Statement: see `base.py`. f'(v) = a has two solutions per period (|a| <= 1). From one period to the next f(v)
+- a v changes there by the same amount -a 2 pi, so for each of the two families only the first and the last
+solution in the box can be extreme.
+
+Rounding: a solution is found to d = 4 u (1 + |v|). f(v) - a v is stationary there with curvature at most one,
+so the error is at most d^2 / 2 <= 8 u^2 (1 + |v|)^2; the magnitude 1 + (2^-25 v)^2 covers it in the 64 u of
+`base.py`.
 """
 
 import math
@@ -15,21 +19,24 @@ from holdfast.bounding.relax.base import BENT, Interval, Point, Relaxation, clam
 from holdfast.bounding.relax.hull import hull_slopes
 from holdfast.bounding.relax.parabola import SmoothCurve
 
-PERIOD = 2 * math.pi
+PERIOD = 2 * math.pi  # The period of sine and cosine.
 
 
 class _Wave(Relaxation):
+    """What sine and cosine have in common."""
+
     measured = True
     unknown = BENT
 
     @abstractmethod
     def _steep(self, slope: Tensor) -> tuple[Tensor, Tensor]:
-        """The two places of a period where the derivative is the slope, -1 <= slope <= 1."""
+        """The two solutions of f'(v) = slope in a period, for -1 <= slope <= 1."""
 
     @abstractmethod
     def _derivative(self, v: Tensor) -> Tensor: ...
 
     def magnitude(self, lower: Point, upper: Point) -> Tensor:
+        """1 + (2^-25 v)^2, which covers the error of the solutions (see the module's docstring)."""
         return 1 + (torch.maximum(lower[0].abs(), upper[0].abs()) * 2.0**-25).square()
 
     def limits(self, lower: Point, upper: Point) -> Interval:
@@ -37,7 +44,9 @@ class _Wave(Relaxation):
         return -one, one
 
     def candidates(self, lower: Point, upper: Point, slope: Point) -> list[Point]:
-        """A slope steeper than the curve ever is has the places of the steepest one, which do no harm."""
+        """Ends, and the first and last solution of f'(v) = slope in the box. For |slope| > 1 there is no
+        solution; the candidates of slope +-1 are harmless.
+        """
         (low,), (high,) = lower, upper
         points = [lower, upper]
         for root in self._steep(slope[0].clamp(-1, 1)):
@@ -46,7 +55,7 @@ class _Wave(Relaxation):
         return points
 
     def slopes(self, lower: Point, upper: Point) -> tuple[Point, Point]:
-        """Over more than a period, level: no line comes much closer."""
+        """Zero over more than a period, where no linear bound is much tighter."""
         (low,), (high,) = lower, upper
         wide = high - low > PERIOD
         below, above = hull_slopes(self.function, self._derivative, low, high)

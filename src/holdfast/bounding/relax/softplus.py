@@ -1,4 +1,10 @@
-"""Softplus, log(1 + exp(beta v)) / beta: convex, with derivative sigmoid(beta v)."""
+"""Softplus, log(1 + exp(beta v)) / beta: convex, with derivative sigmoid(beta v).
+
+Statement: see `base.py`. The extremes of f(v) - a v over a box lie at its ends, where sigmoid(beta v) = a, or
+on either side of the discontinuity of torch's kernel at beta v = threshold.
+
+Reference: Zhang et al. 2018 (CROWN).
+"""
 
 import math
 from dataclasses import dataclass
@@ -13,31 +19,36 @@ from holdfast.rounding import UNDERFLOW
 
 @dataclass(frozen=True)
 class Softplus(Relaxation):
-    """As torch computes it: v itself where beta v > threshold. The function drops there, by log(1 + exp(-threshold)) / beta."""
+    """Softplus as torch computes it: v where beta v > threshold, so f jumps down there by log(1 +
+    exp(-threshold)) / beta.
+    """
 
     beta: float = 1.0
     threshold: float = 20.0
-    stable: bool = (
-        False  # as the kernels of log-sigmoid and logaddexp compute it: exp is taken of negative numbers only
-    )
+    # As in the kernels of log-sigmoid and logaddexp: exp is only taken of negative numbers.
+    stable: bool = False
     unknown = BENT
 
     def function(self, *v: Tensor) -> Tensor:
         return torch.where(v[0] * self.beta > self.threshold, v[0], self._smooth(v[0]))
 
     def _smooth(self, v: Tensor) -> Tensor:
+        """The smooth function, without the discontinuity."""
         return (torch.relu(v * self.beta) + torch.log1p(torch.exp(-(v * self.beta).abs()))) / self.beta
 
     def _drop(self) -> tuple[float, float]:
-        """Where it is, and how far from there rounding may decide on which side a number is."""
+        """The discontinuity, and how far from it rounding may decide on which side a number is."""
         drop = min(self.threshold / self.beta, 1e300)
         return drop, abs(drop) * 2.0**-50 + 1e-300
 
     def magnitude(self, lower: Point, upper: Point) -> Tensor:
+        """The function is increasing up to the jump and at least -|threshold| / beta behind it."""
         return self._smooth(upper[0]) + max(-self.threshold / self.beta, 0.0)
 
     def candidates(self, lower: Point, upper: Point, slope: Point) -> list[Point]:
-        """Ends, where sigmoid(beta v) = slope, and both sides of the drop wherever the box comes within rounding of it."""
+        """Ends, the solution of sigmoid(beta v) = slope, and both sides of the jump if the box comes within
+        rounding of it.
+        """
         (low,), (high,) = lower, upper
         drop, aside = self._drop()
         level = (torch.logit(slope[0].clamp(1e-300, 1 - 2.0**-53)) / self.beta).clamp_max(drop - aside)
@@ -46,13 +57,13 @@ class Softplus(Relaxation):
         return [lower, upper, (clamp(level, low, high),), *sides]
 
     def slopes(self, lower: Point, upper: Point) -> tuple[Point, Point]:
-        """Below: the tangent in the middle. Above: the chord."""
+        """Below: the tangent at the middle. Above: the chord."""
         (low,), (high,) = lower, upper
         tangent = torch.sigmoid(self.beta * (low / 2 + high / 2))
         return (tangent,), (chord(self.function(low), self.function(high), low, high, tangent),)
 
     def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
-        """sigmoid(beta v) rises. At the drop the slope has no lower bound, behind it it is one."""
+        """sigmoid(beta v) is increasing. At the jump the slope is unbounded below; behind it, it is one."""
         least, most = hull(*(torch.sigmoid(self.beta * v) for v in (*lower, *upper)), units=4096)
         drop, aside = self._drop()
         before, behind = upper[0] < drop - aside, lower[0] > drop + aside
@@ -61,7 +72,9 @@ class Softplus(Relaxation):
         return [(low, torch.where(behind, one, torch.maximum(most, one * ~before)))]
 
     def curves(self) -> tuple[SmoothCurve]:
-        """The third derivative, beta^2 s (1 - s) (1 - 2 s), is at most beta^2 / (6 sqrt(3)); behind the drop f is less by its height."""
+        """The third derivative beta^2 s (1 - s) (1 - 2 s) is at most beta^2 / (6 sqrt(3)); behind the jump f
+        is smaller by its height.
+        """
         drop, aside = self._drop()
         return (
             SmoothCurve(
@@ -78,7 +91,9 @@ class Softplus(Relaxation):
         )
 
     def executed_error(self, lower: Point, upper: Point, dtype: torch.dtype) -> Tensor:
-        """beta v is rounded, which counts where exp is steep for its size, and decides the side of the drop; exp must not overflow."""
+        """Rounding beta v counts where exp is steep for its size, and decides the side of the jump; exp must
+        not overflow.
+        """
         (low,), (high,) = lower, upper
         size = self._smooth(high)
         further = torch.minimum((-self.beta * low).clamp(0, 750) * size, size.new_tensor(0.4 / self.beta)) / 5
@@ -92,6 +107,7 @@ class Softplus(Relaxation):
         return error if safe else torch.where(self.beta * high < 80, error, torch.inf)
 
     def _height(self) -> float:
+        """An upper bound of the height of the jump."""
         return (
             (max(-self.threshold, 0.0) + math.log1p(math.exp(-abs(self.threshold)))) / self.beta * (1 + 1e-9)
         )

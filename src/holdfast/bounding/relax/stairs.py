@@ -1,9 +1,12 @@
-"""Stairs: floor, ceil and round, level but for jumps by one, a distance of one apart.
+"""Floor, ceil and round: constant up to jumps by one, at distance one.
 
-Over a box f(v) - slope v is a line on every step, and beside the jumps it changes by the same amount from one to the next. So its extremes
-lie at an end of the box, or beside the first or the last jump in it. Values are whole numbers, computed without rounding, and so are the
-jumps up to 2^52; beyond, a step is smaller than the rounding that is charged. At a jump itself the function has the value that torch gives
-it: of a box that ends there only the side counts that it has points of.
+Statement: see `base.py`. Between jumps f(v) - a v is linear, and on either side of the jumps it changes by
+the same amount from one jump to the next. So the extremes over a box lie at its ends, or on either side of
+the first or the last jump inside it.
+
+Rounding: values are integers, computed exactly, and so are the jumps up to 2^52; beyond that, a step is
+smaller than the charged rounding error. At a jump the function has torch's value: for a box that ends there,
+only the side that it contains counts.
 """
 
 from typing import ClassVar
@@ -15,8 +18,10 @@ from holdfast.bounding.relax.base import Curve, Deviation, Interval, Point, Rela
 
 
 class _Stairs(Relaxation):
-    unknown = unsplit("jumps again and again")
-    ahead: ClassVar[float]  # the jump above the step of value k is at k + ahead
+    """What floor, ceil and round have in common."""
+
+    unknown = unsplit("more than one jump")
+    ahead: ClassVar[float]  # The step with value k ends at the jump k + ahead.
 
     def magnitude(self, lower: Point, upper: Point) -> Tensor:
         return 1 + torch.maximum(lower[0].abs(), upper[0].abs())
@@ -25,7 +30,7 @@ class _Stairs(Relaxation):
         return self.function(*lower), self.function(*upper)
 
     def _jumps(self, lower: Point, upper: Point) -> tuple[Tensor, Tensor]:
-        """The first and the last in the box, where there is one."""
+        """The first and the last jump in the box, if there is one."""
         return self.function(*lower) + self.ahead, self.function(*upper) - (1 - self.ahead)
 
     def candidates(self, lower: Point, upper: Point, slope: Point) -> list[Point]:
@@ -35,7 +40,9 @@ class _Stairs(Relaxation):
         return [lower, upper, *((clamp(side, low, high),) for side in sides)]
 
     def slopes(self, lower: Point, upper: Point) -> tuple[Point, Point]:
-        """Below: level up to the first jump, slope one to the last, then steep to the end of the box. Above, the same turned around."""
+        """Below: zero before the first jump, one up to the last, then steep up to the end of the box. Above:
+        the mirror image.
+        """
         (low,), (high,) = lower, upper
         first, last = self._jumps(lower, upper)
         middle = low / 2 + high / 2
@@ -49,7 +56,7 @@ class _Stairs(Relaxation):
         return self.function(*lower) != self.function(*upper)
 
     def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
-        """Level, but for the jumps."""
+        """Zero, and infinite at jumps."""
         jumps = torch.where(self.can_tighten(lower, upper), torch.inf, 0.0).to(lower[0])
         return [(torch.zeros_like(jumps), jumps)]
 
@@ -57,7 +64,7 @@ class _Stairs(Relaxation):
         return (_Band(self),)
 
     def executed_error(self, lower: Point, upper: Point, dtype: torch.dtype) -> Tensor:
-        """Whole numbers are exact."""
+        """Integers are exact."""
         return torch.zeros_like(lower[0])
 
 
@@ -76,7 +83,7 @@ class Ceil(_Stairs):
 
 
 class Round(_Stairs):
-    """Halves go to the even neighbour."""
+    """Round to the nearest integer; halves to the even one."""
 
     ahead = 0.5
 
@@ -85,12 +92,12 @@ class Round(_Stairs):
 
 
 def _beside(v: Tensor, sign: int) -> Tensor:
-    """The next number to one side; beside zero one that is never taken for it."""
+    """The neighbouring float on one side; next to zero, +-1e-300, which is not flushed to zero."""
     return torch.where(v == 0, sign * 1e-300, torch.nextafter(v, torch.full_like(v, sign * torch.inf)))
 
 
 class _Band(Curve):
-    """v - ahead <= f(v) <= v - ahead + 1; on a single step, its value."""
+    """The enclosure v - ahead <= f(v) <= v - ahead + 1; exact on a single step."""
 
     def __init__(self, stairs: _Stairs) -> None:
         self.stairs = stairs
@@ -102,16 +109,16 @@ class _Band(Curve):
         return 1.0, 1.0
 
     def extremes(
-        self, deviation: Deviation, slope: Tensor, bend: Tensor, lower: Tensor, upper: Tensor, at: Tensor
+        self, deviation: Deviation, slope: Tensor, quad: Tensor, lower: Tensor, upper: Tensor, at: Tensor
     ) -> Interval:
-        """Of a line less a parabola: at the ends, and where the parabola is as steep as the line; clamped where there is no such place."""
+        """The extremes of a line minus a parabola: at the ends, and where the slopes are equal (clamped)."""
         step = self.function(lower)
 
         def strays(line: float) -> Tensor:
-            top = clamp(at + (line - slope) / (2 * bend), lower, upper)
+            top = clamp(at + (line - slope) / (2 * quad), lower, upper)
             places = torch.stack([lower, upper, top])
             away = places - at
-            return (places if line else step) - away * (slope + bend * away)
+            return (places if line else step) - away * (slope + quad * away)
 
         level, rising = strays(0.0), strays(1.0)
         same = step == self.function(upper)

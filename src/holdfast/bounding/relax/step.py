@@ -1,5 +1,11 @@
-"""Jumps at zero. The step: 0 below it, 1 above. Comparisons are steps, and a choice between two values is a step times their difference.
-The sign: -1 below, 1 above, 0 at zero itself."""
+"""Functions with one jump, at zero. The step: 0 for v < 0, 1 for v > 0. The sign: -1, 0, 1.
+
+Comparisons are steps, and a choice between two values is a step times their difference.
+
+Statement: see `base.py`. On either side of zero f(v) - a v is linear, so the extremes over a box lie at its
+ends, at zero, or next to zero on either side (+-1e-300). Values are integers, so nothing is rounded but the
+products with slopes.
+"""
 
 import torch
 from torch import Tensor
@@ -9,12 +15,14 @@ from holdfast.bounding.relax.parabola import Pieces
 
 
 class Step(Relaxation):
-    """At zero itself, where rounding may have decided, it counts as both."""
+    """0 below zero, 1 above. At zero itself, where rounding may have decided the comparison, both values
+    count.
+    """
 
-    unknown = unsplit("jumps, so that its two lines do not meet")
+    unknown = unsplit("discontinuous, so its two linear pieces do not meet")
 
     def function(self, *v: Tensor) -> Tensor:
-        return torch.where(v[0] >= 0, 1.0, v[0].clamp(0, 0))  # what is no number stays none
+        return torch.where(v[0] >= 0, 1.0, v[0].clamp(0, 0))  # NaN stays NaN.
 
     def magnitude(self, lower: Point, upper: Point) -> Tensor:
         return torch.ones_like(lower[0])
@@ -26,7 +34,9 @@ class Step(Relaxation):
         return [lower, upper, *((torch.where(across, side, low),) for side in (-1e-300, 1e-300))]
 
     def slopes(self, lower: Point, upper: Point) -> tuple[Point, Point]:
-        """From the foot of the step to the upper bound, from the lower bound to its top; level where that passes the middle further off."""
+        """Below: from the foot of the step to (u, f(u)). Above: from (l, f(l)) to the top of the step. Slope
+        zero where that is tighter at the middle.
+        """
         (low,), (high,) = lower, upper
         middle = low / 2 + high / 2
         below = torch.where((low < 0) & (middle > 0) & (high > 1e-9), 1 / high, 0.0)
@@ -42,7 +52,7 @@ class Step(Relaxation):
         return (lower[0] <= 0) & (upper[0] >= 0)
 
     def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
-        """Level, but for the jump."""
+        """Zero, and infinite at the jump."""
         jump = torch.where((lower[0] > 0) | (upper[0] < 0), 0.0, torch.inf).to(lower[0])
         return [(torch.zeros_like(jump), jump)]
 
@@ -55,7 +65,9 @@ class Step(Relaxation):
 
 
 class Sign(Relaxation):
-    unknown = unsplit("jumps, so that its two lines do not meet")
+    """-1 below zero, 0 at zero, 1 above."""
+
+    unknown = unsplit("discontinuous, so its two linear pieces do not meet")
 
     def function(self, *v: Tensor) -> Tensor:
         return torch.where(v[0].isnan(), v[0], torch.sign(v[0]))
@@ -67,7 +79,7 @@ class Sign(Relaxation):
         return self.function(*lower), self.function(*upper)
 
     def candidates(self, lower: Point, upper: Point, slope: Point) -> list[Point]:
-        """Ends, zero, and its two sides where the box has them."""
+        """Ends, zero, and both sides of zero if the box contains them."""
         (low,), (high,) = lower, upper
         return [
             lower,
@@ -76,7 +88,9 @@ class Sign(Relaxation):
         ]
 
     def slopes(self, lower: Point, upper: Point) -> tuple[Point, Point]:
-        """From the foot of the jump to the upper bound, from the lower bound to its top; level where that passes the middle further off."""
+        """Below: from the foot of the jump to (u, f(u)). Above: from (l, f(l)) to the top of the jump. Slope
+        zero where that is tighter at the middle.
+        """
         (low,), (high,) = lower, upper
         (bottom, top), middle = self.limits(lower, upper), low / 2 + high / 2
         below = torch.where((low <= 0) & (middle > 0) & (high > 1e-9), (1 - bottom) / high, 0.0)
@@ -87,7 +101,7 @@ class Sign(Relaxation):
         return self.function(*lower) != self.function(*upper)
 
     def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
-        """Level, but for the jump."""
+        """Zero, and infinite at the jump."""
         jump = torch.where((lower[0] > 0) | (upper[0] < 0), 0.0, torch.inf).to(lower[0])
         return [(torch.zeros_like(jump), jump)]
 
@@ -99,11 +113,13 @@ class Sign(Relaxation):
 
 
 class _SignJump(Pieces):
+    """The sign as a curve with a jump."""
+
     def extremes(
-        self, deviation: Deviation, slope: Tensor, bend: Tensor, lower: Tensor, upper: Tensor, at: Tensor
+        self, deviation: Deviation, slope: Tensor, quad: Tensor, lower: Tensor, upper: Tensor, at: Tensor
     ) -> Interval:
-        """With zero itself and both sides of it wherever the box comes to it."""
-        least, most = super().extremes(deviation, slope, bend, lower, upper, at)
+        """Include zero and both sides of it wherever the box touches it."""
+        least, most = super().extremes(deviation, slope, quad, lower, upper, at)
         across, there = (lower <= 0) & (upper >= 0), deviation(torch.zeros_like(lower))
         return torch.where(across, torch.minimum(least, there - 1), least), torch.where(
             across, torch.maximum(most, there + 1), most
@@ -111,11 +127,13 @@ class _SignJump(Pieces):
 
 
 class _Jump(Pieces):
+    """The step as a curve with a jump."""
+
     def extremes(
-        self, deviation: Deviation, slope: Tensor, bend: Tensor, lower: Tensor, upper: Tensor, at: Tensor
+        self, deviation: Deviation, slope: Tensor, quad: Tensor, lower: Tensor, upper: Tensor, at: Tensor
     ) -> Interval:
-        """With both sides of zero wherever the box comes to it."""
-        least, most = super().extremes(deviation, slope, bend, lower, upper, at)
+        """Include both sides of zero wherever the box touches it."""
+        least, most = super().extremes(deviation, slope, quad, lower, upper, at)
         across, top = (lower <= 0) & (upper >= 0), deviation(torch.zeros_like(lower))
         return torch.where(across, torch.minimum(least, top - 1), least), torch.where(
             across, torch.maximum(most, top), most

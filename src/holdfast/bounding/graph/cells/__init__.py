@@ -1,4 +1,4 @@
-"""Recurrent layers, unrolled over time into affine maps and gates: one file a cell."""
+"""Recurrent layers, unrolled over time into affine maps and gates: one module per cell."""
 
 from holdfast.bounding.graph.cells import gru, lstm, rnn
 

@@ -1,8 +1,13 @@
-"""The GRU cell: n = tanh(W_in x + b_in + sigmoid(r) (W_hn h + b_hn)), h' = sigmoid(-z) n + sigmoid(z) h; torch orders r, z, n.
+"""The GRU cell of torch, with gates in the order r, z, n:
 
-sigmoid(-z) = 1 - sigmoid(z), so h' = n + sigmoid(z) (h - n): one product instead of two. Planes lose as much as its arguments are wide, and
-old and new state, which read the same input, differ by less than their two widths. Intervals know more of the mean that h' is
+    n = tanh(W_in x + b_in + sigmoid(r) (W_hn h + b_hn)),   h' = (1 - sigmoid(z)) n + sigmoid(z) h.
+
+The graph uses h' = n + sigmoid(z) (h - n): one product instead of two. The gap of a product's linear bounds
+grows with the widths of its factors, and h - n is narrower than the sum of both widths, because h and n
+depend on the same input. Interval arithmetic uses that h' is a convex combination of h and n
 (`Graph.blends`).
+
+Reference: Ko et al. 2019 (POPQORN) for linear bounds of gates.
 """
 
 import torch
@@ -34,7 +39,7 @@ def gru(graph: Graph, call: OperatorCall) -> tuple[Node, ...]:
 
 
 def cell(graph: Graph, at: str, frame: Node, states: tuple[Value, ...], weights: Weights) -> tuple[Node, ...]:
-    """One step: a frame and the state before -> the state after."""
+    """One time step: (frame, previous state) -> next state."""
     (h,) = states
     size = weights[1].shape[1]
     gates = mix(graph, at, frame, h, weights, slice(0, 2 * size))

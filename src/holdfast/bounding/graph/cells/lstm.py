@@ -1,4 +1,8 @@
-"""The LSTM cell: c' = sigmoid(f) c + sigmoid(i) tanh(g), h' = sigmoid(o) tanh(c'); torch orders the gates i, f, g, o."""
+"""The LSTM cell of torch: c' = sigmoid(f) c + sigmoid(i) tanh(g), h' = sigmoid(o) tanh(c'), with gates in the
+order i, f, g, o.
+
+Reference: Ko et al. 2019 (POPQORN) for linear bounds of gates.
+"""
 
 import torch
 
@@ -23,7 +27,8 @@ def lstm(graph: Graph, call: OperatorCall) -> tuple[Node, ...]:
     biases, layers, _, _, bidirectional, _ = call.args[3:]
     if len(parameters) != (4 if biases else 2) * layers * (2 if bidirectional else 1):
         raise UnsupportedLayer(
-            f"{call.name}: an LSTM with projections has no bound here; attacks and black-box methods still work."
+            f"{call.name}: an LSTM with projections has no bound here; attacks and black-box methods "
+            "still work."
         )
 
     def step(at: str, frame: Node, state: tuple[Value, ...], weights: Weights) -> tuple[Node, ...]:

@@ -1,4 +1,4 @@
-"""The plain recurrent cell: h' = f(W_i x + W_h h + b), f = tanh or ReLU."""
+"""The plain recurrent cell: h' = f(W_i x + b_i + W_h h + b_h), f = tanh or ReLU."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""What RNN, LSTM and GRU have in common: layers, directions, time."""
+"""Unrolling shared by RNN, LSTM and GRU: layers, directions and time steps."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,23 +9,38 @@ from torch import Tensor
 from holdfast.bounding.graph.graph import Graph, Node
 from holdfast.errors import UnsupportedLayer
 
-Value = Node | Tensor  # a state that depends on the input, or one that does not (most often the first)
-Weights = Sequence[Tensor]  # input weights, recurrent weights, and the two biases or none
+# A state that depends on the input (a node), or a constant (usually the initial state).
+Value = Node | Tensor
+Weights = Sequence[Tensor]  # Input weights, recurrent weights, and either both biases or none.
 Step = Callable[[str, Node, tuple[Value, ...], Weights], tuple[Node, ...]]
 
 
 def unroll(
-    graph: Graph, name: str, x: Node, states: Sequence[Value], parameters: Sequence[Tensor], step: Step, *, biases: bool, layers: int,
-    dropout: bool, bidirectional: bool, batch_first: bool,
-) -> tuple[Node, ...]:  # fmt: skip
-    """(outputs, last states...) as torch's whole operators return them. states: (layers * directions, 1, hidden) each."""
+    graph: Graph,
+    name: str,
+    x: Node,
+    states: Sequence[Value],
+    parameters: Sequence[Tensor],
+    step: Step,
+    *,
+    biases: bool,
+    layers: int,
+    dropout: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> tuple[Node, ...]:
+    """(outputs, last states...), as torch's recurrent operators return them. Each state is (layers *
+    directions, 1, hidden).
+    """
     if not isinstance(x, Node):
         raise UnsupportedLayer(
-            f"{name}: a recurrent layer whose state depends on the input but whose sequence does not has no bound here."
+            f"{name}: a recurrent layer with a state that depends on the input and a constant sequence "
+            "has no bound."
         )
     if dropout:
         raise UnsupportedLayer(
-            f"{name}: a recurrent layer in training mode drops states at random. Export the model in evaluation mode."
+            f"{name}: a recurrent layer in training mode drops states at random. "
+            "Export the model in evaluation mode."
         )
     time = 1 if batch_first else 0
     length, directions, each = x.shape[time], 2 if bidirectional else 1, 4 if biases else 2
@@ -74,15 +89,17 @@ def stack_nodes(graph: Graph, name: str, nodes: list[Node], axis: int) -> Node:
 
 
 def mix(graph: Graph, name: str, x: Node, h: Value, weights: Weights, rows: slice = slice(None)) -> Node:
-    """W_i x + b_i + W_h h + b_h for some rows of the weights; a state that does not depend on the input joins the offset."""
+    """W_i x + b_i + W_h h + b_h for selected rows of the weights; a constant state joins the offset."""
     w_x, w_h = weights[0][rows], weights[1][rows]
     bias = sum((b[rows] for b in weights[2:]), torch.zeros(w_x.shape[0], dtype=w_x.dtype, device=w_x.device))
     linear = torch.nn.functional.linear
     if isinstance(h, Node):
         return graph.affine(
-            name, [x, h], lambda v, s: linear(v, w_x, bias) + linear(s, w_h),
+            name,
+            [x, h],
+            lambda v, s: linear(v, w_x, bias) + linear(s, w_h),
             lambda v, s: linear(v, w_x.abs(), bias.abs()) + linear(s, w_h.abs()),
-        )  # fmt: skip
+        )
     offset = bias + linear(h, w_h)
     size = bias.abs() + linear(h.abs(), w_h.abs())
     return graph.affine(name, [x], lambda v: linear(v, w_x) + offset, lambda v: linear(v, w_x.abs()) + size)
@@ -91,7 +108,9 @@ def mix(graph: Graph, name: str, x: Node, h: Value, weights: Weights, rows: slic
 def times_constant(
     graph: Graph, name: str, node: Node, constant: Tensor, weight: Tensor | None = None
 ) -> Node:
-    """node * constant, for a node within [-1, 1]; `weight` is the sum of the sizes of what the constant was added up from."""
+    """node * constant, for a node within [-1, 1]; `weight` is the sum of absolute values of the terms that
+    the constant was computed from.
+    """
     rounded = torch.zeros_like(constant) if weight is None else weight
     return graph.affine(name, [node], lambda v: v * constant, lambda m: m * constant.abs() + rounded)
 
@@ -101,8 +120,14 @@ def add(graph: Graph, name: str, a: Node, b: Node) -> Node:
 
 
 def options(args: tuple[Any, ...]) -> dict[str, Any]:
-    """The trailing arguments of aten's recurrent operators: has_biases, layers, dropout, train, bidirectional, batch_first."""
+    """The trailing arguments of aten's recurrent operators: has_biases, layers, dropout, train,
+    bidirectional, batch_first.
+    """
     biases, layers, rate, train, bidirectional, batch_first = args
     return {
-        "biases": biases, "layers": layers, "dropout": bool(train and rate > 0), "bidirectional": bidirectional, "batch_first": batch_first,
-    }  # fmt: skip
+        "biases": biases,
+        "layers": layers,
+        "dropout": bool(train and rate > 0),
+        "bidirectional": bidirectional,
+        "batch_first": batch_first,
+    }
