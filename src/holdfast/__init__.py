@@ -58,24 +58,23 @@ if TYPE_CHECKING:
     from holdfast.api.prove import prove
     from holdfast.api.radius import bounds, radius, worst
     from holdfast.api.risk import risk
-    from holdfast.certify.smoothing import smoothed
+    from holdfast.api.smoothed import smoothed
     from holdfast.cli.check import check
-    from holdfast.coverage.testgen import testgen
+    from holdfast.api.testgen import testgen
     from holdfast.errors import Contradiction, HoldfastError
-    from holdfast.hamming.saliency import saliency
+    from holdfast.api.saliency import saliency
     from holdfast.method import Method
     from holdfast.monitor import Monitor
     from holdfast.network import Network
     from holdfast.problem import Problem
     from holdfast.property import Robustness, Threshold, Within
     from holdfast.question import Question
-    from holdfast.reading.data import load
+    from holdfast.api.load import load
     from holdfast.region import Ball, Box, Columns
     from holdfast.result import Bound, Bracket, Evidence, Record
     from holdfast.solver import Stop, solve
     from holdfast.store import Store
-    from holdfast.verification.reach import reach
-    from holdfast.verification.verify import verify
+    from holdfast.api.verify import reach, verify
 
 __version__ = "0.1.0"
 
@@ -84,24 +83,23 @@ _HOME = {
     "holdfast.api.prove": ("prove",),
     "holdfast.api.radius": ("bounds", "radius", "worst"),
     "holdfast.api.risk": ("risk",),
-    "holdfast.certify.smoothing": ("smoothed",),
+    "holdfast.api.smoothed": ("smoothed",),
     "holdfast.cli.check": ("check",),
-    "holdfast.coverage.testgen": ("testgen",),
+    "holdfast.api.testgen": ("testgen",),
     "holdfast.errors": ("Contradiction", "HoldfastError"),
-    "holdfast.hamming.saliency": ("saliency",),
+    "holdfast.api.saliency": ("saliency",),
     "holdfast.method": ("Method",),
     "holdfast.monitor": ("Monitor",),
     "holdfast.network": ("Network",),
     "holdfast.problem": ("Problem",),
     "holdfast.property": ("Robustness", "Threshold", "Within"),
     "holdfast.question": ("Question",),
-    "holdfast.reading.data": ("load",),
+    "holdfast.api.load": ("load",),
     "holdfast.region": ("Ball", "Box", "Columns"),
     "holdfast.result": ("Bound", "Bracket", "Evidence", "Record"),
     "holdfast.solver": ("Stop", "solve"),
     "holdfast.store": ("Store",),
-    "holdfast.verification.reach": ("reach",),
-    "holdfast.verification.verify": ("verify",),
+    "holdfast.api.verify": ("reach", "verify"),
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
 _ROOMS = (

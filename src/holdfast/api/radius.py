@@ -1,49 +1,75 @@
-"""The short forms people type: hf.radius, hf.worst and hf.bounds."""
+"""`hf.radius`, `hf.worst` and `hf.bounds`: how far inputs may be perturbed, how low a score can fall, and the linear bounds themselves."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypedDict, Unpack, overload
+from typing import Any, Literal, TypedDict, Unpack, get_args, overload
 
 import torch
 from torch import Tensor
 
 from holdfast import batch
+from holdfast.api.arguments import (
+    DomainOption,
+    MethodsOption,
+    ModelLike,
+    StopOption,
+    SubstitutesOption,
+    as_network,
+    check_choice,
+    check_classes,
+    check_flag,
+    check_inputs,
+    check_lengths,
+    check_methods,
+    check_norm,
+    check_region,
+    check_search,
+    check_stop,
+    count_of,
+    show,
+    substitute_ids,
+)
 from holdfast.api.methods import Mode, Tier, default_methods, measured_quantity
-from holdfast.api.region_questions import BOX_NORM, classes_of, region_of
+from holdfast.api.progress import ProgressOption, check_progress, progress_display
+from holdfast.api.region_questions import BOX_NORM, PropertyOption, check_property_name, classes_of, property_of, region_of
+from holdfast.api.results import Answered, FrameRadiusList, RadiusList, Table, WorstList, data_frame, make_table, plain
 from holdfast.bounding.bounder import ClosedForm
 from holdfast.bounding.graph.problem_graph import graph_of
 from holdfast.certify import Arithmetic
 from holdfast.errors import BadInput
-from holdfast.method import Method
+from holdfast.formatting import at_least, at_most, exact_text
 from holdfast.network import Network
 from holdfast.problem import Problem
 from holdfast.property import Linear, Property, Robustness, Rule, Targeted
 from holdfast.property.base import OneOutput, next_likely
+from holdfast.question import Request
 from holdfast.region import ChangedColumns, Family, Frames, Region, Rows, Sparse, Words
 from holdfast.region.units import Unit, unit_axes
 from holdfast.region.words import Substitutes, position_sets
-from holdfast.result import Bracket, Key
-from holdfast.solver import Progress, Sink, Stop, solve
+from holdfast.result import Key
+from holdfast.solver import Sink, solve
 
 FramesOption = Literal["all", "each"] | int | Sequence[int] | Sequence[Sequence[bool]] | Tensor | None
 SharesOption = Sequence[float] | Sequence[Sequence[float]] | Tensor | None
-TargetsOption = Literal["runner-up"] | Tensor | Sequence[int] | None
+TargetsOption = Literal["runner-up"] | Tensor | Sequence[int] | Sequence[str] | str | int | None
 Inputs = Tensor | Sequence[Tensor] | Sequence[str]
-LabelsOption = Tensor | Sequence[int] | Sequence[Sequence[int]] | None
+LabelsOption = Tensor | Sequence[int] | Sequence[float] | Sequence[str] | Sequence[Sequence[int]] | int | str | None
 MaskOption = Tensor | Sequence[Tensor] | None
 ValuesOption = Sequence[float] | Tensor | None
+NormOption = float | str
 
 
 class Options(TypedDict, total=False):
-    """Of `radius`, but for `frames`, on which the kind of answer depends."""
+    """The options of `radius` except `frames`, on which the type of the answer depends."""
 
-    norm: float
+    norm: NormOption
+    domain: DomainOption
     property: Property | Rule | None
     shares: SharesOption
     drift: bool
     targets: TargetsOption
-    substitutes: Substitutes | None
+    substitutes: SubstitutesOption
     unit: Unit | None
     free: MaskOption
     values: ValuesOption
@@ -51,38 +77,40 @@ class Options(TypedDict, total=False):
     mode: Mode
     tier: Tier
     arithmetic: Arithmetic
-    methods: Sequence[Method[Any]] | None
-    stop: Stop | None
+    methods: MethodsOption
+    stop: StopOption
+    seconds: float | None
     seed: int
     store: Sink | None
-    progress: Callable[[Progress], None] | None
+    progress: ProgressOption
 
 
 @overload
 def radius(
-    net: Network, x: Inputs, y: LabelsOption = ..., *, frames: Literal["each"], **options: Unpack[Options]
-) -> list[list[Bracket]]: ...
+    net: ModelLike, x: Inputs, y: LabelsOption = ..., *, frames: Literal["each"], **options: Unpack[Options]
+) -> FrameRadiusList: ...
 
 
 @overload
 def radius(
-    net: Network, x: Inputs, y: LabelsOption = ..., *,
+    net: ModelLike, x: Inputs, y: LabelsOption = ..., *,
     frames: Literal["all"] | int | Sequence[int] | Sequence[Sequence[bool]] | Tensor | None = ..., **options: Unpack[Options],
-) -> list[Bracket]: ...  # fmt: skip
+) -> RadiusList: ...  # fmt: skip
 
 
 def radius(
-    net: Network,
+    net: ModelLike,
     x: Inputs,
     y: LabelsOption = None,
     *,
-    norm: float = math.inf,
+    norm: NormOption = math.inf,
+    domain: DomainOption = None,
     property: Property | Rule | None = None,
     frames: FramesOption = None,
     shares: SharesOption = None,
     drift: bool = False,
     targets: TargetsOption = None,
-    substitutes: Substitutes | None = None,
+    substitutes: SubstitutesOption = None,
     unit: Unit | None = None,
     free: MaskOption = None,
     values: ValuesOption = None,
@@ -90,93 +118,166 @@ def radius(
     mode: Mode = "prove",
     tier: Tier = "fast",
     arithmetic: Arithmetic = "real",
-    methods: Sequence[Method[Any]] | None = None,
-    stop: Stop | None = None,
+    methods: MethodsOption = None,
+    stop: StopOption = None,
+    seconds: float | None = None,
     seed: int = 0,
     store: Sink | None = None,
-    progress: Callable[[Progress], None] | None = None,
-) -> list[Bracket] | list[list[Bracket]]:
-    """How far may each input move before its class changes, or before another property fails? One bracket for each input, in their order.
+    progress: ProgressOption = None,
+) -> RadiusList | FrameRadiusList:
+    """Bracket the robustness radius of each input: how far it may be perturbed before its class (or another property) changes.
 
-    x            (batch, *shape), or a list of inputs of different lengths, or padded with `lengths`; for a token network token ids,
-                 or a list of texts.
-    y            the class of each input. An input the network gets wrong has radius 0, and its bracket says so. A forecast needs none.
-    norm         any p >= 1, in the units of the network's domain; 0 counts changed pixels, frames or features.
-    property     what must hold instead of the class: hf.Within("10%"), the outputs stay near the forecast at the unmoved input;
-                 hf.Threshold(0), every output stays on its side of the threshold, that of its label (y of 0 and 1) or its own; or any
-                 Property.
-    frames       None: the whole input moves as one. "all": every frame moves by at most the radius. "each": each frame alone, and the
-                 answer is a list of brackets for every input. A number, several, or a bool mask: only those frames move.
-    shares       with frames: frame k moves by at most radius * shares[k]; 0 holds it still. One number a frame, for all inputs or for each.
-                 Without: feature k does, in every frame of a window, so that the radius is a share of what is usual for each.
-    drift        for windows (frames, features): one offset a feature, the same in every frame; the radius is the norm of the offsets, each
-                 divided by its share where there are shares.
-    targets      None: any other class counts. Else one class for each input, and only a change to that class counts; "runner-up": the
-                 class that the network holds for the next likely.
-    tier         how hard to prove. "fast": linear bounds with closed-form planes. "tight": then planes with trained slopes,
-                 ReLUs bounded together and second-order models with trained coefficients, seconds for an input. "split": then parts of
-                 the region, minutes; limit it with `stop`. "search": no proof.
-    arithmetic   "real": proofs speak of the network in real arithmetic. "executed": of its own float32 outputs (tier "fast").
-    substitutes  token id -> ids it may become, or for each input and each of its places the ids that may stand there: the radius then
-                 counts replaced words. With frames="each", each place alone: 0 if a word of its set changes the class, else infinite.
-    unit         under norm 0, what counts as one change: "pixel" (all its channels), "frame", or "number" (a channel, a byte, a feature
-                 of a table). If not said: the pixels of an image, else numbers.
-    free         under norm 0, a bool mask of the units that may change, for all inputs or for each; by default, all may.
-    values       under norm 0, the values that a changed number may take: range(256) for bytes. If not said: any of the domain.
-    mode         under norm 0, "prove": search for few changes, and prove by branch and bound that fewer do not suffice; limit it with
-                 `stop`. "grid": DeepTRE's sensitivities of all sets of up to two units over a grid of values; its lower bounds are
-                 estimates.
+    Args:
+        net: a torch module in evaluation mode, the path of an .onnx file, a fitted scikit-learn estimator, or a hf.Network.
+        x: (batch, *shape), a list of inputs of different lengths, or padded ones with `lengths`; for a network that reads tokens their
+            ids, or a list of texts.
+        y: the class of each input, as a number or by its name. A misclassified input has radius 0. Not needed with `property`.
+        norm: 1, 2, math.inf (or "inf") or any p >= 1, in the units of the domain; 0 counts changed pixels, frames or features.
+        domain: the lowest and highest value of an input, as in (0, 1). A hf.Network has its own.
+        property: what must hold instead of the class: hf.Within("10%") (outputs stay near the forecast at the unperturbed input),
+            hf.Threshold(0) (every output stays on its side of the threshold), or any Property.
+        frames: None: the whole input is perturbed. "all": every frame by at most the radius. "each": each frame alone, and the answer
+            holds a list of brackets for every input. A number, several numbers, or a bool mask: only those frames.
+        shares: with frames, frame k moves by at most radius * shares[k], one number a frame, for all inputs or for each. Without frames,
+            feature k does, in every frame of a window.
+        drift: for windows (frames, features): one offset for each feature, the same in every frame. The radius is the norm of the
+            offsets, each divided by its share where there are shares.
+        targets: None: a change to any other class counts. One class for each input (or one for all): only a change to that class counts.
+            "runner-up": the class with the second largest output.
+        substitutes: word -> words that may replace it, or for each input and each of its positions the allowed words; as words of the
+            vocabulary or as token ids. The radius then counts replaced words. With frames="each", each position alone.
+        unit: under norm 0, what counts as one change: "pixel" (all its channels), "frame" or "number". Default: pixels for images, else
+            numbers.
+        free: under norm 0, a bool mask of the units that may change, for all inputs or for each. Default: all.
+        values: under norm 0, the values that a changed number may take, such as range(256) for bytes. Default: any of the domain.
+        lengths: the lengths of padded inputs.
+        mode: under norm 0, "prove": search for few changes and prove by branch and bound that fewer do not suffice. "grid": DeepTRE's
+            sensitivities over a grid of values; its lower bounds are estimates.
+        tier: how hard to prove. "search": attacks only. "fast": linear bounds in closed form. "tight": optimised slopes, joint ReLU
+            relaxations and quadratic models, seconds for an input. "split": branch and bound too, minutes; limit it with `stop`.
+        arithmetic: "real": proofs are about the network in real arithmetic. "executed": about its own float32 outputs (tier "fast").
+        methods: what to run instead of the defaults: instances such as hf.attacks.PGD(), or names such as "pgd" and "certify".
+        stop: when to stop: a hf.Stop, or a number of seconds for the whole call.
+        seconds: the same as a number for `stop`.
+        seed: decides every random number.
+        store: keeps every record while it is made: hf.Store.create(folder).
+        progress: None: a bar in a terminal or notebook. False: nothing. True: always a bar. A function: it is called with every report.
 
-    The radius is infinite where no allowed change of any size breaks the class; the bracket is then closed, and its note says why.
+    Returns:
+        A list with one bracket for each input, in order, lower <= radius <= upper, that prints as a table and has .lower, .upper,
+        .to_frame(), .summary(), .report(path) and .gate(...). The radius is infinite where no allowed perturbation changes the class; the
+        bracket is then closed and its note says why.
     """
+    check_search(seed, store)
+    check_progress(progress)
+    check_flag("drift", drift)
+    for name, value, kind in (("tier", tier, Tier), ("mode", mode, Mode), ("arithmetic", arithmetic, Arithmetic)):
+        check_choice(name, value, get_args(kind))
+    distance, limit, chosen = check_norm(norm), check_stop(stop, seconds), check_methods(methods)
+    check_lengths(lengths)
+    if property is not None and not isinstance(property, Property | Rule):
+        raise BadInput(
+            f"property: expected hf.Within, hf.Threshold or a Property, got {show(property)}. hf.risk takes properties by name and your "
+            f"own functions."
+        )
+    network = as_network(net, domain=domain, x=x)
+    check_inputs(network, x)
+    count = count_of(x)
+    labels = check_classes(network, y, count) if property is None else y
+    aims = check_targets(network, targets, count)
+    sets = substitute_ids(network, substitutes)
     problems = radius_problems(
-        net, x, y, norm=norm, property=property, frames=frames, shares=shares, drift=drift, targets=targets, substitutes=substitutes,
-        unit=unit, free=free, values=values, lengths=lengths,
+        network, x, labels, norm=distance, property=property, frames=frames, shares=shares, drift=drift, targets=aims,
+        substitutes=sets, unit=unit, free=free, values=values, lengths=lengths,
     )  # fmt: skip
-    what = measured_quantity(norm, substitutes, drift=drift)
-    chosen = (
-        default_methods(net, "radius", tier, what=what, mode=mode, arithmetic=arithmetic)
-        if methods is None
-        else methods
+    if chosen is None:
+        what = measured_quantity(distance, sets, drift=drift)
+        chosen = default_methods(network, "radius", tier, what=what, mode=mode, arithmetic=arithmetic)
+    with progress_display(progress, "radius") as report:
+        records = solve(problems, chosen, limit, seed=seed, store=store, progress=report)
+    ordered = tuple(sorted(records, key=lambda r: (r.key.index, r.key.frame or 0)))
+    each = isinstance(frames, str) and frames == "each"
+    request = Request(
+        norm="words" if sets is not None else exact_text(distance), frames=None if frames is None else str(frames), drift=drift or None
     )
-    records = solve(problems, chosen, stop, seed=seed, store=store, progress=progress)
-    ordered = sorted(records, key=lambda r: (r.key.index, r.key.frame or 0))
-    if not (isinstance(frames, str) and frames == "each"):
-        return [r.explained for r in ordered]
-    each: dict[int, list[Bracket]] = {}
-    for r in ordered:
-        each.setdefault(r.key.index, []).append(r.explained)
-    return list(each.values())
+    answered = Answered(network, tuple(problems), ordered, "radius", request)
+    if not each:
+        return RadiusList([r.explained for r in ordered], answered)
+    groups: dict[int, list[Any]] = {}
+    for record in ordered:
+        groups.setdefault(record.key.index, []).append(record)
+    rows = [
+        RadiusList([r.explained for r in group], replace(answered, records=tuple(group))) for group in groups.values()
+    ]
+    return FrameRadiusList(rows, answered)
+
+
+def check_targets(net: Network, targets: Any, count: int) -> Any:
+    """Return target classes as integers, one for each input; "runner-up" stays."""
+    if targets is None or (isinstance(targets, str) and targets == "runner-up"):
+        return targets
+    if isinstance(targets, str) and targets not in (net.classes or ()):
+        names = "" if net.classes is None else f" (there are {', '.join(map(str, net.classes[:8]))})"
+        raise BadInput(f"targets={targets!r}: use 'runner-up', or one class for each input{names}.")
+    one = isinstance(targets, str | int) and not isinstance(targets, bool)
+    return check_classes(net, [targets] * count if one else targets, count, "targets")
 
 
 def worst(
-    net: Network,
+    net: ModelLike,
     region: Region,
-    property: Property | Rule,
+    property: PropertyOption,
     *,
     tier: Tier = "fast",
     arithmetic: Arithmetic = "real",
-    methods: Sequence[Method[Any]] | None = None,
-    stop: Stop | None = None,
+    methods: MethodsOption = None,
+    stop: StopOption = None,
+    seconds: float | None = None,
     seed: int = 0,
     store: Sink | None = None,
-    progress: Callable[[Progress], None] | None = None,
-) -> list[Bracket]:
-    """The smallest score of the property over each region of the batch: positive lower bounds prove that it always holds.
+    progress: ProgressOption = None,
+) -> WorstList:
+    """Bracket the smallest score of a property over each region. A positive lower bound proves that the property holds there.
 
-    Reachability is two of these: the smallest of an output, and the smallest of its negative. hf.Within and hf.Threshold speak of what the
-    network says at the centres.
+    Args:
+        net: a torch module in evaluation mode, the path of an .onnx file, a fitted estimator, or a hf.Network.
+        region: where inputs may be: hf.Ball(x, 0.02, torch.inf, (0, 1)), hf.Box.between(lower, upper), or any region of hf.region.
+        property: the score that must stay positive: hf.Robustness(y), hf.Within("10%"), hf.Threshold(0), any Property, one of the names
+            of `hf.risk`, or your own function of the outputs.
+        tier: how hard to prove, as for `hf.radius`.
+        arithmetic: "real" or "executed", as for `hf.radius`.
+        methods: what to run instead of the defaults, as instances or names.
+        stop: when to stop: a hf.Stop, or a number of seconds for the whole call.
+        seconds: the same as a number for `stop`.
+        seed: decides every random number.
+        store: keeps every record while it is made.
+        progress: None: a bar in a terminal or notebook. False: nothing. A function: it is called with every report.
+
+    Returns:
+        A list with one bracket for each region. The range of an output is two of these: the smallest value of the output, and of its
+        negative.
     """
-    net.outputs_for(region.centre)
-    made = property.around(net(region.centre)) if isinstance(property, Rule) else property
-    problem = Problem(net, region, made, "worst")
-    chosen = default_methods(net, "worst", tier, arithmetic=arithmetic) if methods is None else methods
-    return [r.explained for r in solve([problem], chosen, stop, seed=seed, store=store, progress=progress)]
+    check_search(seed, store)
+    check_progress(progress)
+    for name, value, kind in (("tier", tier, Tier), ("arithmetic", arithmetic, Arithmetic)):
+        check_choice(name, value, get_args(kind))
+    limit, chosen = check_stop(stop, seconds), check_methods(methods)
+    where = check_region(region, "hf.worst")
+    check_property_name(property)
+    network = as_network(net, x=where.tokens if isinstance(where, Words) else None)
+    asked, made = property_of(network, where, property)
+    problem = Problem(asked, where, made, "worst")
+    if chosen is None:
+        chosen = default_methods(asked, "worst", tier, arithmetic=arithmetic)
+    with progress_display(progress, "worst") as report:
+        records = solve([problem], chosen, limit, seed=seed, store=store, progress=report)
+    answered = Answered(asked, (problem,), tuple(records), "worst")
+    return WorstList([record.explained for record in records], answered)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Bounds:
-    """What is proved of some rows of the outputs over each region of a batch, in real arithmetic, every rounding paid for:
+    """Certified bounds of linear functions of the outputs over each region of a batch, in real arithmetic, rounding included:
 
     lower <= lower_A . x + lower_b <= rows . output(x) + offset <= upper_A . x + upper_b <= upper for every x of the region.
     """
@@ -188,27 +289,71 @@ class Bounds:
     upper_A: Tensor  # (batch, rows, *shape)
     upper_b: Tensor  # (batch, rows)
 
+    def table(self) -> Table:
+        """One line for each row of each input."""
+        rows = [
+            {"input": str(i), "output": str(k), "lower": plain(at_least(low)), "upper": plain(at_most(high))}
+            for i, pair in enumerate(zip(self.lower.tolist(), self.upper.tolist(), strict=True))
+            for k, (low, high) in enumerate(zip(*pair, strict=True))
+        ]
+        return make_table(rows, ("input", "output", "lower", "upper"))
 
-def bounds(net: Network, region: Region, rows: Tensor | None = None, offset: Tensor | None = None) -> Bounds:
-    """Certified bounds of every output over the region, as numbers and as linear functions of the input.
+    def summary(self) -> str:
+        """How many bounds there are, and how wide they are."""
+        width = (self.upper - self.lower).flatten()
+        inputs, rows = self.lower.shape
+        widest = about_width(float(width.max())) if len(width) else "0"
+        return f"Certified bounds of {rows} outputs over {inputs} regions; the widest is {widest}."
 
-    rows    (rows, outputs) or (batch, rows, outputs): bound these combinations of the outputs instead.
-    offset  (rows,) or (batch, rows): added to them.
-    """
-    batch, outputs = len(region), net.outputs_for(region.centre)
-    given = torch.eye(outputs) if rows is None else torch.as_tensor(rows)
-    if given.dim() not in (2, 3) or given.shape[-1] != outputs or (given.dim() == 3 and len(given) != batch):
-        raise BadInput(
-            f"rows have shape {tuple(given.shape)}, expected (rows, {outputs}) or ({batch}, rows, {outputs})."
+    def to_frame(self) -> Any:
+        """One row for each output of each region, as a pandas DataFrame."""
+        return data_frame(
+            [
+                {"input": i, "output": k, "lower": float(self.lower[i, k]), "upper": float(self.upper[i, k])}
+                for i in range(self.lower.shape[0])
+                for k in range(self.lower.shape[1])
+            ]
         )
-    matrix = given.to(net.device, torch.float64).expand(batch, *given.shape[-2:])
-    shift = torch.zeros(()) if offset is None else torch.as_tensor(offset)
+
+    def __str__(self) -> str:
+        return f"{self.table()}\n{self.summary()}"
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return f"{self.table().to_html()}<p>{self.summary()}</p>"
+
+
+def about_width(width: float) -> str:
+    """A width, rounded up."""
+    return plain(at_most(width))
+
+
+def bounds(net: ModelLike, region: Region, rows: Tensor | None = None, offset: Tensor | None = None) -> Bounds:
+    """Return certified bounds of every output over each region, as numbers and as linear functions of the input (CROWN).
+
+    Args:
+        net: a torch module in evaluation mode, the path of an .onnx file, a fitted estimator, or a hf.Network.
+        region: where inputs may be: hf.Ball, hf.Box, or any region of hf.region.
+        rows: (rows, outputs) or (batch, rows, outputs): bound these linear combinations of the outputs instead.
+        offset: (rows,) or (batch, rows): added to the combinations.
+    """
+    where = check_region(region, "hf.bounds")
+    network = as_network(net, x=where.tokens if isinstance(where, Words) else None)
+    count, outputs = len(where), network.outputs_for(where.centre)
+    given = torch.eye(outputs) if rows is None else tensor_argument("rows", rows)
+    if given.dim() not in (2, 3) or given.shape[-1] != outputs or (given.dim() == 3 and len(given) != count):
+        raise BadInput(
+            f"rows have shape {tuple(given.shape)}, expected (rows, {outputs}) or ({count}, rows, {outputs})."
+        )
+    matrix = given.to(network.device, torch.float64).expand(count, *given.shape[-2:])
+    shift = torch.zeros(()) if offset is None else tensor_argument("offset", offset)
     if shift.dim() and tuple(shift.shape) not in ((matrix.shape[1],), tuple(matrix.shape[:2])):
         raise BadInput(
             f"offset has shape {tuple(shift.shape)}, expected one number for each of the {matrix.shape[1]} rows."
         )
-    shift = shift.to(net.device, torch.float64).expand(matrix.shape[:2])
-    problem = Problem(net, region, Linear(matrix, shift), "worst")
+    shift = shift.to(network.device, torch.float64).expand(matrix.shape[:2])
+    problem = Problem(network, where, Linear(matrix, shift), "worst")
     problem.check()
     graph = graph_of(problem)
     _, found = ClosedForm(graph).bound(problem.region, torch.cat([matrix, -matrix], dim=1))
@@ -219,12 +364,20 @@ def bounds(net: Network, region: Region, rows: Tensor | None = None, offset: Ten
         found,
         constant=torch.where(signed == 0, found.constant, torch.nextafter(found.constant + signed, down)),
     )
-    least, count = plane.minimum(problem.region), matrix.shape[1]
+    least, half = plane.minimum(problem.region), matrix.shape[1]
     return Bounds(
-        lower=least[:, :count], upper=-least[:, count:],
-        lower_A=plane.coefficients[:, :count], lower_b=plane.constant[:, :count],
-        upper_A=-plane.coefficients[:, count:], upper_b=-plane.constant[:, count:],
+        lower=least[:, :half], upper=-least[:, half:],
+        lower_A=plane.coefficients[:, :half], lower_b=plane.constant[:, :half],
+        upper_A=-plane.coefficients[:, half:], upper_b=-plane.constant[:, half:],
     )  # fmt: skip
+
+
+def tensor_argument(name: str, values: object) -> Tensor:
+    """Return numbers as a tensor."""
+    try:
+        return torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError):
+        raise BadInput(f"{name}: expected a tensor of numbers, got {show(values)}.") from None
 
 
 def radius_problems(

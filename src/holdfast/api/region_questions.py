@@ -1,5 +1,6 @@
 """What `risk` and `worst` are asked about: the region around each input, and the property that must hold there."""
 
+import difflib
 import math
 from collections.abc import Callable, Sequence
 from typing import Literal, get_args
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import BadInput
+from holdfast.formatting import short
 from holdfast.network import Network
 from holdfast.network.scored import append_score
 from holdfast.property import Confidence, Custom, Linear, Property, Reach, Robustness, Rule, Tie, Uncertainty
@@ -22,6 +24,21 @@ PropertyName = Literal[
 PROPERTIES: tuple[str, ...] = get_args(PropertyName)
 BOX_NORM = "with shares every feature moves by its own: that is a box, measured in the maximum norm; leave the norm out."
 PropertyOption = Property | Rule | PropertyName | Callable[[Tensor], Tensor]
+
+
+def check_property_name(given: object) -> None:
+    """Raise unless this is a property, a rule, a function of the outputs, or the name of a property."""
+    if isinstance(given, Property | Rule) or (callable(given) and not isinstance(given, type)):
+        return
+    if isinstance(given, type):
+        raise BadInput(f"property: {given.__name__} is a class; give an instance, as in hf.Robustness(y).")
+    if not (isinstance(given, str) and given in PROPERTIES):
+        near = difflib.get_close_matches(str(given), PROPERTIES, 1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise BadInput(
+            f"property {short(repr(given), 60)} is unknown; there are {', '.join(PROPERTIES)}, a Property, or your own function of the "
+            f"outputs.{hint}"
+        )
 
 
 def region_of(
@@ -102,10 +119,8 @@ def property_of(
         own.check(len(region), net.outputs_for(region.centre))
         whole = append_score(net, given, region.centre)
         return (net, own) if whole is None else (whole, Linear.of([1.0], batch=len(region)))
-    if given not in PROPERTIES:
-        raise BadInput(
-            f"property {given!r} is unknown; there are {', '.join(PROPERTIES)}, a Property, or your own function of the outputs."
-        )
+    check_property_name(given)
+    assert isinstance(given, str)
     net.outputs_for(region.centre)
     outputs = net(region.centre)
     if outputs.shape[-1] < 2:
