@@ -55,26 +55,26 @@ if TYPE_CHECKING:
         verification as verification,
     )
     from holdfast.api.harden import harden
+    from holdfast.api.load import load
     from holdfast.api.prove import prove
     from holdfast.api.radius import bounds, radius, worst
     from holdfast.api.risk import risk
-    from holdfast.api.smoothed import smoothed
-    from holdfast.cli.check import check
-    from holdfast.api.testgen import testgen
-    from holdfast.errors import Contradiction, HoldfastError
     from holdfast.api.saliency import saliency
+    from holdfast.api.smoothed import smoothed
+    from holdfast.api.testgen import testgen
+    from holdfast.api.verify import reach, verify
+    from holdfast.cli.check import check
+    from holdfast.errors import Contradiction, HoldfastError
     from holdfast.method import Method
     from holdfast.monitor import Monitor
     from holdfast.network import Network
     from holdfast.problem import Problem
     from holdfast.property import Robustness, Threshold, Within
     from holdfast.question import Question
-    from holdfast.api.load import load
     from holdfast.region import Ball, Box, Columns
     from holdfast.result import Bound, Bracket, Evidence, Record
     from holdfast.solver import Stop, solve
     from holdfast.store import Store
-    from holdfast.api.verify import reach, verify
 
 __version__ = "0.1.0"
 

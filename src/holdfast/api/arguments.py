@@ -33,8 +33,16 @@ METHODS_BY_NAME = method_choice  # Importing this module registers every method 
 ONNX_SUFFIXES = (".onnx", ".onnx.gz")
 PICKLE_SUFFIXES = (".joblib", ".pkl", ".pickle", ".sav")
 CHECKPOINT_SUFFIXES = (".pt", ".pth", ".bin", ".safetensors", ".ckpt")
-NORM_NAMES = {"infinity": math.inf, "max": math.inf, "chebyshev": math.inf, "euclidean": 2.0, "manhattan": 1.0}
-NORM_HELP = "give 1, 2, math.inf (or 'inf'), any other number >= 1, or 0 to count changed pixels, frames or words"
+NORM_NAMES = {
+    "infinity": math.inf,
+    "max": math.inf,
+    "chebyshev": math.inf,
+    "euclidean": 2.0,
+    "manhattan": 1.0,
+}
+NORM_HELP = (
+    "give 1, 2, math.inf (or 'inf'), any other number >= 1, or 0 to count changed pixels, frames or words"
+)
 SHOWN_CHARACTERS = 60  # of a value in a message
 
 
@@ -57,9 +65,7 @@ MethodsOption = Sequence[Method[Any] | str] | str | None
 # ---- the model
 
 
-def as_network(
-    model: object, *, domain: DomainOption = None, x: object = None, name: str = "net"
-) -> Network:
+def as_network(model: object, *, domain: DomainOption = None, x: object = None, name: str = "net") -> Network:
     """Return the network that a model stands for: a Network as it is, or one read from a module, a file or an estimator.
 
     Args:
@@ -207,7 +213,9 @@ def _holds_integers(x: object) -> bool:
 
 def show(value: object) -> str:
     """Return a value as a short text for a message."""
-    text = f"{type(value).__name__} of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
+    text = (
+        f"{type(value).__name__} of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
+    )
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."
 
 
@@ -242,7 +250,7 @@ def check_number(
 
 def _plain_number(value: object) -> float | None:
     """A number as a float; None where it is none. A tensor or an array with a single element is one."""
-    if isinstance(value, bool) or isinstance(value, str):
+    if isinstance(value, bool | str):
         return None
     if isinstance(value, Real):
         return float(value)
@@ -251,7 +259,7 @@ def _plain_number(value: object) -> float | None:
             found = value.item()
         except (ValueError, RuntimeError):
             return None
-        return float(found) if isinstance(found, Real) and not isinstance(found, bool) else None
+        return float(found) if isinstance(found, Real) else None
     return None
 
 
@@ -333,7 +341,9 @@ def check_methods(methods: object, kinds: tuple[type, ...] = (Method,)) -> list[
             f"methods: expected a list, as in ['pgd', 'certify'] or [hf.attacks.PGD()], got {show(methods)}."
         )
     if not given:
-        raise BadInput("methods: the list is empty, so nothing would be tried. Leave it out for the defaults.")
+        raise BadInput(
+            "methods: the list is empty, so nothing would be tried. Leave it out for the defaults."
+        )
     return [_method(one, kinds) for one in given]
 
 
@@ -344,7 +354,9 @@ def _method(given: object, kinds: tuple[type, ...]) -> Any:
         names = {name.replace("-", "").replace("_", ""): kind for name, kind in known.items()}
         names |= {kind.__name__.lower(): kind for kind in known.values()}
         if keyword not in names:
-            raise BadInput(f"methods: {given!r} is unknown; there are {', '.join(known)}.{suggest(given, list(known))}")
+            raise BadInput(
+                f"methods: {given!r} is unknown; there are {', '.join(known)}.{suggest(given, list(known))}"
+            )
         try:
             return names[keyword]()
         except TypeError:
@@ -354,14 +366,16 @@ def _method(given: object, kinds: tuple[type, ...]) -> Any:
     if isinstance(given, type) and issubclass(given, kinds):
         raise BadInput(f"methods: {given.__name__} is a class; give an instance: {given.__name__}().")
     if not isinstance(given, kinds):
-        raise BadInput(f"methods: {show(given)} is no method; give names such as 'pgd', or instances such as hf.attacks.PGD().")
+        raise BadInput(
+            f"methods: {show(given)} is no method; give names such as 'pgd', or instances such as hf.attacks.PGD()."
+        )
     return given
 
 
 def check_store(store: object) -> Sink | None:
     """Return a store, which keeps records while they are made."""
     if store is None or (hasattr(store, "load_known") and hasattr(store, "write")):
-        return store  # type: ignore[return-value]
+        return store
     raise BadInput(
         f"store: expected a hf.Store, got {show(store)}. Make one with hf.Store.create(folder), or go on with hf.Store.open(folder)."
     )
@@ -383,7 +397,9 @@ def check_inputs(net: Network, x: object, name: str = "x") -> Any:
     if isinstance(x, str):
         raise BadInput(f"{name} is a single text: give a list of texts.")
     if isinstance(x, Mapping):
-        raise BadInput(f"{name} is a dict; give the inputs alone, or read it by data = hf.load({name}, net) and give data.x.")
+        raise BadInput(
+            f"{name} is a dict; give the inputs alone, or read it by data = hf.load({name}, net) and give data.x."
+        )
     if isinstance(x, Network | nn.Module):
         raise BadInput(f"{name} is a model: give the model first, then the inputs.")
     if not isinstance(x, Tensor | Sequence) and not hasattr(x, "__array__"):
@@ -403,11 +419,13 @@ def check_inputs(net: Network, x: object, name: str = "x") -> Any:
                 f"single one."
             )
     elif isinstance(x, Sequence) and x and isinstance(x[0], Real):
-        raise BadInput(f"{name} is one list of numbers: give a list with one list for each input, as in [{name}].")
+        raise BadInput(
+            f"{name} is one list of numbers: give a list with one list for each input, as in [{name}]."
+        )
     return x
 
 
-def check_classes(net: Network, y: object, count: int, name: str = "y") -> Any:
+def check_classes(net: Network, y: Any, count: int, name: str = "y") -> Any:
     """Return classes as integers: names by the network's class names, floats that hold whole numbers as these.
 
     Numbers that are no classes stay as they are; whoever uses them refuses them.
@@ -416,7 +434,7 @@ def check_classes(net: Network, y: object, count: int, name: str = "y") -> Any:
         return None
     if isinstance(y, str):
         y = [y]
-    if isinstance(y, Integral) and not isinstance(y, bool):
+    if isinstance(y, int | Integral):
         y = [int(y)]
         if count != 1:
             raise BadInput(f"{name} is one class for {count} inputs: give a list with one class for each.")
@@ -451,11 +469,13 @@ def check_classes(net: Network, y: object, count: int, name: str = "y") -> Any:
     return placed
 
 
-def check_lengths(lengths: object) -> None:
+def check_lengths(lengths: Any) -> None:
     """Raise unless the lengths are whole numbers."""
     if lengths is None:
         return
-    if not isinstance(lengths, Tensor | Sequence) and not hasattr(lengths, "tolist") or isinstance(lengths, str):
+    if (not isinstance(lengths, Tensor | Sequence) and not hasattr(lengths, "tolist")) or isinstance(
+        lengths, str
+    ):
         raise BadInput(f"lengths: expected one whole number for each input, got {show(lengths)}.")
     given = lengths.tolist() if hasattr(lengths, "tolist") else list(lengths)
     for one in given if isinstance(given, list) else [given]:
@@ -467,7 +487,9 @@ def count_of(x: Any) -> int:
     try:
         return len(x)
     except TypeError:
-        raise BadInput(f"x does not hold inputs: give a tensor (batch, ...), or a list, got {show(x)}.") from None
+        raise BadInput(
+            f"x does not hold inputs: give a tensor (batch, ...), or a list, got {show(x)}."
+        ) from None
 
 
 def substitute_ids(net: Network, substitutes: object) -> Any:
@@ -479,13 +501,13 @@ def substitute_ids(net: Network, substitutes: object) -> Any:
             f"substitutes: expected a dict, word -> words it may become, or for each sentence a list with a list for each of its words, "
             f"got {show(substitutes)}."
         )
-    if net.vectors is None:
-        raise BadInput(
-            f"substitutes are sets of words, and {net.name} reads no token ids. Build it with tokens=True or vocabulary=[...]."
-        )
+    if net.vectors is None:  # `radius_problems` refuses it, with the other options in view.
+        return substitutes
     number = number_of(net.vocabulary) if net.vocabulary is not None else {}
     if isinstance(substitutes, Mapping):
-        return {_id_of(net, number, word): _ids_of(net, number, others) for word, others in substitutes.items()}
+        return {
+            _id_of(net, number, word): _ids_of(net, number, others) for word, others in substitutes.items()
+        }
     return [
         [_ids_of(net, number, words) for words in sentence] if _is_list(sentence) else sentence
         for sentence in substitutes
@@ -498,7 +520,9 @@ def _is_list(value: object) -> bool:
 
 def _ids_of(net: Network, number: Mapping[str, int], words: Any) -> Any:
     if isinstance(words, str):
-        raise BadInput(f"substitutes: {words!r} stands alone; the words that may replace a word are a list, as in [{words!r}].")
+        raise BadInput(
+            f"substitutes: {words!r} stands alone; the words that may replace a word are a list, as in [{words!r}]."
+        )
     return [_id_of(net, number, word) for word in words] if _is_list(words) else words
 
 
@@ -544,9 +568,15 @@ def float_inputs(net: Network, x: object, name: str = "x") -> Tensor:
     if _holds_texts(x):
         raise BadInput(f"{name} holds texts, and here single numbers change: give floating-point inputs.")
     try:
-        given = torch.stack(list(x)) if isinstance(x, list | tuple) and isinstance(x[0], Tensor) else torch.as_tensor(x)
+        given = (
+            torch.stack(list(x))
+            if isinstance(x, list | tuple) and isinstance(x[0], Tensor)
+            else torch.as_tensor(x)
+        )
     except (TypeError, ValueError, RuntimeError, IndexError):
-        raise BadInput(f"{name} must be one tensor (batch, *shape): all inputs need the same shape.") from None
+        raise BadInput(
+            f"{name} must be one tensor (batch, *shape): all inputs need the same shape."
+        ) from None
     if given.dim() == 0 or not len(given):
         raise BadInput("the data are empty: there is no input to ask about.")
     if given.dtype == torch.bool or given.is_complex():

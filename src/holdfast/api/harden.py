@@ -5,13 +5,40 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
 
+from holdfast.api.arguments import (
+    DomainOption,
+    ModelLike,
+    StopOption,
+    SubstitutesOption,
+    as_network,
+    check_choice,
+    check_classes,
+    check_inputs,
+    check_lengths,
+    check_norm,
+    check_number,
+    check_stop,
+    check_whole,
+    count_of,
+    show,
+    substitute_ids,
+)
 from holdfast.api.methods import default_methods
-from holdfast.api.radius import FramesOption, Inputs, LabelsOption, SharesOption, as_rows, radius_problems
+from holdfast.api.progress import check_progress, epoch_display
+from holdfast.api.radius import (
+    FramesOption,
+    Inputs,
+    LabelsOption,
+    NormOption,
+    SharesOption,
+    as_rows,
+    radius_problems,
+)
 from holdfast.errors import BadInput
 from holdfast.hardening.evaluation import Outcome, Standing
 from holdfast.hardening.folder import Folder
@@ -45,18 +72,20 @@ ONLY_CLASSES = (
 )
 
 Held = float | tuple[Inputs, LabelsOption]
+EpochsOption = Callable[[Epoch], None] | bool | None
 
 
 def harden(
-    net: Network,
+    net: ModelLike,
     x: Inputs | Iterable[Any],
     y: LabelsOption = None,
     *,
     radius: float | None = None,
-    norm: float = math.inf,
+    norm: NormOption = math.inf,
+    domain: DomainOption = None,
     frames: FramesOption = None,
     shares: SharesOption = None,
-    substitutes: Substitutes | None = None,
+    substitutes: SubstitutesOption = None,
     lengths: Sequence[int] | None = None,
     recipe: str | Recipe = "auto",
     begin: Begin = "given",
@@ -65,33 +94,101 @@ def harden(
     test: tuple[Inputs, LabelsOption] | None = None,
     measured: int = MEASURED,
     epochs: int | None = None,
-    stop: Stop | None = None,
+    stop: StopOption = None,
+    seconds: float | None = None,
     seed: int = 0,
     folder: str | Path | None = None,
-    progress: Callable[[Epoch], None] | None = None,
+    progress: EpochsOption = None,
 ) -> Hardened:
-    """A copy of the network that holds further, trained on x and y; the network given is never changed.
+    """Train a copy of the network so that more inputs can be certified, and measure whether they are; the given network is not changed.
 
-    x, y         inputs and their classes, as for `radius`; or x alone, an iterable of batches (x, y) as a DataLoader gives.
-    radius       how far inputs are to hold, in the units of the domain. With substitutes none: every word may become any of its set, all at
-                 once.
-    norm, frames, shares, substitutes, lengths   as for `radius`. Training bounds the box around the region, which is the region itself in
-                 the maximum norm and for words; of another norm the box is larger, and small boxes inside of it are bounded.
-    recipe       "auto", "standard", "pgd", "intervals", "small boxes", "mixed", "crown-ibp", or a holdfast.hardening.Recipe. "auto" picks
-                 one, and the result says which.
-    begin        "given": from the weights as they are. "afresh": from new ones.
-    freeze       names of layers whose weights stay; "embedding": the word vectors.
-    validation   the share of x that is held back to choose the checkpoint, or inputs and labels of their own.
-    test         inputs and labels for the numbers before and after; without, those of validation, and the result says so.
-    measured     about how many of them the engine is asked.
-    epochs       how often all inputs are seen; by default, by the recipe, or as often as `stop` allows.
-    stop         Stop(seconds=...): all of it, measuring included. With a limit in seconds two runs need not end in the same network;
-                 without, the same seed gives the same network on the same machine.
-    folder       keeps what it takes to go on after an interruption: the same call takes it up again. At the end, hardened.safetensors.
+    Args:
+        net: a torch module, or a hf.Network made from one.
+        x: the inputs, as for `hf.radius`; or, without y, an iterable of batches (x, y), such as a DataLoader.
+        y: the class of each input, as a number or by its name.
+        radius: the perturbation radius to train for, in the units of the domain. With substitutes none: every word may become any of its
+            set, all at once.
+        norm: 1, 2, math.inf (or "inf") or any p >= 1. Training bounds the box around the region. In the maximum norm and for words the
+            box is the region itself; for another norm it is larger, and small boxes inside of it are bounded.
+        domain: the lowest and highest value of an input, as in (0, 1). A hf.Network has its own.
+        frames: which frames are perturbed, as for `hf.radius`.
+        shares: by how much of the radius each frame or feature moves, as for `hf.radius`.
+        substitutes: what words may become, as for `hf.radius`.
+        lengths: the lengths of padded inputs.
+        recipe: "auto", "standard", "pgd", "intervals", "small boxes", "mixed", "crown-ibp", or a holdfast.hardening.Recipe. "auto" picks
+            one, and the result says which.
+        begin: "given": start from the weights as they are. "afresh": from new ones.
+        freeze: names of layers whose weights are not trained; "embedding": the word vectors.
+        validation: the share of x that is held back to choose the checkpoint, or inputs and labels for it.
+        test: inputs and labels for the numbers before and after. Default: those of validation, and the result says so.
+        measured: about how many of them are measured.
+        epochs: how often all inputs are seen. Default: as the recipe says, or as often as `stop` allows.
+        stop: hf.Stop(seconds=...) or a number of seconds for the whole call, measuring included. With a limit in seconds two runs need not
+            end in the same network; without one, the same seed gives the same network on the same machine.
+        seconds: the same as a number for `stop`.
+        seed: decides every random number.
+        folder: keeps what is needed to continue after an interruption: the same call continues. At the end it holds
+            hardened.safetensors.
+        progress: None: a bar in a terminal or notebook. False: nothing. A function: it is called after every epoch.
 
-    Ctrl-C ends training and keeps the best so far; so does a loss that is no number. Bounds from training are never reported: what stands
-    in `before` and `after` is proved by the engine at the radius asked for, and searched for by attacks.
+    Ctrl-C ends training and keeps the best network so far, and so does a loss that is NaN. Bounds from training are never reported: the
+    numbers in `before` and `after` are proved by the engine at the given radius, and searched for by attacks.
     """
+    check_whole("seed", seed)
+    check_whole("measured", measured, at_least=1)
+    if epochs is not None:
+        check_whole("epochs", epochs, at_least=1)
+    check_choice("begin", begin, get_args(Begin))
+    check_progress(progress)
+    check_lengths(lengths)
+    if isinstance(freeze, str) or not all(isinstance(one, str) for one in freeze):
+        raise BadInput("freeze: expected a list of names of layers, as in ['embedding'].")
+    if not isinstance(recipe, str | Recipe):
+        raise BadInput(
+            f"recipe: expected the name of a recipe or a holdfast.hardening.Recipe, got {show(recipe)}."
+        )
+    if not isinstance(validation, tuple):
+        check_number(
+            "validation", validation, help="It is the share held back, as in 0.15, or (inputs, labels)."
+        )
+    distance, limit = check_norm(norm), check_stop(stop, seconds)
+    network = as_network(net, domain=domain, x=x)
+    if y is not None:
+        check_inputs(network, x)
+        y = check_classes(network, y, count_of(x))
+    sets = substitute_ids(network, substitutes)
+    with epoch_display(progress, "harden", epochs) as report:
+        return _harden(
+            network, x, y, radius=radius, norm=distance, frames=frames, shares=shares, substitutes=sets, lengths=lengths, recipe=recipe,
+            begin=begin, freeze=freeze, validation=validation, test=test, measured=measured, epochs=epochs, stop=limit, seed=seed,
+            folder=folder, progress=report,
+        )  # fmt: skip
+
+
+def _harden(
+    net: Network,
+    x: Inputs | Iterable[Any],
+    y: LabelsOption,
+    *,
+    radius: float | None,
+    norm: float,
+    frames: FramesOption,
+    shares: SharesOption,
+    substitutes: Substitutes | None,
+    lengths: Sequence[int] | None,
+    recipe: str | Recipe,
+    begin: Begin,
+    freeze: Sequence[str],
+    validation: Held,
+    test: tuple[Inputs, LabelsOption] | None,
+    measured: int,
+    epochs: int | None,
+    stop: Stop | None,
+    seed: int,
+    folder: str | Path | None,
+    progress: Callable[[Epoch], None] | None,
+) -> Hardened:
+    """Train and measure, with every argument checked."""
     left = _Time(stop)
     _trainable(net)
     if y is None:

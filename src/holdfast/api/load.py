@@ -44,7 +44,9 @@ def load(
         if value is not None and not isinstance(value, str):
             raise BadInput(f"{name}: expected the name of a column, got {show(value)}.")
     if labels is not None and not isinstance(labels, str | Path):
-        raise BadInput(f"labels: expected the path of a file, got {show(labels)}; labels in memory go with the inputs: (x, y).")
+        raise BadInput(
+            f"labels: expected the path of a file, got {show(labels)}; labels in memory go with the inputs: (x, y)."
+        )
     return read(
         data, as_network(net), scale=scale, limit=limit, text_column=text_column, label_column=label_column, labels=labels,
         only_correct=only_correct,

@@ -31,7 +31,7 @@ def _on_terminal() -> bool:
 def _in_notebook() -> bool:
     """Whether this runs in a kernel of Jupyter, without importing it."""
     shell = sys.modules.get("IPython")
-    found = None if shell is None else shell.get_ipython()  # type: ignore[attr-defined]
+    found = None if shell is None else shell.get_ipython()
     return type(found).__name__ == "ZMQInteractiveShell"
 
 

@@ -18,6 +18,7 @@ import torch
 
 import holdfast_check
 from holdfast import time_limit
+from holdfast.api.arguments import StopOption, check_stop, show
 from holdfast.api.check import ROUNDING, claims, orient_bounds, shows
 from holdfast.api.checker_parabolas import Parabolas, certainly_holds
 from holdfast.api.checker_signs import cut_by_signs
@@ -27,14 +28,13 @@ from holdfast.bounding.branching.branching_rule import cut_for
 from holdfast.bounding.branching.relu_split import ActivationSplit
 from holdfast.bounding.description import describe_network
 from holdfast.bounding.graph.equivalence_check import FINE, sampled_points
-from holdfast.errors import HoldfastError, UnsupportedLayer
+from holdfast.errors import BadInput, HoldfastError, UnsupportedLayer
 from holdfast.files import new_file
 from holdfast.problem import Problem
 from holdfast.property import Avoid, LinearProperty, Robustness
 from holdfast.region import Box, Patch, Region
 from holdfast.region.normed import NormFamily
 from holdfast.result import Key, Record
-from holdfast.solver import Stop
 from holdfast.verification.specification import Forbidden
 from holdfast_check import proof as checker
 from holdfast_check.container import read_container as read_container
@@ -74,20 +74,43 @@ def prove(
     folder: str | Path,
     *,
     file: str | Path | None = None,
-    stop: Stop | None = None,
+    stop: StopOption = None,
+    seconds: float | None = None,
 ) -> list[Certificate]:
-    """Write a certificate for every claim of these records into a folder, with the model where it is no .onnx file that the checker reads.
+    """Write a certificate file for every claim of these records into a folder, and the model too unless the checker reads its .onnx file.
 
-    problems  what was asked, as `radius_problems` or `Problem` put it.
-    records   the answers, as `solve` gives them.
-    file      the .onnx file that the network was read from.
-    stop      its seconds are for all of them; what is left then has no file, and says so.
+    Args:
+        problems: the hf.Problem objects that were solved.
+        records: their answers, as `hf.solve` returns them.
+        folder: where the files go.
+        file: the .onnx file that the network was read from.
+        stop: hf.Stop(seconds=...) or a number of seconds for all certificates; claims that are left then have no file, and say so.
+        seconds: the same as a number for `stop`.
     """
+    problems = (
+        [problems] if isinstance(problems, Problem) else list(_iterable("problems", problems, "hf.Problem"))
+    )
+    records = list(_iterable("records", records, "hf.Record"))
+    for name, values, kind in (("problems", problems, Problem), ("records", records, Record)):
+        wrong = next((one for one in values if not isinstance(one, kind)), None)
+        if wrong is not None:
+            raise BadInput(
+                f"{name}: expected hf.{kind.__name__} objects, got {show(wrong)}; hf.solve takes problems and returns records."
+            )
+    if not isinstance(folder, str | Path):
+        raise BadInput(f"folder: expected the path of a folder, got {show(folder)}.")
+    stop = check_stop(stop, seconds)
     known, place = {record.key: record for record in records}, Path(folder)
     until = math.inf if stop is None or stop.seconds is None else time.monotonic() + stop.seconds
     source = None if file is None else Path(file)
     place.mkdir(parents=True, exist_ok=True)
     return [made for problem in problems for made in certificates(problem, known, place, source, until)]
+
+
+def _iterable(name: str, given: Any, kind: str) -> Iterable[Any]:
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise BadInput(f"{name}: expected a list of {kind}, got {show(given)}.")
+    return given
 
 
 def certificates(

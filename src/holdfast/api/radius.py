@@ -32,8 +32,24 @@ from holdfast.api.arguments import (
 )
 from holdfast.api.methods import Mode, Tier, default_methods, measured_quantity
 from holdfast.api.progress import ProgressOption, check_progress, progress_display
-from holdfast.api.region_questions import BOX_NORM, PropertyOption, check_property_name, classes_of, property_of, region_of
-from holdfast.api.results import Answered, FrameRadiusList, RadiusList, Table, WorstList, data_frame, make_table, plain
+from holdfast.api.region_questions import (
+    BOX_NORM,
+    PropertyOption,
+    check_property_name,
+    classes_of,
+    property_of,
+    region_of,
+)
+from holdfast.api.results import (
+    Answered,
+    FrameRadiusList,
+    RadiusList,
+    Table,
+    WorstList,
+    data_frame,
+    make_table,
+    plain,
+)
 from holdfast.bounding.bounder import ClosedForm
 from holdfast.bounding.graph.problem_graph import graph_of
 from holdfast.certify import Arithmetic
@@ -54,7 +70,9 @@ FramesOption = Literal["all", "each"] | int | Sequence[int] | Sequence[Sequence[
 SharesOption = Sequence[float] | Sequence[Sequence[float]] | Tensor | None
 TargetsOption = Literal["runner-up"] | Tensor | Sequence[int] | Sequence[str] | str | int | None
 Inputs = Tensor | Sequence[Tensor] | Sequence[str]
-LabelsOption = Tensor | Sequence[int] | Sequence[float] | Sequence[str] | Sequence[Sequence[int]] | int | str | None
+LabelsOption = (
+    Tensor | Sequence[int] | Sequence[float] | Sequence[str] | Sequence[Sequence[int]] | int | str | None
+)
 MaskOption = Tensor | Sequence[Tensor] | None
 ValuesOption = Sequence[float] | Tensor | None
 NormOption = float | str
@@ -171,7 +189,11 @@ def radius(
     check_search(seed, store)
     check_progress(progress)
     check_flag("drift", drift)
-    for name, value, kind in (("tier", tier, Tier), ("mode", mode, Mode), ("arithmetic", arithmetic, Arithmetic)):
+    for name, value, kind in (
+        ("tier", tier, Tier),
+        ("mode", mode, Mode),
+        ("arithmetic", arithmetic, Arithmetic),
+    ):
         check_choice(name, value, get_args(kind))
     distance, limit, chosen = check_norm(norm), check_stop(stop, seconds), check_methods(methods)
     check_lengths(lengths)
@@ -198,7 +220,9 @@ def radius(
     ordered = tuple(sorted(records, key=lambda r: (r.key.index, r.key.frame or 0)))
     each = isinstance(frames, str) and frames == "each"
     request = Request(
-        norm="words" if sets is not None else exact_text(distance), frames=None if frames is None else str(frames), drift=drift or None
+        norm="words" if sets is not None else exact_text(distance),
+        frames=None if frames is None else str(frames),
+        drift=drift or None,
     )
     answered = Answered(network, tuple(problems), ordered, "radius", request)
     if not each:
@@ -207,7 +231,8 @@ def radius(
     for record in ordered:
         groups.setdefault(record.key.index, []).append(record)
     rows = [
-        RadiusList([r.explained for r in group], replace(answered, records=tuple(group))) for group in groups.values()
+        RadiusList([r.explained for r in group], replace(answered, records=tuple(group)))
+        for group in groups.values()
     ]
     return FrameRadiusList(rows, answered)
 
@@ -329,7 +354,9 @@ def about_width(width: float) -> str:
     return plain(at_most(width))
 
 
-def bounds(net: ModelLike, region: Region, rows: Tensor | None = None, offset: Tensor | None = None) -> Bounds:
+def bounds(
+    net: ModelLike, region: Region, rows: Tensor | None = None, offset: Tensor | None = None
+) -> Bounds:
     """Return certified bounds of every output over each region, as numbers and as linear functions of the input (CROWN).
 
     Args:
@@ -409,7 +436,7 @@ def radius_problems(
         raise BadInput(
             "targets are classes: they say what counts where the class must stay. Leave them out, or the property."
         )
-    aims = None if targets is None or isinstance(targets, str) else classes_of(targets, len(rows), "targets")
+    aims = None if targets is None or isinstance(targets, str) else classes_of(targets, len(rows), "targets")  # type: ignore[arg-type]
     if isinstance(targets, str) and targets != "runner-up":
         raise BadInput(f"targets={targets!r}: use 'runner-up', or one class for each input.")
     if shares is not None and (substitutes is not None or norm == 0):
@@ -515,7 +542,9 @@ def as_rows(x: Inputs, lengths: Sequence[int] | None) -> list[Tensor]:
 
 def _position_sets(net: Network, rows: list[Tensor], substitutes: Substitutes) -> list[list[list[int]]]:
     if net.vectors is None or any(row.is_floating_point() or row.dim() != 1 for row in rows):
-        raise BadInput("substitutes are sets of words: give token ids to a network that reads tokens.")
+        raise BadInput(
+            "substitutes are sets of words: give token ids, or texts, to a network that reads tokens (tokens=True, vocabulary=[...])."
+        )
     return position_sets([row.tolist() for row in rows], substitutes, len(net.vectors))
 
 

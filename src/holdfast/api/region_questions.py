@@ -3,7 +3,7 @@
 import difflib
 import math
 from collections.abc import Callable, Sequence
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -42,7 +42,7 @@ def check_property_name(given: object) -> None:
 
 
 def region_of(
-    net: Network, x: Tensor, *, norm: float = math.inf, radius: float | Tensor | None = None, patch: Tensor | None = None,
+    net: Network, x: Any, *, norm: float = math.inf, radius: float | Tensor | None = None, patch: Tensor | None = None,
     shares: Sequence[float] | Sequence[Sequence[float]] | Tensor | None = None, drift: bool = False,
 ) -> Region:  # fmt: skip
     """The region around each input."""

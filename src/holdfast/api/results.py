@@ -69,7 +69,10 @@ class Table:
 
         def line(cells: Sequence[str], tag: str) -> str:
             styles = [" style='text-align:right'" if k in self.right else "" for k in range(len(cells))]
-            made = (f"<{tag}{style}>{html.escape(cell)}</{tag}>" for cell, style in zip(cells, styles, strict=True))
+            made = (
+                f"<{tag}{style}>{html.escape(cell)}</{tag}>"
+                for cell, style in zip(cells, styles, strict=True)
+            )
             return f"<tr>{''.join(made)}</tr>"
 
         body = "".join(line(row, "td") for row in self.rows[:SHOWN_ROWS])
@@ -98,7 +101,9 @@ def data_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
 
 def shown_bounds(bracket: Bracket) -> tuple[str, str]:
     """The bounds for people, rounded outwards; '-' where no method found one."""
-    pair = (text.replace("−", "-").replace("∞", "inf") for text in ends(bracket.lower.value, bracket.upper.value))
+    pair = (
+        text.replace("−", "-").replace("∞", "inf") for text in ends(bracket.lower.value, bracket.upper.value)
+    )
     known = (bracket.closed or bracket.lower.known, bracket.closed or bracket.upper.known)
     low, high = (text if found else "-" for text, found in zip(pair, known, strict=True))
     return low, high
@@ -149,7 +154,12 @@ class Answered:
         """What a run on disk says of it."""
         net = self.net
         model = ModelDescription(
-            net.name, net.source, net.fingerprint, tuple(net.notes), str(net.domain), vocabulary=net.vocabulary
+            net.name,
+            net.source,
+            net.fingerprint,
+            tuple(net.notes),
+            str(net.domain),
+            vocabulary=net.vocabulary,
         )
         data = DataDescription(count=len(self.rows), classes=net.classes)
         return Question(self.command, model, data, self.request)
@@ -250,7 +260,9 @@ class Results(list[T]):
         from holdfast.report import write_report
 
         if not isinstance(path, str | Path):
-            raise BadInput(f"path: expected the path of a file, as in 'report.html', got {type(path).__name__}.")
+            raise BadInput(
+                f"path: expected the path of a file, as in 'report.html', got {type(path).__name__}."
+            )
         with self._run().as_store() as store:
             return write_report(store, path)
 
@@ -291,9 +303,12 @@ class Results(list[T]):
             raise BadInput(f"gate: no rule is given. Give {GATE_HELP}.")
         needs_at = any(value is not None for name, value in shares.items() if name != "min_accuracy")
         if at is None and needs_at and self._run().command != "worst":
-            raise BadInput("at: a share certified, broken or unknown is one at a radius: say which, as in at=0.05.")
+            raise BadInput(
+                "at: a share certified, broken or unknown is one at a radius: say which, as in at=0.05."
+            )
+        rules = Rules(at, min_certified, max_broken, min_accuracy, max_unknown=max_unknown)
         with self._run().as_store() as store:
-            return GateDecision(gate(load(store, "this result"), Rules(at=at, **shares)))
+            return GateDecision(gate(load(store, "this result"), rules))
 
     def _run(self) -> Answered:
         if self._answered is None:
@@ -379,7 +394,12 @@ class RadiusList(BracketList):
 
     def _row(self, place: int, bracket: Bracket) -> dict[str, str]:
         certified, attacked = shown_bounds(bracket)
-        if self.counts and math.isfinite(bracket.upper.value) and attacked != "-" and not fails_at_input(bracket):
+        if (
+            self.counts
+            and math.isfinite(bracket.upper.value)
+            and attacked != "-"
+            and not fails_at_input(bracket)
+        ):
             attacked = f"{bracket.upper.value + 1:.0f}"  # so many changes do change the prediction
         if bracket.upper.value == math.inf and bracket.upper.known:
             attacked = "none"
@@ -423,7 +443,7 @@ class RadiusList(BracketList):
         if len(rest) > 1:
             weakest, bracket = min(rest, key=lambda one: (one[1].upper.value, one[1].lower.value))
             if math.isfinite(bracket.upper.value) or bracket.lower.value < math.inf:
-                low, high = shown_bounds(bracket)
+                low = shown_bounds(bracket)[0]
                 found = f"certified {low}" if low != "-" else "nothing certified"
                 row = self._row(weakest, bracket)["attacked"]
                 found += f", attacked at {row}" if row not in ("-", "none") else ", no counterexample"
@@ -453,7 +473,12 @@ class FrameRadiusList(Results[RadiusList]):
             for frame, bracket in enumerate(brackets):
                 certified, attacked = shown_bounds(bracket)
                 remark = "<- exact" if bracket.closed else ""
-                shown = {"input": str(place), "frame": str(frame), "certified": certified, "attacked": attacked}
+                shown = {
+                    "input": str(place),
+                    "frame": str(frame),
+                    "certified": certified,
+                    "attacked": attacked,
+                }
                 rows.append({**shown, " ": remark})
         return make_table(rows, ("input", "frame", "certified", "attacked"))
 
@@ -510,10 +535,14 @@ class RiskList(Results["Risk"]):
         for place, risk in enumerate(self):
             row: dict[str, Any] = {"input": place, "score": risk.score}
             for name, bracket in (("worst", risk.worst), ("radius", risk.radius), ("metric", risk.metric)):
-                low, high = (math.nan, math.nan) if bracket is None else (bracket.lower.value, bracket.upper.value)
+                low, high = (
+                    (math.nan, math.nan) if bracket is None else (bracket.lower.value, bracket.upper.value)
+                )
                 row |= {f"{name}_lower": low, f"{name}_upper": high}
             row["estimate"] = math.nan if risk.estimate is None else risk.estimate.value
-            rows.append({**row, "queries": risk.queries, "seconds": risk.seconds, "notes": "; ".join(risk.notes)})
+            rows.append(
+                {**row, "queries": risk.queries, "seconds": risk.seconds, "notes": "; ".join(risk.notes)}
+            )
         return rows
 
     def table(self) -> Table:
@@ -571,7 +600,9 @@ class RangeList(Results[Range]):
     def table(self) -> Table:
         rows = []
         for found in self:
-            low, high = (" to ".join(dict.fromkeys(shown_bounds(end))) for end in (found.minimum, found.maximum))
+            low, high = (
+                " to ".join(dict.fromkeys(shown_bounds(end))) for end in (found.minimum, found.maximum)
+            )
             row = {"box": str(found.box), "output": str(found.output), "smallest": low, "largest": high}
             rows.append({**row, "note": short(found.note, 40)})
         return make_table(rows, ("box", "output"))
@@ -588,7 +619,13 @@ class SmoothedList(Results["Smoothed"]):
 
     def frame_rows(self) -> list[dict[str, Any]]:
         return [
-            {"input": k, "class": one.prediction, "p_lower": one.p_lower, "radius": one.radius.value, "measured": one.measured}
+            {
+                "input": k,
+                "class": one.prediction,
+                "p_lower": one.p_lower,
+                "radius": one.radius.value,
+                "measured": one.measured,
+            }
             for k, one in enumerate(self)
         ]
 
@@ -731,7 +768,9 @@ class SaliencyMap(Tensor):
             if known:
                 value, k = max(known)
                 at = tuple(int(i) for i in torch.unravel_index(torch.tensor(k), tuple(self.shape[1:])))
-                parts.append(f"input {place}: unit {at if len(at) > 1 else at[0]} lowers the margin by {value:.4g}")
+                parts.append(
+                    f"input {place}: unit {at if len(at) > 1 else at[0]} lowers the margin by {value:.4g}"
+                )
         more = len(self) - len(parts)
         text = "; ".join(parts) if parts else "No unit may change"
         return f"{text}{f'; and {more} more inputs' if parts and more > 0 else ''}."
@@ -742,11 +781,15 @@ class SaliencyMap(Tensor):
         for place, values in enumerate(self.flatten(1).tolist()):
             for k, value in enumerate(values):
                 at = [int(i) for i in torch.unravel_index(torch.tensor(k), tuple(self.shape[1:]))]
-                axes = {f"axis{axis}": i for axis, i in enumerate(at)} if len(at) > 1 else {"unit": at[0] if at else 0}
+                axes = (
+                    {f"axis{axis}": i for axis, i in enumerate(at)}
+                    if len(at) > 1
+                    else {"unit": at[0] if at else 0}
+                )
                 rows.append({"input": place, **axes, "saliency": value})
         return data_frame(rows)
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         values = repr(self.as_subclass(Tensor))
         return f"{values}\n{self.summary()}"
 

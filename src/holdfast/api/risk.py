@@ -185,7 +185,9 @@ def risk(
     check_choice("tier", tier, get_args(Tier))
     distance, limit = check_norm(norm), check_stop(stop, seconds)
     if distance == 0:
-        raise BadInput("norm 0 counts changed units, and risk measures distances: use a norm p >= 1. hf.radius(norm=0) counts.")
+        raise BadInput(
+            "norm 0 counts changed units, and risk measures distances: use a norm p >= 1. hf.radius(norm=0) counts."
+        )
     if margin is not None and epsilon is not None:
         raise BadInput("margin and epsilon are the same argument: leave epsilon, the old name, out.")
     name, value = ("epsilon", epsilon) if margin is None else ("margin", margin)
@@ -198,7 +200,9 @@ def risk(
         check_inputs(network, x)
         asked = region_of(network, x, norm=distance, radius=radius, patch=patch, shares=shares, drift=drift)
     elif (radius, patch, shares, drift) != (None, None, None, False):
-        raise BadInput("region says where inputs may be and how far: leave radius, patch, shares and drift out.")
+        raise BadInput(
+            "region says where inputs may be and how far: leave radius, patch, shares and drift out."
+        )
     else:
         asked = check_region(region, "hf.risk")
     labels = check_classes(network, y, len(asked))

@@ -71,15 +71,14 @@ def saliency(
         try:
             torch.as_tensor(list(values), dtype=torch.float64)
         except (TypeError, ValueError, RuntimeError):
-            raise BadInput("values: expected the numbers that a changed one may take, as in range(256).") from None
-    if free is not None and not isinstance(free, Tensor):
-        free = torch.as_tensor(free)
+            raise BadInput(
+                "values: expected the numbers that a changed one may take, as in range(256)."
+            ) from None
+    allowed = None if free is None else torch.as_tensor(free)
     labels = check_classes(network, y, len(given))
     if labels is not None:
         labels = torch.as_tensor(labels)
-    problem = saliency_problem(
-        network, given, labels, domain=bounds, unit=unit, free=free, values=values
-    )
+    problem = saliency_problem(network, given, labels, domain=bounds, unit=unit, free=allowed, values=values)
     assert isinstance(problem.region, Sparse)
     with progress_display(progress, "saliency") as report:
         records = solve([problem], [Saliency(levels)], limit, progress=report)

@@ -95,7 +95,9 @@ def testgen(
             check_whole(name, most, at_least=1)
     check_whole("seed", seed)
     if layers is not None and (isinstance(layers, str) or not all(isinstance(one, str) for one in layers)):
-        raise BadInput("layers: expected a list of names, as in ['conv1', 'relu2']; `holdfast inspect` shows them.")
+        raise BadInput(
+            "layers: expected a list of names, as in ['conv1', 'relu2']; `holdfast inspect` shows them."
+        )
     limit = check_stop(stop, seconds)
     network = as_network(net, domain=domain, x=x)
     seeds = float_inputs(network, x)

@@ -65,7 +65,9 @@ def verify(
     check_progress(progress)
     limit, chosen = check_stop(stop, seconds), check_methods(methods, (Method, Branching))
     if not isinstance(spec, Spec | str | Path):
-        raise BadInput(f"spec: expected the path of a VNN-LIB file, or what read_vnnlib returns, got {show(spec)}.")
+        raise BadInput(
+            f"spec: expected the path of a VNN-LIB file, or what read_vnnlib returns, got {show(spec)}."
+        )
     if isinstance(judges, Network) or not all(isinstance(judge, Network) for judge in judges):
         raise BadInput("judges: expected a list of hf.Network.")
     network = as_network(net)
@@ -115,18 +117,20 @@ def reach(
     check_progress(progress)
     limit, chosen = check_stop(stop, seconds), check_methods(methods, (Method, Branching))
     exactness = check_number("tolerance", tolerance, above=0)
-    if outputs is not None and (isinstance(outputs, bool | str | float) or not isinstance(outputs, int | Sequence)):
+    if outputs is not None and (
+        isinstance(outputs, bool | str | float) or not isinstance(outputs, int | Sequence)
+    ):
         raise BadInput(f"outputs: expected the number of an output, or several, got {show(outputs)}.")
     if isinstance(outputs, Sequence) and not all(isinstance(one, int) for one in outputs):
         raise BadInput(f"outputs: expected whole numbers, got {show(outputs)}.")
     if not isinstance(box, Box | tuple | list):
-        raise BadInput(f"box: expected hf.Box.between(lower, upper), or a pair (lower, upper), got {show(box)}.")
+        raise BadInput(
+            f"box: expected hf.Box.between(lower, upper), or a pair (lower, upper), got {show(box)}."
+        )
     network = as_network(net)
     problems = reach_problems(network, box, outputs, rows=rows)
     used = reach_methods(problems, exactness, chosen)
     with progress_display(progress, "reach") as report:
-        records = solve(
-            problems, used, reach_stop(limit, exactness), seed=seed, store=store, progress=report
-        )
+        records = solve(problems, used, reach_stop(limit, exactness), seed=seed, store=store, progress=report)
     answered = Answered(network, tuple(problems), tuple(records), "reach", Request(tolerance=exactness))
     return RangeList(ranges_of(records, exactness, network), answered)
