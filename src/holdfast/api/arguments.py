@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.api import methods as method_choice
+from holdfast.api.region_questions import classes_of
 from holdfast.errors import BadInput
 from holdfast.execution.scheduler import Sink
 from holdfast.method import Method, known_methods
@@ -425,10 +426,10 @@ def check_inputs(net: Network, x: object, name: str = "x") -> Any:
     return x
 
 
-def check_classes(net: Network, y: Any, count: int, name: str = "y") -> Any:
+def check_classes(net: Network, y: Any, count: int, name: str = "y") -> Tensor | None:
     """Return classes as integers: names by the network's class names, floats that hold whole numbers as these.
 
-    Numbers that are no classes stay as they are; whoever uses them refuses them.
+    The answer is a tensor (inputs,) of int64, or None.
     """
     if y is None:
         return None
@@ -461,12 +462,10 @@ def check_classes(net: Network, y: Any, count: int, name: str = "y") -> Any:
             f"{name} have shape {tuple(found.shape)}, expected ({count},): one class for each input. One-hot rows become classes by "
             f"{name}.argmax(1)."
         )
-    if found.is_floating_point():
-        if bool(found.isnan().any()):
-            raise BadInput(f"{name} holds NaN: leave out inputs without a class.")
-        if bool((found == found.round()).all()):
-            return found.long()
-    return placed
+    if found.is_floating_point() and bool(found.isnan().any()):
+        raise BadInput(f"{name} holds NaN: leave out inputs without a class.")
+    whole = found.is_floating_point() and bool((found == found.round()).all())
+    return classes_of(found.long() if whole else found, count, "labels" if name == "y" else name)
 
 
 def check_lengths(lengths: Any) -> None:
@@ -558,6 +557,35 @@ def check_unit(unit: object) -> None:
     """Raise unless this names what counts as one change."""
     if unit is not None:
         check_choice("unit", unit, get_args(Unit))
+
+
+def check_values(values: object) -> None:
+    """Raise unless these are the numbers that a changed one may take."""
+    if values is None:
+        return
+    try:
+        torch.as_tensor(list(values), dtype=torch.float64)  # type: ignore[call-overload]
+    except (TypeError, ValueError, RuntimeError):
+        raise BadInput(
+            f"values: expected the numbers that a changed number may take, as in range(256), got {show(values)}."
+        ) from None
+
+
+def check_bounded(net: Network, domain: Domain | None = None) -> None:
+    """Raise unless the domain has a lowest and a highest value."""
+    if not (net.domain if domain is None else domain).bounded:
+        raise BadInput(
+            f"domain: single units are changed to the lowest and highest value of a bounded domain, and {net.name} has none. State it, as "
+            f"in domain=(0, 1)."
+        )
+
+
+def check_mask(free: object) -> None:
+    """Raise unless this is a bool mask, or one for each input."""
+    if free is not None and not isinstance(free, Tensor | list | tuple) and not hasattr(free, "__array__"):
+        raise BadInput(
+            f"free: expected a bool mask of the units that may change, or one for each input, got {show(free)}."
+        )
 
 
 def float_inputs(net: Network, x: object, name: str = "x") -> Tensor:

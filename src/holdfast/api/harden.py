@@ -44,7 +44,7 @@ from holdfast.hardening.evaluation import Outcome, Standing
 from holdfast.hardening.folder import Folder
 from holdfast.hardening.hardened_model import hardened_network, user_module
 from holdfast.hardening.initialisation import begin_afresh
-from holdfast.hardening.recipe import Begin, Recipe, chosen
+from holdfast.hardening.recipe import MEANS, Begin, Recipe, chosen
 from holdfast.hardening.result import Hardened
 from holdfast.hardening.training import Epoch, check_layers, is_recurrent, live_of, train
 from holdfast.network import Network
@@ -147,11 +147,14 @@ def harden(
         raise BadInput(
             f"recipe: expected the name of a recipe or a holdfast.hardening.Recipe, got {show(recipe)}."
         )
+    if isinstance(recipe, str):
+        check_choice("recipe", recipe, ("auto", *MEANS))
     if not isinstance(validation, tuple):
         check_number(
             "validation", validation, help="It is the share held back, as in 0.15, or (inputs, labels)."
         )
     distance, limit = check_norm(norm), check_stop(stop, seconds)
+    _radius(radius, substitutes)
     network = as_network(net, domain=domain, x=x)
     if y is not None:
         check_inputs(network, x)

@@ -21,11 +21,13 @@ from holdfast.api.arguments import (
     check_flag,
     check_inputs,
     check_lengths,
+    check_mask,
     check_methods,
     check_norm,
     check_region,
     check_search,
     check_stop,
+    check_values,
     count_of,
     show,
     substitute_ids,
@@ -197,6 +199,8 @@ def radius(
         check_choice(name, value, get_args(kind))
     distance, limit, chosen = check_norm(norm), check_stop(stop, seconds), check_methods(methods)
     check_lengths(lengths)
+    check_values(values)
+    check_mask(free)
     if property is not None and not isinstance(property, Property | Rule):
         raise BadInput(
             f"property: expected hf.Within, hf.Threshold or a Property, got {show(property)}. hf.risk takes properties by name and your "

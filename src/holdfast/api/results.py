@@ -30,8 +30,6 @@ from holdfast.verification.ranges import Range
 from holdfast.verification.verify import Verdict
 
 if TYPE_CHECKING:
-    from holdfast.api.risk import Risk
-    from holdfast.certify.smoothing import Smoothed
     from holdfast.report.gate import Decision
     from holdfast.store import Store
 

@@ -10,17 +10,19 @@ from holdfast.api.arguments import (
     ModelLike,
     StopOption,
     as_network,
+    check_bounded,
     check_classes,
     check_domain,
+    check_mask,
     check_stop,
     check_unit,
+    check_values,
     check_whole,
     float_inputs,
 )
 from holdfast.api.progress import ProgressOption, check_progress, progress_display
 from holdfast.api.radius import Inputs, LabelsOption
 from holdfast.api.results import SaliencyMap, saliency_map
-from holdfast.errors import BadInput
 from holdfast.hamming.saliency import MAP, Saliency, saliency_problem
 from holdfast.network import Network
 from holdfast.region import Sparse
@@ -67,13 +69,9 @@ def saliency(
     bounds = None if domain is None else check_domain(domain)
     network = as_network(net, domain=None if isinstance(net, Network) else bounds, x=x)
     given = float_inputs(network, x)
-    if values is not None:
-        try:
-            torch.as_tensor(list(values), dtype=torch.float64)
-        except (TypeError, ValueError, RuntimeError):
-            raise BadInput(
-                "values: expected the numbers that a changed one may take, as in range(256)."
-            ) from None
+    check_values(values)
+    check_mask(free)
+    check_bounded(network, bounds)
     allowed = None if free is None else torch.as_tensor(free)
     labels = check_classes(network, y, len(given))
     if labels is not None:

@@ -13,6 +13,7 @@ from holdfast.api.arguments import (
     ModelLike,
     StopOption,
     as_network,
+    check_bounded,
     check_choice,
     check_classes,
     check_number,
@@ -101,6 +102,7 @@ def testgen(
     limit = check_stop(stop, seconds)
     network = as_network(net, domain=domain, x=x)
     seeds = float_inputs(network, x)
+    check_bounded(network)
     data = None if train is None else float_inputs(network, train, "train")
     labels = check_classes(network, y, len(seeds))
     with progress_display(progress, "testgen") as report:
