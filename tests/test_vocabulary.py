@@ -32,8 +32,8 @@ WORDS = {
     # what is asked, of what
     "net": Word("the model: a network, or what one is read from", "Network Module str Path Estimator"),
     "model": Word("a model on disk or in a module, as commands read it", "str None", "MODEL"),
-    "x": Word("the inputs; to train on, also batches of them", "Tensor Sequence Iterable"),
-    "y": Word("the class of each input", "Tensor Sequence int str None"),
+    "x": Word("the inputs; to train on, also batches of them", "Tensor ndarray Sequence Iterable"),
+    "y": Word("the class of each input", "Tensor ndarray Sequence int str None"),
     "data": Word("inputs, with classes where they are needed, as people have them", "object", "DATA"),
     "train": Word("training data, for what is usual", "Tensor None", "DATA"),
     "lengths": Word("how long each padded input is", "Sequence None"),

@@ -305,7 +305,7 @@ def _of_loader(x: Any) -> tuple[Inputs, LabelsOption]:
     return torch.stack(inputs) if same else inputs, torch.cat(labels)
 
 
-def _radius(radius: float | None, substitutes: Substitutes | None) -> float:
+def _radius(radius: float | None, substitutes: SubstitutesOption) -> float:
     if substitutes is not None:
         if radius is not None:
             raise BadInput(

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypedDict, Unpack, get_args, overload
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -71,9 +72,18 @@ from holdfast.solver import Sink, solve
 FramesOption = Literal["all", "each"] | int | Sequence[int] | Sequence[Sequence[bool]] | Tensor | None
 SharesOption = Sequence[float] | Sequence[Sequence[float]] | Tensor | None
 TargetsOption = Literal["runner-up"] | Tensor | Sequence[int] | Sequence[str] | str | int | None
-Inputs = Tensor | Sequence[Tensor] | Sequence[str]
+Array = np.ndarray[Any, Any]
+Inputs = Tensor | Array | Sequence[Tensor] | Sequence[Array] | Sequence[str]
 LabelsOption = (
-    Tensor | Sequence[int] | Sequence[float] | Sequence[str] | Sequence[Sequence[int]] | int | str | None
+    Tensor
+    | Array
+    | Sequence[int]
+    | Sequence[float]
+    | Sequence[str]
+    | Sequence[Sequence[int]]
+    | int
+    | str
+    | None
 )
 MaskOption = Tensor | Sequence[Tensor] | None
 ValuesOption = Sequence[float] | Tensor | None

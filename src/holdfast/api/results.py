@@ -29,7 +29,9 @@ from holdfast.result import Bracket, Key, Record
 from holdfast.verification.ranges import Range
 from holdfast.verification.verify import Verdict
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # named in base classes below, which the linter does not see
+    from holdfast.api.risk import Risk  # noqa: F401
+    from holdfast.certify.smoothing import Smoothed  # noqa: F401
     from holdfast.report.gate import Decision
     from holdfast.store import Store
 
@@ -399,8 +401,8 @@ class RadiusList(BracketList):
             and not fails_at_input(bracket)
         ):
             attacked = f"{bracket.upper.value + 1:.0f}"  # so many changes do change the prediction
-        if bracket.upper.value == math.inf and bracket.upper.known:
-            attacked = "none"
+        if bracket.upper.value == math.inf:
+            attacked = "none" if bracket.closed else "-"
         if fails_at_input(bracket):
             remark = "<- misclassified" if self._about_classes else "<- fails at the input"
         else:
