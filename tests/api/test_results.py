@@ -13,6 +13,7 @@ from torch import nn
 
 import holdfast as hf
 from holdfast.api import results
+from holdfast.question_text import describe_question
 
 torch.manual_seed(0)
 MODEL = nn.Sequential(nn.Flatten(), nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3)).eval()
@@ -261,3 +262,24 @@ def test_a_function_is_called_with_every_report() -> None:
     hf.radius(NET, X, Y, methods=["pgd"], progress=seen.append)
     assert seen
     assert seen[-1].total == 3
+
+
+def test_the_page_states_every_restriction() -> None:
+    """What a number depends on is a part of the question that its page shows."""
+    found = hf.radius(
+        NET, X, Y, norm=2, frames="all", shares=[1.0, 0.5, 0.25], targets="runner-up", methods=["pgd"]
+    )
+    asked = found._run().question
+    text = describe_question(asked)
+    for part in ("norm", "0.5", "runner-up", "every frame"):
+        assert part in text, text
+    free = torch.ones(3, 2, dtype=torch.bool)
+    free[0] = False
+    some = hf.radius(NET, X, Y, norm=0, free=free, values=[0.0, 1.0], unit="number", methods=["greedy"])
+    text = describe_question(some._run().question)
+    for part in ("numbers of", "a mask leaves free", "[0.0, 1.0]"):
+        assert part in text, text
+    worst = hf.worst(NET, hf.Ball(X, 0.01, 2, (0, 1)), "robustness", methods=["pgd"])
+    text = describe_question(worst._run().question)
+    for part in ("0.01", "L2", "robustness"):
+        assert part in text, text

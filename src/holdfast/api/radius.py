@@ -43,6 +43,7 @@ from holdfast.api.region_questions import (
     property_of,
     region_of,
 )
+from holdfast.api.requests import radius_request, region_request
 from holdfast.api.results import (
     Answered,
     FrameRadiusList,
@@ -57,12 +58,11 @@ from holdfast.bounding.bounder import ClosedForm
 from holdfast.bounding.graph.problem_graph import graph_of
 from holdfast.certify import Arithmetic
 from holdfast.errors import BadInput
-from holdfast.formatting import at_least, at_most, exact_text
+from holdfast.formatting import at_least, at_most
 from holdfast.network import Network
 from holdfast.problem import Problem
 from holdfast.property import Linear, Property, Robustness, Rule, Targeted
 from holdfast.property.base import OneOutput, next_likely
-from holdfast.question import Request
 from holdfast.region import ChangedColumns, Family, Frames, Region, Rows, Sparse, Words
 from holdfast.region.units import Unit, unit_axes
 from holdfast.region.words import Substitutes, position_sets
@@ -233,11 +233,9 @@ def radius(
         records = solve(problems, chosen, limit, seed=seed, store=store, progress=report)
     ordered = tuple(sorted(records, key=lambda r: (r.key.index, r.key.frame or 0)))
     each = isinstance(frames, str) and frames == "each"
-    request = Request(
-        norm="words" if sets is not None else exact_text(distance),
-        frames=None if frames is None else str(frames),
-        drift=drift or None,
-    )
+    options = {"frames": frames, "shares": shares, "drift": drift, "targets": targets, "substitutes": sets}
+    options |= {"unit": unit, "free": free, "values": values, "property": property}
+    request = radius_request(distance, options)
     answered = Answered(network, tuple(problems), ordered, "radius", request)
     if not each:
         return RadiusList([r.explained for r in ordered], answered)
@@ -310,7 +308,7 @@ def worst(
         chosen = default_methods(asked, "worst", tier, arithmetic=arithmetic)
     with progress_display(progress, "worst") as report:
         records = solve([problem], chosen, limit, seed=seed, store=store, progress=report)
-    answered = Answered(asked, (problem,), tuple(records), "worst")
+    answered = Answered(asked, (problem,), tuple(records), "worst", region_request(where, property))
     return WorstList([record.explained for record in records], answered)
 
 

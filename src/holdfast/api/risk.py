@@ -39,16 +39,16 @@ from holdfast.api.methods import Tier, score_methods
 from holdfast.api.progress import ProgressOption, check_progress, progress_display
 from holdfast.api.radius import Inputs, LabelsOption, NormOption, TargetsOption, check_targets
 from holdfast.api.region_questions import PropertyOption, check_property_name, property_of, region_of
+from holdfast.api.requests import describe, region_request
 from holdfast.api.results import Answered, RiskList
 from holdfast.errors import BadInput
-from holdfast.formatting import about, at_most, exact_text
+from holdfast.formatting import about, at_most
 from holdfast.lipschitz.metric import MetricStep, Steepest, path_of, searched_radius
 from holdfast.lipschitz.metric_bound import Shells
 from holdfast.method import Method
 from holdfast.network import Network
 from holdfast.problem import Goal, Problem
 from holdfast.property import Property
-from holdfast.question import Request
 from holdfast.region import Family, Region
 from holdfast.result import Bound, Bracket, Key, Record
 from holdfast.solver import Sink, solve
@@ -215,8 +215,8 @@ def risk(
     problems, methods = risk_problems(used, asked, prop), risk_methods(tier, queries)
     with progress_display(progress, "risk") as report:
         records = solve(problems, methods, limit, seed=seed, store=store, progress=report)
-    size = float(radius) if isinstance(radius, int | float) else None
-    request = Request(norm=exact_text(distance), radius=size, epsilon=above or None)
+    extra = {"epsilon": above or None, "targets": describe(targets), "softmax": softmax}
+    request = region_request(asked, property, **extra)
     return RiskList(risks_of(records), Answered(used, tuple(problems), tuple(records), "risk", request))
 
 

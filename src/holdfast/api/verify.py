@@ -17,12 +17,12 @@ from holdfast.api.arguments import (
     show,
 )
 from holdfast.api.progress import ProgressOption, check_progress, progress_display
+from holdfast.api.requests import reach_request
 from holdfast.api.results import Answered, RangeList, Verification, verification_of
 from holdfast.bounding.branching.subproblem_queue import Branching
 from holdfast.errors import BadInput
 from holdfast.method import Method
 from holdfast.network import Network
-from holdfast.question import Request
 from holdfast.region import Box
 from holdfast.solver import Sink, solve
 from holdfast.verification.ranges import ranges_of
@@ -132,5 +132,11 @@ def reach(
     used = reach_methods(problems, exactness, chosen)
     with progress_display(progress, "reach") as report:
         records = solve(problems, used, reach_stop(limit, exactness), seed=seed, store=store, progress=report)
-    answered = Answered(network, tuple(problems), tuple(records), "reach", Request(tolerance=exactness))
+    answered = Answered(
+        network,
+        tuple(problems),
+        tuple(records),
+        "reach",
+        reach_request(problems[0].region, outputs, rows, exactness),
+    )
     return RangeList(ranges_of(records, exactness, network), answered)
