@@ -1,11 +1,13 @@
-"""holdfast: how far can a trained network be pushed before it lets go?
+"""holdfast: certified robustness of trained neural networks, with counterexamples as upper bounds.
 
-    net = hf.Network.from_torch(model, domain=(0, 1))
-    for b in hf.radius(net, x, y, norm=2):
-        print(b.lower.value, "<=", "safe radius", "<=", b.upper.value)
+    import holdfast as hf
 
-What every user needs is here; the rest lies in its rooms: hf.attacks.PGD, hf.certify.Certify, hf.region.Frames, hf.property.Linear,
-hf.monitor.Groups. Names and rooms are loaded when first used, so that the command line answers before torch is imported.
+    result = hf.radius(model, x, y, norm=2, domain=(0, 1))  # your module, your tensors
+    print(result)  # for each input: certified radius <= true radius <= distance of a counterexample
+
+Everything that most users need is here. Packages hold the rest: hf.attacks.PGD, hf.certify.Certify, hf.region.Frames,
+hf.property.Linear, hf.monitor.Groups. Names and packages are imported when they are first used, so that the command line
+answers before torch is imported.
 """
 
 import importlib
@@ -102,7 +104,7 @@ _HOME = {
     "holdfast.api.verify": ("reach", "verify"),
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
-_ROOMS = (
+_PACKAGES = (
     "api", "attacks", "certify", "coverage", "errors", "hamming", "hardening", "lipschitz", "method", "monitor", "property", "region",
     "result", "verification",
 )  # fmt: skip
@@ -146,7 +148,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name in _ROOMS:
+    if name in _PACKAGES:
         return importlib.import_module(f"holdfast.{name}")
     if name in _MODULE:
         value = getattr(importlib.import_module(_MODULE[name]), name)
@@ -156,4 +158,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, *_ROOMS])
+    return sorted([*__all__, *_PACKAGES])

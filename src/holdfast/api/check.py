@@ -88,9 +88,7 @@ def replay_witnesses(problem: Problem, records: Sequence[Record]) -> Iterator[Do
     rows = torch.tensor(found, device=points.device)
     part = asked.take(rows)
     said = replay(part, points[rows], asked.network.double(asked.region.centre))
-    least = (
-        0.0 if asked.goal == "radius" else -math.inf
-    )  # A count of changes is at least zero.
+    least = 0.0 if asked.goal == "radius" else -math.inf  # A count of changes is at least zero.
     for row, value, slack in zip(
         found, said.value.clamp_min(least).tolist(), said.slack.tolist(), strict=True
     ):

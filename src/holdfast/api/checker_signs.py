@@ -266,7 +266,9 @@ def cut_by_signs(
                 frontier.looked > ENOUGH and frontier.looked + float(frontier.ahead.sum()) > most * HOPE
             )
             if time.monotonic() > until or frontier.looked > most or hopeless:
-                raise Rejected(f"{len(frontier)} subproblems are left to prove after {frontier.looked} ReLU splits")
+                raise Rejected(
+                    f"{len(frontier)} subproblems are left to prove after {frontier.looked} ReLU splits"
+                )
             frontier, _ = rule.advance(question, frontier)
             if frontier.given_up:
                 raise Rejected("a subproblem without unstable neurons is not proved")

@@ -1,4 +1,4 @@
-"""hf.harden: train a network so that proofs hold further, and say whether they do."""
+"""`hf.harden`: train a network for certified robustness, and measure whether more inputs are certified."""
 
 import math
 import time
@@ -59,16 +59,16 @@ from holdfast.region.words import Substitutes
 from holdfast.result import DONE, Record
 from holdfast.solver import Stop, solve
 
-LEAST = 10  # inputs for training, and for validation
-MEASURED = 100  # held-out inputs about which the engine is asked before and after
+LEAST = 10  # Least number of inputs for training, and for validation.
+MEASURED = 100  # Held-out inputs that are measured before and after training.
 BEFORE, TRAINED = (
     0.12,
     0.85,
-)  # shares of the time: for measuring the network given, and by which training has ended
+)  # Fractions of the time: for measuring the given network, and by which training has ended.
 
 ONLY_CLASSES = (
-    "harden trains for classes. Of a forecast hf.radius(property=hf.Within('10%')) still says how far it holds, and hf.worst what the "
-    "worst is; a single score can be hardened as two classes: give a module that answers (0, score)."
+    "harden trains classifiers. For a forecast hf.radius(property=hf.Within('10%')) bounds how far it stays in its band, and hf.worst "
+    "its worst score; a single score can be hardened as two classes: give a module that returns (0, score)."
 )
 
 Held = float | tuple[Inputs, LabelsOption]
@@ -158,7 +158,7 @@ def harden(
     network = as_network(net, domain=domain, x=x)
     if y is not None:
         check_inputs(network, x)
-        y = check_classes(network, y, count_of(x))
+        y = _class_numbers(network, y, count_of(x))
     sets = substitute_ids(network, substitutes)
     with epoch_display(progress, "harden", epochs) as report:
         return _harden(
@@ -242,7 +242,7 @@ def _harden(
 
 
 class _Data:
-    """Inputs, labels and what belongs to each."""
+    """Inputs and labels, with the lengths and substitutes of each."""
 
     def __init__(
         self, x: Any, y: Any, lengths: Sequence[int] | None, substitutes: Substitutes | None
@@ -263,11 +263,21 @@ def _problems(net: Network, data: _Data, asked: Mapping[str, Any]) -> list[Probl
         raise BadInput(f"{net.name} has one output, a forecast or a single score. {ONLY_CLASSES}") from error
 
 
-def _forecast(y: Any) -> bool:
-    """Whether these are numbers with something behind the point, or several for each input."""
+def _class_numbers(net: Network, y: LabelsOption, count: int) -> Any:
+    """Return classes as numbers. What can be no classes, or not of these inputs, stays as it is and is refused later."""
     try:
         given = torch.as_tensor(y)
-    except (TypeError, ValueError, RuntimeError):  # names, say
+    except (TypeError, ValueError, RuntimeError):  # names
+        return check_classes(net, y, count)
+    whole = not given.is_floating_point() or bool((given == given.round()).all())
+    return check_classes(net, y, count) if whole and tuple(given.shape) == (count,) else y
+
+
+def _forecast(y: Any) -> bool:
+    """Whether y holds real numbers, or several numbers for each input."""
+    try:
+        given = torch.as_tensor(y)
+    except (TypeError, ValueError, RuntimeError):  # such as names
         return False
     return given.is_floating_point() or given.dim() > 1
 
@@ -281,7 +291,7 @@ def _trainable(net: Network) -> None:
 
 
 def _of_loader(x: Any) -> tuple[Inputs, LabelsOption]:
-    """Batches (x, y) -> all of them."""
+    """Concatenate the batches (x, y) of a DataLoader."""
     if isinstance(x, Tensor) or not isinstance(x, Iterable) or isinstance(x, str | Mapping):
         raise BadInput(
             "labels are missing: give y, the class of each input, or a DataLoader of pairs (x, y)."
@@ -295,7 +305,7 @@ def _of_loader(x: Any) -> tuple[Inputs, LabelsOption]:
             or not all(isinstance(part, Tensor) for part in batch)
         ):
             raise BadInput(
-                "labels are missing: a DataLoader must give pairs (x, y) of tensors; else give x and y by themselves."
+                "labels are missing: a DataLoader must give pairs (x, y) of tensors; or give x and y as two arguments."
             )
         inputs += list(batch[0])
         labels.append(batch[1].reshape(-1))
@@ -309,12 +319,12 @@ def _radius(radius: float | None, substitutes: SubstitutesOption) -> float:
     if substitutes is not None:
         if radius is not None:
             raise BadInput(
-                "with substitutes there is no radius: every word may become any of its set, all at once. Leave it out."
+                "with substitutes there is no radius: every word may become any of its set, all at once. Leave radius out."
             )
         return 1.0
     if radius is None or not isinstance(radius, int | float) or not 0 < float(radius) < math.inf:
         raise BadInput(
-            f"radius {radius}: say how far inputs are to hold, a number above 0 in the units of the domain, as in radius=0.02."
+            f"radius {radius}: say how far inputs may be perturbed in training, a number above 0 in the units of the domain, as in radius=0.02."
         )
     return float(radius)
 
@@ -322,7 +332,7 @@ def _radius(radius: float | None, substitutes: SubstitutesOption) -> float:
 def _split(
     x: Any, y: Any, lengths: Sequence[int] | None, substitutes: Substitutes | None, validation: Held, seed: int
 ) -> tuple[_Data, _Data]:  # fmt: skip
-    """What is trained on, and what is held back."""
+    """Split the data into the training part and the part that is held back."""
     if y is None:
         raise BadInput("labels are missing: harden needs the class of each input (y).")
     if isinstance(validation, tuple):
@@ -333,13 +343,13 @@ def _split(
         raise BadInput(f"{len(rows)} inputs, but {len(y)} labels: give one for each.")
     if not 0 < float(validation) < 1:
         raise BadInput(
-            f"validation {validation}: the share of the inputs that is held back, between 0 and 1, or (inputs, labels)."
+            f"validation {validation}: give the fraction of the inputs to hold back, between 0 and 1, or (inputs, labels)."
         )
     count = round(len(rows) * float(validation))
     if count < LEAST or len(rows) - count < LEAST:
         raise BadInput(
-            f"{len(rows)} inputs are too few: {count} would be held back to choose the checkpoint, {len(rows) - count} trained on, and "
-            f"both need {LEAST}. Give more inputs, or a larger share or inputs of their own for validation."
+            f"{len(rows)} inputs are too few: {count} would be held back to choose the checkpoint and {len(rows) - count} used for "
+            f"training; both need {LEAST}. Give more inputs, a larger fraction, or separate inputs for validation."
         )
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed)).tolist()
     listed = substitutes if isinstance(substitutes, Mapping) or substitutes is None else list(substitutes)
@@ -354,11 +364,11 @@ def _split(
 
 
 def _check(net: Network, problems: Sequence[Problem], radius: float) -> None:
-    """BadInput for a radius beyond the data, and for data of a single class."""
+    """Raise BadInput for a radius larger than the data's range, and for data of a single class."""
     labels = torch.cat([_labels(problem) for problem in problems])
     if len(labels.unique()) < 2:
         raise BadInput(
-            f"all labels are {int(labels[0])}: a network that always says so holds everywhere. Give inputs of several classes."
+            f"all labels are {int(labels[0])}, so a constant network would be robust everywhere. Give inputs of several classes."
         )
     for problem in problems:
         region = problem.region
@@ -368,7 +378,7 @@ def _check(net: Network, problems: Sequence[Problem], radius: float) -> None:
             if radius >= furthest > 0:
                 raise BadInput(
                     f"radius {radius:g} is beyond the data's range: no two inputs are further apart than {furthest:g} in this norm, so "
-                    f"that no network can hold so far. Give a smaller one."
+                    f"no network can be robust at this radius. Give a smaller one."
                 )
 
 
@@ -378,25 +388,25 @@ def _labels(problem: Problem) -> Tensor:
 
 
 class _Time:
-    """Seconds since the call, where there is a limit to them."""
+    """The time budget of the call, where there is one."""
 
     def __init__(self, stop: Stop | None) -> None:
         if stop is not None and (stop.queries is not None or stop.gap or stop.each is not None):
-            raise BadInput("harden stops by seconds: Stop(seconds=60), or by epochs.")
+            raise BadInput("harden stops after seconds, as in hf.Stop(seconds=60), or after epochs.")
         self._began, self._seconds = time.monotonic(), None if stop is None else stop.seconds
         if self._seconds is not None and not self._seconds > 0:
-            raise BadInput(f"seconds {self._seconds}: training needs some.")
+            raise BadInput(f"seconds {self._seconds}: training needs some, so give more than 0.")
 
     @property
     def limited(self) -> bool:
         return self._seconds is not None
 
     def part(self, share: float) -> float | None:
-        """This share of all seconds, from now on: loading torch's tracer, which takes seconds, is not at the cost of what comes next."""
+        """Return this fraction of all seconds, counted from now, so that the seconds for loading torch's tracer do not count."""
         return None if self._seconds is None else self._seconds * share
 
     def until(self, share: float) -> float | None:
-        """What is left until this share of them has passed."""
+        """Return the seconds left until this fraction of the budget has passed."""
         return (
             None
             if self._seconds is None
@@ -405,7 +415,7 @@ class _Time:
 
 
 def _with_network(problem: Problem, net: Network) -> Problem:
-    """The same question of the hardened network."""
+    """Return the same problem for the hardened network."""
     if isinstance(problem.region, Words):
         assert net.vectors is not None
         region = problem.region
@@ -417,7 +427,7 @@ def _with_network(problem: Problem, net: Network) -> Problem:
 def _standing(
     problems: Sequence[Problem], radius: float, limit: int, seconds: float | None, seed: int
 ) -> Standing:
-    """By the engine and by attacks, on about so many inputs: of numbers at this radius, of words with all of them free."""
+    """Measure a network by proofs and attacks on about `limit` inputs: at this radius, or for words with all of them free."""
     count = sum(map(len, problems))
     asked, right, total = [], 0, 0
     for problem in problems:
@@ -436,7 +446,7 @@ def _standing(
     methods = default_methods(net, goal, "fast", what=what)  # type: ignore[arg-type]
     methods.sort(
         key=lambda method: method.name in searches
-    )  # proofs first: they are what is reported, and searches take the longest
+    )  # Proofs first: they are reported, and attacks take the longest.
     outcomes = [
         _outcome(record, words) for record in solve(asked, methods, Stop(seconds, sign=not words), seed=seed)
     ]
@@ -445,7 +455,7 @@ def _standing(
 
 
 def _outcome(record: Record, words: bool) -> Outcome:
-    """Of words the radius is counted, with all of them free: infinite if nothing breaks it. Of numbers the worst score, at the radius."""
+    """Classify a record: for words by the radius in replaced words (infinite: robust), else by the worst score."""
     lower, upper = record.bracket.lower, record.bracket.upper
     if (math.isinf(lower.value) and lower.value > 0) if words else lower.value > 0:
         return "proved"
@@ -459,7 +469,7 @@ def _outcome(record: Record, words: bool) -> Outcome:
 def _describe_request(
     net: Network, recipe: Recipe, radius: float, asked: Mapping[str, Any], seed: int, problems: Sequence[Problem]
 ) -> dict[str, Any]:  # fmt: skip
-    """What a run that is taken up again must have been asked."""
+    """Return what must be equal for a run to be resumed."""
     held = {f"x{k}": problem.region.centre for k, problem in enumerate(problems)}
     held |= {f"y{k}": label for k, label in enumerate(map(_labels, problems))}
     return {

@@ -333,9 +333,7 @@ def _proof(
         limit = float(part.family.limit()[0])
         known = min(blank.known, limit)
         if not math.isfinite(known):
-            raise UnsupportedLayer(
-                "the proved radius is infinite, and certificates need a finite region."
-            )
+            raise UnsupportedLayer("the proved radius is infinite, and certificates need a finite region.")
         value = _largest_radius(part, header, arrays, opened, known, until)
         header["region"]["radius"] = value
         value = blank.known if value == known else value

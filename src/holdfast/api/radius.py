@@ -436,38 +436,38 @@ def radius_problems(
     values: ValuesOption = None,
     lengths: Sequence[int] | None = None,
 ) -> list[Problem]:
-    """The questions behind `radius`, one problem for each length of input. Everything is checked here, before long work."""
+    """Return the problems of `radius`, one for each shape of input, after checking all arguments."""
     rows = as_rows(net.rows(x) if hasattr(x, "columns") else net.inputs(x), lengths)
     if y is None and property is None:
         raise BadInput(
-            "radius needs labels, the class of each input (y), or another property that must hold: property=hf.Within('10%') for a "
+            "radius needs labels, the class of each input (y), or another property: property=hf.Within('10%') for a "
             "forecast, hf.Threshold(0) for a single score."
         )
     labels = None if y is None or property is not None else classes_of(net.places_of(y), len(rows), "labels")
     if property is not None and targets is not None:
         raise BadInput(
-            "targets are classes: they say what counts where the class must stay. Leave them out, or the property."
+            "targets are classes: they choose the class to which a change counts. Leave them out, or the property."
         )
     aims = None if targets is None or isinstance(targets, str) else classes_of(targets, len(rows), "targets")  # type: ignore[arg-type]
     if isinstance(targets, str) and targets != "runner-up":
         raise BadInput(f"targets={targets!r}: use 'runner-up', or one class for each input.")
     if shares is not None and (substitutes is not None or norm == 0):
-        raise BadInput("the shares say how far each frame or feature moves: they need a norm p >= 1.")
+        raise BadInput("the shares scale the radius of each frame or feature: they need a norm p >= 1.")
     if shares is not None and frames is None and not drift and not math.isinf(norm):
         raise BadInput(BOX_NORM)
     if drift and (frames is not None or substitutes is not None or norm == 0):
         raise BadInput(
-            "a drift moves all frames of a window alike: it needs a norm p >= 1; leave frames and substitutes out."
+            "a drift adds the same offset to all frames: it needs a norm p >= 1; leave frames and substitutes out."
         )
     for name, option in (("unit", unit), ("free", free), ("values", values)):
         if option is not None and (norm != 0 or substitutes is not None):
             raise BadInput(
-                f"{name} says what may change where changes are counted: it needs norm 0 (--norm 0), without substitutes."
+                f"{name} restricts counted changes: it needs norm 0 (--norm 0), without substitutes."
             )
     each = isinstance(frames, str) and frames == "each"
     if substitutes is not None and frames is not None and not each:
         raise BadInput(
-            "substitutes already say which words may change; leave frames out, or say frames='each' for one place at a time."
+            "substitutes already say which words may change; leave frames out, or give frames='each' for one position at a time."
         )
     sets = None if substitutes is None else _position_sets(net, rows, substitutes)
     weights = (
@@ -485,7 +485,7 @@ def radius_problems(
             raise BadInput(
                 f"{net.name} reads token ids, and the data are {stacked.dtype}: give integers, or word vectors (length, dim)."
             )
-        # Where changes are counted, rounding to the network's arithmetic is none.
+        # Under norm 0, rounding an input to the network's dtype does not count as a change.
         centre = (
             net.exactly(stacked)
             if stacked.is_floating_point() and norm != 0
@@ -528,12 +528,12 @@ def radius_problems(
 
 
 def _as_network_input(net: Network, x: Tensor) -> Tensor:
-    """Inputs as the network reads them: token ids by their vectors, numbers in its own arithmetic."""
+    """Return inputs as the network reads them: token ids as word vectors, numbers in its dtype."""
     return (x if x.is_floating_point() else net.embed(x)).to(net.device, net.dtype)
 
 
 def as_rows(x: Inputs, lengths: Sequence[int] | None) -> list[Tensor]:
-    """Every input by itself, without padding."""
+    """Return a list with each input, without padding."""
     try:
         rows = [torch.as_tensor(row) for row in x]
     except (TypeError, ValueError, RuntimeError) as error:
@@ -541,7 +541,7 @@ def as_rows(x: Inputs, lengths: Sequence[int] | None) -> list[Tensor]:
             f"x does not hold inputs: give a tensor (batch, ...), or a list with one for each input ({error})."
         ) from error
     if not rows:
-        raise BadInput("the data are empty: there is no input to ask about.")
+        raise BadInput("the data are empty: there is no input.")
     if lengths is None:
         return rows
     if len(lengths) != len(rows):
@@ -563,7 +563,7 @@ def _position_sets(net: Network, rows: list[Tensor], substitutes: Substitutes) -
 def _classes(
     net: Network, centre: Tensor, label: Tensor, targets: TargetsOption, aims: Tensor | None
 ) -> Property:
-    """The class stays, or does not become the one that counts."""
+    """Return the property that the class stays, or does not become the target."""
     if targets is None or aims is not None:
         return Robustness(label) if aims is None else Targeted(label, aims)
     Robustness(label).check(len(centre), net.outputs_for(centre))
@@ -573,7 +573,7 @@ def _classes(
 def _resolve_property(
     net: Network, property: Property | Rule, regions: list[tuple[list[int], Family]], y: LabelsOption
 ) -> Property:
-    """The property of all inputs in their order; what a rule must know of the network is asked here."""
+    """Return the property of all inputs in order. A rule is evaluated at the network's outputs for the inputs."""
     count = sum(len(members) for members, _ in regions)
     if isinstance(property, Rule):
         for _, region in regions:
@@ -587,20 +587,20 @@ def _resolve_property(
 
 
 def _moving(net: Network, centre: Tensor, norm: float, shares: SharesOption, *, drift: bool) -> Family:
-    """The whole input, by its norm, by shares of its features, or as it drifts."""
+    """Return the region in which the whole input is perturbed: by norm, by feature shares, or by a drift."""
     found = region_of(net, centre, norm=norm, radius=1.0, shares=shares, drift=drift)
     assert isinstance(found, Family)
     return found.at(0.0)
 
 
 def _of_a_table(net: Network, **options: object) -> bool:
-    """Whether rows are asked about as their columns say. Where these are but names, other regions do, with more methods."""
+    """Whether the columns of a table define the region. Plain columns do not: other regions have more methods."""
     if net.columns is None or (net.columns.plain and net.trees is None):
         return False
     named = [name for name, option in options.items() if option is not None]
     if named:
         raise BadInput(
-            f"{named[0]} has no meaning for rows of a table: the columns say what may change and to what (hf.Columns)."
+            f"{named[0]} has no meaning for rows of a table: the columns define what may change (hf.Columns)."
         )
     return True
 
@@ -622,7 +622,7 @@ def _sparse(
     net: Network, centre: Tensor, members: list[int], count: int, frames: FramesOption, unit: Unit | None, free: MaskOption,
     values: ValuesOption,
 ) -> Sparse:  # fmt: skip
-    """The region of inputs `members` out of `count`."""
+    """Return the region for the inputs `members` out of `count`."""
     if frames is not None and not (isinstance(frames, str) and frames == "all" and unit in (None, "frame")):
         raise BadInput(
             "norm 0 counts changed frames with frames='all'; other choices of frames do not apply to it."
@@ -640,7 +640,7 @@ def _sparse(
 def _free_units(
     free: Tensor | Sequence[Tensor], members: list[int], count: int, shape: tuple[int, ...]
 ) -> Tensor:
-    """One mask for all inputs, or one for each -> (members, *unit shape). An axis that the unit takes as one may be left out."""
+    """Return masks (members, *unit shape) from one for all inputs or one for each. Axes of size one may be left out."""
     plain = tuple(size for size in shape if size > 1)
 
     def fits(mask: Tensor) -> bool:
@@ -664,7 +664,7 @@ def _free_units(
 def _frame_weights(
     rows: list[Tensor], frames: FramesOption, shares: SharesOption, *, padded: bool
 ) -> list[Tensor]:
-    """For each input (frames,) float64: the share of the radius by which each frame may move."""
+    """Return the radius share of each frame, (frames,) float64 for each input."""
     counts = [len(row) if row.dim() else 0 for row in rows]
     if min(counts) == 0:
         raise BadInput("frames need inputs of shape (batch, frames, ...).")
@@ -696,7 +696,7 @@ def _frame_weights(
 
 
 def _plain(values: Any) -> Any:
-    """Numbers in lists, whatever they came in; lists of different lengths stay as they are."""
+    """Return numbers as nested lists."""
     try:
         return torch.as_tensor(values).tolist()
     except (TypeError, ValueError, RuntimeError):
@@ -708,7 +708,7 @@ def _plain(values: Any) -> Any:
 
 
 def _frame_mask(frames: Any, count: int, place: int) -> Tensor:
-    """A frame's number, or several -> (count,) with ones there."""
+    """Return (count,) with ones at the given frame numbers."""
     wanted = frames if isinstance(frames, list) else [frames]
     if not wanted or not all(type(f) is int for f in wanted):
         raise BadInput(f"frames={frames!r}: name at least one frame, by whole numbers.")
@@ -719,7 +719,7 @@ def _frame_mask(frames: Any, count: int, place: int) -> Tensor:
 
 
 def _per_frame(values: Any, counts: list[int], what: str, padded: bool) -> list[Tensor]:
-    """One list of numbers for all inputs, or one for each -> (frames,) float64 for each. Padded inputs may have padded lists."""
+    """Return (frames,) float64 for each input, from one list for all or one for each. Lists of padded inputs may be padded."""
     if not isinstance(values, list) or not values:
         raise BadInput(f"{what} needs a number for each frame, got {values!r}.")
     lists = values if isinstance(values[0], list) else [values] * len(counts)
@@ -736,7 +736,7 @@ def _per_frame(values: Any, counts: list[int], what: str, padded: bool) -> list[
 
 
 def _each_frame(problem: Problem) -> Problem:
-    """Every input once for each of its frames, or places of its sentence."""
+    """Return the problem with one row for each frame, or position of a sentence, of every input."""
     whole = problem.take(
         torch.arange(len(problem), device=problem.region.centre.device).repeat_interleave(
             problem.region.shape[0]

@@ -1,15 +1,15 @@
-"""hf.risk: what can go wrong near an input, how fast, and how far away; every estimate with its certified other side.
+"""`hf.risk`: DeepQuant's risks near an input, each with a certified bound on the other side.
 
-DeepQuant's quantities for a property s, which is positive where all is well, over a region around x:
+For a score s, which is positive where the property holds, over a region around x:
 
-- the worst score, the smallest s over the region: proved from below, witnessed from above;
-- the metric Q, the largest |s(x') - s(x)| / distance(x', x): witnessed from below, proved from above;
-- the radius, how far the region may grow before s can fail: proved from below, witnessed from above.
+- the worst score: min of s over the region. Lower bound proved, upper bound from a counterexample.
+- the metric Q: max of |s(x') - s(x)| / distance(x', x). Lower bound from a concrete x', upper bound proved.
+- the radius: how far the region may grow before s can fail. Lower bound proved, upper bound from a counterexample.
 
-The paper takes s(x) / Q(s, x, d, p) for a safe radius, where that is at most d (Theorem 1): Q was looked for in the ball of radius d, and
-says nothing of points outside it. Where s(x) / Q is larger, all the theorem gives is d itself. A search finds less than Q, so what it
-divides by is too small and the radius too large: min(s(x) / Q, d) is kept as an estimate, by that name. Where a witness fails at a
-smaller distance, the estimate is refuted: it is withdrawn, and shown only as what the paper's formula says wrongly.
+Theorem 1 of the paper: with Q = Q(s, x, d, p), the maximum over the ball of radius d, s is positive within
+min(s(x) / Q, d). A search finds at most Q, so the quotient may be too large: min(s(x) / Q, d) with the Q that was found is
+an estimate and not proved. If a counterexample lies closer, the estimate is refuted: it is withdrawn, and shown only as
+the wrong result of the formula.
 """
 
 import math
@@ -54,37 +54,34 @@ from holdfast.result import Bound, Bracket, Key, Record
 from holdfast.solver import Sink, solve
 
 PAPER = (
-    "the paper's s(x) / Q with the Q that was found, at most the radius in which Q was looked for (Theorem 1); a search finds less than Q, "
-    "so this may be too large"
+    "the paper's s(x) / Q with the Q that was found, at most the radius in which Q was searched (Theorem 1); a search "
+    "finds at most Q, so this may be too large"
 )
-AGREE = 1e-3  # share of a witnessed radius by which s(x) / Q may be larger and still be the same number: the error of the search for Q
+AGREE = 1e-3  # s(x) / Q agrees with an attacked radius up to this relative difference, the error of the search for Q.
 PARTS: tuple[Goal, ...] = ("worst", "radius", "steepness")
 
 
 @dataclass(frozen=True, eq=False)
 class Risk:
-    """One input: a view of its records."""
+    """The risks of one input, as a view of its records."""
 
-    score: float  # of the input itself; NaN where it was not asked in time
+    score: float  # of the input itself; NaN where the time ran out first
     worst: Bracket  # the smallest score over the region
     metric: Bracket | None  # Q; None where the region has no distance (a Box)
-    radius: Bracket | None  # how far the region may grow; None for a Box, which does not
-    example: (
-        Tensor | None
-    )  # where the property fails, the nearest that was found: an adversarial, uncertain or reaching input
-    path: tuple[MetricStep, ...]  # points on the way to the largest ratio, with the queries asked by then
+    radius: Bracket | None  # how far the region may grow; None for a Box
+    example: Tensor | None  # the nearest input that was found at which the property fails
+    path: tuple[MetricStep, ...]  # points on the way to the largest ratio, with the queries spent
     queries: int
     seconds: float
-    notes: tuple[str, ...] = ()  # what could not be done, and why
-    searched: float | None = (
-        None  # the radius d of the ball in which Q was looked for; None where it is not known
-    )
+    notes: tuple[str, ...] = ()  # methods that were not applicable, and why
+    searched: float | None = None  # the radius d of the ball in which Q was searched; None where unknown
 
     @property
     def estimate(self) -> Bound | None:
-        """min(s(x) / Q, d), a safe radius by DeepQuant's Theorem 1 with the Q that was found, never above a witnessed radius: no guarantee.
+        """min(s(x) / Q, d) with the Q that was found (Theorem 1), at most the attacked radius; not guaranteed.
 
-        None where a witness refutes it (see `refuted_estimate`), where the score is not positive, and where no Q was found.
+        None where a counterexample refutes it (see `refuted_estimate`), where the score is not positive, and where no
+        Q was found.
         """
         found = self._by_theorem
         if found is None or self.refuted_estimate is not None:
@@ -93,7 +90,7 @@ class Risk:
 
     @property
     def refuted_estimate(self) -> float | None:
-        """What the paper's formula gives, where the score fails nearer than that: a wrong number, to be shown only as one."""
+        """The result of the paper's formula where a counterexample lies closer, so that it is wrong; else None."""
         found = self._by_theorem
         return found.value if found is not None and found.value > self._nearest * (1 + AGREE) else None
 
@@ -111,7 +108,7 @@ class Risk:
 
     @property
     def _nearest(self) -> float:
-        """The smallest distance at which the score is known to fail."""
+        """The smallest distance at which a counterexample was found."""
         return math.inf if self.radius is None else self.radius.upper.value
 
 
@@ -221,7 +218,7 @@ def risk(
 
 
 def risk_problems(net: Network, region: Region, property: Property) -> list[Problem]:
-    """The parts of the question: a Box does not grow and has no distances, so only its worst score is asked for."""
+    """Return a problem for each part. A Box has no radius and no distances, so only its worst score is bounded."""
     parts = PARTS if isinstance(region, Family) else PARTS[:1]
     return [
         Problem(net, region, property, part, tuple(Key(i, part=part) for i in range(len(region))))
@@ -230,7 +227,7 @@ def risk_problems(net: Network, region: Region, property: Property) -> list[Prob
 
 
 def risk_methods(tier: Tier = "fast", queries: int = 2000) -> Callable[[Problem], list[Method[Any]]]:
-    """For each part its own; tier "search" proves nothing, so it prepares no bound of the steepness either."""
+    """Return the methods of each part. Tier "search" proves nothing, the steepness included."""
     steep: list[Method[Any]] = [Steepest(queries)] if tier == "search" else [Steepest(queries), Shells()]
 
     def chosen(problem: Problem) -> list[Method[Any]]:
@@ -240,7 +237,7 @@ def risk_methods(tier: Tier = "fast", queries: int = 2000) -> Callable[[Problem]
 
 
 def risks_of(records: Sequence[Record]) -> list[Risk]:
-    """The records of a run, input by input."""
+    """Group the records of a run by input."""
     parts: dict[int, dict[str, Record]] = {}
     for record in records:
         parts.setdefault(record.key.index, {})[record.key.part] = record
@@ -248,7 +245,7 @@ def risks_of(records: Sequence[Record]) -> list[Risk]:
 
 
 def estimate_text(found: Risk) -> str:
-    """The estimate for people, or what refutes it; nothing where there is none."""
+    """Return the estimate as text, or what refutes it; empty where there is none."""
     if found.refuted_estimate is not None and found.radius is not None:
         return f"{about(found.refuted_estimate)}, refuted: fails at {at_most(found.radius.upper.value)}"
     return "" if found.estimate is None else about(found.estimate.value)
