@@ -5,9 +5,9 @@
     result = hf.radius(model, x, y, norm=2, domain=(0, 1))  # your module, your tensors
     print(result)  # for each input: certified radius <= true radius <= distance of a counterexample
 
-Everything that most users need is here. Packages hold the rest: hf.attacks.PGD, hf.certify.Certify, hf.region.Frames,
-hf.property.Linear, hf.monitor.Groups. Names and packages are imported when they are first used, so that the command line
-answers before torch is imported.
+Everything that most users need is here. Packages hold the rest: hf.attacks.PGD, hf.certify.Certify,
+hf.region.Frames, hf.property.Linear, hf.monitor.Groups. Names and packages are imported when they are first
+used, so that the command line answers before torch is imported.
 """
 
 import importlib
@@ -105,9 +105,21 @@ _HOME = {
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
 _PACKAGES = (
-    "api", "attacks", "certify", "coverage", "errors", "hamming", "hardening", "lipschitz", "method", "monitor", "property", "region",
-    "result", "verification",
-)  # fmt: skip
+    "api",
+    "attacks",
+    "certify",
+    "coverage",
+    "errors",
+    "hamming",
+    "hardening",
+    "lipschitz",
+    "method",
+    "monitor",
+    "property",
+    "region",
+    "result",
+    "verification",
+)
 
 __all__ = [
     "Ball",

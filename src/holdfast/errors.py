@@ -1,4 +1,4 @@
-"""The errors that users see. Each says what is wrong, where, and what to do; the command line exits with 2."""
+"""The errors that users see: each says what is wrong, where, and what to do. The commands exit with 2."""
 
 from holdfast.foreign_text import cut_text
 
@@ -6,7 +6,7 @@ LONGEST_MESSAGE = 8000  # Characters. A message may quote a file or a model, who
 
 
 class HoldfastError(Exception):
-    """The base of all errors that are addressed to users. A message has at most LONGEST_MESSAGE characters."""
+    """The base of all errors for users. A message has at most LONGEST_MESSAGE characters."""
 
     def __init__(self, *what: object) -> None:
         super().__init__(*(cut_text(one, LONGEST_MESSAGE) if isinstance(one, str) else one for one in what))

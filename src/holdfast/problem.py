@@ -29,12 +29,13 @@ class Problem:
         network: the network under test.
         region: the perturbation set of each row.
         property: what must hold.
-        goal: the quantity to bound. radius: how far the region may grow before the property can fail. worst: the
-            smallest score of the property over the region. largest: its largest score, for a property with a single
-            row. steepness: the largest change of the score divided by the distance to the input (DeepQuant's Q).
+        goal: the quantity to bound. radius: how far the region may grow before the property can fail. worst:
+            the smallest score of the property over the region. largest: its largest score, for a property
+            with a single row. steepness: the largest change of the score divided by the distance to the input
+            (DeepQuant's Q).
         keys: one for each row of the batch. Default: their positions.
-        judges: the same network in other implementations; a counterexample counts only where they agree. Where the
-            network was read from the user's own model, that model is one of them.
+        judges: the same network in other implementations; a counterexample counts only where they agree.
+            Where the network was read from the user's own model, that model is one of them.
     """
 
     network: Network
@@ -101,7 +102,9 @@ class Problem:
         )
 
     def tile_radii(self, radii: Tensor) -> "Problem":
-        """Return a problem of k * batch rows for (k, batch) radii: the batch at the first radius, at the second, ..."""
+        """Return a problem of k * batch rows for (k, batch) radii: the batch at the first radius, at the
+        second, ...
+        """
         rows = torch.arange(len(self), device=self.region.centre.device).repeat(len(radii))
         copies = self.take(rows)
         return replace(copies, region=copies.family.at(radii.flatten().to(self.family.radius)))
@@ -112,11 +115,13 @@ class Problem:
             raise BadInput(f"{len(self.keys)} keys for {len(self)} inputs.")
         if self.goal in ("radius", "steepness") and not isinstance(self.region, Family):
             raise BadInput(
-                f"a {type(self.region).__name__} does not grow with a radius; ask hf.worst about it, or use a Ball."
+                f"a {type(self.region).__name__} does not grow with a radius; ask hf.worst about it, or "
+                "use a Ball."
             )
         if self.goal == "largest" and not isinstance(self.property, Linear):
             raise BadInput(
-                f"the largest score of {type(self.property).__name__} cannot be asked for: use Linear, with a single row."
+                f"the largest score of {type(self.property).__name__} cannot be asked for: use Linear, "
+                "with a single row."
             )
         self.property.check(len(self), self.network.outputs_for(self.region.centre))
 

@@ -1,4 +1,6 @@
-"""The question of a run: model, data, request and search settings. It is hashed and stored; `resume`, `compare` and `gate` match it."""
+"""The question of a run: model, data, request and search settings. It is hashed and stored; `resume`,
+`compare` and `gate` match it.
+"""
 
 import json
 import math
@@ -14,7 +16,9 @@ Json = Any  # what JSON can hold
 
 @dataclass(frozen=True)
 class ModelDescription:
-    """The model under test. `prepared` holds the options of its input preprocessing that differ from the defaults."""
+    """The model under test. `prepared` holds the options of its input preprocessing that differ from the
+    defaults.
+    """
 
     name: str = ""
     source: str = ""
@@ -42,7 +46,9 @@ class DataDescription:
     columns: tuple[str, ...] | None = None  # the names of an input's features
 
     def class_name(self, number: Said | None) -> str:
-        """Return the name of a class, or its number; several joined by +, an empty set as "none", None as an empty text."""
+        """Return the name of a class, or its number; several joined by +, an empty set as "none", None as an
+        empty text.
+        """
         if isinstance(number, tuple):
             return " + ".join(map(self.class_name, number)) or "none"
         known = self.classes is not None and number is not None and 0 <= number < len(self.classes)
@@ -102,7 +108,9 @@ class Means:
 
 @dataclass(frozen=True)
 class Question:
-    """The question of a run. options and begun_in: the command and its folder, for resuming; empty for a run from Python."""
+    """The question of a run. options and begun_in: the command and its folder, for resuming; empty for a run
+    from Python.
+    """
 
     command: str = "radius"
     model: ModelDescription = ModelDescription()
@@ -114,7 +122,9 @@ class Question:
 
     @property
     def fingerprint(self) -> str:
-        """A hash that is equal for runs with the same request about the same network and inputs, with any search settings."""
+        """A hash that is equal for runs with the same request about the same network and inputs, with any
+        search settings.
+        """
         model, data = self.model, self.data
         parts = [
             self.command,
@@ -129,7 +139,9 @@ class Question:
         return of_text(json.dumps(plain(parts), sort_keys=True))
 
     def differs(self, other: "Question") -> tuple[str, Json, Json] | None:
-        """Return the first difference (name, mine, other), apart from model, data and search settings; None if there is none."""
+        """Return the first difference (name, mine, other), apart from model, data and search settings; None
+        if there is none.
+        """
         pairs = [("command", self.command, other.command), ("domain", self.model.domain, other.model.domain)]
         pairs += [
             (f.name, getattr(self.asked, f.name), getattr(other.asked, f.name)) for f in fields(Request)
@@ -137,7 +149,9 @@ class Question:
         return next((pair for pair in pairs if plain(pair[1]) != plain(pair[2])), None)
 
     def same_truth(self, other: "Question") -> bool:
-        """Whether network, preprocessing and request are the same, so that the results must not exclude each other."""
+        """Whether network, preprocessing and request are the same, so that the results must not exclude each
+        other.
+        """
         known = bool(self.model.fingerprint) and self.model.fingerprint == other.model.fingerprint
         return (
             known

@@ -2,13 +2,14 @@
 
     The sentence has the request, every restriction, and the hashes of model and data:
 
-    How far may each of the 3 inputs of windows.npz move, in the L∞ norm, as a drift (one offset for each feature, the same in every frame),
-    feature k by the radius times share k of 0.1,1,0.5, before fan.onnx changes its answer? (domain [0, 1]; model 51b70fd8, data 03cb4a11)
+    How far may each of the 3 inputs of windows.npz move, in the L∞ norm, as a drift (one offset for each
+    feature, the same in every frame), feature k by the radius times share k of 0.1,1,0.5, before fan.onnx
+    changes its answer? (domain [0, 1]; model 51b70fd8, data 03cb4a11)
 
-No restriction may be left out, because the numbers depend on all of them. Every field of `Request` has a clause in
-CLAUSES; a field without one is shown with its value, and so is every option of the command that no field covers, except
-those of NOT_SAID. Two questions with different fingerprints have different sentences: tests/test_question_text.py checks
-all fields of a question and all options of all commands.
+No restriction may be left out, because the numbers depend on all of them. Every field of `Request` has a
+clause in CLAUSES; a field without one is shown with its value, and so is every option of the command that no
+field covers, except those of NOT_SAID. Two questions with different fingerprints have different sentences:
+tests/test_question_text.py checks all fields of a question and all options of all commands.
 """
 
 import json
@@ -53,8 +54,12 @@ NOT_SAID = {  # Options that do not change the meaning of a number, each with th
 }
 USUAL = {"arithmetic": "real", "mode": "prove"}  # defaults, which the sentence leaves out
 COVERED = {  # Options whose values are part of another field, where that field is set.
-    "layers": "criterion", "per": "criterion", "sections": "criterion", "threshold": "criterion", "train": "criterion",
-}  # fmt: skip
+    "layers": "criterion",
+    "per": "criterion",
+    "sections": "criterion",
+    "threshold": "criterion",
+    "train": "criterion",
+}
 
 LEADS = {
     "worst": "How low can the score of {model} fall in the region around {inputs}",
@@ -96,7 +101,8 @@ def _frame(question: Question) -> tuple[str, str]:
     if question.asked.norm == "words":
         lead = f"How many words of {inputs} may be replaced"
     elif question.asked.norm == "0":
-        lead = f"How many {UNITS.get(question.asked.unit or '', 'units (pixels of images, else numbers)')} of {inputs} may change"
+        units = UNITS.get(question.asked.unit or "", "units (pixels of images, else numbers)")
+        lead = f"How many {units} of {inputs} may change"
     else:
         lead = f"How far may {inputs} move"
     return lead, f", before {model} {_change(question.asked)}"
@@ -141,7 +147,8 @@ CLAUSES: dict[
         "as a drift (one offset for each feature, the same in every frame)" if on else "drift not asked for"
     ),
     "shares": lambda shares, question: (
-        f"{'frame' if question.asked.frames is not None else 'feature'} k by the radius times share k of {_value(shares)}"
+        f"{'frame' if question.asked.frames is not None else 'feature'} k by the radius times share k of "
+        f"{_value(shares)}"
     ),
     "targets": lambda targets, _: f"for the target {_value(targets)}",
     "substitutes": lambda sets, _: f"each word only by its substitutes ({_counted(sets, 'set')})",
@@ -209,7 +216,7 @@ def _file(question: Question, option: str, unnamed: str) -> str:
 
 
 def _specification(files: Json) -> str:
-    """Return one specification by its names, several by their number; both with a hash of names and contents."""
+    """Return one specification by its names, several by their number, with a hash of names and contents."""
     if (
         isinstance(files, list | tuple)
         and len(files) == 1
@@ -314,8 +321,8 @@ def _counted(values: Json, what: str) -> str:
 def _value(value: Json) -> str:
     """Return different texts for different values.
 
-    Numbers have all digits. Texts of more than a word are quoted. Long texts, and texts with control characters, are
-    followed by their hash.
+    Numbers have all digits. Texts of more than a word are quoted. Long texts, and texts with control
+    characters, are followed by their hash.
     """
     if value is True or value is False:
         return "yes" if value else "no"

@@ -46,9 +46,9 @@ class Evidence:
     """The evidence for a bound.
 
     Attributes:
-        kind: proved: it holds for every point of the region. witnessed: `witness` is a concrete input that shows
-            it, replayed through the user's model. sampled: it holds with probability `confidence`. estimated: no
-            guarantee.
+        kind: proved: it holds for every point of the region. witnessed: `witness` is a concrete input that
+            shows it, replayed through the user's model. sampled: it holds with probability `confidence`.
+            estimated: no guarantee.
         method: the method that computed it.
         settings: the settings of the method.
         seed: the seed of the method. With method and settings it reproduces the bound.
@@ -56,8 +56,8 @@ class Evidence:
         assumptions: what the bound assumes, one sentence each.
         confidence: of a sampled bound.
         witness: the concrete input of a witnessed bound.
-        checks: what was checked before the bound was accepted, one sentence each, such as that the proof is about
-            this model.
+        checks: what was checked before the bound was accepted, one sentence each, such as that the proof is
+            about this model.
         traits: properties of the method.
     """
 
@@ -84,8 +84,8 @@ class Bound:
         value: the number.
         evidence: why it holds.
         slack: for a witness whose value was computed (not counted): the largest rounding error of that value,
-            compared with real arithmetic, which proofs are about. A proved bound that exceeds a witnessed value by
-            at most the slack does not contradict it.
+            compared with real arithmetic, which proofs are about. A proved bound that exceeds a witnessed
+            value by at most the slack does not contradict it.
         executed: for a witness: the value that the user's model computed in its own arithmetic.
     """
 
@@ -122,8 +122,8 @@ def contradiction(
         lower: the lower bound.
         upper: the upper bound, which lies below it.
         where: the name of the input. The counterexample is shown by its numbers.
-        names: names of the two sides, such as runs, where the methods do not distinguish them. For two results of
-            the same method its settings are shown.
+        names: names of the two sides, such as runs, where the methods do not distinguish them. For two
+            results of the same method its settings are shown.
     """
     same = lower.evidence.method == upper.evidence.method
     said = [f"{name}{_by(bound.evidence, same)}" for name, bound in zip(names, (lower, upper), strict=True)]
@@ -131,8 +131,10 @@ def contradiction(
     places = [text for text in (where, "" if shown is None else f"the witness {_numbers(shown)}") if text]
     at = f", at {', '.join(places)}" if places else ""
     return Contradiction(
-        f"{said[0]} says at least {lower.value!r} ({lower.evidence.kind}), {said[1]} says at most {upper.value!r} "
-        f"({upper.evidence.kind}){at}: one of the two is wrong. Please report it with the model; until then trust neither."
+        f"{said[0]} says at least {lower.value!r} ({lower.evidence.kind}), {said[1]} says at most "
+        f"{upper.value!r} "
+        f"({upper.evidence.kind}){at}: one of the two is wrong. Please report it with the model; until "
+        "then trust neither."
     )
 
 
@@ -199,7 +201,9 @@ class Bracket:
         return said[0], said[1]
 
     def tighten(self, *, lower: Bound | None = None, upper: Bound | None = None) -> "Bracket":
-        """Return the bracket with each given bound that is tighter; raise Contradiction if the bounds then cross."""
+        """Return the bracket with each given bound that is tighter; raise Contradiction if the bounds then
+        cross.
+        """
         better_lower = lower is not None and lower.value > self.lower.value
         better_upper = upper is not None and upper.value < self.upper.value
         if not (better_lower or better_upper):
@@ -220,7 +224,9 @@ class Bracket:
         )
 
     def refutes(self, estimate: Bound) -> bool:
-        """Whether the upper bound shows that an estimate is too large. Sampled numbers are about another quantity."""
+        """Whether the upper bound shows that an estimate is too large. Sampled numbers are about another
+        quantity.
+        """
         return estimate.evidence.kind == "estimated" and estimate.value > self.upper.value
 
     def with_estimate(self, estimate: Bound) -> "Bracket":
@@ -235,7 +241,11 @@ class Bracket:
             for text in decimals(self.lower.value, self.upper.value, DIGITS)
         ]
         sides = zip((self.lower, self.upper), shown, self.missing, strict=True)
-        text = f"[{', '.join(f'{shown} {end.evidence.kind}' if end.known or self.closed else missing for end, shown, missing in sides)}]"
+        parts = [
+            f"{number} {end.evidence.kind}" if end.known or self.closed else missing
+            for end, number, missing in sides
+        ]
+        text = f"[{', '.join(parts)}]"
         return f"{text} ({self.note})" if self.note else text
 
     def __repr__(self) -> str:
@@ -269,7 +279,9 @@ class Share:
 
 @dataclass(frozen=True)
 class Overall:
-    """Means over a set of inputs with finite radius: lower <= mean radius <= upper, unless `lower` uses estimates."""
+    """Means over a set of inputs with finite radius: lower <= mean radius <= upper, unless `lower` uses
+    estimates.
+    """
 
     lower: float
     upper: float
@@ -288,13 +300,14 @@ class Overall:
 
 
 def overall(brackets: Iterable[Bracket], estimated_by: str | None = None) -> Overall:
-    """Return the mean bounds of a set of brackets: infinite where a bound is, NaN where there is nothing to average.
+    """Return the mean bounds of a set of brackets: infinite where a bound is, NaN where there is nothing to
+    average.
 
     Args:
         brackets: one for each input.
-        estimated_by: a method whose estimates replace lower bounds. With "Grid", centre and radius are those of
-            DeepTRE's Definition 4, and `lower` is an estimate and not proved. An estimate above a counterexample
-            counts as the counterexample's distance.
+        estimated_by: a method whose estimates replace lower bounds. With "Grid", centre and radius are those
+            of DeepTRE's Definition 4, and `lower` is an estimate and not proved. An estimate above a
+            counterexample counts as the counterexample's distance.
     """
     lower = upper = 0.0
     closed = unbreakable = count = 0
@@ -316,8 +329,8 @@ class Key:
     Attributes:
         index: the position of the input in the data.
         frame: the time step (or output, or case) where each is measured separately.
-        part: the part of a query that has several: worst, radius and steepness of a risk; smallest and largest of a
-            range.
+        part: the part of a query that has several: worst, radius and steepness of a risk; smallest and
+            largest of a range.
     """
 
     index: int
@@ -347,17 +360,19 @@ class Record:
     Attributes:
         key: which input (and frame, and part) it is about.
         bracket: the bounds.
-        status: closed: both bounds are equal. finished: every method has ended, or the requested gap is reached.
-            stopped: the budget was spent. interrupted: by Ctrl-C; a resumed run continues it. failed: the model
-            raised, crashed, hung, returned NaN or ran out of memory on this input, as the note says; a resumed run
-            tries again. refuted: a proof and a counterexample excluded each other, or the model changed during the
-            run; no bound is kept.
+        status: closed: both bounds are equal. finished: every method has ended, or the requested gap is
+        reached.
+            stopped: the budget was spent. interrupted: by Ctrl-C; a resumed run continues it. failed: the
+            model raised, crashed, hung, returned NaN or ran out of memory on this input, as the note says; a
+            resumed run tries again. refuted: a proof and a counterexample excluded each other, or the model
+            changed during the run; no bound is kept.
         seconds: time spent on it.
         queries: model queries spent on it.
         skipped: methods that were not applicable, each with its reason.
-        question: the hash of the problem: the network's program, the input, the region, the property and the goal.
-        means: the hash of the methods, their settings, the seed and the gap. A run with other means continues from
-            these bounds.
+        question: the hash of the problem: the network's program, the input, the region, the property and the
+        goal.
+        means: the hash of the methods, their settings, the seed and the gap. A run with other means continues
+            from these bounds.
         goal: the quantity that the bracket bounds.
         aside: additional tensors by name, such as a saliency map.
     """
@@ -408,9 +423,9 @@ class Likely:
     Attributes:
         label: the number of the class.
         output: the network's output.
-        share: the class probability: the output itself where the outputs are probabilities (none below 0, sum 1),
-            else their softmax. It is the network's confidence, not its accuracy. NaN for forecasts and multi-label
-            outputs.
+        share: the class probability: the output itself where the outputs are probabilities (none below 0, sum
+            1), else their softmax. It is the network's confidence, not its accuracy. NaN for forecasts and
+            multi-label outputs.
     """
 
     label: int
@@ -420,7 +435,9 @@ class Likely:
 
 @dataclass(frozen=True)
 class Answers:
-    """The most likely classes, in descending order, at the input and at the counterexample (empty without one)."""
+    """The most likely classes, in descending order, at the input and at the counterexample (empty without
+    one).
+    """
 
     before: tuple[Likely, ...]
     after: tuple[Likely, ...] = ()

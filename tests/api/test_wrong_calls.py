@@ -186,7 +186,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (call(hf.testgen, MODEL, X, domain=(0, 1), layers="body"), "layers: expected a list of names"),
     (call(hf.testgen, MODEL, X, domain=(0, 1), threshold="high"), "threshold: expected a number"),
     (call(hf.testgen, MODEL, X, domain=(0, 1), train="data.csv"), "train is a single text|train"),
-    (call(hf.harden, MODEL, X, Y), "radius None: say how far inputs are to hold|too few"),
+    (call(hf.harden, MODEL, X, Y), "radius None: say how far"),
     (call(hf.harden, MODEL, X, Y, radius=0.1, recipe=5), "recipe: expected the name of a recipe"),
     (call(hf.harden, MODEL, X, Y, radius=0.1, recipe="robust"), "recipe"),
     (call(hf.harden, MODEL, X, Y, radius=0.1, epochs=0), "epochs: expected a whole number, at least 1"),
@@ -248,7 +248,7 @@ NEEDS_A_QUERY: list[
     (call(hf.bounds, MODEL, BALL, "rows"), "rows: expected a tensor of numbers, got 'rows'"),
     (call(hf.bounds, MODEL, BALL, torch.eye(2)), r"rows have shape \(2, 2\), expected \(rows, 3\)"),
     (call(hf.reach, MODEL, BOX, outputs=[7]), "outputs: .*7"),
-    (call(hf.risk, MODEL, X, "targeted", radius=0.1), "property 'targeted' speaks of a class: name it"),
+    (call(hf.risk, MODEL, X, "targeted", radius=0.1), "property 'targeted' needs a class: name it"),
     (
         call(hf.worst, MODEL, BALL, hf.Robustness(torch.tensor([0]))),
         r"label has shape \(1,\), expected \(4,\)",

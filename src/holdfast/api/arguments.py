@@ -1,7 +1,8 @@
 """Check and convert the arguments of the public functions before any work starts.
 
-Each function here takes the name of an argument and what the caller gave, and returns the value that the library works with. What cannot
-be used raises `BadInput` with a message that names the argument and says what to give instead. Nothing here queries a model.
+Each function here takes the name of an argument and what the caller gave, and returns the value that the
+library works with. What cannot be used raises `BadInput` with a message that names the argument and says what
+to give instead. Nothing here queries a model.
 """
 
 import contextlib
@@ -67,10 +68,12 @@ MethodsOption = Sequence[Method[Any] | str] | str | None
 
 
 def as_network(model: object, *, domain: DomainOption = None, x: object = None, name: str = "net") -> Network:
-    """Return the network that a model stands for: a Network as it is, or one read from a module, a file or an estimator.
+    """Return the network of a model: a given Network, or one read from a module, a file or an
+    estimator.
 
     Args:
-        model: a Network, a torch module, the path of an .onnx file, package.module:factory, or a fitted estimator.
+        model: a Network, a torch module, the path of an .onnx file, package.module:factory, or a fitted
+        estimator.
         domain: the lowest and highest value of an input, for a model that is not a Network yet.
         x: the inputs, from which a module's token ids are recognised.
         name: the argument's name in messages.
@@ -78,7 +81,8 @@ def as_network(model: object, *, domain: DomainOption = None, x: object = None, 
     if isinstance(model, Network):
         if domain is not None and not _same_domain(model.domain, check_domain(domain)):
             raise BadInput(
-                f"domain: {model.name} is a Network and has the domain {model.domain} already. Leave domain out, or build the network "
+                f"domain: {model.name} is a Network and has the domain {model.domain} already. Leave "
+                "domain out, or build the network "
                 f"with it: hf.Network.from_torch(module, domain=(0, 1))."
             )
         return model
@@ -93,7 +97,8 @@ def as_network(model: object, *, domain: DomainOption = None, x: object = None, 
         return _network_from_module(model, limits, x, name)
     if isinstance(model, Mapping):
         raise BadInput(
-            f"{name}: a {type(model).__name__} holds weights without a network. Build the module, call module.load_state_dict(weights) "
+            f"{name}: a {type(model).__name__} holds weights without a network. Build the module, call "
+            "module.load_state_dict(weights) "
             f"and give the module."
         )
     if isinstance(model, Estimator):
@@ -101,11 +106,13 @@ def as_network(model: object, *, domain: DomainOption = None, x: object = None, 
     if callable(model):
         called = getattr(model, "__name__", type(model).__name__)
         raise BadInput(
-            f"{name}: {called} is a plain function, and only you know whether it takes numpy arrays and which values are allowed. Say so: "
+            f"{name}: {called} is a plain function, and only you know whether it takes numpy arrays and "
+            "which values are allowed. Say so: "
             f"hf.Network.from_callable({called}, domain=(0, 1))."
         )
     raise BadInput(
-        f"{name}: expected a model, got {type(model).__name__}. Give a torch module, the path of an .onnx file, a fitted scikit-learn "
+        f"{name}: expected a model, got {type(model).__name__}. Give a torch module, the path of an .onnx "
+        "file, a fitted scikit-learn "
         f"estimator, or a hf.Network."
     )
 
@@ -121,16 +128,19 @@ def _network_from_name(text: str, domain: Domain | None, x: object, name: str) -
         return Network.from_onnx(text, domain=domain)
     if text.endswith(".pt2"):
         raise BadInput(
-            f"{name}: opening {text} can run code that it contains. If you trust whoever made it, build the network yourself: "
+            f"{name}: opening {text} can run code that it contains. If you trust whoever made it, build "
+            "the network yourself: "
             f"hf.Network.from_export({text!r}, trust=True)."
         )
     if text.endswith(PICKLE_SUFFIXES):
         raise BadInput(
-            f"{name}: opening the pickle {text} can run code that it contains. Load it yourself (joblib.load) and give the estimator."
+            f"{name}: opening the pickle {text} can run code that it contains. Load it yourself "
+            "(joblib.load) and give the estimator."
         )
     if text.endswith(CHECKPOINT_SUFFIXES):
         raise BadInput(
-            f"{name}: {text} is a checkpoint, weights without a network. Build the module, load the weights into it and give the module."
+            f"{name}: {text} is a checkpoint, weights without a network. Build the module, load the "
+            "weights into it and give the module."
         )
     if ":" in text and not Path(text).exists():
         made = call(text, name)
@@ -140,7 +150,8 @@ def _network_from_name(text: str, domain: Domain | None, x: object, name: str) -
             made.eval()
         return as_network(made, domain=domain, x=x, name=name)
     raise BadInput(
-        f"{name}: {text!r} is no model. Give the path of an .onnx file, package.module:factory, a torch module, a fitted estimator, or a "
+        f"{name}: {text!r} is no model. Give the path of an .onnx file, package.module:factory, a torch "
+        "module, a fitted estimator, or a "
         f"hf.Network."
     )
 
@@ -150,13 +161,16 @@ def _network_from_module(module: nn.Module, domain: Domain | None, x: object, na
     layer = next((part for part in module.modules() if part.training and _depends_on_mode(part)), None)
     if layer is not None:
         raise BadInput(
-            f"{name}: {kind} is in training mode, in which its {type(layer).__name__} layer answers differently. Call model.eval() first."
+            f"{name}: {kind} is in training mode, in which its {type(layer).__name__} layer answers "
+            "differently. Call model.eval() first."
         )
     reads_ids = any(isinstance(part, nn.Embedding | nn.EmbeddingBag) for part in module.modules())
     if _holds_texts(x):
         raise BadInput(
-            f"{name}: x holds texts, and a module does not say how text becomes token ids. Build the network with a tokenizer or with the "
-            f"words: hf.Network.from_torch(model, tokenizer=...), or hf.Network.from_torch(model, vocabulary=[...])."
+            f"{name}: x holds texts, and a module does not say how text becomes token ids. Build the "
+            "network with a tokenizer or with the "
+            "words: hf.Network.from_torch(model, tokenizer=...), or hf.Network.from_torch(model, "
+            "vocabulary=[...])."
         )
     tokens = reads_ids and _holds_integers(x)
     with _quiet_about_training_mode():
@@ -165,7 +179,9 @@ def _network_from_module(module: nn.Module, domain: Domain | None, x: object, na
 
 @contextlib.contextmanager
 def _quiet_about_training_mode() -> Iterator[None]:
-    """A new module is in training mode until eval() is called; without layers that depend on it that changes nothing."""
+    """A new module is in training mode until eval() is called; without layers that depend on it that changes
+    nothing.
+    """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*training mode")
         yield
@@ -180,7 +196,9 @@ def _depends_on_mode(part: nn.Module) -> bool:
 
 
 def class_names_of(module: nn.Module) -> list[str] | None:
-    """Return the class names of a Hugging Face model (config.id2label), or None where there are none or only placeholders."""
+    """Return the class names of a Hugging Face model (config.id2label), or None where there are none or only
+    placeholders.
+    """
     names = getattr(getattr(module, "config", None), "id2label", None)
     if not isinstance(names, Mapping) or not names:
         return None
@@ -303,7 +321,8 @@ def check_domain(domain: object) -> Domain:
         return domain
     if not isinstance(domain, tuple | list) or len(domain) != 2:
         raise BadInput(
-            f"domain: expected the lowest and the highest value of an input, as in (0, 1), got {show(domain)}."
+            "domain: expected the lowest and the highest value of an input, as in (0, 1), got "
+            f"{show(domain)}."
         )
     low, high = domain
     for end in (low, high):
@@ -313,10 +332,11 @@ def check_domain(domain: object) -> Domain:
 
 
 def check_stop(stop: object, seconds: object = None) -> Stop | None:
-    """Return when to stop: a Stop as it is, a number as so many seconds."""
+    """Return when to stop: a given Stop, or one after a number of seconds."""
     if stop is not None and seconds is not None:
         raise BadInput(
-            "stop and seconds were both given: say seconds inside of stop, as in hf.Stop(seconds=5, queries=100)."
+            "stop and seconds were both given: say seconds inside of stop, as in hf.Stop(seconds=5, "
+            "queries=100)."
         )
     name, value = ("stop", stop) if seconds is None else ("seconds", seconds)
     if value is None or isinstance(value, Stop):
@@ -326,7 +346,8 @@ def check_stop(stop: object, seconds: object = None) -> Stop | None:
     number = _plain_number(value)
     if number is None or math.isnan(number) or number < 0:
         raise BadInput(
-            f"{name}: expected a number of seconds{', at least 0' if number is not None else ''}, or hf.Stop(seconds=..., queries=..., "
+            f"{name}: expected a number of seconds{', at least 0' if number is not None else ''}, or "
+            "hf.Stop(seconds=..., queries=..., "
             f"gap=...) as stop, got {show(value)}."
         )
     return Stop() if math.isinf(number) else Stop(seconds=number)
@@ -362,13 +383,15 @@ def _method(given: object, kinds: tuple[type, ...]) -> Any:
             return names[keyword]()
         except TypeError:
             raise BadInput(
-                f"methods: {given!r} has settings without defaults; give an instance of {names[keyword].__name__}."
+                f"methods: {given!r} has settings without defaults; give an instance of "
+                f"{names[keyword].__name__}."
             ) from None
     if isinstance(given, type) and issubclass(given, kinds):
         raise BadInput(f"methods: {given.__name__} is a class; give an instance: {given.__name__}().")
     if not isinstance(given, kinds):
         raise BadInput(
-            f"methods: {show(given)} is no method; give names such as 'pgd', or instances such as hf.attacks.PGD()."
+            f"methods: {show(given)} is no method; give names such as 'pgd', or instances such as "
+            "hf.attacks.PGD()."
         )
     return given
 
@@ -378,7 +401,8 @@ def check_store(store: object) -> Sink | None:
     if store is None or (hasattr(store, "load_known") and hasattr(store, "write")):
         return store
     raise BadInput(
-        f"store: expected a hf.Store, got {show(store)}. Make one with hf.Store.create(folder), or go on with hf.Store.open(folder)."
+        f"store: expected a hf.Store, got {show(store)}. Make one with hf.Store.create(folder), or go on "
+        "with hf.Store.open(folder)."
     )
 
 
@@ -399,24 +423,28 @@ def check_inputs(net: Network, x: object, name: str = "x") -> Any:
         raise BadInput(f"{name} is a single text: give a list of texts.")
     if isinstance(x, Mapping):
         raise BadInput(
-            f"{name} is a dict; give the inputs alone, or read it by data = hf.load({name}, net) and give data.x."
+            f"{name} is a dict; give the inputs alone, or read it by data = hf.load({name}, net) and give "
+            "data.x."
         )
     if isinstance(x, Network | nn.Module):
         raise BadInput(f"{name} is a model: give the model first, then the inputs.")
     if not isinstance(x, Tensor | Sequence) and not hasattr(x, "__array__"):
         raise BadInput(
-            f"{name} does not hold inputs: give a tensor (batch, ...), or a list with one for each input, got {show(x)}."
+            f"{name} does not hold inputs: give a tensor (batch, ...), or a list with one for each input, "
+            f"got {show(x)}."
         )
     shape = getattr(x, "shape", None)
     if shape is not None:
         if len(shape) == 0:
             raise BadInput(
-                f"{name} does not hold inputs: give a tensor (batch, ...), or a list with one for each input, got {show(x)}."
+                f"{name} does not hold inputs: give a tensor (batch, ...), or a list with one for each "
+                f"input, got {show(x)}."
             )
         single = (len(shape) == 1 and net.shape != ()) or (net.vectors is None and tuple(shape) == net.shape)
         if single and int(shape[0]):
             raise BadInput(
-                f"{name} has shape {tuple(shape)}, which has no batch axis: the first axis counts inputs. Give {name}[None] for a "
+                f"{name} has shape {tuple(shape)}, which has no batch axis: the first axis counts inputs. "
+                f"Give {name}[None] for a "
                 f"single one."
             )
     elif isinstance(x, Sequence) and x and isinstance(x[0], Real):
@@ -427,7 +455,8 @@ def check_inputs(net: Network, x: object, name: str = "x") -> Any:
 
 
 def check_classes(net: Network, y: Any, count: int, name: str = "y") -> Tensor | None:
-    """Return classes as integers: names by the network's class names, floats that hold whole numbers as these.
+    """Return classes as integers: names by the network's class names, floats that hold whole numbers as
+    these.
 
     The answer is a tensor (inputs,) of int64, or None.
     """
@@ -447,7 +476,8 @@ def check_classes(net: Network, y: Any, count: int, name: str = "y") -> Tensor |
     if isinstance(given, list) and any(isinstance(one, str) for one in given):
         if net.labels is None and net.classes is None:
             raise BadInput(
-                f"{name} holds names ({show(given[0])}), and {net.name} has no class names. Give numbers from 0, or build the network with "
+                f"{name} holds names ({show(given[0])}), and {net.name} has no class names. Give numbers "
+                "from 0, or build the network with "
                 f"its names in order: hf.Network.from_torch(model, classes=[...])."
             )
         if len(given) != count:
@@ -459,7 +489,8 @@ def check_classes(net: Network, y: Any, count: int, name: str = "y") -> Tensor |
         raise BadInput(f"{name} must be integers, one class for each input, got {show(given)}.") from None
     if found.dim() == 2 and found.shape[0] == count and found.shape[1] > 1:
         raise BadInput(
-            f"{name} have shape {tuple(found.shape)}, expected ({count},): one class for each input. One-hot rows become classes by "
+            f"{name} have shape {tuple(found.shape)}, expected ({count},): one class for each input. "
+            "One-hot rows become classes by "
             f"{name}.argmax(1)."
         )
     if found.is_floating_point() and bool(found.isnan().any()):
@@ -497,7 +528,8 @@ def substitute_ids(net: Network, substitutes: object) -> Any:
         return None
     if not isinstance(substitutes, Mapping | Sequence) or isinstance(substitutes, str):
         raise BadInput(
-            f"substitutes: expected a dict, word -> words it may become, or for each sentence a list with a list for each of its words, "
+            "substitutes: expected a dict, word -> words it may become, or for each sentence a list with "
+            "a list for each of its words, "
             f"got {show(substitutes)}."
         )
     if net.vectors is None:  # `radius_problems` refuses it, with the other options in view.
@@ -520,7 +552,8 @@ def _is_list(value: object) -> bool:
 def _ids_of(net: Network, number: Mapping[str, int], words: Any) -> Any:
     if isinstance(words, str):
         raise BadInput(
-            f"substitutes: {words!r} stands alone; the words that may replace a word are a list, as in [{words!r}]."
+            f"substitutes: {words!r} stands alone; the words that may replace a word are a list, as in "
+            f"[{words!r}]."
         )
     return [_id_of(net, number, word) for word in words] if _is_list(words) else words
 
@@ -530,12 +563,14 @@ def _id_of(net: Network, number: Mapping[str, int], word: Any) -> Any:
         return word
     if not number:
         raise BadInput(
-            f"substitutes: {word!r} is a word, and {net.name} has no vocabulary. Build it with vocabulary=[...], or give token ids."
+            f"substitutes: {word!r} is a word, and {net.name} has no vocabulary. Build it with "
+            "vocabulary=[...], or give token ids."
         )
     found = number.get(word, number.get(word.lower()))
     if found is None:
         raise BadInput(
-            f"substitutes: {word!r} is not in the vocabulary of {net.name} ({list_names(list(number)[:5])}, ...)."
+            f"substitutes: {word!r} is not in the vocabulary of {net.name} "
+            f"({list_names(list(number)[:5])}, ...)."
             f"{suggest(word, list(number))}"
         )
     return found
@@ -547,7 +582,8 @@ def check_region(region: object, function: str) -> Region:
         return region
     if isinstance(region, Tensor) or hasattr(region, "__array__"):
         raise BadInput(
-            f"region: {function} needs to know how far inputs may move, and these are inputs alone. Give hf.Ball(x, 0.05, torch.inf, "
+            f"region: {function} needs to know how far inputs may move, and these are inputs alone. Give "
+            "hf.Ball(x, 0.05, torch.inf, "
             f"(0, 1)), or hf.Box.between(lower, upper)."
         )
     raise BadInput(f"region: expected a region such as hf.Ball or hf.Box, got {show(region)}.")
@@ -567,7 +603,8 @@ def check_values(values: object) -> None:
         torch.as_tensor(list(values), dtype=torch.float64)  # type: ignore[call-overload]
     except (TypeError, ValueError, RuntimeError):
         raise BadInput(
-            f"values: expected the numbers that a changed number may take, as in range(256), got {show(values)}."
+            "values: expected the numbers that a changed number may take, as in range(256), got "
+            f"{show(values)}."
         ) from None
 
 
@@ -575,7 +612,8 @@ def check_bounded(net: Network, domain: Domain | None = None) -> None:
     """Raise unless the domain has a lowest and a highest value."""
     if not (net.domain if domain is None else domain).bounded:
         raise BadInput(
-            f"domain: single units are changed to the lowest and highest value of a bounded domain, and {net.name} has none. State it, as "
+            "domain: single units are changed to the lowest and highest value of a bounded domain, and "
+            f"{net.name} has none. State it, as "
             f"in domain=(0, 1)."
         )
 
@@ -584,7 +622,8 @@ def check_mask(free: object) -> None:
     """Raise unless this is a bool mask, or one for each input."""
     if free is not None and not isinstance(free, Tensor | list | tuple) and not hasattr(free, "__array__"):
         raise BadInput(
-            f"free: expected a bool mask of the units that may change, or one for each input, got {show(free)}."
+            "free: expected a bool mask of the units that may change, or one for each input, got "
+            f"{show(free)}."
         )
 
 
@@ -612,7 +651,8 @@ def float_inputs(net: Network, x: object, name: str = "x") -> Tensor:
     if not given.is_floating_point():
         kind = "token ids" if net.vectors is not None else "integers"
         raise BadInput(
-            f"{name} holds {kind}, and here single numbers change: give floating-point inputs in the units of the domain "
+            f"{name} holds {kind}, and here single numbers change: give floating-point inputs in the units "
+            "of the domain "
             f"({name}.float(), divided by 255 where they are bytes)."
         )
     if not bool(given.isfinite().all()):

@@ -1,4 +1,5 @@
-"""Which bounding method and which branching rule the library uses for a network: tiers, norm 0, verify, reach and risk.
+"""Which bounding method and which branching rule the library uses for a network: tiers, norm 0, verify, reach
+and risk.
 
 Every line calls the function that decides at run time, so that the table cannot differ from what happens.
 """

@@ -1,4 +1,4 @@
-"""Check records: replay each counterexample through the model, and prove each proved bound once more."""
+"""Check records: replay each counterexample through the model, and recompute each proved bound."""
 
 import math
 import time
@@ -27,8 +27,8 @@ class Doubt:
 
     Attributes:
         key: the record.
-        kind: witness: the counterexample does not show the recorded value. contradiction: a counterexample excludes
-            the proved bound. unproved: the bound was not proved again, which does not make it false.
+        kind: witness: the counterexample does not show the recorded value. contradiction: a counterexample
+            excludes the proved bound. unproved: the bound was not proved again, which does not make it false.
         told: the details, as text.
     """
 
@@ -60,7 +60,9 @@ def shows(record: Record) -> bool:
 
 
 def replay_witnesses(problem: Problem, records: Sequence[Record]) -> Iterator[Doubt]:
-    """Replay the witnesses of a problem's rows, in order, and yield a doubt for each that fails or contradicts a proof."""
+    """Replay the witnesses of a problem's rows, in order, and yield a doubt for each that fails or
+    contradicts a proof.
+    """
     asked = problem.lowest()
     points, found, doubts = asked.region.centre.clone(), list[int](), list[Doubt]()
     for row, record in enumerate(records):
@@ -111,7 +113,8 @@ def _compare_witness(record: Record, value: float, slack: float) -> Iterator[Dou
         yield Doubt(
             record.key,
             "contradiction",
-            f"the record claims a proof of {exact_text(sign * lower)}, but its own witness shows {exact_text(sign * value)}",
+            f"the record claims a proof of {exact_text(sign * lower)}, but its own witness shows "
+            f"{exact_text(sign * value)}",
         )
 
 
@@ -131,8 +134,8 @@ def proved_again(
     tolerance: float = 1e-3,
     seconds: float = math.inf,
 ) -> Iterator[Doubt]:
-    """Solve the problems again with the run's methods, starting without its proved bounds, and yield a doubt for each bound
-    that is not reached.
+    """Solve the problems again with the run's methods, starting without its proved bounds, and yield a doubt
+    for each bound that is not reached.
 
     Args:
         problems: the problems of the run.
@@ -142,7 +145,8 @@ def proved_again(
         held: the records whose witness was replayed with success; the search may start from it.
         seed: the seed of the run.
         batch: the batch size.
-        tolerance: relative; a bound within the tolerance counts, because searches end near a bound and not at it.
+        tolerance: relative; a bound within the tolerance counts, because searches end near a bound and not at
+        it.
         seconds: the time limit.
     """
     worker, until = BatchWorker(problems, methods, stop, seed, hashed=False), time.monotonic() + seconds
@@ -213,11 +217,13 @@ def _judge_record(record: Record, fresh: Record, again: bool, why: str) -> Itera
         yield Doubt(
             record.key,
             "contradiction",
-            f"the record claims a proof of {exact_text(sign * wanted)}, but {met.evidence.method} found {exact_text(sign * met.value)}",
+            f"the record claims a proof of {exact_text(sign * wanted)}, but {met.evidence.method} found "
+            f"{exact_text(sign * met.value)}",
         )
     elif not again:
         yield Doubt(
             record.key,
             "unproved",
-            f"{exact_text(sign * wanted)} was not proved again, only {exact_text(sign * now.lower.value)}{why}",
+            f"{exact_text(sign * wanted)} was not proved again, only "
+            f"{exact_text(sign * now.lower.value)}{why}",
         )

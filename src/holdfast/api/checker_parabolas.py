@@ -1,4 +1,5 @@
-"""Translate the engine's trained quadratic relaxations (parabolas) into the checker's numbering of activation functions.
+"""Translate the engine's trained quadratic relaxations (parabolas) into the checker's numbering of activation
+functions.
 
 Any parabolas are sound for the checker, so nothing here is trusted. Engine and checker unroll a network
 differently. Their elements are matched by evaluating both at sample points: two elements with the same

@@ -1,7 +1,9 @@
-"""Trees of signs that the checker's own bounds prove: the engine chooses cuts, slopes and multipliers, the checker says what is settled.
+"""Trees of signs that the checker's own bounds prove: the engine chooses cuts, slopes and multipliers, the
+checker says what is settled.
 
-One tree is for all groups of rows that the whole region leaves open. A leaf is done once the checker, with the very numbers that would be
-written, finds it above what is claimed; until then it is cut where the engine expects most of it. Nobody has to trust this.
+One tree is for all groups of rows that the whole region leaves open. A leaf is done once the checker, with
+the very numbers that would be written, finds it above what is claimed; until then it is cut where the engine
+expects most of it. Nobody has to trust this.
 """
 
 import time
@@ -26,7 +28,8 @@ from holdfast_check.proof import AT_ONCE, Claim
 from holdfast_check.tree import Cut, margins
 
 FEW = 2048  # Up to this many pre-activations, intermediate bounds are recomputed for every leaf.
-SURE = 1e-9  # Least margin of a leaf, relative to the rows' values at the centre: covers another order of summation.
+# Least margin of a leaf, relative to the rows' values at the centre: covers another order of summation.
+SURE = 1e-9
 MISSED = 0.0  # The bound of a subproblem that the engine proves and the checker does not.
 ENOUGH, HOPE = (
     512,
@@ -41,7 +44,8 @@ Array = np.ndarray[Any, Any]
 class Kept(Decisions):
     """Subproblems with the last slopes and multipliers of each polytope.
 
-    `more` is the margin above zero that the engine has to prove, because the checker proves less than the engine.
+    `more` is the margin above zero that the engine has to prove, because the checker proves less than the
+    engine.
     """
 
     slopes: Tensor = field(kw_only=True)  # (n, polytopes, arguments) float32
@@ -53,8 +57,8 @@ class Kept(Decisions):
 class AcceptedLeaves:
     """The leaves that the checker accepted.
 
-    For each leaf: the signs of the pre-activations (pre-activations,), a multiplier for each split and row, and the
-    slopes of each step (rows, elements of at/K).
+    For each leaf: the signs of the pre-activations (pre-activations,), a multiplier for each split and row,
+    and the slopes of each step (rows, elements of at/K).
     """
 
     match: Matched
@@ -117,9 +121,11 @@ class AcceptedLeaves:
             sign, own, _ = self.found[leaf]
             times.append(own[np.searchsorted(np.flatnonzero(sign), path)])
         arrays = {
-            "signs": small(np.where(tree[:, None] < 0, -1, self.elements[tree])), "signs/groups": small(np.array(self.groups)),
-            "signs/multipliers": np.concatenate(times), "signs/anew": np.array([self.anew], dtype=np.uint8),
-        }  # fmt: skip
+            "signs": small(np.where(tree[:, None] < 0, -1, self.elements[tree])),
+            "signs/groups": small(np.array(self.groups)),
+            "signs/multipliers": np.concatenate(times),
+            "signs/anew": np.array([self.anew], dtype=np.uint8),
+        }
         return arrays | {
             f"leaves/{place}": np.stack([self.found[leaf][2][place] for leaf in order])
             for place in self.match.places.values()
@@ -129,8 +135,9 @@ class AcceptedLeaves:
 def _tree(signs: Array) -> tuple[list[int], Array, list[list[int]]]:
     """Rebuild a tree from the signs (leaves, pre-activations) of its leaves.
 
-    Returns the leaves in tree order, the tree (nodes,) with the split pre-activation or -1, and the splits on the
-    path to every leaf. Any pre-activation that all leaves below decide, with both signs, may be split first.
+    Returns the leaves in tree order, the tree (nodes,) with the split pre-activation or -1, and the splits on
+    the path to every leaf. Any pre-activation that all leaves below decide, with both signs, may be split
+    first.
     """
     order, tree, along = list[int](), list[int](), list[list[int]]()
     waiting: list[tuple[Array, list[int]]] = [(np.arange(len(signs)), [])]

@@ -1,4 +1,6 @@
-"""Translate the engine's trained slopes into the checker's numbering. Any slopes are sound, so nothing here is trusted."""
+"""Translate the engine's trained slopes into the checker's numbering. Any slopes are sound, so nothing here
+is trusted.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,16 +30,19 @@ from holdfast_check.functions import PiecewiseLinear
 from holdfast_check.steps import Applied, Program
 
 STEPS, PACE = 60, 0.1  # Adam steps and learning rate for the rows of a claim.
-ENDS = 256  # Pre-activations of a layer whose intermediate bounds are optimised: those that lose most.
+ENDS = 256  # Pre-activations of a layer whose intermediate bounds are optimised: the ones that lose most.
 END_STEPS, END_PACE = 20, 0.2  # Adam steps and learning rate for intermediate bounds.
 AT_ONCE = 216  # Rows that are optimised together.
-SLACK = 1e-4  # Extra margin, relative to the rows at the centre: covers the checker's rounding and slopes as bytes.
+# Extra margin, relative to the rows at the centre: covers the checker's rounding and slopes as bytes.
+SLACK = 1e-4
 Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, eq=False)
 class Matched:
-    """An engine graph whose ReLU-like activations correspond one by one to the checker's piecewise-linear functions."""
+    """An engine graph whose ReLU-like activations correspond one by one to the checker's piecewise-linear
+    functions.
+    """
 
     graph: Graph
     program: Program
@@ -45,7 +50,7 @@ class Matched:
 
     @staticmethod
     def of(part: Problem, program: Program) -> "Matched | None":
-        """Return the match, or None if the network has no such activations or they differ from the checker's."""
+        """Return the match, or None if the activations are of other kinds or differ from the checker's."""
         try:
             graph = graph_of(part)
         except HoldfastError:
@@ -83,7 +88,9 @@ class Matched:
         return found
 
     def slopes(self, values: Tensor, at: dict[str, Array]) -> dict[int, Array]:
-        """Return slopes (rows, pre-activations) by step K, (rows, elements of at/K), as bytes where all lie between 0 and 1."""
+        """Return slopes (rows, pre-activations) by step K, (rows, elements of at/K), as bytes where all lie
+        between 0 and 1.
+        """
         found = {}
         by_argument = apart(self.graph, values.detach())
         for node, place in self.places.items():
@@ -102,7 +109,9 @@ class Matched:
 
 @dataclass(frozen=True, eq=False)
 class TrainedPlanes:
-    """The engine's bounds of a region of one row, and the arrays of a proof file: `at/K`, `rows/K`, `ends/T`, `ends/K/T`."""
+    """The engine's bounds of a region of one row, and the arrays of a proof file: `at/K`, `rows/K`, `ends/T`,
+    `ends/K/T`.
+    """
 
     known: Boxes
     arrays: dict[str, Array]
@@ -113,8 +122,8 @@ def search_trained_slopes(
 ) -> Iterator[TrainedPlanes]:
     """Yield trained slopes for rows that should be positive over a region with one input.
 
-    First with the given intermediate bounds, then with optimised intermediate bounds of the pre-activations that
-    lose most.
+    First with the given intermediate bounds, then with optimised intermediate bounds of the pre-activations
+    that lose most.
     """
     graph = match.graph
     known, empty = propagate(graph, region)

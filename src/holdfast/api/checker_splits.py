@@ -1,4 +1,4 @@
-"""Find a tree of input splits whose leaves the checker's own bounds prove. The search itself is not trusted."""
+"""Find a tree of input splits whose leaves the checker's own bounds prove. The search is not trusted."""
 
 import json
 import math
@@ -34,7 +34,7 @@ class RowRecorder(CheckedRegion):
 
 
 def cut(header: Mapping[str, Any], arrays: Mapping[str, Any], program: Program, until: float) -> Array:
-    """Return the tree of a claim about a box in the checker's format; raise Rejected if time or size run out."""
+    """Return the tree of a claim about a box in the checker's format; Rejected if time or size run out."""
     from safetensors.numpy import save  # optional dependency
 
     metadata, held = read_container(

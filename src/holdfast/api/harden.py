@@ -67,7 +67,8 @@ BEFORE, TRAINED = (
 )  # Fractions of the time: for measuring the given network, and by which training has ended.
 
 ONLY_CLASSES = (
-    "harden trains classifiers. For a forecast hf.radius(property=hf.Within('10%')) bounds how far it stays in its band, and hf.worst "
+    "harden trains classifiers. For a forecast hf.radius(property=hf.Within('10%')) bounds how far it "
+    "stays in its band, and hf.worst "
     "its worst score; a single score can be hardened as two classes: give a module that returns (0, score)."
 )
 
@@ -100,39 +101,45 @@ def harden(
     folder: str | Path | None = None,
     progress: EpochsOption = None,
 ) -> Hardened:
-    """Train a copy of the network so that more inputs can be certified, and measure whether they are; the given network is not changed.
+    """Train a copy of the network so that more inputs can be certified, and measure whether they are; the
+    given network is not changed.
 
     Args:
         net: a torch module, or a hf.Network made from one.
         x: the inputs, as for `hf.radius`; or, without y, an iterable of batches (x, y), such as a DataLoader.
         y: the class of each input, as a number or by its name.
-        radius: the perturbation radius to train for, in the units of the domain. With substitutes none: every word may become any of its
-            set, all at once.
-        norm: 1, 2, math.inf (or "inf") or any p >= 1. Training bounds the box around the region. In the maximum norm and for words the
-            box is the region itself; for another norm it is larger, and small boxes inside of it are bounded.
+        radius: the perturbation radius to train for, in the units of the domain. With substitutes none: every
+            word may become any of its set, all at once.
+        norm: 1, 2, math.inf (or "inf") or any p >= 1. Training bounds the box around the region. In the
+            maximum norm and for words the box is the region itself; for another norm it is larger, and small
+            boxes inside of it are bounded.
         domain: the lowest and highest value of an input, as in (0, 1). A hf.Network has its own.
         frames: which frames are perturbed, as for `hf.radius`.
         shares: by how much of the radius each frame or feature moves, as for `hf.radius`.
         substitutes: what words may become, as for `hf.radius`.
         lengths: the lengths of padded inputs.
-        recipe: "auto", "standard", "pgd", "intervals", "small boxes", "mixed", "crown-ibp", or a holdfast.hardening.Recipe. "auto" picks
-            one, and the result says which.
+        recipe: "auto", "standard", "pgd", "intervals", "small boxes", "mixed", "crown-ibp", or a
+            holdfast.hardening.Recipe. "auto" picks one, and the result says which.
         begin: "given": start from the weights as they are. "afresh": from new ones.
         freeze: names of layers whose weights are not trained; "embedding": the word vectors.
         validation: the share of x that is held back to choose the checkpoint, or inputs and labels for it.
-        test: inputs and labels for the numbers before and after. Default: those of validation, and the result says so.
+        test: inputs and labels for the numbers before and after. Default: those of validation, and the result
+        says so.
         measured: about how many of them are measured.
         epochs: how often all inputs are seen. Default: as the recipe says, or as often as `stop` allows.
-        stop: hf.Stop(seconds=...) or a number of seconds for the whole call, measuring included. With a limit in seconds two runs need not
-            end in the same network; without one, the same seed gives the same network on the same machine.
+        stop: hf.Stop(seconds=...) or a number of seconds for the whole call, measuring included. With a limit
+            in seconds two runs need not end in the same network; without one, the same seed gives the same
+            network on the same machine.
         seconds: the same as a number for `stop`.
         seed: decides every random number.
-        folder: keeps what is needed to continue after an interruption: the same call continues. At the end it holds
-            hardened.safetensors.
-        progress: None: a bar in a terminal or notebook. False: nothing. A function: it is called after every epoch.
+        folder: keeps what is needed to continue after an interruption: the same call continues. At the end it
+            holds hardened.safetensors.
+        progress: None: a bar in a terminal or notebook. False: nothing. A function: it is called after every
+        epoch.
 
-    Ctrl-C ends training and keeps the best network so far, and so does a loss that is NaN. Bounds from training are never reported: the
-    numbers in `before` and `after` are proved by the engine at the given radius, and searched for by attacks.
+    Ctrl-C ends training and keeps the best network so far, and so does a loss that is NaN. Bounds from
+    training are never reported: the numbers in `before` and `after` are proved by the engine at the given
+    radius, and searched for by attacks.
     """
     check_whole("seed", seed)
     check_whole("measured", measured, at_least=1)
@@ -162,10 +169,27 @@ def harden(
     sets = substitute_ids(network, substitutes)
     with epoch_display(progress, "harden", epochs) as report:
         return _harden(
-            network, x, y, radius=radius, norm=distance, frames=frames, shares=shares, substitutes=sets, lengths=lengths, recipe=recipe,
-            begin=begin, freeze=freeze, validation=validation, test=test, measured=measured, epochs=epochs, stop=limit, seed=seed,
-            folder=folder, progress=report,
-        )  # fmt: skip
+            network,
+            x,
+            y,
+            radius=radius,
+            norm=distance,
+            frames=frames,
+            shares=shares,
+            substitutes=sets,
+            lengths=lengths,
+            recipe=recipe,
+            begin=begin,
+            freeze=freeze,
+            validation=validation,
+            test=test,
+            measured=measured,
+            epochs=epochs,
+            stop=limit,
+            seed=seed,
+            folder=folder,
+            progress=report,
+        )
 
 
 def _harden(
@@ -220,24 +244,47 @@ def _harden(
     )
     before = _standing(tested, reach, measured, left.part(BEFORE), seed)
     found = train(
-        live, problems, judged, how, reach, seconds=left.until(TRAINED), seed=seed, progress=progress,
-        keep=None if kept is None else kept.keep, known=None if kept is None else kept.load_progress(),
-    )  # fmt: skip
+        live,
+        problems,
+        judged,
+        how,
+        reach,
+        seconds=left.until(TRAINED),
+        seed=seed,
+        progress=progress,
+        keep=None if kept is None else kept.keep,
+        known=None if kept is None else kept.load_progress(),
+    )
     live.load(found.state)
     made = hardened_network(net, live)
     anew = [_with_network(problem, made) for problem in tested]
     after = _standing(anew, reach, measured, left.until(1.0), seed)
     result = Hardened(
-        made, user_module(made), how, reach, found.history, before, after, "validation" if test is None else "test", found.ended,
+        made,
+        user_module(made),
+        how,
+        reach,
+        found.history,
+        before,
+        after,
+        "validation" if test is None else "test",
+        found.ended,
         found.seconds,
-    )  # fmt: skip
+    )
     if kept is not None and found.ended == "interrupted":
         kept.keep_best(result.module.state_dict())
     elif kept is not None:
         kept.finish(
-            result.module.state_dict(), recipe=asdict(how), before=before.as_json(), after=after.as_json(), better=result.better,
-            verdict=result.verdict, measured_on=result.measured_on, ended=found.ended, history=[asdict(epoch) for epoch in found.history],
-        )  # fmt: skip
+            result.module.state_dict(),
+            recipe=asdict(how),
+            before=before.as_json(),
+            after=after.as_json(),
+            better=result.better,
+            verdict=result.verdict,
+            measured_on=result.measured_on,
+            ended=found.ended,
+            history=[asdict(epoch) for epoch in found.history],
+        )
     return result
 
 
@@ -264,7 +311,9 @@ def _problems(net: Network, data: _Data, asked: Mapping[str, Any]) -> list[Probl
 
 
 def _class_numbers(net: Network, y: LabelsOption, count: int) -> Any:
-    """Return classes as numbers. What can be no classes, or not of these inputs, stays as it is and is refused later."""
+    """Return classes as numbers. What can be no classes, or not of these inputs, stays as it is and is
+    refused later.
+    """
     try:
         given = torch.as_tensor(y)
     except (TypeError, ValueError, RuntimeError):  # names
@@ -285,7 +334,8 @@ def _forecast(y: Any) -> bool:
 def _trainable(net: Network) -> None:
     if net.source != "torch" or not net.differentiable:
         raise BadInput(
-            f"{net.name} comes from {'a black box' if not net.differentiable else net.source}; harden trains torch modules: give it "
+            f"{net.name} comes from {'a black box' if not net.differentiable else net.source}; harden "
+            "trains torch modules: give it "
             f"Network.from_torch(module)."
         )
 
@@ -305,7 +355,8 @@ def _of_loader(x: Any) -> tuple[Inputs, LabelsOption]:
             or not all(isinstance(part, Tensor) for part in batch)
         ):
             raise BadInput(
-                "labels are missing: a DataLoader must give pairs (x, y) of tensors; or give x and y as two arguments."
+                "labels are missing: a DataLoader must give pairs (x, y) of tensors; or give x and y as "
+                "two arguments."
             )
         inputs += list(batch[0])
         labels.append(batch[1].reshape(-1))
@@ -319,19 +370,26 @@ def _radius(radius: float | None, substitutes: SubstitutesOption) -> float:
     if substitutes is not None:
         if radius is not None:
             raise BadInput(
-                "with substitutes there is no radius: every word may become any of its set, all at once. Leave radius out."
+                "with substitutes there is no radius: every word may become any of its set, all at once. "
+                "Leave radius out."
             )
         return 1.0
     if radius is None or not isinstance(radius, int | float) or not 0 < float(radius) < math.inf:
         raise BadInput(
-            f"radius {radius}: say how far inputs may be perturbed in training, a number above 0 in the units of the domain, as in radius=0.02."
+            f"radius {radius}: say how far inputs may be perturbed in training, a number above 0 in the "
+            "units of the domain, as in radius=0.02."
         )
     return float(radius)
 
 
 def _split(
-    x: Any, y: Any, lengths: Sequence[int] | None, substitutes: Substitutes | None, validation: Held, seed: int
-) -> tuple[_Data, _Data]:  # fmt: skip
+    x: Any,
+    y: Any,
+    lengths: Sequence[int] | None,
+    substitutes: Substitutes | None,
+    validation: Held,
+    seed: int,
+) -> tuple[_Data, _Data]:
     """Split the data into the training part and the part that is held back."""
     if y is None:
         raise BadInput("labels are missing: harden needs the class of each input (y).")
@@ -343,13 +401,16 @@ def _split(
         raise BadInput(f"{len(rows)} inputs, but {len(y)} labels: give one for each.")
     if not 0 < float(validation) < 1:
         raise BadInput(
-            f"validation {validation}: give the fraction of the inputs to hold back, between 0 and 1, or (inputs, labels)."
+            f"validation {validation}: give the fraction of the inputs to hold back, between 0 and 1, or "
+            "(inputs, labels)."
         )
     count = round(len(rows) * float(validation))
     if count < LEAST or len(rows) - count < LEAST:
         raise BadInput(
-            f"{len(rows)} inputs are too few: {count} would be held back to choose the checkpoint and {len(rows) - count} used for "
-            f"training; both need {LEAST}. Give more inputs, a larger fraction, or separate inputs for validation."
+            f"{len(rows)} inputs are too few: {count} would be held back to choose the checkpoint and "
+            f"{len(rows) - count} used for "
+            f"training; both need {LEAST}. Give more inputs, a larger fraction, or separate inputs for "
+            "validation."
         )
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed)).tolist()
     listed = substitutes if isinstance(substitutes, Mapping) or substitutes is None else list(substitutes)
@@ -368,7 +429,8 @@ def _check(net: Network, problems: Sequence[Problem], radius: float) -> None:
     labels = torch.cat([_labels(problem) for problem in problems])
     if len(labels.unique()) < 2:
         raise BadInput(
-            f"all labels are {int(labels[0])}, so a constant network would be robust everywhere. Give inputs of several classes."
+            f"all labels are {int(labels[0])}, so a constant network would be robust everywhere. Give "
+            "inputs of several classes."
         )
     for problem in problems:
         region = problem.region
@@ -377,7 +439,8 @@ def _check(net: Network, problems: Sequence[Problem], radius: float) -> None:
             furthest = float(region.length(width.expand_as(region.centre)).max())
             if radius >= furthest > 0:
                 raise BadInput(
-                    f"radius {radius:g} is beyond the data's range: no two inputs are further apart than {furthest:g} in this norm, so "
+                    f"radius {radius:g} is beyond the data's range: no two inputs are further apart than "
+                    f"{furthest:g} in this norm, so "
                     f"no network can be robust at this radius. Give a smaller one."
                 )
 
@@ -402,7 +465,9 @@ class _Time:
         return self._seconds is not None
 
     def part(self, share: float) -> float | None:
-        """Return this fraction of all seconds, counted from now, so that the seconds for loading torch's tracer do not count."""
+        """Return this fraction of all seconds, counted from now, so that the seconds for loading torch's
+        tracer do not count.
+        """
         return None if self._seconds is None else self._seconds * share
 
     def until(self, share: float) -> float | None:
@@ -427,7 +492,9 @@ def _with_network(problem: Problem, net: Network) -> Problem:
 def _standing(
     problems: Sequence[Problem], radius: float, limit: int, seconds: float | None, seed: int
 ) -> Standing:
-    """Measure a network by proofs and attacks on about `limit` inputs: at this radius, or for words with all of them free."""
+    """Measure a network by proofs and attacks on about `limit` inputs: at this radius, or for words with all
+    of them free.
+    """
     count = sum(map(len, problems))
     asked, right, total = [], 0, 0
     for problem in problems:
@@ -455,7 +522,9 @@ def _standing(
 
 
 def _outcome(record: Record, words: bool) -> Outcome:
-    """Classify a record: for words by the radius in replaced words (infinite: robust), else by the worst score."""
+    """Classify a record: for words by the radius in replaced words (infinite: robust), else by the worst
+    score.
+    """
     lower, upper = record.bracket.lower, record.bracket.upper
     if (math.isinf(lower.value) and lower.value > 0) if words else lower.value > 0:
         return "proved"
@@ -467,13 +536,21 @@ def _outcome(record: Record, words: bool) -> Outcome:
 
 
 def _describe_request(
-    net: Network, recipe: Recipe, radius: float, asked: Mapping[str, Any], seed: int, problems: Sequence[Problem]
-) -> dict[str, Any]:  # fmt: skip
+    net: Network,
+    recipe: Recipe,
+    radius: float,
+    asked: Mapping[str, Any],
+    seed: int,
+    problems: Sequence[Problem],
+) -> dict[str, Any]:
     """Return what must be equal for a run to be resumed."""
     held = {f"x{k}": problem.region.centre for k, problem in enumerate(problems)}
     held |= {f"y{k}": label for k, label in enumerate(map(_labels, problems))}
     return {
         "network": net.fingerprint,
-        "data": of_tensors(held), "radius": radius, "recipe": asdict(recipe), "seed": seed,
+        "data": of_tensors(held),
+        "radius": radius,
+        "recipe": asdict(recipe),
+        "seed": seed,
         "region": of_value([str(asked["norm"]), str(asked["frames"]), str(asked["shares"])]),
-    }  # fmt: skip
+    }

@@ -1,4 +1,4 @@
-"""The default methods of each kind of problem. Importing this module registers every method that has a name."""
+"""The default methods of each kind of problem. Importing this module registers every named method."""
 
 from typing import Any, Literal, get_args
 
@@ -40,7 +40,8 @@ def default_methods(
             raise BadInput(f"{name} {value!r} is unknown; there are {', '.join(get_args(known))}.")
     if arithmetic == "executed" and tier in ("tight", "split"):
         raise BadInput(
-            f"tier {tier!r} proves bounds in real arithmetic only; with arithmetic 'executed' use tier 'fast'."
+            f"tier {tier!r} proves bounds in real arithmetic only; with arithmetic 'executed' use tier "
+            "'fast'."
         )
     if mode == "grid":
         if what in ("norms", "offsets"):
@@ -73,7 +74,9 @@ def default_methods(
 
 
 def score_methods(problem: Problem, tier: Tier, arithmetic: Arithmetic = "real") -> list[Method[Any]]:
-    """Return the default methods for a score: also mesh search, where gradients mislead, and CROWN for nonlinear scores."""
+    """Return the default methods for a score: also mesh search, where gradients mislead, and CROWN for
+    nonlinear scores.
+    """
     methods = default_methods(problem.network, problem.goal, tier, arithmetic=arithmetic)
     extra: list[Method[Any]] = (
         [Mesh()] if problem.network.differentiable else []

@@ -1,4 +1,6 @@
-"""Show how far a call has come: a bar in a terminal or a notebook, nothing where the output goes into a file or a pipe."""
+"""Show how far a call has come: a bar in a terminal or a notebook, nothing where the output goes into a file
+or a pipe.
+"""
 
 import contextlib
 import sys
@@ -15,12 +17,15 @@ def check_progress(progress: object) -> None:
     """Raise unless this can be reported to: a function of one argument, True, False or None."""
     if progress is not None and not isinstance(progress, bool) and not callable(progress):
         raise BadInput(
-            f"progress: expected True, False or a function that is called with every report, got {type(progress).__name__}."
+            "progress: expected True, False or a function that is called with every report, got "
+            f"{type(progress).__name__}."
         )
 
 
 def shows_progress(progress: object) -> bool:
-    """Whether a bar is shown: always for True, never for False, and for None where somebody looks at the output."""
+    """Whether a bar is shown: always for True, never for False, and for None where somebody looks at the
+    output.
+    """
     return progress if isinstance(progress, bool) else _in_notebook() or _on_terminal()
 
 
@@ -77,7 +82,9 @@ def epoch_display(
 
 @contextlib.contextmanager
 def _bar(shown: bool, title: str) -> Iterator[Callable[[int, int | None, str, str], None] | None]:
-    """Yield a function (done, total, seconds left, what is running) that draws a bar; None where none is shown."""
+    """Yield a function (done, total, seconds left, what is running) that draws a bar; None where none is
+    shown.
+    """
     if not shown:
         yield None
         return

@@ -1,7 +1,9 @@
-"""Certificates: proved bounds and counterexamples of records as files that `holdfast-check` accepts without holdfast.
+"""Certificates: proved bounds and counterexamples of records as files that `holdfast-check` accepts without
+holdfast.
 
-A file is kept only after the checker has accepted its bytes. If the checker cannot prove the number of the record,
-the file claims the largest smaller number that it can prove, and says so. Nothing in this module is trusted.
+A file is kept only after the checker has accepted its bytes. If the checker cannot prove the number of the
+record, the file claims the largest smaller number that it can prove, and says so. Nothing in this module is
+trusted.
 """
 
 import hashlib
@@ -89,14 +91,16 @@ def prove(
     stop: StopOption = None,
     seconds: float | None = None,
 ) -> list[Certificate]:
-    """Write a certificate file for every claim of these records into a folder, and the model too unless the checker reads its .onnx file.
+    """Write a certificate file for every claim of these records into a folder, and the model too unless the
+    checker reads its .onnx file.
 
     Args:
         problems: the hf.Problem objects that were solved.
         records: their answers, as `hf.solve` returns them.
         folder: where the files go.
         file: the .onnx file that the network was read from.
-        stop: hf.Stop(seconds=...) or a number of seconds for all certificates; claims that are left then have no file, and say so.
+        stop: hf.Stop(seconds=...) or a number of seconds for all certificates; claims that are left then have
+        no file, and say so.
         seconds: the same as a number for `stop`.
     """
     problems = (
@@ -107,7 +111,8 @@ def prove(
         wrong = next((one for one in values if not isinstance(one, kind)), None)
         if wrong is not None:
             raise BadInput(
-                f"{name}: expected hf.{kind.__name__} objects, got {show(wrong)}; hf.solve takes problems and returns records."
+                f"{name}: expected hf.{kind.__name__} objects, got {show(wrong)}; hf.solve takes problems "
+                "and returns records."
             )
     if not isinstance(folder, str | Path):
         raise BadInput(f"folder: expected the path of a folder, got {show(folder)}.")
@@ -164,7 +169,9 @@ def certificates(
 
 
 def model_for(problem: Problem, folder: Path, source: Path | None) -> tuple[Path, holdfast_check.Model]:
-    """Return the model file for the checker and its program: the user's own .onnx file if the checker reads it."""
+    """Return the model file for the checker and its program: the user's own .onnx file if the checker reads
+    it.
+    """
     why = ""
     if source is not None and source.name.endswith((".onnx", ".onnx.gz")):
         try:
@@ -188,7 +195,9 @@ def model_for(problem: Problem, folder: Path, source: Path | None) -> tuple[Path
 
 
 def agrees(problem: Problem, opened: holdfast_check.Model) -> None:
-    """Raise unless program and network agree at the inputs and at random points, to 1e-9 of the largest output."""
+    """Raise unless program and network agree at the inputs and at random points, to 1e-9 of the largest
+    output.
+    """
     points = sampled_points(problem.region).double()
     twin = problem.network.double(problem.region.centre)
     said = (
@@ -208,7 +217,8 @@ def agrees(problem: Problem, opened: holdfast_check.Model) -> None:
         (np.abs(found - said) <= wide * max(1.0, float(np.abs(said).max()))).all()
     ):
         raise UnsupportedLayer(
-            f"{problem.network.name}: the checker's program gives other outputs than the network, so no certificate is written."
+            f"{problem.network.name}: the checker's program gives other outputs than the network, so no "
+            "certificate is written."
         )
 
 
@@ -220,9 +230,14 @@ def question(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return header and arrays of a file about one row, without the radius and the claimed number."""
     header: dict[str, Any] = {
-        "schema": checker.SCHEMA, "version": checker.VERSION, "kind": kind, "goal": record.goal, "input": str(record.key),
-        "question": record.question, "model": {"sha256": opened.sha256, "file": opened.name},
-    }  # fmt: skip
+        "schema": checker.SCHEMA,
+        "version": checker.VERSION,
+        "kind": kind,
+        "goal": record.goal,
+        "input": str(record.key),
+        "question": record.question,
+        "model": {"sha256": opened.sha256, "file": opened.name},
+    }
     region, arrays = _region(part)
     about, rows = _property(part, opened)
     return {**header, "region": region, "property": about, "above": 0.0}, {**arrays, **rows}
@@ -390,8 +405,9 @@ def _cut(
     opened: holdfast_check.Model,
     until: float,
 ) -> dict[str, Any]:
-    """Return the arrays that prove a score where linear bounds do not: input splits of a box with few varying inputs, else trained
-    slopes and ReLU splits."""
+    """Return the arrays that prove a score where linear bounds do not: input splits of a box with few varying
+    inputs, else trained slopes and ReLU splits.
+    """
     match = Matched.of(part, opened.program)
     if match is not None and isinstance(cut_for(match.graph, part.region), ActivationSplit):
         found = _search_checker_hints(match, part.region, header, arrays, opened, until, MOST)
@@ -404,11 +420,17 @@ def _cut(
 
 
 def _search_checker_hints(
-    match: Matched, region: Region, header: Mapping[str, Any], arrays: Mapping[str, Any], opened: holdfast_check.Model, until: float,
+    match: Matched,
+    region: Region,
+    header: Mapping[str, Any],
+    arrays: Mapping[str, Any],
+    opened: holdfast_check.Model,
+    until: float,
     parts: int,
-) -> dict[str, Any] | None:  # fmt: skip
-    """Return arrays with which the checker proves the claim, or None: trained slopes, trained intermediate bounds, and
-    ReLU splits with at most `parts` subproblems."""
+) -> dict[str, Any] | None:
+    """Return arrays with which the checker proves the claim, or None: trained slopes, trained intermediate
+    bounds, and ReLU splits with at most `parts` subproblems.
+    """
     claim = _read_claim(header, arrays, opened)
     said = (
         claim.matrix @ opened.program.value(region.centre.double().cpu().numpy())[0]
@@ -451,8 +473,8 @@ def _largest_radius(
 ) -> float:
     """Return the largest radius that the checker proves, and put what it needs into `arrays`.
 
-    Tried at the record's radius or slightly less: the checker's own slopes, trained slopes, ReLU splits, quadratic
-    models. If none succeeds, bisection finds a smaller radius without ReLU splits.
+    Tried at the record's radius or slightly less: the checker's own slopes, trained slopes, ReLU splits,
+    quadratic models. If none succeeds, bisection finds a smaller radius without ReLU splits.
     """
     match = Matched.of(part, opened.program)
 
@@ -464,7 +486,9 @@ def _largest_radius(
         return _margin(header, {**arrays, **some}, opened) > 0
 
     def planes(share: float, parts: int) -> dict[str, Any] | None:
-        """Return arrays that prove this fraction with trained slopes and at most `parts` ReLU subproblems, or None."""
+        """Return arrays that prove this fraction with trained slopes and at most `parts` ReLU subproblems, or
+        None.
+        """
         try:
             if holds(share, {}):
                 return {}
@@ -516,7 +540,9 @@ def _witness(
     blank: Certificate,
     until: float,
 ) -> Certificate:
-    """Write the counterexample with the region of its distance; the checker decides whether it shows the recorded value."""
+    """Write the counterexample with the region of its distance; the checker decides whether it shows the
+    recorded value.
+    """
     header, arrays = question(part, record, opened, "witness")
     found = orient_bounds(record).upper.evidence.witness
     if found is None or not found.is_floating_point() or found.shape != part.region.centre.shape[1:]:

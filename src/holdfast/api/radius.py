@@ -1,4 +1,6 @@
-"""`hf.radius`, `hf.worst` and `hf.bounds`: how far inputs may be perturbed, how low a score can fall, and the linear bounds themselves."""
+"""`hf.radius`, `hf.worst` and `hf.bounds`: how far inputs may be perturbed, how low a score can fall, and the
+linear bounds themselves.
+"""
 
 import math
 from collections.abc import Sequence
@@ -123,9 +125,13 @@ def radius(
 
 @overload
 def radius(
-    net: ModelLike, x: Inputs, y: LabelsOption = ..., *,
-    frames: Literal["all"] | int | Sequence[int] | Sequence[Sequence[bool]] | Tensor | None = ..., **options: Unpack[Options],
-) -> RadiusList: ...  # fmt: skip
+    net: ModelLike,
+    x: Inputs,
+    y: LabelsOption = ...,
+    *,
+    frames: Literal["all"] | int | Sequence[int] | Sequence[Sequence[bool]] | Tensor | None = ...,
+    **options: Unpack[Options],
+) -> RadiusList: ...
 
 
 def radius(
@@ -155,48 +161,61 @@ def radius(
     store: Sink | None = None,
     progress: ProgressOption = None,
 ) -> RadiusList | FrameRadiusList:
-    """Bracket the robustness radius of each input: how far it may be perturbed before its class (or another property) changes.
+    """Bracket the robustness radius of each input: how far it may be perturbed before its class (or another
+    property) changes.
 
     Args:
-        net: a torch module in evaluation mode, the path of an .onnx file, a fitted scikit-learn estimator, or a hf.Network.
-        x: (batch, *shape), a list of inputs of different lengths, or padded ones with `lengths`; for a network that reads tokens their
-            ids, or a list of texts.
-        y: the class of each input, as a number or by its name. A misclassified input has radius 0. Not needed with `property`.
-        norm: 1, 2, math.inf (or "inf") or any p >= 1, in the units of the domain; 0 counts changed pixels, frames or features.
+        net: a torch module in evaluation mode, the path of an .onnx file, a fitted scikit-learn estimator, or
+        a hf.Network.
+        x: (batch, *shape), a list of inputs of different lengths, or padded ones with `lengths`; for a
+            network that reads tokens their ids, or a list of texts.
+        y: the class of each input, as a number or by its name. A misclassified input has radius 0. Not needed
+        with `property`.
+        norm: 1, 2, math.inf (or "inf") or any p >= 1, in the units of the domain; 0 counts changed pixels,
+        frames or features.
         domain: the lowest and highest value of an input, as in (0, 1). A hf.Network has its own.
-        property: what must hold instead of the class: hf.Within("10%") (outputs stay near the forecast at the unperturbed input),
-            hf.Threshold(0) (every output stays on its side of the threshold), or any Property.
-        frames: None: the whole input is perturbed. "all": every frame by at most the radius. "each": each frame alone, and the answer
-            holds a list of brackets for every input. A number, several numbers, or a bool mask: only those frames.
-        shares: with frames, frame k moves by at most radius * shares[k], one number a frame, for all inputs or for each. Without frames,
-            feature k does, in every frame of a window.
-        drift: for windows (frames, features): one offset for each feature, the same in every frame. The radius is the norm of the
-            offsets, each divided by its share where there are shares.
-        targets: None: a change to any other class counts. One class for each input (or one for all): only a change to that class counts.
-            "runner-up": the class with the second largest output.
-        substitutes: word -> words that may replace it, or for each input and each of its positions the allowed words; as words of the
-            vocabulary or as token ids. The radius then counts replaced words. With frames="each", each position alone.
-        unit: under norm 0, what counts as one change: "pixel" (all its channels), "frame" or "number". Default: pixels for images, else
-            numbers.
-        free: under norm 0, a bool mask of the units that may change, for all inputs or for each. Default: all.
-        values: under norm 0, the values that a changed number may take, such as range(256) for bytes. Default: any of the domain.
+        property: what must hold instead of the class: hf.Within("10%") (outputs stay near the forecast at the
+            unperturbed input), hf.Threshold(0) (every output stays on its side of the threshold), or any
+            Property.
+        frames: None: the whole input is perturbed. "all": every frame by at most the radius. "each": each
+            frame alone, and the answer holds a list of brackets for every input. A number, several numbers,
+            or a bool mask: only those frames.
+        shares: with frames, frame k moves by at most radius * shares[k], one number a frame, for all inputs
+            or for each. Without frames, feature k does, in every frame of a window.
+        drift: for windows (frames, features): one offset for each feature, the same in every frame. The
+            radius is the norm of the offsets, each divided by its share where there are shares.
+        targets: None: a change to any other class counts. One class for each input (or one for all): only a
+            change to that class counts. "runner-up": the class with the second largest output.
+        substitutes: word -> words that may replace it, or for each input and each of its positions the
+            allowed words; as words of the vocabulary or as token ids. The radius then counts replaced words.
+            With frames="each", each position alone.
+        unit: under norm 0, what counts as one change: "pixel" (all its channels), "frame" or "number".
+            Default: pixels for images, else numbers.
+        free: under norm 0, a bool mask of the units that may change, for all inputs or for each. Default:
+        all.
+        values: under norm 0, the values that a changed number may take, such as range(256) for bytes.
+        Default: any of the domain.
         lengths: the lengths of padded inputs.
-        mode: under norm 0, "prove": search for few changes and prove by branch and bound that fewer do not suffice. "grid": DeepTRE's
-            sensitivities over a grid of values; its lower bounds are estimates.
-        tier: how hard to prove. "search": attacks only. "fast": linear bounds in closed form. "tight": optimised slopes, joint ReLU
-            relaxations and quadratic models, seconds for an input. "split": branch and bound too, minutes; limit it with `stop`.
-        arithmetic: "real": proofs are about the network in real arithmetic. "executed": about its own float32 outputs (tier "fast").
-        methods: what to run instead of the defaults: instances such as hf.attacks.PGD(), or names such as "pgd" and "certify".
+        mode: under norm 0, "prove": search for few changes and prove by branch and bound that fewer do not
+            suffice. "grid": DeepTRE's sensitivities over a grid of values; its lower bounds are estimates.
+        tier: how hard to prove. "search": attacks only. "fast": linear bounds in closed form. "tight":
+            optimised slopes, joint ReLU relaxations and quadratic models, seconds for an input. "split":
+            branch and bound too, minutes; limit it with `stop`.
+        arithmetic: "real": proofs are about the network in real arithmetic. "executed": about its own float32
+        outputs (tier "fast").
+        methods: what to run instead of the defaults: instances such as hf.attacks.PGD(), or names such as
+        "pgd" and "certify".
         stop: when to stop: a hf.Stop, or a number of seconds for the whole call.
         seconds: the same as a number for `stop`.
         seed: decides every random number.
         store: keeps every record while it is made: hf.Store.create(folder).
-        progress: None: a bar in a terminal or notebook. False: nothing. True: always a bar. A function: it is called with every report.
+        progress: None: a bar in a terminal or notebook. False: nothing. True: always a bar. A function: it is
+        called with every report.
 
-    Returns:
-        A list with one bracket for each input, in order, lower <= radius <= upper, that prints as a table and has .lower, .upper,
-        .to_frame(), .summary(), .report(path) and .gate(...). The radius is infinite where no allowed perturbation changes the class; the
-        bracket is then closed and its note says why.
+    Returns: A list with one bracket for each input, in order, lower <= radius <= upper, that prints as a
+    table and has .lower, .upper, .to_frame(), .summary(), .report(path) and .gate(...). The radius is
+    infinite where no allowed perturbation changes the class; the bracket is then closed and its note says
+    why.
     """
     check_search(seed, store)
     check_progress(progress)
@@ -213,7 +232,8 @@ def radius(
     check_mask(free)
     if property is not None and not isinstance(property, Property | Rule):
         raise BadInput(
-            f"property: expected hf.Within, hf.Threshold or a Property, got {show(property)}. hf.risk takes properties by name and your "
+            f"property: expected hf.Within, hf.Threshold or a Property, got {show(property)}. hf.risk "
+            "takes properties by name and your "
             f"own functions."
         )
     network = as_network(net, domain=domain, x=x)
@@ -223,9 +243,21 @@ def radius(
     aims = check_targets(network, targets, count)
     sets = substitute_ids(network, substitutes)
     problems = radius_problems(
-        network, x, labels, norm=distance, property=property, frames=frames, shares=shares, drift=drift, targets=aims,
-        substitutes=sets, unit=unit, free=free, values=values, lengths=lengths,
-    )  # fmt: skip
+        network,
+        x,
+        labels,
+        norm=distance,
+        property=property,
+        frames=frames,
+        shares=shares,
+        drift=drift,
+        targets=aims,
+        substitutes=sets,
+        unit=unit,
+        free=free,
+        values=values,
+        lengths=lengths,
+    )
     if chosen is None:
         what = measured_quantity(distance, sets, drift=drift)
         chosen = default_methods(network, "radius", tier, what=what, mode=mode, arithmetic=arithmetic)
@@ -274,13 +306,16 @@ def worst(
     store: Sink | None = None,
     progress: ProgressOption = None,
 ) -> WorstList:
-    """Bracket the smallest score of a property over each region. A positive lower bound proves that the property holds there.
+    """Bracket the smallest score of a property over each region. A positive lower bound proves that the
+    property holds there.
 
     Args:
-        net: a torch module in evaluation mode, the path of an .onnx file, a fitted estimator, or a hf.Network.
-        region: where inputs may be: hf.Ball(x, 0.02, torch.inf, (0, 1)), hf.Box.between(lower, upper), or any region of hf.region.
-        property: the score that must stay positive: hf.Robustness(y), hf.Within("10%"), hf.Threshold(0), any Property, one of the names
-            of `hf.risk`, or your own function of the outputs.
+        net: a torch module in evaluation mode, the path of an .onnx file, a fitted estimator, or a
+        hf.Network.
+        region: where inputs may be: hf.Ball(x, 0.02, torch.inf, (0, 1)), hf.Box.between(lower, upper), or any
+        region of hf.region.
+        property: the score that must stay positive: hf.Robustness(y), hf.Within("10%"), hf.Threshold(0), any
+            Property, one of the names of `hf.risk`, or your own function of the outputs.
         tier: how hard to prove, as for `hf.radius`.
         arithmetic: "real" or "executed", as for `hf.radius`.
         methods: what to run instead of the defaults, as instances or names.
@@ -288,11 +323,11 @@ def worst(
         seconds: the same as a number for `stop`.
         seed: decides every random number.
         store: keeps every record while it is made.
-        progress: None: a bar in a terminal or notebook. False: nothing. A function: it is called with every report.
+        progress: None: a bar in a terminal or notebook. False: nothing. A function: it is called with every
+        report.
 
-    Returns:
-        A list with one bracket for each region. The range of an output is two of these: the smallest value of the output, and of its
-        negative.
+    Returns: A list with one bracket for each region. The range of an output is two of these: the smallest
+    value of the output, and of its negative.
     """
     check_search(seed, store)
     check_progress(progress)
@@ -314,9 +349,11 @@ def worst(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Bounds:
-    """Certified bounds of linear functions of the outputs over each region of a batch, in real arithmetic, rounding included:
+    """Certified bounds of linear functions of the outputs over each region of a batch, in real arithmetic,
+    rounding included:
 
-    lower <= lower_A . x + lower_b <= rows . output(x) + offset <= upper_A . x + upper_b <= upper for every x of the region.
+    lower <= lower_A . x + lower_b <= rows . output(x) + offset <= upper_A . x + upper_b <= upper for every x
+    of the region.
     """
 
     lower: Tensor  # (batch, rows) float64, as are all
@@ -369,12 +406,15 @@ def about_width(width: float) -> str:
 def bounds(
     net: ModelLike, region: Region, rows: Tensor | None = None, offset: Tensor | None = None
 ) -> Bounds:
-    """Return certified bounds of every output over each region, as numbers and as linear functions of the input (CROWN).
+    """Return certified bounds of every output over each region, as numbers and as linear functions of the
+    input (CROWN).
 
     Args:
-        net: a torch module in evaluation mode, the path of an .onnx file, a fitted estimator, or a hf.Network.
+        net: a torch module in evaluation mode, the path of an .onnx file, a fitted estimator, or a
+        hf.Network.
         region: where inputs may be: hf.Ball, hf.Box, or any region of hf.region.
-        rows: (rows, outputs) or (batch, rows, outputs): bound these linear combinations of the outputs instead.
+        rows: (rows, outputs) or (batch, rows, outputs): bound these linear combinations of the outputs
+        instead.
         offset: (rows,) or (batch, rows): added to the combinations.
     """
     where = check_region(region, "hf.bounds")
@@ -389,7 +429,8 @@ def bounds(
     shift = torch.zeros(()) if offset is None else tensor_argument("offset", offset)
     if shift.dim() and tuple(shift.shape) not in ((matrix.shape[1],), tuple(matrix.shape[:2])):
         raise BadInput(
-            f"offset has shape {tuple(shift.shape)}, expected one number for each of the {matrix.shape[1]} rows."
+            f"offset has shape {tuple(shift.shape)}, expected one number for each of the {matrix.shape[1]} "
+            "rows."
         )
     shift = shift.to(network.device, torch.float64).expand(matrix.shape[:2])
     problem = Problem(network, where, Linear(matrix, shift), "worst")
@@ -405,10 +446,13 @@ def bounds(
     )
     least, half = plane.minimum(problem.region), matrix.shape[1]
     return Bounds(
-        lower=least[:, :half], upper=-least[:, half:],
-        lower_A=plane.coefficients[:, :half], lower_b=plane.constant[:, :half],
-        upper_A=-plane.coefficients[:, half:], upper_b=-plane.constant[:, half:],
-    )  # fmt: skip
+        lower=least[:, :half],
+        upper=-least[:, half:],
+        lower_A=plane.coefficients[:, :half],
+        lower_b=plane.constant[:, :half],
+        upper_A=-plane.coefficients[:, half:],
+        upper_b=-plane.constant[:, half:],
+    )
 
 
 def tensor_argument(name: str, values: object) -> Tensor:
@@ -440,13 +484,15 @@ def radius_problems(
     rows = as_rows(net.rows(x) if hasattr(x, "columns") else net.inputs(x), lengths)
     if y is None and property is None:
         raise BadInput(
-            "radius needs labels, the class of each input (y), or another property: property=hf.Within('10%') for a "
+            "radius needs labels, the class of each input (y), or another property: "
+            "property=hf.Within('10%') for a "
             "forecast, hf.Threshold(0) for a single score."
         )
     labels = None if y is None or property is not None else classes_of(net.places_of(y), len(rows), "labels")
     if property is not None and targets is not None:
         raise BadInput(
-            "targets are classes: they choose the class to which a change counts. Leave them out, or the property."
+            "targets are classes: they choose the class to which a change counts. Leave them out, or the "
+            "property."
         )
     aims = None if targets is None or isinstance(targets, str) else classes_of(targets, len(rows), "targets")  # type: ignore[arg-type]
     if isinstance(targets, str) and targets != "runner-up":
@@ -457,7 +503,8 @@ def radius_problems(
         raise BadInput(BOX_NORM)
     if drift and (frames is not None or substitutes is not None or norm == 0):
         raise BadInput(
-            "a drift adds the same offset to all frames: it needs a norm p >= 1; leave frames and substitutes out."
+            "a drift adds the same offset to all frames: it needs a norm p >= 1; leave frames and "
+            "substitutes out."
         )
     for name, option in (("unit", unit), ("free", free), ("values", values)):
         if option is not None and (norm != 0 or substitutes is not None):
@@ -467,7 +514,8 @@ def radius_problems(
     each = isinstance(frames, str) and frames == "each"
     if substitutes is not None and frames is not None and not each:
         raise BadInput(
-            "substitutes already say which words may change; leave frames out, or give frames='each' for one position at a time."
+            "substitutes already say which words may change; leave frames out, or give frames='each' for "
+            "one position at a time."
         )
     sets = None if substitutes is None else _position_sets(net, rows, substitutes)
     weights = (
@@ -483,7 +531,8 @@ def radius_problems(
         stacked = torch.stack([rows[i] for i in members])
         if stacked.is_floating_point() and stacked.dim() == 2 and net.vectors is not None:
             raise BadInput(
-                f"{net.name} reads token ids, and the data are {stacked.dtype}: give integers, or word vectors (length, dim)."
+                f"{net.name} reads token ids, and the data are {stacked.dtype}: give integers, or word "
+                "vectors (length, dim)."
             )
         # Under norm 0, rounding an input to the network's dtype does not count as a change.
         centre = (
@@ -538,7 +587,8 @@ def as_rows(x: Inputs, lengths: Sequence[int] | None) -> list[Tensor]:
         rows = [torch.as_tensor(row) for row in x]
     except (TypeError, ValueError, RuntimeError) as error:
         raise BadInput(
-            f"x does not hold inputs: give a tensor (batch, ...), or a list with one for each input ({error})."
+            "x does not hold inputs: give a tensor (batch, ...), or a list with one for each input "
+            f"({error})."
         ) from error
     if not rows:
         raise BadInput("the data are empty: there is no input.")
@@ -555,7 +605,8 @@ def as_rows(x: Inputs, lengths: Sequence[int] | None) -> list[Tensor]:
 def _position_sets(net: Network, rows: list[Tensor], substitutes: Substitutes) -> list[list[list[int]]]:
     if net.vectors is None or any(row.is_floating_point() or row.dim() != 1 for row in rows):
         raise BadInput(
-            "substitutes are sets of words: give token ids, or texts, to a network that reads tokens (tokens=True, vocabulary=[...])."
+            "substitutes are sets of words: give token ids, or texts, to a network that reads tokens "
+            "(tokens=True, vocabulary=[...])."
         )
     return position_sets([row.tolist() for row in rows], substitutes, len(net.vectors))
 
@@ -573,7 +624,9 @@ def _classes(
 def _resolve_property(
     net: Network, property: Property | Rule, regions: list[tuple[list[int], Family]], y: LabelsOption
 ) -> Property:
-    """Return the property of all inputs in order. A rule is evaluated at the network's outputs for the inputs."""
+    """Return the property of all inputs in order. A rule is evaluated at the network's outputs for the
+    inputs.
+    """
     count = sum(len(members) for members, _ in regions)
     if isinstance(property, Rule):
         for _, region in regions:
@@ -594,7 +647,9 @@ def _moving(net: Network, centre: Tensor, norm: float, shares: SharesOption, *, 
 
 
 def _of_a_table(net: Network, **options: object) -> bool:
-    """Whether the columns of a table define the region. Plain columns do not: other regions have more methods."""
+    """Whether the columns of a table define the region. Plain columns do not: other regions have more
+    methods.
+    """
     if net.columns is None or (net.columns.plain and net.trees is None):
         return False
     named = [name for name, option in options.items() if option is not None]
@@ -619,9 +674,15 @@ def _norm_family(net: Network, centre: Tensor, norm: float, mask: Tensor) -> Fam
 
 
 def _sparse(
-    net: Network, centre: Tensor, members: list[int], count: int, frames: FramesOption, unit: Unit | None, free: MaskOption,
+    net: Network,
+    centre: Tensor,
+    members: list[int],
+    count: int,
+    frames: FramesOption,
+    unit: Unit | None,
+    free: MaskOption,
     values: ValuesOption,
-) -> Sparse:  # fmt: skip
+) -> Sparse:
     """Return the region for the inputs `members` out of `count`."""
     if frames is not None and not (isinstance(frames, str) and frames == "all" and unit in (None, "frame")):
         raise BadInput(
@@ -640,7 +701,9 @@ def _sparse(
 def _free_units(
     free: Tensor | Sequence[Tensor], members: list[int], count: int, shape: tuple[int, ...]
 ) -> Tensor:
-    """Return masks (members, *unit shape) from one for all inputs or one for each. Axes of size one may be left out."""
+    """Return masks (members, *unit shape) from one for all inputs or one for each. Axes of size one may be
+    left out.
+    """
     plain = tuple(size for size in shape if size > 1)
 
     def fits(mask: Tensor) -> bool:
@@ -719,7 +782,9 @@ def _frame_mask(frames: Any, count: int, place: int) -> Tensor:
 
 
 def _per_frame(values: Any, counts: list[int], what: str, padded: bool) -> list[Tensor]:
-    """Return (frames,) float64 for each input, from one list for all or one for each. Lists of padded inputs may be padded."""
+    """Return (frames,) float64 for each input, from one list for all or one for each. Lists of padded inputs
+    may be padded.
+    """
     if not isinstance(values, list) or not values:
         raise BadInput(f"{what} needs a number for each frame, got {values!r}.")
     lists = values if isinstance(values[0], list) else [values] * len(counts)

@@ -22,7 +22,10 @@ PropertyName = Literal[
     "robustness", "confidence", "runner-up", "targeted", "least", "uncertainty", "tie", "reach"
 ]
 PROPERTIES: tuple[str, ...] = get_args(PropertyName)
-BOX_NORM = "with shares every feature moves by its own share: that is a box, measured in the maximum norm; leave the norm out."
+BOX_NORM = (
+    "with shares every feature moves by its own share: that is a box, measured in the maximum norm; "
+    "leave the norm out."
+)
 PropertyOption = Property | Rule | PropertyName | Callable[[Tensor], Tensor]
 
 
@@ -36,19 +39,26 @@ def check_property_name(given: object) -> None:
         near = difflib.get_close_matches(str(given), PROPERTIES, 1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise BadInput(
-            f"property {short(repr(given), 60)} is unknown; there are {', '.join(PROPERTIES)}, a Property, or your own function of the "
+            f"property {short(repr(given), 60)} is unknown; there are {', '.join(PROPERTIES)}, a Property, "
+            "or your own function of the "
             f"outputs.{hint}"
         )
 
 
 def region_of(
-    net: Network, x: Any, *, norm: float = math.inf, radius: float | Tensor | None = None, patch: Tensor | None = None,
-    shares: Sequence[float] | Sequence[Sequence[float]] | Tensor | None = None, drift: bool = False,
-) -> Region:  # fmt: skip
+    net: Network,
+    x: Any,
+    *,
+    norm: float = math.inf,
+    radius: float | Tensor | None = None,
+    patch: Tensor | None = None,
+    shares: Sequence[float] | Sequence[Sequence[float]] | Tensor | None = None,
+    drift: bool = False,
+) -> Region:
     """Return the perturbation set around each input."""
     if patch is not None and (shares is not None or drift):
         raise BadInput(
-            f"patch and {'drift' if drift else 'shares'} both restrict what may be perturbed; give one."
+            f"patch and {'drift' if drift else 'shares'} both say where the input may move; give one."
         )
     rows = torch.as_tensor(net.inputs(x, alike=True))
     centre = net.exactly(rows) if rows.is_floating_point() else net.embed(rows)
@@ -65,7 +75,8 @@ def region_of(
         mask = torch.as_tensor(patch)
         if mask.shape not in (centre.shape, centre.shape[1:]):
             raise BadInput(
-                f"patch: the mask has shape {tuple(mask.shape)}, expected {tuple(centre.shape[1:])}: a flag for each feature."
+                f"patch: the mask has shape {tuple(mask.shape)}, expected {tuple(centre.shape[1:])}: a "
+                "flag for each feature."
             )
         if not bool(mask.any()):
             raise BadInput("patch: the mask selects no feature, or the square lies outside the images.")
@@ -73,7 +84,8 @@ def region_of(
         whole = torch.minimum(free.radius, free.limit())
         if bool(whole.isinf().any()):
             raise BadInput(
-                "patch: the domain is unbounded, so a patch without a radius could take any value; give a radius or a domain."
+                "patch: the domain is unbounded, so a patch without a radius could take any value; give a "
+                "radius or a domain."
             )
         return free.at(whole)
     if drift:
@@ -98,17 +110,27 @@ def classes_of(values: Tensor | Sequence[int] | Sequence[Sequence[int]], count: 
         )
     if classes.is_floating_point() or classes.dtype == torch.bool:
         raise BadInput(
-            f"{what} must be integers, got {classes.dtype}. A network that forecasts numbers has no classes: ask how long it stays near "
+            f"{what} must be integers, got {classes.dtype}. A network that forecasts numbers has no "
+            "classes: ask how long it stays near "
             f"its forecast (property=hf.Within('10%'), --within 10%)."
         )
     return classes.long()
 
 
 def property_of(
-    net: Network, region: Region, given: PropertyOption, *, y: Tensor | Sequence[int] | None = None,
-    targets: Tensor | Sequence[int] | int | None = None, epsilon: float = 0.0, toward: Tensor | None = None, softmax: bool = True,
-) -> tuple[Network, Property]:  # fmt: skip
-    """Return the property with its network. A function of the outputs becomes part of the network, so that bounds apply to it."""
+    net: Network,
+    region: Region,
+    given: PropertyOption,
+    *,
+    y: Tensor | Sequence[int] | None = None,
+    targets: Tensor | Sequence[int] | int | None = None,
+    epsilon: float = 0.0,
+    toward: Tensor | None = None,
+    softmax: bool = True,
+) -> tuple[Network, Property]:
+    """Return the property with its network. A function of the outputs becomes part of the network, so that
+    bounds apply to it.
+    """
     if isinstance(given, Property):
         return net, given
     if isinstance(given, Rule):
@@ -130,7 +152,7 @@ def property_of(
         raise BadInput("the network's outputs are probabilities already: give softmax=False (--no-softmax).")
     aim = None if targets is None else torch.as_tensor(targets, device=net.device).expand(len(region)).long()
     if aim is None and given in ("targeted", "reach"):
-        raise BadInput(f"property {given!r} needs a class: give it by targets (targets=, --targets).")
+        raise BadInput(f"property {given!r} needs a class: name it (targets=, --targets).")
     if aim is not None and given not in ("targeted", "reach"):
         raise BadInput(f"targets have no meaning for property {given!r}; use targeted or reach.")
     if toward is not None and given != "uncertainty":

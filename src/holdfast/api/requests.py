@@ -1,4 +1,6 @@
-"""Describe a call as the stored request of a run, so that its page states every restriction that its numbers depend on."""
+"""Describe a call as the stored request of a run, so that its page states every restriction that its numbers
+depend on.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -33,7 +35,7 @@ def radius_request(norm: float, options: Mapping[str, Any]) -> Request:
 
 
 def region_request(region: Region, rule: object, **more: Any) -> Request:
-    """Return the request of a call about a region: its norm and radius for a ball, else a hash of the region."""
+    """Return the request of a call about a region: norm and radius of a ball, else a hash of the region."""
     where: dict[str, Any] = {"box": of_value(region)}
     if isinstance(region, Ball):
         radii = sorted({float(size) for size in region.radius.tolist()})

@@ -1,4 +1,5 @@
-"""What the public functions return: lists and numbers that print as a table, and know how to become a data frame, a page or a decision.
+"""What the public functions return: lists and numbers that print as a table, and know how to become a data
+frame, a page or a decision.
 
 The lists are Python lists, so that iterating, indexing and unpacking work as on any list.
 """
@@ -94,7 +95,8 @@ def data_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
         import pandas
     except ImportError as error:
         raise MissingExtra(
-            "to_frame needs pandas: pip install 'holdfast[tables]'. Without it, use .lower and .upper, or iterate over the result."
+            "to_frame needs pandas: pip install 'holdfast[tables]'. Without it, use .lower and .upper, or "
+            "iterate over the result."
         ) from error
     return pandas.DataFrame(list(rows))
 
@@ -193,7 +195,9 @@ class Answered:
 
 @dataclass(frozen=True, eq=False)
 class GateDecision:
-    """Whether a result satisfies the rules of a gate. bool(...) says it; printing it shows every rule with its numbers."""
+    """Whether a result satisfies the rules of a gate. bool(...) says it; printing it shows every rule with
+    its numbers.
+    """
 
     decision: "Decision"
 
@@ -212,7 +216,8 @@ class GateDecision:
 
     def __str__(self) -> str:
         lines = [
-            f"{'passed' if check.passed else 'FAILED'}  {check.name}: wanted {check.wanted}, found {check.found}"
+            f"{'passed' if check.passed else 'FAILED'}  {check.name}: wanted {check.wanted}, found "
+            f"{check.found}"
             for check in self.checks
         ]
         return "\n".join([*lines, f"gate: {'passed' if self.passed else 'FAILED'}"])
@@ -256,7 +261,9 @@ class Results(list[T]):
         return data_frame(self.frame_rows())
 
     def report(self, path: str | Path) -> Path:
-        """Write the result as a page (.html), a fragment of a model card (.md) or its records (.json), and return the path."""
+        """Write the result as a page (.html), a fragment of a model card (.md) or its records (.json), and
+        return the path.
+        """
         from holdfast.report import write_report
 
         if not isinstance(path, str | Path):
@@ -278,9 +285,11 @@ class Results(list[T]):
         """Check the result against rules, as `holdfast gate` does.
 
         Args:
-            at: the radius (for worst scores the score, by default 0) at which inputs count as certified or broken.
+            at: the radius (for worst scores the score, by default 0) at which inputs count as certified or
+            broken.
             min_certified: at least this share of the inputs is certified there.
-            max_broken: at most this share has a counterexample there; unknown inputs count too, unless max_unknown is given.
+            max_broken: at most this share has a counterexample there; unknown inputs count too, unless
+            max_unknown is given.
             max_unknown: at most this share is unknown there.
             min_accuracy: at least this share is classified right.
         """
@@ -400,7 +409,7 @@ class RadiusList(BracketList):
             and attacked != "-"
             and not fails_at_input(bracket)
         ):
-            attacked = f"{bracket.upper.value + 1:.0f}"  # so many changes do change the prediction
+            attacked = f"{bracket.upper.value + 1:.0f}"  # this number of changes suffices
         if bracket.upper.value == math.inf:
             attacked = "none" if bracket.closed else "-"
         if fails_at_input(bracket):
@@ -461,7 +470,9 @@ class FrameRadiusList(Results[RadiusList]):
 
     @property
     def upper(self) -> Tensor:
-        """(inputs, frames) float64: the upper bounds from counterexamples; NaN behind the end of shorter inputs."""
+        """(inputs, frames) float64: the upper bounds from counterexamples; NaN behind the end of shorter
+        inputs.
+        """
         return _padded([row.upper for row in self])
 
     def frame_rows(self) -> list[dict[str, Any]]:
@@ -502,7 +513,9 @@ def _padded(rows: Sequence[Tensor]) -> Tensor:
 
 
 class WorstList(BracketList):
-    """The smallest score of the property over each region. A positive lower bound proves that the property holds there."""
+    """The smallest score of the property over each region. A positive lower bound proves that the property
+    holds there.
+    """
 
     def table(self) -> Table:
         rows = []
@@ -516,7 +529,8 @@ class WorstList(BracketList):
         found = [_holds(bracket) for bracket in self]
         counts = {what: found.count(what) for what in ("proved", "broken", "unknown")}
         return (
-            f"The property is proved over {counts['proved']} of {_plural(len(self), 'region')}, broken in {counts['broken']}, unknown in "
+            f"The property is proved over {counts['proved']} of {_plural(len(self), 'region')}, broken in "
+            f"{counts['broken']}, unknown in "
             f"{counts['unknown']}."
         )
 
@@ -561,7 +575,8 @@ class RiskList(Results["Risk"]):
         """How often the property is proved over the whole region, and how often it is broken."""
         found = [_holds(risk.worst) for risk in self]
         return (
-            f"The property is proved around {found.count('proved')} of {_plural(len(self), 'input')}, broken around {found.count('broken')}, "
+            f"The property is proved around {found.count('proved')} of {_plural(len(self), 'input')}, "
+            f"broken around {found.count('broken')}, "
             f"unknown around {found.count('unknown')}."
         )
 
@@ -644,7 +659,8 @@ class SmoothedList(Results["Smoothed"]):
     def summary(self) -> str:
         """At how many inputs the smoothed classifier has a class."""
         known = sum(one.prediction is not None for one in self)
-        return f"The smoothed classifier has a class at {known} of {_plural(len(self), 'input')}; it is not the network itself."
+        of = _plural(len(self), "input")
+        return f"The smoothed classifier has a class at {known} of {of}; it is not the network itself."
 
 
 # ---- single results
@@ -718,7 +734,8 @@ class GeneratedTests(Tests):
     def summary(self) -> str:
         """How many tests there are, and what they add to the coverage."""
         return (
-            f"{_plural(len(self), 'test')} ({int(self.adversarial.sum())} adversarial) raise {self.criterion} coverage from "
+            f"{_plural(len(self), 'test')} ({int(self.adversarial.sum())} adversarial) raise "
+            f"{self.criterion} coverage from "
             f"{self.before:.1%} to {self.after:.1%} of {self.total.items} items."
         )
 
@@ -744,7 +761,8 @@ def generated_tests(found: Tests) -> GeneratedTests:
 
 
 class SaliencyMap(Tensor):
-    """(inputs, *unit shape): how far changing each unit alone can lower the margin; NaN where a unit may not change.
+    """(inputs, *unit shape): how far changing each unit alone can lower the margin; NaN where a unit may not
+    change.
 
     It is a tensor. What is computed from it (a row, a sum) is a plain tensor.
     """

@@ -4,12 +4,13 @@ For a score s, which is positive where the property holds, over a region around 
 
 - the worst score: min of s over the region. Lower bound proved, upper bound from a counterexample.
 - the metric Q: max of |s(x') - s(x)| / distance(x', x). Lower bound from a concrete x', upper bound proved.
-- the radius: how far the region may grow before s can fail. Lower bound proved, upper bound from a counterexample.
+- the radius: how far the region may grow before s can fail. Lower bound proved, upper bound from a
+  counterexample.
 
 Theorem 1 of the paper: with Q = Q(s, x, d, p), the maximum over the ball of radius d, s is positive within
-min(s(x) / Q, d). A search finds at most Q, so the quotient may be too large: min(s(x) / Q, d) with the Q that was found is
-an estimate and not proved. If a counterexample lies closer, the estimate is refuted: it is withdrawn, and shown only as
-the wrong result of the formula.
+min(s(x) / Q, d). A search finds at most Q, so the quotient may be too large: min(s(x) / Q, d) with the Q that
+was found is an estimate and not proved. If a counterexample lies closer, the estimate is refuted: it is
+withdrawn, and shown only as the wrong result of the formula.
 """
 
 import math
@@ -54,10 +55,12 @@ from holdfast.result import Bound, Bracket, Key, Record
 from holdfast.solver import Sink, solve
 
 PAPER = (
-    "the paper's s(x) / Q with the Q that was found, at most the radius in which Q was searched (Theorem 1); a search "
+    "the paper's s(x) / Q with the Q that was found, at most the radius in which Q was searched (Theorem "
+    "1); a search "
     "finds at most Q, so this may be too large"
 )
-AGREE = 1e-3  # s(x) / Q agrees with an attacked radius up to this relative difference, the error of the search for Q.
+# s(x) / Q agrees with an attacked radius up to this relative difference, the error of the search for Q.
+AGREE = 1e-3
 PARTS: tuple[Goal, ...] = ("worst", "radius", "steepness")
 
 
@@ -78,10 +81,11 @@ class Risk:
 
     @property
     def estimate(self) -> Bound | None:
-        """min(s(x) / Q, d) with the Q that was found (Theorem 1), at most the attacked radius; not guaranteed.
+        """min(s(x) / Q, d) with the Q that was found (Theorem 1), at most the attacked radius; not
+        guaranteed.
 
-        None where a counterexample refutes it (see `refuted_estimate`), where the score is not positive, and where no
-        Q was found.
+        None where a counterexample refutes it (see `refuted_estimate`), where the score is not positive, and
+        where no Q was found.
         """
         found = self._by_theorem
         if found is None or self.refuted_estimate is not None:
@@ -90,7 +94,9 @@ class Risk:
 
     @property
     def refuted_estimate(self) -> float | None:
-        """The result of the paper's formula where a counterexample lies closer, so that it is wrong; else None."""
+        """The result of the paper's formula where a counterexample lies closer, so that it is wrong; else
+        None.
+        """
         found = self._by_theorem
         return found.value if found is not None and found.value > self._nearest * (1 + AGREE) else None
 
@@ -138,25 +144,29 @@ def risk(
     store: Sink | None = None,
     progress: ProgressOption = None,
 ) -> RiskList:
-    """Bracket what can go wrong near each input: the worst score, the radius at which the score fails, and the Lipschitz metric Q.
+    """Bracket what can go wrong near each input: the worst score, the radius at which the score fails, and
+    the Lipschitz metric Q.
 
     Args:
-        net: a torch module in evaluation mode, the path of an .onnx file, a fitted estimator, or a hf.Network.
+        net: a torch module in evaluation mode, the path of an .onnx file, a fitted estimator, or a
+        hf.Network.
         x: (batch, *shape), the inputs; for a network that reads tokens their ids, or a list of texts.
-        property: a Property; your own torch function of the outputs (n, outputs) -> (n,), positive where all is well; or one of
-            "robustness": the output of the class above all others.
-            "confidence": the probability of the class above all others by more than `margin`. "runner-up", "targeted" and "least": above
-            that of the second class at x, of `targets`, of the least likely class (the paper's cases 1 to 3).
-            "uncertainty": the divergence KL(q || probabilities) above `margin`, with q uniform or `toward`.
-            "tie": the two largest probabilities apart by more than `margin`.
-            "reach": the probability of class `targets` less than `margin` above its value at x.
+        property: a Property; your own torch function of the outputs (n, outputs) -> (n,), positive where all
+            is well; or one of "robustness": the output of the class above all others. "confidence": the
+            probability of the class above all others by more than `margin`. "runner-up", "targeted" and
+            "least": above that of the second class at x, of `targets`, of the least likely class (the paper's
+            cases 1 to 3). "uncertainty": the divergence KL(q || probabilities) above `margin`, with q uniform
+            or `toward`. "tie": the two largest probabilities apart by more than `margin`. "reach": the
+            probability of class `targets` less than `margin` above its value at x.
         norm: how distances are measured: 1, 2, math.inf (or "inf") or any p >= 1.
         radius: the perturbation radius of the ball around each input, clipped to the domain.
         domain: the lowest and highest value of an input, as in (0, 1). A hf.Network has its own.
         region: any other region in place of the ball, such as a hf.Box.
-        patch: a bool mask of the features that may change, each by at most the radius; without a radius they take any value of the domain.
+        patch: a bool mask of the features that may change, each by at most the radius; without a radius they
+        take any value of the domain.
         shares: feature k moves by at most radius * shares[k].
-        drift: for windows (frames, features): one offset a feature, the same in every frame, of at most the radius (times its share).
+        drift: for windows (frames, features): one offset a feature, the same in every frame, of at most the
+        radius (times its share).
         y: the classes, as numbers or names. Default: the predicted ones.
         targets: the class that "targeted" and "reach" are about, for all inputs or one for each.
         margin: by how much the score must be above zero.
@@ -169,7 +179,8 @@ def risk(
         seconds: the same as a number for `stop`.
         seed: decides every random number.
         store: keeps every record while it is made.
-        progress: None: a bar in a terminal or notebook. False: nothing. A function: it is called with every report.
+        progress: None: a bar in a terminal or notebook. False: nothing. A function: it is called with every
+        report.
 
     Returns:
         A list with one hf.api.Risk for each input, in order; it prints as a table.
@@ -183,7 +194,8 @@ def risk(
     distance, limit = check_norm(norm), check_stop(stop, seconds)
     if distance == 0:
         raise BadInput(
-            "norm 0 counts changed units, and risk measures distances: use a norm p >= 1. hf.radius(norm=0) counts."
+            "norm 0 counts changed units, and risk measures distances: use a norm p >= 1. "
+            "hf.radius(norm=0) counts."
         )
     if margin is not None and epsilon is not None:
         raise BadInput("margin and epsilon are the same argument: leave epsilon, the old name, out.")
@@ -218,7 +230,9 @@ def risk(
 
 
 def risk_problems(net: Network, region: Region, property: Property) -> list[Problem]:
-    """Return a problem for each part. A Box has no radius and no distances, so only its worst score is bounded."""
+    """Return a problem for each part. A Box has no radius and no distances, so only its worst score is
+    bounded.
+    """
     parts = PARTS if isinstance(region, Family) else PARTS[:1]
     return [
         Problem(net, region, property, part, tuple(Key(i, part=part) for i in range(len(region))))

@@ -32,10 +32,12 @@ def smoothed(
     store: Sink | None = None,
     progress: ProgressOption = None,
 ) -> SmoothedList:
-    """Certify the smoothed classifier at every input (Cohen, Rosenfeld, Kolter 2019): its class, and a radius that holds with a confidence.
+    """Certify the smoothed classifier at every input (Cohen, Rosenfeld, Kolter 2019): its class, and a radius
+    that holds with a confidence.
 
     Args:
-        net: a torch module in evaluation mode, the path of an .onnx file, a fitted estimator, or a hf.Network; black boxes too.
+        net: a torch module in evaluation mode, the path of an .onnx file, a fitted estimator, or a
+        hf.Network; black boxes too.
         x: (batch, *shape), the inputs.
         sigma: the standard deviation of the noise, in the units of the input.
         samples: draws that estimate the probability of the class.
@@ -45,10 +47,11 @@ def smoothed(
         stop: when to stop: a hf.Stop, or a number of seconds.
         seconds: the same as a number for `stop`.
         store: keeps every record while it is made.
-        progress: None: a bar in a terminal or notebook. False: nothing. A function: it is called with every report.
+        progress: None: a bar in a terminal or notebook. False: nothing. A function: it is called with every
+        report.
 
-    The radius is that of the smoothed classifier and says nothing about the network itself. It costs `choosing` + `samples` model queries
-    for each input.
+    The radius is that of the smoothed classifier and says nothing about the network itself. It costs
+    `choosing` + `samples` model queries for each input.
     """
     check_search(seed, store)
     check_progress(progress)
@@ -62,7 +65,15 @@ def smoothed(
     check_inputs(network, x)
     with progress_display(progress, "smoothed") as report:
         found = smooth(
-            network, x, sigma=sigma, samples=samples, confidence=confidence, choosing=choosing, seed=seed,  # type: ignore[arg-type]
-            stop=limit, store=store, progress=report,
-        )  # fmt: skip
+            network,
+            x,
+            sigma=sigma,
+            samples=samples,
+            confidence=confidence,
+            choosing=choosing,
+            seed=seed,  # type: ignore[arg-type]
+            stop=limit,
+            store=store,
+            progress=report,
+        )
     return SmoothedList(found)

@@ -55,34 +55,40 @@ def testgen(
     seed: int = 0,
     progress: ProgressOption = None,
 ) -> GeneratedTests:
-    """Generate inputs, each a few units away from one of x, that together cover as much of the network as can be reached.
+    """Generate inputs, each a few units away from one of x, that together cover as much of the network as can
+    be reached.
 
     Args:
         net: a torch module in evaluation mode, the path of an .onnx file, or a hf.Network.
         x: (batch, *shape), the seeds.
-        criterion: "neuron": every neuron above `threshold`. "multisection": in each of `sections` equal parts of the range it has on
-            `train`. "boundary": below that range, and above it.
-        y: the classes of x, as numbers or names. A test is adversarial if its seed is classified correctly and the test is not; without y,
-            if the class changes.
+        criterion: "neuron": every neuron above `threshold`. "multisection": in each of `sections` equal parts
+            of the range it has on `train`. "boundary": below that range, and above it.
+        y: the classes of x, as numbers or names. A test is adversarial if its seed is classified correctly
+            and the test is not; without y, if the class changes.
         train: the inputs from which the range of each neuron is taken. Default: x.
         domain: the lowest and highest value of an input, as in (0, 1). A hf.Network has its own.
-        layers: names of layers (`holdfast inspect` shows them). Default: all hidden activation functions and recurrent layers.
-        per: "element": every number of a feature map, or of a state at each step, is a neuron. "channel": their mean over all positions.
+        layers: names of layers (`holdfast inspect` shows them). Default: all hidden activation functions and
+        recurrent layers.
+        per: "element": every number of a feature map, or of a state at each step, is a neuron. "channel":
+        their mean over all positions.
         threshold: above this value a neuron fires.
         sections: how many parts of a neuron's range "multisection" has.
-        unit: what counts as one change: "pixel", "frame" or "number". Default: pixels for images, else numbers.
+        unit: what counts as one change: "pixel", "frame" or "number". Default: pixels for images, else
+        numbers.
         changes: the largest number of changed units in a test.
         tests: the largest number of tests.
         tries: how many seeds are tried for an item, the nearest first.
         beam: how many units are tried alone in each step.
         batch: how many items are worked on at once.
-        stop: when to stop: a hf.Stop (seconds for the whole call, queries for each item), or a number of seconds. What was found by then
-            is returned.
+        stop: when to stop: a hf.Stop (seconds for the whole call, queries for each item), or a number of
+            seconds. What was found by then is returned.
         seconds: the same as a number for `stop`.
         seed: decides every random number.
-        progress: None: a bar in a terminal or notebook. False: nothing. A function: it is called with every report.
+        progress: None: a bar in a terminal or notebook. False: nothing. A function: it is called with every
+        report.
 
-    What is not reached stays uncovered and is counted. Whether a test still shows what its seed showed is for people to judge.
+    What is not reached stays uncovered and is counted. Whether a test still shows what its seed showed is for
+    people to judge.
     """
     check_progress(progress)
     check_choice("criterion", criterion, get_args(Criterion))
@@ -107,10 +113,25 @@ def testgen(
     labels = check_classes(network, y, len(seeds))
     with progress_display(progress, "testgen") as report:
         found = generate(
-            network, seeds, criterion, y=None if labels is None else torch.as_tensor(labels), train=data, layers=layers, per=per,
-            threshold=threshold, sections=sections, unit=unit, changes=changes, tests=tests, tries=tries, beam=beam, batch=batch,
-            stop=limit, seed=seed, progress=report,
-        )  # fmt: skip
+            network,
+            seeds,
+            criterion,
+            y=None if labels is None else torch.as_tensor(labels),
+            train=data,
+            layers=layers,
+            per=per,
+            threshold=threshold,
+            sections=sections,
+            unit=unit,
+            changes=changes,
+            tests=tests,
+            tries=tries,
+            beam=beam,
+            batch=batch,
+            stop=limit,
+            seed=seed,
+            progress=report,
+        )
     return generated_tests(found)
 
 
