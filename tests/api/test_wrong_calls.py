@@ -180,7 +180,6 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (call(hf.reach, MODEL, BOX, outputs="first"), "outputs: expected the number of an output"),
     (call(hf.reach, MODEL, BOX, methods=["splt"]), "methods"),
     (call(hf.testgen, MODEL, X, "neurons", domain=(0, 1)), r"criterion 'neurons' is unknown.*Did you mean 'neuron'\?"),
-    (call(hf.testgen, MODEL, X), "domain"),
     (call(hf.testgen, MODEL, X, domain=(0, 1), per="map"), "per 'map' is unknown"),
     (call(hf.testgen, MODEL, X, domain=(0, 1), tests=0), "tests: expected a whole number, at least 1"),
     (call(hf.testgen, MODEL, X, domain=(0, 1), layers="body"), "layers: expected a list of names"),
@@ -245,6 +244,7 @@ NEEDS_A_QUERY: list[
 ] = [  # how many outputs there are is not known without a query
     (radius(MODEL, X, [0, 1, 2, 3]), "label 3 of input 3"),
     (radius(MODEL, torch.rand(4, 5), Y), r"Classifier refused inputs of shape \(5,\)"),
+    (call(hf.testgen, MODEL, X), "domain"),
     (call(hf.bounds, MODEL, BALL, "rows"), "rows: expected a tensor of numbers, got 'rows'"),
     (call(hf.bounds, MODEL, BALL, torch.eye(2)), r"rows have shape \(2, 2\), expected \(rows, 3\)"),
     (call(hf.reach, MODEL, BOX, outputs=[7]), "outputs: .*7"),

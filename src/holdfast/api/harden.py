@@ -101,8 +101,9 @@ def harden(
     folder: str | Path | None = None,
     progress: EpochsOption = None,
 ) -> Hardened:
-    """Train a copy of the network so that more inputs can be certified, and measure whether they are; the
-    given network is not changed.
+    """Train a copy of the network for certified robustness, and measure it before and after.
+
+    The given network is not changed.
 
     Args:
         net: a torch module, or a hf.Network made from one.

@@ -91,8 +91,9 @@ def prove(
     stop: StopOption = None,
     seconds: float | None = None,
 ) -> list[Certificate]:
-    """Write a certificate file for every claim of these records into a folder, and the model too unless the
-    checker reads its .onnx file.
+    """Write a certificate file for every claim of these records into a folder.
+
+    The model is written too, unless the checker reads its .onnx file.
 
     Args:
         problems: the hf.Problem objects that were solved.

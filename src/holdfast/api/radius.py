@@ -161,8 +161,9 @@ def radius(
     store: Sink | None = None,
     progress: ProgressOption = None,
 ) -> RadiusList | FrameRadiusList:
-    """Bracket the robustness radius of each input: how far it may be perturbed before its class (or another
-    property) changes.
+    """Bracket the robustness radius of each input.
+
+    The radius is how far the input may be perturbed before its class (or another property) changes.
 
     Args:
         net: a torch module in evaluation mode, the path of an .onnx file, a fitted scikit-learn estimator, or
@@ -406,8 +407,9 @@ def about_width(width: float) -> str:
 def bounds(
     net: ModelLike, region: Region, rows: Tensor | None = None, offset: Tensor | None = None
 ) -> Bounds:
-    """Return certified bounds of every output over each region, as numbers and as linear functions of the
-    input (CROWN).
+    """Return certified bounds of every output over each region (CROWN).
+
+    The bounds are numbers and linear functions of the input.
 
     Args:
         net: a torch module in evaluation mode, the path of an .onnx file, a fitted estimator, or a

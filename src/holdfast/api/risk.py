@@ -144,8 +144,9 @@ def risk(
     store: Sink | None = None,
     progress: ProgressOption = None,
 ) -> RiskList:
-    """Bracket what can go wrong near each input: the worst score, the radius at which the score fails, and
-    the Lipschitz metric Q.
+    """Bracket the risks near each input.
+
+    These are the worst score, the radius at which the score fails, and the Lipschitz metric Q.
 
     Args:
         net: a torch module in evaluation mode, the path of an .onnx file, a fitted estimator, or a

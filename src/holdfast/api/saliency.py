@@ -44,8 +44,9 @@ def saliency(
     seconds: float | None = None,
     progress: ProgressOption = None,
 ) -> SaliencyMap:
-    """Return how far changing each unit alone can lower the margin of the class: (batch, *unit shape), NaN
-    for units that may not change.
+    """Return how far changing each unit alone can lower the margin of the class.
+
+    The map has the shape (batch, *unit shape), with NaN for units that may not change.
 
     Args:
         net: a torch module in evaluation mode, the path of an .onnx file, a fitted estimator, or a

@@ -32,8 +32,9 @@ def smoothed(
     store: Sink | None = None,
     progress: ProgressOption = None,
 ) -> SmoothedList:
-    """Certify the smoothed classifier at every input (Cohen, Rosenfeld, Kolter 2019): its class, and a radius
-    that holds with a confidence.
+    """Certify the smoothed classifier at every input (Cohen, Rosenfeld, Kolter 2019).
+
+    The result is its class, and a radius that holds with a confidence.
 
     Args:
         net: a torch module in evaluation mode, the path of an .onnx file, a fitted estimator, or a

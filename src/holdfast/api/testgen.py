@@ -13,7 +13,6 @@ from holdfast.api.arguments import (
     ModelLike,
     StopOption,
     as_network,
-    check_bounded,
     check_choice,
     check_classes,
     check_number,
@@ -55,8 +54,9 @@ def testgen(
     seed: int = 0,
     progress: ProgressOption = None,
 ) -> GeneratedTests:
-    """Generate inputs, each a few units away from one of x, that together cover as much of the network as can
-    be reached.
+    """Generate test inputs that raise the coverage of a network.
+
+    Each differs in a few units from one of x, and together they cover as much of the network as can be reached.
 
     Args:
         net: a torch module in evaluation mode, the path of an .onnx file, or a hf.Network.
@@ -108,7 +108,6 @@ def testgen(
     limit = check_stop(stop, seconds)
     network = as_network(net, domain=domain, x=x)
     seeds = float_inputs(network, x)
-    check_bounded(network)
     data = None if train is None else float_inputs(network, train, "train")
     labels = check_classes(network, y, len(seeds))
     with progress_display(progress, "testgen") as report:
