@@ -235,7 +235,7 @@ def test_a_wrong_call_is_answered_in_words_before_any_query(
     assert not calls, f"the model was queried {len(calls)} times first"
 
 
-def test_the_table_is_long_and_about_every_function_that_takes_a_model() -> None:
+def test_the_table_is_long() -> None:
     assert len(WRONG) >= 60
 
 

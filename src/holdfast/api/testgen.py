@@ -56,7 +56,7 @@ def testgen(
 ) -> GeneratedTests:
     """Generate test inputs that raise the coverage of a network.
 
-    Each differs in a few units from one of x, and together they cover as much of the network as can be reached.
+    Each differs in a few units from one of x, and together they cover as much of the network as possible.
 
     Args:
         net: a torch module in evaluation mode, the path of an .onnx file, or a hf.Network.
