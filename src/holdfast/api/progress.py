@@ -89,14 +89,15 @@ def _bar(shown: bool, title: str) -> Iterator[Callable[[int, int | None, str, st
         yield None
         return
     try:
-        from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as Bar
+
+        from holdfast.api.terminal import ProgressConsole
     except ImportError:  # The library works without rich.
         yield None
         return
     in_notebook = _in_notebook()
-    console = Console(stderr=not in_notebook, markup=False, force_jupyter=True if in_notebook else None)
+    console = ProgressConsole(stderr=not in_notebook, force_jupyter=True if in_notebook else None)
     columns: tuple[Any, ...] = (
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=16),

@@ -63,16 +63,16 @@ def smoothed(
         raise BadInput(f"confidence: expected a number between 0 and 1, as in 0.999, got {confidence!r}.")
     limit = check_stop(stop, seconds)
     network = as_network(net, x=x)
-    check_inputs(network, x)
+    inputs = check_inputs(network, x)
     with progress_display(progress, "smoothed") as report:
         found = smooth(
             network,
-            x,
+            inputs,
             sigma=sigma,
             samples=samples,
             confidence=confidence,
             choosing=choosing,
-            seed=seed,  # type: ignore[arg-type]
+            seed=seed,
             stop=limit,
             store=store,
             progress=report,
