@@ -30,10 +30,10 @@ class Word:
 
 WORDS = {
     # what is asked, of what
-    "net": Word("the network", "Network"),
+    "net": Word("the model: a network, or what one is read from", "Network Module str Path Estimator"),
     "model": Word("a model on disk or in a module, as commands read it", "str None", "MODEL"),
-    "x": Word("the inputs; to train on, also batches of them", "Tensor Sequence Iterable"),
-    "y": Word("the class of each input", "Tensor Sequence None"),
+    "x": Word("the inputs; to train on, also batches of them", "Tensor ndarray Sequence Iterable"),
+    "y": Word("the class of each input", "Tensor ndarray Sequence int str None"),
     "data": Word("inputs, with classes where they are needed, as people have them", "object", "DATA"),
     "train": Word("training data, for what is usual", "Tensor None", "DATA"),
     "lengths": Word("how long each padded input is", "Sequence None"),
@@ -48,7 +48,7 @@ WORDS = {
     "problems": Word("questions, already put", "Iterable"),
     "records": Word("answers that are known", "Iterable"),
     # where inputs may move
-    "norm": Word("how distances are measured", "float", "P"),
+    "norm": Word("how distances are measured", "float str", "P"),
     "radius": Word("how far inputs may move", "float Tensor None", "NUMBER"),
     "region": Word("where inputs may move, made by hand", "Region None"),
     "box": Word("lower and upper ends of inputs", "Box tuple", "BOX"),
@@ -65,8 +65,9 @@ WORDS = {
     "domain": Word("lowest and highest value of an input", "tuple Domain None", "LOW,HIGH"),
     # what must hold
     "property": Word("the score that must stay positive", "Property Rule name Callable None", "WHAT"),
-    "targets": Word("the class that counts, or one for each input", "name Tensor Sequence int None", "CLASSES"),
-    "epsilon": Word("by how much a score must be above zero", "float", "NUMBER"),
+    "targets": Word("the class that counts, or one for each input", "name Tensor Sequence int str None", "CLASSES"),
+    "margin": Word("by how much a score must be above zero", "float None"),
+    "epsilon": Word("on the command line, and formerly in Python: margin", "float None", "NUMBER"),
     "toward": Word("the distribution that uncertainty is measured from", "Tensor None"),
     "softmax": Word("whether probabilities are meant, not plain outputs", "bool", "flag"),
     "within": Word("how far outputs may go from the forecast", shown="WIDTH"),
@@ -82,7 +83,7 @@ WORDS = {
     "tier": Word("how hard to prove", "name", "TIER"),
     "mode": Word("which of several kinds of answer is wanted", "name", "MODE"),
     "arithmetic": Word("which arithmetic proofs speak of", "name", "KIND"),
-    "methods": Word("the algorithms, instead of those chosen", "Sequence Callable None", "NAMES"),
+    "methods": Word("the algorithms, instead of those chosen", "Sequence Callable str None", "NAMES"),
     "judges": Word("the same network on other machinery", "Sequence"),
     "sigma": Word("the width of the noise that smooths", "float", "NUMBER"),
     "samples": Word("draws for one number", "int", "COUNT"),
@@ -104,15 +105,15 @@ WORDS = {
     "count": Word("how many held-out inputs are asked about", shown="COUNT"),
     "epochs": Word("how often all inputs are seen", "int None", "COUNT"),
     # when to stop
-    "stop": Word("when to stop: seconds, queries, gap", "Stop None"),
-    "seconds": Word("stop after so many seconds", shown="NUMBER"),
+    "stop": Word("when to stop: seconds, queries, gap; a number is seconds", "Stop float None"),
+    "seconds": Word("stop after so many seconds", "float None", "NUMBER"),
     "queries": Word("network evaluations for each input that may be spent", "int", "COUNT"),
     "gap": Word("stop when the ends are so close", shown="NUMBER"),
     "tolerance": Word("how exactly an end is asked for", "float", "NUMBER"),
     # where it goes
     "out": Word("where the answer goes", shown="FOLDER FILE"),
     "store": Word("keeps records as they come", "Sink None"),
-    "progress": Word("is told how far it has come", "Callable None"),
+    "progress": Word("shows how far it has come, or is told", "Callable bool None"),
     "executor": Word("where questions are answered", "Executor None", "WHERE"),
     "shard": Word("which of how many parts of the inputs", shown="K/N"),
     "seconds_each": Word("seconds for each input", shown="NUMBER"),

@@ -1,11 +1,13 @@
-"""holdfast: how far can a trained network be pushed before it lets go?
+"""holdfast: certified robustness of trained neural networks, with counterexamples as upper bounds.
 
-    net = hf.Network.from_torch(model, domain=(0, 1))
-    for b in hf.radius(net, x, y, norm=2):
-        print(b.lower.value, "<=", "safe radius", "<=", b.upper.value)
+    import holdfast as hf
 
-What every user needs is here; the rest lies in its rooms: hf.attacks.PGD, hf.certify.Certify, hf.region.Frames, hf.property.Linear,
-hf.monitor.Groups. Names and rooms are loaded when first used, so that the command line answers before torch is imported.
+    result = hf.radius(model, x, y, norm=2, domain=(0, 1))  # your module, your tensors
+    print(result)  # for each input: certified radius <= true radius <= distance of a counterexample
+
+Everything that most users need is here. Packages hold the rest: hf.attacks.PGD, hf.certify.Certify,
+hf.region.Frames, hf.property.Linear, hf.monitor.Groups. Names and packages are imported when they are first
+used, so that the command line answers before torch is imported.
 """
 
 import importlib
@@ -55,27 +57,26 @@ if TYPE_CHECKING:
         verification as verification,
     )
     from holdfast.api.harden import harden
+    from holdfast.api.load import load
     from holdfast.api.prove import prove
     from holdfast.api.radius import bounds, radius, worst
     from holdfast.api.risk import risk
-    from holdfast.certify.smoothing import smoothed
+    from holdfast.api.saliency import saliency
+    from holdfast.api.smoothed import smoothed
+    from holdfast.api.testgen import testgen
+    from holdfast.api.verify import reach, verify
     from holdfast.cli.check import check
-    from holdfast.coverage.testgen import testgen
     from holdfast.errors import Contradiction, HoldfastError
-    from holdfast.hamming.saliency import saliency
     from holdfast.method import Method
     from holdfast.monitor import Monitor
     from holdfast.network import Network
     from holdfast.problem import Problem
     from holdfast.property import Robustness, Threshold, Within
     from holdfast.question import Question
-    from holdfast.reading.data import load
     from holdfast.region import Ball, Box, Columns
     from holdfast.result import Bound, Bracket, Evidence, Record
     from holdfast.solver import Stop, solve
     from holdfast.store import Store
-    from holdfast.verification.reach import reach
-    from holdfast.verification.verify import verify
 
 __version__ = "0.1.0"
 
@@ -84,30 +85,41 @@ _HOME = {
     "holdfast.api.prove": ("prove",),
     "holdfast.api.radius": ("bounds", "radius", "worst"),
     "holdfast.api.risk": ("risk",),
-    "holdfast.certify.smoothing": ("smoothed",),
+    "holdfast.api.smoothed": ("smoothed",),
     "holdfast.cli.check": ("check",),
-    "holdfast.coverage.testgen": ("testgen",),
+    "holdfast.api.testgen": ("testgen",),
     "holdfast.errors": ("Contradiction", "HoldfastError"),
-    "holdfast.hamming.saliency": ("saliency",),
+    "holdfast.api.saliency": ("saliency",),
     "holdfast.method": ("Method",),
     "holdfast.monitor": ("Monitor",),
     "holdfast.network": ("Network",),
     "holdfast.problem": ("Problem",),
     "holdfast.property": ("Robustness", "Threshold", "Within"),
     "holdfast.question": ("Question",),
-    "holdfast.reading.data": ("load",),
+    "holdfast.api.load": ("load",),
     "holdfast.region": ("Ball", "Box", "Columns"),
     "holdfast.result": ("Bound", "Bracket", "Evidence", "Record"),
     "holdfast.solver": ("Stop", "solve"),
     "holdfast.store": ("Store",),
-    "holdfast.verification.reach": ("reach",),
-    "holdfast.verification.verify": ("verify",),
+    "holdfast.api.verify": ("reach", "verify"),
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
-_ROOMS = (
-    "api", "attacks", "certify", "coverage", "errors", "hamming", "hardening", "lipschitz", "method", "monitor", "property", "region",
-    "result", "verification",
-)  # fmt: skip
+_PACKAGES = (
+    "api",
+    "attacks",
+    "certify",
+    "coverage",
+    "errors",
+    "hamming",
+    "hardening",
+    "lipschitz",
+    "method",
+    "monitor",
+    "property",
+    "region",
+    "result",
+    "verification",
+)
 
 __all__ = [
     "Ball",
@@ -148,7 +160,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name in _ROOMS:
+    if name in _PACKAGES:
         return importlib.import_module(f"holdfast.{name}")
     if name in _MODULE:
         value = getattr(importlib.import_module(_MODULE[name]), name)
@@ -158,4 +170,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, *_ROOMS])
+    return sorted([*__all__, *_PACKAGES])

@@ -1,4 +1,4 @@
-"""A question: a network, a region around each input, a property that must hold there, and the number asked for."""
+"""A problem: a network, a perturbation set around each input, a property, and the quantity to bound."""
 
 import builtins
 import math
@@ -18,23 +18,31 @@ from holdfast.region import Family, Region, Words
 from holdfast.result import Goal, Key
 
 __all__ = ["Goal", "Problem", "merge"]
-TURNED: tuple[Goal, ...] = ("largest", "steepness")  # searched as the smallest of the negative
+TURNED: tuple[Goal, ...] = ("largest", "steepness")  # Searched as the minimum of the negative.
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """radius: how far may the region grow before the property can fail? worst: the property's smallest score over the region. largest:
-    its largest, of a property with a single row. steepness: the largest change of the score over the distance to the input, DeepQuant's Q.
+    """A batch of questions about one network.
 
-    judges  the same network on other machinery: a witness counts only where they agree. The user's own model is one wherever the network
-            was read from it.
+    Attributes:
+        network: the network under test.
+        region: the perturbation set of each row.
+        property: what must hold.
+        goal: the quantity to bound. radius: how far the region may grow before the property can fail. worst:
+            the smallest score of the property over the region. largest: its largest score, for a property
+            with a single row. steepness: the largest change of the score divided by the distance to the input
+            (DeepQuant's Q).
+        keys: one for each row of the batch. Default: their positions.
+        judges: the same network in other implementations; a counterexample counts only where they agree.
+            Where the network was read from the user's own model, that model is one of them.
     """
 
     network: Network
     region: Region
     property: Property
     goal: Goal
-    keys: tuple[Key, ...] = ()  # one for each row of the batch; by default, by their places
+    keys: tuple[Key, ...] = ()
     judges: tuple[Network, ...] = ()
 
     def __post_init__(self) -> None:
@@ -54,8 +62,10 @@ class Problem:
         return self.region
 
     def answers(self, x: Tensor, twin: Network | None = None) -> Tensor:
-        """(batch, *shape) -> (batch, outputs): what the user's own model says, asked with tokens where the points are sentences, or what
-        its twin says."""
+        """(batch, *shape) -> (batch, outputs): outputs of the user's model, or of `twin`.
+
+        Sentences are given to the model as token ids.
+        """
         if twin is None and isinstance(self.region, Words) and self.network.token_model is not None:
             return self.network.ask_tokens(self.region.decode(x).clamp_min(0))
         return (twin or self.network)(x)
@@ -69,14 +79,16 @@ class Problem:
     def score_and_gradient(
         self, x: Tensor, score: Callable[[Tensor], Tensor] | None = None
     ) -> tuple[Tensor, Tensor]:
-        """(..., batch, *shape) -> scores (..., batch), gradients (..., batch, *shape). score: (k, batch, outputs) -> (k, batch), where it
-        is not that of the property."""
+        """(..., batch, *shape) -> scores (..., batch), gradients (..., batch, *shape).
+
+        score: another score than the property's, (k, batch, outputs) -> (k, batch).
+        """
         stacked, scored = x.reshape(-1, len(self), *self.region.shape), score or self.property.score
 
         def flat(outputs: Tensor) -> Tensor:
             return scored(outputs.reshape(-1, len(self), outputs.shape[-1])).flatten()
 
-        # Whole batches at a time, as many as one pass may hold: the property knows its rows by their place.
+        # Only whole batches are passed on, because the property identifies rows by their position.
         numbers = time_limit.at_once(ELEMENTS_PER_CALL, ELEMENTS_IN_TIME, x.device)
         at_once = max(1, numbers // max(1, stacked[0].numel()))
         parts = [self.network.score_and_gradient(part.flatten(0, 1), flat) for part in stacked.split(at_once)]
@@ -90,34 +102,38 @@ class Problem:
         )
 
     def tile_radii(self, radii: Tensor) -> "Problem":
-        """(k, batch) radii -> one problem of k * batch rows: the whole batch at the first radius, at the second, ..."""
+        """Return a problem of k * batch rows for (k, batch) radii: the batch at the first radius, at the
+        second, ...
+        """
         rows = torch.arange(len(self), device=self.region.centre.device).repeat(len(radii))
         copies = self.take(rows)
         return replace(copies, region=copies.family.at(radii.flatten().to(self.family.radius)))
 
     def check(self) -> None:
-        """Raise BadInput for whatever would only come to light after long work."""
+        """Raise BadInput for everything that would otherwise be found after long work."""
         if len(self.keys) != len(self):
             raise BadInput(f"{len(self.keys)} keys for {len(self)} inputs.")
         if self.goal in ("radius", "steepness") and not isinstance(self.region, Family):
             raise BadInput(
-                f"a {type(self.region).__name__} does not grow with a radius; ask hf.worst about it, or use a Ball."
+                f"a {type(self.region).__name__} does not grow with a radius; ask hf.worst about it, or "
+                "use a Ball."
             )
         if self.goal == "largest" and not isinstance(self.property, Linear):
             raise BadInput(
-                f"the largest score of {type(self.property).__name__} cannot be asked for: use Linear, with a single row."
+                f"the largest score of {type(self.property).__name__} cannot be asked for: use Linear, "
+                "with a single row."
             )
         self.property.check(len(self), self.network.outputs_for(self.region.centre))
 
     def lowest(self) -> "Problem":
-        """What methods are asked: the largest value is the smallest of the negative."""
+        """Return the problem as methods solve it: a maximum becomes the minimum of the negative."""
         if self.goal != "largest":
             return self
         assert isinstance(self.property, Linear)
         return replace(self, property=Linear(-self.property.matrix, -self.property.offset), goal="worst")
 
     def digests(self) -> list[str]:
-        """For each row the hash of what is asked there: the network, the goal, the region and the property."""
+        """Return a hash of the network, the goal, the region and the property for each row."""
         shared = [
             self.network.identity(self.region.centre),
             self.goal,
@@ -127,7 +143,7 @@ class Problem:
         return of_rows(of_value(shared), [*batch.tensors(self.region), *batch.tensors(self.property)])
 
     def mergeable(self) -> tuple[object, ...]:
-        """Problems with equal answers here can be solved as one batch."""
+        """Return a value that is equal for problems that can be solved as one batch."""
         return (
             id(self.network),
             *map(id, self.judges),
@@ -138,7 +154,7 @@ class Problem:
 
 
 def merge(problems: list[Problem]) -> Problem:
-    """One problem whose rows are all their rows in order; they must be `mergeable`."""
+    """Concatenate the rows of problems whose `mergeable` values are equal."""
     return replace(
         problems[0],
         region=batch.concatenate([p.region for p in problems]),

@@ -1,4 +1,6 @@
-"""What a run was asked, of what, and with what means: typed, hashed, stored with the run; `resume`, `compare` and `gate` match on it."""
+"""The question of a run: model, data, request and search settings. It is hashed and stored; `resume`,
+`compare` and `gate` match it.
+"""
 
 import json
 import math
@@ -9,40 +11,44 @@ from typing import Any
 from holdfast.errors import StoreError
 from holdfast.network.fingerprint import of_text
 
-Json = Any  # text, numbers, true, false, nothing, and lists and mappings of these
+Json = Any  # what JSON can hold
 
 
 @dataclass(frozen=True)
 class ModelDescription:
-    """Of what. `prepared` is how its inputs are made ready, as far as that is not its usual way."""
+    """The model under test. `prepared` holds the options of its input preprocessing that differ from the
+    defaults.
+    """
 
     name: str = ""
     source: str = ""
-    fingerprint: str | None = None  # "": what it is made of cannot be hashed; None: nobody said
+    fingerprint: str | None = None  # "": it cannot be hashed; None: unknown
     notes: tuple[str, ...] = ()
     domain: str | None = None
     prepared: Mapping[str, Json] = field(default_factory=dict)
     vocabulary: tuple[str, ...] | None = None
     tokenizer: str | None = (
-        None  # the hash of one that was given; where text is cut into words of the vocabulary there is none
+        None  # the hash of a given tokenizer; None where text is split into words of the vocabulary
     )
 
 
-Said = int | tuple[int, ...]  # the class of an input, or all outputs that say yes where each says yes or no
+Said = int | tuple[int, ...]  # the class of an input, or all positive outputs of a multi-label network
 
 
 @dataclass(frozen=True)
 class DataDescription:
-    """On which inputs."""
+    """The inputs of a run."""
 
     name: str = ""
     fingerprint: str | None = None
     count: int = 0
     classes: tuple[str, ...] | None = None
-    columns: tuple[str, ...] | None = None  # what the numbers of an input are called
+    columns: tuple[str, ...] | None = None  # the names of an input's features
 
     def class_name(self, number: Said | None) -> str:
-        """Its name, or the number itself; nothing of nothing. Of several all, of a set of none "none"."""
+        """Return the name of a class, or its number; several joined by +, an empty set as "none", None as an
+        empty text.
+        """
         if isinstance(number, tuple):
             return " + ".join(map(self.class_name, number)) or "none"
         known = self.classes is not None and number is not None and 0 <= number < len(self.classes)
@@ -57,7 +63,7 @@ class DataDescription:
 
 @dataclass(frozen=True)
 class Request:
-    """What the answers depend on besides the network and the input. What a command does not speak of is None."""
+    """What the results depend on besides the network and the input. Fields that do not apply are None."""
 
     norm: str | None = None  # a number, or "words"
     radius: float | str | None = None
@@ -80,15 +86,15 @@ class Request:
     box: str | None = None
     outputs: str | None = None
     tolerance: float | None = None
-    specification: Json = None  # of VNN-LIB: names and hashes
+    specification: Json = None  # VNN-LIB: names and hashes
     criterion: str | None = None
     mutation: Json = None
-    columns: Json = None  # of a table: what each column is, and the order of its numbers
+    columns: Json = None  # of a table: the type of each column, in order
 
 
 @dataclass(frozen=True)
 class Means:
-    """How it is searched: this changes what is found, not what is true."""
+    """The search settings: they change what is found and not what is true."""
 
     tier: str | None = None
     mode: str | None = None
@@ -102,7 +108,9 @@ class Means:
 
 @dataclass(frozen=True)
 class Question:
-    """options and begun_in: the command as it was given and where, so that it can be asked again; empty for a run made by a program."""
+    """The question of a run. options and begun_in: the command and its folder, for resuming; empty for a run
+    from Python.
+    """
 
     command: str = "radius"
     model: ModelDescription = ModelDescription()
@@ -114,7 +122,9 @@ class Question:
 
     @property
     def fingerprint(self) -> str:
-        """Two runs with equal ones asked the same thing about the same network and inputs, however they searched."""
+        """A hash that is equal for runs with the same request about the same network and inputs, with any
+        search settings.
+        """
         model, data = self.model, self.data
         parts = [
             self.command,
@@ -129,7 +139,9 @@ class Question:
         return of_text(json.dumps(plain(parts), sort_keys=True))
 
     def differs(self, other: "Question") -> tuple[str, Json, Json] | None:
-        """The first thing in which the questions are not the same, whoever is asked and with whatever means; None: they are the same."""
+        """Return the first difference (name, mine, other), apart from model, data and search settings; None
+        if there is none.
+        """
         pairs = [("command", self.command, other.command), ("domain", self.model.domain, other.model.domain)]
         pairs += [
             (f.name, getattr(self.asked, f.name), getattr(other.asked, f.name)) for f in fields(Request)
@@ -137,7 +149,9 @@ class Question:
         return next((pair for pair in pairs if plain(pair[1]) != plain(pair[2])), None)
 
     def same_truth(self, other: "Question") -> bool:
-        """The same network, prepared alike, and the same thing asked: their answers may not exclude each other."""
+        """Whether network, preprocessing and request are the same, so that the results must not exclude each
+        other.
+        """
         known = bool(self.model.fingerprint) and self.model.fingerprint == other.model.fingerprint
         return (
             known
@@ -166,14 +180,14 @@ class Question:
             TypeError,
             AttributeError,
             ValueError,
-        ) as error:  # it holds other names, or other things by these names
+        ) as error:  # unknown fields, or fields of other types
             raise StoreError(
                 f"the run's question cannot be read: it was written by another version of holdfast ({error})."
             ) from error
 
 
 def _tuples(stored: Mapping[str, Json]) -> dict[str, Json]:
-    """Lists where a tuple was written."""
+    """Convert lists back to tuples."""
     listed = ("notes", "vocabulary", "classes", "columns")
     return {
         name: tuple(value) if name in listed and isinstance(value, list) else value
@@ -182,7 +196,7 @@ def _tuples(stored: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def plain(value: Json) -> Json:
-    """As JSON holds it: no tuples, and infinity, which JSON does not have, as text."""
+    """Return a value as JSON can hold it: tuples as lists, infinity and NaN as text."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, Mapping):

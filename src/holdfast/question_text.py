@@ -1,13 +1,15 @@
-"""A question as one sentence, made of the stored question alone: the same words wherever one of its numbers is shown.
+"""Write a question as one sentence, from the stored question alone, for every place that shows its numbers.
 
-    What was asked, its conditions one by one, and by which hashes the model and the data are known again:
+    The sentence has the request, every restriction, and the hashes of model and data:
 
-    How far may each of the 3 inputs of windows.npz move, in the L∞ norm, as a drift (one offset for each feature, the same in every frame),
-    feature k by the radius times share k of 0.1,1,0.5, before fan.onnx changes its answer? (domain [0, 1]; model 51b70fd8, data 03cb4a11)
+    How far may each of the 3 inputs of windows.npz move, in the L∞ norm, as a drift (one offset for each
+    feature, the same in every frame), feature k by the radius times share k of 0.1,1,0.5, before fan.onnx
+    changes its answer? (domain [0, 1]; model 51b70fd8, data 03cb4a11)
 
-A number means nothing without its conditions, so none may be left out: every field of `Asked` has its clause in CLAUSES, and one that has
-none is named with its value. So is every option of the command that no field covers, except those of NOT_SAID. Two questions with different
-fingerprints have different sentences; tests/test_question_text.py goes over all fields of a question and all options of all commands.
+No restriction may be left out, because the numbers depend on all of them. Every field of `Request` has a
+clause in CLAUSES; a field without one is shown with its value, and so is every option of the command that no
+field covers, except those of NOT_SAID. Two questions with different fingerprints have different sentences:
+tests/test_question_text.py checks all fields of a question and all options of all commands.
 """
 
 import json
@@ -19,41 +21,45 @@ from holdfast.formatting import exact_text, norm_name, short
 from holdfast.network.fingerprint import of_text
 from holdfast.question import Json, Means, Question, Request, plain
 
-LONG = 90  # characters of a value; a longer one is cut, and its hash stands behind it
-HASH = 8  # hexadecimal digits of a hash in a sentence; the pages and files around it hold all of them
+LONG = 90  # Characters of a value; a longer one is cut and followed by its hash.
+HASH = 8  # Hexadecimal digits of a hash in a sentence; pages and files hold all of them.
 INTERVAL = re.compile(r"\[[-+.\w]+, [-+.\w]+\]")
 SHA256 = re.compile("[0-9a-f]{64}")
-BARE = re.compile(r"[\w.,:%+\-/*]+")  # values that need no quotation marks
+BARE = re.compile(r"[\w.,:%+\-/*]+")  # Values that need no quotation marks.
 
-NOT_SAID = {  # options and means that do not change what a number says; each with the reason
+NOT_SAID = {  # Options that do not change the meaning of a number, each with the reason.
     "model": "the sentence names the model and its hash",
     "data": "the sentence names the data and their hash",
     "spec": "the specification of the question names it, with its hash",
     "folder": "the mutation of the question holds the hash of all that the monitor's scores depend on",
-    "trust": "a .pt2 file is read or it is not; what is read is the same",
-    "device": "where it is computed, not what",
-    "fingerprint": "these files are a part of the hash of the model",
-    "vocabulary": "the sentence holds the hash of the words themselves",
-    "classes": "names of outputs; which outputs are meant stays the same",
-    "tier": "how hard is searched: each number says itself how it was found",
-    "methods": "by what is searched: each number says itself how it was found",
-    "seed": "decides draws of a search, whose results hold whatever was drawn",
-    "seconds": "a budget: with less the brackets are wider, and as true",
+    "trust": "it decides whether a .pt2 file is opened; its content is the same",
+    "device": "it changes where the result is computed, not the result",
+    "fingerprint": "these files are part of the hash of the model",
+    "vocabulary": "the sentence has the hash of the words",
+    "classes": "they name outputs; the outputs are the same",
+    "tier": "a search setting: each number names the method that found it",
+    "methods": "search settings: each number names the method that found it",
+    "seed": "the results of a search hold for any random numbers",
+    "seconds": "a budget: with less time the brackets are wider and still valid",
     "seconds_each": "a budget, as seconds",
     "queries": "a budget, as seconds",
-    "gap": "when the search stops: the brackets are wider, and as true",
+    "gap": "it decides when the search stops: the brackets are wider and still valid",
     "samples": "a budget: with fewer the sampled radius is smaller, at the same confidence",
     "choosing": "a budget, as samples",
-    "batch": "how many inputs are worked on at once",
+    "batch": "how many inputs are processed at once",
     "pictures": "how many pictures are drawn",
-    "saliency": "a map beside the answers, which stay the same",
-    "certificates": "files beside the answers, which stay the same",
-    "key": "known answers that the own answers are compared with",
+    "saliency": "an additional map; the results are the same",
+    "certificates": "additional files; the results are the same",
+    "key": "known answers for a comparison",
 }
-USUAL = {"arithmetic": "real", "mode": "prove"}  # what is meant where nothing is said
-COVERED = {  # options whose values are a part of another field, while that is there
-    "layers": "criterion", "per": "criterion", "sections": "criterion", "threshold": "criterion", "train": "criterion",
-}  # fmt: skip
+USUAL = {"arithmetic": "real", "mode": "prove"}  # defaults, which the sentence leaves out
+COVERED = {  # Options whose values are part of another field, where that field is set.
+    "layers": "criterion",
+    "per": "criterion",
+    "sections": "criterion",
+    "threshold": "criterion",
+    "train": "criterion",
+}
 
 LEADS = {
     "worst": "How low can the score of {model} fall in the region around {inputs}",
@@ -68,16 +74,16 @@ LEADS = {
 
 
 def describe_question(question: Question) -> str:
-    """The question as a sentence, with every condition that its numbers depend on."""
+    """Return the question as a sentence with every restriction that its numbers depend on."""
     lead, ending = _frame(question)
     asked = ", ".join([lead, *_clauses(question)])
     circumstances = "; ".join(_circumstances(question))
     text = f"{asked}{ending}?" + (f" ({circumstances})" if circumstances else "")
-    return text.encode("utf-8", "replace").decode()  # names of files may hold what no text can
+    return text.encode("utf-8", "replace").decode()  # File names may contain surrogates.
 
 
 def _frame(question: Question) -> tuple[str, str]:
-    """How the sentence begins and ends, around its conditions."""
+    """Return the beginning and the end of the sentence."""
     model = _name(question.model.name) or "the network"
     inputs, command = _inputs(question), _command(question)
     if command in LEADS:
@@ -95,7 +101,8 @@ def _frame(question: Question) -> tuple[str, str]:
     if question.asked.norm == "words":
         lead = f"How many words of {inputs} may be replaced"
     elif question.asked.norm == "0":
-        lead = f"How many {UNITS.get(question.asked.unit or '', 'units (pixels of images, else numbers)')} of {inputs} may change"
+        units = UNITS.get(question.asked.unit or "", "units (pixels of images, else numbers)")
+        lead = f"How many {units} of {inputs} may change"
     else:
         lead = f"How far may {inputs} move"
     return lead, f", before {model} {_change(question.asked)}"
@@ -105,7 +112,7 @@ UNITS = {"pixel": "pixels", "frame": "frames", "number": "numbers"}
 
 
 def _change(asked: Request) -> str:
-    """What ends the radius."""
+    """Return what has to change at the radius."""
     if asked.within is not None:
         return f"forecasts what is further than {_value(asked.within)} from its forecast"
     if asked.threshold is not None:
@@ -130,7 +137,7 @@ def _command(question: Question) -> str:
 Clause = Callable[[Json, Question], str]
 CLAUSES: dict[
     str, Clause
-] = {  # of each field of `Asked`: its condition in words; nothing where the sentence says it elsewhere
+] = {  # For each field of `Request` its clause; an empty text where another part of the sentence has it.
     "norm": lambda norm, _: (
         "counted in replaced words" if norm == "words" else f"in the {norm_name(_value(norm))} norm"
     ),
@@ -140,7 +147,8 @@ CLAUSES: dict[
         "as a drift (one offset for each feature, the same in every frame)" if on else "drift not asked for"
     ),
     "shares": lambda shares, question: (
-        f"{'frame' if question.asked.frames is not None else 'feature'} k by the radius times share k of {_value(shares)}"
+        f"{'frame' if question.asked.frames is not None else 'feature'} k by the radius times share k of "
+        f"{_value(shares)}"
     ),
     "targets": lambda targets, _: f"for the target {_value(targets)}",
     "substitutes": lambda sets, _: f"each word only by its substitutes ({_counted(sets, 'set')})",
@@ -168,7 +176,7 @@ CLAUSES: dict[
 
 
 def _clauses(question: Question) -> Iterator[str]:
-    """The conditions, in the order of CLAUSES; fields that have no clause at the end."""
+    """Yield the restrictions in the order of CLAUSES, then the fields without a clause."""
     asked, radius = question.asked, _command(question) not in LEADS
     elsewhere = {"within", "threshold", "targets"} if radius else set()
     for name in [*CLAUSES, *(f.name for f in fields(Request) if f.name not in CLAUSES)]:
@@ -184,12 +192,12 @@ def _clauses(question: Question) -> Iterator[str]:
 
 
 def reads_words(question: Question) -> bool:
-    """Are its frames words?"""
+    """Whether the frames of an input are words."""
     return question.asked.norm == "words" or question.model.vocabulary is not None
 
 
 def _ending_of(asked: Request) -> set[str]:
-    """The one field of which `_change` speaks."""
+    """Return the name of the field that `_change` uses."""
     return {
         next((name for name in ("within", "threshold", "targets") if getattr(asked, name) is not None), "")
     }
@@ -202,13 +210,13 @@ def _frames(which: str, thing: str) -> str:
 
 
 def _file(question: Question, option: str, unnamed: str) -> str:
-    """What was given for an option, as the command has it; the hash of what it holds stands beside it."""
+    """Return the file name that an option was given; its hash is shown elsewhere."""
     given = question.options.get(option)
     return unnamed if not isinstance(given, str) or not given else _value(given)
 
 
 def _specification(files: Json) -> str:
-    """One by its names; many by how many they are; both by the hash of names and contents."""
+    """Return one specification by its names, several by their number, with a hash of names and contents."""
     if (
         isinstance(files, list | tuple)
         and len(files) == 1
@@ -220,7 +228,7 @@ def _specification(files: Json) -> str:
 
 
 def _columns(stored: Json) -> str:
-    """Of a table: the columns that stay, and that its columns have kinds and units of their own, by their hash."""
+    """Describe the columns of a table: a hash of their types, the frozen ones, and the units."""
     each = stored.get("each") if isinstance(stored, Mapping) else None
     if not isinstance(each, Mapping):
         return f"with the columns {_value(stored)}"
@@ -235,7 +243,7 @@ def _columns(stored: Json) -> str:
 
 
 def _circumstances(question: Question) -> Iterator[str]:
-    """What else the numbers depend on: how inputs are read, in which arithmetic, and of which model and data."""
+    """Yield what else the numbers depend on: preprocessing, arithmetic, and the hashes of model and data."""
     model, means = question.model, question.means
     if model.domain is not None:
         yield f"domain {model.domain if INTERVAL.fullmatch(model.domain) else _value(model.domain)}"
@@ -264,12 +272,12 @@ def _circumstances(question: Question) -> Iterator[str]:
 
 
 def _domain(option: Json) -> str:
-    """'0,1' -> '[0, 1]', as a domain shows itself."""
+    """Return '0,1' as '[0, 1]', the text of a domain."""
     return f"[{', '.join(part.strip() for part in str(option).split(','))}]"
 
 
 def _options(question: Question) -> Iterator[tuple[str, Json]]:
-    """Those that were said and that no field of the question covers."""
+    """Yield the given options that no field of the question covers."""
     for name, value in _flat(question.options):
         own = getattr(question.asked, name, None) if name in CLAUSES else None
         holds = COVERED.get(name)
@@ -293,7 +301,7 @@ def _flat(options: Mapping[str, Json]) -> Iterator[tuple[str, Json]]:
 
 
 def _unusual(name: str, value: Json) -> Json:
-    """The value, where it says something; None where it is not said, or as usual."""
+    """Return the value; None for a default, an empty value or an option of NOT_SAID."""
     nothing = value is None or value is False or value == "" or value == [] or value == USUAL.get(name)
     return None if nothing or name in NOT_SAID else value
 
@@ -303,7 +311,7 @@ def _words(name: str) -> str:
 
 
 def _counted(values: Json, what: str) -> str:
-    """A short list as it is; of a long one how many it holds, and its hash."""
+    """Return a short list as it is, a long one as its length and hash."""
     if len(text := _text(values)) <= LONG:
         return _value(values)
     many = len(values) if isinstance(values, list | tuple | Mapping) else len(text)
@@ -311,8 +319,11 @@ def _counted(values: Json, what: str) -> str:
 
 
 def _value(value: Json) -> str:
-    """Different values as different texts: numbers with all their digits, others in quotation marks where they hold more than a word; a
-    long one, or one with control characters, with its hash."""
+    """Return different texts for different values.
+
+    Numbers have all digits. Texts of more than a word are quoted. Long texts, and texts with control
+    characters, are followed by their hash.
+    """
     if value is True or value is False:
         return "yes" if value else "no"
     if isinstance(value, int | float):
@@ -331,7 +342,7 @@ def _text(value: Json) -> str:
 
 
 def _name(text: str) -> str:
-    """Of a model or of data."""
+    """Return the name of a model or of data, shortened."""
     return short(text)
 
 

@@ -1,4 +1,4 @@
-"""What a user takes home: numbers that carry their evidence, and brackets that only ever tighten."""
+"""Results: bounds with their evidence, and brackets lower <= truth <= upper that only ever tighten."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -16,18 +16,22 @@ Kind = Literal["proved", "witnessed", "sampled", "estimated"]
 Setting = str | int | float | bool | None
 Goal = Literal["radius", "worst", "largest", "steepness", "probability"]
 
-BY_DEFINITION = "definition"  # the method of ends that no method found
-DIGITS = 6  # significant digits of a bracket as text
-SHOWN = 8  # numbers of a witness in a message
+BY_DEFINITION = "definition"  # The method of bounds that no method computed.
+DIGITS = 6  # Significant digits of a bracket as text.
+SHOWN = 8  # Numbers of a counterexample that a message shows.
 GUARANTEED: tuple[Kind, ...] = ("proved", "witnessed")
 
 
 @dataclass(frozen=True)
 class Traits:
-    """What is true of a method whatever it found, in the words of ISO/IEC 24029-2:2023. The cautious answer is the default.
+    """Properties of a method, in the terms of ISO/IEC 24029-2:2023. The defaults are the cautious answers.
 
-    complete  it answers every question of its kind. seeded: it draws random numbers, repeatable by its seed. glass: it looks into the
-    model (True), only asks it (False), or nobody said (None). exact: its answer is the truth. runs: its proofs only ever ran the model.
+    Attributes:
+        complete: it decides every problem of its kind.
+        seeded: it draws random numbers, repeatable by its seed.
+        glass: it reads the model's structure (True), only queries it (False), or this is not known (None).
+        exact: its result is the true value.
+        runs: its proofs only evaluate the model.
     """
 
     complete: bool = False
@@ -39,15 +43,22 @@ class Traits:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Why a number may be believed.
+    """The evidence for a bound.
 
-    kind         proved: holds for every point of the region. witnessed: `witness` is a concrete input that shows it,
-                 replayed through the user's model. sampled: holds with probability `confidence`. estimated: no guarantee.
-    method       the method that found it, with its `settings` and `seed`, so that it can be found again.
-    dtype        the arithmetic in which it was computed.
-    assumptions  what must be true for the number to mean what it says, one sentence each.
-    checks       what was looked at before the number was believed, one sentence each: that the proof speaks of this very model.
-    traits       of the method.
+    Attributes:
+        kind: proved: it holds for every point of the region. witnessed: `witness` is a concrete input that
+            shows it, replayed through the user's model. sampled: it holds with probability `confidence`.
+            estimated: no guarantee.
+        method: the method that computed it.
+        settings: the settings of the method.
+        seed: the seed of the method. With method and settings it reproduces the bound.
+        dtype: the arithmetic in which it was computed.
+        assumptions: what the bound assumes, one sentence each.
+        confidence: of a sampled bound.
+        witness: the concrete input of a witnessed bound.
+        checks: what was checked before the bound was accepted, one sentence each, such as that the proof is
+            about this model.
+        traits: properties of the method.
     """
 
     kind: Kind
@@ -67,11 +78,15 @@ DEFINITION = Traits(complete=True, seeded=False, glass=False, exact=True, runs=T
 
 @dataclass(frozen=True)
 class Bound:
-    """One number and the reason to believe it.
+    """A number and its evidence.
 
-    slack  of a witness whose value was computed, not counted: how far evaluating it may lie from the truth in real arithmetic, of which
-           proofs speak. A proof that passes a witness by no more does not contradict it.
-    executed  of a witness: the value that the user's own model gave in its own arithmetic.
+    Attributes:
+        value: the number.
+        evidence: why it holds.
+        slack: for a witness whose value was computed (not counted): the largest rounding error of that value,
+            compared with real arithmetic, which proofs are about. A proved bound that exceeds a witnessed
+            value by at most the slack does not contradict it.
+        executed: for a witness: the value that the user's model computed in its own arithmetic.
     """
 
     value: float
@@ -81,7 +96,7 @@ class Bound:
 
     @property
     def known(self) -> bool:
-        """A method found it; else it holds by definition alone, as that no distance is below zero."""
+        """Whether a method computed it. Otherwise it holds by definition: no distance is negative."""
         return self.evidence.method != BY_DEFINITION
 
     def __repr__(self) -> str:
@@ -90,21 +105,25 @@ class Bound:
     def negate(self) -> "Bound":
         return replace(
             self, value=0.0 - self.value, executed=None if self.executed is None else 0.0 - self.executed
-        )  # no minus zero
+        )  # 0.0 - x avoids -0.0
 
 
 def by_definition(value: float) -> Bound:
-    """A bound that needs no computation: no distance is below zero, no number above infinity."""
+    """A trivial bound: no distance is below zero, no number above infinity."""
     return Bound(value, Evidence(kind="proved", method=BY_DEFINITION, traits=DEFINITION))
 
 
 def contradiction(
     lower: Bound, upper: Bound, where: str = "", names: tuple[str, str] = ("", "")
 ) -> Contradiction:
-    """What to say of ends that exclude each other: both methods, both values, and at which input.
+    """Return the error for bounds that exclude each other: both methods, both values and the input.
 
-    where  the input that was asked about, as the caller knows it; the witness itself is shown by its numbers.
-    names  of the two sides where the methods alone do not tell them apart, such as runs; settings tell a method from itself.
+    Args:
+        lower: the lower bound.
+        upper: the upper bound, which lies below it.
+        where: the name of the input. The counterexample is shown by its numbers.
+        names: names of the two sides, such as runs, where the methods do not distinguish them. For two
+            results of the same method its settings are shown.
     """
     same = lower.evidence.method == upper.evidence.method
     said = [f"{name}{_by(bound.evidence, same)}" for name, bound in zip(names, (lower, upper), strict=True)]
@@ -112,20 +131,22 @@ def contradiction(
     places = [text for text in (where, "" if shown is None else f"the witness {_numbers(shown)}") if text]
     at = f", at {', '.join(places)}" if places else ""
     return Contradiction(
-        f"{said[0]} says at least {lower.value!r} ({lower.evidence.kind}), {said[1]} says at most {upper.value!r} "
-        f"({upper.evidence.kind}){at}: one of the two is wrong. Please report it with the model; until then trust neither."
+        f"{said[0]} says at least {lower.value!r} ({lower.evidence.kind}), {said[1]} says at most "
+        f"{upper.value!r} "
+        f"({upper.evidence.kind}){at}: one of the two is wrong. Please report it with the model; until "
+        "then trust neither."
     )
 
 
 def _by(evidence: Evidence, in_full: bool) -> str:
-    """The method, with its settings where its name alone tells too little."""
+    """The name of the method; in full: with its settings and seed."""
     told = [f"{name}={value}" for name, value in evidence.settings.items()] if in_full else []
     told += [f"seed={evidence.seed}"] if in_full and evidence.seed is not None else []
     return f"{evidence.method} [{', '.join(told)}]" if told else evidence.method
 
 
 def _numbers(witness: "Tensor") -> str:
-    """A few numbers of an input, enough to find it again."""
+    """The first numbers of an input."""
     values = witness.flatten().tolist()
     more = f", ... {len(values)} numbers in all" if len(values) > SHOWN else ""
     return f"({', '.join(f'{value:.9g}' for value in values[:SHOWN])}{more})"
@@ -133,7 +154,7 @@ def _numbers(witness: "Tensor") -> str:
 
 @dataclass(frozen=True)
 class Bracket:
-    """lower.value <= the truth <= upper.value; estimates stand beside it and never move an end."""
+    """lower.value <= truth <= upper.value. Estimates are kept separately and never change a bound."""
 
     lower: Bound
     upper: Bound
@@ -151,7 +172,7 @@ class Bracket:
                 raise contradiction(self.lower, self.upper)
             proved = (
                 "lower" if self.lower.evidence.kind == "proved" else "upper"
-            )  # as much of it as the witness leaves, by rounding
+            )  # The proved bound is moved to the witnessed one: they differ by rounding only.
             witness = self.upper if proved == "lower" else self.lower
             object.__setattr__(self, proved, replace(getattr(self, proved), value=witness.value))
         if len(self.note) > LONGEST_NOTE:
@@ -159,17 +180,17 @@ class Bracket:
 
     @property
     def gap(self) -> float:
-        """upper - lower; infinite while an end is unknown."""
+        """upper - lower; infinite while a bound is unknown."""
         return 0.0 if self.closed else self.upper.value - self.lower.value
 
     @property
     def closed(self) -> bool:
-        """Both bounds are the same number: the truth is known."""
+        """Whether both bounds are the same number, which is then the true value."""
         return self.lower.value == self.upper.value
 
     @property
     def missing(self) -> tuple[str, str]:
-        """What to say of the lower and the upper bound where no method found it: it is the one that the other is not."""
+        """Texts for the lower and the upper bound where no method computed it."""
         others = (self.upper, self.lower)
         said = [
             "nothing known"
@@ -180,7 +201,9 @@ class Bracket:
         return said[0], said[1]
 
     def tighten(self, *, lower: Bound | None = None, upper: Bound | None = None) -> "Bracket":
-        """The bracket with whichever offered end is better than its own; raises Contradiction if they then cross."""
+        """Return the bracket with each given bound that is tighter; raise Contradiction if the bounds then
+        cross.
+        """
         better_lower = lower is not None and lower.value > self.lower.value
         better_upper = upper is not None and upper.value < self.upper.value
         if not (better_lower or better_upper):
@@ -192,7 +215,7 @@ class Bracket:
         )
 
     def negate(self) -> "Bracket":
-        """The bracket of the negative."""
+        """Return the bracket of the negated quantity."""
         return replace(
             self,
             lower=self.upper.negate(),
@@ -201,11 +224,13 @@ class Bracket:
         )
 
     def refutes(self, estimate: Bound) -> bool:
-        """Does the upper bound show that an estimate of the same number is too large? What is sampled is a number of its own."""
+        """Whether the upper bound shows that an estimate is too large. Sampled numbers are about another
+        quantity.
+        """
         return estimate.evidence.kind == "estimated" and estimate.value > self.upper.value
 
     def with_estimate(self, estimate: Bound) -> "Bracket":
-        """Beside the ends, one estimate per method: the newest."""
+        """Return the bracket with this estimate; it replaces an earlier one of the same method."""
         assert estimate.evidence.kind not in GUARANTEED
         others = tuple(e for e in self.estimates if e.evidence.method != estimate.evidence.method)
         return replace(self, estimates=(*others, estimate))
@@ -216,7 +241,11 @@ class Bracket:
             for text in decimals(self.lower.value, self.upper.value, DIGITS)
         ]
         sides = zip((self.lower, self.upper), shown, self.missing, strict=True)
-        text = f"[{', '.join(f'{shown} {end.evidence.kind}' if end.known or self.closed else missing for end, shown, missing in sides)}]"
+        parts = [
+            f"{number} {end.evidence.kind}" if end.known or self.closed else missing
+            for end, number, missing in sides
+        ]
+        text = f"[{', '.join(parts)}]"
         return f"{text} ({self.note})" if self.note else text
 
     def __repr__(self) -> str:
@@ -225,7 +254,7 @@ class Bracket:
 
 @dataclass(frozen=True)
 class Share:
-    """How many of the inputs that were measured have some property. An input that was not measured counts neither as yes nor as no."""
+    """How many of the measured inputs have a property. Inputs that were not measured count neither way."""
 
     count: int
     measured: int
@@ -237,7 +266,7 @@ class Share:
 
     @property
     def value(self) -> float:
-        """Between 0 and 1, among the measured inputs; NaN if none was measured."""
+        """The fraction of the measured inputs; NaN if none was measured."""
         return self.count / self.measured if self.measured else math.nan
 
     def __str__(self) -> str:
@@ -250,13 +279,14 @@ class Share:
 
 @dataclass(frozen=True)
 class Overall:
-    """A whole set of inputs: the means of their ends over those that can be broken at all, so lower <= the mean radius <= upper, unless
-    `lower` was made of estimates."""
+    """Means over a set of inputs with finite radius: lower <= mean radius <= upper, unless `lower` uses
+    estimates.
+    """
 
     lower: float
     upper: float
-    closed: int  # brackets whose ends are equal
-    unbreakable: int  # radii known to be infinite; left out of the means
+    closed: int  # brackets whose bounds are equal
+    unbreakable: int  # infinite radii, which are not part of the means
     count: int
 
     @property
@@ -265,15 +295,19 @@ class Overall:
 
     @property
     def radius(self) -> float:
-        """How far the mean may lie from the centre."""
+        """Half the width of the interval: |mean radius - centre| <= radius."""
         return (self.upper - self.lower) / 2
 
 
 def overall(brackets: Iterable[Bracket], estimated_by: str | None = None) -> Overall:
-    """How the set holds on average. Infinite where an end is, NaN without anything to average.
+    """Return the mean bounds of a set of brackets: infinite where a bound is, NaN where there is nothing to
+    average.
 
-    estimated_by  a method whose estimates are taken for lower bounds, where it gave one: with "Grid", centre and radius are those of
-                  DeepTRE's Definition 4, and `lower` is an estimate, not a proof. An estimate above a witness counts as the witness.
+    Args:
+        brackets: one for each input.
+        estimated_by: a method whose estimates replace lower bounds. With "Grid", centre and radius are those
+            of DeepTRE's Definition 4, and `lower` is an estimate and not proved. An estimate above a
+            counterexample counts as the counterexample's distance.
     """
     lower = upper = 0.0
     closed = unbreakable = count = 0
@@ -290,8 +324,14 @@ def overall(brackets: Iterable[Bracket], estimated_by: str | None = None) -> Ove
 
 @dataclass(frozen=True)
 class Key:
-    """Which question of a run a record answers: the input's position in the data, the frame (or output, or case) where these are asked
-    one by one, and the part of a question that has several: worst, radius and steepness of a risk, the two ends of a range."""
+    """The identity of a record in a run.
+
+    Attributes:
+        index: the position of the input in the data.
+        frame: the time step (or output, or case) where each is measured separately.
+        part: the part of a query that has several: worst, radius and steepness of a risk; smallest and
+            largest of a range.
+    """
 
     index: int
     frame: int | None = None
@@ -310,24 +350,31 @@ class Key:
 
 
 Status = Literal["closed", "finished", "stopped", "interrupted", "failed", "refuted"]
-DONE: tuple[Status, ...] = ("closed", "finished")  # a resumed run need not ask again
+DONE: tuple[Status, ...] = ("closed", "finished")  # A resumed run skips these records.
 
 
 @dataclass(frozen=True)
 class Record:
-    """One answered question as it is stored: the bracket, what it cost and why the search ended.
+    """A stored result: the bracket, its cost, and why the search ended.
 
-    closed: both bounds are equal. finished: every method has done all it can, or the gap asked for is
-    reached. stopped: the budget ran out.
-    interrupted: Ctrl-C; a resumed run takes it up again.
-    failed: the model raised, crashed, hung, answered NaN or had no memory for this input; the note says which. A resumed run tries again.
-    refuted: a proof and a witness excluded each other, or the model changed while it was asked; nothing of it is kept.
-
-    question  the hash of what was asked: the network's program, the input, the region, the property, the goal. An answer to one
-              question is none to another.
-    means     the hash of the methods, their settings, the seed and the gap; with others the search goes on from these ends.
-    goal      the number that the bracket holds.
-    aside     what was found on the way, a map of what matters say: one tensor a name, kept beside the record.
+    Attributes:
+        key: which input (and frame, and part) it is about.
+        bracket: the bounds.
+        status: closed: both bounds are equal. finished: every method has ended, or the requested gap is
+        reached.
+            stopped: the budget was spent. interrupted: by Ctrl-C; a resumed run continues it. failed: the
+            model raised, crashed, hung, returned NaN or ran out of memory on this input, as the note says; a
+            resumed run tries again. refuted: a proof and a counterexample excluded each other, or the model
+            changed during the run; no bound is kept.
+        seconds: time spent on it.
+        queries: model queries spent on it.
+        skipped: methods that were not applicable, each with its reason.
+        question: the hash of the problem: the network's program, the input, the region, the property and the
+        goal.
+        means: the hash of the methods, their settings, the seed and the gap. A run with other means continues
+            from these bounds.
+        goal: the quantity that the bracket bounds.
+        aside: additional tensors by name, such as a saliency map.
     """
 
     key: Key
@@ -335,7 +382,7 @@ class Record:
     status: Status
     seconds: float
     queries: int
-    skipped: tuple[str, ...] = ()  # methods that do not apply here, each with its reason
+    skipped: tuple[str, ...] = ()
     question: str = ""
     means: str = ""
     goal: Goal = "radius"
@@ -349,7 +396,7 @@ class Record:
 
     @property
     def explained(self) -> Bracket:
-        """The bracket; where nothing is proved, its note says which methods could not, and why."""
+        """The bracket; where nothing is proved, its note says which methods were not applicable and why."""
         bracket, ends = self.bracket, (self.bracket.lower, self.bracket.upper)
         if (
             bracket.closed
@@ -359,23 +406,26 @@ class Record:
             return bracket
         more = (
             text for text in self.skipped if text not in bracket.note
-        )  # a stage that was left out is in the note already
+        )  # The note already names stages that were left out.
         return replace(bracket, note="; ".join(filter(None, (bracket.note, *more))))
 
     @property
     def witness(self) -> "Tensor | None":
-        """The concrete input that shows an end: the upper one, or the lower one where the largest number is asked for."""
+        """The concrete input behind the upper bound, or behind the lower one where the goal is a maximum."""
         ends = (self.bracket.upper, self.bracket.lower)
         return next((end.evidence.witness for end in ends if end.evidence.witness is not None), None)
 
 
 @dataclass(frozen=True)
 class Likely:
-    """A class as the network sees it.
+    """A class with the network's output for it.
 
-    output  the network's own number.
-    share   its probability: the output itself where all outputs already are one (none below 0, and together 1), else their softmax.
-            It says how sure the network sounds, not how often it is right. NaN where outputs are no classes: forecasts, labels.
+    Attributes:
+        label: the number of the class.
+        output: the network's output.
+        share: the class probability: the output itself where the outputs are probabilities (none below 0, sum
+            1), else their softmax. It is the network's confidence, not its accuracy. NaN for forecasts and
+            multi-label outputs.
     """
 
     label: int
@@ -385,7 +435,9 @@ class Likely:
 
 @dataclass(frozen=True)
 class Answers:
-    """The few likeliest classes, largest first, at the input and at the witness; `after` is empty where there is no witness."""
+    """The most likely classes, in descending order, at the input and at the counterexample (empty without
+    one).
+    """
 
     before: tuple[Likely, ...]
     after: tuple[Likely, ...] = ()

@@ -432,7 +432,7 @@ def test_seeds_and_stops_reach_the_solver() -> None:
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("labels too few", {"y": [0, 1]}, r"labels have shape \(2,\), expected \(4,\)"),
     ("labels out of range", {"y": [0, 1, 2, 3]}, "label 3 of input 3 is out of range"),
-    ("labels of floats", {"y": [0.0, 1.0, 2.0, 0.0]}, "labels must be integers"),
+    ("labels of floats", {"y": [0.0, 1.5, 2.0, 0.0]}, "labels must be integers"),
     ("targets too few", {"targets": [1]}, "targets have shape"),
     ("targets are labels", {"targets": KNOWN.y}, "its own label"),
     ("norm below one", {"norm": 0.5}, "norm 0.5"),
@@ -458,7 +458,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("scale for other inputs", {"shares": torch.ones(3, 3), "frames": "all"}, "the list of shares is given for 3 inputs, but there are 4"),
     ("scale of words", {"shares": ["a", "b", "c"], "frames": "all"}, "the list of shares needs a number for each frame"),
     ("one number for a scale", {"shares": 0.5, "frames": "all"}, "the list of shares needs a number for each frame"),
-    ("norm by name", {"norm": "inf"}, "norm 'inf'"),
+    ("norm by a name that is none", {"norm": "two"}, "norm 'two' is unknown: give 1, 2, math.inf"),
     ("targets by another word", {"targets": "second"}, "targets='second'"),
     ("runner-up of a label that is not there", {"targets": "runner-up", "y": [0, 1, 2, 9]}, "label 9 of input 3"),
     ("no labels", {"y": None}, "radius needs labels, the class of each input"),

@@ -1,4 +1,6 @@
-"""The short forms people type: hf.radius, hf.worst, hf.bounds, hf.risk; and the views that hf.bounds and hf.risk answer with."""
+"""The public functions (`hf.radius`, `hf.worst`, `hf.risk`, ...), the checks of their arguments, and the
+results that they return.
+"""
 
 from holdfast.api.radius import Bounds
 from holdfast.api.risk import Risk

@@ -1,6 +1,7 @@
-"""Which bounds, and which cuts, answer which question about a network: the rule that tiers, L0, verify, reach and risk follow.
+"""Which bounding method and which branching rule the library uses for a network: tiers, norm 0, verify, reach
+and risk.
 
-Every line asks the function that decides when the question is put, so that the table cannot say anything else than what happens.
+Every line calls the function that decides at run time, so that the table cannot differ from what happens.
 """
 
 from dataclasses import dataclass
@@ -27,15 +28,15 @@ from holdfast.property import Linear
 from holdfast.region import Ball, Box, Region, Sparse
 from holdfast.result import Goal
 
-PLANES = "planes in closed form (CROWN)"
-SLOPES = "trained planes (alpha-CROWN)"
-TOGETHER = "ReLUs bounded together (maximum norm, norm 2)"
-TRAINED = "trained planes (alpha-, beta-CROWN)"
-FORMS, TAYLOR = "planes and affine forms (zonotopes)", "Taylor models, planes and affine forms (zonotopes)"
+PLANES = "linear bounds in closed form (CROWN)"
+SLOPES = "optimised slopes (alpha-CROWN)"
+TOGETHER = "joint ReLU relaxation (maximum norm, norm 2)"
+TRAINED = "optimised slopes and multipliers (alpha-, beta-CROWN)"
+FORMS, TAYLOR = "linear bounds and zonotopes", "Taylor models, linear bounds and zonotopes"
 HALVES, SIGNS, RANGES = (
-    "inputs in halves",
-    "signs of ReLUs",
-    "inputs in halves; in other norms ranges of what functions read",
+    "input splitting",
+    "ReLU splitting",
+    "input splitting; in other norms splitting of pre-activation ranges",
 )
 
 
@@ -47,7 +48,7 @@ class BoundingChoice:
 
 
 def bounders(net: Network, x: Tensor) -> list[BoundingChoice]:
-    """For inputs like x (batch, *shape). Nothing where nothing can be proved."""
+    """Return the choices for inputs like x, (batch, *shape); an empty list where nothing can be proved."""
     ball = _problem(net, Ball(x[:1], torch.zeros(1, dtype=torch.float64), torch.inf, net.domain), "radius")
     try:
         graph_of(ball)
@@ -69,7 +70,7 @@ def bounders(net: Network, x: Tensor) -> list[BoundingChoice]:
     found.append(BoundingChoice("tier split", bounds, Split().obstacle(ball) or parts))
     if net.domain.bounded:
         counts = _problem(net, Sparse(x[:1], torch.zeros(1, dtype=torch.float64), net.domain), "radius")
-        chain = "windows of a chain of layers" if question_of(counts).chain is not None else PLANES
+        chain = "windows of a layer chain" if question_of(counts).chain is not None else PLANES
         found.append(BoundingChoice("norm 0 (changed units)", chain, "budgets of changes"))
     widths = [
         width
@@ -89,13 +90,13 @@ def bounders(net: Network, x: Tensor) -> list[BoundingChoice]:
                 f"verify, reach; {told}", bounds, SIGNS if isinstance(cut, ActivationSplit) else HALVES
             )
         )
-    return [*found, BoundingChoice("risk: steepness", "intervals of gradients", "shells")]
+    return [*found, BoundingChoice("risk: steepness", "gradient intervals", "shells")]
 
 
 def _models(ball: Problem) -> str | None:
-    """What second-order models are, and take; None where they are not used."""
+    """Describe the quadratic models and their memory; None where they are not used."""
     size = bytes_told(quadratic_of(ball).bytes(training=True))
-    return None if no_models(ball) else f"second-order models with trained coefficients ({size} an input)"
+    return None if no_models(ball) else f"quadratic models with optimised coefficients ({size} an input)"
 
 
 def _tight(ball: Problem, models: str | None) -> str:
@@ -104,7 +105,7 @@ def _tight(ball: Problem, models: str | None) -> str:
     if joint_relu.obstacle(graph, ball.family.at(1.0)) is None:
         planes = f"{planes}, then {TOGETHER}"
     if models is None:
-        return f"{planes}; no second-order models: {no_models(ball)}"
+        return f"{planes}; no quadratic models: {no_models(ball)}"
     return models if planes == PLANES else f"{planes}, then {models}"
 
 

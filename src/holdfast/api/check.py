@@ -1,4 +1,4 @@
-"""Is a record what it says? Its witness is replayed through the model, and its proved bound is proved again."""
+"""Check records: replay each counterexample through the model, and recompute each proved bound."""
 
 import math
 import time
@@ -17,14 +17,20 @@ from holdfast.region import Words
 from holdfast.replay import replay
 from holdfast.result import Bracket, Key, Record
 
-ROUNDING = 1e-9  # by which the same number may come out elsewhere
-SILENT = "failed", "refuted"  # records that claim nothing
+ROUNDING = 1e-9  # Relative difference that a recomputation on another machine may have.
+SILENT = "failed", "refuted"  # The statuses of records that claim nothing.
 
 
 @dataclass(frozen=True)
 class Doubt:
-    """witness: it does not show what the record says. contradiction: a witness excludes what is said to be proved. unproved: it was not
-    proved again, which does not make it false."""
+    """A record that could not be confirmed.
+
+    Attributes:
+        key: the record.
+        kind: witness: the counterexample does not show the recorded value. contradiction: a counterexample
+            excludes the proved bound. unproved: the bound was not proved again, which does not make it false.
+        told: the details, as text.
+    """
 
     key: Key
     kind: Literal["witness", "contradiction", "unproved"]
@@ -35,26 +41,28 @@ class Doubt:
 
 
 def orient_bounds(record: Record) -> Bracket:
-    """As methods are asked: the proved bound is the lower one, the witnessed one the upper."""
+    """Return the bracket with the proved bound as the lower one and the witnessed bound as the upper one."""
     return record.bracket.negate() if record.goal in TURNED else record.bracket
 
 
 def claims(record: Record) -> bool:
-    """Does it say that something is proved, beyond what is true by definition?"""
+    """Whether the record has a proved bound that is not trivial."""
     return record.status not in SILENT and orient_bounds(record).lower.value > (
         0 if record.goal == "radius" else -math.inf
     )
 
 
 def shows(record: Record) -> bool:
-    """Does it say that something was met?"""
+    """Whether the record has a counterexample, or another witness."""
     return record.status not in SILENT and orient_bounds(record).upper.value < (
         0 if record.goal == "steepness" else math.inf
     )
 
 
 def replay_witnesses(problem: Problem, records: Sequence[Record]) -> Iterator[Doubt]:
-    """Of the rows of a problem, in order: what their witnesses do not show, and what they exclude."""
+    """Replay the witnesses of a problem's rows, in order, and yield a doubt for each that fails or
+    contradicts a proof.
+    """
     asked = problem.lowest()
     points, found, doubts = asked.region.centre.clone(), list[int](), list[Doubt]()
     for row, record in enumerate(records):
@@ -82,9 +90,7 @@ def replay_witnesses(problem: Problem, records: Sequence[Record]) -> Iterator[Do
     rows = torch.tensor(found, device=points.device)
     part = asked.take(rows)
     said = replay(part, points[rows], asked.network.double(asked.region.centre))
-    least = (
-        0.0 if asked.goal == "radius" else -math.inf
-    )  # a count of changes that fails at none leaves no less than none
+    least = 0.0 if asked.goal == "radius" else -math.inf  # A count of changes is at least zero.
     for row, value, slack in zip(
         found, said.value.clamp_min(least).tolist(), said.slack.tolist(), strict=True
     ):
@@ -92,7 +98,7 @@ def replay_witnesses(problem: Problem, records: Sequence[Record]) -> Iterator[Do
 
 
 def _compare_witness(record: Record, value: float, slack: float) -> Iterator[Doubt]:
-    """value: what the witness shows now."""
+    """Compare a record with the value that its witness gives now."""
     ends = orient_bounds(record)
     lower, upper, sign = ends.lower.value, ends.upper.value, -1.0 if record.goal in TURNED else 1.0
     room = slack + ends.upper.slack + ROUNDING * max(1.0 if record.goal == "worst" else 0.0, abs(upper))
@@ -107,12 +113,13 @@ def _compare_witness(record: Record, value: float, slack: float) -> Iterator[Dou
         yield Doubt(
             record.key,
             "contradiction",
-            f"{exact_text(sign * lower)} is said to be proved, but its own witness shows {exact_text(sign * value)}",
+            f"the record claims a proof of {exact_text(sign * lower)}, but its own witness shows "
+            f"{exact_text(sign * value)}",
         )
 
 
 class _Enough(Exception):
-    """All that was claimed is proved again."""
+    """All claimed bounds are proved again; the search ends."""
 
 
 def proved_again(
@@ -127,11 +134,20 @@ def proved_again(
     tolerance: float = 1e-3,
     seconds: float = math.inf,
 ) -> Iterator[Doubt]:
-    """Ask about these records again, with the methods of the run but without what it proved, until that is proved again or the
-    seconds are spent.
+    """Solve the problems again with the run's methods, starting without its proved bounds, and yield a doubt
+    for each bound that is not reached.
 
-    held       of which records the witness was replayed and shows what it should: the search may go on from it.
-    tolerance  relative: an end that is nearly reached counts, since searches end close to it, not at it.
+    Args:
+        problems: the problems of the run.
+        methods: the methods of the run.
+        stop: when the run stopped.
+        records: the records of the run.
+        held: the records whose witness was replayed with success; the search may start from it.
+        seed: the seed of the run.
+        batch: the batch size.
+        tolerance: relative; a bound within the tolerance counts, because searches end near a bound and not at
+        it.
+        seconds: the time limit.
     """
     worker, until = BatchWorker(problems, methods, stop, seed, hashed=False), time.monotonic() + seconds
     units = worker.units({key for problem in problems for key in problem.keys if key not in records}, batch)
@@ -178,13 +194,13 @@ def proved_again(
 
 
 def _keep_witness_only(unknown: Record, ends: Bracket) -> Record:
-    """What is known before the search: the witness, and nothing that is proved."""
+    """Return the record before the search: with the witness and without a proved bound."""
     known = orient_bounds(unknown).tighten(upper=ends.upper)
     return replace(unknown, bracket=known.negate() if unknown.goal in TURNED else known)
 
 
 def _answers(stop: Stop, reached: bool, record: Record, fresh: Record) -> bool:
-    """Where only the sign was asked for, the sign is what must be proved again."""
+    """Whether the bound is confirmed. If the run stopped at the sign, only the sign must be proved again."""
     return reached or (
         stop.sign and orient_bounds(record).lower.value > 0 and orient_bounds(fresh).lower.value > 0
     )
@@ -201,11 +217,13 @@ def _judge_record(record: Record, fresh: Record, again: bool, why: str) -> Itera
         yield Doubt(
             record.key,
             "contradiction",
-            f"{exact_text(sign * wanted)} is said to be proved, but {met.evidence.method} met {exact_text(sign * met.value)}",
+            f"the record claims a proof of {exact_text(sign * wanted)}, but {met.evidence.method} found "
+            f"{exact_text(sign * met.value)}",
         )
     elif not again:
         yield Doubt(
             record.key,
             "unproved",
-            f"{exact_text(sign * wanted)} was not proved again, only {exact_text(sign * now.lower.value)}{why}",
+            f"{exact_text(sign * wanted)} was not proved again, only "
+            f"{exact_text(sign * now.lower.value)}{why}",
         )

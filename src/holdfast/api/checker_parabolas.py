@@ -1,8 +1,9 @@
-"""Parabolas that the engine trains for its second-order models, for the functions as the checker counts them. Any parabolas are sound, so
-nothing here has to be trusted.
+"""Translate the engine's trained quadratic relaxations (parabolas) into the checker's numbering of activation
+functions.
 
-Engine and checker unroll a network in their own ways. Which element of one is which of the other is found by asking both at points: an
-element that reads the same numbers and makes the same of them everywhere is taken for the same.
+Any parabolas are sound for the checker, so nothing here is trusted. Engine and checker unroll a network
+differently. Their elements are matched by evaluating both at sample points: two elements with the same
+pre-activation and the same activation at every point are taken for the same.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,23 +28,23 @@ from holdfast_check import Rejected
 from holdfast_check.functions import PiecewiseLinear, ProductFunction
 from holdfast_check.steps import Applied, Program
 
-STEPS = 60  # of training
-SAME = 1e-7  # of the largest number: two elements that differ by less at all points are one
+STEPS = 60  # Optimisation steps for the coefficients.
+SAME = 1e-7  # Elements match if they differ by at most this times the largest value, at every sample point.
 Array = np.ndarray[Any, Any]
 Holds = Callable[
     [float, Mapping[str, Array]], bool
-]  # does the checker follow this share of a claim, with these arrays?
+]  # Whether the checker accepts this fraction of a claim with these arrays.
 
 
 class Parabolas:
-    """Of one problem with one input, for the checker's program."""
+    """The parabolas of a problem with one row, in the numbering of the checker's program."""
 
     def __init__(self, part: Problem, program: Program) -> None:
         self.part, self.program = part, program
         self.bends: Bends | None = None
         self.matched: dict[
             tuple[int, int], Array
-        ] = {}  # step and argument -> the element of the engine that each of its elements is
+        ] = {}  # (step, argument) -> the engine's element for each of its elements
         curved = any(
             isinstance(step, Applied) and isinstance(step.function, ProductFunction) for step in program.steps
         )
@@ -66,7 +67,7 @@ class Parabolas:
                     v = known[source].flatten(1)
                     reads.append(v.cpu().numpy())
                     made.append(curve.function(v).cpu().numpy())
-        if not reads:  # products alone, which models follow without parabolas
+        if not reads:  # Only products, which quadratic models represent without parabolas.
             return
         theirs = cKDTree(np.concatenate([np.concatenate(reads, 1), np.concatenate(made, 1)]).T)
         x = points.cpu().numpy().reshape(len(points), -1)
@@ -84,8 +85,11 @@ class Parabolas:
         holds: Holds,
         until: float,
     ) -> tuple[float, dict[str, Array]] | None:
-        """The best of these shares, which fall, that holds with coefficients trained at the radius or, where the problem has none, over its
-        region; none where none does. Training ends with one that is not the last of them, and its last coefficients are kept."""
+        """Return the largest accepted fraction of `shares` (in descending order) with its arrays, or None.
+
+        The coefficients are optimised at the radius, or over the region where the problem has no radius. The
+        optimisation ends as soon as a fraction other than the last is accepted.
+        """
         every = coefficients(
             self.part,
             torch.full((1,), radius, dtype=torch.float64, device=self.part.region.centre.device),
@@ -105,7 +109,7 @@ class Parabolas:
         return best
 
     def arrays(self, region: Region, bends: Bends) -> dict[str, Array]:
-        """What the coefficients come to over a region, `parabolas/K`."""
+        """Return the arrays `parabolas/K` of the coefficients over a region."""
         found = quadratic_of(self.part).parabolas(region, bends)
         flat = np.concatenate([value[:, 0].cpu().numpy() for value in found.values()], 1).astype(np.float32)
         arrays: dict[str, Array] = {}
@@ -119,7 +123,7 @@ class Parabolas:
 
 
 def certainly_holds(holds: Holds, share: float, arrays: Mapping[str, Array]) -> bool:
-    """What the checker cannot follow does not hold."""
+    """Whether the checker accepts; a rejection counts as no."""
     try:
         return holds(share, arrays)
     except Rejected:
@@ -129,7 +133,7 @@ def certainly_holds(holds: Holds, share: float, arrays: Mapping[str, Array]) -> 
 def arguments(
     program: Program, x: Array
 ) -> Iterator[tuple[int, int, ProductFunction | PiecewiseLinear, Array]]:
-    """Step, argument, curve, and what it reads at these points (points, n)."""
+    """Yield step, argument, activation function, and its pre-activations at these points, (points, n)."""
     known = program.values(x)
     for place, step in enumerate(program.steps):
         if isinstance(step, Applied):

@@ -1,7 +1,9 @@
-"""Trees of signs that the checker's own bounds prove: the engine chooses cuts, slopes and multipliers, the checker says what is settled.
+"""Trees of signs that the checker's own bounds prove: the engine chooses cuts, slopes and multipliers, the
+checker says what is settled.
 
-One tree is for all groups of rows that the whole region leaves open. A leaf is done once the checker, with the very numbers that would be
-written, finds it above what is claimed; until then it is cut where the engine expects most of it. Nobody has to trust this.
+One tree is for all groups of rows that the whole region leaves open. A leaf is done once the checker, with
+the very numbers that would be written, finds it above what is claimed; until then it is cut where the engine
+expects most of it. Nobody has to trust this.
 """
 
 import time
@@ -25,22 +27,26 @@ from holdfast_check.planes import StepBounds
 from holdfast_check.proof import AT_ONCE, Claim
 from holdfast_check.tree import Cut, margins
 
-FEW = 2048  # arguments up to which intervals are narrowed again over every leaf
-SURE = 1e-9  # of what the rows say at the centre: the least margin of a leaf, so that other sums of the same numbers prove it too
-MISSED = 0.0  # the bound of a part that only the engine takes for settled
+FEW = 2048  # Up to this many pre-activations, intermediate bounds are recomputed for every leaf.
+# Least margin of a leaf, relative to the rows' values at the centre: covers another order of summation.
+SURE = 1e-9
+MISSED = 0.0  # The bound of a subproblem that the engine proves and the checker does not.
 ENOUGH, HOPE = (
     512,
     16,
-)  # parts after which the engine's guess of how many are to come may end it, at so many times the most
-BEYOND = 1.5  # times what the checker missed, more is asked of the engine
+)  # After ENOUGH subproblems the search ends if the engine expects more than HOPE times the limit.
+BEYOND = 1.5  # The engine has to prove the margin that the checker missed, times this factor.
 
 Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, eq=False)
 class Kept(Decisions):
-    """Also what was found last for each polytope, where it was settled or is not yet, and by how much more than zero the engine has to
-    prove it, since the checker proved less than the engine did."""
+    """Subproblems with the last slopes and multipliers of each polytope.
+
+    `more` is the margin above zero that the engine has to prove, because the checker proves less than the
+    engine.
+    """
 
     slopes: Tensor = field(kw_only=True)  # (n, polytopes, arguments) float32
     multipliers: Tensor = field(kw_only=True)
@@ -49,14 +55,17 @@ class Kept(Decisions):
 
 @dataclass
 class AcceptedLeaves:
-    """What the checker accepted: the signs (arguments,) of each leaf, and for each of its cuts and each row a multiplier, for each step
-    slopes (rows, elements of at/K)."""
+    """The leaves that the checker accepted.
+
+    For each leaf: the signs of the pre-activations (pre-activations,), a multiplier for each split and row,
+    and the slopes of each step (rows, elements of at/K).
+    """
 
     match: Matched
     claim: Claim
-    whole: StepBounds  # the checker's, over the whole region
+    whole: StepBounds  # the checker's bounds over the whole region
     at: dict[str, Array]
-    groups: list[int]  # of the claim, those that are cut
+    groups: list[int]  # the groups of the claim that are split
     anew: bool
     least: float
     found: list[tuple[Array, Array, dict[int, Array]]] = field(default_factory=list)
@@ -70,7 +79,7 @@ class AcceptedLeaves:
         )
 
     def margins(self, parts: Kept) -> Tensor:
-        """-> (n, groups): by how much the checker finds each of them settled there. Those with all settled are leaves, and kept."""
+        """Return the checker's margins (n, groups). Subproblems with all groups proved become leaves."""
         many = max(1, AT_ONCE // max(step.size for step in self.match.program.steps))
         return torch.cat(
             [self._margins(batch.take(parts, some)) for some in torch.arange(len(parts)).split(many)]
@@ -112,9 +121,11 @@ class AcceptedLeaves:
             sign, own, _ = self.found[leaf]
             times.append(own[np.searchsorted(np.flatnonzero(sign), path)])
         arrays = {
-            "signs": small(np.where(tree[:, None] < 0, -1, self.elements[tree])), "signs/groups": small(np.array(self.groups)),
-            "signs/multipliers": np.concatenate(times), "signs/anew": np.array([self.anew], dtype=np.uint8),
-        }  # fmt: skip
+            "signs": small(np.where(tree[:, None] < 0, -1, self.elements[tree])),
+            "signs/groups": small(np.array(self.groups)),
+            "signs/multipliers": np.concatenate(times),
+            "signs/anew": np.array([self.anew], dtype=np.uint8),
+        }
         return arrays | {
             f"leaves/{place}": np.stack([self.found[leaf][2][place] for leaf in order])
             for place in self.match.places.values()
@@ -122,8 +133,12 @@ class AcceptedLeaves:
 
 
 def _tree(signs: Array) -> tuple[list[int], Array, list[list[int]]]:
-    """(leaves, arguments) -> the leaves in their order, the tree (parts,): the argument that is cut or -1, and the cuts on the way to every
-    leaf. What all parts below have decided, and not alike, may be cut first, whatever was."""
+    """Rebuild a tree from the signs (leaves, pre-activations) of its leaves.
+
+    Returns the leaves in tree order, the tree (nodes,) with the split pre-activation or -1, and the splits on
+    the path to every leaf. Any pre-activation that all leaves below decide, with both signs, may be split
+    first.
+    """
     order, tree, along = list[int](), list[int](), list[list[int]]()
     waiting: list[tuple[Array, list[int]]] = [(np.arange(len(signs)), [])]
     while waiting:
@@ -136,7 +151,7 @@ def _tree(signs: Array) -> tuple[list[int], Array, list[list[int]]]:
             waiting += [(some[below[:, cut] > 0], [*path, cut]), (some[below[:, cut] < 0], [*path, cut])]
             continue
         if len(some) > 1:
-            raise Rejected("the leaves of a tree of signs do not fit together")
+            raise Rejected("the leaves of the ReLU splits do not form a tree")
         order.append(int(some[0]))
         tree.append(-1)
         along.append(path)
@@ -145,7 +160,7 @@ def _tree(signs: Array) -> tuple[list[int], Array, list[list[int]]]:
 
 @dataclass(frozen=True)
 class _Judged(ActivationSplit):
-    """The engine's search, in which only the checker settles a part."""
+    """The engine's branch and bound, in which only the checker decides that a subproblem is proved."""
 
     leaves: AcceptedLeaves = field(kw_only=True)
 
@@ -155,7 +170,7 @@ class _Judged(ActivationSplit):
         )  # each holds slopes and multipliers of all groups
 
     def bound(self, question: PolytopeQuestion, parts: Decisions) -> Seen[Decisions]:
-        """What the checker misses of a part that the engine takes for settled is trained there again."""
+        """Optimise the slopes again where the engine proves a subproblem and the checker does not."""
         assert isinstance(parts, Kept)
         seen = self._judge(self._bound(question, parts), torch.ones(len(parts), dtype=torch.bool))
         again = seen.parts.open.any(1) & (seen.parts.bound == MISSED)
@@ -169,7 +184,7 @@ class _Judged(ActivationSplit):
         )
 
     def _bound(self, question: PolytopeQuestion, parts: Decisions) -> Seen[Decisions]:
-        """Each part with what it has to prove beyond zero."""
+        """Return the subproblems with the margin that each has to prove."""
         assert isinstance(parts, Kept)
         rules = batch.take(question.rules, parts.task)
         asked = replace(
@@ -207,10 +222,18 @@ class _Judged(ActivationSplit):
 def cut_by_signs(
     match: Matched, region: Region, claim: Claim, planes: TrainedPlanes, scale: float, until: float, most: int
 ) -> dict[str, Array]:
-    """A tree of signs for all groups that the whole region leaves open. Rejected where the time or the parts end before the proof.
+    """Return a tree of ReLU splits that proves every group which is not proved over the whole region.
 
-    planes  what is trained over the whole region; the claim has their slopes.
-    scale   of the margins.
+    Raises Rejected if the time or the number of subproblems is exhausted first.
+
+    Args:
+        match: the engine's pre-activations in the checker's numbering.
+        region: the region of the claim.
+        claim: what has to be proved, with the slopes of `planes`.
+        planes: linear bounds that were trained over the whole region.
+        scale: the scale of the margins.
+        until: the deadline, in time.monotonic.
+        most: the largest number of subproblems.
     """
     with np.errstate(all="ignore"):
         whole = StepBounds(match.program, claim.region, claim.slopes)
@@ -222,7 +245,7 @@ def cut_by_signs(
     leaves = AcceptedLeaves(match, claim, whole, at, groups, match.width <= FEW, SURE * scale)
     rule = _Judged(
         refine=leaves.anew, leaves=leaves, passes=0
-    )  # the checker knows nothing of ends that were cut for
+    )  # The checker does not use intermediate bounds that were refined by splits.
     rows = max(len(claim.groups[group]) for group in groups)
     chosen = [
         [*claim.groups[group], *claim.groups[group][:1] * (rows - len(claim.groups[group]))]
@@ -250,8 +273,10 @@ def cut_by_signs(
                 frontier.looked > ENOUGH and frontier.looked + float(frontier.ahead.sum()) > most * HOPE
             )
             if time.monotonic() > until or frontier.looked > most or hopeless:
-                raise Rejected(f"after {frontier.looked} parts of signs {len(frontier)} are left to prove")
+                raise Rejected(
+                    f"{len(frontier)} subproblems are left to prove after {frontier.looked} ReLU splits"
+                )
             frontier, _ = rule.advance(question, frontier)
             if frontier.given_up:
-                raise Rejected("a part with nothing left to decide is not proved")
+                raise Rejected("a subproblem without unstable neurons is not proved")
     return leaves.arrays()

@@ -1,4 +1,6 @@
-"""Slopes trained by the engine, for the functions as the checker counts them. Any slopes are sound, so nothing here has to be trusted."""
+"""Translate the engine's trained slopes into the checker's numbering. Any slopes are sound, so nothing here
+is trusted.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,17 +29,20 @@ from holdfast.region import Region
 from holdfast_check.functions import PiecewiseLinear
 from holdfast_check.steps import Applied, Program
 
-STEPS, PACE = 60, 0.1  # of training the rows of a claim
-ENDS = 256  # arguments of a layer whose ends are trained, the costliest
-END_STEPS, END_PACE = 20, 0.2  # of training them
-AT_ONCE = 216  # rows that are trained together
-SLACK = 1e-4  # of what the rows say at the centre: what training goes beyond zero, for the checker's rounding and for bytes in place of slopes
+STEPS, PACE = 60, 0.1  # Adam steps and learning rate for the rows of a claim.
+ENDS = 256  # Pre-activations of a layer whose intermediate bounds are optimised: the ones that lose most.
+END_STEPS, END_PACE = 20, 0.2  # Adam steps and learning rate for intermediate bounds.
+AT_ONCE = 216  # Rows that are optimised together.
+# Extra margin, relative to the rows at the centre: covers the checker's rounding and slopes as bytes.
+SLACK = 1e-4
 Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, eq=False)
 class Matched:
-    """A graph of the engine whose functions that bend at zero are the checker's functions of straight pieces, one by one."""
+    """An engine graph whose ReLU-like activations correspond one by one to the checker's piecewise-linear
+    functions.
+    """
 
     graph: Graph
     program: Program
@@ -45,7 +50,7 @@ class Matched:
 
     @staticmethod
     def of(part: Problem, program: Program) -> "Matched | None":
-        """None where the network has no such functions, or where they are not those of the checker."""
+        """Return the match, or None if the activations are of other kinds or differ from the checker's."""
         try:
             graph = graph_of(part)
         except HoldfastError:
@@ -62,11 +67,11 @@ class Matched:
 
     @property
     def width(self) -> int:
-        """How many arguments there are."""
+        """The number of pre-activations."""
         return sum(node.size for node in arguments(self.graph))
 
     def elements(self) -> Array:
-        """(arguments, 2): the step and the element that each of them is."""
+        """Return the checker's step and element of each pre-activation, (pre-activations, 2)."""
         found: dict[Node, Array] = {}
         for node, place in self.places.items():
             [read] = self.program.steps[place].parts
@@ -74,7 +79,7 @@ class Matched:
         return np.concatenate([found[node] for node in arguments(self.graph)])
 
     def unstable_elements(self, known: Boxes) -> dict[str, Array]:
-        """`at/K`: the elements of a region of one row whose slopes are free."""
+        """Return the arrays `at/K`: the unstable elements of a region of one row, whose slopes are free."""
         found = {}
         for node, place in self.places.items():
             lower, upper = (side[node.inputs[0]].flatten() for side in (known.lower, known.upper))
@@ -83,7 +88,9 @@ class Matched:
         return found
 
     def slopes(self, values: Tensor, at: dict[str, Array]) -> dict[int, Array]:
-        """(rows, arguments) -> for every step K (rows, elements of at/K): bytes, where these can stand for slopes from 0 to 1."""
+        """Return slopes (rows, pre-activations) by step K, (rows, elements of at/K), as bytes where all lie
+        between 0 and 1.
+        """
         found = {}
         by_argument = apart(self.graph, values.detach())
         for node, place in self.places.items():
@@ -102,7 +109,9 @@ class Matched:
 
 @dataclass(frozen=True, eq=False)
 class TrainedPlanes:
-    """What the engine knows of a region of one row, and what of it a proof can hold: `at/K`, `rows/K`, `ends/T`, `ends/K/T`."""
+    """The engine's bounds of a region of one row, and the arrays of a proof file: `at/K`, `rows/K`, `ends/T`,
+    `ends/K/T`.
+    """
 
     known: Boxes
     arrays: dict[str, Array]
@@ -111,8 +120,11 @@ class TrainedPlanes:
 def search_trained_slopes(
     match: Matched, region: Region, matrix: Array, offset: Array
 ) -> Iterator[TrainedPlanes]:
-    """For rows that should be positive over a region of one input: slopes for each of them; then, with trained ends of the arguments that
-    cost most, again."""
+    """Yield trained slopes for rows that should be positive over a region with one input.
+
+    First with the given intermediate bounds, then with optimised intermediate bounds of the pre-activations
+    that lose most.
+    """
     graph = match.graph
     known, empty = propagate(graph, region)
     if bool(empty.any()):
@@ -147,7 +159,7 @@ def search_trained_slopes(
 
 
 def small(numbers: Array) -> Array:
-    """Whole numbers in as few bytes as hold them."""
+    """Return whole numbers in the smallest integer type that holds them."""
     return numbers.astype(np.int16 if not numbers.size or numbers.max() < 2**15 else np.int32)
 
 

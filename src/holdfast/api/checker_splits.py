@@ -1,4 +1,4 @@
-"""Which halves of a box the checker's own bounds prove: a search that knows its mathematics, and that nobody has to trust."""
+"""Find a tree of input splits whose leaves the checker's own bounds prove. The search is not trusted."""
 
 import json
 import math
@@ -16,15 +16,15 @@ from holdfast_check.proof import SCHEMA, Claim
 from holdfast_check.region import CheckedRegion
 from holdfast_check.steps import Program
 
-AT_ONCE = 512  # parts that are bounded together
-MOST = 200_000  # parts of a tree
+AT_ONCE = 512  # Subproblems that are bounded together.
+MOST = 200_000  # Largest number of nodes of a tree.
 
 Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
 class RowRecorder(CheckedRegion):
-    """A region that remembers the rows that it was last asked about."""
+    """A region that keeps the rows of the last query."""
 
     asked: list[Array] = field(default_factory=lambda: [np.zeros(0)])
 
@@ -34,8 +34,8 @@ class RowRecorder(CheckedRegion):
 
 
 def cut(header: Mapping[str, Any], arrays: Mapping[str, Any], program: Program, until: float) -> Array:
-    """The tree for a claim about a box, as the checker reads it; Rejected where the time or the tree ends before the proof."""
-    from safetensors.numpy import save  # not everywhere installed
+    """Return the tree of a claim about a box in the checker's format; Rejected if time or size run out."""
+    from safetensors.numpy import save  # optional dependency
 
     metadata, held = read_container(
         save(
@@ -45,16 +45,16 @@ def cut(header: Mapping[str, Any], arrays: Mapping[str, Any], program: Program, 
     )
     claim = Claim.read_claim(json.loads(metadata[SCHEMA]), held, program)
     if not math.isinf(claim.region.norm):
-        raise Rejected("planes alone do not prove it, and only boxes are cut into halves")
+        raise Rejected("linear bounds alone do not prove it, and only boxes can be split")
     parts: list[list[int]] = [
         [-1, 0, 0]
-    ]  # of the tree: the element that is halved, and the places of the halves
+    ]  # each node: the element that is split, and the indices of the halves
     waiting = [(0, claim.region.lower[0], claim.region.upper[0])]
     many = max(1, min(AT_ONCE, 2**19 // max(step.size for step in program.steps)))
     while waiting:
         if time.monotonic() > until or len(parts) > MOST:
             raise Rejected(
-                f"after {len(parts)} cuts {len(waiting)} parts are left to prove: give more --seconds"
+                f"{len(waiting)} subproblems are left to prove after {len(parts)} splits: give more --seconds"
             )
         some, waiting = waiting[-many:], waiting[:-many]
         for (place, low, high), along in zip(some, _choose_splits(claim, program, some), strict=True):
@@ -62,7 +62,7 @@ def cut(header: Mapping[str, Any], arrays: Mapping[str, Any], program: Program, 
                 continue
             middle = low[along] / 2 + high[along] / 2
             if not low[along] < middle < high[along]:
-                raise Rejected("a part cannot be halved any more and is not proved")
+                raise Rejected("a subproblem cannot be split any further and is not proved")
             first, second = high.copy(), low.copy()
             first[along] = second[along] = middle
             parts[place] = [along, len(parts), len(parts) + 1]
@@ -78,7 +78,7 @@ def cut(header: Mapping[str, Any], arrays: Mapping[str, Any], program: Program, 
 
 
 def _choose_splits(claim: Claim, program: Program, parts: list[tuple[int, Array, Array]]) -> list[int]:
-    """For each part the element to halve, or -1 where it is proved: where the row that misses least falls most."""
+    """Return the element to split for each subproblem, or -1 where it is proved."""
     lower, upper = np.stack([low for _, low, _ in parts]), np.stack([high for _, _, high in parts])
     region = RowRecorder(lower, upper)
     with np.errstate(all="ignore"):

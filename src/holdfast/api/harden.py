@@ -1,23 +1,50 @@
-"""hf.harden: train a network so that proofs hold further, and say whether they do."""
+"""`hf.harden`: train a network for certified robustness, and measure whether more inputs are certified."""
 
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
 
+from holdfast.api.arguments import (
+    DomainOption,
+    ModelLike,
+    StopOption,
+    SubstitutesOption,
+    as_network,
+    check_choice,
+    check_classes,
+    check_inputs,
+    check_lengths,
+    check_norm,
+    check_number,
+    check_stop,
+    check_whole,
+    count_of,
+    show,
+    substitute_ids,
+)
 from holdfast.api.methods import default_methods
-from holdfast.api.radius import FramesOption, Inputs, LabelsOption, SharesOption, as_rows, radius_problems
+from holdfast.api.progress import check_progress, epoch_display
+from holdfast.api.radius import (
+    FramesOption,
+    Inputs,
+    LabelsOption,
+    NormOption,
+    SharesOption,
+    as_rows,
+    radius_problems,
+)
 from holdfast.errors import BadInput
 from holdfast.hardening.evaluation import Outcome, Standing
 from holdfast.hardening.folder import Folder
 from holdfast.hardening.hardened_model import hardened_network, user_module
 from holdfast.hardening.initialisation import begin_afresh
-from holdfast.hardening.recipe import Begin, Recipe, chosen
+from holdfast.hardening.recipe import MEANS, Begin, Recipe, chosen
 from holdfast.hardening.result import Hardened
 from holdfast.hardening.training import Epoch, check_layers, is_recurrent, live_of, train
 from holdfast.network import Network
@@ -32,31 +59,34 @@ from holdfast.region.words import Substitutes
 from holdfast.result import DONE, Record
 from holdfast.solver import Stop, solve
 
-LEAST = 10  # inputs for training, and for validation
-MEASURED = 100  # held-out inputs about which the engine is asked before and after
+LEAST = 10  # Least number of inputs for training, and for validation.
+MEASURED = 100  # Held-out inputs that are measured before and after training.
 BEFORE, TRAINED = (
     0.12,
     0.85,
-)  # shares of the time: for measuring the network given, and by which training has ended
+)  # Fractions of the time: for measuring the given network, and by which training has ended.
 
 ONLY_CLASSES = (
-    "harden trains for classes. Of a forecast hf.radius(property=hf.Within('10%')) still says how far it holds, and hf.worst what the "
-    "worst is; a single score can be hardened as two classes: give a module that answers (0, score)."
+    "harden trains classifiers. For a forecast hf.radius(property=hf.Within('10%')) bounds how far it "
+    "stays in its band, and hf.worst "
+    "its worst score; a single score can be hardened as two classes: give a module that returns (0, score)."
 )
 
 Held = float | tuple[Inputs, LabelsOption]
+EpochsOption = Callable[[Epoch], None] | bool | None
 
 
 def harden(
-    net: Network,
+    net: ModelLike,
     x: Inputs | Iterable[Any],
     y: LabelsOption = None,
     *,
     radius: float | None = None,
-    norm: float = math.inf,
+    norm: NormOption = math.inf,
+    domain: DomainOption = None,
     frames: FramesOption = None,
     shares: SharesOption = None,
-    substitutes: Substitutes | None = None,
+    substitutes: SubstitutesOption = None,
     lengths: Sequence[int] | None = None,
     recipe: str | Recipe = "auto",
     begin: Begin = "given",
@@ -65,33 +95,128 @@ def harden(
     test: tuple[Inputs, LabelsOption] | None = None,
     measured: int = MEASURED,
     epochs: int | None = None,
-    stop: Stop | None = None,
+    stop: StopOption = None,
+    seconds: float | None = None,
     seed: int = 0,
     folder: str | Path | None = None,
-    progress: Callable[[Epoch], None] | None = None,
+    progress: EpochsOption = None,
 ) -> Hardened:
-    """A copy of the network that holds further, trained on x and y; the network given is never changed.
+    """Train a copy of the network for certified robustness, and measure it before and after.
 
-    x, y         inputs and their classes, as for `radius`; or x alone, an iterable of batches (x, y) as a DataLoader gives.
-    radius       how far inputs are to hold, in the units of the domain. With substitutes none: every word may become any of its set, all at
-                 once.
-    norm, frames, shares, substitutes, lengths   as for `radius`. Training bounds the box around the region, which is the region itself in
-                 the maximum norm and for words; of another norm the box is larger, and small boxes inside of it are bounded.
-    recipe       "auto", "standard", "pgd", "intervals", "small boxes", "mixed", "crown-ibp", or a holdfast.hardening.Recipe. "auto" picks
-                 one, and the result says which.
-    begin        "given": from the weights as they are. "afresh": from new ones.
-    freeze       names of layers whose weights stay; "embedding": the word vectors.
-    validation   the share of x that is held back to choose the checkpoint, or inputs and labels of their own.
-    test         inputs and labels for the numbers before and after; without, those of validation, and the result says so.
-    measured     about how many of them the engine is asked.
-    epochs       how often all inputs are seen; by default, by the recipe, or as often as `stop` allows.
-    stop         Stop(seconds=...): all of it, measuring included. With a limit in seconds two runs need not end in the same network;
-                 without, the same seed gives the same network on the same machine.
-    folder       keeps what it takes to go on after an interruption: the same call takes it up again. At the end, hardened.safetensors.
+    The given network is not changed.
 
-    Ctrl-C ends training and keeps the best so far; so does a loss that is no number. Bounds from training are never reported: what stands
-    in `before` and `after` is proved by the engine at the radius asked for, and searched for by attacks.
+    Args:
+        net: a torch module, or a hf.Network made from one.
+        x: the inputs, as for `hf.radius`; or, without y, an iterable of batches (x, y), such as a DataLoader.
+        y: the class of each input, as a number or by its name.
+        radius: the perturbation radius to train for, in the units of the domain. With substitutes none: every
+            word may become any of its set, all at once.
+        norm: 1, 2, math.inf (or "inf") or any p >= 1. Training bounds the box around the region. In the
+            maximum norm and for words the box is the region itself; for another norm it is larger, and small
+            boxes inside of it are bounded.
+        domain: the lowest and highest value of an input, as in (0, 1). A hf.Network has its own.
+        frames: which frames are perturbed, as for `hf.radius`.
+        shares: by how much of the radius each frame or feature moves, as for `hf.radius`.
+        substitutes: what words may become, as for `hf.radius`.
+        lengths: the lengths of padded inputs.
+        recipe: "auto", "standard", "pgd", "intervals", "small boxes", "mixed", "crown-ibp", or a
+            holdfast.hardening.Recipe. "auto" picks one, and the result says which.
+        begin: "given": start from the weights as they are. "afresh": from new ones.
+        freeze: names of layers whose weights are not trained; "embedding": the word vectors.
+        validation: the share of x that is held back to choose the checkpoint, or inputs and labels for it.
+        test: inputs and labels for the numbers before and after. Default: those of validation, and the result
+        says so.
+        measured: about how many of them are measured.
+        epochs: how often all inputs are seen. Default: as the recipe says, or as often as `stop` allows.
+        stop: hf.Stop(seconds=...) or a number of seconds for the whole call, measuring included. With a limit
+            in seconds two runs need not end in the same network; without one, the same seed gives the same
+            network on the same machine.
+        seconds: the same as a number for `stop`.
+        seed: decides every random number.
+        folder: keeps what is needed to continue after an interruption: the same call continues. At the end it
+            holds hardened.safetensors.
+        progress: None: a bar in a terminal or notebook. False: nothing. A function: it is called after every
+        epoch.
+
+    Ctrl-C ends training and keeps the best network so far, and so does a loss that is NaN. Bounds from
+    training are never reported: the numbers in `before` and `after` are proved by the engine at the given
+    radius, and searched for by attacks.
     """
+    check_whole("seed", seed)
+    check_whole("measured", measured, at_least=1)
+    if epochs is not None:
+        check_whole("epochs", epochs, at_least=1)
+    check_choice("begin", begin, get_args(Begin))
+    check_progress(progress)
+    check_lengths(lengths)
+    if isinstance(freeze, str) or not all(isinstance(one, str) for one in freeze):
+        raise BadInput("freeze: expected a list of names of layers, as in ['embedding'].")
+    if not isinstance(recipe, str | Recipe):
+        raise BadInput(
+            f"recipe: expected the name of a recipe or a holdfast.hardening.Recipe, got {show(recipe)}."
+        )
+    if isinstance(recipe, str):
+        check_choice("recipe", recipe, ("auto", *MEANS))
+    if not isinstance(validation, tuple):
+        check_number(
+            "validation", validation, help="It is the share held back, as in 0.15, or (inputs, labels)."
+        )
+    distance, limit = check_norm(norm), check_stop(stop, seconds)
+    _radius(radius, substitutes)
+    network = as_network(net, domain=domain, x=x)
+    if y is not None:
+        check_inputs(network, x)
+        y = _class_numbers(network, y, count_of(x))
+    sets = substitute_ids(network, substitutes)
+    with epoch_display(progress, "harden", epochs) as report:
+        return _harden(
+            network,
+            x,
+            y,
+            radius=radius,
+            norm=distance,
+            frames=frames,
+            shares=shares,
+            substitutes=sets,
+            lengths=lengths,
+            recipe=recipe,
+            begin=begin,
+            freeze=freeze,
+            validation=validation,
+            test=test,
+            measured=measured,
+            epochs=epochs,
+            stop=limit,
+            seed=seed,
+            folder=folder,
+            progress=report,
+        )
+
+
+def _harden(
+    net: Network,
+    x: Inputs | Iterable[Any],
+    y: LabelsOption,
+    *,
+    radius: float | None,
+    norm: float,
+    frames: FramesOption,
+    shares: SharesOption,
+    substitutes: Substitutes | None,
+    lengths: Sequence[int] | None,
+    recipe: str | Recipe,
+    begin: Begin,
+    freeze: Sequence[str],
+    validation: Held,
+    test: tuple[Inputs, LabelsOption] | None,
+    measured: int,
+    epochs: int | None,
+    stop: Stop | None,
+    seed: int,
+    folder: str | Path | None,
+    progress: Callable[[Epoch], None] | None,
+) -> Hardened:
+    """Train and measure, with every argument checked."""
     left = _Time(stop)
     _trainable(net)
     if y is None:
@@ -120,29 +245,52 @@ def harden(
     )
     before = _standing(tested, reach, measured, left.part(BEFORE), seed)
     found = train(
-        live, problems, judged, how, reach, seconds=left.until(TRAINED), seed=seed, progress=progress,
-        keep=None if kept is None else kept.keep, known=None if kept is None else kept.load_progress(),
-    )  # fmt: skip
+        live,
+        problems,
+        judged,
+        how,
+        reach,
+        seconds=left.until(TRAINED),
+        seed=seed,
+        progress=progress,
+        keep=None if kept is None else kept.keep,
+        known=None if kept is None else kept.load_progress(),
+    )
     live.load(found.state)
     made = hardened_network(net, live)
     anew = [_with_network(problem, made) for problem in tested]
     after = _standing(anew, reach, measured, left.until(1.0), seed)
     result = Hardened(
-        made, user_module(made), how, reach, found.history, before, after, "validation" if test is None else "test", found.ended,
+        made,
+        user_module(made),
+        how,
+        reach,
+        found.history,
+        before,
+        after,
+        "validation" if test is None else "test",
+        found.ended,
         found.seconds,
-    )  # fmt: skip
+    )
     if kept is not None and found.ended == "interrupted":
         kept.keep_best(result.module.state_dict())
     elif kept is not None:
         kept.finish(
-            result.module.state_dict(), recipe=asdict(how), before=before.as_json(), after=after.as_json(), better=result.better,
-            verdict=result.verdict, measured_on=result.measured_on, ended=found.ended, history=[asdict(epoch) for epoch in found.history],
-        )  # fmt: skip
+            result.module.state_dict(),
+            recipe=asdict(how),
+            before=before.as_json(),
+            after=after.as_json(),
+            better=result.better,
+            verdict=result.verdict,
+            measured_on=result.measured_on,
+            ended=found.ended,
+            history=[asdict(epoch) for epoch in found.history],
+        )
     return result
 
 
 class _Data:
-    """Inputs, labels and what belongs to each."""
+    """Inputs and labels, with the lengths and substitutes of each."""
 
     def __init__(
         self, x: Any, y: Any, lengths: Sequence[int] | None, substitutes: Substitutes | None
@@ -163,11 +311,23 @@ def _problems(net: Network, data: _Data, asked: Mapping[str, Any]) -> list[Probl
         raise BadInput(f"{net.name} has one output, a forecast or a single score. {ONLY_CLASSES}") from error
 
 
-def _forecast(y: Any) -> bool:
-    """Whether these are numbers with something behind the point, or several for each input."""
+def _class_numbers(net: Network, y: LabelsOption, count: int) -> Any:
+    """Return classes as numbers. What can be no classes, or not of these inputs, stays as it is and is
+    refused later.
+    """
     try:
         given = torch.as_tensor(y)
-    except (TypeError, ValueError, RuntimeError):  # names, say
+    except (TypeError, ValueError, RuntimeError):  # names
+        return check_classes(net, y, count)
+    whole = not given.is_floating_point() or bool((given == given.round()).all())
+    return check_classes(net, y, count) if whole and tuple(given.shape) == (count,) else y
+
+
+def _forecast(y: Any) -> bool:
+    """Whether y holds real numbers, or several numbers for each input."""
+    try:
+        given = torch.as_tensor(y)
+    except (TypeError, ValueError, RuntimeError):  # such as names
         return False
     return given.is_floating_point() or given.dim() > 1
 
@@ -175,13 +335,14 @@ def _forecast(y: Any) -> bool:
 def _trainable(net: Network) -> None:
     if net.source != "torch" or not net.differentiable:
         raise BadInput(
-            f"{net.name} comes from {'a black box' if not net.differentiable else net.source}; harden trains torch modules: give it "
+            f"{net.name} comes from {'a black box' if not net.differentiable else net.source}; harden "
+            "trains torch modules: give it "
             f"Network.from_torch(module)."
         )
 
 
 def _of_loader(x: Any) -> tuple[Inputs, LabelsOption]:
-    """Batches (x, y) -> all of them."""
+    """Concatenate the batches (x, y) of a DataLoader."""
     if isinstance(x, Tensor) or not isinstance(x, Iterable) or isinstance(x, str | Mapping):
         raise BadInput(
             "labels are missing: give y, the class of each input, or a DataLoader of pairs (x, y)."
@@ -195,7 +356,8 @@ def _of_loader(x: Any) -> tuple[Inputs, LabelsOption]:
             or not all(isinstance(part, Tensor) for part in batch)
         ):
             raise BadInput(
-                "labels are missing: a DataLoader must give pairs (x, y) of tensors; else give x and y by themselves."
+                "labels are missing: a DataLoader must give pairs (x, y) of tensors; or give x and y as "
+                "two arguments."
             )
         inputs += list(batch[0])
         labels.append(batch[1].reshape(-1))
@@ -205,24 +367,31 @@ def _of_loader(x: Any) -> tuple[Inputs, LabelsOption]:
     return torch.stack(inputs) if same else inputs, torch.cat(labels)
 
 
-def _radius(radius: float | None, substitutes: Substitutes | None) -> float:
+def _radius(radius: float | None, substitutes: SubstitutesOption) -> float:
     if substitutes is not None:
         if radius is not None:
             raise BadInput(
-                "with substitutes there is no radius: every word may become any of its set, all at once. Leave it out."
+                "with substitutes there is no radius: every word may become any of its set, all at once. "
+                "Leave radius out."
             )
         return 1.0
     if radius is None or not isinstance(radius, int | float) or not 0 < float(radius) < math.inf:
         raise BadInput(
-            f"radius {radius}: say how far inputs are to hold, a number above 0 in the units of the domain, as in radius=0.02."
+            f"radius {radius}: say how far inputs may be perturbed in training, a number above 0 in the "
+            "units of the domain, as in radius=0.02."
         )
     return float(radius)
 
 
 def _split(
-    x: Any, y: Any, lengths: Sequence[int] | None, substitutes: Substitutes | None, validation: Held, seed: int
-) -> tuple[_Data, _Data]:  # fmt: skip
-    """What is trained on, and what is held back."""
+    x: Any,
+    y: Any,
+    lengths: Sequence[int] | None,
+    substitutes: Substitutes | None,
+    validation: Held,
+    seed: int,
+) -> tuple[_Data, _Data]:
+    """Split the data into the training part and the part that is held back."""
     if y is None:
         raise BadInput("labels are missing: harden needs the class of each input (y).")
     if isinstance(validation, tuple):
@@ -233,13 +402,16 @@ def _split(
         raise BadInput(f"{len(rows)} inputs, but {len(y)} labels: give one for each.")
     if not 0 < float(validation) < 1:
         raise BadInput(
-            f"validation {validation}: the share of the inputs that is held back, between 0 and 1, or (inputs, labels)."
+            f"validation {validation}: give the fraction of the inputs to hold back, between 0 and 1, or "
+            "(inputs, labels)."
         )
     count = round(len(rows) * float(validation))
     if count < LEAST or len(rows) - count < LEAST:
         raise BadInput(
-            f"{len(rows)} inputs are too few: {count} would be held back to choose the checkpoint, {len(rows) - count} trained on, and "
-            f"both need {LEAST}. Give more inputs, or a larger share or inputs of their own for validation."
+            f"{len(rows)} inputs are too few: {count} would be held back to choose the checkpoint and "
+            f"{len(rows) - count} used for "
+            f"training; both need {LEAST}. Give more inputs, a larger fraction, or separate inputs for "
+            "validation."
         )
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed)).tolist()
     listed = substitutes if isinstance(substitutes, Mapping) or substitutes is None else list(substitutes)
@@ -254,11 +426,12 @@ def _split(
 
 
 def _check(net: Network, problems: Sequence[Problem], radius: float) -> None:
-    """BadInput for a radius beyond the data, and for data of a single class."""
+    """Raise BadInput for a radius larger than the data's range, and for data of a single class."""
     labels = torch.cat([_labels(problem) for problem in problems])
     if len(labels.unique()) < 2:
         raise BadInput(
-            f"all labels are {int(labels[0])}: a network that always says so holds everywhere. Give inputs of several classes."
+            f"all labels are {int(labels[0])}, so a constant network would be robust everywhere. Give "
+            "inputs of several classes."
         )
     for problem in problems:
         region = problem.region
@@ -267,8 +440,9 @@ def _check(net: Network, problems: Sequence[Problem], radius: float) -> None:
             furthest = float(region.length(width.expand_as(region.centre)).max())
             if radius >= furthest > 0:
                 raise BadInput(
-                    f"radius {radius:g} is beyond the data's range: no two inputs are further apart than {furthest:g} in this norm, so "
-                    f"that no network can hold so far. Give a smaller one."
+                    f"radius {radius:g} is beyond the data's range: no two inputs are further apart than "
+                    f"{furthest:g} in this norm, so "
+                    f"no network can be robust at this radius. Give a smaller one."
                 )
 
 
@@ -278,25 +452,27 @@ def _labels(problem: Problem) -> Tensor:
 
 
 class _Time:
-    """Seconds since the call, where there is a limit to them."""
+    """The time budget of the call, where there is one."""
 
     def __init__(self, stop: Stop | None) -> None:
         if stop is not None and (stop.queries is not None or stop.gap or stop.each is not None):
-            raise BadInput("harden stops by seconds: Stop(seconds=60), or by epochs.")
+            raise BadInput("harden stops after seconds, as in hf.Stop(seconds=60), or after epochs.")
         self._began, self._seconds = time.monotonic(), None if stop is None else stop.seconds
         if self._seconds is not None and not self._seconds > 0:
-            raise BadInput(f"seconds {self._seconds}: training needs some.")
+            raise BadInput(f"seconds {self._seconds}: training needs some, so give more than 0.")
 
     @property
     def limited(self) -> bool:
         return self._seconds is not None
 
     def part(self, share: float) -> float | None:
-        """This share of all seconds, from now on: loading torch's tracer, which takes seconds, is not at the cost of what comes next."""
+        """Return this fraction of all seconds, counted from now, so that the seconds for loading torch's
+        tracer do not count.
+        """
         return None if self._seconds is None else self._seconds * share
 
     def until(self, share: float) -> float | None:
-        """What is left until this share of them has passed."""
+        """Return the seconds left until this fraction of the budget has passed."""
         return (
             None
             if self._seconds is None
@@ -305,7 +481,7 @@ class _Time:
 
 
 def _with_network(problem: Problem, net: Network) -> Problem:
-    """The same question of the hardened network."""
+    """Return the same problem for the hardened network."""
     if isinstance(problem.region, Words):
         assert net.vectors is not None
         region = problem.region
@@ -317,7 +493,9 @@ def _with_network(problem: Problem, net: Network) -> Problem:
 def _standing(
     problems: Sequence[Problem], radius: float, limit: int, seconds: float | None, seed: int
 ) -> Standing:
-    """By the engine and by attacks, on about so many inputs: of numbers at this radius, of words with all of them free."""
+    """Measure a network by proofs and attacks on about `limit` inputs: at this radius, or for words with all
+    of them free.
+    """
     count = sum(map(len, problems))
     asked, right, total = [], 0, 0
     for problem in problems:
@@ -336,7 +514,7 @@ def _standing(
     methods = default_methods(net, goal, "fast", what=what)  # type: ignore[arg-type]
     methods.sort(
         key=lambda method: method.name in searches
-    )  # proofs first: they are what is reported, and searches take the longest
+    )  # Proofs first: they are reported, and attacks take the longest.
     outcomes = [
         _outcome(record, words) for record in solve(asked, methods, Stop(seconds, sign=not words), seed=seed)
     ]
@@ -345,7 +523,9 @@ def _standing(
 
 
 def _outcome(record: Record, words: bool) -> Outcome:
-    """Of words the radius is counted, with all of them free: infinite if nothing breaks it. Of numbers the worst score, at the radius."""
+    """Classify a record: for words by the radius in replaced words (infinite: robust), else by the worst
+    score.
+    """
     lower, upper = record.bracket.lower, record.bracket.upper
     if (math.isinf(lower.value) and lower.value > 0) if words else lower.value > 0:
         return "proved"
@@ -357,13 +537,21 @@ def _outcome(record: Record, words: bool) -> Outcome:
 
 
 def _describe_request(
-    net: Network, recipe: Recipe, radius: float, asked: Mapping[str, Any], seed: int, problems: Sequence[Problem]
-) -> dict[str, Any]:  # fmt: skip
-    """What a run that is taken up again must have been asked."""
+    net: Network,
+    recipe: Recipe,
+    radius: float,
+    asked: Mapping[str, Any],
+    seed: int,
+    problems: Sequence[Problem],
+) -> dict[str, Any]:
+    """Return what must be equal for a run to be resumed."""
     held = {f"x{k}": problem.region.centre for k, problem in enumerate(problems)}
     held |= {f"y{k}": label for k, label in enumerate(map(_labels, problems))}
     return {
         "network": net.fingerprint,
-        "data": of_tensors(held), "radius": radius, "recipe": asdict(recipe), "seed": seed,
+        "data": of_tensors(held),
+        "radius": radius,
+        "recipe": asdict(recipe),
+        "seed": seed,
         "region": of_value([str(asked["norm"]), str(asked["frames"]), str(asked["shares"])]),
-    }  # fmt: skip
+    }

@@ -1,4 +1,4 @@
-"""Which methods answer a question when nobody names any, and those that can be named."""
+"""The default methods of each kind of problem. Importing this module registers every named method."""
 
 from typing import Any, Literal, get_args
 
@@ -6,7 +6,7 @@ from holdfast.attacks import PGD, CarliniWagner, Corners, Mesh, Steps
 from holdfast.certify import Arithmetic, Certify, Enumerate, Leaves, Split, Tighten
 from holdfast.errors import BadInput
 from holdfast.hamming import Branch, Greedy, Grid
-from holdfast.lipschitz import Shells, Steepest  # noqa: F401  so that they can be named
+from holdfast.lipschitz import Shells, Steepest  # noqa: F401  registered by name
 from holdfast.method import Method
 from holdfast.network import Network
 from holdfast.problem import Goal, Problem
@@ -14,7 +14,7 @@ from holdfast.property import LinearProperty
 
 Tier = Literal["search", "fast", "tight", "split"]
 Mode = Literal["prove", "grid"]
-What = Literal["norms", "units", "words", "offsets"]  # what the radius measures
+What = Literal["norms", "units", "words", "offsets"]  # the quantity that a radius measures
 
 
 def measured_quantity(norm: float, substitutes: object, *, drift: bool = False) -> What:
@@ -30,7 +30,7 @@ def default_methods(
     mode: Mode = "prove",
     arithmetic: Arithmetic = "real",
 ) -> list[Method[Any]]:
-    """What is tried when nothing is named: searches for the upper bound, then proofs for the lower one."""
+    """Return the default methods: attacks for the upper bound, then proofs for the lower bound."""
     for name, value, known in (
         ("tier", tier, Tier),
         ("arithmetic", arithmetic, Arithmetic),
@@ -40,11 +40,12 @@ def default_methods(
             raise BadInput(f"{name} {value!r} is unknown; there are {', '.join(get_args(known))}.")
     if arithmetic == "executed" and tier in ("tight", "split"):
         raise BadInput(
-            f"tier {tier!r} proves for real arithmetic; for the network as executed use tier 'fast'."
+            f"tier {tier!r} proves bounds in real arithmetic only; with arithmetic 'executed' use tier "
+            "'fast'."
         )
     if mode == "grid":
         if what in ("norms", "offsets"):
-            raise BadInput("mode 'grid' counts changed units: it needs norm 0, or substitutes for words.")
+            raise BadInput("mode 'grid' counts changed units: use it with norm 0, or with substitutes.")
         return [Grid()]
     counts: list[Method[Any]] = [Greedy()] if what in ("units", "words") else []
     if net.trees is not None:
@@ -57,7 +58,7 @@ def default_methods(
         )
         return [*(counts or [PGD(), Corners()]), *([] if tier == "search" else [proof])]
     searches: list[Method[Any]] = [PGD(), CarliniWagner()] if goal == "radius" else [PGD()]
-    if what == "offsets":  # there are few, so that corners of them are soon met
+    if what == "offsets":  # Offsets have few dimensions, so random corners find counterexamples quickly.
         searches = [PGD(), Corners()]
     if tier == "search":
         return counts if what == "units" else [*counts, *searches]
@@ -73,11 +74,13 @@ def default_methods(
 
 
 def score_methods(problem: Problem, tier: Tier, arithmetic: Arithmetic = "real") -> list[Method[Any]]:
-    """For the scores of any property: also mesh search, where gradients mislead, and closed-form planes, which can prove a curved one."""
+    """Return the default methods for a score: also mesh search, where gradients mislead, and CROWN for
+    nonlinear scores.
+    """
     methods = default_methods(problem.network, problem.goal, tier, arithmetic=arithmetic)
     extra: list[Method[Any]] = (
         [Mesh()] if problem.network.differentiable else []
-    )  # a black box has it already
+    )  # The defaults of a black box contain it.
     if not isinstance(problem.property, LinearProperty) and tier != "search":
         extra.append(Certify(arithmetic=arithmetic))
     return [*methods, *(method for method in extra if method not in methods)]

@@ -1,7 +1,9 @@
-"""Certificates: what a record says is proved, or was met, as a file that `holdfast-check` accepts without holdfast.
+"""Certificates: proved bounds and counterexamples of records as files that `holdfast-check` accepts without
+holdfast.
 
-What is written was accepted before: the checker's own reading of the file's bytes decides, and where it does not follow at the number of
-the record, the largest smaller one that it does follow is claimed instead, and said. Nothing here is trusted by anybody.
+A file is kept only after the checker has accepted its bytes. If the checker cannot prove the number of the
+record, the file claims the largest smaller number that it can prove, and says so. Nothing in this module is
+trusted.
 """
 
 import hashlib
@@ -18,6 +20,7 @@ import torch
 
 import holdfast_check
 from holdfast import time_limit
+from holdfast.api.arguments import StopOption, check_stop, show
 from holdfast.api.check import ROUNDING, claims, orient_bounds, shows
 from holdfast.api.checker_parabolas import Parabolas, certainly_holds
 from holdfast.api.checker_signs import cut_by_signs
@@ -27,31 +30,42 @@ from holdfast.bounding.branching.branching_rule import cut_for
 from holdfast.bounding.branching.relu_split import ActivationSplit
 from holdfast.bounding.description import describe_network
 from holdfast.bounding.graph.equivalence_check import FINE, sampled_points
-from holdfast.errors import HoldfastError, UnsupportedLayer
+from holdfast.errors import BadInput, HoldfastError, UnsupportedLayer
 from holdfast.files import new_file
 from holdfast.problem import Problem
 from holdfast.property import Avoid, LinearProperty, Robustness
 from holdfast.region import Box, Patch, Region
 from holdfast.region.normed import NormFamily
 from holdfast.result import Key, Record
-from holdfast.solver import Stop
 from holdfast.verification.specification import Forbidden
 from holdfast_check import proof as checker
 from holdfast_check.container import read_container as read_container
 
 SUFFIX, SHOWN_BY = ".proof", ".witness"
-NEARLY = 0.99  # of a radius: what is lost to the checker's own rounding is less
-SEARCHED = 7  # halvings between a share that holds and one that does not
+NEARLY = 0.99  # Fraction of a radius; the checker's rounding loses less than the rest.
+SEARCHED = 7  # Bisection steps between an accepted and a rejected fraction of the radius.
 PARTS, MOST = (
     4096,
     200_000,
-)  # of trees of signs: for a radius, of which a smaller one may be claimed instead, and for a score
+)  # Subproblems of ReLU splits: for a radius (a smaller one may be claimed instead), and for a score.
 NORMS = {math.inf: "inf", 2.0: "2", 1.0: "1"}
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """file: none where there is none, and `reason` says why. value: what it claims, of the record's `known`; kind: proof or witness."""
+    """A certificate file, or the reason why there is none.
+
+    Attributes:
+        key: the record.
+        kind: proof or witness.
+        known: the number of the record.
+        value: the number that the certificate claims.
+        file: the path; None if there is no file.
+        model: the path of the model that the certificate is about.
+        told: remarks, as text.
+        reason: why there is no file.
+        seconds: time spent on it.
+    """
 
     key: Key
     kind: str
@@ -74,15 +88,36 @@ def prove(
     folder: str | Path,
     *,
     file: str | Path | None = None,
-    stop: Stop | None = None,
+    stop: StopOption = None,
+    seconds: float | None = None,
 ) -> list[Certificate]:
-    """Write a certificate for every claim of these records into a folder, with the model where it is no .onnx file that the checker reads.
+    """Write a certificate file for every claim of these records into a folder.
 
-    problems  what was asked, as `radius_problems` or `Problem` put it.
-    records   the answers, as `solve` gives them.
-    file      the .onnx file that the network was read from.
-    stop      its seconds are for all of them; what is left then has no file, and says so.
+    The model is written too, unless the checker reads its .onnx file.
+
+    Args:
+        problems: the hf.Problem objects that were solved.
+        records: their answers, as `hf.solve` returns them.
+        folder: where the files go.
+        file: the .onnx file that the network was read from.
+        stop: hf.Stop(seconds=...) or a number of seconds for all certificates; claims that are left then have
+        no file, and say so.
+        seconds: the same as a number for `stop`.
     """
+    problems = (
+        [problems] if isinstance(problems, Problem) else list(_iterable("problems", problems, "hf.Problem"))
+    )
+    records = list(_iterable("records", records, "hf.Record"))
+    for name, values, kind in (("problems", problems, Problem), ("records", records, Record)):
+        wrong = next((one for one in values if not isinstance(one, kind)), None)
+        if wrong is not None:
+            raise BadInput(
+                f"{name}: expected hf.{kind.__name__} objects, got {show(wrong)}; hf.solve takes problems "
+                "and returns records."
+            )
+    if not isinstance(folder, str | Path):
+        raise BadInput(f"folder: expected the path of a folder, got {show(folder)}.")
+    stop = check_stop(stop, seconds)
     known, place = {record.key: record for record in records}, Path(folder)
     until = math.inf if stop is None or stop.seconds is None else time.monotonic() + stop.seconds
     source = None if file is None else Path(file)
@@ -90,10 +125,16 @@ def prove(
     return [made for problem in problems for made in certificates(problem, known, place, source, until)]
 
 
+def _iterable(name: str, given: Any, kind: str) -> Iterable[Any]:
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise BadInput(f"{name}: expected a list of {kind}, got {show(given)}.")
+    return given
+
+
 def certificates(
     problem: Problem, records: Mapping[Key, Record], folder: Path, source: Path | None, until: float
 ) -> Iterator[Certificate]:
-    """Of one problem, as they are found; `until` is a time of time.monotonic."""
+    """Yield the certificates of one problem as they are made; `until` is a deadline of time.monotonic."""
     rows = [
         row
         for row, key in enumerate(problem.keys)
@@ -129,7 +170,9 @@ def certificates(
 
 
 def model_for(problem: Problem, folder: Path, source: Path | None) -> tuple[Path, holdfast_check.Model]:
-    """The file that the checker reads, and its program, which answers as the network does. The user's own .onnx file where it can be."""
+    """Return the model file for the checker and its program: the user's own .onnx file if the checker reads
+    it.
+    """
     why = ""
     if source is not None and source.name.endswith((".onnx", ".onnx.gz")):
         try:
@@ -137,7 +180,7 @@ def model_for(problem: Problem, folder: Path, source: Path | None) -> tuple[Path
             agrees(problem, opened)
             return source, opened
         except (UnsupportedLayer, holdfast_check.Rejected) as error:
-            why = f"{source.name} itself is not read: {error}. "
+            why = f"the checker cannot read {source.name}: {error}. "
     try:
         data = describe_network(problem.network, problem.region.centre)
     except HoldfastError as error:
@@ -153,7 +196,9 @@ def model_for(problem: Problem, folder: Path, source: Path | None) -> tuple[Path
 
 
 def agrees(problem: Problem, opened: holdfast_check.Model) -> None:
-    """At every input and at random points of the region, to 1e-9 of the largest output in float64."""
+    """Raise unless program and network agree at the inputs and at random points, to 1e-9 of the largest
+    output.
+    """
     points = sampled_points(problem.region).double()
     twin = problem.network.double(problem.region.centre)
     said = (
@@ -173,28 +218,34 @@ def agrees(problem: Problem, opened: holdfast_check.Model) -> None:
         (np.abs(found - said) <= wide * max(1.0, float(np.abs(said).max()))).all()
     ):
         raise UnsupportedLayer(
-            f"{problem.network.name}: what the checker reads does not answer as the network does, so nothing is written."
+            f"{problem.network.name}: the checker's program gives other outputs than the network, so no "
+            "certificate is written."
         )
 
 
-# ---- what is claimed
+# ---- claims
 
 
 def question(
     part: Problem, record: Record, opened: holdfast_check.Model, kind: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Header and arrays of a file about one row, but for the radius and the number claimed."""
+    """Return header and arrays of a file about one row, without the radius and the claimed number."""
     header: dict[str, Any] = {
-        "schema": checker.SCHEMA, "version": checker.VERSION, "kind": kind, "goal": record.goal, "input": str(record.key),
-        "question": record.question, "model": {"sha256": opened.sha256, "file": opened.name},
-    }  # fmt: skip
+        "schema": checker.SCHEMA,
+        "version": checker.VERSION,
+        "kind": kind,
+        "goal": record.goal,
+        "input": str(record.key),
+        "question": record.question,
+        "model": {"sha256": opened.sha256, "file": opened.name},
+    }
     region, arrays = _region(part)
     about, rows = _property(part, opened)
     return {**header, "region": region, "property": about, "above": 0.0}, {**arrays, **rows}
 
 
 def _compact(values: Any) -> "np.ndarray[Any, Any]":
-    """float64, or float32 where that holds the same numbers; one number where all are it."""
+    """Return the values as float32 if that is exact, else float64; a constant array as one number."""
     wide = np.asarray(values, dtype=np.float64).ravel()
     wide = wide[:1] if len(wide) and bool((wide == wide[0]).all()) else wide
     narrow = wide.astype(np.float32)
@@ -211,7 +262,7 @@ def _region(part: Problem) -> tuple[dict[str, Any], dict[str, Any]]:
             shares = region.free()[0].cpu().numpy()
             norm = math.inf if len(shares) == centre.size else region.p
         if norm not in NORMS:
-            raise UnsupportedLayer(f"certificates know the norms 1, 2 and inf, not {norm:g}.")
+            raise UnsupportedLayer(f"certificates support the norms 1, 2 and inf, not {norm:g}.")
         ends = {
             end: _compact(np.broadcast_to(getattr(region.domain, end).cpu().numpy(), centre.shape))
             for end in ("lower", "upper")
@@ -227,7 +278,7 @@ def _region(part: Problem) -> tuple[dict[str, Any], dict[str, Any]]:
         lower, upper = (end[0].detach().cpu().double().numpy().ravel() for end in region.enclosing_box())
         return {"norm": "box"}, {"region/lower": _compact(lower), "region/upper": _compact(upper)}
     raise UnsupportedLayer(
-        f"certificates know balls, frames, patches and boxes, not {type(region).__name__}."
+        f"certificates support balls, frames, patches and boxes, not {type(region).__name__}."
     )
 
 
@@ -244,7 +295,7 @@ def _property(part: Problem, opened: holdfast_check.Model) -> tuple[dict[str, An
     if isinstance(asked, Avoid):
         if isinstance(asked, Forbidden) and bool(asked.off[0].any()):
             raise UnsupportedLayer(
-                "the factors of this property are no numbers of float64, and certificates hold no others."
+                "the coefficients of this property are not exact in float64, which certificates need."
             )
         polytopes, each = asked.matrix.shape[1:3]
         arrays = {
@@ -253,15 +304,15 @@ def _property(part: Problem, opened: holdfast_check.Model) -> tuple[dict[str, An
         }
         return {"groups": [list(range(p * each, (p + 1) * each)) for p in range(polytopes)]}, arrays
     raise UnsupportedLayer(
-        f"certificates know properties that are linear in the outputs, not {type(asked).__name__}."
+        f"certificates support properties that are linear in the outputs, not {type(asked).__name__}."
     )
 
 
-# ---- how it is proved
+# ---- proofs
 
 
 def pack_proof(header: Mapping[str, Any], arrays: Mapping[str, Any]) -> bytes:
-    from safetensors.numpy import save  # not everywhere installed
+    from safetensors.numpy import save  # optional dependency
 
     return bytes(
         save(
@@ -274,13 +325,13 @@ def pack_proof(header: Mapping[str, Any], arrays: Mapping[str, Any]) -> bytes:
 def _read_claim(
     header: Mapping[str, Any], arrays: Mapping[str, Any], opened: holdfast_check.Model
 ) -> checker.Claim:
-    """What the checker makes of the very bytes that would be written."""
+    """Return the claim as the checker reads it from the bytes of the file."""
     metadata, read = read_container(pack_proof(header, arrays))
     return checker.Claim.read_claim(json.loads(metadata[checker.SCHEMA]), read, opened.program)
 
 
 def _margin(header: Mapping[str, Any], arrays: Mapping[str, Any], opened: holdfast_check.Model) -> float:
-    """By how much the checker finds it to hold."""
+    """Return the margin that the checker proves."""
     with np.errstate(all="ignore"):
         return checker.lowest(_read_claim(header, arrays, opened), opened.program)
 
@@ -298,9 +349,7 @@ def _proof(
         limit = float(part.family.limit()[0])
         known = min(blank.known, limit)
         if not math.isfinite(known):
-            raise UnsupportedLayer(
-                "the radius is proved to be infinite, and certificates are about regions with an end."
-            )
+            raise UnsupportedLayer("the proved radius is infinite, and certificates need a finite region.")
         value = _largest_radius(part, header, arrays, opened, known, until)
         header["region"]["radius"] = value
         value = blank.known if value == known else value
@@ -309,7 +358,7 @@ def _proof(
         if part.goal == "worst" and isinstance(part.property, Avoid):
             value = 0.0
         if not math.isfinite(known):
-            raise UnsupportedLayer("what is proved is no number.")
+            raise UnsupportedLayer("the proved bound is not finite.")
         size = max(abs(known), 1e-6)
 
         def at(share: float, some: Mapping[str, Any]) -> float:
@@ -333,7 +382,7 @@ def _proof(
             arrays |= _cut(part, header, arrays, opened, until)
             margin = _margin(header, arrays, opened)
         if not margin > 0:
-            raise holdfast_check.Rejected(f"the checker's bound misses it by {-margin:.4g}")
+            raise holdfast_check.Rejected(f"the checker's bound is too low by {-margin:.4g}")
         value = header["above"]
     told = _describe_value(blank.known, value, part.goal)
     return _written(header, arrays, opened, folder, replace(blank, value=value, told=told), SUFFIX)
@@ -346,7 +395,7 @@ def _describe_value(known: float, value: float, goal: str) -> str:
     return (
         f"{100 * lost:.2g} % less than the record"
         if lost < 0.01
-        else f"only {100 * (1 - lost):.3g} % of the record by what the checker knows"
+        else f"only {100 * (1 - lost):.3g} % of the record, by the checker's methods"
     )
 
 
@@ -357,23 +406,32 @@ def _cut(
     opened: holdfast_check.Model,
     until: float,
 ) -> dict[str, Any]:
-    """What a score over a region needs beside planes: halves of a box where few of its inputs move, else slopes and signs."""
+    """Return the arrays that prove a score where linear bounds do not: input splits of a box with few varying
+    inputs, else trained slopes and ReLU splits.
+    """
     match = Matched.of(part, opened.program)
     if match is not None and isinstance(cut_for(match.graph, part.region), ActivationSplit):
         found = _search_checker_hints(match, part.region, header, arrays, opened, until, MOST)
         if found is not None:
             return found
         raise holdfast_check.Rejected(
-            "neither trained planes nor signs prove it in this time: give more --seconds"
+            "neither trained linear bounds nor ReLU splits prove it in this time: give more --seconds"
         )
     return {"tree": cut(header, arrays, opened.program, until)}
 
 
 def _search_checker_hints(
-    match: Matched, region: Region, header: Mapping[str, Any], arrays: Mapping[str, Any], opened: holdfast_check.Model, until: float,
+    match: Matched,
+    region: Region,
+    header: Mapping[str, Any],
+    arrays: Mapping[str, Any],
+    opened: holdfast_check.Model,
+    until: float,
     parts: int,
-) -> dict[str, Any] | None:  # fmt: skip
-    """Arrays with which the checker follows: trained slopes, trained ends, and trees of signs of so many parts at most."""
+) -> dict[str, Any] | None:
+    """Return arrays with which the checker proves the claim, or None: trained slopes, trained intermediate
+    bounds, and ReLU splits with at most `parts` subproblems.
+    """
     claim = _read_claim(header, arrays, opened)
     said = (
         claim.matrix @ opened.program.value(region.centre.double().cpu().numpy())[0]
@@ -414,8 +472,11 @@ def _largest_radius(
     known: float,
     until: float,
 ) -> float:
-    """The record's radius or a hair less, by the checker's own slopes, by trained ones, by signs or by second-order models, which stay in
-    the arrays; else the largest radius that these prove without signs."""
+    """Return the largest radius that the checker proves, and put what it needs into `arrays`.
+
+    Tried at the record's radius or slightly less: the checker's own slopes, trained slopes, ReLU splits,
+    quadratic models. If none succeeds, bisection finds a smaller radius without ReLU splits.
+    """
     match = Matched.of(part, opened.program)
 
     def region(share: float) -> Region:
@@ -426,7 +487,9 @@ def _largest_radius(
         return _margin(header, {**arrays, **some}, opened) > 0
 
     def planes(share: float, parts: int) -> dict[str, Any] | None:
-        """With training, and so many parts of signs."""
+        """Return arrays that prove this fraction with trained slopes and at most `parts` ReLU subproblems, or
+        None.
+        """
         try:
             if holds(share, {}):
                 return {}
@@ -465,7 +528,7 @@ def _largest_radius(
         else:
             low, best = middle, found
     if low == 0.0:
-        raise holdfast_check.Rejected("planes and second-order models prove no part of it")
+        raise holdfast_check.Rejected("linear bounds and quadratic models prove no fraction of it")
     arrays.update(best)
     return known * low
 
@@ -478,11 +541,13 @@ def _witness(
     blank: Certificate,
     until: float,
 ) -> Certificate:
-    """The input that was met, in the region that its distance makes; the checker decides whether it shows what it should."""
+    """Write the counterexample with the region of its distance; the checker decides whether it shows the
+    recorded value.
+    """
     header, arrays = question(part, record, opened, "witness")
     found = orient_bounds(record).upper.evidence.witness
     if found is None or not found.is_floating_point() or found.shape != part.region.centre.shape[1:]:
-        raise UnsupportedLayer("the record keeps no witness that is an input of this network.")
+        raise UnsupportedLayer("the record has no witness that is an input of this network.")
     arrays["witness"] = found.detach().cpu().numpy().ravel()
     if part.goal == "radius":
         header["region"]["radius"] = blank.known
@@ -516,7 +581,7 @@ def _written(
         verdict = holdfast_check.check(opened, path)
         if not verdict.accepted:
             raise holdfast_check.Rejected(verdict.reason)
-    except BaseException:  # Ctrl-C, too: what lies there was accepted
+    except BaseException:  # Including Ctrl-C: only accepted files stay.
         path.unlink()
         raise
     return replace(made, file=path, told=f"{verdict.claim}{'; ' + made.told if made.told else ''}")

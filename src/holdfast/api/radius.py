@@ -1,21 +1,66 @@
-"""The short forms people type: hf.radius, hf.worst and hf.bounds."""
+"""`hf.radius`, `hf.worst` and `hf.bounds`: how far inputs may be perturbed, how low a score can fall, and the
+linear bounds themselves.
+"""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypedDict, Unpack, overload
+from typing import Any, Literal, TypedDict, Unpack, get_args, overload
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from holdfast import batch
+from holdfast.api.arguments import (
+    DomainOption,
+    MethodsOption,
+    ModelLike,
+    StopOption,
+    SubstitutesOption,
+    as_network,
+    check_choice,
+    check_classes,
+    check_flag,
+    check_inputs,
+    check_lengths,
+    check_mask,
+    check_methods,
+    check_norm,
+    check_region,
+    check_search,
+    check_stop,
+    check_values,
+    count_of,
+    show,
+    substitute_ids,
+)
 from holdfast.api.methods import Mode, Tier, default_methods, measured_quantity
-from holdfast.api.region_questions import BOX_NORM, classes_of, region_of
+from holdfast.api.progress import ProgressOption, check_progress, progress_display
+from holdfast.api.region_questions import (
+    BOX_NORM,
+    PropertyOption,
+    check_property_name,
+    classes_of,
+    property_of,
+    region_of,
+)
+from holdfast.api.requests import radius_request, region_request
+from holdfast.api.results import (
+    Answered,
+    FrameRadiusList,
+    RadiusList,
+    Table,
+    WorstList,
+    data_frame,
+    make_table,
+    plain,
+)
 from holdfast.bounding.bounder import ClosedForm
 from holdfast.bounding.graph.problem_graph import graph_of
 from holdfast.certify import Arithmetic
 from holdfast.errors import BadInput
-from holdfast.method import Method
+from holdfast.formatting import at_least, at_most
 from holdfast.network import Network
 from holdfast.problem import Problem
 from holdfast.property import Linear, Property, Robustness, Rule, Targeted
@@ -23,27 +68,40 @@ from holdfast.property.base import OneOutput, next_likely
 from holdfast.region import ChangedColumns, Family, Frames, Region, Rows, Sparse, Words
 from holdfast.region.units import Unit, unit_axes
 from holdfast.region.words import Substitutes, position_sets
-from holdfast.result import Bracket, Key
-from holdfast.solver import Progress, Sink, Stop, solve
+from holdfast.result import Key
+from holdfast.solver import Sink, solve
 
 FramesOption = Literal["all", "each"] | int | Sequence[int] | Sequence[Sequence[bool]] | Tensor | None
 SharesOption = Sequence[float] | Sequence[Sequence[float]] | Tensor | None
-TargetsOption = Literal["runner-up"] | Tensor | Sequence[int] | None
-Inputs = Tensor | Sequence[Tensor] | Sequence[str]
-LabelsOption = Tensor | Sequence[int] | Sequence[Sequence[int]] | None
+TargetsOption = Literal["runner-up"] | Tensor | Sequence[int] | Sequence[str] | str | int | None
+Array = np.ndarray[Any, Any]
+Inputs = Tensor | Array | Sequence[Tensor] | Sequence[Array] | Sequence[str]
+LabelsOption = (
+    Tensor
+    | Array
+    | Sequence[int]
+    | Sequence[float]
+    | Sequence[str]
+    | Sequence[Sequence[int]]
+    | int
+    | str
+    | None
+)
 MaskOption = Tensor | Sequence[Tensor] | None
 ValuesOption = Sequence[float] | Tensor | None
+NormOption = float | str
 
 
 class Options(TypedDict, total=False):
-    """Of `radius`, but for `frames`, on which the kind of answer depends."""
+    """The options of `radius` except `frames`, on which the type of the answer depends."""
 
-    norm: float
+    norm: NormOption
+    domain: DomainOption
     property: Property | Rule | None
     shares: SharesOption
     drift: bool
     targets: TargetsOption
-    substitutes: Substitutes | None
+    substitutes: SubstitutesOption
     unit: Unit | None
     free: MaskOption
     values: ValuesOption
@@ -51,38 +109,44 @@ class Options(TypedDict, total=False):
     mode: Mode
     tier: Tier
     arithmetic: Arithmetic
-    methods: Sequence[Method[Any]] | None
-    stop: Stop | None
+    methods: MethodsOption
+    stop: StopOption
+    seconds: float | None
     seed: int
     store: Sink | None
-    progress: Callable[[Progress], None] | None
+    progress: ProgressOption
 
 
 @overload
 def radius(
-    net: Network, x: Inputs, y: LabelsOption = ..., *, frames: Literal["each"], **options: Unpack[Options]
-) -> list[list[Bracket]]: ...
+    net: ModelLike, x: Inputs, y: LabelsOption = ..., *, frames: Literal["each"], **options: Unpack[Options]
+) -> FrameRadiusList: ...
 
 
 @overload
 def radius(
-    net: Network, x: Inputs, y: LabelsOption = ..., *,
-    frames: Literal["all"] | int | Sequence[int] | Sequence[Sequence[bool]] | Tensor | None = ..., **options: Unpack[Options],
-) -> list[Bracket]: ...  # fmt: skip
+    net: ModelLike,
+    x: Inputs,
+    y: LabelsOption = ...,
+    *,
+    frames: Literal["all"] | int | Sequence[int] | Sequence[Sequence[bool]] | Tensor | None = ...,
+    **options: Unpack[Options],
+) -> RadiusList: ...
 
 
 def radius(
-    net: Network,
+    net: ModelLike,
     x: Inputs,
     y: LabelsOption = None,
     *,
-    norm: float = math.inf,
+    norm: NormOption = math.inf,
+    domain: DomainOption = None,
     property: Property | Rule | None = None,
     frames: FramesOption = None,
     shares: SharesOption = None,
     drift: bool = False,
     targets: TargetsOption = None,
-    substitutes: Substitutes | None = None,
+    substitutes: SubstitutesOption = None,
     unit: Unit | None = None,
     free: MaskOption = None,
     values: ValuesOption = None,
@@ -90,95 +154,207 @@ def radius(
     mode: Mode = "prove",
     tier: Tier = "fast",
     arithmetic: Arithmetic = "real",
-    methods: Sequence[Method[Any]] | None = None,
-    stop: Stop | None = None,
+    methods: MethodsOption = None,
+    stop: StopOption = None,
+    seconds: float | None = None,
     seed: int = 0,
     store: Sink | None = None,
-    progress: Callable[[Progress], None] | None = None,
-) -> list[Bracket] | list[list[Bracket]]:
-    """How far may each input move before its class changes, or before another property fails? One bracket for each input, in their order.
+    progress: ProgressOption = None,
+) -> RadiusList | FrameRadiusList:
+    """Bracket the robustness radius of each input.
 
-    x            (batch, *shape), or a list of inputs of different lengths, or padded with `lengths`; for a token network token ids,
-                 or a list of texts.
-    y            the class of each input. An input the network gets wrong has radius 0, and its bracket says so. A forecast needs none.
-    norm         any p >= 1, in the units of the network's domain; 0 counts changed pixels, frames or features.
-    property     what must hold instead of the class: hf.Within("10%"), the outputs stay near the forecast at the unmoved input;
-                 hf.Threshold(0), every output stays on its side of the threshold, that of its label (y of 0 and 1) or its own; or any
-                 Property.
-    frames       None: the whole input moves as one. "all": every frame moves by at most the radius. "each": each frame alone, and the
-                 answer is a list of brackets for every input. A number, several, or a bool mask: only those frames move.
-    shares       with frames: frame k moves by at most radius * shares[k]; 0 holds it still. One number a frame, for all inputs or for each.
-                 Without: feature k does, in every frame of a window, so that the radius is a share of what is usual for each.
-    drift        for windows (frames, features): one offset a feature, the same in every frame; the radius is the norm of the offsets, each
-                 divided by its share where there are shares.
-    targets      None: any other class counts. Else one class for each input, and only a change to that class counts; "runner-up": the
-                 class that the network holds for the next likely.
-    tier         how hard to prove. "fast": linear bounds with closed-form planes. "tight": then planes with trained slopes,
-                 ReLUs bounded together and second-order models with trained coefficients, seconds for an input. "split": then parts of
-                 the region, minutes; limit it with `stop`. "search": no proof.
-    arithmetic   "real": proofs speak of the network in real arithmetic. "executed": of its own float32 outputs (tier "fast").
-    substitutes  token id -> ids it may become, or for each input and each of its places the ids that may stand there: the radius then
-                 counts replaced words. With frames="each", each place alone: 0 if a word of its set changes the class, else infinite.
-    unit         under norm 0, what counts as one change: "pixel" (all its channels), "frame", or "number" (a channel, a byte, a feature
-                 of a table). If not said: the pixels of an image, else numbers.
-    free         under norm 0, a bool mask of the units that may change, for all inputs or for each; by default, all may.
-    values       under norm 0, the values that a changed number may take: range(256) for bytes. If not said: any of the domain.
-    mode         under norm 0, "prove": search for few changes, and prove by branch and bound that fewer do not suffice; limit it with
-                 `stop`. "grid": DeepTRE's sensitivities of all sets of up to two units over a grid of values; its lower bounds are
-                 estimates.
+    The radius is how far the input may be perturbed before its class (or another property) changes.
 
-    The radius is infinite where no allowed change of any size breaks the class; the bracket is then closed, and its note says why.
+    Args:
+        net: a torch module in evaluation mode, the path of an .onnx file, a fitted scikit-learn estimator, or
+        a hf.Network.
+        x: (batch, *shape), a list of inputs of different lengths, or padded ones with `lengths`; for a
+            network that reads tokens their ids, or a list of texts.
+        y: the class of each input, as a number or by its name. A misclassified input has radius 0. Not needed
+        with `property`.
+        norm: 1, 2, math.inf (or "inf") or any p >= 1, in the units of the domain; 0 counts changed pixels,
+        frames or features.
+        domain: the lowest and highest value of an input, as in (0, 1). A hf.Network has its own.
+        property: what must hold instead of the class: hf.Within("10%") (outputs stay near the forecast at the
+            unperturbed input), hf.Threshold(0) (every output stays on its side of the threshold), or any
+            Property.
+        frames: None: the whole input is perturbed. "all": every frame by at most the radius. "each": each
+            frame alone, and the answer holds a list of brackets for every input. A number, several numbers,
+            or a bool mask: only those frames.
+        shares: with frames, frame k moves by at most radius * shares[k], one number a frame, for all inputs
+            or for each. Without frames, feature k does, in every frame of a window.
+        drift: for windows (frames, features): one offset for each feature, the same in every frame. The
+            radius is the norm of the offsets, each divided by its share where there are shares.
+        targets: None: a change to any other class counts. One class for each input (or one for all): only a
+            change to that class counts. "runner-up": the class with the second largest output.
+        substitutes: word -> words that may replace it, or for each input and each of its positions the
+            allowed words; as words of the vocabulary or as token ids. The radius then counts replaced words.
+            With frames="each", each position alone.
+        unit: under norm 0, what counts as one change: "pixel" (all its channels), "frame" or "number".
+            Default: pixels for images, else numbers.
+        free: under norm 0, a bool mask of the units that may change, for all inputs or for each. Default:
+        all.
+        values: under norm 0, the values that a changed number may take, such as range(256) for bytes.
+        Default: any of the domain.
+        lengths: the lengths of padded inputs.
+        mode: under norm 0, "prove": search for few changes and prove by branch and bound that fewer do not
+            suffice. "grid": DeepTRE's sensitivities over a grid of values; its lower bounds are estimates.
+        tier: how hard to prove. "search": attacks only. "fast": linear bounds in closed form. "tight":
+            optimised slopes, joint ReLU relaxations and quadratic models, seconds for an input. "split":
+            branch and bound too, minutes; limit it with `stop`.
+        arithmetic: "real": proofs are about the network in real arithmetic. "executed": about its own float32
+        outputs (tier "fast").
+        methods: what to run instead of the defaults: instances such as hf.attacks.PGD(), or names such as
+        "pgd" and "certify".
+        stop: when to stop: a hf.Stop, or a number of seconds for the whole call.
+        seconds: the same as a number for `stop`.
+        seed: decides every random number.
+        store: keeps every record while it is made: hf.Store.create(folder).
+        progress: None: a bar in a terminal or notebook. False: nothing. True: always a bar. A function: it is
+        called with every report.
+
+    Returns: A list with one bracket for each input, in order, lower <= radius <= upper, that prints as a
+    table and has .lower, .upper, .to_frame(), .summary(), .report(path) and .gate(...). The radius is
+    infinite where no allowed perturbation changes the class; the bracket is then closed and its note says
+    why.
     """
+    check_search(seed, store)
+    check_progress(progress)
+    check_flag("drift", drift)
+    for name, value, kind in (
+        ("tier", tier, Tier),
+        ("mode", mode, Mode),
+        ("arithmetic", arithmetic, Arithmetic),
+    ):
+        check_choice(name, value, get_args(kind))
+    distance, limit, chosen = check_norm(norm), check_stop(stop, seconds), check_methods(methods)
+    check_lengths(lengths)
+    check_values(values)
+    check_mask(free)
+    if property is not None and not isinstance(property, Property | Rule):
+        raise BadInput(
+            f"property: expected hf.Within, hf.Threshold or a Property, got {show(property)}. hf.risk "
+            "takes properties by name and your "
+            f"own functions."
+        )
+    network = as_network(net, domain=domain, x=x)
+    check_inputs(network, x)
+    count = count_of(x)
+    labels = check_classes(network, y, count) if property is None else y
+    aims = check_targets(network, targets, count)
+    sets = substitute_ids(network, substitutes)
     problems = radius_problems(
-        net, x, y, norm=norm, property=property, frames=frames, shares=shares, drift=drift, targets=targets, substitutes=substitutes,
-        unit=unit, free=free, values=values, lengths=lengths,
-    )  # fmt: skip
-    what = measured_quantity(norm, substitutes, drift=drift)
-    chosen = (
-        default_methods(net, "radius", tier, what=what, mode=mode, arithmetic=arithmetic)
-        if methods is None
-        else methods
+        network,
+        x,
+        labels,
+        norm=distance,
+        property=property,
+        frames=frames,
+        shares=shares,
+        drift=drift,
+        targets=aims,
+        substitutes=sets,
+        unit=unit,
+        free=free,
+        values=values,
+        lengths=lengths,
     )
-    records = solve(problems, chosen, stop, seed=seed, store=store, progress=progress)
-    ordered = sorted(records, key=lambda r: (r.key.index, r.key.frame or 0))
-    if not (isinstance(frames, str) and frames == "each"):
-        return [r.explained for r in ordered]
-    each: dict[int, list[Bracket]] = {}
-    for r in ordered:
-        each.setdefault(r.key.index, []).append(r.explained)
-    return list(each.values())
+    if chosen is None:
+        what = measured_quantity(distance, sets, drift=drift)
+        chosen = default_methods(network, "radius", tier, what=what, mode=mode, arithmetic=arithmetic)
+    with progress_display(progress, "radius") as report:
+        records = solve(problems, chosen, limit, seed=seed, store=store, progress=report)
+    ordered = tuple(sorted(records, key=lambda r: (r.key.index, r.key.frame or 0)))
+    each = isinstance(frames, str) and frames == "each"
+    options = {"frames": frames, "shares": shares, "drift": drift, "targets": targets, "substitutes": sets}
+    options |= {"unit": unit, "free": free, "values": values, "property": property}
+    request = radius_request(distance, options)
+    answered = Answered(network, tuple(problems), ordered, "radius", request)
+    if not each:
+        return RadiusList([r.explained for r in ordered], answered)
+    groups: dict[int, list[Any]] = {}
+    for record in ordered:
+        groups.setdefault(record.key.index, []).append(record)
+    rows = [
+        RadiusList([r.explained for r in group], replace(answered, records=tuple(group)))
+        for group in groups.values()
+    ]
+    return FrameRadiusList(rows, answered)
+
+
+def check_targets(net: Network, targets: Any, count: int) -> Any:
+    """Return target classes as integers, one for each input; "runner-up" stays."""
+    if targets is None or (isinstance(targets, str) and targets == "runner-up"):
+        return targets
+    if isinstance(targets, str) and targets not in (net.classes or ()):
+        names = "" if net.classes is None else f" (there are {', '.join(map(str, net.classes[:8]))})"
+        raise BadInput(f"targets={targets!r}: use 'runner-up', or one class for each input{names}.")
+    one = isinstance(targets, str | int) and not isinstance(targets, bool)
+    return check_classes(net, [targets] * count if one else targets, count, "targets")
 
 
 def worst(
-    net: Network,
+    net: ModelLike,
     region: Region,
-    property: Property | Rule,
+    property: PropertyOption,
     *,
     tier: Tier = "fast",
     arithmetic: Arithmetic = "real",
-    methods: Sequence[Method[Any]] | None = None,
-    stop: Stop | None = None,
+    methods: MethodsOption = None,
+    stop: StopOption = None,
+    seconds: float | None = None,
     seed: int = 0,
     store: Sink | None = None,
-    progress: Callable[[Progress], None] | None = None,
-) -> list[Bracket]:
-    """The smallest score of the property over each region of the batch: positive lower bounds prove that it always holds.
+    progress: ProgressOption = None,
+) -> WorstList:
+    """Bracket the smallest score of a property over each region. A positive lower bound proves that the
+    property holds there.
 
-    Reachability is two of these: the smallest of an output, and the smallest of its negative. hf.Within and hf.Threshold speak of what the
-    network says at the centres.
+    Args:
+        net: a torch module in evaluation mode, the path of an .onnx file, a fitted estimator, or a
+        hf.Network.
+        region: where inputs may be: hf.Ball(x, 0.02, torch.inf, (0, 1)), hf.Box.between(lower, upper), or any
+        region of hf.region.
+        property: the score that must stay positive: hf.Robustness(y), hf.Within("10%"), hf.Threshold(0), any
+            Property, one of the names of `hf.risk`, or your own function of the outputs.
+        tier: how hard to prove, as for `hf.radius`.
+        arithmetic: "real" or "executed", as for `hf.radius`.
+        methods: what to run instead of the defaults, as instances or names.
+        stop: when to stop: a hf.Stop, or a number of seconds for the whole call.
+        seconds: the same as a number for `stop`.
+        seed: decides every random number.
+        store: keeps every record while it is made.
+        progress: None: a bar in a terminal or notebook. False: nothing. A function: it is called with every
+        report.
+
+    Returns: A list with one bracket for each region. The range of an output is two of these: the smallest
+    value of the output, and of its negative.
     """
-    net.outputs_for(region.centre)
-    made = property.around(net(region.centre)) if isinstance(property, Rule) else property
-    problem = Problem(net, region, made, "worst")
-    chosen = default_methods(net, "worst", tier, arithmetic=arithmetic) if methods is None else methods
-    return [r.explained for r in solve([problem], chosen, stop, seed=seed, store=store, progress=progress)]
+    check_search(seed, store)
+    check_progress(progress)
+    for name, value, kind in (("tier", tier, Tier), ("arithmetic", arithmetic, Arithmetic)):
+        check_choice(name, value, get_args(kind))
+    limit, chosen = check_stop(stop, seconds), check_methods(methods)
+    where = check_region(region, "hf.worst")
+    check_property_name(property)
+    network = as_network(net, x=where.tokens if isinstance(where, Words) else None)
+    asked, made = property_of(network, where, property)
+    problem = Problem(asked, where, made, "worst")
+    if chosen is None:
+        chosen = default_methods(asked, "worst", tier, arithmetic=arithmetic)
+    with progress_display(progress, "worst") as report:
+        records = solve([problem], chosen, limit, seed=seed, store=store, progress=report)
+    answered = Answered(asked, (problem,), tuple(records), "worst", region_request(where, property))
+    return WorstList([record.explained for record in records], answered)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Bounds:
-    """What is proved of some rows of the outputs over each region of a batch, in real arithmetic, every rounding paid for:
+    """Certified bounds of linear functions of the outputs over each region of a batch, in real arithmetic,
+    rounding included:
 
-    lower <= lower_A . x + lower_b <= rows . output(x) + offset <= upper_A . x + upper_b <= upper for every x of the region.
+    lower <= lower_A . x + lower_b <= rows . output(x) + offset <= upper_A . x + upper_b <= upper for every x
+    of the region.
     """
 
     lower: Tensor  # (batch, rows) float64, as are all
@@ -188,27 +364,78 @@ class Bounds:
     upper_A: Tensor  # (batch, rows, *shape)
     upper_b: Tensor  # (batch, rows)
 
+    def table(self) -> Table:
+        """One line for each row of each input."""
+        rows = [
+            {"input": str(i), "output": str(k), "lower": plain(at_least(low)), "upper": plain(at_most(high))}
+            for i, pair in enumerate(zip(self.lower.tolist(), self.upper.tolist(), strict=True))
+            for k, (low, high) in enumerate(zip(*pair, strict=True))
+        ]
+        return make_table(rows, ("input", "output", "lower", "upper"))
 
-def bounds(net: Network, region: Region, rows: Tensor | None = None, offset: Tensor | None = None) -> Bounds:
-    """Certified bounds of every output over the region, as numbers and as linear functions of the input.
+    def summary(self) -> str:
+        """How many bounds there are, and how wide they are."""
+        width = (self.upper - self.lower).flatten()
+        inputs, rows = self.lower.shape
+        widest = about_width(float(width.max())) if len(width) else "0"
+        return f"Certified bounds of {rows} outputs over {inputs} regions; the widest is {widest}."
 
-    rows    (rows, outputs) or (batch, rows, outputs): bound these combinations of the outputs instead.
-    offset  (rows,) or (batch, rows): added to them.
-    """
-    batch, outputs = len(region), net.outputs_for(region.centre)
-    given = torch.eye(outputs) if rows is None else torch.as_tensor(rows)
-    if given.dim() not in (2, 3) or given.shape[-1] != outputs or (given.dim() == 3 and len(given) != batch):
-        raise BadInput(
-            f"rows have shape {tuple(given.shape)}, expected (rows, {outputs}) or ({batch}, rows, {outputs})."
+    def to_frame(self) -> Any:
+        """One row for each output of each region, as a pandas DataFrame."""
+        return data_frame(
+            [
+                {"input": i, "output": k, "lower": float(self.lower[i, k]), "upper": float(self.upper[i, k])}
+                for i in range(self.lower.shape[0])
+                for k in range(self.lower.shape[1])
+            ]
         )
-    matrix = given.to(net.device, torch.float64).expand(batch, *given.shape[-2:])
-    shift = torch.zeros(()) if offset is None else torch.as_tensor(offset)
+
+    def __str__(self) -> str:
+        return f"{self.table()}\n{self.summary()}"
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return f"{self.table().to_html()}<p>{self.summary()}</p>"
+
+
+def about_width(width: float) -> str:
+    """A width, rounded up."""
+    return plain(at_most(width))
+
+
+def bounds(
+    net: ModelLike, region: Region, rows: Tensor | None = None, offset: Tensor | None = None
+) -> Bounds:
+    """Return certified bounds of every output over each region (CROWN).
+
+    The bounds are numbers and linear functions of the input.
+
+    Args:
+        net: a torch module in evaluation mode, the path of an .onnx file, a fitted estimator, or a
+        hf.Network.
+        region: where inputs may be: hf.Ball, hf.Box, or any region of hf.region.
+        rows: (rows, outputs) or (batch, rows, outputs): bound these linear combinations of the outputs
+        instead.
+        offset: (rows,) or (batch, rows): added to the combinations.
+    """
+    where = check_region(region, "hf.bounds")
+    network = as_network(net, x=where.tokens if isinstance(where, Words) else None)
+    count, outputs = len(where), network.outputs_for(where.centre)
+    given = torch.eye(outputs) if rows is None else tensor_argument("rows", rows)
+    if given.dim() not in (2, 3) or given.shape[-1] != outputs or (given.dim() == 3 and len(given) != count):
+        raise BadInput(
+            f"rows have shape {tuple(given.shape)}, expected (rows, {outputs}) or ({count}, rows, {outputs})."
+        )
+    matrix = given.to(network.device, torch.float64).expand(count, *given.shape[-2:])
+    shift = torch.zeros(()) if offset is None else tensor_argument("offset", offset)
     if shift.dim() and tuple(shift.shape) not in ((matrix.shape[1],), tuple(matrix.shape[:2])):
         raise BadInput(
-            f"offset has shape {tuple(shift.shape)}, expected one number for each of the {matrix.shape[1]} rows."
+            f"offset has shape {tuple(shift.shape)}, expected one number for each of the {matrix.shape[1]} "
+            "rows."
         )
-    shift = shift.to(net.device, torch.float64).expand(matrix.shape[:2])
-    problem = Problem(net, region, Linear(matrix, shift), "worst")
+    shift = shift.to(network.device, torch.float64).expand(matrix.shape[:2])
+    problem = Problem(network, where, Linear(matrix, shift), "worst")
     problem.check()
     graph = graph_of(problem)
     _, found = ClosedForm(graph).bound(problem.region, torch.cat([matrix, -matrix], dim=1))
@@ -219,12 +446,23 @@ def bounds(net: Network, region: Region, rows: Tensor | None = None, offset: Ten
         found,
         constant=torch.where(signed == 0, found.constant, torch.nextafter(found.constant + signed, down)),
     )
-    least, count = plane.minimum(problem.region), matrix.shape[1]
+    least, half = plane.minimum(problem.region), matrix.shape[1]
     return Bounds(
-        lower=least[:, :count], upper=-least[:, count:],
-        lower_A=plane.coefficients[:, :count], lower_b=plane.constant[:, :count],
-        upper_A=-plane.coefficients[:, count:], upper_b=-plane.constant[:, count:],
-    )  # fmt: skip
+        lower=least[:, :half],
+        upper=-least[:, half:],
+        lower_A=plane.coefficients[:, :half],
+        lower_b=plane.constant[:, :half],
+        upper_A=-plane.coefficients[:, half:],
+        upper_b=-plane.constant[:, half:],
+    )
+
+
+def tensor_argument(name: str, values: object) -> Tensor:
+    """Return numbers as a tensor."""
+    try:
+        return torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError):
+        raise BadInput(f"{name}: expected a tensor of numbers, got {show(values)}.") from None
 
 
 def radius_problems(
@@ -244,38 +482,42 @@ def radius_problems(
     values: ValuesOption = None,
     lengths: Sequence[int] | None = None,
 ) -> list[Problem]:
-    """The questions behind `radius`, one problem for each length of input. Everything is checked here, before long work."""
+    """Return the problems of `radius`, one for each shape of input, after checking all arguments."""
     rows = as_rows(net.rows(x) if hasattr(x, "columns") else net.inputs(x), lengths)
     if y is None and property is None:
         raise BadInput(
-            "radius needs labels, the class of each input (y), or another property that must hold: property=hf.Within('10%') for a "
+            "radius needs labels, the class of each input (y), or another property: "
+            "property=hf.Within('10%') for a "
             "forecast, hf.Threshold(0) for a single score."
         )
     labels = None if y is None or property is not None else classes_of(net.places_of(y), len(rows), "labels")
     if property is not None and targets is not None:
         raise BadInput(
-            "targets are classes: they say what counts where the class must stay. Leave them out, or the property."
+            "targets are classes: they choose the class to which a change counts. Leave them out, or the "
+            "property."
         )
-    aims = None if targets is None or isinstance(targets, str) else classes_of(targets, len(rows), "targets")
+    aims = None if targets is None or isinstance(targets, str) else classes_of(targets, len(rows), "targets")  # type: ignore[arg-type]
     if isinstance(targets, str) and targets != "runner-up":
         raise BadInput(f"targets={targets!r}: use 'runner-up', or one class for each input.")
     if shares is not None and (substitutes is not None or norm == 0):
-        raise BadInput("the shares say how far each frame or feature moves: they need a norm p >= 1.")
+        raise BadInput("the shares scale the radius of each frame or feature: they need a norm p >= 1.")
     if shares is not None and frames is None and not drift and not math.isinf(norm):
         raise BadInput(BOX_NORM)
     if drift and (frames is not None or substitutes is not None or norm == 0):
         raise BadInput(
-            "a drift moves all frames of a window alike: it needs a norm p >= 1; leave frames and substitutes out."
+            "a drift adds the same offset to all frames: it needs a norm p >= 1; leave frames and "
+            "substitutes out."
         )
     for name, option in (("unit", unit), ("free", free), ("values", values)):
         if option is not None and (norm != 0 or substitutes is not None):
             raise BadInput(
-                f"{name} says what may change where changes are counted: it needs norm 0 (--norm 0), without substitutes."
+                f"{name} restricts counted changes: it needs norm 0 (--norm 0), without substitutes."
             )
     each = isinstance(frames, str) and frames == "each"
     if substitutes is not None and frames is not None and not each:
         raise BadInput(
-            "substitutes already say which words may change; leave frames out, or say frames='each' for one place at a time."
+            "substitutes already say which words may change; leave frames out, or give frames='each' for "
+            "one position at a time."
         )
     sets = None if substitutes is None else _position_sets(net, rows, substitutes)
     weights = (
@@ -291,9 +533,10 @@ def radius_problems(
         stacked = torch.stack([rows[i] for i in members])
         if stacked.is_floating_point() and stacked.dim() == 2 and net.vectors is not None:
             raise BadInput(
-                f"{net.name} reads token ids, and the data are {stacked.dtype}: give integers, or word vectors (length, dim)."
+                f"{net.name} reads token ids, and the data are {stacked.dtype}: give integers, or word "
+                "vectors (length, dim)."
             )
-        # Where changes are counted, rounding to the network's arithmetic is none.
+        # Under norm 0, rounding an input to the network's dtype does not count as a change.
         centre = (
             net.exactly(stacked)
             if stacked.is_floating_point() and norm != 0
@@ -336,20 +579,21 @@ def radius_problems(
 
 
 def _as_network_input(net: Network, x: Tensor) -> Tensor:
-    """Inputs as the network reads them: token ids by their vectors, numbers in its own arithmetic."""
+    """Return inputs as the network reads them: token ids as word vectors, numbers in its dtype."""
     return (x if x.is_floating_point() else net.embed(x)).to(net.device, net.dtype)
 
 
 def as_rows(x: Inputs, lengths: Sequence[int] | None) -> list[Tensor]:
-    """Every input by itself, without padding."""
+    """Return a list with each input, without padding."""
     try:
         rows = [torch.as_tensor(row) for row in x]
     except (TypeError, ValueError, RuntimeError) as error:
         raise BadInput(
-            f"x does not hold inputs: give a tensor (batch, ...), or a list with one for each input ({error})."
+            "x does not hold inputs: give a tensor (batch, ...), or a list with one for each input "
+            f"({error})."
         ) from error
     if not rows:
-        raise BadInput("the data are empty: there is no input to ask about.")
+        raise BadInput("the data are empty: there is no input.")
     if lengths is None:
         return rows
     if len(lengths) != len(rows):
@@ -362,14 +606,17 @@ def as_rows(x: Inputs, lengths: Sequence[int] | None) -> list[Tensor]:
 
 def _position_sets(net: Network, rows: list[Tensor], substitutes: Substitutes) -> list[list[list[int]]]:
     if net.vectors is None or any(row.is_floating_point() or row.dim() != 1 for row in rows):
-        raise BadInput("substitutes are sets of words: give token ids to a network that reads tokens.")
+        raise BadInput(
+            "substitutes are sets of words: give token ids, or texts, to a network that reads tokens "
+            "(tokens=True, vocabulary=[...])."
+        )
     return position_sets([row.tolist() for row in rows], substitutes, len(net.vectors))
 
 
 def _classes(
     net: Network, centre: Tensor, label: Tensor, targets: TargetsOption, aims: Tensor | None
 ) -> Property:
-    """The class stays, or does not become the one that counts."""
+    """Return the property that the class stays, or does not become the target."""
     if targets is None or aims is not None:
         return Robustness(label) if aims is None else Targeted(label, aims)
     Robustness(label).check(len(centre), net.outputs_for(centre))
@@ -379,7 +626,9 @@ def _classes(
 def _resolve_property(
     net: Network, property: Property | Rule, regions: list[tuple[list[int], Family]], y: LabelsOption
 ) -> Property:
-    """The property of all inputs in their order; what a rule must know of the network is asked here."""
+    """Return the property of all inputs in order. A rule is evaluated at the network's outputs for the
+    inputs.
+    """
     count = sum(len(members) for members, _ in regions)
     if isinstance(property, Rule):
         for _, region in regions:
@@ -393,20 +642,22 @@ def _resolve_property(
 
 
 def _moving(net: Network, centre: Tensor, norm: float, shares: SharesOption, *, drift: bool) -> Family:
-    """The whole input, by its norm, by shares of its features, or as it drifts."""
+    """Return the region in which the whole input is perturbed: by norm, by feature shares, or by a drift."""
     found = region_of(net, centre, norm=norm, radius=1.0, shares=shares, drift=drift)
     assert isinstance(found, Family)
     return found.at(0.0)
 
 
 def _of_a_table(net: Network, **options: object) -> bool:
-    """Whether rows are asked about as their columns say. Where these are but names, other regions do, with more methods."""
+    """Whether the columns of a table define the region. Plain columns do not: other regions have more
+    methods.
+    """
     if net.columns is None or (net.columns.plain and net.trees is None):
         return False
     named = [name for name, option in options.items() if option is not None]
     if named:
         raise BadInput(
-            f"{named[0]} has no meaning for rows of a table: the columns say what may change and to what (hf.Columns)."
+            f"{named[0]} has no meaning for rows of a table: the columns define what may change (hf.Columns)."
         )
     return True
 
@@ -425,10 +676,16 @@ def _norm_family(net: Network, centre: Tensor, norm: float, mask: Tensor) -> Fam
 
 
 def _sparse(
-    net: Network, centre: Tensor, members: list[int], count: int, frames: FramesOption, unit: Unit | None, free: MaskOption,
+    net: Network,
+    centre: Tensor,
+    members: list[int],
+    count: int,
+    frames: FramesOption,
+    unit: Unit | None,
+    free: MaskOption,
     values: ValuesOption,
-) -> Sparse:  # fmt: skip
-    """The region of inputs `members` out of `count`."""
+) -> Sparse:
+    """Return the region for the inputs `members` out of `count`."""
     if frames is not None and not (isinstance(frames, str) and frames == "all" and unit in (None, "frame")):
         raise BadInput(
             "norm 0 counts changed frames with frames='all'; other choices of frames do not apply to it."
@@ -446,7 +703,9 @@ def _sparse(
 def _free_units(
     free: Tensor | Sequence[Tensor], members: list[int], count: int, shape: tuple[int, ...]
 ) -> Tensor:
-    """One mask for all inputs, or one for each -> (members, *unit shape). An axis that the unit takes as one may be left out."""
+    """Return masks (members, *unit shape) from one for all inputs or one for each. Axes of size one may be
+    left out.
+    """
     plain = tuple(size for size in shape if size > 1)
 
     def fits(mask: Tensor) -> bool:
@@ -470,7 +729,7 @@ def _free_units(
 def _frame_weights(
     rows: list[Tensor], frames: FramesOption, shares: SharesOption, *, padded: bool
 ) -> list[Tensor]:
-    """For each input (frames,) float64: the share of the radius by which each frame may move."""
+    """Return the radius share of each frame, (frames,) float64 for each input."""
     counts = [len(row) if row.dim() else 0 for row in rows]
     if min(counts) == 0:
         raise BadInput("frames need inputs of shape (batch, frames, ...).")
@@ -502,7 +761,7 @@ def _frame_weights(
 
 
 def _plain(values: Any) -> Any:
-    """Numbers in lists, whatever they came in; lists of different lengths stay as they are."""
+    """Return numbers as nested lists."""
     try:
         return torch.as_tensor(values).tolist()
     except (TypeError, ValueError, RuntimeError):
@@ -514,7 +773,7 @@ def _plain(values: Any) -> Any:
 
 
 def _frame_mask(frames: Any, count: int, place: int) -> Tensor:
-    """A frame's number, or several -> (count,) with ones there."""
+    """Return (count,) with ones at the given frame numbers."""
     wanted = frames if isinstance(frames, list) else [frames]
     if not wanted or not all(type(f) is int for f in wanted):
         raise BadInput(f"frames={frames!r}: name at least one frame, by whole numbers.")
@@ -525,7 +784,9 @@ def _frame_mask(frames: Any, count: int, place: int) -> Tensor:
 
 
 def _per_frame(values: Any, counts: list[int], what: str, padded: bool) -> list[Tensor]:
-    """One list of numbers for all inputs, or one for each -> (frames,) float64 for each. Padded inputs may have padded lists."""
+    """Return (frames,) float64 for each input, from one list for all or one for each. Lists of padded inputs
+    may be padded.
+    """
     if not isinstance(values, list) or not values:
         raise BadInput(f"{what} needs a number for each frame, got {values!r}.")
     lists = values if isinstance(values[0], list) else [values] * len(counts)
@@ -542,7 +803,7 @@ def _per_frame(values: Any, counts: list[int], what: str, padded: bool) -> list[
 
 
 def _each_frame(problem: Problem) -> Problem:
-    """Every input once for each of its frames, or places of its sentence."""
+    """Return the problem with one row for each frame, or position of a sentence, of every input."""
     whole = problem.take(
         torch.arange(len(problem), device=problem.region.centre.device).repeat_interleave(
             problem.region.shape[0]

@@ -1,26 +1,47 @@
-"""hf.risk: what can go wrong near an input, how fast, and how far away; every estimate with its certified other side.
+"""`hf.risk`: DeepQuant's risks near an input, each with a certified bound on the other side.
 
-DeepQuant's quantities for a property s, which is positive where all is well, over a region around x:
+For a score s, which is positive where the property holds, over a region around x:
 
-- the worst score, the smallest s over the region: proved from below, witnessed from above;
-- the metric Q, the largest |s(x') - s(x)| / distance(x', x): witnessed from below, proved from above;
-- the radius, how far the region may grow before s can fail: proved from below, witnessed from above.
+- the worst score: min of s over the region. Lower bound proved, upper bound from a counterexample.
+- the metric Q: max of |s(x') - s(x)| / distance(x', x). Lower bound from a concrete x', upper bound proved.
+- the radius: how far the region may grow before s can fail. Lower bound proved, upper bound from a
+  counterexample.
 
-The paper takes s(x) / Q(s, x, d, p) for a safe radius, where that is at most d (Theorem 1): Q was looked for in the ball of radius d, and
-says nothing of points outside it. Where s(x) / Q is larger, all the theorem gives is d itself. A search finds less than Q, so what it
-divides by is too small and the radius too large: min(s(x) / Q, d) is kept as an estimate, by that name. Where a witness fails at a
-smaller distance, the estimate is refuted: it is withdrawn, and shown only as what the paper's formula says wrongly.
+Theorem 1 of the paper: with Q = Q(s, x, d, p), the maximum over the ball of radius d, s is positive within
+min(s(x) / Q, d). A search finds at most Q, so the quotient may be too large: min(s(x) / Q, d) with the Q that
+was found is an estimate and not proved. If a counterexample lies closer, the estimate is refuted: it is
+withdrawn, and shown only as the wrong result of the formula.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, get_args
 
 from torch import Tensor
 
+from holdfast.api.arguments import (
+    DomainOption,
+    ModelLike,
+    StopOption,
+    as_network,
+    check_choice,
+    check_classes,
+    check_flag,
+    check_inputs,
+    check_norm,
+    check_number,
+    check_region,
+    check_search,
+    check_stop,
+    check_whole,
+)
 from holdfast.api.methods import Tier, score_methods
-from holdfast.api.region_questions import PropertyOption, property_of, region_of
+from holdfast.api.progress import ProgressOption, check_progress, progress_display
+from holdfast.api.radius import Inputs, LabelsOption, NormOption, TargetsOption, check_targets
+from holdfast.api.region_questions import PropertyOption, check_property_name, property_of, region_of
+from holdfast.api.requests import describe, region_request
+from holdfast.api.results import Answered, RiskList
 from holdfast.errors import BadInput
 from holdfast.formatting import about, at_most
 from holdfast.lipschitz.metric import MetricStep, Steepest, path_of, searched_radius
@@ -31,40 +52,40 @@ from holdfast.problem import Goal, Problem
 from holdfast.property import Property
 from holdfast.region import Family, Region
 from holdfast.result import Bound, Bracket, Key, Record
-from holdfast.solver import Progress, Sink, Stop, solve
+from holdfast.solver import Sink, solve
 
 PAPER = (
-    "the paper's s(x) / Q with the Q that was found, at most the radius in which Q was looked for (Theorem 1); a search finds less than Q, "
-    "so this may be too large"
+    "the paper's s(x) / Q with the Q that was found, at most the radius in which Q was searched (Theorem "
+    "1); a search "
+    "finds at most Q, so this may be too large"
 )
-AGREE = 1e-3  # share of a witnessed radius by which s(x) / Q may be larger and still be the same number: the error of the search for Q
+# s(x) / Q agrees with an attacked radius up to this relative difference, the error of the search for Q.
+AGREE = 1e-3
 PARTS: tuple[Goal, ...] = ("worst", "radius", "steepness")
 
 
 @dataclass(frozen=True, eq=False)
 class Risk:
-    """One input: a view of its records."""
+    """The risks of one input, as a view of its records."""
 
-    score: float  # of the input itself; NaN where it was not asked in time
+    score: float  # of the input itself; NaN where the time ran out first
     worst: Bracket  # the smallest score over the region
     metric: Bracket | None  # Q; None where the region has no distance (a Box)
-    radius: Bracket | None  # how far the region may grow; None for a Box, which does not
-    example: (
-        Tensor | None
-    )  # where the property fails, the nearest that was found: an adversarial, uncertain or reaching input
-    path: tuple[MetricStep, ...]  # points on the way to the largest ratio, with the queries asked by then
+    radius: Bracket | None  # how far the region may grow; None for a Box
+    example: Tensor | None  # the nearest input that was found at which the property fails
+    path: tuple[MetricStep, ...]  # points on the way to the largest ratio, with the queries spent
     queries: int
     seconds: float
-    notes: tuple[str, ...] = ()  # what could not be done, and why
-    searched: float | None = (
-        None  # the radius d of the ball in which Q was looked for; None where it is not known
-    )
+    notes: tuple[str, ...] = ()  # methods that were not applicable, and why
+    searched: float | None = None  # the radius d of the ball in which Q was searched; None where unknown
 
     @property
     def estimate(self) -> Bound | None:
-        """min(s(x) / Q, d), a safe radius by DeepQuant's Theorem 1 with the Q that was found, never above a witnessed radius: no guarantee.
+        """min(s(x) / Q, d) with the Q that was found (Theorem 1), at most the attacked radius; not
+        guaranteed.
 
-        None where a witness refutes it (see `refuted_estimate`), where the score is not positive, and where no Q was found.
+        None where a counterexample refutes it (see `refuted_estimate`), where the score is not positive, and
+        where no Q was found.
         """
         found = self._by_theorem
         if found is None or self.refuted_estimate is not None:
@@ -73,7 +94,9 @@ class Risk:
 
     @property
     def refuted_estimate(self) -> float | None:
-        """What the paper's formula gives, where the score fails nearer than that: a wrong number, to be shown only as one."""
+        """The result of the paper's formula where a counterexample lies closer, so that it is wrong; else
+        None.
+        """
         found = self._by_theorem
         return found.value if found is not None and found.value > self._nearest * (1 + AGREE) else None
 
@@ -91,70 +114,126 @@ class Risk:
 
     @property
     def _nearest(self) -> float:
-        """The smallest distance at which the score is known to fail."""
+        """The smallest distance at which a counterexample was found."""
         return math.inf if self.radius is None else self.radius.upper.value
 
 
 def risk(
-    net: Network,
-    x: Tensor,
+    net: ModelLike,
+    x: Inputs,
     property: PropertyOption,
     *,
-    norm: float = math.inf,
+    norm: NormOption = math.inf,
     radius: float | Tensor | None = None,
+    domain: DomainOption = None,
     region: Region | None = None,
     patch: Tensor | None = None,
     shares: Sequence[float] | Tensor | None = None,
     drift: bool = False,
-    y: Tensor | Sequence[int] | None = None,
-    targets: Tensor | Sequence[int] | int | None = None,
-    epsilon: float = 0.0,
+    y: LabelsOption = None,
+    targets: TargetsOption = None,
+    margin: float | None = None,
+    epsilon: float | None = None,
     toward: Tensor | None = None,
     softmax: bool = True,
     queries: int = 2000,
     tier: Tier = "fast",
-    stop: Stop | None = None,
+    stop: StopOption = None,
+    seconds: float | None = None,
     seed: int = 0,
     store: Sink | None = None,
-    progress: Callable[[Progress], None] | None = None,
-) -> list[Risk]:
-    """What can go wrong near each input? One answer for each, in their order.
+    progress: ProgressOption = None,
+) -> RiskList:
+    """Bracket the risks near each input.
 
-    property  a Property; your own function of the outputs (n, outputs) -> (n,), positive where all is well, in torch; or one of
-              "robustness"   the class's output above all others;
-              "confidence"   its probability above all others by more than epsilon ("runner-up", "targeted", "least": above that of the
-                             next likely class at x, of `targets`, of the least likely class: the paper's cases 1 to 3);
-              "uncertainty"  the distance KL(q || probabilities) above epsilon, q uniform or `toward`;
-              "tie"          the two largest probabilities apart by more than epsilon;
-              "reach"        the probability of class `targets` less than epsilon above what it is at x.
-    y         the classes; by default, those that the network says.
-    norm, radius   the ball around each input, clipped to the domain; or instead of a norm
-    patch     a bool mask: only these features move, by at most the radius; without one they take any value of the domain;
-    shares    feature k moves by at most radius * shares[k], so that the radius is a share of what is usual for each;
-    drift     for windows (frames, features): one offset a feature, the same in every frame, of at most the radius (times its share);
-    region    any other region, for example a Box.
-    softmax   False where the network's outputs are probabilities already, or where its plain outputs are meant.
-    queries   for each input, spent on the search for Q.
+    These are the worst score, the radius at which the score fails, and the Lipschitz metric Q.
+
+    Args:
+        net: a torch module in evaluation mode, the path of an .onnx file, a fitted estimator, or a
+        hf.Network.
+        x: (batch, *shape), the inputs; for a network that reads tokens their ids, or a list of texts.
+        property: a Property; your own torch function of the outputs (n, outputs) -> (n,), positive where all
+            is well; or one of "robustness": the output of the class above all others. "confidence": the
+            probability of the class above all others by more than `margin`. "runner-up", "targeted" and
+            "least": above that of the second class at x, of `targets`, of the least likely class (the paper's
+            cases 1 to 3). "uncertainty": the divergence KL(q || probabilities) above `margin`, with q uniform
+            or `toward`. "tie": the two largest probabilities apart by more than `margin`. "reach": the
+            probability of class `targets` less than `margin` above its value at x.
+        norm: how distances are measured: 1, 2, math.inf (or "inf") or any p >= 1.
+        radius: the perturbation radius of the ball around each input, clipped to the domain.
+        domain: the lowest and highest value of an input, as in (0, 1). A hf.Network has its own.
+        region: any other region in place of the ball, such as a hf.Box.
+        patch: a bool mask of the features that may change, each by at most the radius; without a radius they
+        take any value of the domain.
+        shares: feature k moves by at most radius * shares[k].
+        drift: for windows (frames, features): one offset a feature, the same in every frame, of at most the
+        radius (times its share).
+        y: the classes, as numbers or names. Default: the predicted ones.
+        targets: the class that "targeted" and "reach" are about, for all inputs or one for each.
+        margin: by how much the score must be above zero.
+        epsilon: the old name of `margin`.
+        toward: the distribution from which uncertainty is measured.
+        softmax: False where the outputs are probabilities already, or where plain outputs are meant.
+        queries: model queries for each input that the search for Q may spend.
+        tier: how hard to prove, as for `hf.radius`.
+        stop: when to stop: a hf.Stop, or a number of seconds for the whole call.
+        seconds: the same as a number for `stop`.
+        seed: decides every random number.
+        store: keeps every record while it is made.
+        progress: None: a bar in a terminal or notebook. False: nothing. A function: it is called with every
+        report.
+
+    Returns:
+        A list with one hf.api.Risk for each input, in order; it prints as a table.
     """
+    check_search(seed, store)
+    check_progress(progress)
+    check_flag("drift", drift)
+    check_flag("softmax", softmax)
+    check_whole("queries", queries, at_least=1)
+    check_choice("tier", tier, get_args(Tier))
+    distance, limit = check_norm(norm), check_stop(stop, seconds)
+    if distance == 0:
+        raise BadInput(
+            "norm 0 counts changed units, and risk measures distances: use a norm p >= 1. "
+            "hf.radius(norm=0) counts."
+        )
+    if margin is not None and epsilon is not None:
+        raise BadInput("margin and epsilon are the same argument: leave epsilon, the old name, out.")
+    name, value = ("epsilon", epsilon) if margin is None else ("margin", margin)
+    above = 0.0 if value is None else check_number(name, value)
+    check_property_name(property)
+    if radius is not None and not isinstance(radius, Tensor):
+        check_number("radius", radius)
+    network = as_network(net, domain=domain, x=x)
     if region is None:
-        asked = region_of(net, x, norm=norm, radius=radius, patch=patch, shares=shares, drift=drift)
+        check_inputs(network, x)
+        asked = region_of(network, x, norm=distance, radius=radius, patch=patch, shares=shares, drift=drift)
     elif (radius, patch, shares, drift) != (None, None, None, False):
         raise BadInput(
-            "the region says itself where the input may move, and how far: leave radius, patch, shares and drift out."
+            "region says where inputs may be and how far: leave radius, patch, shares and drift out."
         )
     else:
-        asked = region
-    net, prop = property_of(
-        net, asked, property, y=y, targets=targets, epsilon=epsilon, toward=toward, softmax=softmax
+        asked = check_region(region, "hf.risk")
+    labels = check_classes(network, y, len(asked))
+    aims = None if targets is None else check_targets(network, targets, len(asked))
+    if isinstance(aims, str):
+        raise BadInput("targets='runner-up' is a property here: property='runner-up'.")
+    used, prop = property_of(
+        network, asked, property, y=labels, targets=aims, epsilon=above, toward=toward, softmax=softmax
     )
-    methods = risk_methods(tier, queries)
-    return risks_of(
-        solve(risk_problems(net, asked, prop), methods, stop, seed=seed, store=store, progress=progress)
-    )
+    problems, methods = risk_problems(used, asked, prop), risk_methods(tier, queries)
+    with progress_display(progress, "risk") as report:
+        records = solve(problems, methods, limit, seed=seed, store=store, progress=report)
+    extra = {"epsilon": above or None, "targets": describe(targets), "softmax": softmax}
+    request = region_request(asked, property, **extra)
+    return RiskList(risks_of(records), Answered(used, tuple(problems), tuple(records), "risk", request))
 
 
 def risk_problems(net: Network, region: Region, property: Property) -> list[Problem]:
-    """The parts of the question: a Box does not grow and has no distances, so only its worst score is asked for."""
+    """Return a problem for each part. A Box has no radius and no distances, so only its worst score is
+    bounded.
+    """
     parts = PARTS if isinstance(region, Family) else PARTS[:1]
     return [
         Problem(net, region, property, part, tuple(Key(i, part=part) for i in range(len(region))))
@@ -163,7 +242,7 @@ def risk_problems(net: Network, region: Region, property: Property) -> list[Prob
 
 
 def risk_methods(tier: Tier = "fast", queries: int = 2000) -> Callable[[Problem], list[Method[Any]]]:
-    """For each part its own; tier "search" proves nothing, so it prepares no bound of the steepness either."""
+    """Return the methods of each part. Tier "search" proves nothing, the steepness included."""
     steep: list[Method[Any]] = [Steepest(queries)] if tier == "search" else [Steepest(queries), Shells()]
 
     def chosen(problem: Problem) -> list[Method[Any]]:
@@ -173,7 +252,7 @@ def risk_methods(tier: Tier = "fast", queries: int = 2000) -> Callable[[Problem]
 
 
 def risks_of(records: Sequence[Record]) -> list[Risk]:
-    """The records of a run, input by input."""
+    """Group the records of a run by input."""
     parts: dict[int, dict[str, Record]] = {}
     for record in records:
         parts.setdefault(record.key.index, {})[record.key.part] = record
@@ -181,7 +260,7 @@ def risks_of(records: Sequence[Record]) -> list[Risk]:
 
 
 def estimate_text(found: Risk) -> str:
-    """The estimate for people, or what refutes it; nothing where there is none."""
+    """Return the estimate as text, or what refutes it; empty where there is none."""
     if found.refuted_estimate is not None and found.radius is not None:
         return f"{about(found.refuted_estimate)}, refuted: fails at {at_most(found.radius.upper.value)}"
     return "" if found.estimate is None else about(found.estimate.value)

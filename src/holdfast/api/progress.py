@@ -1,0 +1,115 @@
+"""Show how far a call has come: a bar in a terminal or a notebook, nothing where the output goes into a file
+or a pipe.
+"""
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from holdfast.errors import BadInput
+from holdfast.solver import Progress
+
+ProgressOption = Callable[[Progress], None] | bool | None
+
+
+def check_progress(progress: object) -> None:
+    """Raise unless this can be reported to: a function of one argument, True, False or None."""
+    if progress is not None and not isinstance(progress, bool) and not callable(progress):
+        raise BadInput(
+            "progress: expected True, False or a function that is called with every report, got "
+            f"{type(progress).__name__}."
+        )
+
+
+def shows_progress(progress: object) -> bool:
+    """Whether a bar is shown: always for True, never for False, and for None where somebody looks at the
+    output.
+    """
+    return progress if isinstance(progress, bool) else _in_notebook() or _on_terminal()
+
+
+def _on_terminal() -> bool:
+    return bool(getattr(sys.stderr, "isatty", lambda: False)())
+
+
+def _in_notebook() -> bool:
+    """Whether this runs in a kernel of Jupyter, without importing it."""
+    shell = sys.modules.get("IPython")
+    found = None if shell is None else shell.get_ipython()
+    return type(found).__name__ == "ZMQInteractiveShell"
+
+
+@contextlib.contextmanager
+def progress_display(progress: ProgressOption, title: str) -> Iterator[Callable[[Progress], None] | None]:
+    """Yield the function that `solve` reports to: the caller's own, that of a bar, or None."""
+    if callable(progress):
+        yield progress
+        return
+    with _bar(shows_progress(progress), title) as bar:
+        if bar is None:
+            yield None
+            return
+
+        def report(now: Progress) -> None:
+            left = "" if now.seconds_left is None else f"{now.seconds_left:.0f} s left"
+            bar(now.done, now.total, left, now.method)
+
+        yield report
+
+
+@contextlib.contextmanager
+def epoch_display(
+    progress: Callable[[Any], None] | bool | None, title: str, epochs: int | None
+) -> Iterator[Callable[[Any], None] | None]:
+    """As `progress_display`, for training: one step of the bar for each epoch."""
+    if callable(progress):
+        yield progress
+        return
+    with _bar(shows_progress(progress), title) as bar:
+        if bar is None:
+            yield None
+            return
+        count = 0
+
+        def report(epoch: object) -> None:
+            nonlocal count
+            count += 1
+            bar(count, epochs, "", "epochs")
+
+        yield report
+
+
+@contextlib.contextmanager
+def _bar(shown: bool, title: str) -> Iterator[Callable[[int, int | None, str, str], None] | None]:
+    """Yield a function (done, total, seconds left, what is running) that draws a bar; None where none is
+    shown.
+    """
+    if not shown:
+        yield None
+        return
+    try:
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress as Bar
+
+        from holdfast.api.terminal import ProgressConsole
+    except ImportError:  # The library works without rich.
+        yield None
+        return
+    in_notebook = _in_notebook()
+    console = ProgressConsole(stderr=not in_notebook, force_jupyter=True if in_notebook else None)
+    columns: tuple[Any, ...] = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=16),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[left]}", markup=False),
+        TextColumn("{task.fields[method]}", markup=False),
+    )
+    with Bar(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(title, total=None, left="", method="")
+
+        def draw(done: int, total: int | None, left: str, method: str) -> None:
+            bar.update(task, completed=done, total=total, left=left, method=method)
+
+        yield draw

@@ -1,0 +1,821 @@
+"""What the public functions return: lists and numbers that print as a table, and know how to become a data
+frame, a page or a decision.
+
+The lists are Python lists, so that iterating, indexing and unpacking work as on any list.
+"""
+
+import html
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from holdfast.coverage.testgen import Tests
+from holdfast.errors import BadInput, MissingExtra
+from holdfast.formatting import about, ends, short
+from holdfast.network import Network
+from holdfast.problem import Problem
+from holdfast.property import Robustness
+from holdfast.property.robustness import Targeted
+from holdfast.question import DataDescription, ModelDescription, Question, Request
+from holdfast.region import Words
+from holdfast.result import Bracket, Key, Record
+from holdfast.verification.ranges import Range
+from holdfast.verification.verify import Verdict
+
+if TYPE_CHECKING:  # named in base classes below, which the linter does not see
+    from holdfast.api.risk import Risk  # noqa: F401
+    from holdfast.certify.smoothing import Smoothed  # noqa: F401
+    from holdfast.report.gate import Decision
+    from holdfast.store import Store
+
+T = TypeVar("T")
+SHOWN_ROWS = 60  # rows of a table that are printed; the others are counted in a line below it
+GATE_HELP = "min_certified with at (a radius), max_broken, max_unknown or min_accuracy"
+
+
+# ---- tables
+
+
+@dataclass(frozen=True)
+class Table:
+    """Text in columns. right: the columns whose text is set to the right."""
+
+    headings: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    right: frozenset[int] = frozenset()
+
+    def __str__(self) -> str:
+        shown = self.rows[:SHOWN_ROWS]
+        widths = [max(map(len, column)) for column in zip(self.headings, *shown, strict=True)]
+        lines = [
+            "  ".join(
+                cell.rjust(width) if place in self.right else cell.ljust(width)
+                for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+            ).rstrip()
+            for row in (self.headings, *shown)
+        ]
+        more = len(self.rows) - len(shown)
+        return "\n".join([*lines, *([f"... and {more} more"] if more else [])])
+
+    def to_html(self) -> str:
+        """The table as HTML, every text escaped."""
+
+        def line(cells: Sequence[str], tag: str) -> str:
+            styles = [" style='text-align:right'" if k in self.right else "" for k in range(len(cells))]
+            made = (
+                f"<{tag}{style}>{html.escape(cell)}</{tag}>"
+                for cell, style in zip(cells, styles, strict=True)
+            )
+            return f"<tr>{''.join(made)}</tr>"
+
+        body = "".join(line(row, "td") for row in self.rows[:SHOWN_ROWS])
+        more = len(self.rows) - SHOWN_ROWS
+        rest = f"<p>... and {more} more</p>" if more > 0 else ""
+        return f"<table><thead>{line(self.headings, 'th')}</thead><tbody>{body}</tbody></table>{rest}"
+
+
+def make_table(rows: Sequence[Mapping[str, str]], right: Sequence[str] = ()) -> Table:
+    """Return a table of rows with the same keys. A column without any text is left out."""
+    headings = [name for name in (rows[0] if rows else ()) if any(row[name] for row in rows)]
+    body = tuple(tuple(row[name] for name in headings) for row in rows)
+    return Table(tuple(headings), body, frozenset(k for k, name in enumerate(headings) if name in right))
+
+
+def data_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
+    """Return the rows as a pandas DataFrame; MissingExtra where pandas is not installed."""
+    try:
+        import pandas
+    except ImportError as error:
+        raise MissingExtra(
+            "to_frame needs pandas: pip install 'holdfast[tables]'. Without it, use .lower and .upper, or "
+            "iterate over the result."
+        ) from error
+    return pandas.DataFrame(list(rows))
+
+
+def shown_bounds(bracket: Bracket) -> tuple[str, str]:
+    """The bounds for people, rounded outwards; '-' where no method found one."""
+    pair = (
+        text.replace("−", "-").replace("∞", "inf") for text in ends(bracket.lower.value, bracket.upper.value)
+    )
+    known = (bracket.closed or bracket.lower.known, bracket.closed or bracket.upper.known)
+    low, high = (text if found else "-" for text, found in zip(pair, known, strict=True))
+    return low, high
+
+
+def plain(text: str) -> str:
+    """A number as ASCII."""
+    return text.replace("−", "-").replace("∞", "inf")
+
+
+# ---- the run behind a result
+
+
+@dataclass(frozen=True)
+class Answered:
+    """The problems that were solved, their records, and what is needed to write them as a run."""
+
+    net: Network
+    problems: tuple[Problem, ...]
+    records: tuple[Record, ...]
+    command: str
+    request: Request = field(default_factory=Request)
+
+    @cached_property
+    def rows(self) -> dict[int, tuple[Problem, int]]:
+        """For each input the first problem, and the row of it, that is about the input."""
+        found: dict[int, tuple[Problem, int]] = {}
+        for problem in self.problems:
+            for row, key in enumerate(problem.keys):
+                found.setdefault(key.index, (problem, row))
+        return found
+
+    def label(self, index: int) -> int | None:
+        """The class of an input where the property is about one."""
+        problem, row = self.rows[index]
+        known = isinstance(problem.property, Robustness | Targeted)
+        return int(problem.property.label[row]) if known else None  # type: ignore[attr-defined]
+
+    def class_name(self, index: int) -> str:
+        """The name of the class of an input, else its number, else nothing."""
+        label = self.label(index)
+        if label is None:
+            return ""
+        return self.net.classes[label] if self.net.classes is not None else str(label)
+
+    @property
+    def question(self) -> Question:
+        """What a run on disk says of it."""
+        net = self.net
+        model = ModelDescription(
+            net.name,
+            net.source,
+            net.fingerprint,
+            tuple(net.notes),
+            str(net.domain),
+            vocabulary=net.vocabulary,
+        )
+        data = DataDescription(count=len(self.rows), classes=net.classes)
+        return Question(self.command, model, data, self.request)
+
+    @contextmanager
+    def as_store(self) -> Iterator["Store"]:
+        """The records as a run in a temporary folder."""
+        from holdfast.store import Store
+
+        with TemporaryDirectory(prefix="holdfast-") as folder, Store.create(folder, self.question) as store:
+            self._write_inputs(store)
+            store.write(self.records)
+            yield store
+
+    def _write_inputs(self, store: "Store") -> None:
+        x: list[Tensor] = []
+        tokens: list[Sequence[int] | None] = []
+        predictions: list[int | None] = []
+        places = sorted(self.rows)
+        for index in places:
+            problem, row = self.rows[index]
+            centre = problem.region.centre[row].detach().cpu()
+            words = problem.region.tokens[row].cpu() if isinstance(problem.region, Words) else None
+            x.append(centre if words is None else words)
+            tokens.append(None if words is None else words.tolist())
+            outputs = self.net(problem.region.centre[row : row + 1])
+            predictions.append(int(outputs.argmax(-1)) if outputs.shape[-1] > 1 else None)
+        labels = [self.label(index) for index in places]
+        store.put_inputs(x, labels, predictions, [str(index) for index in places], tokens)
+
+
+@dataclass(frozen=True, eq=False)
+class GateDecision:
+    """Whether a result satisfies the rules of a gate. bool(...) says it; printing it shows every rule with
+    its numbers.
+    """
+
+    decision: "Decision"
+
+    @property
+    def passed(self) -> bool:
+        """Whether every rule holds."""
+        return self.decision.passed
+
+    @property
+    def checks(self) -> tuple[Any, ...]:
+        """The rules one by one: name, passed, wanted, found and details."""
+        return self.decision.checks
+
+    def __bool__(self) -> bool:
+        return self.passed
+
+    def __str__(self) -> str:
+        lines = [
+            f"{'passed' if check.passed else 'FAILED'}  {check.name}: wanted {check.wanted}, found "
+            f"{check.found}"
+            for check in self.checks
+        ]
+        return "\n".join([*lines, f"gate: {'passed' if self.passed else 'FAILED'}"])
+
+    __repr__ = __str__
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+# ---- lists
+
+
+class Results(list[T]):
+    """A list with one element for each input. It prints as a table with a sentence below."""
+
+    def __init__(self, values: Sequence[T], answered: Answered | None = None) -> None:
+        super().__init__(values)
+        self._answered = answered
+
+    @property
+    def records(self) -> tuple[Record, ...]:
+        """The records behind the answers: what each took, how it ended, and what could not be done."""
+        return () if self._answered is None else self._answered.records
+
+    def table(self) -> Table:
+        """The result as a table of texts."""
+        raise NotImplementedError
+
+    def frame_rows(self) -> list[dict[str, Any]]:
+        """The rows of `to_frame`."""
+        raise NotImplementedError
+
+    def summary(self) -> str:
+        """The result in a sentence or two."""
+        raise NotImplementedError
+
+    def to_frame(self) -> Any:
+        """The result as a pandas DataFrame, one row for each input (and frame, output or part)."""
+        return data_frame(self.frame_rows())
+
+    def report(self, path: str | Path) -> Path:
+        """Write the result as a page (.html), a fragment of a model card (.md) or its records (.json), and
+        return the path.
+        """
+        from holdfast.report import write_report
+
+        if not isinstance(path, str | Path):
+            raise BadInput(
+                f"path: expected the path of a file, as in 'report.html', got {type(path).__name__}."
+            )
+        with self._run().as_store() as store:
+            return write_report(store, path)
+
+    def gate(
+        self,
+        at: float | None = None,
+        *,
+        min_certified: float | None = None,
+        max_broken: float | None = None,
+        max_unknown: float | None = None,
+        min_accuracy: float | None = None,
+    ) -> GateDecision:
+        """Check the result against rules, as `holdfast gate` does.
+
+        Args:
+            at: the radius (for worst scores the score, by default 0) at which inputs count as certified or
+            broken.
+            min_certified: at least this share of the inputs is certified there.
+            max_broken: at most this share has a counterexample there; unknown inputs count too, unless
+            max_unknown is given.
+            max_unknown: at most this share is unknown there.
+            min_accuracy: at least this share is classified right.
+        """
+        from holdfast.report.gate import Rules, gate
+        from holdfast.report.pairing import load
+
+        shares = {
+            "min_certified": min_certified,
+            "max_broken": max_broken,
+            "max_unknown": max_unknown,
+            "min_accuracy": min_accuracy,
+        }
+        for name, value in shares.items():
+            wrong = isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1
+            if value is not None and wrong:
+                raise BadInput(f"{name}: expected a share between 0 and 1, as in 0.9, got {value!r}.")
+        if at is not None and (isinstance(at, bool) or not isinstance(at, int | float) or math.isnan(at)):
+            raise BadInput(f"at: expected a number, the radius at which inputs are counted, got {at!r}.")
+        if all(value is None for value in shares.values()):
+            raise BadInput(f"gate: no rule is given. Give {GATE_HELP}.")
+        needs_at = any(value is not None for name, value in shares.items() if name != "min_accuracy")
+        if at is None and needs_at and self._run().command != "worst":
+            raise BadInput(
+                "at: a share certified, broken or unknown is one at a radius: say which, as in at=0.05."
+            )
+        rules = Rules(at, min_certified, max_broken, min_accuracy, max_unknown=max_unknown)
+        with self._run().as_store() as store:
+            return GateDecision(gate(load(store, "this result"), rules))
+
+    def _run(self) -> Answered:
+        if self._answered is None:
+            raise BadInput("this list was made by hand, so that there are no records to write.")
+        return self._answered
+
+    def __str__(self) -> str:
+        return f"{self.table()}\n{self.summary()}" if self else "no inputs"
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        return f"{self.table().to_html()}<p>{html.escape(self.summary())}</p>"
+
+    def __reduce__(self) -> Any:
+        return type(self), (list(self), self._answered)
+
+
+class BracketList(Results[Bracket]):
+    """One bracket for each input: lower <= the truth <= upper."""
+
+    @property
+    def lower(self) -> Tensor:
+        """(inputs,) float64: the certified lower bounds."""
+        return torch.tensor([bracket.lower.value for bracket in self], dtype=torch.float64)
+
+    @property
+    def upper(self) -> Tensor:
+        """(inputs,) float64: the upper bounds from counterexamples."""
+        return torch.tensor([bracket.upper.value for bracket in self], dtype=torch.float64)
+
+    @property
+    def witnesses(self) -> list[Tensor | None]:
+        """For each input the counterexample behind its upper bound, where there is one."""
+        return [bracket.upper.evidence.witness for bracket in self]
+
+    def frame_rows(self) -> list[dict[str, Any]]:
+        records = self.records or (None,) * len(self)
+        return [
+            self._frame_row(place, bracket, record)
+            for place, (bracket, record) in enumerate(zip(self, records, strict=True))
+        ]
+
+    def _frame_row(self, place: int, bracket: Bracket, record: Record | None) -> dict[str, Any]:
+        key = Key(place) if record is None else record.key
+        row: dict[str, Any] = {"input": key.index}
+        if key.frame is not None:
+            row["frame"] = key.frame
+        if self._answered is not None:
+            row["class"] = self._answered.class_name(key.index)
+        row |= bracket_columns(bracket)
+        if record is not None:
+            row |= {"status": record.status, "seconds": record.seconds, "queries": record.queries}
+        return {**row, "note": bracket.note}
+
+
+def bracket_columns(bracket: Bracket) -> dict[str, Any]:
+    """The columns of a bracket in a data frame."""
+    return {
+        "lower": bracket.lower.value,
+        "upper": bracket.upper.value,
+        "lower_kind": bracket.lower.evidence.kind if bracket.lower.known else "",
+        "upper_kind": bracket.upper.evidence.kind if bracket.upper.known else "",
+        "lower_method": bracket.lower.evidence.method if bracket.lower.known else "",
+        "upper_method": bracket.upper.evidence.method if bracket.upper.known else "",
+        "exact": bracket.closed,
+    }
+
+
+def fails_at_input(bracket: Bracket) -> bool:
+    """Whether the property does not even hold at the input itself, as where it is misclassified."""
+    return bool(bracket.note) and bracket.upper.value == 0 and bracket.upper.evidence.witness is not None
+
+
+class RadiusList(BracketList):
+    """The robustness radius of each input: certified lower bound, and upper bound from a counterexample."""
+
+    @property
+    def counts(self) -> bool:
+        """Whether the radius counts changes (pixels, frames, words) and is no distance."""
+        return self._answered is not None and self._answered.request.norm in ("0", "words")
+
+    def _row(self, place: int, bracket: Bracket) -> dict[str, str]:
+        certified, attacked = shown_bounds(bracket)
+        if (
+            self.counts
+            and math.isfinite(bracket.upper.value)
+            and attacked != "-"
+            and not fails_at_input(bracket)
+        ):
+            attacked = f"{bracket.upper.value + 1:.0f}"  # this number of changes suffices
+        if bracket.upper.value == math.inf:
+            attacked = "none" if bracket.closed else "-"
+        if fails_at_input(bracket):
+            remark = "<- misclassified" if self._about_classes else "<- fails at the input"
+        else:
+            remark = "<- exact" if bracket.closed else ""
+        key = self.records[place].key if self.records else Key(place)
+        name = "" if self._answered is None else self._answered.class_name(key.index)
+        frame = "" if key.frame is None else str(key.frame)
+        row = {"input": str(key.index), "frame": frame, "certified": certified, "attacked": attacked}
+        return {**row, "class": short(name, 30), " ": remark}
+
+    @property
+    def _about_classes(self) -> bool:
+        known = self._answered is not None and bool(self.records)
+        return known and self._answered.label(self.records[0].key.index) is not None  # type: ignore[union-attr]
+
+    def table(self) -> Table:
+        rows = [self._row(place, bracket) for place, bracket in enumerate(self)]
+        return make_table(rows, ("input", "frame", "certified", "attacked"))
+
+    def summary(self) -> str:
+        """How many inputs are certified, how many have a counterexample, and which one is the weakest."""
+        if not self:
+            return "No inputs."
+        wrong = [place for place, bracket in enumerate(self) if fails_at_input(bracket)]
+        rest = [(place, bracket) for place, bracket in enumerate(self) if place not in set(wrong)]
+        parts = []
+        if wrong:
+            what = "misclassified" if self._about_classes else "not right even without a change"
+            parts.append(f"{len(wrong)} of {_plural(len(self), 'input')} {what}")
+        if rest:
+            proved = sum(bracket.lower.value > 0 for _, bracket in rest)
+            met = sum(bracket.upper.known and math.isfinite(bracket.upper.value) for _, bracket in rest)
+            exact = sum(bracket.closed for _, bracket in rest)
+            parts.append(f"{proved} of {_plural(len(rest), 'input')} certified above 0")
+            parts.append(f"{met} with a counterexample")
+            parts += [f"{exact} exact"] if exact else []
+        text = ", ".join(parts)
+        if len(rest) > 1:
+            weakest, bracket = min(rest, key=lambda one: (one[1].upper.value, one[1].lower.value))
+            if math.isfinite(bracket.upper.value) or bracket.lower.value < math.inf:
+                low = shown_bounds(bracket)[0]
+                found = f"certified {low}" if low != "-" else "nothing certified"
+                row = self._row(weakest, bracket)["attacked"]
+                found += f", attacked at {row}" if row not in ("-", "none") else ", no counterexample"
+                text += f"; weakest: input {weakest} ({found})"
+        return f"{text}."
+
+
+class FrameRadiusList(Results[RadiusList]):
+    """For each input the radius of each of its frames, or places, changed alone."""
+
+    @property
+    def lower(self) -> Tensor:
+        """(inputs, frames) float64: the certified lower bounds; NaN behind the end of shorter inputs."""
+        return _padded([row.lower for row in self])
+
+    @property
+    def upper(self) -> Tensor:
+        """(inputs, frames) float64: the upper bounds from counterexamples; NaN behind the end of shorter
+        inputs.
+        """
+        return _padded([row.upper for row in self])
+
+    def frame_rows(self) -> list[dict[str, Any]]:
+        return [one for row in self for one in row.frame_rows()]
+
+    def table(self) -> Table:
+        rows = []
+        for place, brackets in enumerate(self):
+            for frame, bracket in enumerate(brackets):
+                certified, attacked = shown_bounds(bracket)
+                remark = "<- exact" if bracket.closed else ""
+                shown = {
+                    "input": str(place),
+                    "frame": str(frame),
+                    "certified": certified,
+                    "attacked": attacked,
+                }
+                rows.append({**shown, " ": remark})
+        return make_table(rows, ("input", "frame", "certified", "attacked"))
+
+    def summary(self) -> str:
+        """Which frame of each input is the weakest."""
+        parts = []
+        for place, row in enumerate(self[:5]):
+            frame = min(range(len(row)), key=lambda k: (row[k].upper.value, row[k].lower.value), default=None)
+            if frame is not None:
+                low, high = shown_bounds(row[frame])
+                parts.append(f"input {place}: frame {frame} ({low} to {high})")
+        more = len(self) - len(parts)
+        return f"Weakest frames: {'; '.join(parts)}{f'; and {more} more' if more > 0 else ''}."
+
+
+def _padded(rows: Sequence[Tensor]) -> Tensor:
+    """Rows of different lengths in one tensor, NaN behind their ends."""
+    if not rows:
+        return torch.zeros((0, 0), dtype=torch.float64)
+    return torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True, padding_value=math.nan)
+
+
+class WorstList(BracketList):
+    """The smallest score of the property over each region. A positive lower bound proves that the property
+    holds there.
+    """
+
+    def table(self) -> Table:
+        rows = []
+        for place, bracket in enumerate(self):
+            low, high = shown_bounds(bracket)
+            rows.append({"input": str(place), "lower": low, "upper": high, "property": _holds(bracket)})
+        return make_table(rows, ("input", "lower", "upper"))
+
+    def summary(self) -> str:
+        """How often the property is proved, how often it is broken, and how often neither is known."""
+        found = [_holds(bracket) for bracket in self]
+        counts = {what: found.count(what) for what in ("proved", "broken", "unknown")}
+        return (
+            f"The property is proved over {counts['proved']} of {_plural(len(self), 'region')}, broken in "
+            f"{counts['broken']}, unknown in "
+            f"{counts['unknown']}."
+        )
+
+
+def _holds(bracket: Bracket) -> str:
+    if bracket.lower.value > 0:
+        return "proved"
+    return "broken" if bracket.upper.value <= 0 else "unknown"
+
+
+class RiskList(Results["Risk"]):
+    """The risk of each input: worst score, radius and metric Q."""
+
+    def frame_rows(self) -> list[dict[str, Any]]:
+        rows = []
+        for place, risk in enumerate(self):
+            row: dict[str, Any] = {"input": place, "score": risk.score}
+            for name, bracket in (("worst", risk.worst), ("radius", risk.radius), ("metric", risk.metric)):
+                low, high = (
+                    (math.nan, math.nan) if bracket is None else (bracket.lower.value, bracket.upper.value)
+                )
+                row |= {f"{name}_lower": low, f"{name}_upper": high}
+            row["estimate"] = math.nan if risk.estimate is None else risk.estimate.value
+            rows.append(
+                {**row, "queries": risk.queries, "seconds": risk.seconds, "notes": "; ".join(risk.notes)}
+            )
+        return rows
+
+    def table(self) -> Table:
+        from holdfast.api.risk import estimate_text
+
+        rows = []
+        for place, risk in enumerate(self):
+            row = {"input": str(place), "score": plain(about(risk.score))}
+            for name, bracket in (("worst score", risk.worst), ("radius", risk.radius), ("Q", risk.metric)):
+                row[name] = "" if bracket is None else " to ".join(dict.fromkeys(shown_bounds(bracket)))
+            row["estimate s/Q"] = plain(estimate_text(risk))
+            rows.append(row)
+        return make_table(rows, ("input", "score"))
+
+    def summary(self) -> str:
+        """How often the property is proved over the whole region, and how often it is broken."""
+        found = [_holds(risk.worst) for risk in self]
+        return (
+            f"The property is proved around {found.count('proved')} of {_plural(len(self), 'input')}, "
+            f"broken around {found.count('broken')}, "
+            f"unknown around {found.count('unknown')}."
+        )
+
+
+class RangeList(Results[Range]):
+    """The smallest and largest value of each output over each box."""
+
+    @property
+    def lower(self) -> Tensor:
+        """(ranges,) float64: proved, no value is smaller."""
+        return torch.tensor([found.minimum.lower.value for found in self], dtype=torch.float64)
+
+    @property
+    def upper(self) -> Tensor:
+        """(ranges,) float64: proved, no value is larger."""
+        return torch.tensor([found.maximum.upper.value for found in self], dtype=torch.float64)
+
+    def frame_rows(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "box": found.box,
+                "output": found.output,
+                "minimum_lower": found.minimum.lower.value,
+                "minimum_upper": found.minimum.upper.value,
+                "maximum_lower": found.maximum.lower.value,
+                "maximum_upper": found.maximum.upper.value,
+                "gap": found.gap,
+                "closed": found.closed,
+                "seconds": found.seconds,
+                "queries": found.queries,
+                "note": found.note,
+            }
+            for found in self
+        ]
+
+    def table(self) -> Table:
+        rows = []
+        for found in self:
+            low, high = (
+                " to ".join(dict.fromkeys(shown_bounds(end))) for end in (found.minimum, found.maximum)
+            )
+            row = {"box": str(found.box), "output": str(found.output), "smallest": low, "largest": high}
+            rows.append({**row, "note": short(found.note, 40)})
+        return make_table(rows, ("box", "output"))
+
+    def summary(self) -> str:
+        """How many ranges are known to the tolerance."""
+        done = sum(found.closed for found in self)
+        tolerance = f"{self[0].tolerance:g}" if self else ""
+        return f"{done} of {_plural(len(self), 'range')} known to the tolerance {tolerance}."
+
+
+class SmoothedList(Results["Smoothed"]):
+    """The class and the certified radius of the smoothed classifier at each input."""
+
+    def frame_rows(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "input": k,
+                "class": one.prediction,
+                "p_lower": one.p_lower,
+                "radius": one.radius.value,
+                "measured": one.measured,
+            }
+            for k, one in enumerate(self)
+        ]
+
+    def table(self) -> Table:
+        rows = [
+            {
+                "input": str(k),
+                "class": "-" if one.prediction is None else str(one.prediction),
+                "probability at least": plain(about(one.p_lower)),
+                "radius": plain(about(one.radius.value)),
+            }
+            for k, one in enumerate(self)
+        ]
+        return make_table(rows, ("input", "probability at least", "radius"))
+
+    def summary(self) -> str:
+        """At how many inputs the smoothed classifier has a class."""
+        known = sum(one.prediction is not None for one in self)
+        of = _plural(len(self), "input")
+        return f"The smoothed classifier has a class at {known} of {of}; it is not the network itself."
+
+
+# ---- single results
+
+
+@dataclass(frozen=True, repr=False)
+class Verification(Verdict):
+    """The verdict of `hf.verify`; it prints as its answer and what shows it."""
+
+    def summary(self) -> str:
+        """The answer in a sentence."""
+        return {
+            "sat": "A counterexample was found: the forbidden outputs can happen.",
+            "unsat": "Proved: the forbidden outputs cannot happen.",
+            "timeout": "The time ran out before a counterexample or a proof was found.",
+            "unknown": "Neither a counterexample nor a proof was found, and nothing more can be tried.",
+        }[self.answer]
+
+    def to_frame(self) -> Any:
+        """The verdict as a pandas DataFrame with one row."""
+        row = {"answer": self.answer, "least": self.least, "lowest": self.lowest, "nodes": self.nodes}
+        return data_frame([{**row, "seconds": self.seconds, "note": self.note}])
+
+    def __str__(self) -> str:
+        lines = [f"{self.answer}: {self.summary()}"]
+        if self.witness is not None:
+            lines += [f"input:   {_numbers(self.witness)}"]
+        if self.outputs is not None:
+            lines += [f"outputs: {_numbers(self.outputs)}"]
+        if self.answer in ("timeout", "unknown"):
+            low, high = (plain(about(value)) for value in (self.least, self.lowest))
+            lines += [f"smallest score: between {low} (proved) and {high} (found)"]
+        return "\n".join([*lines, *([f"note: {self.note}"] if self.note else [])])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
+
+
+def _numbers(values: Tensor) -> str:
+    shown = values.flatten().tolist()
+    more = f", ... ({len(shown)} numbers)" if len(shown) > 8 else ""
+    return ", ".join(f"{value:.6g}" for value in shown[:8]) + more
+
+
+def verification_of(verdict: Verdict) -> Verification:
+    """The same verdict, with a readable face."""
+    return Verification(**{one.name: getattr(verdict, one.name) for one in fields(Verdict)})
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class GeneratedTests(Tests):
+    """The tests of `hf.testgen`; they print as a table with the coverage below."""
+
+    def table(self) -> Table:
+        """One line for each test."""
+        rows = [
+            {
+                "test": str(k),
+                "seed": str(int(self.seed[k])),
+                "changed": str(int(self.changed[k])),
+                "class of seed": str(int(self.seed_class[k])),
+                "class of test": str(int(self.new_class[k])),
+                " ": "<- adversarial" if bool(self.adversarial[k]) else "",
+            }
+            for k in range(len(self))
+        ]
+        return make_table(rows, ("test", "seed", "changed"))
+
+    def summary(self) -> str:
+        """How many tests there are, and what they add to the coverage."""
+        return (
+            f"{_plural(len(self), 'test')} ({int(self.adversarial.sum())} adversarial) raise "
+            f"{self.criterion} coverage from "
+            f"{self.before:.1%} to {self.after:.1%} of {self.total.items} items."
+        )
+
+    def to_frame(self) -> Any:
+        """One row for each test, as a pandas DataFrame."""
+        names = ("seed", "changed", "seed_class", "new_class", "adversarial")
+        return data_frame(
+            [{"test": k, **{name: getattr(self, name)[k].item() for name in names}} for k in range(len(self))]
+        )
+
+    def __str__(self) -> str:
+        return f"{self.table()}\n{self.summary()}" if len(self) else self.summary()
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return f"{self.table().to_html()}<p>{html.escape(self.summary())}</p>"
+
+
+def generated_tests(found: Tests) -> GeneratedTests:
+    """The same tests, with a readable face."""
+    return GeneratedTests(**{one.name: getattr(found, one.name) for one in fields(Tests) if one.init})
+
+
+class SaliencyMap(Tensor):
+    """(inputs, *unit shape): how far changing each unit alone can lower the margin; NaN where a unit may not
+    change.
+
+    It is a tensor. What is computed from it (a row, a sum) is a plain tensor.
+    """
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))
+
+    def summary(self) -> str:
+        """The unit of each input that matters most."""
+        parts = []
+        for place, row in enumerate(self.flatten(1).tolist()[:5]):
+            known = [(value, k) for k, value in enumerate(row) if not math.isnan(value)]
+            if known:
+                value, k = max(known)
+                at = tuple(int(i) for i in torch.unravel_index(torch.tensor(k), tuple(self.shape[1:])))
+                parts.append(
+                    f"input {place}: unit {at if len(at) > 1 else at[0]} lowers the margin by {value:.4g}"
+                )
+        more = len(self) - len(parts)
+        text = "; ".join(parts) if parts else "No unit may change"
+        return f"{text}{f'; and {more} more inputs' if parts and more > 0 else ''}."
+
+    def to_frame(self) -> Any:
+        """One row for each unit of each input, as a pandas DataFrame."""
+        rows = []
+        for place, values in enumerate(self.flatten(1).tolist()):
+            for k, value in enumerate(values):
+                at = [int(i) for i in torch.unravel_index(torch.tensor(k), tuple(self.shape[1:]))]
+                axes = (
+                    {f"axis{axis}": i for axis, i in enumerate(at)}
+                    if len(at) > 1
+                    else {"unit": at[0] if at else 0}
+                )
+                rows.append({"input": place, **axes, "saliency": value})
+        return data_frame(rows)
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        values = repr(self.as_subclass(Tensor))
+        return f"{values}\n{self.summary()}"
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return saliency_map, (self.as_subclass(Tensor),)
+
+
+def saliency_map(values: Tensor) -> SaliencyMap:
+    """The same numbers, with a readable face."""
+    found: SaliencyMap = values.as_subclass(SaliencyMap)
+    return found

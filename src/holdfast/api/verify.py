@@ -1,0 +1,150 @@
+"""`hf.verify` and `hf.reach`: can a forbidden output happen, and which outputs can come out of a box of
+inputs?
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from holdfast.api.arguments import (
+    ModelLike,
+    StopOption,
+    as_network,
+    check_methods,
+    check_number,
+    check_search,
+    check_stop,
+    show,
+)
+from holdfast.api.progress import ProgressOption, check_progress, progress_display
+from holdfast.api.requests import reach_request
+from holdfast.api.results import Answered, RangeList, Verification, verification_of
+from holdfast.bounding.branching.subproblem_queue import Branching
+from holdfast.errors import BadInput
+from holdfast.method import Method
+from holdfast.network import Network
+from holdfast.region import Box
+from holdfast.solver import Sink, solve
+from holdfast.verification.ranges import ranges_of
+from holdfast.verification.reach import reach_methods, reach_problems, reach_stop
+from holdfast.verification.verify import verify as answer_specification
+from holdfast.verification.vnnlib import Spec
+
+
+def verify(
+    net: ModelLike,
+    spec: Spec | str | Path,
+    *,
+    stop: StopOption = None,
+    seconds: float | None = None,
+    seed: int = 0,
+    methods: Sequence[Method[Any] | Branching[Any] | str] | str | None = None,
+    judges: Sequence[Network] = (),
+    store: Sink | None = None,
+    progress: ProgressOption = None,
+) -> Verification:
+    """Decide whether anything that a VNN-LIB specification forbids can happen.
+
+    Args:
+        net: a torch module in evaluation mode, the path of an .onnx file, or a hf.Network.
+        spec: the path of a VNN-LIB file, or the specification that `holdfast.verification.vnnlib.read_vnnlib`
+        returns.
+        stop: when to stop: hf.Stop(seconds=...), or a number of seconds; the answer is then "timeout".
+            Without it the search ends when the question is settled, which may be never.
+        seconds: the same as a number for `stop`.
+        seed: decides every random number.
+        methods: InputSplit or ActivationSplit, to choose how subproblems are split; or any methods, as
+            instances or names. Default: by inputs where few of them vary, else by ReLUs.
+        judges: the same network on other machines; a counterexample counts only where they agree.
+        store: keeps every record while it is made.
+        progress: None: a bar in a terminal or notebook. False: nothing. A function: it is called with every
+        report.
+
+    Returns: The verdict: .answer is "sat" (.witness is a counterexample, replayed through the model), "unsat"
+    (proved), "timeout" or "unknown".
+    """
+    check_search(seed, store)
+    check_progress(progress)
+    limit, chosen = check_stop(stop, seconds), check_methods(methods, (Method, Branching))
+    if not isinstance(spec, Spec | str | Path):
+        raise BadInput(
+            f"spec: expected the path of a VNN-LIB file, or what read_vnnlib returns, got {show(spec)}."
+        )
+    if isinstance(judges, Network) or not all(isinstance(judge, Network) for judge in judges):
+        raise BadInput("judges: expected a list of hf.Network.")
+    network = as_network(net)
+    with progress_display(progress, "verify") as report:
+        verdict = answer_specification(
+            network, spec, stop=limit, seed=seed, methods=chosen, judges=judges, store=store, progress=report
+        )
+    return verification_of(verdict)
+
+
+def reach(
+    net: ModelLike,
+    box: Box | tuple[Tensor, Tensor],
+    outputs: int | Sequence[int] | None = None,
+    *,
+    rows: Tensor | None = None,
+    tolerance: float = 1e-2,
+    stop: StopOption = None,
+    seconds: float | None = None,
+    seed: int = 0,
+    methods: Sequence[Method[Any] | Branching[Any] | str] | str | None = None,
+    store: Sink | None = None,
+    progress: ProgressOption = None,
+) -> RangeList:
+    """Bracket the smallest and the largest value of each output over each box of inputs, to a tolerance.
+
+    Args:
+        net: a torch module in evaluation mode, the path of an .onnx file, a fitted estimator, or a
+        hf.Network.
+        box: a hf.Box, which holds one box for each row of its batch; or (lower, upper), of one input or of a
+        batch.
+        outputs: which outputs, by number. Default: all.
+        rows: (combinations, outputs): bound these linear combinations of the outputs instead.
+        tolerance: how close the proved bound and the value that was found have to be.
+        stop: when to stop: hf.Stop(seconds=...), or a number of seconds. Without it the search ends at the
+        tolerance.
+        seconds: the same as a number for `stop`.
+        seed: decides every random number.
+        methods: InputSplit or ActivationSplit, to choose how subproblems are split; or any methods, as
+            instances or names. Default: by inputs where few of them vary, else by ReLUs.
+        store: keeps every record while it is made.
+        progress: None: a bar in a terminal or notebook. False: nothing. A function: it is called with every
+        report.
+
+    Returns: A list with one range for each output of each box. The proved bounds are about the network in
+    real arithmetic. The values inside of them were computed by its copy in float64, or by the network itself
+    where there is none. Where the network's own value lies beyond a proved bound by its rounding, the bound
+    is moved out to it.
+    """
+    check_search(seed, store)
+    check_progress(progress)
+    limit, chosen = check_stop(stop, seconds), check_methods(methods, (Method, Branching))
+    exactness = check_number("tolerance", tolerance, above=0)
+    if outputs is not None and (
+        isinstance(outputs, bool | str | float) or not isinstance(outputs, int | Sequence)
+    ):
+        raise BadInput(f"outputs: expected the number of an output, or several, got {show(outputs)}.")
+    if isinstance(outputs, Sequence) and not all(isinstance(one, int) for one in outputs):
+        raise BadInput(f"outputs: expected whole numbers, got {show(outputs)}.")
+    if not isinstance(box, Box | tuple | list):
+        raise BadInput(
+            f"box: expected hf.Box.between(lower, upper), or a pair (lower, upper), got {show(box)}."
+        )
+    network = as_network(net)
+    problems = reach_problems(network, box, outputs, rows=rows)
+    used = reach_methods(problems, exactness, chosen)
+    with progress_display(progress, "reach") as report:
+        records = solve(problems, used, reach_stop(limit, exactness), seed=seed, store=store, progress=report)
+    answered = Answered(
+        network,
+        tuple(problems),
+        tuple(records),
+        "reach",
+        reach_request(problems[0].region, outputs, rows, exactness),
+    )
+    return RangeList(ranges_of(records, exactness, network), answered)
