@@ -149,8 +149,8 @@ def test_ctrl_c(model: tuple[str, ...], ask: Ask, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((), ["say over which box"]),
-        (("--box", "0:1", "--data", "data.npz", "--radius", "1"), ["say over which box"]),
+        ((), ["give the box"]),
+        (("--box", "0:1", "--data", "data.npz", "--radius", "1"), ["give the box"]),
         (("--data", "data.npz"), ["--data and --radius belong together"]),
         (("--data", "data.npz", "--radius", "-1"), ["radius -1.0"]),
         (("--box", "0:1,2"), ["expected low:high"]),

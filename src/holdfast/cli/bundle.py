@@ -108,7 +108,8 @@ def model_files(question: Question, given: str | None) -> tuple[ModelFile, ...]:
         own = load_network(read).fingerprint if read.constants or read.output else of_onnx(path)
     if own != question.model.fingerprint:
         raise StoreError(
-            f"{path}: not the model of this run, whose hash is {question.model.fingerprint}: this is {own}. Say --model."
+            f"{path}: not the model of this run, whose hash is {question.model.fingerprint}: this is {own}. "
+            "Say --model."
         )
     return _with_beside(path)
 

@@ -107,7 +107,8 @@ def check(
     """
     if data is not None and not isinstance(data, str | Path):
         raise BadInput(
-            f"data is {type(data).__name__}: a run is checked against the file or package.module:function that it was given."
+            f"data is {type(data).__name__}: a run is checked against the file or package.module:function "
+            "that it was given."
         )
     given = {name: str(value) for name, value in (("model", model), ("data", data)) if value is not None}
     seconds = None if stop is None else stop.seconds
@@ -251,7 +252,8 @@ def _command_again(begun: Question, files: Mapping[str, str], trust: bool) -> Co
             options[own] = file
         else:
             raise BadInput(
-                f"'holdfast {begun.command}' has no {own}, so {file} has no meaning for this run. Leave it out."
+                f"'holdfast {begun.command}' has no {own}, so {file} has no meaning for this run. Leave it "
+                "out."
             )
     if network is not None:
         network["trust"] = trust

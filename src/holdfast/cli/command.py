@@ -103,10 +103,10 @@ class Command(ABC):
         )
 
     def show(self, store: "Store", built: "Built", console: "Console") -> None:
-        """The answers on the terminal."""
-        from holdfast.report.table import table
+        """Print the answers: by default a table, and a sentence that answers the question."""
+        from holdfast.cli.views.results import show_results
 
-        console.print(table(store), highlight=False)
+        show_results(store, console, built.sort, built.at)
 
     def exit_code(self, store: "Store") -> int:
         return 0
@@ -136,6 +136,7 @@ def command_of(name: str, options: Mapping[str, Any]) -> Command:
         unknown = sorted(set(options) - known - set(BESIDE))
         why = f"option {unknown[0]} is unknown" if unknown else "its options are not all there"
         raise StoreError(
-            f"the run was not begun by 'holdfast {name}' as it is now ({why}), so it cannot be asked again. 'holdfast report' and "
+            f"the run was not begun by 'holdfast {name}' as it is now ({why}), so it cannot be asked again. "
+            "'holdfast report' and "
             f"'holdfast export' still read it."
         ) from error

@@ -89,7 +89,8 @@ def demo(folder: Path, console: Console) -> None:
     show_scores("helpdesk", None, "final", None, None, console)
     console.rule(Text("done", "bold"))
     console.print(
-        f"{time.monotonic() - began:.0f} s. Lower ends are proved, upper ends are witnessed by inputs you can look at."
+        f"{time.monotonic() - began:.0f} s. Lower ends are proved, upper ends are witnessed by inputs you "
+        "can look at."
     )
     index = write_index(
         "Three networks that read digits",

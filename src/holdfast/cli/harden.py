@@ -69,7 +69,8 @@ def harden_into(q: Harden, folder: Path, console: Console) -> None:
     net, data = load_both(q.network, q.data, scale=q.scale, how=q)
     if not data.labelled:
         raise BadInput(
-            f"labels are missing: {q.data} holds none, and training needs the class of each input. Give them with --labels."
+            f"labels are missing: {q.data} holds none, and training needs the class of each input. Give them "
+            "with --labels."
         )
     sets = None if q.substitutes is None else load_substitutes(q.substitutes, net)
     if isinstance(sets, list):
@@ -101,7 +102,8 @@ def harden_into(q: Harden, folder: Path, console: Console) -> None:
     line(
         console,
         "weights",
-        f"{folder / WEIGHTS}; to load them: cd {folder} and --model {model}, or read {model.partition(':')[0]}.py",
+        f"{folder / WEIGHTS}; to load them: cd {folder} and --model {model}, or read "
+        f"{model.partition(':')[0]}.py",
     )
     line(console, "verdict", result.verdict, warns=not result.better)
     if not result.better:
@@ -112,7 +114,8 @@ def _is_module(spec: str) -> None:
     """A factory of torch modules, so that the hardened one can be made again from it."""
     if ":" not in spec or spec.endswith((".onnx", ".pt2")) or not isinstance(call(spec, "model"), nn.Module):
         raise BadInput(
-            f"model {spec!r}: harden trains torch modules. Give package.module:factory, a function that returns your module."
+            f"model {spec!r}: harden trains torch modules. Give package.module:factory, a function that "
+            "returns your module."
         )
 
 
@@ -128,7 +131,8 @@ def _split_data(q: Harden, data: Data, net: Network) -> tuple[Data, Data]:
     count = round(len(data.x) * q.held)
     if count < LEAST:
         raise BadInput(
-            f"{q.data}: {len(data.x)} inputs are too few: {count} would be kept for the numbers before and after, and {LEAST} are needed. "
+            f"{q.data}: {len(data.x)} inputs are too few: {count} would be kept for the numbers before and "
+            f"after, and {LEAST} are needed. "
             f"Give more, a larger share (--held), or --test."
         )
     order = torch.randperm(len(data.x), generator=torch.Generator().manual_seed(q.seed)).tolist()

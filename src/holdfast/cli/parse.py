@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from holdfast.reading.data import Data
     from holdfast.region.units import Unit
 
+Order = Literal["input", "fragility"]  # Orders of the table of results.
+
 
 def numbers(text: str | None, what: str) -> list[float] | None:
     """'0.5' or '0.49,0.48,0.45' -> the numbers."""
@@ -140,6 +142,13 @@ def one_of(text: str, what: str, words: Any) -> Any:
     if text not in get_args(words):
         raise BadInput(f"{what} {text!r} is unknown; there are {', '.join(get_args(words))}.")
     return text
+
+
+def check_order(sort: str, at: float | None) -> None:
+    """Raise BadInput unless --sort and --at can be shown."""
+    one_of(sort, "sort", Order)
+    if at is not None and not 0 <= at < math.inf:
+        raise BadInput(f"at {at}: the radius must be a number, not below 0.")
 
 
 def unit_option(text: str | None) -> "Unit | None":

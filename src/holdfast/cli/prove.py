@@ -44,7 +44,8 @@ def prove(
         begun = store.question
         if begun.command not in ABLE:
             raise BadInput(
-                f"'holdfast {begun.command}' proves nothing that has a certificate; {', '.join(ABLE[:-1])} and {ABLE[-1]} do."
+                f"'holdfast {begun.command}' proves nothing that has a certificate; {', '.join(ABLE[:-1])} "
+                f"and {ABLE[-1]} do."
             )
         command, built = build_again(begun, files, trust)
         wanted = {

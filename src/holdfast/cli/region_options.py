@@ -73,7 +73,8 @@ class Around(options.DataOptions):
         )
         if norm == 0:
             raise BadInput(
-                "this measures distances: use a norm p >= 1. To count changed pixels there is 'holdfast radius --norm 0'."
+                "this measures distances: use a norm p >= 1. To count changed pixels there is 'holdfast "
+                "radius --norm 0'."
             )
         given: Any = (
             import_named(self.property, "property")[0]
@@ -83,7 +84,8 @@ class Around(options.DataOptions):
         rule = rule_option(self.within, self.threshold, self.outputs)
         if rule is not None and self.property != "robustness":
             raise BadInput(
-                f"--property {self.property} and --{self.to_request().property} are two things that must hold; ask one at a time."
+                f"--property {self.property} and --{self.to_request().property} are two things that must "
+                "hold; ask one at a time."
             )
         net, data = load_both(
             self.network, self.data, scale=self.scale, limit=self.limit, how=self, labels=rule is None
@@ -113,7 +115,8 @@ def _square(x: "Tensor", corner: list[int]) -> "Tensor":
 
     if len(corner) != 3 or x.dim() < 3:
         raise BadInput(
-            "patch: give top,left,size of a square, as in 2,2,3, for inputs that are images (..., height, width)."
+            "patch: give top,left,size of a square, as in 2,2,3, for inputs that are images (..., height, "
+            "width)."
         )
     top, left, size = corner
     mask = torch.zeros(x.shape, dtype=torch.bool)

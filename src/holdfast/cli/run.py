@@ -21,8 +21,8 @@ from rich.console import Console
 
 from holdfast import memory_budget, signals, time_limit
 from holdfast.cli.command import BESIDE, Command, command_of
-from holdfast.cli.options import ModelOptions, Running
-from holdfast.cli.parse import bytes_option
+from holdfast.cli.options import ModelOptions, Running, TableRunning
+from holdfast.cli.parse import bytes_option, check_order
 from holdfast.cli.views.live import LiveProgress
 from holdfast.cli.views.output import line
 from holdfast.errors import BadInput, HoldfastError, StoreError
@@ -69,6 +69,8 @@ class Built:
     total: int | None = None  # of the progress bar; the number of rows where nothing is said
     extra: Any = None  # whatever else a command read and needs again
     afterwards: float = 0.0  # seconds of the budget that the search leaves to `finish`
+    sort: str = "input"  # Order of the table on the terminal.
+    at: float | None = None  # Radius of the sentence below that table; None: `usual_radius`.
     shard: tuple[int, int] = (0, 1)  # the place of the part that is asked, and of how many
 
     def mine(self, index: int) -> bool:
@@ -193,6 +195,8 @@ def _trust_of(command: Command) -> str:
 
 def _built(command: Command, running: Running) -> Built:
     """What the command asks, or a part of it."""
+    sort, at = (running.sort, running.at) if isinstance(running, TableRunning) else ("input", None)
+    check_order(sort, at)
     shard = part_of(running.shard)
     if shard[1] > 1 and not command.parts:
         raise BadInput(f"'holdfast {command.name}' is one question that cannot be cut: leave --shard out.")
@@ -203,13 +207,14 @@ def _built(command: Command, running: Running) -> Built:
         ready = time_limit.interrupt_late(command.build, None)
     if ready is None:
         raise BadInput(
-            f"the model and the data had not been read, and the model asked about them, {time_limit.PREPARATION:g} s after "
+            "the model and the data had not been read, and the model asked about them, "
+            f"{time_limit.PREPARATION:g} s after "
             f"--seconds {seconds:g} were over. Does the model hang?"
         )
     built = ready
     told = {name: value for name in BESIDE if (value := getattr(running, name)) is not None}
     built = replace(
-        built, shard=shard, stop=replace(built.stop, each=running.seconds_each),
+        built, shard=shard, sort=sort, at=at, stop=replace(built.stop, each=running.seconds_each),
         question=replace(built.question, options={**built.question.options, **told}),
     )  # fmt: skip
     if shard[1] == 1:
@@ -291,13 +296,15 @@ def same(now: Question, begun: Question) -> None:
     )
     if "" in (now.model.fingerprint, begun.model.fingerprint):
         raise StoreError(
-            f"what the model of this run reads cannot be hashed, so nobody knows whether it is still the same: the run cannot be taken up "
+            "what the model of this run reads cannot be hashed, so nobody knows whether it is still the "
+            "same: the run cannot be taken up "
             f"again. Begin a new one with another --out, and {NAME_IT}."
         )
     for what, verb, mine, theirs in parts:
         if plain(mine) != plain(theirs):
             raise StoreError(
-                f"the {what} {verb} not what this run was begun with: the content has changed since. Begin a new run with another --out, "
+                f"the {what} {verb} not what this run was begun with: the content has changed since. Begin a "
+                "new run with another --out, "
                 f"or put the old {what} back."
             )
 
@@ -491,7 +498,8 @@ def _answer(command: Command, store: Store, built: Built, console: Console, exec
         line(
             console,
             "interrupted",
-            f"everything found so far is kept; go on with: holdfast resume {shlex.quote(str(store.folder))}{_trust_of(command)}",
+            "everything found so far is kept; go on with: holdfast resume "
+            f"{shlex.quote(str(store.folder))}{_trust_of(command)}",
             warns=True,
         )
         sys.exit(signals.exit_code())

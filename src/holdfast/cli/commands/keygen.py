@@ -17,11 +17,15 @@ def keygen(
     key: Annotated[
         Path,
         typer.Argument(
-            metavar="KEY.pem", help="The new private key; the public one, KEY.pub.pem, lies beside it."
+            metavar="KEY.pem",
+            help="File for the new private key; the public key is written next to it as KEY.pub.pem.",
         ),
     ],
 ) -> None:
-    """A new Ed25519 key to sign bundles with. Keep KEY.pem to yourself; give KEY.pub.pem, and its fingerprint, to those who check."""
+    """Create a new Ed25519 key to sign bundles with.
+
+    Keep KEY.pem secret. Give KEY.pub.pem and its fingerprint to whoever checks your bundles.
+    """
     from holdfast.cli.views.output import line
     from holdfast.evidence.keys import made_keys
 

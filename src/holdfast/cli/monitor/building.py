@@ -146,7 +146,8 @@ def check_mutation(text: str | None, *, embedded: bool) -> None:
         existing(Path(text))
     else:
         raise BadInput(
-            f"mutation {text!r}: use a .json file of sets, vectors, vectors:0.7, typos, noise:0.1 or noise:0.1,inf."
+            f"mutation {text!r}: use a .json file of sets, vectors, vectors:0.7, typos, noise:0.1 or "
+            "noise:0.1,inf."
         )
 
 
@@ -272,7 +273,8 @@ def open_monitor(
     path = Path(folder) / HOW
     if not Path(folder).is_dir():
         raise UnreadableFile(
-            f"{folder}: no such folder. Make a monitor with 'holdfast monitor fit', or say helpdesk for the embedded one."
+            f"{folder}: no such folder. Make a monitor with 'holdfast monitor fit', or say helpdesk for the "
+            "embedded one."
         )
     content = json_of(path, MADE)
     with in_words(path, "damaged", MADE):
@@ -326,7 +328,8 @@ def export_prism(
     monitor = opened.monitor
     if not monitor.mutation.finite or monitor.view is None:
         raise BadInput(
-            f"the abstract model needs a finite mutation and a recurrent layer that can be opened in {monitor.net.name}."
+            "the abstract model needs a finite mutation and a recurrent layer that can be opened in "
+            f"{monitor.net.name}."
         )
     traces = profile(
         monitor.net,

@@ -84,7 +84,8 @@ def steps_of(text: str) -> Steps:
         return "final"
     if not text.isdecimal():
         raise BadInput(
-            f"k {text!r}: say after how many further elements the answer is looked at (0, 1, 2 ...), or final."
+            f"k {text!r}: say after how many further elements the answer is looked at (0, 1, 2 ...), or "
+            "final."
         )
     return int(text)
 
@@ -170,7 +171,8 @@ def _legend(scores: Scores, console: Console) -> None:
     line(
         console,
         "score",
-        f"how likely {after} stays when this one element is drawn anew from what may stand there, itself included",
+        f"how likely {after} stays when this one element is drawn anew from what may stand there, itself "
+        "included",
     )
     line(console, "evidence", evidence_words(scores.evidence))
 
@@ -193,7 +195,8 @@ def show_evaluation(store: Store, asked: int, console: Console) -> None:
     line(
         console,
         "sequences",
-        f"{found.sequences} with {found.places} elements; {found.attackable} elements in {found.eligible} sequences can be attacked",
+        f"{found.sequences} with {found.places} elements; {found.attackable} elements in {found.eligible} "
+        "sequences can be attacked",
     )
     for part in (_errors(found), _attacks(found), _reliability(found)):
         if part is not None:

@@ -35,7 +35,8 @@ def load_network(q: ModelOptions, file: Path | None = None) -> Network:
     if file is not None:
         if not file.name.endswith((*ONNX, EXPORTED)):
             raise BadInput(
-                f"{str(file)!r}: a model that data name is a .onnx, .onnx.gz or .pt2 file; it is never package.module:factory."
+                f"{str(file)!r}: a model that data name is a .onnx, .onnx.gz or .pt2 file; it is never "
+                "package.module:factory."
             )
         q = replace(q, model=str(file))
     net = _load_network(q, columns)
@@ -84,14 +85,17 @@ def _load_network(q: ModelOptions, columns: Columns | None) -> Network:
     if ":" not in q.model:
         if q.model.endswith(PICKLES):
             raise BadInput(
-                f"model {q.model!r}: a pickled estimator runs code when it is opened, so holdfast does not open it. Write a function that "
-                f"returns it, in models.py say: def fitted(): return joblib.load({q.model!r}); then --model models:fitted."
+                f"model {q.model!r}: a pickled estimator runs code when it is opened, so holdfast does not "
+                "open it. Write a function that "
+                f"returns it, in models.py say: def fitted(): return joblib.load({q.model!r}); then --model "
+                "models:fitted."
             )
         kind = (
             "a checkpoint is weights without a network" if q.model.endswith(CHECKPOINTS) else "unknown kind"
         )
         raise BadInput(
-            f"model {q.model!r}: {kind}. Give a .onnx file, a .pt2 file (torch.export.save), or package.module:factory, a function "
+            f"model {q.model!r}: {kind}. Give a .onnx file, a .pt2 file (torch.export.save), or "
+            "package.module:factory, a function "
             f"without arguments that returns your torch module."
         )
     made, name = call(q.model, "model"), q.model.rpartition(":")[2]
@@ -132,7 +136,8 @@ def _load_network(q: ModelOptions, columns: Columns | None) -> Network:
             fingerprint=q.fingerprint or None,
         )
     raise BadInput(
-        f"model {q.model!r} returned {type(made).__name__}; expected a torch module, a Network, a fitted estimator or a function."
+        f"model {q.model!r} returned {type(made).__name__}; expected a torch module, a Network, a fitted "
+        "estimator or a function."
     )
 
 
@@ -161,7 +166,8 @@ def _constant(name: str, value: str) -> Any:
         found = [float(number) for number in value.split(",")]
     except ValueError:
         raise BadInput(
-            f"constant {name!r}: expected name=number, as in sr=16000, or numbers as in goal=0.5,-0.2, or a .npy file; got {value!r}."
+            f"constant {name!r}: expected name=number, as in sr=16000, or numbers as in goal=0.5,-0.2, or a "
+            f".npy file; got {value!r}."
         ) from None
     return found[0] if len(found) == 1 else found
 

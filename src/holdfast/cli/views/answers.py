@@ -104,16 +104,19 @@ def check_saliency(q: "Radius", net: Network, data: Data) -> None:
     """Raise, before any search, where no map of single changes can be drawn."""
     if net.vectors is not None:
         raise BadInput(
-            f"--saliency: {net.name} reads words, and maps are of images and tables. Leave it out; --frames each asks word by word."
+            f"--saliency: {net.name} reads words, and maps are of images and tables. Leave it out; --frames "
+            "each asks word by word."
         )
     if q.frames is not None or data.lengths is not None:
         raise BadInput(
-            "--saliency: maps are of images and tables, not of frames. Leave it out; --frames each asks frame by frame."
+            "--saliency: maps are of images and tables, not of frames. Leave it out; --frames each asks "
+            "frame by frame."
         )
     data.stack_inputs(q.data)
     if not net.domain.bounded and q.values is None:
         raise BadInput(
-            "--saliency tries the ends of the domain in each place, and here it has none. Say --domain, as in --domain 0,1."
+            "--saliency tries the ends of the domain in each place, and here it has none. Say --domain, as "
+            "in --domain 0,1."
         )
 
 

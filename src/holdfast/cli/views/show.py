@@ -46,7 +46,7 @@ MOST_FRAMES = 40
 LONGEST_BAR = 24
 
 
-def show(folder: Path, number: int, console: Console) -> None:
+def show_input(folder: Path, number: int, console: Console) -> None:
     with Store.read(folder) as store:
         question, known = store.question, store.answered_inputs()
         parts = parts_of(row for _, rows in by_input(store, number, number) for row in rows)

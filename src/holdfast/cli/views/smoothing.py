@@ -22,8 +22,10 @@ def table(store: Store, most: int = 40) -> Table:
     told = str(majority) if majority.not_measured else f"{len(radii)} of {count}"
     view = Table(
         "input", "label", "smoothed class", "its share, at least", "radius (sampled)", "status",
-        caption=f"Inputs with a majority: {told}, mean radius {at_least(mean_of(radii))} in the Euclidean norm. They are of the "
-        f"smoothed classifier (noise of width {question.asked.sigma}), not of the network; confidence {question.asked.confidence} each.",
+        caption=f"Inputs with a majority: {told}, mean radius {at_least(mean_of(radii))} in the Euclidean "
+        "norm. They are of the "
+        f"smoothed classifier (noise of width {question.asked.sigma}), not of the network; confidence "
+        f"{question.asked.confidence} each.",
         caption_justify="left",
     )  # fmt: skip
     inputs = (
