@@ -18,6 +18,7 @@ from holdfast.problem import Problem
 
 LIMIT = 5.0  # seconds for all measurements together
 LATER = 0.4  # of the time of the first radius at which neurons are bounded together the next ones take, which begin with its numbers
+USUAL_PASSES = 5  # Passes of linear bounds after which most searches end (see `Certify`).
 QUICK = 2**24  # numbers in second-order models up to which a pass is tried
 
 T = TypeVar("T")
@@ -25,11 +26,21 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one input. seconds: None where it is more than the measurement was given."""
+    """The cost of one input at one tier.
+
+    seconds: of a whole search; None if nothing supports an estimate. Measured if `complete`, else extrapolated.
+    memory: an upper bound, in bytes.
+    measured: seconds that the measurement of this tier took.
+    complete: the search was run to its end, so that `seconds` equals `measured`.
+    passes: passes of linear bounds that were finished (tier fast).
+    """
 
     tier: str
     seconds: float | None
-    memory: int  # bytes, at most
+    memory: int
+    measured: float = 0.0
+    complete: bool = False
+    passes: int = 0
 
 
 def costs(problem: Problem, limit: float = LIMIT) -> list[Cost]:
@@ -38,7 +49,8 @@ def costs(problem: Problem, limit: float = LIMIT) -> list[Cost]:
     planes = max(8 * ALIVE * min(ELEMENTS, numbers(graph.device, ELEMENTS, ALIVE)), least_bytes(graph))
     with time_limit.within(time.monotonic() + limit):
         state, fast = _time_call(_simulate_search, method, problem)
-        first = Cost("fast", None if state.search is not None else fast, planes)
+        began = time.perf_counter()
+        first = _fast_cost(state, fast, planes)
         seconds, memory, tier = fast, planes, "tight"
         if state.planes is not None:
             (state, _), once = _time_call(method.advance, problem, state)
@@ -65,7 +77,16 @@ def costs(problem: Problem, limit: float = LIMIT) -> list[Cost]:
             else:
                 seconds = math.inf
         known = state.search is None and not time_limit.has_expired() and math.isfinite(seconds)
-        return [first, Cost(tier, seconds if known else None, memory)]
+        return [first, Cost(tier, seconds if known else None, memory, time.perf_counter() - began)]
+
+
+def _fast_cost(state: Training, seconds: float, memory: int) -> Cost:
+    """The measured cost of a finished search, or the cost extrapolated from the passes that were finished in time."""
+    if state.search is None:
+        return Cost("fast", seconds, memory, seconds, complete=True)
+    passes = int(state.search.round.max())
+    whole = seconds / passes * max(USUAL_PASSES, passes + 1) if passes else None
+    return Cost("fast", whole, memory, seconds, passes=passes)
 
 
 def _simulate_search(method: Tighten, problem: Problem) -> Training:

@@ -116,10 +116,14 @@ def _kept(asked: Request) -> str:
     if asked.within is not None:
         return f"keep their forecast within {asked.within}"
     if asked.threshold is not None:
-        return f"keep every output on its side of {exact_text(asked.threshold)}"
+        return f"keep every output on its side of {_number(asked.threshold)}"
     if asked.targets is not None:
         return "do not change to the target class"
     return "keep their class"
+
+
+def _number(value: object) -> str:
+    return exact_text(value) if isinstance(value, float) else str(value)
 
 
 def _shown(asked: Request) -> str:
@@ -170,7 +174,7 @@ def _region(asked: Request, noun: str) -> str:
         return f"under any change{where}"
     scaled = f" (times share k of {asked.shares})" if asked.shares is not None else ""
     kind = "drift" if asked.drift else "change"
-    return f"under any {kind} of at most {_size(asked, str(asked.radius), noun)}{scaled}{where}"
+    return f"under any {kind} of at most {_size(asked, _number(asked.radius), noun)}{scaled}{where}"
 
 
 def sentence_of_question(question: Question) -> str:

@@ -15,7 +15,7 @@ from holdfast.api import methods  # noqa: F401  so that all are known
 from holdfast.api.bounders import bounders
 from holdfast.bounding.graph.fusion import for_one
 from holdfast.bounding.graph.graph import refusals
-from holdfast.certify.cost import LIMIT, costs
+from holdfast.certify.cost import LIMIT, USUAL_PASSES, Cost, costs
 from holdfast.cli.options import ModelOptions
 from holdfast.cli.parse import sizes
 from holdfast.cli.reading.model import load_network
@@ -31,7 +31,8 @@ from holdfast.property import Linear
 from holdfast.region import Ball, Box, Region, Sparse, Words
 
 NOT_KNOWN = "not found out in time"
-FREE_LENGTH = 7  # frames or words to look at a model that takes any number of them
+FREE_LENGTH = 7  # Frames or words of the example for a model that takes any number of them (a choice).
+COST_SHARE = 0.5  # Share of the remaining --seconds for measuring the cost of a proof; methods get the rest.
 
 
 def look(question: ModelOptions, console: Console, seconds: float = math.inf) -> None:
@@ -103,7 +104,10 @@ def _bounders(net: Network, x: torch.Tensor, console: Console) -> bool:
 
 
 def _costs(net: Network, x: torch.Tensor, outputs: int, console: Console) -> bool:
-    """What one radius takes here, in the maximum norm at a random input, against the runner-up."""
+    """Print the time and memory of one radius on this machine: L∞ norm, a random input, against the runner-up.
+
+    Tier fast is run to its end if the time allows; other times are extrapolated from single steps.
+    """
     said = net(x[:1])[0].double()
     row = torch.zeros(outputs, dtype=torch.float64, device=said.device)
     best = said.argsort(descending=True)
@@ -111,26 +115,62 @@ def _costs(net: Network, x: torch.Tensor, outputs: int, console: Console) -> boo
     if outputs > 1:
         row[best[1]] = -1.0
     ball = Ball(x[:1], torch.zeros(1, dtype=torch.float64), torch.inf, net.domain)
+    left = time_limit.deadline() - time.monotonic()
+    limit = max(LIMIT, COST_SHARE * left) if math.isfinite(left) else LIMIT
     table = Table(
         "tier",
-        "seconds",
+        "measured",
+        "one input takes",
         "memory",
-        title="what one radius takes on this machine, about",
+        title="what a radius takes on this machine (L∞ norm, one random input)",
         title_justify="left",
     )
-    # Training is counted in steps of which one was timed.
-    for cost in costs(Problem(net, ball, Linear.of(row.tolist()), "radius")):
-        seconds = (
-            f"more than {LIMIT:.0f}"
-            if cost.seconds is None
-            else f"{cost.seconds:.1g}"
-            if cost.seconds < 1
-            else f"{cost.seconds:.0f}"
-        )
-        table.add_row(cost.tier, seconds, f"up to {bytes_told(cost.memory)}")
-    table.add_row("split", "as long as --seconds allows", "")
+    found = costs(Problem(net, ball, Linear.of(row.tolist()), "radius"), limit)
+    for cost in found:
+        table.add_row(cost.tier, measured_text(cost), seconds_text(cost), f"up to {bytes_told(cost.memory)}")
+    table.add_row("split", "", "as long as --seconds allows", "")
     console.print(table)
+    line(console, "time", time_statement(found[0]), warns=not found[0].complete)
     return True
+
+
+def measured_text(cost: Cost) -> str:
+    """What was run and how long it took."""
+    took = f"{_short_seconds(cost.measured)} s"
+    if cost.complete:
+        return f"a whole search: {took}"
+    if cost.tier == "fast":
+        return f"{cost.passes} passes: {took}" if cost.passes else f"no pass ended in {took}"
+    return f"single steps: {took}" if cost.seconds is not None else f"nothing complete in {took}"
+
+
+def seconds_text(cost: Cost) -> str:
+    """The seconds of a whole search, marked if they are extrapolated."""
+    if cost.seconds is None:
+        return f"more than {_short_seconds(cost.measured)} s"
+    return f"{'' if cost.complete else 'about '}{_short_seconds(cost.seconds)} s"
+
+
+def time_statement(cost: Cost) -> str:
+    """What the measurement of tier fast says about a run, in one sentence."""
+    if cost.complete:
+        return (
+            "tier fast was measured on one random input; real inputs differ. The other times are extrapolated from "
+            "single steps."
+        )
+    if cost.seconds is None:
+        return (
+            f"no pass of linear bounds ended in {_short_seconds(cost.measured)} s, so a proof of one input takes more; "
+            f"usually {USUAL_PASSES} passes are needed. Give more --seconds to measure longer, or use --tier search."
+        )
+    return (
+        f"the search did not end in {_short_seconds(cost.measured)} s; its time is extrapolated from {cost.passes} of "
+        f"usually {USUAL_PASSES} passes."
+    )
+
+
+def _short_seconds(seconds: float) -> str:
+    return f"{seconds:.1g}" if seconds < 1 else f"{seconds:.0f}"
 
 
 def _layers(net: Network, x: torch.Tensor, console: Console) -> bool:
