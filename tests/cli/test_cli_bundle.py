@@ -983,7 +983,7 @@ def test_certificates_of_a_run_take_no_more_than_the_time_that_is_left(here: Pat
         built, told = command.build(), io.StringIO()
         at_the_end(command, built, store, time.monotonic() - 30, Console(file=told, width=300))
         assert (
-            "no time was left for any: give more --seconds, or write them now: holdfast prove run -o run/proofs"
+            "no time was left: give more --seconds, or write them now with: holdfast prove run -o run/proofs"
             in told.getvalue()
         )
         assert not Path("run/proofs").exists()

@@ -175,5 +175,5 @@ def test_what_is_not_found_out_in_time_is_said(ask: Ask, monkeypatch: pytest.Mon
     assert said.code == 0, said.err
     seen = lines(said.out)
     assert "model lstm.onnx" in seen
-    assert any("not found out within 20 s: how proofs are made" in line for line in seen)
-    assert any(line.startswith("| certify ") and line.endswith("| not found out in time |") for line in seen)
+    assert any("not determined within 20 s: how proofs are made" in line for line in seen)
+    assert any(line.startswith("| certify ") and line.endswith("| not determined in time |") for line in seen)

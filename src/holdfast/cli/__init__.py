@@ -79,7 +79,8 @@ commands.register(app)
 def main(arguments: Sequence[str] | None = None) -> None:
     """The entry point.
 
-    An expected error becomes one message and exit code 2. An internal error writes a file to send and exits with 1.
+    An expected error becomes one message and exit code 2. An internal error writes a file to send and exits
+    with 1.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug, everything = "--debug" in given, help_pages.SHOW_ALL in given
@@ -123,7 +124,10 @@ def _message_and_exit_code(error: Exception, arguments: Sequence[str]) -> tuple[
     except OSError as failed:
         saved = f"Repeat the command with --debug and send its output (no report could be written: {failed})."
     else:
-        saved = f"Please send the file {report} with your bug report: it holds the version, the command and the traceback."
+        saved = (
+            f"Please send the file {report} with your bug report: it holds the version, the command and the "
+            "traceback."
+        )
     return (
         f"internal error ({kind}: {reason}). This is a defect of holdfast, not of your input. {saved} "
         f"Results found so far are kept in the run's folder.",
@@ -132,7 +136,7 @@ def _message_and_exit_code(error: Exception, arguments: Sequence[str]) -> tuple[
 
 
 def _write_error_report(error: Exception, arguments: Sequence[str]) -> Path:
-    """A new file in the folder for temporary files, readable by its owner only: versions, command and traceback."""
+    """Write versions, command and traceback to a new temporary file that only its owner can read."""
     lines = "".join(traceback.format_exception(error)).splitlines()
     torch = sys.modules.get("torch")
     text = "\n".join(
@@ -163,7 +167,7 @@ def _print_message(style: str, kind: str, message: str) -> None:
 
 @contextlib.contextmanager
 def _quiet_logs(debug: bool) -> Iterator[None]:
-    """Silence the logs of libraries: they log whole tracebacks about files that holdfast reports in one line."""
+    """Silence the logs of libraries: they log tracebacks of errors that holdfast reports in one line."""
     before = logging.root.manager.disable
     logging.disable(before if debug else logging.WARNING)
     try:

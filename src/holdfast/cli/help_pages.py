@@ -1,8 +1,8 @@
 """Help pages: `holdfast`, `holdfast --help`, `holdfast COMMAND --help` and `holdfast COMMAND --help-all`.
 
-Help is plain text without boxes, at most 80 columns wide, so that it reads the same in a terminal and in a pipe.
-A command with more than FEW_OPTIONS options explains only its main options (those without a panel) and lists the
-others by topic; --help-all explains all of them.
+Help is plain text without boxes, at most 80 columns wide, so that it reads the same in a terminal and in a
+pipe. A command with more than FEW_OPTIONS options explains only its main options (those without a panel) and
+lists the others by topic; --help-all explains all of them.
 """
 
 import textwrap

@@ -15,7 +15,7 @@ from holdfast.reading.read_settings import How
 # Headings of `holdfast --help`, in this order.
 PANELS = MEASURE, RUNS, OTHER = "Measure", "Work with runs", "Begin, and more"
 
-# Headings of the options of a command. An option without a heading is a main option: every help page explains it.
+# Headings of the options of a command. Options without a heading are main options, which --help explains.
 PERTURBATION = "Perturbation"
 PROPERTY = "Property"
 SEARCH = "Search"
@@ -561,11 +561,13 @@ def declare_command(
 ) -> Callable[..., None]:
     """A function for the command line whose options are the fields of `kind` and whose help is its docstring.
 
-    The function calls `run(kind(...), folder)`, and `run(kind(...), folder, beside(...))` if `beside` is given.
+    The function calls `run(kind(...), folder)`, and `run(kind(...), folder, beside(...))` if `beside` is
+    given.
 
     Args:
         without: fields of ModelOptions that the command leaves out.
-        model: the option or argument for the model. If the field `network` has a default, the model may be omitted.
+        model: the option or argument for the model. If the field `network` has a default, the model may be
+            omitted.
         out: the option for the folder; None: the command has no folder.
         beside: a dataclass whose fields are further options.
     """
@@ -621,7 +623,7 @@ def _parameter(of: Field[Any], name: str | None = None, annotation: Any = None) 
 def measures(
     kind: type[Any], *without: str, running: type[Running] = Running, **how: Any
 ) -> Callable[..., None]:
-    """A `Command` for the command line: it begins a run in the folder `out`, or saves nothing if that is omitted.
+    """A function for the command line that begins a run of a `Command`; without `out` nothing is saved.
 
     The arguments are those of `declare_command`.
     """

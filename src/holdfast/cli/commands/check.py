@@ -39,9 +39,9 @@ def check(
 ) -> None:
     """Check a run folder against its model and data, and recompute proved bounds.
 
-    Verifies seals and hashes, evaluates the model at every counterexample, and recomputes a random sample of the
-    proved bounds. The folder is not changed. Exit code 0: everything agrees. 1: something differs. 2: the run could
-    not be checked.
+    Verifies seals and hashes, evaluates the model at every counterexample, and recomputes a random sample of
+    the proved bounds. The folder is not changed. Exit code 0: everything agrees. 1: something differs. 2: the
+    run could not be checked.
     """
     from holdfast.cli.check import Wanted, show
 

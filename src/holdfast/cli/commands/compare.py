@@ -38,7 +38,7 @@ def compare(
         typer.Option("--out", "-o", metavar="FILE", help="Write a page (.html), .json or .md file."),
     ] = None,
 ) -> None:
-    """Compare models on the same inputs: which is more robust where the bounds decide it, and where they do not."""
+    """Compare models on the same inputs: where the bounds decide which is more robust, and where not."""
     from holdfast.cli.views.compare import compare as compare_runs
 
     compare_runs(runs, at, part, confidence, out, Terminal())

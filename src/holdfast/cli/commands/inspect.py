@@ -18,7 +18,7 @@ def register(app: typer.Typer) -> None:
 
 @dataclass(frozen=True)
 class Inspect:
-    """Show what holdfast reads of a model: inputs, layers, methods that apply, what blocks a proof, and its cost."""
+    """Show the inputs and layers of a model, the methods that apply, and the cost of a proof."""
 
     network: ModelOptions
     seconds: Annotated[

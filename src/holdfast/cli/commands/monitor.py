@@ -163,7 +163,7 @@ def score(
 
 @dataclass(frozen=True)
 class Evaluate(Command):
-    """Evaluate a monitor on test data: error against enumeration, attack success by score, and calibration."""
+    """Evaluate a monitor on test data: error against enumeration, attack success, and calibration."""
 
     name: ClassVar[str] = "monitor evaluate"
 
@@ -264,8 +264,8 @@ def _count(help: str) -> Any:
 class Serve:
     """Serve a monitor over HTTP.
 
-    Endpoints: POST /score, websocket /stream, GET /health, /live, /ready and /metrics (Prometheus). The limits hold for
-    each worker process.
+    Endpoints: POST /score, websocket /stream, GET /health, /live, /ready and /metrics (Prometheus). The
+    limits hold for each worker process.
     """
 
     folder: Folder = "helpdesk"

@@ -52,7 +52,8 @@ def register(app: typer.Typer) -> None:
 class Radius(DataOptions, Command):
     """Bound how far each input can move before its class changes, or its forecast leaves a band.
 
-    The lower bound is proved: no smaller perturbation changes the class. The upper bound comes with a counterexample.
+    The lower bound is proved: no smaller perturbation changes the class. The upper bound comes with a
+    counterexample.
     """
 
     name: ClassVar[str] = "radius"
@@ -204,10 +205,21 @@ class Radius(DataOptions, Command):
         sets = None if self.substitutes is None else load_substitutes(self.substitutes, net)
         each = data.chosen(sets) if isinstance(sets, list) else sets
         problems = radius_problems(
-            net, data.x, data.y if data.labelled or rule is None else None, norm=norm, property=rule, frames=frames, shares=scale,
-            drift=self.drift, targets=targets_option(self.targets, data), unit=unit, substitutes=each,
-            free=None if self.free is None else load_mask(self.free, data.x, data.places), values=values, lengths=data.lengths,
-        )  # fmt: skip
+            net,
+            data.x,
+            data.y if data.labelled or rule is None else None,
+            norm=norm,
+            property=rule,
+            frames=frames,
+            shares=scale,
+            drift=self.drift,
+            targets=targets_option(self.targets, data),
+            unit=unit,
+            substitutes=each,
+            free=None if self.free is None else load_mask(self.free, data.x, data.places),
+            values=values,
+            lengths=data.lengths,
+        )
         if self.methods is None:
             methods = default_methods(
                 net,
@@ -220,11 +232,21 @@ class Radius(DataOptions, Command):
         else:
             methods = methods_named(self.methods, problems)
         asked = Request(
-            norm="words" if sets is not None else exact_text(norm), frames=self.frames, shares=self.shares, drift=self.drift or None,
-            targets=self.targets, within=self.within, threshold=self.threshold, outputs=self.outputs,
-            substitutes=sorted([word, sorted(many)] for word, many in sets.items()) if isinstance(sets, dict) else sets,
-            unit=self.unit, free=None if self.free is None else of_file(Path(self.free)), values=self.values,
-        )  # fmt: skip
+            norm="words" if sets is not None else exact_text(norm),
+            frames=self.frames,
+            shares=self.shares,
+            drift=self.drift or None,
+            targets=self.targets,
+            within=self.within,
+            threshold=self.threshold,
+            outputs=self.outputs,
+            substitutes=sorted([word, sorted(many)] for word, many in sets.items())
+            if isinstance(sets, dict)
+            else sets,
+            unit=self.unit,
+            free=None if self.free is None else of_file(Path(self.free)),
+            values=self.values,
+        )
         question = question_of(self, net, data, asked)
         return Built(net, question, problems, methods, stop, data, self.seed, self.batch, afterwards=for_maps)
 

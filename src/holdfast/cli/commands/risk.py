@@ -26,8 +26,8 @@ def register(app: typer.Typer) -> None:
 class RiskCommand(Around, Command):
     """Measure the worst score, the Lipschitz metric Q and the radius of a property near each input.
 
-    These are the quantities of DeepQuant. Q = sup |s(x) - s(x')| / ||x - x'||_p over the region: counterexamples
-    come from gradients and mesh search (TP-MADS), upper bounds from proofs.
+    These are the quantities of DeepQuant. Q = sup |s(x) - s(x')| / ||x - x'||_p over the region:
+    counterexamples come from gradients and mesh search (TP-MADS), upper bounds from proofs.
     """
 
     name: ClassVar[str] = "risk"

@@ -28,7 +28,7 @@ def show(
     sort: Annotated[str, SORT] = "input",
     at: Annotated[float | None, AT] = None,
 ) -> None:
-    """Show a run in the terminal: the table of its results, or one input with its counterexample and evidence."""
+    """Show a run in the terminal: the table of its results, or one input with its evidence."""
     from holdfast.cli.parse import check_order
     from holdfast.cli.views.results import show_run
     from holdfast.cli.views.show import show_input

@@ -21,10 +21,10 @@ def register(app: typer.Typer) -> None:
 
 @dataclass(frozen=True)
 class SmoothingCommand(options.DataOptions, Command):
-    """Sample the class that each input has most often under Gaussian noise, and the radius in which it keeps it.
+    """Estimate the majority class of each input under Gaussian noise, and the radius in which it stays.
 
-    This is randomised smoothing (Cohen et al.): a radius of the smoothed classifier, with a confidence, not of the
-    network itself.
+    This is randomised smoothing (Cohen et al.): a radius of the smoothed classifier, with a confidence, not
+    of the network itself.
     """
 
     name: ClassVar[str] = "smoothing"

@@ -53,7 +53,7 @@ def register(app: typer.Typer) -> None:
 
 @dataclass(frozen=True)
 class Testgen(DataOptions, Command):
-    """Generate tests near your inputs that cover neurons (or parts of their range) that your inputs do not."""
+    """Generate tests near your inputs that cover neurons, or parts of their range, not covered yet."""
 
     name: ClassVar[str] = "testgen"
     predicts: ClassVar[bool] = False  # `keep_inputs` saves the predictions already.
@@ -136,11 +136,17 @@ class Testgen(DataOptions, Command):
             else load_data(self.train, net, scale=self.scale, how=DataOptions(label_column=self.label_column))
         )
         suite = suite_of(
-            net, data.stack_inputs(self.data), self.criterion, y=data.y,  # type: ignore[arg-type]
+            net,
+            data.stack_inputs(self.data),
+            self.criterion,
+            y=data.y,  # type: ignore[arg-type]
             train=None if train is None else train.stack_inputs(str(self.train)),
-            layers=None if self.layers is None else self.layers.split(","), per=per, threshold=self.threshold,
-            sections=self.sections, unit=unit,
-        )  # fmt: skip
+            layers=None if self.layers is None else self.layers.split(","),
+            per=per,
+            threshold=self.threshold,
+            sections=self.sections,
+            unit=unit,
+        )
         if len(suite):
             suite.problem(suite.order[:1]).check()
         ranges = "" if train is None else f", ranges of {train.fingerprint}"
@@ -212,10 +218,18 @@ class Testgen(DataOptions, Command):
         found, data = self._collect_tests(store, built), built.data
         assert data is not None
         arrays: dict[str, Any] = {
-            "x": found.x, "y": data.y[found.seed], "originals": built.extra.seeds.cpu()[found.seed], "seeds": found.seed,
-            "changed": found.changed, "targets": found.target, "covers": found.covers, "seed_classes": found.seed_class,
-            "new_classes": found.new_class, "adversarial": found.adversarial, "layers": [layer.layer for layer in found.layers],
-        }  # fmt: skip
+            "x": found.x,
+            "y": data.y[found.seed],
+            "originals": built.extra.seeds.cpu()[found.seed],
+            "seeds": found.seed,
+            "changed": found.changed,
+            "targets": found.target,
+            "covers": found.covers,
+            "seed_classes": found.seed_class,
+            "new_classes": found.new_class,
+            "adversarial": found.adversarial,
+            "layers": [layer.layer for layer in found.layers],
+        }
         write_arrays(
             store.folder, FILE, arrays if data.classes is None else {**arrays, "classes": data.classes}
         )

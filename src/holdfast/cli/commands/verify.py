@@ -32,7 +32,7 @@ QUESTIONS = typer.Argument(
     metavar="MODEL",
     help="A .onnx or .pt2 file or package.module:factory; or a folder or .csv file that lists instances.",
 )
-# Seconds after its deadline at which an instance is interrupted; its search should end by itself before (a choice).
+# Seconds after its deadline at which an instance is interrupted if its search has not ended (a choice).
 LATE = 3.0
 NOT_ASKED = (
     "domain",
@@ -55,7 +55,8 @@ def register(app: typer.Typer) -> None:
 class Instances:
     """A worker for instances: it reads models and properties, and caches the last of each.
 
-    errors: why the files of an instance cannot be read. nobody: instances whose input constraints no input satisfies.
+    errors: why the files of an instance cannot be read. nobody: instances whose input constraints no input
+    satisfies.
     """
 
     network: ModelOptions
@@ -112,7 +113,7 @@ class Instances:
         from holdfast.solver import Stop
         from holdfast.verification.verify import answer_instance
 
-        # Every case gets a record before any is answered, so that a killed run does not seem to have fewer cases.
+        # Every case gets a record first, so that a killed run does not seem to have fewer cases.
         tell(
             [
                 replace(blank, status="interrupted")
@@ -128,9 +129,15 @@ class Instances:
             net, judges, spec = self.read_instance(place)
             left = None if until == math.inf else max(0.0, until - time.monotonic())
             return answer_instance(
-                net, spec, Stop(seconds=left), judges=judges, index=place, seed=self.seed, store=known,
+                net,
+                spec,
+                Stop(seconds=left),
+                judges=judges,
+                index=place,
+                seed=self.seed,
+                store=known,
                 progress=lambda now: tell(now.records, now.method),
-            )  # fmt: skip
+            )
 
         nothing: list[Record] = []
         with time_limit.within(until):
@@ -231,7 +238,7 @@ class Verify(Command):
         )
 
     def show_question(self, built: "Built", console: "Console") -> None:
-        """Nothing for a single instance: its answer comes first, as in VNN-COMP, and the question below it."""
+        """Print nothing for a single instance: its answer comes first, as in VNN-COMP."""
         if self.spec is None:
             super().show_question(built, console)
 
@@ -252,7 +259,10 @@ class Verify(Command):
     def solve(
         self, store: "Store", built: "Built", progress: "Callable[[Progress], None]", executor: "Executor"
     ) -> "Ended":
-        """Answer instance by instance, each with its own deadline. An error in one does not stop the others."""
+        """Answer instance by instance, each with its own deadline.
+
+        An error in one does not stop the others.
+        """
         from holdfast.execution.scheduler import Dealer, Unit
         from holdfast.result import DONE
 

@@ -59,9 +59,9 @@ def verify_bundle(
 ) -> None:
     """Check a bundle from somebody else: hashes, signatures and certificates.
 
-    With --model and --data, it also evaluates the model at every counterexample and recomputes proved bounds. The
-    bundle is not changed and nothing is downloaded. Exit code 0: everything agrees. 1: something differs. 2: a part
-    could not be checked.
+    With --model and --data, it also evaluates the model at every counterexample and recomputes proved bounds.
+    The bundle is not changed and nothing is downloaded. Exit code 0: everything agrees. 1: something differs.
+    2: a part could not be checked.
     """
     from holdfast.cli.bundle import verify
     from holdfast.cli.check import Wanted

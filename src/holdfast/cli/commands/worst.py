@@ -21,7 +21,7 @@ def register(app: typer.Typer) -> None:
 
 @dataclass(frozen=True)
 class Worst(Around, Command):
-    """Bound the lowest score of a property in a region around each input; above 0 the property holds there."""
+    """Bound the lowest score of a property near each input; above 0 the property holds."""
 
     name: ClassVar[str] = "worst"
 

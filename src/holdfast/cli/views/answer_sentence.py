@@ -1,6 +1,7 @@
 """The answer of a run as one sentence with units, below its table and on its slide.
 
-    16 of 20 images keep their class under any change of at most 0.05 per pixel; 3 are shown to change; 1 is unknown.
+    16 of 20 images keep their class under any change of at most 0.05 per pixel; 3 are shown to change; 1 is
+    unknown.
 
 The counts are those of `holdfast gate --at`: certified, with a counterexample, and neither.
 """
@@ -16,7 +17,7 @@ from holdfast.report.summary import InputRow, QuestionPart
 from holdfast.report.verdict import VerdictCounts, tally
 from holdfast.store import Store
 
-DIGITS = 2  # Significant digits of the radius chosen for the sentence: enough to compare, short enough to read aloud.
+DIGITS = 2  # Significant digits of the default radius: short enough to read aloud.
 COUNTED = ("0", "words")  # Norms whose radius is a whole number of changes.
 
 
@@ -35,7 +36,8 @@ def answer_sentence(
     radius = (usual_radius(part.rows, question.asked) if at is None else at) if goal == "radius" else 0.0
     noun = _noun(store, part.rows)
     if radius is None:
-        return f"No radius is certified for any of {_count(len(part.rows), noun)}, and no counterexample was found."
+        count = _count(len(part.rows), noun)
+        return f"No radius is certified for any of {count}, and no counterexample was found."
     asked = question.asked
     if goal == "radius" and asked.norm in COUNTED:
         radius = float(math.floor(radius))  # Between two counts the smaller one is meant.
@@ -52,7 +54,10 @@ def answer_sentence(
 
 
 def usual_radius(rows: Sequence[InputRow], asked: Request) -> float | None:
-    """The median positive lower bound, rounded down; without one, the median counterexample, rounded up; else None."""
+    """The median positive lower bound, rounded down; without one, the median counterexample, rounded up.
+
+    Else None.
+    """
     lower = sorted(b for row in rows if 0 < (b := row.bracket.lower.value) < math.inf)
     whole = asked.norm in COUNTED
     if lower:

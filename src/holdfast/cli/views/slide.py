@@ -1,7 +1,8 @@
 """One picture of a run for a slide (16:9): the answer as its title, and the bounds of every input.
 
-Up to MOST_BARS inputs get a bar each, the most fragile on top; more inputs become two curves, the share certified and
-the share with a counterexample at each radius. Blue is proved, orange is a counterexample, grey is unknown.
+Up to MOST_BARS inputs get a bar each, the most fragile on top; more inputs become two curves, the share
+certified and the share with a counterexample at each radius. Blue is proved, orange is a counterexample, grey
+is unknown.
 """
 
 import io
@@ -78,7 +79,7 @@ def write_slide(store: Store, path: Path, at: float | None = None) -> Path:
 
 
 def _axis_limit(rows: Sequence[InputRow]) -> tuple[float, float]:
-    """The smallest and largest value of the axis: all finite bounds, with 0, and a margin of 5 % on the right."""
+    """The smallest and largest value of the axis: all finite bounds and 0, with 5 % more on the right."""
     finite = [
         bound.value
         for row in rows
@@ -113,7 +114,10 @@ def _draw_bars(axes: Axes, rows: Sequence[InputRow], question: Question, limit: 
 def _draw_curves(
     axes: Axes, part: QuestionPart, rows: Sequence[InputRow], limit: tuple[float, float]
 ) -> None:
-    """The share of inputs certified at each value, and the share without a counterexample; between them: unknown."""
+    """The share of inputs certified at each value, and the share without a counterexample.
+
+    Between them: unknown.
+    """
     low, high = limit
     proved = sorted(row.bracket.lower.value for row in rows)
     found = sorted(row.bracket.upper.value for row in rows)
