@@ -63,7 +63,7 @@ def test_only_what_the_network_gets_right(ask: Ask) -> None:
     said = ask(*BEGIN, "-d", "pets.csv", "--only-correct", "--limit", 2, "-o", "run")
     assert said.code == 0, said.err
     assert "leaves out 1 of the first 3 inputs" in " ".join(said.out.split())
-    assert "b (says cat)" in " ".join(said.out.split())
+    assert "b (predicted cat)" in " ".join(said.out.split())
     with hf.Store.read("run") as store:
         assert [given.name for given in store.inputs()] == ["a", "c"]
         assert store.question.data.count == 2
@@ -125,7 +125,7 @@ def test_refusals_of_only_correct(refused: Ask) -> None:
     Path("own.txt").write_text("dog\ndog\nemu\ncat\n")
     said = refused(*BEGIN, "-d", "pets.csv", "--labels", "own.txt", "--only-correct", "-o", "run")
     assert "of all 4 inputs" in said.err
-    assert "a (says cat)" in said.err
+    assert "a (predicted cat)" in said.err
     Path("bare.csv").write_text("fur,bark,height\n3,1,0\n")
     assert "holds no labels" in refused(*BEGIN, "-d", "bare.csv", "--only-correct", "-o", "run").err
 

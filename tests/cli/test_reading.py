@@ -136,7 +136,7 @@ def test_numbers_of_another_order_are_matched_by_name() -> None:
         ("1,2,3\n4,5,6\n", {}, ["first line holds numbers", "names of the columns"]),
         ("a,b,c\n1,2\n", {}, ["line 2", "2 cells"]),
         ("a,b,c\n", {}, ["one line"]),
-        ("a,a,c\n1,2,3\n", {}, ["two columns are called 'a'"]),
+        ("a,a,c\n1,2,3\n", {}, ["two columns are named 'a'"]),
         ('a,b,c\n1,2,"3\n', {}, ["cannot be read as .csv"]),
     ],
 )
