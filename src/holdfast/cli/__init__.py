@@ -34,7 +34,7 @@ class Commands(help_pages.Group):
             try:
                 return super().invoke(ctx)
             except KeyboardInterrupt:
-                _print_message("yellow", "interrupted", "nothing had begun that could be kept.")
+                _print_message("yellow", "interrupted", "nothing had begun that could be saved.")
                 sys.exit(signals.exit_code())
 
 
@@ -130,7 +130,7 @@ def _message_and_exit_code(error: Exception, arguments: Sequence[str]) -> tuple[
         )
     return (
         f"internal error ({kind}: {reason}). This is a defect of holdfast, not of your input. {saved} "
-        f"Results found so far are kept in the run's folder.",
+        "Results found before are saved in the folder of the run.",
         1,
     )
 

@@ -208,11 +208,11 @@ def _of_store(store: Store, wanted: Wanted | None) -> Iterator[Finding]:
             "a proved bound and a counterexample contradict each other",
             tuple(excluded),
         )
-    told = f"{inputs} inputs and {len(whole)} records are as they were written"
+    text = f"{inputs} inputs and {len(whole)} records are as they were written"
     yield Finding(
         "seals",
         "differs" if wrong else "ok",
-        f"{told}; {len(wrong)} are not" if wrong else told,
+        f"{text}; {len(wrong)} are not" if wrong else text,
         tuple(wrong),
     )
 
@@ -287,15 +287,15 @@ def _hashes(now: Question, begun: Question, files: Mapping[str, str]) -> Iterato
         "model": (now.model.fingerprint, begun.model.fingerprint),
         "data": (now.data.fingerprint, begun.data.fingerprint),
     }
-    for what, (own, told) in hashes.items():
-        if own is None and told is None:
+    for what, (own, text) in hashes.items():
+        if own is None and text is None:
             continue
-        if not own or not told:
+        if not own or not text:
             yield Finding(what, "unchecked", "it was not hashed, so it cannot be compared")
-        elif own == told:
+        elif own == text:
             yield Finding(what, "ok", f"same as in the run, sha256 {own}")
         else:
-            yield Finding(what, "differs", f"the run has {told}, this is {own}")
+            yield Finding(what, "differs", f"the run has {text}, this is {own}")
     mine, theirs = _bare(now), _bare(begun)
     if mine.fingerprint == theirs.fingerprint:
         yield Finding("question", "ok", "options and files define the question of the run")
@@ -328,7 +328,7 @@ def _short(value: Any) -> str:
 
 
 def _inputs(command: Command, built: Built, store: Store) -> Finding:
-    """Compare the stored inputs with those that data and model give now."""
+    """Compare the stored inputs with the inputs and predictions computed now."""
     with (
         TemporaryDirectory(prefix="holdfast-check-") as folder,
         Store.create(folder, built.question) as rebuilt,
@@ -341,16 +341,16 @@ def _inputs(command: Command, built: Built, store: Store) -> Finding:
             return Finding("inputs", "unchecked", f"the model cannot be evaluated at them: {error}")
         fresh = itertools.chain(rebuilt.stream_inputs(), itertools.repeat(None))
         wrong = [
-            told
+            text
             for one, other in zip(store.stream_inputs(), fresh, strict=False)
-            if (told := _other(one, other))
+            if (text := _other(one, other))
         ]
-    told = (
+    text = (
         "stored inputs and predictions agree with data and model"
         if not wrong
         else f"{len(wrong)} differ from the stored ones"
     )
-    return Finding("inputs", "differs" if wrong else "ok", told, tuple(wrong))
+    return Finding("inputs", "differs" if wrong else "ok", text, tuple(wrong))
 
 
 def _other(one: StoredInput, other: StoredInput | None) -> str:
@@ -454,10 +454,10 @@ def _questions(store: Store, strange: Sequence[str], many: int, total: int) -> F
             f"all {many} belong to this model, these data and these options{silent}",
         )
     versions = store.provenance.get("torch"), torch.__version__
-    told = f"{len(strange)} of {many} belong to another model, other data or other options"
+    text = f"{len(strange)} of {many} belong to another model, other data or other options"
     if versions[0] != versions[1]:
-        told += f"; but the run used torch {versions[0]}, and torch {versions[1]} may export it differently"
-    return Finding("records", "unchecked" if versions[0] != versions[1] else "differs", told, tuple(strange))
+        text += f"; but the run used torch {versions[0]}, and torch {versions[1]} may export it differently"
+    return Finding("records", "unchecked" if versions[0] != versions[1] else "differs", text, tuple(strange))
 
 
 def _judge(
@@ -468,28 +468,28 @@ def _judge(
         for kind in ("contradiction", "witness", "unproved")
     }
     if by_kind["contradiction"]:
-        told = (
+        text = (
             "a counterexample contradicts a proved bound: one of them is wrong, or the model is another one. "
             "Trust neither"
         )
-        yield Finding("contradiction", "differs", told, by_kind["contradiction"])
+        yield Finding("contradiction", "differs", text, by_kind["contradiction"])
     missed = by_kind["witness"]
-    told = (
+    text = (
         f"{met - len(missed)} of {met} lie in their region and change the result as claimed"
         if met
         else "none are claimed"
     )
-    yield Finding("witnesses", "differs" if missed else "ok", told, missed)
+    yield Finding("witnesses", "differs" if missed else "ok", text, missed)
     if not tried:
-        told = f"none of {able} were proved again, as requested" if able else "none are claimed"
-        yield Finding("proofs", "unchecked" if able else "ok", told)
+        text = f"none of {able} were proved again, as requested" if able else "none are claimed"
+        yield Finding("proofs", "unchecked" if able else "ok", text)
         return
     again = tried - {doubt.key for doubt in doubts if doubt.kind != "witness"}
     drawn = f", drawn with seed {wanted.seed} from {able}" if len(tried) < able else ""
-    told = f"{len(again)} of {len(tried)} were proved again{drawn}"
+    text = f"{len(again)} of {len(tried)} were proved again{drawn}"
     more = (
         "; this does not refute the others: give more --seconds, or use the machine of the run"
         if by_kind["unproved"]
         else ""
     )
-    yield Finding("proofs", "differs" if by_kind["unproved"] else "ok", told + more, by_kind["unproved"])
+    yield Finding("proofs", "differs" if by_kind["unproved"] else "ok", text + more, by_kind["unproved"])

@@ -19,10 +19,8 @@ if TYPE_CHECKING:
     from holdfast.solver import Ended, Progress
     from holdfast.store import Store
 
-BESIDE = (
-    "shard",
-    "seconds_each",
-)  # Saved with the options of a run, but fields of `Running`, not of its command.
+# Options saved with a run that are fields of `Running`, not of its command.
+BESIDE = "shard", "seconds_each"
 COMMANDS: dict[str, "type[Command]"] = {}
 
 

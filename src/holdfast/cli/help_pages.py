@@ -13,7 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 
 WIDTH = 80  # Columns of every help page: the usual width of a terminal and of a page of text.
 FEW_OPTIONS = 16  # A command with at most this many options explains all of them in --help (fits one screen).
-NAME_COLUMNS = 26  # Columns for the name of an option before its text; a longer name gets a line of its own.
+NAME_COLUMNS = 26  # Columns for the name of an option before its text; a longer name gets its own line.
 MAIN = "Main options"
 SHOW_ALL = "--help-all"
 
@@ -48,7 +48,7 @@ PAPERS = (
 )
 
 
-# Five commands with similar names, and what each does.
+# Five commands with similar names, and their purpose.
 NEIGHBOURS = {
     "verify": "answers a VNN-LIB query about a model: sat or unsat.",
     "check": "recomputes the results of a run folder with holdfast.",
@@ -184,5 +184,5 @@ def _paragraphs(text: str) -> list[str]:
 
 
 def _wrap(text: str, width: int) -> Sequence[str]:
-    """Lines of at most so many columns; words and options are not broken at hyphens."""
+    """Lines of at most `width` columns; words and options are not broken at hyphens."""
     return textwrap.wrap(text, width, break_on_hyphens=False, break_long_words=False)

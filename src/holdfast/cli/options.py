@@ -557,11 +557,11 @@ def declare_command(
     *without: str,
     model: Any = Model,
     out: Any = Out,
-    beside: type[Any] | None = None,
+    extra: type[Any] | None = None,
 ) -> Callable[..., None]:
     """A function for the command line whose options are the fields of `kind` and whose help is its docstring.
 
-    The function calls `run(kind(...), folder)`, and `run(kind(...), folder, beside(...))` if `beside` is
+    The function calls `run(kind(...), folder)`, and `run(kind(...), folder, extra(...))` if `extra` is
     given.
 
     Args:
@@ -569,7 +569,7 @@ def declare_command(
         model: the option or argument for the model. If the field `network` has a default, the model may be
             omitted.
         out: the option for the folder; None: the command has no folder.
-        beside: a dataclass whose fields are further options.
+        extra: a dataclass whose fields are further options.
     """
     own = {part.name: part for part in fields(kind)}
     network = own.pop("network", None)
@@ -586,9 +586,7 @@ def declare_command(
             settings = {part.name: given.pop(part.name) for part in chosen}
             given["network"] = None if path is None else ModelOptions(path, **settings)
         more = (
-            ()
-            if beside is None
-            else (beside(**{part.name: given.pop(part.name) for part in fields(beside)}),)
+            () if extra is None else (extra(**{part.name: given.pop(part.name) for part in fields(extra)}),)
         )
         run(kind(**given), folder, *more)
 
@@ -605,7 +603,7 @@ def declare_command(
         )
     parts.sort(key=lambda part: part.default is not Parameter.empty)
     parts += map(_parameter, chosen)
-    parts += map(_parameter, () if beside is None else fields(beside))
+    parts += map(_parameter, () if extra is None else fields(extra))
     command.__signature__ = Signature(parts)  # type: ignore[attr-defined]
     command.__annotations__ = {part.name: part.annotation for part in parts}
     command.__doc__ = kind.__doc__
@@ -643,4 +641,4 @@ def measures(
             else:
                 begin(command, out, Terminal(), given)
 
-    return declare_command(kind, run, *without, beside=running, **how)
+    return declare_command(kind, run, *without, extra=running, **how)

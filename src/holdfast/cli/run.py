@@ -48,7 +48,7 @@ USUAL = Running()
 AT_ONCE = 1024  # Inputs in one batch when the classes of inputs are computed (a choice; bounds memory).
 FEW = 5  # Failed inputs that are printed one by one; of the others only the number is printed.
 SOME_FAILED = 3  # Exit code: some inputs have no result because the model or a method failed.
-CONFIRM = "If you trust whoever wrote this run, add --trust."
+CONFIRM = "If you trust the author of this run, add --trust."
 CODE = "model", "tokenizer", "data", "property", "train"  # Options that may name code.
 # Options of the model that do not describe the preparation of inputs.
 OUTSIDE = ("model", "trust", "device", "vocabulary", "classes", "fingerprint")
@@ -84,12 +84,14 @@ class Built:
 def question_of(command: Command, net: Network, data: Data | None, asked: Request, **means: Any) -> Question:
     """The question as the store keeps it; means: values that differ from the options of the same name."""
     options = command.as_json()
-    told = options.get("network", {})
+    network = options.get("network", {})
     prepared = {
-        name: value for name, value in told.items() if name not in OUTSIDE and value not in (None, False, [])
+        name: value
+        for name, value in network.items()
+        if name not in OUTSIDE and value not in (None, False, [])
     }
     model = ModelAsked(
-        name=told.get("model", net.name),
+        name=network.get("model", net.name),
         source=net.source,
         fingerprint=net.fingerprint,
         notes=tuple(net.notes),
@@ -225,14 +227,14 @@ def _built(command: Command, running: Running) -> Built:
             f"{time_limit.PREPARATION:g} s after --seconds {seconds:g} had passed. Does the model hang?"
         )
     built = ready
-    told = {name: value for name in BESIDE if (value := getattr(running, name)) is not None}
+    stored = {name: value for name in BESIDE if (value := getattr(running, name)) is not None}
     built = replace(
         built,
         shard=shard,
         sort=sort,
         at=at,
         stop=replace(built.stop, each=running.seconds_each),
-        question=replace(built.question, options={**built.question.options, **told}),
+        question=replace(built.question, options={**built.question.options, **stored}),
     )
     if shard[1] == 1:
         return built
@@ -301,7 +303,7 @@ def worker_of(name: str, options: Mapping[str, Any], running: Running, folder: s
 
 
 def same(now: Question, begun: Question) -> None:
-    """Raise StoreError unless model, data and options are those that the run was begun with."""
+    """Raise StoreError unless model, data and options equal those of the run."""
     parts = (
         ("model", "is", now.model.fingerprint, begun.model.fingerprint),
         ("vocabulary", "is", now.model.vocabulary, begun.model.vocabulary),

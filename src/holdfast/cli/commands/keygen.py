@@ -31,6 +31,6 @@ def keygen(
 
     public, made = made_keys(key)
     console = Terminal()
-    line(console, "private key", f"{key}, which nobody else should read")
+    line(console, "private key", f"{key} (keep it secret)")
     line(console, "public key", str(public))
     line(console, "fingerprint", made.fingerprint)

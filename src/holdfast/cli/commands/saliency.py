@@ -151,7 +151,7 @@ class SaliencyCommand(DataOptions, Command):
             table.add_row(
                 str(stored.index),
                 at_most(lowest[stored.index]) if stored.index in lowest else "",
-                (told or "not known yet")
+                (told or "not measured yet")
                 + (f" ({known} of {found.size} units measured)" if 0 < known < found.size else ""),
             )
         console.print(table, highlight=False)

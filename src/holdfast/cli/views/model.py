@@ -45,7 +45,7 @@ def _look(question: ModelOptions, console: Console, seconds: float) -> None:
     read = time_limit.interrupt_late(lambda: _read(question), None)
     if read is None:
         raise BadInput(
-            f"{question.model} could not be read and asked about one input within {seconds:g} s: give more "
+            f"{question.model} could not be read and evaluated at one input within {seconds:g} s: give more "
             "--seconds."
         )
     net, x, outputs = read

@@ -53,11 +53,11 @@ def show_input(folder: Path, number: int, console: Console) -> None:
     shown = [row for part in parts for row in part.rows]
     if not shown:
         told = (
-            f"it has answers to {len(known)}, from {known[0]} to {known[-1]}"
+            f"it has results for {len(known)} inputs, from {known[0]} to {known[-1]}"
             if known
-            else "it has no answers yet"
+            else "it has no results yet"
         )
-        raise BadInput(f"{folder}: no answer to input {number}; {told}.")
+        raise BadInput(f"{folder}: no result for input {number}; {told}.")
     title = f"input {number}" + (f", {shown[0].called}" if shown[0].called else "")
     console.rule(Text(title, style="bold"))
     console.print(Text(describe_question(question)))
