@@ -334,7 +334,7 @@ def test_pictures_that_are_refused() -> None:
     assert "photos/cat/0.png: neither PNG nor JPEG" in refused("photos", net, scale=255)
     Path("photos/cat/0.png").unlink()
     picture("photos/0.png", np.zeros((2, 3, 3)))
-    assert "beside the folders of classes" in refused("photos", net)
+    assert "next to the folders of classes" in refused("photos", net)
 
 
 def test_a_small_file_that_unpacks_to_a_giant_picture(monkeypatch: pytest.MonkeyPatch) -> None:

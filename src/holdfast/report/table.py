@@ -95,7 +95,7 @@ def _table(part: QuestionPart, question: Question, shown: Sequence[InputRow], ti
         view.add_column(
             heading,
             justify="right" if heading in ("input", "lower", "upper") else "left",
-            no_wrap=heading in ("lower", "upper"),
+            no_wrap=heading in ("label", "lower", "upper"),
         )
     for cells in zip(*(cells for _, cells in kept), strict=True):
         view.add_row(*cells)

@@ -138,8 +138,8 @@ class Testgen(DataOptions, Command):
         suite = suite_of(
             net,
             data.stack_inputs(self.data),
-            self.criterion,
-            y=data.y,  # type: ignore[arg-type]
+            self.criterion,  # type: ignore[arg-type]
+            y=data.y,
             train=None if train is None else train.stack_inputs(str(self.train)),
             layers=None if self.layers is None else self.layers.split(","),
             per=per,

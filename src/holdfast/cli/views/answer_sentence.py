@@ -92,7 +92,7 @@ def _noun(store: Store, rows: Sequence[InputRow]) -> str:
     if question.data.columns is not None or question.asked.columns is not None:
         return "row"
     first = next(iter(store.stream_inputs(rows[0].index, rows[0].index)), None) if rows else None
-    shape = first.x.shape if first is not None else ()
+    shape: tuple[int, ...] = first.x.shape if first is not None else ()
     if len(shape) == 3 and shape[0] in (1, 3):
         return "image"
     return "window" if len(shape) == 2 and question.asked.drift else "input"
