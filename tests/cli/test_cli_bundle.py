@@ -696,7 +696,7 @@ def test_certificates_that_were_proved_are_accepted_for_the_claims_they_are_abou
     )
     two: Alter = lambda folder: shutil.copy("reader.onnx", folder / "model" / "more.onnx") and None  # noqa: E731
     assert (
-        "digests: differs, in model lie 2 networks"
+        "digests: differs, model holds 2 networks"
         in ask("verify-bundle", altered(Path("new.zip"), two, listed=True)).out
     )
     shutil.copy("run/proofs/0.proof", "run/proofs/1.proof")  # the first one's in the place of the second

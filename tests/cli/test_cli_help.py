@@ -141,6 +141,12 @@ def test_holdfast_alone_says_what_to_do_next(capsys: pytest.CaptureFixture[str])
         assert f"holdfast {name}" in text
 
 
+def test_a_group_alone_shows_its_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    alone = page(capsys, "monitor")
+    assert alone.split() == page(capsys, "monitor", "--help").split()
+    assert "\n  evaluate " in alone
+
+
 def test_an_internal_error_says_what_to_send(ask: Ask) -> None:
     said = ask(
         "radius", "-m", "cli_own_code:linear", "-d", "cli_own_code:bug", "--domain", "0,1", "-o", "run"

@@ -161,7 +161,7 @@ def test_ctrl_c(model: tuple[str, ...], ask: Ask, monkeypatch: pytest.MonkeyPatc
         (("--box", "bad.csv"), ["bad.csv:2: expected low,high"]),
         (("--box", "empty.csv"), ["holds no line"]),
         (("--box", "none.npy"), ["none.npy"]),
-        (("--box", "flat.npy"), ["expected the lower and the upper ends"]),
+        (("--box", "flat.npy"), ["expected the smallest and the largest values"]),
         (("--box", "0:1", "--outputs", "3"), ["number 3 does not exist"]),
         (("--box", "0:1", "--outputs", "a"), ["outputs 'a'"]),
         (("--box", "0:1", "--tolerance", "0"), ["tolerance must be"]),

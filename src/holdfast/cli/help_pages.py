@@ -71,6 +71,13 @@ class Group(TyperGroup):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         formatter.write(group_help(self, ctx))
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Show the help page of a group that is given without a command."""
+        if not args and self.no_args_is_help and not ctx.resilient_parsing:
+            print(group_help(self, ctx), end="")
+            ctx.exit()
+        return super().parse_args(ctx, args)
+
 
 def command_help(command: Any, ctx: Any, *, everything: bool) -> str:
     """The help page of one command; everything: explain every option, however many there are."""
