@@ -28,7 +28,7 @@ T = TypeVar("T")
 class Cost:
     """The cost of one input at one tier.
 
-    seconds: of a whole search; None if nothing supports an estimate. Measured if `complete`, else extrapolated.
+    seconds: of a whole search: measured if `complete`, else extrapolated; None if nothing supports it.
     memory: an upper bound, in bytes.
     measured: seconds that the measurement of this tier took.
     complete: the search was run to its end, so that `seconds` equals `measured`.
@@ -81,7 +81,7 @@ def costs(problem: Problem, limit: float = LIMIT) -> list[Cost]:
 
 
 def _fast_cost(state: Training, seconds: float, memory: int) -> Cost:
-    """The measured cost of a finished search, or the cost extrapolated from the passes that were finished in time."""
+    """The measured cost of a finished search, or that extrapolated from the passes that were finished."""
     if state.search is None:
         return Cost("fast", seconds, memory, seconds, complete=True)
     passes = int(state.search.round.max())

@@ -36,8 +36,9 @@ class Enumerate(Method[EnumerationState]):
 
     sentences: int = 100_000
 
-    # Enumerate an input before all other methods if it has at most this many sentences. The default attacks take about
-    # 1,200 queries an input, most with gradients (three times the cost of a plain query), and a proof comes on top.
+    # Enumerate an input before all other methods if it has at most this many sentences. The default
+    # attacks take about 1,200 queries an input, most with gradients (three times the cost of a plain
+    # query), and a proof comes on top.
     cheap: ClassVar[int] = 4096
 
     def obstacle(self, problem: Problem) -> str | None:

@@ -339,7 +339,10 @@ def _predict_classes(net: Network, data: Data, places: Sequence[int], source: st
         groups.setdefault(tuple(rows[place].shape), []).append(place)
     said: dict[int, int] = {}
     with in_words(
-        source, f"{net.name} cannot evaluate all inputs", "Leave out the inputs that it cannot take.", BadInput
+        source,
+        f"{net.name} cannot evaluate all inputs",
+        "Leave out the inputs that it cannot take.",
+        BadInput,
     ):
         for members in groups.values():
             net.outputs_for(_centre(net, rows[members[0]])[None])
@@ -395,7 +398,10 @@ def _text(path: Path, net: Network, how: How) -> LoadedData:
 def read_texts(
     net: Network, texts: Sequence[str], source: str, places: Sequence[str] | None, reading: Reading | None
 ) -> Texts:
-    """Convert texts to tokens. Remarks about them become notes of the network, which a run saves and shows."""
+    """Convert texts to tokens.
+
+    Remarks about them become notes of the network, which a run saves and shows.
+    """
     found = (reading or net.read_texts)(texts, places)
     net.notes = (*net.notes, *(f"{source}: {note}" if source else note for note in found.notes))
     return found

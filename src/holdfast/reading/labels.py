@@ -45,8 +45,7 @@ def number_labels(
         if ours is not None and theirs is not None and list(ours) != theirs and not y.is_floating_point():
             names = [theirs[k] if 0 <= k < len(theirs) else str(k) for k in y.flatten().tolist()]
             note = (
-                f"the classes of {source} have another order than the outputs of the network: matched "
-                "by name"
+                f"the classes of {source} have another order than the outputs of the network: matched by name"
             )
             return _by_names(names, ours, found, source), list(ours), (note,)
         return y, theirs if ours is None else list(ours), ()

@@ -46,7 +46,7 @@ def bundle(
 ) -> None:
     """Pack a run into one file: report, records, counterexamples, certificates and hashes.
 
-    The file holds a statement of what the run claims. 'holdfast sign' signs it, 'holdfast verify-bundle'
+    The file includes a statement of the claims of the run. 'holdfast sign' signs it, 'holdfast verify-bundle'
     checks it.
     """
     from holdfast.cli.bundle import bundle as pack

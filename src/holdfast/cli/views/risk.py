@@ -36,8 +36,10 @@ def table(store: Store, most: int = 40) -> Table:
         "Q",
         "radius",
         "s/Q (estimate)",
-        caption=f"{len(found)} inputs; worst score and Q are those of the region, the radius may lie outside it; "
-        "each from the proved to the found bound, for Q from the found to the proved one; s/Q at most the radius of "
+        caption=f"{len(found)} inputs; worst score and Q are those of the region, the radius may lie outside "
+        "it; "
+        "each from the proved to the found bound, for Q from the found to the proved one; s/Q at most the "
+        "radius of "
         "the region (DeepQuant, Theorem 1), and refuted where a nearer counterexample exists; "
         f"{sum(r.queries for r in found) // max(1, len(found))} queries an input",
         caption_justify="left",

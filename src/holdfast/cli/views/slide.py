@@ -46,12 +46,12 @@ def write_slide(store: Store, path: Path, at: float | None = None) -> Path:
         )
     figure = Figure(figsize=INCHES, layout="constrained")
     axes = figure.subplots()
-    rows = [row for row in part.rows if row.status not in ("failed", "refuted")]
+    rows = list(part.rows)
     limit = _axis_limit(rows)
     if len(rows) <= MOST_BARS:
         _draw_bars(axes, rows, store.question, limit)
     else:
-        _draw_curves(axes, part, rows, limit)
+        _draw_curves(axes, rows, limit)
     axes.set_xlabel(_unit(store.question, part), fontsize=15)
     axes.tick_params(labelsize=13)
     axes.spines[["top", "right"]].set_visible(False)
@@ -111,9 +111,7 @@ def _draw_bars(axes: Axes, rows: Sequence[InputRow], question: Question, limit: 
     _legend(axes, ("proved: no change of this size", "unknown", "a counterexample changes it"))
 
 
-def _draw_curves(
-    axes: Axes, part: QuestionPart, rows: Sequence[InputRow], limit: tuple[float, float]
-) -> None:
+def _draw_curves(axes: Axes, rows: Sequence[InputRow], limit: tuple[float, float]) -> None:
     """The share of inputs certified at each value, and the share without a counterexample.
 
     Between them: unknown.
