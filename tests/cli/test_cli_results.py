@@ -63,9 +63,9 @@ def test_the_default_radius_is_rounded_down_and_explained(tmp_path: Path) -> Non
 
 def test_a_radius_is_never_rounded_up_over_what_is_proved(tmp_path: Path) -> None:
     exact = 0.05678
-    assert "1 of 1 image keep" in sentence(store_of(tmp_path / "a", [(exact, 0.1)]), exact)
+    assert "1 of 1 images keep" in sentence(store_of(tmp_path / "a", [(exact, 0.1)]), exact)
     above = math.nextafter(exact, 1)
-    assert "0 of 1 image keep" in sentence(store_of(tmp_path / "b", [(exact, 0.1)]), above)
+    assert "0 of 1 images keep" in sentence(store_of(tmp_path / "b", [(exact, 0.1)]), above)
 
 
 def test_without_a_proof_the_counterexamples_choose_the_radius(tmp_path: Path) -> None:
@@ -127,6 +127,7 @@ def test_the_table_sorts_by_fragility_and_shows_file_names(ask: Ask) -> None:
 def test_a_run_of_one_input_shows_it(ask: Ask) -> None:
     store_of(Path("run"), [(0.06, 0.3)]).close()
     assert "input 0, photos/0.png" in ask("show", "run").out
+    assert "answer: 1 of 1 images keep" in ask("show", "run", "--at", "0.05").out
 
 
 def test_radius_ends_with_the_answer(ask: Ask) -> None:

@@ -39,7 +39,7 @@ def show(
     if number is None:
         with Store.read(run) as store:
             known = store.answered_inputs()
-            if len(known) != 1:
+            if len(known) != 1 or at is not None or sort != "input":
                 show_run(store, console, sort, at)
                 return
         number = known[0]

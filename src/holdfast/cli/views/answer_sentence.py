@@ -105,7 +105,7 @@ def _count(number: int, noun: str) -> str:
 def _counted(counts: VerdictCounts, rows: Sequence[InputRow], noun: str, holds: str, shown: str) -> str:
     """The three counts; `holds` is in the plural, `shown` an infinitive."""
     total = counts.count
-    parts = [f"{counts.certified} of {_count(total, noun)} {holds}"]
+    parts = [f"{counts.certified} of {total} {noun}s {holds}"]
     wrong = sum(row.fails_at_once for row in rows)
     if counts.broken:
         already = f" ({wrong} without any change)" if wrong else ""

@@ -109,15 +109,14 @@ def check_saliency(q: "Radius", net: Network, data: Data) -> None:
         )
     if q.frames is not None or data.lengths is not None:
         raise BadInput(
-            "--saliency: maps are for images and tables, not for frames. Leave it out; --frames each asks "
-            "frame by frame."
+            "--saliency: maps are for images and tables, not for frames. Leave it out; --frames each "
+            "measures frame by frame."
         )
     data.stack_inputs(q.data)
     if not net.domain.bounded and q.values is None:
         raise BadInput(
             "--saliency tries the smallest and largest value of the domain at each position, and here the "
-            "domain has no limits. Give --domain, as "
-            "in --domain 0,1."
+            "domain has no limits. Give --domain, as in --domain 0,1."
         )
 
 
