@@ -18,7 +18,7 @@ from rich.text import Text
 from torch import nn
 
 import holdfast as hf
-from holdfast.cli import _tell
+from holdfast.cli import _print_message
 from holdfast.cli.terminal import Terminal
 from holdfast.errors import LONGEST_MESSAGE, BadInput
 from holdfast.execution.task import describe_exception
@@ -86,7 +86,7 @@ def test_every_console_of_the_command_line_is_a_terminal() -> None:
 
 
 def test_errors_and_warnings_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    _tell("red", "error", f"{EVIL}\nrun: /everything/proved")
+    _print_message("red", "error", f"{EVIL}\nrun: /everything/proved")
     told = capsys.readouterr().err
     assert len(told.splitlines()) == 1
     assert not STEERS.search(told)

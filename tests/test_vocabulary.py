@@ -181,6 +181,7 @@ WORDS = {
     "theta": Word("the error left in an abstract state", shown="NUMBER"),
     # runs that exist
     "at": Word("the radius or radii looked at", shown="RADIUS RADII"),
+    "sort": Word("the order of the rows of a table", shown="ORDER"),
     "part": Word("which part of a question that has several", shown="NAME"),
     "against": Word("a run to be no worse than", shown="BASELINE"),
     "slack": Word("worse than the baseline by so much is let through", shown="SHARE"),

@@ -245,8 +245,8 @@ def _run(path: Path) -> object:
 
 
 def _page(path: Path) -> object:
-    from holdfast.cli.views.show import show
+    from holdfast.cli.views.show import show_input
 
-    show(path, 0, Console(file=io.StringIO()))
+    show_input(path, 0, Console(file=io.StringIO()))
     with hf.Store.open(path) as store:
         return write_report(store, path / "page.html")

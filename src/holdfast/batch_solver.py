@@ -605,6 +605,12 @@ def _step_in_turn(
     # A method whose applicability was not decided in time counts as unfinished, so that a resumed run tries
     # it.
     work.able = frozenset(method.name for method in methods if work.unfit[method.name] in (None, TOO_LATE))
+    if not _settle_cheap_rows(work, able, stop, deadline, seed, tell):
+        return "stopped"
+    rows = work.unsettled_rows(stop)
+    if not len(rows):
+        return "finished"
+    part = problem.take(rows.to(problem.region.centre.device))
     for turn in ([m for m in able if not m.long_steps], [m for m in able if m.long_steps]):
         live: list[tuple[Method[Any], Problem, Any]] = [(method, method.view(part), None) for method in turn]
         while live:
@@ -627,6 +633,30 @@ def _step_in_turn(
                     ongoing.append((method, seen, state))
             live = ongoing
     return "finished" if TOO_LATE not in work.unfit.values() else "stopped"
+
+
+def _settle_cheap_rows(
+    work: Work, methods: Sequence[Method[Any]], stop: Stop, deadline: float, seed: int, tell: Tell
+) -> bool:
+    """Run each method to its end on the rows that it decides exactly with few queries, before all others.
+
+    Returns False if the budget ended first.
+    """
+    for method in methods:
+        cheap = method.settles(work.problem)
+        rows = work.unsettled_rows(stop)
+        rows = rows[:0] if cheap is None else rows[cheap.cpu()[rows]]
+        if not len(rows):
+            continue
+        seen = method.view(work.problem.take(rows.to(work.problem.region.centre.device)))
+        aside = {name: values[rows] for name, values in work.aside.items()}
+        state = time_limit.interrupt_late(partial(_start_method, method, seen, seed, aside), TOO_LATE)
+        while state is not None:
+            if state is TOO_LATE or _spent(work, stop, deadline):
+                return False
+            state = _step_method(work, seen, rows, method, state, seed)
+            tell(work.better(), method.name)
+    return True
 
 
 def _start_method(method: Method[Any], seen: Problem, seed: int, aside: dict[str, Tensor]) -> Any:

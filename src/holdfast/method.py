@@ -143,6 +143,14 @@ class Method(ABC, Generic[State]):
         """
         return state
 
+    def settles(self, problem: Problem) -> Tensor | None:
+        """(batch,) bool: the rows that this method decides exactly with few queries; None: no row.
+
+        The solver runs the method on these rows before all other methods. Each row's value depends on that
+        row alone.
+        """
+        return None
+
 
 Step = Callable[[Any, Problem, Any], tuple[Any, Claims]]
 

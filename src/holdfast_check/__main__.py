@@ -13,7 +13,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     cannot be read.
     """
     parser = argparse.ArgumentParser(
-        prog="holdfast-check", description="Checks proofs and witnesses that 'holdfast prove' wrote."
+        prog="holdfast-check",
+        description="Accepts or rejects certificates that 'holdfast prove' wrote, without holdfast's engine. Not the same: "
+        "'holdfast check' recomputes the results of a run folder, 'holdfast verify-bundle' checks a bundle file, "
+        "'holdfast verify' answers a VNN-LIB query.",
     )
     parser.add_argument("model", help="the .onnx file, or the .safetensors file written next to the proofs")
     parser.add_argument("proofs", nargs="+", metavar="proof", help=".proof and .witness files")

@@ -212,8 +212,8 @@ def test_where_there_is_no_map_it_is_refused(refused: Ask, images: torch.Tensor)
     )
     assert "reads words" in refused(*words).err
     frames = ("radius", "-m", "lstm.onnx", "-d", "data.npz", "-o", "run", "--saliency")
-    assert "not of frames" in refused(*frames, *QUICK, "--frames", "each").err
-    assert "Say --domain" in refused(*frames).err
+    assert "not for frames" in refused(*frames, *QUICK, "--frames", "each").err
+    assert "Give --domain" in refused(*frames).err
 
 
 def test_an_earlier_demo_is_cleared_away(tmp_path: Path) -> None:

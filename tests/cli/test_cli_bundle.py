@@ -699,7 +699,7 @@ def test_certificates_that_were_proved_are_accepted_for_the_claims_they_are_abou
     )
     two: Alter = lambda folder: shutil.copy("reader.onnx", folder / "model" / "more.onnx") and None  # noqa: E731
     assert (
-        "digests: differs, in model lie 2 networks"
+        "digests: differs, model holds 2 networks"
         in ask("verify-bundle", altered(Path("new.zip"), two, listed=True)).out
     )
     shutil.copy("run/proofs/0.proof", "run/proofs/1.proof")  # the first one's in the place of the second
@@ -986,7 +986,7 @@ def test_certificates_of_a_run_take_no_more_than_the_time_that_is_left(here: Pat
         built, told = command.build(), io.StringIO()
         at_the_end(command, built, store, time.monotonic() - 30, Console(file=told, width=300))
         assert (
-            "no time was left for any: give more --seconds, or write them now: holdfast prove run -o run/proofs"
+            "no time was left: give more --seconds, or write them now with: holdfast prove run -o run/proofs"
             in told.getvalue()
         )
         assert not Path("run/proofs").exists()

@@ -52,7 +52,7 @@ def test_a_line_of_instances_names_a_file_and_never_code(evil: Path, ask: Ask) -
     instances(evil, "w6_evil:made,p.vnnlib,10")
     said = ask("verify", ".")
     assert said.code == 2
-    assert "never package.module:factory" in said.err
+    assert "not package.module:factory" in said.err
     assert not ran(evil)
     write_net(evil / "small.onnx")
     instances(evil, "small.onnx,p.vnnlib,10", "w6_evil:made,p.vnnlib,10")  # beside one that is answered

@@ -136,7 +136,7 @@ def test_a_run_of_maps_has_records_and_goes_on_where_its_time_was_up(ask: Ask) -
     assert ask(*command, "-o", "whole").code == 0
     said = ask(*command, "-o", "maps", "--seconds", "0")
     assert said.code == 0, said.err
-    assert "not known yet" in said.out
+    assert "not measured yet" in said.out
     assert "inf" not in said.out.replace("info", "")  # nobody knows the lowest margin either
     with Store.open("maps") as store:
         assert {r.status for r in store.records()} == {"stopped"}

@@ -63,7 +63,7 @@ def test_only_what_the_network_gets_right(ask: Ask) -> None:
     said = ask(*BEGIN, "-d", "pets.csv", "--only-correct", "--limit", 2, "-o", "run")
     assert said.code == 0, said.err
     assert "leaves out 1 of the first 3 inputs" in " ".join(said.out.split())
-    assert "b (says cat)" in " ".join(said.out.split())
+    assert "b (predicted cat)" in " ".join(said.out.split())
     with hf.Store.read("run") as store:
         assert [given.name for given in store.inputs()] == ["a", "c"]
         assert store.question.data.count == 2
@@ -124,8 +124,8 @@ def test_what_belongs_to_inputs_that_are_left_out_is_left_out(ask: Ask) -> None:
 def test_refusals_of_only_correct(refused: Ask) -> None:
     Path("own.txt").write_text("dog\ndog\nemu\ncat\n")
     said = refused(*BEGIN, "-d", "pets.csv", "--labels", "own.txt", "--only-correct", "-o", "run")
-    assert "of all 4 inputs" in said.err
-    assert "a (says cat)" in said.err
+    assert "misclassifies all 4 inputs" in said.err
+    assert "a (predicted cat)" in said.err
     Path("bare.csv").write_text("fur,bark,height\n3,1,0\n")
     assert "holds no labels" in refused(*BEGIN, "-d", "bare.csv", "--only-correct", "-o", "run").err
 
@@ -135,7 +135,7 @@ def test_without_labels_the_network_speaks(ask: Ask) -> None:
     Path("bare.csv").write_text("fur,bark,height\n3,1,0\n0,1,3\n")
     said = ask(*BEGIN, "-d", "bare.csv", "--classes", "cat,dog,emu", "-o", "run")
     assert said.code == 0, said.err
-    assert "the class that the network says" in " ".join(said.out.split())
+    assert "the prediction of the network" in " ".join(said.out.split())
     assert "says emu" in said.out
     with hf.Store.read("run") as store:
         assert [(given.label, given.prediction) for given in store.inputs()] == [(None, 0), (None, 2)]

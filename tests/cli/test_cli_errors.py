@@ -397,14 +397,6 @@ def test_out_of_memory_is_said_in_one_line(refused: Ask) -> None:
     assert "--batch" in said.err
 
 
-def test_an_error_nobody_foresaw_asks_for_a_report(ask: Ask) -> None:
-    said = ask(*BEGIN, "-m", "lstm.onnx", "-d", "cli_own_code:bug")
-    assert said.code == 1
-    assert "LookupError: nobody saw this coming" in said.err
-    assert "--debug" in said.err
-    assert "Traceback" not in said.err
-
-
 @pytest.mark.parametrize("place", [0, 1, 5])
 def test_debug_shows_the_traceback_wherever_it_stands(place: int, workshop: Path) -> None:
     from holdfast.cli import main

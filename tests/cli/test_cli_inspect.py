@@ -2,14 +2,20 @@
 
 import re
 import time
+from dataclasses import replace
 
 import onnx
 import pytest
+import torch
 from cli_workshop import Ask
 from onnx import TensorProto, helper
 
-from holdfast.certify import Certify
+import holdfast as hf
+from holdfast.certify import Certify, Tighten
+from holdfast.certify import cost as cost_module
+from holdfast.certify.cost import USUAL_PASSES, Cost, costs
 from holdfast.cli.views import model
+from holdfast.problem import Problem
 
 
 def lines(text: str) -> list[str]:
@@ -36,17 +42,62 @@ def test_a_network_that_can_be_proved(ask: Ask) -> None:
         assert any(line.startswith(f"| {method} ") and line.endswith("| yes |") for line in seen)
 
 
-def test_what_a_radius_takes_is_foretold_tier_by_tier(ask: Ask) -> None:
+def test_the_time_of_a_radius_is_measured_or_extrapolated_tier_by_tier(ask: Ask) -> None:
     seen = lines(ask("inspect", "lstm.onnx", "--domain", "0,1").out)
-    told = seen[seen.index("what one radius takes on this machine, about") :]
-    times = {line.split()[1]: line for line in told if "MiB |" in line or "--seconds allows" in line}
-    assert list(times) == ["fast", "tight", "split"]
-    assert all(
-        re.search(r"\| (0\.\d+|\d+|more than 5) \| up to \d+ MiB \|$", times[tier])
-        for tier in ("fast", "tight")
-    )
+    start = seen.index("what a radius takes on this machine (L∞ norm, one random input)")
+    rows = {line.split()[1]: line for line in seen[start:] if "MiB |" in line or "--seconds allows" in line}
+    assert list(rows) == ["fast", "tight", "split"]
+    number = r"(0\.\d+|\d+|\de-\d+) s"
+    assert re.fullmatch(rf"\| fast \| a whole search: {number} \| {number} \| up to \d+ MiB \|", rows["fast"])
+    assert re.fullmatch(rf"\| tight \| .*: {number} \| about {number} \| up to \d+ MiB \|", rows["tight"])
+    assert any(line.startswith("time: tier fast was measured on one random input;") for line in seen)
     unproved = ask("inspect", "cli_own_code:waving", "--shape", "4").out
-    assert "what one radius takes" not in unproved
+    assert "what a radius takes" not in unproved
+
+
+def test_a_measured_time_is_shown_as_measured() -> None:
+    cost = Cost("fast", seconds=3.0, memory=0, measured=3.0, complete=True)
+    assert (model.measured_text(cost), model.seconds_text(cost)) == ("a whole search: 3 s", "3 s")
+    assert "extrapolated from single steps" in model.time_statement(cost)
+
+
+def test_a_search_that_does_not_end_is_extrapolated_from_its_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = hf.Network.from_torch(torch.nn.Linear(3, 2).eval(), domain=(0, 1))
+    ball = hf.region.Ball(torch.full((1, 3), 0.5), torch.zeros(1, dtype=torch.float64), torch.inf, net.domain)
+    problem = Problem(net, ball, hf.property.Linear.of([1.0, -1.0]), "radius")
+    finished = Tighten().start(problem, 0)
+    assert finished.search is not None
+    for passes, seconds in ((0, None), (2, 10.0), (7, 32 / 7)):
+        going_on = replace(finished, search=replace(finished.search, round=torch.tensor([passes])))
+        monkeypatch.setattr(cost_module, "_simulate_search", lambda *_, state=going_on: state)
+        clock = iter(range(100, 200, 4))
+        monkeypatch.setattr(cost_module.time, "perf_counter", lambda clock=clock: next(clock))
+        fast, tight = costs(problem)
+        monkeypatch.undo()
+        assert (fast.measured, fast.complete, fast.passes) == (4.0, False, passes)
+        assert fast.seconds == pytest.approx(seconds) if seconds else fast.seconds is None
+        assert tight.seconds is None, "nothing supports an estimate of the tier after it"
+        told = model.time_statement(fast)
+        if passes:
+            assert model.seconds_text(fast) == f"about {seconds:.0f} s"
+            assert f"extrapolated from {passes} of usually {USUAL_PASSES} passes" in told
+        else:
+            assert model.seconds_text(fast) == "more than 4 s"
+            assert "no pass of linear bounds ended in 4 s, so a proof of one input takes more" in told
+
+
+def test_the_measurement_uses_the_seconds_that_are_given(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = list[float]()
+
+    def measure(problem: Problem, limit: float) -> list[Cost]:
+        limits.append(limit)
+        return [Cost("fast", None, 2**20, measured=limit)]
+
+    monkeypatch.setattr(model, "costs", measure)
+    said = ask("inspect", "lstm.onnx", "--domain", "0,1", "--seconds", "400")
+    assert said.code == 0, said.err
+    assert 100 < limits[0] <= 200, "half of the seconds that are left"
+    assert f"more than {limits[0]:.0f} s" in said.out
 
 
 def test_the_layer_that_stops_a_proof_is_named_and_what_still_works(ask: Ask) -> None:
@@ -124,5 +175,5 @@ def test_what_is_not_found_out_in_time_is_said(ask: Ask, monkeypatch: pytest.Mon
     assert said.code == 0, said.err
     seen = lines(said.out)
     assert "model lstm.onnx" in seen
-    assert any("not found out within 20 s: how proofs are made" in line for line in seen)
-    assert any(line.startswith("| certify ") and line.endswith("| not found out in time |") for line in seen)
+    assert any("not determined within 20 s: how proofs are made" in line for line in seen)
+    assert any(line.startswith("| certify ") and line.endswith("| not determined in time |") for line in seen)

@@ -65,4 +65,4 @@ def test_ctrl_c_before_anything_was_begun(
     finally:
         signal.signal(signal.SIGINT, before)
     assert ending.value.code == 130
-    assert capsys.readouterr().err == "interrupted: nothing had begun that could be kept.\n"
+    assert capsys.readouterr().err == "interrupted: nothing had begun that could be saved.\n"

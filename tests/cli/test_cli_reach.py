@@ -149,8 +149,8 @@ def test_ctrl_c(model: tuple[str, ...], ask: Ask, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((), ["say over which box"]),
-        (("--box", "0:1", "--data", "data.npz", "--radius", "1"), ["say over which box"]),
+        ((), ["give the box"]),
+        (("--box", "0:1", "--data", "data.npz", "--radius", "1"), ["give the box"]),
         (("--data", "data.npz"), ["--data and --radius belong together"]),
         (("--data", "data.npz", "--radius", "-1"), ["radius -1.0"]),
         (("--box", "0:1,2"), ["expected low:high"]),
@@ -161,7 +161,7 @@ def test_ctrl_c(model: tuple[str, ...], ask: Ask, monkeypatch: pytest.MonkeyPatc
         (("--box", "bad.csv"), ["bad.csv:2: expected low,high"]),
         (("--box", "empty.csv"), ["holds no line"]),
         (("--box", "none.npy"), ["none.npy"]),
-        (("--box", "flat.npy"), ["expected the lower and the upper ends"]),
+        (("--box", "flat.npy"), ["expected the smallest and the largest values"]),
         (("--box", "0:1", "--outputs", "3"), ["number 3 does not exist"]),
         (("--box", "0:1", "--outputs", "a"), ["outputs 'a'"]),
         (("--box", "0:1", "--tolerance", "0"), ["tolerance must be"]),

@@ -112,7 +112,7 @@ def test_outputs_that_each_say_yes_or_no_are_kept_as_sets(ask: Ask, forecasts: N
                 "--property",
                 "tie",
             ),
-            "one at a time",
+            "use one of them",
         ),
         (
             (

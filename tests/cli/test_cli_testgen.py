@@ -209,7 +209,7 @@ def test_data_and_folders_that_do_not_fit(refused: Ask, workshop: Path) -> None:
     )
     other = read("data.npz")
     np.savez("uneven.npz", **other, lengths=[3, 3, 2, 3, 3, 3])
-    assert "inputs of shapes (2, 2) and (3, 2)" in refused(*LSTM[:4], "uneven.npz", *LSTM[5:]).err
+    assert "inputs have shapes (2, 2) and (3, 2)" in refused(*LSTM[:4], "uneven.npz", *LSTM[5:]).err
     taken = workshop / "taken"
     taken.mkdir()
     Store.create(taken).close()

@@ -166,7 +166,7 @@ def test_an_answer_against_the_key_is_loud(small: Path, ask: Ask) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("small.onnx",), ["a property is needed beside the model"]),
+        (("small.onnx",), ["a property is needed in addition to the model"]),
         ((".", "sat.vnnlib"), ["is a list of instances"]),
         (("small.onnx", "none.vnnlib"), ["none.vnnlib: no such file"]),
         (("none.onnx", "sat.vnnlib"), ["none.onnx: no such file"]),

@@ -136,7 +136,7 @@ def test_numbers_of_another_order_are_matched_by_name() -> None:
         ("1,2,3\n4,5,6\n", {}, ["first line holds numbers", "names of the columns"]),
         ("a,b,c\n1,2\n", {}, ["line 2", "2 cells"]),
         ("a,b,c\n", {}, ["one line"]),
-        ("a,a,c\n1,2,3\n", {}, ["two columns are called 'a'"]),
+        ("a,a,c\n1,2,3\n", {}, ["two columns are named 'a'"]),
         ('a,b,c\n1,2,"3\n', {}, ["cannot be read as .csv"]),
     ],
 )
@@ -334,7 +334,7 @@ def test_pictures_that_are_refused() -> None:
     assert "photos/cat/0.png: neither PNG nor JPEG" in refused("photos", net, scale=255)
     Path("photos/cat/0.png").unlink()
     picture("photos/0.png", np.zeros((2, 3, 3)))
-    assert "beside the folders of classes" in refused("photos", net)
+    assert "next to the folders of classes" in refused("photos", net)
 
 
 def test_a_small_file_that_unpacks_to_a_giant_picture(monkeypatch: pytest.MonkeyPatch) -> None:

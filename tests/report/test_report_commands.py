@@ -133,12 +133,12 @@ def test_an_input_that_is_not_there_is_told(
     store = new_store()
     assert ask("show", store.folder, "--input", 3)[::2] == (
         2,
-        f"error: {store.folder}: no answer to input 3; it has no answers yet.\n",
+        f"error: {store.folder}: no result for input 3; it has no results yet.\n",
     )
     store.write([record(0, 0.1, 0.2), record(1, 0.1, 0.2)])
     code, _, err = ask("show", store.folder, "-i", 17)
     assert code == 2
-    assert "no answer to input 17; it has answers to 2, from 0 to 1" in err
+    assert "no result for input 17; it has results for 2 inputs, from 0 to 1" in err
 
 
 def test_compare_writes_what_it_shows(

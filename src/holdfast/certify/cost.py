@@ -29,6 +29,8 @@ LIMIT = 5.0  # Time for all measurements together, in seconds (chosen by hand).
 # Time of the later radii of the joint relaxation, as a share of the first: they begin with its dual variables
 # (chosen by hand).
 LATER_RADIUS_SHARE = 0.4
+# Passes of linear bounds after which most searches end (see `Certify`); chosen by hand.
+USUAL_PASSES = 5
 # Largest number of values in the quadratic models of one input for which a bound is timed (chosen by hand).
 MAX_TIMED_NUMBERS = 2**24
 # Number of proofs after a block of training; see `quadratic_training.PROOF_SHARES`.
@@ -39,16 +41,22 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of one input.
+    """The cost of one input at one tier.
 
     Attributes:
-        seconds: None if it is more than the time for the measurement.
+        seconds: of a whole search: measured if `complete`, else extrapolated; None if nothing supports it.
         memory: an upper estimate, in bytes.
+        measured: seconds that the measurement of this tier took.
+        complete: the search was run to its end, so that `seconds` equals `measured`.
+        passes: passes of linear bounds that were finished (tier fast).
     """
 
     tier: str
     seconds: float | None
     memory: int
+    measured: float = 0.0
+    complete: bool = False
+    passes: int = 0
 
 
 def costs(problem: Problem, limit: float = LIMIT) -> list[Cost]:
@@ -60,7 +68,8 @@ def costs(problem: Problem, limit: float = LIMIT) -> list[Cost]:
     with time_limit.within(time.monotonic() + limit):
         state, fast = _time_call(_run_linear_bounds, method, problem)
         searched = not isinstance(state.phase, ClosedFormBounds)
-        first = Cost("fast", fast if searched else None, linear)
+        began = time.perf_counter()
+        first = _fast_cost(state, fast, linear)
         seconds, memory, tier = fast, linear, "tight"
         if isinstance(state.phase, TrainedLinearBounds):
             (state, _), once = _time_call(method.advance, problem, state)
@@ -86,7 +95,16 @@ def costs(problem: Problem, limit: float = LIMIT) -> list[Cost]:
                     step = _time_training_step(method, problem, state)
                     seconds += method.steps * (step + PROOFS_PER_BLOCK * once / method.block)
         known = searched and not time_limit.has_expired() and math.isfinite(seconds)
-        return [first, Cost(tier, seconds if known else None, memory)]
+        return [first, Cost(tier, seconds if known else None, memory, time.perf_counter() - began)]
+
+
+def _fast_cost(state: TightState, seconds: float, memory: int) -> Cost:
+    """The measured cost of a finished search, or that extrapolated from the passes that were finished."""
+    if not isinstance(state.phase, ClosedFormBounds):
+        return Cost("fast", seconds, memory, seconds, complete=True)
+    passes = int(state.phase.search.round.max())
+    whole = seconds / passes * max(USUAL_PASSES, passes + 1) if passes else None
+    return Cost("fast", whole, memory, seconds, passes=passes)
 
 
 def _run_linear_bounds(method: Tighten, problem: Problem) -> TightState:

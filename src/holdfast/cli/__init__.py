@@ -3,112 +3,161 @@
 import contextlib
 import io
 import logging
+import os
+import platform
+import shlex
 import signal
 import sys
+import tempfile
+import traceback
 import warnings
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from holdfast import __version__, signals
-from holdfast.cli import commands
+from holdfast.cli import commands, help_pages
 from holdfast.cli.terminal import Terminal
 from holdfast.errors import LONGEST_MESSAGE, HoldfastError
-from holdfast.foreign_text import first_line, printable
+from holdfast.foreign_text import first_line, printable, printable_lines
+
+SUMMARY = "Measure how far the inputs of a trained network can move before its prediction changes."
+TRACEBACK_LINES = 60  # Lines at the end of a traceback that the report of an internal error holds.
 
 
-class Commands(TyperGroup):
+class Commands(help_pages.Group):
     def invoke(self, ctx: Any) -> object:
-        """SIGTERM is as Ctrl-C. Before there is anything to keep: the exit code that a shell expects."""
+        """Treat SIGTERM as Ctrl-C; before a run has begun, exit with the code that a shell expects."""
         with signals.watch_signals(signal.SIGINT, signal.SIGTERM):
             try:
                 return super().invoke(ctx)
             except KeyboardInterrupt:
-                _tell("yellow", "interrupted", "nothing had begun that could be kept.")
+                _print_message("yellow", "interrupted", "nothing had begun that could be saved.")
                 sys.exit(signals.exit_code())
 
 
 app = typer.Typer(
     name="holdfast",
     cls=Commands,
-    help="How far can a trained network be pushed before it lets go?",
-    no_args_is_help=True,
+    help=SUMMARY,
+    invoke_without_command=True,
     pretty_exceptions_enable=False,
     add_completion=False,
 )
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _show_version(given: bool) -> None:
+    if given:
         print(f"holdfast {__version__}")
         raise typer.Exit
 
 
 @app.callback()
 def common(
+    context: typer.Context,
     version: Annotated[
         bool,
         typer.Option(
-            "--version", metavar="", callback=_version, is_eager=True, help="Say which version this is."
+            "--version", metavar="", callback=_show_version, is_eager=True, help="Show the version and exit."
         ),
     ] = False,
     debug: Annotated[
         bool,
-        typer.Option(
-            "--debug", metavar="", help="Show the traceback of an error; works after a command too."
-        ),
+        typer.Option("--debug", metavar="", help="Show the traceback of an error; may follow any command."),
     ] = False,
 ) -> None:
-    """How far can a trained network be pushed before it lets go?"""
+    """Measure how far the inputs of a trained network can move before its prediction changes."""
+    if context.invoked_subcommand is None:
+        print(help_pages.START, end="")
 
 
 commands.register(app)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The entry point: an error becomes one clear message and exit code 2; one that holdfast did not foresee, exit code 1."""
+    """The entry point.
+
+    An expected error becomes one message and exit code 2. An internal error writes a file to send and exits
+    with 1.
+    """
     given = list(sys.argv[1:] if arguments is None else arguments)
-    debug = "--debug" in given
+    debug, everything = "--debug" in given, help_pages.SHOW_ALL in given
+    words = ["--help" if word == help_pages.SHOW_ALL else word for word in given if word != "--debug"]
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal without Unicode shows ? where it has no sign
+            stream.reconfigure(
+                errors="replace"
+            )  # A terminal without Unicode shows ? for a missing character.
     with warnings.catch_warnings(), _quiet_logs(debug):
         if not debug:
-            warnings.showwarning = lambda message, *_: _tell("yellow", "warning", str(message))
+            warnings.showwarning = lambda message, *_: _print_message("yellow", "warning", str(message))
         try:
-            app([word for word in given if word != "--debug"], prog_name="holdfast")
+            app(words, prog_name="holdfast", obj=everything)
         except Exception as error:
             if debug:
                 raise
-            message, code = _message_and_exit_code(error)
-            _tell("bold red", "error", message)
+            message, code = _message_and_exit_code(error, given)
+            _print_message("bold red", "error", message)
             sys.exit(code)
 
 
-def _message_and_exit_code(error: Exception) -> tuple[str, int]:
-    """What a person is told, and the exit code."""
+def _message_and_exit_code(error: Exception, arguments: Sequence[str]) -> tuple[str, int]:
+    """The message for the user, and the exit code."""
     if isinstance(error, HoldfastError):
         return str(error), 2
     if isinstance(error, OSError):
         return f"{error.filename or 'a file'}: {error.strerror or error}.", 2
-    from holdfast.memory_budget import is_out_of_memory  # which needs torch
+    from holdfast.memory_budget import is_out_of_memory  # Here because it needs torch.
 
-    told = first_line(error, silent="no message")
+    reason = first_line(error, silent="no message")
     if is_out_of_memory(error):
         return (
-            f"out of memory. Ask about fewer inputs at once (--batch 8, say), or plan with less (--memory 1G). ({told})",
+            f"out of memory. Work on fewer inputs at once (for example --batch 8), or plan with less memory "
+            f"(--memory 1G). ({reason})",
             2,
         )
+    kind = type(error).__name__
+    try:
+        report = _write_error_report(error, arguments)
+    except OSError as failed:
+        saved = f"Repeat the command with --debug and send its output (no report could be written: {failed})."
+    else:
+        saved = (
+            f"Please send the file {report} with your bug report: it holds the version, the command and the "
+            "traceback."
+        )
     return (
-        f"holdfast did not foresee this ({type(error).__name__}: {told}). Please report it with what "
-        f"the same command prints with --debug. What a run has found so far is safe in its folder.",
+        f"internal error ({kind}: {reason}). This is a defect of holdfast, not of your input. {saved} "
+        "Results found before are saved in the folder of the run.",
         1,
     )
 
 
-def _tell(style: str, kind: str, message: str) -> None:
+def _write_error_report(error: Exception, arguments: Sequence[str]) -> Path:
+    """Write versions, command and traceback to a new temporary file that only its owner can read."""
+    lines = "".join(traceback.format_exception(error)).splitlines()
+    torch = sys.modules.get("torch")
+    text = "\n".join(
+        (
+            f"holdfast {__version__}",
+            f"Python {platform.python_version()}, torch {getattr(torch, '__version__', 'not imported')}",
+            f"system: {platform.platform()}",
+            f"command: {shlex.join(['holdfast', *arguments])}",
+            "",
+            *([f"... {len(lines) - TRACEBACK_LINES} lines before"] if len(lines) > TRACEBACK_LINES else ()),
+            *lines[-TRACEBACK_LINES:],
+            "",
+        )
+    )
+    number, name = tempfile.mkstemp(prefix="holdfast-error-", suffix=".txt")
+    with os.fdopen(number, "w", encoding="utf-8", errors="replace") as file:
+        file.write(printable_lines(text))
+    return Path(name)
+
+
+def _print_message(style: str, kind: str, message: str) -> None:
     from rich.text import Text
 
     Terminal(stderr=True).print(
@@ -118,7 +167,7 @@ def _tell(style: str, kind: str, message: str) -> None:
 
 @contextlib.contextmanager
 def _quiet_logs(debug: bool) -> Iterator[None]:
-    """Libraries log whole tracebacks about files that holdfast then reports in one line."""
+    """Silence the logs of libraries: they log tracebacks of errors that holdfast reports in one line."""
     before = logging.root.manager.disable
     logging.disable(before if debug else logging.WARNING)
     try:

@@ -1,4 +1,4 @@
-"""`holdfast bundle` and `holdfast verify-bundle`: where the model of a run lies, and what of a bundle holds."""
+"""`holdfast bundle` and `holdfast verify-bundle`: find the files of the model, pack a run, check a bundle."""
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -57,27 +57,28 @@ def bundle(
         proofs = run / PROOFS
     made = make(run, out, Given(files, with_model, proofs, gate))
     line(console, "run", f"fingerprint {made.fingerprint}")
-    told = (
+    names = (
         ", ".join(file.name for file in files)
         if files
-        else "no file of it was found: named by the hash that the run has of it"
+        else "no file of it was found: the bundle names it by the hash in the run"
     )
     line(
         console,
         "model",
-        f"{told}{'' if with_model or not files else '; not in the bundle, which names its digest (--with-model)'}",
+        names if with_model or not files else f"{names}; only its digest is in the bundle (see --with-model)",
     )
     line(
         console,
         "claims",
-        f"{made.claims} proved ends, {made.certified} with a certificate; {made.witnesses} witnessed ends",
+        f"{made.claims} proved bounds, {made.certified} with a certificate; {made.witnesses} counterexamples",
     )
     line(console, "manifest", f"sha256 {made.manifest}, {made.files} files")
     if not made.read_by_others:
         line(
             console,
             "note",
-            "the package in-toto-attestation is not installed, so nobody else has read the statement",
+            "the package in-toto-attestation is not installed, so the statement was not parsed by a second "
+            "implementation",
             warns=True,
         )
     line(console, "bundle", str(made.path))
@@ -85,8 +86,10 @@ def bundle(
 
 
 def model_files(question: Question, given: str | None) -> tuple[ModelFile, ...]:
-    """The files of the model that the run asked about: where they lie now, or where it found them; none where it is made by code, or is
-    not there. StoreError where what lies there is another model."""
+    """The files of the model of a run, where they are now or where the run found them.
+
+    Empty if code makes the model, or if no file is there. StoreError if the file is another model.
+    """
     if question.command == "verify" and question.asked.specification:
         return _of_instances(question, given)
     options = dict(question.options.get("network") or {})
@@ -94,27 +97,31 @@ def model_files(question: Question, given: str | None) -> tuple[ModelFile, ...]:
     path = _find_file(name, question.begun_in) if name.endswith((*ONNX, EXPORTED)) else None
     if path is None:
         if given is not None and ":" not in given:
-            raise StoreError(f"{given}: no such file, or no model that is one: give a .onnx or .pt2 file.")
+            raise StoreError(f"{given}: no such file, or not a model file: give a .onnx or .pt2 file.")
         return ()
     read = ModelOptions(
         str(path),
         constants=options.get("constants") or [],
         black_box=bool(options.get("black_box")),
         output=options.get("output"),
-    )  # data, never code
+    )  # A file is read as data, never as code.
     if name.endswith(EXPORTED):
         own = combine_hashes(of_file(path), of_output(read.output))
     else:
         own = load_network(read).fingerprint if read.constants or read.output else of_onnx(path)
     if own != question.model.fingerprint:
         raise StoreError(
-            f"{path}: not the model of this run, whose hash is {question.model.fingerprint}: this is {own}. Say --model."
+            f"{path}: not the model of this run, whose hash is {question.model.fingerprint}: this is {own}. "
+            "Give --model."
         )
     return _with_beside(path)
 
 
 def _of_instances(question: Question, given: str | None) -> tuple[ModelFile, ...]:
-    """Of `verify`: the network of its instances, where they all ask about one. A list of instances is not read again for where it lies."""
+    """For `verify`: the network of its instances if they all have the same one, else nothing.
+
+    The list of instances is not read again to find files.
+    """
     networks = {str(line[2]) for line in question.asked.specification}
     if len(networks) != 1:
         return ()
@@ -126,7 +133,7 @@ def _of_instances(question: Question, given: str | None) -> tuple[ModelFile, ...
             raise StoreError(f"{given}: no such file.")
         return ()
     if (of_onnx(path) if path.name.endswith(ONNX) else of_file(path)) != digest:
-        raise StoreError(f"{path}: not the network of this run, whose hash is {digest}. Say --model.")
+        raise StoreError(f"{path}: not the network of this run, whose hash is {digest}. Give --model.")
     return _with_beside(path)
 
 
@@ -148,12 +155,15 @@ def verify(
     to: Path | None,
     console: Console,
 ) -> None:
-    """Print every finding as soon as it is known, and exit with the code of the worst. page: the run as a page of the auditor's own. to:
-    where its files go if nothing differs, for `holdfast-check` and whoever else reads them."""
+    """Print every finding when it is known, and exit with the code of the worst.
+
+    page: file for a page of the run, written by the auditor. to: folder for the unpacked files if nothing
+    differs.
+    """
     if to is not None and to.exists():
-        raise BadInput(f"--unpack {to}: is there already; give a folder that is not.")
+        raise BadInput(f"--unpack {to}: exists already; give a new folder.")
     if page is not None and page.suffix not in (".html", ".htm"):
-        raise BadInput(f"--page {page}: a page is a .html file.")
+        raise BadInput(f"--page {page}: give a .html file.")
     public = []
     if keys:
         from holdfast.evidence.keys import public_key
@@ -171,7 +181,7 @@ def verify(
 
 
 def _with_files(found: Iterator[Finding], path: Path, to: Path) -> Iterator[Finding]:
-    """The same, and at the end the files of the bundle as they are in it; none where something differs."""
+    """The findings; after them, unpack the files of the bundle unless something differs."""
     states = set[str]()
     for one in found:
         states.add(one.state)
@@ -186,7 +196,7 @@ def _with_files(found: Iterator[Finding], path: Path, to: Path) -> Iterator[Find
 def _with_page(
     found: Iterator[Finding], folder: Path, page: Path, keys: tuple[str, ...]
 ) -> Iterator[Finding]:
-    """The same, and at the end a page of the run in the bundle; none where something differs."""
+    """The findings; after them, write a page of the run in the bundle unless something differs."""
     states = set[str]()
     for one in found:
         states.add(one.state)
@@ -202,19 +212,19 @@ def _with_page(
 
 
 def _name_finding(one: Finding, place: str, path: Path) -> Finding:
-    """In words of who asked, who knows the bundle and not where it was unpacked."""
+    """The finding with the name of the bundle in place of the folder where it was unpacked."""
     told, *details = (text.replace(f"{place}/", f"{path.name}: ") for text in (one.told, *one.details))
     return replace(one, told=told, details=tuple(details))
 
 
 def findings(path: Path, folder: Path, keys: "Sequence[PublicKey]", wanted: Wanted) -> Iterator[Finding]:
-    """From the outside inwards. What is not as it was listed is not opened."""
+    """Check the bundle from the outside inwards. Nothing is opened that differs from the listing."""
     try:
         names = unpack(path, folder)
     except UnreadableFile as error:
         yield Finding("archive", "differs", str(error))
         return
-    yield Finding("archive", "ok", f"{len(names)} files, nothing beside them")
+    yield Finding("archive", "ok", f"{len(names)} files, nothing else in the archive")
     outside = [bundle_verification.check_listing(names, folder)]
     if outside[0].state == "ok":
         outside += [
@@ -244,14 +254,14 @@ def findings(path: Path, folder: Path, keys: "Sequence[PublicKey]", wanted: Want
             again=asked is not None,
             compared=_compare_certificates(folder, asked, found, models),
         )
-    except HoldfastError as error:  # what a stranger's run or JSON says may be refused anywhere
+    except HoldfastError as error:  # Contents of a foreign run or JSON file may be invalid anywhere.
         yield Finding("contents", "differs", str(error))
         return
     if asked is None:
         yield Finding(
             "witnesses",
             "unchecked",
-            "they are replayed where the model and the data are given: --model, --data",
+            "give --model and --data to evaluate the model at them",
         )
     yield from rest
 
@@ -259,15 +269,17 @@ def findings(path: Path, folder: Path, keys: "Sequence[PublicKey]", wanted: Want
 def _compare_certificates(
     folder: Path, wanted: Wanted | None, found: Sequence[CertificateCheck], models: Mapping[str, Path]
 ) -> dict[Claimed, Judged]:
-    """Certificates against what the model and the data ask; nothing where nobody gave them, or where the question cannot be asked again,
-    which is a finding of its own."""
+    """Compare certificates with the question that model and data define.
+
+    Empty if these were not given, or if the question cannot be rebuilt, which another finding reports.
+    """
     accepted: dict[str, list[CertificateCheck]] = {}
     for one in found:
         if one.accepted and one.kind == "proof":
             accepted.setdefault(one.question, []).append(one)
-    told: dict[Claimed, Judged] = {}
+    judged: dict[Claimed, Judged] = {}
     if wanted is None or not accepted:
-        return told
+        return judged
     with Store.read(folder / RUN) as store, suppress(HoldfastError):
         claimed = {
             r.key: r
@@ -279,23 +291,21 @@ def _compare_certificates(
             for problem in part.problems:
                 for rows, records in stored_rows(store, problem, claimed):
                     some = problem.take(rows.to(problem.region.centre.device))
-                    told |= dict(
+                    judged |= dict(
                         asked_again(
                             some, records, accepted, models, folder, str(store.provenance.get("torch"))
                         )
                     )
-    return told
+    return judged
 
 
 def _digests(folder: Path, given: Path | None) -> Finding:
-    """What the bundle says of the model, against the file that the auditor has, or else the one in the bundle."""
+    """Compare the digests in the bundle with the given model file, or else with the one in the bundle."""
     with Store.read(folder / RUN) as store:
         question = store.question
     own = _in_bundle(folder)
     if len(own) != 1 and any((folder / MODEL).rglob("*")):
-        return Finding(
-            "digests", "differs", f"in {MODEL} lie {len(own)} networks, and the run asked about one"
-        )
+        return Finding("digests", "differs", f"{MODEL} holds {len(own)} networks, but the run has one")
     path = given if given is not None and given.is_file() else own[0] if len(own) == 1 else None
     try:
         files = () if path is None else model_files(question, str(path))
@@ -309,7 +319,7 @@ def _in_bundle(folder: Path) -> list[Path]:
 
 
 def _with_model(folder: Path, wanted: Wanted) -> Wanted | None:
-    """What the model is asked, by the one that the bundle holds where nobody gave another; None where nobody wants it asked."""
+    """The settings with the model of the bundle if none was given; None if nothing is to be recomputed."""
     if not wanted.files:
         return None
     own = _in_bundle(folder)

@@ -1,4 +1,7 @@
-"""`holdfast check`: a run that somebody else made, against the model and the data that it speaks of. The folder is only read."""
+"""`holdfast check`: compare a run with its model and data, and recompute its bounds.
+
+The folder is not changed.
+"""
 
 import contextlib
 import itertools
@@ -38,26 +41,27 @@ from holdfast.solver import Stop
 from holdfast.store import Store, StoredInput, database
 
 CODES: dict[State, int] = {"ok": 0, "differs": 1, "unchecked": 2}
-TOLD: dict[State, str] = {
+SUMMARY: dict[State, str] = {
     "ok": "all held",
     "differs": "something differs",
     "unchecked": "not all of it could be checked",
 }
 STYLES: dict[State, str] = {"ok": "green", "differs": "bold red", "unchecked": "yellow"}
-SHOWN = 10  # details of a finding on the terminal
-AT_ONCE = 128  # witnesses that are replayed together
-BESIDE = {"saliency": "the maps beside its records", "testgen": "the tests and coverage beside its records"}
-CONFIRM = "If you trust it, give it yourself (--model, --data, --with OPTION=NAME)."
-ELSEWHERE = {"verify": "spec"}  # where the data of a command are another option
+SHOWN = 10  # Details of a finding on the terminal; --out writes all of them.
+AT_ONCE = 128  # Counterexamples in one batch (a choice; bounds memory).
+# Results of commands that are stored outside the records.
+NOT_IN_RECORDS = {"saliency": "saliency maps", "testgen": "tests and coverage"}
+CONFIRM = "If you trust it, name it yourself (--model, --data, --with OPTION=NAME)."
+ELSEWHERE = {"verify": "spec"}  # Commands whose data are another option than `data`.
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is to be checked, and against what.
+    """What to check, and against which files.
 
-    files   the model, the data and other files of the run's options, by their names, where they lie now.
-    sample  so many of the proved bounds are proved again; None: all.
-    trust   a .pt2 file may be opened, which can run code.
+    files: the model, data and other files of the run where they are now, by option.
+    sample: number of proved bounds to recompute; None: all.
+    trust: open .pt2 files, which can run code.
     """
 
     files: Mapping[str, str]
@@ -70,13 +74,13 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Checked:
-    """What was found. bool(...): all held."""
+    """The findings; true if everything agrees."""
 
     findings: tuple[Finding, ...]
 
     @property
     def state(self) -> State:
-        """That of the worst."""
+        """The state of the worst finding."""
         states = {one.state for one in self.findings}
         return "differs" if "differs" in states else "unchecked" if "unchecked" in states else "ok"
 
@@ -84,7 +88,7 @@ class Checked:
         return self.state == "ok"
 
     def __str__(self) -> str:
-        return "\n".join([*(str(one) for one in self.findings), f"check: {TOLD[self.state]}"])
+        return "\n".join([*(str(one) for one in self.findings), f"check: {SUMMARY[self.state]}"])
 
 
 def check(
@@ -98,16 +102,19 @@ def check(
     tolerance: float = 1e-3,
     stop: Stop | None = None,
 ) -> Checked:
-    """Is a run what it says? Its seals and hashes, every witness, and proofs again, as `holdfast check` does it; it is only read.
+    """Check a run as `holdfast check` does: seals, hashes, every counterexample, and proved bounds again.
 
-    model, data  where they lie now, as `--model` and `--data` take them; None: where the run found them. files: others, by their options.
-    sample       so many proved bounds, drawn so that nobody knows which, are proved again; None: all.
-    tolerance    a proved bound counts that is lower by no more than this share of it.
-    stop         prove for its seconds; None: as long as the run did.
+    Args:
+        model, data: where they are now, as `--model` and `--data` take them; None: where the run found them.
+        files: other files of the run, by option.
+        sample: number of proved bounds to recompute, drawn at random; None: all.
+        tolerance: accept a recomputed bound that is smaller by at most this fraction.
+        stop: its seconds limit the recomputation; None: as long as the run took.
     """
     if data is not None and not isinstance(data, str | Path):
         raise BadInput(
-            f"data is {type(data).__name__}: a run is checked against the file or package.module:function that it was given."
+            f"data is {type(data).__name__}: a run is checked against the file or package.module:function "
+            "that it was given."
         )
     given = {name: str(value) for name, value in (("model", model), ("data", data)) if value is not None}
     seconds = None if stop is None else stop.seconds
@@ -116,7 +123,7 @@ def check(
 
 
 def show(run: Path, wanted: Wanted, out: Path | None, console: Console) -> None:
-    """Print every finding as soon as it is known, and exit with the code of the worst."""
+    """Print every finding when it is known, and exit with the code of the worst."""
     tell(findings(run, wanted), "check", {"run": str(run)}, wanted, out, console)
 
 
@@ -128,7 +135,7 @@ def tell(
     out: Path | None,
     console: Console,
 ) -> None:
-    """Every finding on the terminal as soon as it is known, all of them as JSON, and the exit code of the worst."""
+    """Print every finding when it is known, write them as JSON, and exit with the code of the worst."""
     found: list[Finding] = []
     for one in found_in_turn:
         found.append(one)
@@ -146,20 +153,22 @@ def tell(
             )
     state = Checked(tuple(found)).state
     if out is not None:
-        said = {**about, "answer": TOLD[state], "holdfast": holdfast.__version__, "wanted": asdict(wanted)}
+        said = {**about, "answer": SUMMARY[state], "holdfast": holdfast.__version__, "wanted": asdict(wanted)}
         line(
             console,
             "written",
             str(write(json.dumps({**said, "findings": [asdict(one) for one in found]}, indent=1), out)),
         )
-    line(console, what, TOLD[state], warns=state != "ok")
+    line(console, what, SUMMARY[state], warns=state != "ok")
     if CODES[state]:
         sys.exit(CODES[state])
 
 
 def findings(run: Path, wanted: Wanted | None) -> Iterator[Finding]:
-    """In the order in which they are looked at. wanted: None where only the run itself is looked at, and not the model. What cannot be
-    read at all is a StoreError."""
+    """The findings, in the order of the checks. wanted: None checks the run alone, without its model.
+
+    StoreError if there is no readable run.
+    """
     if not (run / database.FILE).is_file():
         raise StoreError(f"{run}: no run here ({database.FILE} is missing).")
     with TemporaryDirectory(prefix="holdfast-check-") as place:
@@ -196,14 +205,14 @@ def _of_store(store: Store, wanted: Wanted | None) -> Iterator[Finding]:
         yield Finding(
             "contradiction",
             "differs",
-            "what is said to be proved and what was met exclude each other",
+            "a proved bound and a counterexample contradict each other",
             tuple(excluded),
         )
-    told = f"{inputs} inputs and {len(whole)} records are as they were written"
+    text = f"{inputs} inputs and {len(whole)} records are as they were written"
     yield Finding(
         "seals",
         "differs" if wrong else "ok",
-        f"{told}; {len(wrong)} are not" if wrong else told,
+        f"{text}; {len(wrong)} are not" if wrong else text,
         tuple(wrong),
     )
 
@@ -216,7 +225,7 @@ def _of_store(store: Store, wanted: Wanted | None) -> Iterator[Finding]:
         yield Finding(
             "question",
             "unchecked",
-            f"what was asked cannot be asked again: {error}{_where(begun, wanted.files)}",
+            f"the question cannot be rebuilt: {error}{_where(begun, wanted.files)}",
         )
         return
     yield from _hashes(built.question, begun, wanted.files)
@@ -226,15 +235,17 @@ def _of_store(store: Store, wanted: Wanted | None) -> Iterator[Finding]:
         yield Finding(
             "records",
             "unchecked",
-            f"the numbers of 'holdfast {command.name}' are no brackets that a witness shows or a proof holds",
+            f"the numbers of 'holdfast {command.name}' are not bounds with a counterexample or a proof",
         )
         return
     yield from _records(store, command, built, whole, wanted)
 
 
 def build_again(begun: Question, files: Mapping[str, str], trust: bool) -> tuple[Command, Built]:
-    """The command of the run with the files where they lie now, and everything that it reads. Who wrote the run does not say what code is
-    run here: only who checks it does."""
+    """The command of the run, with the files where they are now, and everything that it reads.
+
+    Only code that the caller names is run, never code that the run names.
+    """
     command = _command_again(begun, files, trust)
     with import_only(files.values(), CONFIRM):
         return command, command.build()
@@ -251,20 +262,21 @@ def _command_again(begun: Question, files: Mapping[str, str], trust: bool) -> Co
             options[own] = file
         else:
             raise BadInput(
-                f"'holdfast {begun.command}' has no {own}, so {file} has no meaning for this run. Leave it out."
+                f"'holdfast {begun.command}' has no {own}, so {file} has no meaning for this run. Leave it "
+                "out."
             )
     if network is not None:
         network["trust"] = trust
-    if "trust" in options:  # of a command that opens a saved monitor
+    if "trust" in options:  # A command that opens a saved monitor.
         options["trust"] = trust
     return command_of(begun.command, options)
 
 
 def _where(begun: Question, files: Mapping[str, str]) -> str:
-    """What may help where a file is not found."""
+    """A hint for a file that was not found."""
     away = f" The run was begun in {begun.begun_in}." if begun.begun_in else ""
     return (
-        f"{away} Say where its files lie now: --model, --data, and --with OPTION=FILE for others."
+        f"{away} Say where its files are now: --model, --data, and --with OPTION=FILE for others."
         if len(files) < 2
         else away
     )
@@ -275,20 +287,18 @@ def _hashes(now: Question, begun: Question, files: Mapping[str, str]) -> Iterato
         "model": (now.model.fingerprint, begun.model.fingerprint),
         "data": (now.data.fingerprint, begun.data.fingerprint),
     }
-    for what, (own, told) in hashes.items():
-        if own is None and told is None:
+    for what, (own, text) in hashes.items():
+        if own is None and text is None:
             continue
-        if not own or not told:
-            yield Finding(
-                what, "unchecked", "what it is made of was not hashed, so nobody knows whether it is the same"
-            )
-        elif own == told:
-            yield Finding(what, "ok", f"that of the run, sha256 {own}")
+        if not own or not text:
+            yield Finding(what, "unchecked", "it was not hashed, so it cannot be compared")
+        elif own == text:
+            yield Finding(what, "ok", f"same as in the run, sha256 {own}")
         else:
-            yield Finding(what, "differs", f"the run speaks of {told}, this is {own}")
+            yield Finding(what, "differs", f"the run has {text}, this is {own}")
     mine, theirs = _bare(now), _bare(begun)
     if mine.fingerprint == theirs.fingerprint:
-        yield Finding("question", "ok", "its options and files say what its question says")
+        yield Finding("question", "ok", "options and files define the question of the run")
         return
     name, here, there = mine.differs(theirs) or (
         "how the model is read",
@@ -303,7 +313,7 @@ def _hashes(now: Question, begun: Question, files: Mapping[str, str]) -> Iterato
 
 
 def _bare(question: Question) -> Question:
-    """Without the hashes of the model and the data, and without the names of instances: files may have others now."""
+    """The question without the hashes of model and data, and without the names of instances."""
     model, data, asked = question.model, question.data, question.asked
     contents = None if asked.specification is None else [instance[2:] for instance in asked.specification]
     asked = replace(asked, specification=contents)
@@ -318,41 +328,45 @@ def _short(value: Any) -> str:
 
 
 def _inputs(command: Command, built: Built, store: Store) -> Finding:
-    """What is kept of the inputs, made again from the data and the model."""
-    with TemporaryDirectory(prefix="holdfast-check-") as folder, Store.create(folder, built.question) as anew:
-        command.keep_inputs(anew, built)
+    """Compare the stored inputs with the inputs and predictions computed now."""
+    with (
+        TemporaryDirectory(prefix="holdfast-check-") as folder,
+        Store.create(folder, built.question) as rebuilt,
+    ):
+        command.keep_inputs(rebuilt, built)
         try:
             if command.predicts and built.data is not None:
-                ask_predictions(anew, built, anew.inputs_without_prediction())
+                ask_predictions(rebuilt, built, rebuilt.inputs_without_prediction())
         except HoldfastError as error:
-            return Finding("inputs", "unchecked", f"the model cannot be asked about them: {error}")
-        fresh = itertools.chain(anew.stream_inputs(), itertools.repeat(None))
+            return Finding("inputs", "unchecked", f"the model cannot be evaluated at them: {error}")
+        fresh = itertools.chain(rebuilt.stream_inputs(), itertools.repeat(None))
         wrong = [
-            told
+            text
             for one, other in zip(store.stream_inputs(), fresh, strict=False)
-            if (told := _other(one, other))
+            if (text := _other(one, other))
         ]
-    told = (
-        "what the run keeps of them is what the data and the model say"
+    text = (
+        "stored inputs and predictions agree with data and model"
         if not wrong
-        else f"{len(wrong)} are not as the run keeps them"
+        else f"{len(wrong)} differ from the stored ones"
     )
-    return Finding("inputs", "differs" if wrong else "ok", told, tuple(wrong))
+    return Finding("inputs", "differs" if wrong else "ok", text, tuple(wrong))
 
 
 def _other(one: StoredInput, other: StoredInput | None) -> str:
-    """In what a kept input is not that of the data."""
+    """How a stored input differs from that of the data; empty if it does not."""
     if (
         other is None
         or one.index != other.index
         or not np.array_equal(one.x, other.x)
         or one.tokens != other.tokens
     ):
-        return f"input {one.index}: its numbers are not those of the data"
+        return f"input {one.index}: its values differ from the data"
     if (one.label, one.name) != (other.label, other.name):
-        return f"input {one.index}: labelled {one.label}, named {one.name!r}; in the data {other.label}, {other.name!r}"
+        stored, given = f"labelled {one.label}, named {one.name!r}", f"{other.label}, {other.name!r}"
+        return f"input {one.index}: {stored}; in the data {given}"
     if one.prediction not in (None, other.prediction):
-        return f"input {one.index}: the network says {other.prediction}, not {one.prediction}"
+        return f"input {one.index}: the network predicts {other.prediction}, not {one.prediction}"
     return ""
 
 
@@ -394,29 +408,36 @@ def _records(
                     else max(0.0, until - time.monotonic()) * len(mine) / len(chosen - tried)
                 )
                 doubts += proved_again(
-                    part.problems, part.methods, part.stop, store.load_known(mine), held=held, seed=part.seed, batch=part.batch,
-                    tolerance=wanted.tolerance, seconds=seconds,
-                )  # fmt: skip
+                    part.problems,
+                    part.methods,
+                    part.stop,
+                    store.load_known(mine),
+                    held=held,
+                    seed=part.seed,
+                    batch=part.batch,
+                    tolerance=wanted.tolerance,
+                    seconds=seconds,
+                )
                 tried.update(mine)
-        strange += [f"input {key}: the question has no such part" for key in whole if key not in seen]
+        strange += [f"input {key}: not a part of the question" for key in whole if key not in seen]
         yield _questions(store, strange, len(whole), total)
     except HoldfastError as error:
-        yield Finding("records", "unchecked", f"the model cannot be asked all that the run asked it: {error}")
+        yield Finding("records", "unchecked", f"the model cannot be evaluated as in the run: {error}")
     yield from _judge(doubts, met, tried, len(able), wanted)
     estimates = any(record.bracket.estimates for record in whole.values())
-    beside = BESIDE.get(
-        command.name, "estimates, which guarantee nothing" if estimates and not (met or able) else ""
+    unchecked = NOT_IN_RECORDS.get(
+        command.name, "estimates, which prove nothing" if estimates and not (met or able) else ""
     )
-    if beside:
+    if unchecked:
         yield Finding(
-            "the rest", "unchecked", f"the answers of this command are {beside}: they are not checked"
+            "the rest", "unchecked", f"this command's results are {unchecked}: they are not checked"
         )
 
 
 def stored_rows(
     store: Store, problem: Problem, whole: Mapping[Key, Record]
 ) -> Iterator[tuple[torch.Tensor, list[Record]]]:
-    """The rows of a problem that have a record that can be believed, with their witnesses, a few at a time."""
+    """The rows of a problem that have an intact record, with the records, batch by batch."""
     every = torch.tensor([row for row, key in enumerate(problem.keys) if key in whole], dtype=torch.int64)
     for some in every.split(AT_ONCE) if len(every) else ():
         keys = [problem.keys[row] for row in some.tolist()]
@@ -430,13 +451,13 @@ def _questions(store: Store, strange: Sequence[str], many: int, total: int) -> F
         return Finding(
             "records",
             "ok",
-            f"all {many} answer the question of this model, these data and these options{silent}",
+            f"all {many} belong to this model, these data and these options{silent}",
         )
     versions = store.provenance.get("torch"), torch.__version__
-    told = f"{len(strange)} of {many} answer another question than that of this model, these data and these options"
+    text = f"{len(strange)} of {many} belong to another model, other data or other options"
     if versions[0] != versions[1]:
-        told += f"; but they were made with torch {versions[0]}, here is {versions[1]}, and it may write down the same network differently"
-    return Finding("records", "unchecked" if versions[0] != versions[1] else "differs", told, tuple(strange))
+        text += f"; but the run used torch {versions[0]}, and torch {versions[1]} may export it differently"
+    return Finding("records", "unchecked" if versions[0] != versions[1] else "differs", text, tuple(strange))
 
 
 def _judge(
@@ -447,25 +468,28 @@ def _judge(
         for kind in ("contradiction", "witness", "unproved")
     }
     if by_kind["contradiction"]:
-        told = "a witness excludes what is said to be proved: one of the two is wrong, or the model is another. Trust neither"
-        yield Finding("contradiction", "differs", told, by_kind["contradiction"])
+        text = (
+            "a counterexample contradicts a proved bound: one of them is wrong, or the model is another one. "
+            "Trust neither"
+        )
+        yield Finding("contradiction", "differs", text, by_kind["contradiction"])
     missed = by_kind["witness"]
-    told = (
-        f"{met - len(missed)} of {met} lie where they may and show what they should"
+    text = (
+        f"{met - len(missed)} of {met} lie in their region and change the result as claimed"
         if met
         else "none are claimed"
     )
-    yield Finding("witnesses", "differs" if missed else "ok", told, missed)
+    yield Finding("witnesses", "differs" if missed else "ok", text, missed)
     if not tried:
-        told = f"none of {able} were proved again: none was asked for" if able else "none are claimed"
-        yield Finding("proofs", "unchecked" if able else "ok", told)
+        text = f"none of {able} were proved again, as requested" if able else "none are claimed"
+        yield Finding("proofs", "unchecked" if able else "ok", text)
         return
     again = tried - {doubt.key for doubt in doubts if doubt.kind != "witness"}
     drawn = f", drawn with seed {wanted.seed} from {able}" if len(tried) < able else ""
-    told = f"{len(again)} of {len(tried)} were proved again{drawn}"
+    text = f"{len(again)} of {len(tried)} were proved again{drawn}"
     more = (
-        "; what is left is not false by that: give more --seconds, or the machine of the run"
+        "; this does not refute the others: give more --seconds, or use the machine of the run"
         if by_kind["unproved"]
         else ""
     )
-    yield Finding("proofs", "differs" if by_kind["unproved"] else "ok", told + more, by_kind["unproved"])
+    yield Finding("proofs", "differs" if by_kind["unproved"] else "ok", text + more, by_kind["unproved"])

@@ -1,5 +1,7 @@
-"""A command that measures: its options as plain data, how they become problems, and how the answers are shown. Nothing heavy is imported
-here, so that `--help` answers at once."""
+"""A measuring command: its options as plain data, how they become problems, and how the results are shown.
+
+Nothing heavy is imported here, so that `--help` answers at once.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -17,21 +19,18 @@ if TYPE_CHECKING:
     from holdfast.solver import Ended, Progress
     from holdfast.store import Store
 
-BESIDE = "shard", "seconds_each"  # kept with the options of a run, and no options of its command
+# Options saved with a run that are fields of `Running`, not of its command.
+BESIDE = "shard", "seconds_each"
 COMMANDS: dict[str, "type[Command]"] = {}
 
 
 @dataclass(frozen=True)
 class Command(ABC):
-    """Fields are the options as they stand on the command line. A run keeps them, so that `resume` asks the very same thing."""
+    """The fields are the options as typed. A run saves them, so that `resume` builds the same question."""
 
     name: ClassVar[str]
-    predicts: ClassVar[bool] = (
-        True  # the outputs of the model at the inputs are kept with them, where they are classes
-    )
-    parts: ClassVar[bool] = (
-        True  # its questions are independent of each other: they can be answered in portions, and elsewhere
-    )
+    predicts: ClassVar[bool] = True  # Save the predicted class of each input, if outputs are classes.
+    parts: ClassVar[bool] = True  # Inputs are independent: shards and several workers are possible.
 
     def __init_subclass__(cls) -> None:
         ours = cls.name in COMMANDS and all(
@@ -42,28 +41,31 @@ class Command(ABC):
 
     @abstractmethod
     def build(self) -> "Built":
-        """Everything read and checked; whatever can be wrong is found here, before a folder is made."""
+        """Read and check everything.
+
+        Every error in the options is raised here, before a folder is created.
+        """
 
     def show_question(self, built: "Built", console: "Console") -> None:
-        """What is asked, before the search, in the words that stand over its answers everywhere."""
+        """Print the question before the search, as pages and tables word it."""
         from holdfast.cli.views.output import paragraph
         from holdfast.question_text import describe_question
 
         paragraph(console, "question", describe_question(built.question))
 
     def notes(self, built: "Built") -> tuple[str, ...]:
-        """What is told before the search."""
+        """Notes to print before the search."""
         return built.net.notes if built.data is None else (*built.net.notes, *built.data.notes)
 
     def keep_inputs(self, store: "Store", built: "Built") -> None:
-        """What the store keeps of the inputs, before the first answer."""
+        """Save the inputs before the first result."""
         from holdfast.cli.run import keep_inputs
 
         if built.data is not None:
             keep_inputs(store, built)
 
     def worker(self, built: "Built") -> "Worker":
-        """Who answers, in a process of its own that has built the same."""
+        """The worker that solves the problems in another process, which has built the same command."""
         from holdfast.batch_solver import BatchWorker
 
         return BatchWorker(built.problems, built.methods, built.stop, built.seed)
@@ -71,29 +73,35 @@ class Command(ABC):
     def solve(
         self, store: "Store", built: "Built", progress: "Callable[[Progress], None]", executor: "Executor"
     ) -> "Ended":
-        """Answer into the store. Commands differ in what they ask, seldom in this."""
+        """Solve all problems and save the results."""
         from holdfast.cli.run import keep_outputs
         from holdfast.solver import ask
 
-        heard = keep_outputs(store, built) if self.predicts else None
-        many = sum(len(problem) for problem in built.problems)
+        save_outputs = keep_outputs(store, built) if self.predicts else None
+        count = sum(len(problem) for problem in built.problems)
         batch = (
             built.batch
             if executor.slots == 1
-            else min(built.batch or 128, max(1, -(-many // executor.slots)))
+            else min(built.batch or 128, max(1, -(-count // executor.slots)))
         )
         return ask(
-            built.problems, built.methods, built.stop, seed=built.seed, batch=batch, store=store, progress=progress, executor=executor,
-            outputs=heard,
-        )  # fmt: skip
+            built.problems,
+            built.methods,
+            built.stop,
+            seed=built.seed,
+            batch=batch,
+            store=store,
+            progress=progress,
+            executor=executor,
+            outputs=save_outputs,
+        )
 
     def portions(self, built: "Built") -> "Iterator[Built]":
-        """What was asked, so that it can be asked again: problems, methods and limits that belong together."""
+        """The requests of the command, each with its problems, methods and limits, to recompute them."""
         yield built
 
     def finish(self, store: "Store", built: "Built") -> None:
-        """What is kept beside the answers, once they are known and the run was not interrupted: the classes that the network says at the
-        inputs and at the witnesses, also where something made of its outputs was asked about."""
+        """After a complete search, save the most likely classes at inputs and counterexamples."""
         from holdfast.cli.views.answers import keep_answers
 
         keep_answers(
@@ -103,10 +111,10 @@ class Command(ABC):
         )
 
     def show(self, store: "Store", built: "Built", console: "Console") -> None:
-        """The answers on the terminal."""
-        from holdfast.report.table import table
+        """Print the answers: by default a table, and a sentence that answers the question."""
+        from holdfast.cli.views.results import show_results
 
-        console.print(table(store), highlight=False)
+        show_results(store, console, built.sort, built.at)
 
     def exit_code(self, store: "Store") -> int:
         return 0
@@ -126,16 +134,16 @@ class Command(ABC):
 
 
 def command_of(name: str, options: Mapping[str, Any]) -> Command:
-    """The command that a run was begun with. StoreError where it holds none: it was made by a program, or by another version."""
-    from holdfast.cli import commands  # noqa: F401  all of them are known by now
+    """The command that began a run. StoreError if there is none: a program or another version began it."""
+    from holdfast.cli import commands  # noqa: F401  Importing registers all commands.
 
     try:
         return COMMANDS[name].from_json(options)
     except (KeyError, TypeError, ValueError) as error:
         known = {f.name for f in fields(COMMANDS[name])} if name in COMMANDS else set()
         unknown = sorted(set(options) - known - set(BESIDE))
-        why = f"option {unknown[0]} is unknown" if unknown else "its options are not all there"
+        why = f"option {unknown[0]} is unknown" if unknown else "some of its options are missing"
         raise StoreError(
-            f"the run was not begun by 'holdfast {name}' as it is now ({why}), so it cannot be asked again. 'holdfast report' and "
-            f"'holdfast export' still read it."
+            f"the run was not begun by 'holdfast {name}' as it is now ({why}), so it cannot be continued. "
+            "'holdfast report' and 'holdfast export' still read it."
         ) from error

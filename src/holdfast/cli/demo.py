@@ -1,4 +1,4 @@
-"""The main job on an embedded default: three networks that read digits, one of them hardened, and one that reads words."""
+"""`holdfast demo`: three networks that read digits, one of them hardened, and one that reads words."""
 
 import contextlib
 import time
@@ -66,7 +66,7 @@ HARDEN = Harden(
 
 
 def demo(folder: Path, console: Console) -> None:
-    """Run every question afresh into its own folder below `folder`, and say where the page is that leads to their reports."""
+    """Run every question into its own folder in `folder`, and print the path of the index page."""
     began = time.monotonic()
     for name, title, question in QUESTIONS:
         console.rule(Text(title, "bold"))
@@ -77,19 +77,19 @@ def demo(folder: Path, console: Console) -> None:
             write_report(store, run / "report.html")
     console.rule(
         Text(
-            "The same LSTM, trained to hold: half a minute with bounds in the loss, before and after", "bold"
+            "The same LSTM, hardened: half a minute of training with bounds in the loss, before and after",
+            "bold",
         )
     )
     _clear_hardened(folder / HARDENED)
-    with contextlib.suppress(
-        SystemExit
-    ):  # which says that nothing was gained; the verdict stands in the last line
+    with contextlib.suppress(SystemExit):  # Exit code 1: no improvement; the last line says so.
         harden_into(HARDEN, folder / HARDENED, console)
-    console.rule(Text("An LSTM that reads words: which word does each answer hang on?", "bold"))
+    console.rule(Text("An LSTM that reads words: on which word does each answer depend?", "bold"))
     show_scores("helpdesk", None, "final", None, None, console)
     console.rule(Text("done", "bold"))
     console.print(
-        f"{time.monotonic() - began:.0f} s. Lower ends are proved, upper ends are witnessed by inputs you can look at."
+        f"{time.monotonic() - began:.0f} s. Lower bounds are proved; upper bounds have a counterexample that "
+        "you can look at."
     )
     index = write_index(
         "Three networks that read digits",
@@ -105,7 +105,7 @@ def demo(folder: Path, console: Console) -> None:
 
 
 def _clear(run: Path, question: Radius) -> None:
-    """Remove what an earlier demo left, and nothing else."""
+    """Remove the files of an earlier demo, and nothing else."""
     if not (run / FILE).exists():
         return
     with Store.read(run) as store:
@@ -116,7 +116,7 @@ def _clear(run: Path, question: Radius) -> None:
 
 
 def _clear_hardened(run: Path) -> None:
-    """The same of the folder in which an earlier demo hardened a network; one that was interrupted goes on."""
+    """Remove the files of an earlier hardening; one that was interrupted continues."""
     if not (run / WEIGHTS).exists():
         return
     for name in ("before", "after"):

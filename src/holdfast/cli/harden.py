@@ -1,8 +1,8 @@
-"""`holdfast harden`: train, write the weights and how to load them, and ask the same of the network before and after.
+"""`holdfast harden`: train a network, write its weights, and measure it before and after.
 
-The folder holds hardened.safetensors, a module whose `network` makes the model with these weights, harden.json (recipe, history, verdict),
-two runs of `radius` on the same held-out inputs, before and after, compare.html, which lays them side by side, and bands.svg, a
-picture of both.
+The folder holds hardened.safetensors, a module whose `network` builds the model with these weights,
+harden.json (recipe, history, verdict), two runs of `radius` on the same held-out inputs (before and after),
+compare.html, which compares them, and bands.svg, a picture of both.
 """
 
 import sys
@@ -35,9 +35,10 @@ from holdfast.report.writing import write
 from holdfast.solver import Stop
 
 HELD, BANDS, COMPARED = "held-out.npz", "bands.svg", "compare.html"
-NO = 1  # exit code: no more is proved than before
-TRAINING, BEFORE = 0.6, 0.5  # shares: of all seconds for training, of the rest for the first of the two runs
-FACTORY = '''"""The model of {model} with the weights beside this file. Written by `holdfast harden`."""
+NO = 1  # Exit code: no more is certified than before.
+TRAINING = 0.6  # Share of --seconds for training; the rest is for the two runs (a choice).
+BEFORE = 0.5  # Share of that rest for the run before training: both networks get the same time.
+FACTORY = '''"""The model of {model} with the weights in this folder. Written by `holdfast harden`."""
 
 from pathlib import Path
 
@@ -62,14 +63,15 @@ def harden_into(q: Harden, folder: Path, console: Console) -> None:
         raise BadInput(f"--begin {q.begin!r}: use given or afresh.")
     if frames == "each":
         raise BadInput(
-            "--frames each asks about one frame at a time; harden takes all, or frame numbers as in 0,3."
+            "--frames each measures one frame at a time; harden takes all, or frame numbers as in 0,3."
         )
     check_folder(folder, WEIGHTS)
     _is_module(q.network.model)
     net, data = load_both(q.network, q.data, scale=q.scale, how=q)
     if not data.labelled:
         raise BadInput(
-            f"labels are missing: {q.data} holds none, and training needs the class of each input. Give them with --labels."
+            f"labels are missing: {q.data} holds none, and training needs the class of each input. Give them "
+            "with --labels."
         )
     sets = None if q.substitutes is None else load_substitutes(q.substitutes, net)
     if isinstance(sets, list):
@@ -79,17 +81,31 @@ def harden_into(q: Harden, folder: Path, console: Console) -> None:
     data, held = _split_data(q, data, net)
     seconds = q.seconds
     result = harden(
-        net, data.rows, data.y, radius=q.radius, norm=norm, frames=frames, substitutes=sets, recipe=q.recipe, begin=q.begin,  # type: ignore[arg-type]
-        freeze=tuple(part.strip() for part in q.freeze.split(",")) if q.freeze else (), validation=q.held, test=(held.rows, held.y),
-        measured=q.count, epochs=q.epochs, stop=None if seconds is None else Stop(seconds=seconds * TRAINING), seed=q.seed, folder=folder,
+        net,
+        data.rows,
+        data.y,
+        radius=q.radius,
+        norm=norm,
+        frames=frames,
+        substitutes=sets,
+        recipe=q.recipe,
+        begin=q.begin,  # type: ignore[arg-type]
+        freeze=tuple(part.strip() for part in q.freeze.split(",")) if q.freeze else (),
+        validation=q.held,
+        test=(held.rows, held.y),
+        measured=q.count,
+        epochs=q.epochs,
+        stop=None if seconds is None else Stop(seconds=seconds * TRAINING),
+        seed=q.seed,
+        folder=folder,
         progress=_epoch_reporter(console, q.epochs),
-    )  # fmt: skip
+    )
     line(console, "recipe", str(result.recipe))
     if result.ended == "interrupted":
         line(
             console,
             "interrupted",
-            f"the best network so far is kept in {folder}; the same command goes on from there.",
+            f"the best network found is saved in {folder}; the same command continues from there.",
             warns=True,
         )
         sys.exit(signals.exit_code())
@@ -101,7 +117,8 @@ def harden_into(q: Harden, folder: Path, console: Console) -> None:
     line(
         console,
         "weights",
-        f"{folder / WEIGHTS}; to load them: cd {folder} and --model {model}, or read {model.partition(':')[0]}.py",
+        f"{folder / WEIGHTS}; to load them: cd {folder} and --model {model}, or read "
+        f"{model.partition(':')[0]}.py",
     )
     line(console, "verdict", result.verdict, warns=not result.better)
     if not result.better:
@@ -109,15 +126,16 @@ def harden_into(q: Harden, folder: Path, console: Console) -> None:
 
 
 def _is_module(spec: str) -> None:
-    """A factory of torch modules, so that the hardened one can be made again from it."""
+    """Raise BadInput unless the model is a factory of torch modules, which the hardened model needs."""
     if ":" not in spec or spec.endswith((".onnx", ".pt2")) or not isinstance(call(spec, "model"), nn.Module):
         raise BadInput(
-            f"model {spec!r}: harden trains torch modules. Give package.module:factory, a function that returns your module."
+            f"model {spec!r}: harden trains torch modules. Give package.module:factory, a function that "
+            "returns your module."
         )
 
 
 def _split_data(q: Harden, data: Data, net: Network) -> tuple[Data, Data]:
-    """What is trained on and validated with, and what the numbers are measured on."""
+    """The data for training and validation, and the held-out data for the numbers before and after."""
     if q.test is not None:
         held = load_data(q.test, net, scale=q.scale, how=replace(q, labels=None))
         if not held.labelled:
@@ -128,7 +146,9 @@ def _split_data(q: Harden, data: Data, net: Network) -> tuple[Data, Data]:
     count = round(len(data.x) * q.held)
     if count < LEAST:
         raise BadInput(
-            f"{q.data}: {len(data.x)} inputs are too few: {count} would be kept for the numbers before and after, and {LEAST} are needed. "
+            f"{q.data}: {len(data.x)} inputs are too few: {count} would be held out for the numbers before "
+            "and "
+            f"after, and {LEAST} are needed. "
             f"Give more, a larger share (--held), or --test."
         )
     order = torch.randperm(len(data.x), generator=torch.Generator().manual_seed(q.seed)).tolist()
@@ -141,7 +161,8 @@ def _epoch_reporter(console: Console, epochs: int | None) -> Any:
     def tell(epoch: Epoch) -> None:
         some = "" if epoch.measured == epoch.judged else f" ({epoch.measured} of {epoch.judged} measured)"
         proved = "" if epoch.certified is None else f", {epoch.certified:.1%} proved{some}"
-        text = f"epoch {epoch.number}{of}, {epoch.seconds:.0f} s: radius {epoch.grown:.0%}, loss {epoch.loss:.3f}, {epoch.accuracy:.1%} right"
+        measured = f"radius {epoch.grown:.0%}, loss {epoch.loss:.3f}, {epoch.accuracy:.1%} right"
+        text = f"epoch {epoch.number}{of}, {epoch.seconds:.0f} s: {measured}"
         if console.is_terminal or epoch.certified is not None:
             line(console, "training", f"{text}{proved}")
 
@@ -149,18 +170,18 @@ def _epoch_reporter(console: Console, epochs: int | None) -> Any:
 
 
 def _factory(spec: str, result: Hardened, folder: Path) -> str:
-    """A module beside the weights that makes the network -> how --model names it; its name is its own."""
+    """Write a module next to the weights that builds the network; returns its name for --model."""
     module, _, name = spec.partition(":")
     file = f"hardened_{result.network.fingerprint[:8]}"
     (folder / f"{file}.py").write_text(FACTORY.format(model=spec, module=module, name=name, weights=WEIGHTS))
     sys.path.append(
         str(folder.resolve())
-    )  # last: nothing else in the folder stands before an installed module
+    )  # Last, so that no file of the folder replaces an installed module.
     return f"{file}:network"
 
 
 def _runs(q: Harden, folder: Path, held: Data, model: str, seconds: float | None, console: Console) -> None:
-    """The same question about both networks: run folders of `radius`, that every other command reads."""
+    """Measure both networks with `radius`, into the run folders before and after."""
     rows = held.rows
     longest = max(len(row) for row in rows) if rows[0].dim() else 0
     padded = torch.stack([_pad_sequence(row, longest) for row in rows])
@@ -177,13 +198,19 @@ def _runs(q: Harden, folder: Path, held: Data, model: str, seconds: float | None
         console.rule(Text(name, "bold"))
         own = None if seconds is None else seconds * share
         asked = Radius(
-            network, str(folder / HELD), norm=q.norm, frames=q.frames, substitutes=q.substitutes, seed=q.seed, seconds=own
-        )  # fmt: skip
+            network,
+            str(folder / HELD),
+            norm=q.norm,
+            frames=q.frames,
+            substitutes=q.substitutes,
+            seed=q.seed,
+            seconds=own,
+        )
         begin(asked, folder / name, console)
 
 
 def _picture(folder: Path, at: float | None) -> Path:
-    from holdfast.report.plots import two_bands  # here: matplotlib takes a second
+    from holdfast.report.plots import two_bands  # Here because matplotlib takes a second to import.
 
     before, after = open_runs([folder / "before", folder / "after"])
     known, hardened = ([row.bracket for row in run.rows if row.measured] for run in (before, after))
@@ -191,7 +218,7 @@ def _picture(folder: Path, at: float | None) -> Path:
 
 
 def _pad_sequence(row: Tensor, length: int) -> Tensor:
-    """Behind its end with zeros, which its length leaves out again."""
+    """The sequence padded with zeros to a length."""
     return (
         row
         if not row.dim() or len(row) == length

@@ -1,4 +1,4 @@
-"""The options that several commands share, written once, and how the fields of a dataclass become a command."""
+"""The options that several commands share, and how the fields of a dataclass become a command."""
 
 from collections.abc import Callable
 from dataclasses import MISSING, Field, dataclass, field, fields
@@ -12,100 +12,154 @@ from holdfast.cli.terminal import Terminal
 from holdfast.errors import BadInput
 from holdfast.reading.read_settings import How
 
-PANELS = MEASURE, RUNS, OTHER = "Measure", "Runs that exist", "Begin, and more"  # of `holdfast --help`
-STOPPING = "When to stop"  # a panel of a command's --help
+# Headings of `holdfast --help`, in this order.
+PANELS = MEASURE, RUNS, OTHER = "Measure", "Work with runs", "Begin, and more"
+
+# Headings of the options of a command. Options without a heading are main options, which --help explains.
+PERTURBATION = "Perturbation"
+PROPERTY = "Property"
+SEARCH = "Search"
+STOPPING = "Budget"
+RESULTS = "Results"
+MODEL = "Model"
+DATA = "Data"
+WHERE = "Workers"
+
+MODEL_HELP = "A .onnx or .pt2 file, or package.module:factory."
 DataOption = Annotated[
     str,
     typer.Option(
-        "--data", "-d", metavar="DATA",
-        help="A .csv or .parquet table, a folder of pictures for each class, .npz or .npy arrays, a .tsv file of label and text, or "
-        "package.module:function. docs/data.md shows each.",
+        "--data",
+        "-d",
+        metavar="DATA",
+        help="A .csv or .parquet table, a folder of pictures for each class, .npz or .npy arrays, a .tsv "
+        "file of "
+        "label and text, or package.module:function. See docs/data.md.",
     ),
-]  # fmt: skip
+]
 Out = Annotated[
     Path,
-    typer.Option("--out", "-o", metavar="FOLDER", help="The run. Everything found is kept there at once."),
+    typer.Option(
+        "--out", "-o", metavar="FOLDER", help="Folder of the run; results are saved as they are found."
+    ),
 ]
 OutOrNothing = Annotated[
-    Path | None, typer.Option("--out", "-o", metavar="FOLDER", help="The run. Without one nothing is kept.")
+    Path | None,
+    typer.Option("--out", "-o", metavar="FOLDER", help="Folder of the run. Default: results are not saved."),
 ]
-Run = Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.")]
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of the run.")]
 NewRun = Annotated[
-    Path, typer.Option("--out", "-o", metavar="FOLDER", help="The new run; it appears when it is whole.")
+    Path,
+    typer.Option(
+        "--out", "-o", metavar="FOLDER", help="Folder of the new run; it appears only when it is complete."
+    ),
 ]
 Part = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="Of a question that has several: radius, worst, steepness, smallest, largest. Default: the first of these.",
+        help="Which quantity, for a run that measured several: radius, worst, steepness, smallest or "
+        "largest. "
+        "Default: the first of these that the run has.",
     ),
 ]
 Scale = Annotated[
-    float | None, typer.Option(metavar="NUMBER", help="Divide the data by this: 255 for bytes.")
+    float | None,
+    typer.Option(
+        metavar="NUMBER", rich_help_panel=DATA, help="Divide the data by this number: 255 for bytes."
+    ),
 ]
-Limit = Annotated[int | None, typer.Option(metavar="COUNT", min=1, help="Only the first so many inputs.")]
+Limit = Annotated[int | None, typer.Option(metavar="COUNT", min=1, help="Use only the first COUNT inputs.")]
 Unit = Annotated[
     str | None,
     typer.Option(
-        metavar="WHAT", help="What counts as one change: pixel, frame or number. Default: pixel for images."
+        metavar="WHAT",
+        rich_help_panel=PERTURBATION,
+        help="With --norm 0: count changed pixels, frames or numbers (pixel, frame, number). Default: pixel "
+        "for "
+        "images.",
     ),
 ]
 Tier = Annotated[
     str,
     typer.Option(
         metavar="TIER",
-        help="fast: proofs by linear bounds. tight: by trained planes and second-order models, seconds an input. split: by "
-        "parts of the region too, minutes. search: witnesses only.",
+        help="How much work a proof may take. fast: linear bounds (CROWN; POPQORN for recurrent layers). "
+        "tight: "
+        "trained linear bounds (alpha-CROWN) and quadratic models, seconds an input. split: branch and "
+        "bound, "
+        "minutes an input. search: counterexamples only.",
     ),
 ]
 Arithmetic = Annotated[
     str,
     typer.Option(
         metavar="KIND",
-        help="What proofs speak of. real: exact arithmetic. executed: the network's own float32.",
+        rich_help_panel=SEARCH,
+        help="Arithmetic that proofs are about. real: exact real numbers. executed: the float32 operations "
+        "of the "
+        "network.",
     ),
 ]
 Methods = Annotated[
     str | None,
-    typer.Option(metavar="NAMES", help="Only these, as in pgd,certify; 'holdfast inspect MODEL' lists all."),
+    typer.Option(
+        metavar="NAMES",
+        rich_help_panel=SEARCH,
+        help="Use only these methods, as in pgd,certify. carlini: the attack of Carlini and Wagner (C&W). "
+        "clever: "
+        "the CLEVER estimate. mesh: mesh adaptive direct search. 'holdfast inspect MODEL' lists all of them.",
+    ),
 ]
-# Of commands that ask about a property over a region around each input.
+# Options of commands that measure a property over a region around each input.
 Property = Annotated[
     str,
     typer.Option(
         metavar="WHAT",
-        help="robustness, confidence (runner-up, targeted, least), uncertainty, tie, reach, or package.module:score, your own "
-        "function of the outputs, positive where all is well.",
+        help="robustness, confidence (runner-up, targeted, least), uncertainty, tie or reach (the properties "
+        "of "
+        "DeepQuant), or package.module:score, a function of the outputs that is positive where the property "
+        "holds.",
     ),
 ]
 HowFar = Annotated[
     float | None,
-    typer.Option(metavar="NUMBER", help="How far an input may move, in the units of the domain."),
+    typer.Option(metavar="NUMBER", help="Perturbation radius, in the units of --domain."),
 ]
-Norm = Annotated[str, typer.Option(metavar="P", help="1, 2, inf or any p >= 1.")]
+Norm = Annotated[str, typer.Option(metavar="P", help="Norm of the perturbation: 1, 2, inf or any p >= 1.")]
 Epsilon = Annotated[
     float,
     typer.Option(
         metavar="NUMBER",
-        help="Confidence, tie: by how much classes must differ. Reach: the rise. Uncertainty: KL.",
+        rich_help_panel=PROPERTY,
+        help="Margin by which the property must hold. confidence, tie: difference between classes. reach: "
+        "increase "
+        "of the output. uncertainty: KL divergence.",
     ),
 ]
 Targets = Annotated[
     str | None,
     typer.Option(
-        metavar="CLASSES", help="For targeted and reach: one class for all inputs, or for each, as in 3,3,7."
+        metavar="CLASSES",
+        rich_help_panel=PROPERTY,
+        help="With --property targeted or reach: one class for all inputs, or one for each, as in 3,3,7.",
     ),
 ]
 Square = Annotated[
     str | None,
     typer.Option(
-        metavar="TOP,LEFT,SIZE", help="Only this square of the images moves; without --radius, freely."
+        metavar="TOP,LEFT,SIZE",
+        rich_help_panel=PERTURBATION,
+        help="Perturb only this square of the images. Without --radius its pixels may take any value of the "
+        "domain.",
     ),
 ]
 Shares = Annotated[
     str | None,
     typer.Option(
-        metavar="NUMBERS", help="Feature k moves by the radius times its number, in every frame of a window."
+        metavar="NUMBERS",
+        rich_help_panel=PERTURBATION,
+        help="Scale of the radius for each feature, as in 1,1,0.5; the same in every frame of a window.",
     ),
 ]
 Drift = Annotated[
@@ -113,80 +167,119 @@ Drift = Annotated[
     typer.Option(
         "--drift",
         metavar="",
-        help="For windows (frames, features): one offset a feature, the same in every frame; --shares are its units.",
+        rich_help_panel=PERTURBATION,
+        help="For windows (frames, features): add one offset to each feature, the same in every frame. "
+        "--shares "
+        "scales the offsets.",
     ),
 ]
 Within = Annotated[
     str | None,
     typer.Option(
         metavar="WIDTH",
-        help="For forecasts: outputs stay so near the network's own forecast at the unmoved input: 10%, or 0.5 in their own units; one for "
-        "each output as in 0.5,2. Labels are not needed.",
+        rich_help_panel=PROPERTY,
+        help="For forecasts: outputs must stay within this distance of the forecast for the unperturbed "
+        "input: 10%, "
+        "or 0.5 in units of the output; one for each output as in 0.5,2. Needs no labels.",
     ),
 ]
 Threshold = Annotated[
     float | None,
     typer.Option(
         metavar="NUMBER",
-        help="For a single score or several labels: every output stays on its side of this, that of its label (0 or 1), or its own without "
-        "labels. 0 for logits, 0.5 for probabilities.",
+        rich_help_panel=PROPERTY,
+        help="For a single score or several labels: every output must stay on its side of this number. The "
+        "side is "
+        "given by the label (0 or 1), or without labels by the unperturbed input. 0 for logits, 0.5 for "
+        "probabilities.",
     ),
 ]
 Outputs = Annotated[
     str | None,
-    typer.Option(metavar="NUMBERS", help="With --within: which outputs count, as in 0,2. Default: all."),
+    typer.Option(
+        metavar="NUMBERS",
+        rich_help_panel=PROPERTY,
+        help="With --within: numbers of the outputs that must stay, as in 0,2. Default: all.",
+    ),
 ]
 Softmax = Annotated[
     bool,
     typer.Option(
         "--softmax/--no-softmax",
         metavar="",
-        help="Speak of the outputs' softmax, or of the outputs themselves.",
+        rich_help_panel=PROPERTY,
+        help="Apply the property to the softmax of the outputs (default), or to the outputs.",
     ),
 ]
-Seed = Annotated[int, typer.Option(metavar="NUMBER", help="The same seed gives the same answers.")]
+Seed = Annotated[
+    int,
+    typer.Option(
+        metavar="NUMBER",
+        rich_help_panel=SEARCH,
+        help="Seed of all random choices; the same seed repeats a run.",
+    ),
+]
 Batch = Annotated[
     int | None,
     typer.Option(
         metavar="COUNT",
         min=1,
-        help="Inputs worked on at once; fewer need less memory. Default: 128, with --device cuda 1024.",
+        rich_help_panel=SEARCH,
+        help="Inputs in one batch; fewer need less memory. Default: 128, with --device cuda 1024.",
     ),
 ]
-Pictures = Annotated[int, typer.Option(metavar="COUNT", min=0, help="At most so many pictures.")]
+Pictures = Annotated[
+    int, typer.Option(metavar="COUNT", min=0, rich_help_panel=RESULTS, help="Draw at most COUNT pictures.")
+]
 Seconds = Annotated[
     float | None,
-    typer.Option(metavar="NUMBER", rich_help_panel=STOPPING, help="After so many seconds in all."),
+    typer.Option(
+        metavar="NUMBER", help="Stop after this many seconds in all, with the results found by then."
+    ),
 ]
 Queries = Annotated[
     int | None,
     typer.Option(
-        metavar="COUNT", rich_help_panel=STOPPING, help="After so many network evaluations an input."
+        metavar="COUNT",
+        rich_help_panel=STOPPING,
+        help="Stop after this many evaluations of the network for each input.",
     ),
 ]
 Certificates = Annotated[
     bool,
     typer.Option(
-        "--certificates", metavar="",
-        help="At the end, in the time that is left, what is proved or met as files for holdfast-check, in the folder proofs of the run.",
+        "--certificates",
+        metavar="",
+        rich_help_panel=RESULTS,
+        help="When the search ends, write certificates for holdfast-check to the folder proofs of the run, "
+        "in the "
+        "time that is left. 'holdfast prove' does the same later.",
     ),
-]  # fmt: skip
+]
 Gap = Annotated[
     float,
-    typer.Option(metavar="NUMBER", rich_help_panel=STOPPING, help="When upper - lower is at most this."),
+    typer.Option(
+        metavar="NUMBER",
+        rich_help_panel=STOPPING,
+        help="Stop an input when upper bound - lower bound is at most this.",
+    ),
 ]
 
-# Of commands that check what others made.
+# Options of commands that check a run or a bundle.
 ModelNow = Annotated[
     str | None,
     typer.Option(
-        "--model", "-m", metavar="MODEL", help="The model where it lies now. Default: where the run found it."
+        "--model", "-m", metavar="MODEL", help="Where the model is now. Default: where the run read it."
     ),
 ]
 DataNow = Annotated[
     str | None,
     typer.Option(
-        "--data", "-d", metavar="DATA", help="The data where they lie now; of verify, the property."
+        "--data",
+        "-d",
+        metavar="DATA",
+        help="Where the data are now (for a run of verify: the VNN-LIB file). Default: where the run read "
+        "them.",
     ),
 ]
 FilesNow = Annotated[
@@ -194,34 +287,44 @@ FilesNow = Annotated[
     typer.Option(
         "--with",
         metavar="OPTION=FILE",
-        help="Another file of the run, as in substitutes=words.json; may be repeated.",
+        help="Where another file of the run is now, as in substitutes=words.json; may be repeated.",
     ),
 ]
 Trust = Annotated[
-    bool, typer.Option("--trust", metavar="", help="Open a .pt2 file although that can run code it contains.")
+    bool,
+    typer.Option(
+        "--trust", metavar="", help="Open a .pt2 file, although opening it can run code that it contains."
+    ),
 ]
 TrustRun = Annotated[
     bool,
     typer.Option(
         "--trust",
         metavar="",
-        help="Run the code that the folder names (package.module:factory, a .pt2 file) as whoever wrote it wants.",
+        help="Run the code that the folder names (package.module:factory, a .pt2 file). Only for folders "
+        "whose "
+        "author you trust.",
     ),
 ]
 Sample = Annotated[
-    int, typer.Option(metavar="COUNT", min=0, help="So many proved ends, drawn at random, are proved again.")
+    int,
+    typer.Option(metavar="COUNT", min=0, help="Recompute this many proved bounds, drawn at random."),
 ]
-Every = Annotated[bool, typer.Option("--all", metavar="", help="All of them are.")]
+Every = Annotated[bool, typer.Option("--all", metavar="", help="Recompute every proved bound.")]
 Drawn = Annotated[
     int | None,
     typer.Option(
-        "--seed", metavar="NUMBER", help="Draw the same sample again. Default: one that nobody knows."
+        "--seed",
+        metavar="NUMBER",
+        help="Seed of the random sample, to draw the same one again. Default: unpredictable.",
     ),
 ]
 Tolerance = Annotated[
     float,
     typer.Option(
-        metavar="NUMBER", min=0, help="A proved end counts that is lower by no more than this share of it."
+        metavar="NUMBER",
+        min=0,
+        help="Accept a recomputed bound that is smaller by at most this fraction.",
     ),
 ]
 ProveFor = Annotated[
@@ -229,98 +332,103 @@ ProveFor = Annotated[
     typer.Option(
         "--seconds",
         metavar="NUMBER",
-        rich_help_panel=STOPPING,
-        help="Prove for so long; default: as long as the run did.",
+        help="Seconds for recomputing bounds. Default: as long as the run took.",
     ),
 ]
-Findings = Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="All findings as JSON.")]
-Bundle = Annotated[Path, typer.Argument(metavar="BUNDLE", help="A file that 'holdfast bundle' wrote.")]
+Findings = Annotated[
+    Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write all findings to this JSON file.")
+]
+Bundle = Annotated[Path, typer.Argument(metavar="BUNDLE", help="A file written by 'holdfast bundle'.")]
 
-Model = Annotated[
-    str,
-    typer.Option("--model", "-m", metavar="MODEL", help="A .onnx or .pt2 file, or package.module:factory."),
-]
-ModelArgument = Annotated[
-    str, typer.Argument(metavar="MODEL", help="A .onnx or .pt2 file, or package.module:factory.")
-]
+Model = Annotated[str, typer.Option("--model", "-m", metavar="MODEL", help=MODEL_HELP)]
+ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)]
 
 
 def _of_model(*names: str, **how: Any) -> Any:
-    """An option in a panel of its own in --help."""
-    return typer.Option(*names, rich_help_panel="The model", **how)
+    """An option under the heading "Model"."""
+    return typer.Option(*names, rich_help_panel=MODEL, **how)
 
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """How to read the model. Paths are as given; everything else is a number, a word or a list of them."""
+    """How to read the model. Paths are as given; every other value is a number, a word or a list of them."""
 
     model: str
     trust: Annotated[
         bool,
-        _of_model("--trust", metavar="", help="Open a .pt2 file although that can run code it contains."),
+        _of_model(
+            "--trust", metavar="", help="Open a .pt2 file, although opening it can run code that it contains."
+        ),
     ] = False
     domain: Annotated[
         str | None,
-        _of_model(
+        typer.Option(
             metavar="LOW,HIGH",
-            help="Lowest and highest value of an input, as in 0,1. Radii are in these units.",
+            help="Smallest and largest value of an input, as in 0,1. Radii are in these units.",
         ),
     ] = None
     mean: Annotated[
         str | None,
         _of_model(
             metavar="NUMBERS",
-            help="The model is given (x - mean) / std; one number, or one for each channel or feature.",
+            help="Normalise inputs to (x - mean) / std before the model; one number, or one for each channel "
+            "or "
+            "feature.",
         ),
     ] = None
-    std: Annotated[str | None, _of_model(metavar="NUMBERS", help="See --mean.")] = None
+    std: Annotated[str | None, _of_model(metavar="NUMBERS", help="Standard deviation: see --mean.")] = None
     shape: Annotated[
         str | None,
-        _of_model(metavar="SIZES", help="Shape of one input, as in 1,28,28, where the model does not say."),
+        _of_model(
+            metavar="SIZES", help="Shape of one input, as in 1,28,28, if the model does not define it."
+        ),
     ] = None
     time_first: Annotated[
         bool,
         _of_model(
-            "--time-first", metavar="", help="The model wants (time, batch, ...); your data stay batch first."
+            "--time-first",
+            metavar="",
+            help="The model takes (time, batch, ...); your data keep the batch first.",
         ),
     ] = False
     pool: Annotated[
         str | None,
-        _of_model(metavar="HOW", help="The model answers once a frame: take the last, the mean or the max."),
+        _of_model(
+            metavar="HOW",
+            help="The model returns one output for each frame: use the last, the mean or the max.",
+        ),
     ] = None
     vocabulary: Annotated[
         str | None,
         _of_model(
-            metavar="FILE", help="The words of a token model, one a line in the order of their numbers."
+            metavar="FILE", help="Vocabulary of a token model: one word a line, in the order of token ids."
         ),
     ] = None
     columns: Annotated[
         str | None,
         _of_model(
             metavar="FILE",
-            help='What the columns of a table are, in JSON, as in {"age": {"step": 1, "scale": 10}}.',
+            help='JSON that describes the columns of a table, as in {"age": {"step": 1, "scale": 10}}.',
         ),
     ] = None
     classes: Annotated[
         str | None,
         _of_model(
             metavar="NAMES",
-            help="The names of the outputs in their order, as in cat,dog,ship, or a file, one a line.",
+            help="Names of the outputs in order, as in cat,dog,ship, or a file with one name a line.",
         ),
     ] = None
     tokenizer: Annotated[
         str | None,
         _of_model(
             metavar="HOW",
-            help="How text becomes tokens: a tokenizer.json, or package.module:function. Default: by --vocabulary.",
+            help="How text becomes tokens: a tokenizer.json, or package.module:function. Default: words of "
+            "--vocabulary.",
         ),
     ] = None
     output: Annotated[
         str | None,
-        _of_model(
-            metavar="NAME",
-            help="Of a model that answers with several things: what is measured, as in logits.",
-        ),
+        _of_model(metavar="NAME", help="Which output of a model with several, as in logits."),
     ] = None
     device: Annotated[str, _of_model(metavar="WHERE", help="cpu or cuda.")] = "cpu"
     black_box: Annotated[
@@ -338,7 +446,9 @@ class ModelOptions:
         _of_model(
             "--constant",
             metavar="NAME=VALUE",
-            help="Another input of the .onnx file: sr=16000, goal=0.5,-1 or goal=goal.npy; repeatable.",
+            help="Fixed value of another input of the .onnx file: sr=16000, goal=0.5,-1 or goal=goal.npy; "
+            "may be "
+            "repeated.",
         ),
     ] = field(default_factory=list)
 
@@ -346,88 +456,99 @@ class ModelOptions:
         list[str],
         _of_model(
             metavar="FILE",
-            help="Of a function that cannot be hashed: a file that it is made of; may be repeated.",
+            help="A file that a function given as the model depends on, for its hash; may be repeated.",
         ),
     ] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        # A stored run may hold a value that is no list: then this raises TypeError.
         for name in ("constants", "fingerprint"):
-            object.__setattr__(
-                self, name, list(getattr(self, name))
-            )  # TypeError where a stored run holds something else
+            object.__setattr__(self, name, list(getattr(self, name)))
 
 
 def _of_data(*names: str, **how: Any) -> Any:
-    return typer.Option(*names, rich_help_panel="The data", **how)
+    """An option under the heading "Data"."""
+    return typer.Option(*names, rich_help_panel=DATA, **how)
 
 
-TextColumn = Annotated[
-    str | None, _of_data(metavar="NAME", help="The column of a table that holds the texts.")
-]
-LabelColumn = Annotated[
-    str | None, _of_data(metavar="NAME", help="The column of a table that holds the labels.")
-]
+TextColumn = Annotated[str | None, _of_data(metavar="NAME", help="Column of a table that holds the texts.")]
+LabelColumn = Annotated[str | None, _of_data(metavar="NAME", help="Column of a table that holds the labels.")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataOptions(How):
-    """How the data are read, and which of them, where they do not say it themselves: a part of every command that reads data."""
+    """How to read the data, and which inputs to use. Every command that reads data has these options."""
 
     text_column: TextColumn = None
     label_column: LabelColumn = None
     labels: Annotated[
         str | None,
-        _of_data(
-            metavar="FILE", help="Labels that lie in a file of their own: .npy, or .txt with one a line."
-        ),
+        _of_data(metavar="FILE", help="Labels in a separate file: .npy, or .txt with one a line."),
     ] = None
     only_correct: Annotated[
         bool,
-        _of_data(
-            "--only-correct",
-            metavar="",
-            help="Leave out inputs of which the network says another class than their label.",
-        ),
+        _of_data("--only-correct", metavar="", help="Leave out inputs that the network misclassifies."),
     ] = False
 
 
 def _of_running(*names: str, **how: Any) -> Any:
-    return typer.Option(*names, rich_help_panel="Where it runs", **how)
+    """An option under the heading "Workers"."""
+    return typer.Option(*names, rich_help_panel=WHERE, **how)
 
 
 EXECUTOR = _of_running(
     metavar="WHERE",
-    help="local: processes on this machine, each watched. ray, or ray://HOST:PORT: a Ray cluster. here: in this very process.",
+    help="local: worker processes on this machine. ray, or ray://HOST:PORT: a Ray cluster. here: this "
+    "process.",
 )
 WORKERS = _of_running(
     metavar="COUNT",
     min=1,
-    help="Processes at a time. Default: 1 with all threads; with ray one for each core or card.",
+    help="Number of worker processes. Default: 1 with all threads; with ray one for each CPU core or GPU.",
 )
-MEMORY = _of_running(
-    metavar="SIZE", help="No process of the run holds more memory than this, as in 2G or 500M."
-)
+MEMORY = _of_running(metavar="SIZE", help="Memory limit of each process, as in 2G or 500M.")
 EACH = typer.Option(
     metavar="NUMBER",
     rich_help_panel=STOPPING,
-    help="After so many seconds an input; a batch has that times its inputs.",
+    help="Stop an input after this many seconds; a batch gets this times its inputs.",
 )
 
 
 @dataclass(frozen=True)
 class Running:
-    """Where and in which portions a run is answered: no part of what is asked."""
+    """How a run is carried out and shown. None of it changes the question."""
 
     executor: Annotated[str, EXECUTOR] = "local"
     workers: Annotated[int | None, WORKERS] = None
     shard: Annotated[
         str | None,
         _of_running(
-            metavar="K/N", help="Only the K-th of N parts of the inputs; 'holdfast merge' joins them."
+            metavar="K/N", help="Work on the K-th of N parts of the inputs; 'holdfast merge' joins the parts."
         ),
     ] = None
     seconds_each: Annotated[float | None, EACH] = None
     memory: Annotated[str | None, MEMORY] = None
+
+
+SORT = typer.Option(
+    metavar="ORDER",
+    rich_help_panel=RESULTS,
+    help="Order of the table: input (as in the data), or fragility (smallest upper bound first).",
+)
+AT = typer.Option(
+    "--at",
+    metavar="RADIUS",
+    rich_help_panel=RESULTS,
+    help="Radius of the sentence below the table. Default: the median certified radius.",
+)
+
+
+@dataclass(frozen=True)
+class TableRunning(Running):
+    """`Running` for commands whose answers are one table of bounds."""
+
+    sort: Annotated[str, SORT] = "input"
+    at: Annotated[float | None, AT] = None
 
 
 def declare_command(
@@ -436,14 +557,19 @@ def declare_command(
     *without: str,
     model: Any = Model,
     out: Any = Out,
-    beside: type[Any] | None = None,
+    extra: type[Any] | None = None,
 ) -> Callable[..., None]:
-    """A function for the command line. The fields of `kind` are its options, as they are annotated, and the docstring of `kind` is its
-    help; `run` is given the `kind` that was asked for, the folder `out`, and `beside`, whose fields are options too, where there is one.
+    """A function for the command line whose options are the fields of `kind` and whose help is its docstring.
 
-    without  those of ModelOptions that a command with a `network` does not take.
-    model    how that network's model is given; without one, where the field has a default, the network is None.
-    out      how the folder is given; None: there is none.
+    The function calls `run(kind(...), folder)`, and `run(kind(...), folder, extra(...))` if `extra` is
+    given.
+
+    Args:
+        without: fields of ModelOptions that the command leaves out.
+        model: the option or argument for the model. If the field `network` has a default, the model may be
+            omitted.
+        out: the option for the folder; None: the command has no folder.
+        extra: a dataclass whose fields are further options.
     """
     own = {part.name: part for part in fields(kind)}
     network = own.pop("network", None)
@@ -456,12 +582,11 @@ def declare_command(
     def command(**given: Any) -> None:
         folder = given.pop("out", None)
         if network is not None:
-            path, said = given.pop("model"), {part.name: given.pop(part.name) for part in chosen}
-            given["network"] = None if path is None else ModelOptions(path, **said)
+            path = given.pop("model")
+            settings = {part.name: given.pop(part.name) for part in chosen}
+            given["network"] = None if path is None else ModelOptions(path, **settings)
         more = (
-            ()
-            if beside is None
-            else (beside(**{part.name: given.pop(part.name) for part in fields(beside)}),)
+            () if extra is None else (extra(**{part.name: given.pop(part.name) for part in fields(extra)}),)
         )
         run(kind(**given), folder, *more)
 
@@ -478,7 +603,7 @@ def declare_command(
         )
     parts.sort(key=lambda part: part.default is not Parameter.empty)
     parts += map(_parameter, chosen)
-    parts += map(_parameter, () if beside is None else fields(beside))
+    parts += map(_parameter, () if extra is None else fields(extra))
     command.__signature__ = Signature(parts)  # type: ignore[attr-defined]
     command.__annotations__ = {part.name: part.annotation for part in parts}
     command.__doc__ = kind.__doc__
@@ -493,21 +618,27 @@ def _parameter(of: Field[Any], name: str | None = None, annotation: Any = None) 
     )
 
 
-def measures(kind: type[Any], *without: str, **how: Any) -> Callable[..., None]:
-    """A `Command` for the command line: it begins a run in the folder `out`; where one can do without and none is given, nothing is
-    kept. See `declare_command`."""
+def measures(
+    kind: type[Any], *without: str, running: type[Running] = Running, **how: Any
+) -> Callable[..., None]:
+    """A function for the command line that begins a run of a `Command`; without `out` nothing is saved.
 
-    def run(command: Any, out: Path | None, running: Running) -> None:
+    The arguments are those of `declare_command`.
+    """
+
+    def run(command: Any, out: Path | None, given: Running) -> None:
         from holdfast import memory_budget
         from holdfast.cli.parse import bytes_option
         from holdfast.cli.run import begin, once
 
         if out is None and getattr(command, "certificates", False):
-            raise BadInput("--certificates: they lie in the folder of the run, so give it one with --out.")
-        with memory_budget.limit_process(bytes_option(running.memory)):
+            raise BadInput(
+                "--certificates: they are written to the folder of the run, so name one with --out."
+            )
+        with memory_budget.limit_process(bytes_option(given.memory)):
             if out is None:
-                once(command, Terminal(), running)
+                once(command, Terminal(), given)
             else:
-                begin(command, out, Terminal(), running)
+                begin(command, out, Terminal(), given)
 
-    return declare_command(kind, run, *without, beside=Running, **how)
+    return declare_command(kind, run, *without, extra=running, **how)

@@ -1,4 +1,4 @@
-"""Options as people write them, and what they mean."""
+"""Parse the values of options."""
 
 import math
 import re
@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from holdfast.property import Rule
     from holdfast.reading.data import Data
     from holdfast.region.units import Unit
+
+Order = Literal["input", "fragility"]  # Orders of the table of results.
 
 
 def numbers(text: str | None, what: str) -> list[float] | None:
@@ -74,7 +76,7 @@ def norm_option(text: str) -> float:
 
 
 def targets_option(text: str | None, data: "Data") -> Literal["runner-up"] | list[int] | None:
-    """--targets: a class for all inputs, or one for each, by number or by name."""
+    """--targets: one class for all inputs, or one for each, by number or name."""
     if text is None or text == "runner-up":
         return None if text is None else "runner-up"
     names = {name: str(k) for k, name in enumerate(data.classes or ())}
@@ -91,7 +93,7 @@ def targets_option(text: str | None, data: "Data") -> Literal["runner-up"] | lis
 
 
 def values_option(text: str | None) -> list[float] | None:
-    """'0,0.5,1' or '0:255', all whole numbers from one to the other -> the values that a changed number may take."""
+    """'0,0.5,1', or '0:255' for whole numbers -> the values that a changed number may take."""
     if text is not None and text.count(":") == 1:
         try:
             low, high = (int(part) for part in text.split(":"))
@@ -104,14 +106,16 @@ def values_option(text: str | None) -> list[float] | None:
 
 
 def rule_option(within: str | None, threshold: float | None, outputs: str | None) -> "Rule | None":
-    """What must hold instead of the class."""
-    from holdfast.property import Threshold, Within  # here: torch takes its time
+    """The property in place of the class: --within or --threshold, else None."""
+    from holdfast.property import Threshold, Within  # Here because it imports torch.
 
     if within is not None and threshold is not None:
-        raise BadInput("--within speaks of forecasts, --threshold of outputs that say yes or no; give one.")
+        raise BadInput(
+            "--within is for forecasts, --threshold for outputs that are yes or no; give one of them."
+        )
     counting = whole_numbers(outputs, "outputs")
     if counting is not None and within is None:
-        raise BadInput("--outputs says which outputs must stay near the forecast: it needs --within.")
+        raise BadInput("--outputs names the outputs that must stay near the forecast: it needs --within.")
     return (
         Within(within, counting)
         if within is not None
@@ -131,18 +135,25 @@ def bytes_option(text: str | None) -> int | None:
     except ValueError:
         value = 0.0
     if not value >= 1:
-        raise BadInput(f"memory {text!r}: say how much, as in 2G or 500M.")
+        raise BadInput(f"memory {text!r}: give a size, as in 2G or 500M.")
     return int(value)
 
 
 def one_of(text: str, what: str, words: Any) -> Any:
-    """The text, where it is one of the words of a Literal; so a wrong one is told before the model is read."""
+    """The text if it is one of the words of a Literal; else BadInput, before the model is read."""
     if text not in get_args(words):
         raise BadInput(f"{what} {text!r} is unknown; there are {', '.join(get_args(words))}.")
     return text
 
 
+def check_order(sort: str, at: float | None) -> None:
+    """Raise BadInput unless --sort and --at can be shown."""
+    one_of(sort, "sort", Order)
+    if at is not None and not 0 <= at < math.inf:
+        raise BadInput(f"at {at}: the radius must be a number, not below 0.")
+
+
 def unit_option(text: str | None) -> "Unit | None":
-    from holdfast.region.units import Unit  # here: torch takes its time
+    from holdfast.region.units import Unit  # Here because it imports torch.
 
     return None if text is None else one_of(text, "unit", Unit)

@@ -1,4 +1,4 @@
-"""`holdfast prove`, and `--certificates` of commands that measure: the claims of a run as files that `holdfast-check` accepts."""
+"""`holdfast prove` and the option --certificates: write certificates of a run for `holdfast-check`."""
 
 import math
 import shlex
@@ -22,10 +22,10 @@ from holdfast.foreign_text import printable
 from holdfast.result import Key, Record
 from holdfast.store import Store
 
-ABLE = "radius", "worst", "verify", "reach"
-NOTHING = 3  # exit code: some claims have no certificate
-PROOFS = "proofs"  # the folder of a run in which its certificates lie, where nobody says another
-FEW = 5  # of the claims without one that are told one by one when a run ends
+ABLE = "radius", "worst", "verify", "reach"  # Commands whose results can have certificates.
+NOTHING = 3  # Exit code: some claims have no certificate.
+PROOFS = "proofs"  # Default folder of certificates, in the folder of the run.
+FEW = 5  # Claims without a certificate that are printed one by one at the end of a run.
 
 
 def prove(
@@ -37,14 +37,15 @@ def prove(
     trust: bool,
     console: Console,
 ) -> None:
-    """One line a claim, and how many there are."""
+    """Write the certificates, with one line for each claim, and exit with NOTHING if some have none."""
     until = math.inf if seconds is None else time.monotonic() + seconds
     made = list[Certificate]()
     with Store.read(run) as store:
         begun = store.question
         if begun.command not in ABLE:
             raise BadInput(
-                f"'holdfast {begun.command}' proves nothing that has a certificate; {', '.join(ABLE[:-1])} and {ABLE[-1]} do."
+                f"'holdfast {begun.command}' has no results with certificates; {', '.join(ABLE[:-1])} "
+                f"and {ABLE[-1]} do."
             )
         command, built = build_again(begun, files, trust)
         wanted = {
@@ -55,7 +56,8 @@ def prove(
                 {record.key.index for record in store.iterate_readable() if isinstance(record, Record)}
             )
             raise BadInput(
-                f"{run}: nothing is proved or witnessed of these inputs; the run has records of {known[:10]}."
+                f"{run}: these inputs have no proved bound and no counterexample; the run has records of "
+                f"{known[:10]}."
             )
         out.mkdir(parents=True, exist_ok=True)
         try:
@@ -71,19 +73,24 @@ def prove(
 
 
 def at_the_end(command: Command, built: Built, store: Store, begun: float, console: Console) -> None:
-    """`--certificates`: of a run that has just been answered, into its own folder, in the time that is left. The claims stand without
-    them, so what has none is told, and changes no exit code. begun: when the search was, by time.monotonic."""
+    """--certificates: write the certificates of a run that has just ended, in the time that is left.
+
+    A missing certificate is reported and does not change the exit code.
+
+    Args:
+        begun: time.monotonic() at the beginning of the search.
+    """
     wanted, out, made = _provable_records(store), store.folder / PROOFS, list[Certificate]()
-    until = begun + _seconds(built) if built.problems else math.inf  # else each part has its own
+    until = begun + _seconds(built) if built.problems else math.inf  # Otherwise each part has its own limit.
     if not wanted:
-        line(console, "certificates", "nothing is proved or witnessed, so there is nothing to write")
+        line(console, "certificates", "no bound is proved and there is no counterexample: nothing to write")
         return
     if time.monotonic() >= until:
         again = f"holdfast prove {shlex.quote(str(store.folder))} -o {shlex.quote(str(out))}"
         line(
             console,
             "certificates",
-            f"no time was left for any: give more --seconds, or write them now: {again}",
+            f"no time was left: give more --seconds, or write them now with: {again}",
             warns=True,
         )
         return
@@ -99,7 +106,7 @@ def at_the_end(command: Command, built: Built, store: Store, begun: float, conso
         raise
     except (
         HoldfastError
-    ) as error:  # a file of a list that cannot be read, say: its instance has no answer either
+    ) as error:  # For example an unreadable file of a list, whose instance has no result either.
         line(console, "certificates", str(error), warns=True)
     for one in [one for one in made if one.file is None][:FEW]:
         _show(one, console)
@@ -107,7 +114,7 @@ def at_the_end(command: Command, built: Built, store: Store, begun: float, conso
 
 
 def _provable_records(store: Store) -> dict[Key, Record]:
-    """The records that can be believed and say something that a certificate can."""
+    """The intact records with a proved bound or a counterexample."""
     return {
         record.key: record
         for record in store.iterate_readable()
@@ -116,7 +123,7 @@ def _provable_records(store: Store) -> dict[Key, Record]:
 
 
 def _own_end(part: Built, records: Mapping[Key, Record]) -> float:
-    """Of a part of the run with seconds of its own, an instance of a list: what its answers left of them, from now."""
+    """The deadline of a part with its own limit: now plus the seconds that its search left."""
     spent = sum(records[key].seconds for problem in part.problems for key in problem.keys if key in records)
     return time.monotonic() + _seconds(part) - spent
 
@@ -139,7 +146,7 @@ def _of(
 
 
 def _file_of(part: Built) -> Path | None:
-    """The .onnx file of the network, where it was read from one and nothing was put before it."""
+    """The .onnx file of the network, if it was read from one without preprocessing."""
     asked = part.extra
     named = (
         asked.last[0]
@@ -163,7 +170,7 @@ def _show(one: Certificate, console: Console) -> None:
 
 
 def _close(made: Sequence[Certificate], out: Path, console: Console) -> bool:
-    """How many there are, and what checks them. Are these all?"""
+    """Print the number of certificates and the command that checks them; whether every claim has one."""
     written = [one for one in made if one.file is not None]
     models = {str(one.model): set[str]() for one in written}
     for one in written:

@@ -1,4 +1,4 @@
-"""What `risk` and `worst` share: a property over a region around each input, as options and as objects."""
+"""The options that `risk` and `worst` share: a property over a region around each input."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Around(options.DataOptions):
-    """The options as they stand on the command line."""
+    """The options as typed."""
 
     network: options.ModelOptions
     data: options.DataOption
@@ -54,14 +54,25 @@ class Around(options.DataOptions):
             else self.property
         )
         return Request(
-            norm=exact_text(norm_option(self.norm)), radius=self.radius, property=ruled, within=self.within, threshold=self.threshold,
-            outputs=self.outputs, epsilon=self.epsilon, targets=self.targets,
-            patch=self.patch, shares=self.shares, drift=self.drift or None, softmax=self.softmax,
-        )  # fmt: skip
+            norm=exact_text(norm_option(self.norm)),
+            radius=self.radius,
+            property=ruled,
+            within=self.within,
+            threshold=self.threshold,
+            outputs=self.outputs,
+            epsilon=self.epsilon,
+            targets=self.targets,
+            patch=self.patch,
+            shares=self.shares,
+            drift=self.drift or None,
+            softmax=self.softmax,
+        )
 
     def read_inputs(self) -> "tuple[Network, Data, Network, Region, Property]":
-        """The network, the data, and of what is asked: the network (with a function of its outputs where that is the property), the region
-        and the property."""
+        """The network, the data, the network to search, the region and the property.
+
+        The network to search includes the function of the outputs if the property is one.
+        """
         from holdfast.api.region_questions import PropertyName, property_of, region_of
         from holdfast.cli.reading.model_and_data import load_both
         from holdfast.reading.source import import_named
@@ -73,7 +84,8 @@ class Around(options.DataOptions):
         )
         if norm == 0:
             raise BadInput(
-                "this measures distances: use a norm p >= 1. To count changed pixels there is 'holdfast radius --norm 0'."
+                "this command measures distances: use a norm p >= 1. To count changed pixels, use "
+                "'holdfast radius --norm 0'."
             )
         given: Any = (
             import_named(self.property, "property")[0]
@@ -83,7 +95,8 @@ class Around(options.DataOptions):
         rule = rule_option(self.within, self.threshold, self.outputs)
         if rule is not None and self.property != "robustness":
             raise BadInput(
-                f"--property {self.property} and --{self.to_request().property} are two things that must hold; ask one at a time."
+                f"--property {self.property} and --{self.to_request().property} are two properties: "
+                "use one of them."
             )
         net, data = load_both(
             self.network, self.data, scale=self.scale, limit=self.limit, how=self, labels=rule is None
@@ -91,7 +104,7 @@ class Around(options.DataOptions):
         x = data.stack_inputs(self.data)
         targets = targets_option(self.targets, data)
         if targets == "runner-up":
-            raise BadInput("targets: name a class; against the runner-up there is --property runner-up.")
+            raise BadInput("targets: name a class; for the runner-up use --property runner-up.")
         patch = None if corner is None else _square(x, corner)
         region = region_of(
             net, x, norm=norm, radius=self.radius, patch=patch, shares=shares, drift=self.drift
@@ -113,7 +126,8 @@ def _square(x: "Tensor", corner: list[int]) -> "Tensor":
 
     if len(corner) != 3 or x.dim() < 3:
         raise BadInput(
-            "patch: give top,left,size of a square, as in 2,2,3, for inputs that are images (..., height, width)."
+            "patch: give top,left,size of a square, as in 2,2,3, for inputs that are images (..., height, "
+            "width)."
         )
     top, left, size = corner
     mask = torch.zeros(x.shape, dtype=torch.bool)

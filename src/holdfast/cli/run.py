@@ -1,4 +1,4 @@
-"""The line that every measuring command walks: options, question, problems, solve into a store, show what is known."""
+"""How every measuring command runs: build the problems, solve into a store, show the results."""
 
 import contextlib
 import importlib
@@ -21,8 +21,8 @@ from rich.console import Console
 
 from holdfast import memory_budget, signals, time_limit
 from holdfast.cli.command import BESIDE, Command, command_of
-from holdfast.cli.options import ModelOptions, Running
-from holdfast.cli.parse import bytes_option
+from holdfast.cli.options import ModelOptions, Running, TableRunning
+from holdfast.cli.parse import bytes_option, check_order
 from holdfast.cli.views.live import LiveProgress
 from holdfast.cli.views.output import line
 from holdfast.errors import BadInput, HoldfastError, StoreError
@@ -45,18 +45,21 @@ from holdfast.solver import Choice, Ended, Stop
 from holdfast.store import Store
 
 USUAL = Running()
-AT_ONCE = 1024  # inputs whose class is asked together
-FEW = 5  # of what is told one by one
-SOME_FAILED = 3  # exit code: some inputs could not be answered
-CONFIRM = "If you trust whoever wrote this run, add --trust."
-CODE = "model", "tokenizer", "data", "property", "train"  # options that may name code
-# Of the model's options: the rest says how its inputs are prepared.
+AT_ONCE = 1024  # Inputs in one batch when the classes of inputs are computed (a choice; bounds memory).
+FEW = 5  # Failed inputs that are printed one by one; of the others only the number is printed.
+SOME_FAILED = 3  # Exit code: some inputs have no result because the model or a method failed.
+CONFIRM = "If you trust the author of this run, add --trust."
+CODE = "model", "tokenizer", "data", "property", "train"  # Options that may name code.
+# Options of the model that do not describe the preparation of inputs.
 OUTSIDE = ("model", "trust", "device", "vocabulary", "classes", "fingerprint")
 
 
 @dataclass(frozen=True)
 class Built:
-    """A command with everything read and checked. What `solve` does not need, a command may leave out."""
+    """A command with everything read and checked.
+
+    A command may omit the fields that its `solve` does not use.
+    """
 
     net: Network
     question: Question
@@ -66,28 +69,39 @@ class Built:
     data: Data | None = None
     seed: int = 0
     batch: int | None = None
-    total: int | None = None  # of the progress bar; the number of rows where nothing is said
-    extra: Any = None  # whatever else a command read and needs again
-    afterwards: float = 0.0  # seconds of the budget that the search leaves to `finish`
-    shard: tuple[int, int] = (0, 1)  # the place of the part that is asked, and of how many
+    total: int | None = None  # Total of the progress bar; None: the number of rows.
+    extra: Any = None  # Anything else that a command read and needs later.
+    afterwards: float = 0.0  # Seconds of the budget reserved for `finish`.
+    sort: str = "input"  # Order of the table on the terminal.
+    at: float | None = None  # Radius of the sentence below that table; None: `usual_radius`.
+    shard: tuple[int, int] = (0, 1)  # Index of the part to work on (from 0), and the number of parts.
 
     def mine(self, index: int) -> bool:
-        """Does the question belong to this part?"""
+        """Whether the input belongs to this shard."""
         return index % self.shard[1] == self.shard[0]
 
 
 def question_of(command: Command, net: Network, data: Data | None, asked: Request, **means: Any) -> Question:
-    """What the store remembers. means: those that are not what the command's options of the same name say."""
+    """The question as the store keeps it; means: values that differ from the options of the same name."""
     options = command.as_json()
-    told = options.get("network", {})
+    network = options.get("network", {})
     prepared = {
-        name: value for name, value in told.items() if name not in OUTSIDE and value not in (None, False, [])
+        name: value
+        for name, value in network.items()
+        if name not in OUTSIDE and value not in (None, False, [])
     }
     model = ModelAsked(
-        name=told.get("model", net.name), source=net.source, fingerprint=net.fingerprint, notes=tuple(net.notes),
-        domain=str(net.domain), prepared=plain(prepared), vocabulary=None if net.vocabulary is None else tuple(net.vocabulary),
-        tokenizer=None if net.tokenizer is None or isinstance(net.tokenizer, WordTokenizer) else net.tokenizer.fingerprint,
-    )  # fmt: skip
+        name=network.get("model", net.name),
+        source=net.source,
+        fingerprint=net.fingerprint,
+        notes=tuple(net.notes),
+        domain=str(net.domain),
+        prepared=plain(prepared),
+        vocabulary=None if net.vocabulary is None else tuple(net.vocabulary),
+        tokenizer=None
+        if net.tokenizer is None or isinstance(net.tokenizer, WordTokenizer)
+        else net.tokenizer.fingerprint,
+    )
     known = DataAsked(classes=net.classes)
     if data is not None:
         names = net.classes if data.classes is None else data.classes
@@ -99,7 +113,7 @@ def question_of(command: Command, net: Network, data: Data | None, asked: Reques
 
 
 def begin(command: Command, folder: Path, console: Console, running: Running = USUAL) -> None:
-    """A new run. Everything that can be wrong is found before the folder is made."""
+    """Begin a new run. Every error in the options is raised before the folder is created."""
     executor = executor_of(command, running)
     built = _built(command, running)
     with Store.create(folder, built.question) as store:
@@ -108,7 +122,7 @@ def begin(command: Command, folder: Path, console: Console, running: Running = U
 
 
 def once(command: Command, console: Console, running: Running = USUAL) -> None:
-    """An answer of which nothing is kept."""
+    """Run the command without saving anything."""
     executor = executor_of(command, running)
     built = _built(command, running)
     with TemporaryDirectory(prefix="holdfast-") as folder, Store.create(folder, built.question) as store:
@@ -136,15 +150,17 @@ def resume(
     *,
     trust: bool = False,
 ) -> None:
-    """A run that exists, with the very question it was begun with; seconds: another limit, where one is given.
+    """Continue a run with the question it was begun with; seconds: a new limit for the search.
 
-    trust: the user trusts whoever wrote the run folder, so the code that it names is imported and a .pt2 file is opened."""
+    trust: import the code that the folder names, and open .pt2 files: the user trusts the author of the
+    folder.
+    """
     with Store.open(folder) as store:
         begun = store.question
         options = dict(begun.options) | ({} if seconds is None else {"seconds": seconds})
         if isinstance(options.get("network"), Mapping):
             options["network"] = {**options["network"], "trust": trust}
-        if "trust" in options:  # of a command that opens a saved monitor
+        if "trust" in options:  # A command that opens a saved monitor.
             options["trust"] = trust
         command = command_of(begun.command, options)
         kept = {
@@ -167,7 +183,7 @@ def resume(
             )
             raise type(error)(f"{error}{hint}") from error
         same(built.question, begun)
-        if not store.has_inputs():  # killed before they were written
+        if not store.has_inputs():  # The run was killed before it saved its inputs.
             command.keep_inputs(store, built)
         if built.problems:
             done, asked = (
@@ -179,7 +195,7 @@ def resume(
 
 
 def _trust_of(command: Command) -> str:
-    """What `resume` needs besides the folder, where the run names code or a .pt2 file that the user trusts."""
+    """' --trust' if `resume` needs it, because the run names code or a .pt2 file."""
     options = command.as_json()
     network = options.get("network") or {}
     given = [str(network.get(name, options.get(name))) for name in CODE]
@@ -192,10 +208,14 @@ def _trust_of(command: Command) -> str:
 
 
 def _built(command: Command, running: Running) -> Built:
-    """What the command asks, or a part of it."""
+    """The command with everything read and checked, restricted to its shard."""
+    sort, at = (running.sort, running.at) if isinstance(running, TableRunning) else ("input", None)
+    check_order(sort, at)
     shard = part_of(running.shard)
     if shard[1] > 1 and not command.parts:
-        raise BadInput(f"'holdfast {command.name}' is one question that cannot be cut: leave --shard out.")
+        raise BadInput(
+            f"'holdfast {command.name}' is a single problem that cannot be divided: leave --shard out."
+        )
     seconds = getattr(command, "seconds", None)
     with time_limit.within(
         math.inf if seconds is None else time.monotonic() + seconds + time_limit.PREPARATION
@@ -203,15 +223,19 @@ def _built(command: Command, running: Running) -> Built:
         ready = time_limit.interrupt_late(command.build, None)
     if ready is None:
         raise BadInput(
-            f"the model and the data had not been read, and the model asked about them, {time_limit.PREPARATION:g} s after "
-            f"--seconds {seconds:g} were over. Does the model hang?"
+            "reading the model and the data and evaluating the model were not complete "
+            f"{time_limit.PREPARATION:g} s after --seconds {seconds:g} had passed. Does the model hang?"
         )
     built = ready
-    told = {name: value for name in BESIDE if (value := getattr(running, name)) is not None}
+    stored = {name: value for name in BESIDE if (value := getattr(running, name)) is not None}
     built = replace(
-        built, shard=shard, stop=replace(built.stop, each=running.seconds_each),
-        question=replace(built.question, options={**built.question.options, **told}),
-    )  # fmt: skip
+        built,
+        shard=shard,
+        sort=sort,
+        at=at,
+        stop=replace(built.stop, each=running.seconds_each),
+        question=replace(built.question, options={**built.question.options, **stored}),
+    )
     if shard[1] == 1:
         return built
     rows = [
@@ -242,7 +266,7 @@ def part_of(text: str | None) -> tuple[int, int]:
 
 
 def executor_of(command: Command, running: Running) -> Executor:
-    """Where the questions are answered. The threads of this process become those of its workers."""
+    """The executor that --executor names. Its workers share the threads of this process."""
     where, make = (
         running.executor,
         partial(worker_of, command.name, command.as_json(), replace(running, executor="here"), os.getcwd()),
@@ -253,13 +277,13 @@ def executor_of(command: Command, running: Running) -> Executor:
         threads, workers = torch.get_num_threads(), running.workers or 1
         torch.set_num_threads(
             1
-        )  # no pool of threads is begun here, so that copies of this process can have their own
+        )  # This process starts no thread pool, so that forked workers can start theirs.
         most = bytes_option(running.memory)
         return Local(workers, max(1, threads // workers), make if command.parts else None, most)
     if where == "ray" or where.startswith("ray://"):
         if not command.parts:
             raise BadInput(
-                f"'holdfast {command.name}' is one question that cannot be cut: use --executor local."
+                f"'holdfast {command.name}' is a single problem that cannot be divided: use --executor local."
             )
         from holdfast.execution.ray import Ray
 
@@ -270,7 +294,7 @@ def executor_of(command: Command, running: Running) -> Executor:
 
 
 def worker_of(name: str, options: Mapping[str, Any], running: Running, folder: str) -> Worker:
-    """In another process: everything is read again, once."""
+    """The worker of another process, which reads the model and the data again, once."""
     if os.path.isdir(folder):
         os.chdir(folder)
     command, most = command_of(name, options), bytes_option(running.memory)
@@ -279,7 +303,7 @@ def worker_of(name: str, options: Mapping[str, Any], running: Running, folder: s
 
 
 def same(now: Question, begun: Question) -> None:
-    """StoreError where what is read now is not what the run was begun with."""
+    """Raise StoreError unless model, data and options equal those of the run."""
     parts = (
         ("model", "is", now.model.fingerprint, begun.model.fingerprint),
         ("vocabulary", "is", now.model.vocabulary, begun.model.vocabulary),
@@ -291,20 +315,20 @@ def same(now: Question, begun: Question) -> None:
     )
     if "" in (now.model.fingerprint, begun.model.fingerprint):
         raise StoreError(
-            f"what the model of this run reads cannot be hashed, so nobody knows whether it is still the same: the run cannot be taken up "
-            f"again. Begin a new one with another --out, and {NAME_IT}."
+            "the model of this run cannot be hashed, so it cannot be compared with the model given now, and "
+            f"the run cannot be continued. Begin a new one with another --out, and {NAME_IT}."
         )
     for what, verb, mine, theirs in parts:
         if plain(mine) != plain(theirs):
             raise StoreError(
-                f"the {what} {verb} not what this run was begun with: the content has changed since. Begin a new run with another --out, "
-                f"or put the old {what} back."
+                f"the {what} {verb} not what this run was begun with: the content has changed since. Begin a "
+                f"new run with another --out, or restore the old {what}."
             )
 
 
 @dataclass(frozen=True)
 class MemoryLimitedWorker:
-    """A worker in a process that may hold so much memory: it plans for what is left of it."""
+    """A worker whose process has a memory limit; it plans for the memory that is left."""
 
     worker: Worker
     memory: int | None
@@ -321,7 +345,7 @@ class MemoryLimitedWorker:
 
 
 def methods_named(text: str, problems: Sequence[Problem]) -> list[Method[Any]]:
-    """'pgd,certify' -> the methods. BadInput where one is unknown, or where none of them can answer any of the problems."""
+    """'pgd,certify' -> the methods. BadInput if one is unknown, or if none applies to any of the problems."""
     known = known_methods()
     names = [name.strip().lower() for name in text.split(",")]
     unknown = [name for name in names if name not in known]
@@ -330,13 +354,13 @@ def methods_named(text: str, problems: Sequence[Problem]) -> list[Method[Any]]:
     methods = [known[name]() for name in dict.fromkeys(names)]
     reasons = {method.name: [method.unfit(problem) for problem in problems] for method in methods}
     if problems and all(all(found) for found in reasons.values()):
-        told = " ".join(f"{name}: {found[0]}" for name, found in reasons.items())
-        raise BadInput(f"none of the methods can answer this. {told}")
+        reason = " ".join(f"{name}: {found[0]}" for name, found in reasons.items())
+        raise BadInput(f"none of the methods can answer this. {reason}")
     return methods
 
 
 def keep_inputs(store: Store, built: Built) -> None:
-    """The inputs of the data, by their place."""
+    """Save the inputs of the data by index."""
     net, data = built.net, built.data
     assert data is not None
     is_text = net.vectors is not None
@@ -346,21 +370,24 @@ def keep_inputs(store: Store, built: Built) -> None:
 
 
 def _labels(data: Data, asked: Request) -> list[Said] | None:
-    """The class of each input; None where outputs are no classes."""
+    """The class of each input; None if outputs are not classes."""
     if not data.labelled or asked.within is not None:
         return None
     if data.y.dim() == 2 and asked.threshold is not None:
-        return _those(data.y > 0)
+        return _true_outputs(data.y > 0)
     return list(data.y.tolist()) if data.y.dim() == 1 and not data.y.is_floating_point() else None
 
 
-def _those(yes: torch.Tensor) -> list[Said]:
-    """(n, outputs) bool -> for each row the outputs that say yes."""
+def _true_outputs(yes: torch.Tensor) -> list[Said]:
+    """(n, outputs) bool -> for each row the indices of the true outputs."""
     return [tuple(k for k, one in enumerate(row) if one) for row in yes.tolist()]
 
 
 def keep_outputs(store: Store, built: Built) -> Callable[[Outputs], None] | None:
-    """A function that keeps what the network said of the inputs when their search began; None where a search asks another network."""
+    """A callback that saves the predictions computed when the search begins.
+
+    None if another network is searched.
+    """
     if built.data is None or any(problem.network is not built.net for problem in built.problems):
         return None
 
@@ -380,14 +407,14 @@ def keep_outputs(store: Store, built: Built) -> Callable[[Outputs], None] | None
 
 
 def keep_predictions(store: Store, built: Built) -> None:
-    """Ask the network about the inputs of which no search said what it says, and that it answered."""
+    """Compute the predictions that are missing, for inputs that the model could evaluate."""
     missing = store.inputs_without_prediction()
     if missing:
         ask_predictions(store, built, missing & store.queried_inputs())
 
 
 def ask_predictions(store: Store, built: Built, missing: set[int]) -> None:
-    """Ask the network about these inputs, and keep the classes that it says."""
+    """Compute and save the predictions of these inputs."""
     for problem in built.problems:
         first = {
             key.index: row for row, key in reversed(list(enumerate(problem.keys))) if key.index in missing
@@ -401,23 +428,23 @@ def ask_predictions(store: Store, built: Built, missing: set[int]) -> None:
 
 
 def _classes(outputs: torch.Tensor, asked: Request) -> list[Said] | None:
-    """(n, outputs) -> the class of each; None where outputs are no classes."""
+    """(n, outputs) -> the class of each row; None if outputs are not classes."""
     if asked.threshold is not None:
         yes = outputs > asked.threshold
-        return _those(yes) if outputs.shape[-1] > 1 else list(yes[:, 0].long().tolist())
+        return _true_outputs(yes) if outputs.shape[-1] > 1 else list(yes[:, 0].long().tolist())
     return list(outputs.argmax(-1).tolist()) if asked.within is None and outputs.shape[-1] > 1 else None
 
 
 def _solve_command(
     command: Command, store: Store, built: Built, console: Console, executor: Executor
 ) -> Ended | None:
-    """None: interrupted where `solve` could not end by itself."""
+    """Solve with progress on the terminal; None: interrupted before `solve` could end by itself."""
     total = sum(len(p) for p in built.problems) if built.total is None else built.total
     if isinstance(executor, Local) and built.net.differentiable:
         with contextlib.suppress(ImportError):
             importlib.import_module(
                 "torch.export._trace"
-            )  # more than a second, which every copy of this process would take again
+            )  # Takes more than a second; forked workers inherit it.
     try:
         with (
             warnings.catch_warnings(),
@@ -431,7 +458,7 @@ def _solve_command(
 
 
 def closing_seconds(until: float) -> float:
-    """How long the model may be asked after a search for what is shown beside its numbers: until its deadline, and GRACE more."""
+    """Seconds for evaluating the model after a search: until the deadline plus GRACE."""
     return max(until - time.monotonic(), 0.0) + GRACE
 
 
@@ -440,7 +467,11 @@ def _code(command: Command, store: Store, ended: Ended) -> int:
 
 
 def _answer(command: Command, store: Store, built: Built, console: Console, executor: Executor) -> None:
-    """Ctrl-C once ends the search and keeps everything; a second one ends at once what is still being written or shown."""
+    """Run the search and show its results.
+
+    The first Ctrl-C ends the search and saves everything; a second one ends the writing and showing that
+    follows.
+    """
     command.show_question(built, console)
     for note in command.notes(built):
         line(console, "note", note, warns=True)
@@ -463,7 +494,7 @@ def _answer(command: Command, store: Store, built: Built, console: Console, exec
             line(
                 console,
                 "note",
-                f"what belongs to the answers beside their numbers is not complete: {error}",
+                f"predictions and classes of the results are not complete: {error}",
                 warns=True,
             )
         except KeyboardInterrupt:
@@ -486,12 +517,18 @@ def _answer(command: Command, store: Store, built: Built, console: Console, exec
     for index, why in list(failed.items())[:FEW]:
         line(console, "failed", f"input {index}: {why}", warns=True)
     if len(failed) > FEW:
-        line(console, "failed", f"and {len(failed) - FEW} more inputs; their records say why", warns=True)
+        line(
+            console,
+            "failed",
+            f"and {len(failed) - FEW} more inputs; their records hold the reasons",
+            warns=True,
+        )
     if interrupted:
         line(
             console,
             "interrupted",
-            f"everything found so far is kept; go on with: holdfast resume {shlex.quote(str(store.folder))}{_trust_of(command)}",
+            "everything found is saved; continue with: holdfast resume "
+            f"{shlex.quote(str(store.folder))}{_trust_of(command)}",
             warns=True,
         )
         sys.exit(signals.exit_code())

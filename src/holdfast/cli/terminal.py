@@ -1,4 +1,4 @@
-"""The terminal: a console on which no text of a file or a model can act."""
+"""A console on which text from files and models cannot send control characters."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -10,9 +10,9 @@ from holdfast.foreign_text import STEERING, printable_lines
 
 
 class Terminal(Console):
-    """A rich console that takes plain strings as they are, without markup, and writes control characters in any text as escapes.
+    """A rich console that prints strings without markup and escapes control characters in them.
 
-    Colours and cursor movements of rich itself are no text, so they are not touched.
+    Colours and cursor movements of rich itself stay as they are.
     """
 
     def __init__(self, **options: Any) -> None:

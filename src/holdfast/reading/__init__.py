@@ -1,1 +1,1 @@
-"""Data as people have them: files, folders, functions, objects. One module for each form; `data.load` reads all of them."""
+"""Read data from files, folders, functions and objects: one module for each form, `data.load` for all."""

@@ -1,4 +1,4 @@
-"""Arrays on disk: .npz, and .npy with its labels beside it."""
+"""Read .npz files, and .npy files with their labels in a second file."""
 
 import re
 from pathlib import Path
@@ -16,10 +16,10 @@ def read_npz(path: Path) -> LoadedData:
 
 
 def read_npy(path: Path) -> LoadedData:
-    """x of a file, and y of the one beside it that is called the same but for x: x.npy and y.npy, test_images.npy and test_labels.npy."""
+    """Read x, and y from the matching file: x.npy and y.npy, test_images.npy and test_labels.npy."""
     held: dict[str, object] = {"x": read_array(path, "Write it by numpy.save, with plain numbers.")}
-    beside = [path.with_name(name) for name in _beside(path.name)]
-    labels = next((other for other in beside if other.is_file()), None)
+    candidates = [path.with_name(name) for name in _label_files(path.name)]
+    labels = next((other for other in candidates if other.is_file()), None)
     if labels is None:
         return of_mapping(held, str(path), of_file(path))
     return of_mapping(
@@ -27,7 +27,7 @@ def read_npy(path: Path) -> LoadedData:
     )
 
 
-def _beside(name: str) -> list[str]:
+def _label_files(name: str) -> list[str]:
     parts = re.split(r"([^A-Za-z0-9]+)", name.removesuffix(".npy"))
     swap = {
         "x": ("y", "Y"),
@@ -38,5 +38,7 @@ def _beside(name: str) -> list[str]:
         "features": ("labels",),
     }
     return [
-        "".join([*parts[:k], other, *parts[k + 1 :]]) + ".npy" for k, part in enumerate(parts) for other in swap.get(part, ())
-    ]  # fmt: skip
+        "".join([*parts[:k], other, *parts[k + 1 :]]) + ".npy"
+        for k, part in enumerate(parts)
+        for other in swap.get(part, ())
+    ]

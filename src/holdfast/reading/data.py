@@ -1,5 +1,7 @@
-"""Inputs, labels and substitutes from files and functions, checked before any long work. What each form of data holds is read by the
-module of that form; here it becomes what the network is asked about."""
+"""Load inputs, labels and substitutes from files and functions, and check them before any long work.
+
+Each form of data is read by its own module; here the result becomes inputs of the network.
+"""
 
 import math
 import warnings
@@ -29,16 +31,18 @@ from holdfast.reading.source import array, call
 from holdfast.reading.tables import of_table, read_csv, read_parquet
 
 EXPECTED = (
-    'Expected an object of lists, as in {"good": ["fine", "great"]}, or for each text a list with a list for each of its words, as in '
-    '[[[], ["movie"]]].'
+    'Expected an object of lists, as in {"good": ["fine", "great"]}, or for each text a list with a list for '
+    'each of its words, as in [[[], ["movie"]]].'
 )
 Reading = Callable[[Sequence[str], Sequence[str] | None], Texts]
 PLAIN = How()
 FORMS = (
-    "a .csv or .parquet table, a folder with a folder of pictures for each class, a .npz file with x and y, a .npy file, a .tsv file of "
-    "label and text, or package.module:function"
+    "a .csv or .parquet table, a folder with a folder of pictures for each class, a .npz file with x and y, "
+    "a .npy "
+    "file, a .tsv file of label and text, or package.module:function"
 )
-NEAREST = {  # of what people have and is not read
+# Formats that are not read, and what to do instead.
+NEAREST = {
     (".xlsx", ".xls", ".ods", ".numbers"): "a spreadsheet; save the sheet as .csv",
     (
         ".json",
@@ -55,22 +59,22 @@ NEAREST = {  # of what people have and is not read
     "(numpy.savez(file, x=..., y=...)), or give package.module:function that loads it",
     (".h5", ".hdf5", ".mat", ".safetensors"): "arrays; write them as .npz (numpy.savez(file, x=..., y=...))",
     (".feather", ".arrow", ".orc"): "a table; write it as .parquet or .csv",
-    (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z"): "packed; unpack it first",
+    (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z"): "compressed; unpack it first",
     (*ENDINGS, *OTHERS): "one picture; give the folder with a folder of pictures for each class",
     (
         ".wav",
         ".flac",
         ".mp3",
         ".ogg",
-    ): "a recording; give its numbers as .npz, prepared as for the network's training",
+    ): "a recording; give its samples as .npz, prepared as for the training of the network",
 }
-AT_ONCE = 1024  # inputs whose class is asked together
-FEW = 5  # of what is told one by one
+AT_ONCE = 1024  # Inputs in one batch when classes are predicted (a choice; bounds memory).
+FEW = 5  # Left-out inputs that a note names; of the others only the number is given.
 
 
 @dataclass(frozen=True)
 class Data:
-    """Inputs as people gave them: rows of numbers or of token ids, with what belongs to them."""
+    """Inputs as rows of numbers or token ids, with labels, names and notes."""
 
     x: list[Tensor]
     y: Tensor
@@ -78,11 +82,11 @@ class Data:
     classes: list[str] | None
     lengths: list[int] | None
     fingerprint: str
-    columns: list[str] | None = None  # what the numbers of an input are called, where it is a row of a table
+    columns: list[str] | None = None  # Names of the numbers of an input that is a row of a table.
 
-    labelled: bool = True  # else y is what the network says
-    places: list[int] | None = None  # of the inputs among those that were read, where some were left out
-    notes: tuple[str, ...] = ()  # what a user should know about how the data were read
+    labelled: bool = True  # False: y is the prediction of the network.
+    places: list[int] | None = None  # Indices among the inputs that were read, if some were left out.
+    notes: tuple[str, ...] = ()  # How the data were read, for the user.
 
     def first_inputs(self, count: int | None) -> "Data":
         return self if count is None else self.only(range(min(count, len(self.x))))
@@ -94,7 +98,7 @@ class Data:
         return replace(self, x=x, y=self.y[list(places)], names=names, lengths=lengths)
 
     def chosen(self, values: Sequence[Any]) -> list[Any]:
-        """Of what was given for all inputs that were read, what belongs to those that are asked about."""
+        """Select, from values for all inputs that were read, those of the inputs in use."""
         places = range(len(self.x)) if self.places is None else self.places
         return [values[k] for k in places if k < len(values)]
 
@@ -112,7 +116,8 @@ class Data:
         shapes = sorted({tuple(row.shape) for row in self.rows})
         if len(shapes) > 1:
             raise BadInput(
-                f"{source}: inputs of shapes {shapes[0]} and {shapes[1]}; here all must be of one, so ask about some of them."
+                f"{source}: inputs have shapes {shapes[0]} and {shapes[1]}; here all must have the same "
+                "shape, so use a part of them."
             )
         return torch.stack(self.rows)
 
@@ -128,15 +133,20 @@ def load(
     labels: str | Path | None = None,
     only_correct: bool = False,
 ) -> Data:
-    """Inputs and labels as the network takes them, from whatever `--data` takes, or from an object: a DataFrame, a data set, a pair.
+    """Load inputs and labels for a network, from anything that `--data` takes or from an object.
 
-    scale         the numbers are divided by this: 255 for bytes, as pictures are.
-    limit         only the first so many inputs.
-    text_column, label_column   the columns of a table that hold texts and labels, where their names do not say it.
-    labels        a file of labels: .npy, or .txt with one a line.
-    only_correct  without inputs of which the network says another class than their label.
+    Args:
+        data: a path, package.module:function, a DataFrame, a data set or a pair (x, y).
+        scale: divide the numbers by this: 255 for bytes, as in pictures.
+        limit: use only the first `limit` inputs.
+        text_column, label_column: columns of a table with texts and labels, if their names do not identify
+            them.
+        labels: a file of labels: .npy, or .txt with one a line.
+        only_correct: leave out inputs that the network misclassifies.
 
-    The answer has x, y, names, classes, columns, lengths and notes, which say what was guessed. Without labels y is what the network says.
+    Returns:
+        x, y, names, classes, columns, lengths, and notes that report every guess. Without labels, y is the
+        prediction of the network.
     """
     how = How(
         text_column=text_column,
@@ -150,15 +160,15 @@ def load(
 def asked_about(
     given: object, net: Network, scale: float | None, limit: int | None, how: How, *, labels: bool = True
 ) -> Data:
-    """With labels where they are needed, and without the inputs that are left out."""
+    """The data in use: predictions replace missing labels if needed, and some inputs are left out."""
     if how.only_correct and not labels:
-        raise BadInput("--only-correct is about classes, and here none are asked about. Leave it out.")
+        raise BadInput("--only-correct needs classes, and this question has none. Leave it out.")
     data = load_data(given, net, scale=scale, limit=None if how.only_correct else limit, how=how)
     if how.only_correct:
         return _correct(data, net, _name_source(given), limit)
     if data.labelled or not labels:
         return data
-    own = f"{_name_source(given)} holds no labels: each input is asked about the class that the network says of it"
+    own = f"{_name_source(given)} holds no labels: the class of each input is the prediction of the network"
     return replace(
         data,
         y=torch.tensor(_predict_classes(net, data, range(len(data.x)), _name_source(given))),
@@ -171,12 +181,17 @@ def _name_source(given: object) -> str:
 
 
 def load_data(
-    given: object, net: Network, *, scale: float | None = None, limit: int | None = None, how: How = PLAIN,
+    given: object,
+    net: Network,
+    *,
+    scale: float | None = None,
+    limit: int | None = None,
+    how: How = PLAIN,
     reading: Reading | None = None,
-) -> Data:  # fmt: skip
-    """What a file, a folder, a function or an object holds, as the network takes it. Without labels, y is -1.
+) -> Data:
+    """Load a file, a folder, the result of a function or an object. Without labels, y is -1.
 
-    reading: texts and their places -> tokens, where that is not the network's own way.
+    reading: texts and their locations -> tokens; None: the tokenizer of the network.
     """
     source = _name_source(given)
     found = (
@@ -187,15 +202,14 @@ def load_data(
     if found.texts is not None:
         places = [f"{source}, {found.where(place)}" for place in range(len(found.texts))]
         tokens = read_texts(net, found.texts, source, places, reading).tokens
-        known = (
-            combine_hashes(found.fingerprint, of_value(tokens)) if found.fingerprint else ""
-        )  # what cuts the text may be another one day
+        # The hash includes the tokens: another tokenizer gives other data.
+        known = combine_hashes(found.fingerprint, of_value(tokens)) if found.fingerprint else ""
         found = replace(
             found, x=tokens, names=found.texts if found.names is None else found.names, fingerprint=known
         )
     assert found.x is not None
     if len(found.x) == 0:
-        raise BadInput(f"{source}: x is empty: there is no input to ask about.")
+        raise BadInput(f"{source}: x is empty: there is no input.")
     rows = [_scale_row(real_numbers(row, "x", source), scale, net, source) for row in found.x]
     count = len(rows)
     names = [
@@ -232,7 +246,8 @@ def load_data(
         )
     if net.classes is not None and len(net.classes) != outputs() != 1:
         raise BadInput(
-            f"{len(net.classes)} classes are named, and {net.name} has {outputs()} outputs. Name all of them, in their order."
+            f"{len(net.classes)} classes are named, but {net.name} has {outputs()} outputs. Name all of "
+            "them, in order."
         )
     if not fingerprint:
         fingerprint = of_tensors(
@@ -252,7 +267,7 @@ def _names(classes: Any, net: Network) -> list[str] | None:
 
 
 def _read_source(source: str, net: Network, limit: int | None, how: How) -> LoadedData:
-    """By the module that reads this form."""
+    """Read the source with the module for its form."""
     path = Path(source)
     ending = path.suffix.lower()
     if ending == ".npz":
@@ -274,10 +289,11 @@ def _read_source(source: str, net: Network, limit: int | None, how: How) -> Load
 
 
 def _correct(data: Data, net: Network, source: str, limit: int | None) -> Data:
-    """The first `limit` of those of which the network says the label."""
+    """The first `limit` inputs that the network classifies correctly."""
     if not data.labelled:
         raise BadInput(
-            f"--only-correct: {source} holds no labels to compare with. Give them with --labels, or leave it out."
+            f"--only-correct: {source} holds no labels to compare with. Give them with --labels, or leave it "
+            "out."
         )
     right, wrong, seen = list[int](), list[str](), 0
     while seen < len(data.x) and (limit is None or len(right) < limit):
@@ -291,14 +307,16 @@ def _correct(data: Data, net: Network, source: str, limit: int | None) -> Data:
                 right.append(place)
             else:
                 name = data.classes[number] if data.classes and number < len(data.classes) else number
-                wrong.append(f"{data.names[place][:40]} (says {name})")
+                wrong.append(f"{data.names[place][:40]} (predicted {name})")
     if not right:
         raise BadInput(
-            f"--only-correct: of all {seen} inputs {net.name} says another class than the label, {wrong[0]} first. Are the classes in the "
-            f"order of its outputs (--classes), and the data scaled as for its training (--scale, --mean, --std)?"
+            f"--only-correct: {net.name} misclassifies all {seen} inputs, {wrong[0]} first. Are the classes "
+            "in the order of its "
+            f"outputs (--classes), and the data scaled as for its training (--scale, --mean, --std)?"
         )
     more = f" and {len(wrong) - FEW} more" if len(wrong) > FEW else ""
-    left_out = f"{len(wrong)} of the first {seen} inputs, of which {net.name} says another class: {', '.join(wrong[:FEW])}{more}"
+    named = ", ".join(wrong[:FEW])
+    left_out = f"{len(wrong)} of the first {seen} inputs, which {net.name} misclassifies: {named}{more}"
     kept = data.only(right)
     mark = combine_hashes(data.fingerprint, of_text(f"only correct {right}"))
     return replace(
@@ -314,14 +332,17 @@ def _centre(net: Network, row: Tensor) -> Tensor:
 
 
 def _predict_classes(net: Network, data: Data, places: Sequence[int], source: str) -> list[int]:
-    """The class of each, asked together with those of the same shape."""
+    """The predicted class of each input, in batches of the same shape."""
     rows = data.rows
     groups: dict[tuple[int, ...], list[int]] = {}
     for place in places:
         groups.setdefault(tuple(rows[place].shape), []).append(place)
     said: dict[int, int] = {}
     with in_words(
-        source, f"{net.name} cannot answer all inputs", "Leave out those that it cannot take.", BadInput
+        source,
+        f"{net.name} cannot evaluate all inputs",
+        "Leave out the inputs that it cannot take.",
+        BadInput,
     ):
         for members in groups.values():
             net.outputs_for(_centre(net, rows[members[0]])[None])
@@ -338,19 +359,20 @@ def _predict_classes(net: Network, data: Data, places: Sequence[int], source: st
 
 
 def _one_per_input(values: Any, count: int, what: str, source: str, of: str = "rows") -> Any:
-    """One for each input."""
+    """The values, if there is one for each input; else BadInput."""
     with in_words(source, f"{what} cannot be read", f"Give one for each of its {count} {of}.", BadInput):
         np.ndim(values)
     found = 1 if np.ndim(values) == 0 else len(values)
     if np.ndim(values) == 0 or found != count:
         raise BadInput(
-            f"{source}: x has {count} {of}, {what} has {found if np.ndim(values) else 'no axis'}; give one for each."
+            f"{source}: x has {count} {of}, {what} has {found if np.ndim(values) else 'no axis'}; give one "
+            "for each."
         )
     return values
 
 
 def _text(path: Path, net: Network, how: How) -> LoadedData:
-    """Lines of label, tab, text; or where the first line names the columns, a table."""
+    """Read lines of label, tab, text; or a table, if the first line names columns."""
     lines = [(place, line) for place, line in enumerate(text_of(path).split("\n"), 1) if line.strip()]
     cut = [line.partition("\t") for _, line in lines]
     labels = [label.strip() for label, _, _ in cut]
@@ -376,15 +398,20 @@ def _text(path: Path, net: Network, how: How) -> LoadedData:
 def read_texts(
     net: Network, texts: Sequence[str], source: str, places: Sequence[str] | None, reading: Reading | None
 ) -> Texts:
-    """As tokens. What must be told of them becomes a note of the network's, which a run keeps and shows."""
+    """Convert texts to tokens.
+
+    Remarks about them become notes of the network, which a run saves and shows.
+    """
     found = (reading or net.read_texts)(texts, places)
     net.notes = (*net.notes, *(f"{source}: {note}" if source else note for note in found.notes))
     return found
 
 
 def load_mask(path: str, x: Sequence[Tensor], places: Sequence[int] | None = None) -> Tensor:
-    """.npy with true for the units that may change: one mask for all inputs, or one for each. Those beyond a limit are cut, and where
-    only some places of the data are asked about, those of the others."""
+    """A .npy mask, true where a unit may change: one for all inputs, or one for each.
+
+    Masks of inputs that are not used are left out.
+    """
     mask = array(Path(path), "truth values")
     if mask.dtype != torch.bool:
         raise BadInput(
@@ -396,8 +423,10 @@ def load_mask(path: str, x: Sequence[Tensor], places: Sequence[int] | None = Non
 
 
 def load_substitutes(path: str, net: Network) -> dict[int, list[int]] | list[list[list[int]]]:
-    """JSON: an object, word -> words it may become, or for each text a list, for each of its words a list (words, or token numbers
-    where the network has no vocabulary)."""
+    """Read substitutes from JSON: an object word -> substitutes, or lists for each word of each text.
+
+    Words are token ids if the network has no vocabulary.
+    """
     if net.vectors is None:
         raise BadInput(f"{net.name} does not read tokens, so words cannot be substituted in it.")
     sets = json_of(Path(path), EXPECTED)
@@ -410,11 +439,12 @@ def load_substitutes(path: str, net: Network) -> dict[int, list[int]] | list[lis
 
     found: dict[int, list[int]] | list[list[list[int]]]
     if isinstance(sets, dict) and all(isinstance(words, list) for words in sets.values()):
-        # A word the network does not know never occurs in a sentence it reads, so its own set has no meaning.
+        # A word outside the vocabulary occurs in no sentence that the network reads: its set is skipped.
         found = {number[word]: word_numbers(words) for word, words in sets.items() if word in number}
         if not found:
             raise BadInput(
-                f"{path}: none of its {len(sets)} words is in the vocabulary of {net.name}, so no word could be replaced."
+                f"{path}: none of its {len(sets)} words is in the vocabulary of {net.name}, so no word could "
+                "be replaced."
             )
     elif isinstance(sets, list) and all(
         isinstance(text, list) and all(isinstance(words, list) for words in text) for text in sets
@@ -424,27 +454,30 @@ def load_substitutes(path: str, net: Network) -> dict[int, list[int]] | list[lis
         raise BadInput(f"{path}: {EXPECTED}")
     if strange:
         warnings.warn(
-            f"{path}: {len(strange)} substitutes are not in the vocabulary and are left out ({', '.join(strange[:3])} ...)."
+            f"{path}: {len(strange)} substitutes are not in the vocabulary and are left out "
+            f"({', '.join(strange[:3])} ...)."
         )
     return found
 
 
 def _scale_row(row: Tensor, scale: float | None, net: Network, source: str) -> Tensor:
-    """Numbers as they are, what is divided in the network's arithmetic, or token ids for a network that reads tokens."""
+    """The numbers divided by the scale, in the arithmetic of the network, or token ids."""
     if scale is not None and not 0 < scale < math.inf:
         raise BadInput(f"scale {scale}: the data are divided by it, so it must be a number above 0.")
     if row.is_floating_point() or scale is not None:
         return (row.double() / scale).to(net.dtype) if scale is not None else net.exactly(row).to(row.device)
     if net.vectors is None:
         raise BadInput(
-            f"{source}: x holds integers ({str(row.dtype).removeprefix('torch.')}), but {net.name} takes numbers. Say what to divide them "
-            f"by: --scale 255 for bytes, --scale 1 to take them as they are. If they are token ids, say --vocabulary."
+            f"{source}: x holds integers ({str(row.dtype).removeprefix('torch.')}), but {net.name} takes "
+            "real numbers. Give the "
+            "divisor: --scale 255 for bytes, --scale 1 to take them as they are. For token ids, give "
+            "--vocabulary."
         )
     return row.long()
 
 
 def _fit_shape(row: Tensor, net: Network) -> Tensor:
-    """An input that only lacks axes of size one (a channel, say) is given them."""
+    """Add axes of size one (such as a channel) if only these are missing."""
     if net.shape is None or None in net.shape or net.vectors is not None:
         return row
     wanted = [d for d in net.shape if d is not None]

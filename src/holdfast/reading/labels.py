@@ -1,4 +1,4 @@
-"""Labels as people have them, numbers or names, and the numbers of the network's outputs that they mean."""
+"""Convert labels, numbers or names, into indices of the outputs of the network."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -16,14 +16,14 @@ from holdfast.reading.loaded import LoadedData, real_numbers
 
 WHOLE = re.compile(r"[+-]?\d+(\.0*)?")
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-DIGITS = 18  # of a label that fits into 64 bits
+DIGITS = 18  # Digits of the longest label: every such number fits into 64 bits.
 NUMBERED = (
-    "Labels are the numbers of the network's outputs, from 0, or names. Fill it in, or leave that input out."
+    "Labels are indices of the outputs of the network, from 0, or names. Fill it in, or leave that input out."
 )
 
 
 def read_labels(path: Path) -> Any:
-    """A .npy file, or a .txt file with one on each line."""
+    """Read a .npy file, or a .txt file with one label a line."""
     if path.suffix == ".npy":
         return read_array(path, "Write it by numpy.save, with plain numbers or texts.")
     if path.suffix == ".txt":
@@ -34,9 +34,9 @@ def read_labels(path: Path) -> Any:
 def number_labels(
     found: LoadedData, source: str, ours: Sequence[str] | None, outputs: Callable[[], int]
 ) -> tuple[Tensor, list[str] | None, tuple[str, ...]]:
-    """The class of each input, the names of the classes where they have some, and what to tell.
+    """The class of each input, the names of the classes if known, and notes for the user.
 
-    ours     the names of the network's outputs, where they are known. outputs: how many there are, asked where it matters.
+    ours: the names of the outputs of the network, if known. outputs: their number, computed only if needed.
     """
     theirs = None if found.classes is None else [str(name) for name in found.classes]
     y = _plain(found.y, source)
@@ -44,7 +44,9 @@ def number_labels(
         y = _finite(y, found, source)
         if ours is not None and theirs is not None and list(ours) != theirs and not y.is_floating_point():
             names = [theirs[k] if 0 <= k < len(theirs) else str(k) for k in y.flatten().tolist()]
-            note = f"the classes of {source} stand in another order than the network's outputs; they were matched by name"
+            note = (
+                f"the classes of {source} have another order than the outputs of the network: matched by name"
+            )
             return _by_names(names, ours, found, source), list(ours), (note,)
         return y, theirs if ours is None else list(ours), ()
     empty = next((place for place, text in enumerate(y) if not text), None)
@@ -69,29 +71,33 @@ def number_labels(
     if len(classes) != outputs() != 1:
         many = "1 name" if len(classes) == 1 else f"{len(classes)} names"
         raise BadInput(
-            f"{source}: the labels have {many} ({list_names(classes)}), and the network has {outputs()} outputs. "
-            f"Which belongs to which? Say "
-            f"--classes with all names in the order of the outputs."
+            f"{source}: the labels have {many} ({list_names(classes)}), and the network has {outputs()} "
+            "outputs. "
+            f"Give --classes with all names in the order of the outputs."
         )
-    told = list_names(f"{k} {name}" for k, name in enumerate(classes))
-    note = f"labels are names, taken for the outputs in sorted order: {told}. If the network's order is another, say --classes"
+    numbered = list_names(f"{k} {name}" for k, name in enumerate(classes))
+    note = (
+        f"labels are names, assigned to the outputs in sorted order: {numbered}. If the network has another "
+        "order, give --classes"
+    )
     return _by_names(y, classes, found, source), classes, (note,)
 
 
 def _whole(texts: Sequence[str], found: LoadedData, source: str) -> Tensor:
-    """Whole numbers exactly as they stand there: a float between would round those of more than fifteen digits."""
+    """Parse whole numbers without floats, which would round those of more than fifteen digits."""
     digits = [text.partition(".")[0] for text in texts]
     odd = next((place for place, text in enumerate(digits) if len(text) > DIGITS), None)
     if odd is not None:
         raise BadInput(
-            f"{source}, {found.where(odd)}: the label {texts[odd][:40]!r} has {len(digits[odd])} digits. {NUMBERED}"
+            f"{source}, {found.where(odd)}: the label {texts[odd][:40]!r} has {len(digits[odd])} digits. "
+            f"{NUMBERED}"
         )
     return torch.tensor([int(text) for text in digits], dtype=torch.int64)
 
 
 def _finite(y: Tensor, found: LoadedData, source: str) -> Tensor:
-    """Numbers that are no class and no forecast either are refused: a missing label often becomes NaN on its way."""
-    if y.dtype == torch.uint64:  # torch can do little with it
+    """The labels; BadInput if one is not finite: a missing label often becomes NaN."""
+    if y.dtype == torch.uint64:  # torch supports few operations on it.
         y = (
             torch.where(y.to(torch.int64) < 0, torch.inf, y.to(torch.float64))
             if bool((y.to(torch.int64) < 0).any())
@@ -103,13 +109,13 @@ def _finite(y: Tensor, found: LoadedData, source: str) -> Tensor:
     if bool(wrong.any()):
         place = int(wrong.nonzero()[0])
         raise BadInput(
-            f"{source}, {found.where(place)}: the label is missing, or no number that can be used. {NUMBERED}"
+            f"{source}, {found.where(place)}: the label is missing, or not a finite number. {NUMBERED}"
         )
     return y
 
 
 def _plain(y: Any, source: str) -> Tensor | list[str]:
-    """Numbers as a tensor, anything else as texts."""
+    """Numbers as a tensor, anything else as strings."""
     if not isinstance(y, Tensor):
         with in_words(source, "y cannot be read as numbers or names", NUMBERED, BadInput):
             y = y.to_numpy() if hasattr(y, "to_numpy") else np.asarray(y)

@@ -1,5 +1,4 @@
-"""What any form of data comes to, before it is checked against the network: inputs, or texts that become inputs, and what belongs to
-them."""
+"""The result of reading any form of data, before it is checked against the network."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,8 @@ from torch import Tensor
 from holdfast.errors import BadInput
 from holdfast.foreign_text import first_line
 
-MEANT = {  # names that people give, and the one that is read
+# Usual names of the arrays that are called x and y here.
+MEANT = {
     "x": (
         "X",
         "inputs",
@@ -41,8 +41,11 @@ def row_number(place: int) -> str:
 
 @dataclass(frozen=True)
 class LoadedData:
-    """x or texts, one for each input. y: class numbers, or names of classes. among: the names of all classes there are, where `y` holds
-    names and not all of these may occur. where: how an input's place is told to people."""
+    """x or texts, one for each input, with labels and names.
+
+    y: class indices or names. among: the names of all classes, if `y` holds names and may lack some.
+    where: the location of an input, for messages.
+    """
 
     x: Sequence[Any] | None = None
     texts: Sequence[str] | None = None
@@ -53,32 +56,39 @@ class LoadedData:
     lengths: Any = None
     columns: Any = None
     notes: tuple[str, ...] = ()
-    fingerprint: str = ""  # empty: that of the numbers themselves
+    fingerprint: str = ""  # Empty: hash the numbers themselves.
     where: Callable[[int], str] = input_number
 
 
 def of_mapping(held: Mapping[str, Any], source: str, fingerprint: str = "") -> LoadedData:
-    """x, and where they are there y, names, classes, lengths and columns."""
+    """Data from a mapping with x, and optionally y, names, classes, lengths and columns."""
     for key in ("x", "y"):
         near = [name for name in MEANT[key] if name in held]
         if key not in held and (near or key == "x"):
             hint = f" Is {near[0]!r} meant? Call it {key}." if near else ""
             raise BadInput(
-                f"{source}: no array named {key!r}; it holds {', '.join(sorted(map(str, held))) or 'nothing'}.{hint}"
+                f"{source}: no array named {key!r}; it holds "
+                f"{', '.join(sorted(map(str, held))) or 'nothing'}.{hint}"
             )
     x, columns = held["x"], held.get("columns")
     if isinstance(x, str | bytes) or (not isinstance(x, list | tuple) and np.ndim(x) == 0):
         raise BadInput(
             f"{source}: x is a single {'text' if isinstance(x, str) else 'number'}; give (inputs, ...) rows."
         )
-    if columns is None and hasattr(x, "to_numpy") and hasattr(x, "columns"):  # a DataFrame
+    if columns is None and hasattr(x, "to_numpy") and hasattr(x, "columns"):  # A DataFrame.
         columns = list(x.columns)
     rows = x.to_numpy() if hasattr(x, "to_numpy") else x
     texts = list(rows) if len(rows) and all(isinstance(row, str) for row in rows) else None
     return LoadedData(
-        None if texts else rows, texts, held.get("y"), held.get("names"), held.get("classes"), lengths=held.get("lengths"),
-        columns=columns, fingerprint=fingerprint,
-    )  # fmt: skip
+        None if texts else rows,
+        texts,
+        held.get("y"),
+        held.get("names"),
+        held.get("classes"),
+        lengths=held.get("lengths"),
+        columns=columns,
+        fingerprint=fingerprint,
+    )
 
 
 def real_numbers(values: Any, what: str, source: str) -> Tensor:

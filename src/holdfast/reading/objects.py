@@ -1,4 +1,4 @@
-"""What a user's own function may return: a mapping, a pair, a DataFrame, a data set or any sequence of rows."""
+"""Data from Python objects: a mapping, a pair, a DataFrame, a data set or any sequence of rows."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,7 +23,7 @@ INPUTS = ("x", "image", "img", "pixel_values", "input_ids", "features", "input",
 
 
 def of_object(made: Any, source: str, net: Network, how: How, limit: int | None) -> LoadedData:
-    """limit: of a data set no more rows are read."""
+    """Data from an object; limit: greatest number of rows that are read from a data set."""
     if is_frame(made):
         return of_table(of_frame(made, source), net, how)
     if isinstance(made, tuple) and len(made) == 2 and is_frame(made[0]):
@@ -45,14 +45,14 @@ def of_object(made: Any, source: str, net: Network, how: How, limit: int | None)
 
 
 def _is_row(pair: tuple[Any, Any]) -> bool:
-    """Two rows, each a pair, and not inputs and their labels?"""
+    """Whether the pair is two rows (each a pair), not inputs and labels."""
     return all(isinstance(one, tuple | Mapping) and len(one) == 2 for one in pair) and not isinstance(
         pair[1], Tensor
     )
 
 
 def _rows(made: Any) -> Iterator[Any]:
-    """One by one: what only has places is asked for them."""
+    """The rows one by one, by index if the object cannot be iterated."""
     if hasattr(made, "__getitem__") and hasattr(made, "__len__"):
         return (made[place] for place in range(len(made)))
     return iter(made)
@@ -60,7 +60,7 @@ def _rows(made: Any) -> Iterator[Any]:
 
 def _of_rows(rows: list[Any], features: Any, source: str, net: Network, how: How) -> LoadedData:
     if not rows:
-        raise BadInput(f"{source}: no row: there is no input to ask about.")
+        raise BadInput(f"{source}: no row: there is no input.")
     first = rows[0]
     if isinstance(first, Mapping):
         own = how.text_column if net.vectors is not None else None
@@ -95,11 +95,12 @@ def _of_rows(rows: list[Any], features: Any, source: str, net: Network, how: How
 
 
 def _key(row: Mapping[str, Any], own: str | None, known: Iterable[str], source: str, what: str) -> str | None:
-    """The key that is said, or the first of those that are known."""
+    """The given key, or the first known one."""
     keys = [str(key) for key in row]
     found = own if own is not None else next((name for name in known if name in row), None)
     if (found is None and what) or (found is not None and found not in row):
         raise BadInput(
-            f"{source}: rows hold {', '.join(keys)}; which is {what or 'the label'}? Call it {'x' if what else 'y'}."
+            f"{source}: rows hold {', '.join(keys)}; which is {what or 'the label'}? Name it "
+            f"{'x' if what else 'y'}."
         )
     return found

@@ -1,4 +1,4 @@
-"""Pictures: a folder for each class, or pictures alone. PNG and JPEG, by Pillow."""
+"""Read pictures (PNG and JPEG, with Pillow): a folder for each class, or a folder of pictures."""
 
 import hashlib
 import io
@@ -20,16 +20,27 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 ENDINGS = (".png", ".jpg", ".jpeg")
-OTHERS = (".bmp", ".gif", ".tif", ".tiff", ".webp", ".heic", ".avif")  # that are pictures too, and not read
+OTHERS = (
+    ".bmp",
+    ".gif",
+    ".tif",
+    ".tiff",
+    ".webp",
+    ".heic",
+    ".avif",
+)  # Formats of pictures that are not read.
 SPLITS = ("train", "training", "test", "testing", "val", "valid", "validation")
-LARGEST_FILE = 2**27
+LARGEST_FILE = 2**27  # Bytes of the largest picture file that is opened: 128 MiB (a choice).
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
 Bytes = npt.NDArray[np.uint8]
 
 
 def read_pictures(folder: Path, net: Network, limit: int | None) -> LoadedData:
-    """Of every class the first, then of every class the second: so a few inputs speak of all classes. limit: no more are opened."""
+    """Read the first picture of every class, then the second, ..., so that few inputs cover all classes.
+
+    limit: greatest number of pictures that are opened.
+    """
     if net.vectors is not None:
         raise BadInput(
             f"{folder}: holds pictures, and {net.name} reads words. Give a .csv or .tsv file of texts."
@@ -55,7 +66,7 @@ def read_pictures(folder: Path, net: Network, limit: int | None) -> LoadedData:
         digest.update(f"{label} {path.name} {len(data)} ".encode("utf-8", "surrogateescape") + data)
         x.append(_read_picture(path, data, net))
         if len(x) == 1:
-            fits(4 * len(chosen) * x[0].nbytes, folder)  # as numbers of 32 bits
+            fits(4 * len(chosen) * x[0].nbytes, folder)  # As float32.
     labels = None if alone else [label for label, _ in chosen]
     others = [
         path
@@ -63,11 +74,17 @@ def read_pictures(folder: Path, net: Network, limit: int | None) -> LoadedData:
         for path in _visible(part)
         if path.suffix.lower() in OTHERS
     ]
-    note = f"{len(others)} pictures of {folder} are neither PNG nor JPEG and are left out, {others[0].name if others else ''} first"
+    first = others[0].name if others else ""
+    note = f"{len(others)} pictures of {folder} are neither PNG nor JPEG and are left out, {first} first"
     return LoadedData(
-        x, y=labels, names=[path.name if alone else f"{label}/{path.name}" for label, path in chosen], among=None if alone else classes,
-        notes=(note,) if others else (), fingerprint=digest.hexdigest(), where=lambda place: str(chosen[place][1]),
-    )  # fmt: skip
+        x,
+        y=labels,
+        names=[path.name if alone else f"{label}/{path.name}" for label, path in chosen],
+        among=None if alone else classes,
+        notes=(note,) if others else (),
+        fingerprint=digest.hexdigest(),
+        where=lambda place: str(chosen[place][1]),
+    )
 
 
 def _visible(folder: Path) -> list[Path]:
@@ -82,10 +99,11 @@ def _pictures(folder: Path) -> list[Path]:
 
 
 def _check(folder: Path, below: dict[str, list[Path]], alone: Sequence[Path]) -> None:
-    """BadInput where the folder is not one of pictures, with what it seems to be."""
+    """Raise BadInput unless the folder holds pictures; the message says what it seems to hold."""
     if alone and any(below.values()):
         raise BadInput(
-            f"{folder}: {len(alone)} pictures lie beside the folders of classes. Put each into the folder of its class."
+            f"{folder}: {len(alone)} pictures are next to the folders of classes. Move each into the folder "
+            "of its class."
         )
     if alone or any(below.values()):
         return
@@ -95,7 +113,8 @@ def _check(folder: Path, below: dict[str, list[Path]], alone: Sequence[Path]) ->
     if deeper:
         split = next((name for name in deeper if name.casefold() in SPLITS), deeper[0])
         raise BadInput(
-            f"{folder}: the pictures lie a folder deeper. Give {folder / split}, with a folder for each class in it."
+            f"{folder}: the pictures are one folder deeper. Give {folder / split}, with a folder for each "
+            "class in it."
         )
     held = [
         path
@@ -108,7 +127,8 @@ def _check(folder: Path, below: dict[str, list[Path]], alone: Sequence[Path]) ->
         raise BadInput(f"{other}: pictures are read as PNG or JPEG; convert it.")
     files = f"; it holds {', '.join(path.name for path in held[:3])}" if held else ""
     raise BadInput(
-        f"{folder}: no PNG or JPEG in it, nor in a folder of it{files}. Give a folder with a folder of pictures for each class, "
+        f"{folder}: no PNG or JPEG in it, nor in a folder of it{files}. Give a folder with a folder of "
+        "pictures for each class, "
         f"named as the class, or one file: .csv, .parquet, .npz, .npy."
     )
 
@@ -126,15 +146,14 @@ def _read_picture(path: Path, data: bytes, net: Network) -> Bytes:
     ):
         try:
             image = Image.open(io.BytesIO(data), formats=("PNG", "JPEG"))
-        except UnidentifiedImageError as error:  # it would name an address in memory
+        except UnidentifiedImageError as error:  # Its message would show a memory address.
             raise UnreadableFile(
                 f"{path}: neither PNG nor JPEG, or damaged. Save it again as one of these."
             ) from error
         with image:
             pixels = image.width * image.height
-            if (
-                Image.MAX_IMAGE_PIXELS is not None and pixels > Image.MAX_IMAGE_PIXELS
-            ):  # of which Pillow only warns
+            # Pillow only warns up to twice this size.
+            if Image.MAX_IMAGE_PIXELS is not None and pixels > Image.MAX_IMAGE_PIXELS:
                 raise Image.DecompressionBombError(
                     f"it has {pixels} pixels, more than {Image.MAX_IMAGE_PIXELS}"
                 )
@@ -142,12 +161,13 @@ def _read_picture(path: Path, data: bytes, net: Network) -> Bytes:
 
 
 def of_picture(image: "Image", net: Network, where: str) -> Bytes:
-    """As the network takes it: grey or in colours, channels first or last, or all in a row."""
+    """The picture as the network takes it: grey or colour, channels first or last, or flat."""
     width, height = image.size
     shape = net.shape
     if image.mode.startswith(("I", "F")):
         raise BadInput(
-            f"{where}: a picture of more than 8 bits a channel ({image.mode}). Save it with 8, or give the numbers as .npz."
+            f"{where}: a picture of more than 8 bits a channel ({image.mode}). Save it with 8, or give the "
+            "numbers as .npz."
         )
     if shape is None:
         channels, last = (1 if image.mode in ("1", "L", "LA") else 3), False
@@ -164,8 +184,9 @@ def of_picture(image: "Image", net: Network, where: str) -> Bytes:
             size is not None and size != own for size, own in zip(sizes, (height, width), strict=True)
         ):
             raise BadInput(
-                f"{where}: {width} x {height} pixels, and {net.name} takes {' x '.join(map(str, reversed(known)))}. Resize the "
-                f"pictures as for the network's training."
+                f"{where}: {width} x {height} pixels, and {net.name} takes "
+                f"{' x '.join(map(str, reversed(known)))}. Resize the "
+                f"pictures as for the training of the network."
             )
     fits(4 * width * height, Path(where))
     numbers: Bytes = np.array(image.convert(MODES[channels]))
@@ -177,7 +198,7 @@ def of_picture(image: "Image", net: Network, where: str) -> Bytes:
 
 
 def _channels(shape: Sequence[int | None], pixels: int) -> tuple[int, bool]:
-    """How many the network takes, and whether they are the last axis; 0 where it takes no pictures."""
+    """The number of channels, and whether they are the last axis; 0 if the network takes no pictures."""
     if len(shape) == 1 and shape[0] is not None:
         return (shape[0] // pixels if shape[0] % pixels == 0 else 0), False
     if len(shape) == 2:

@@ -1,15 +1,18 @@
-"""What data do not say of themselves. Nothing heavy is imported here: the command line makes its options of this."""
+"""Settings for reading data.
+
+Nothing heavy is imported here: the command line builds its options from them.
+"""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
 class How:
-    """How the data are read, and which of them.
+    """How to read the data, and which inputs to use.
 
-    text_column, label_column   the columns of a table that hold texts and labels.
-    labels        a file of labels: .npy, or .txt with one a line.
-    only_correct  without inputs of which the network says another class than their label.
+    text_column, label_column: columns of a table with texts and labels.
+    labels: a file of labels: .npy, or .txt with one a line.
+    only_correct: leave out inputs that the network misclassifies.
     """
 
     text_column: str | None = None

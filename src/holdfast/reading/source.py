@@ -1,4 +1,4 @@
-"""What lies in files and in the user's own code."""
+"""Import code that the user names, and read arrays from files."""
 
 import importlib
 import os
@@ -19,28 +19,27 @@ from holdfast.files import read_array
 from holdfast.foreign_text import first_line
 from holdfast.network import Network
 
-OWN = "holdfast.datasets."  # Models and data that ship with holdfast may be named by anybody.
+OWN = "holdfast.datasets."  # Models and data that ship with holdfast: any file may name them.
 
 
 @dataclass(frozen=True)
 class _Confirmed:
-    """The names of code that the user gave, and what to say of every other name."""
+    """The names of code that the user typed, and a hint for every other name."""
 
     names: frozenset[str]
     hint: str
 
 
-_confirmed: ContextVar[_Confirmed | None] = ContextVar(
-    "confirmed", default=None
-)  # None: the user typed everything
+# None: the user typed every name.
+_confirmed: ContextVar[_Confirmed | None] = ContextVar("confirmed", default=None)
 
 
 @contextmanager
 def import_only(names: Iterable[str] | None, hint: str = "") -> Iterator[None]:
-    """Refuse, inside this block, to import any code but `names`, which the user typed; None: all code may be imported.
+    """Refuse, inside this block, to import any code but `names`, which the user typed; None: import any code.
 
-    Options that a file holds (a run, a saved monitor) are read inside such a block: whoever wrote the file does not decide which code
-    runs here. hint: tells the user how to confirm a name.
+    Options from a file (a run, a saved monitor) are used inside such a block, so that the author of the file
+    does not choose which code runs. hint: how the user can confirm a name.
     """
     token = _confirmed.set(None if names is None else _Confirmed(frozenset(names), hint))
     try:
@@ -50,7 +49,7 @@ def import_only(names: Iterable[str] | None, hint: str = "") -> Iterator[None]:
 
 
 def call(target: str, what: str) -> Any:
-    """package.module:name; a class or function is called without arguments."""
+    """The object package.module:name; a class or function is called without arguments."""
     factory, name = import_named(target, what)
     if isinstance(factory, nn.Module | Network) or _is_fitted(factory):
         return factory
@@ -60,12 +59,13 @@ def call(target: str, what: str) -> Any:
         raise
     except Exception as error:
         raise BadInput(
-            f"{what} {target!r}: {name}() failed ({_describe_error(error)}). It is called without arguments; --debug shows where."
+            f"{what} {target!r}: {name}() failed ({_describe_error(error)}). It was called without "
+            "arguments; --debug shows where it failed."
         ) from error
 
 
 def import_named(target: str, what: str) -> tuple[Any, str]:
-    """package.module:name, imported from the working folder too -> something to call, or a model; and its name."""
+    """Import package.module:name, also from the working folder; returns the object and its name."""
     confirmed = _confirmed.get()
     if confirmed is not None and target not in confirmed.names and not target.startswith(OWN):
         raise BadInput(
@@ -74,7 +74,7 @@ def import_named(target: str, what: str) -> tuple[Any, str]:
     module_name, _, name = target.partition(":")
     try:
         module = _import(module_name)
-    except Exception as error:  # any line of the user's own code may fail
+    except Exception as error:  # Any line of the user's code may fail.
         hint = f" Write {module_name[:-3].replace('/', '.')}:{name}." if module_name.endswith(".py") else ""
         raise BadInput(
             f"{what} {target!r}: cannot import {module_name} ({_describe_error(error)}).{hint}"
@@ -90,8 +90,9 @@ def import_named(target: str, what: str) -> tuple[Any, str]:
 def _import(name: str) -> ModuleType:
     """Import a module that the user named, from the working folder too.
 
-    The working folder stays on sys.path only where the module came from it, since its functions may import what lies beside it later.
-    Otherwise it is taken off again: in a folder of data a file `onnxruntime.py` must not be what holdfast or torch import later on.
+    The working folder stays on sys.path only if the module came from it, since its functions may import
+    neighbouring modules later. Otherwise it is removed: a file `onnxruntime.py` in a folder of data must not
+    be imported by holdfast or torch.
     """
     folder = os.getcwd()
     added = folder not in sys.path
@@ -107,14 +108,14 @@ def _import(name: str) -> ModuleType:
 
 
 def _lies_in(module: ModuleType, folder: Path) -> bool:
-    """Whether a top-level module or package is a file or a folder of `folder`."""
+    """Whether a top-level module or package is a file or folder in `folder`."""
     packages = [Path(path).resolve().parent for path in getattr(module, "__path__", ())]
     file = getattr(module, "__file__", None)
     return folder.resolve() in (packages or ([Path(file).resolve().parent] if file else []))
 
 
 def _is_fitted(found: object) -> bool:
-    """An estimator itself, not its class."""
+    """Whether the object is an estimator, not its class."""
     return hasattr(found, "predict") and hasattr(found, "fit") and not isinstance(found, type)
 
 
@@ -123,7 +124,7 @@ def _describe_error(error: Exception) -> str:
 
 
 def array(path: Path, what: str) -> Tensor:
-    """The array of a .npy file. what: it should hold."""
+    """The array of a .npy file; what: the expected content, for messages."""
     found = read_array(path, f"Write it by numpy.save, with plain {what}.")
     if found.dtype.kind not in "biufc":
         raise UnreadableFile(f"{path}: holds {found.dtype}, expected plain {what}.")

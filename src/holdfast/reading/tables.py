@@ -1,4 +1,8 @@
-"""Tables with named columns: CSV, Parquet, DataFrames. Which column is what is said by options, or guessed from names and told."""
+"""Read tables with named columns: CSV, Parquet, DataFrames.
+
+Options name the columns of texts and labels; otherwise they are guessed from names, and the guess is
+reported.
+"""
 
 import csv
 import io
@@ -19,7 +23,7 @@ from holdfast.reading.loaded import LoadedData, row_number
 from holdfast.reading.read_settings import How
 from holdfast.region.columns import Columns, pandas_frame
 
-SURE = ("label", "labels", "target", "y")  # no input is called so
+SURE = ("label", "labels", "target", "y")  # Names that only labels have.
 LABELS = (*SURE, "class", "category", "sentiment", "intent", "outcome", "species", "diagnosis")
 TEXTS = (
     "text",
@@ -51,53 +55,59 @@ NAMES = (
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
 TRUTH = {"true": 1.0, "false": 0.0}
 SEPARATORS = ",;\t|"
-FEW = 3  # of what is told one by one
+FEW = 3  # Missing numbers that a message names one by one.
 
 Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Table:
-    """Columns in their order, of texts or of numbers; where: how people find a row."""
+    """Columns of texts or numbers, in order; where: the location of a row, for messages."""
 
     source: str
     columns: Mapping[str, Sequence[Any]]
     where: Callable[[int], str]
     fingerprint: str = ""
-    names: Sequence[str] | None = None  # of the rows, where the table has them besides its columns
+    names: Sequence[str] | None = None  # Names of the rows, if the table has them outside its columns.
 
     def describe_columns(self) -> str:
         return ", ".join(repr(name) for name in self.columns)
 
 
 def read_csv(path: Path) -> Table:
-    """Any separator of , ; tab and |, quotes, a byte order mark. The first line holds the names of the columns."""
+    """Read CSV with separator , ; tab or |, quotes, and a byte order mark.
+
+    The first line names the columns.
+    """
     text = text_of(path, LARGEST_JSON)
     with in_words(path, "cannot be read as .csv", "Write it by a program that quotes texts, as UTF-8."):
         separator = _separator(text, "\t" if path.suffix in (".tsv", ".txt") else ",")
         lines = _lines(text, separator)
     if len(lines) < 2:
         raise BadInput(
-            f"{path}: holds {'no line' if not lines else 'one line'}; expected a line of column names, and a line for each input."
+            f"{path}: holds {'no line' if not lines else 'one line'}; expected a line of column names, and a "
+            "line for each input."
         )
     (_, names), rows = lines[0], lines[1:]
     names = [name.strip() for name in names]
     if all(_number(name) is not None for name in names):
         raise BadInput(
-            f"{path}: its first line holds numbers ({', '.join(names[:4])} ...); put a line with the names of the columns above."
+            f"{path}: its first line holds numbers ({', '.join(names[:4])} ...); add a first line with the "
+            "names of the columns."
         )
     if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise BadInput(f"{path}: two columns are called {twice!r}. Give each a name of its own.")
+        raise BadInput(f"{path}: two columns are named {twice!r}. Give each a different name.")
     odd = next((k for k, (_, row) in enumerate(rows) if len(row) != len(names)), None)
     if odd is not None:
         raise BadInput(
-            f"{path}, line {rows[odd][0]}: {len(rows[odd][1])} cells, but the first line names {len(names)} columns. Are texts that hold a "
+            f"{path}, line {rows[odd][0]}: {len(rows[odd][1])} cells, but the first line names {len(names)} "
+            "columns. Are texts that hold a "
             f"{'tab' if separator == chr(9) else separator!r} in quotes?"
         )
     numbers = [number for number, _ in rows]
     cells: list[Sequence[str]] = list(zip(*(row for _, row in rows), strict=True))
-    if separator == ";":  # where the comma stands before decimals
+    if separator == ";":  # A decimal comma is possible.
         cells = [column if _numbers(column)[1] is None else _with_points(column) for column in cells]
     return Table(
         str(path), dict(zip(names, cells, strict=True)), lambda place: f"line {numbers[place]}", of_file(path)
@@ -105,7 +115,7 @@ def read_csv(path: Path) -> Table:
 
 
 def _lines(text: str, separator: str, *, quoted: bool = True) -> list[tuple[int, list[str]]]:
-    """The cells of each line that is not empty, with its number."""
+    """The line number and cells of each line that is not empty."""
     how: Literal[0, 3] = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, quoting=how, strict=True)
     try:
@@ -113,11 +123,13 @@ def _lines(text: str, separator: str, *, quoted: bool = True) -> list[tuple[int,
     except csv.Error:
         if separator != "\t" or not quoted:
             raise
-        return _lines(text, separator, quoted=False)  # between tabs, quotes are often a part of the text
+        return _lines(
+            text, separator, quoted=False
+        )  # In tab-separated files quotes are often part of the text.
 
 
 def _separator(text: str, usual: str) -> str:
-    """The one that makes most columns of the first line."""
+    """The separator that gives the first line the most columns."""
     line = text.lstrip("\r\n").partition("\n")[0]
     counts = [(len(next(csv.reader([line], delimiter=each), [])), each == usual, each) for each in SEPARATORS]
     return max(counts)[2]
@@ -153,7 +165,7 @@ def read_parquet(path: Path) -> Table:
 
 
 def is_frame(made: object) -> bool:
-    """A DataFrame of pandas or of polars, without importing either."""
+    """Whether this is a DataFrame of pandas or polars, without importing either."""
     return hasattr(made, "columns") and hasattr(made, "dtypes") and hasattr(made, "to_numpy")
 
 
@@ -165,7 +177,7 @@ def of_frame(frame: Any, source: str) -> Table:
 
 
 def of_table(table: Table, net: Network, how: How) -> LoadedData:
-    """Texts and labels for a network that reads words, numbers and labels for any other."""
+    """Texts and labels for a network that reads words; numbers and labels for any other."""
     for option, wanted in (("--text-column", how.text_column), ("--label-column", how.label_column)):
         if wanted is not None and wanted not in table.columns:
             raise BadInput(
@@ -183,7 +195,7 @@ def of_table(table: Table, net: Network, how: How) -> LoadedData:
 
 
 def _read_described_columns(table: Table, net: Network, columns: Columns, how: How) -> LoadedData:
-    """Rows as the network's own columns say, by their names, in whatever order they stand."""
+    """Rows encoded by the columns of the network, matched by name in any order."""
     known = {name for column in columns.each for name in (column.name, *column.features)}
     rest = [name for name in table.columns if name not in known and name.casefold() not in NAMES]
     label = how.label_column or _only(
@@ -205,9 +217,14 @@ def _read_described_columns(table: Table, net: Network, columns: Columns, how: H
         else (f"labels are column {label!r} of {table.source}",)
     )
     return LoadedData(
-        list(x), y=None if label is None else table.columns[label], names=table.names, columns=list(columns.features), notes=notes,
-        fingerprint=table.fingerprint, where=table.where,
-    )  # fmt: skip
+        list(x),
+        y=None if label is None else table.columns[label],
+        names=table.names,
+        columns=list(columns.features),
+        notes=notes,
+        fingerprint=table.fingerprint,
+        where=table.where,
+    )
 
 
 def _texts(table: Table, how: How) -> LoadedData:
@@ -223,7 +240,8 @@ def _texts(table: Table, how: How) -> LoadedData:
     text = how.text_column or _only(known or long or of_text, table, "texts", "--text-column")
     if text is None:
         raise BadInput(
-            f"{table.source}: none of its columns {table.describe_columns()} holds texts. Say which with --text-column."
+            f"{table.source}: none of its columns {table.describe_columns()} holds texts. Name one with "
+            "--text-column."
         )
     rest = [name for name in table.columns if name != text]
     named = [name for name in rest if name.casefold() in LABELS]
@@ -245,15 +263,20 @@ def _texts(table: Table, how: How) -> LoadedData:
     ) > 1
     notes = (f"texts are column {text!r} of {table.source}{labels}",) if guessed else ()
     return LoadedData(
-        texts=texts, y=None if label is None else table.columns[label], names=table.names or [cell.strip() for cell in texts],
-        fingerprint=table.fingerprint, where=table.where, notes=notes,
-    )  # fmt: skip
+        texts=texts,
+        y=None if label is None else table.columns[label],
+        names=table.names or [cell.strip() for cell in texts],
+        fingerprint=table.fingerprint,
+        where=table.where,
+        notes=notes,
+    )
 
 
 def _rows(table: Table, net: Network, how: How) -> LoadedData:
     if how.text_column is not None:
         raise BadInput(
-            f"--text-column has no effect here: {net.name} does not read words. Leave it out, or say --vocabulary."
+            f"--text-column has no effect here: {net.name} does not read words. Leave it out, or give "
+            "--vocabulary."
         )
     wanted = (
         None
@@ -271,10 +294,12 @@ def _rows(table: Table, net: Network, how: How) -> LoadedData:
         place = read[strange][1]
         assert place is not None
         raise BadInput(
-            f"{table.source}, {table.where(place)}: column {strange!r} holds {str(table.columns[strange][place])[:40]!r}, no number. "
-            f"Write it as the network was trained to read it (numbers, or a column of 0 and 1 for each value), or leave the column out"
+            f"{table.source}, {table.where(place)}: column {strange!r} holds "
+            f"{str(table.columns[strange][place])[:40]!r}, no number. "
+            "Write it as the network was trained to read it (numbers, or a column of 0 and 1 for each "
+            "value), or leave the column out"
             + (
-                f"; if it holds the labels, say --label-column {strange!r}."
+                f"; if it holds the labels, give --label-column {strange!r}."
                 if label is None or how.label_column is None
                 else "."
             )
@@ -282,12 +307,13 @@ def _rows(table: Table, net: Network, how: How) -> LoadedData:
     if wanted is not None and len(inputs) != wanted:
         besides = f" besides the label {label!r}" if label is not None else ""
         hint = (
-            " Say which one holds the labels with --label-column."
+            " Name the one with the labels with --label-column."
             if label is None and len(inputs) == wanted + 1
             else ""
         )
         raise BadInput(
-            f"{table.source}: {net.name} takes {wanted} numbers, and the table has {len(inputs)} columns{besides}: "
+            f"{table.source}: {net.name} takes {wanted} numbers, and the table has {len(inputs)} "
+            f"columns{besides}: "
             f"{', '.join(map(repr, inputs))}.{hint}"
         )
     x = np.stack([read[name][0] for name in inputs], axis=1) if inputs else np.zeros((0, 0))
@@ -300,19 +326,24 @@ def _rows(table: Table, net: Network, how: How) -> LoadedData:
     rows: npt.NDArray[Any] = x
     columns: list[str] | None = inputs
     if net.shape is not None and len(net.shape) > 1 and wanted is not None:
-        # An image, row by row. Bytes stay whole numbers, so that their scale is asked for.
+        # An image, row by row. Bytes stay whole numbers, so that a missing --scale is reported.
         rows = (x.astype(np.int64) if (x == np.round(x)).all() else x).reshape(-1, *net.shape)
         columns, sizes = None, " x ".join(map(str, net.shape))
         notes += (f"the {wanted} columns of {table.source} are read as {sizes} numbers, row by row",)
     names = table.names if called is None else [str(cell) for cell in table.columns[called]]
     return LoadedData(
-        list(rows), y=None if label is None else table.columns[label], names=names, columns=columns, notes=notes,
-        fingerprint=table.fingerprint, where=table.where,
-    )  # fmt: skip
+        list(rows),
+        y=None if label is None else table.columns[label],
+        names=names,
+        columns=columns,
+        notes=notes,
+        fingerprint=table.fingerprint,
+        where=table.where,
+    )
 
 
 def _label(table: Table, odd: Sequence[str], wanted: int | None) -> str | None:
-    """The column that is called so, or the only one that holds no numbers; none where all are needed as inputs."""
+    """The label column: by name, or the only one without numbers; None if every column is an input."""
     unclear = not odd and not any(name.casefold() in SURE for name in table.columns)
     if unclear and wanted == len([name for name in table.columns if name.casefold() not in NAMES]):
         return None
@@ -320,7 +351,8 @@ def _label(table: Table, odd: Sequence[str], wanted: int | None) -> str | None:
     texts = [name for name in odd if name.casefold() not in NAMES]
     if wanted == len(table.columns) - 1 and not named and not texts:
         raise BadInput(
-            f"{table.source}: which of its columns {table.describe_columns()} holds the labels? Say --label-column."
+            f"{table.source}: which of its columns {table.describe_columns()} holds the labels? Give "
+            "--label-column."
         )
     return _only(named, table, "labels", "--label-column") if named else texts[0] if len(texts) == 1 else None
 
@@ -328,7 +360,8 @@ def _label(table: Table, odd: Sequence[str], wanted: int | None) -> str | None:
 def _only(names: Sequence[str], table: Table, what: str, option: str) -> str | None:
     if len(names) > 1:
         raise BadInput(
-            f"{table.source}: which of its columns {', '.join(map(repr, names))} holds the {what}? Say {option}."
+            f"{table.source}: which of its columns {', '.join(map(repr, names))} holds the {what}? Give "
+            f"{option}."
         )
     return names[0] if names else None
 
@@ -338,7 +371,7 @@ def _is_text(column: Sequence[Any]) -> bool:
 
 
 def _numbers(column: Sequence[Any]) -> tuple[Floats, int | None]:
-    """The cells as numbers, NaN where one is missing; and the place of the first that is none."""
+    """The cells as numbers, NaN if missing, and the index of the first that is not a number."""
     try:
         return np.asarray(column, dtype=np.float64), None
     except (TypeError, ValueError, OverflowError):
@@ -348,7 +381,7 @@ def _numbers(column: Sequence[Any]) -> tuple[Floats, int | None]:
 
 
 def _number(cell: Any) -> float | None:
-    """None where it is none. What is missing is NaN."""
+    """The number in a cell; NaN if it is missing, None if it is not a number."""
     if cell is None:
         return math.nan
     text = str(cell).strip()
@@ -363,10 +396,11 @@ def _number(cell: Any) -> float | None:
 def _check_whole(x: Floats, inputs: Sequence[str], table: Table) -> None:
     holes = np.argwhere(np.isnan(x))
     if len(holes):
-        told = "; ".join(
+        shown = "; ".join(
             f"{table.where(int(row))}, column {inputs[int(column)]!r}" for row, column in holes[:FEW]
         )
         more = f" and {len(holes) - FEW} more" if len(holes) > FEW else ""
         raise BadInput(
-            f"{table.source}: a number is missing in {told}{more}. Fill it in as for the network's training, or leave the row out."
+            f"{table.source}: a number is missing in {shown}{more}. Fill it in as for the training of the "
+            "network, or leave the row out."
         )

@@ -10,7 +10,7 @@ from rich.text import Text
 from holdfast.formatting import about, capital, ends
 from holdfast.question import Question
 from holdfast.report.columns import changes_of, in_a_line
-from holdfast.report.streaming import summary_parts
+from holdfast.report.streaming import by_input, summary_parts
 from holdfast.report.summary import (
     ANYTIME,
     UNANSWERED,
@@ -33,48 +33,80 @@ from holdfast.result import Bracket, Record
 from holdfast.store import Store
 
 STYLE = {"proved": "blue", "witnessed": "dark_orange"}
+LONGEST_NAME = 24  # Characters of a file name in the table: what 80 columns leave next to the bounds.
 
 
-def table(source: Store | Sequence[Record], *, most: int = 20) -> Group:
+def table(source: Store | Sequence[Record], *, most: int = 20, fragile_first: bool = False) -> Group:
     """Build one table for each part, with one line for each of the first `most` inputs and the totals of
     all.
+
+    fragile_first: the inputs with the smallest upper bound first (for values that should be small: the largest
+    lower bound).
     """
     parts = summary_parts(source, most)[0] if isinstance(source, Store) else parts_of(rows_of(source))
     question = source.question if isinstance(source, Store) else Question()
     return Group(
         *(
-            _table(part, question, most, title=capital(part.heading) if len(parts) > 1 else None)
+            _table(
+                part,
+                question,
+                _fragile_rows(part, source, most) if fragile_first else part.rows[:most],
+                title=capital(part.heading) if len(parts) > 1 else None,
+            )
             for part in parts
         )
     )
 
 
-def _table(part: QuestionPart, question: Question, most: int, title: str | None) -> Group:
-    """Build the table of one part, the notes of its inputs and the totals."""
+def _fragile_rows(part: QuestionPart, source: Store | Sequence[Record], most: int) -> list[InputRow]:
+    """The most fragile rows of a part, each with its input and counterexample."""
+
+    def fragility(row: InputRow) -> tuple[float, float, int]:
+        sign = 1.0 if part.sense.rises else -1.0
+        found, proved = part.sense.witnessed_bound(row.bracket), part.sense.proved_bound(row.bracket)
+        return sign * found.value, sign * proved.value, row.index
+
+    chosen = sorted(part.rows, key=fragility)[:most]
+    if not isinstance(source, Store):
+        return chosen
+    return [
+        next(
+            (
+                whole
+                for _, rows in by_input(source, row.index, row.index)
+                for whole in rows
+                if (whole.part, whole.output) == (row.part, row.output)
+            ),
+            row,
+        )
+        for row in chosen
+    ]
+
+
+def _table(part: QuestionPart, question: Question, shown: Sequence[InputRow], title: str | None) -> Group:
+    """The table, and below it, as wide as the terminal, what is to say of single inputs and of all."""
     view = Table(title=title, title_justify="left")
-    columns = [(heading, [cell(row, question) for row in part.rows[:most]]) for heading, cell in COLUMNS]
+    columns = [(heading, [cell(row, question) for row in shown]) for heading, cell in COLUMNS]
     needed = ("lower", "upper", "status") if question.command != "verify" else ("verdict", "status")
     kept = [
         (heading, cells)
         for heading, cells in columns
         if heading in ("input", *needed) or (heading in MAYBE and any(cells))
     ]
-    if any(heading == "label" for heading, _ in kept):
-        # File names are long, and the label says more.
-        kept = [(heading, cells) for heading, cells in kept if heading != "name"]
     for heading, _ in kept:
         view.add_column(
             heading,
             justify="right" if heading in ("input", "lower", "upper") else "left",
-            no_wrap=heading in ("lower", "upper"),
+            no_wrap=heading in ("label", "lower", "upper"),
         )
     for cells in zip(*(cells for _, cells in kept), strict=True):
         view.add_row(*cells)
-    more = [Text(f"... and {len(part.rows) - most} more")] if len(part.rows) > most else []
+    hidden = len(part.rows) - len(shown)
+    more = [Text(f"... and {hidden} more")] if hidden else []
     below = Text(
         _counts(part, question) if question.command == "verify" else _means(totals_of(part.rows), part.sense)
     )
-    return Group(view, *more, *_notes(part.rows[:most], question), below)
+    return Group(view, *more, *_notes(shown, question), below)
 
 
 def _notes(rows: Sequence[InputRow], question: Question) -> list[Text]:
@@ -96,6 +128,11 @@ def _label(row: InputRow, question: Question) -> Text:
         if said in (label, "")
         else Text("\n").join(Text(part) for part in (label, f"says {said}") if part)
     )
+
+
+def _name(name: str) -> str:
+    """The name of an input, without the beginning of a long path."""
+    return name if len(name) <= LONGEST_NAME else f"…{name[1 - LONGEST_NAME :]}"
 
 
 def _status(row: InputRow, question: Question) -> Text:
@@ -122,7 +159,7 @@ def _note_text(row: InputRow, question: Question) -> Text:
 COLUMNS: tuple[tuple[str, Callable[[InputRow, Question], Text]], ...] = (
     ("input", lambda row, _: Text(row.name)),
     ("label", _label),
-    ("name", lambda row, _: Text(row.called)),
+    ("name", lambda row, _: Text(_name(row.called))),
     ("verdict", lambda row, question: Text(spoken(verdict(row, 0.0), question.command))),
     ("lower", lambda row, _: _end(row.bracket, 0)),
     ("upper", lambda row, _: _end(row.bracket, 1)),

@@ -18,28 +18,37 @@ def bundle(
     out: Annotated[
         Path,
         typer.Option(
-            "--out", "-o", metavar="FILE", help="The bundle, a .zip file; it appears when it is whole."
+            "--out",
+            "-o",
+            metavar="FILE",
+            help="The bundle, a .zip file; it appears only when it is complete.",
         ),
     ],
     model: ModelNow = None,
     with_model: Annotated[
         bool,
         typer.Option(
-            "--with-model", metavar="", help="The model's files go with it. Default: only their digests do."
+            "--with-model",
+            metavar="",
+            help="Include the files of the model. Default: include only their hashes.",
         ),
     ] = False,
     proofs: Annotated[
         Path | None,
         typer.Option(
-            metavar="FOLDER", help="Certificates of this run. Default: its folder proofs, where there is one."
+            metavar="FOLDER", help="Certificates of this run. Default: the folder proofs of the run, if any."
         ),
     ] = None,
     gate: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="What 'holdfast gate --json' said of this run.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Decision that 'holdfast gate --json' wrote for this run."),
     ] = None,
 ) -> None:
-    """Page, records, witnesses, certificates and hashes of a run as one file, with a statement of what it claims. 'holdfast sign' signs it,
-    'holdfast verify-bundle' checks it."""
+    """Pack a run into one file: report, records, counterexamples, certificates and hashes.
+
+    The file includes a statement of the claims of the run. 'holdfast sign' signs it, 'holdfast verify-bundle'
+    checks it.
+    """
     from holdfast.cli.bundle import bundle as pack
 
     pack(run, out, model, with_model, proofs, gate, Terminal())

@@ -1,4 +1,4 @@
-"""`holdfast check`: a run that somebody else made, against its model and its data."""
+"""`holdfast check`: a run folder, against its model and its data."""
 
 import typer
 
@@ -37,8 +37,12 @@ def check(
     seconds: ProveFor = None,
     out: Findings = None,
 ) -> None:
-    """Is a run what it says? Seals, hashes, every witness, and proofs again; the folder is only read. Exit code 0: all held. 1:
-    something differs. 2: it could not be checked."""
+    """Check a run folder against its model and data, and recompute proved bounds.
+
+    Verifies seals and hashes, evaluates the model at every counterexample, and recomputes a random sample of
+    the proved bounds. The folder is not changed. Exit code 0: everything agrees. 1: something differs. 2: the
+    run could not be checked.
+    """
     from holdfast.cli.check import Wanted, show
 
     given = files_option(model, data, files)
@@ -52,7 +56,7 @@ def check(
 
 
 def files_option(model: str | None, data: str | None, files: list[str] | None) -> dict[str, str]:
-    """The files of a run where they lie now, by the names of its options."""
+    """Where the files of a run are now, by the option of the run that named each."""
     given = {name: value for name, value in (("model", model), ("data", data)) if value is not None}
     for text in files or ():
         name, sign, file = text.partition("=")

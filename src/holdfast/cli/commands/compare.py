@@ -1,4 +1,4 @@
-"""`holdfast compare`: runs side by side."""
+"""`holdfast compare`: several runs on the same inputs."""
 
 from pathlib import Path
 from typing import Annotated
@@ -17,25 +17,28 @@ def compare(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            metavar="RUN_A RUN_B ...", help="Folders of runs that asked the same of the same inputs."
+            metavar="RUN_A RUN_B ...", help="Folders of runs that asked the same question of the same inputs."
         ),
     ],
     at: Annotated[
         str | None,
         typer.Option(
             metavar="RADII",
-            help="Share certified at these, as in 0.01,0.05. Default: quartiles of what is proved; for scores 0.",
+            help="Compare the certified share at these radii, as in 0.01,0.05. Default: quartiles of the "
+            "lower "
+            "bounds; for scores 0.",
         ),
     ] = None,
     part: Part = None,
     confidence: Annotated[
-        float, typer.Option(metavar="SHARE", help="Of the intervals of paired differences.")
+        float, typer.Option(metavar="SHARE", help="Confidence of the intervals of paired differences.")
     ] = 0.95,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="FILE", help="A page (.html), .json or .md.")
+        Path | None,
+        typer.Option("--out", "-o", metavar="FILE", help="Write a page (.html), .json or .md file."),
     ] = None,
 ) -> None:
-    """Models side by side on the same inputs: who wins where brackets decide, and where they do not."""
-    from holdfast.cli.views.compare import compare as lay
+    """Compare models on the same inputs: where the bounds decide which is more robust, and where not."""
+    from holdfast.cli.views.compare import compare as compare_runs
 
-    lay(runs, at, part, confidence, out, Terminal())
+    compare_runs(runs, at, part, confidence, out, Terminal())

@@ -1,4 +1,4 @@
-"""`holdfast demo`: the main job on embedded networks."""
+"""`holdfast demo`: a tour on networks that ship with holdfast."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ def register(app: typer.Typer) -> None:
 
 
 def demo(out: Out = Path("runs/demo")) -> None:
-    """The main job, end to end, on digits and networks that ship with holdfast."""
+    """Measure, compare and report on networks and data that ship with holdfast."""
     from holdfast.cli.demo import demo as show
 
     show(out, Terminal())

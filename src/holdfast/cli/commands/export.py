@@ -19,11 +19,12 @@ def export(
     to: Annotated[
         Path,
         typer.Argument(
-            metavar="FILE", help="A .json, .csv or .parquet file for the records, .npz for the witnesses."
+            metavar="FILE",
+            help="A .json, .csv or .parquet file for the records, .npz for the counterexamples.",
         ),
     ],
 ) -> None:
-    """Write the records of a run as JSON, CSV or Parquet, or its witnesses as npz."""
+    """Write the records of a run as JSON, CSV or Parquet, or its counterexamples as npz."""
     from holdfast.store import Store
 
     with Store.read(run) as store:

@@ -1,4 +1,4 @@
-"""`holdfast gate`: a run must satisfy rules."""
+"""`holdfast gate`: accept or reject a run by rules, as in CI."""
 
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +13,7 @@ def register(app: typer.Typer) -> None:
     app.command("gate", rich_help_panel=RUNS)(gate)
 
 
-RULES, FILES = "What it must satisfy", "Where the decision goes"  # panels of --help
+RULES, FILES = "Rules", "Output files"  # headings of --help
 
 
 def gate(
@@ -23,7 +23,7 @@ def gate(
         typer.Option(
             metavar="RADIUS",
             rich_help_panel=RULES,
-            help="The radius to be certified; for worst scores 0 if not said.",
+            help="Radius at which inputs must be certified. Default for worst scores: 0.",
         ),
     ] = None,
     part: Part = None,
@@ -32,7 +32,7 @@ def gate(
         typer.Option(
             metavar="SHARE",
             rich_help_panel=RULES,
-            help="At least so many are certified; unknown ones are not.",
+            help="At least this share of the inputs is certified; unknown inputs do not count.",
         ),
     ] = None,
     max_broken: Annotated[
@@ -40,7 +40,8 @@ def gate(
         typer.Option(
             metavar="SHARE",
             rich_help_panel=RULES,
-            help="At most this share is broken; unknown inputs count, unless --max-unknown is given.",
+            help="At most this share has a counterexample; unknown inputs count too, unless --max-unknown is "
+            "given.",
         ),
     ] = None,
     max_unknown: Annotated[
@@ -48,35 +49,43 @@ def gate(
         typer.Option(
             metavar="SHARE",
             rich_help_panel=RULES,
-            help="At most so many are unknown, or not measured in the baseline.",
+            help="At most this share is unknown, or not measured in the baseline.",
         ),
     ] = None,
     min_accuracy: Annotated[
-        float | None, typer.Option(metavar="SHARE", rich_help_panel=RULES, help="At least so many are right.")
+        float | None,
+        typer.Option(
+            metavar="SHARE", rich_help_panel=RULES, help="At least this share is classified correctly."
+        ),
     ] = None,
     against: Annotated[
         Path | None,
         typer.Option(
             metavar="BASELINE",
             rich_help_panel=RULES,
-            help="No worse than this run: accuracy, and share at --at or mean radius.",
+            help="Be no worse than this run in accuracy and in the share certified at --at (or mean radius).",
         ),
     ] = None,
     slack: Annotated[
         float,
         typer.Option(
-            metavar="SHARE", rich_help_panel=RULES, help="With --against: worse by so much is let through."
+            metavar="SHARE",
+            rich_help_panel=RULES,
+            help="With --against: accept a share that is lower by at most this.",
         ),
     ] = 0.0,
     junit: Annotated[
-        Path | None, typer.Option(metavar="FILE", rich_help_panel=FILES, help="JUnit XML.")
+        Path | None, typer.Option(metavar="FILE", rich_help_panel=FILES, help="Write JUnit XML.")
     ] = None,
     markdown: Annotated[
-        Path | None, typer.Option(metavar="FILE", rich_help_panel=FILES, help="A summary for a pull request.")
+        Path | None,
+        typer.Option(metavar="FILE", rich_help_panel=FILES, help="Write a summary for a pull request."),
     ] = None,
-    json: Annotated[Path | None, typer.Option(metavar="FILE", rich_help_panel=FILES, help="JSON.")] = None,
+    json: Annotated[
+        Path | None, typer.Option(metavar="FILE", rich_help_panel=FILES, help="Write JSON.")
+    ] = None,
 ) -> None:
-    """May this model ship? Exit code 0: yes. 1: no. 2: the run cannot be judged."""
+    """Accept or reject a run by rules. Exit code 0: accepted. 1: rejected. 2: the run cannot be judged."""
     from holdfast.cli.views.gate import gate as judge
     from holdfast.report.gate import Rules
 

@@ -1,4 +1,4 @@
-"""`holdfast harden`: train a network so that it holds further; what is done is in `holdfast.cli.harden`, imported when it is needed."""
+"""`holdfast harden`: train a network to be more robust. `holdfast.cli.harden` does the work."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ from holdfast.cli.terminal import Terminal
 
 @dataclass(frozen=True)
 class Harden(DataOptions):
-    """Train a copy of a network so that its classes hold further, and show what is proved before and after."""
+    """Train a more robust copy of a network, and show the certified accuracy before and after."""
 
     network: ModelOptions
     data: DataOption
@@ -31,59 +31,74 @@ class Harden(DataOptions):
         float | None,
         typer.Option(
             metavar="NUMBER",
-            help="How far inputs are to hold, in the units of the domain. Not for --substitutes.",
+            help="Perturbation radius to train for, in the units of --domain. Not with --substitutes.",
         ),
     ] = None
     norm: Norm = "inf"
     frames: Annotated[
         str | None,
-        typer.Option(metavar="WHICH", help="all, or frame numbers as in 0,3. Default: the input as a whole."),
+        typer.Option(
+            metavar="WHICH",
+            help="Perturb all frames, or those with these numbers, as in 0,3. Default: one ball around the "
+            "whole input.",
+        ),
     ] = None
     substitutes: Annotated[
         str | None,
         typer.Option(
             metavar="FILE",
-            help='JSON, {"word": ["words it may become"]}: every word may be any of its set, all at once.',
+            help='JSON, {"word": ["substitute", ...]}: train for every word replaced by any of its '
+            "substitutes, all at once.",
         ),
     ] = None
     recipe: Annotated[
         str,
         typer.Option(
             metavar="NAME",
-            help="auto, intervals, crown-ibp, small boxes, mixed, pgd (adversarial training) or standard.",
+            help="auto, intervals (IBP), crown-ibp, small boxes, mixed, pgd (adversarial training) or "
+            "standard.",
         ),
     ] = "auto"
     begin: Annotated[
-        str, typer.Option(metavar="HOW", help="given: from the weights as they are. afresh: from new ones.")
+        str,
+        typer.Option(
+            metavar="HOW", help="given: start from the weights of the model. afresh: start from new ones."
+        ),
     ] = "given"
     freeze: Annotated[
         str | None,
         typer.Option(
-            metavar="LAYERS", help="Layers whose weights stay, as in conv1,head; embedding: the word vectors."
+            metavar="LAYERS",
+            help="Layers whose weights stay fixed, as in conv1,head; embedding: the word vectors.",
         ),
     ] = None
     test: Annotated[
         str | None,
         typer.Option(
             metavar="DATA",
-            help="Held-out data for the numbers before and after. Default: a part of --data, kept from training.",
+            help="Held-out data for the numbers before and after. Default: a part of --data that is not "
+            "trained on.",
         ),
     ] = None
     held: Annotated[
         float,
         typer.Option(
             metavar="SHARE",
-            help="Of --data that chooses the checkpoint; without --test as much is kept for the numbers.",
+            help="Share of --data that chooses the checkpoint; without --test the same share is held out for "
+            "the numbers.",
         ),
     ] = 0.15
     count: Annotated[
-        int, typer.Option(metavar="COUNT", min=1, help="Held-out inputs asked about before and after.")
+        int, typer.Option(metavar="COUNT", min=1, help="Held-out inputs to certify before and after.")
     ] = 50
     scale: Scale = None
     epochs: Annotated[
         int | None,
         typer.Option(
-            metavar="COUNT", min=1, rich_help_panel=STOPPING, help="After so many times through the data."
+            metavar="COUNT",
+            min=1,
+            rich_help_panel=STOPPING,
+            help="Stop after this many passes through the data.",
         ),
     ] = None
     seconds: Seconds = None

@@ -1,4 +1,4 @@
-"""`holdfast inspect`: what is understood of a model."""
+"""`holdfast inspect`: the inputs, layers, methods and cost of a model."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.options import OTHER, STOPPING, ModelArgument, ModelOptions, declare_command
+from holdfast.cli.options import OTHER, ModelArgument, ModelOptions, declare_command
 from holdfast.cli.terminal import Terminal
 
 
@@ -18,7 +18,7 @@ def register(app: typer.Typer) -> None:
 
 @dataclass(frozen=True)
 class Inspect:
-    """What holdfast understands of a model: inputs, layers, which methods apply, what stops a proof."""
+    """Show the inputs and layers of a model, the methods that apply, and the cost of a proof."""
 
     network: ModelOptions
     seconds: Annotated[
@@ -26,8 +26,7 @@ class Inspect:
         typer.Option(
             metavar="NUMBER",
             min=0,
-            rich_help_panel=STOPPING,
-            help="Say what was found out after so many seconds.",
+            help="Stop after this many seconds and print what is known by then.",
         ),
     ] = 60.0
 

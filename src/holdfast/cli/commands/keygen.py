@@ -17,16 +17,20 @@ def keygen(
     key: Annotated[
         Path,
         typer.Argument(
-            metavar="KEY.pem", help="The new private key; the public one, KEY.pub.pem, lies beside it."
+            metavar="KEY.pem",
+            help="File for the new private key; the public key is written next to it as KEY.pub.pem.",
         ),
     ],
 ) -> None:
-    """A new Ed25519 key to sign bundles with. Keep KEY.pem to yourself; give KEY.pub.pem, and its fingerprint, to those who check."""
+    """Create a new Ed25519 key to sign bundles with.
+
+    Keep KEY.pem secret. Give KEY.pub.pem and its fingerprint to whoever checks your bundles.
+    """
     from holdfast.cli.views.output import line
     from holdfast.evidence.keys import made_keys
 
     public, made = made_keys(key)
     console = Terminal()
-    line(console, "private key", f"{key}, which nobody else should read")
+    line(console, "private key", f"{key} (keep it secret)")
     line(console, "public key", str(public))
     line(console, "fingerprint", made.fingerprint)

@@ -1,4 +1,4 @@
-"""`holdfast merge`: runs that asked the same thing as one."""
+"""`holdfast merge`: runs of one question as one run."""
 
 from pathlib import Path
 from typing import Annotated
@@ -17,11 +17,14 @@ def register(app: typer.Typer) -> None:
 def merge(
     runs: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN...", help="Folders of runs that asked the same with the same means."),
+        typer.Argument(metavar="RUN...", help="Folders of runs of the same question, with the same methods."),
     ],
     out: NewRun,
 ) -> None:
-    """Join runs of one question, such as shards, into a new one. Of a single run, also one that is being written, this makes a copy."""
+    """Join runs of the same question, such as shards, into a new run.
+
+    With a single run this makes a consistent copy, also while the run is being written.
+    """
     from holdfast.store.merge import merge as join
 
     Terminal().print(f"run: {printable(join(runs, out))}", soft_wrap=True, highlight=False)

@@ -1,4 +1,4 @@
-"""`holdfast monitor`: the commands and their options; what they do is in `holdfast.cli.monitor`, imported when it is needed."""
+"""`holdfast monitor`: its commands and their options. `holdfast.cli.monitor` does the work."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,7 +8,9 @@ import typer
 from rich.console import Console
 
 from holdfast.cli.command import Command
+from holdfast.cli.help_pages import Group
 from holdfast.cli.options import (
+    MODEL_HELP,
     OTHER,
     LabelColumn,
     ModelOptions,
@@ -32,7 +34,10 @@ if TYPE_CHECKING:
     from holdfast.store import Store
 
 monitor = typer.Typer(
-    help="How likely does a network's answer stay when one word or frame is another? Scores for sequences and streams.",
+    cls=Group,
+    help="Score how likely the answer of a network stays the same when one word or frame changes (MARBLE). "
+    "For "
+    "sequences and streams.",
     no_args_is_help=True,
 )
 
@@ -40,14 +45,14 @@ Optional = Annotated[
     str | None,
     typer.Argument(
         metavar="[MODEL]",
-        help="A .onnx or .pt2 file, or package.module:factory. Default: the embedded help desk LSTM.",
+        help=f"{MODEL_HELP} Default: the help desk LSTM that ships with holdfast.",
     ),
 ]
 Folder = Annotated[
     str,
     typer.Argument(
         metavar="[MONITOR]",
-        help="The folder that fit wrote. Default: helpdesk, an LSTM that ships with holdfast.",
+        help="Folder that fit wrote. Default: helpdesk, an LSTM that ships with holdfast.",
     ),
 ]
 Sequences = Annotated[
@@ -56,20 +61,26 @@ Sequences = Annotated[
         "--data",
         "-d",
         metavar="DATA",
-        help="Sequences: a .txt file of sentences, a .csv or .parquet table, a .tsv file of label and text, a .npz file with x and y, or "
+        help="Sequences: a .txt file of sentences, a .csv or .parquet table, a .tsv file of label and text, "
+        "a .npz file with x and y, or "
         "package.module:function.",
     ),
 ]
-Made = Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Where the monitor goes.")]
-Device = Annotated[str | None, typer.Option(metavar="WHERE", help="cpu or cuda. Default: what fit was told.")]
-Limit = Annotated[int | None, typer.Option(metavar="COUNT", min=1, help="Only the first so many sequences.")]
+Made = Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Folder for the monitor.")]
+Device = Annotated[str | None, typer.Option(metavar="WHERE", help="cpu or cuda. Default: as given to fit.")]
+Limit = Annotated[
+    int | None, typer.Option(metavar="COUNT", min=1, help="Use only the first COUNT sequences.")
+]
 
 
 @dataclass(frozen=True)
 class Fit:
-    """Make a monitor for a model and keep it in a folder."""
+    """Build a monitor for a model and save it in a folder.
 
-    network: ModelOptions | None = None  # None: the embedded help desk
+    Mutations and abstraction follow MARBLE; --mode abstract fits a probability tree.
+    """
+
+    network: ModelOptions | None = None  # None: the help desk LSTM.
     data: Sequences = None
     text_column: TextColumn = None
     label_column: LabelColumn = None
@@ -77,32 +88,36 @@ class Fit:
         str | None,
         typer.Option(
             metavar="WHAT",
-            help='What may stand in an element\'s place. A .json file, {"word": ["words it may become"]}; vectors or vectors:0.7, words of '
-            "this cosine in the embedding; typos; noise:0.1 or noise:0.1,inf, a norm ball around a frame.",
+            help='What may replace an element. A .json file, {"word": ["substitute", ...]}; vectors or '
+            "vectors:0.7: words "
+            "with this cosine similarity in the embedding; typos; noise:0.1 or noise:0.1,inf: a norm ball "
+            "around a frame.",
         ),
     ] = None
     answer: Annotated[
         str,
         typer.Option(
             metavar="WHAT",
-            help="What must stay: classes; bins:0.5 for the side of edges; tolerance:0.1 for numbers.",
+            help="What must stay the same: classes; bins:0.5: the side of these edges; tolerance:0.1: the "
+            "value, to this tolerance.",
         ),
     ] = "classes"
     mode: Annotated[
         str,
         typer.Option(
             metavar="MODE",
-            help="exact: every mutant. sampled: draws. abstract: estimates learned from --data. Or auto.",
+            help="exact: every mutant. sampled: random mutants. abstract: estimates learned from --data. "
+            "auto: choose.",
         ),
     ] = "auto"
     unknown: Annotated[
-        str, typer.Option(metavar="POLICY", help="Words the model does not know: error, skip, or unk.")
+        str, typer.Option(metavar="POLICY", help="For words outside the vocabulary: error, skip, or unk.")
     ] = "unk"
     samples: Annotated[
-        int, typer.Option(metavar="COUNT", min=1, help="Draws for a score, where it is sampled.")
+        int, typer.Option(metavar="COUNT", min=1, help="With --mode sampled: mutants for each score.")
     ] = 1000
     confidence: Annotated[
-        float, typer.Option(metavar="NUMBER", help="Of the intervals of sampled scores.")
+        float, typer.Option(metavar="NUMBER", help="Confidence of the intervals of sampled scores.")
     ] = 0.95
     limit: Limit = None
     seed: Seed = 0
@@ -122,14 +137,15 @@ monitor.command("fit")(declare_command(Fit, fit, model=Optional, out=Made))
 def score(
     folder: Folder = "helpdesk",
     text: Annotated[
-        str | None, typer.Argument(metavar="[TEXT]", help="A sentence, or a file as in --data of fit.")
+        str | None,
+        typer.Argument(metavar="[TEXT]", help="A sentence, or a file of sequences (as --data of fit)."),
     ] = None,
     k: Annotated[
         str,
         typer.Option(
             "--k",
             metavar="STEPS",
-            help="Which answer must stay: 0, right behind the element; so many later; or final.",
+            help="Which answer must stay: the one STEPS after the element (0: at the element), or final.",
         ),
     ] = "0",
     text_column: TextColumn = None,
@@ -138,7 +154,7 @@ def score(
     device: Device = None,
     trust: TrustRun = False,
 ) -> None:
-    """Score every word or frame: coloured by how likely the answer stays, with the evidence."""
+    """Score every word or frame by how likely the answer stays the same, with the evidence."""
     from holdfast.cli.monitor.scores import show_scores
 
     how = How(text_column=text_column, label_column=label_column)
@@ -147,7 +163,7 @@ def score(
 
 @dataclass(frozen=True)
 class Evaluate(Command):
-    """Measure a monitor on test data: errors against enumeration, attacks on least and most robust places, reliability."""
+    """Evaluate a monitor on test data: error against enumeration, attack success, and calibration."""
 
     name: ClassVar[str] = "monitor evaluate"
 
@@ -228,7 +244,7 @@ class Evaluate(Command):
 
 
 def _of(made: "Monitor") -> list[Any]:
-    """All that its scores depend on besides the network."""
+    """Everything that the scores of a monitor depend on, except the network."""
     tensors = {**made.mutation.tensors(), **({} if made.tree is None else made.tree.tensors())}
     return [made.mutation.settings(), made.outputs.settings(), str(made.settings), tensors]
 
@@ -246,17 +262,25 @@ def _count(help: str) -> Any:
 
 @dataclass(frozen=True)
 class Serve:
-    """Answer over HTTP: POST /score, websocket /stream, GET /health, /live, /ready and /metrics (Prometheus). Limits are each worker's."""
+    """Serve a monitor over HTTP.
+
+    Endpoints: POST /score, websocket /stream, GET /health, /live, /ready and /metrics (Prometheus). The
+    limits hold for each worker process.
+    """
 
     folder: Folder = "helpdesk"
     host: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Where to listen; only this machine unless told otherwise.")
+        str,
+        typer.Option(metavar="ADDRESS", help="Address to listen on; the default accepts this machine only."),
     ] = "127.0.0.1"
-    port: Annotated[int, typer.Option(metavar="NUMBER", min=1, max=65535)] = 8000
+    port: Annotated[int, typer.Option(metavar="NUMBER", min=1, max=65535, help="Port to listen on.")] = 8000
     workers: Annotated[
         int,
         typer.Option(
-            metavar="COUNT", min=1, max=256, help="Processes that share the port, each with a model."
+            metavar="COUNT",
+            min=1,
+            max=256,
+            help="Number of processes that share the port, each with its own model.",
         ),
     ] = 1
     device: Device = None
@@ -265,46 +289,62 @@ class Serve:
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Holds the token that clients must send; or set HOLDFAST_TOKEN. Default: none.",
+            help="File with the token that clients must send; or set HOLDFAST_TOKEN. Default: no token.",
         ),
     ] = None
     open_metrics: Annotated[
-        bool, typer.Option("--open-metrics", metavar="", help="/metrics without the token.")
+        bool, typer.Option("--open-metrics", metavar="", help="Serve /metrics without the token.")
     ] = False
     certificate: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="For TLS, in PEM form; with --certificate-key.")
+        Path | None,
+        typer.Option(metavar="FILE", help="TLS certificate in PEM format; needs --certificate-key."),
     ] = None
-    certificate_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Of the certificate.")] = None
-    max_length: Annotated[int, _count("Longest sequence that is taken.")] = 512
+    certificate_key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Private key of the certificate.")
+    ] = None
+    max_length: Annotated[int, _count("Reject longer sequences.")] = 512
     max_body: Annotated[
-        int, typer.Option(metavar="BYTES", min=64, help="Largest request or message that is taken.")
+        int, typer.Option(metavar="BYTES", min=64, help="Reject larger requests and messages.")
     ] = 2**20
-    max_depth: Annotated[int, _count("How deep lists may stand in one another.")] = 16
-    max_waiting: Annotated[int, _count("Questions that may wait for an answer.")] = 256
-    max_streams: Annotated[int, _count("Streams open at once.")] = 64
-    max_connections: Annotated[int, _count("Connections open at once.")] = 512
+    max_depth: Annotated[int, _count("Greatest nesting depth of lists in a request.")] = 16
+    max_waiting: Annotated[int, _count("Greatest number of requests that wait for an answer.")] = 256
+    max_streams: Annotated[int, _count("Greatest number of open streams.")] = 64
+    max_connections: Annotated[int, _count("Greatest number of open connections.")] = 512
     max_connections_each: Annotated[
-        int, typer.Option(metavar="COUNT", min=0, help="Of them from one address; 0: any, as behind a proxy.")
+        int,
+        typer.Option(
+            metavar="COUNT",
+            min=0,
+            help="Greatest number of open connections from one address; 0: no limit, as behind a proxy.",
+        ),
     ] = 128
     rate: Annotated[
         float,
         typer.Option(
             metavar="NUMBER",
             min=0,
-            help="Requests and messages a second from one address, for all workers; 0: any.",
+            help="Requests and messages a second from one address, for all workers together; 0: no limit.",
         ),
     ] = 500.0
-    burst: Annotated[int, _count("How many of them at once.")] = 1000
-    reading: Annotated[float, _seconds("For a request's head, and for its body, to come in.")] = 30.0
-    writing: Annotated[float, _seconds("For a client to take its answer.")] = 30.0
-    idle: Annotated[float, _seconds("Without a request or a message before a connection is closed.")] = 60.0
+    burst: Annotated[
+        int, _count("Requests and messages from one address that may exceed the rate at once.")
+    ] = 1000
+    reading: Annotated[
+        float, _seconds("Timeout for receiving the headers of a request, and for its body.")
+    ] = 30.0
+    writing: Annotated[float, _seconds("Timeout for a client to receive its answer.")] = 30.0
+    idle: Annotated[float, _seconds("Close a connection after this long without a request or message.")] = (
+        60.0
+    )
     lingering: Annotated[
         float,
         typer.Option(
-            metavar="SECONDS", min=0, help="After SIGTERM, in which /ready says no before the port is closed."
+            metavar="SECONDS",
+            min=0,
+            help="After SIGTERM, time in which /ready reports not ready before the port is closed.",
         ),
     ] = 1.0
-    closing: Annotated[float, _seconds("For open requests to end after that.")] = 10.0
+    closing: Annotated[float, _seconds("Then, time for open requests to finish.")] = 10.0
 
 
 def serve(asked: Serve, _: Path | None) -> None:
@@ -319,7 +359,10 @@ monitor.command("serve")(declare_command(Serve, serve, out=None))
 @monitor.command()
 def export(
     prism: Annotated[
-        Path, typer.Option("--prism", metavar="FOLDER", help="Where the files in PRISM's explicit format go.")
+        Path,
+        typer.Option(
+            "--prism", metavar="FOLDER", help="Folder for the files in the explicit format of PRISM."
+        ),
     ],
     folder: Folder = "helpdesk",
     data: Sequences = None,
@@ -327,13 +370,13 @@ def export(
     label_column: LabelColumn = None,
     limit: Limit = None,
     theta: Annotated[
-        float, typer.Option(metavar="NUMBER", help="The error that is left in an abstract state.")
+        float, typer.Option(metavar="NUMBER", help="Error allowed in an abstract state (theta of MARBLE).")
     ] = 0.6,
     seed: Seed = 0,
     device: Device = None,
     trust: TrustRun = False,
 ) -> None:
-    """Write the network's labelled abstract model (MARBLE's MDP) for a model checker."""
+    """Write the labelled abstract model (MDP) of MARBLE for a model checker, in the format of PRISM."""
     from holdfast.cli.monitor.building import export_prism
 
     how = How(text_column=text_column, label_column=label_column)

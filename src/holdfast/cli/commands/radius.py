@@ -1,4 +1,4 @@
-"""`holdfast radius`: how far can each input move before the class changes?"""
+"""`holdfast radius`: lower and upper bounds of the perturbation radius of each input."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +9,10 @@ import typer
 from holdfast.cli.command import Command
 from holdfast.cli.options import (
     MEASURE,
+    PERTURBATION,
+    PROPERTY,
+    RESULTS,
+    SEARCH,
     Arithmetic,
     Batch,
     Certificates,
@@ -24,6 +28,7 @@ from holdfast.cli.options import (
     Scale,
     Seconds,
     Seed,
+    TableRunning,
     Threshold,
     Tier,
     Unit,
@@ -36,33 +41,50 @@ if TYPE_CHECKING:
     from holdfast.store import Store
 
 
-MAPS = 0.25  # share of --seconds that is kept for the maps of --saliency
+MAPS = 0.25  # Share of --seconds reserved for the maps of --saliency; the bounds get the rest (a choice).
 
 
 def register(app: typer.Typer) -> None:
-    app.command("radius", rich_help_panel=MEASURE)(measures(Radius))
+    app.command("radius", rich_help_panel=MEASURE)(measures(Radius, running=TableRunning))
 
 
 @dataclass(frozen=True)
 class Radius(DataOptions, Command):
-    """How far can each input move before the class changes, or the forecast leaves its band?"""
+    """Bound how far each input can move before its class changes, or its forecast leaves a band.
+
+    The lower bound is proved: no smaller perturbation changes the class. The upper bound comes with a
+    counterexample.
+    """
 
     name: ClassVar[str] = "radius"
 
     network: ModelOptions
     data: DataOption
-    norm: Annotated[str, typer.Option(metavar="P", help="0, 1, 2, inf or any p >= 1.")] = "inf"
+    norm: Annotated[
+        str,
+        typer.Option(
+            metavar="P",
+            help="Norm of the perturbation: 1, 2, inf or any p >= 1; 0 counts changed pixels, frames or "
+            "features "
+            "(DeepTRE, L0-TRE).",
+        ),
+    ] = "inf"
     frames: Annotated[
         str | None,
         typer.Option(
-            metavar="WHICH", help="all, each, or frame numbers as in 0,3. Default: the input as a whole."
+            metavar="WHICH",
+            help="Which frames or words are perturbed: all (one ball for each, of one radius), each (one at "
+            "a time), "
+            "or numbers as in 0,3. Default: one ball around the whole input.",
         ),
     ] = None
     shares: Annotated[
         str | None,
         typer.Option(
             metavar="NUMBERS",
-            help="Feature k moves by the radius times its number, as in 1,1,0.5; 0 is still. With --frames: frame k does.",
+            rich_help_panel=PERTURBATION,
+            help="Scale of the radius for each feature, as in 1,1,0.5; 0 keeps it fixed. With --frames: for "
+            "each frame.",
         ),
     ] = None
     drift: Drift = False
@@ -73,15 +95,19 @@ class Radius(DataOptions, Command):
         str | None,
         typer.Option(
             metavar="CLASSES",
-            help="Only a change to this class counts: runner-up, one for all, or for each, as in 3,3,7.",
+            rich_help_panel=PROPERTY,
+            help="Count only a change to this class (targeted): runner-up, one class for all inputs, or one "
+            "for each, "
+            "as in 3,3,7.",
         ),
     ] = None
     substitutes: Annotated[
         str | None,
         typer.Option(
             metavar="FILE",
-            help='JSON, {"word": ["words it may become"]}, or a list of such lists for each word of each text: the radius counts '
-            "replaced words.",
+            help='Word substitution: JSON, {"word": ["substitute", ...]}, or for each text a list of '
+            "substitutes for "
+            "each word. The radius counts replaced words.",
         ),
     ] = None
     unit: Unit = None
@@ -89,21 +115,27 @@ class Radius(DataOptions, Command):
         str | None,
         typer.Option(
             metavar="FILE",
-            help="With --norm 0: .npy, true for the units that may change, for all inputs or each.",
+            rich_help_panel=PERTURBATION,
+            help="With --norm 0: .npy mask, true where a unit may change; one for all inputs or one for "
+            "each.",
         ),
     ] = None
     values: Annotated[
         str | None,
         typer.Option(
             metavar="NUMBERS",
-            help="With --norm 0: what a changed number may be, as in 0,1 or 0:255 for bytes.",
+            rich_help_panel=PERTURBATION,
+            help="With --norm 0: values that a changed number may take, as in 0,1 or 0:255 for bytes.",
         ),
     ] = None
     mode: Annotated[
         str,
         typer.Option(
             metavar="MODE",
-            help="With --norm 0. prove: branch and bound; use --seconds. grid: DeepTRE's estimates over a grid.",
+            rich_help_panel=SEARCH,
+            help="With --norm 0. prove: exact counts by branch and bound; set --seconds. grid: the estimates "
+            "of DeepTRE "
+            "(L0-TRE) over a grid.",
         ),
     ] = "prove"
     scale: Scale = None
@@ -118,7 +150,9 @@ class Radius(DataOptions, Command):
         typer.Option(
             "--saliency",
             metavar="",
-            help="Keep a map of what matters for the report; a quarter of --seconds. Not for frames.",
+            rich_help_panel=RESULTS,
+            help="Add a saliency map of each input to the report; takes a quarter of --seconds. Not with "
+            "--frames.",
         ),
     ] = False
     seconds: Seconds = None
@@ -171,10 +205,21 @@ class Radius(DataOptions, Command):
         sets = None if self.substitutes is None else load_substitutes(self.substitutes, net)
         each = data.chosen(sets) if isinstance(sets, list) else sets
         problems = radius_problems(
-            net, data.x, data.y if data.labelled or rule is None else None, norm=norm, property=rule, frames=frames, shares=scale,
-            drift=self.drift, targets=targets_option(self.targets, data), unit=unit, substitutes=each,
-            free=None if self.free is None else load_mask(self.free, data.x, data.places), values=values, lengths=data.lengths,
-        )  # fmt: skip
+            net,
+            data.x,
+            data.y if data.labelled or rule is None else None,
+            norm=norm,
+            property=rule,
+            frames=frames,
+            shares=scale,
+            drift=self.drift,
+            targets=targets_option(self.targets, data),
+            unit=unit,
+            substitutes=each,
+            free=None if self.free is None else load_mask(self.free, data.x, data.places),
+            values=values,
+            lengths=data.lengths,
+        )
         if self.methods is None:
             methods = default_methods(
                 net,
@@ -187,11 +232,21 @@ class Radius(DataOptions, Command):
         else:
             methods = methods_named(self.methods, problems)
         asked = Request(
-            norm="words" if sets is not None else exact_text(norm), frames=self.frames, shares=self.shares, drift=self.drift or None,
-            targets=self.targets, within=self.within, threshold=self.threshold, outputs=self.outputs,
-            substitutes=sorted([word, sorted(many)] for word, many in sets.items()) if isinstance(sets, dict) else sets,
-            unit=self.unit, free=None if self.free is None else of_file(Path(self.free)), values=self.values,
-        )  # fmt: skip
+            norm="words" if sets is not None else exact_text(norm),
+            frames=self.frames,
+            shares=self.shares,
+            drift=self.drift or None,
+            targets=self.targets,
+            within=self.within,
+            threshold=self.threshold,
+            outputs=self.outputs,
+            substitutes=sorted([word, sorted(many)] for word, many in sets.items())
+            if isinstance(sets, dict)
+            else sets,
+            unit=self.unit,
+            free=None if self.free is None else of_file(Path(self.free)),
+            values=self.values,
+        )
         question = question_of(self, net, data, asked)
         return Built(net, question, problems, methods, stop, data, self.seed, self.batch, afterwards=for_maps)
 

@@ -1,4 +1,4 @@
-"""`holdfast reach`: between which values do the outputs stay?"""
+"""`holdfast reach`: the range of each output over a box of inputs."""
 
 import math
 from dataclasses import dataclass
@@ -35,11 +35,10 @@ def register(app: typer.Typer) -> None:
 
 @dataclass(frozen=True)
 class ReachCommand(Command):
-    """Between which values does each output stay while the inputs move in a box?"""
+    """Bound the smallest and largest value of each output over a box of inputs."""
 
-    name: ClassVar[str] = (
-        "reach"  # two records for each output of each box: its smallest and its largest value
-    )
+    # Each output of each box has two records: its smallest and its largest value.
+    name: ClassVar[str] = "reach"
     predicts: ClassVar[bool] = False  # There are no classes.
 
     network: ModelOptions
@@ -47,8 +46,9 @@ class ReachCommand(Command):
         str | None,
         typer.Option(
             metavar="BOX",
-            help="low:high for each input, as in 0:10,-1:1, or one for all; or a .csv file with a line low,high for each input; or a .npy "
-            "file that holds the lower and the upper ends.",
+            help="low:high for each input, as in 0:10,-1:1, or one for all; or a .csv file with a line "
+            "low,high for each "
+            "input; or a .npy file with the smallest and the largest values.",
         ),
     ] = None
     data: Annotated[
@@ -57,24 +57,27 @@ class ReachCommand(Command):
             "--data",
             "-d",
             metavar="DATA",
-            help="Boxes around these inputs instead, as other commands take them.",
+            help="Boxes around these inputs, in place of --box; needs --radius.",
         ),
     ] = None
     radius: Annotated[
-        float | None, typer.Option(metavar="NUMBER", help="With --data: how far each number may move.")
+        float | None, typer.Option(metavar="NUMBER", help="With --data: half the width of the boxes.")
     ] = None
     outputs: Annotated[
-        str | None, typer.Option(metavar="NUMBERS", help="Which outputs, as in 0,2. Default: all.")
+        str | None, typer.Option(metavar="NUMBERS", help="Numbers of the outputs, as in 0,2. Default: all.")
     ] = None
-    tolerance: Annotated[float, typer.Option(metavar="NUMBER", help="How exactly each end is asked for.")] = (
-        1e-2
-    )
+    tolerance: Annotated[
+        float, typer.Option(metavar="NUMBER", help="Stop when lower and upper bound differ by at most this.")
+    ] = 1e-2
     seconds: Annotated[
-        float, typer.Option(metavar="NUMBER", help="Stop after so many seconds, with what is known by then.")
+        float,
+        typer.Option(
+            metavar="NUMBER", help="Stop after this many seconds in all, with the bounds found by then."
+        ),
     ] = 120.0
     scale: Scale = None
     limit: Annotated[
-        int | None, typer.Option(metavar="COUNT", min=1, help="Only the first so many inputs of --data.")
+        int | None, typer.Option(metavar="COUNT", min=1, help="Use only the first COUNT inputs of --data.")
     ] = None
     label_column: LabelColumn = None
     seed: Seed = 0
@@ -91,10 +94,10 @@ class ReachCommand(Command):
         from holdfast.verification.reach import reach_methods, reach_problems, reach_stop
 
         if (self.box is None) == (self.data is None):
-            raise BadInput("say over which box: --box, or --data with --radius.")
+            raise BadInput("give the box: --box, or --data with --radius.")
         if (self.data is None) != (self.radius is None):
             raise BadInput(
-                "--data and --radius belong together: the inputs, and how far each number of them may move."
+                "--data and --radius belong together: the inputs, and how far each of their numbers may move."
             )
         if self.radius is not None and not 0 <= self.radius < math.inf:
             raise BadInput(f"radius {self.radius}: it must be a number, not below 0.")
@@ -114,7 +117,8 @@ class ReachCommand(Command):
         else:
             if net.vectors is not None:
                 raise BadInput(
-                    f"{net.name} reads tokens, which cannot move by a radius; ask for the radius of words with 'holdfast radius'."
+                    f"{net.name} reads tokens, which cannot move by a radius; ask for the radius of words "
+                    "with 'holdfast radius'."
                 )
             assert self.data is not None
             x, far = data.stack_inputs(self.data).double(), float(self.radius or 0)
@@ -126,17 +130,17 @@ class ReachCommand(Command):
         return Built(net, question, problems, reach_methods(problems, self.tolerance), stop, data, self.seed)
 
     def notes(self, built: "Built") -> tuple[str, ...]:
-        return ()  # told below the table
+        return ()  # Printed below the table.
 
     def keep_inputs(self, store: "Store", built: "Built") -> None:
-        """The middle of every box."""
+        """Save the centre of every box."""
         (problem, _), data = built.problems, built.data
         rows = {key.index: row for row, key in enumerate(problem.keys)}
         x, unknown = [problem.region.centre[row] for row in rows.values()], [None] * len(rows)
         store.put_inputs(x, unknown, unknown, [""] * len(x) if data is None else data.names, unknown)
 
     def finish(self, store: "Store", built: "Built") -> None:
-        """There are no classes to name."""
+        """Nothing to add: there are no classes."""
 
     def show(self, store: "Store", built: "Built", console: "Console") -> None:
         from holdfast.cli.views.output import line

@@ -1,4 +1,4 @@
-"""`holdfast report`: a run as a page, a model card or JSON."""
+"""`holdfast report`: a run as a page, a model card, JSON or one picture for a slide."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,7 +7,11 @@ import typer
 
 from holdfast.cli.options import RUNS, Run
 from holdfast.cli.terminal import Terminal
+from holdfast.errors import BadInput
 from holdfast.foreign_text import printable
+
+PAGES = ("", ".html", ".htm", ".md", ".json")
+SLIDES = (".png", ".svg")
 
 
 def register(app: typer.Typer) -> None:
@@ -22,14 +26,34 @@ def report(
             "--out",
             "-o",
             metavar="FILE",
-            help="A page (.html), a model card (.md) or JSON (.json); default: report.html there.",
+            help="A page (.html), a model card (.md), JSON (.json), or one picture for a slide (.png, .svg). "
+            "Default: "
+            "report.html in the folder of the run.",
+        ),
+    ] = None,
+    at: Annotated[
+        float | None,
+        typer.Option(
+            "--at",
+            metavar="RADIUS",
+            help="Radius of the sentence on the slide. Default: the median certified radius.",
         ),
     ] = None,
 ) -> None:
-    """Write the run as one self-contained page (more than 1,000 inputs: as pages side by side), as a model card, or as JSON."""
+    """Write a run as one self-contained page, a model card, JSON, or one picture for a slide.
+
+    A run of more than 1,000 inputs becomes several pages that link to each other.
+    """
     from holdfast.report import write_report
     from holdfast.store import Store
 
     with Store.read(run) as store:
-        path = write_report(store, out or run / "report.html")
+        if out is not None and out.suffix in SLIDES:
+            from holdfast.cli.views.slide import write_slide
+
+            path = write_slide(store, out, at)
+        elif out is not None and out.suffix not in PAGES:
+            raise BadInput(f"{out}: unknown ending; use one of {', '.join((*PAGES[1:], *SLIDES))}.")
+        else:
+            path = write_report(store, out or run / "report.html")
     Terminal().print(f"report: {printable(path)}", soft_wrap=True, highlight=False)

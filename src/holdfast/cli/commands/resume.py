@@ -1,16 +1,15 @@
-"""`holdfast resume`: a run that exists goes on."""
+"""`holdfast resume`: continue a run."""
 
 from typing import Annotated
 
 import typer
 
-from holdfast.cli.options import EACH, EXECUTOR, MEMORY, RUNS, STOPPING, WORKERS, Run, Running, TrustRun
+from holdfast.cli.options import EACH, EXECUTOR, MEMORY, RUNS, WORKERS, Run, Running, TrustRun
 from holdfast.cli.terminal import Terminal
 
 MORE = typer.Option(
     metavar="NUMBER",
-    rich_help_panel=STOPPING,
-    help="After so many seconds; default: as many as it was begun with.",
+    help="Stop after this many seconds in all. Default: the limit of the run.",
 )
 
 
@@ -27,8 +26,10 @@ def resume(
     memory: Annotated[str | None, MEMORY] = None,
     trust: TrustRun = False,
 ) -> None:
-    """Take up a run that was stopped by its budget, interrupted or killed; what is finished is not asked again. Code that the run folder
-    names is only run with --trust."""
+    """Continue a run that ran out of budget, was interrupted or was killed; finished inputs are kept.
+
+    Code that the run folder names is run only with --trust.
+    """
     from holdfast.cli.parse import bytes_option
     from holdfast.cli.run import resume as go_on
     from holdfast.memory_budget import limit_process

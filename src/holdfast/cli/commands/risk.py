@@ -1,4 +1,4 @@
-"""`holdfast risk`: what can go wrong near each input, how fast, and how far away?"""
+"""`holdfast risk`: worst score, Lipschitz metric Q and radius of a property (DeepQuant)."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
@@ -24,12 +24,19 @@ def register(app: typer.Typer) -> None:
 
 @dataclass(frozen=True)
 class RiskCommand(Around, Command):
-    """What can go wrong near each input, how fast, and how far away?"""
+    """Measure the worst score, the Lipschitz metric Q and the radius of a property near each input.
+
+    These are the quantities of DeepQuant. Q = sup |s(x) - s(x')| / ||x - x'||_p over the region:
+    counterexamples come from gradients and mesh search (TP-MADS), upper bounds from proofs.
+    """
 
     name: ClassVar[str] = "risk"
 
     queries: Annotated[
-        int, typer.Option(metavar="COUNT", min=1, help="Network evaluations an input for the search of Q.")
+        int,
+        typer.Option(
+            metavar="COUNT", min=1, help="Evaluations of the network for each input in the search for Q."
+        ),
     ] = 2000
     pictures: options.Pictures = 20
 

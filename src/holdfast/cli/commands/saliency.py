@@ -1,4 +1,4 @@
-"""`holdfast saliency`: how far can the margin fall when a single pixel, frame or feature changes?"""
+"""`holdfast saliency`: how far the margin can fall when a single pixel, frame or feature changes."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from holdfast.store import Store
 
 FILE = "saliency.npz"
-SHOWN = 20  # inputs in the table
+SHOWN = 20  # Inputs in the table on the terminal: one screen.
 
 
 def register(app: typer.Typer) -> None:
@@ -36,7 +36,7 @@ def register(app: typer.Typer) -> None:
 
 @dataclass(frozen=True)
 class SaliencyCommand(DataOptions, Command):
-    """How far can the margin fall when a single pixel, frame or feature changes?"""
+    """Map how far the margin can fall when a single pixel, frame or feature changes."""
 
     name: ClassVar[str] = "saliency"
 
@@ -47,7 +47,8 @@ class SaliencyCommand(DataOptions, Command):
         str | None,
         typer.Option(
             metavar="NUMBERS",
-            help="What a changed number may be, as in 0,1 or 0:255. Default: the domain's ends.",
+            help="Values that a changed number may take, as in 0,1 or 0:255. Default: the smallest and "
+            "largest of the domain.",
         ),
     ] = None
     scale: Scale = None
@@ -81,7 +82,7 @@ class SaliencyCommand(DataOptions, Command):
         )
 
     def finish(self, store: "Store", built: "Built") -> None:
-        """The maps as one array, and as pictures."""
+        """Write the maps as one array, and as pictures."""
         import numpy as np
 
         from holdfast.cli.views.output import write_arrays
@@ -101,7 +102,7 @@ class SaliencyCommand(DataOptions, Command):
         written["measured"] = ~np.isnan(maps)
         written["saliency"] = (
             np.where(np.isneginf(maps), np.nan, maps) if maps.size else maps
-        )  # NaN too where nothing may change
+        )  # Units that may not change become NaN too.
         write_arrays(store.folder, FILE, written)
         for stored in known[: self.pictures]:
             if drawable(stored.x.shape) and stored.saliency is not None:
@@ -112,7 +113,7 @@ class SaliencyCommand(DataOptions, Command):
                 save(figure, store.folder / f"saliency-{stored.index:04d}.png")
 
     def show(self, store: "Store", built: "Built", console: "Console") -> None:
-        """The three units of each input that matter most, and how low the margin fell there."""
+        """Print the three units of each input with the largest effect, and the lowest margin found."""
         import numpy as np
         from rich.table import Table
 
@@ -127,7 +128,7 @@ class SaliencyCommand(DataOptions, Command):
         table = Table(
             "input",
             "lowest margin",
-            "units that matter most: how far the margin falls",
+            "units with the largest effect: fall of the margin",
             caption_justify="left",
         )
         maps = [stored.saliency for stored in inputs if stored.saliency is not None]
@@ -150,7 +151,7 @@ class SaliencyCommand(DataOptions, Command):
             table.add_row(
                 str(stored.index),
                 at_most(lowest[stored.index]) if stored.index in lowest else "",
-                (told or "not known yet")
+                (told or "not measured yet")
                 + (f" ({known} of {found.size} units measured)" if 0 < known < found.size else ""),
             )
         console.print(table, highlight=False)

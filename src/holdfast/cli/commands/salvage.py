@@ -1,4 +1,4 @@
-"""`holdfast salvage`: what can be read of a damaged run."""
+"""`holdfast salvage`: the readable records of a damaged run."""
 
 import typer
 
@@ -11,7 +11,7 @@ def register(app: typer.Typer) -> None:
 
 
 def salvage(run: Run, out: NewRun) -> None:
-    """Make a new run of what can be read of a damaged one; 'holdfast resume' then asks for the rest."""
+    """Copy the readable records of a damaged run into a new run; 'holdfast resume' then computes the rest."""
     from holdfast.store.salvage import salvage as save
 
     found = save(run, out)

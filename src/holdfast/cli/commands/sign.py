@@ -1,4 +1,4 @@
-"""`holdfast sign`: somebody stands for a bundle."""
+"""`holdfast sign`: add a signature to a bundle."""
 
 import getpass
 from pathlib import Path
@@ -22,26 +22,28 @@ def sign(
     bundle: Bundle,
     key: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="The private key: Ed25519, PEM, as 'holdfast keygen' makes it."),
+        typer.Option(
+            metavar="FILE", help="Private key: Ed25519 in PEM format, as 'holdfast keygen' writes it."
+        ),
     ] = None,
     signer: Annotated[
         str | None,
         typer.Option(
             metavar="FUNCTION",
-            help="Who signs instead: package.module:function, given bytes, returns their signature.",
+            help="Function that signs in place of --key: package.module:function takes bytes and returns "
+            "their signature.",
         ),
     ] = None,
     public_key: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="With --signer: the public key, Ed25519 or ECDSA, that belongs to it."
-        ),
+        typer.Option(metavar="FILE", help="With --signer: its public key, Ed25519 or ECDSA."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="FILE", help="The signed bundle. Default: this one.")
+        Path | None,
+        typer.Option("--out", "-o", metavar="FILE", help="The signed bundle. Default: BUNDLE itself."),
     ] = None,
 ) -> None:
-    """Sign the statement of a bundle; the signature goes into the bundle beside those that are there, and changes nothing else."""
+    """Sign the statement of a bundle. The signature is added to the bundle; nothing else in it changes."""
     from holdfast.cli.views.output import line
     from holdfast.evidence.signature import sign as put
 
@@ -54,7 +56,8 @@ def sign(
 def _signing(key: Path | None, signer: str | None, public: Path | None) -> "tuple[PublicKey, Signer]":
     if (key is None) == (signer is None) or (public is None) != (signer is None):
         raise BadInput(
-            "say who signs: --key KEY.pem, or --signer package.module:function with its --public-key KEY.pub.pem."
+            "say who signs: --key KEY.pem, or --signer package.module:function with its --public-key "
+            "KEY.pub.pem."
         )
     from holdfast.evidence.keys import private_key, public_key
 

@@ -1,4 +1,4 @@
-"""`holdfast smoothing`: what the network says most often around each input under noise, and how far that holds (randomised smoothing)."""
+"""`holdfast smoothing`: radii of the smoothed classifier (randomised smoothing)."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
@@ -21,22 +21,32 @@ def register(app: typer.Typer) -> None:
 
 @dataclass(frozen=True)
 class SmoothingCommand(options.DataOptions, Command):
-    """What does the network say most often around each input under noise, and how far does that hold? Sampled, with a confidence."""
+    """Estimate the majority class of each input under Gaussian noise, and the radius in which it stays.
+
+    This is randomised smoothing (Cohen et al.): a radius of the smoothed classifier, with a confidence, not
+    of the network itself.
+    """
 
     name: ClassVar[str] = "smoothing"
 
     network: options.ModelOptions
     data: options.DataOption
     sigma: Annotated[
-        float, typer.Option(metavar="NUMBER", help="The width of the noise, in the units of the domain.")
+        float,
+        typer.Option(metavar="NUMBER", help="Standard deviation of the noise, in the units of --domain."),
     ]
     samples: Annotated[
-        int, typer.Option(metavar="COUNT", min=1, help="Of each input, to see how often it keeps its class.")
+        int,
+        typer.Option(
+            metavar="COUNT", min=1, help="Samples of each input that estimate how often it keeps its class."
+        ),
     ] = 10_000
     choosing: Annotated[
-        int, typer.Option(metavar="COUNT", min=1, help="More samples of each input, to choose its class.")
+        int, typer.Option(metavar="COUNT", min=1, help="Further samples of each input that choose its class.")
     ] = 100
-    confidence: Annotated[float, typer.Option(metavar="SHARE", help="Of each radius, by itself.")] = 0.999
+    confidence: Annotated[
+        float, typer.Option(metavar="SHARE", help="Confidence of each radius (not of all together).")
+    ] = 0.999
     scale: options.Scale = None
     limit: options.Limit = None
     seed: options.Seed = 0

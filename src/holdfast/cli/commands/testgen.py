@@ -1,4 +1,4 @@
-"""`holdfast testgen`: new inputs that make neurons do what none of the given ones did."""
+"""`holdfast testgen`: tests that increase neuron coverage."""
 
 import math
 import time
@@ -36,8 +36,10 @@ if TYPE_CHECKING:
     from holdfast.store import Store
 
 FILE = "tests.npz"
-VALUES = 2**28  # of neurons that are looked at together: one for each neuron and each item of a batch
-KEPT = 2**26  # numbers: more than these are not copied into a run for its page
+# Limit on neurons times batch items of one step: 1 GiB of float32 values.
+VALUES = 2**28
+# Seed inputs with more numbers than this in all (256 MiB of float32) are not saved in the run.
+KEPT = 2**26
 WHY = {
     "finished": "not reached",
     "stopped": "not reached before the limit",
@@ -51,12 +53,12 @@ def register(app: typer.Typer) -> None:
 
 @dataclass(frozen=True)
 class Testgen(DataOptions, Command):
-    """New inputs near yours that make neurons do what none of yours did."""
+    """Generate tests near your inputs that cover neurons, or parts of their range, not covered yet."""
 
     name: ClassVar[str] = "testgen"
-    predicts: ClassVar[bool] = False  # They were needed to look for the nearest inputs, and are there.
-    parts: ClassVar[bool] = False  # one suite: what a test covers no other need cover
-    __test__: ClassVar[bool] = False  # pytest takes Test... for its own
+    predicts: ClassVar[bool] = False  # `keep_inputs` saves the predictions already.
+    parts: ClassVar[bool] = False  # One suite: a test must not cover what another one covers.
+    __test__: ClassVar[bool] = False  # Keeps pytest from collecting this class.
 
     network: ModelOptions
     data: DataOption
@@ -64,38 +66,49 @@ class Testgen(DataOptions, Command):
         str,
         typer.Option(
             metavar="WHAT",
-            help="neuron: every neuron fires. multisection: it is seen in all parts of its range. boundary: below and above that range.",
+            help="neuron: every neuron is active once. multisection: its value falls in every section of its "
+            "range. boundary: "
+            "it falls below and above that range.",
         ),
     ] = "neuron"
     train: Annotated[
         str | None,
         typer.Option(
-            metavar="DATA", help="The training data, for the neurons' ranges. Default: those of --data."
+            metavar="DATA", help="Training data that define the ranges of neurons. Default: --data."
         ),
     ] = None
     layers: Annotated[
-        str | None, typer.Option(metavar="NAMES", help="Only these layers, as inspect names them.")
+        str | None,
+        typer.Option(metavar="NAMES", help="Only these layers, by the names that 'holdfast inspect' prints."),
     ] = None
     per: Annotated[
-        str, typer.Option(metavar="WHAT", help="A neuron is an element of a feature map, or a whole channel.")
+        str, typer.Option(metavar="WHAT", help="What is one neuron: element (of a feature map) or channel.")
     ] = "element"
-    threshold: Annotated[float, typer.Option(metavar="NUMBER", help="A neuron fires above this.")] = 0.0
+    threshold: Annotated[
+        float, typer.Option(metavar="NUMBER", help="A neuron is active above this value.")
+    ] = 0.0
     sections: Annotated[
-        int, typer.Option(metavar="COUNT", min=1, help="Parts of a neuron's range, for multisection.")
+        int,
+        typer.Option(
+            metavar="COUNT", min=1, help="With multisection: number of sections of the range of a neuron."
+        ),
     ] = 10
     unit: Unit = None
     changes: Annotated[
-        int | None, typer.Option(metavar="COUNT", min=1, help="At most so many changes in a test.")
+        int | None, typer.Option(metavar="COUNT", min=1, help="Change at most COUNT units in a test.")
     ] = None
-    tests: Annotated[int | None, typer.Option(metavar="COUNT", min=1, help="At most so many tests.")] = None
+    tests: Annotated[
+        int | None, typer.Option(metavar="COUNT", min=1, help="Generate at most COUNT tests.")
+    ] = None
     pictures: Annotated[
-        int, typer.Option(metavar="COUNT", min=0, help="At most so many pictures; adversarial tests first.")
+        int,
+        typer.Option(metavar="COUNT", min=0, help="Draw at most COUNT pictures; adversarial tests first."),
     ] = 20
     scale: Scale = None
     limit: Limit = None
     seed: Seed = 0
     batch: Annotated[
-        int, typer.Option(metavar="COUNT", min=1, help="Neurons worked on at once; fewer need less memory.")
+        int, typer.Option(metavar="COUNT", min=1, help="Neurons in one batch; fewer need less memory.")
     ] = 32
     seconds: Seconds = None
     queries: Queries = None
@@ -123,11 +136,17 @@ class Testgen(DataOptions, Command):
             else load_data(self.train, net, scale=self.scale, how=DataOptions(label_column=self.label_column))
         )
         suite = suite_of(
-            net, data.stack_inputs(self.data), self.criterion, y=data.y,  # type: ignore[arg-type]
+            net,
+            data.stack_inputs(self.data),
+            self.criterion,  # type: ignore[arg-type]
+            y=data.y,
             train=None if train is None else train.stack_inputs(str(self.train)),
-            layers=None if self.layers is None else self.layers.split(","), per=per, threshold=self.threshold,
-            sections=self.sections, unit=unit,
-        )  # fmt: skip
+            layers=None if self.layers is None else self.layers.split(","),
+            per=per,
+            threshold=self.threshold,
+            sections=self.sections,
+            unit=unit,
+        )
         if len(suite):
             suite.problem(suite.order[:1]).check()
         ranges = "" if train is None else f", ranges of {train.fingerprint}"
@@ -138,9 +157,9 @@ class Testgen(DataOptions, Command):
         return Built(net, question, suite.problems, [method], stop, data, self.seed, together, extra=suite)
 
     def keep_inputs(self, store: "Store", built: "Built") -> None:
-        """For each item the input that comes nearest to it."""
+        """Save, for each coverage item, the input that comes closest to covering it."""
         assert built.data is not None
-        for _ in built.problems:  # none where the items are many blocks: so many inputs are not copied
+        for _ in built.problems:  # Empty if the items are worked on in many blocks.
             if len(built.extra) * built.extra.seeds[0].numel() <= KEPT:
                 place = built.extra.nearest[:, 0].tolist()
                 said = built.net(built.extra.seeds).argmax(-1).tolist()
@@ -151,7 +170,7 @@ class Testgen(DataOptions, Command):
     def solve(
         self, store: "Store", built: "Built", progress: "Callable[[Progress], None]", executor: "Executor"
     ) -> "Ended":
-        """Block by block. A limit on tests counts those that were found before."""
+        """Search block by block. A limit on tests includes those found earlier."""
         from holdfast.coverage.testgen import in_blocks
         from holdfast.solver import Ended
 
@@ -177,12 +196,12 @@ class Testgen(DataOptions, Command):
         return Ended(any(ended.interrupted for ended in ends), sum(ended.failed for ended in ends), faults)
 
     def portions(self, built: "Built") -> "Iterator[Built]":
-        """Block by block."""
+        """One request for each block of items."""
         for items in built.extra.order.split(built.extra.block):
             yield replace(built, problems=[built.extra.problem(items)])
 
     def finish(self, store: "Store", built: "Built") -> None:
-        """The tests as `holdfast radius --data` reads them, what else is known of them, and pictures."""
+        """Write the tests as `holdfast radius --data` reads them, their properties, and pictures."""
         import torch
 
         from holdfast.cli.views.output import write_arrays
@@ -199,10 +218,18 @@ class Testgen(DataOptions, Command):
         found, data = self._collect_tests(store, built), built.data
         assert data is not None
         arrays: dict[str, Any] = {
-            "x": found.x, "y": data.y[found.seed], "originals": built.extra.seeds.cpu()[found.seed], "seeds": found.seed,
-            "changed": found.changed, "targets": found.target, "covers": found.covers, "seed_classes": found.seed_class,
-            "new_classes": found.new_class, "adversarial": found.adversarial, "layers": [layer.layer for layer in found.layers],
-        }  # fmt: skip
+            "x": found.x,
+            "y": data.y[found.seed],
+            "originals": built.extra.seeds.cpu()[found.seed],
+            "seeds": found.seed,
+            "changed": found.changed,
+            "targets": found.target,
+            "covers": found.covers,
+            "seed_classes": found.seed_class,
+            "new_classes": found.new_class,
+            "adversarial": found.adversarial,
+            "layers": [layer.layer for layer in found.layers],
+        }
         write_arrays(
             store.folder, FILE, arrays if data.classes is None else {**arrays, "classes": data.classes}
         )
@@ -243,7 +270,8 @@ class Testgen(DataOptions, Command):
             line(
                 console,
                 "uncovered",
-                f"{left} of {every} items, {WHY[found.status]}; nothing proves that they cannot be",
+                f"{left} of {every} items, {WHY[found.status]}; this does not prove that they cannot be "
+                "reached",
                 warns=True,
             )
         line(console, "spent", f"{found.queries} network evaluations, {found.seconds:.1f} s")

@@ -1,4 +1,4 @@
-"""`holdfast verify`: VNN-LIB questions, one in the format of the competition or a list of them as a table."""
+"""`holdfast verify`: VNN-LIB queries, one in the output format of VNN-COMP or a list as a table."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -30,9 +30,10 @@ if TYPE_CHECKING:
 
 QUESTIONS = typer.Argument(
     metavar="MODEL",
-    help="A .onnx or .pt2 file or package.module:factory; or a folder or .csv file of instances.",
+    help="A .onnx or .pt2 file or package.module:factory; or a folder or .csv file that lists instances.",
 )
-LATE = 3.0  # Seconds after its deadline at which an instance is ended that does not end by itself, as its search does before.
+# Seconds after its deadline at which an instance is interrupted if its search has not ended (a choice).
+LATE = 3.0
 NOT_ASKED = (
     "domain",
     "mean",
@@ -42,7 +43,7 @@ NOT_ASKED = (
     "vocabulary",
     "tokenizer",
     "black_box",
-)  # the property speaks of a model as it is
+)  # Options left out: a VNN-LIB property is about the model without preprocessing.
 
 
 def register(app: typer.Typer) -> None:
@@ -52,15 +53,19 @@ def register(app: typer.Typer) -> None:
 
 @dataclass
 class Instances:
-    """The instances, what is wrong with the files of some, and the last network that was read. Whoever has them can answer them."""
+    """A worker for instances: it reads models and properties, and caches the last of each.
+
+    errors: why the files of an instance cannot be read. nobody: instances whose input constraints no input
+    satisfies.
+    """
 
     network: ModelOptions
     every: "list[Instance]"
     seed: int = 0
     errors: dict[int, str] = field(default_factory=dict)
-    nobody: set[int] = field(default_factory=set)  # instances that no input meets
+    nobody: set[int] = field(default_factory=set)
     last: "tuple[Path, Network, tuple[Network, ...]] | None" = None
-    parsed: "tuple[Path, Spec] | None" = None  # the last property that was read: some take a minute
+    parsed: "tuple[Path, Spec] | None" = None  # The last property that was read: parsing can take a minute.
 
     def read_instance(self, place: int) -> "tuple[Network, tuple[Network, ...], Spec]":
         from holdfast.cli.reading.specification import load_judged
@@ -83,7 +88,10 @@ class Instances:
         return self.parsed[1]
 
     def keys(self, place: int) -> "tuple[Key, ...]":
-        """Of its cases; none where no input meets what the file asks of inputs, or where it cannot be read, which is noted."""
+        """The keys of the cases of an instance.
+
+        Empty if no input satisfies its constraints, or if its file cannot be read; both are recorded.
+        """
         from holdfast.result import Key
 
         try:
@@ -105,7 +113,7 @@ class Instances:
         from holdfast.solver import Stop
         from holdfast.verification.verify import answer_instance
 
-        # Every case has a record before any is answered: a run that is killed never looks as if it had fewer cases.
+        # Every case gets a record first, so that a killed run does not seem to have fewer cases.
         tell(
             [
                 replace(blank, status="interrupted")
@@ -121,14 +129,20 @@ class Instances:
             net, judges, spec = self.read_instance(place)
             left = None if until == math.inf else max(0.0, until - time.monotonic())
             return answer_instance(
-                net, spec, Stop(seconds=left), judges=judges, index=place, seed=self.seed, store=known,
+                net,
+                spec,
+                Stop(seconds=left),
+                judges=judges,
+                index=place,
+                seed=self.seed,
+                store=known,
                 progress=lambda now: tell(now.records, now.method),
-            )  # fmt: skip
+            )
 
         nothing: list[Record] = []
         with time_limit.within(until):
             records = time_limit.interrupt_late(search, nothing, LATE)
-        if not records:  # Interrupted: what was kept on the way is the answer.
+        if not records:  # Interrupted: the records reported before are the answer.
             kept = [known.records.get(blank.key, blank) for blank in self.unknown(task.keys)]
             records = [
                 record if record.status in DONE else replace(record, status="stopped") for record in kept
@@ -149,24 +163,26 @@ class Instances:
 
 @dataclass(frozen=True)
 class Verify(Command):
-    """Can what a VNN-LIB property describes happen? sat with a counterexample, unsat with a proof, timeout or unknown."""
+    """Answer a VNN-LIB query: sat with a counterexample, unsat with a proof, timeout or unknown."""
 
-    name: ClassVar[str] = "verify"  # one record for each case of each instance, a list of which may hold many
+    # Each case of each instance has a record.
+    name: ClassVar[str] = "verify"
 
     network: ModelOptions
     spec: Annotated[
-        str | None, typer.Argument(metavar="[PROPERTY]", help="A .vnnlib file, may be packed by gzip.")
+        str | None, typer.Argument(metavar="[PROPERTY]", help="A .vnnlib file, also compressed by gzip.")
     ] = None
     seconds: Annotated[
         float | None,
         typer.Option(
             metavar="NUMBER",
-            help="Give up after so many seconds; default: what the list of instances says, else 120.",
+            help="Stop after this many seconds for each instance. Default: the limit in the list of "
+            "instances, else 120.",
         ),
     ] = None
     key: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="With a list: a .csv file with the known answers, to compare."),
+        typer.Option(metavar="FILE", help="With a list: a .csv file of known answers to compare with."),
     ] = None
     seed: Seed = 0
     certificates: Certificates = False
@@ -189,7 +205,7 @@ class Verify(Command):
                 wrong = wrong or error
         else:
             assert wrong is not None
-            raise wrong  # not one of them can be read
+            raise wrong  # None of the instances can be read.
         hashes = {
             path: _hash(path)
             for path in dict.fromkeys(path for i in asked.every for path in (i.model, i.spec))
@@ -212,7 +228,8 @@ class Verify(Command):
             )
         if not listed and self.spec is None:
             raise BadInput(
-                f"{model}: a property is needed beside the model, as in 'holdfast verify {model} property.vnnlib'."
+                f"{model}: a property is needed in addition to the model, as in 'holdfast verify {model} "
+                "property.vnnlib'."
             )
         return (
             read_instances(model)
@@ -221,12 +238,12 @@ class Verify(Command):
         )
 
     def show_question(self, built: "Built", console: "Console") -> None:
-        """Of one instance below its answer, which stands in the first line."""
+        """Print nothing for a single instance: its answer comes first, as in VNN-COMP."""
         if self.spec is None:
             super().show_question(built, console)
 
     def notes(self, built: "Built") -> tuple[str, ...]:
-        return ()  # told below the answer
+        return ()  # Printed below the answer.
 
     def keep_inputs(self, store: "Store", built: "Built") -> None:
         import torch
@@ -242,7 +259,10 @@ class Verify(Command):
     def solve(
         self, store: "Store", built: "Built", progress: "Callable[[Progress], None]", executor: "Executor"
     ) -> "Ended":
-        """Instance by instance, each with its own seconds; what is wrong with one of a list is no reason not to ask the next."""
+        """Answer instance by instance, each with its own deadline.
+
+        An error in one does not stop the others.
+        """
         from holdfast.execution.scheduler import Dealer, Unit
         from holdfast.result import DONE
 
@@ -271,7 +291,7 @@ class Verify(Command):
         return dealer.run(executor)
 
     def portions(self, built: "Built") -> "Iterator[Built]":
-        """Instance by instance."""
+        """One request for each instance."""
         from holdfast.solver import Stop
         from holdfast.verification.search import Scatter
         from holdfast.verification.specification import problem_of
@@ -293,7 +313,7 @@ class Verify(Command):
                 )
 
     def finish(self, store: "Store", built: "Built") -> None:
-        """There are no classes to name."""
+        """Nothing to add: there are no classes."""
 
     def show(self, store: "Store", built: "Built", console: "Console") -> None:
         from rich.text import Text
@@ -308,9 +328,7 @@ class Verify(Command):
             cases = len(built.extra.keys(0))
             try:
                 found = verdict(store.records(), built.net, cases=cases)
-            except (
-                NotAnswered
-            ):  # The records stand; what the network says at the counterexample is not known.
+            except NotAnswered:  # The outputs at the counterexample are not known; the records are complete.
                 found = verdict(store.records(), cases=cases)
             for text in competition(found, built.net, built.extra.last[2]):
                 print(text)
@@ -324,7 +342,7 @@ class Verify(Command):
         console.print(verdict_table(lines, total))
         if any(line.wrong for line in lines):
             console.print(
-                Text("An answer contradicts the key: please report it, with the files.", style="bold red")
+                Text("An answer contradicts the key: please report it, and send the files.", style="bold red")
             )
 
     def _lines(self, store: "Store", asked: Instances) -> "list[InstanceLine]":
@@ -357,12 +375,12 @@ class Verify(Command):
 
 
 def _hash(path: Path) -> str:
-    """Of a file, and of the external data of an .onnx file."""
+    """The hash of a file; for an .onnx file, of its external data too."""
     from holdfast.network.fingerprint import of_file
     from holdfast.network.onnx import of_onnx
 
     if path.name.endswith((".onnx", ".onnx.gz")):
-        with suppress(HoldfastError):  # what is wrong with it is told with its instance
+        with suppress(HoldfastError):  # The error is reported with its instance.
             return of_onnx(path)
     return of_file(path)
 

@@ -1,4 +1,4 @@
-"""`holdfast verify-bundle`: what of a bundle that somebody sent holds."""
+"""`holdfast verify-bundle`: check a bundle from somebody else."""
 
 from pathlib import Path
 from typing import Annotated
@@ -31,9 +31,7 @@ def verify_bundle(
     bundle: Bundle,
     public_key: Annotated[
         list[Path] | None,
-        typer.Option(
-            metavar="FILE", help="The public key of somebody who must have signed, as PEM; may be repeated."
-        ),
+        typer.Option(metavar="FILE", help="Require a signature by this public key (PEM); may be repeated."),
     ] = None,
     model: ModelNow = None,
     data: DataNow = None,
@@ -48,19 +46,23 @@ def verify_bundle(
     page: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="A page of your own of what the bundle holds, which names who signed; .html."
+            metavar="FILE", help="Write a page (.html) of the contents of the bundle, with the signers."
         ),
     ] = None,
     unpack: Annotated[
         Path | None,
         typer.Option(
-            metavar="FOLDER", help="Its files go there if nothing differs, for holdfast-check; a new folder."
+            metavar="FOLDER",
+            help="Unpack the files to this new folder if nothing differs, for holdfast-check.",
         ),
     ] = None,
 ) -> None:
-    """Is a bundle whole, signed by whom, and what it says? Certificates go through the checker; with --model and --data every witness is
-    replayed and ends are proved again. Nothing is fetched, the bundle is only read. Exit code 0: all held. 1: something differs. 2: not all
-    of it could be checked."""
+    """Check a bundle from somebody else: hashes, signatures and certificates.
+
+    With --model and --data, it also evaluates the model at every counterexample and recomputes proved bounds.
+    The bundle is not changed and nothing is downloaded. Exit code 0: everything agrees. 1: something differs.
+    2: a part could not be checked.
+    """
     from holdfast.cli.bundle import verify
     from holdfast.cli.check import Wanted
 

@@ -1,4 +1,4 @@
-"""`holdfast worst`: how low can the score of a property fall near each input?"""
+"""`holdfast worst`: the lowest score of a property near each input."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -14,12 +14,14 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    app.command("worst", rich_help_panel=options.MEASURE)(options.measures(Worst, "vocabulary", "tokenizer"))
+    app.command("worst", rich_help_panel=options.MEASURE)(
+        options.measures(Worst, "vocabulary", "tokenizer", running=options.TableRunning)
+    )
 
 
 @dataclass(frozen=True)
 class Worst(Around, Command):
-    """How low can the score of a property fall near each input? Above zero, it always holds there."""
+    """Bound the lowest score of a property near each input; above 0 the property holds."""
 
     name: ClassVar[str] = "worst"
 

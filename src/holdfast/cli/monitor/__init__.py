@@ -1,1 +1,1 @@
-"""What `holdfast monitor` does: `making` fits, opens, serves and exports monitors, `scores` shows what they say."""
+"""The work of `holdfast monitor`: build, score and serve monitors."""

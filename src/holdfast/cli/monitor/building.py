@@ -1,4 +1,4 @@
-"""Monitors on disk and how they come about: fit, open, export."""
+"""Fit, open and export monitors, and read the sequences to score."""
 
 import json
 import math
@@ -29,16 +29,16 @@ from holdfast.reading.read_settings import How
 from holdfast.reading.source import OWN, import_only
 
 EMBEDDED = "helpdesk"
-LONGEST = 4096  # elements of a sequence
-SAID = "no model given, so this is the embedded help desk: an LSTM that reads what people ask, and words that may stand for others"
+LONGEST = 4096  # Longest sequence of a monitor fitted here, in elements (a choice; bounds memory).
+SAID = "no model given: using the help desk LSTM that ships with holdfast, with its sets of substitutes"
 HOW = "model.json"
-CONFIRM = "If you trust whoever wrote this monitor, add --trust."
+CONFIRM = "If you trust the author of this monitor, add --trust."
 MADE = "It must be as 'holdfast monitor fit' wrote it: fit the monitor again."
 
 
 @dataclass(frozen=True)
 class OpenedMonitor:
-    """A monitor, and what it was made for."""
+    """A monitor with the names of its classes; embedded: it is the one that ships with holdfast."""
 
     monitor: Monitor
     classes: list[str] | None
@@ -50,7 +50,7 @@ class OpenedMonitor:
 
 @dataclass(frozen=True)
 class SequenceRows:
-    """Sequences as the network reads them, with what to call each, and the pieces that a text was cut into."""
+    """Sequences as the network reads them, their names, and the tokens of each text."""
 
     sequences: list[Any]
     names: list[str]
@@ -71,7 +71,7 @@ def fit_monitor(q: Fit, folder: Path, console: Console) -> None:
     net = helpdesk.network() if q.network is None else load_network(q.network)
     mutation = mutation_of(q.mutation, net)
     if net.vectors is None or (unknown == "unk" and not has_unknown(net)):
-        unknown = "error"  # there is no token to stand for the others
+        unknown = "error"  # There is no token for unknown words.
     rows = _training(q, Reader(net, unknown, unknown_token(net, None) if unknown == "unk" else None, LONGEST))
     made = Monitor.fit(
         net,
@@ -103,7 +103,7 @@ def fit_monitor(q: Fit, folder: Path, console: Console) -> None:
 
 
 def _needs_trust(network: ModelOptions | None) -> bool:
-    """Whether whoever opens the monitor must confirm its model, which is code or a .pt2 file."""
+    """Whether opening the monitor needs --trust: its model is code or a .pt2 file."""
     named = () if network is None else (network.model, network.tokenizer or "")
     return any(":" in name and not name.startswith(OWN) for name in named) or (
         network is not None and network.trust
@@ -133,10 +133,10 @@ def _attackable(mutation: Mutation, net: Network) -> str:
 
 
 def check_mutation(text: str | None, *, embedded: bool) -> None:
-    """What can be said against it before the model is loaded."""
+    """Raise BadInput for a malformed --mutation, before the model is loaded."""
     if text is None and not embedded:
         raise BadInput(
-            "say what may stand in an element's place: --mutation sets.json, vectors, typos, or noise:0.1."
+            "give the mutations of an element: --mutation sets.json, vectors, typos, or noise:0.1."
         )
     if text is None or text == "typos" or re.fullmatch(r"vectors(:[0-9.eE-]+)?", text):
         return
@@ -146,7 +146,8 @@ def check_mutation(text: str | None, *, embedded: bool) -> None:
         existing(Path(text))
     else:
         raise BadInput(
-            f"mutation {text!r}: use a .json file of sets, vectors, vectors:0.7, typos, noise:0.1 or noise:0.1,inf."
+            f"mutation {text!r}: use a .json file of sets, vectors, vectors:0.7, typos, noise:0.1 or "
+            "noise:0.1,inf."
         )
 
 
@@ -198,7 +199,7 @@ def output_of(text: str) -> Output:
 
 
 def load_rows(source: str, reader: Reader, limit: int | None, how: How = PLAIN) -> SequenceRows:
-    """A .txt file of sentences, or what `load_data` reads."""
+    """Read a .txt file of sentences, or anything that `load_data` reads."""
     if source.endswith(".txt"):
         lines = [
             (place, text) for place, text in enumerate(text_of(Path(source)).split("\n"), 1) if text.strip()
@@ -236,12 +237,12 @@ def _limit_rows(rows: SequenceRows, limit: int | None) -> SequenceRows:
 def rows_for(
     opened: OpenedMonitor, data: str | None, limit: int | None, console: Console, how: How = PLAIN
 ) -> SequenceRows:
-    """The data of a command that looks at a fitted monitor; the help desk's own test sentences without any."""
+    """The sequences for a fitted monitor; without data, the test sentences of the help desk."""
     if data is not None:
         return load_rows(data, opened.monitor.reader, limit, how)
     if not opened.embedded:
-        raise BadInput("say which sequences: --data FILE.")
-    line(console, "note", "no data given, so these are the embedded help desk's test sentences")
+        raise BadInput("give the sequences: --data FILE.")
+    line(console, "note", "no data given: using the test sentences of the help desk")
     return _limit_rows(_embed_split("test"), limit)
 
 
@@ -249,7 +250,7 @@ def rows_for(
 
 
 def _keep(folder: Path, network: ModelOptions | None, classes: list[str] | None) -> None:
-    """How to read the model again; paths stay as they were given."""
+    """Save how to read the model again; paths stay as given."""
     content = {"model": EMBEDDED if network is None else asdict(network), "classes": classes}
     try:
         (folder / HOW).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
@@ -260,9 +261,11 @@ def _keep(folder: Path, network: ModelOptions | None, classes: list[str] | None)
 def open_monitor(
     folder: str, console: Console, device: str | None = None, *, trust: bool = False
 ) -> OpenedMonitor:
-    """What `fit` wrote, with its model; `helpdesk` is the embedded one. device: another one than `fit` was told.
+    """Open a monitor that `fit` wrote, with its model; `helpdesk` names the one that ships with holdfast.
 
-    trust: the user trusts whoever wrote the folder, so the code that it names is imported and a .pt2 file is opened."""
+    device: replaces the device given to `fit`. trust: import the code that the folder names, and open .pt2
+    files.
+    """
     if folder == EMBEDDED and not Path(folder).exists():
         line(console, "note", SAID)
         net, rows = helpdesk.network(device or "cpu"), _embed_split("train")
@@ -272,7 +275,8 @@ def open_monitor(
     path = Path(folder) / HOW
     if not Path(folder).is_dir():
         raise UnreadableFile(
-            f"{folder}: no such folder. Make a monitor with 'holdfast monitor fit', or say helpdesk for the embedded one."
+            f"{folder}: no such folder. Create a monitor with 'holdfast monitor fit', or use helpdesk, which "
+            "ships with holdfast."
         )
     content = json_of(path, MADE)
     with in_words(path, "damaged", MADE):
@@ -289,7 +293,7 @@ def open_monitor(
 
 
 def _model_options(stored: Mapping[str, Any]) -> ModelOptions:
-    """TypeError where a value is not of the kind that the command line gives."""
+    """Raise TypeError unless every value has the type that the command line gives it."""
     found = ModelOptions(**stored)
     for option in fields(found):
         value = getattr(found, option.name)
@@ -307,15 +311,24 @@ def _model_options(stored: Mapping[str, Any]) -> ModelOptions:
 
 
 def export_prism(
-    folder: str, data: str | None, to: Path, limit: int | None, theta: float, seed: int, device: str | None, console: Console, how: How,
-    *, trust: bool = False,
-) -> None:  # fmt: skip
+    folder: str,
+    data: str | None,
+    to: Path,
+    limit: int | None,
+    theta: float,
+    seed: int,
+    device: str | None,
+    console: Console,
+    how: How,
+    *,
+    trust: bool = False,
+) -> None:
     from holdfast.monitor.abstract.marble import Marble, Refinement
     from holdfast.monitor.abstract.prism import write
     from holdfast.monitor.abstract.traces import profile
 
     if not (theta > 0 and math.isfinite(theta)):
-        raise BadInput(f"theta {theta}: the error that is left must be a number above 0.")
+        raise BadInput(f"theta {theta}: the allowed error must be a number above 0.")
     check_folder(to, "marble.tra")
     opened = open_monitor(folder, console, device, trust=trust)
     rows = (
@@ -326,7 +339,8 @@ def export_prism(
     monitor = opened.monitor
     if not monitor.mutation.finite or monitor.view is None:
         raise BadInput(
-            f"the abstract model needs a finite mutation and a recurrent layer that can be opened in {monitor.net.name}."
+            "the abstract model needs a finite mutation and a recurrent layer with readable states in "
+            f"{monitor.net.name}."
         )
     traces = profile(
         monitor.net,

@@ -1,4 +1,4 @@
-"""What a monitor says, on the terminal: words coloured by their score, and how good the scores are."""
+"""Show the scores of a monitor: words coloured by score, and the evaluation of the scores."""
 
 import math
 from collections.abc import Sequence
@@ -31,8 +31,8 @@ from holdfast.result import DONE, Evidence
 from holdfast.store import Store
 
 FILES = (".txt", ".tsv", ".npz")
-MOST_FRAMES = 60
-CLOSE = 0.005  # scores that read the same
+MOST_FRAMES = 60  # Frames in the table of one sequence: about one screen.
+CLOSE = 0.005  # Scores closer than this look the same with two decimals.
 RED, YELLOW, GREEN = (215, 60, 50), (210, 160, 30), (60, 160, 75)
 KINDS = {
     "proved": "proved by enumeration: every value was run",
@@ -45,9 +45,16 @@ KINDS = {
 
 
 def show_scores(
-    folder: str, text: str | None, k: str, limit: int | None, device: str | None, console: Console, how: How = PLAIN,
-    *, trust: bool = False,
-) -> None:  # fmt: skip
+    folder: str,
+    text: str | None,
+    k: str,
+    limit: int | None,
+    device: str | None,
+    console: Console,
+    how: How = PLAIN,
+    *,
+    trust: bool = False,
+) -> None:
     steps = steps_of(k)
     opened = open_monitor(folder, console, device, trust=trust)
     rows = _read_requests(opened, text, limit, console, how)
@@ -62,7 +69,7 @@ def show_scores(
 
 
 def _shakiest(found: list[Scores], said: list[str]) -> list[int]:
-    """For each answer the sequence with the lowest score."""
+    """For each answer, the sequence with the lowest score."""
     order = sorted(range(len(found)), key=lambda place: found[place].lowest)
     first = {said[place]: place for place in reversed(order)}
     return sorted(first.values())
@@ -84,7 +91,8 @@ def steps_of(text: str) -> Steps:
         return "final"
     if not text.isdecimal():
         raise BadInput(
-            f"k {text!r}: say after how many further elements the answer is looked at (0, 1, 2 ...), or final."
+            f"k {text!r}: give after how many further elements the answer is compared (0, 1, 2 ...), or "
+            "final."
         )
     return int(text)
 
@@ -94,7 +102,7 @@ def _read_requests(
 ) -> SequenceRows:
     net = opened.monitor.net
     if text is None:
-        line(console, "note", "of each answer the sentence with the lowest score is shown")
+        line(console, "note", "showing, for each answer, the sentence with the lowest score")
         return rows_for(opened, None, limit, console)
     if text.endswith(FILES) or Path(text).is_file():
         return load_rows(text, opened.monitor.reader, limit, how)
@@ -106,7 +114,7 @@ def _read_requests(
 
 
 def _sentence(scores: Scores, words: Sequence[str], said: str) -> Text:
-    """Words that may be another coloured from red to green with their score behind; what cannot is dim."""
+    """The words; those with substitutes are coloured from red to green and followed by their score."""
     line = Text()
     for word, score, free in zip(words, scores.values.tolist(), scores.attackable.tolist(), strict=True):
         style = colour(score) if free else Style(dim=True)
@@ -121,15 +129,16 @@ def _sentence(scores: Scores, words: Sequence[str], said: str) -> Text:
 
 def _extremes(scores: Scores, words: Sequence[str]) -> str:
     if scores.least is None or scores.most is None:
-        return "no word here can be another"
+        return "no word here has a substitute"
     low, high = float(scores.values[scores.least]), float(scores.values[scores.most])
     if high - low < CLOSE:
-        return f"all words that can be another score {_number(low)}"
-    told = f"least robust: {words[scores.least]} {_number(low)}; most robust: {words[scores.most]} {_number(high)}"
+        return f"all words with substitutes score {_number(low)}"
+    weak, strong = f"{words[scores.least]} {_number(low)}", f"{words[scores.most]} {_number(high)}"
+    told = f"least robust: {weak}; most robust: {strong}"
     return (
         told
         if scores.k != "final"
-        else f"{told}; drawing {words[scores.least]} anew changes the answer {1 - low:.0%} of the time"
+        else f"{told}; replacing {words[scores.least]} at random changes the answer {1 - low:.0%} of the time"
     )
 
 
@@ -164,13 +173,14 @@ def _frames(scores: Scores, title: str, opened: OpenedMonitor) -> Table:
 
 
 def _legend(scores: Scores, console: Console) -> None:
-    after = {0: "the answer right behind the element", "final": "the final answer"}.get(
+    after = {0: "the answer at the element", "final": "the final answer"}.get(
         scores.k, f"the answer after {scores.k} more elements"
     )
     line(
         console,
         "score",
-        f"how likely {after} stays when this one element is drawn anew from what may stand there, itself included",
+        f"probability that {after} stays the same when this element is replaced at random by one of its "
+        "mutants or itself",
     )
     line(console, "evidence", evidence_words(scores.evidence))
 
@@ -184,7 +194,7 @@ def evidence_words(evidence: Evidence) -> str:
 
 
 def show_evaluation(store: Store, asked: int, console: Console) -> None:
-    """asked: how many sequences there are in all."""
+    """Print the evaluation; asked: the number of sequences of the run."""
     records = [record for record in store.records() if record.status in DONE]
     if not records:
         line(console, "sequences", f"none of {asked} yet", warns=True)
@@ -193,7 +203,8 @@ def show_evaluation(store: Store, asked: int, console: Console) -> None:
     line(
         console,
         "sequences",
-        f"{found.sequences} with {found.places} elements; {found.attackable} elements in {found.eligible} sequences can be attacked",
+        f"{found.sequences} with {found.places} elements; {found.attackable} elements in {found.eligible} "
+        "sequences can be attacked",
     )
     for part in (_errors(found), _attacks(found), _reliability(found)):
         if part is not None:
@@ -202,7 +213,7 @@ def show_evaluation(store: Store, asked: int, console: Console) -> None:
         line(
             console,
             "not yet",
-            f"{asked - found.sequences} of {asked} sequences; go on with: holdfast resume {store.folder}",
+            f"{asked - found.sequences} of {asked} sequences; continue with: holdfast resume {store.folder}",
             warns=True,
         )
 
@@ -212,11 +223,11 @@ def _errors(found: Evaluation) -> Any:
         return None
     table = Table("error of scores now, attackable elements", "value", title_justify="left")
     table.add_row("mean squared", f"{found.errors.squared:.5f}")
-    table.add_row("mean squared, of saying the mean always", f"{found.errors.constant:.5f}")
+    table.add_row("mean squared, of the constant mean score", f"{found.errors.constant:.5f}")
     table.add_row("mean absolute", f"{found.errors.absolute:.5f}")
-    table.add_row("enumeration within the interval", f"{found.errors.within:.1%}")
+    table.add_row("exact score inside the interval", f"{found.errors.within:.1%}")
     if found.kind == "proved":
-        table.caption = "these scores are enumeration, so their error is 0 by definition"
+        table.caption = "these scores are exact (enumeration), so their error is 0 by definition"
     return table
 
 
@@ -243,7 +254,7 @@ def _mean(mean: Mean) -> str:
 def _reliability(found: Evaluation) -> Any:
     if not found.reliability:
         return None
-    table = Table("scores now", "elements", "mean score", "answers that stayed")
+    table = Table("scores now", "elements", "mean score", "unchanged answers")
     for row in found.reliability:
         name = "1" if row.low == 1 else f"{row.low:g} to {row.high:g}"
         table.add_row(
@@ -252,5 +263,5 @@ def _reliability(found: Evaluation) -> Any:
             f"{row.score:.3f}",
             f"{row.kept:.3f} [{row.kept_low:.3f}, {row.kept_high:.3f}]",
         )
-    table.caption = "one random mutant of each attackable element went through the model itself"
+    table.caption = "the model was evaluated at one random mutant of each attackable element"
     return table

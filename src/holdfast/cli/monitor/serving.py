@@ -1,4 +1,4 @@
-"""`holdfast monitor serve`: who may ask, where, and how much."""
+"""`holdfast monitor serve`: address, token, TLS and limits of the service."""
 
 import os
 import ssl
@@ -16,8 +16,8 @@ from holdfast.errors import BadInput
 from holdfast.files import text_of
 from holdfast.monitor import Monitor
 
-TOKEN = "HOLDFAST_TOKEN"  # the variable that holds one, where there is no file
-SHORTEST = 16  # signs of a token
+TOKEN = "HOLDFAST_TOKEN"  # Environment variable with the token, used without --token-file.
+SHORTEST = 16  # Characters of the shortest token that is accepted (a choice; longer than any guess).
 
 
 def run_service(q: Serve, console: Console) -> None:
@@ -29,19 +29,30 @@ def run_service(q: Serve, console: Console) -> None:
     token = token_of(q.token_file)
     _check_tls(q.certificate, q.certificate_key)
     limits = Limits(
-        body=q.max_body, length=q.max_length, depth=q.max_depth, waiting=q.max_waiting, streams=q.max_streams,
-        connections=q.max_connections, connections_each=q.max_connections_each, rate=q.rate, burst=q.burst,
-        reading=q.reading, writing=q.writing, idle=q.idle, lingering=q.lingering, closing=q.closing,
-    )  # fmt: skip
+        body=q.max_body,
+        length=q.max_length,
+        depth=q.max_depth,
+        waiting=q.max_waiting,
+        streams=q.max_streams,
+        connections=q.max_connections,
+        connections_each=q.max_connections_each,
+        rate=q.rate,
+        burst=q.burst,
+        reading=q.reading,
+        writing=q.writing,
+        idle=q.idle,
+        lingering=q.lingering,
+        closing=q.closing,
+    )
     serving = Serving(q.host, q.port, token, q.open_metrics, q.certificate, q.certificate_key, limits)
     if token is None and not _only_here(q.host):
         line(
             console,
             "warning",
-            f"anyone who reaches {q.host}:{q.port} may ask: set a token (--token-file, or {TOKEN})",
+            f"anyone who reaches {q.host}:{q.port} may query it: set a token (--token-file, or {TOKEN})",
             warns=True,
         )
-    listening(serving).close()  # before the model is loaded
+    listening(serving).close()  # Fails here if the address is taken, before the model is loaded.
     opened = open_monitor(q.folder, console, q.device, trust=q.trust) if q.workers == 1 else None
     address = (
         f"{'https' if q.certificate else 'http'}://{f'[{q.host}]' if ':' in q.host else q.host}:{q.port}"
@@ -65,19 +76,22 @@ def run_service(q: Serve, console: Console) -> None:
 
 
 def _monitor(folder: str, device: str | None, trust: bool) -> Monitor:
-    """In a worker, which has nothing to say on the terminal."""
+    """Open the monitor in a worker, without output on the terminal."""
     return open_monitor(folder, Terminal(quiet=True), device, trust=trust).monitor
 
 
 def token_of(file: Path | None) -> str | None:
-    """What clients must show: from the file, or from the environment; never from the command line, which others on the machine see."""
+    """The token for clients, from the file or the environment.
+
+    Never from the command line, which other users of the machine can see.
+    """
     found = text_of(file).strip() if file is not None else os.environ.get(TOKEN, "").strip()
     source = str(file) if file is not None else TOKEN
     if not found and file is None:
         return None
     if len(found) < SHORTEST or not found.isascii() or not found.isprintable() or " " in found:
         raise BadInput(
-            f"{source}: a token is one word of at least {SHORTEST} ASCII signs. Make one with: "
+            f"{source}: a token is one word of at least {SHORTEST} ASCII characters. Create one with: "
             f"python -c 'import secrets; print(secrets.token_urlsafe(32))'"
         )
     return found
@@ -92,7 +106,7 @@ def _check_tls(certificate: Path | None, key: Path | None) -> None:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
     except (OSError, ssl.SSLError) as error:
         raise BadInput(
-            f"{certificate}, {key}: no certificate and key in PEM form that belong together ({error})."
+            f"{certificate}, {key}: not a certificate and its key in PEM format ({error})."
         ) from error
 
 

@@ -1,1 +1,1 @@
-"""Models, data and other files as people give them."""
+"""Read the model, the data and other files that the options name."""

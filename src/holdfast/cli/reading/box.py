@@ -1,4 +1,4 @@
-"""Boxes of inputs as people write them."""
+"""Parse boxes of inputs."""
 
 import csv
 import math
@@ -61,6 +61,8 @@ def _npy(path: Path) -> tuple[Tensor, Tensor]:
     ends = array(path, "numbers")
     if ends.dim() < 2 or len(ends) != 2 or ends.is_complex() or ends.dtype == torch.bool:
         raise BadInput(
-            f"{path}: holds shape {tuple(ends.shape)}; expected the lower and the upper ends, (2, *shape of an input)."
+            f"{path}: holds shape {tuple(ends.shape)}; expected the smallest and the largest values, (2, "
+            "*shape of "
+            "an input)."
         )
     return ends[0].double(), ends[1].double()

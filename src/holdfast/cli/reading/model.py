@@ -1,4 +1,4 @@
-"""The network under test, from what stands on the command line."""
+"""Load the network that the options describe."""
 
 import warnings
 from collections import Counter
@@ -25,17 +25,21 @@ CHECKPOINTS = (".pt", ".pth", ".bin", ".safetensors", ".ckpt")
 
 
 def load_network(q: ModelOptions, file: Path | None = None) -> Network:
-    """A .onnx or .pt2 file, or package.module:factory for a torch module, a Network, a fitted estimator, or a function of arrays.
+    """Load a .onnx or .pt2 file, or the result of package.module:factory.
 
-    q.model  a str: what the user typed. It may name code.
-    file     a Path: what data named, such as a line of instances.csv. It is read in place of q.model, as a file whatever it is called,
-             and never imported.
+    A factory returns a torch module, a Network, a fitted estimator or a function of arrays.
+
+    Args:
+        q: q.model is what the user typed; it may name code.
+        file: a file that data named (a line of instances.csv). It is read in place of q.model and never
+            imported.
     """
     columns = None if q.columns is None else Columns.read(q.columns)
     if file is not None:
         if not file.name.endswith((*ONNX, EXPORTED)):
             raise BadInput(
-                f"{str(file)!r}: a model that data name is a .onnx, .onnx.gz or .pt2 file; it is never package.module:factory."
+                f"{str(file)!r}: a model named in data must be a .onnx, .onnx.gz or .pt2 file, not "
+                "package.module:factory."
             )
         q = replace(q, model=str(file))
     net = _load_network(q, columns)
@@ -84,20 +88,25 @@ def _load_network(q: ModelOptions, columns: Columns | None) -> Network:
     if ":" not in q.model:
         if q.model.endswith(PICKLES):
             raise BadInput(
-                f"model {q.model!r}: a pickled estimator runs code when it is opened, so holdfast does not open it. Write a function that "
-                f"returns it, in models.py say: def fitted(): return joblib.load({q.model!r}); then --model models:fitted."
+                f"model {q.model!r}: a pickled estimator runs code when it is opened, so holdfast does not "
+                "open it. Write a function that "
+                f"returns it, in models.py say: def fitted(): return joblib.load({q.model!r}); then --model "
+                "models:fitted."
             )
         kind = (
             "a checkpoint is weights without a network" if q.model.endswith(CHECKPOINTS) else "unknown kind"
         )
         raise BadInput(
-            f"model {q.model!r}: {kind}. Give a .onnx file, a .pt2 file (torch.export.save), or package.module:factory, a function "
+            f"model {q.model!r}: {kind}. Give a .onnx file, a .pt2 file (torch.export.save), or "
+            "package.module:factory, a function "
             f"without arguments that returns your torch module."
         )
     made, name = call(q.model, "model"), q.model.rpartition(":")[2]
     if isinstance(made, nn.Module):
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*training mode")  # the network's notes say so
+            warnings.filterwarnings(
+                "ignore", message=".*training mode"
+            )  # The notes of the network report it.
             net = Network.from_torch(made, shape=shape, name=name, output=q.output, **shared)
         if net.fingerprint:
             _refuse(
@@ -116,13 +125,13 @@ def _load_network(q: ModelOptions, columns: Columns | None) -> Network:
     if isinstance(made, Network):
         named = {"--fingerprint": q.fingerprint} if made.fingerprint else {}
         settled = {"--domain": q.domain, "--classes": q.classes, **given, **named}
-        _refuse(settled, f"{q.model} returns a Network, which settles this itself")
+        _refuse(settled, f"{q.model} returns a Network, which defines this itself")
         return _name(made, q)
     if hasattr(made, "fit") and hasattr(made, "predict"):
-        _refuse({**given, "--shape": q.shape}, f"{q.model} returns an estimator, which settles this itself")
+        _refuse({**given, "--shape": q.shape}, f"{q.model} returns an estimator, which defines this itself")
         return Network.from_sklearn(made, columns=columns, domain=domain, name=name)
     if callable(made):
-        _refuse(given, f"{q.model} returns a function of arrays, which must settle this itself")
+        _refuse(given, f"{q.model} returns a function of arrays, which must define this itself")
         return Network.from_callable(
             made,
             domain=domain,
@@ -132,12 +141,13 @@ def _load_network(q: ModelOptions, columns: Columns | None) -> Network:
             fingerprint=q.fingerprint or None,
         )
     raise BadInput(
-        f"model {q.model!r} returned {type(made).__name__}; expected a torch module, a Network, a fitted estimator or a function."
+        f"model {q.model!r} returned {type(made).__name__}; expected a torch module, a Network, a fitted "
+        "estimator or a function."
     )
 
 
 def _name(net: Network, q: ModelOptions) -> Network:
-    """The network, known by what the user names where it could not be hashed."""
+    """The network; if it cannot be hashed, with the fingerprint of the files that the user names."""
     if q.fingerprint:
         net.fingerprint, net.notes = (
             named_by(q.fingerprint),
@@ -147,27 +157,28 @@ def _name(net: Network, q: ModelOptions) -> Network:
 
 
 def _refuse(options: Mapping[str, object], why: str) -> None:
-    """An option without effect is a misunderstanding, and the numbers would not mean what its author thinks."""
+    """Raise BadInput for an option without effect: the results would not mean what the user expects."""
     for option, value in options.items():
         if value:
             raise BadInput(f"{option} has no effect here: {why}. Leave it out.")
 
 
 def _constant(name: str, value: str) -> Any:
-    """A number, numbers with commas between them, or the array of a .npy file."""
+    """A number, several separated by commas, or the array of a .npy file."""
     if value.endswith(".npy"):
         return array(Path(value), "numbers")
     try:
         found = [float(number) for number in value.split(",")]
     except ValueError:
         raise BadInput(
-            f"constant {name!r}: expected name=number, as in sr=16000, or numbers as in goal=0.5,-0.2, or a .npy file; got {value!r}."
+            f"constant {name!r}: expected name=number, as in sr=16000, or numbers as in goal=0.5,-0.2, or a "
+            f".npy file; got {value!r}."
         ) from None
     return found[0] if len(found) == 1 else found
 
 
 def class_names(text: str | None) -> Sequence[str] | None:
-    """'cat,dog,ship', or a file with a name on each line -> the names."""
+    """'cat,dog,ship', or a file with one name a line -> the names."""
     if text is None:
         return None
     if "," not in text:
@@ -176,7 +187,7 @@ def class_names(text: str | None) -> Sequence[str] | None:
 
 
 def _tokenizer(text: str) -> Given:
-    """A file or a folder that is there, else package.module:function."""
+    """The file or folder if it exists, else the object that package.module:function names."""
     return import_named(text, "tokenizer")[0] if ":" in text and not Path(text).exists() else text
 
 
@@ -184,5 +195,5 @@ def _vocabulary(path: str) -> Sequence[str]:
     words = text_of(Path(path)).removesuffix("\n").split("\n")
     twice = next((word for word, count in Counter(words).items() if count > 1), None)
     if twice is not None:
-        warnings.warn(f"{path}: {twice!r} stands there more than once; text is read as the first.")
+        warnings.warn(f"{path}: {twice!r} occurs more than once; texts use the first.")
     return words

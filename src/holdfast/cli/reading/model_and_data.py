@@ -1,4 +1,4 @@
-"""The network and the data of a command."""
+"""Load the network and the data of a command."""
 
 from holdfast.cli.options import ModelOptions
 from holdfast.cli.reading.model import load_network
@@ -16,6 +16,6 @@ def load_both(
     how: How = PLAIN,
     labels: bool = True,
 ) -> tuple[Network, Data]:
-    """The network, and the inputs that are asked about; labels: whether they are needed."""
+    """The network, and the inputs to work on; labels: whether labels are needed."""
     net = load_network(model)
     return net, asked_about(source, net, scale, limit, how, labels=labels)

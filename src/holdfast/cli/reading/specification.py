@@ -1,4 +1,4 @@
-"""The network that a VNN-LIB specification speaks of, and the same file through onnxruntime, to judge counterexamples."""
+"""Load the network of a VNN-LIB property, and the same file in onnxruntime to check counterexamples."""
 
 from contextlib import suppress
 from dataclasses import replace
@@ -17,7 +17,7 @@ from holdfast.verification.specification import input_shape
 def load_judged(
     options: ModelOptions, inputs: int, file: Path | None = None
 ) -> tuple[Network, tuple[Network, ...]]:
-    """The network, and the same file through onnxruntime where that is installed. file: as in `load_network`, of a list of instances."""
+    """The network, and the same file in onnxruntime if that is installed; file: as for `load_network`."""
     model = options.model if file is None else str(file)
     net = _fitting(options, inputs, file)
     if not model.endswith(ONNX) or options.constants:
@@ -43,7 +43,7 @@ def _through_onnxruntime(model: str, output: str | None) -> Network:
 
 
 def _fitting(options: ModelOptions, inputs: int, file: Path | None) -> Network:
-    """Some .onnx files take an input without a batch axis, which shows when they are asked for as many numbers as the property has."""
+    """The network, without a batch axis if only then its input size is that of the property."""
     model = options.model if file is None else str(file)
     try:
         net = load_network(options, file)

@@ -1,1 +1,1 @@
-"""What commands put on the terminal and beside a run."""
+"""Tables, pictures and progress that commands print or write to the folder of a run."""

@@ -1,6 +1,6 @@
-"""What a page shows of each input beside its bracket: the likeliest classes before and after, and a map of what matters.
+"""Most likely classes at inputs and counterexamples, and saliency maps, for the page of a run.
 
-None of it is part of the search: the few questions to the network that it takes count nowhere.
+They are computed after the search; their few evaluations of the network are not counted as queries.
 """
 
 import math
@@ -32,11 +32,11 @@ from holdfast.store import SALIENCY, Store
 if TYPE_CHECKING:
     from holdfast.cli.commands.radius import Radius
 
-MOST = 3  # classes that are kept
+MOST = 3  # Classes saved for each input: what a page shows.
 
 
 def keep_answers(store: Store, problems: Sequence[Problem], batch: int) -> None:
-    """Ask about every record whose answers are not stored yet, or were stored for an earlier witness."""
+    """Compute and save the classes of every record that has none, or none for its present counterexample."""
     for problem in problems:
         for some in torch.arange(len(problem)).split(batch):
             asked = [problem.keys[row] for row in some.tolist()]
@@ -69,30 +69,30 @@ def keep_answers(store: Store, problems: Sequence[Problem], batch: int) -> None:
 
 
 def _asked_once(net: Network, x: Tensor) -> Tensor:
-    """Several questions may be about one input."""
+    """The outputs at the inputs, each distinct input evaluated once."""
     distinct, place = x.unique(dim=0, return_inverse=True)
     return net(distinct)[place] if len(distinct) < len(x) else net(x)
 
 
 def _points(net: Network, witnesses: list[Tensor]) -> Tensor:
-    """Witnesses of one shape as the network takes them: replaced words are stored as tokens."""
+    """Counterexamples of one shape as the network takes them: replaced words are stored as tokens."""
     together = torch.stack(witnesses)
     return together.to(net.device, net.dtype) if together.is_floating_point() else net.embed(together)
 
 
 def _moved_most(before: Tensor, after: Tensor) -> Tensor:
-    """(n, outputs) twice -> (n, some): the outputs that the witness moves furthest, in their order."""
+    """(n, outputs) twice -> (n, k): indices of the outputs that change most, ascending."""
     return (after - before).abs().topk(min(MOST, before.shape[1])).indices.sort(-1).values
 
 
 def _outputs(outputs: Tensor, which: Tensor) -> list[tuple[Likely, ...]]:
-    """(n, outputs), (n, some) -> of each row these outputs, which are no classes and have no share."""
+    """(n, outputs), (n, k) -> these outputs of each row; without a share, since outputs are not classes."""
     rows = zip(which.tolist(), outputs.double().gather(1, which).tolist(), strict=True)
     return [tuple(Likely(label, value, math.nan) for label, value in zip(*row, strict=True)) for row in rows]
 
 
 def likeliest(outputs: Tensor) -> list[tuple[Likely, ...]]:
-    """(n, classes) -> for each row its largest outputs."""
+    """(n, classes) -> the largest outputs of each row, with their shares."""
     wide = outputs.double().cpu()
     shares = torch.where(are_probabilities(wide)[:, None], wide, wide.softmax(-1))
     best = wide.topk(min(MOST, wide.shape[1])).indices
@@ -101,24 +101,27 @@ def likeliest(outputs: Tensor) -> list[tuple[Likely, ...]]:
 
 
 def check_saliency(q: "Radius", net: Network, data: Data) -> None:
-    """Raise, before any search, where no map of single changes can be drawn."""
+    """Raise BadInput before the search if no saliency map can be computed."""
     if net.vectors is not None:
         raise BadInput(
-            f"--saliency: {net.name} reads words, and maps are of images and tables. Leave it out; --frames each asks word by word."
+            f"--saliency: {net.name} reads words, and maps are for images and tables. Leave it out; --frames "
+            "each measures word by word."
         )
     if q.frames is not None or data.lengths is not None:
         raise BadInput(
-            "--saliency: maps are of images and tables, not of frames. Leave it out; --frames each asks frame by frame."
+            "--saliency: maps are for images and tables, not for frames. Leave it out; --frames each "
+            "measures frame by frame."
         )
     data.stack_inputs(q.data)
     if not net.domain.bounded and q.values is None:
         raise BadInput(
-            "--saliency tries the ends of the domain in each place, and here it has none. Say --domain, as in --domain 0,1."
+            "--saliency tries the smallest and largest value of the domain at each position, and here the "
+            "domain has no limits. Give --domain, as in --domain 0,1."
         )
 
 
 def keep_saliency(store: Store, q: "Radius", net: Network, data: Data) -> None:
-    """Maps of the inputs that have none yet, or not all of one. A map for which the time was short is coarse; `resume` goes on with it."""
+    """Compute the missing or incomplete maps. A map that ran out of time is coarse; `resume` continues it."""
     missing = torch.tensor(
         [stored.index for stored in store.stream_inputs() if _is_partial(stored.saliency)], dtype=torch.int64
     )
@@ -143,8 +146,10 @@ def _is_partial(found: NDArray[Any] | None) -> bool:
 
 @dataclass(frozen=True)
 class _Maps:
-    """Of records that answer another question than the run's, only their maps are kept. means: by which the maps that are there were made;
-    None where nobody knows whether they are of the same network."""
+    """A sink that saves only the maps of records, whose question is not that of the run.
+
+    means: the hash of the methods of the stored maps; None if the network cannot be compared.
+    """
 
     store: Store
     means: str | None

@@ -14,7 +14,7 @@ from holdfast.cli.views.output import line, paragraph
 from holdfast.errors import BadInput
 from holdfast.question_text import describe_question
 from holdfast.report.compare import Comparison
-from holdfast.report.compare import compare as laid_side_by_side
+from holdfast.report.compare import compare as compare_runs
 from holdfast.report.compare_table import Cells, as_json, as_markdown, duels, explain_numbers, sides
 from holdfast.report.pairing import Run, distinct, load
 from holdfast.report.writing import write
@@ -24,7 +24,7 @@ ENDINGS = (".html", ".json", ".md")
 
 
 def open_runs(folders: Sequence[Path], part: str | None = None) -> list[Run]:
-    """Runs with names that tell them apart."""
+    """Load the runs, with names that distinguish them."""
     names = distinct([folder.resolve().name for folder in folders], [str(folder) for folder in folders])
     with contextlib.ExitStack() as stack:
         stores = [stack.enter_context(Store.read(folder)) for folder in folders]
@@ -41,7 +41,7 @@ def compare(
 ) -> None:
     if out is not None and out.suffix not in ENDINGS:
         raise BadInput(f"{out}: unknown ending; use one of {', '.join(ENDINGS)}.")
-    found = laid_side_by_side(open_runs(folders, part), radii=numbers(at, "at"), confidence=confidence)
+    found = compare_runs(open_runs(folders, part), radii=numbers(at, "at"), confidence=confidence)
     for view in (*_tables(sides(found), console), *_tables(duels(found), console)):
         console.print(view, highlight=False)
     console.print(Text(explain_numbers(found), style="dim"))
@@ -58,14 +58,17 @@ def _document(found: Comparison, out: Path, first: Path) -> str:
         return json.dumps(as_json(found), indent=1, allow_nan=False)
     if out.suffix == ".md":
         return as_markdown(found)
-    from holdfast.report.compare_page import render, thumbnails  # here: matplotlib takes a second
+    from holdfast.report.compare_page import (
+        render,
+        thumbnails,
+    )  # Here because matplotlib takes a second to import.
 
     with Store.read(first) as store:
         return render(found, thumbnails(store))
 
 
 def _tables(cells: Cells, console: Console) -> list[Table]:
-    """One wide table, or where the terminal is too narrow, tables with a column for each row, as few as fit."""
+    """One wide table, or on a narrow terminal as few transposed tables as fit."""
     headings, rows = cells
     wide = Table()
     for place, heading in enumerate(headings):

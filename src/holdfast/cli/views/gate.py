@@ -1,4 +1,4 @@
-"""`holdfast gate`: exit code 0 lets a run through, 1 stops it, 2 means that it could not be judged."""
+"""`holdfast gate`. Exit code 0: the run is accepted. 1: rejected. 2: it cannot be judged."""
 
 import json
 import sys
@@ -17,8 +17,8 @@ from holdfast.report.gate import gate as judge
 from holdfast.report.gate_files import as_json, junit, summary
 from holdfast.report.writing import write
 
-SHOWN = 10
-DOCUMENTS: dict[str, Callable[[Decision], str]] = {  # where else the decision goes
+SHOWN = 10  # Details of a failed check on the terminal; files hold all of them.
+DOCUMENTS: dict[str, Callable[[Decision], str]] = {  # Formats of the output files, by option.
     "junit": junit,
     "markdown": summary,
     "json": lambda decision: json.dumps(as_json(decision), indent=1),

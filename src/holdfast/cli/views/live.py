@@ -1,4 +1,4 @@
-"""Progress while a command works: a bar on a terminal, a line every ten seconds where the output goes into a file or a pipe."""
+"""Progress of a command: a bar on a terminal, a line every ten seconds in a file or pipe."""
 
 import math
 import time
@@ -15,21 +15,27 @@ from holdfast.formatting import ends
 from holdfast.result import Record
 from holdfast.solver import Progress
 
-EVERY = 10.0  # seconds between lines
+EVERY = 10.0  # Seconds between two progress lines (a choice).
 
 
 class LiveProgress:
-    """What `solve` can report to; use as a context manager. It leaves the terminal as it was; lines go to the standard error."""
+    """A progress callback for `solve`, used as a context manager; lines go to standard error."""
 
     def __init__(self, console: Console, title: str, total: int) -> None:
         self._bar = Bar(
-            TextColumn("[bold]{task.description}"), BarColumn(bar_width=16), MofNCompleteColumn(), TimeElapsedColumn(),
-            TextColumn("{task.fields[left]}"), TextColumn("{task.fields[now]}"),
-            console=console, transient=True, disable=not console.is_terminal,
-        )  # fmt: skip
+            TextColumn("[bold]{task.description}"),
+            BarColumn(bar_width=16),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[left]}"),
+            TextColumn("{task.fields[now]}"),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
         self._task = self._bar.add_task(title, total=total, left="", now="")
         self._lines = None if console.is_terminal else Terminal(stderr=True, quiet=console.quiet)
-        self._title, self._told = title, time.monotonic()
+        self._title, self._printed = title, time.monotonic()
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -44,14 +50,14 @@ class LiveProgress:
         left = "" if now.seconds_left is None else f"{now.seconds_left:.0f} s left"
         work = f"{now.method} {mean_bracket(now.records)}".strip()
         self._bar.update(self._task, completed=now.done, total=now.total, left=left, now=work)
-        if self._lines is not None and time.monotonic() - self._told >= EVERY:
-            self._told = time.monotonic()
+        if self._lines is not None and time.monotonic() - self._printed >= EVERY:
+            self._printed = time.monotonic()
             parts = [f"{self._title}: {now.done} of {now.total}", f"{now.seconds:.0f} s", left, work]
             self._lines.print(", ".join(filter(None, parts)), soft_wrap=True, markup=False, highlight=False)
 
 
 def mean_bracket(records: Sequence[Record]) -> str:
-    """The mean of both bounds over the records that have both, so that the two can be compared, as in [0.021, 0.113]."""
+    """The mean lower and upper bound over the records that have both, as in [0.021, 0.113]."""
     both = [(r.bracket.lower.value, r.bracket.upper.value) for r in records]
     known = [(lower, upper) for lower, upper in both if math.isfinite(lower) and math.isfinite(upper)]
     if not known:

@@ -1,4 +1,4 @@
-"""`holdfast inspect`: what was understood of a model, and what can be asked about it."""
+"""`holdfast inspect`: what was read of a model, which methods apply, and what a proof costs."""
 
 import math
 import time
@@ -11,11 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast import time_limit
-from holdfast.api import methods  # noqa: F401  so that all are known
+from holdfast.api import methods  # noqa: F401  Importing registers all methods.
 from holdfast.api.bounders import bounders
 from holdfast.bounding.graph.fusion import for_one
 from holdfast.bounding.graph.graph import refusals
-from holdfast.certify.cost import LIMIT, costs
+from holdfast.certify.cost import LIMIT, USUAL_PASSES, Cost, costs
 from holdfast.cli.options import ModelOptions
 from holdfast.cli.parse import sizes
 from holdfast.cli.reading.model import load_network
@@ -30,12 +30,13 @@ from holdfast.problem import Goal, Problem
 from holdfast.property import Linear
 from holdfast.region import Ball, Box, Region, Sparse, Words
 
-NOT_KNOWN = "not found out in time"
-FREE_LENGTH = 7  # frames or words to look at a model that takes any number of them
+NOT_KNOWN = "not determined in time"
+FREE_LENGTH = 7  # Frames or words of the example for a model that takes any number of them (a choice).
+COST_SHARE = 0.5  # Share of the remaining --seconds for measuring the cost of a proof; methods get the rest.
 
 
 def look(question: ModelOptions, console: Console, seconds: float = math.inf) -> None:
-    """Print what is found out within so many seconds, and what is not."""
+    """Print what can be determined in the given seconds, and what cannot."""
     with time_limit.within(time.monotonic() + seconds):
         _look(question, console, seconds)
 
@@ -44,7 +45,8 @@ def _look(question: ModelOptions, console: Console, seconds: float) -> None:
     read = time_limit.interrupt_late(lambda: _read(question), None)
     if read is None:
         raise BadInput(
-            f"{question.model} could not be read and asked about one input within {seconds:g} s: give more --seconds."
+            f"{question.model} could not be read and evaluated at one input within {seconds:g} s: give more "
+            "--seconds."
         )
     net, x, outputs = read
     facts = Table.grid(padding=(0, 2))
@@ -67,7 +69,7 @@ def _look(question: ModelOptions, console: Console, seconds: float) -> None:
     late = list[str]()
 
     def limited(what: str, section: Callable[[], bool]) -> bool:
-        """Whether the section says that more can be said; what cannot be found out in time is noted."""
+        """Run a section of the report; returns its result, False if it ran out of time, which is noted."""
         nothing: bool | None = None
         found = nothing if time_limit.has_expired() else time_limit.interrupt_late(section, nothing, 0.0)
         if found is None:
@@ -75,25 +77,25 @@ def _look(question: ModelOptions, console: Console, seconds: float) -> None:
         return bool(found)
 
     if net.differentiable:
-        limited("its layers, and what stops a proof", lambda: _layers(net, x, console))
+        limited("its layers, and what blocks a proof", lambda: _layers(net, x, console))
         if limited("how proofs are made", lambda: _bounders(net, x, console)):
-            limited("what a proof takes", lambda: _costs(net, x, outputs, console))
+            limited("the cost of a proof", lambda: _costs(net, x, outputs, console))
     _methods(net, x, outputs, console)
     if late:
-        told = f"not found out within {seconds:g} s: {'; '.join(late)}. Give more --seconds."
+        told = f"not determined within {seconds:g} s: {'; '.join(late)}. Give more --seconds."
         line(console, "limit", told, warns=True)
 
 
 def _read(question: ModelOptions) -> tuple[Network, torch.Tensor, int]:
-    """The network, two inputs, and how many outputs it has."""
+    """The network, two example inputs, and its number of outputs."""
     net = load_network(question)
     x = _example(net, sizes(question.shape))
     return net, x, net.outputs_for(x)
 
 
 def _bounders(net: Network, x: torch.Tensor, console: Console) -> bool:
-    """Print the table; returns whether anything can be proved."""
-    table = Table("question", "bounds", "cut", title="how proofs are made", title_justify="left")
+    """Print how proofs are made; returns whether anything can be proved."""
+    table = Table("question", "bounds", "split", title="how proofs are made", title_justify="left")
     for choice in bounders(net, x):
         table.add_row(choice.question, choice.bounds, choice.cut)
     if table.rows:
@@ -102,7 +104,10 @@ def _bounders(net: Network, x: torch.Tensor, console: Console) -> bool:
 
 
 def _costs(net: Network, x: torch.Tensor, outputs: int, console: Console) -> bool:
-    """What one radius takes here, in the maximum norm at a random input, against the runner-up."""
+    """Print the time and memory of one radius here: L∞ norm, a random input, against the runner-up.
+
+    Tier fast is run to its end if the time allows; other times are extrapolated from single steps.
+    """
     said = net(x[:1])[0].double()
     row = torch.zeros(outputs, dtype=torch.float64, device=said.device)
     best = said.argsort(descending=True)
@@ -110,26 +115,66 @@ def _costs(net: Network, x: torch.Tensor, outputs: int, console: Console) -> boo
     if outputs > 1:
         row[best[1]] = -1.0
     ball = Ball(x[:1], torch.zeros(1, dtype=torch.float64), torch.inf, net.domain)
+    left = time_limit.deadline() - time.monotonic()
+    limit = max(LIMIT, COST_SHARE * left) if math.isfinite(left) else LIMIT
     table = Table(
         "tier",
-        "seconds",
+        "measured",
+        "one input takes",
         "memory",
-        title="what one radius takes on this machine, about",
+        title="what a radius takes on this machine (L∞ norm, one random input)",
         title_justify="left",
     )
-    # Training is counted in steps of which one was timed.
-    for cost in costs(Problem(net, ball, Linear.of(row.tolist()), "radius")):
-        seconds = (
-            f"more than {LIMIT:.0f}"
-            if cost.seconds is None
-            else f"{cost.seconds:.1g}"
-            if cost.seconds < 1
-            else f"{cost.seconds:.0f}"
-        )
-        table.add_row(cost.tier, seconds, f"up to {bytes_told(cost.memory)}")
-    table.add_row("split", "as long as --seconds allows", "")
+    found = costs(Problem(net, ball, Linear.of(row.tolist()), "radius"), limit)
+    for cost in found:
+        table.add_row(cost.tier, measured_text(cost), seconds_text(cost), f"up to {bytes_told(cost.memory)}")
+    table.add_row("split", "", "as long as --seconds allows", "")
     console.print(table)
+    line(console, "time", time_statement(found[0]), warns=not found[0].complete)
     return True
+
+
+def measured_text(cost: Cost) -> str:
+    """What was run and how long it took."""
+    took = f"{_short_seconds(cost.measured)} s"
+    if cost.complete:
+        return f"a whole search: {took}"
+    if cost.tier == "fast":
+        return f"{cost.passes} passes: {took}" if cost.passes else f"no pass ended in {took}"
+    return f"single steps: {took}" if cost.seconds is not None else f"nothing complete in {took}"
+
+
+def seconds_text(cost: Cost) -> str:
+    """The seconds of a whole search, marked if they are extrapolated."""
+    if cost.seconds is None:
+        return f"more than {_short_seconds(cost.measured)} s"
+    return f"{'' if cost.complete else 'about '}{_short_seconds(cost.seconds)} s"
+
+
+def time_statement(cost: Cost) -> str:
+    """What the measurement of tier fast says about a run, in one sentence."""
+    if cost.complete:
+        return (
+            "tier fast was measured on one random input; real inputs differ. The other times are "
+            "extrapolated from "
+            "single steps."
+        )
+    if cost.seconds is None:
+        return (
+            f"no pass of linear bounds ended in {_short_seconds(cost.measured)} s, so a proof of one input "
+            "takes more; "
+            f"usually {USUAL_PASSES} passes are needed. Give more --seconds to measure longer, or use --tier "
+            "search."
+        )
+    return (
+        f"the search did not end in {_short_seconds(cost.measured)} s; its time is extrapolated from "
+        f"{cost.passes} of "
+        f"usually {USUAL_PASSES} passes."
+    )
+
+
+def _short_seconds(seconds: float) -> str:
+    return f"{seconds:.1g}" if seconds < 1 else f"{seconds:.0f}"
 
 
 def _layers(net: Network, x: torch.Tensor, console: Console) -> bool:
@@ -168,7 +213,7 @@ def _methods(net: Network, x: torch.Tensor, outputs: int, console: Console) -> N
 
 
 def _unfit(method: Method[Any], problem: Problem) -> str | None:
-    """Why the method does not work on the problem, also where there was no time to find out; None: it works."""
+    """Why the method does not apply to the problem, or that time ran out; None: it applies."""
     not_known: str | None = NOT_KNOWN
     return (
         not_known
@@ -178,7 +223,7 @@ def _unfit(method: Method[Any], problem: Problem) -> str | None:
 
 
 def _problems(net: Network, x: torch.Tensor, outputs: int) -> list[tuple[str, Problem]]:
-    """Questions of every kind, each with the option that asks it."""
+    """One problem of every kind, with the option that selects it."""
     zero = torch.zeros(1, dtype=torch.float64)
     found = [("", _problem(net, Ball(x[:1], zero, torch.inf, net.domain), outputs))]
     found.append((", with --norm 2", _problem(net, Ball(x[:1], zero, 2, net.domain), outputs)))
@@ -203,11 +248,11 @@ def _problem(net: Network, region: Region, outputs: int, goal: Goal = "radius") 
 
 
 def _example(net: Network, shape: list[int] | None) -> torch.Tensor:
-    """Two inputs somewhere in the domain."""
+    """Two random inputs of the domain."""
     known = shape if shape is not None and net.vectors is None else net.shape
     if known is None:
         raise BadInput(
-            f"{net.name} does not say what shape its inputs have; pass --shape, as in --shape 1,28,28."
+            f"{net.name} does not define the shape of its inputs; pass --shape, as in --shape 1,28,28."
         )
     sizes = [FREE_LENGTH if d is None else d for d in known]
     x = torch.rand((2, *sizes), generator=torch.Generator().manual_seed(0), dtype=net.dtype).to(net.device)

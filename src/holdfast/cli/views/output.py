@@ -1,4 +1,4 @@
-"""What commands write: arrays into folders, lines to the terminal."""
+"""Write arrays to folders and lines to the terminal."""
 
 import os
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from holdfast.foreign_text import printable
 
 
 def check_folder(folder: Path, file: str) -> None:
-    """Raise, before any work, where the file could not be written or would overwrite an older one."""
+    """Raise StoreError, before any work, if the file cannot be written or exists already."""
     if (folder / file).exists():
         raise StoreError(f"{folder} already holds {file}. Choose another folder with --out.")
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
@@ -26,7 +26,7 @@ def check_folder(folder: Path, file: str) -> None:
 
 
 def write_arrays(folder: Path, file: str, arrays: Mapping[str, Any]) -> None:
-    """An .npz file that is there as a whole or not at all."""
+    """Write an .npz file atomically."""
     half = folder / f"half-{file}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -38,14 +38,14 @@ def write_arrays(folder: Path, file: str, arrays: Mapping[str, Any]) -> None:
 
 
 def line(console: Console, kind: str, text: str, *, warns: bool = False) -> None:
-    """kind: text, on one line however long it is."""
+    """Print 'kind: text' on one line, however long."""
     console.print(
         Text.assemble((f"{kind}:", "yellow" if warns else "bold"), " ", printable(text, None)), soft_wrap=True
     )
 
 
 def paragraph(console: Console, kind: str, text: str) -> None:
-    """kind: text, on as many lines as a terminal needs; in a file or a pipe on one, where it can be searched for."""
+    """Print 'kind: text', wrapped on a terminal, on one line in a file or pipe."""
     console.print(
         Text.assemble((f"{kind}:", "bold"), " ", printable(text, None)), soft_wrap=not console.is_terminal
     )

@@ -1,4 +1,4 @@
-"""Inputs drawn with matplotlib, for files that commands write."""
+"""Draw inputs with matplotlib into the files that commands write."""
 
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,12 @@ Array = NDArray[Any]
 
 
 def drawable(shape: tuple[int, ...]) -> bool:
-    """Grey or colour images (1 or 3, height, width), and sequences (time, features)."""
+    """Whether inputs of this shape can be drawn: (1 or 3, height, width) or (time, features)."""
     return len(shape) == 2 or (len(shape) == 3 and shape[0] in (1, 3))
 
 
 def ends_of(net: Network) -> tuple[float, float]:
-    """What is black and what is white."""
+    """The values drawn as black and as white: the limits of the domain."""
     return float(net.domain.lower.min()), float(net.domain.upper.max())
 
 
@@ -37,13 +37,13 @@ def draw_input(axes: Axes, x: Array, ends: tuple[float, float], title: str) -> N
 
 
 def draw_map(axes: Axes, values: Array, cmap: str, ends: tuple[float, float], title: str) -> None:
-    """(height, width); where it is NaN the ground is seen."""
+    """Draw values (height, width); NaN is left blank."""
     axes.imshow(values, cmap=cmap, vmin=ends[0], vmax=ends[1], interpolation="nearest")
     _label(axes, title)
 
 
 def draw_saliency(x: Array, found: Array, ends: tuple[float, float], title: str) -> Figure:
-    """The input, and its map beside it; hatched where nothing was measured."""
+    """The input and its saliency map, hatched where nothing was measured."""
     figure = Figure(figsize=(4.2, 2.4), layout="constrained")
     left, right = figure.subplots(1, 2)
     draw_input(left, x, ends, title)
@@ -52,7 +52,7 @@ def draw_saliency(x: Array, found: Array, ends: tuple[float, float], title: str)
     said = "fall of the margin" + (f"\nhatched: {missing} of {found.size}\nnot measured" if missing else "")
     right.patch.set(
         facecolor="white", edgecolor="grey", hatch="xxxx", linewidth=0
-    )  # seen where the map is NaN
+    )  # Visible where the map is NaN.
     draw_map(right, plane, "viridis", (0.0, max(float(np.nan_to_num(plane).max()), 1e-12)), said)
     return figure
 
@@ -60,7 +60,7 @@ def draw_saliency(x: Array, found: Array, ends: tuple[float, float], title: str)
 def draw_change(
     before: Array, after: Array, ends: tuple[float, float], titles: tuple[str, str], change: str
 ) -> Figure:
-    """The input, what was made of it, and the difference between them."""
+    """The input, the changed input, and their difference."""
     figure = Figure(figsize=(6, 2.4), layout="constrained")
     moved = (after - before).reshape(-1, *after.shape[-2:])
     strongest = np.take_along_axis(moved, np.abs(moved).argmax(0)[None], 0)[0]
@@ -73,13 +73,13 @@ def draw_change(
 
 
 def save(figure: Figure, path: Path) -> None:
-    """As a PNG file."""
+    """Write a PNG file."""
     with new_file(path) as stream:
         figure.savefig(stream, format="png", dpi=100)
 
 
 def _label(axes: Axes, title: str) -> None:
-    # Names of classes and inputs are plain text: dollars begin no formula, and a matplotlibrc in the working folder starts no LaTeX.
+    # Names are plain text, not formulas; a matplotlibrc in the working folder must not start LaTeX.
     axes.set_title(printable_lines(title), fontsize=9, parse_math=False, usetex=False)
     axes.set_xticks([])
     axes.set_yticks([])

@@ -1,4 +1,4 @@
-"""A run of `holdfast risk` to look at: its table and its pictures, from the store alone."""
+"""The table and the pictures of a run of `holdfast risk`, from its store."""
 
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from holdfast.cli.views.pictures import Array
 
-SHOWN = 6  # examples on the way to the largest ratio, in a picture
+SHOWN = 6  # Points on the search path to the largest ratio that a picture shows.
 
 
 def table(store: Store, most: int = 40) -> Table:
@@ -29,13 +29,21 @@ def table(store: Store, most: int = 40) -> Table:
         class_name(question, stored.prediction if stored.label is None else stored.label) for stored in inputs
     ]
     view = Table(
-        "input", "class", "score", "worst score", "Q", "radius", "s/Q (estimate)",
-        caption=f"{len(found)} inputs; worst score and Q in the region asked for, which the radius may leave; "
-        "from what is proved to what was found, for Q from what was found to what is proved; s/Q at most the radius of the region "
-        "(DeepQuant, Theorem 1), and refuted where the score fails nearer; "
+        "input",
+        "class",
+        "score",
+        "worst score",
+        "Q",
+        "radius",
+        "s/Q (estimate)",
+        caption=f"{len(found)} inputs; worst score and Q are those of the region, the radius may lie outside "
+        "it; "
+        "each from the proved to the found bound, for Q from the found to the proved one; s/Q at most the "
+        "radius of "
+        "the region (DeepQuant, Theorem 1), and refuted where a nearer counterexample exists; "
         f"{sum(r.queries for r in found) // max(1, len(found))} queries an input",
         caption_justify="left",
-    )  # fmt: skip
+    )
     for stored, label, r in list(zip(inputs, labels, found, strict=False))[:most]:
         guess = estimate_text(r) or "-"
         view.add_row(
@@ -55,10 +63,14 @@ def _ends(bracket: Bracket | None) -> str:
 
 
 def draw(store: Store, net: Network, most: int) -> None:
-    """risk-0000.png, ... in the run's folder."""
+    """Write risk-0000.png, ... to the folder of the run, at most `most`."""
     if not most:
         return
-    from holdfast.cli.views.pictures import drawable, ends_of, save  # matplotlib takes its time
+    from holdfast.cli.views.pictures import (
+        drawable,
+        ends_of,
+        save,
+    )  # Here because matplotlib takes a second to import.
 
     for stored, r in list(zip(store.inputs(), risks_of(store.with_aside()), strict=False))[:most]:
         if drawable(stored.x.shape):
@@ -67,7 +79,7 @@ def draw(store: Store, net: Network, most: int) -> None:
 
 
 def _figure(ends: tuple[float, float], x: "Array", r: Risk, title: str) -> "Figure":
-    """The input, the way to the largest ratio, the worst input of the region, the nearest that fails, and what changed there."""
+    """Draw the input, the search path to the largest ratio, the worst input and the nearest failure."""
     from matplotlib.figure import Figure
 
     from holdfast.cli.views.pictures import draw_input, draw_map
@@ -92,5 +104,5 @@ def _figure(ends: tuple[float, float], x: "Array", r: Risk, title: str) -> "Figu
     change = shown[-1][0].numpy() - x
     flat = change.reshape(-1, *change.shape[-2:])[0]
     largest = float(np.abs(flat).max() or 1)
-    draw_map(axes[-1], flat, "RdBu_r", (-largest, largest), "what changed\nin the last")
+    draw_map(axes[-1], flat, "RdBu_r", (-largest, largest), "difference\nof the last")
     return figure

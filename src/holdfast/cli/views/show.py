@@ -1,4 +1,4 @@
-"""`holdfast show`: one input of a run, as the page shows it, in the terminal."""
+"""`holdfast show RUN --input N`: one input of a run in the terminal."""
 
 import math
 from collections.abc import Sequence
@@ -42,22 +42,22 @@ from holdfast.result import Answers, Bound, Bracket
 from holdfast.store import Store
 
 STYLE = {"proved": "blue", "witnessed": "dark_orange"}
-MOST_FRAMES = 40
-LONGEST_BAR = 24
+MOST_FRAMES = 40  # Frames or columns in a table: one screen.
+LONGEST_BAR = 24  # Characters of the longest bar: what 80 columns leave next to the numbers.
 
 
-def show(folder: Path, number: int, console: Console) -> None:
+def show_input(folder: Path, number: int, console: Console) -> None:
     with Store.read(folder) as store:
         question, known = store.question, store.answered_inputs()
         parts = parts_of(row for _, rows in by_input(store, number, number) for row in rows)
     shown = [row for part in parts for row in part.rows]
     if not shown:
         told = (
-            f"it has answers to {len(known)}, from {known[0]} to {known[-1]}"
+            f"it has results for {len(known)} inputs, from {known[0]} to {known[-1]}"
             if known
-            else "it has no answers yet"
+            else "it has no results yet"
         )
-        raise BadInput(f"{folder}: no answer to input {number}; {told}.")
+        raise BadInput(f"{folder}: no result for input {number}; {told}.")
     title = f"input {number}" + (f", {shown[0].called}" if shown[0].called else "")
     console.rule(Text(title, style="bold"))
     console.print(Text(describe_question(question)))
@@ -96,12 +96,14 @@ def _show(row: InputRow, question: Question, console: Console) -> None:
 
 
 def _outputs(part: QuestionPart) -> Table:
-    """Many outputs in one table: each end with what found it."""
+    """A table of many outputs: each bound with the method that found it."""
     view = Table("output", "lower", "", "upper", "", "status")
     for row in part.rows:
         lower, upper = row.bracket.lower, row.bracket.upper
-        cells = [(shown, f"{end.evidence.kind}, {end.evidence.method}", STYLE.get(end.evidence.kind, "")) for shown, end in
-                 zip(ends(lower.value, upper.value), (lower, upper), strict=True)]  # fmt: skip
+        cells = [
+            (shown, f"{end.evidence.kind}, {end.evidence.method}", STYLE.get(end.evidence.kind, ""))
+            for shown, end in zip(ends(lower.value, upper.value), (lower, upper), strict=True)
+        ]
         texts = [text for shown, why, style in cells for text in (Text(shown, "bold"), Text(why, style))]
         view.add_row(str(row.output), *texts, row.status)
     return view
@@ -135,7 +137,7 @@ def _pictures(row: InputRow, vocabulary: Sequence[str], *, colour: bool) -> Grou
 
 
 def _columns(row: InputRow, question: Question) -> Table:
-    """Column by column, what changes first; of many columns that stay only how many."""
+    """A table of the columns, changed ones first; of many unchanged ones only their number."""
     columns = columns_of(question)
     assert columns is not None
     assert row.source is not None
@@ -161,7 +163,7 @@ def _columns(row: InputRow, question: Question) -> Table:
 
 
 def _map(found: NDArray[Any] | None, *, colour: bool) -> list[Panel]:
-    """Light where one change lowers the margin most."""
+    """The saliency map: light where one change lowers the margin most."""
     if found is None or not found.size:
         return []
     said = (
@@ -201,9 +203,9 @@ def _answer(label: str, prediction: str) -> Text:
 
 
 def _likely(answers: Answers, question: Question) -> Table:
-    """The likeliest classes at the input and, beside them, at the witness."""
+    """The most likely classes at the input and at the counterexample."""
     sides = [side for side in (answers.before, answers.after) if side]
-    if all(math.isnan(one.share) for one in answers.before):  # outputs, not classes
+    if all(math.isnan(one.share) for one in answers.before):  # Outputs that are not classes.
         band = ("band",) if question.asked.within is not None else ()
         view = Table("output", "at the input", *band, *(("at the witness",) if answers.after else ()))
         for pair in zip(*sides, strict=True):
@@ -235,7 +237,7 @@ def _likely(answers: Answers, question: Question) -> Table:
 
 
 def _evidence(row: InputRow) -> Table:
-    """A column for each end and estimate, so that long assumptions have room."""
+    """The evidence, with a column for each bound and estimate."""
     lower, upper = row.bracket.lower, row.bracket.upper
     low, high = ends(lower.value, upper.value)
     named = [("lower", lower, low), ("upper", upper, high)]
@@ -266,7 +268,7 @@ def _why(bound: Bound, bracket: Bracket) -> list[Text]:
 
 
 def _frames(row: InputRow, question: Question) -> Table:
-    """One line for each frame or word, or for the weakest of many, with a bar as long as its lower bound."""
+    """One line for each frame or word (of many, the weakest), with a bar for its bounds."""
     tokens = row.source.tokens if row.source else None
     finite = [
         end
@@ -295,7 +297,7 @@ def _frames(row: InputRow, question: Question) -> Table:
 
 
 def _bar(bracket: Bracket, most: float) -> Text:
-    """What is proved as a line, what is unknown as dots, and a stop where it is shown to break."""
+    """A bar: a line up to the lower bound, dots for the gap, and a stop at the counterexample."""
     low, high = (LONGEST_BAR * max(0.0, min(1.0, end.value / most)) for end in (bracket.lower, bracket.upper))
     stop = "┃" if bracket.upper.value < math.inf else ""
     return Text.assemble(

@@ -1,4 +1,4 @@
-"""A run of `holdfast smoothing` to look at, from the store alone."""
+"""The table of a run of `holdfast smoothing`, from its store."""
 
 from rich.table import Table
 from rich.text import Text
@@ -21,11 +21,18 @@ def table(store: Store, most: int = 40) -> Table:
     majority = Share(len(radii), sampled, count)
     told = str(majority) if majority.not_measured else f"{len(radii)} of {count}"
     view = Table(
-        "input", "label", "smoothed class", "its share, at least", "radius (sampled)", "status",
-        caption=f"Inputs with a majority: {told}, mean radius {at_least(mean_of(radii))} in the Euclidean norm. They are of the "
-        f"smoothed classifier (noise of width {question.asked.sigma}), not of the network; confidence {question.asked.confidence} each.",
+        "input",
+        "label",
+        "smoothed class",
+        "its share, at least",
+        "radius (sampled)",
+        "status",
+        caption=f"Inputs with a majority: {told}, mean radius {at_least(mean_of(radii))} in the Euclidean "
+        "norm. They are of the "
+        f"smoothed classifier (noise of width {question.asked.sigma}), not of the network; confidence "
+        f"{question.asked.confidence} each.",
         caption_justify="left",
-    )  # fmt: skip
+    )
     inputs = (
         {stored.index: stored for stored in store.stream_inputs(0, found[-1].key.index, light=True)}
         if found
