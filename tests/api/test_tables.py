@@ -81,7 +81,10 @@ def test_columns_of_a_file(tmp_path: Path) -> None:
 
 
 REFUSED: list[tuple[Any, str]] = [
-    (lambda: hf.Columns.from_json({"age": {"steps": 1}}), "column 'age' has 'steps'; allowed are frozen, high"),
+    (
+        lambda: hf.Columns.from_json({"age": {"steps": 1}}),
+        "column 'age' has 'steps'; allowed are frozen, high",
+    ),
     (lambda: hf.Columns.from_json([1]), "Expected an object with an entry for each column"),
     (lambda: hf.Columns.from_json({"age": {"step": "one"}}), "column 'age': could not convert"),
     (lambda: hf.Columns.of(PEOPLE, frozen=["town"]), "no column 'town'; the columns are age, debt"),

@@ -517,7 +517,9 @@ def test_notes_on_neurons_without_items() -> None:
     )
     rests = int((relu[:, :100].min(0) == 0).sum())
     found = generate(net, x, "boundary", stop=hf.Stop(queries=0))
-    assert f"{rests} of 224 intervals lie outside the range of their layer, so they are left out" in found.notes
+    assert (
+        f"{rests} of 224 intervals lie outside the range of their layer, so they are left out" in found.notes
+    )
     assert found.total.items == 224 - rests
 
 

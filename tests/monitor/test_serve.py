@@ -38,7 +38,11 @@ connect = pytest.importorskip("websockets.sync.client").connect
 ConnectionClosed = pytest.importorskip("websockets.exceptions").ConnectionClosed
 
 protocols = pytest.importorskip("holdfast.monitor.service.protocols")
-RESERVED, RESERVED_EACH, Connections = protocols.RESERVED_CONNECTIONS, protocols.RESERVED_EACH, protocols.Connections
+RESERVED, RESERVED_EACH, Connections = (
+    protocols.RESERVED_CONNECTIONS,
+    protocols.RESERVED_EACH,
+    protocols.Connections,
+)
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 TEXT = "please cancel my subscription"
@@ -224,7 +228,8 @@ def test_long_messages_are_read_beside_the_event_loop(
     with TestClient(app(monitor)) as client:
         assert client.post("/score", json={"text": TEXT}).status_code == 200
         assert (
-            client.post("/score", content=b'{"sequence": [' + b" " * INLINE_BYTES + b'"please"]}').status_code == 200
+            client.post("/score", content=b'{"sequence": [' + b" " * INLINE_BYTES + b'"please"]}').status_code
+            == 200
         )
     (_, short), (_, long) = seen
     assert not short.startswith("reading")

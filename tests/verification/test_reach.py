@@ -454,7 +454,10 @@ def test_the_range_encloses_what_the_network_itself_gives() -> None:
     [
         ({"box": (torch.ones(2), torch.zeros(2))}, r"at \(0, 0\) the lower bound 1 is above"),
         ({"box": (torch.tensor([math.nan, 0.0]), torch.ones(2))}, "the lower bound contains NaN"),
-        ({"box": (torch.zeros(2), torch.tensor([math.inf, 0.0]))}, "the upper bound contains NaN or infinity"),
+        (
+            {"box": (torch.zeros(2), torch.tensor([math.inf, 0.0]))},
+            "the upper bound contains NaN or infinity",
+        ),
         ({"box": (torch.zeros(3), torch.ones(3))}, "takes 2"),
         ({"box": (torch.zeros(2), torch.ones(3))}, "different shapes"),
         ({"box": (torch.zeros(0, 2), torch.ones(0, 2))}, "the batch is empty"),

@@ -53,20 +53,12 @@ class Boxes:
     points: dict[tuple[Node, int], tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     def keep(self, node: Node, lower: Tensor, upper: Tensor) -> None:
-<<<<<<< HEAD
         """Intersect the bounds of a node with lower and upper; NaN counts as unbounded."""
         lower = torch.nan_to_num(lower, -torch.inf, torch.inf, -torch.inf)
         upper = torch.nan_to_num(upper, torch.inf, torch.inf, -torch.inf)
-=======
-        """Both bounds are right, so their intersection is; numbers that are none say nothing."""
-        lower, upper = (
-            torch.nan_to_num(lower, -torch.inf, torch.inf, -torch.inf),
-            torch.nan_to_num(upper, torch.inf, torch.inf, -torch.inf),
-        )
         # Values above LARGEST count as unbounded: they would amplify underflows (rounding.py).
         lower = torch.where(lower < -LARGEST, -torch.inf, lower)
         upper = torch.where(upper > LARGEST, torch.inf, upper)
->>>>>>> w2
         if node in self.lower:
             lower, upper = torch.maximum(lower, self.lower[node]), torch.minimum(upper, self.upper[node])
         self.lower[node], self.upper[node] = lower, torch.maximum(lower, upper)
