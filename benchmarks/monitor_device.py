@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.monitor import Groups, Monitor, Mutation, Noise
-from holdfast.monitor.engine.state_view import find
+from holdfast.monitor.engine.state_view import open_network
 from holdfast.monitor.score import Scores
 from holdfast.network import Network
 
@@ -96,7 +96,7 @@ class Case:
                 self.mutation,
                 made[first].outputs,
                 made[first].settings,
-                view=find(nets[device]),
+                view=open_network(nets[device]),
                 tree=made[first].tree,
             )
         return made

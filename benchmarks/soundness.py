@@ -30,7 +30,7 @@ from holdfast.bounding.relax import Relaxation, planes
 from holdfast.bounding.relax.base import Point, clamp, intercept
 from holdfast.certify import Certify
 from holdfast.problem import Problem
-from holdfast.random_streams import Chance
+from holdfast.random_streams import RandomStreams
 from holdfast.region import Ball, Family, Frames
 
 UNIT = 2.0**-52
@@ -303,7 +303,7 @@ def attacked(name: str, seed: int) -> tuple[int, int]:
         [r.bracket.lower.value for r in hf.solve([problem], [Certify(rounds=3)])], dtype=torch.float64
     )
     at = replace(problem, region=family.at(radius), goal="worst")
-    chance = Chance.of(at.keys, seed)
+    chance = RandomStreams.of(at.keys, seed)
     start = torch.cat([at.region.sample(4, chance), x[None]])
     found, scores = descend(at, start, 20)
     corners = at.region.sample(64, chance)
@@ -479,7 +479,7 @@ def lowest(
         own = outputs.gather(-1, label.expand(x.shape[0], -1)[..., None])[..., 0]
         return own - outputs.scatter(-1, label.expand(x.shape[0], -1)[..., None], -math.inf).amax(-1)
 
-    chance = Chance.of(range(len(region)), int(torch.randint(2**62, (), generator=generator)))
+    chance = RandomStreams.of(range(len(region)), int(torch.randint(2**62, (), generator=generator)))
     with torch.no_grad():
         sampled = region.sample(64, chance)
         found = margin(sampled).amin(0)

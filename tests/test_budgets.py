@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import holdfast as hf
 from holdfast import memory_budget, time_limit
 from holdfast.api.risk import risk_methods
-from holdfast.batch_solver import ASKED_AGAIN, BatchWorker
+from holdfast.batch_solver import RECHECKED, BatchWorker
 from holdfast.bounding.crown import Intervals
 from holdfast.bounding.graph.problem_graph import graph_of
 from holdfast.bounding.traversal import Backward
@@ -120,7 +120,7 @@ def test_what_is_cut_off_anywhere_goes_on_to_the_same_end(name: str, monkeypatch
         if time_limit._spared.get() and next(looks) in (2, 3, 5, 11, 23, 47, 95, 191):
             raise time_limit.Expired
 
-    monkeypatch.setattr(time_limit, "check", check)
+    monkeypatch.setattr(time_limit, "raise_if_expired", check)
     torn = end(method, problem)
     assert next(looks) > 5, "nothing here looks at the clock"
     assert bool((torn <= calm * (1 + 1e-2) + 1e-2).all())
@@ -129,7 +129,7 @@ def test_what_is_cut_off_anywhere_goes_on_to_the_same_end(name: str, monkeypatch
 
 def test_only_what_somebody_can_do_without_is_cut_off() -> None:
     def work() -> str:
-        time_limit.check()
+        time_limit.raise_if_expired()
         return "done"
 
     assert time_limit.in_time(work, "cut") == "done"
@@ -192,8 +192,8 @@ def test_no_more_is_planned_than_is_allowed() -> None:
             assert memory_budget.free_bytes(processor) == 1000
         with memory_budget.within(None):
             assert memory_budget.free_bytes(processor) == 1000
-        assert memory_budget.numbers(processor, 10**6, 5) == 25
-    assert memory_budget.numbers(processor, 10**6, 5) == 10**6
+        assert memory_budget.elements_per_tensor(processor, 10**6, 5) == 25
+    assert memory_budget.elements_per_tensor(processor, 10**6, 5) == 10**6
     assert memory_budget.free_bytes(processor) > free / 100
 
 
@@ -312,8 +312,8 @@ def test_a_proof_says_that_the_model_was_asked_again_only_once_it_was() -> None:
         if record.bracket.lower.evidence.kind == "proved" and record.bracket.lower.value > 0
     ]
     assert proved
-    assert not any(ASKED_AGAIN in evidence.checks for evidence in proved)
-    assert all(ASKED_AGAIN in record.bracket.lower.evidence.checks for record in answer.records)
+    assert not any(RECHECKED in evidence.checks for evidence in proved)
+    assert all(RECHECKED in record.bracket.lower.evidence.checks for record in answer.records)
 
 
 # ---- memory of a process

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch import Tensor
 
-from holdfast.random_streams import Chance, _mix_bits, _shift_right
+from holdfast.random_streams import RandomStreams, _mix_bits, _shift_right
 
 LIKE = torch.zeros((), dtype=torch.float64)
 
@@ -53,9 +53,9 @@ def test_a_row_draws_the_same_alone_among_others_and_in_any_order(
     seed: int, order: list[int], many: int, count: int, before: int
 ) -> None:
     whole, part, fewer = (
-        Chance.of(range(7), seed),
-        Chance.of(order[:many], seed),
-        Chance.of(order[:many], seed),
+        RandomStreams.of(range(7), seed),
+        RandomStreams.of(order[:many], seed),
+        RandomStreams.of(order[:many], seed),
     )
     for chance in (whole, part, fewer):
         for _ in range(before):
@@ -66,7 +66,7 @@ def test_a_row_draws_the_same_alone_among_others_and_in_any_order(
     assert torch.equal(numbers[:1], fewer.uniform(1, (2, 3), LIKE))  # more of them are the same and more
     for one, other in (
         (whole.take(rows), part),
-        (whole.apart(5).take(rows), part.apart(5)),
+        (whole.substream(5).take(rows), part.substream(5)),
         (whole.take(rows).tile(3), part.tile(3)),
     ):
         assert torch.equal(one.normal(count, (4,), LIKE), other.normal(count, (4,), LIKE))
@@ -74,36 +74,40 @@ def test_a_row_draws_the_same_alone_among_others_and_in_any_order(
 
 def test_large_draws_are_made_in_pieces_and_are_the_same() -> None:
     large, small = (
-        Chance.of(range(64), 3).uniform(3, (5000,), LIKE),
-        Chance.of([63], 3).uniform(3, (5000,), LIKE),
+        RandomStreams.of(range(64), 3).uniform(3, (5000,), LIKE),
+        RandomStreams.of([63], 3).uniform(3, (5000,), LIKE),
     )
     assert torch.equal(large[:, 63:], small)
 
 
 def test_seeds_keys_draws_streams_and_copies_are_all_different() -> None:
-    chance = Chance.of(range(50), 0)
+    chance = RandomStreams.of(range(50), 0)
     drawn = [chance.uniform(2, (4,), LIKE) for _ in range(20)]
-    drawn += [chance.apart(k).uniform(2, (4,), LIKE) for k in range(20)]
+    drawn += [chance.substream(k).uniform(2, (4,), LIKE) for k in range(20)]
     drawn += [
-        chance.apart(torch.arange(50) + 100).uniform(2, (4,), LIKE),
-        *(Chance.of(range(50), s).uniform(2, (4,), LIKE) for s in (1, 2)),
+        chance.substream(torch.arange(50) + 100).uniform(2, (4,), LIKE),
+        *(RandomStreams.of(range(50), s).uniform(2, (4,), LIKE) for s in (1, 2)),
     ]
     drawn += list(chance.tile(5).uniform(2, (4,), LIKE).split(50, 1))
     numbers = torch.stack(drawn).flatten()
     assert len(numbers.unique()) == len(numbers)
-    assert torch.equal(Chance.of(["3"], 1).rows, Chance.of([3], 1).rows)
+    assert torch.equal(RandomStreams.of(["3"], 1).rows, RandomStreams.of([3], 1).rows)
 
 
 @cache
 def layouts() -> dict[str, Tensor]:
     """The same amount of numbers, along rows, draws, places, streams and copies: (many, 64) each."""
-    rows = Chance.of(range(2000), 1)
-    draws, places, streams = Chance.of(range(4), 2), Chance.of([0], 3), Chance.of(range(4), 4)
+    rows = RandomStreams.of(range(2000), 1)
+    draws, places, streams = (
+        RandomStreams.of(range(4), 2),
+        RandomStreams.of([0], 3),
+        RandomStreams.of(range(4), 4),
+    )
     return {
         "rows": rows.uniform(1, (64,), LIKE)[0],
         "draws": torch.cat([draws.uniform(1, (64,), LIKE)[0] for _ in range(500)]),
         "places": places.uniform(2000, (64,), LIKE)[:, 0],
-        "streams": torch.cat([streams.apart(k).uniform(1, (64,), LIKE)[0] for k in range(500)]),
+        "streams": torch.cat([streams.substream(k).uniform(1, (64,), LIKE)[0] for k in range(500)]),
         "copies": streams.tile(500).uniform(1, (64,), LIKE)[0],
     }
 
@@ -127,7 +131,7 @@ def test_numbers_are_uniform_and_neighbours_independent(name: str) -> None:
 
 
 def test_normal_numbers_are_normal_and_finite_at_both_ends() -> None:
-    numbers = Chance.of(range(100), 7).normal(20, (50,), LIKE)
+    numbers = RandomStreams.of(range(100), 7).normal(20, (50,), LIKE)
     assert stats.kstest(numbers.flatten()[:20_000].numpy(), "norm").pvalue > 1e-3
     for power, moment in ((1, 0.0), (2, 1.0), (3, 0.0), (4, 3.0)):
         spread = math.sqrt(math.prod(range(1, 2 * power, 2)))  # of the power of a normal number, at most
@@ -140,7 +144,7 @@ def test_normal_numbers_are_normal_and_finite_at_both_ends() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
 def test_uniform_numbers_stay_below_one_in_every_arithmetic(dtype: torch.dtype) -> None:
-    numbers = Chance.of(range(16), 0).uniform(16, (1000,), torch.zeros((), dtype=dtype))
+    numbers = RandomStreams.of(range(16), 0).uniform(16, (1000,), torch.zeros((), dtype=dtype))
     assert numbers.dtype == dtype
     assert (numbers >= 0).all()
     assert (numbers < 1).all()
@@ -149,7 +153,7 @@ def test_uniform_numbers_stay_below_one_in_every_arithmetic(dtype: torch.dtype) 
 
 @pytest.mark.parametrize(("low", "high"), [(0, 2), (1, 16), (-3, 4), (0, 2**31 - 1)])
 def test_integers_are_alike_likely(low: int, high: int) -> None:
-    numbers = Chance.of(range(100), 5).integers(10, (30,), low, high)
+    numbers = RandomStreams.of(range(100), 5).integers(10, (30,), low, high)
     assert low <= int(numbers.min())
     assert int(numbers.max()) < high
     shares = ((numbers - low) * 1.0 / (high - low)).flatten()
@@ -159,7 +163,7 @@ def test_integers_are_alike_likely(low: int, high: int) -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no graphics card")
 def test_a_graphics_card_draws_the_same() -> None:
-    here, there = (Chance.of(range(200), 9, torch.device(name)) for name in ("cpu", "cuda"))
+    here, there = (RandomStreams.of(range(200), 9, torch.device(name)) for name in ("cpu", "cuda"))
     like = LIKE.float()
     assert torch.equal(here.uniform(4, (100,), LIKE), there.uniform(4, (100,), LIKE.cuda()).cpu())
     assert torch.equal(here.integers(4, (100,), 0, 9), there.integers(4, (100,), 0, 9).cpu())

@@ -99,7 +99,7 @@ def test_nothing_is_interrupted_while_it_leaves_a_context() -> None:
 
         def __exit__(self, *_: object) -> None:
             for _ in range(3):
-                time.sleep(time_limit.AGAIN)  # a signal comes in each
+                time.sleep(time_limit.SIGNAL_INTERVAL)  # a signal comes in each
             left.append("whole")
 
     def work() -> None:

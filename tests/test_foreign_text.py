@@ -24,8 +24,8 @@ from holdfast.errors import LONGEST_MESSAGE, BadInput
 from holdfast.execution.task import describe_exception
 from holdfast.foreign_text import LONGEST_NOTE, cut_text, first_line, printable, printable_lines
 from holdfast.report import markdown
-from holdfast.report.summary import short
-from holdfast.result import Bound, Bracket, Evidence, Key, Record, by_definition
+from holdfast.report.summary import shorten
+from holdfast.result import Bound, Bracket, Evidence, Key, Record, trivial_bound
 from holdfast.store.export import csv_cell
 
 EVIL = "\x1b[2J\x1b]0;owned\x07\x9b31m\u202egnp.exe\u2066\rok\x08"
@@ -54,7 +54,7 @@ def test_what_steers_a_terminal_is_written_as_an_escape() -> None:
         assert shown.encode()  # half a surrogate pair too
     assert printable("x" * 5000).endswith("x... 3000 more characters")
     assert cut_text("abc", 3) == "abc"
-    assert not STEERS.search(short(EVIL))
+    assert not STEERS.search(shorten(EVIL))
     assert not STEERS.search(markdown.text(EVIL))
 
 
@@ -104,7 +104,7 @@ def test_messages_of_exceptions_are_cut() -> None:
     assert first_line(ValueError("  one\ntwo")) == "one"
     assert first_line(Silent()) == first_line(Silent(), silent="") == "Silent"
     assert len(describe_exception(type("N" * 10**5, (Exception,), {})(huge))) < LONGEST_NOTE + 500
-    nothing = by_definition(-np.inf), by_definition(np.inf)
+    nothing = trivial_bound(-np.inf), trivial_bound(np.inf)
     record = Record(Key(0), Bracket(*nothing, note=huge), "failed", 0.0, 0, skipped=(huge, "short"))
     assert len(record.bracket.note) < LONGEST_NOTE + 50
     assert [len(reason) < LONGEST_NOTE + 50 for reason in record.skipped] == [True, True]
@@ -170,7 +170,7 @@ def test_the_exported_table_holds_no_formula(tmp_path: Path) -> None:
     with Store.create(tmp_path / "run", Question(data=DataDescription(classes=("=1+1", "@b")))) as store:
         store.put_inputs([torch.zeros(2)], [0], [1], ['=HYPERLINK("http://x")'], [None])
         witness = Evidence("witnessed", "test", witness=torch.zeros(2))
-        bracket = Bracket(by_definition(-math.inf), Bound(-1.5, witness), note="-cmd")
+        bracket = Bracket(trivial_bound(-math.inf), Bound(-1.5, witness), note="-cmd")
         store.write([Record(Key(0), bracket, "finished", 0.0, 1, goal="worst")])
         store.export(tmp_path / "out.csv")
     [row] = csv.DictReader((tmp_path / "out.csv").read_text().splitlines())

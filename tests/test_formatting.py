@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from holdfast.formatting import (
     DIGITS,
     MOST_DIGITS,
-    about,
-    at_least,
-    at_most,
-    between,
-    decimals,
-    ends,
     exact_text,
+    format_bounds,
+    format_lower,
+    format_nearest,
+    format_range,
+    format_upper,
+    round_bounds,
 )
 from holdfast.result import Bound, Bracket, Evidence
 
@@ -54,22 +54,25 @@ def unit(shown: str) -> Decimal:
 @example(9.9999999)
 @example(99999.5)
 def test_a_bound_is_rounded_outwards_by_less_than_its_last_digit(value: float) -> None:
-    exact, low, high = Decimal(repr(value)), Decimal(at_least(value)), Decimal(at_most(value))
+    exact, low, high = Decimal(repr(value)), Decimal(format_lower(value)), Decimal(format_upper(value))
     assert low <= exact <= high
     assert float(low) <= value <= float(high)
-    assert exact - low < unit(at_least(value))
-    assert high - exact < unit(at_most(value))
+    assert exact - low < unit(format_lower(value))
+    assert high - exact < unit(format_upper(value))
     assert len(low.normalize().as_tuple().digits) <= MOST_DIGITS
-    assert abs(Decimal(about(value)) - exact) <= unit(about(value)) / 2
+    assert abs(Decimal(format_nearest(value)) - exact) <= unit(format_nearest(value)) / 2
 
 
 @settings(max_examples=500)
 @given(SHORT)
 def test_a_decimal_of_few_digits_stays_as_it_is(value: float) -> None:
     assert (
-        Decimal(at_least(value)) == Decimal(at_most(value)) == Decimal(about(value)) == Decimal(repr(value))
+        Decimal(format_lower(value))
+        == Decimal(format_upper(value))
+        == Decimal(format_nearest(value))
+        == Decimal(repr(value))
     )
-    assert ends(value, value) == (about(value), about(value))
+    assert format_bounds(value, value) == (format_nearest(value), format_nearest(value))
 
 
 @settings(max_examples=500)
@@ -82,7 +85,7 @@ def test_the_bounds_of_a_bracket_are_rounded_outwards_and_equal_only_where_they_
     pair: tuple[float, float],
 ) -> None:
     lower, upper = pair
-    low, high = ends(lower, upper)
+    low, high = format_bounds(lower, upper)
     if lower == upper:
         assert low == high
         return
@@ -101,36 +104,38 @@ def test_the_bounds_of_a_bracket_are_rounded_outwards_and_equal_only_where_they_
 @settings(max_examples=500)
 @given(FINITE)
 def test_equal_bounds_are_one_number(value: float) -> None:
-    assert ends(value, value) == (about(value), about(value))
-    assert between(value, value) == about(value)
+    assert format_bounds(value, value) == (format_nearest(value), format_nearest(value))
+    assert format_range(value, value) == format_nearest(value)
 
 
 @settings(max_examples=500)
 @given(PAIRS)
 def test_a_positive_bound_that_is_too_small_to_show_is_above_zero(pair: tuple[float, float]) -> None:
-    assert ends(*pair) == decimals(*pair) or (
-        0 < pair[0] < 1e-300 and ends(*pair) == (">0", decimals(*pair)[1])
+    assert format_bounds(*pair) == round_bounds(*pair) or (
+        0 < pair[0] < 1e-300 and format_bounds(*pair) == (">0", round_bounds(*pair)[1])
     )
 
 
 def test_numbers_that_were_misleading() -> None:
-    assert at_most(1.0000000001) == "1.0000000001"  # not 1.001, which no radius on the domain [0, 1] can be
-    assert ends(0.5, 1.0000000001) == ("0.5", "1.0000000001")
-    assert ends(0.19999999, 0.20000001) == ("0.19999999", "0.20000001")  # not 0.1999 and 0.2001
-    assert ends(0.2, 0.2) == ("0.2", "0.2")
-    assert (at_most(1e308), at_least(-1e308), at_most(1.7976931348623157e308)) == (
+    assert (
+        format_upper(1.0000000001) == "1.0000000001"
+    )  # not 1.001, which no radius on the domain [0, 1] can be
+    assert format_bounds(0.5, 1.0000000001) == ("0.5", "1.0000000001")
+    assert format_bounds(0.19999999, 0.20000001) == ("0.19999999", "0.20000001")  # not 0.1999 and 0.2001
+    assert format_bounds(0.2, 0.2) == ("0.2", "0.2")
+    assert (format_upper(1e308), format_lower(-1e308), format_upper(1.7976931348623157e308)) == (
         "1e+308",
         "-1e+308",
         "1.798e+308",
     )
-    assert (at_least(1.2347e-320), at_most(5e-324)) == ("1.234e-320", "5e-324")
+    assert (format_lower(1.2347e-320), format_upper(5e-324)) == ("1.234e-320", "5e-324")
 
 
 @pytest.mark.parametrize(
     ("value", "shown"), [(math.inf, "∞"), (-math.inf, "−∞"), (math.nan, "–"), (-0.0, "0"), (0.0, "0")]
 )
 def test_what_has_no_digits(value: float, shown: str) -> None:
-    assert (at_least(value), at_most(value), about(value)) == (shown, shown, shown)
+    assert (format_lower(value), format_upper(value), format_nearest(value)) == (shown, shown, shown)
 
 
 @settings(max_examples=500)

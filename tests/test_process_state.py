@@ -21,7 +21,7 @@ from holdfast.execution import Local
 from holdfast.hardening import Recipe
 from holdfast.network import Network
 from holdfast.network.estimators import opening
-from holdfast.network.float32_precision import cudnn_flags, in_full
+from holdfast.network.float32_precision import cudnn_flags, without_tf32
 from holdfast.process_state import (
     ignored_standard_error,
     ignored_torch_logs,
@@ -330,7 +330,7 @@ CONTEXTS: dict[str, Callable[[], Any]] = {
     "warnings of all threads": lambda: ignored_warnings(every_thread=True),
     "logs": ignored_torch_logs,
     "standard error": ignored_standard_error,
-    "cuDNN": in_full,
+    "cuDNN": without_tf32,
     "BLAS threads": lambda: opening._one_blas_thread(None),
     "without cuDNN": lambda: cudnn_flags(enabled=False),
 }
@@ -372,14 +372,14 @@ def test_a_proof_without_cudnn_is_not_disturbed_by_a_thread_that_asks_the_model(
         seen: list[tuple[bool, bool]] = []
 
         def ask() -> None:
-            with in_full():
+            with without_tf32():
                 seen.append((torch.backends.cudnn.enabled, torch.backends.cudnn.allow_tf32))
 
         thread = threading.Thread(target=ask)
         thread.start()
         thread.join(60)
         assert seen == [(False, False)]
-        with in_full():
+        with without_tf32():
             assert torch.backends.cudnn.enabled  # of one thread, what is inside decides
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, given, settings
 
 from holdfast.cli import commands  # noqa: F401  every command is known by now
-from holdfast.cli.command import BESIDE, COMMANDS
+from holdfast.cli.command import COMMANDS, RUNNING_OPTIONS
 from holdfast.cli.options import ModelOptions
 from holdfast.question import DataDescription, Means, ModelDescription, Question, Request, plain
 from holdfast.question_text import CLAUSES, NOT_SAID, describe_question
@@ -122,7 +122,9 @@ def options_of() -> Iterator[tuple[str, str, Any]]:
         for field in dataclasses.fields(kind):
             if field.name != "network":
                 yield name, field.name, hints[field.name]
-        yield from ((name, beside, str | None if beside == "shard" else float | None) for beside in BESIDE)
+        yield from (
+            (name, beside, str | None if beside == "shard" else float | None) for beside in RUNNING_OPTIONS
+        )
 
 
 @pytest.mark.parametrize(("command", "option", "hint"), list(options_of()))

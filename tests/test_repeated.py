@@ -10,7 +10,7 @@ from holdfast.bounding.coefficient_training import CoefficientAscent
 from holdfast.bounding.crown import _relax_over_box
 from holdfast.bounding.relax import Relaxation, SigmoidTanh, SigmoidTimes, Tanh
 from holdfast.bounding.relax.base import planes, value_range
-from holdfast.cuda_graphs import Repeated, record_function
+from holdfast.cuda_graphs import RecordedStep, record_function
 
 DEVICES = [
     "cpu",
@@ -24,7 +24,7 @@ DEVICES = [
 def test_a_repeated_step_is_taken_as_often_as_it_is_asked_for(device: str) -> None:
     count = torch.zeros(3, device=device)
     add = torch.arange(3.0, device=device)
-    once = Repeated(lambda: count.add_(add), count.device)  # type: ignore[arg-type, return-value]
+    once = RecordedStep(lambda: count.add_(add), count.device)  # type: ignore[arg-type, return-value]
     for times in range(1, 6):
         once()
         assert count.tolist() == [0, times, 2 * times]
@@ -39,10 +39,10 @@ def test_what_decides_by_values_is_taken_all_the_same(device: str) -> None:
 
     def run() -> float:
         count = torch.zeros((), device=device)
-        once = Repeated(lambda: count.add_(1 if bool(count < 3) else 10), count.device)  # type: ignore[arg-type, return-value]
+        once = RecordedStep(lambda: count.add_(1 if bool(count < 3) else 10), count.device)  # type: ignore[arg-type, return-value]
         for _ in range(5):
             once()
-        more = Repeated(lambda: count.add_(1), count.device)  # type: ignore[arg-type, return-value]
+        more = RecordedStep(lambda: count.add_(1), count.device)  # type: ignore[arg-type, return-value]
         for _ in range(3):
             more()
         return float(count)
@@ -92,7 +92,7 @@ def test_an_ascent_that_is_recorded_goes_where_one_goes_that_is_not(device: str)
     top = torch.tensor([1.0, -2.0], device=device)
     plain, noted = (CoefficientAscent([torch.zeros(2, device=device)]) for _ in range(2))
     rate = torch.zeros((), device=device)
-    once = Repeated(
+    once = RecordedStep(
         lambda: noted.step([2 * (top - noted.values[0].detach())], rate if rate.is_cuda else float(rate)),
         top.device,
     )

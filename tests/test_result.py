@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import Contradiction
-from holdfast.result import Bound, Bracket, Evidence, Key, Kind, Record, by_definition, contradiction, overall
+from holdfast.result import Bound, Bracket, Evidence, Key, Kind, Record, contradiction, overall, trivial_bound
 
 
 def bound(value: float, kind: Kind = "proved", method: str = "test") -> Bound:
@@ -26,7 +26,7 @@ offers = st.lists(st.tuples(st.floats(0, 1e6) | st.just(math.inf), st.booleans()
 
 @given(truth=truths, offers=offers)
 def test_true_offers_only_ever_tighten(truth: float, offers: list[tuple[float, bool]]) -> None:
-    known = Bracket(by_definition(-math.inf), by_definition(math.inf))
+    known = Bracket(trivial_bound(-math.inf), trivial_bound(math.inf))
     for away, above in offers:
         before = known
         known = (
@@ -54,7 +54,7 @@ def test_evidence_travels_with_its_end() -> None:
 
 
 def test_crossing_ends_are_a_contradiction_that_names_both() -> None:
-    known = Bracket(bound(1.0, method="Prover"), by_definition(math.inf))
+    known = Bracket(bound(1.0, method="Prover"), trivial_bound(math.inf))
     with pytest.raises(
         Contradiction, match=r"Prover says at least 1\.0 \(proved\), Finder says at most 0\.5 \(witnessed\)"
     ):
@@ -162,7 +162,7 @@ def test_brackets_and_keys_read_well() -> None:
 
 def test_a_set_of_inputs_has_the_means_of_its_ends() -> None:
     def bracket(lower: float, upper: float) -> Bracket:
-        return Bracket(by_definition(lower), by_definition(upper))
+        return Bracket(trivial_bound(lower), trivial_bound(upper))
 
     found = overall([bracket(1, 3), bracket(2, 2), bracket(math.inf, math.inf)])
     assert (found.lower, found.upper, found.centre, found.radius) == (1.5, 2.5, 2.0, 0.5)
@@ -206,7 +206,7 @@ def test_a_record_has_the_witness_of_either_end() -> None:
     point = torch.zeros(2)
     low, high = Bound(1.0, Evidence("witnessed", "B", witness=point)), Bound(2.0, Evidence("proved", "A"))
     assert Record(Key(0), Bracket(low, high), "finished", 0.0, 0, goal="largest").witness is point
-    assert Record(Key(0), Bracket(by_definition(0.0), high), "finished", 0.0, 0).witness is None
+    assert Record(Key(0), Bracket(trivial_bound(0.0), high), "finished", 0.0, 0).witness is None
 
 
 def test_keys_sort_by_part_then_place() -> None:
@@ -216,12 +216,12 @@ def test_keys_sort_by_part_then_place() -> None:
 
 
 def test_an_end_that_nobody_found_says_which_one_is_missing_and_why() -> None:
-    unproved = Bracket(by_definition(0.0), bound(0.25, "witnessed"))
+    unproved = Bracket(trivial_bound(0.0), bound(0.25, "witnessed"))
     assert str(unproved) == "[nothing proved, 0.25 witnessed]"
     assert repr([unproved]) == "[Bracket[nothing proved, 0.25 witnessed]]"
-    assert str(Bracket(bound(0.25), by_definition(math.inf))) == "[0.25 proved, nothing found]"
-    assert str(Bracket(by_definition(0.0), by_definition(math.inf))) == "[nothing known, nothing known]"
-    assert str(Bracket(by_definition(math.inf), by_definition(math.inf))) == "[inf proved, inf proved]"
+    assert str(Bracket(bound(0.25), trivial_bound(math.inf))) == "[0.25 proved, nothing found]"
+    assert str(Bracket(trivial_bound(0.0), trivial_bound(math.inf))) == "[nothing known, nothing known]"
+    assert str(Bracket(trivial_bound(math.inf), trivial_bound(math.inf))) == "[inf proved, inf proved]"
     record = Record(Key(0), unproved, "finished", 1.0, 1, skipped=("Certify: layer 3 has no bound",))
     assert record.explained.note == "Certify: layer 3 has no bound"
     assert replace(record, bracket=bracket(0.1, 0.25)).explained.note == ""

@@ -23,7 +23,7 @@ from holdfast.method import Claims, Method
 from holdfast.problem import Problem
 from holdfast.property import Linear, Robustness
 from holdfast.region import Ball, Box
-from holdfast.result import Bound, Bracket, Evidence, Goal, Key, Record, by_definition
+from holdfast.result import Bound, Bracket, Evidence, Goal, Key, Record, trivial_bound
 from holdfast.solver import Progress, Stop, solve
 
 
@@ -540,7 +540,7 @@ def test_estimates_never_move_an_end() -> None:
 def test_a_store_that_holds_a_false_proof_is_contradicted_too() -> None:
     lie = Bound(1e9, Evidence("proved", "an old version"))
     question = known_problem().digests()[0]
-    record = Record(Key(0), Bracket(lie, by_definition(math.inf)), "interrupted", 0.0, 0, question=question)
+    record = Record(Key(0), Bracket(lie, trivial_bound(math.inf)), "interrupted", 0.0, 0, question=question)
     with pytest.raises(Contradiction, match="an old version"):
         solve([known_problem()], [PGD()], store=Memory({Key(0): record}))
 

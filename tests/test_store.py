@@ -22,7 +22,7 @@ import truth
 from holdfast.attacks import PGD
 from holdfast.errors import MissingExtra, StoreError
 from holdfast.question import DataDescription, Means, ModelDescription, Question, Request
-from holdfast.result import Answers, Bound, Bracket, Evidence, Key, Likely, Record, Traits, by_definition
+from holdfast.result import Answers, Bound, Bracket, Evidence, Key, Likely, Record, Traits, trivial_bound
 from holdfast.store import FILE, Store
 
 QUESTION = Question(
@@ -66,7 +66,7 @@ def rich_record(index: int = 0, frame: int | None = None, part: str = "") -> Rec
 def open_record(
     index: int, lower: float = 0.0, upper: float = math.inf, status: Any = "interrupted"
 ) -> Record:
-    return Record(Key(index), Bracket(by_definition(lower), by_definition(upper)), status, 0.5, 3)
+    return Record(Key(index), Bracket(trivial_bound(lower), trivial_bound(upper)), status, 0.5, 3)
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_every_field_of_a_record_comes_back(store: Store) -> None:
 )
 def test_witnesses_keep_their_shape_and_type(store: Store, witness: torch.Tensor) -> None:
     upper = Bound(1.0, evidence("witnessed", witness=witness))
-    store.write([Record(Key(0), Bracket(by_definition(0.0), upper), "finished", 0.0, 0)])
+    store.write([Record(Key(0), Bracket(trivial_bound(0.0), upper), "finished", 0.0, 0)])
     [record] = reopened(store).records()
     found = record.bracket.upper.evidence.witness
     assert found is not None
@@ -116,7 +116,7 @@ def test_witnesses_keep_their_shape_and_type(store: Store, witness: torch.Tensor
 def test_bfloat16_witnesses_keep_their_numbers(store: Store) -> None:
     witness = torch.tensor([1 / 3, 2.0], dtype=torch.bfloat16)
     upper = Bound(1.0, evidence("witnessed", witness=witness))
-    store.write([Record(Key(0), Bracket(by_definition(0.0), upper), "finished", 0.0, 0)])
+    store.write([Record(Key(0), Bracket(trivial_bound(0.0), upper), "finished", 0.0, 0)])
     found = reopened(store).records()[0].bracket.upper.evidence.witness
     assert found is not None
     assert torch.equal(found, witness.float())
@@ -173,7 +173,7 @@ def test_what_lies_beside_a_record_comes_back_by_its_name_and_key(store: Store) 
 def test_the_parts_of_a_question_are_kept_apart(store: Store) -> None:
     for part, lower in (("worst", 0.5), ("radius", 0.25), ("worst", 0.75)):
         store.write(
-            [Record(Key(0, part=part), Bracket(by_definition(lower), by_definition(1.0)), "finished", 0.1, 1)]
+            [Record(Key(0, part=part), Bracket(trivial_bound(lower), trivial_bound(1.0)), "finished", 0.1, 1)]
         )
     store = reopened(store)
     assert {r.key.part: r.bracket.lower.value for r in store.records()} == {"radius": 0.25, "worst": 0.75}

@@ -357,7 +357,7 @@ def test_a_record_whose_maps_are_lost_is_left_out(tmp_path: Path) -> None:
         connection.execute("DELETE FROM artefact WHERE position = 1")
     assert salvage(tmp_path / "run", tmp_path / "saved").saved == 2
     with Store.read(tmp_path / "saved") as store:
-        assert [r.key.index for r in store.with_aside() if r.aside] == [0, 2]
+        assert [r.key.index for r in store.records_with_artefacts() if r.aside] == [0, 2]
 
 
 # ---------------------------------------------------------------- the disk

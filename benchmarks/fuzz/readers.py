@@ -26,7 +26,7 @@ from benchmarks.fuzz.formats import (
     damaged_sqlite,
 )
 from holdfast.cli.bundle import findings
-from holdfast.cli.check import Wanted
+from holdfast.cli.check import CheckSettings
 from holdfast.cli.options import ModelOptions
 from holdfast.cli.reading.box import box_option
 from holdfast.cli.reading.model import load_network
@@ -212,7 +212,7 @@ def _description(path: Path) -> object:
 def _bundle(path: Path) -> object:
     """All that `holdfast verify-bundle` looks at without the model."""
     with TemporaryDirectory() as place:
-        found = list(findings(path, Path(place), (), Wanted({})))
+        found = list(findings(path, Path(place), (), CheckSettings({})))
     wrong = [one.told for one in found if one.state == "differs"]
     if wrong:
         raise UnreadableFile(wrong[0])
@@ -236,7 +236,7 @@ def _run(path: Path) -> object:
             store.question,
             store.provenance,
             store.inputs(),
-            store.with_aside(),
+            store.records_with_artefacts(),
             store.answers(),
             store.history(),
             store.rows(),

@@ -243,8 +243,8 @@ def _runs(folder: Path) -> None:
         raise AssertionError(f"{extra} was left by a closed run")
     hf.prove(problems, records, folder, file=folder / "dense.onnx")  # 0.proof, 1.proof, 2.proof
     (folder / "described.safetensors").write_bytes(describe_network(net, x))
-    bundle.make(
+    bundle.write_bundle(
         folder / "run",
         folder / "evidence.zip",
-        bundle.Given(name_files([folder / "dense.onnx"]), True, None, None),
+        bundle.BundleInputs(name_files([folder / "dense.onnx"]), True, None, None),
     )

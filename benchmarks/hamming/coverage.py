@@ -21,7 +21,7 @@ from benchmarks.hamming.nets import Case, case
 from holdfast.coverage.criteria import Criterion, Items, items
 from holdfast.coverage.neurons import Neurons
 from holdfast.coverage.testgen import Tests, testgen
-from holdfast.random_streams import Chance
+from holdfast.random_streams import RandomStreams
 
 PART = 2048  # mutants at once
 
@@ -29,7 +29,7 @@ PART = 2048  # mutants at once
 def mutants(net: hf.Network, seeds: Tensor, changed: Tensor, generator: torch.Generator) -> Tensor:
     """A random seed with so many random pixels changed, for each number in `changed`."""
     start = torch.randint(0, len(seeds), changed.shape, generator=generator)
-    chance = Chance.of(range(len(start)), int(torch.randint(2**62, (), generator=generator)))
+    chance = RandomStreams.of(range(len(start)), int(torch.randint(2**62, (), generator=generator)))
     return hf.region.Sparse(seeds[start], changed.double(), net.domain, axes=(0,)).sample(1, chance)[0]
 
 

@@ -24,7 +24,7 @@ from holdfast.hardening.evaluation import certified_share
 from holdfast.hardening.examples import examples_of
 from holdfast.hardening.hardened_model import hardened_network, user_module
 from holdfast.hardening.initialisation import begin_afresh
-from holdfast.hardening.training import live_of, train
+from holdfast.hardening.training import prepare_training, train
 
 COLUMNS = (
     "network", "radius", "training", "recipe", "budget s", "s", "epochs", "accuracy", "certified, validation", "proved", "not broken",
@@ -123,7 +123,7 @@ def side_by_side(
         train_on, judge_by = (
             radius_problems(net, *part, **asked) for part in (split.train, split.validation)
         )
-        live = live_of(net, freeze, words=radius is None)
+        live = prepare_training(net, freeze, words=radius is None)
         if recipe.begin == "afresh":
             begin_afresh(live.module, chosen.seed)
         found = train(live, train_on, judge_by, recipe, at, seconds=chosen.seconds, seed=chosen.seed)

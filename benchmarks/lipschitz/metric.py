@@ -27,13 +27,13 @@ from torch import Tensor
 
 import holdfast as hf
 from benchmarks.certify.table import Table
-from holdfast.attacks.unit_box import chart
+from holdfast.attacks.unit_box import box_map_of
 from holdfast.datasets import digits
 from holdfast.datasets.digits_networks import digits_cnn
 from holdfast.lipschitz.metric import Steepest
 from holdfast.problem import Problem
 from holdfast.property import Property, Robustness
-from holdfast.random_streams import Chance
+from holdfast.random_streams import RandomStreams
 from holdfast.region import Ball
 from holdfast.result import Key
 from holdfast.solver import solve
@@ -182,7 +182,7 @@ def steepest(problem: Problem, queries: int, searches: str | None, seed: int = 0
 
 def random_points(problem: Problem, queries: int) -> Run:
     began = time.process_time()
-    points = problem.region.sample(queries, Chance.of(range(len(problem.region)), 0))
+    points = problem.region.sample(queries, RandomStreams.of(range(len(problem.region)), 0))
     ratio = (problem.score(points) - problem.score(problem.region.centre)).abs() / problem.family.distance(
         points
     )
@@ -194,7 +194,7 @@ def ascent(problem: Problem, queries: int, steps: int = 100) -> Run:
     """Sign steps along the gradient of the ratio itself, from random points of the ball."""
     began = time.process_time()
     family, base = problem.family, problem.score(problem.region.centre).double()
-    x = family.sample(queries // steps, Chance.of(range(len(family)), 0))
+    x = family.sample(queries // steps, RandomStreams.of(range(len(family)), 0))
     best, kept = torch.zeros(x.shape[:2], dtype=torch.float64), x
     for step in range(steps):
         score, gradient = problem.score_and_gradient(x)
@@ -234,7 +234,7 @@ def one_by_one(search: Callable[[Objective, int, int], None], images: int) -> Fi
 
 def _one(problem: Problem, queries: int, search: Callable[[Objective, int, int], None]) -> Tensor:
     box, base, centre = (
-        chart(problem.region),
+        box_map_of(problem.region),
         float(problem.score(problem.region.centre)),
         problem.region.centre,
     )

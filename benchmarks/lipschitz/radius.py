@@ -29,7 +29,7 @@ from holdfast.datasets import digits
 from holdfast.datasets.digits_networks import digits_cnn
 from holdfast.method import Method
 from holdfast.property import Robustness
-from holdfast.random_streams import Chance
+from holdfast.random_streams import RandomStreams
 from holdfast.region import Ball
 
 NORMS = {"inf": (math.inf, 0.3), "2": (2.0, 1.5)}  # and the radius of the ball in which Q is searched
@@ -155,7 +155,7 @@ def _estimate(
 
 def _steepest(region: Ball, score: Callable[[Tensor], Tensor], at_centre: Tensor) -> Tensor:
     """-> (inputs,): the largest |s(x') - s(x)| / ||x' - x|| that coordinate search meets; its step is halved where nothing is better."""
-    point = region.sample(1, Chance.of(range(len(region)), 0))
+    point = region.sample(1, RandomStreams.of(range(len(region)), 0))
     size = region.centre[0].numel()
     moves = torch.cat([torch.eye(size), -torch.eye(size)]).reshape(2 * size, 1, *region.shape)
     step = torch.full((len(region),), float(region.radius[0]))

@@ -183,7 +183,7 @@ def mnist_verify(table: Table, chosen: argparse.Namespace, folder: Path) -> None
     certificate; signs settle what planes do not."""
     from holdfast.verification.search import Scatter
     from holdfast.verification.specification import problem_of
-    from holdfast.verification.verify import ways
+    from holdfast.verification.verify import select_methods
     from holdfast.verification.vnnlib import read_vnnlib
 
     place = shared("vnncomp", chosen.data) / "mnist_fc"
@@ -200,7 +200,7 @@ def mnist_verify(table: Table, chosen: argparse.Namespace, folder: Path) -> None
             problem = problem_of(net, read_vnnlib(place / f"{row['property']}.gz"))
             began = time.process_time()
             records = hf.solve(
-                [problem], ways(None, Scatter(), None), hf.Stop(seconds=chosen.seconds, sign=True)
+                [problem], select_methods(None, Scatter(), None), hf.Stop(seconds=chosen.seconds, sign=True)
             )
             proving = time.process_time() - began
             what, name = f"verify {Path(row['property']).stem}", f"mnist_fc {layers}"
@@ -219,7 +219,7 @@ def mnist_verify(table: Table, chosen: argparse.Namespace, folder: Path) -> None
 def acasxu(table: Table, chosen: argparse.Namespace, folder: Path) -> None:
     from holdfast.verification.search import Scatter
     from holdfast.verification.specification import problem_of
-    from holdfast.verification.verify import ways
+    from holdfast.verification.verify import select_methods
     from holdfast.verification.vnnlib import read_vnnlib
 
     place = shared("acasxu", chosen.data)
@@ -228,7 +228,7 @@ def acasxu(table: Table, chosen: argparse.Namespace, folder: Path) -> None:
         net = hf.Network.from_onnx(file)
         problem = problem_of(net, read_vnnlib(place / "vnnlib" / f"prop_{rule}.vnnlib.gz"))
         began = time.process_time()
-        records = hf.solve([problem], ways(None, Scatter(), None), hf.Stop(seconds=60, sign=True))
+        records = hf.solve([problem], select_methods(None, Scatter(), None), hf.Stop(seconds=60, sign=True))
         proving = time.process_time() - began
         out = folder / f"acas{network}{rule}"
         kept = [record for record in records if record.bracket.lower.value > 0]

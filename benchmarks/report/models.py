@@ -18,7 +18,7 @@ from holdfast.report.compare import compare
 from holdfast.report.compare_page import render
 from holdfast.report.compare_table import as_markdown
 from holdfast.report.pairing import Run, load
-from holdfast.report.writing import write
+from holdfast.report.writing import write_document
 
 NETWORKS = {  # name -> hidden layers, and the radius of adversarial training
     "shallow-32": ((32,), 0.0),
@@ -41,7 +41,7 @@ def main(chosen: argparse.Namespace) -> None:
         found = compare([_measured(name, x, y, Path(folder)) for name in NETWORKS], radii=[0.02, 0.05, 0.1])
     print(as_markdown(found))
     if chosen.page is not None:
-        print(f"written: {write(render(found), chosen.page)}")
+        print(f"written: {write_document(render(found), chosen.page)}")
 
 
 def _measured(name: str, x: Tensor, y: Tensor, folder: Path) -> Run:

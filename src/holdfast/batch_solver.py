@@ -20,7 +20,7 @@ from holdfast import time_limit
 from holdfast.errors import BadInput, Contradiction, HoldfastError
 from holdfast.execution.scheduler import Unit
 from holdfast.execution.task import Outputs, Task, TaskResult, Tell
-from holdfast.formatting import at_least
+from holdfast.formatting import format_lower
 from holdfast.method import Claims, Method
 from holdfast.network import Network
 from holdfast.network.callable_fingerprint import of_value
@@ -28,24 +28,24 @@ from holdfast.network.output_comparison import alike, same_by_rounding
 from holdfast.problem import TURNED, Problem, merge
 from holdfast.property import Robustness, Targeted
 from holdfast.region import Words
-from holdfast.replay import Replayed, firm, replay, spot_points
-from holdfast.result import DEFINITION, Bound, Bracket, Evidence, Goal, Key, Record, Status, by_definition
+from holdfast.replay import Replayed, replay, replay_adjusted, spot_points
+from holdfast.result import DEFINITION, Bound, Bracket, Evidence, Goal, Key, Record, Status, trivial_bound
 
 NOTHING_MOVES = "nothing may change here: the region holds the input alone"
 # A check that a proof records once it has passed.
-ASKED_AGAIN = "after the proof the model still answers as it did before"
-LAST_CHECKS = (
+RECHECKED = "after the proof the model still answers as it did before"
+RECHECK_SECONDS = (
     1.0  # Seconds after the deadline for evaluating the model again after the proofs; chosen by hand.
 )
-HEARING = (
+REPLAY_SECONDS = (
     2.0  # Seconds after the deadline for replaying the counterexamples of the last step; chosen by hand.
 )
 TOO_LATE = "there was no time to find out whether it applies"
 # Share of the remaining time in which all methods must decide whether they apply, tracing included; chosen by
 # hand.
-LOOKING = 0.5
+APPLICABILITY_SHARE = 0.5
 NO_NUMBER = "the model answers NaN at the input itself"
-SINGLE = 16  # Counterexamples of a batch that are evaluated again in a batch of one; chosen by hand.
+RECHECKED_ALONE = 16  # Counterexamples of a batch that are evaluated again in a batch of one; chosen by hand.
 UNBROKEN = "no change that is allowed breaks it, however large"
 
 
@@ -114,7 +114,7 @@ class Work:
     told: list[Bracket | None] = field(init=False)  # the brackets that were reported last
     ends: Tensor = field(
         init=False
-    )  # (2, batch) float64: the bounds of all brackets; `put` keeps them up to date
+    )  # (2, batch) float64: the bounds of all brackets; `set_bracket` keeps them up to date
 
     def __post_init__(self) -> None:
         self.told = [None] * len(self.brackets)
@@ -124,11 +124,11 @@ class Work:
             .T
         )
 
-    def put(self, row: int, bracket: Bracket) -> None:
+    def set_bracket(self, row: int, bracket: Bracket) -> None:
         self.brackets[row] = bracket
         self.ends.numpy()[:, row] = bracket.lower.value, bracket.upper.value
 
-    def better(self) -> list[Record]:
+    def improved_records(self) -> list[Record]:
         """Records of the rows whose bracket has improved since the last report."""
         rows = [
             row
@@ -142,7 +142,7 @@ class Work:
         """Records of these rows (default: all)."""
         share = len(self.problem)
         seconds, queries = (time.monotonic() - self.began) / share, self.queries // share
-        digests, left = self.digests or ("",) * share, self._left().tolist()
+        digests, left = self.digests or ("",) * share, self._finished_rows().tolist()
         aside = {  # rows without a value hold NaN only
             name: [
                 value if known else None
@@ -176,7 +176,7 @@ class Work:
             return bracket
         return replace(bracket, note="; ".join(filter(None, (bracket.note, *self.fallbacks[row]))))
 
-    def keep(self, name: str, rows: Tensor, values: Tensor) -> None:
+    def store_extra(self, name: str, rows: Tensor, values: Tensor) -> None:
         if name not in self.aside:
             self.aside[name] = values.new_full((len(self.problem), *values.shape[1:]), torch.nan)
         self.aside[name][rows] = values.to(self.aside[name])
@@ -184,7 +184,7 @@ class Work:
     def unsettled_rows(self, stop: Stop) -> Tensor:
         """The rows whose bracket is still open under `stop`."""
         lower, upper = self.ends.unbind()
-        open_rows: Tensor = (lower != upper) & (upper - lower > stop.gap) & ~self._left()
+        open_rows: Tensor = (lower != upper) & (upper - lower > stop.gap) & ~self._finished_rows()
         open_rows[[*self.faults, *self.failed]] = False
         if stop.sign:
             index = torch.tensor([key.index for key in self.problem.keys])
@@ -204,7 +204,7 @@ class Work:
             else status
         )
 
-    def _left(self) -> Tensor:
+    def _finished_rows(self) -> Tensor:
         """(batch,) bool: True if every applicable method has finished the row."""
         none = torch.zeros(len(self.problem), dtype=torch.bool)
         return torch.stack([self.done.get(name, none) for name in self.able] or [none]).all(0)
@@ -222,9 +222,9 @@ class Work:
             # No proof may exceed a value that the network itself takes, even if a judge does not confirm it.
             better.tighten(upper=self.met.get(row))
             if better is not self.brackets[row] or note is not None:
-                self.put(row, better if note is None else replace(better, note=note))
+                self.set_bracket(row, better if note is None else replace(better, note=note))
         except Contradiction as error:
-            self._disbelieve(row, Contradiction(f"input {self.problem.keys[row]}: {error}"))
+            self._withdraw(row, Contradiction(f"input {self.problem.keys[row]}: {error}"))
 
     def refute(self, row: int, why: str) -> None:
         """Withdraw the bounds of a row because the model is not the function that was proved."""
@@ -234,23 +234,23 @@ class Work:
             "random numbers or depends on its arithmetic, and nothing about it can be proved. Remove "
             "that, or fix its state."
         )
-        self._disbelieve(row, BadInput(message))
+        self._withdraw(row, BadInput(message))
 
     def refute_reading(self, row: int, point: Sequence[float]) -> None:
         """Withdraw the bounds of a row: the estimator violates the property inside the proved region."""
         shown = f"{', '.join(f'{number:g}' for number in point[:12])}{' ...' if len(point) > 12 else ''}"
         message = (
-            f"input {self.problem.keys[row]}: proved up to {at_least(self.brackets[row].lower.value)}, but "
+            f"input {self.problem.keys[row]}: proved up to {format_lower(self.brackets[row].lower.value)}, but "
             f"{self.problem.network.name} "
             f"itself breaks the property within that, at the row ({shown}). So it differs from what was "
             "read of it, and nothing about it "
             f"can be proved: give its function instead, hf.Network.from_callable(function), and report this."
         )
-        self._disbelieve(row, Contradiction(message))
+        self._withdraw(row, Contradiction(message))
 
-    def _disbelieve(self, row: int, error: HoldfastError) -> None:
+    def _withdraw(self, row: int, error: HoldfastError) -> None:
         self.faults[row] = error
-        self.put(row, replace(_by_definition(self.problem)[row], note=str(error)))
+        self.set_bracket(row, replace(_by_definition(self.problem)[row], note=str(error)))
 
 
 Choice = Sequence[Method[Any]] | Callable[[Problem], Sequence[Method[Any]]]
@@ -322,7 +322,7 @@ class BatchWorker:
                 for row, key in enumerate(problem.keys):
                     _resume(work, row, task.known.get(key))
                 in_time = in_time and time_limit.interrupt_late(
-                    lambda: hear_others(work, task.others) is not None, False
+                    lambda: apply_other_records(work, task.others) is not None, False
                 )
                 status = (
                     _step_in_turn(work, methods, self._stop, until, self._seed, tell)
@@ -330,9 +330,11 @@ class BatchWorker:
                     else "stopped"
                 )
             before = problem.network.queries
-            with time_limit.within(max(until, time.monotonic()) + LAST_CHECKS):
+            with time_limit.within(max(until, time.monotonic()) + RECHECK_SECONDS):
                 if (
-                    not time_limit.interrupt_late(lambda: _ask_again(work) and _ask_within(work), False)
+                    not time_limit.interrupt_late(
+                        lambda: _recheck_model(work) and _test_estimator(work), False
+                    )
                     and status == "finished"
                 ):
                     status = "stopped"
@@ -371,7 +373,7 @@ def _by_definition(problem: Problem) -> list[Bracket]:
     least, most = {"radius": (0.0, math.inf), "steepness": (-math.inf, 0.0)}.get(
         problem.goal, (-math.inf, math.inf)
     )
-    return [Bracket(by_definition(least), by_definition(most))] * len(problem)
+    return [Bracket(trivial_bound(least), trivial_bound(most))] * len(problem)
 
 
 def _resume(work: Work, row: int, earlier: Record | None) -> None:
@@ -381,10 +383,10 @@ def _resume(work: Work, row: int, earlier: Record | None) -> None:
         work.tighten(row, lower=known.lower, upper=known.upper)
         work.brackets[row] = replace(work.brackets[row], estimates=known.estimates)
         for name, value in earlier.aside.items() if earlier.means == work.means else ():
-            work.keep(name, torch.tensor([row]), value[None])
+            work.store_extra(name, torch.tensor([row]), value[None])
 
 
-def hear_others(work: Work, others: Iterable[Record]) -> list[HoldfastError]:
+def apply_other_records(work: Work, others: Iterable[Record]) -> list[HoldfastError]:
     """Replay counterexamples that were found for other parts of the same question; return new contradictions.
 
     A counterexample of one part may improve, or contradict, another part's bracket. `replay` decides what it
@@ -416,7 +418,7 @@ def hear_others(work: Work, others: Iterable[Record]) -> list[HoldfastError]:
     return [fault for row, fault in work.faults.items() if row not in before]
 
 
-def _ask_again(work: Work) -> bool:
+def _recheck_model(work: Work) -> bool:
     """Evaluate the model again after the proofs: it must still be the function that was proved.
 
     The outputs at the inputs must be those of the beginning, in a batch and alone, and at the counterexamples
@@ -437,7 +439,7 @@ def _ask_again(work: Work) -> bool:
         for row, b in enumerate(work.brackets)
         if row not in work.faults and b.upper.evidence.witness is not None
     ]
-    shown = shown if proved else shown[:SINGLE]
+    shown = shown if proved else shown[:RECHECKED_ALONE]
     if isinstance(problem.region, Words) or not shown:
         _add_last_check(work, proved)
         return True
@@ -452,7 +454,7 @@ def _ask_again(work: Work) -> bool:
     for place, row in enumerate(shown):
         if precise is not None and row in proved and not same_by_rounding(said[place], precise[place], size):
             work.refute(row, "answers differently in float64 at the witness")
-        elif place < SINGLE and not same_by_rounding(
+        elif place < RECHECKED_ALONE and not same_by_rounding(
             said[place : place + 1], problem.network(points[place : place + 1]), size
         ):
             work.refute(row, "answers differently at the witness when it is asked alone")
@@ -463,17 +465,17 @@ def _ask_again(work: Work) -> bool:
 def _add_last_check(work: Work, proved: set[int]) -> None:
     for row in proved - work.faults.keys():
         lower = work.brackets[row].lower
-        if lower.evidence.checks and ASKED_AGAIN not in lower.evidence.checks:
-            checked = replace(lower.evidence, checks=(*lower.evidence.checks, ASKED_AGAIN))
-            work.put(row, replace(work.brackets[row], lower=replace(lower, evidence=checked)))
+        if lower.evidence.checks and RECHECKED not in lower.evidence.checks:
+            checked = replace(lower.evidence, checks=(*lower.evidence.checks, RECHECKED))
+            work.set_bracket(row, replace(work.brackets[row], lower=replace(lower, evidence=checked)))
 
 
 # Share of a proved radius within which an estimator itself is tested: closer to the boundary its own float32
 # sums may change the class. Chosen by hand, well above the relative rounding error of such sums.
-INSIDE = 1 - 1e-6
+TESTED_SHARE = 1 - 1e-6
 
 
-def _ask_within(work: Work) -> bool:
+def _test_estimator(work: Work) -> bool:
     """Test proofs about an estimator: evaluate the estimator itself at points of the proved region.
 
     If it violates the property there, it differs from the module that was read from it, and the proof is
@@ -495,7 +497,7 @@ def _ask_within(work: Work) -> bool:
     ):
         return True  # the scores of a module and of its estimator may be on different scales
     part = problem.take(torch.tensor(rows, device=problem.region.centre.device))
-    share = 1.0 if own is network else INSIDE
+    share = 1.0 if own is network else TESTED_SHARE
     radius = work.ends[0, rows] * share if problem.goal == "radius" else None
     for points in spot_points(part, radius):
         try:
@@ -530,7 +532,7 @@ def _begin(work: Work, methods: Sequence[Method[Any]], tell: Tell) -> bool:
     tell((), "", Outputs(problem.keys, outputs.detach().cpu()))
     work.failed = dict.fromkeys(outputs.isnan().flatten(1).any(1).nonzero().flatten().tolist(), NO_NUMBER)
     for row, why in work.failed.items():
-        work.put(row, replace(work.brackets[row], note=why))
+        work.set_bracket(row, replace(work.brackets[row], note=why))
     work.twin = problem.network.double(centre)  # queries for making it do not count
     before = problem.network.queries - asked
     scores = problem.property.score(outputs)
@@ -555,7 +557,7 @@ def _begin(work: Work, methods: Sequence[Method[Any]], tell: Tell) -> bool:
             )
             outcome = problem.property.says(outputs[row], problem.network.classes)
             note = f"the property fails at the input itself ({outcome})"
-            work.put(row, Bracket(by_definition(0.0), Bound(0.0, witness), note=note))
+            work.set_bracket(row, Bracket(trivial_bound(0.0), Bound(0.0, witness), note=note))
         elif limit == 0:
             proof = Evidence(
                 "proved",
@@ -564,17 +566,19 @@ def _begin(work: Work, methods: Sequence[Method[Any]], tell: Tell) -> bool:
                 assumptions=(NOTHING_MOVES,),
                 traits=DEFINITION,
             )
-            work.put(row, Bracket(Bound(math.inf, proof), by_definition(math.inf), note=NOTHING_MOVES))
+            work.set_bracket(
+                row, Bracket(Bound(math.inf, proof), trivial_bound(math.inf), note=NOTHING_MOVES)
+            )
     if problem.goal == "worst":
         plain = torch.tensor([goal == "worst" for goal in work.goals], device=scores.device)
         aside = {"score": torch.where(plain, scores.double(), torch.nan)} if bool(plain.any()) else {}
-        _hear(
+        _apply_claims(
             work,
             Claims(witness=centre, found=torch.ones(len(problem), dtype=torch.bool), aside=aside),
             None,
             None,
         )
-    with time_limit.within(time_limit.share(LOOKING)):
+    with time_limit.within(time_limit.share_of_remaining(APPLICABILITY_SHARE)):
         too_late: str | None = TOO_LATE
         work.unfit = {
             method.name: time_limit.interrupt_late(partial(method.unfit, problem), too_late, 0.0)
@@ -618,7 +622,7 @@ def _step_in_turn(
             for method, seen, state in live:
                 if not len(work.unsettled_rows(stop)):
                     return "finished"
-                if _spent(work, stop, deadline):
+                if _budget_used_up(work, stop, deadline):
                     return "stopped"
                 if state is None:
                     aside = {name: values[rows] for name, values in work.aside.items()}
@@ -628,7 +632,7 @@ def _step_in_turn(
                     if state is TOO_LATE:
                         return "stopped"
                 state = _step_method(work, seen, rows, method, state, seed)
-                tell(work.better(), method.name)
+                tell(work.improved_records(), method.name)
                 if state is not None:
                     ongoing.append((method, seen, state))
             live = ongoing
@@ -652,10 +656,10 @@ def _settle_cheap_rows(
         aside = {name: values[rows] for name, values in work.aside.items()}
         state = time_limit.interrupt_late(partial(_start_method, method, seen, seed, aside), TOO_LATE)
         while state is not None:
-            if state is TOO_LATE or _spent(work, stop, deadline):
+            if state is TOO_LATE or _budget_used_up(work, stop, deadline):
                 return False
             state = _step_method(work, seen, rows, method, state, seed)
-            tell(work.better(), method.name)
+            tell(work.improved_records(), method.name)
     return True
 
 
@@ -668,7 +672,7 @@ def _step_method(work: Work, part: Problem, rows: Tensor, method: Method[Any], s
     before = part.network.queries
     lower, upper = work.ends[:, rows].to(part.region.centre.device)
     state, claims = method.step(part, method.update_bounds(part, state, lower, upper))
-    time_limit.interrupt_late(partial(_hear, work, claims, method, seed, rows), None, HEARING)
+    time_limit.interrupt_late(partial(_apply_claims, work, claims, method, seed, rows), None, REPLAY_SECONDS)
     work.queries += part.network.queries - before
     return state
 
@@ -681,12 +685,12 @@ def _note_fallback(work: Work, description: str, rows: Sequence[int]) -> None:
         work.fallbacks[row] = known if description in known else (*known, description)
 
 
-def _spent(work: Work, stop: Stop, deadline: float) -> bool:
+def _budget_used_up(work: Work, stop: Stop, deadline: float) -> bool:
     queries_used = stop.queries is not None and work.queries >= stop.queries * len(work.problem)
     return queries_used or time.monotonic() >= deadline
 
 
-def _hear(
+def _apply_claims(
     work: Work, claims: Claims, method: Method[Any] | None, seed: int | None, rows: Tensor | None = None
 ) -> None:
     """Apply the claims of a method to the brackets of these rows (default: all)."""
@@ -709,7 +713,7 @@ def _hear(
         traits=traits,
     )
     for name, values in claims.aside.items():
-        work.keep(name, index, values)
+        work.store_extra(name, index, values)
     if claims.proved is not None:
         limit = (
             work.problem.family.limit()
@@ -740,7 +744,7 @@ def _hear(
     if claims.witness is not None and claims.found is not None and bool(claims.found.any()):
         which = claims.found.to(index.device).nonzero().flatten()
         part = work.problem.take(index[which].to(work.problem.region.centre.device))
-        points, said = firm(part, claims.witness[which.to(claims.witness.device)], work.twin)
+        points, said = replay_adjusted(part, claims.witness[which.to(claims.witness.device)], work.twin)
         # A record shows the words, not their embedding vectors.
         seen = (part.region.decode(points) if isinstance(part.region, Words) else points).detach().cpu()
         best = work.twin if work.twin is not None and work.problem.goal == "worst" else work.problem.network

@@ -21,7 +21,7 @@ MOST = 64  # Recorded functions that one thread keeps; chosen by hand.
 Tensors = tuple[Tensor, ...]
 
 
-class Repeated:
+class RecordedStep:
     """A step that modifies the same tensors in place at each call. The second call is recorded, later ones
     replay it.
     """

@@ -21,9 +21,9 @@ import numpy.typing as npt
 
 from holdfast.errors import HoldfastError, UnreadableFile
 from holdfast.foreign_text import first_line
-from holdfast.memory_budget import available_bytes, bytes_told
+from holdfast.memory_budget import available_bytes, format_bytes
 
-PART = 2**20  # Bytes decompressed at once; chosen by hand.
+CHUNK_BYTES = 2**20  # Bytes decompressed at once; chosen by hand.
 LARGEST_DATA = 8 * 2**30  # Bytes of the largest data file that is read; chosen by hand.
 LARGEST_TEXT = 2**29  # Bytes of the largest text file that is read; chosen by hand.
 LONGEST_NUMBER = 300  # Digits of an integer in JSON: the largest float64 has 309.
@@ -34,7 +34,7 @@ Array = npt.NDArray[Any]
 
 
 @contextlib.contextmanager
-def in_words(
+def explained_errors(
     where: object, what: str, hint: str, kind: type[HoldfastError] = UnreadableFile
 ) -> Iterator[None]:
     """Turn every exception inside, except a HoldfastError, into one that says where, what and what to do."""
@@ -59,7 +59,7 @@ def new_file(path: Path) -> IO[bytes]:
     return path.open("xb")
 
 
-def existing(path: Path, most: int = LARGEST_DATA, too_large: str = "") -> Path:
+def require_file(path: Path, most: int = LARGEST_DATA, too_large: str = "") -> Path:
     """Return the path; raise UnreadableFile if there is no such file or it has more than `most` bytes."""
     try:
         if not path.is_file():  # reading a pipe or a device may never end
@@ -73,7 +73,7 @@ def existing(path: Path, most: int = LARGEST_DATA, too_large: str = "") -> Path:
         ) from error
     if size > most:
         raise UnreadableFile(
-            f"{path}: {too_large or f'larger than {bytes_told(most)}. Split the data into several runs.'}"
+            f"{path}: {too_large or f'larger than {format_bytes(most)}. Split the data into several runs.'}"
         )
     return path
 
@@ -86,8 +86,8 @@ def read_unpacked(path: Path, most: int, too_large: str) -> bytes:
             than that is decompressed, so a small file cannot fill the memory.
     """
     with (
-        in_words(
-            existing(path, most, too_large), "the gzip data is damaged", "Compress or download it again."
+        explained_errors(
+            require_file(path, most, too_large), "the gzip data is damaged", "Compress or download it again."
         ),
         path.open("rb") as file,
     ):
@@ -97,7 +97,7 @@ def read_unpacked(path: Path, most: int, too_large: str) -> bytes:
             return file.read()
         content = bytearray()
         with gzip.GzipFile(fileobj=file) as source:
-            while part := source.read(PART):
+            while part := source.read(CHUNK_BYTES):
                 content += part
                 if len(content) > most:
                     raise UnreadableFile(f"{path}: {too_large}")
@@ -113,17 +113,17 @@ def inflate(data: bytes, most: int = LARGEST_DATA) -> bytes:
     return content
 
 
-def text_of(path: Path, most: int = LARGEST_TEXT) -> str:
+def read_text(path: Path, most: int = LARGEST_TEXT) -> str:
     """The text of a UTF-8 file."""
-    too_large = f"larger than {bytes_told(most)}, and it is read as a whole. Split it into several files."
-    with in_words(path, "not UTF-8 text", "Write it as UTF-8."):
-        return existing(path, most, too_large).read_text(encoding="utf-8-sig")
+    too_large = f"larger than {format_bytes(most)}, and it is read as a whole. Split it into several files."
+    with explained_errors(path, "not UTF-8 text", "Write it as UTF-8."):
+        return require_file(path, most, too_large).read_text(encoding="utf-8-sig")
 
 
-def json_of(path: Path, hint: str) -> Any:
+def read_json(path: Path, hint: str) -> Any:
     """The content of a JSON file."""
-    text = text_of(path, LARGEST_JSON)
-    with in_words(path, "not JSON", hint):
+    text = read_text(path, LARGEST_JSON)
+    with explained_errors(path, "not JSON", hint):
         return json.loads(text, parse_int=_whole_number)
 
 
@@ -134,7 +134,7 @@ def _whole_number(text: str) -> int:
     return int(text)
 
 
-def array_of(source: IO[bytes], held: int) -> Array:
+def read_npy_stream(source: IO[bytes], held: int) -> Array:
     """The array of a .npy stream of `held` bytes.
 
     Raises:
@@ -155,7 +155,7 @@ def array_of(source: IO[bytes], held: int) -> Array:
     flat = np.empty(count, dtype)
     kept = flat.view(np.uint8)
     done = 0
-    while done < rest and (part := source.read(min(PART, rest - done))):
+    while done < rest and (part := source.read(min(CHUNK_BYTES, rest - done))):
         kept[done : done + len(part)] = np.frombuffer(part, np.uint8)
         done += len(part)
     if done != rest or source.read(1):  # reading to the end makes a zip archive verify its checksum
@@ -163,37 +163,43 @@ def array_of(source: IO[bytes], held: int) -> Array:
     return flat.reshape(shape[::-1]).transpose() if by_columns else flat.reshape(shape)
 
 
-def array_in(data: bytes) -> Array:
+def array_from_bytes(data: bytes) -> Array:
     """The array that numpy.save wrote; ValueError if it is damaged."""
-    return array_of(io.BytesIO(data), len(data))
+    return read_npy_stream(io.BytesIO(data), len(data))
 
 
 def read_array(path: Path, hint: str) -> Array:
     """The array of a .npy file."""
-    with in_words(existing(path), "cannot be read as .npy", hint), path.open("rb") as file:
-        fits(os.fstat(file.fileno()).st_size, path)
-        return array_of(file, os.fstat(file.fileno()).st_size)
+    with explained_errors(require_file(path), "cannot be read as .npy", hint), path.open("rb") as file:
+        require_memory(os.fstat(file.fileno()).st_size, path)
+        return read_npy_stream(file, os.fstat(file.fileno()).st_size)
 
 
 def read_arrays(path: Path, hint: str) -> dict[str, Array]:
     """The arrays of a .npz file, by name."""
-    with in_words(existing(path), "cannot be read as .npz", hint), zipfile.ZipFile(path) as archive:
+    with (
+        explained_errors(require_file(path), "cannot be read as .npz", hint),
+        zipfile.ZipFile(path) as archive,
+    ):
         members = {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
         if len(members) != len(archive.infolist()):
             raise UnreadableFile(f"{path}: two of its arrays have the same name. {hint}")
-        fits(sum(member.file_size for member in members.values()), path)
+        require_memory(sum(member.file_size for member in members.values()), path)
         found = {}
         for name, member in members.items():
-            with in_words(path, f"cannot be read as .npz: its {name}", hint), archive.open(member) as source:
-                found[name] = array_of(source, member.file_size)
+            with (
+                explained_errors(path, f"cannot be read as .npz: its {name}", hint),
+                archive.open(member) as source,
+            ):
+                found[name] = read_npy_stream(source, member.file_size)
         return found
 
 
-def fits(size: int, path: Path) -> None:
+def require_memory(size: int, path: Path) -> None:
     """Raise UnreadableFile if an array of `size` bytes and a copy of it do not fit into memory."""
     most = min(LARGEST_DATA, available_bytes() // 2)
     if size > most:
         raise UnreadableFile(
-            f"{path}: unpacks to {bytes_told(size)}; here {bytes_told(most)} at most are read. Split the "
+            f"{path}: unpacks to {format_bytes(size)}; here {format_bytes(most)} at most are read. Split the "
             "data into several runs."
         )

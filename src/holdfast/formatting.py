@@ -29,17 +29,17 @@ LEAST_SHOWN = 1e-300  # A smaller positive bound is shown as ">0": it only state
 LONG = 120  # Characters of a name, a class or a word; chosen by hand.
 
 
-def at_least(value: float, digits: int = DIGITS) -> str:
+def format_lower(value: float, digits: int = DIGITS) -> str:
     """A lower bound as text, rounded down, so that the shown bound holds."""
     return _outward(value, ROUND_FLOOR, digits)
 
 
-def at_most(value: float, digits: int = DIGITS) -> str:
+def format_upper(value: float, digits: int = DIGITS) -> str:
     """An upper bound as text, rounded up."""
     return _outward(value, ROUND_CEILING, digits)
 
 
-def about(value: float, digits: int = DIGITS) -> str:
+def format_nearest(value: float, digits: int = DIGITS) -> str:
     """A number that is no bound as text, rounded to nearest."""
     return _special(value) or _decimal_text(
         _rounded(Decimal(repr(float(value))), ROUND_HALF_EVEN, digits), digits
@@ -52,43 +52,43 @@ def exact_text(value: float) -> str:
     return short_text if float(short_text) == value else repr(float(value))
 
 
-def ends(lower: float, upper: float, digits: int = DIGITS) -> tuple[str, str]:
-    """Like `decimals`; a lower bound that only states a positive sign is shown as ">0"."""
-    low, high = decimals(lower, upper, digits)
+def format_bounds(lower: float, upper: float, digits: int = DIGITS) -> tuple[str, str]:
+    """Like `round_bounds`; a lower bound that only states a positive sign is shown as ">0"."""
+    low, high = round_bounds(lower, upper, digits)
     return ">0" if lower != upper and 0 < lower < LEAST_SHOWN else low, high
 
 
-def decimals(lower: float, upper: float, digits: int = DIGITS) -> tuple[str, str]:
+def round_bounds(lower: float, upper: float, digits: int = DIGITS) -> tuple[str, str]:
     """Both bounds of a bracket as text: rounded outwards; equal bounds are shown as the same number."""
     if lower == upper:
-        return (about(lower, digits),) * 2
+        return (format_nearest(lower, digits),) * 2
     first, second = (_digits_for(value, lower, upper, digits) for value in (lower, upper))
-    return at_least(lower, first), at_most(upper, second)
+    return format_lower(lower, first), format_upper(upper, second)
 
 
-def between(lower: float, upper: float, digits: int = DIGITS) -> str:
-    low, high = ends(lower, upper, digits)
+def format_range(lower: float, upper: float, digits: int = DIGITS) -> str:
+    low, high = format_bounds(lower, upper, digits)
     return low if lower == upper else f"{low} to {high}"
 
 
-def percent(share: float) -> str:
+def format_percent(share: float) -> str:
     """A share in per cent with four digits; only 1 is shown as 100 %, and only 0 as 0 %."""
-    return "–" if math.isnan(share) else f"{hundredths(share)} %"
+    return "–" if math.isnan(share) else f"{percent_digits(share)} %"
 
 
-def hundredths(share: float) -> str:
+def percent_digits(share: float) -> str:
     if math.isnan(share):
         return "–"
     return "<0.01" if 0 < share < 1e-4 else ">99.99" if 1 - 1e-4 < share < 1 else f"{100 * share:.4g}"
 
 
-def short(text: object, most: int = LONG) -> str:
+def shorten(text: object, most: int = LONG) -> str:
     """Text capped at `most` characters, without terminal control characters."""
     words = UNSAFE.sub("\N{REPLACEMENT CHARACTER}", str(text))
     return words if len(words) <= most else f"{words[:most]}…"
 
 
-def capital(words: str) -> str:
+def capitalise(words: str) -> str:
     """The text with its first letter in upper case."""
     return words[:1].upper() + words[1:]
 

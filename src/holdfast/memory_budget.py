@@ -13,9 +13,11 @@ import torch
 
 from holdfast.errors import BadInput
 
-NOT_ENOUGH = r"out of memory|not enough memory|can't allocate memory|cannot allocate memory"
+OUT_OF_MEMORY_TEXT = r"out of memory|not enough memory|can't allocate memory|cannot allocate memory"
 
-ENOUGH = 0.8  # Share of the allowed memory that the process may hold before a model is read; chosen by hand.
+MAX_HELD_SHARE = (
+    0.8  # Share of the allowed memory that the process may hold before a model is read; chosen by hand.
+)
 
 _most: ContextVar[float] = ContextVar("most", default=math.inf)
 _cap: ContextVar[int | None] = ContextVar("cap", default=None)
@@ -68,11 +70,11 @@ def limit_process(most: int | None) -> Iterator[None]:
         yield
         return
     held = held_bytes()
-    if held > ENOUGH * most:
+    if held > MAX_HELD_SHARE * most:
         raise BadInput(
-            f"--memory {bytes_told(most)}: this process holds {bytes_told(held)} already, before any model "
+            f"--memory {format_bytes(most)}: this process holds {format_bytes(held)} already, before any model "
             "is read. "
-            f"Allow {bytes_told(int(2 * held))} at least."
+            f"Allow {format_bytes(int(2 * held))} at least."
         )
     before = _refuse_above(most)
     outer = _cap.set(most)
@@ -85,7 +87,7 @@ def limit_process(most: int | None) -> Iterator[None]:
             _set_limit(before)
 
 
-def left(most: int | None = None) -> float | None:
+def remaining_bytes(most: int | None = None) -> float | None:
     """Bytes that remain of `most` (default: the limit of `limit_process`), at least a tenth of it; None: no
     limit.
     """
@@ -114,7 +116,7 @@ def _set_limit(limits: tuple[int, int]) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, limits)
 
 
-def bytes_told(size: int) -> str:
+def format_bytes(size: int) -> str:
     if size < 2**20:
         return f"{max(1, round(size / 2**10))} KiB"
     return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{round(size / 2**20)} MiB"
@@ -125,7 +127,7 @@ def allowed_bytes() -> float:
     return _most.get()
 
 
-def numbers(device: torch.device, usual: int, alive: int) -> int:
+def elements_per_tensor(device: torch.device, usual: int, alive: int) -> int:
     """Elements for each of `alive` float64 tensors that exist at once; on a CPU at most `usual`, which suits
     its caches.
     """
@@ -152,4 +154,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     """
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    return isinstance(error, RuntimeError) and re.search(NOT_ENOUGH, str(error), re.IGNORECASE) is not None
+    return (
+        isinstance(error, RuntimeError)
+        and re.search(OUT_OF_MEMORY_TEXT, str(error), re.IGNORECASE) is not None
+    )

@@ -12,7 +12,7 @@ from holdfast import batch, time_limit
 from holdfast.errors import BadInput
 from holdfast.network import Network
 from holdfast.network.callable_fingerprint import of_rows, of_value
-from holdfast.network.network import ELEMENTS_IN_TIME, ELEMENTS_PER_CALL
+from holdfast.network.network import ELEMENTS_PER_CALL, ELEMENTS_PER_TIMED_CALL
 from holdfast.property import Linear, Property
 from holdfast.region import Family, Region, Words
 from holdfast.result import Goal, Key
@@ -89,7 +89,7 @@ class Problem:
             return scored(outputs.reshape(-1, len(self), outputs.shape[-1])).flatten()
 
         # Only whole batches are passed on, because the property identifies rows by their position.
-        numbers = time_limit.at_once(ELEMENTS_PER_CALL, ELEMENTS_IN_TIME, x.device)
+        numbers = time_limit.at_once(ELEMENTS_PER_CALL, ELEMENTS_PER_TIMED_CALL, x.device)
         at_once = max(1, numbers // max(1, stacked[0].numel()))
         parts = [self.network.score_and_gradient(part.flatten(0, 1), flat) for part in stacked.split(at_once)]
         scores, gradients = (torch.cat(found) for found in zip(*parts, strict=True))

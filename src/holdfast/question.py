@@ -32,7 +32,7 @@ class ModelDescription:
     )
 
 
-Said = int | tuple[int, ...]  # the class of an input, or all positive outputs of a multi-label network
+ClassLabel = int | tuple[int, ...]  # the class of an input, or all positive outputs of a multi-label network
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class DataDescription:
     classes: tuple[str, ...] | None = None
     columns: tuple[str, ...] | None = None  # the names of an input's features
 
-    def class_name(self, number: Said | None) -> str:
+    def class_name(self, number: ClassLabel | None) -> str:
         """Return the name of a class, or its number; several joined by +, an empty set as "none", None as an
         empty text.
         """

@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 
-from holdfast.formatting import exact_text, norm_name, short
+from holdfast.formatting import exact_text, norm_name, shorten
 from holdfast.network.fingerprint import of_text
 from holdfast.question import Json, Means, Question, Request, plain
 
@@ -142,7 +142,7 @@ CLAUSES: dict[
         "counted in replaced words" if norm == "words" else f"in the {norm_name(_value(norm))} norm"
     ),
     "radius": lambda radius, _: f"by at most {_value(radius)}",
-    "frames": lambda which, question: _frames(which, "word" if reads_words(question) else "frame"),
+    "frames": lambda which, question: _frames(which, "word" if frames_are_words(question) else "frame"),
     "drift": lambda on, _: (
         "as a drift (one offset for each feature, the same in every frame)" if on else "drift not asked for"
     ),
@@ -191,7 +191,7 @@ def _clauses(question: Question) -> Iterator[str]:
             yield words
 
 
-def reads_words(question: Question) -> bool:
+def frames_are_words(question: Question) -> bool:
     """Whether the frames of an input are words."""
     return question.asked.norm == "words" or question.model.vocabulary is not None
 
@@ -329,7 +329,7 @@ def _value(value: Json) -> str:
     if isinstance(value, int | float):
         return exact_text(value) if isinstance(value, float) else str(value)
     text = _text(value)
-    shown = short(text, LONG)
+    shown = shorten(text, LONG)
     if shown != text:
         return f"{json.dumps(shown, ensure_ascii=False)} {_digest(value)}"
     return (
@@ -343,7 +343,7 @@ def _text(value: Json) -> str:
 
 def _name(text: str) -> str:
     """Return the name of a model or of data, shortened."""
-    return short(text)
+    return shorten(text)
 
 
 def _digest(value: Json) -> str:

@@ -29,8 +29,8 @@ CACHED = 2**16  # Numbers computed at once on a CPU, so that they stay in its ca
 
 
 @dataclass(eq=False)
-class Chance:
-    """A random stream for each row of a batch. Drawing advances it; `apart` begins separate streams, in any
+class RandomStreams:
+    """A random stream for each row of a batch. Drawing advances it; `substream` begins separate streams, in any
     order.
     """
 
@@ -38,33 +38,33 @@ class Chance:
     drawn: int = 0  # number of draws so far
 
     @staticmethod
-    def of(keys: Iterable[object], seed: int, device: torch.device | None = None) -> "Chance":
+    def of(keys: Iterable[object], seed: int, device: torch.device | None = None) -> "RandomStreams":
         """Streams from the seed and the text of each key."""
         digests = (hashlib.sha256(f"{seed} {key}".encode()).digest() for key in keys)
         numbers = [int.from_bytes(digest[:8], "big", signed=True) for digest in digests]
-        return Chance(torch.tensor(numbers, dtype=torch.int64, device=device))
+        return RandomStreams(torch.tensor(numbers, dtype=torch.int64, device=device))
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def apart(self, number: int | Tensor) -> "Chance":
+    def substream(self, number: int | Tensor) -> "RandomStreams":
         """A new stream for each row; number: its index from 0 on, one for all rows or (batch,) int64."""
         which = torch.as_tensor(number, dtype=torch.int64, device=self.rows.device)
-        return Chance(_mix_bits(self.rows + _mix_bits((which + 1) * STREAM)))
+        return RandomStreams(_mix_bits(self.rows + _mix_bits((which + 1) * STREAM)))
 
-    def take(self, rows: Tensor) -> "Chance":
+    def take(self, rows: Tensor) -> "RandomStreams":
         """The streams of these rows, at their current positions."""
-        return Chance(self.rows[rows], self.drawn)
+        return RandomStreams(self.rows[rows], self.drawn)
 
-    def tile(self, copies: int) -> "Chance":
+    def tile(self, copies: int) -> "RandomStreams":
         """(batch,) -> (copies * batch,): repeat the batch; every copy has its own streams."""
         which = torch.arange(copies, device=self.rows.device).repeat_interleave(len(self))
-        return Chance(self.rows.repeat(copies)).apart(-1 - which)
+        return RandomStreams(self.rows.repeat(copies)).substream(-1 - which)
 
     def uniform(self, count: int, shape: Iterable[int], like: Tensor) -> Tensor:
         """-> (count, batch, *shape) in [0, 1), uniform on multiples of eps / 2 of the dtype of `like`."""
         digits = 1 - int(math.log2(torch.finfo(like.dtype).eps))
-        return self._drawn(
+        return self._draw(
             count, shape, lambda bits: _shift_right(bits, 64 - digits).to(like.dtype).mul_(2.0**-digits)
         ).to(like.device)
 
@@ -77,15 +77,15 @@ class Chance:
             share = _shift_right(bits, 12).double().add_(0.5).mul_(2.0**-51).sub_(1)  # never -1 or 1
             return torch.erfinv(share).mul_(math.sqrt(2)).to(like)
 
-        return self._drawn(count, shape, inverse)
+        return self._draw(count, shape, inverse)
 
     def integers(self, count: int, shape: Iterable[int], low: int, high: int) -> Tensor:
         """-> (count, batch, *shape) int64, low <= each < high, with high - low < 2^31."""
-        return self._drawn(
+        return self._draw(
             count, shape, lambda bits: _shift_right(_shift_right(bits, 32) * (high - low), 32) + low
         )
 
-    def _drawn(self, count: int, shape: Iterable[int], made: Callable[[Tensor], Tensor]) -> Tensor:
+    def _draw(self, count: int, shape: Iterable[int], made: Callable[[Tensor], Tensor]) -> Tensor:
         """-> (count, batch, *shape): `made` applied to uniform 64-bit integers."""
         sizes = tuple(shape)
         place = _mix_bits(

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from holdfast.network import Network
 from holdfast.problem import Problem
-from holdfast.random_streams import Chance
+from holdfast.random_streams import RandomStreams
 from holdfast.region import Drift, Family, Region
 from holdfast.region.normed import NormFamily
 from holdfast.result import Bound, Evidence
@@ -33,7 +33,7 @@ class Replayed(NamedTuple):
         return Bound(float(self.value[row]), evidence, float(self.slack[row]), own)
 
 
-def firm(problem: Problem, x: Tensor, twin: Network | None) -> tuple[Tensor, Replayed]:
+def replay_adjusted(problem: Problem, x: Tensor, twin: Network | None) -> tuple[Tensor, Replayed]:
     """Replay candidates (batch, *shape); return them, some moved slightly outwards, and what they show.
 
     A search may end so close to the decision boundary that another arithmetic puts the candidate on the other
@@ -47,7 +47,7 @@ def firm(problem: Problem, x: Tensor, twin: Network | None) -> tuple[Tensor, Rep
         lost = values.isinf() & problem.family.distance(x).isfinite()
         if not bool(lost.any()):
             break
-        pushed = problem.region.further(x, 1 + further)
+        pushed = problem.region.scale_perturbation(x, 1 + further)
         again = replay(problem, pushed, twin).value
         helped = lost & again.isfinite()
         x = torch.where(problem.region.per_row(helped), pushed, x)
@@ -160,7 +160,7 @@ def spot_points(problem: Problem, radius: Tensor | None) -> list[Tensor]:
 
 
 def _spots(problem: Problem, region: Region) -> Tensor:
-    chance = Chance.of(problem.keys, 0, region.centre.device)
+    chance = RandomStreams.of(problem.keys, 0, region.centre.device)
     drawn = region.sample(SPOT_SAMPLES, chance)
     lower, upper = (
         region.flatten(end.clamp(-SPOT_RADII[-1], SPOT_RADII[-1])) for end in region.enclosing_box()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from holdfast.errors import Contradiction
 from holdfast.foreign_text import LONGEST_NOTE, cut_text
-from holdfast.formatting import decimals
+from holdfast.formatting import round_bounds
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -108,7 +108,7 @@ class Bound:
         )  # 0.0 - x avoids -0.0
 
 
-def by_definition(value: float) -> Bound:
+def trivial_bound(value: float) -> Bound:
     """A trivial bound: no distance is below zero, no number above infinity."""
     return Bound(value, Evidence(kind="proved", method=BY_DEFINITION, traits=DEFINITION))
 
@@ -238,7 +238,7 @@ class Bracket:
     def __str__(self) -> str:
         shown = [
             text.replace("−", "-").replace("∞", "inf")
-            for text in decimals(self.lower.value, self.upper.value, DIGITS)
+            for text in round_bounds(self.lower.value, self.upper.value, DIGITS)
         ]
         sides = zip((self.lower, self.upper), shown, self.missing, strict=True)
         parts = [

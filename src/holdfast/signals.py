@@ -70,7 +70,7 @@ def exit_code() -> int:
     return OURS + (_arrived[0] if _arrived else signal.SIGINT)
 
 
-def asked_of_model(name: str, call: Callable[..., T], *given: Any) -> T:
+def call_model(name: str, call: Callable[..., T], *given: Any) -> T:
     """Call the model's code; ModelRaised if it raises KeyboardInterrupt or SystemExit without a signal."""
     try:
         return call(*given)

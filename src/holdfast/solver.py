@@ -14,18 +14,18 @@ from dataclasses import dataclass, replace
 import torch
 
 from holdfast import time_limit
-from holdfast.batch_solver import BatchWorker, Choice, Stop, Work, hear_others
+from holdfast.batch_solver import BatchWorker, Choice, Stop, Work, apply_other_records
 from holdfast.errors import BadInput, HoldfastError, StoreError
-from holdfast.execution import Here
-from holdfast.execution.asking import NotAnswered, asking_elsewhere
-from holdfast.execution.scheduler import Dealer, Ended, InMemorySink, Progress, Sink, Unit
+from holdfast.execution import InProcess
+from holdfast.execution.asking import NotAnswered, query_in_subprocess
+from holdfast.execution.scheduler import InMemorySink, Progress, RunOutcome, Scheduler, Sink, Unit
 from holdfast.execution.task import Executor, Outputs, Task, TaskResult, Tell
-from holdfast.execution.worker_pool import GRACE
+from holdfast.execution.worker_pool import GRACE_SECONDS
 from holdfast.network.model_identity import NAME_IT
 from holdfast.problem import TURNED, Problem
-from holdfast.result import DONE, Bracket, Goal, Key, Record, by_definition
+from holdfast.result import DONE, Bracket, Goal, Key, Record, trivial_bound
 
-__all__ = ["Choice", "Ended", "Progress", "Sink", "Stop", "answer_in_turn", "ask", "solve"]
+__all__ = ["Choice", "Progress", "RunOutcome", "Sink", "Stop", "answer_in_turn", "ask", "solve"]
 AT_ONCE = 1024  # Records read from the store at once, which bounds memory; chosen by hand.
 
 
@@ -83,7 +83,7 @@ def ask(
     executor: Executor | None = None,
     hashed: bool = True,
     outputs: Callable[[Outputs], None] | None = None,
-) -> Ended:
+) -> RunOutcome:
     """Like `solve`, but write the records to the store only, so that memory does not grow with their number.
 
     Args:
@@ -113,7 +113,7 @@ def ask(
         )
     worker, done = prepared
     related = _related_keys(problems)
-    dealer = Dealer(
+    dealer = Scheduler(
         worker,
         worker.units(done, batch),
         store,
@@ -127,12 +127,12 @@ def ask(
     ended = dealer.run(executor)
     faults = list(ended.faults)
     if related:
-        supervised = executor is not None and not isinstance(executor, Here)
-        closing = max(until, time.monotonic()) + GRACE
+        supervised = executor is not None and not isinstance(executor, InProcess)
+        closing = max(until, time.monotonic()) + GRACE_SECONDS
         nothing: list[HoldfastError] = []
         with (
             time_limit.within(closing),
-            asking_elsewhere(closing - time.monotonic()) if supervised else contextlib.nullcontext(),
+            query_in_subprocess(closing - time.monotonic()) if supervised else contextlib.nullcontext(),
         ):
             faults += time_limit.interrupt_late(lambda: _combine_parts(problems, store, related), nothing)
     if ended.interrupted:
@@ -232,7 +232,7 @@ def _collect_records(
     work = Work(
         asked.lowest(), (asked.goal,) * len(asked), brackets, twin=asked.network.double(asked.region.centre)
     )
-    faults = hear_others(work, others)
+    faults = apply_other_records(work, others)
     heard = zip(known, work.records("finished"), strict=True)
     return [
         replace(old, bracket=new.bracket, status=new.status if new.status != "finished" else old.status)
@@ -248,7 +248,7 @@ def answer_in_turn(
     store: Sink,
     progress: Callable[[Progress], None] | None = None,
     executor: Executor | None = None,
-) -> Ended:
+) -> RunOutcome:
     """Answer the questions with these indices one after the other, with `solve`'s guarantees on stores,
     budgets and Ctrl-C.
 
@@ -265,7 +265,7 @@ def answer_in_turn(
             units.append(
                 Unit(tuple(keys), whole=True, seconds=float("inf") if stop.each is None else stop.each)
             )
-    return Dealer(
+    return Scheduler(
         worker, units, store, total=total, done=done, seconds=stop.seconds, progress=progress, blanks=False
     ).run(executor)
 
@@ -292,7 +292,7 @@ class SequentialQuestions:
         return self.questions[key.index][1]
 
     def unknown(self, keys: Sequence[Key]) -> list[Record]:
-        nothing = Bracket(by_definition(0.0), by_definition(1.0))
+        nothing = Bracket(trivial_bound(0.0), trivial_bound(1.0))
         return [
             Record(key, nothing, "stopped", 0.0, 0, question=self.question(key), goal=self.goal)
             for key in keys

@@ -3,8 +3,8 @@
 Three mechanisms, from cooperative to forced:
 
 - `has_expired`, `portions`, `at_once`: a step checks the deadline itself.
-- `check`, called deep inside long work, raises `Expired` shortly after the deadline. A caller that can do
-  without the result calls the work by `in_time`; outside of it, and without a deadline, `check` does nothing.
+- `raise_if_expired`, called deep inside long work, raises `Expired` shortly after the deadline. A caller that can do
+  without the result calls the work by `in_time`; outside of it, and without a deadline, `raise_if_expired` does nothing.
 - `interrupt_late` is for work that checks no clock (tracing a model, the model itself). The operating system
   sends a signal one second after the deadline, which interrupts Python code anywhere, but not a single long
   call into compiled code.
@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-SOON = 8  # Rows after which a long step checks the clock; chosen by hand.
+ROWS_PER_CHECK = 8  # Rows after which a long step checks the clock; chosen by hand.
 
 # Seconds after the deadline for work that checks it, such as one last proof with the trained coefficients;
 # chosen by hand.
@@ -34,7 +34,7 @@ OVERTIME = 1.0  # Seconds after the deadline at which work that checks no clock 
 PREPARATION = 60.0
 # Seconds between two signals, since code may catch the exception or be where none can be raised; chosen by
 # hand.
-AGAIN = 0.25
+SIGNAL_INTERVAL = 0.25
 # Functions in which an exception would leave an object in an inconsistent state.
 UNSAFE = frozenset({"__enter__", "__exit__", "__del__"})
 
@@ -57,13 +57,13 @@ def has_expired() -> bool:
     return time.monotonic() >= deadline()
 
 
-def share(part: float) -> float:
+def share_of_remaining(part: float) -> float:
     """The moment at which this share of the remaining time is used up."""
     now = time.monotonic()
     return now + part * (deadline() - now)
 
 
-def check() -> None:
+def raise_if_expired() -> None:
     """Raise Expired if the deadline has passed and the work was called by `in_time`."""
     if _spared.get() and time.monotonic() >= deadline() + GRACE:
         raise Expired
@@ -131,7 +131,7 @@ def interrupt_late(work: Callable[[], T], otherwise: T, overtime: float = OVERTI
 def _set_timer() -> None:
     if _limits:
         wait = max(1e-3, min(until for until, _ in _limits) - time.monotonic())
-        signal.setitimer(signal.ITIMER_REAL, wait, AGAIN)
+        signal.setitimer(signal.ITIMER_REAL, wait, SIGNAL_INTERVAL)
     else:
         signal.setitimer(signal.ITIMER_REAL, 0)
 
@@ -164,7 +164,7 @@ def portions(x: Tensor) -> Iterator[Tensor]:
     the first.
     """
     for place, rows in enumerate(
-        torch.arange(len(x), device=x.device).split(len(x) if math.isinf(deadline()) else SOON)
+        torch.arange(len(x), device=x.device).split(len(x) if math.isinf(deadline()) else ROWS_PER_CHECK)
     ):
         if place and has_expired():
             return

@@ -65,7 +65,7 @@ def read_described_model(data: bytes) -> ModelGraph:
     """Read a model stored as weights and a graph.
 
     The graph is {"input": name, "shape": [1, ...], "output": name, "nodes": [{"op", "in", "out", "with"}]}.
-    Operators have their ONNX names; other names are those of the weights. `signatures` (version 0) defines
+    Operators have their ONNX names; other names are those of the weights. `check_signatures` (version 0) defines
     how each is read.
     """
     metadata, arrays = read_container(data)

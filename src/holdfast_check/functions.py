@@ -35,7 +35,7 @@ NEAR = 2.0**-14
 
 
 @dataclass(frozen=True)
-class RisingFunction:
+class MonotoneFunction:
     """A nondecreasing function f with bounds of |f|, |f'| and |f''| on the real line; f' is computed from the
     value f(v).
     """
@@ -56,10 +56,10 @@ class RisingFunction:
 # The last number bounds |f''|: sigmoid'' = s (1 - s) (1 - 2 s), |sigmoid''| <= 1 / (6 sqrt 3) = 0.09622...;
 # tanh'' = -2 t (1 - t^2), |tanh''| <= 4 / (3 sqrt 3) = 0.76980...
 CURVES = {
-    "one": RisingFunction(np.ones_like, np.zeros_like, 1.0, 0.0, 0.0),
-    "identity": RisingFunction(lambda v: v, np.ones_like, None, 1.0, 0.0),
-    "sigmoid": RisingFunction(sigmoid, lambda s: s * (1.0 - s), 1.0, 0.25, 0.0963),
-    "tanh": RisingFunction(tanh, lambda t: 1.0 - t * t, 1.0, 1.0, 0.7699),
+    "one": MonotoneFunction(np.ones_like, np.zeros_like, 1.0, 0.0, 0.0),
+    "identity": MonotoneFunction(lambda v: v, np.ones_like, None, 1.0, 0.0),
+    "sigmoid": MonotoneFunction(sigmoid, lambda s: s * (1.0 - s), 1.0, 0.25, 0.0963),
+    "tanh": MonotoneFunction(tanh, lambda t: 1.0 - t * t, 1.0, 1.0, 0.7699),
 }
 
 
@@ -269,7 +269,7 @@ def _chord(f_low: Array, f_high: Array, low: Array, high: Array, otherwise: Arra
     return np.where(wide, (f_high - f_low) / np.where(wide, high - low, 1.0), otherwise)
 
 
-def _below(curve: RisingFunction, lower: Array, upper: Array) -> Array:
+def _below(curve: MonotoneFunction, lower: Array, upper: Array) -> Array:
     """The slope, at the middle of [lower, upper], of the convex envelope of an s-shaped curve that is odd up
     to a constant, with its inflection point at zero. The envelope follows the curve up to the point whose
     tangent meets the curve at `upper`.

@@ -1,5 +1,5 @@
 """The meaning of a model's graph: each ONNX operator as steps, for the inputs, attributes and versions listed
-in `signatures`.
+in `check_signatures`.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ from holdfast_check.arithmetic import LARGEST, Array
 from holdfast_check.errors import Rejected, require
 from holdfast_check.functions import PiecewiseLinear, ProductFunction
 from holdfast_check.signatures import DESCRIBED, Value, check_attributes, check_inputs, form_of
-from holdfast_check.steps import Applied, Builder, Program, StepView
+from holdfast_check.steps import Builder, FunctionStep, Program, StepView
 
 MOST = 2**27  # The largest number of elements of one value (1 GiB of indices; chosen by hand).
 # Operators that only move elements.
@@ -608,7 +608,7 @@ class Operators:
         """The function and pre-activation of a sigmoid or tanh output; else the identity and the value."""
         step = self.builder.steps[value.step]
         if (
-            isinstance(step, Applied)
+            isinstance(step, FunctionStep)
             and isinstance(step.function, ProductFunction)
             and step.function.arguments == 1
             and (value.index >= 0).all()

@@ -45,7 +45,7 @@ from holdfast_check.arithmetic import LARGEST, TINY, UNIT, Array, gamma
 from holdfast_check.errors import Rejected
 from holdfast_check.functions import PiecewiseLinear
 from holdfast_check.region import CheckedRegion
-from holdfast_check.steps import AffineStep, Applied, Program, StepTerm
+from holdfast_check.steps import AffineStep, FunctionStep, Program, StepTerm
 
 # The number of float64 coefficients in one backward pass (memory: 64 MiB; chosen by hand).
 NUMBERS = 2**23
@@ -54,7 +54,7 @@ Ends = tuple[tuple[Array, ...], tuple[Array, ...]]
 
 
 @dataclass(frozen=True)
-class FunctionPlanes:
+class FunctionLinearBounds:
     """Linear bounds of a function: slopes per pre-activation and an intercept, below and above, and M
     (`sizes`). Every array is (batch, 1 or rows, n).
     """
@@ -66,7 +66,9 @@ class FunctionPlanes:
     sizes: Array
 
     @staticmethod
-    def of(step: Applied, below: tuple[Array, ...], above: tuple[Array, ...], ends: Ends) -> "FunctionPlanes":
+    def of(
+        step: FunctionStep, below: tuple[Array, ...], above: tuple[Array, ...], ends: Ends
+    ) -> "FunctionLinearBounds":
         """Compute intercepts for the given slopes; any finite slopes are sound."""
         for slope in (*below, *above):
             if not bool((np.abs(slope) < LARGEST).all()):
@@ -78,7 +80,7 @@ class FunctionPlanes:
         sizes = np.maximum(np.abs(least), np.abs(most))
         for low, high, slope, other in zip(*ends, below, above, strict=True):
             sizes = sizes + np.maximum(np.abs(slope), np.abs(other)) * np.maximum(np.abs(low), np.abs(high))
-        return FunctionPlanes(below, least, above, most, sizes * (1 + 16 * UNIT) + TINY)
+        return FunctionLinearBounds(below, least, above, most, sizes * (1 + 16 * UNIT) + TINY)
 
 
 @dataclass
@@ -98,9 +100,9 @@ class StepBounds:
     lower: list[Array] = field(default_factory=list)  # (batch, n) per step.
     upper: list[Array] = field(default_factory=list)
     sizes: list[Array] = field(default_factory=list)  # M of affine maps.
-    planes: dict[int, FunctionPlanes] = field(default_factory=dict)
+    planes: dict[int, FunctionLinearBounds] = field(default_factory=dict)
     # Linear bounds with slopes for each row of the claim, where the proof brings them.
-    last: dict[int, FunctionPlanes] = field(default_factory=dict)
+    last: dict[int, FunctionLinearBounds] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         steps, outputs = self.program.steps, self.program.output
@@ -174,7 +176,7 @@ class StepBounds:
         missed = 4 * gamma(self.terms + len(step.parts) + 32) * sizes + TINY
         self._keep(middle - half - missed, middle + half + missed, sizes, place)
 
-    def _narrow(self, part: StepTerm, reader: Applied) -> None:
+    def _narrow(self, part: StepTerm, reader: FunctionStep) -> None:
         """Tighten the intermediate bounds of a function's pre-activations by backward passes. Elements whose
         interval contains no kink of a piecewise-linear function are skipped.
         """
@@ -211,18 +213,18 @@ class StepBounds:
                 }
                 self._refine_by_walk(part.source, chosen[some], planes)
 
-    def _refine_by_walk(self, place: int, some: Array, planes: Mapping[int, FunctionPlanes]) -> None:
+    def _refine_by_walk(self, place: int, some: Array, planes: Mapping[int, FunctionLinearBounds]) -> None:
         """Tighten the intervals of selected elements of a step by one backward pass."""
         rows = np.zeros((len(some), self.program.steps[place].size))
         rows[np.arange(len(some)), some] = 1.0
-        least = self.walk(place, np.concatenate([rows, -rows])[None], planes)
+        least = self.backward_pass(place, np.concatenate([rows, -rows])[None], planes)
         low, high = self.lower[place], self.upper[place]
         met = np.fmax(low[:, some], least[:, : len(some)]), np.fmin(high[:, some], -least[:, len(some) :])
         low[:, some], high[:, some] = self._leaf(*met)
         if not bool((low[:, some] <= high[:, some]).all()):
             raise Rejected(f"step {place} ({self.program.steps[place].name}): its bounds exclude each other")
 
-    def _apply_function(self, step: Applied, place: int) -> None:
+    def _apply_function(self, step: FunctionStep, place: int) -> None:
         """Linear bounds and the interval of a function, with the slopes of the proof, `slopes/K` (parts of
         the region, 2, pre-activations, n), or its own.
         """
@@ -233,14 +235,14 @@ class StepBounds:
             below, above = (
                 tuple(given[:, None, side, argument] for argument in range(len(lower))) for side in (0, 1)
             )
-        self.planes[place] = FunctionPlanes.of(step, below, above, (lower, upper))
+        self.planes[place] = FunctionLinearBounds.of(step, below, above, (lower, upper))
         # (parts of the region, rows, n): lower slopes for each row of the claim.
         if f"rows/{place}" in self.slopes:
             self.last[place] = self._with(place, self.slopes[f"rows/{place}"])
         low, high = step.function.range(lower, upper)
         self._keep(low[:, 0], high[:, 0], np.zeros_like(low[:, 0]), place)
 
-    def _read_interval(self, step: Applied) -> Ends:
+    def _read_interval(self, step: FunctionStep) -> Ends:
         """Intermediate bounds of a function's pre-activations, each (batch, 1, n)."""
         taken = [
             (part.take_elements(self.lower[part.source]), part.take_elements(self.upper[part.source]))
@@ -248,24 +250,24 @@ class StepBounds:
         ]
         return tuple(low[:, None] for low, _ in taken), tuple(high[:, None] for _, high in taken)
 
-    def _with(self, place: int, given: Array) -> FunctionPlanes:
+    def _with(self, place: int, given: Array) -> FunctionLinearBounds:
         """Linear bounds of a function with other lower slopes, (1 or batch, rows, n), for all elements or for
         those listed in `at/K`. Slopes stored as bytes are divided by 255.
         """
         step, usual = self.program.steps[place], self.planes[place]
-        if not isinstance(step, Applied):
+        if not isinstance(step, FunctionStep):
             raise Rejected(f"step {place} ({step.name}) is not a function, and has no slopes")
         below = np.repeat(usual.below[0], given.shape[1], 1)
         below[..., self.slopes.get(f"at/{place}", slice(None))] = (
             given / 255.0 if given.dtype == np.uint8 else given
         )
-        return FunctionPlanes.of(step, (below,), usual.above, self._read_interval(step))
+        return FunctionLinearBounds.of(step, (below,), usual.above, self._read_interval(step))
 
-    def walk(
+    def backward_pass(
         self,
         place: int,
         rows: Array,
-        others: Mapping[int, FunctionPlanes] | None = None,
+        others: Mapping[int, FunctionLinearBounds] | None = None,
         signs: Mapping[int, Array] | None = None,
         added_up: Array | float = 0.0,
     ) -> Array:
@@ -320,6 +322,6 @@ class StepBounds:
         added_up = (np.abs(wide) @ self.outputs.take_elements(self._largest(place))[:, :, None])[
             ..., 0
         ] + TINY
-        bound = self.walk(place, coefficients, self.last, signs, added_up)
+        bound = self.backward_pass(place, coefficients, self.last, signs, added_up)
         result: Array = bound + offset - 4 * UNIT * (np.abs(bound) + np.abs(offset))
         return np.where(self.empty[:, None], np.inf, result)

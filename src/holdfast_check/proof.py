@@ -19,7 +19,7 @@ from holdfast_check.graph import ModelGraph, program
 from holdfast_check.planes import StepBounds
 from holdfast_check.quadratic import SecondOrderBounds
 from holdfast_check.region import CheckedRegion, inside
-from holdfast_check.steps import Applied, Program
+from holdfast_check.steps import FunctionStep, Program
 from holdfast_check.tree import leaves, margins, paths
 
 SCHEMA, VERSION = "holdfast-proof", 1  # The format of proof files that this checker reads.
@@ -86,7 +86,7 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Signs:
+class SignTree:
     """A tree (nodes, 2) of sign splits, each an element of a step, and data of its leaves.
 
     Attributes:
@@ -119,7 +119,7 @@ class Claim:
     slopes: dict[str, Array]
     point: Array | None
     told: str
-    signs: Signs | None
+    signs: SignTree | None
 
     @staticmethod
     def read_claim(header: dict[str, Any], arrays: dict[str, Array], built: Program) -> "Claim":
@@ -188,12 +188,16 @@ def _slopes(name: str, arrays: dict[str, Array], built: Program, rows: int) -> A
     wanted: tuple[int, ...] = (2, len(step.parts), step.size) if whole else (rows, many)
     if kind == "ends":
         wanted = (arrays[f"ends/{places[1]}"].size if places[1] > places[0] and len(array) == 2 else -1, many)
-    if not isinstance(step, Applied) or array.shape[1:] != wanted or (not whole and len(step.parts) != 1):
+    if (
+        not isinstance(step, FunctionStep)
+        or array.shape[1:] != wanted
+        or (not whole and len(step.parts) != 1)
+    ):
         raise ValueError(f"{name} has shape {array.shape}, which does not fit the function at its step")
     return array if array.dtype == np.uint8 and not whole else array.astype(np.float64)
 
 
-def _signs(arrays: dict[str, Array], built: Program, groups: tuple[tuple[int, ...], ...]) -> Signs:
+def _signs(arrays: dict[str, Array], built: Program, groups: tuple[tuple[int, ...], ...]) -> SignTree:
     """The tree of signs of a file, validated."""
     tree, multipliers, own = (
         arrays["signs"],
@@ -215,7 +219,7 @@ def _signs(arrays: dict[str, Array], built: Program, groups: tuple[tuple[int, ..
         for name in arrays
         if name.startswith("leaves/")
     }
-    return Signs(tree, own, multipliers, slopes, bool(arrays["signs/anew"].any()))
+    return SignTree(tree, own, multipliers, slopes, bool(arrays["signs/anew"].any()))
 
 
 def _number(value: Any) -> float:
@@ -315,7 +319,7 @@ def _ranks(matrix: Array, offset: Array, above: float) -> bool:
     return bool(pairs) and above == 0 and not bool(offset.any())
 
 
-def lowest(claim: Claim, built: Program) -> float:
+def proof_margin(claim: Claim, built: Program) -> float:
     """The margin of a proof: by how much, at the worst leaf, every group has a row above the claimed number;
     negative if the claim is not proved.
     """
@@ -353,7 +357,7 @@ def _least(bounds: Array) -> float:
     return least if not math.isnan(least) else -math.inf
 
 
-def _by_signs(claim: Claim, signs: Signs, built: Program) -> float:
+def _by_signs(claim: Claim, signs: SignTree, built: Program) -> float:
     """The margin where some groups are proved over the leaves of a tree of signs, and the others over the
     whole region.
     """
@@ -436,7 +440,9 @@ def check(model: str | Path | Model, proof: str | Path) -> ProofVerdict:
         with np.errstate(all="ignore"):  # Overflow gives inf or NaN, which no check accepts.
             claim = Claim.read_claim(header, arrays, opened.program)
             told = claim.told
-            margin = lowest(claim, opened.program) if claim.kind == "proof" else shown(claim, opened.program)
+            margin = (
+                proof_margin(claim, opened.program) if claim.kind == "proof" else shown(claim, opened.program)
+            )
         if claim.kind == "proof" and not margin > 0:
             raise Rejected(f"the bound misses the claimed number by {-margin:.6g}")
         if claim.kind == "witness" and not margin >= 0:

@@ -35,7 +35,7 @@ from holdfast_check.arithmetic import LARGEST, TINY, UNIT, Array, gamma
 from holdfast_check.errors import Rejected
 from holdfast_check.functions import PiecewiseLinear, ProductFunction
 from holdfast_check.planes import StepBounds
-from holdfast_check.steps import AffineStep, Applied, StepTerm
+from holdfast_check.steps import AffineStep, FunctionStep, StepTerm
 
 MOST = 2**27  # The largest number of float64 coefficients in the model of one step (1 GiB; chosen by hand).
 AT_ONCE = 2**22  # The number of coefficients processed at once (32 MiB; chosen by hand).
@@ -115,7 +115,7 @@ class UnitBall:
         d, known, c, L, B = self.d, y.B.shape[2], y.c, y.L, y.B
         missed = 32 * (rounds + 1) * gamma(y.terms) * (y.size + y.rest) + y.rest + TINY
         if known == 0 or not np.isinf(self.norm):
-            p = Spread.of(y, self)
+            p = ModelRanges.of(y, self)
             bound = c + p.middle - p.linear - p.named - p.width - missed
             if self.norm == 2 and 0 < d <= min(known, PRICED):
                 bound = np.fmax(bound, self._price_bound(y) - missed)
@@ -141,7 +141,7 @@ class UnitBall:
         inside = 2 * squares > np.abs(L)  # The minimum of squares v^2 + L v lies inside (-1, 1).
         alone = np.where(inside, -L * L / np.where(inside, 4 * squares, 1.0), squares - np.abs(L))
         mixed = gradient(sizes, free)[1] - np.abs(squares).sum(1)
-        p = Spread.of(y, self)
+        p = ModelRanges.of(y, self)
         bound = (
             np.fmax(c + alone.sum(1) - mixed - outside, y.c + p.middle - p.linear - p.named - p.width)
             - missed
@@ -162,7 +162,7 @@ class UnitBall:
 
 
 @dataclass(frozen=True)
-class Spread:
+class ModelRanges:
     """Ranges of the terms of a model, rounding included: |J v| <= linear, |R r| <= named, |v'B u - middle| <=
     width. `at` = c + middle up to a number contained in `rest`; `all` is at least the sum of absolute values
     of everything in the model.
@@ -177,7 +177,7 @@ class Spread:
     all: Array
 
     @staticmethod
-    def of(y: SecondOrderModel, ball: UnitBall) -> "Spread":
+    def of(y: SecondOrderModel, ball: UnitBall) -> "ModelRanges":
         """Compute the ranges over the unit ball."""
         d = ball.d
         linear, named = ball.reach(y.L[:, :d]), np.abs(y.L[:, d:]).sum(1)
@@ -197,7 +197,7 @@ class Spread:
             middle, width = (low + high) / 2, np.maximum(high - low, 0.0) / 2
         size = y.size + np.abs(y.c) + y.rest
         off = 8 * gamma(y.terms) * size + TINY
-        return Spread(
+        return ModelRanges(
             linear + off,
             named + off,
             middle,
@@ -234,7 +234,7 @@ def along(
     more = (quad,) if isinstance(function, ProductFunction) else ()
     least = function.least(1.0, (slope,), (low,), (high,), *more)
     most = -function.least(-1.0, (-slope,), (low,), (high,), *(-part for part in more))
-    p = Spread.of(y, ball)
+    p = ModelRanges.of(y, ball)
     steep, loose = slope + 2 * quad * p.at, p.width + p.rest
     line = p.linear + p.named
     away = np.maximum(np.minimum(np.maximum(high - p.at, p.at - low), line + loose), loose)
@@ -279,7 +279,7 @@ def times(
     """The model of a z, where a and z lie in the given intervals. Without its rest, a model differs from `at`
     by at most `away`.
     """
-    p, q, k = Spread.of(a, ball), Spread.of(z, ball), max(a.L.shape[1], z.L.shape[1])
+    p, q, k = ModelRanges.of(a, ball), ModelRanges.of(z, ball), max(a.L.shape[1], z.L.shape[1])
     L, M = (np.pad(y.L, ((0, 0), (0, k - y.L.shape[1]))) for y in (a, z))
     B = _outer(L, M, ball.d)
     for y, at in ((a, q.at), (z, p.at)):
@@ -366,7 +366,9 @@ class SecondOrderBounds(StepBounds):
         )
         weight = readers[0][1].weight if once else None
         return (
-            once and isinstance(self.program.steps[place], Applied) and (weight is None or weight.ndim == 1)
+            once
+            and isinstance(self.program.steps[place], FunctionStep)
+            and (weight is None or weight.ndim == 1)
         )
 
     def _store(self, place: int, model: SecondOrderModel, named: bool) -> None:
@@ -427,7 +429,7 @@ class SecondOrderBounds(StepBounds):
                 place, self._apply_map(step), any(self._joins_sum(part.source) for part in step.parts)
             )
 
-    def _narrow(self, part: StepTerm, reader: Applied) -> None:
+    def _narrow(self, part: StepTerm, reader: FunctionStep) -> None:
         super()._narrow(part, reader)
         if part.source in self.ranged or part.source not in self.models:
             return
@@ -442,7 +444,7 @@ class SecondOrderBounds(StepBounds):
         if not bool((low <= high).all()):
             raise Rejected(f"step {part.source}: its bounds exclude each other")
 
-    def _apply_function(self, step: Applied, place: int) -> None:
+    def _apply_function(self, step: FunctionStep, place: int) -> None:
         super()._apply_function(step, place)
         if place not in self.readers:
             return
@@ -452,7 +454,7 @@ class SecondOrderBounds(StepBounds):
         )
         self._store(place, SecondOrderModel(*joined), not self._joins_sum(place))
 
-    def _through(self, step: Applied, place: int, some: Array) -> SecondOrderModel:
+    def _through(self, step: FunctionStep, place: int, some: Array) -> SecondOrderModel:
         """The model of selected elements of a function applied to its sources."""
         factors, values = [], []
         for argument, (part, function) in enumerate(zip(step.parts, step.function.curves, strict=True)):

@@ -120,7 +120,7 @@ class AffineStep:
 
 
 @dataclass(frozen=True, eq=False)
-class Applied:
+class FunctionStep:
     """y = function(pre-activations), element by element; its terms only select elements."""
 
     name: str
@@ -130,7 +130,7 @@ class Applied:
     offset: Array = field(default_factory=lambda: np.zeros(0))
 
 
-Step = AffineStep | Applied
+Step = AffineStep | FunctionStep
 
 
 @dataclass
@@ -203,7 +203,7 @@ class Builder:
             StepTerm(view.step, np.broadcast_to(view.index, shape).ravel(), None, None)
             for view in map(self.plain, arguments)
         )
-        self.steps.append(Applied(name, int(np.prod(shape)), parts, function))
+        self.steps.append(FunctionStep(name, int(np.prod(shape)), parts, function))
         return StepView(len(self.steps) - 1, np.arange(int(np.prod(shape))).reshape(shape))
 
     def add_scaled(

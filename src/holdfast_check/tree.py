@@ -16,7 +16,7 @@ from holdfast_check.errors import Rejected, require
 from holdfast_check.planes import StepBounds
 
 T = TypeVar("T")
-Cut = tuple[int, int, float]  # Step, element, and the sign of that element in this child.
+SignSplit = tuple[int, int, float]  # Step, element, and the sign of that element in this child.
 
 
 def _leaves(whole: T, cuts: Array, halves: Callable[[T, list[int]], tuple[T, T]]) -> list[T]:
@@ -53,12 +53,12 @@ def leaves(lower: Array, upper: Array, cuts: Array) -> tuple[Array, Array]:
     return np.stack([low for low, _ in found]), np.stack([high for _, high in found])
 
 
-def paths(cuts: Array, sizes: list[int]) -> list[list[Cut]]:
+def paths(cuts: Array, sizes: list[int]) -> list[list[SignSplit]]:
     """For each leaf its splits, from the root; in a first child the value is at most zero. `cuts` is (nodes,
     2), `sizes` holds the size of every step.
     """
 
-    def halves(path: list[Cut], cut: list[int]) -> tuple[list[Cut], list[Cut]]:
+    def halves(path: list[SignSplit], cut: list[int]) -> tuple[list[SignSplit], list[SignSplit]]:
         step, element = cut
         require(
             0 <= step < len(sizes) and 0 <= element < sizes[step],
@@ -73,7 +73,7 @@ def margins(
     whole: StepBounds,
     matrix: Array,
     offset: Array,
-    some: list[list[Cut]],
+    some: list[list[SignSplit]],
     multipliers: Array,
     slopes: dict[str, Array],
     anew: bool,

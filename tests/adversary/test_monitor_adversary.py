@@ -16,7 +16,7 @@ from torch.nn import functional
 import holdfast as hf
 from holdfast.monitor import Classes, Groups, Monitor, Own, Streaming
 from holdfast.monitor.engine.recurrent import Recurrent
-from holdfast.monitor.engine.rerun import keeps_apart
+from holdfast.monitor.engine.rerun import keeps_rows_separate
 from holdfast.property import Robustness
 
 WORDS, RARE, DIMENSION, HIDDEN, CLASSES = 3000, 2345, 3, 4, 3
@@ -398,7 +398,7 @@ def test_the_audits_head() -> None:
 @pytest.mark.parametrize("kind", [AsksForValues, AsksForValuesAndCatches, Scripted, Counts])
 def test_rows_that_may_see_each_other_are_asked_one_by_one(kind: type[Plain]) -> None:
     net = hf.Network.from_torch(kind(), tokens=True)
-    assert not keeps_apart(net, torch.tensor(SENTENCES[0]))
+    assert not keeps_rows_separate(net, torch.tensor(SENTENCES[0]))
 
 
 @pytest.mark.parametrize(
@@ -406,7 +406,7 @@ def test_rows_that_may_see_each_other_are_asked_one_by_one(kind: type[Plain]) ->
 )
 def test_rows_that_cannot_see_each_other_share_a_batch(kind: type[Plain]) -> None:
     net = hf.Network.from_torch(kind(), tokens=True)
-    assert keeps_apart(net, torch.tensor(SENTENCES[0]))
+    assert keeps_rows_separate(net, torch.tensor(SENTENCES[0]))
 
 
 def cancels(module: nn.Module) -> None:

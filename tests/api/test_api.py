@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import holdfast as hf
 import truth
 from holdfast.attacks import PGD, Corners
-from holdfast.random_streams import Chance
+from holdfast.random_streams import RandomStreams
 from holdfast.region import Ball, Box, Frames, Sparse
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -632,7 +632,7 @@ def test_no_point_crosses_a_linear_bound(region: hf.region.Region, model: nn.Mod
     assert found.lower_A.shape == found.upper_A.shape == (4, 4, 3, 2)
     x = torch.cat(
         [
-            region.sample(300, Chance.of(range(len(region)), 0)),
+            region.sample(300, RandomStreams.of(range(len(region)), 0)),
             *(region.vertex(s * found.lower_A[:, :1].squeeze(1).float())[None] for s in (-1, 1)),
         ]
     )

@@ -17,8 +17,8 @@ from holdfast.api.risk import Risk, estimate_text
 from holdfast.lipschitz import Shells
 from holdfast.method import Claims, Method
 from holdfast.problem import Goal, Problem
-from holdfast.random_streams import Chance
-from holdfast.result import Bound, Bracket, Evidence, by_definition
+from holdfast.random_streams import RandomStreams
+from holdfast.result import Bound, Bracket, Evidence, trivial_bound
 from holdfast.solver import Progress
 
 FEW = 60  # queries for Q
@@ -80,13 +80,13 @@ def test_the_estimate_of_a_linear_network_is_its_radius_and_never_above_a_witnes
 
 def known(score: float, q: float, witnessed: float, searched: float | None) -> Risk:
     """With a Q that was found and a failure at a distance."""
-    nothing, met = by_definition(-math.inf), Evidence("witnessed", "Steepest")
-    metric = Bracket(Bound(q, met), by_definition(math.inf))
+    nothing, met = trivial_bound(-math.inf), Evidence("witnessed", "Steepest")
+    metric = Bracket(Bound(q, met), trivial_bound(math.inf))
     radius = Bracket(
-        by_definition(0.0), by_definition(math.inf) if math.isinf(witnessed) else Bound(witnessed, met)
+        trivial_bound(0.0), trivial_bound(math.inf) if math.isinf(witnessed) else Bound(witnessed, met)
     )
     return Risk(
-        score, Bracket(nothing, by_definition(math.inf)), metric, radius, None, (), 0, 0.0, searched=searched
+        score, Bracket(nothing, trivial_bound(math.inf)), metric, radius, None, (), 0, 0.0, searched=searched
     )
 
 
@@ -134,7 +134,7 @@ def test_no_point_of_the_ball_is_beyond_a_proved_end(
     assert twin is not None
     score = score_of(question, options, net(x))
     ball = hf.Ball(x.double(), radius, math.inf, net.domain)
-    points = ball.sample(4000, Chance.of(range(len(ball)), 0))
+    points = ball.sample(4000, RandomStreams.of(range(len(ball)), 0))
     scores = torch.stack([score(said) for said in twin(points.flatten(0, 1)).reshape(*points.shape[:2], -1)])
     at = score(twin(x.double()))
     for row, r in enumerate(found):
@@ -398,7 +398,7 @@ def test_a_step_that_proves_looks_at_the_clock(net: hf.Network, x: Tensor, goal:
             torch.full((60,), torch.nan, dtype=torch.float64) if claims.proved is None else claims.proved
         )
         assert until == math.inf or state is not None  # not done: the run is stopped, not finished
-    assert int(proved[0].isfinite().sum()) <= 2 * time_limit.SOON
+    assert int(proved[0].isfinite().sum()) <= 2 * time_limit.ROWS_PER_CHECK
     assert bool(proved[1].isfinite().all())
     known = proved[0].isfinite()
     assert torch.allclose(proved[0][known], proved[1][known]) or goal == "steepness"

@@ -22,7 +22,7 @@ from torch import nn
 import holdfast as hf
 import tree_truth
 from holdfast.errors import BadInput
-from holdfast.random_streams import Chance
+from holdfast.random_streams import RandomStreams
 from holdfast.region import ChangedColumns, Column, Rows
 
 GENERATOR = np.random.default_rng(0)
@@ -166,7 +166,7 @@ def test_proofs_and_witnesses_over_rows_of_a_linear_model(norm: float) -> None:
             net.domain,
             p=norm,
         )
-        inside = region.sample(400, Chance.of(range(1), 1)).squeeze(1)
+        inside = region.sample(400, RandomStreams.of(range(1), 1)).squeeze(1)
         assert set(model.predict(net.columns.decode(inside)[list(SPREAD.columns)])) == {said[row]}
 
 
@@ -251,10 +251,10 @@ def test_a_pipeline_that_reads_words_is_read_through(model: Any) -> None:
             net.columns,
             net.domain,
         )
-        inside = region.sample(300, Chance.of(range(1), 1)).squeeze(1)
+        inside = region.sample(300, RandomStreams.of(range(1), 1)).squeeze(1)
         assert set(pipeline.predict(net.columns.decode(inside))) == {said[row]}
     two = ChangedColumns(x, torch.full((4,), 2.0), net.columns, net.domain)
-    points = two.sample(50, Chance.of(range(4), 1))
+    points = two.sample(50, RandomStreams.of(range(4), 1))
     asked = pipeline.predict(net.columns.decode(points.flatten(0, 1)))
     assert net.classes is not None
     assert [net.classes[i] for i in net(points.flatten(0, 1)).argmax(1).tolist()] == asked.tolist()

@@ -12,20 +12,20 @@ import truth
 from holdfast.attacks.mads import (
     POLL_OVER_MESH,
     Mads,
-    begin,
+    begin_search,
     columns,
     integer_direction,
-    learn,
     minimise,
-    propose,
+    propose_points,
     quasi_random,
+    update_state,
 )
 from holdfast.attacks.mesh import Mesh, descend_mesh
-from holdfast.attacks.unit_box import Radial, chart
+from holdfast.attacks.unit_box import Radial, box_map_of
 from holdfast.errors import BadInput
 from holdfast.problem import Problem
 from holdfast.property import Linear
-from holdfast.random_streams import Chance
+from holdfast.random_streams import RandomStreams
 from holdfast.region import Ball, Box, Domain, Frames, Patch, Region
 from holdfast.result import Key
 from holdfast.solver import solve
@@ -50,17 +50,19 @@ def test_directions_are_whole_numbers_and_orthogonal(n: int) -> None:
 def test_a_poll_is_a_positive_basis_on_the_mesh() -> None:
     """All 2n directions of a whole poll: every half space holds some, and all are whole steps of the mesh."""
     n = 6
-    state = begin(torch.full((4, n), 0.5), Chance.of(range(4), 3))
-    state = learn(state, state.point[None], torch.zeros(1, 4))  # the start is known; what follows fails
-    points = propose(state, 5)
-    state = learn(state, points, torch.ones(5, 4))
+    state = begin_search(torch.full((4, n), 0.5), RandomStreams.of(range(4), 3))
+    state = update_state(
+        state, state.point[None], torch.zeros(1, 4)
+    )  # the start is known; what follows fails
+    points = propose_points(state, 5)
+    state = update_state(state, points, torch.ones(5, 4))
     assert bool((state.asked == 0).all())
     state = replace(state, poll=torch.full((4,), 0.25, dtype=torch.float64))
     asked = []
     for _ in range(3):
-        points = propose(state, 4)
+        points = propose_points(state, 4)
         asked.append(points)
-        state = learn(state, points, torch.ones(4, 4))
+        state = update_state(state, points, torch.ones(4, 4))
     assert bool((state.poll == 0.125).all())
     steps = (torch.cat(asked) - 0.5) / (0.25 / POLL_OVER_MESH)
     assert torch.equal(steps, steps.round())
@@ -85,7 +87,9 @@ FUNCTIONS = {
 def test_minima_are_found(name: str, n: int) -> None:
     goal = torch.rand(20, n, dtype=torch.float64)
     found = minimise(
-        lambda t: FUNCTIONS[name](t, goal), begin(torch.full((20, n), 0.5), Chance.of(range(20), 0)), 2000
+        lambda t: FUNCTIONS[name](t, goal),
+        begin_search(torch.full((20, n), 0.5), RandomStreams.of(range(20), 0)),
+        2000,
     )
     assert float(found.least.max()) < 1e-2  # all of them go down to zero
     assert torch.equal(FUNCTIONS[name](found.best, goal), found.least)
@@ -97,7 +101,9 @@ def test_a_collapsed_mesh_begins_elsewhere_and_finds_the_deeper_valley() -> None
     def valleys(t: Tensor) -> Tensor:
         return torch.minimum((t - 0.1).abs().sum(-1), 10 * (t - 0.8).abs().sum(-1) - 0.5)
 
-    found = minimise(valleys, begin(torch.full((10, 1), 0.1), Chance.of(range(10), 0)), 2400, block=4)
+    found = minimise(
+        valleys, begin_search(torch.full((10, 1), 0.1), RandomStreams.of(range(10), 0)), 2400, block=4
+    )
     assert bool((found.restarts > 0).all())
     assert float((found.least - -0.5).max()) < 1e-3
 
@@ -105,7 +111,7 @@ def test_a_collapsed_mesh_begins_elsewhere_and_finds_the_deeper_valley() -> None
 def test_nan_is_never_a_success() -> None:
     found = minimise(
         lambda t: torch.where(t[..., 0] < 0.5, torch.nan, t[..., 0]),
-        begin(torch.full((5, 2), 0.9), Chance.of(range(5), 0)),
+        begin_search(torch.full((5, 2), 0.9), RandomStreams.of(range(5), 0)),
         400,
     )
     assert bool((found.least >= 0.5).all())
@@ -120,7 +126,7 @@ def test_the_budget_is_exact(budget: int) -> None:
         asked.append(t.shape[:2])
         return t.sum(-1)
 
-    found = minimise(objective, begin(torch.rand(3, 7), Chance.of(range(3), 0)), budget)
+    found = minimise(objective, begin_search(torch.rand(3, 7), RandomStreams.of(range(3), 0)), budget)
     assert sum(count for count, _ in asked) == found.queries == budget
     assert {rows for _, rows in asked} == {3}
 
@@ -139,7 +145,7 @@ def test_a_saved_search_goes_on_bit_for_bit() -> None:
     def objective(t: Tensor) -> Tensor:
         return (t - goal).abs().sum(-1)
 
-    halfway = minimise(objective, begin(torch.rand(6, 9), Chance.of(range(6), 5)), 300)
+    halfway = minimise(objective, begin_search(torch.rand(6, 9), RandomStreams.of(range(6), 5)), 300)
     saved = saved_and_back(halfway)
     through = minimise(objective, halfway, 900)
     torch.manual_seed(99)
@@ -147,13 +153,13 @@ def test_a_saved_search_goes_on_bit_for_bit() -> None:
     for f in fields(Mads):
         one, other = getattr(through, f.name), getattr(again, f.name)
         assert torch.equal(one, other) if isinstance(one, Tensor) else one == other, f.name
-    other = minimise(objective, begin(torch.rand(6, 9), Chance.of(range(6), 6)), 900)
+    other = minimise(objective, begin_search(torch.rand(6, 9), RandomStreams.of(range(6), 6)), 900)
     assert not torch.equal(other.best, again.best)
 
 
 def test_starts_outside_the_box_are_refused() -> None:
     with pytest.raises(BadInput, match="between 0 and 1"):
-        begin(torch.full((2, 3), 1.5), Chance.of(range(2), 0))
+        begin_search(torch.full((2, 3), 1.5), RandomStreams.of(range(2), 0))
 
 
 # ---- charts
@@ -180,18 +186,18 @@ def region(kind: str, p: float = 2.0) -> Region:
 )
 def test_charts_lead_into_the_region_and_back(kind: str, p: float) -> None:
     asked = region(kind, p)
-    box = chart(asked)
+    box = box_map_of(asked)
     assert isinstance(box, Radial) == (kind in ("ball", "frames") and not math.isinf(p))
     points = box.point(torch.rand(50, 4, 15, dtype=torch.float64))
     assert bool(asked.contains(points).all())
-    inside = asked.sample(30, Chance.of(range(len(asked)), 0))
+    inside = asked.sample(30, RandomStreams.of(range(len(asked)), 0))
     again = box.point(box.place(inside))
     assert float((again - inside).abs().max()) < 1e-5
 
 
 def test_the_radial_chart_reaches_the_surface() -> None:
     asked = Ball(torch.zeros(1, 6), torch.tensor([0.7], dtype=torch.float64), 1)
-    corners = chart(asked).point(torch.eye(6, dtype=torch.float64).mul(0.5).add(0.5)[:, None])
+    corners = box_map_of(asked).point(torch.eye(6, dtype=torch.float64).mul(0.5).add(0.5)[:, None])
     assert torch.allclose(asked.distance(corners), torch.tensor(0.7, dtype=torch.float64), rtol=1e-5)
 
 
@@ -228,8 +234,8 @@ def test_the_least_of_a_linear_function_over_a_ball(p: float, form: str) -> None
 @pytest.mark.parametrize("kind", ["ball", "frames", "patch", "box"])
 def test_points_stay_in_every_kind_of_region(kind: str) -> None:
     problem = linear_problem(region(kind))
-    start = problem.region.sample(2, Chance.of(range(len(problem.region)), 0))
-    points, scores = descend_mesh(problem, start, 100, 16, Chance.of(problem.keys, 0))
+    start = problem.region.sample(2, RandomStreams.of(range(len(problem.region)), 0))
+    points, scores = descend_mesh(problem, start, 100, 16, RandomStreams.of(problem.keys, 0))
     assert bool(problem.region.contains(points).all())
     assert torch.allclose(problem.score(points).double(), scores)
     assert bool((scores <= problem.score(start).double() + 1e-6).all())

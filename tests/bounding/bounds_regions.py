@@ -7,7 +7,7 @@ from bounds_zoo import values
 from torch import Tensor
 
 from holdfast.bounding.graph.graph import Graph
-from holdfast.random_streams import Chance
+from holdfast.random_streams import RandomStreams
 from holdfast.region import Ball, Box, Domain, Drift, Frames, Patch, Region, Sparse, Words
 
 ROWS = 2
@@ -67,7 +67,7 @@ KINDS = list(regions((3, 3), 0))
 
 def hostile(graph: Graph, region: Region, rows: Tensor, seed: int) -> Tensor:
     """(count, batch, *shape): samples, extreme points, and points driven downhill on each row, all in the region."""
-    g, chance = seeded(seed), Chance.of(range(len(region)), seed)
+    g, chance = seeded(seed), RandomStreams.of(range(len(region)), seed)
     points = [region.centre.double()[None], region.sample(40, chance)]
     away = torch.randn((20, *region.centre.shape), generator=g, dtype=torch.float64)
     points.append(region.vertex(away))

@@ -26,11 +26,11 @@ def test_one_wild_gradient_does_not_stop_what_follows() -> None:
 @torch.no_grad()
 def test_rows_go_half_of_the_way_back_and_more_slowly_on() -> None:
     ascent, rows = CoefficientAscent([torch.zeros(2, 3)], betas=(0.9, 0.95)), torch.tensor([True, False])
-    ascent.back([torch.zeros(2, 3)], rows)  # before any step nothing carries them on
+    ascent.backtrack([torch.zeros(2, 3)], rows)  # before any step nothing carries them on
     for _ in range(3):
         ascent.step([torch.ones(2, 3)], 0.1)
     before = ascent.values[0].detach().clone()
-    ascent.back([torch.zeros(2, 3)], rows)
+    ascent.backtrack([torch.zeros(2, 3)], rows)
     assert torch.equal(ascent.values[0][0], before[0] / 2)
     assert torch.equal(ascent.values[0][1], before[1])
     after = ascent.values[0].detach().clone()

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from holdfast import batch
 from holdfast.bounding.alpha_beta_crown import (
     RowTask,
-    arguments,
+    concatenate_nodes,
     relu_like_functions,
+    relu_preactivations,
     tighten_intermediate_bounds,
-    together,
 )
 from holdfast.bounding.branching import input_split as branch
 from holdfast.bounding.branching.input_split import InputSplit
@@ -28,7 +28,7 @@ from holdfast.bounding.graph.graph import Affine, Graph, Relaxed, build
 from holdfast.bounding.zonotope import Forms
 from holdfast.network import Network
 from holdfast.property import Avoid
-from holdfast.random_streams import Chance
+from holdfast.random_streams import RandomStreams
 from holdfast.region import Box
 
 SOME = [*list(ZOO)[::6], "residual", "lstm"]
@@ -51,7 +51,7 @@ def boxes(seed: int, count: int, shape: tuple[int, ...], width: float) -> Box:
 def with_forms(graph: Graph, region: Box) -> tuple[Forms, dict[object, tuple[Tensor, Tensor]]]:
     forms = Forms.over(graph.entry, *region.enclosing_box())
     propagate(graph, region, forms)
-    return forms, {node: form.ends() for node, form in forms.of.items()}
+    return forms, {node: form.interval_bounds() for node, form in forms.of.items()}
 
 
 @pytest.mark.parametrize("name", SOME)
@@ -63,7 +63,7 @@ def test_forms_hold_every_value_of_every_node(name: str) -> None:
         region = boxes(1, 4, shape, width)
         _, ends = with_forms(graph, region)
         assert graph.entry in ends
-        for x in region.sample(25, Chance.of(range(len(region)), 2)):
+        for x in region.sample(25, RandomStreams.of(range(len(region)), 2)):
             for node, value in values(graph, x).items():
                 if node in ends:
                     lower, upper = ends[node]
@@ -112,7 +112,7 @@ def test_forms_pay_for_every_rounding(seed: int, width: float) -> None:
         region.lower,
         region.upper,
         region.centre,
-        *region.sample(4, Chance.of(range(len(region)), seed)),
+        *region.sample(4, RandomStreams.of(range(len(region)), seed)),
     ]
     for x in points:
         for row in range(3):
@@ -142,14 +142,14 @@ def test_planes_of_forms_stay_below(name: str) -> None:
             -torch.ones((1, graph.output.size), dtype=torch.float64),
         ]
     ).expand(4, -1, -1)
-    slope, constant = forms.below(graph.entry, graph.output, rows)
-    for x in [region.lower, region.upper, *region.sample(50, Chance.of(range(len(region)), 2))]:
+    slope, constant = forms.linear_lower_bound(graph.entry, graph.output, rows)
+    for x in [region.lower, region.upper, *region.sample(50, RandomStreams.of(range(len(region)), 2))]:
         truth = (rows @ values(graph, x)[graph.output].flatten(1).unsqueeze(-1)).squeeze(-1)
         plane = (slope @ x.flatten(1).unsqueeze(-1)).squeeze(-1) + constant
         assert bool((plane <= truth + 1e-12).all())
     narrow = Box.between(region.centre, region.centre)
     forms, _ = with_forms(graph, narrow)
-    slope, constant = forms.below(graph.entry, graph.output, rows)
+    slope, constant = forms.linear_lower_bound(graph.entry, graph.output, rows)
     truth = (rows @ values(graph, region.centre)[graph.output].flatten(1).unsqueeze(-1)).squeeze(-1)
     torch.testing.assert_close(
         (slope @ region.centre.flatten(1).unsqueeze(-1)).squeeze(-1) + constant, truth, rtol=1e-9, atol=1e-9
@@ -163,7 +163,7 @@ def test_forms_are_tighter_than_intervals_and_share_adds_up() -> None:
     forms = Forms.over(graph.entry, *region.enclosing_box())
     better, _ = propagate(graph, region, forms)
     before = plain_propagate(graph, region)
-    inner = arguments(graph)[-1]
+    inner = relu_preactivations(graph)[-1]
     assert float((better.upper[inner] - better.lower[inner]).mean()) < 0.95 * float(
         (before.upper[inner] - before.lower[inner]).mean()
     )
@@ -210,11 +210,15 @@ def test_trained_bounds_hold_where_decisions_do(seed: int) -> None:
     _, net = perceptron(seed, 6, 12, 12, 3)
     graph = fuse_affine(build(net, torch.zeros(1, 6)))
     region = boxes(seed, 1, (6,), 0.6)
-    x = region.sample(4000, Chance.of(range(len(region)), seed))[:, 0]
+    x = region.sample(4000, RandomStreams.of(range(len(region)), seed))[:, 0]
     found = values(graph, x)
-    pre = together(graph, found)
+    pre = concatenate_nodes(graph, found)
     known, _ = propagate(graph, region)
-    open_ = ((together(graph, known.lower) < 0) & (together(graph, known.upper) > 0))[0].nonzero().flatten()
+    open_ = (
+        ((concatenate_nodes(graph, known.lower) < 0) & (concatenate_nodes(graph, known.upper) > 0))[0]
+        .nonzero()
+        .flatten()
+    )
     chosen = open_[torch.randperm(len(open_), generator=torch.Generator().manual_seed(seed))[:3]]
     for pattern in range(8):
         sign = torch.zeros((1, pre.shape[1]), dtype=torch.int8)
@@ -224,7 +228,9 @@ def test_trained_bounds_hold_where_decisions_do(seed: int) -> None:
         ends = torch.where(sign > 0, 0.0, -math.inf).double(), torch.where(sign < 0, 0.0, math.inf).double()
         within = {}
         for node, low, high in zip(
-            arguments(graph), *(e.split([n.size for n in arguments(graph)], dim=1) for e in ends), strict=True
+            relu_preactivations(graph),
+            *(e.split([n.size for n in relu_preactivations(graph)], dim=1) for e in ends),
+            strict=True,
         ):
             within[node] = low.reshape(1, *node.shape), high.reshape(1, *node.shape)
         held, empty = propagate(graph, region, within=within)
@@ -257,12 +263,12 @@ def test_trained_ends_hold_and_are_narrower() -> None:
     with torch.no_grad():
         held = tighten_intermediate_bounds(graph, region, 15, 0.2, 5)
         before, _ = propagate(graph, region)
-    inner = arguments(graph)[-1]
-    assert arguments(graph)[0] not in held  # its ends are exact already
+    inner = relu_preactivations(graph)[-1]
+    assert relu_preactivations(graph)[0] not in held  # its ends are exact already
     assert float((held[inner][1] - held[inner][0]).sum()) < 0.98 * float(
         (before.upper[inner] - before.lower[inner]).sum()
     )
-    for x in region.sample(500, Chance.of(range(len(region)), 0)):
+    for x in region.sample(500, RandomStreams.of(range(len(region)), 0)):
         for node, value in values(graph, x).items():
             if node in held:
                 assert bool((value >= held[node][0] - 1e-9).all() and (value <= held[node][1] + 1e-9).all())
@@ -287,7 +293,7 @@ def test_cuts_never_remove_a_failure(seed: int) -> None:
         * (upper - lower).amax(1)[:, None, None]
     )
     everything = torch.ones((40, 2), dtype=torch.bool)
-    cut = branch.shrink_box(branch.BoxPlanes(slope, constant), lower, upper, everything)
+    cut = branch.shrink_box(branch.BoxLinearBounds(slope, constant), lower, upper, everything)
     share = torch.rand((200, 1, 2), generator=generator, dtype=torch.float64)
     points = torch.cat([lower + share * (upper - lower), lower[None], upper[None]])
     points = torch.minimum(torch.maximum(points, lower), upper)
@@ -327,7 +333,7 @@ def test_a_failure_by_the_last_digit_is_not_ruled_out(seed: int) -> None:
     constant = float(-truth)
     while truth + Fraction(constant) > 0:
         constant = math.nextafter(constant, -math.inf)
-    planes = branch.BoxPlanes(slope, torch.full((1, 1, 1), constant, dtype=torch.float64))
+    planes = branch.BoxLinearBounds(slope, torch.full((1, 1, 1), constant, dtype=torch.float64))
     cut = branch.shrink_box(planes, lower, upper, torch.ones((1, 1), dtype=torch.bool))
     assert bool(cut.open.all())
     assert bool(((corner >= cut.lower) & (corner <= cut.upper)).all())
@@ -352,7 +358,7 @@ def test_what_is_left_covers_all_failures(method: InputSplit | ActivationSplit, 
     region = boxes(seed, 1, (2,), 2.0)
     x = grid(region.lower[0], region.upper[0], 61)
     found = values(graph, x)
-    outputs, signs = found[graph.output].flatten(1), together(graph, found)
+    outputs, signs = found[graph.output].flatten(1), concatenate_nodes(graph, found)
     rules = Avoid(
         torch.tensor([[[[1.0, -1.0], [0.0, 1.0]], [[-1.0, 0.0], [-1.0, 0.0]]]]).double(),
         torch.zeros(1, 2, 2).double(),
@@ -410,7 +416,7 @@ def test_trained_slopes_settle_boxes_that_planes_leave_open_and_no_failure(
     model, net = perceptron(3, 3, 10, 8, 2)
     graph, twin = fuse_affine(build(net, torch.zeros(1, 3))), model.double()
     region, generator = boxes(0, 60, (3,), 0.8), torch.Generator().manual_seed(0)
-    x = torch.stack(list(region.sample(400, Chance.of(range(len(region)), 0))))
+    x = torch.stack(list(region.sample(400, RandomStreams.of(range(len(region)), 0))))
     matrix = torch.randn((60, 2, 2, 2), generator=generator, dtype=torch.float64)
     with torch.no_grad():
         rows = torch.einsum("bpro,nbo->nbpr", matrix, twin(x.flatten(0, 1)).reshape(400, 60, 2))

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import holdfast as hf
-from holdfast.bounding.block_sparse import bundle_rows
+from holdfast.bounding.block_sparse import split_into_blocks
 from holdfast.bounding.crown import lower_bound, propagate
 from holdfast.bounding.graph.graph import Graph, build
-from holdfast.bounding.joint_relu import Memory, coupling, obstacle, scores
+from holdfast.bounding.joint_relu import Memory, build_relaxation, obstacle, smallest_row_bounds
 from holdfast.bounding.node_bounds import Boxes
 from holdfast.bounding.sdp_dual import (
-    Coupling,
     DualVariables,
+    JointReluRelaxation,
     _bound,
     _crown_multipliers,
     _maximum_of_parabola,
@@ -70,9 +70,9 @@ def ball(p: float, radius: float, seed: int = 0) -> Ball:
     return Ball(torch.rand((1, 1, 4, 4), generator=seeded(seed)), radius, p, (0, 1))
 
 
-def asked(graph: Graph, region: Region) -> tuple[Boxes, Coupling, Tensor]:
+def asked(graph: Graph, region: Region) -> tuple[Boxes, JointReluRelaxation, Tensor]:
     boxes, rows = propagate(graph, region), torch.cat([torch.eye(3), -torch.eye(3)]).double()
-    found = coupling(graph, boxes, rows, torch.zeros(6, dtype=torch.float64))
+    found = build_relaxation(graph, boxes, rows, torch.zeros(6, dtype=torch.float64))
     assert found is not None
     return boxes, found, rows
 
@@ -114,7 +114,7 @@ def test_any_numbers_are_sound(seed: int, p: float, wild: float) -> None:
         found = prove_rows(question, numbers.times(units))
         if found.isfinite().all():
             break
-        numbers = numbers.convexer(found.isinf(), 1.3, question.ahead)
+        numbers = numbers.make_more_convex(found.isinf(), 1.3, question.ahead)
     assert found.isfinite().all()
     assert (found <= met(graph, region, rows)).all()
 
@@ -132,7 +132,7 @@ def test_a_slope_below_zero_that_float32_does_not_hold_is_not_rounded_to_it() ->
         torch.full((1, 2), 0.5, dtype=torch.float64),
     )
     rows, offset = torch.ones((1, 1, 1), dtype=torch.float64), torch.zeros((1, 1), dtype=torch.float64)
-    found = scores(
+    found = smallest_row_bounds(
         build(hf.Network.from_torch(model), x),
         Ball(x, 0.25, math.inf, (0, 1)),
         rows,
@@ -191,7 +191,7 @@ def test_gradients_are_those_of_the_bound() -> None:
     begun = DualVariables(
         *(v + 0.1 * torch.rand(v.shape, generator=seeded(9), dtype=torch.float64) for v in begun.values())
     )
-    numbers = begun.times(units).convexer(torch.tensor([True]), 3.0, question.ahead)
+    numbers = begun.times(units).make_more_convex(torch.tensor([True]), 3.0, question.ahead)
     value, slopes = _bound(question, numbers, torch.zeros(1, dtype=torch.float64))
     assert value.isfinite().all()
     for k, (numbers_k, slope) in enumerate(zip(numbers.values(), slopes.values(), strict=True)):
@@ -218,16 +218,16 @@ def test_bundles_say_what_the_whole_matrix_says() -> None:
         torch.randn(2, 28, generator=g, dtype=torch.float64),
         torch.randn(2, 30, 30, generator=g, dtype=torch.float64),
     )
-    made = bundle_rows(matrix, own, [(0, 18), (18, 18), (18, 28)])
+    made = split_into_blocks(matrix, own, [(0, 18), (18, 18), (18, 28)])
     assert len(made) == 2
     assert made[0].values.shape == (6, 3, 5)
     total, apart = torch.zeros(2, 30, 30, dtype=torch.float64), torch.zeros(2, 30, 30, dtype=torch.float64)
     found, beside = torch.zeros(2, 29, dtype=torch.float64), torch.zeros(2, 29, dtype=torch.float64)
     for bundle in made:
         bundle.add_squares(weight, total)
-        bundle.add_beside(weight, apart)
-        bundle.squares(square, found)
-        bundle.beside(square, beside)
+        bundle.add_cross_products(weight, apart)
+        bundle.quadratic_forms(square, found)
+        bundle.cross_products(square, beside)
     unit = torch.eye(30, dtype=torch.float64)[own]
     torch.testing.assert_close(total, (matrix.T * weight[:, None]) @ matrix)
     torch.testing.assert_close(
@@ -242,11 +242,11 @@ def test_the_sign_of_a_score_ends_the_training_and_what_is_too_large_says_nothin
 ) -> None:
     graph = graph_of("conv")
     rows, region = torch.eye(3).double()[None], ball(2, 0.3)
-    low = scores(graph, region, rows, torch.full((1, 3), 5.0).double(), sign=False)
+    low = smallest_row_bounds(graph, region, rows, torch.full((1, 3), 5.0).double(), sign=False)
     assert 0 < float(low) <= float((met(graph, region, rows[0]) + 5).min())
-    assert float(scores(graph, region, rows, -low[:, None].expand(1, 3) + 4.9, sign=True)) <= 0
+    assert float(smallest_row_bounds(graph, region, rows, -low[:, None].expand(1, 3) + 4.9, sign=True)) <= 0
     monkeypatch.setattr("holdfast.bounding.joint_relu.MAX_CPU_VARIABLES", 3)
-    assert scores(graph, region, rows, torch.zeros((1, 3)).double(), sign=True).isinf().all()
+    assert smallest_row_bounds(graph, region, rows, torch.zeros((1, 3)).double(), sign=True).isinf().all()
     assert "Euclidean" in str(obstacle(graph, ball(1, 0.3)))
     smooth = build(hf.Network.from_torch(nn.Sequential(nn.Linear(2, 2), nn.Tanh()).eval()), torch.zeros(1, 2))
     assert "either side of zero" in str(obstacle(smooth, region))
@@ -269,9 +269,9 @@ def test_without_time_rows_that_were_not_trained_count_as_planes_know_them(
 
     monkeypatch.setattr("holdfast.bounding.joint_relu.least", last)
     monkeypatch.setattr("holdfast.time_limit.has_expired", lambda: bool(over))
-    assert 0 < float(scores(graph, region, rows, offset, sign=False)) < 0.0011
+    assert 0 < float(smallest_row_bounds(graph, region, rows, offset, sign=False)) < 0.0011
     over.clear()
-    assert math.isnan(float(scores(graph, region, rows, offset - 0.01, sign=True)))
+    assert math.isnan(float(smallest_row_bounds(graph, region, rows, offset - 0.01, sign=True)))
 
 
 @pytest.mark.parametrize("p", [2.0, math.inf])
@@ -282,7 +282,12 @@ def test_numbers_of_another_radius_are_gone_on_with_and_no_row_is_forgotten(p: f
     def proved_at(radius: float, steps: int, known: Memory | None) -> bool:
         region = ball(p, radius)
         held = (
-            float(scores(graph, region, rows, offset, sign=True, memory=known, inputs=[7], steps=steps)) > 0
+            float(
+                smallest_row_bounds(
+                    graph, region, rows, offset, sign=True, memory=known, inputs=[7], steps=steps
+                )
+            )
+            > 0
         )
         assert not held or float((met(graph, region, rows[0]) + offset[0]).min()) > 0
         return held
@@ -302,7 +307,7 @@ def test_numbers_of_another_radius_are_gone_on_with_and_no_row_is_forgotten(p: f
     worst = torch.where(
         torch.arange(3) == row, torch.inf, (met(graph, ball(p, radii[0]), rows[0]) + lifted[0])
     ).min()
-    found = scores(
+    found = smallest_row_bounds(
         graph, ball(p, radii[0]), rows, lifted, sign=True, memory=dict(memory), inputs=[7], steps=20
     )
     assert float(found) <= float(worst)

@@ -366,7 +366,7 @@ AGREE = ["relu", "gates", "residual", "lstm", "gru both ways", "clips"]
 @pytest.mark.parametrize("name", AGREE)
 def test_chunks_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = bounds_of(name, "frames 2")
-    monkeypatch.setattr(crown, "ELEMENTS", 40)
+    monkeypatch.setattr(crown, "CPU_TENSOR_VALUES", 40)
     torch.testing.assert_close(bounds_of(name, "frames 2"), whole, rtol=1e-12, atol=1e-12)
 
 

@@ -11,12 +11,16 @@ from torch import Tensor, nn
 
 import holdfast as hf
 from holdfast import time_limit
-from holdfast.bounding.alpha_beta_crown import arguments, tighten_intermediate_bounds, together
+from holdfast.bounding.alpha_beta_crown import (
+    concatenate_nodes,
+    relu_preactivations,
+    tighten_intermediate_bounds,
+)
 from holdfast.bounding.branching import intermediate_refinement
 from holdfast.bounding.branching.intermediate_refinement import (
     EndSplit,
-    SignLeaves,
-    Sought,
+    RowProblems,
+    TreeSubproblems,
     refine_intermediate_bounds,
 )
 from holdfast.bounding.branching.relu_split import ActivationSplit
@@ -24,11 +28,11 @@ from holdfast.bounding.branching.subproblem_queue import PolytopeQuestion
 from holdfast.bounding.crown_with_fixed_bounds import propagate
 from holdfast.bounding.graph.fusion import fuse_affine
 from holdfast.bounding.graph.graph import Graph, Node, build
-from holdfast.bounding.node_bounds import Boxes, Ends
-from holdfast.bounding.unstable_subnetwork import Undecided
+from holdfast.bounding.node_bounds import Boxes, IntervalBounds
+from holdfast.bounding.unstable_subnetwork import UnstableSubnetwork
 from holdfast.network import Network
 from holdfast.property import Avoid
-from holdfast.random_streams import Chance
+from holdfast.random_streams import RandomStreams
 from holdfast.region import Ball, Box, Region
 
 
@@ -64,11 +68,13 @@ def box(seed: int, size: int, width: float) -> Box:
     return Box.between(centre - width, centre + width)
 
 
-def by_planes(graph: Graph, region: Region) -> tuple[Boxes, dict[Node, Ends], dict[Node, Tensor]]:
+def by_planes(graph: Graph, region: Region) -> tuple[Boxes, dict[Node, IntervalBounds], dict[Node, Tensor]]:
     """Boxes, trained ends of all arguments, and that all are worth more."""
     known, _ = propagate(graph, region)
     held = tighten_intermediate_bounds(graph, region, 20, 0.2, 64)
-    ends = {node: held.get(node, (known.lower[node], known.upper[node])) for node in arguments(graph)}
+    ends = {
+        node: held.get(node, (known.lower[node], known.upper[node])) for node in relu_preactivations(graph)
+    }
     return known, ends, {node: torch.ones_like(ends[node][0], dtype=torch.bool) for node in ends}
 
 
@@ -77,7 +83,7 @@ def points(region: Region, count: int) -> Tensor:
     shape = (count, *region.centre.shape)
     towards = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     return (
-        torch.cat([region.sample(count, Chance.of(range(len(region)), 0)), region.vertex(towards)])
+        torch.cat([region.sample(count, RandomStreams.of(range(len(region)), 0)), region.vertex(towards)])
         .flatten(0, 1)
         .double()
     )
@@ -97,7 +103,7 @@ def test_ends_hold_every_value_and_are_narrower_than_trained_ones(p: float, resi
     for node, (lower, upper) in narrower.items():
         assert bool((found[node] >= lower - 1e-9).all() and (found[node] <= upper + 1e-9).all())
         assert bool((lower >= ends[node][0]).all() and (upper <= ends[node][1]).all())
-    last = arguments(graph)[-1]
+    last = relu_preactivations(graph)[-1]
     open_ = (ends[last][0] < 0) & (ends[last][1] > 0)
     won = ((narrower[last][1] - narrower[last][0]) < 0.98 * (ends[last][1] - ends[last][0])) & open_
     assert int(won.sum()) > int(open_.sum()) / 2
@@ -132,9 +138,9 @@ def test_what_is_undecided_says_all_there_is_to_say(residual: bool) -> None:
     graph, region = graph_of(5, 3, 9, 9, 8, 2, residual=residual), box(5, 3, 0.7)
     known, _, _ = by_planes(graph, region)
     matrix, offset = torch.randn(4, 2, dtype=torch.float64), torch.randn(4, dtype=torch.float64)
-    undecided = Undecided.of(graph, known, matrix, offset)
+    undecided = UnstableSubnetwork.of(graph, known, matrix, offset)
     assert undecided is not None
-    assert 0 < len(undecided.place) < sum(node.size for node in arguments(graph))
+    assert 0 < len(undecided.place) < sum(node.size for node in relu_preactivations(graph))
     x, task = points(region, 200), torch.arange(400) % 4
     truth = (
         (values(graph, x)[graph.output].flatten(1) @ matrix.mT + offset).gather(1, task[:, None]).squeeze(1)
@@ -153,12 +159,12 @@ def test_any_slopes_and_multipliers_stay_below_their_part(residual: bool) -> Non
     graph, region = graph_of(7, 3, 9, 9, 8, 2, residual=residual), box(7, 3, 1.0)
     known, _, _ = by_planes(graph, region)
     matrix, offset = torch.tensor([[1.0, -1.0], [-1.0, 1.0]]).double(), torch.zeros(2).double()
-    undecided = Undecided.of(graph, known, matrix, offset)
+    undecided = UnstableSubnetwork.of(graph, known, matrix, offset)
     assert undecided is not None
-    asked = Sought(graph, known, undecided, matrix, offset, torch.zeros(2).double())
+    asked = RowProblems(graph, known, undecided, matrix, offset, torch.zeros(2).double())
     x = points(region, 3000)
     found = values(graph, x)
-    signs = together(graph, found)[:, undecided.place].sign()
+    signs = concatenate_nodes(graph, found)[:, undecided.place].sign()
     truth = found[graph.output].flatten(1) @ matrix.mT
     chance = torch.Generator().manual_seed(0)
     task, held = torch.arange(40) % 2, 0
@@ -166,7 +172,7 @@ def test_any_slopes_and_multipliers_stay_below_their_part(residual: bool) -> Non
     sign = torch.where(torch.rand(sign.shape, generator=chance) < 0.3, sign, 0).to(torch.int8)
     slope, multiplier = (torch.rand(sign.shape, generator=chance) for _ in range(2))
     first = EndSplit(4).start(asked)
-    parts = SignLeaves(
+    parts = TreeSubproblems(
         task, first.open[task], first.bound[task], sign=sign, slope=slope, multiplier=multiplier * sign.abs()
     )
     for k, least in enumerate(asked.prove(parts).tolist()):
@@ -185,12 +191,14 @@ def test_the_search_goes_on_where_it_was_and_ends_with_the_clock(monkeypatch: py
     seen: list[tuple[int, int]] = []
     kept = intermediate_refinement._Trees._update_subproblems
 
-    def told(self: intermediate_refinement._Trees, question: Sought, parts: SignLeaves) -> SignLeaves:
+    def told(
+        self: intermediate_refinement._Trees, question: RowProblems, parts: TreeSubproblems
+    ) -> TreeSubproblems:
         place = question.undecided.place
         seen.append((len(self.place), len(place)))
         after, at = (
             kept(self, question, parts),
-            together(question.graph, values(question.graph, points(region, 200))),
+            concatenate_nodes(question.graph, values(question.graph, points(region, 200))),
         )
         for task in range(len(self.proved)):  # no point is lost where ends have decided more since
             one, other = (

@@ -10,11 +10,17 @@ import torch
 from torch import Tensor
 
 from holdfast import batch, time_limit
-from holdfast.bounding.branching.subproblem_queue import Frontier, Points, Seen, SubproblemSearch, upto
+from holdfast.bounding.branching.subproblem_queue import (
+    BoundedSubproblems,
+    CandidatePoints,
+    SubproblemQueue,
+    SubproblemSearch,
+    count_within_capacity,
+)
 
 
 @dataclass(frozen=True, eq=False)
-class Intervals(Frontier):
+class Intervals(SubproblemQueue):
     lower: Tensor = field(kw_only=True)
     upper: Tensor = field(kw_only=True)
 
@@ -42,16 +48,18 @@ class Middle(SubproblemSearch[Asked, Intervals]):
         return self.waiting
 
     def fits(self, question: Asked, parts: Intervals) -> int:
-        return upto(torch.full((len(parts),), 3), 7) if self.heavy else len(parts)
+        return count_within_capacity(torch.full((len(parts),), 3), 7) if self.heavy else len(parts)
 
-    def bound(self, question: Asked, parts: Intervals) -> Seen[Intervals]:
+    def bound(self, question: Asked, parts: Intervals) -> BoundedSubproblems[Intervals]:
         target = question.target[parts.task]
         least = torch.maximum(parts.lower - target, target - parts.upper).clamp_min(0) - question.margin
         least = torch.where(least.isnan(), -math.inf, least)
         left = ~(least > 0)
         middle = (parts.lower + parts.upper)[left, None] / 2
-        points = Points(middle, parts.lower[left, None], parts.upper[left, None], parts.task[left])
-        return Seen(replace(parts, open=left[:, None], bound=least), parts.lower[:, None], points)
+        points = CandidatePoints(middle, parts.lower[left, None], parts.upper[left, None], parts.task[left])
+        return BoundedSubproblems(
+            replace(parts, open=left[:, None], bound=least), parts.lower[:, None], points
+        )
 
     def cut(self, question: Asked, parts: Intervals, gain: Tensor) -> tuple[Intervals, Tensor]:
         middle, stuck = (parts.lower + parts.upper) / 2, parts.upper - parts.lower < self.finest
@@ -64,7 +72,7 @@ def start(tasks: int) -> Intervals:
     return Intervals(torch.arange(tasks), one.bool()[:, None], one - math.inf, lower=0 * one, upper=one)
 
 
-def run(rule: Middle, question: Asked, frontier: Intervals) -> Iterator[tuple[Intervals, Points]]:
+def run(rule: Middle, question: Asked, frontier: Intervals) -> Iterator[tuple[Intervals, CandidatePoints]]:
     while len(frontier):
         frontier, points = rule.advance(question, frontier)
         yield frontier, points
@@ -108,7 +116,7 @@ def test_a_look_takes_no_more_than_fits_and_no_less_than_one() -> None:
     question = Asked(torch.tensor([0.3, 0.7, 0.5], dtype=torch.float64), 0.01)
     after, _ = Middle(heavy=True).advance(question, start(3))
     assert after.looked == 2
-    assert upto(torch.tensor([9, 1]), 5) == 1
+    assert count_within_capacity(torch.tensor([9, 1]), 5) == 1
 
 
 def test_bounds_of_children_are_never_below_those_of_their_parents() -> None:
@@ -132,7 +140,7 @@ class Crowded(Middle):
 
     room: int = 2
 
-    def bound(self, question: Asked, parts: Intervals) -> Seen[Intervals]:
+    def bound(self, question: Asked, parts: Intervals) -> BoundedSubproblems[Intervals]:
         if len(parts) > self.room:
             raise torch.OutOfMemoryError("no room")
         return super().bound(question, parts)

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 import holdfast as hf
 from holdfast.bounding.crown import lower_bound, propagate
-from holdfast.bounding.graph.graph import Graph, Relaxed, build, refusals
+from holdfast.bounding.graph.graph import Graph, Relaxed, build, unsupported_nodes
 from holdfast.bounding.relax import Exp
 from holdfast.network.trace import layers
 
@@ -240,7 +240,7 @@ SAID: list[Callable[[Tensor], Tensor]] = [
 def test_inspect_says_yes_where_bounds_are_found_and_only_there(function: Callable[[Tensor], Tensor]) -> None:
     net = hf.Network.from_torch(Wrapped(function).eval())
     x = torch.rand(2, 4)
-    refused = refusals(net, x)
+    refused = unsupported_nodes(net, x)
     assert set(refused) <= {layer.node for layer in layers(net.program(x))} | {"output"}
     said = None
     try:

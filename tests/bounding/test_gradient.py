@@ -43,7 +43,7 @@ from holdfast.bounding.relax import (
 )
 from holdfast.errors import UnsupportedLayer
 from holdfast.network import Network
-from holdfast.random_streams import Chance
+from holdfast.random_streams import RandomStreams
 from holdfast.region import Ball, Region
 
 FUNCTIONS: list[tuple[Relaxation, float, float]] = [  # and where it is asked
@@ -220,7 +220,7 @@ def test_gradients_of_samples_lie_within_the_bounds(name: str, radius: float, p:
     rows = torch.randn((4, 2, graph.output.size), generator=generator, dtype=torch.float64)
     lower, upper = bounds(graph, region, rows)
     found = (
-        gradients(module, region.sample(100, Chance.of(range(len(region)), 0)), rows)
+        gradients(module, region.sample(100, RandomStreams.of(range(len(region)), 0)), rows)
         .transpose(0, 1)
         .transpose(1, 2)
     )  # (samples, batch, rows, *shape)
@@ -252,7 +252,7 @@ def test_rows_may_be_intervals() -> None:
     generator = torch.Generator().manual_seed(1)
     rows = torch.randn((4, 1, 3), generator=generator, dtype=torch.float64)
     lower, upper = bounds(graph, region, rows, 0.3)
-    points = region.sample(40, Chance.of(range(len(region)), 1))
+    points = region.sample(40, RandomStreams.of(range(len(region)), 1))
     for _ in range(20):
         inside = rows + 0.6 * (torch.rand(rows.shape, generator=generator, dtype=torch.float64).round() - 0.5)
         found = gradients(module, points, inside).transpose(0, 1).transpose(1, 2)

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 import holdfast as hf
 from holdfast.bounding.graph.equivalence_check import value
-from holdfast.bounding.graph.graph import build, refusals
+from holdfast.bounding.graph.graph import build, unsupported_nodes
 
 
 def agree(model: nn.Module, net: hf.Network, shape: tuple[int, ...]) -> None:
@@ -30,7 +30,7 @@ def agree(model: nn.Module, net: hf.Network, shape: tuple[int, ...]) -> None:
 def test_the_graph_equals_the_module(name: str) -> None:
     model, net = network(name)
     agree(model, net, ZOO[name].shape)
-    assert refusals(net, torch.zeros(1, *ZOO[name].shape)) == {}
+    assert unsupported_nodes(net, torch.zeros(1, *ZOO[name].shape)) == {}
 
 
 def test_constants_made_inside_join_the_arithmetic() -> None:
@@ -103,7 +103,7 @@ def test_what_has_no_bound_is_refused_by_name(name: str) -> None:
 def told(net: hf.Network, x: Tensor) -> list[str]:
     """What `holdfast inspect` says of the layers that stop a proof."""
     try:
-        return list(refusals(net, x).values())
+        return list(unsupported_nodes(net, x).values())
     except hf.errors.UnsupportedLayer as error:
         return [str(error)]
 
@@ -121,7 +121,7 @@ def test_the_table_of_layers_says_what_a_proof_says() -> None:
 
     x = torch.randn(2, 4)
     assert told(hf.Network.from_torch(Wrapped(looked_up).eval()), x) == []
-    found = refusals(hf.Network.from_torch(Wrapped(triple).eval()), x)
+    found = unsupported_nodes(hf.Network.from_torch(Wrapped(triple).eval()), x)
     assert list(found) == ["einsum", "asin"]
     assert "einsum 'bi,bi,bi->bi' of several operands" in found["einsum"]
 

@@ -18,7 +18,7 @@ from holdfast.bounding.crown import lower_bound, propagate
 from holdfast.bounding.graph import graph as graphs
 from holdfast.bounding.graph.graph import Graph, Relaxed, build
 from holdfast.bounding.relax import Clip, Exp, Power, Silu
-from holdfast.random_streams import Chance
+from holdfast.random_streams import RandomStreams
 from holdfast.region import Ball, Region
 
 
@@ -109,7 +109,7 @@ def test_a_program_in_core_operators_is_bounded_too(tmp_path: Path) -> None:
     )
     region = ball((4,), 0.05)
     found = bounds(apart, region)
-    out = values(whole, region.sample(500, Chance.of(range(len(region)), 0)).flatten(0, 1))[
+    out = values(whole, region.sample(500, RandomStreams.of(range(len(region)), 0)).flatten(0, 1))[
         whole.output
     ].reshape(500, 2, -1)
     assert (found <= torch.cat([out, -out], -1)).all()
@@ -239,7 +239,7 @@ def test_the_probabilities_of_a_small_region_are_tight() -> None:
     """At a hundredth, the bounds of a softmax are within a hundredth of what samples show."""
     graph = graph_of(lambda h: (4 * h).softmax(1))
     region = ball((4,), 0.01)
-    out = values(graph, region.sample(500, Chance.of(range(len(region)), 0)).flatten(0, 1))[
+    out = values(graph, region.sample(500, RandomStreams.of(range(len(region)), 0)).flatten(0, 1))[
         graph.output
     ].reshape(500, 2, -1)
     lost = torch.cat([out, -out], -1).amin(0) - bounds(graph, region)

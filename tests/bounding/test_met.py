@@ -14,7 +14,7 @@ from holdfast.bounding.graph.graph import Affine, Graph, InputNode, Node, Relaxe
 from holdfast.bounding.graph.problem_graph import rows_of
 from holdfast.problem import Problem
 from holdfast.property import Robustness
-from holdfast.random_streams import Chance
+from holdfast.random_streams import RandomStreams
 from holdfast.region import Ball, Region
 
 KINDS = {"gru": nn.GRU, "lstm": nn.LSTM, "rnn": nn.RNN}
@@ -63,12 +63,12 @@ def asked(kind: str, reach: float, layers: int = 1) -> tuple[hf.Network, Graph, 
 def points(problem: Problem, region: Region, x: Tensor, reach: float) -> Tensor:
     """(many, batch, *shape): at random, at corners, and where a search goes."""
     found = [
-        region.sample(300, Chance.of(range(len(x)), 0)),
+        region.sample(300, RandomStreams.of(range(len(x)), 0)),
         x + reach * (2.0 * torch.randint(0, 2, (300, *x.shape)) - 1),
     ]
     for k in range(3):
         towards = replace(problem, property=Robustness(torch.full((len(x),), k)))
-        found.append(descend(towards, region.sample(4, Chance.of(range(len(x)), k)), 12)[0])
+        found.append(descend(towards, region.sample(4, RandomStreams.of(range(len(x)), k)), 12)[0])
     return torch.cat([part.to(x) for part in found])
 
 
@@ -141,7 +141,7 @@ def test_where_only_some_frames_move(frames: list[int]) -> None:
     problem = replace(asking, region=region, goal="worst")
     rows, offset = rows_of(problem, graph)
     least = crown.lower_bound(graph, crown.propagate(graph, region), rows, offset)
-    said = values(graph, region.sample(300, Chance.of(range(3), 0)))[graph.output]
+    said = values(graph, region.sample(300, RandomStreams.of(range(3), 0)))[graph.output]
     assert ((rows @ said.reshape(-1, 3, 3, 1)).squeeze(-1) + offset >= least - 1e-12).all()
     assert least.isfinite().all()
 

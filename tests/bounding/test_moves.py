@@ -7,7 +7,7 @@ from torch import Tensor, nn
 import holdfast as hf
 from holdfast.bounding.crown import lower_bound, propagate
 from holdfast.bounding.graph.graph import Affine, build
-from holdfast.random_streams import Chance
+from holdfast.random_streams import RandomStreams
 
 
 class Tangled(nn.Module):
@@ -35,7 +35,7 @@ def test_bounds_hold_where_moves_overlap(seed: int) -> None:
         for radius in (0.0, 1e-6, 0.1, 1.0, 10.0):
             region = hf.Ball(x, radius, p)
             bound = lower_bound(graph, propagate(graph, region), *prop.rows(4)).amin(1)
-            points = region.sample(64, Chance.of(range(len(region)), seed))
+            points = region.sample(64, RandomStreams.of(range(len(region)), seed))
             scores = prop.score(net(points.flatten(0, 1)).reshape(64, 8, 4))
             assert (bound <= scores.amin(0)).all()
             if radius == 0:

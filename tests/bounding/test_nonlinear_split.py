@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 import holdfast as hf
 from holdfast import batch, time_limit
-from holdfast.bounding.branching.nonlinear_split import NonlinearSplit, Ranges, _cut_once
-from holdfast.bounding.branching.preactivation_score import arguments_of, cut_points
+from holdfast.bounding.branching.nonlinear_split import NonlinearSplit, RangeSubproblems, _cut_once
+from holdfast.bounding.branching.preactivation_score import preactivations_of, split_points
 from holdfast.bounding.branching.subproblem_queue import PolytopeQuestion
 from holdfast.bounding.graph.graph import Affine, Graph, InputNode, Relaxed, build
 from holdfast.bounding.quadratic_models import Quadratic
 from holdfast.property import Avoid
-from holdfast.random_streams import Chance
+from holdfast.random_streams import RandomStreams
 from holdfast.region import Ball, Region
 
 INPUTS = 6
@@ -72,15 +72,15 @@ def rule(graph: Graph, models: bool) -> NonlinearSplit:
         return NonlinearSplit()
     view = Quadratic(graph)
     bends = {
-        key: 0.3 * torch.randn_like(value) for key, value in view.bends(2, torch.float32).items()
+        key: 0.3 * torch.randn_like(value) for key, value in view.zero_coefficients(2, torch.float32).items()
     }  # any coefficients are sound
     return NonlinearSplit(view=view, bends=bends)
 
 
-def inside(asked: PolytopeQuestion, parts: Ranges, x: Tensor, task: Tensor) -> Tensor:
+def inside(asked: PolytopeQuestion, parts: RangeSubproblems, x: Tensor, task: Tensor) -> Tensor:
     """x (points, inputs), each of a task -> (points, parts) bool: which parts hold it."""
     met = values(asked.graph, x)
-    held = torch.cat([met[node] for node in arguments_of(asked.graph)], dim=1)[:, None]
+    held = torch.cat([met[node] for node in preactivations_of(asked.graph)], dim=1)[:, None]
     slack = 1e-12 * (1 + held.abs())
     fits = ((held >= parts.low - slack) & (held <= parts.high + slack)).all(-1)
     fits &= ((x[:, None] >= parts.lower) & (x[:, None] <= parts.upper)).all(-1)
@@ -91,7 +91,7 @@ def points(region: Region, count: int, seed: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     x = torch.cat(
         [
-            region.sample(count, Chance.of(range(len(region)), seed)),
+            region.sample(count, RandomStreams.of(range(len(region)), seed)),
             region.vertex(torch.randn(count, *region.centre.shape, generator=generator)),
         ]
     )
@@ -153,14 +153,14 @@ def test_both_sides_of_a_cut_cover_the_part(seed: int, p: float) -> None:
         parts = replace_gain(parts, torch.rand_like(torch.nan_to_num(parts.gain)))
 
 
-def replace_gain(parts: Ranges, gain: Tensor) -> Ranges:
-    return batch.take(Ranges(**{**parts.__dict__, "gain": gain}), torch.arange(len(parts)))
+def replace_gain(parts: RangeSubproblems, gain: Tensor) -> RangeSubproblems:
+    return batch.take(RangeSubproblems(**{**parts.__dict__, "gain": gain}), torch.arange(len(parts)))
 
 
 @given(st.floats(-5, 5), st.floats(0, 5))
 def test_a_cut_lies_inside_its_range(low: float, width: float) -> None:
     ends = torch.tensor([low], dtype=torch.float64), torch.tensor([low + width], dtype=torch.float64)
-    point = cut_points(*ends)
+    point = split_points(*ends)
     assert bool((ends[0] <= point).all() and (point <= ends[1]).all())
     assert float(point) == 0 or abs(float(point) - low - width / 2) <= 1e-9
 

@@ -38,6 +38,7 @@ from holdfast.bounding.relax import (
     Relaxation,
     Relu,
     Round,
+    RoundedInput,
     Rsqrt,
     Sigmoid,
     SigmoidTanh,
@@ -49,7 +50,6 @@ from holdfast.bounding.relax import (
     Sqrt,
     Step,
     Tanh,
-    Unsure,
     planes,
     value_range,
 )
@@ -341,7 +341,7 @@ TRUTHS = {
     "floor": stairs(Floor(), mp.floor, 1.0),
     "ceil": stairs(Ceil(), mp.ceil, 0.0),
     "round": stairs(Round(), half_to_even, 0.5),
-    "unsure": Truth(Unsure(), lambda v: v, none_inside, size=lambda low, high: 2.0**29 * (1 + max(abs(low), abs(high)))),
+    "unsure": Truth(RoundedInput(), lambda v: v, none_inside, size=lambda low, high: 2.0**29 * (1 + max(abs(low), abs(high)))),
     "sine": wave(Sine(), mp.sin, lambda s: [mp.acos(s), -mp.acos(s)]),
     "cosine": wave(Cosine(), mp.cos, lambda s: [-mp.asin(s), mp.pi + mp.asin(s)]),
     "atan": Truth(

@@ -14,7 +14,13 @@ from torch import Tensor
 
 from holdfast.bounding.crown import propagate
 from holdfast.bounding.graph.graph import build
-from holdfast.bounding.quadratic_models import Bends, Quadratic, QuadraticModel, VariableBall, _apply_curve
+from holdfast.bounding.quadratic_models import (
+    ParabolaCoefficients,
+    Quadratic,
+    QuadraticModel,
+    VariableBall,
+    _apply_curve,
+)
 from holdfast.bounding.quadratic_part import Curvature, Stored
 from holdfast.bounding.relax import LeakyRelu, Relu, Sigmoid, Tanh
 from holdfast.bounding.relax.base import Curve
@@ -39,11 +45,11 @@ def view_of(name: str) -> Quadratic:
     return Quadratic(build(network(name)[1], torch.zeros(1, *ZOO[name].shape)))
 
 
-def bends(view: Quadratic, batch: int, scale: float, seed: int) -> Bends:
+def bends(view: Quadratic, batch: int, scale: float, seed: int) -> ParabolaCoefficients:
     g = seeded(seed)
     return {
         key: torch.randn(zero.shape, generator=g, dtype=torch.float64) * scale
-        for key, zero in view.bends(batch, torch.float64).items()
+        for key, zero in view.zero_coefficients(batch, torch.float64).items()
     }
 
 

@@ -54,7 +54,7 @@ def worst(Q: Tensor, C: Tensor, groups: Tensor, sign: float) -> Tensor:
 def test_no_point_lies_outside(kind: str, shared: bool) -> None:
     Q, C = forms(3, 12, 7, kind)
     groups = torch.arange(12) // 4 if shared else torch.arange(12)
-    low, high = eigenvalue_bounds.reach(Q, C, groups)
+    low, high = eigenvalue_bounds.bound_quadratic_form(Q, C, groups)
     up, down = worst(Q, C, groups, 1.0), worst(Q, C, groups, -1.0)
     assert bool((up <= high).all())
     assert bool((-down >= low).all())
@@ -64,7 +64,7 @@ def test_no_point_lies_outside(kind: str, shared: bool) -> None:
 
 def test_mixed_signs_cost_less_than_their_sizes_together() -> None:
     Q, C = forms(0, 64, 200, "mixed")
-    low, high = eigenvalue_bounds.reach(Q, C, torch.arange(64))
+    low, high = eigenvalue_bounds.bound_quadratic_form(Q, C, torch.arange(64))
     together = Q.abs().sum((-1, -2)) / 2 + C.abs().sum((-1, -2))
     assert float(((high - low) / 2 / together).max()) < 0.5
 
@@ -74,7 +74,7 @@ def test_weights_follow_the_form() -> None:
     Q, C = forms(7, 32, 40, "mixed")
     Q = (Q + Q.mT) / 8
     Q[:, ::4, ::4] -= 8 * torch.eye(8).double()
-    _, high = eigenvalue_bounds.reach(Q, C, torch.arange(32))
+    _, high = eigenvalue_bounds.bound_quadratic_form(Q, C, torch.arange(32))
     rows, columns = Q.square().sum(-1).sqrt(), 3 * C.square().sum(-2).sqrt()
     form = Q + (C / columns[:, None]) @ C.mT
     plain = (
@@ -87,20 +87,20 @@ def test_weights_follow_the_form() -> None:
 def test_columns_that_are_forgotten_are_paid_for() -> None:
     Q, C = forms(8, 10, 9, "mixed")
     C[..., :4] *= 1e-3
-    low, high = eigenvalue_bounds.reach(1e-6 * Q, C, torch.arange(10))
+    low, high = eigenvalue_bounds.bound_quadratic_form(1e-6 * Q, C, torch.arange(10))
     assert bool((worst(1e-6 * Q, C, torch.arange(10), 1.0) <= high).all())
     only = C.clone()
     only[..., 4:] = 0  # and nothing else: they are all that there is
-    low, high = eigenvalue_bounds.reach(0 * Q, only, torch.arange(10))
+    low, high = eigenvalue_bounds.bound_quadratic_form(0 * Q, only, torch.arange(10))
     assert bool((worst(1e-12 * Q, only, torch.arange(10), 1.0) <= high + 1e-9).all())
     assert bool((low < 0).all())
 
 
 def test_what_is_no_number_says_nothing_and_spoils_nothing() -> None:
     Q, C = forms(1, 9, 3, "mixed")
-    alone = eigenvalue_bounds.reach(Q, C, torch.arange(9))
+    alone = eigenvalue_bounds.bound_quadratic_form(Q, C, torch.arange(9))
     Q[2, 1, 1], C[4, 0, 0] = torch.nan, torch.inf
-    low, high = eigenvalue_bounds.reach(Q, C, torch.arange(9))
+    low, high = eigenvalue_bounds.bound_quadratic_form(Q, C, torch.arange(9))
     assert low.isinf().tolist() == high.isinf().tolist() == [False, False, True, False, True, False]
     kept = low.isfinite()
     torch.testing.assert_close(low[kept], alone[0][kept])
@@ -110,7 +110,7 @@ def test_what_is_no_number_says_nothing_and_spoils_nothing() -> None:
 @pytest.mark.parametrize("m", [0, 2])
 def test_sizes_at_the_ends_of_float64_are_no_trouble(size: float, m: int) -> None:
     """Nothing may be found there; but what is said is true."""
-    low, high = eigenvalue_bounds.reach(
+    low, high = eigenvalue_bounds.bound_quadratic_form(
         torch.full((1, 9, 9), size, dtype=torch.float64),
         torch.full((1, 9, m), size, dtype=torch.float64),
         torch.arange(9),

@@ -10,14 +10,14 @@ from torch import Tensor, nn
 import holdfast as hf
 from holdfast import time_limit
 from holdfast.bounding.alpha_beta_crown import (
-    apart,
-    arguments,
+    concatenate_nodes,
     relu_like_functions,
+    relu_preactivations,
+    split_by_node,
     tighten_intermediate_bounds,
-    together,
 )
 from holdfast.bounding.branching.relu_split import ActivationSplit
-from holdfast.bounding.branching.split_score import costs
+from holdfast.bounding.branching.split_score import neuron_costs
 from holdfast.bounding.crown_with_fixed_bounds import propagate
 from holdfast.bounding.graph.fusion import prepare_graph
 from holdfast.bounding.graph.graph import Graph
@@ -40,8 +40,10 @@ def over(net: hf.Network, width: float) -> tuple[Graph, Box]:
 
 def direct(graph: Graph, known: object, entering: Tensor) -> Tensor:
     """The cost of a plane in the bound itself, and nothing else."""
-    lower, upper = (together(graph, side) for side in (known.lower, known.upper))  # type: ignore[attr-defined]
-    above = together(graph, {n.inputs[0]: known.planes[n].upper_offset for n in relu_like_functions(graph)})  # type: ignore[attr-defined]
+    lower, upper = (concatenate_nodes(graph, side) for side in (known.lower, known.upper))  # type: ignore[attr-defined]
+    above = concatenate_nodes(
+        graph, {n.inputs[0]: known.planes[n].upper_offset for n in relu_like_functions(graph)}
+    )  # type: ignore[attr-defined]
     return torch.where((lower < 0) & (upper > 0), entering * above + 1e-9 * (upper - lower), 0)
 
 
@@ -50,7 +52,7 @@ def test_the_last_layer_costs_what_it_costs_directly_and_earlier_ones_more() -> 
     with torch.no_grad():
         known, _ = propagate(graph, region)
         entering = torch.ones((2, 36), dtype=torch.float64)
-        plain, found = direct(graph, known, entering), costs(graph, known, entering)
+        plain, found = direct(graph, known, entering), neuron_costs(graph, known, entering)
     undecided = plain > 0
     assert bool((found > 0).eq(undecided).all())
     assert torch.allclose(found[:, 24:], plain[:, 24:])
@@ -61,11 +63,11 @@ def test_the_last_layer_costs_what_it_costs_directly_and_earlier_ones_more() -> 
 def test_it_is_half_of_what_a_change_of_the_ends_can_do() -> None:
     """Two layers, by hand: lifting a plane of the first moves the ends of the second by the weights, the planes there by their share."""
     graph, region = over(network(1, 3, 6, 5, 1), 1.0)
-    first, second = arguments(graph)
+    first, second = relu_preactivations(graph)
     with torch.no_grad():
         known, _ = propagate(graph, region)
         entering = torch.cat([torch.zeros(2, 6), torch.rand(2, 5)], dim=1).double()
-        found = apart(graph, costs(graph, known, entering))[first]
+        found = split_by_node(graph, neuron_costs(graph, known, entering))[first]
     (matrix,) = graph.nodes[second.place].rows(torch.arange(second.size))  # type: ignore[attr-defined]
     low, up = known.lower[second].flatten(1), known.upper[second].flatten(1)
     share = torch.where((low < 0) & (up > 0), entering[:, 6:] / (up - low) / 2, 0)

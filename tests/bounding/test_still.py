@@ -8,7 +8,7 @@ from torch import Tensor, nn
 import holdfast as hf
 from holdfast.bounding.crown import linear_bound, lower_bound, propagate
 from holdfast.bounding.graph.graph import Affine, build
-from holdfast.random_streams import Chance
+from holdfast.random_streams import RandomStreams
 
 FRAMES, FEATURES, BATCH = 4, 2, 6
 LAYERS = {
@@ -71,7 +71,7 @@ def test_a_batch_of_different_masks_is_bounded_like_each_row_alone(name: str, ki
             alone = hf.region.Frames(x[i : i + 1], radius, p, mask=masks(kind)[i : i + 1])
             expected = lower_bound(graph, propagate(graph, alone), rows[i : i + 1], offset[i : i + 1])
             assert torch.allclose(found[i], expected[0], rtol=1e-9, atol=1e-10)
-        points = region.sample(200, Chance.of(range(len(region)), 3))
+        points = region.sample(200, RandomStreams.of(range(len(region)), 3))
         outputs = net(points.flatten(0, 1)).reshape(200, BATCH, 3)
         scores = torch.einsum("brk,sbk->sbr", rows, outputs) + offset
         assert (found <= scores.amin(0)).all()
@@ -142,7 +142,7 @@ def test_what_stays_still_and_is_read_twice_counts_twice(kind: str) -> None:
     x = torch.randn(BATCH, FRAMES, FEATURES, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     region = hf.region.Frames(x, 0.3, 1.0, mask=masks(kind))
     found = hf.bounds(hf.Network.from_torch(module), region)
-    for points in (x[None], region.sample(50, Chance.of(range(len(region)), 3))):
+    for points in (x[None], region.sample(50, RandomStreams.of(range(len(region)), 3))):
         met = torch.stack([module(point) for point in points]).detach()
         assert bool((found.lower <= met + 1e-9).all())
         assert bool((met <= found.upper + 1e-9).all())

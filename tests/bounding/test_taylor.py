@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from holdfast import batch
 from holdfast.bounding import taylor
-from holdfast.bounding.branching.branching_rule import cut_for
+from holdfast.bounding.branching.branching_rule import choose_branching
 from holdfast.bounding.branching.input_split import InputSplit
 from holdfast.bounding.branching.smooth_split import SmoothSplit
 from holdfast.bounding.branching.subproblem_queue import PolytopeQuestion
@@ -94,7 +94,7 @@ def test_nothing_lies_below_a_model_or_its_plane(name: str, width: float) -> Non
         assert taylor.obstacle(graph) is None
         lower, upper = boxes(seed, 9, width)
         rows = torch.randn((9, 3, 2), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-        found = taylor.below(graph, lower, upper, rows)
+        found = taylor.lower_bound_rows(graph, lower, upper, rows)
         points = attacked(model, lower, upper, rows)
         with torch.no_grad():
             value = torch.einsum(
@@ -117,7 +117,7 @@ def test_networks_of_all_kinds_have_models_or_a_reason(name: str) -> None:
     for width in (0.01, 0.5):
         centre = torch.randn((5, 4), generator=generator, dtype=torch.float64)
         rows = torch.eye(graph.output.size, dtype=torch.float64).expand(5, -1, -1)
-        found = taylor.below(graph, centre - width, centre + width, rows)
+        found = taylor.lower_bound_rows(graph, centre - width, centre + width, rows)
         points = centre + width * (2 * torch.rand((200, 5, 4), generator=generator, dtype=torch.float64) - 1)
         with torch.no_grad():
             value = model.double()(points.flatten(0, 1)).reshape(200, 5, -1)
@@ -130,7 +130,7 @@ def test_what_a_model_does_not_know_falls_with_the_third_power(name: str) -> Non
     rest = []
     for width in (0.1, 0.05, 0.025):
         centre = torch.randn((20, 3), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-        found = taylor.below(
+        found = taylor.lower_bound_rows(
             graph, centre - width, centre + width, torch.ones((20, 1, 2), dtype=torch.float64)
         )
         rest.append(float(found.rest.mean()))
@@ -207,7 +207,9 @@ def test_no_failure_lies_outside_of_what_is_left_of_a_box(
 def test_ranges_by_models_and_by_forms_agree(name: str) -> None:
     _, net, graph = made(name)
     ends = -torch.ones(3), torch.ones(3)
-    assert isinstance(cut_for(graph, Box.between(*(end[None].double() for end in ends))), SmoothSplit)
+    assert isinstance(
+        choose_branching(graph, Box.between(*(end[None].double() for end in ends))), SmoothSplit
+    )
     for ours, theirs in zip(
         reach(net, ends), reach(net, ends, methods=[InputSplit(walks=False)]), strict=True
     ):
@@ -223,7 +225,8 @@ def test_networks_without_models_are_cut_as_before() -> None:
     graph = fuse_affine(build(net, torch.zeros(1, 2)))
     assert taylor.obstacle(graph) is not None
     assert (
-        type(cut_for(graph, Box.between(torch.zeros(1, 2).double(), torch.ones(1, 2).double()))) is InputSplit
+        type(choose_branching(graph, Box.between(torch.zeros(1, 2).double(), torch.ones(1, 2).double())))
+        is InputSplit
     )
     (found,) = reach(net, (torch.zeros(2), torch.ones(2)), methods=[SmoothSplit()])
     assert found.closed
@@ -238,7 +241,7 @@ def test_inputs_that_stay_still_cost_nothing() -> None:
     upper[[3, 77]] = 2.0
     graph = fuse_affine(build(net, torch.zeros(1, 200)))
     region = Box.between(lower[None].double(), upper[None].double())
-    cut = cut_for(graph, region)
+    cut = choose_branching(graph, region)
     assert isinstance(cut, SmoothSplit)
     rules = Avoid(torch.ones(1, 1, 1, 1).double(), torch.zeros(1, 1, 1).double())
     assert cut.at_once(PolytopeQuestion(graph, region, rules)) > 100

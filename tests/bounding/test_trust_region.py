@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from holdfast.bounding.trust_region import least
+from holdfast.bounding.trust_region import lower_bound_over_balls
 
 
 def question(seed: int, sizes: list[int], bend: float, tilt: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -41,7 +41,7 @@ def inside(v: Tensor, groups: Tensor) -> Tensor:
 def test_no_point_of_the_balls_is_below(seed: int, sizes: list[int], bend: float, tilt: float) -> None:
     """Points that descend by gradients from many places, held inside."""
     c, J, Q, groups = question(seed, sizes, bend, tilt)
-    bound = least(c, J, Q, groups)
+    bound = lower_bound_over_balls(c, J, Q, groups)
     assert bound.isfinite().all()
     v = inside(
         torch.randn(200, 3, len(groups), dtype=torch.float64, generator=torch.Generator().manual_seed(seed)),
@@ -68,7 +68,7 @@ def truth(c: Tensor, J: Tensor, Q: Tensor) -> Tensor:
 def test_over_one_ball_little_is_lost(bend: float) -> None:
     """There the dual has no gap; four rounds come within a hundredth of what the curvature does, a fourth where it outweighs the rest."""
     c, J, Q, groups = question(0, [6], bend, 1.0)
-    bound, exact = least(c, J, Q, groups), truth(c, J, Q)
+    bound, exact = lower_bound_over_balls(c, J, Q, groups), truth(c, J, Q)
     assert (bound <= exact).all()
     lost = (exact - bound) / (exact - (c - J.norm(dim=-1))).abs().clamp_min(bend)
     assert (lost < (0.01 if bend < 1 else 0.25)).all()
@@ -77,16 +77,18 @@ def test_over_one_ball_little_is_lost(bend: float) -> None:
 def test_gradients_are_those_of_the_bound() -> None:
     c, J, Q, groups = question(1, [3, 2], 0.2, 1.0)
     J.requires_grad_()
-    (slope,) = torch.autograd.grad(least(c, J, Q, groups).sum(), [J])
+    (slope,) = torch.autograd.grad(lower_bound_over_balls(c, J, Q, groups).sum(), [J])
     step = torch.zeros_like(J)
     step[:, 1] = 1e-5
     with torch.no_grad():
-        change = (least(c, J + step, Q, groups) - least(c, J - step, Q, groups)) / 2e-5
+        change = (
+            lower_bound_over_balls(c, J + step, Q, groups) - lower_bound_over_balls(c, J - step, Q, groups)
+        ) / 2e-5
     torch.testing.assert_close(slope[:, 1], change, rtol=2e-2, atol=2e-3)
 
 
 def test_what_is_no_number_proves_nothing() -> None:
     c, J, Q, groups = question(2, [3], 1.0, 1.0)
     Q[0, 0, 0] = torch.nan
-    assert (least(c, J, Q, groups) == -torch.inf).tolist() == [True, False, False]
-    assert (least(c, J, Q.nan_to_num() * 1e200, groups) <= -1e100).all()
+    assert (lower_bound_over_balls(c, J, Q, groups) == -torch.inf).tolist() == [True, False, False]
+    assert (lower_bound_over_balls(c, J, Q.nan_to_num() * 1e200, groups) <= -1e100).all()

@@ -59,7 +59,7 @@ def test_later_weights_amplify_the_underflow_of_models_only_together_with_their_
     region = Box.between(*(torch.tensor([[low, 1.0]], dtype=torch.float64) for low in (1.0, 1.0 + 1e-7)))
     view = Quadratic(build(net, region.centre))
     one = torch.ones(1, 1, 1, dtype=torch.float64)
-    bound = view.least(region, one, one[0] * 0, view.bends(1, torch.float64), None)
+    bound = view.least(region, one, one[0] * 0, view.zero_coefficients(1, torch.float64), None)
     truth = (2 * Fraction(0.51) - Fraction(1.4)) * Fraction(UNIT) ** 2 * Fraction(large)
     assert truth < 0
     assert Fraction(float(bound)) <= truth

@@ -17,7 +17,7 @@ from holdfast.bounding.graph.graph import Affine, Graph, Node, Relaxed, build
 from holdfast.bounding.graph.kernel import convolution
 from holdfast.bounding.graph.node import is_image
 from holdfast.bounding.node_bounds import Boxes
-from holdfast.random_streams import Chance
+from holdfast.random_streams import RandomStreams
 from holdfast.region import Region
 
 CHANNELS, HIGH, WIDE = 2, 7, 9
@@ -157,7 +157,7 @@ def test_every_value_lies_within(name: str, kind: str, executed: torch.dtype | N
     _, graph, x = network(name)
     region = regions(x)[kind]
     boxes = crown.propagate(graph, region, executed)
-    points = [*region.sample(30, Chance.of(range(len(region)), 1))]
+    points = [*region.sample(30, RandomStreams.of(range(len(region)), 1))]
     at = region.centre.clone().requires_grad_()
     found = values(graph, at)
     for node in [node for node in graph.nodes if is_image(node) and isinstance(node, Affine)][-3:]:
@@ -229,7 +229,7 @@ def test_windows_are_taken_where_they_are_smaller(monkeypatch: pytest.MonkeyPatc
 def test_bunches_hold_every_element_once(elements: list[tuple[int, int]], at_once: int) -> None:
     owner, place = torch.tensor(elements).t()
     seen = list[int]()
-    for rows, there in crown_patches.bunches(owner, place, at_once):
+    for rows, there in crown_patches.group_by_position(owner, place, at_once):
         assert rows.numel() <= at_once
         assert bool(there[:, 0].all())
         seen += rows[there].tolist()

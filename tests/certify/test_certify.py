@@ -21,7 +21,7 @@ from holdfast.certify.certify import proved_score
 from holdfast.datasets.digits import digits
 from holdfast.datasets.digits_networks import digits_cnn, digits_gru, digits_lstm
 from holdfast.problem import Problem
-from holdfast.random_streams import Chance
+from holdfast.random_streams import RandomStreams
 from holdfast.region import Ball, Box, Family, Frames, Patch, Sparse
 
 INF = math.inf
@@ -177,12 +177,12 @@ def unbroken(problem: Problem, radius: Tensor) -> None:
     region = at.family
     region = type(region)(**{**region.__dict__, "centre": region.centre.double()})
     at = Problem(twin, region, problem.property, "worst", problem.keys)
-    start = torch.cat([region.sample(6, Chance.of(range(len(region)), 1)), region.centre[None]])
+    start = torch.cat([region.sample(6, RandomStreams.of(range(len(region)), 1)), region.centre[None]])
     points, scores = descend(at, start, 15)
     assert region.contains(points).all()
     assert (scores > 0).all()
     assert (proved_score(at) <= scores.amin(0)).all()
-    corners = region.sample(200, Chance.of(range(len(region)), 2))
+    corners = region.sample(200, RandomStreams.of(range(len(region)), 2))
     assert (at.score(corners) > 0).all()
     for method in (hf.attacks.PGD(rounds=1, steps=15), hf.attacks.Corners(rounds=1)):
         for record in hf.solve([at], [method]):
@@ -335,7 +335,7 @@ def test_a_last_softmax_keeps_the_order_and_so_the_radius(last: nn.Module) -> No
     # The value of a probability is another matter: there the softmax counts.
     for asked in (hf.property.Linear.of([1.0, 0.0, 0.0], batch=5), hf.Robustness(known.y)):
         worst = Problem(with_softmax, family.at(0.1), asked, "worst", problem.keys)
-        lowest = worst.score(worst.region.sample(200, Chance.of(range(len(worst.region)), 0))).amin(0)
+        lowest = worst.score(worst.region.sample(200, RandomStreams.of(range(len(worst.region)), 0))).amin(0)
         least = torch.tensor([r.bracket.lower.value for r in hf.solve([worst], [Certify()])])
         assert least.isfinite().all()
         assert (least <= lowest).all()
@@ -364,7 +364,7 @@ def test_a_softmax_that_is_not_the_last_word_is_not_left_out(tail: Callable[[Ten
     )
     found = proved(problem)
     inside = problem.tile_radii(found[None] * (1 - 1e-6))
-    assert (inside.score(inside.region.sample(500, Chance.of(range(len(inside.region)), 0))) > 0)[
+    assert (inside.score(inside.region.sample(500, RandomStreams.of(range(len(inside.region)), 0))) > 0)[
         :, found > 0
     ].all()
 

@@ -10,7 +10,7 @@ import holdfast as hf
 from holdfast.bounding import crown, crown_patches
 from holdfast.bounding.graph import graph as graphs
 from holdfast.certify import certify
-from holdfast.certify.certify import Known
+from holdfast.certify.certify import KnownBounds
 
 
 class Residual(nn.Module):
@@ -60,7 +60,7 @@ def test_a_search_that_remembers_finds_what_one_that_forgets_does(
     monkeypatch.setattr(certify, "propagate", watched)
     found = hf.radius(net, x, y, norm=norm, methods=[hf.attacks.PGD(), hf.certify.Certify()])
     assert any(asked)
-    monkeypatch.setattr(certify, "worth_knowing", lambda _: [])
+    monkeypatch.setattr(certify, "reusable_nodes", lambda _: [])
     expected = hf.radius(net, x, y, norm=norm, methods=[hf.certify.Certify()])
     for a, b in zip(found, expected, strict=True):
         assert isinstance(a, hf.Bracket)
@@ -72,9 +72,9 @@ def test_a_search_that_remembers_finds_what_one_that_forgets_does(
 def test_ends_are_used_at_smaller_radii_only() -> None:
     node = crown.Node(0, "", (), (1, 2))
     ends = torch.zeros(2, 1, 2), torch.ones(2, 1, 2)
-    known = Known(torch.full((3,), -torch.inf), {}).put(
+    known = KnownBounds(torch.full((3,), -torch.inf), {}).with_bounds(
         torch.tensor([0, 2]), torch.tensor([1.0, 2.0]), {node: ends}
     )
-    (low, high) = known.below(torch.tensor([0, 1, 2]), torch.tensor([1.5, 0.1, 2.0]))[node]
+    (low, high) = known.bounds_at(torch.tensor([0, 1, 2]), torch.tensor([1.5, 0.1, 2.0]))[node]
     assert low.flatten(1).tolist() == [[-math.inf] * 2, [-math.inf] * 2, [0.0] * 2]
     assert high.flatten(1).tolist() == [[math.inf] * 2, [math.inf] * 2, [1.0] * 2]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import holdfast as hf
-from holdfast.bounding.drift_parameters import in_offsets
+from holdfast.bounding.drift_parameters import reformulate_in_offsets
 from holdfast.certify import Certify, Split, Tighten
 from holdfast.errors import BadInput
 from holdfast.problem import Problem
@@ -124,7 +124,7 @@ def test_the_view_by_offsets_is_the_same_question() -> None:
         shares=torch.tensor([[1.0, 2.0]] * 2),
     )
     problem = Problem(net, region, Band(at - 0.1, at + 0.1, (0,)), "worst")
-    seen = in_offsets(problem)
+    seen = reformulate_in_offsets(problem)
     offsets = torch.tensor([[0.1, -0.5], [0.29, 0.59]])
     z = seen.region.centre.clone()
     z[:, :FEATURES] = offsets
@@ -132,7 +132,7 @@ def test_the_view_by_offsets_is_the_same_question() -> None:
     assert torch.allclose(seen.score(z), problem.score(x + offsets[:, None]), atol=1e-6)
     z[:, -1] += 1e-3  # the window itself does not move
     assert not seen.region.contains(z).any()
-    assert in_offsets(seen) is seen
+    assert reformulate_in_offsets(seen) is seen
 
 
 def test_features_move_by_their_shares() -> None:

@@ -13,7 +13,7 @@ from holdfast.bounding.crown import lower_bound, propagate
 from holdfast.bounding.graph.graph import build
 from holdfast.bounding.relax import Mish
 from holdfast.problem import Problem
-from holdfast.random_streams import Chance
+from holdfast.random_streams import RandomStreams
 from holdfast.region import Ball
 from holdfast.result import Key
 
@@ -127,7 +127,10 @@ def test_float32_outputs_never_fall_below(name: str, gain: float) -> None:
         real = lower_bound(graph, propagate(graph, region), rows, none)
         executed = lower_bound(graph, propagate(graph, region, torch.float32), rows, none)
         points = torch.cat(
-            [region.sample(20, Chance.of(range(len(region)), 1)), region.vertex(torch.randn(20, 64, 5, 4))]
+            [
+                region.sample(20, RandomStreams.of(range(len(region)), 1)),
+                region.vertex(torch.randn(20, 64, 5, 4)),
+            ]
         )
         outputs = net(points.flatten(0, 1)).double().reshape(40, 64, 3)
         assert (executed <= torch.cat([outputs, -outputs], -1)).all()

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 import holdfast as hf
 from holdfast import time_limit
-from holdfast.bounding.branching.branching_rule import cut_for
+from holdfast.bounding.branching.branching_rule import choose_branching
 from holdfast.bounding.branching.input_split import InputSplit
 from holdfast.bounding.branching.nonlinear_split import NonlinearSplit
 from holdfast.bounding.branching.relu_split import ActivationSplit
 from holdfast.bounding.graph.graph import build
-from holdfast.random_streams import Chance
+from holdfast.random_streams import RandomStreams
 from holdfast.region import Ball, Box, Frames, Sparse
 from holdfast.result import Key
 
@@ -104,7 +104,8 @@ def _nearest(centre: Any, left: Any, right: Any, p: float) -> float:
 def test_radii_by_signs_end_just_below_the_exact_one(p: float, seed: int) -> None:
     model, net, x, y = perceptron(seed)
     assert isinstance(
-        cut_for(build(net, x), Ball(x, torch.ones(2, dtype=torch.float64), p, net.domain)), ActivationSplit
+        choose_branching(build(net, x), Ball(x, torch.ones(2, dtype=torch.float64), p, net.domain)),
+        ActivationSplit,
     )
     fast = hf.radius(net, x, y, norm=p, methods=[hf.certify.Certify()])
     method = hf.certify.Split(steps=2, finest=0.02)
@@ -137,7 +138,10 @@ def test_no_point_of_what_is_proved_changes_the_class(p: float, family: dict[str
     assert sum(b.lower.value for b in proved) > 1.02 * sum(b.lower.value for b in first)
     region = (Frames if family else Ball)(x, radius, p, net.domain)
     points = torch.cat(
-        [region.sample(500, Chance.of(range(len(region)), 0)), region.vertex(torch.randn(500, *x.shape))]
+        [
+            region.sample(500, RandomStreams.of(range(len(region)), 0)),
+            region.vertex(torch.randn(500, *x.shape)),
+        ]
     )
     assert bool((net(points.flatten(0, 1)).argmax(1).reshape(-1, 2) == y).all())
 
@@ -173,7 +177,10 @@ def test_the_worst_score_over_a_ball_is_never_above_a_point(p: float) -> None:
         net, region, hf.Robustness(y), methods=[hf.attacks.PGD(), hf.certify.Split(steps=2, finest=0.2)]
     )
     points = torch.cat(
-        [region.sample(3000, Chance.of(range(len(region)), 1)), region.vertex(torch.randn(500, *x.shape))]
+        [
+            region.sample(3000, RandomStreams.of(range(len(region)), 1)),
+            region.vertex(torch.randn(500, *x.shape)),
+        ]
     )
     scores = hf.Robustness(y).score(net(points.flatten(0, 1)).reshape(-1, 2, 2)).amin(0)
     for first, bracket, met in zip(fast, split, scores.tolist(), strict=True):
@@ -206,13 +213,13 @@ def test_one_rule_chooses_the_cut() -> None:
     )
     centre, one = torch.zeros(1, 20), torch.ones(1, dtype=torch.float64)
     few = Box.between(centre, centre + (torch.arange(20) < 3))
-    assert isinstance(cut_for(relu, few), InputSplit)
-    assert isinstance(cut_for(relu, Ball(centre, one)), ActivationSplit)
-    assert isinstance(cut_for(relu, Ball(centre, one, 2)), ActivationSplit)
-    assert isinstance(cut_for(tanh, few), InputSplit)
-    assert isinstance(cut_for(tanh, Ball(centre, one)), InputSplit)
-    assert isinstance(cut_for(tanh, Ball(centre, one), models=True), NonlinearSplit)
-    assert isinstance(cut_for(tanh, Ball(centre, one, 2)), NonlinearSplit)
+    assert isinstance(choose_branching(relu, few), InputSplit)
+    assert isinstance(choose_branching(relu, Ball(centre, one)), ActivationSplit)
+    assert isinstance(choose_branching(relu, Ball(centre, one, 2)), ActivationSplit)
+    assert isinstance(choose_branching(tanh, few), InputSplit)
+    assert isinstance(choose_branching(tanh, Ball(centre, one)), InputSplit)
+    assert isinstance(choose_branching(tanh, Ball(centre, one), models=True), NonlinearSplit)
+    assert isinstance(choose_branching(tanh, Ball(centre, one, 2)), NonlinearSplit)
 
 
 class Gated(nn.Module):
@@ -255,7 +262,10 @@ def test_smooth_functions_are_cut_in_every_norm_and_no_point_is_below(kind: str,
         net, region, hf.Robustness(y), methods=[*ATTACKS[:1], hf.certify.Split(boxes=16, steps=4, finest=0.1)]
     )
     points = torch.cat(
-        [region.sample(2000, Chance.of(range(len(region)), 1)), region.vertex(torch.randn(500, *x.shape))]
+        [
+            region.sample(2000, RandomStreams.of(range(len(region)), 1)),
+            region.vertex(torch.randn(500, *x.shape)),
+        ]
     )
     scores = hf.Robustness(y).score(net(points.flatten(0, 1)).reshape(-1, 2, 2)).amin(0)
     for first, bracket, met in zip(before, after, scores.tolist(), strict=True):

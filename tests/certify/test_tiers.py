@@ -19,7 +19,7 @@ from holdfast.certify.phase import Phase
 from holdfast.certify.quadratic_training import CoefficientTraining, quadratic_of
 from holdfast.certify.tight_tier import TightState
 from holdfast.question import Question
-from holdfast.random_streams import Chance
+from holdfast.random_streams import RandomStreams
 from holdfast.region import Ball, Box, Frames
 from holdfast.report.page import render
 from holdfast.report.table import table
@@ -85,7 +85,10 @@ def test_split_is_above_tight_and_no_point_breaks_it(cell: str) -> None:
     assert (split / tight).mean() > 1.01
     region = Frames(x, split, math.inf)
     points = torch.cat(
-        [region.sample(400, Chance.of(range(len(region)), 0)), region.vertex(torch.randn(400, *x.shape))]
+        [
+            region.sample(400, RandomStreams.of(range(len(region)), 0)),
+            region.vertex(torch.randn(400, *x.shape)),
+        ]
     )
     assert (net(points.flatten(0, 1)).argmax(1).reshape(-1, 2) == y).all()
 
@@ -311,7 +314,10 @@ def test_trained_planes_win_where_there_are_no_models(norm: float, monkeypatch: 
     assert (tight <= upper).all()
     region = Ball(x, tight, norm)
     points = torch.cat(
-        [region.sample(400, Chance.of(range(len(region)), 0)), region.vertex(torch.randn(400, *x.shape))]
+        [
+            region.sample(400, RandomStreams.of(range(len(region)), 0)),
+            region.vertex(torch.randn(400, *x.shape)),
+        ]
     )
     assert (net(points.flatten(0, 1)).argmax(1).reshape(-1, 4) == y).all()
 
@@ -426,7 +432,7 @@ def test_a_search_goes_on_from_what_is_proved(method: Any) -> None:
     assert (again >= alone).all()
     held = torch.cat(
         [
-            Frames(x, again, math.inf).sample(300, Chance.of(range(len(x)), 0)),
+            Frames(x, again, math.inf).sample(300, RandomStreams.of(range(len(x)), 0)),
             Frames(x, again, math.inf).vertex(torch.randn(300, *x.shape)),
         ]
     )

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import holdfast as hf
-from holdfast.random_streams import Chance
+from holdfast.random_streams import RandomStreams
 
 WORDS, GROUP, LENGTH = 15, 3, 5  # five groups of three synonyms
 SYNONYMS = {
@@ -128,7 +128,7 @@ def test_long_sentences_are_attacked_in_vain(kind: type[nn.RNNBase]) -> None:
     for radius in (1, 12):
         region = hf.region.Words.around(tokens, SYNONYMS, known.net.vectors, radius)
         found = hf.worst(known.net, region, hf.Robustness(y), methods=QUICK)
-        words = region.decode(region.sample(500, Chance.of(range(len(region)), 1)))
+        words = region.decode(region.sample(500, RandomStreams.of(range(len(region)), 1)))
         with torch.no_grad():
             z = known.model(words.flatten(0, 1)).reshape(500, 6, 2)
         margin = (

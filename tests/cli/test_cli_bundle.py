@@ -33,20 +33,20 @@ from torch import nn
 from holdfast.api.prove import pack_proof
 from holdfast.cli import main
 from holdfast.cli.bundle import findings
-from holdfast.cli.check import Wanted
+from holdfast.cli.check import CheckSettings
 from holdfast.cli.command import command_of
-from holdfast.cli.prove import at_the_end
+from holdfast.cli.prove import certify_finished_run
 from holdfast.errors import HoldfastError
 from holdfast.evidence import bundle_verification, manifest
 from holdfast.evidence.archive import LARGEST_RATIO, pack, unpack
-from holdfast.evidence.bundle import state
+from holdfast.evidence.bundle import build_statement
 from holdfast.evidence.certificates import CertificateCheck, check_certificates
 from holdfast.evidence.checker_results import judge_certificates
 from holdfast.evidence.finding import Finding
-from holdfast.evidence.keys import PublicKey, public_key
+from holdfast.evidence.keys import PublicKey, read_public_key
 from holdfast.evidence.model import signing_digest
 from holdfast.evidence.signature import pae
-from holdfast.evidence.statement import read_by_others
+from holdfast.evidence.statement import validate_with_in_toto
 from holdfast.store import Store
 from holdfast_check.container import read_container as read_container
 
@@ -119,7 +119,7 @@ def here(made: Path, workshop: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def key(made: Path) -> PublicKey:
-    return public_key(made / "maker.pub.pem")
+    return read_public_key(made / "maker.pub.pem")
 
 
 def altered(bundle: Path, alter: Alter, *, listed: bool = False, stated: bool = False) -> Path:
@@ -131,14 +131,14 @@ def altered(bundle: Path, alter: Alter, *, listed: bool = False, stated: bool = 
         unpack(bundle, folder)
         alter(folder)
         if listed or stated:
-            manifest.written(folder)
+            manifest.write_manifest(folder)
             told = json.loads((folder / manifest.STATEMENT).read_bytes())
             told["subject"][0]["digest"]["sha256"] = hashlib.sha256(
                 (folder / manifest.FILE).read_bytes()
             ).hexdigest()
             if stated:
                 with Store.read(folder / "run") as store:
-                    told = state(folder, store, manifest.read_manifest(folder))
+                    told = build_statement(folder, store, manifest.read_manifest(folder))
                 (folder / manifest.SIGNATURE).unlink(missing_ok=True)
             (folder / manifest.STATEMENT).write_bytes(manifest.as_bytes(told))
         return pack(folder, target)
@@ -188,7 +188,7 @@ def test_an_honest_bundle_is_the_same_bytes_again_and_holds(here: Path, ask: Ask
     assert json.loads(Path("findings.json").read_text())["answer"] == "all held"
     assert Path("signed.zip").read_bytes() == before
     assert (
-        f"Signed by the key <code>{public_key(Path('maker.pub.pem')).fingerprint}</code>"
+        f"Signed by the key <code>{read_public_key(Path('maker.pub.pem')).fingerprint}</code>"
         in Path("mine.html").read_text()
     )
 
@@ -208,7 +208,9 @@ def test_what_was_not_checked_is_no_all_held(here: Path, ask: Ask) -> None:
 def signed_by(bundle: str, *keys: str) -> Finding:
     with TemporaryDirectory() as place:
         unpack(Path(bundle), Path(place))
-        return bundle_verification.signatures(Path(place), [public_key(Path(name)) for name in keys])
+        return bundle_verification.check_signatures(
+            Path(place), [read_public_key(Path(name)) for name in keys]
+        )
 
 
 def test_signatures_are_put_beside_each_other_and_change_nothing_else(here: Path, ask: Ask) -> None:
@@ -428,7 +430,7 @@ def test_nothing_of_a_hostile_zip_gets_out_of_its_folder(tmp_path: Path) -> None
 
 def states(bundle: Path, keys: list[PublicKey]) -> set[str]:
     with TemporaryDirectory() as place:
-        return {one.state for one in findings(bundle, Path(place), keys, Wanted({}))}
+        return {one.state for one in findings(bundle, Path(place), keys, CheckSettings({}))}
 
 
 def test_no_damaged_bundle_is_verified(made: Path, key: PublicKey, tmp_path: Path) -> None:
@@ -782,7 +784,7 @@ def test_the_statement_is_read_by_the_package_of_in_toto(made: Path) -> None:
         reason="the package in-toto-attestation is not installed: pip install 'holdfast[evidence]'",
     )
     told = json.loads(zipfile.ZipFile(made / "plain.zip").read(manifest.STATEMENT))
-    assert read_by_others(told)
+    assert validate_with_in_toto(told)
     for change in (
         {"_type": "other"},
         {"subject": []},
@@ -791,7 +793,7 @@ def test_the_statement_is_read_by_the_package_of_in_toto(made: Path) -> None:
         {"more": 1},
     ):
         with pytest.raises(HoldfastError, match="in-toto"):
-            read_by_others({**told, **change})
+            validate_with_in_toto({**told, **change})
 
 
 def test_what_is_signed_is_what_the_envelope_says() -> None:
@@ -860,7 +862,7 @@ def test_a_run_that_was_killed_is_bundled_with_its_log(here: Path, ask: Ask) -> 
     Path("out").mkdir()
     unpack(Path("new.zip"), Path("out"))
     with Store.read("out/run") as store:
-        assert store.moments() == 0
+        assert store.count_events() == 0
         assert len(store.records()) == 2
 
 
@@ -984,13 +986,13 @@ def test_certificates_of_a_run_take_no_more_than_the_time_that_is_left(here: Pat
     with Store.read("run") as store:
         command = command_of("radius", {**store.question.options, "seconds": 30.0})
         built, told = command.build(), io.StringIO()
-        at_the_end(command, built, store, time.monotonic() - 30, Console(file=told, width=300))
+        certify_finished_run(command, built, store, time.monotonic() - 30, Console(file=told, width=300))
         assert (
             "no time was left: give more --seconds, or write them now with: holdfast prove run -o run/proofs"
             in told.getvalue()
         )
         assert not Path("run/proofs").exists()
-        at_the_end(command, built, store, time.monotonic(), Console(file=told, width=300))
+        certify_finished_run(command, built, store, time.monotonic(), Console(file=told, width=300))
         assert "written: 4 of 4 claims into run/proofs" in told.getvalue()
     assert len(list(Path("run/proofs").iterdir())) == 4  # the user's own .onnx file is the model
     assert "--out" in ask("verify", "smooth.onnx", "p.vnnlib", "--certificates").err

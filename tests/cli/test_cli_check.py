@@ -17,7 +17,7 @@ from test_cli_verify import SQUARE, write_net
 
 from holdfast.cli import main
 from holdfast.store import Store
-from holdfast.store.rows import news, pack, record_of, seal, unpack
+from holdfast.store.rows import change_digest, pack, record_of, seal, unpack
 from holdfast.store.tables import INPUT, RECORD
 
 OWN = """
@@ -123,7 +123,7 @@ def change_record(
         if sealed:
             columns[10] = seal(tuple(columns[:10]))
             with suppress(Exception):  # ends that exclude each other make no record
-                columns[9] = news(record_of(tuple(columns)))
+                columns[9] = change_digest(record_of(tuple(columns)))
             columns[10] = seal(tuple(columns[:10]))
         names = ", ".join(f"{name} = ?" for name in RECORD.split(", "))
         connection.execute(f"UPDATE record SET {names} WHERE position = ?", (*columns, index))

@@ -15,7 +15,7 @@ import pytest
 import torch
 from cli_workshop import Ask, forked
 
-from holdfast.certify.certify import KEPT
+from holdfast.certify.certify import SEARCH_STATE_KEY
 from holdfast.cli import main
 from holdfast.store import Store
 
@@ -120,9 +120,9 @@ def test_a_run_killed_at_random_moments_ends_as_an_undisturbed_one(
     assert kills(COMMANDS[name], random.Random(seed)) >= 1, f"seed {seed}: it was never killed in the middle"
     assert content("run") == content("whole"), f"seed {seed}"
     with Store.open("run") as run, Store.open("whole") as whole:
-        for mine, other in zip(run.with_aside(), whole.with_aside(), strict=True):
+        for mine, other in zip(run.records_with_artefacts(), whole.records_with_artefacts(), strict=True):
             assert mine.aside.keys() == other.aside.keys()
-            for key in mine.aside.keys() - {KEPT}:
+            for key in mine.aside.keys() - {SEARCH_STATE_KEY}:
                 torch.testing.assert_close(mine.aside[key], other.aside[key], rtol=0, atol=0, equal_nan=True)
     for path in Path("whole").glob("*.npz"):
         with np.load(path) as one, np.load(Path("run") / path.name) as two:

@@ -15,7 +15,7 @@ from cli_workshop import WORDS, Ask
 from holdfast.api.radius import Tier
 from holdfast.cli.parse import one_of
 from holdfast.cli.views.live import mean_bracket
-from holdfast.result import Bound, Bracket, Evidence, Key, Record, by_definition
+from holdfast.result import Bound, Bracket, Evidence, Key, Record, trivial_bound
 from holdfast.store import Store
 
 QUICK = ("--methods", "pgd")
@@ -444,7 +444,7 @@ def test_the_mean_bracket_compares_like_with_like() -> None:
     """An input without a witness must not lift the mean of the lower ends above that of the upper ends."""
 
     def record(lower: float, upper: float) -> Record:
-        ends = Bound(lower, Evidence("proved", "x")), by_definition(upper)
+        ends = Bound(lower, Evidence("proved", "x")), trivial_bound(upper)
         return Record(Key(0), Bracket(*ends), "finished", 0.0, 0, ())
 
     assert mean_bracket([record(1, 2), record(100, float("inf"))]) == "mean [1, 2]"

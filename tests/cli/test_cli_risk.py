@@ -10,7 +10,7 @@ import torch
 from cli_workshop import Ask
 
 from holdfast.cli.command import command_of
-from holdfast.execution import Here
+from holdfast.execution import InProcess
 from holdfast.result import Key
 from holdfast.store import Store
 
@@ -110,7 +110,7 @@ def test_smoothing_on_the_line(ask: Ask, images: None) -> None:
         question = store.question
         command = command_of(question.command, {**question.options, "seconds": None})
         built = command.build()
-        command.solve(store, built, lambda _: None, Here())
+        command.solve(store, built, lambda _: None, InProcess())
     with Store.open("whole") as whole, Store.open("out") as out:
         assert [r.bracket.estimates[0].value for r in out.records()] == [
             r.bracket.estimates[0].value for r in whole.records()

@@ -29,7 +29,7 @@ from holdfast.property import (
     Uncertainty,
 )
 from holdfast.property.probability import probabilities
-from holdfast.random_streams import Chance
+from holdfast.random_streams import RandomStreams
 from holdfast.region import Ball
 from holdfast.result import Key
 
@@ -309,7 +309,7 @@ def test_brackets_close_around_the_truth_on_a_small_network(name: str) -> None:
     safe = low > 0
     assert safe.any()
     worst = Problem(net, Ball(x, low, math.inf, net.domain), prop, "worst", keys(x))
-    points = worst.region.sample(2000, Chance.of(range(len(worst.region)), 0))
+    points = worst.region.sample(2000, RandomStreams.of(range(len(worst.region)), 0))
     assert (worst.score(points)[:, safe] > 0).all()
     found = hf.solve([worst], [PGD(restarts=4), Certify()])
     for row, record in enumerate(found):

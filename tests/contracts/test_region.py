@@ -14,7 +14,7 @@ from torch import Tensor
 
 from holdfast import batch
 from holdfast.errors import BadInput
-from holdfast.random_streams import Chance
+from holdfast.random_streams import RandomStreams
 from holdfast.region import (
     Ball,
     Box,
@@ -48,8 +48,8 @@ class Draw:
     def generator(self, salt: int = 0) -> torch.Generator:
         return torch.Generator().manual_seed(1000 * self.seed + salt)
 
-    def chance(self, region: Region, salt: int = 0) -> Chance:
-        return Chance.of(range(len(region)), 1000 * self.seed + salt)
+    def chance(self, region: Region, salt: int = 0) -> RandomStreams:
+        return RandomStreams.of(range(len(region)), 1000 * self.seed + salt)
 
     def uniform(self, *shape: int, salt: int = 0) -> Tensor:
         return torch.rand(shape, generator=self.generator(salt), dtype=torch.float64).to(self.dtype)
@@ -638,7 +638,7 @@ def test_a_half_unit_is_no_unit() -> None:
         Sparse(torch.full((1, 5), 0.5), torch.tensor([1.5]), Domain.of(UNIT)),
         Words.around(torch.zeros(1, 5, dtype=torch.int64), {0: [1]}, torch.eye(3), radius=1.5),
     ):
-        assert region.contains(region.sample(20, Chance.of(range(len(region)), 0))).all()
+        assert region.contains(region.sample(20, RandomStreams.of(range(len(region)), 0))).all()
         assert region.contains(region.vertex(torch.randn(1, *region.shape))).all()
         assert region.contains(region.project(torch.rand(1, *region.shape))).all()
 
@@ -651,7 +651,7 @@ def test_a_radius_in_plain_python_is_what_was_typed() -> None:
 def test_samples_of_a_ball_reach_its_surface_and_its_inside() -> None:
     for p in (1, 1.5, 2, 3, math.inf):
         ball_ = Ball(torch.zeros(1, 5), torch.ones(1), p)
-        distance = ball_.distance(ball_.sample(200, Chance.of(range(len(ball_)), 0)))
+        distance = ball_.distance(ball_.sample(200, RandomStreams.of(range(len(ball_)), 0)))
         assert float(distance.max()) > 0.999
         assert (distance > 0.999).double().mean() > 0.2
         assert (distance < 0.8).double().mean() > 0.2
@@ -879,5 +879,5 @@ def test_ends_of_a_domain_that_float32_cannot_hold(ends: tuple[float, float]) ->
 
 def test_inputs_that_are_single_numbers() -> None:
     region = Ball(torch.tensor([0.5, 0.25]), torch.ones(2), 2, Domain.of((0, 1)))
-    assert region.contains(region.sample(5, Chance.of(range(len(region)), 0))).all()
+    assert region.contains(region.sample(5, RandomStreams.of(range(len(region)), 0))).all()
     assert torch.equal(region.vertex(torch.tensor([1.0, -1.0])), torch.tensor([0.0, 1.0]))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from holdfast import batch
 from holdfast.errors import BadInput
-from holdfast.random_streams import Chance
+from holdfast.random_streams import RandomStreams
 from holdfast.region.budget import Budget
 
 SHAPES = [((6,), ()), ((2, 2, 2), (0,)), ((3, 2), (1,)), ((2, 3), (0,)), ((2, 1, 2), ())]
@@ -106,7 +106,7 @@ def test_what_it_holds_is_what_the_definition_says(seed: int, which: int) -> Non
 def test_points_projections_vertices_and_the_box_around(seed: int, which: int, dtype: torch.dtype) -> None:
     region = regions(seed, which, dtype)
     g = torch.Generator().manual_seed(seed + 3)
-    samples = region.sample(20, Chance.of(range(len(region)), seed))
+    samples = region.sample(20, RandomStreams.of(range(len(region)), seed))
     assert samples.shape == (20, *region.centre.shape)
     assert samples.dtype == dtype
     assert region.contains(samples).all()

@@ -25,7 +25,7 @@ from holdfast.cli import main
 from holdfast.cli.command import COMMANDS
 from holdfast.method import Method, known_methods
 from holdfast.problem import Problem
-from holdfast.random_streams import Chance
+from holdfast.random_streams import RandomStreams
 from holdfast.result import Key
 
 ROOT = Path(__file__).parents[2]
@@ -159,7 +159,7 @@ def test_a_region_is_one_file(toy: ModuleType) -> None:
     )
     net, region = hf.Network.from_torch(model), toy.OneOf(x, options)
     label = net(x).argmax(1)
-    points = region.sample(50, Chance.of(range(len(region)), 3))
+    points = region.sample(50, RandomStreams.of(range(len(region)), 3))
     assert region.contains(points).all()
     assert not region.contains(points + 1e-3).any()
     assert torch.equal(region.project(points), points)

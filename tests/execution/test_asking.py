@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import holdfast as hf
-from holdfast.execution.asking import NotAnswered, asking_elsewhere
+from holdfast.execution.asking import NotAnswered, query_in_subprocess
 
 X = torch.rand(4, 3)
 
@@ -43,7 +43,7 @@ LOW, HIGH = torch.zeros(2, 3), torch.ones(2, 3)
 
 def test_another_process_answers_and_its_questions_are_counted() -> None:
     net, other = network(), network(name="other")
-    with asking_elsewhere():
+    with query_in_subprocess():
         first = asked(net, LOW)
         assert first != os.getpid() % 2**24
         assert asked(net, HIGH) == first, "one process for all questions"
@@ -62,7 +62,7 @@ def test_another_process_answers_and_its_questions_are_counted() -> None:
 )
 def test_what_the_model_does_there_is_an_error_here(fault: str, error: type[Exception], why: str) -> None:
     net = network(fault)
-    with asking_elsewhere():
+    with query_in_subprocess():
         with pytest.raises(error, match=why):
             net(HIGH)
         assert net(LOW).shape == (2, 1), "the next question is answered"
@@ -70,7 +70,7 @@ def test_what_the_model_does_there_is_an_error_here(fault: str, error: type[Exce
 
 def test_a_model_that_hangs_is_given_up_when_the_time_is_over() -> None:
     net = network("hangs")
-    with asking_elsewhere(0.5):
+    with query_in_subprocess(0.5):
         with pytest.raises(NotAnswered, match="when its time limit was reached"):
             net(HIGH)
         with pytest.raises(NotAnswered, match="no time left"):

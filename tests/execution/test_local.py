@@ -17,7 +17,7 @@ from torch import Tensor
 
 import holdfast as hf
 from holdfast.batch_solver import BatchWorker
-from holdfast.execution import Here, Local, local, worker_pool
+from holdfast.execution import InProcess, Local, local, worker_pool
 from holdfast.execution.scheduler import InMemorySink
 from holdfast.execution.task import Outputs
 from holdfast.method import Claims, Method
@@ -133,7 +133,7 @@ def seen(record: Record) -> tuple[object, ...]:
 def test_one_input_that_cannot_be_answered_costs_no_other(
     fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_pool, "FIRST", 1.0)
+    monkeypatch.setattr(worker_pool, "FIRST_ANSWER_SECONDS", 1.0)
     what, why = FAULTS[fault]
     held = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf(
         "SC_PAGE_SIZE"
@@ -156,7 +156,7 @@ def test_one_input_that_cannot_be_answered_costs_no_other(
 
 @pytest.mark.parametrize("fault", [interrupts, leaves])
 def test_what_would_end_the_program_is_the_failure_of_one_input_here_too(fault: Callable[[], None]) -> None:
-    found = solve([problem(fault)], [Counting()], batch=4, executor=Here())
+    found = solve([problem(fault)], [Counting()], batch=4, executor=InProcess())
     assert [record.status for record in found] == [
         "failed" if row == BAD else "finished" for row in range(COUNT)
     ]
@@ -207,7 +207,7 @@ def test_a_model_that_fails_everywhere_is_no_matter_of_inputs(monkeypatch: pytes
         raise ValueError("not even one")
 
     asked.network.module.forward = always  # type: ignore[method-assign]
-    for executor in (Here(), Local(1)):
+    for executor in (InProcess(), Local(1)):
         with pytest.raises(ValueError, match="not even one"):
             solve([asked], [Counting()], executor=executor)
 
@@ -248,7 +248,7 @@ def test_what_was_told_before_the_time_was_over_stays(monkeypatch: pytest.Monkey
                 time.sleep(600)
             return super().step(problem, state)
 
-    monkeypatch.setattr(worker_pool, "GRACE", 0.2)
+    monkeypatch.setattr(worker_pool, "GRACE_SECONDS", 0.2)
     found = solve([problem()], [Stuck()], Stop(seconds=120, each=0.2), batch=4, executor=Local(1))
     late = found[4:8]
     assert {record.status for record in late} == {"stopped"}

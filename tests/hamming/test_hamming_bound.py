@@ -10,12 +10,12 @@ import torch
 from hamming_truth import chain_for, deep_cnn, inputs, random_network, small_cnn, smooth
 from torch import Tensor, nn
 
-from holdfast.bounding.crown import linear_bound, propagate, walked_region
+from holdfast.bounding.crown import linear_bound, minimisation_region, propagate
 from holdfast.bounding.graph.graph import build
 from holdfast.bounding.relax import Abs, Clip, LeakyRelu, Relu
 from holdfast.hamming import bound as bounding
-from holdfast.hamming.bound import bound
-from holdfast.random_streams import Chance
+from holdfast.hamming.bound import bound_chain
+from holdfast.random_streams import RandomStreams
 from holdfast.region.budget import Budget
 
 
@@ -66,12 +66,12 @@ def test_bounds_of_chains_hold_at_points_and_are_near_those_of_the_engine(name: 
         torch.randn((12, 2), generator=torch.Generator().manual_seed(3), dtype=torch.float64) - 100
     )  # what is proved is not tightened
     free = torch.tensor([[-math.inf], [math.inf]]).expand(12, 2, sum(chain.inner))
-    least, slopes, inner = bound(chain, region, chain.centre(x).take(row), free, rows, offset)
+    least, slopes, inner = bound_chain(chain, region, chain.centre(x).take(row), free, rows, offset)
     twin = network.double(x)
     assert twin is not None
     points = torch.cat(
         [
-            region.sample(400, Chance.of(range(len(region)), 4)),
+            region.sample(400, RandomStreams.of(range(len(region)), 4)),
             region.vertex(slopes)[None],
             region.centre[None],
         ]
@@ -82,10 +82,10 @@ def test_bounds_of_chains_hold_at_points_and_are_near_those_of_the_engine(name: 
     boxes = propagate(
         graph, region
     )  # by its walk; intervals next to the output, which it asks too, are not a matter of chains
-    by_engine = linear_bound(graph, boxes, rows).minimum(walked_region(boxes)) + offset
+    by_engine = linear_bound(graph, boxes, rows).minimum(minimisation_region(boxes)) + offset
     size = 1e-6 + values.amax(0) - by_engine
     assert ((by_engine - least) / size).max() < 1e-3  # as tight
-    again, _, closer = bound(chain, region, chain.centre(x).take(row), inner, rows, offset)
+    again, _, closer = bound_chain(chain, region, chain.centre(x).take(row), inner, rows, offset)
     assert (again <= values.amin(0)).all()
     assert (closer[:, 0] >= inner[:, 0] - 1e-5).all()
     assert (again >= least - 1e-6 * size).all()
@@ -105,7 +105,7 @@ def test_both_ways_back_and_any_division_into_passes_find_the_same(
     for local, at_once in itertools.product((True, False), (1, 2**21)):
         monkeypatch.setattr(bounding.Pass, "_local", local)
         monkeypatch.setattr(bounding, "PASS_NUMBERS", at_once)
-        found[local, at_once] = bound(
+        found[local, at_once] = bound_chain(
             chain, region, chain.centre(x).take(torch.arange(9) % 3), free, rows, offset
         )
     first = found.pop((True, 1))
@@ -133,16 +133,16 @@ def test_bounds_hold_in_exact_arithmetic_where_large_numbers_cancel(seed: int, s
     )
     rows, offset = torch.tensor([[[1.0, -1.0]]], dtype=torch.float64), torch.zeros(1, 1, dtype=torch.float64)
     free = torch.zeros(1, 2, 0)
-    least, slopes, _ = bound(chain, region, chain.centre(x), free, rows, offset)
+    least, slopes, _ = bound_chain(chain, region, chain.centre(x), free, rows, offset)
     points = torch.cat(
-        [region.sample(40, Chance.of(range(len(region)), 0)), region.vertex(slopes)[None], x[None]]
+        [region.sample(40, RandomStreams.of(range(len(region)), 0)), region.vertex(slopes)[None], x[None]]
     )[:, 0]
     assert least.isfinite().all()
     for point in points:
         assert Fraction(float(least)) <= exact_difference(model, point)
     # And it says something: a point of a region is its own bound but for rounding.
     alone = replace(region, budgets=torch.tensor([[0]]))
-    near, _, _ = bound(chain, alone, chain.centre(x), free, rows, offset)
+    near, _, _ = bound_chain(chain, alone, chain.centre(x), free, rows, offset)
     truth = exact_difference(model, x[0])
     assert Fraction(float(near)) <= truth
     assert float(truth - Fraction(float(near))) <= 1e-11 * max(1.0, scale) ** 2
@@ -172,7 +172,7 @@ def test_nan_and_infinity_prove_nothing() -> None:
         chain, layers=tuple(layers), windows=replace(chain.windows, second=chain.windows.second * math.inf)
     )
     region = random_regions(x, (), 1, 1, cut=False)
-    least, _, _ = bound(
+    least, _, _ = bound_chain(
         broken,
         region,
         broken.centre(x),

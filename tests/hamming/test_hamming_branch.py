@@ -34,7 +34,7 @@ from holdfast.hamming.layer_chain import chain_of
 from holdfast.network import Network
 from holdfast.problem import Problem
 from holdfast.property import Custom, Linear, Robustness
-from holdfast.random_streams import Chance
+from holdfast.random_streams import RandomStreams
 from holdfast.region import Ball, Sparse
 from holdfast.region.budget import Budget
 from holdfast.result import Bracket, Key
@@ -299,7 +299,7 @@ def test_every_point_of_a_domain_lies_in_one_of_its_children(seed: int, which: i
         region = region_of(question, nodes)
         slopes = torch.randn(region.centre.shape, generator=generator, dtype=torch.float64)
         points = torch.cat(
-            [region.sample(25, Chance.of(range(len(region)), turn)), region.vertex(slopes)[None]]
+            [region.sample(25, RandomStreams.of(range(len(region)), turn)), region.vertex(slopes)[None]]
         )
         children, stuck = BudgetSplit(1, 1, 2.0**-10).cut(question, nodes, slopes)
         assert not stuck.any()

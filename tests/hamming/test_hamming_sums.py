@@ -14,9 +14,9 @@ import holdfast as hf
 from holdfast.api.radius import radius_problems
 from holdfast.hamming import Branch
 from holdfast.hamming.layer_chain import Chain
-from holdfast.hamming.pixel_effects import Effects, effects_of, has_effects
+from holdfast.hamming.pixel_effects import UnitEffects, compute_unit_effects, supports_unit_effects
 from holdfast.hamming.pixel_interactions import bound_by_sums
-from holdfast.random_streams import Chance
+from holdfast.random_streams import RandomStreams
 from holdfast.region.budget import Budget
 
 
@@ -36,10 +36,10 @@ def cnn(seed: int, function: nn.Module | None = None, *, deep: bool = False, sha
     return randomised(nn.Sequential(*layers, nn.Linear(7 if deep else 9, 3)), seed, sharp)
 
 
-def tables(model: nn.Module, x: Tensor) -> tuple[Chain, Effects]:
+def tables(model: nn.Module, x: Tensor) -> tuple[Chain, UnitEffects]:
     _, chain = chain_for(model, x, (0,))
     ends = torch.zeros(x[0].numel()).double(), torch.ones(x[0].numel()).double()
-    found = effects_of(chain, chain.centre(x), *ends)
+    found = compute_unit_effects(chain, chain.centre(x), *ends)
     assert found is not None
     return chain, found
 
@@ -61,7 +61,7 @@ def regions(x: Tensor, seed: int, count: int, *, single: bool = False) -> Budget
     )
 
 
-def asked(chain: Chain, effects: Effects, x: Tensor, region: Budget) -> tuple[Tensor, Tensor, Tensor]:
+def asked(chain: Chain, effects: UnitEffects, x: Tensor, region: Budget) -> tuple[Tensor, Tensor, Tensor]:
     count, rows = len(region), torch.eye(3, dtype=torch.float64)
     rows = torch.cat([rows, -rows]).expand(len(region), 6, 3)
     free = torch.tensor([[-math.inf], [math.inf]]).expand(count, 2, sum(chain.inner))
@@ -102,7 +102,7 @@ def test_no_point_of_a_region_lies_below_its_bound(kind: str, seed: int) -> None
         assert served.sum() >= 8
         points = torch.cat(
             [
-                region.sample(600, Chance.of(range(len(region)), seed)),
+                region.sample(600, RandomStreams.of(range(len(region)), seed)),
                 region.vertex(slopes)[None],
                 region.centre[None],
             ]
@@ -315,7 +315,7 @@ def test_nan_proves_nothing_and_other_networks_have_no_tables() -> None:
     least, _, _, _ = bound_by_sums(chain, broken, region, centre, free, rows, offset)
     moving = (region.labels >= 0).any(1)
     assert not (least[moving].isfinite() & (least[moving] > 0)).any()
-    assert not has_effects(chain_for(cnn(0, nn.Tanh()), x, (0,))[1])
+    assert not supports_unit_effects(chain_for(cnn(0, nn.Tanh()), x, (0,))[1])
 
 
 def test_units_without_tables_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,10 +12,10 @@ from holdfast.bounding.graph.problem_graph import graph_of, rows_of
 from holdfast.errors import UnsupportedLayer
 from holdfast.hardening.backward import TapedWalk
 from holdfast.hardening.intervals import Traced
-from holdfast.hardening.training import TrainedModule, live_of
+from holdfast.hardening.training import TrainedModule, prepare_training
 from holdfast.problem import Problem
 from holdfast.property import Robustness
-from holdfast.random_streams import Chance
+from holdfast.random_streams import RandomStreams
 from holdfast.region import Ball
 
 OTHERWISE = {
@@ -26,7 +26,7 @@ OTHERWISE = {
 
 def traced(module: nn.Module, x: Tensor) -> tuple[hf.Network, TrainedModule, Traced]:
     net = hf.Network.from_torch(module.eval())
-    live = live_of(net, (), words=False)
+    live = prepare_training(net, (), words=False)
     return net, live, Traced(live.net, x, live.module)
 
 
@@ -42,7 +42,7 @@ def test_no_point_of_the_box_has_a_smaller_margin(name: str) -> None:
     corners = x + reach * (2.0 * torch.randint(0, 2, (200, *x.shape)) - 1)
     points = torch.cat(
         [
-            region.sample(200, Chance.of(range(batch), 0)), corners,
+            region.sample(200, RandomStreams.of(range(batch), 0)), corners,
             *(descend(Problem(net, region, Robustness(torch.full_like(label, k)), "worst"), x[None], 10)[0] for k in range(4)),
             descend(Problem(net, region, Robustness(label), "worst"), x[None], 10)[0],
         ]
@@ -97,7 +97,7 @@ def test_gradients_are_those_of_finite_differences(name: str) -> None:
     make, shape = (_relus, (6,)) if name == "relus" else MODELS[name]
     x = torch.randn(2, *shape, dtype=torch.float64)
     net = hf.Network.from_torch(make().double().eval())
-    live = live_of(net, (), words=False)
+    live = prepare_training(net, (), words=False)
     walk = TapedWalk(Traced(live.net, x, live.module), x)
     label = torch.tensor([1, 3])
 

@@ -16,8 +16,8 @@ from clocks import TestClock
 from holdfast.api import harden as harden_module
 from holdfast.errors import BadInput, StoreError, UnsupportedLayer
 from holdfast.hardening import Epoch, Recipe, losses, training
-from holdfast.hardening.evaluation import Outcome, Standing, gain
-from holdfast.hardening.recipe import chosen
+from holdfast.hardening.evaluation import Outcome, RobustnessResult, proved_increase
+from holdfast.hardening.recipe import select_recipe
 
 QUICK = Recipe("intervals", epochs=15, batch=16, weight=1.0, warm=(0.0, 0.5), rate=0.05)
 
@@ -291,16 +291,16 @@ def test_a_layer_without_intervals_is_named_before_a_folder_is_made(tmp_path: Pa
 
 
 def test_auto_takes_smaller_steps_over_many_frames_and_lets_them_move_one_by_one() -> None:
-    few, many = (chosen("auto", recurrent=True, boxed=True, frames=frames) for frames in (8, 14))
+    few, many = (select_recipe("auto", recurrent=True, boxed=True, frames=frames) for frames in (8, 14))
     assert (few.name, many.name) == ("intervals", "intervals")
     assert many.rate < few.rate
     assert many.horizon
     assert not few.horizon
-    assert chosen("auto", recurrent=False, boxed=True, frames=14).name == "mixed"
+    assert select_recipe("auto", recurrent=False, boxed=True, frames=14).name == "mixed"
 
 
-def standing(*outcomes: Outcome) -> Standing:
-    return Standing(1.0, outcomes, 0.5)
+def standing(*outcomes: Outcome) -> RobustnessResult:
+    return RobustnessResult(1.0, outcomes, 0.5)
 
 
 def test_what_was_not_measured_is_neither_proved_nor_unproved() -> None:
@@ -325,7 +325,7 @@ def test_what_was_not_measured_is_neither_proved_nor_unproved() -> None:
 def test_the_gain_counts_unmeasured_inputs_both_ways(
     before: tuple[Outcome, ...], after: tuple[Outcome, ...], least: int, most: int
 ) -> None:  # fmt: skip
-    assert gain(standing(*before), standing(*after)) == (least, most)
+    assert proved_increase(standing(*before), standing(*after)) == (least, most)
 
 
 def test_no_gain_is_claimed_over_a_network_that_was_not_measured(

@@ -11,10 +11,10 @@ from holdfast.attacks.descent import descend
 from holdfast.errors import UnsupportedLayer
 from holdfast.hardening.initialisation import begin_afresh
 from holdfast.hardening.intervals import Traced
-from holdfast.hardening.training import live_of
+from holdfast.hardening.training import prepare_training
 from holdfast.problem import Problem
 from holdfast.property import Linear, Robustness
-from holdfast.random_streams import Chance
+from holdfast.random_streams import RandomStreams
 from holdfast.region import Ball
 
 SLACK = 2e-4
@@ -129,7 +129,7 @@ def test_no_point_of_the_box_leaves_the_intervals(name: str) -> None:
     make, shape = MODELS[name]
     net = hf.Network.from_torch(make().eval())
     x, reach, batch = torch.randn(4, *shape), 0.1, 4
-    live = live_of(net, (), words=False)
+    live = prepare_training(net, (), words=False)
     traced = Traced(live.net, x, live.module)
     still = traced.logits(x, x)
     label = still[0].argmax(-1).detach()
@@ -137,7 +137,7 @@ def test_no_point_of_the_box_leaves_the_intervals(name: str) -> None:
     least = traced.margins(x - reach, x + reach, label).detach()
     assert (still[1] - still[0]).abs().max() < SLACK  # a point stays a point
     region = Ball(x, torch.full((batch,), reach, dtype=torch.float64))
-    points = [region.sample(200, Chance.of(range(batch), 0))]
+    points = [region.sample(200, RandomStreams.of(range(batch), 0))]
     for output in range(4):  # attacked: each output downwards and upwards, and the class
         for sign in (1.0, -1.0):
             row = torch.zeros(batch, 1, low.shape[1], dtype=torch.float64)
@@ -163,7 +163,7 @@ def test_differences_are_bounded_as_rows_of_their_own() -> None:
     """The last layer's bias and what both outputs share cancels."""
     torch.manual_seed(0)
     net = hf.Network.from_torch(_mlp().eval())
-    live = live_of(net, (), words=False)
+    live = prepare_training(net, (), words=False)
     x = torch.randn(8, 6)
     traced = Traced(live.net, x, live.module)
     label = torch.zeros(8, dtype=torch.int64)
@@ -177,7 +177,7 @@ def test_differences_are_bounded_as_rows_of_their_own() -> None:
 
 def test_weights_get_gradients_and_are_read_as_they_are_now() -> None:
     net = hf.Network.from_torch(Sequenced(nn.GRU).eval())
-    live = live_of(net, (), words=False)
+    live = prepare_training(net, (), words=False)
     x = torch.randn(3, 6, 3)
     traced = Traced(live.net, x, live.module)
     traced.margins(x - 0.1, x + 0.1, torch.tensor([0, 1, 2])).sum().backward()  # type: ignore[no-untyped-call]
@@ -199,7 +199,7 @@ def test_afresh_intervals_stay_narrow_over_many_frames(kind: type[nn.RNNBase]) -
     x = torch.randn(4, 20, 28)
     widths = []
     for fresh in (False, True):
-        live = live_of(net, (), words=False)
+        live = prepare_training(net, (), words=False)
         if fresh:
             begin_afresh(live.module, 0)
         low, high = Traced(live.net, x, live.module).logits(x - 0.1, x + 0.1)
@@ -217,7 +217,7 @@ class Strange(nn.Module):
 
 
 def test_a_layer_without_intervals_is_named() -> None:
-    live = live_of(hf.Network.from_torch(Strange().eval()), (), words=False)
+    live = prepare_training(hf.Network.from_torch(Strange().eval()), (), words=False)
     x = torch.randn(2, 3)
     with pytest.raises(UnsupportedLayer, match="bessel_j0"):
         Traced(live.net, x, live.module).check(x)

@@ -10,7 +10,7 @@ from holdfast.errors import BadInput
 from holdfast.hardening import Recipe
 from holdfast.hardening.intervals import Traced
 from holdfast.hardening.losses import Widths, first_order
-from holdfast.hardening.training import live_of, train
+from holdfast.hardening.training import prepare_training, train
 
 
 class Last(nn.Module):
@@ -34,7 +34,7 @@ def rising(count: int = 60) -> tuple[Tensor, Tensor]:
 def trained(kind: type[nn.RNNBase], recipe: Recipe) -> hf.Network:
     torch.manual_seed(0)
     net = hf.Network.from_torch(Last(kind).eval(), domain=(0, 1))
-    live = live_of(net, (), words=False)
+    live = prepare_training(net, (), words=False)
     x, y = rising()
     problems = radius_problems(net, x, y)
     live.load(train(live, problems, problems, recipe, 0.05).state)
@@ -43,7 +43,7 @@ def trained(kind: type[nn.RNNBase], recipe: Recipe) -> hf.Network:
 
 def growth(net: hf.Network) -> float:
     x, y = rising()
-    live = live_of(net, (), words=False)
+    live = prepare_training(net, (), words=False)
     widths = Widths(torch.tensor(0.05))
     with torch.no_grad():
         Traced(live.net, x, live.module).margins(x - 0.05, x + 0.05, y, widths)

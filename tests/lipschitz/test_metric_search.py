@@ -14,7 +14,14 @@ import truth
 from holdfast.datasets import digits
 from holdfast.datasets.digits_networks import digits_cnn
 from holdfast.errors import BadInput
-from holdfast.lipschitz.metric import FEWEST, REPLAY, STEP, MetricStep, Steepest, path_of
+from holdfast.lipschitz.metric import (
+    MIN_QUERIES,
+    QUERIES_PER_STEP,
+    REPLAY_QUERIES,
+    MetricStep,
+    Steepest,
+    path_of,
+)
 from holdfast.lipschitz.ratio import LANDMARKS
 from holdfast.problem import Problem
 from holdfast.property import Custom, Linear, Robustness
@@ -148,7 +155,7 @@ def test_points_are_in_the_region_and_worth_what_is_said(kind: str, searches: st
     assert bool((found.ratio[~moved] == 0).all())
 
 
-@pytest.mark.parametrize("queries", [FEWEST, FEWEST + 1, 100, 333])
+@pytest.mark.parametrize("queries", [MIN_QUERIES, MIN_QUERIES + 1, 100, 333])
 @pytest.mark.parametrize("searches", ["rays", "mesh", "rays,mesh"], ids=str)
 def test_every_query_is_counted(queries: int, searches: str) -> None:
     asked_points = [0]
@@ -169,8 +176,8 @@ def test_every_query_is_counted(queries: int, searches: str) -> None:
     while state is not None:
         before = asked_points[0]
         state, _ = method.step(problem, state)
-        assert asked_points[0] - before <= 3 * 2 * STEP  # a step is bounded
-    assert asked_points[0] == 3 * (queries - REPLAY)
+        assert asked_points[0] - before <= 3 * 2 * QUERIES_PER_STEP  # a step is bounded
+    assert asked_points[0] == 3 * (queries - REPLAY_QUERIES)
 
 
 def test_gradients_count_as_queries() -> None:
@@ -182,7 +189,9 @@ def test_gradients_count_as_queries() -> None:
     )
     before = net.queries
     search_metric(problem, queries=250)
-    assert net.queries - before <= 3 * (250 + REPLAY)  # the twin in float64, which replays, counts its own
+    assert net.queries - before <= 3 * (
+        250 + REPLAY_QUERIES
+    )  # the twin in float64, which replays, counts its own
 
 
 def test_the_path_rises_to_the_answer() -> None:
@@ -304,7 +313,7 @@ def test_digits_with_few_queries_come_close_to_many() -> None:
 def test_what_has_no_meaning_is_refused() -> None:
     problem, _ = linear_problem(2)
     with pytest.raises(BadInput, match="at least"):
-        search_metric(problem, queries=FEWEST - 1)
+        search_metric(problem, queries=MIN_QUERIES - 1)
     with pytest.raises(BadInput, match="unknown search"):
         search_metric(problem, queries=100, searches="luck")
     box = Box.between(torch.zeros(3, 6), torch.ones(3, 6))

@@ -14,11 +14,11 @@ from holdfast.bounding.relax import Mish, Relaxation
 from holdfast.datasets.digits import digits
 from holdfast.datasets.digits_networks import digits_cnn, digits_gru
 from holdfast.errors import BadInput, UnsupportedLayer
-from holdfast.lipschitz.metric_bound import Shells, look, slope_bound
+from holdfast.lipschitz.metric_bound import Shells, bound_score_and_slope, slope_bound
 from holdfast.network import Network
 from holdfast.problem import Problem
 from holdfast.property import Confidence, Custom, Linear, Property, Reach, Robustness, Tie, Uncertainty
-from holdfast.random_streams import Chance
+from holdfast.random_streams import RandomStreams
 from holdfast.region import Ball, Box, Frames, Patch, Region, Sparse
 from holdfast.region.base import Domain
 from holdfast.result import Key
@@ -96,7 +96,7 @@ def witnessed(problem: Problem, rungs: int = 5, steps: int = 6) -> Tensor:
             "worst",
             problem.keys,
         )
-        seen(inner.region.sample(50, Chance.of(problem.keys, rung)))
+        seen(inner.region.sample(50, RandomStreams.of(problem.keys, rung)))
         for sign in (1, -1):
             x = centre
             for step in range(steps):
@@ -206,10 +206,10 @@ def test_no_quotient_exceeds_the_metric(
 def test_gradients_inside_never_exceed_the_slope(name: str) -> None:
     net, x = small(7)
     problem = asked(net, Ball(x, torch.full((6,), 0.2), 2), PROPERTIES[name](net(x)))
-    points = problem.region.sample(300, Chance.of(range(len(problem.region)), 0))
+    points = problem.region.sample(300, RandomStreams.of(range(len(problem.region)), 0))
     gradient = problem.score_and_gradient(points)[1].flatten(2)
     assert (torch.linalg.vector_norm(gradient, dim=-1) <= slope_bound(problem) * (1 + 1e-12)).all()
-    seen, scores = look(problem), problem.score(points)
+    seen, scores = bound_score_and_slope(problem), problem.score(points)
     assert (scores >= seen.least - 1e-12).all()
     assert (scores <= seen.most + 1e-12).all()
 

@@ -11,7 +11,7 @@ from marble_truth import GROUP, SIZES, Small, labels_after, members, traces
 import holdfast as hf
 from holdfast.errors import BadInput
 from holdfast.monitor.abstract.marble import Marble, Refinement
-from holdfast.monitor.abstract.mdp import build
+from holdfast.monitor.abstract.mdp import build_mdp
 from holdfast.monitor.abstract.traces import Traces, profile
 from holdfast.monitor.mutation.groups import Groups
 
@@ -178,7 +178,7 @@ def test_the_papers_k_step_asks_another_question() -> None:
         np.array([0, 0, 2, 2, 1, 3]),
         np.array([0.5, 0.5, 0.5, 0.5, 1, 1]),
     )
-    mdp = build(before, groups, after, after, gamma, states=2, initial=0, mutants=mutants)
+    mdp = build_mdp(before, groups, after, after, gamma, states=2, initial=0, mutants=mutants)
     paper, right = (
         mdp.robustness(before[:2], groups[:2], after[:2], 1, corrected=c)[0][0] for c in (False, True)
     )

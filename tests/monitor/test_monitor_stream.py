@@ -14,8 +14,8 @@ from torch import Tensor
 
 import holdfast as hf
 from holdfast.monitor import Bins, Groups, Guard, Monitor, Noise, Own, Tolerance, Typos
-from holdfast.monitor.engine.engines import Batched, Whole
-from holdfast.monitor.engine.numpy_stream import Quick
+from holdfast.monitor.engine.engines import BatchEngine, RerunEngine
+from holdfast.monitor.engine.numpy_stream import NumpyEngine
 from holdfast.monitor.engine.recurrent import Recurrent
 from holdfast.monitor.engine.sampled import interval
 
@@ -99,8 +99,8 @@ def test_many_sequences_score_as_each_alone() -> None:
 
 @pytest.mark.parametrize(
     ("cell", "options", "engine"),
-    [("lstm", {}, Quick), ("gru-stacked", {}, Quick), ("rnn-relu", {}, Quick), ("lstm-stacked", {"head": "deep"}, Batched),
-     ("gru-bidirectional-stacked", {}, Whole)],
+    [("lstm", {}, NumpyEngine), ("gru-stacked", {}, NumpyEngine), ("rnn-relu", {}, NumpyEngine), ("lstm-stacked", {"head": "deep"}, BatchEngine),
+     ("gru-bidirectional-stacked", {}, RerunEngine)],
 )  # fmt: skip
 def test_a_stream_scores_as_the_whole_sequence_does(cell: str, options: dict[str, Any], engine: type) -> None:
     monitor = Monitor.fit(Reader(cell, **options).network(), [], some_groups())

@@ -9,7 +9,7 @@ from marble_truth import traces
 
 from holdfast.errors import BadInput
 from holdfast.monitor.abstract.marble import Marble, Refinement
-from holdfast.monitor.abstract.mdp import MDP, build
+from holdfast.monitor.abstract.mdp import MDP, build_mdp
 from holdfast.monitor.abstract.prism import write
 
 
@@ -78,7 +78,7 @@ def test_states_and_labels(mdp: MDP, tmp_path: Path) -> None:
 def test_a_state_without_choices_loops(tmp_path: Path) -> None:
     """Two elements, the second leads to a state where nothing is read."""
     before, after = np.array([0, 1]), np.array([1, 2])
-    mdp = build(before, np.array([0, 0]), after, np.array([0, 1]), np.eye(2), states=3, initial=0)
+    mdp = build_mdp(before, np.array([0, 0]), after, np.array([0, 1]), np.eye(2), states=3, initial=0)
     write(mdp, tmp_path, inputs=["the word"])
     assert (tmp_path / "marble.tra").read_text().splitlines() == [
         "3 3 3",

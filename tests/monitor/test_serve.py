@@ -26,7 +26,7 @@ from holdfast.monitor.service import serve
 from holdfast.monitor.service.batching import RequestBatcher
 from holdfast.monitor.service.json_messages import STRING, _depth, read_question
 from holdfast.monitor.service.limits import Limits
-from holdfast.monitor.service.logs import Discreet, log
+from holdfast.monitor.service.logs import MessageFreeFormatter, log
 from holdfast.monitor.service.serve import INLINE_BYTES, app
 from holdfast.network import Network
 
@@ -304,7 +304,7 @@ def test_an_error_is_logged_without_its_message(monitor: Monitor, monkeypatch: p
 
     said = io.StringIO()
     handler = logging.StreamHandler(said)
-    handler.setFormatter(Discreet("%(message)s"))
+    handler.setFormatter(MessageFreeFormatter("%(message)s"))
     log.addHandler(handler)
     monkeypatch.setattr(Monitor, "score_all", fails)
     try:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from service_process import PATIENCE, TEXT, Running, ended, read_answer, request
 
-from holdfast.monitor.service.rates import MOST_ADDRESSES, Rates
+from holdfast.monitor.service.rates import MOST_ADDRESSES, RateLimiter
 
 for package in ("fastapi", "uvicorn", "websockets"):
     pytest.importorskip(package, reason=f"{package} is not installed: pip install 'holdfast[serve]'")
@@ -274,7 +274,7 @@ def test_the_service_answers_probes_while_it_reads_the_worst_bodies(service: Run
 
 def test_a_bucket_fills_at_its_rate() -> None:
     now = 0.0
-    rates = Rates(10, 3, lambda: now)
+    rates = RateLimiter(10, 3, lambda: now)
     assert [rates.take("1.2.3.4") for _ in range(3)] == [0, 0, 0]
     assert rates.take("1.2.3.4") == pytest.approx(0.1)
     assert rates.take("1.2.3.5") == 0
@@ -287,7 +287,7 @@ def test_a_bucket_fills_at_its_rate() -> None:
     for n in range(MOST_ADDRESSES + 5):
         rates.take(f"10.{n >> 16}.{n >> 8 & 255}.{n & 255}")
     assert len(rates._buckets) == MOST_ADDRESSES
-    assert not any(Rates(0, 1).take("1.2.3.4") for _ in range(10))
+    assert not any(RateLimiter(0, 1).take("1.2.3.4") for _ in range(10))
 
 
 # ---- what is said, and the end

@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import holdfast as hf
 from holdfast.bounding.graph.equivalence_check import check
-from holdfast.bounding.graph.fusion import for_one
+from holdfast.bounding.graph.fusion import single_input_network
 from holdfast.bounding.graph.graph import build
 from holdfast.errors import BadInput, UnsupportedLayer
 from holdfast.network import Network
@@ -20,7 +20,7 @@ from holdfast.network import Network
 def proved(net: Network, x: Tensor, radius: float = 0.05) -> tuple[Tensor, Tensor]:
     """Bounds of the outputs around x, after the graph was found to be the model, attacked by samples."""
     ball = hf.Ball(x, radius)
-    one = for_one(net, x)
+    one = single_input_network(net, x)
     check(net, build(one, x), ball, one)
     found = hf.bounds(net, ball)
     generator = torch.Generator().manual_seed(0)

@@ -18,9 +18,9 @@ from typer.testing import CliRunner
 
 import holdfast_check
 import holdfast_check.__main__
-from holdfast.api.checker_slopes import Matched, search_trained_slopes
+from holdfast.api.checker_slopes import MatchedActivations, search_trained_slopes
 from holdfast.api.methods import default_methods
-from holdfast.api.prove import model_for, pack_proof, prove, question
+from holdfast.api.prove import model_for, pack_proof, prove, request_header
 from holdfast.bounding import crown
 from holdfast.bounding.relax import Relaxation, planes
 from holdfast.bounding.relax.base import LinearBounds
@@ -308,7 +308,7 @@ def test_a_wrong_relaxation_of_the_engine_has_no_certificate(
     _, model = model_for(problem, tmp_path, None)
     for record in lies:
         row = problem.keys.index(record.key)
-        header, arrays = question(problem.take(torch.tensor([row])), record, model, "proof")
+        header, arrays = request_header(problem.take(torch.tensor([row])), record, model, "proof")
         header["region"]["radius"] = min(record.bracket.lower.value, 3.9)
         (tmp_path / "lie.proof").write_bytes(pack_proof(header, arrays))
         assert not check(model, tmp_path / "lie.proof").accepted
@@ -436,7 +436,7 @@ def test_slopes_of_single_rows(tmp_path: Path) -> None:
     claim = Claim.read_claim(header, arrays, model.program)
     part = problems[0].take(torch.tensor([0]))
     radius = one.value * 1.02
-    match = Matched.of(part, model.program)
+    match = MatchedActivations.of(part, model.program)
     assert match is not None
     *_, found = search_trained_slopes(
         match, part.family.at(torch.tensor([radius]).double()), claim.matrix, claim.offset

@@ -13,7 +13,7 @@ import torch
 from benchmarks.proofs.mutants import mutants
 
 from holdfast.api.checker_parabolas import Parabolas
-from holdfast.api.prove import Certificate, model_for, pack_proof, prove, question
+from holdfast.api.prove import Certificate, model_for, pack_proof, prove, request_header
 from holdfast.api.radius import radius_problems
 from holdfast.attacks.pgd import PGD
 from holdfast.bounding import quadratic_models
@@ -31,7 +31,7 @@ from holdfast_check.planes import StepBounds
 from holdfast_check.proof import SCHEMA
 from holdfast_check.quadratic import SecondOrderBounds, UnitBall
 from holdfast_check.region import CheckedRegion
-from holdfast_check.steps import Applied, Program
+from holdfast_check.steps import FunctionStep, Program
 from proof_networks import network
 
 DRAW = np.random.default_rng(2)
@@ -60,7 +60,7 @@ def touching(program: Program, bounds: StepBounds) -> dict[str, Array]:
     """Parabolas through the Chebyshev points of the intervals that planes know; lines for straight pieces."""
     found: dict[str, Array] = {}
     for place, step in enumerate(program.steps):
-        if isinstance(step, Applied):
+        if isinstance(step, FunctionStep):
             found[f"parabolas/{place}"] = array = np.zeros((1, 2, len(step.parts), step.size))
             for argument, (curve, part) in enumerate(zip(step.function.curves, step.parts, strict=True)):
                 low, high = (
@@ -378,7 +378,10 @@ def test_an_engine_that_lies_about_parabolas_has_no_certificate(
     [record] = solve([problem], [Tighten(steps=10)])
     assert record.bracket.lower.value > shown
     _, model = model_for(problem, tmp_path, None)
-    parabolas, (header, arrays) = Parabolas(problem, model.program), question(problem, record, model, "proof")
+    parabolas, (header, arrays) = (
+        Parabolas(problem, model.program),
+        request_header(problem, record, model, "proof"),
+    )
     header["region"]["radius"] = radius = min(record.bracket.lower.value, float(problem.family.limit()[0]))
     for bends in coefficients(problem, torch.full((1,), radius, dtype=torch.float64), 10):
         lie = parabolas.arrays(problem.family.at(torch.full((1,), radius, dtype=torch.float64)), bends)

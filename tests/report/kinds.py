@@ -9,7 +9,7 @@ import torch
 from report_runs import record, sampled
 
 import holdfast as hf
-from holdfast.result import Bound, Bracket, Evidence, Key, Record, by_definition
+from holdfast.result import Bound, Bracket, Evidence, Key, Record, trivial_bound
 
 GENERATOR = torch.Generator().manual_seed(0)
 IMAGES = torch.rand(3, 1, 4, 4, generator=GENERATOR)
@@ -141,7 +141,7 @@ def monitor() -> list[Record]:
         for k in range(2)
         for place, share in enumerate((1.0, 0.75 - 0.25 * k, 0.9))
     ]
-    guessed = Bracket(by_definition(0.0), by_definition(1.0)).with_estimate(sampled(0.8))
+    guessed = Bracket(trivial_bound(0.0), trivial_bound(1.0)).with_estimate(sampled(0.8))
     return [
         *found,
         *(Record(Key(2, place), guessed, "finished", 0.1, 9, goal="probability") for place in range(3)),

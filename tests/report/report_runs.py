@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import holdfast as hf
 from holdfast.question import DataDescription, Means, ModelDescription, Question, Request
-from holdfast.result import Bound, Bracket, Evidence, Key, Record, by_definition
+from holdfast.result import Bound, Bracket, Evidence, Key, Record, trivial_bound
 
 MODEL = {"name": "tiny", "source": "torch", "fingerprint": "f00d", "domain": "[0, 1]"}
 DATA = {"name": "points", "fingerprint": "beef", "count": 3}
@@ -118,8 +118,8 @@ def sampled(value: float, confidence: float = 0.999) -> Bound:
 
 def bracket(lower: float, upper: float, note: str = "") -> Bracket:
     return Bracket(
-        by_definition(lower) if lower in (0.0, -math.inf) else proof(lower),
-        by_definition(upper) if math.isinf(upper) else witness(upper),
+        trivial_bound(lower) if lower in (0.0, -math.inf) else proof(lower),
+        trivial_bound(upper) if math.isinf(upper) else witness(upper),
         note=note,
     )
 

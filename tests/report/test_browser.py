@@ -17,7 +17,7 @@ from holdfast.report.compare_page import render
 from holdfast.report.pairing import load
 from holdfast.report.summary import rows_of
 from holdfast.report.verdict import verdict
-from holdfast.report.writing import write
+from holdfast.report.writing import write_document
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no Chromium here (Debian: apt-get install chromium)")
 NewStore = Callable[..., hf.Store]
@@ -213,7 +213,7 @@ def test_a_comparison_sorts_and_searches(quiet: Browser, new_store: NewStore, tm
     for k, store in enumerate(stores):
         store.write([record(i, 0.1 * i + k, 0.1 * i + k + 0.5) for i in range(60)])
     quiet.open(
-        write(
+        write_document(
             render(compare([load(store, name) for store, name in zip(stores, "ab", strict=True)])),
             tmp_path / "compare.html",
         )

@@ -18,8 +18,8 @@ from holdfast.report.compare import Comparison, compare, interval, outcome
 from holdfast.report.compare_page import render
 from holdfast.report.compare_table import as_json, as_markdown
 from holdfast.report.gate import Rules, gate
-from holdfast.report.pairing import Run, distinct, load
-from holdfast.result import Bound, Bracket, Evidence, Key, Record, by_definition
+from holdfast.report.pairing import Run, distinct_names, load
+from holdfast.result import Bound, Bracket, Evidence, Key, Record, trivial_bound
 
 NewStore = Callable[..., hf.Store]
 Ends = Sequence[tuple[float, float]]
@@ -283,8 +283,8 @@ def test_the_same_method_is_told_apart_by_its_settings(new_store: NewStore) -> N
     ):
         store = new_store(**SAME)
         lower, upper = (
-            bound or by_definition(0.0),
-            by_definition(math.inf) if bound else Bound(0.25, Evidence("witnessed", "Grid", {"batch": 2})),
+            bound or trivial_bound(0.0),
+            trivial_bound(math.inf) if bound else Bound(0.25, Evidence("witnessed", "Grid", {"batch": 2})),
         )
         store.write([Record(Key(0), Bracket(lower, upper), "finished", 0.1, batch)])
         runs.append(load(store, name))
@@ -326,9 +326,9 @@ def test_what_asks_another_network_or_another_question_may_differ(
 
 
 def test_names_tell_runs_apart() -> None:
-    assert distinct(["a", "b"], ["x/a", "x/b"]) == ["a", "b"]
-    assert distinct(["run", "run"], ["x/run", "y/run"]) == ["x/run", "y/run"]
-    assert distinct(["run", "run"], ["x/run", "x/run"]) == ["x/run (1)", "x/run (2)"]
+    assert distinct_names(["a", "b"], ["x/a", "x/b"]) == ["a", "b"]
+    assert distinct_names(["run", "run"], ["x/run", "y/run"]) == ["x/run", "y/run"]
+    assert distinct_names(["run", "run"], ["x/run", "x/run"]) == ["x/run (1)", "x/run (2)"]
 
 
 def test_scores_are_compared_too(new_store: NewStore, tmp_path: Path) -> None:

@@ -31,8 +31,8 @@ from holdfast.report.pairing import load, usual_radii
 from holdfast.report.standard import properties_of
 from holdfast.report.summary import parts_of, rows_of, totals_of
 from holdfast.report.table import table
-from holdfast.report.verdict import spoken, verdict
-from holdfast.report.wording import SENSES, sense_of
+from holdfast.report.verdict import verdict, verdict_text
+from holdfast.report.wording import QUANTITIES, quantity_of
 from holdfast.result import Answers, Key, Likely
 
 NewStore = Callable[..., hf.Store]
@@ -138,12 +138,12 @@ def test_verdicts_agree_with_every_truth_inside_the_bracket() -> None:
 
 
 def test_vnnlib_has_words_of_its_own() -> None:
-    assert [spoken(said, "verify") for said in ("certified", "broken", "unknown")] == [
+    assert [verdict_text(said, "verify") for said in ("certified", "broken", "unknown")] == [
         "certified (unsat)",
         "broken (sat)",
         "unknown",
     ]
-    assert spoken("certified", "radius") == "certified"
+    assert verdict_text("certified", "radius") == "certified"
 
 
 def test_what_is_open_is_what_a_witness_would_show() -> None:
@@ -161,8 +161,8 @@ def test_the_standard_and_the_headline_know_every_command(kind: str) -> None:
 
 def test_all_goals_have_a_sense() -> None:
     assert {
-        sense_of(goal).quantity for goal in ("radius", "worst", "largest", "steepness", "probability")
-    } <= {sense.quantity for sense in SENSES.values()}
+        quantity_of(goal).quantity for goal in ("radius", "worst", "largest", "steepness", "probability")
+    } <= {sense.quantity for sense in QUANTITIES.values()}
 
 
 # ---------------------------------------------------------------- the page and the card
@@ -309,7 +309,7 @@ def test_parts_are_compared_and_judged_one_at_a_time(
 
 
 def test_where_smaller_is_better_the_smaller_one_wins(new_store: NewStore) -> None:
-    steep = SENSES["steepness"]
+    steep = QUANTITIES["steepness"]
     assert outcome(bracket(1.0, 2.0), bracket(3.0, 4.0), steep) == "first"
     assert outcome(bracket(3.0, 4.0), bracket(1.0, 2.0), steep) == "second"
     runs = []

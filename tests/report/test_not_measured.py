@@ -16,14 +16,14 @@ from holdfast.cli.views.smoothing import table as smoothing_table
 from holdfast.report import card
 from holdfast.report.compare import compare
 from holdfast.report.compare_page import render as render_comparison
-from holdfast.report.compare_table import as_json, sides
+from holdfast.report.compare_table import as_json, run_table
 from holdfast.report.heat_map import Heat
 from holdfast.report.page import render
 from holdfast.report.pairing import load
 from holdfast.report.plots import band, two_bands
 from holdfast.report.summary import rows_of, totals_of
 from holdfast.report.verdict import tally
-from holdfast.result import Bracket, Key, Record, Share, by_definition
+from holdfast.result import Bracket, Key, Record, Share, trivial_bound
 
 NewStore = Callable[..., hf.Store]
 HALF = [
@@ -76,7 +76,7 @@ def test_a_comparison_means_and_ranks_only_what_was_measured(new_store: NewStore
     assert (first.not_measured, second.not_measured) == (3, 0)
     assert math.isclose(first.mean_lower, 0.2)
     assert (first.rank_lower, second.rank_lower) == (1, 2)
-    headings, cells = sides(found)
+    headings, cells = run_table(found)
     column = headings.index("certified at 0.05")
     assert [row[column] for row in cells] == ["2 of 2 measured (3 not measured)", "100 %"]
     assert any("one: 3 of 5 inputs are not measured" in note for note in found.notes)
@@ -91,7 +91,7 @@ def test_a_comparison_of_runs_that_measured_nothing(new_store: NewStore) -> None
     nothing = [record(k, 0.0, math.inf, status="stopped") for k in range(3)]
     found = compare([load(kept(new_store(), nothing), name) for name in "ab"], radii=[0.05])
     assert all(math.isnan(side.mean_lower) and side.rank_lower is None for side in found.sides)
-    assert "not measured (3 inputs)" in str(sides(found))
+    assert "not measured (3 inputs)" in str(run_table(found))
     assert "not measured" in render_comparison(found)
 
 
@@ -130,7 +130,7 @@ def test_exports_leave_empty_what_nobody_found(new_store: NewStore, tmp_path: Pa
 
 
 def test_a_smoothed_class_that_was_not_sampled_is_no_abstention(new_store: NewStore) -> None:
-    nothing = Bracket(by_definition(0.0), by_definition(math.inf))
+    nothing = Bracket(trivial_bound(0.0), trivial_bound(math.inf))
     aside = {"counts": torch.tensor([9.0, 1.0]), "chosen": torch.tensor(0.0), "p_lower": torch.tensor(0.6)}
     done = Record(Key(0), nothing.with_estimate(_smoothing(0.1)), "finished", 1.0, 10, aside=aside)
     open_ = Record(Key(1), nothing, "stopped", 1.0, 0)
@@ -151,7 +151,7 @@ def _smoothing(value: float) -> hf.result.Bound:
 
 def test_a_frame_that_was_not_measured_is_not_shaded_as_the_weakest() -> None:
     heat = Heat(0.0, 1.0, by_lower=True)
-    half = Bracket(by_definition(0.0), witness(0.5))
+    half = Bracket(trivial_bound(0.0), witness(0.5))
     assert heat.level(half.lower, half) == "open"
     assert heat.level(half.upper, half) != "open"
     assert heat.level(proof(0.01), bracket(0.01, 0.5)) == "h9"

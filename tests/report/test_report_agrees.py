@@ -19,12 +19,12 @@ from holdfast.batch_solver import NOTHING_MOVES
 from holdfast.cli import app
 from holdfast.cli.command import COMMANDS
 from holdfast.cli.options import ModelOptions
-from holdfast.formatting import at_least, at_most, between, ends
+from holdfast.formatting import format_bounds, format_lower, format_range, format_upper
 from holdfast.report import card
-from holdfast.report.answers import answer_of
+from holdfast.report.answers import answer_table
 from holdfast.report.compare import compare
 from holdfast.report.compare_page import render, thumbnails
-from holdfast.report.compare_table import sides
+from holdfast.report.compare_table import run_table
 from holdfast.report.gate import Rules, gate
 from holdfast.report.heat_map import Heat
 from holdfast.report.index import write_index
@@ -34,7 +34,7 @@ from holdfast.report.plots.convergence import followed_inputs, mean_over_time
 from holdfast.report.question import command_line, preparation
 from holdfast.report.summary import rows_of, totals_of
 from holdfast.report.table import table
-from holdfast.result import Bound, Bracket, Key, Record, by_definition
+from holdfast.result import Bound, Bracket, Key, Record, trivial_bound
 from holdfast.store import Event
 
 NewStore = Callable[..., hf.Store]
@@ -50,7 +50,7 @@ def still(index: int, frame: int | None = None) -> Record:
         end, evidence=replace(end.evidence, method="the input itself", assumptions=(NOTHING_MOVES,))
     )
     return Record(
-        Key(index, frame), Bracket(lower, by_definition(math.inf), note=NOTHING_MOVES), "closed", 0.0, 0
+        Key(index, frame), Bracket(lower, trivial_bound(math.inf), note=NOTHING_MOVES), "closed", 0.0, 0
     )
 
 
@@ -86,7 +86,7 @@ def test_the_history_ends_where_the_numbers_above_it_are(new_store: NewStore) ->
     store.write([replace(found, seconds=found.seconds + 10) for found in last])
     html = next(render_pages(store, "report-{}.html".format))
     totals = totals_of(rows_of(store.records()))
-    for shown in (at_least(totals.mean_lower), at_most(totals.mean_upper)):
+    for shown in (format_lower(totals.mean_lower), format_upper(totals.mean_upper)):
         assert html.count(f">{shown}</text>") == 1
 
 
@@ -112,10 +112,10 @@ def test_where_no_input_has_both_ends_one_curve_is_drawn() -> None:
     ],
 )
 def test_one_number_is_shown_as_one(lower: float, upper: float, shown: str) -> None:
-    assert between(lower, upper) == shown
+    assert format_range(lower, upper) == shown
     assert float("-inf") <= lower <= upper
     if lower == upper:
-        assert len(set(ends(lower, upper))) == 1
+        assert len(set(format_bounds(lower, upper))) == 1
 
 
 def test_a_mean_that_is_known_is_one_number_everywhere(new_store: NewStore) -> None:
@@ -173,7 +173,7 @@ def test_compare_and_gate_say_the_same_of_one_run(new_store: NewStore) -> None:
         )
         store.write([record(k, value, value + 0.1) for k, value in enumerate(values)])
     first, second = (load(store, name) for store, name in zip(stores, "ab", strict=True))
-    headings, rows = sides(compare([first, second], radii=[0.3]))
+    headings, rows = run_table(compare([first, second], radii=[0.3]))
     mean = rows[0][headings.index("mean proved radius")]
     share = rows[0][headings.index("certified at 0.3")]
     [*_, kept] = gate(second, Rules(), first).checks
@@ -255,7 +255,7 @@ def test_the_answer_of_a_command_comes_first(
     new_store: NewStore, kind: str, heading: str, cells: list[tuple[str, list[str]]]
 ) -> None:
     store = made(new_store, kind)
-    found = answer_of(store)
+    found = answer_table(store)
     assert found is not None
     names = [name for name, _ in found.columns]
     for name, wanted in cells:
@@ -268,7 +268,7 @@ def test_the_answer_of_a_command_comes_first(
 
 def test_a_verdict_carries_its_counterexample_and_the_hashes(new_store: NewStore) -> None:
     files = [[f"net_{k}.onnx", f"prop_{k}.vnnlib", "a" * 64, "b" * 64] for k in range(3)]
-    found = answer_of(made(new_store, "verify", specification=files))
+    found = answer_table(made(new_store, "verify", specification=files))
     assert found is not None
     counterexample, hashes = (str(row) for row in (found.rows[1][5], found.rows[0][-1]))
     assert "X_0 = " in counterexample
@@ -279,7 +279,7 @@ def test_a_verdict_carries_its_counterexample_and_the_hashes(new_store: NewStore
 
 @pytest.mark.parametrize("kind", sorted(set(KINDS) - {"verify", "reach", "risk", "saliency", "testgen"}))
 def test_other_commands_need_no_table_of_their_own(new_store: NewStore, kind: str) -> None:
-    assert answer_of(made(new_store, kind)) is None
+    assert answer_table(made(new_store, kind)) is None
 
 
 # ---------------------------------------------------------------- how to repeat it

@@ -16,9 +16,9 @@ from report_runs import Document, record, witness
 
 import holdfast as hf
 from holdfast.cli import main
-from holdfast.formatting import percent
+from holdfast.formatting import format_percent
 from holdfast.report import write_report
-from holdfast.report.class_probabilities import flat, map_of, pack_answers
+from holdfast.report.class_probabilities import flatten_map, map_of, pack_answers
 from holdfast.report.picture import MORE, PEN
 from holdfast.result import Answers, Key, Likely
 
@@ -48,7 +48,14 @@ def test_what_rides_on_a_row() -> None:
     assert pack_answers(Answers(BEFORE)) == "1 98 5,2 1.83 1,0 <0.01 -3;"
     assert pack_answers(Answers(BEFORE, AFTER)).endswith(";2 60 3,1 40 2.5,0 0 −∞")
     shares = (1.0, 0.99995, 2 / 3, 1e-5, 0.0, math.nan)
-    assert [percent(share) for share in shares] == ["100 %", ">99.99 %", "66.67 %", "<0.01 %", "0 %", "–"]
+    assert [format_percent(share) for share in shares] == [
+        "100 %",
+        ">99.99 %",
+        "66.67 %",
+        "<0.01 %",
+        "0 %",
+        "–",
+    ]
 
 
 def test_the_map_is_strongest_where_it_is_largest() -> None:
@@ -78,7 +85,7 @@ def test_maps_of_any_shape(shape: tuple[int, ...]) -> None:
     drawn = map_of(found)
     assert base64.b64decode(drawn.png).startswith(b"\x89PNG")
     assert f"{found.max():.4g}" in drawn.words
-    assert flat(found).ndim == 2
+    assert flatten_map(found).ndim == 2
 
 
 def test_what_is_no_map_is_left_out() -> None:

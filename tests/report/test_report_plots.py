@@ -12,7 +12,7 @@ from report_runs import bracket, estimate, proof
 from holdfast.report.plots import band, convergence, curves, share, times
 from holdfast.report.plots.convergence import mean_over_time
 from holdfast.report.summary import rows_of, totals_of
-from holdfast.result import Bracket, Key, Record, by_definition
+from holdfast.result import Bracket, Key, Record, trivial_bound
 from holdfast.store import Event
 
 CASES: dict[str, list[tuple[float, float]]] = {
@@ -69,11 +69,11 @@ def test_open_ends_and_estimates_are_named_only_where_there_are_some() -> None:
 
 
 def test_an_upper_end_by_definition_is_not_drawn_as_found() -> None:
-    three_words = Bracket(proof(1.0), by_definition(math.inf))
+    three_words = Bracket(proof(1.0), trivial_bound(math.inf))
     assert "open, no witness" in band.draw([three_words])
     assert ">witnessed<" not in band.draw([three_words])
     assert totals_of(rows_of([Record(Key(0), three_words, "finished", 1, 1)])).open_above == 1
-    settled = Bracket(proof(math.inf), by_definition(math.inf))
+    settled = Bracket(proof(math.inf), trivial_bound(math.inf))
     assert "open, no witness" not in band.draw([settled])
     assert totals_of(rows_of([Record(Key(0), settled, "closed", 1, 1)])).open_above == 0
 

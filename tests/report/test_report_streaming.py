@@ -10,11 +10,11 @@ import torch
 from report_runs import estimate, proof, witness
 
 import holdfast as hf
-from holdfast.report.packed_rows import Chosen, Packed, ends_of
+from holdfast.report.packed_rows import PackedRows, SelectedRows, bounds_of
 from holdfast.report.streaming import by_input, summary_parts
 from holdfast.report.summary import parts_of, rows_of, totals_of
-from holdfast.report.verdict import right, tally
-from holdfast.result import Bracket, Key, Record, by_definition
+from holdfast.report.verdict import is_correct, tally
+from holdfast.result import Bracket, Key, Record, trivial_bound
 
 NewStore = Callable[..., hf.Store]
 
@@ -23,11 +23,11 @@ def records() -> list[Record]:
     """Inputs 0 to 6: open, closed, wrong, estimated, unbreakable, by frames, and in two parts."""
     note = "the property fails at the input itself"
     brackets = [
-        Bracket(proof(0.1), by_definition(math.inf)),
+        Bracket(proof(0.1), trivial_bound(math.inf)),
         Bracket(proof(0.25), witness(0.25, torch.ones(3))),
-        Bracket(by_definition(0.0), witness(0.0, torch.ones(3)), note=note),
+        Bracket(trivial_bound(0.0), witness(0.0, torch.ones(3)), note=note),
         Bracket(proof(0.2), witness(0.5, torch.ones(3)), (estimate(0.3), estimate(math.inf))),
-        Bracket(proof(math.inf), by_definition(math.inf)),
+        Bracket(proof(math.inf), trivial_bound(math.inf)),
     ]
     found = [Record(Key(k), bracket, "finished", 0.5 + k, 10 * k) for k, bracket in enumerate(brackets)]
     found += [
@@ -88,20 +88,20 @@ def test_packed_rows_say_what_whole_rows_say(new_store: NewStore) -> None:
         (part.name, part.sense, part.heading) for part in whole
     ]
     for part, other in zip(parts, whole, strict=True):
-        assert isinstance(part.rows, Packed)
+        assert isinstance(part.rows, PackedRows)
         for row, same in zip(part.rows, other.rows, strict=True):
             assert replace(row, frames=(), source=None) == replace(same, frames=(), source=None)
-            assert (row.called, right(row), row.fails_at_once) == (
-                same.called,
-                right(same),
+            assert (row.display_name, is_correct(row), row.fails_at_once) == (
+                same.display_name,
+                is_correct(same),
                 same.fails_at_once,
             )
             assert (row.witness is not None) == (same.witness is not None and row.index < 2)
         assert str(totals_of(part.rows)) == str(totals_of(other.rows))
         assert tally(part.rows, 0.2) == tally(other.rows, 0.2)
-        np.testing.assert_array_equal(ends_of(part.rows), ends_of(list(other.rows)))
-        chosen = Chosen(part.rows, [len(other.rows) - 1, 0])
-        np.testing.assert_array_equal(ends_of(chosen), ends_of([other.rows[-1], other.rows[0]]))
+        np.testing.assert_array_equal(bounds_of(part.rows), bounds_of(list(other.rows)))
+        chosen = SelectedRows(part.rows, [len(other.rows) - 1, 0])
+        np.testing.assert_array_equal(bounds_of(chosen), bounds_of([other.rows[-1], other.rows[0]]))
         assert [row.index for row in chosen[:]] == [other.rows[-1].index, other.rows[0].index]
 
 
@@ -109,7 +109,7 @@ def test_rows_that_are_not_there(new_store: NewStore) -> None:
     parts, asked = summary_parts(new_store())
     assert asked == set()
     assert not parts[0].rows
-    empty = Packed()
-    assert ends_of(empty).shape == (0, 2)
+    empty = PackedRows()
+    assert bounds_of(empty).shape == (0, 2)
     with pytest.raises(IndexError):
         empty[0]

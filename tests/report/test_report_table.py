@@ -14,7 +14,7 @@ from report_runs import record
 from rich.console import Console
 
 import holdfast as hf
-from holdfast.formatting import at_least, at_most, norm_name
+from holdfast.formatting import format_lower, format_upper, norm_name
 from holdfast.report import write_report
 from holdfast.report.table import table
 from holdfast.result import Bound, Evidence, Record, overall
@@ -137,7 +137,7 @@ def test_an_estimate_that_a_witness_refutes_is_shown_as_refuted(
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_what_is_shown_still_holds(value: float) -> None:
-    assert float(at_least(value)) <= value <= float(at_most(value))
+    assert float(format_lower(value)) <= value <= float(format_upper(value))
 
 
 @pytest.mark.parametrize(

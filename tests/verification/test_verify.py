@@ -21,7 +21,7 @@ from holdfast.bounding.crown import propagate
 from holdfast.bounding.graph.fusion import prepare_graph
 from holdfast.property import Avoid
 from holdfast.region import Box
-from holdfast.result import Bound, Bracket, Evidence, Key, Record, by_definition
+from holdfast.result import Bound, Bracket, Evidence, Key, Record, trivial_bound
 from holdfast.verification import BranchAndBound, read_instances, read_key
 from holdfast.verification.specification import problem_of
 from holdfast.verification.verify import Verdict, verdict, verify
@@ -591,7 +591,7 @@ def test_lists_of_instances(tmp_path: Path) -> None:
 def test_a_case_without_a_record_is_never_proved() -> None:
     """A worker that ends before it has told anything, or a run that is killed, leaves records of some cases or of none."""
     proof = Evidence("proved", "test")
-    settled = Bracket(Bound(0.5, proof), by_definition(math.inf))
+    settled = Bracket(Bound(0.5, proof), trivial_bound(math.inf))
     first, second = (Record(Key(0, case), settled, "finished", 0.0, 0, goal="worst") for case in range(2))
     assert verdict([first, second], cases=2).answer == "unsat"
     assert verdict([first], cases=2).answer != "unsat"

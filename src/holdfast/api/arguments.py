@@ -49,7 +49,7 @@ SHOWN_CHARACTERS = 60  # of a value in a message
 
 
 @runtime_checkable
-class Estimator(Protocol):
+class EstimatorLike(Protocol):
     """A fitted estimator of scikit-learn, XGBoost or LightGBM."""
 
     def fit(self, *args: Any, **kwargs: Any) -> Any: ...
@@ -57,7 +57,7 @@ class Estimator(Protocol):
     def predict(self, *args: Any, **kwargs: Any) -> Any: ...
 
 
-ModelLike = Network | nn.Module | str | Path | Estimator
+ModelLike = Network | nn.Module | str | Path | EstimatorLike
 DomainOption = tuple[float | Tensor, float | Tensor] | Domain | None
 StopOption = Stop | float | None
 SubstitutesOption = Substitutes | Mapping[str, Sequence[str]] | Sequence[Sequence[Sequence[str]]] | None
@@ -101,7 +101,7 @@ def as_network(model: object, *, domain: DomainOption = None, x: object = None, 
             "module.load_state_dict(weights) "
             f"and give the module."
         )
-    if isinstance(model, Estimator):
+    if isinstance(model, EstimatorLike):
         return Network.from_sklearn(model, domain=limits)
     if callable(model):
         called = getattr(model, "__name__", type(model).__name__)

@@ -11,7 +11,11 @@ from torch import Tensor
 
 from holdfast.bounding import joint_relu, taylor
 from holdfast.bounding.alpha_beta_crown import relu_like_functions
-from holdfast.bounding.branching.branching_rule import FEW_INPUTS, FEWER, cut_for
+from holdfast.bounding.branching.branching_rule import (
+    MAX_INPUT_SPLIT_INPUTS,
+    MAX_TAYLOR_INPUTS,
+    choose_branching,
+)
 from holdfast.bounding.branching.nonlinear_split import NonlinearSplit
 from holdfast.bounding.branching.relu_split import ActivationSplit
 from holdfast.bounding.branching.smooth_split import SmoothSplit
@@ -21,7 +25,7 @@ from holdfast.certify.quadratic_training import no_models, quadratic_of
 from holdfast.certify.split_tier import Split
 from holdfast.errors import HoldfastError
 from holdfast.hamming.budget_split import question_of
-from holdfast.memory_budget import bytes_told
+from holdfast.memory_budget import format_bytes
 from holdfast.network import Network
 from holdfast.problem import Problem
 from holdfast.property import Linear
@@ -60,7 +64,7 @@ def bounders(net: Network, x: Tensor) -> list[BoundingChoice]:
         BoundingChoice("radius, worst; tier fast", PLANES),
         BoundingChoice("tier tight", _tight(ball, models)),
     ]
-    cut = cut_for(graph, ball.family.at(1.0), models=models is not None)
+    cut = choose_branching(graph, ball.family.at(1.0), models=models is not None)
     signs = isinstance(cut, ActivationSplit)
     bounds, parts = (
         (TRAINED, SIGNS)
@@ -74,14 +78,14 @@ def bounders(net: Network, x: Tensor) -> list[BoundingChoice]:
         found.append(BoundingChoice("norm 0 (changed units)", chain, "budgets of changes"))
     widths = [
         width
-        for width in (FEWER, FEW_INPUTS)
-        if width < x[0].numel() and (width != FEWER or taylor.obstacle(graph) is None)
+        for width in (MAX_TAYLOR_INPUTS, MAX_INPUT_SPLIT_INPUTS)
+        if width < x[0].numel() and (width != MAX_TAYLOR_INPUTS or taylor.obstacle(graph) is None)
     ]
     named = {f"up to {width} inputs move": width for width in widths}
     for told, width in {**named, "more move" if named else "any move": x[0].numel()}.items():
         moves = torch.zeros_like(x[:1].flatten(1))
         moves[:, :width] = 1
-        cut = cut_for(graph, Box.between(x[:1], x[:1] + moves.reshape(x[:1].shape)))
+        cut = choose_branching(graph, Box.between(x[:1], x[:1] + moves.reshape(x[:1].shape)))
         bounds = (
             TRAINED if isinstance(cut, ActivationSplit) else TAYLOR if isinstance(cut, SmoothSplit) else FORMS
         )
@@ -95,7 +99,7 @@ def bounders(net: Network, x: Tensor) -> list[BoundingChoice]:
 
 def _models(ball: Problem) -> str | None:
     """Describe the quadratic models and their memory; None where they are not used."""
-    size = bytes_told(quadratic_of(ball).bytes(training=True))
+    size = format_bytes(quadratic_of(ball).bytes(training=True))
     return None if no_models(ball) else f"quadratic models with optimised coefficients ({size} an input)"
 
 

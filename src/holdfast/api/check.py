@@ -45,14 +45,14 @@ def orient_bounds(record: Record) -> Bracket:
     return record.bracket.negate() if record.goal in TURNED else record.bracket
 
 
-def claims(record: Record) -> bool:
+def has_proof(record: Record) -> bool:
     """Whether the record has a proved bound that is not trivial."""
     return record.status not in SILENT and orient_bounds(record).lower.value > (
         0 if record.goal == "radius" else -math.inf
     )
 
 
-def shows(record: Record) -> bool:
+def has_witness(record: Record) -> bool:
     """Whether the record has a counterexample, or another witness."""
     return record.status not in SILENT and orient_bounds(record).upper.value < (
         0 if record.goal == "steepness" else math.inf
@@ -122,7 +122,7 @@ class _Enough(Exception):
     """All claimed bounds are proved again; the search ends."""
 
 
-def proved_again(
+def prove_again(
     problems: Sequence[Problem],
     methods: Choice,
     stop: Stop,

@@ -17,7 +17,7 @@ from holdfast import time_limit
 from holdfast.bounding.graph.equivalence_check import sampled_points, values
 from holdfast.bounding.graph.graph import Relaxed
 from holdfast.bounding.graph.problem_graph import graph_of
-from holdfast.bounding.quadratic_models import Bends
+from holdfast.bounding.quadratic_models import ParabolaCoefficients
 from holdfast.certify.quadratic_training import no_models, quadratic_of
 from holdfast.certify.tight_tier import coefficients
 from holdfast.errors import HoldfastError
@@ -26,7 +26,7 @@ from holdfast.property import LinearProperty
 from holdfast.region import Region
 from holdfast_check import Rejected
 from holdfast_check.functions import PiecewiseLinear, ProductFunction
-from holdfast_check.steps import Applied, Program
+from holdfast_check.steps import FunctionStep, Program
 
 STEPS = 60  # Optimisation steps for the coefficients.
 SAME = 1e-7  # Elements match if they differ by at most this times the largest value, at every sample point.
@@ -41,12 +41,13 @@ class Parabolas:
 
     def __init__(self, part: Problem, program: Program) -> None:
         self.part, self.program = part, program
-        self.bends: Bends | None = None
+        self.bends: ParabolaCoefficients | None = None
         self.matched: dict[
             tuple[int, int], Array
         ] = {}  # (step, argument) -> the engine's element for each of its elements
         curved = any(
-            isinstance(step, Applied) and isinstance(step.function, ProductFunction) for step in program.steps
+            isinstance(step, FunctionStep) and isinstance(step.function, ProductFunction)
+            for step in program.steps
         )
         try:
             if curved and isinstance(part.property, LinearProperty) and no_models(part) is None:
@@ -108,7 +109,7 @@ class Parabolas:
                     break
         return best
 
-    def arrays(self, region: Region, bends: Bends) -> dict[str, Array]:
+    def arrays(self, region: Region, bends: ParabolaCoefficients) -> dict[str, Array]:
         """Return the arrays `parabolas/K` of the coefficients over a region."""
         found = quadratic_of(self.part).parabolas(region, bends)
         flat = np.concatenate([value[:, 0].cpu().numpy() for value in found.values()], 1).astype(np.float32)
@@ -136,7 +137,7 @@ def arguments(
     """Yield step, argument, activation function, and its pre-activations at these points, (points, n)."""
     known = program.values(x)
     for place, step in enumerate(program.steps):
-        if isinstance(step, Applied):
+        if isinstance(step, FunctionStep):
             for argument, (part, curve) in enumerate(zip(step.parts, step.function.curves, strict=True)):
                 if curve != ProductFunction("identity"):
                     yield place, argument, curve, part.take_elements(known[part.source])

@@ -15,17 +15,17 @@ import torch
 from torch import Tensor
 
 from holdfast import batch, time_limit
-from holdfast.api.checker_slopes import SLACK, Matched, TrainedPlanes, small
-from holdfast.bounding.alpha_beta_crown import TrainedBounds, together
-from holdfast.bounding.branching.relu_split import ActivationSplit, Decisions
-from holdfast.bounding.branching.subproblem_queue import PolytopeQuestion, Seen
+from holdfast.api.checker_slopes import SLACK, MatchedActivations, TrainedPlanes, small
+from holdfast.bounding.alpha_beta_crown import TrainedBounds, concatenate_nodes
+from holdfast.bounding.branching.relu_split import ActivationSplit, SignSubproblems
+from holdfast.bounding.branching.subproblem_queue import BoundedSubproblems, PolytopeQuestion
 from holdfast.bounding.graph.graph import Graph
 from holdfast.property import Avoid
 from holdfast.region import Region
 from holdfast_check import Rejected
 from holdfast_check.planes import StepBounds
 from holdfast_check.proof import AT_ONCE, Claim
-from holdfast_check.tree import Cut, margins
+from holdfast_check.tree import SignSplit, margins
 
 FEW = 2048  # Up to this many pre-activations, intermediate bounds are recomputed for every leaf.
 # Least margin of a leaf, relative to the rows' values at the centre: covers another order of summation.
@@ -41,7 +41,7 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, eq=False)
-class Kept(Decisions):
+class CheckedSubproblems(SignSubproblems):
     """Subproblems with the last slopes and multipliers of each polytope.
 
     `more` is the margin above zero that the engine has to prove, because the checker proves less than the
@@ -61,7 +61,7 @@ class AcceptedLeaves:
     and the slopes of each step (rows, elements of at/K).
     """
 
-    match: Matched
+    match: MatchedActivations
     claim: Claim
     whole: StepBounds  # the checker's bounds over the whole region
     at: dict[str, Array]
@@ -78,15 +78,15 @@ class AcceptedLeaves:
             np.arange(len(self.groups)), [len(self.claim.groups[group]) for group in self.groups]
         )
 
-    def margins(self, parts: Kept) -> Tensor:
+    def margins(self, parts: CheckedSubproblems) -> Tensor:
         """Return the checker's margins (n, groups). Subproblems with all groups proved become leaves."""
         many = max(1, AT_ONCE // max(step.size for step in self.match.program.steps))
         return torch.cat(
             [self._margins(batch.take(parts, some)) for some in torch.arange(len(parts)).split(many)]
         )
 
-    def _margins(self, parts: Kept) -> Tensor:
-        paths, times = list[list[Cut]](), list[Array]()
+    def _margins(self, parts: CheckedSubproblems) -> Tensor:
+        paths, times = list[list[SignSplit]](), list[Array]()
         for sign, multipliers in zip(parts.sign.numpy(), parts.multipliers.numpy(), strict=True):
             cuts = np.flatnonzero(sign)
             paths.append([(*self.elements[cut].tolist(), float(sign[cut])) for cut in cuts])
@@ -169,9 +169,11 @@ class _Judged(ActivationSplit):
             64, super().most(graph) // (1 + len(self.leaves.groups))
         )  # each holds slopes and multipliers of all groups
 
-    def bound(self, question: PolytopeQuestion, parts: Decisions) -> Seen[Decisions]:
+    def bound(
+        self, question: PolytopeQuestion, parts: SignSubproblems
+    ) -> BoundedSubproblems[SignSubproblems]:
         """Optimise the slopes again where the engine proves a subproblem and the checker does not."""
-        assert isinstance(parts, Kept)
+        assert isinstance(parts, CheckedSubproblems)
         seen = self._judge(self._bound(question, parts), torch.ones(len(parts), dtype=torch.bool))
         again = seen.parts.open.any(1) & (seen.parts.bound == MISSED)
         if not bool(again.any()):
@@ -183,9 +185,11 @@ class _Judged(ActivationSplit):
             replace(seen, parts=both, gain=torch.cat([seen.gain[~again], some.gain])[order]), again
         )
 
-    def _bound(self, question: PolytopeQuestion, parts: Decisions) -> Seen[Decisions]:
+    def _bound(
+        self, question: PolytopeQuestion, parts: SignSubproblems
+    ) -> BoundedSubproblems[SignSubproblems]:
         """Return the subproblems with the margin that each has to prove."""
-        assert isinstance(parts, Kept)
+        assert isinstance(parts, CheckedSubproblems)
         rules = batch.take(question.rules, parts.task)
         asked = replace(
             question,
@@ -195,10 +199,12 @@ class _Judged(ActivationSplit):
         seen = super().bound(asked, replace(parts, task=torch.arange(len(parts))))
         return replace(seen, parts=replace(seen.parts, task=parts.task))
 
-    def _judge(self, seen: Seen[Decisions], which: Tensor) -> Seen[Decisions]:
+    def _judge(
+        self, seen: BoundedSubproblems[SignSubproblems], which: Tensor
+    ) -> BoundedSubproblems[SignSubproblems]:
         hoped = (which & ~seen.parts.open.any(1)).nonzero().flatten()
         parts = seen.parts
-        assert isinstance(parts, Kept)
+        assert isinstance(parts, CheckedSubproblems)
         if not len(hoped):
             return seen
         margins = self.leaves.margins(batch.take(parts, hoped))
@@ -210,17 +216,23 @@ class _Judged(ActivationSplit):
         return replace(seen, parts=replace(parts, open=open_, bound=bound, more=more))
 
     def record_children(
-        self, parts: Decisions, part: Tensor, polytope: Tensor, found: TrainedBounds
-    ) -> Decisions:
+        self, parts: SignSubproblems, part: Tensor, polytope: Tensor, found: TrainedBounds
+    ) -> SignSubproblems:
         after = super().record_children(parts, part, polytope, found)
-        assert isinstance(after, Kept)
+        assert isinstance(after, CheckedSubproblems)
         slopes, multipliers = after.slopes.clone(), after.multipliers.clone()
         slopes[part, polytope], multipliers[part, polytope] = found.slope.float(), found.multiplier.float()
         return replace(after, slopes=slopes, multipliers=multipliers)
 
 
-def cut_by_signs(
-    match: Matched, region: Region, claim: Claim, planes: TrainedPlanes, scale: float, until: float, most: int
+def split_by_relus(
+    match: MatchedActivations,
+    region: Region,
+    claim: Claim,
+    planes: TrainedPlanes,
+    scale: float,
+    until: float,
+    most: int,
 ) -> dict[str, Array]:
     """Return a tree of ReLU splits that proves every group which is not proved over the whole region.
 
@@ -259,10 +271,12 @@ def cut_by_signs(
     )
     with time_limit.within(until):
         first = rule.start(match.graph, region, question.rules)
-        lower, upper = (together(match.graph, side) for side in (planes.known.lower, planes.known.upper))
+        lower, upper = (
+            concatenate_nodes(match.graph, side) for side in (planes.known.lower, planes.known.upper)
+        )
         none = torch.zeros((1, len(groups), match.width))
         held = {**{f.name: getattr(first, f.name) for f in fields(first)}, "lower": lower, "upper": upper}
-        frontier: Decisions = Kept(
+        frontier: SignSubproblems = CheckedSubproblems(
             **{**held, "tight": torch.ones_like(first.tight)},
             slopes=none,
             multipliers=none,

@@ -13,12 +13,12 @@ from torch import Tensor
 from holdfast.bounding.alpha_beta_crown import (
     RowTask,
     TrainedBounds,
-    apart,
-    arguments,
     relu_like_functions,
+    relu_preactivations,
+    split_by_node,
     tighten_intermediate_bounds,
 )
-from holdfast.bounding.branching.split_score import costs
+from holdfast.bounding.branching.split_score import neuron_costs
 from holdfast.bounding.crown_with_fixed_bounds import propagate, take_rows
 from holdfast.bounding.graph.graph import Graph, Node, Relaxed
 from holdfast.bounding.graph.problem_graph import graph_of
@@ -27,7 +27,7 @@ from holdfast.errors import HoldfastError
 from holdfast.problem import Problem
 from holdfast.region import Region
 from holdfast_check.functions import PiecewiseLinear
-from holdfast_check.steps import Applied, Program
+from holdfast_check.steps import FunctionStep, Program
 
 STEPS, PACE = 60, 0.1  # Adam steps and learning rate for the rows of a claim.
 ENDS = 256  # Pre-activations of a layer whose intermediate bounds are optimised: the ones that lose most.
@@ -39,7 +39,7 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, eq=False)
-class Matched:
+class MatchedActivations:
     """An engine graph whose ReLU-like activations correspond one by one to the checker's piecewise-linear
     functions.
     """
@@ -49,7 +49,7 @@ class Matched:
     places: dict[Relaxed, int]  # steps
 
     @staticmethod
-    def of(part: Problem, program: Program) -> "Matched | None":
+    def of(part: Problem, program: Program) -> "MatchedActivations | None":
         """Return the match, or None if the activations are of other kinds or differ from the checker's."""
         try:
             graph = graph_of(part)
@@ -58,17 +58,17 @@ class Matched:
         places = [
             place
             for place, step in enumerate(program.steps)
-            if isinstance(step, Applied) and isinstance(step.function, PiecewiseLinear)
+            if isinstance(step, FunctionStep) and isinstance(step.function, PiecewiseLinear)
         ]
         bending = relu_like_functions(graph)
         if not bending or [node.size for node in bending] != [program.steps[place].size for place in places]:
             return None
-        return Matched(graph, program, dict(zip(bending, places, strict=True)))
+        return MatchedActivations(graph, program, dict(zip(bending, places, strict=True)))
 
     @property
     def width(self) -> int:
         """The number of pre-activations."""
-        return sum(node.size for node in arguments(self.graph))
+        return sum(node.size for node in relu_preactivations(self.graph))
 
     def elements(self) -> Array:
         """Return the checker's step and element of each pre-activation, (pre-activations, 2)."""
@@ -76,7 +76,7 @@ class Matched:
         for node, place in self.places.items():
             [read] = self.program.steps[place].parts
             found.setdefault(node.inputs[0], np.stack([np.full(node.size, read.source), read.take], 1))
-        return np.concatenate([found[node] for node in arguments(self.graph)])
+        return np.concatenate([found[node] for node in relu_preactivations(self.graph)])
 
     def unstable_elements(self, known: Boxes) -> dict[str, Array]:
         """Return the arrays `at/K`: the unstable elements of a region of one row, whose slopes are free."""
@@ -92,10 +92,10 @@ class Matched:
         between 0 and 1.
         """
         found = {}
-        by_argument = apart(self.graph, values.detach())
+        by_argument = split_by_node(self.graph, values.detach())
         for node, place in self.places.items():
             step = self.program.steps[place]
-            assert isinstance(step, Applied)
+            assert isinstance(step, FunctionStep)
             assert isinstance(step.function, PiecewiseLinear)
             low, high = min(step.function.factors), max(step.function.factors)
             given = np.nan_to_num(
@@ -118,7 +118,7 @@ class TrainedPlanes:
 
 
 def search_trained_slopes(
-    match: Matched, region: Region, matrix: Array, offset: Array
+    match: MatchedActivations, region: Region, matrix: Array, offset: Array
 ) -> Iterator[TrainedPlanes]:
     """Yield trained slopes for rows that should be positive over a region with one input.
 
@@ -134,7 +134,7 @@ def search_trained_slopes(
     share = torch.where(rows.least > 0, 0, -rows.least)
     entering = torch.nan_to_num(rows.entering * share[:, None], 0.0, 0.0).sum(0, keepdim=True)
     worth = {}
-    for node, cost in apart(graph, costs(graph, known, entering)).items():
+    for node, cost in split_by_node(graph, neuron_costs(graph, known, entering)).items():
         flat = cost.flatten(1)
         worth[node] = ((flat > 0) & (flat >= flat.topk(min(ENDS, node.size), dim=1).values[:, -1:])).reshape(
             cost.shape
@@ -144,7 +144,7 @@ def search_trained_slopes(
     def hear(node: Node, chosen: Tensor, found: TrainedBounds) -> None:
         heard.setdefault(node, []).append((chosen[:, 1], found.slope.reshape(2, len(chosen), -1)))
 
-    ends = {node: (known.lower[node], known.upper[node]) for node in arguments(graph)}
+    ends = {node: (known.lower[node], known.upper[node]) for node in relu_preactivations(graph)}
     with torch.no_grad():
         held = tighten_intermediate_bounds(
             graph, region, END_STEPS, END_PACE, AT_ONCE, worth=worth, known=ends, heard=hear
@@ -163,7 +163,7 @@ def small(numbers: Array) -> Array:
     return numbers.astype(np.int16 if not numbers.size or numbers.max() < 2**15 else np.int32)
 
 
-def _rows(match: Matched, known: Boxes, matrix: Array, offset: Array) -> TrainedBounds:
+def _rows(match: MatchedActivations, known: Boxes, matrix: Array, offset: Array) -> TrainedBounds:
     some = torch.zeros(len(matrix), dtype=torch.int64)
     none = torch.zeros((len(matrix), match.width), dtype=torch.float64)
     rows = torch.from_numpy(matrix).double()[:, None], torch.from_numpy(offset).double()[:, None]
@@ -173,14 +173,16 @@ def _rows(match: Matched, known: Boxes, matrix: Array, offset: Array) -> Trained
         )
 
 
-def _arrays(match: Matched, known: Boxes, rows: TrainedBounds, ends: dict[Node, Any]) -> dict[str, Array]:
+def _arrays(
+    match: MatchedActivations, known: Boxes, rows: TrainedBounds, ends: dict[Node, Any]
+) -> dict[str, Array]:
     at = match.unstable_elements(known)
     arrays = {**at, **{f"rows/{place}": array[None] for place, array in match.slopes(rows.slope, at).items()}}
     elements = match.elements()
     starts = dict(
         zip(
-            arguments(match.graph),
-            np.cumsum([0, *(node.size for node in arguments(match.graph))]),
+            relu_preactivations(match.graph),
+            np.cumsum([0, *(node.size for node in relu_preactivations(match.graph))]),
             strict=False,
         )
     )

@@ -33,7 +33,7 @@ class RowRecorder(CheckedRegion):
         return super().minimum(rows)
 
 
-def cut(header: Mapping[str, Any], arrays: Mapping[str, Any], program: Program, until: float) -> Array:
+def split_box(header: Mapping[str, Any], arrays: Mapping[str, Any], program: Program, until: float) -> Array:
     """Return the tree of a claim about a box in the checker's format; Rejected if time or size run out."""
     from safetensors.numpy import save  # optional dependency
 

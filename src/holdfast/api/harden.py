@@ -40,13 +40,13 @@ from holdfast.api.radius import (
     radius_problems,
 )
 from holdfast.errors import BadInput
-from holdfast.hardening.evaluation import Outcome, Standing
+from holdfast.hardening.evaluation import Outcome, RobustnessResult
 from holdfast.hardening.folder import Folder
 from holdfast.hardening.hardened_model import hardened_network, user_module
 from holdfast.hardening.initialisation import begin_afresh
-from holdfast.hardening.recipe import MEANS, Begin, Recipe, chosen
+from holdfast.hardening.recipe import MEANS, Begin, Recipe, select_recipe
 from holdfast.hardening.result import Hardened
-from holdfast.hardening.training import Epoch, check_layers, is_recurrent, live_of, train
+from holdfast.hardening.training import Epoch, check_layers, is_recurrent, prepare_training, train
 from holdfast.network import Network
 from holdfast.network.callable_fingerprint import of_value
 from holdfast.network.fingerprint import of_tensors
@@ -231,12 +231,14 @@ def _harden(
     words = any(isinstance(problem.region, Words) for problem in problems)
     recurrent = is_recurrent(net.module)
     boxed = all(isinstance(p.region, Words) or p.region.boxed for p in problems)
-    how = chosen(recipe, recurrent=recurrent, boxed=boxed, frames=max(p.region.shape[0] for p in problems))
+    how = select_recipe(
+        recipe, recurrent=recurrent, boxed=boxed, frames=max(p.region.shape[0] for p in problems)
+    )
     if not isinstance(recipe, Recipe):
         how = replace(how, begin=begin)
     if epochs is not None or (left.limited and not isinstance(recipe, Recipe)):
         how = replace(how, epochs=epochs)
-    live = live_of(net, freeze, words=words)
+    live = prepare_training(net, freeze, words=words)
     if how.begin == "afresh":
         begin_afresh(live.module, seed)
     check_layers(live, problems, how, reach)
@@ -492,7 +494,7 @@ def _with_network(problem: Problem, net: Network) -> Problem:
 
 def _standing(
     problems: Sequence[Problem], radius: float, limit: int, seconds: float | None, seed: int
-) -> Standing:
+) -> RobustnessResult:
     """Measure a network by proofs and attacks on about `limit` inputs: at this radius, or for words with all
     of them free.
     """
@@ -519,7 +521,7 @@ def _standing(
         _outcome(record, words) for record in solve(asked, methods, Stop(seconds, sign=not words), seed=seed)
     ]
     commonest = int(torch.cat([_labels(problem) for problem in asked]).bincount().max())
-    return Standing(right / total, tuple(outcomes), commonest / total)
+    return RobustnessResult(right / total, tuple(outcomes), commonest / total)
 
 
 def _outcome(record: Record, words: bool) -> Outcome:

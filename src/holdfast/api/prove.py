@@ -21,12 +21,12 @@ import torch
 import holdfast_check
 from holdfast import time_limit
 from holdfast.api.arguments import StopOption, check_stop, show
-from holdfast.api.check import ROUNDING, claims, orient_bounds, shows
+from holdfast.api.check import ROUNDING, has_proof, has_witness, orient_bounds
 from holdfast.api.checker_parabolas import Parabolas, certainly_holds
-from holdfast.api.checker_signs import cut_by_signs
-from holdfast.api.checker_slopes import SLACK, Matched, search_trained_slopes
-from holdfast.api.checker_splits import cut
-from holdfast.bounding.branching.branching_rule import cut_for
+from holdfast.api.checker_signs import split_by_relus
+from holdfast.api.checker_slopes import SLACK, MatchedActivations, search_trained_slopes
+from holdfast.api.checker_splits import split_box
+from holdfast.bounding.branching.branching_rule import choose_branching
 from holdfast.bounding.branching.relu_split import ActivationSplit
 from holdfast.bounding.description import describe_network
 from holdfast.bounding.graph.equivalence_check import FINE, sampled_points
@@ -122,7 +122,9 @@ def prove(
     until = math.inf if stop is None or stop.seconds is None else time.monotonic() + stop.seconds
     source = None if file is None else Path(file)
     place.mkdir(parents=True, exist_ok=True)
-    return [made for problem in problems for made in certificates(problem, known, place, source, until)]
+    return [
+        made for problem in problems for made in iterate_certificates(problem, known, place, source, until)
+    ]
 
 
 def _iterable(name: str, given: Any, kind: str) -> Iterable[Any]:
@@ -131,14 +133,14 @@ def _iterable(name: str, given: Any, kind: str) -> Iterable[Any]:
     return given
 
 
-def certificates(
+def iterate_certificates(
     problem: Problem, records: Mapping[Key, Record], folder: Path, source: Path | None, until: float
 ) -> Iterator[Certificate]:
     """Yield the certificates of one problem as they are made; `until` is a deadline of time.monotonic."""
     rows = [
         row
         for row, key in enumerate(problem.keys)
-        if key in records and (claims(records[key]) or shows(records[key]))
+        if key in records and (has_proof(records[key]) or has_witness(records[key]))
     ]
     if not rows:
         return
@@ -153,7 +155,10 @@ def certificates(
     for row in rows:
         record = records[problem.keys[row]]
         part = asked.take(torch.tensor([row], device=asked.region.centre.device))
-        for kind, wanted, make in (("proof", claims(record), _proof), ("witness", shows(record), _witness)):
+        for kind, wanted, make in (
+            ("proof", has_proof(record), _proof),
+            ("witness", has_witness(record), _witness),
+        ):
             if wanted:
                 begun = time.monotonic()
                 ends = orient_bounds(record)
@@ -177,7 +182,7 @@ def model_for(problem: Problem, folder: Path, source: Path | None) -> tuple[Path
     if source is not None and source.name.endswith((".onnx", ".onnx.gz")):
         try:
             opened = holdfast_check.Model.read_file(source)
-            agrees(problem, opened)
+            check_agreement(problem, opened)
             return source, opened
         except (UnsupportedLayer, holdfast_check.Rejected) as error:
             why = f"the checker cannot read {source.name}: {error}. "
@@ -191,11 +196,11 @@ def model_for(problem: Problem, folder: Path, source: Path | None) -> tuple[Path
     with new_file(path) as stream:
         stream.write(data)
     opened = holdfast_check.Model.read_file(path)
-    agrees(problem, opened)
+    check_agreement(problem, opened)
     return path, opened
 
 
-def agrees(problem: Problem, opened: holdfast_check.Model) -> None:
+def check_agreement(problem: Problem, opened: holdfast_check.Model) -> None:
     """Raise unless program and network agree at the inputs and at random points, to 1e-9 of the largest
     output.
     """
@@ -226,7 +231,7 @@ def agrees(problem: Problem, opened: holdfast_check.Model) -> None:
 # ---- claims
 
 
-def question(
+def request_header(
     part: Problem, record: Record, opened: holdfast_check.Model, kind: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return header and arrays of a file about one row, without the radius and the claimed number."""
@@ -333,7 +338,7 @@ def _read_claim(
 def _margin(header: Mapping[str, Any], arrays: Mapping[str, Any], opened: holdfast_check.Model) -> float:
     """Return the margin that the checker proves."""
     with np.errstate(all="ignore"):
-        return checker.lowest(_read_claim(header, arrays, opened), opened.program)
+        return checker.proof_margin(_read_claim(header, arrays, opened), opened.program)
 
 
 def _proof(
@@ -344,7 +349,7 @@ def _proof(
     blank: Certificate,
     until: float,
 ) -> Certificate:
-    header, arrays = question(part, record, opened, "proof")
+    header, arrays = request_header(part, record, opened, "proof")
     if part.goal == "radius":
         limit = float(part.family.limit()[0])
         known = min(blank.known, limit)
@@ -409,19 +414,19 @@ def _cut(
     """Return the arrays that prove a score where linear bounds do not: input splits of a box with few varying
     inputs, else trained slopes and ReLU splits.
     """
-    match = Matched.of(part, opened.program)
-    if match is not None and isinstance(cut_for(match.graph, part.region), ActivationSplit):
+    match = MatchedActivations.of(part, opened.program)
+    if match is not None and isinstance(choose_branching(match.graph, part.region), ActivationSplit):
         found = _search_checker_hints(match, part.region, header, arrays, opened, until, MOST)
         if found is not None:
             return found
         raise holdfast_check.Rejected(
             "neither trained linear bounds nor ReLU splits prove it in this time: give more --seconds"
         )
-    return {"tree": cut(header, arrays, opened.program, until)}
+    return {"tree": split_box(header, arrays, opened.program, until)}
 
 
 def _search_checker_hints(
-    match: Matched,
+    match: MatchedActivations,
     region: Region,
     header: Mapping[str, Any],
     arrays: Mapping[str, Any],
@@ -449,7 +454,7 @@ def _search_checker_hints(
     if planes is None or not parts:
         return None
     try:
-        signs = cut_by_signs(
+        signs = split_by_relus(
             match,
             region,
             _read_claim(header, {**arrays, **planes.arrays}, opened),
@@ -477,7 +482,7 @@ def _largest_radius(
     Tried at the record's radius or slightly less: the checker's own slopes, trained slopes, ReLU splits,
     quadratic models. If none succeeds, bisection finds a smaller radius without ReLU splits.
     """
-    match = Matched.of(part, opened.program)
+    match = MatchedActivations.of(part, opened.program)
 
     def region(share: float) -> Region:
         return part.family.at(torch.full_like(part.family.radius.double(), known * share))
@@ -544,7 +549,7 @@ def _witness(
     """Write the counterexample with the region of its distance; the checker decides whether it shows the
     recorded value.
     """
-    header, arrays = question(part, record, opened, "witness")
+    header, arrays = request_header(part, record, opened, "witness")
     found = orient_bounds(record).upper.evidence.witness
     if found is None or not found.is_floating_point() or found.shape != part.region.centre.shape[1:]:
         raise UnsupportedLayer("the record has no witness that is an input of this network.")

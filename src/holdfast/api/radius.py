@@ -47,10 +47,10 @@ from holdfast.api.region_questions import (
 )
 from holdfast.api.requests import radius_request, region_request
 from holdfast.api.results import (
-    Answered,
+    AnswerList,
     FrameRadiusList,
+    PrintedTable,
     RadiusList,
-    Table,
     WorstList,
     data_frame,
     make_table,
@@ -60,7 +60,7 @@ from holdfast.bounding.bounder import ClosedForm
 from holdfast.bounding.graph.problem_graph import graph_of
 from holdfast.certify import Arithmetic
 from holdfast.errors import BadInput
-from holdfast.formatting import at_least, at_most
+from holdfast.formatting import format_lower, format_upper
 from holdfast.network import Network
 from holdfast.problem import Problem
 from holdfast.property import Linear, Property, Robustness, Rule, Targeted
@@ -269,7 +269,7 @@ def radius(
     options = {"frames": frames, "shares": shares, "drift": drift, "targets": targets, "substitutes": sets}
     options |= {"unit": unit, "free": free, "values": values, "property": property}
     request = radius_request(distance, options)
-    answered = Answered(network, tuple(problems), ordered, "radius", request)
+    answered = AnswerList(network, tuple(problems), ordered, "radius", request)
     if not each:
         return RadiusList([r.explained for r in ordered], answered)
     groups: dict[int, list[Any]] = {}
@@ -344,7 +344,7 @@ def worst(
         chosen = default_methods(asked, "worst", tier, arithmetic=arithmetic)
     with progress_display(progress, "worst") as report:
         records = solve([problem], chosen, limit, seed=seed, store=store, progress=report)
-    answered = Answered(asked, (problem,), tuple(records), "worst", region_request(where, property))
+    answered = AnswerList(asked, (problem,), tuple(records), "worst", region_request(where, property))
     return WorstList([record.explained for record in records], answered)
 
 
@@ -364,10 +364,15 @@ class Bounds:
     upper_A: Tensor  # (batch, rows, *shape)
     upper_b: Tensor  # (batch, rows)
 
-    def table(self) -> Table:
+    def table(self) -> PrintedTable:
         """One line for each row of each input."""
         rows = [
-            {"input": str(i), "output": str(k), "lower": plain(at_least(low)), "upper": plain(at_most(high))}
+            {
+                "input": str(i),
+                "output": str(k),
+                "lower": plain(format_lower(low)),
+                "upper": plain(format_upper(high)),
+            }
             for i, pair in enumerate(zip(self.lower.tolist(), self.upper.tolist(), strict=True))
             for k, (low, high) in enumerate(zip(*pair, strict=True))
         ]
@@ -401,7 +406,7 @@ class Bounds:
 
 def about_width(width: float) -> str:
     """A width, rounded up."""
-    return plain(at_most(width))
+    return plain(format_upper(width))
 
 
 def bounds(

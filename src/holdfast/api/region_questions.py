@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import BadInput
-from holdfast.formatting import short
+from holdfast.formatting import shorten
 from holdfast.network import Network
 from holdfast.network.scored import append_score
 from holdfast.property import Confidence, Custom, Linear, Property, Reach, Robustness, Rule, Tie, Uncertainty
@@ -39,7 +39,7 @@ def check_property_name(given: object) -> None:
         near = difflib.get_close_matches(str(given), PROPERTIES, 1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise BadInput(
-            f"property {short(repr(given), 60)} is unknown; there are {', '.join(PROPERTIES)}, a Property, "
+            f"property {shorten(repr(given), 60)} is unknown; there are {', '.join(PROPERTIES)}, a Property, "
             "or your own function of the "
             f"outputs.{hint}"
         )

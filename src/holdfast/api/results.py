@@ -19,7 +19,7 @@ from torch import Tensor
 
 from holdfast.coverage.testgen import Tests
 from holdfast.errors import BadInput, MissingExtra
-from holdfast.formatting import about, ends, short
+from holdfast.formatting import format_bounds, format_nearest, shorten
 from holdfast.network import Network
 from holdfast.problem import Problem
 from holdfast.property import Robustness
@@ -45,7 +45,7 @@ GATE_HELP = "min_certified with at (a radius), max_broken, max_unknown or min_ac
 
 
 @dataclass(frozen=True)
-class Table:
+class PrintedTable:
     """Text in columns. right: the columns whose text is set to the right."""
 
     headings: tuple[str, ...]
@@ -82,11 +82,13 @@ class Table:
         return f"<table><thead>{line(self.headings, 'th')}</thead><tbody>{body}</tbody></table>{rest}"
 
 
-def make_table(rows: Sequence[Mapping[str, str]], right: Sequence[str] = ()) -> Table:
+def make_table(rows: Sequence[Mapping[str, str]], right: Sequence[str] = ()) -> PrintedTable:
     """Return a table of rows with the same keys. A column without any text is left out."""
     headings = [name for name in (rows[0] if rows else ()) if any(row[name] for row in rows)]
     body = tuple(tuple(row[name] for name in headings) for row in rows)
-    return Table(tuple(headings), body, frozenset(k for k, name in enumerate(headings) if name in right))
+    return PrintedTable(
+        tuple(headings), body, frozenset(k for k, name in enumerate(headings) if name in right)
+    )
 
 
 def data_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
@@ -104,7 +106,8 @@ def data_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
 def shown_bounds(bracket: Bracket) -> tuple[str, str]:
     """The bounds for people, rounded outwards; '-' where no method found one."""
     pair = (
-        text.replace("−", "-").replace("∞", "inf") for text in ends(bracket.lower.value, bracket.upper.value)
+        text.replace("−", "-").replace("∞", "inf")
+        for text in format_bounds(bracket.lower.value, bracket.upper.value)
     )
     known = (bracket.closed or bracket.lower.known, bracket.closed or bracket.upper.known)
     low, high = (text if found else "-" for text, found in zip(pair, known, strict=True))
@@ -120,7 +123,7 @@ def plain(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Answered:
+class AnswerList:
     """The problems that were solved, their records, and what is needed to write them as a run."""
 
     net: Network
@@ -235,7 +238,7 @@ def _plural(count: int, noun: str) -> str:
 class Results(list[T]):
     """A list with one element for each input. It prints as a table with a sentence below."""
 
-    def __init__(self, values: Sequence[T], answered: Answered | None = None) -> None:
+    def __init__(self, values: Sequence[T], answered: AnswerList | None = None) -> None:
         super().__init__(values)
         self._answered = answered
 
@@ -244,7 +247,7 @@ class Results(list[T]):
         """The records behind the answers: what each took, how it ended, and what could not be done."""
         return () if self._answered is None else self._answered.records
 
-    def table(self) -> Table:
+    def table(self) -> PrintedTable:
         """The result as a table of texts."""
         raise NotImplementedError
 
@@ -319,7 +322,7 @@ class Results(list[T]):
         with self._run().as_store() as store:
             return GateDecision(gate(load(store, "this result"), rules))
 
-    def _run(self) -> Answered:
+    def _run(self) -> AnswerList:
         if self._answered is None:
             raise BadInput("this list was made by hand, so that there are no records to write.")
         return self._answered
@@ -420,14 +423,14 @@ class RadiusList(BracketList):
         name = "" if self._answered is None else self._answered.class_name(key.index)
         frame = "" if key.frame is None else str(key.frame)
         row = {"input": str(key.index), "frame": frame, "certified": certified, "attacked": attacked}
-        return {**row, "class": short(name, 30), " ": remark}
+        return {**row, "class": shorten(name, 30), " ": remark}
 
     @property
     def _about_classes(self) -> bool:
         known = self._answered is not None and bool(self.records)
         return known and self._answered.label(self.records[0].key.index) is not None  # type: ignore[union-attr]
 
-    def table(self) -> Table:
+    def table(self) -> PrintedTable:
         rows = [self._row(place, bracket) for place, bracket in enumerate(self)]
         return make_table(rows, ("input", "frame", "certified", "attacked"))
 
@@ -478,7 +481,7 @@ class FrameRadiusList(Results[RadiusList]):
     def frame_rows(self) -> list[dict[str, Any]]:
         return [one for row in self for one in row.frame_rows()]
 
-    def table(self) -> Table:
+    def table(self) -> PrintedTable:
         rows = []
         for place, brackets in enumerate(self):
             for frame, bracket in enumerate(brackets):
@@ -517,7 +520,7 @@ class WorstList(BracketList):
     holds there.
     """
 
-    def table(self) -> Table:
+    def table(self) -> PrintedTable:
         rows = []
         for place, bracket in enumerate(self):
             low, high = shown_bounds(bracket)
@@ -559,12 +562,12 @@ class RiskList(Results["Risk"]):
             )
         return rows
 
-    def table(self) -> Table:
+    def table(self) -> PrintedTable:
         from holdfast.api.risk import estimate_text
 
         rows = []
         for place, risk in enumerate(self):
-            row = {"input": str(place), "score": plain(about(risk.score))}
+            row = {"input": str(place), "score": plain(format_nearest(risk.score))}
             for name, bracket in (("worst score", risk.worst), ("radius", risk.radius), ("Q", risk.metric)):
                 row[name] = "" if bracket is None else " to ".join(dict.fromkeys(shown_bounds(bracket)))
             row["estimate s/Q"] = plain(estimate_text(risk))
@@ -612,14 +615,14 @@ class RangeList(Results[Range]):
             for found in self
         ]
 
-    def table(self) -> Table:
+    def table(self) -> PrintedTable:
         rows = []
         for found in self:
             low, high = (
                 " to ".join(dict.fromkeys(shown_bounds(end))) for end in (found.minimum, found.maximum)
             )
             row = {"box": str(found.box), "output": str(found.output), "smallest": low, "largest": high}
-            rows.append({**row, "note": short(found.note, 40)})
+            rows.append({**row, "note": shorten(found.note, 40)})
         return make_table(rows, ("box", "output"))
 
     def summary(self) -> str:
@@ -644,13 +647,13 @@ class SmoothedList(Results["Smoothed"]):
             for k, one in enumerate(self)
         ]
 
-    def table(self) -> Table:
+    def table(self) -> PrintedTable:
         rows = [
             {
                 "input": str(k),
                 "class": "-" if one.prediction is None else str(one.prediction),
-                "probability at least": plain(about(one.p_lower)),
-                "radius": plain(about(one.radius.value)),
+                "probability at least": plain(format_nearest(one.p_lower)),
+                "radius": plain(format_nearest(one.radius.value)),
             }
             for k, one in enumerate(self)
         ]
@@ -691,7 +694,7 @@ class Verification(Verdict):
         if self.outputs is not None:
             lines += [f"outputs: {_numbers(self.outputs)}"]
         if self.answer in ("timeout", "unknown"):
-            low, high = (plain(about(value)) for value in (self.least, self.lowest))
+            low, high = (plain(format_nearest(value)) for value in (self.least, self.lowest))
             lines += [f"smallest score: between {low} (proved) and {high} (found)"]
         return "\n".join([*lines, *([f"note: {self.note}"] if self.note else [])])
 
@@ -716,7 +719,7 @@ def verification_of(verdict: Verdict) -> Verification:
 class GeneratedTests(Tests):
     """The tests of `hf.testgen`; they print as a table with the coverage below."""
 
-    def table(self) -> Table:
+    def table(self) -> PrintedTable:
         """One line for each test."""
         rows = [
             {

@@ -41,9 +41,9 @@ from holdfast.api.progress import ProgressOption, check_progress, progress_displ
 from holdfast.api.radius import Inputs, LabelsOption, NormOption, TargetsOption, check_targets
 from holdfast.api.region_questions import PropertyOption, check_property_name, property_of, region_of
 from holdfast.api.requests import describe, region_request
-from holdfast.api.results import Answered, RiskList
+from holdfast.api.results import AnswerList, RiskList
 from holdfast.errors import BadInput
-from holdfast.formatting import about, at_most
+from holdfast.formatting import format_nearest, format_upper
 from holdfast.lipschitz.metric import MetricStep, Steepest, path_of, searched_radius
 from holdfast.lipschitz.metric_bound import Shells
 from holdfast.method import Method
@@ -227,7 +227,7 @@ def risk(
         records = solve(problems, methods, limit, seed=seed, store=store, progress=report)
     extra = {"epsilon": above or None, "targets": describe(targets), "softmax": softmax}
     request = region_request(asked, property, **extra)
-    return RiskList(risks_of(records), Answered(used, tuple(problems), tuple(records), "risk", request))
+    return RiskList(risks_of(records), AnswerList(used, tuple(problems), tuple(records), "risk", request))
 
 
 def risk_problems(net: Network, region: Region, property: Property) -> list[Problem]:
@@ -262,8 +262,8 @@ def risks_of(records: Sequence[Record]) -> list[Risk]:
 def estimate_text(found: Risk) -> str:
     """Return the estimate as text, or what refutes it; empty where there is none."""
     if found.refuted_estimate is not None and found.radius is not None:
-        return f"{about(found.refuted_estimate)}, refuted: fails at {at_most(found.radius.upper.value)}"
-    return "" if found.estimate is None else about(found.estimate.value)
+        return f"{format_nearest(found.refuted_estimate)}, refuted: fails at {format_upper(found.radius.upper.value)}"
+    return "" if found.estimate is None else format_nearest(found.estimate.value)
 
 
 def _risk(found: dict[str, Record]) -> Risk:

@@ -23,7 +23,7 @@ from holdfast.api.arguments import (
 from holdfast.api.progress import ProgressOption, check_progress, progress_display
 from holdfast.api.radius import Inputs, LabelsOption
 from holdfast.api.results import SaliencyMap, saliency_map
-from holdfast.hamming.saliency import MAP, Saliency, saliency_problem
+from holdfast.hamming.saliency import SALIENCY_KEY, Saliency, saliency_problem
 from holdfast.network import Network
 from holdfast.region import Sparse
 from holdfast.region.units import Unit
@@ -88,5 +88,5 @@ def saliency(
     with progress_display(progress, "saliency") as report:
         records = solve([problem], [Saliency(levels)], limit, progress=report)
     blank = problem.region.centre.new_full(problem.region.unit_shape, torch.nan)
-    found = torch.stack([record.aside.get(MAP, blank) for record in records])
+    found = torch.stack([record.aside.get(SALIENCY_KEY, blank) for record in records])
     return saliency_map(torch.where(found.isinf(), torch.nan, found))

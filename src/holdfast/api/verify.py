@@ -20,7 +20,7 @@ from holdfast.api.arguments import (
 )
 from holdfast.api.progress import ProgressOption, check_progress, progress_display
 from holdfast.api.requests import reach_request
-from holdfast.api.results import Answered, RangeList, Verification, verification_of
+from holdfast.api.results import AnswerList, RangeList, Verification, verification_of
 from holdfast.bounding.branching.subproblem_queue import Branching
 from holdfast.errors import BadInput
 from holdfast.method import Method
@@ -140,7 +140,7 @@ def reach(
     used = reach_methods(problems, exactness, chosen)
     with progress_display(progress, "reach") as report:
         records = solve(problems, used, reach_stop(limit, exactness), seed=seed, store=store, progress=report)
-    answered = Answered(
+    answered = AnswerList(
         network,
         tuple(problems),
         tuple(records),

@@ -20,16 +20,16 @@ import torch
 from torch import Tensor
 
 from holdfast import time_limit
-from holdfast.attacks.descent import nearest, shrink, widen
+from holdfast.attacks.descent import broadcast_rows, pull_closer, select_nearest
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem
-from holdfast.random_streams import Chance
+from holdfast.random_streams import RandomStreams
 from holdfast.region.normed import NormFamily
 from holdfast.result import Traits
 
 
 @dataclass(frozen=True)
-class Adam:
+class CarliniState:
     """The current point of the attack, the moments of Adam and the nearest counterexample."""
 
     x: Tensor  # (batch, *shape)
@@ -41,7 +41,7 @@ class Adam:
 
 
 @dataclass(frozen=True)
-class CarliniWagner(Method[Adam]):
+class CarliniWagner(Method[CarliniState]):
     """Run `rounds` steps of the search, each with `steps` steps of Adam on the adapted objective; the
     learning rate falls linearly over all of them.
     """
@@ -63,14 +63,14 @@ class CarliniWagner(Method[Adam]):
             return "searches the smallest norm of a perturbation; this problem has another region or goal"
         return None
 
-    def start(self, problem: Problem, seed: int) -> Adam:
+    def start(self, problem: Problem, seed: int) -> CarliniState:
         family, centre = problem.family, problem.region.centre
         whole = family.at(family.reach())
         assert isinstance(whole, NormFamily)
         # The search does not start at the input itself: the norm has no gradient there.
-        x = centre + 0.01 * (whole.sample(1, Chance.of(problem.keys, seed, centre.device))[0] - centre)
+        x = centre + 0.01 * (whole.sample(1, RandomStreams.of(problem.keys, seed, centre.device))[0] - centre)
         zero = torch.zeros_like(x)
-        return Adam(
+        return CarliniState(
             x,
             zero,
             zero,
@@ -79,7 +79,7 @@ class CarliniWagner(Method[Adam]):
             0,
         )
 
-    def step(self, problem: Problem, state: Adam) -> tuple[Adam | None, Claims]:
+    def step(self, problem: Problem, state: CarliniState) -> tuple[CarliniState | None, Claims]:
         family = problem.family
         assert isinstance(family, NormFamily)
         whole = family.at(torch.inf)
@@ -93,18 +93,22 @@ class CarliniWagner(Method[Adam]):
             score, slope = problem.score_and_gradient(state.x)
             over = ~(score > 0)
             away = torch.where(over, family.distance(state.x), torch.inf)
-            witness, distance = nearest(
+            witness, distance = select_nearest(
                 family, torch.stack([state.witness, state.x]), torch.stack([state.distance, away])
             )
-            pull = widen(over, family) * (1 + self.weight) + widen(~over, family) * self.weight
-            gradient = torch.where(widen(over, family), 0, slope) + pull * _length_slope(family, state.x)
+            pull = (
+                broadcast_rows(over, family) * (1 + self.weight) + broadcast_rows(~over, family) * self.weight
+            )
+            gradient = torch.where(broadcast_rows(over, family), 0, slope) + pull * _length_slope(
+                family, state.x
+            )
             count = state.count + 1
             first, second = 0.9 * state.first + 0.1 * gradient, 0.999 * state.second + 0.001 * gradient**2
             rate = self.rate * (1 - count / (self.rounds * self.steps + 1))
             move = (first / (1 - 0.9**count)) / ((second / (1 - 0.999**count)).sqrt() + 1e-12)
             x = whole.project(state.x - rate * spread * move)
-            state = Adam(x, first, second, witness, distance, count)
-        closer, distance = shrink(problem, state.witness, state.distance.isfinite())
+            state = CarliniState(x, first, second, witness, distance, count)
+        closer, distance = pull_closer(problem, state.witness, state.distance.isfinite())
         state = replace(state, witness=closer, distance=distance)
         done = state.count >= self.rounds * self.steps
         return None if done else state, Claims(witness=state.witness, found=state.distance.isfinite())

@@ -25,22 +25,22 @@ from torch import Tensor
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem
 from holdfast.property import LinearProperty
-from holdfast.random_streams import Chance
+from holdfast.random_streams import RandomStreams
 from holdfast.region.normed import NormFamily
 from holdfast.region.norms import dual, norm
 from holdfast.result import Traits
 
 
 @dataclass(frozen=True)
-class Sampled:
+class CleverState:
     """The largest gradient norm of each batch of samples drawn until now."""
 
     maxima: Tensor  # (batches, rows, batch, groups)
-    chance: Chance
+    chance: RandomStreams
 
 
 @dataclass(frozen=True)
-class CLEVER(Method[Sampled]):
+class CLEVER(Method[CleverState]):
     """Estimate min over targets of g / L, capped at the sampled radius, from `batches` maxima over `samples`
     points each.
     """
@@ -61,21 +61,21 @@ class CLEVER(Method[Sampled]):
             return "estimates the radius of a norm ball; this problem has another region or goal"
         return None if isinstance(problem.property, LinearProperty) else "needs a property in linear rows"
 
-    def start(self, problem: Problem, seed: int) -> Sampled:
+    def start(self, problem: Problem, seed: int) -> CleverState:
         empty = torch.zeros(0, dtype=torch.float64, device=problem.region.centre.device)
-        return Sampled(empty, Chance.of(problem.keys, seed, empty.device))
+        return CleverState(empty, RandomStreams.of(problem.keys, seed, empty.device))
 
-    def step(self, problem: Problem, state: Sampled) -> tuple[Sampled | None, Claims]:
+    def step(self, problem: Problem, state: CleverState) -> tuple[CleverState | None, Claims]:
         assert isinstance(problem.property, LinearProperty)
         family = problem.family
         assert isinstance(family, NormFamily)
         radius = family.reach() * self.share
         matrix, offset = problem.property.rows(problem.network.outputs_for(family.centre))
-        points = family.at(radius).sample(self.samples, state.chance.apart(len(state.maxima)))
+        points = family.at(radius).sample(self.samples, state.chance.substream(len(state.maxima)))
         seen = _steepest(problem, family, points, matrix)
         maxima = torch.cat([state.maxima.reshape(-1, *seen.shape), seen[None]])
         if len(maxima) < self.batches:
-            return Sampled(maxima, state.chance), Claims()
+            return CleverState(maxima, state.chance), Claims()
         slope = self._end_point(maxima).sum(-1)  # (rows, batch): the norms of the groups add up
         margin = torch.einsum("bro,bo->rb", matrix, problem.network(family.centre).double()) + offset.t()
         estimate = torch.minimum((margin / slope.clamp_min(1e-300)).amin(0), radius)

@@ -7,10 +7,10 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from holdfast.attacks.descent import nearest
-from holdfast.attacks.ladder import Ladder, Rung
+from holdfast.attacks.descent import select_nearest
+from holdfast.attacks.ladder import Ladder, LadderState
 from holdfast.problem import Problem
-from holdfast.random_streams import Chance
+from holdfast.random_streams import RandomStreams
 from holdfast.result import Traits
 
 
@@ -28,6 +28,6 @@ class Corners(Ladder):
     def obstacle(self, problem: Problem) -> str | None:
         return None
 
-    def attack(self, problem: Problem, rung: Rung, chance: Chance) -> tuple[Tensor, Tensor]:
+    def attack(self, problem: Problem, rung: LadderState, chance: RandomStreams) -> tuple[Tensor, Tensor]:
         points = problem.region.sample(self.restarts, chance)
-        return nearest(problem.region, points, problem.score(points))
+        return select_nearest(problem.region, points, problem.score(points))

@@ -33,7 +33,7 @@ def descend(problem: Problem, start: Tensor, steps: int) -> tuple[Tensor, Tensor
         score, gradient = found
         better = score < lowest
         lowest = torch.where(better, score, lowest)
-        best = torch.where(widen(better, region), x, best)
+        best = torch.where(broadcast_rows(better, region), x, best)
         if time_limit.has_expired():
             break
         if step < steps:
@@ -43,7 +43,7 @@ def descend(problem: Problem, start: Tensor, steps: int) -> tuple[Tensor, Tensor
     return best, lowest
 
 
-def shrink(
+def pull_closer(
     problem: Problem, x: Tensor, fails: Tensor, grid: int = 9, rounds: int = 2
 ) -> tuple[Tensor, Tensor]:
     """Pull counterexamples x (batch, *shape) closer to the input; `fails` (batch,) marks the rows that have
@@ -66,14 +66,14 @@ def shrink(
         scores = tiled.score(pulled).reshape(grid, -1)
         pulled = pulled.reshape(grid, *x.shape)
         away = torch.where(~(scores > 0) & distance.isfinite(), family.distance(pulled), torch.inf)
-        x, distance = nearest(family, torch.cat([x[None], pulled]), torch.cat([distance[None], away]))
+        x, distance = select_nearest(family, torch.cat([x[None], pulled]), torch.cat([distance[None], away]))
         # The largest size below the new counterexample that did not fail is the lower limit of the next,
         # finer grid.
         low = torch.where(away.isinf() & (radii < distance), radii, low).amax(0)
     return x, distance
 
 
-def nearest(region: Region, points: Tensor, distance: Tensor) -> tuple[Tensor, Tensor]:
+def select_nearest(region: Region, points: Tensor, distance: Tensor) -> tuple[Tensor, Tensor]:
     """Select for each row the point with the smallest distance; return these points and their distances.
 
     Args:
@@ -81,10 +81,10 @@ def nearest(region: Region, points: Tensor, distance: Tensor) -> tuple[Tensor, T
         distance: (k, batch); any value to minimise, such as a score.
     """
     least, index = distance.min(0)
-    chosen = points.gather(0, widen(index, region)[None].expand(1, *points.shape[1:])).squeeze(0)
+    chosen = points.gather(0, broadcast_rows(index, region)[None].expand(1, *points.shape[1:])).squeeze(0)
     return chosen, least
 
 
-def widen(flags: Tensor, region: Region) -> Tensor:
+def broadcast_rows(flags: Tensor, region: Region) -> Tensor:
     """Reshape (..., batch) to (..., batch, 1, ..., 1), so that it broadcasts against points of the region."""
     return flags[(..., *(None for _ in region.shape))]

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from holdfast import time_limit
-from holdfast.attacks.descent import nearest, shrink
+from holdfast.attacks.descent import pull_closer, select_nearest
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem
-from holdfast.random_streams import Chance
+from holdfast.random_streams import RandomStreams
 from holdfast.region import Family
 
 # Rows are attacked one at a time if a single query of all rows at all radii would take more than this share
@@ -26,7 +26,7 @@ FIRST_LOOK_STREAM = 1 << 16
 
 
 @dataclass(frozen=True)
-class Rung:
+class LadderState:
     """The state of a ladder search, row by row."""
 
     low: Tensor  # (batch,) the largest radius below `distance` at which the attack failed
@@ -35,12 +35,12 @@ class Rung:
     witness: Tensor  # (batch, *shape)
     score: Tensor  # (batch,) lowest score found; for goal `worst` this is the objective
     round: int
-    chance: Chance
+    chance: RandomStreams
     looked: bool = False  # whether the first look, one row at a time, is done or was not needed
 
 
 @dataclass(frozen=True)
-class Ladder(Method[Rung]):
+class Ladder(Method[LadderState]):
     """Attack at `radii` radii in one batch; keep the nearest counterexample, pull it closer, and search
     between it and the radii that failed.
     """
@@ -53,7 +53,7 @@ class Ladder(Method[Rung]):
         self.at_least(rounds=1, radii=1, restarts=1)
 
     @abstractmethod
-    def attack(self, problem: Problem, rung: Rung, chance: Chance) -> tuple[Tensor, Tensor]:
+    def attack(self, problem: Problem, rung: LadderState, chance: RandomStreams) -> tuple[Tensor, Tensor]:
         """Return points of the problem's region (batch, *shape) and their scores (batch,), as low as the
         attack can find.
 
@@ -61,21 +61,21 @@ class Ladder(Method[Rung]):
             chance: the random streams of the rows for this round; the only source of random numbers.
         """
 
-    def start(self, problem: Problem, seed: int) -> Rung:
+    def start(self, problem: Problem, seed: int) -> LadderState:
         centre = problem.region.centre
         rows = torch.zeros(len(problem), dtype=torch.float64, device=centre.device)
         high = problem.family.reach() if problem.goal == "radius" else rows
-        return Rung(
+        return LadderState(
             rows,
             high,
             rows + torch.inf,
             centre,
             rows + torch.inf,
             0,
-            Chance.of(problem.keys, seed, centre.device),
+            RandomStreams.of(problem.keys, seed, centre.device),
         )
 
-    def step(self, problem: Problem, state: Rung) -> tuple[Rung | None, Claims]:
+    def step(self, problem: Problem, state: LadderState) -> tuple[LadderState | None, Claims]:
         if not state.looked:
             state = replace(state, looked=True)
             if self._is_slow(problem):
@@ -100,7 +100,7 @@ class Ladder(Method[Rung]):
         many = len(problem) * (1 if problem.goal == "worst" else self.radii) * self.restarts
         return (time.monotonic() - began) * many > FIRST_LOOK_TIME_SHARE * (time_limit.deadline() - began)
 
-    def _first_look(self, problem: Problem, state: Rung) -> Rung:
+    def _first_look(self, problem: Problem, state: LadderState) -> LadderState:
         """Attack one row at a time, at its largest radius only, until the deadline.
 
         A few rows then have counterexamples, where attacking all of them together would finish none.
@@ -111,35 +111,37 @@ class Ladder(Method[Rung]):
                 break
             part = problem.take(row)
             widest = part if problem.goal == "worst" else part.tile_radii(state.high[row][None])
-            witness[row], found = self.attack(widest, state, state.chance.take(row).apart(FIRST_LOOK_STREAM))
+            witness[row], found = self.attack(
+                widest, state, state.chance.take(row).substream(FIRST_LOOK_STREAM)
+            )
             if problem.goal == "worst":
                 score[row] = found.double()
             else:
                 distance[row] = torch.where(found > 0, torch.inf, part.family.distance(witness[row]))
         return replace(state, witness=witness, distance=distance, score=score)
 
-    def _worst(self, problem: Problem, state: Rung) -> Rung:
-        point, score = self.attack(problem, state, state.chance.apart(state.round))
-        witness, lowest = nearest(
+    def _worst(self, problem: Problem, state: LadderState) -> LadderState:
+        point, score = self.attack(problem, state, state.chance.substream(state.round))
+        witness, lowest = select_nearest(
             problem.region, torch.stack([state.witness, point]), torch.stack([state.score, score.double()])
         )
         return replace(state, witness=witness, score=lowest, round=state.round + 1)
 
-    def _radius(self, problem: Problem, state: Rung) -> Rung:
+    def _radius(self, problem: Problem, state: LadderState) -> LadderState:
         family: Family = problem.family
         top = torch.where(state.distance.isfinite(), state.distance, state.high * (1 + 1e-9))
         radii = family.between(state.low, top, self.radii)
         if state.round == 0:
             radii = torch.cat([radii[1:], top[None]])  # The first round reaches the largest radius.
         point, score = self.attack(
-            problem.tile_radii(radii), state, state.chance.apart(state.round).tile(self.radii)
+            problem.tile_radii(radii), state, state.chance.substream(state.round).tile(self.radii)
         )
         fails = ~(score > 0).reshape(radii.shape)
         points = point.reshape(self.radii, *state.witness.shape)
         away = torch.where(fails, family.distance(points), torch.inf)
-        close, distance = nearest(family, points, away)
-        close, distance = shrink(problem, close, distance.isfinite())
-        witness, best = nearest(
+        close, distance = select_nearest(family, points, away)
+        close, distance = pull_closer(problem, close, distance.isfinite())
+        witness, best = select_nearest(
             family, torch.stack([state.witness, close]), torch.stack([state.distance, distance])
         )
         failed = torch.where(~fails & (radii < best), radii, 0.0).amax(0)

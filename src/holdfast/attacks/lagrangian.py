@@ -14,11 +14,11 @@ Reference: P. Xu, W. Ruan, X. Huang, Quantifying safety risks of deep neural net
 import torch
 from torch import Tensor
 
-from holdfast.attacks.descent import nearest
-from holdfast.attacks.mads import begin, minimise
-from holdfast.attacks.unit_box import Chart
+from holdfast.attacks.descent import select_nearest
+from holdfast.attacks.mads import begin_search, minimise
+from holdfast.attacks.unit_box import BoxMap
 from holdfast.problem import Problem
-from holdfast.random_streams import Chance
+from holdfast.random_streams import RandomStreams
 from holdfast.region.normed import NormFamily
 
 SUBPROBLEMS = 4  # Number of augmented Lagrangian subproblems that share the query budget (chosen by hand).
@@ -32,7 +32,7 @@ FEASIBILITY_TOLERANCE = 1e-3
 
 
 def descend_lagrangian(
-    problem: Problem, start: Tensor, queries: int, block: int, chance: Chance
+    problem: Problem, start: Tensor, queries: int, block: int, chance: RandomStreams
 ) -> tuple[Tensor, Tensor]:
     """Minimise the score from start (restarts, batch, *shape), which lies in the region.
 
@@ -40,7 +40,7 @@ def descend_lagrangian(
     """
     region, lead = problem.region, start.shape[:2]
     assert isinstance(region, NormFamily)
-    box = Chart(region, *(region.flatten(end) for end in region.enclosing_box()))
+    box = BoxMap(region, *(region.flatten(end) for end in region.enclosing_box()))
     radius = region.radius.double().clamp_min(torch.finfo(torch.float64).tiny)
 
     def constraint(x: Tensor) -> Tensor:
@@ -62,11 +62,14 @@ def descend_lagrangian(
             return torch.where(slack > 0, value, torch.inf).flatten(1)
 
         state = minimise(
-            merit, begin(box.place(best).flatten(0, 1), chance.apart(index).tile(lead[0])), share - 1, block
+            merit,
+            begin_search(box.place(best).flatten(0, 1), chance.substream(index).tile(lead[0])),
+            share - 1,
+            block,
         )
         found = box.corner(state.best.unflatten(0, lead))
         inside = region.project(found)
-        best, lowest = nearest(
+        best, lowest = select_nearest(
             region, torch.stack([best, inside]), torch.stack([lowest, problem.score(inside).double()])
         )
         violation = constraint(found)

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from holdfast import time_limit
 from holdfast.errors import BadInput
-from holdfast.random_streams import Chance
+from holdfast.random_streams import RandomStreams
 
 # Quotient of the poll size and the mesh size; both are halved and doubled together, from 1 and 2^-10 of the
 # box (chosen by hand).
@@ -66,7 +66,7 @@ class Mads:
     queries: int = 0  # number of queries of each row
 
 
-def begin(start: Tensor, chance: Chance) -> Mads:
+def begin_search(start: Tensor, chance: RandomStreams) -> Mads:
     """Return the initial state of searches from start (rows, n) in the unit box; the starting point is
     queried first, among random points.
     """
@@ -101,12 +101,12 @@ def minimise(objective: Objective, state: Mads, queries: int, block: int = 16) -
     if block < 1:
         raise BadInput(f"mesh search: a block has at least one point, got {block}.")
     while state.queries < queries and not (state.queries and time_limit.has_expired()):
-        points = propose(state, min(block, queries - state.queries))
-        state = learn(state, points, objective(points))
+        points = propose_points(state, min(block, queries - state.queries))
+        state = update_state(state, points, objective(points))
     return state
 
 
-def propose(state: Mads, count: int) -> Tensor:
+def propose_points(state: Mads, count: int) -> Tensor:
     """Return (count, rows, n): the points that every row queries next."""
     points = state.point.expand(count, *state.point.shape).clone()
     searching = (state.asked == SEARCHING).nonzero().flatten()
@@ -118,7 +118,7 @@ def propose(state: Mads, count: int) -> Tensor:
     return points
 
 
-def learn(state: Mads, points: Tensor, values: Tensor) -> Mads:
+def update_state(state: Mads, points: Tensor, values: Tensor) -> Mads:
     """Update the state by the values (count, rows) of the proposed points. NaN counts as the worst value."""
     count, n = len(points), points.shape[-1]
     lowest, which = torch.nan_to_num(values.double(), nan=torch.inf, posinf=torch.inf).min(0)
@@ -151,7 +151,7 @@ def _restart_collapsed(state: Mads, collapsed: Tensor) -> Mads:
     """Restart the rows (rows,) with a collapsed mesh at a random point; only their best point is kept."""
     if not bool(collapsed.any()):
         return state
-    elsewhere = _chance(state).apart(0).uniform(1, state.point.shape[1:], state.point)[0]
+    elsewhere = _chance(state).substream(0).uniform(1, state.point.shape[1:], state.point)[0]
     return replace(
         state,
         restarts=state.restarts + collapsed,
@@ -261,11 +261,11 @@ def _search(state: Mads, rows: Tensor, count: int) -> Tensor:
     return torch.where(new[:, None], anywhere, near)
 
 
-def _chance(state: Mads) -> Chance:
+def _chance(state: Mads) -> RandomStreams:
     """Return the random streams of the next turn. They depend on the number of queries only, not on what
     other rows draw.
     """
-    return Chance(state.chance).apart(state.queries)
+    return RandomStreams(state.chance).substream(state.queries)
 
 
 def _step_points(point: Tensor, steps: Tensor, poll: Tensor) -> Tensor:

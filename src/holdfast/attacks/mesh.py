@@ -8,14 +8,14 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from holdfast.attacks.descent import nearest
-from holdfast.attacks.ladder import Ladder, Rung
+from holdfast.attacks.descent import select_nearest
+from holdfast.attacks.ladder import Ladder, LadderState
 from holdfast.attacks.lagrangian import descend_lagrangian
-from holdfast.attacks.mads import begin, minimise
-from holdfast.attacks.unit_box import chart
+from holdfast.attacks.mads import begin_search, minimise
+from holdfast.attacks.unit_box import box_map_of
 from holdfast.errors import BadInput
 from holdfast.problem import Problem
-from holdfast.random_streams import Chance
+from holdfast.random_streams import RandomStreams
 from holdfast.region.normed import NormFamily
 from holdfast.result import Traits
 
@@ -57,7 +57,7 @@ class Mesh(Ladder):
             return "needs a bounded region: the mesh covers its bounding box"
         return None
 
-    def attack(self, problem: Problem, rung: Rung, chance: Chance) -> tuple[Tensor, Tensor]:
+    def attack(self, problem: Problem, rung: LadderState, chance: RandomStreams) -> tuple[Tensor, Tensor]:
         """Start the first restart at the best point found in earlier rounds and all others at random
         points.
         """
@@ -68,22 +68,22 @@ class Mesh(Ladder):
             points, scores = descend_lagrangian(problem, start, self.queries, self.block, chance)
         else:
             points, scores = descend_mesh(problem, start, self.queries, self.block, chance)
-        return nearest(region, points, scores)
+        return select_nearest(region, points, scores)
 
 
 def descend_mesh(
-    problem: Problem, start: Tensor, queries: int, block: int, chance: Chance
+    problem: Problem, start: Tensor, queries: int, block: int, chance: RandomStreams
 ) -> tuple[Tensor, Tensor]:
     """Minimise the score from start (restarts, batch, *shape), with the random streams of the batch.
 
     Returns the lowest-scoring points and their scores (restarts, batch).
     """
-    box, lead = chart(problem.region), start.shape[:2]
+    box, lead = box_map_of(problem.region), start.shape[:2]
 
     def objective(t: Tensor) -> Tensor:
         return problem.score(box.point(t.unflatten(1, lead))).flatten(1)
 
     state = minimise(
-        objective, begin(box.place(start).flatten(0, 1), chance.tile(len(start))), queries, block
+        objective, begin_search(box.place(start).flatten(0, 1), chance.tile(len(start))), queries, block
     )
     return box.point(state.best.unflatten(0, lead)), state.least.unflatten(0, lead)

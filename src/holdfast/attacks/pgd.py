@@ -9,10 +9,10 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from holdfast.attacks.descent import descend, nearest
-from holdfast.attacks.ladder import Ladder, Rung
+from holdfast.attacks.descent import descend, select_nearest
+from holdfast.attacks.ladder import Ladder, LadderState
 from holdfast.problem import Problem
-from holdfast.random_streams import Chance
+from holdfast.random_streams import RandomStreams
 from holdfast.result import Traits
 
 
@@ -33,10 +33,10 @@ class PGD(Ladder):
     def obstacle(self, problem: Problem) -> str | None:
         return None if problem.network.differentiable else "needs gradients, and the network is a black box"
 
-    def attack(self, problem: Problem, rung: Rung, chance: Chance) -> tuple[Tensor, Tensor]:
+    def attack(self, problem: Problem, rung: LadderState, chance: RandomStreams) -> tuple[Tensor, Tensor]:
         region = problem.region
         start = region.sample(self.restarts, chance)
         if rung.round % 2 == 0:
             start[0] = region.centre
         points, scores = descend(problem, start, self.steps)
-        return nearest(region, points, scores)
+        return select_nearest(region, points, scores)

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from holdfast import batch, time_limit
-from holdfast.attacks.descent import nearest
-from holdfast.attacks.ladder import Ladder, Rung
+from holdfast.attacks.descent import select_nearest
+from holdfast.attacks.ladder import Ladder, LadderState
 from holdfast.network.trees import Trees
 from holdfast.problem import Problem
-from holdfast.random_streams import Chance
+from holdfast.random_streams import RandomStreams
 from holdfast.region import ChangedColumns, Rows
 from holdfast.result import Traits
 
@@ -48,7 +48,7 @@ class Steps(Ladder):
             return "steps from leaf to leaf, and the model is no sum of trees that could be read"
         return None if isinstance(problem.region, Rows | ChangedColumns) else "steps among rows of a table"
 
-    def attack(self, problem: Problem, rung: Rung, chance: Chance) -> tuple[Tensor, Tensor]:
+    def attack(self, problem: Problem, rung: LadderState, chance: RandomStreams) -> tuple[Tensor, Tensor]:
         trees, region = problem.network.trees, problem.region
         assert trees is not None
         assert isinstance(region, Rows | ChangedColumns)
@@ -70,14 +70,14 @@ class Steps(Ladder):
                 break
             # Draw different leaves at random, those within the radius first; a NaN distance counts as out of
             # reach.
-            order = chance.apart(move).uniform(len(some), (), x).double() + ~(away <= region.radius)
+            order = chance.substream(move).uniform(len(some), (), x).double() + ~(away <= region.radius)
             leaf = some[order.topk(min(self.leaves, len(some)), dim=0, largest=False).indices]
             moved = region.project(torch.minimum(torch.maximum(x, trees.lower[leaf]), trees.upper[leaf]))
-            x, score = nearest(
+            x, score = select_nearest(
                 region, torch.cat([x[None], moved]), torch.cat([score[None], problem.score(moved)])
             )
         drawn = region.project(_nearest_in_cell(region, trees, x))
-        return nearest(region, torch.stack([drawn, x]), torch.stack([problem.score(drawn), score]))
+        return select_nearest(region, torch.stack([drawn, x]), torch.stack([problem.score(drawn), score]))
 
 
 def _nearest_in_cell(region: Rows | ChangedColumns, trees: Trees, x: Tensor) -> Tensor:

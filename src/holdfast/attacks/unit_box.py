@@ -12,7 +12,7 @@ from holdfast.region.norms import norm
 
 
 @dataclass(frozen=True, eq=False)
-class Chart:
+class BoxMap:
     """The map t in [0, 1]^n -> low + t (high - low), projected into the region where the box is larger than
     it.
     """
@@ -39,7 +39,7 @@ class Chart:
 
 
 @dataclass(frozen=True, eq=False)
-class Radial(Chart):
+class Radial(BoxMap):
     """The map x = centre + r u / ||u||_p for u in [-1, 1]^n with r = radius * ||u||_inf, in every group of
     features, clipped to the domain.
 
@@ -70,10 +70,10 @@ class Radial(Chart):
 
 
 @dataclass(frozen=True, eq=False)
-class DriftBox(Chart):
+class DriftBox(BoxMap):
     """A map onto the offsets of a drift, which are fewer than the numbers in a window."""
 
-    offsets: Chart
+    offsets: BoxMap
 
     def point(self, t: Tensor) -> Tensor:
         return self.drift.windows(self.offsets.point(t), self.region.centre)
@@ -87,18 +87,18 @@ class DriftBox(Chart):
         return self.region
 
 
-def chart(region: Region) -> Chart:
+def box_map_of(region: Region) -> BoxMap:
     """Return the map for a region: radial for balls that are no boxes, the map of the offsets for a drift,
     else the bounding box.
     """
     if isinstance(region, Drift):
-        offsets = chart(region.offsets())
+        offsets = box_map_of(region.offsets())
         return DriftBox(region, offsets.low, offsets.high, offsets)
     low, high = (region.flatten(end) for end in region.enclosing_box())
     if isinstance(region, NormFamily) and not math.isinf(region.p) and bool(region.radius.isfinite().all()):
         centre = region.flatten(region.centre.double())
         return Radial(region, -(low < centre).double(), (high > centre).double())
-    return Chart(region, low, high)
+    return BoxMap(region, low, high)
 
 
 def _quotient(v: Tensor, above: float, below: float) -> Tensor:

@@ -31,10 +31,10 @@ from holdfast import time_limit
 from holdfast.bounding.coefficient_training import CoefficientAscent
 from holdfast.bounding.crown_with_fixed_bounds import combine_rows, propagate, take_rows, with_slopes
 from holdfast.bounding.graph.graph import Affine, Graph, Node, Relaxed
-from holdfast.bounding.node_bounds import Boxes, Ends, LinearForms
+from holdfast.bounding.node_bounds import Boxes, IntervalBounds, LinearForms
 from holdfast.bounding.relax.base import LinearBounds
 from holdfast.bounding.traversal import Backward
-from holdfast.cuda_graphs import Repeated
+from holdfast.cuda_graphs import RecordedStep
 from holdfast.region import Region
 from holdfast.rounding import gamma
 
@@ -53,22 +53,24 @@ def relu_like_functions(graph: Graph) -> list[Relaxed]:
     ]
 
 
-def arguments(graph: Graph) -> list[Node]:
+def relu_preactivations(graph: Graph) -> list[Node]:
     """The pre-activations of the ReLU-like activations, in the order of the graph."""
     return list(dict.fromkeys(node.inputs[0] for node in relu_like_functions(graph)))
 
 
-def apart(graph: Graph, values: Tensor, nodes: Sequence[Node] | None = None) -> dict[Node, Tensor]:
+def split_by_node(graph: Graph, values: Tensor, nodes: Sequence[Node] | None = None) -> dict[Node, Tensor]:
     """Split (n, all pre-activations) by node: (n, *shape) for each pre-activation, or for each of `nodes`."""
-    nodes = arguments(graph) if nodes is None else nodes
+    nodes = relu_preactivations(graph) if nodes is None else nodes
     parts = values.split([node.size for node in nodes], dim=1)
     return {node: part.reshape(-1, *node.shape) for node, part in zip(nodes, parts, strict=True)}
 
 
-def together(graph: Graph, values: Mapping[Node, Tensor], nodes: Sequence[Node] | None = None) -> Tensor:
-    """Concatenate (n, *shape) of all pre-activations, or of `nodes`, to (n, elements); inverse of `apart`."""
+def concatenate_nodes(
+    graph: Graph, values: Mapping[Node, Tensor], nodes: Sequence[Node] | None = None
+) -> Tensor:
+    """Concatenate (n, *shape) of all pre-activations, or of `nodes`, to (n, elements); inverse of `split_by_node`."""
     return torch.cat(
-        [values[node].flatten(1) for node in (arguments(graph) if nodes is None else nodes)], dim=1
+        [values[node].flatten(1) for node in (relu_preactivations(graph) if nodes is None else nodes)], dim=1
     )
 
 
@@ -82,7 +84,7 @@ class TrainedBounds:
     multiplier: Tensor  # (n, arguments)
     entering: Tensor  # (n, arguments): the weight of each neuron's linear upper bound in the bound
 
-    def put(self, which: Tensor, other: "TrainedBounds") -> "TrainedBounds":
+    def replace_at(self, which: Tensor, other: "TrainedBounds") -> "TrainedBounds":
         """A copy with `other` at the indices `which`."""
         return TrainedBounds(
             **{
@@ -126,7 +128,7 @@ class RowTask:
 
     @property
     def undecided(self) -> Tensor:
-        lower, upper = (together(self.graph, side) for side in (self.known.lower, self.known.upper))
+        lower, upper = (concatenate_nodes(self.graph, side) for side in (self.known.lower, self.known.upper))
         return (lower < 0) & (upper > 0)
 
     def train(self, slope: Tensor, multiplier: Tensor, steps: int, pace: float) -> TrainedBounds:
@@ -147,7 +149,9 @@ class RowTask:
         if steps and bool(near.any()):
             which = near.nonzero().flatten()
             free = [value.detach()[which] for value in (slope, multiplier, weight)]
-            best = best.or_better(best.put(which, self.take(which)._continue_training(free, steps, pace)))
+            best = best.or_better(
+                best.replace_at(which, self.take(which)._continue_training(free, steps, pace))
+            )
         return best
 
     def _train_draft(
@@ -180,19 +184,19 @@ class RowTask:
             for value in multipliers.values():
                 value.clamp_min_(0)
 
-        once = Repeated(climb, best.device)
+        once = RecordedStep(climb, best.device)
         for step in range(steps):
             if time_limit.has_expired() or bool((best > FLOAT32_MARGIN).all()):
                 break
             rate.fill_(pace * (1 - step / steps))
             once()
-        found = apart(self.graph, slope) | {
+        found = split_by_node(self.graph, slope) | {
             node: value.double() for node, value in zip(nodes, kept, strict=False)
         }
-        held = apart(self.graph, multiplier) | {
+        held = split_by_node(self.graph, multiplier) | {
             n: (v * unit[n]).double() for n, v in zip(signs, kept[len(nodes) : -1], strict=True)
         }
-        return [together(self.graph, found), together(self.graph, held), kept[-1].double()]
+        return [concatenate_nodes(self.graph, found), concatenate_nodes(self.graph, held), kept[-1].double()]
 
     def _continue_training(self, free: list[Tensor], steps: int, pace: float) -> TrainedBounds:
         """Optimise further in float64, where every bound is a proof."""
@@ -209,7 +213,7 @@ class RowTask:
             values[0].copy_(torch.where(undecided, values[0].clamp(0, 1), own))
             values[1].clamp_min_(0)
 
-        once = Repeated(climb, own.device)
+        once = RecordedStep(climb, own.device)
         for step in range(steps):
             if bool((best.least > 0).all()) or time_limit.has_expired():
                 break
@@ -249,7 +253,7 @@ class RowTask:
 
     def _crown_slopes(self) -> Tensor:
         """(n, arguments): the slopes of CROWN's linear lower bounds."""
-        return together(
+        return concatenate_nodes(
             self.graph,
             {node.inputs[0]: self.known.planes[node].lower[0] for node in relu_like_functions(self.graph)},
         )
@@ -270,14 +274,16 @@ class RowTask:
             torch.zeros_like(v) if g is None else torch.nan_to_num(g)
             for v, g in zip(variables, found, strict=True)
         ]
-        entering = {node: torch.zeros_like(self.known.upper[node]) for node in arguments(self.graph)}
+        entering = {
+            node: torch.zeros_like(self.known.upper[node]) for node in relu_preactivations(self.graph)
+        }
         entering |= {
             node.inputs[0]: -gradient for node, gradient in zip(lift, gradients[len(free) :], strict=True)
         }
         least = torch.nan_to_num(least.detach(), -torch.inf, torch.inf, -torch.inf)
         planes_now, multiplier_now = planes.coefficients.detach(), (multiplier * unit).detach()
         proved = TrainedBounds(
-            least, planes_now, slope.detach().clone(), multiplier_now, together(self.graph, entering)
+            least, planes_now, slope.detach().clone(), multiplier_now, concatenate_nodes(self.graph, entering)
         )
         return proved, gradients[: len(free)]
 
@@ -303,7 +309,7 @@ class RowTask:
 
     def _planes(self, slope: Tensor, multiplier: Tensor, lift: Mapping[Relaxed, Tensor]) -> LinearForms:
         """Linear lower bounds of the rows; the activations in `lift` take their slopes from `slope`."""
-        slopes = apart(self.graph, slope)
+        slopes = split_by_node(self.graph, slope)
         known = with_slopes(self.known, {node: slopes[node.inputs[0]] for node in lift})
         for node, zero in lift.items():
             known.planes[node] = replace(
@@ -312,7 +318,7 @@ class RowTask:
         count, rows = self.offset.shape
         parts = {self.node: self.matrix.reshape(count, rows, *self.node.shape)}
         if self.decides:
-            decided = apart(self.graph, -multiplier * self.sign)
+            decided = split_by_node(self.graph, -multiplier * self.sign)
             before = (node for node in decided if node.place < self.node.place)
             parts.update({node: decided[node][:, None].expand(count, rows, *node.shape) for node in before})
         return combine_rows(self.graph, known, parts)
@@ -321,9 +327,9 @@ class RowTask:
         """(n, arguments): the mean weight of a linear bound in each layer, as unit of the multipliers."""
         usual = {
             node: v.flatten(1).mean(1, keepdim=True).clamp_min(1e-9)
-            for node, v in apart(self.graph, entering).items()
+            for node, v in split_by_node(self.graph, entering).items()
         }
-        return together(self.graph, {node: v.expand(-1, node.size) for node, v in usual.items()})
+        return concatenate_nodes(self.graph, {node: v.expand(-1, node.size) for node, v in usual.items()})
 
 
 @dataclass(frozen=True)
@@ -354,7 +360,9 @@ class _Draft:
     def free(self, values: Tensor) -> dict[Node, Tensor]:
         """Split (n, arguments) by node, in float32, for the pre-activations before the task's node."""
         earlier = {node.inputs[0] for node in self.before}
-        found = {node: value for node, value in apart(self.task.graph, values).items() if node in earlier}
+        found = {
+            node: value for node, value in split_by_node(self.task.graph, values).items() if node in earlier
+        }
         return {node: value.float() if value.is_floating_point() else value for node, value in found.items()}
 
     def weights(
@@ -413,7 +421,7 @@ class _Draft:
         walk = _PlainWalk(task.graph, planes, self.constant)
         walk.pending.update(self.begun)
         for source, value in multiplier.items():
-            part = -value * apart(task.graph, task.sign)[source]
+            part = -value * split_by_node(task.graph, task.sign)[source]
             walk.arrive(source, part[:, None].expand(*self.constant.shape, *source.shape))
         walk.walk(task.node.place)
         rows = walk.lower_bound_linear(task.known.region)
@@ -501,9 +509,9 @@ def tighten_intermediate_bounds(
     at_once: int,
     *,
     worth: Mapping[Node, Tensor] | None = None,
-    known: Mapping[Node, Ends] | None = None,
+    known: Mapping[Node, IntervalBounds] | None = None,
     heard: Callable[[Node, Tensor, TrainedBounds], None] | None = None,
-) -> dict[Node, Ends]:
+) -> dict[Node, IntervalBounds]:
     """Optimise the intermediate bounds of unstable neurons, layer by layer.
 
     Args:
@@ -517,8 +525,8 @@ def tighten_intermediate_bounds(
         The bounds found before the deadline, together with `known`. Every layer uses the bounds of earlier
         layers.
     """
-    held: dict[Node, Ends] = dict(known or {})
-    for node in arguments(graph):
+    held: dict[Node, IntervalBounds] = dict(known or {})
+    for node in relu_preactivations(graph):
         if time_limit.has_expired():
             break
         if worth is not None and not bool(worth[node].any()):
@@ -541,7 +549,9 @@ def tighten_intermediate_bounds(
             matrix = torch.zeros((len(row), 1, node.size), dtype=torch.float64, device=row.device)
             matrix[torch.arange(len(row), device=row.device), 0, element] = sign
             none = torch.zeros(
-                (len(row), sum(a.size for a in arguments(graph))), dtype=torch.float64, device=row.device
+                (len(row), sum(a.size for a in relu_preactivations(graph))),
+                dtype=torch.float64,
+                device=row.device,
             )
             task = RowTask(graph, take_rows(boxes, row), node, matrix, matrix.new_zeros((len(row), 1)), none)
             better = time_limit.in_time(partial(task.train, none * torch.nan, none, steps, pace), None)

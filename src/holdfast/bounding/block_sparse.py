@@ -18,7 +18,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Bundles:
+class RowBlocks:
     """Blocks of rows of one layer: g blocks of r rows and c columns."""
 
     values: Tensor  # (g, r, c)
@@ -27,8 +27,8 @@ class Bundles:
     own: Tensor  # (g, r, c): such indices of (the row's own column, column)
     across: Tensor  # (g, r, c): such indices of (column, the row's own column)
 
-    def to(self, dtype: torch.dtype) -> "Bundles":
-        return Bundles(self.values.to(dtype), self.rows, self.pairs, self.own, self.across)
+    def to(self, dtype: torch.dtype) -> "RowBlocks":
+        return RowBlocks(self.values.to(dtype), self.rows, self.pairs, self.own, self.across)
 
     def add_squares(self, weight: Tensor, total: Tensor) -> None:
         """Add sum of weight_i A_i'A_i to total (batch, width, width), for weight (batch, n)."""
@@ -37,23 +37,23 @@ class Bundles:
             1, self.pairs.flatten(), ((self.values.mT * mine[:, :, None]) @ self.values).flatten(1)
         )
 
-    def add_beside(self, weight: Tensor, total: Tensor) -> None:
+    def add_cross_products(self, weight: Tensor, total: Tensor) -> None:
         """Add sum of weight_i (e_i'A_i + A_i'e_i) to total (batch, width, width), for weight (batch, n)."""
         mine = (torch.nn.functional.pad(weight, (0, 1))[:, self.rows].unsqueeze(-1) * self.values).flatten(1)
         for where in (self.own, self.across):
             total.flatten(1).index_add_(1, where.flatten(), mine)
 
-    def squares(self, matrix: Tensor, found: Tensor) -> None:
+    def quadratic_forms(self, matrix: Tensor, found: Tensor) -> None:
         """Write A_i X A_i' into found (batch, n + 1) at these rows, for X = matrix (batch, width, width)."""
         inner = matrix.flatten(1)[:, self.pairs]
         found[:, self.rows] = ((self.values @ inner) * self.values).sum(-1)
 
-    def beside(self, matrix: Tensor, found: Tensor) -> None:
+    def cross_products(self, matrix: Tensor, found: Tensor) -> None:
         """Write A_i X e_i' into found (batch, n + 1) at these rows."""
         found[:, self.rows] = (matrix.flatten(1)[:, self.across] * self.values).sum(-1)
 
 
-def bundle_rows(matrix: Tensor, own: Tensor, layers: Sequence[tuple[int, int]]) -> list[Bundles]:
+def split_into_blocks(matrix: Tensor, own: Tensor, layers: Sequence[tuple[int, int]]) -> list[RowBlocks]:
     """Split a matrix (n, width) into blocks.
 
     Args:
@@ -63,7 +63,7 @@ def bundle_rows(matrix: Tensor, own: Tensor, layers: Sequence[tuple[int, int]]) 
     return [_layer(matrix, own, start, stop) for start, stop in layers if stop > start]
 
 
-def _layer(matrix: Tensor, own: Tensor, start: int, stop: int) -> Bundles:
+def _layer(matrix: Tensor, own: Tensor, start: int, stop: int) -> RowBlocks:
     count, width = matrix.shape
     support = matrix[start:stop] != 0
     # Rows are grouped by a hash of their columns. Collisions are harmless: a block holds the columns of all
@@ -87,7 +87,7 @@ def _layer(matrix: Tensor, own: Tensor, start: int, stop: int) -> Bundles:
     values = values * first[:, None]
     own_columns = torch.nn.functional.pad(own, (0, 1))[rows][:, :, None]
     columns_of_rows = columns[:, None].expand(values.shape)
-    return Bundles(
+    return RowBlocks(
         values,
         rows,
         columns[:, :, None] * width + columns[:, None],

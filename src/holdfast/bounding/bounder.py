@@ -16,16 +16,16 @@ from holdfast import batch, time_limit
 from holdfast.bounding import crown, crown_with_fixed_bounds, joint_relu
 from holdfast.bounding.alpha_beta_crown import (
     RowTask,
-    apart,
-    arguments,
     relu_like_functions,
+    relu_preactivations,
+    split_by_node,
     tighten_intermediate_bounds,
 )
-from holdfast.bounding.branching.split_score import costs
+from holdfast.bounding.branching.split_score import neuron_costs
 from holdfast.bounding.crown_with_fixed_bounds import take_rows
 from holdfast.bounding.graph.graph import Graph
 from holdfast.bounding.node_bounds import Boxes, LinearForms
-from holdfast.bounding.quadratic_models import Bends, Quadratic
+from holdfast.bounding.quadratic_models import ParabolaCoefficients, Quadratic
 from holdfast.bounding.sdp_dual import DEFAULT_STEPS, least
 from holdfast.bounding.zonotope import Forms
 from holdfast.memory_budget import free_bytes
@@ -88,7 +88,7 @@ class AffineForms:
         crown_with_fixed_bounds.propagate(self.graph, region, forms, walks=self.walks)
         if self.graph.output not in forms.of:
             return _unbounded(rows), None
-        slope, constant = forms.below(self.graph.entry, self.graph.output, rows)
+        slope, constant = forms.linear_lower_bound(self.graph.entry, self.graph.output, rows)
         return _minimum_over(region, LinearForms(slope.reshape(*constant.shape, *region.shape), constant))
 
 
@@ -97,13 +97,15 @@ class SecondOrder:
     """Quadratic models and CROWN, each with the intermediate bounds of both."""
 
     view: Quadratic
-    bends: Bends | None = None  # free coefficients, one row for each batch element; None: zero
+    bends: ParabolaCoefficients | None = None  # free coefficients, one row for each batch element; None: zero
 
     def bound(self, region: Region, rows: Tensor) -> Bound:
         if self.view.obstacle is not None:
             return _unbounded(rows), None
-        coefficients = self.view.bends(len(region), torch.float64) if self.bends is None else self.bends
-        least = self.view.with_planes(region, rows, rows.new_zeros(rows.shape[:2]), coefficients)
+        coefficients = (
+            self.view.zero_coefficients(len(region), torch.float64) if self.bends is None else self.bends
+        )
+        least = self.view.least_with_crown(region, rows, rows.new_zeros(rows.shape[:2]), coefficients)
         return _nan_proves_nothing(least), None
 
 
@@ -168,7 +170,7 @@ class TrainedBounder:
             (inputs, rows), the improved bounds.
             (inputs, neurons), the weights of the linear upper bounds in the rows that are still open.
         """
-        least, width = least.clone(), sum(node.size for node in arguments(self.graph))
+        least, width = least.clone(), sum(node.size for node in relu_preactivations(self.graph))
         entering = torch.zeros((len(rows), width), dtype=torch.float64, device=rows.device)
         open_ = ((least <= aim) & least.isfinite() & aim.isfinite()).nonzero()
         for at in open_.split(self._rows_at_once()) if len(open_) else ():
@@ -196,11 +198,11 @@ class TrainedBounder:
         Returns the tightened boxes, and (inputs,) bool: boxes without any point.
         """
         worth = {}
-        for node, cost in apart(self.graph, costs(self.graph, known, entering)).items():
+        for node, cost in split_by_node(self.graph, neuron_costs(self.graph, known, entering)).items():
             flat = cost.flatten(1)
             least = flat.topk(min(self.ends, node.size), dim=1).values[:, -1:]
             worth[node] = ((flat > 0) & (flat >= least)).reshape(cost.shape)
-        ends = {node: (known.lower[node], known.upper[node]) for node in crown.worth_knowing(self.graph)}
+        ends = {node: (known.lower[node], known.upper[node]) for node in crown.reusable_nodes(self.graph)}
         held = tighten_intermediate_bounds(
             self.graph, region, self.steps, self.pace, self._rows_at_once(), worth=worth, known=ends
         )
@@ -208,7 +210,7 @@ class TrainedBounder:
 
     def _inputs_at_once(self, rows: Tensor) -> int:
         """How many batch elements are bounded together, given their rows and the bounds of their neurons."""
-        widest = max((node.size for node in arguments(self.graph)), default=1)
+        widest = max((node.size for node in relu_preactivations(self.graph)), default=1)
         return max(1, self._rows_at_once() // max(rows.shape[1], 2 * min(self.ends, widest)))
 
     def _rows_at_once(self) -> int:
@@ -237,7 +239,7 @@ class Coupled:
             return found, None
         for k in range(len(region)):
             boxes = crown.propagate(self.graph, batch.take(region, torch.tensor([k], device=rows.device)))
-            asked = joint_relu.coupling(self.graph, boxes, rows[k], torch.zeros_like(rows[k, :, 0]))
+            asked = joint_relu.build_relaxation(self.graph, boxes, rows[k], torch.zeros_like(rows[k, :, 0]))
             for row in range(rows.shape[1]) if asked is not None else ():
                 assert asked is not None
                 found[k, row] = least(

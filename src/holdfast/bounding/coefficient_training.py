@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-Memory = dict[str, Any]  # Adam's state_dict
+OptimiserState = dict[str, Any]  # Adam's state_dict
 
 # The settings were chosen by hand.
 MOMENTUM_AFTER_BACKTRACK = 0.3  # Factor on Adam's first moment of rows that are moved back.
@@ -25,7 +25,7 @@ class CoefficientAscent:
         self,
         values: Sequence[Tensor],
         betas: tuple[float, float] = (0.9, 0.999),
-        memory: Memory | None = None,
+        memory: OptimiserState | None = None,
         *,
         usual: float | None = None,
     ) -> None:
@@ -46,11 +46,11 @@ class CoefficientAscent:
             self._adam.load_state_dict(copy.deepcopy(memory))
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> OptimiserState:
         """The optimiser's state."""
         return self._adam.state_dict()
 
-    def back(self, to: Sequence[Tensor], rows: Tensor) -> None:
+    def backtrack(self, to: Sequence[Tensor], rows: Tensor) -> None:
         """Move some rows, (rows,) bool, half of the way to the values `to`, with less momentum."""
         for value, other in zip(self.values, to, strict=True):
             mine = rows.reshape(-1, *(1,) * (value.ndim - 1))

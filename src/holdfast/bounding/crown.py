@@ -33,28 +33,30 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from holdfast.bounding.crown_patches import MIN_DENSE_NUMBERS, Route, WindowWalk, bunches, route
+from holdfast.bounding.crown_patches import MIN_DENSE_NUMBERS, Route, WindowWalk, group_by_position, route
 from holdfast.bounding.graph.graph import Affine, Graph, InputNode, Node, Relaxed
 from holdfast.bounding.graph.node import is_image
-from holdfast.bounding.node_bounds import Boxes, Ends, LinearForms
+from holdfast.bounding.node_bounds import Boxes, IntervalBounds, LinearForms
 from holdfast.bounding.relax import LinearBounds, Relaxation, planes, value_range
 from holdfast.bounding.relax.base import Point
 from holdfast.bounding.traversal import Backward, Forward, forward
 from holdfast.cuda_graphs import record_function
-from holdfast.memory_budget import numbers
+from holdfast.memory_budget import elements_per_tensor
 from holdfast.region import Region
 from holdfast.rounding import TINY, gamma
 
 # Numbers in one float64 tensor of coefficients on a CPU; small tensors stay in its caches (chosen by hand).
-ELEMENTS = 2**21
-ALIVE = 16  # Number of such tensors that may be alive at the same time, for planning memory (chosen by hand).
+CPU_TENSOR_VALUES = 2**21
+LIVE_TENSORS = (
+    16  # Number of such tensors that may be alive at the same time, for planning memory (chosen by hand).
+)
 
 
 def propagate(
     graph: Graph,
     region: Region,
     executed: torch.dtype | None = None,
-    known: Mapping[Node, Ends] | None = None,
+    known: Mapping[Node, IntervalBounds] | None = None,
 ) -> Boxes:
     """Bounds of all nodes: interval arithmetic forward, and a backward pass for every pre-activation.
 
@@ -79,7 +81,7 @@ def intervals(graph: Graph, region: Region, executed: torch.dtype | None = None)
     return boxes
 
 
-def worth_knowing(graph: Graph) -> list[Node]:
+def reusable_nodes(graph: Graph) -> list[Node]:
     """The nodes with intermediate bounds that are worth reusing in a smaller region.
 
     These are large images that only piecewise-linear activations read, which need no backward pass once their
@@ -165,7 +167,9 @@ class Intervals(Forward):
         boxes.magnitude[node] = magnitude
 
 
-def _relax_over_box(relaxation: Relaxation, lower: Point, upper: Point) -> tuple[LinearBounds, Ends]:
+def _relax_over_box(
+    relaxation: Relaxation, lower: Point, upper: Point
+) -> tuple[LinearBounds, IntervalBounds]:
     """Linear bounds and value range of an activation over boxes; on a GPU one recorded CUDA graph."""
     count = len(lower)
 
@@ -269,7 +273,7 @@ class IntermediateRefinement:
             if not len(owner):
                 return
             least, mine = torch.full_like(sign[owner, element], -torch.inf), sign[owner, element]
-            for rows, there in bunches(owner, element % places, _windows_at_once(self.graph, way)):
+            for rows, there in group_by_position(owner, element % places, _windows_at_once(self.graph, way)):
                 first = rows[:, 0]
                 walk = WindowWalk(
                     self.graph,
@@ -334,7 +338,7 @@ def lower_bound(graph: Graph, boxes: Boxes, rows: Tensor, offset: Tensor) -> Ten
         were trained with interval bounds.
     """
     walked = torch.cat(
-        [part.minimum(walked_region(boxes)) for part in _linear_parts(graph, boxes, rows)], dim=1
+        [part.minimum(minimisation_region(boxes)) for part in _linear_parts(graph, boxes, rows)], dim=1
     )
     found = torch.fmax(
         walked,
@@ -355,7 +359,7 @@ def _bound_by_intervals(graph: Graph, boxes: Boxes, rows: Tensor) -> Tensor:
     walk.arrive(graph.output, rows, slice(0, len(boxes.region)))
     best = torch.full_like(walk.constant, -torch.inf)
     while graph.entry not in walk.pending:
-        best = torch.fmax(best, walk.met_here())
+        best = torch.fmax(best, walk.bound_by_pending_intervals())
         last = max(walk.pending, key=lambda node: node.place, default=None)
         if not isinstance(last, Affine):
             break
@@ -380,7 +384,7 @@ def linear_bound(graph: Graph, boxes: Boxes, rows: Tensor) -> LinearForms:
     return LinearForms(coefficients, constant)
 
 
-def walked_region(boxes: Boxes) -> Region:
+def minimisation_region(boxes: Boxes) -> Region:
     """The region over which the linear bounds at the input are minimised."""
     return boxes.region if boxes.condensed is None else boxes.condensed[0]
 
@@ -399,7 +403,7 @@ def _row_parts(graph: Graph, boxes: Boxes, rows: Tensor) -> Sequence[Tensor]:
 
 
 def _rows_at_once(graph: Graph, boxes: Boxes, start: Node) -> int:
-    elements = numbers(graph.device, ELEMENTS, ALIVE)
+    elements = elements_per_tensor(graph.device, CPU_TENSOR_VALUES, LIVE_TENSORS)
     batch = len(boxes.region)
     entry = batch * (graph.entry.size if boxes.condensed is None else boxes.condensed[1].shape[1])
     rows = ((boxes.moving[node], node.size) for node in graph.nodes[1 : start.place + 1])
@@ -409,7 +413,7 @@ def _rows_at_once(graph: Graph, boxes: Boxes, start: Node) -> int:
 
 def least_bytes(graph: Graph) -> int:
     """The memory that a backward pass of a single row needs."""
-    return 8 * ALIVE * max(node.size for node in graph.nodes)
+    return 8 * LIVE_TENSORS * max(node.size for node in graph.nodes)
 
 
 def _walk_back(graph: Graph, boxes: Boxes, start: Node, rows: Tensor) -> LinearForms:
@@ -437,7 +441,7 @@ def _element_bounds(graph: Graph, boxes: Boxes, node: Node, chosen: Tensor) -> t
             walk.arrive(
                 source, first.pop(0).mul_(sign[:, None]).reshape(*chosen.shape, *source.shape), moving
             )
-        walk.weigh(boxes.magnitude[node][moving].flatten(1).gather(1, chosen), moving, node.size)
+        walk.add_rounding_error(boxes.magnitude[node][moving].flatten(1).gather(1, chosen), moving, node.size)
         if node.shift is not None:
             walk.constant[moving] += sign * node.shift[chosen]
         if node in boxes.error:
@@ -448,12 +452,12 @@ def _element_bounds(graph: Graph, boxes: Boxes, node: Node, chosen: Tensor) -> t
         rows.scatter_(2, chosen.unsqueeze(-1), sign[:, None].expand(*chosen.shape, 1))
         walk.arrive(node, rows.reshape(*chosen.shape, *node.shape), moving)
         place = node.place
-    least = walk.back_from(place).minimum(walked_region(boxes))[moving]
+    least = walk.back_from(place).minimum(minimisation_region(boxes))[moving]
     return least[:, :count], -least[:, count:]
 
 
 def _windows_at_once(graph: Graph, way: Route) -> int:
-    elements = numbers(graph.device, ELEMENTS // 2, ALIVE)
+    elements = elements_per_tensor(graph.device, CPU_TENSOR_VALUES // 2, LIVE_TENSORS)
     return max(1, elements // max([way.widest, *(node.size for node in way.rest)]))
 
 
@@ -482,7 +486,7 @@ def _bounds(walk: WindowWalk, node: Node, way: Route) -> Tensor:
         rows = walk.constant.new_zeros((*shape, *source.shape))
         rows[owner, number] = walk.dense(source).flatten(0, 1)
         rest.arrive(source, rows, moving)
-    least = rest.back_from(way.until - 1).minimum(walked_region(boxes))
+    least = rest.back_from(way.until - 1).minimum(minimisation_region(boxes))
     return least[moving][owner, number].reshape(walk.constant.shape)
 
 
@@ -509,7 +513,7 @@ class BackwardWalk(Backward[Tensor]):
         if reached is None:  # the rows do not depend on the input
             reached = self._nothing_reached()
         return LinearForms(
-            reached.reshape(*self.constant.shape, *walked_region(self.boxes).shape),
+            reached.reshape(*self.constant.shape, *minimisation_region(self.boxes).shape),
             self._constant_after_rounding(),
         )
 
@@ -521,7 +525,7 @@ class BackwardWalk(Backward[Tensor]):
             2 * (self.charge + gamma(4 * self.steps) * self.total) + 8 * gamma(1) * self.constant.abs() + TINY
         )
 
-    def met_here(self) -> Tensor:
+    def bound_by_pending_intervals(self) -> Tensor:
         """Lower bounds (batch, rows) from the intervals of all pending nodes; leaves the pass unchanged."""
         kept = self.constant, self.total, self.charge, self.steps
         self.constant, self.total, self.charge = (part.clone() for part in kept[:3])
@@ -535,7 +539,7 @@ class BackwardWalk(Backward[Tensor]):
         width = self.graph.entry.size if self.boxes.condensed is None else self.boxes.condensed[1].shape[1]
         return self.constant.new_zeros((*self.constant.shape, width))
 
-    def weigh(self, weight: Tensor, rows: slice, terms: int) -> None:
+    def add_rounding_error(self, weight: Tensor, rows: slice, terms: int) -> None:
         """Account for the rounding error of sums of `terms` terms whose sizes add up to `weight`."""
         self.charge[rows] += gamma(2 * terms + 16) * weight
         self.total[rows] += weight
@@ -552,14 +556,16 @@ class BackwardWalk(Backward[Tensor]):
         self.constant[moving] += _dot(coefficients, tilt.offset)
         down, weight = torch.matmul(size.flatten(2), tilt.of_size).unbind(-1)
         self.constant[moving] += down
-        self.weigh(weight, moving, node.size)
+        self.add_rounding_error(weight, moving, node.size)
         for source, middle, half in zip(node.inputs, tilt.middle, tilt.half, strict=True):
             self.arrive(source, (coefficients * middle).addcmul_(size, half), moving)
 
     def through_map(self, node: Affine, coefficients: Tensor) -> None:
         moving = self.boxes.moving[node]
         if node not in self.graph.exact:
-            self.weigh(_dot(coefficients.abs(), self.boxes.magnitude[node][moving]), moving, node.size)
+            self.add_rounding_error(
+                _dot(coefficients.abs(), self.boxes.magnitude[node][moving]), moving, node.size
+            )
         if node in self.boxes.error:
             self.constant[moving] -= _dot(coefficients.abs(), self.boxes.error[node][moving])
         if node.shift is not None:
@@ -622,7 +628,7 @@ class BackwardWalk(Backward[Tensor]):
         middle, radius = self.boxes.interval(source, rows)
         size = part.abs()
         self.constant[rows] += _dot(part, middle) - _dot(size, radius)
-        self.weigh(_dot(size, self.boxes.largest(source)[rows]), rows, source.size)
+        self.add_rounding_error(_dot(size, self.boxes.largest(source)[rows]), rows, source.size)
 
     def _reach(self, part: Tensor, rows: slice, move: Affine | None = None) -> None:
         """Add coefficients on the input, or on a selection `move` of its elements.

@@ -154,7 +154,7 @@ class WindowCoefficients:
         return WindowCoefficients(values, both, self.clipped and other.clipped)
 
 
-def bunches(owner: Tensor, place: Tensor, at_once: int) -> Iterator[tuple[Tensor, Tensor]]:
+def group_by_position(owner: Tensor, place: Tensor, at_once: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Group elements by position.
 
     Args:

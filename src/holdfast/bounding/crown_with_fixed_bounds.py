@@ -13,7 +13,7 @@ from holdfast import batch
 from holdfast.bounding import crown
 from holdfast.bounding.crown import BackwardWalk
 from holdfast.bounding.graph.graph import Affine, Graph, InputNode, Node, Relaxed
-from holdfast.bounding.node_bounds import Boxes, Ends, LinearForms
+from holdfast.bounding.node_bounds import Boxes, IntervalBounds, LinearForms
 from holdfast.bounding.relax.base import LinearBounds, intercept, planes
 from holdfast.bounding.traversal import Forward, forward
 from holdfast.bounding.zonotope import Forms
@@ -24,7 +24,7 @@ def propagate(
     graph: Graph,
     region: Region,
     forms: Forms | None = None,
-    within: Mapping[Node, Ends] | None = None,
+    within: Mapping[Node, IntervalBounds] | None = None,
     walks: bool = True,
 ) -> tuple[Boxes, Tensor]:
     """Bounds of all nodes, as `crown.propagate` finds them, and (batch,) bool: rows that contain no point.
@@ -36,7 +36,7 @@ def propagate(
         walks: whether to refine intermediate bounds by backward passes.
     """
     boxes = Boxes(region)
-    held = Held(boxes, within or {})
+    held = BoundConstraints(boxes, within or {})
     carriers: list[Callable[[Node], None]] = [crown.Intervals(graph, boxes).visit]
     if forms is not None:
         carriers.append(_ZonotopePropagation(forms, boxes).visit)
@@ -45,13 +45,13 @@ def propagate(
     return boxes, held.empty
 
 
-class Held:
+class BoundConstraints:
     """Intersects the bounds of some nodes with constraints on the way forward.
 
     `empty` (batch,) bool: the rows in which no point satisfies the constraints.
     """
 
-    def __init__(self, boxes: Boxes, within: Mapping[Node, Ends]) -> None:
+    def __init__(self, boxes: Boxes, within: Mapping[Node, IntervalBounds]) -> None:
         self.boxes, self.within = boxes, within
         self.empty = torch.zeros(len(boxes.region), dtype=torch.bool, device=boxes.region.centre.device)
 
@@ -70,7 +70,9 @@ class _ZonotopePropagation(Forward):
     def visit(self, node: Node) -> None:
         super().visit(node)
         if node in self.forms.of:
-            self.boxes.keep(node, *(end.reshape(-1, *node.shape) for end in self.forms.of[node].ends()))
+            self.boxes.keep(
+                node, *(end.reshape(-1, *node.shape) for end in self.forms.of[node].interval_bounds())
+            )
 
     def enter(self, node: InputNode) -> None:
         assert node in self.forms.of
@@ -84,12 +86,12 @@ class _ZonotopePropagation(Forward):
         )
 
 
-def _violates(boxes: Boxes, node: Node, held: Ends) -> Tensor:
+def _violates(boxes: Boxes, node: Node, held: IntervalBounds) -> Tensor:
     """(batch,) bool: where some element lies wholly outside of its constraint."""
     return ((boxes.upper[node] < held[0]) | (boxes.lower[node] > held[1])).flatten(1).any(1)
 
 
-def with_ends(graph: Graph, boxes: Boxes, ends: Mapping[Node, Ends]) -> Boxes:
+def with_tighter_bounds(graph: Graph, boxes: Boxes, ends: Mapping[Node, IntervalBounds]) -> Boxes:
     """A copy of the boxes with tighter bounds of some nodes, for the points that satisfy these.
 
     The linear bounds of the activations that read them are computed again; the bounds of later nodes are

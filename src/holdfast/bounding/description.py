@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from holdfast.bounding.graph.fusion import for_one
+from holdfast.bounding.graph.fusion import single_input_network
 from holdfast.errors import UnsupportedLayer
 from holdfast.network import Network
 from holdfast.network.trace import as_plain_module, convert_graph
@@ -141,7 +141,7 @@ def describe_network(net: Network, example: Tensor) -> bytes:
 
     Raises UnsupportedLayer with the name of an operator that cannot be exported.
     """
-    one = for_one(net, example)
+    one = single_input_network(net, example)
     module = convert_graph(
         as_plain_module(one.program(example)), dtype=torch.float64, device=torch.device("cpu")
     )

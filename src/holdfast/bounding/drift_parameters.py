@@ -35,7 +35,7 @@ class Drifting(nn.Module):
         return answer
 
 
-def in_offsets(problem: Problem) -> Problem:
+def reformulate_in_offsets(problem: Problem) -> Problem:
     """The same problem over the offsets, where the region is a drift in the maximum norm.
 
     Other problems are returned unchanged. The domain is dropped: a bound over the larger region holds within

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from holdfast.bounding.quadratic_part import matvec
-from holdfast.bounding.trust_region import lack
+from holdfast.bounding.trust_region import eigenvalue_deficit
 from holdfast.rounding import TINY, gamma
 
 SIGNS = (1, -1)  # Multiples of Q that are bounded above; the second one gives the lower bound.
@@ -43,7 +43,7 @@ EIGENVALUE_MARGIN = 1e-5
 
 
 @torch.no_grad()
-def reach(Q: Tensor, C: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
+def bound_quadratic_form(Q: Tensor, C: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
     """Bound 1/2 v'Q v + v'C r over |v_g| <= 1 in every group and |r_j| <= 1.
 
     Args:
@@ -86,7 +86,7 @@ def _above(Q: Tensor, C: Tensor, sizes: Tensor, w: Tensor, rows: Tensor, member:
     """
     form = _form(Q, C, w, sign)
     weight = _largest(_in_units(form.float(), (rows @ member.mT).float()))[..., None].to(rows) * rows
-    less = lack(form.neg_(), weight @ member.mT) if form.dtype == torch.float64 else 0.0
+    less = eigenvalue_deficit(form.neg_(), weight @ member.mT) if form.dtype == torch.float64 else 0.0
     above = (weight.sum(-1) + member.shape[1] * less + w.sum(-1)) / 2
     # Sum of the absolute values of all terms; K is off by rounding errors of the sizes in its own sums.
     d, m = C.shape[-2:]

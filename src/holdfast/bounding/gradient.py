@@ -22,7 +22,7 @@ for ReLU networks.
 import torch
 from torch import Tensor
 
-from holdfast.bounding.crown import ELEMENTS
+from holdfast.bounding.crown import CPU_TENSOR_VALUES
 from holdfast.bounding.graph.graph import Affine, Graph, Node, Relaxed
 from holdfast.bounding.node_bounds import Boxes
 from holdfast.bounding.traversal import Backward
@@ -45,7 +45,7 @@ def gradient_bounds(graph: Graph, boxes: Boxes, rows_low: Tensor, rows_high: Ten
     ranges: dict[Node, list[tuple[Tensor, Tensor]]] = {
         node: _ranges(boxes, node) for node in graph.nodes if isinstance(node, Relaxed)
     }
-    at_once = max(1, ELEMENTS // (len(boxes.region) * max(node.size for node in graph.nodes)))
+    at_once = max(1, CPU_TENSOR_VALUES // (len(boxes.region) * max(node.size for node in graph.nodes)))
     parts = [
         _Gradients(graph, ranges).of(*part)
         for part in zip(rows_low.split(at_once, 1), rows_high.split(at_once, 1), strict=True)

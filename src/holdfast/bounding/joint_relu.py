@@ -15,10 +15,10 @@ from torch import Tensor
 from holdfast import batch, time_limit
 from holdfast.bounding import crown
 from holdfast.bounding.alpha_beta_crown import relu_like_functions
-from holdfast.bounding.block_sparse import bundle_rows
+from holdfast.bounding.block_sparse import split_into_blocks
 from holdfast.bounding.graph.graph import Affine, Graph, Relaxed
 from holdfast.bounding.node_bounds import Boxes
-from holdfast.bounding.sdp_dual import DEFAULT_STEPS, BallConstraints, Coupling, TrainedDual, least
+from holdfast.bounding.sdp_dual import DEFAULT_STEPS, BallConstraints, JointReluRelaxation, TrainedDual, least
 from holdfast.bounding.zonotope import Form, Forms
 from holdfast.region import Region
 from holdfast.region.normed import NormFamily
@@ -57,7 +57,9 @@ def most_variables(graph: Graph) -> int:
     return MAX_GPU_VARIABLES if graph.device.type == "cuda" else MAX_CPU_VARIABLES
 
 
-def coupling(graph: Graph, boxes: Boxes, matrix: Tensor, offset: Tensor) -> Coupling | None:
+def build_relaxation(
+    graph: Graph, boxes: Boxes, matrix: Tensor, offset: Tensor
+) -> JointReluRelaxation | None:
     """Set up the joint relaxation for one region.
 
     Args:
@@ -79,7 +81,7 @@ def coupling(graph: Graph, boxes: Boxes, matrix: Tensor, offset: Tensor) -> Coup
         return None
     arguments: list[tuple[Form, Tensor]] = []
     for node in graph.nodes[1:]:
-        time_limit.check()
+        time_limit.raise_if_expired()
         if isinstance(node, Affine):
             forms.affine(node)
         else:
@@ -110,7 +112,7 @@ def coupling(graph: Graph, boxes: Boxes, matrix: Tensor, offset: Tensor) -> Coup
     starts = torch.tensor([0, *(len(some) for _, some in arguments)]).cumsum(0).tolist()
     layers = tuple(pairwise(starts))
     outputs = matrix.shape[1]
-    return Coupling(
+    return JointReluRelaxation(
         arguments=rows,
         error=torch.cat([form.error[0][some] for form, some in arguments]),
         lower=ends[0],
@@ -126,7 +128,7 @@ def coupling(graph: Graph, boxes: Boxes, matrix: Tensor, offset: Tensor) -> Coup
         missed=matrix.abs() @ out.error[0] * (1 + 4 * gamma(outputs)) + 4 * gamma(outputs + 4) * total + TINY,
         neurons=torch.cat([u.flatten() for u in undecided.values()]).nonzero().flatten(),
         moves=moves,
-        bundles=tuple(bundle_rows(rows, own, layers)),
+        bundles=tuple(split_into_blocks(rows, own, layers)),
     )
 
 
@@ -177,7 +179,7 @@ def _ball(region: Region, entry: Form, moves: Tensor) -> BallConstraints | None:
 
 
 @torch.no_grad()
-def scores(
+def smallest_row_bounds(
     graph: Graph,
     region: Region,
     matrix: Tensor,
@@ -250,7 +252,7 @@ def _score(
     sizes = sum(s.size for node in relu_like_functions(graph) for s in node.inputs), graph.entry.size
     boxes = crown.propagate(graph, region)
     planes = crown.lower_bound(graph, boxes, matrix[None], offset[None])[0]
-    relaxation = coupling(graph, boxes, matrix, offset)
+    relaxation = build_relaxation(graph, boxes, matrix, offset)
     if relaxation is None or not bool(planes.isfinite().all()):
         return -torch.inf
     failed = torch.tensor(
@@ -266,7 +268,7 @@ def _score(
                 one, steps=steps, sign=sign, known=None if recall is None else recall.of(int(row))
             )
             if recall is not None and float(value) > MEMORY_SHARE * bound:
-                recall.keep(int(row), float(value) > 0, trained.of_all(one, sizes))
+                recall.keep(int(row), float(value) > 0, trained.scatter_to_all(one, sizes))
             bound = max(bound, float(value))
         best = min(best, bound)
         if sign and best <= 0:

@@ -10,11 +10,11 @@ from holdfast.bounding.relax import LinearBounds
 from holdfast.region import Region
 from holdfast.rounding import LARGEST, TINY, UNDERFLOW, gamma
 
-Ends = tuple[Tensor, Tensor]  # lower, upper, each (batch, *shape)
+IntervalBounds = tuple[Tensor, Tensor]  # lower, upper, each (batch, *shape)
 
 
 @dataclass(frozen=True)
-class Tilt:
+class MeanAndHalfDifference:
     """The linear bounds of an activation as the backward pass uses them.
 
     They are stored for the rows of the batch in which the activation varies, as the mean of the lower and the
@@ -39,7 +39,7 @@ class Boxes:
     upper: dict[Node, Tensor] = field(default_factory=dict)
     magnitude: dict[Node, Tensor] = field(default_factory=dict)
     planes: dict[Node, LinearBounds] = field(default_factory=dict)
-    tilts: dict[Node, Tilt] = field(default_factory=dict)
+    tilts: dict[Node, MeanAndHalfDifference] = field(default_factory=dict)
     executed: torch.dtype | None = None  # floating-point type of the bounded network; None: real arithmetic
     # with `executed`: bounds of the rounding error of a node as executed
     error: dict[Node, Tensor] = field(default_factory=dict)
@@ -74,14 +74,14 @@ class Boxes:
         largest = self.largest(node)[rows]
         return lower / 2 + upper / 2, (upper / 2 - lower / 2) * (1 + 4 * gamma(1)) + 2 * gamma(1) * largest
 
-    def tilt(self, node: Node) -> Tilt:
+    def tilt(self, node: Node) -> MeanAndHalfDifference:
         if node not in self.tilts:
             p, rows = self.planes[node], self.moving[node]
             low, up = p.lower_offset[rows], p.upper_offset[rows]
             down = low / 2 - up / 2
             if node in self.error:
                 down = down - self.error[node][rows]
-            self.tilts[node] = Tilt(
+            self.tilts[node] = MeanAndHalfDifference(
                 [(a[rows] / 2 + b[rows] / 2)[:, None] for a, b in zip(p.lower, p.upper, strict=True)],
                 [(a[rows] / 2 - b[rows] / 2)[:, None] for a, b in zip(p.lower, p.upper, strict=True)],
                 low / 2 + up / 2,

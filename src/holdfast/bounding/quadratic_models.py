@@ -33,14 +33,14 @@ from torch import Tensor
 from holdfast import time_limit
 from holdfast.bounding import eigenvalue_bounds, trust_region
 from holdfast.bounding.crown import IntermediateRefinement, Intervals, lower_bound
-from holdfast.bounding.crown_with_fixed_bounds import Held
+from holdfast.bounding.crown_with_fixed_bounds import BoundConstraints
 from holdfast.bounding.graph.graph import Affine, Graph, InputNode, Node, Relaxed
-from holdfast.bounding.node_bounds import Boxes, Ends
+from holdfast.bounding.node_bounds import Boxes, IntervalBounds
 from holdfast.bounding.quadratic_part import Change, Curvature, Pair, matvec
 from holdfast.bounding.relax.base import Curve
 from holdfast.bounding.relax.parabola import deviation, parabola
 from holdfast.bounding.traversal import Forward, forward
-from holdfast.memory_budget import bytes_told, free_bytes, numbers
+from holdfast.memory_budget import elements_per_tensor, format_bytes, free_bytes
 from holdfast.region import Region
 from holdfast.region.normed import NormFamily
 from holdfast.region.norms import dual
@@ -62,7 +62,7 @@ MAX_HALF_WIDTH = 2.0  # The unit of the free coefficients does not grow with wid
 Interval = tuple[Tensor, Tensor]  # lower and upper bound
 # For each curve (2, batch, n): added to the parabola's first and second coefficient, in units that depend on
 # the half width of its interval.
-Bends = dict[tuple[Node, int], Tensor]
+ParabolaCoefficients = dict[tuple[Node, int], Tensor]
 
 
 @dataclass(frozen=True)
@@ -206,14 +206,14 @@ class QuadraticModel:
         return (d + 1) * (d + m + 1) + (0 if self.curvature is None else self.curvature.inner)
 
     @cached_property
-    def parts(self) -> "Parts":
+    def parts(self) -> "ModelPartBounds":
         linear, named = self.ball.linear(self.J, self.inputs), self.R.abs().sum(-1)
         middle = width = torch.zeros_like(self.c)
         if self.curvature is not None:
             middle, width = self.curved or self.ball.bound_quadratic(self.curvature, self.inputs)
         size = self.size + self.c.abs() + linear + named + 2 * width
         off = 8 * gamma(self.terms) * size
-        return Parts(linear + off, named + off, middle, width + off, size + off)
+        return ModelPartBounds(linear + off, named + off, middle, width + off, size + off)
 
     def least(self, rounds: int) -> Tensor:
         """Lower bounds (batch, n) of the node. Over boxes, `rounds` rounds fix monotone variables."""
@@ -282,7 +282,7 @@ class QuadraticModel:
         """
         step = max(
             1,
-            numbers(self.c.device, BALL_BATCH_VALUES, BALL_COPIES)
+            elements_per_tensor(self.c.device, BALL_BATCH_VALUES, BALL_COPIES)
             // max(1, len(self.c) * curvature.d * (curvature.d + curvature.m)),
         )
         ends = [
@@ -307,14 +307,14 @@ class QuadraticModel:
         named = R.abs().sum(-1) + torch.where(sign == 0, crossed, 0).sum(-1)
         wide = J.shape[-1] - d
         turned, Q = F.pad(matvec(stored.C, sign), (0, wide)), F.pad(stored.Q, (0, wide, 0, wide))
-        low, high = trust_region.least(
+        low, high = trust_region.lower_bound_over_balls(
             torch.stack([c, -c]), torch.stack([J - turned, -J - turned]), torch.stack([Q, -Q]), groups
         )
         return low - named, named - high
 
 
 @dataclass(frozen=True)
-class Parts:
+class ModelPartBounds:
     """Bounds of the parts of a model.
 
     |J v| <= linear, |R r| <= named, and the quadratic part is within `width` of `middle`; size is at least
@@ -340,13 +340,15 @@ def _narrow_by_eigenvalues(
         return middle, width
     ends = []
     step = max(
-        1, numbers(width.device, BALL_BATCH_VALUES, BALL_COPIES) // max(1, len(width) * d * (d + curvature.m))
+        1,
+        elements_per_tensor(width.device, BALL_BATCH_VALUES, BALL_COPIES)
+        // max(1, len(width) * d * (d + curvature.m)),
     )
     with torch.no_grad():
         for some in torch.arange(width.shape[1], device=width.device).split(step):
-            time_limit.check()
+            time_limit.raise_if_expired()
             form = curvature.apply_map(lambda t, k=some: t[:, k]).store_slabs()  # type: ignore[misc]
-            ends.append(eigenvalue_bounds.reach(form.Q, form.C, groups))
+            ends.append(eigenvalue_bounds.bound_quadratic_form(form.Q, form.C, groups))
         low = torch.maximum(middle - width, torch.cat([low for low, _ in ends], 1))
         high = torch.minimum(middle + width, torch.cat([high for _, high in ends], 1))
         high = torch.maximum(low, high)  # they can cross by rounding errors only
@@ -512,7 +514,7 @@ class Quadratic:
         self._unsuited, self._too_large = _why_unsuited(self.steps, self.numbers), _too_large(self.steps)
 
     @property
-    def lack(self) -> str:
+    def missing_requirement(self) -> str:
         """What is missing for such models, memory or small enough maps; empty if nothing is.
 
         Evaluated at each access, since a memory limit may have changed.
@@ -522,22 +524,26 @@ class Quadratic:
         needed, available = self.bytes(training=False), free_bytes(self.graph.device)
         short = needed > available
         return (
-            f"one input needs {bytes_told(needed)}, and {bytes_told(available)} may be used" if short else ""
+            f"one input needs {format_bytes(needed)}, and {format_bytes(available)} may be used"
+            if short
+            else ""
         )
 
     @property
     def obstacle(self) -> str | None:
         """Why there are no such models: they do not apply to the network, or something is missing."""
-        return self._unsuited or (f"second-order models: {lack}" if (lack := self.lack) else None)
+        return self._unsuited or (
+            f"second-order models: {lack}" if (lack := self.missing_requirement) else None
+        )
 
     def bytes(self, training: bool) -> int:
         """The memory for one input: the largest nodes in float64; in training, all nodes in float32."""
         largest = max(self._each, default=0)
         return 8 * (6 * largest + 2**16) if not training else 8 * (self.numbers + 6 * largest + 2**16)
 
-    def bends(self, batch: int, dtype: torch.dtype) -> Bends:
+    def zero_coefficients(self, batch: int, dtype: torch.dtype) -> ParabolaCoefficients:
         """Free coefficients, all zero: the parabolas through the Chebyshev points."""
-        found: Bends = {}
+        found: ParabolaCoefficients = {}
         for step in self.steps:
             if isinstance(step.node, Relaxed):
                 for place, curve in enumerate(step.node.relaxation.curves() or ()):
@@ -548,7 +554,12 @@ class Quadratic:
         return found
 
     def least(
-        self, region: Region, rows: Tensor, offset: Tensor, coefficients: Bends, boxes: Boxes | None = None
+        self,
+        region: Region,
+        rows: Tensor,
+        offset: Tensor,
+        coefficients: ParabolaCoefficients,
+        boxes: Boxes | None = None,
     ) -> Tensor:
         """Lower bounds (batch, rows) of rows . output + offset; a proof in float64 only.
 
@@ -560,7 +571,9 @@ class Quadratic:
         forward((step.node for step in self.steps), found.visit)
         return found.least({self.graph.output: rows}, offset)
 
-    def with_planes(self, region: Region, rows: Tensor, offset: Tensor, coefficients: Bends) -> Tensor:
+    def least_with_crown(
+        self, region: Region, rows: Tensor, offset: Tensor, coefficients: ParabolaCoefficients
+    ) -> Tensor:
         """The better of this bound and CROWN's, where both use the intermediate bounds of both."""
         models, boxes, _ = self.within(region, coefficients, {})
         return torch.fmax(
@@ -568,7 +581,11 @@ class Quadratic:
         )
 
     def within(
-        self, region: Region, coefficients: Bends, within: Mapping[Node, Ends], kept: Collection[Node] = ()
+        self,
+        region: Region,
+        coefficients: ParabolaCoefficients,
+        within: Mapping[Node, IntervalBounds],
+        kept: Collection[Node] = (),
     ) -> tuple["QuadraticPropagation", Boxes, Tensor]:
         """Models and boxes for the points of the region at which some nodes lie between given bounds.
 
@@ -579,16 +596,16 @@ class Quadratic:
             "linear bounds must not rest on float32 ranges, which prove nothing"
         )
         models = QuadraticPropagation(self.steps, region, coefficients, boxes := Boxes(region), kept)
-        self._propagate_both(models, boxes, held := Held(boxes, within))
+        self._propagate_both(models, boxes, held := BoundConstraints(boxes, within))
         return models, boxes, held.empty
 
-    def parabolas(self, region: Region, coefficients: Bends) -> Bends:
+    def parabolas(self, region: Region, coefficients: ParabolaCoefficients) -> ParabolaCoefficients:
         """Coefficients a, b of each curve's parabola a y + b y^2 over a region, stacked to (2, batch, n)."""
         relaxed = [step for step in self.steps if isinstance(step.node, Relaxed)]
         models, _, _ = self.within(
             region, coefficients, {}, {source for step in relaxed for source in step.inputs}
         )
-        found: Bends = {}
+        found: ParabolaCoefficients = {}
         for step in relaxed:
             assert isinstance(step.node, Relaxed)
             for place, curve in enumerate(step.node.relaxation.curves() or ()):
@@ -598,15 +615,15 @@ class Quadratic:
                     found[step.node, place] = torch.stack([slope - 2 * second * at, second])
         return found
 
-    def boxes(self, region: Region, coefficients: Bends) -> Boxes:
+    def boxes(self, region: Region, coefficients: ParabolaCoefficients) -> Boxes:
         """Intermediate bounds of all nodes by CROWN and quadratic models together."""
         boxes = Boxes(region)
         self._propagate_both(
-            QuadraticPropagation(self.steps, region, coefficients, boxes), boxes, Held(boxes, {})
+            QuadraticPropagation(self.steps, region, coefficients, boxes), boxes, BoundConstraints(boxes, {})
         )
         return boxes
 
-    def _propagate_both(self, models: "QuadraticPropagation", boxes: Boxes, held: Held) -> None:
+    def _propagate_both(self, models: "QuadraticPropagation", boxes: Boxes, held: BoundConstraints) -> None:
         """Propagate models and boxes forward together, each intersected with the bounds of the other."""
         intervals, refine = Intervals(self.graph, boxes), IntermediateRefinement(self.graph, boxes)
 
@@ -629,7 +646,7 @@ class QuadraticPropagation(Forward):
         self,
         steps: list[ModelStep],
         region: Region,
-        coefficients: Bends,
+        coefficients: ParabolaCoefficients,
         boxes: Boxes | None,
         kept: Collection[Node] = (),
     ) -> None:
@@ -868,7 +885,10 @@ def range_of(model: QuadraticModel, node: Node, boxes: Boxes | None) -> tuple[Te
 
 
 def _apply_relaxation(
-    node: Relaxed, sources: list[QuadraticModel], ranges: list[tuple[Tensor, Tensor]], coefficients: Bends
+    node: Relaxed,
+    sources: list[QuadraticModel],
+    ranges: list[tuple[Tensor, Tensor]],
+    coefficients: ParabolaCoefficients,
 ) -> QuadraticModel:
     models, values = [], []
     curves = node.relaxation.curves() or ()

@@ -51,7 +51,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class CoefficientSums:
-    """Sums of absolute coefficients; `squares` are the coefficients of v_k^2 / 2 themselves."""
+    """Sums of absolute coefficients; `quadratic_forms` are the coefficients of v_k^2 / 2 themselves."""
 
     rows: Tensor  # (batch, n, d) of Q
     cross_rows: Tensor  # (batch, n, d) of C
@@ -206,7 +206,7 @@ class Curvature:
         return left, Q, C
 
     def _slab(self, rows: slice) -> tuple[Tensor, Tensor]:
-        time_limit.check()
+        time_limit.raise_if_expired()
         total: list[Tensor] | None = None
         for matrix, stored in self.terms:
             stop = min(rows.stop, stored.Q.shape[-1])

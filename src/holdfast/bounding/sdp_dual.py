@@ -9,7 +9,7 @@ the region) and then those unstable ReLUs that another pre-activation reads ("ke
 x_k = max(z_k, 0) = h_k (1 + v_k) with h_k = upper_k / 2. Neurons without a variable are "free". Every
 pre-activation of an unstable neuron is affine in the variables,
 
-    |z_i - A_i u| <= error_i,    lower_i <= z_i <= upper_i,    A_i a row of `arguments`.
+    |z_i - A_i u| <= error_i,    lower_i <= z_i <= upper_i,    A_i a row of `relu_preactivations`.
 
 Statement. For any real numbers s_i, b_i, a_i, c_i, p_i and any w_k >= 0, t_g >= 0, each of these terms is at
 most zero at every point of the region:
@@ -55,9 +55,9 @@ import torch
 from torch import Tensor
 
 from holdfast import time_limit
-from holdfast.bounding.block_sparse import Bundles
+from holdfast.bounding.block_sparse import RowBlocks
 from holdfast.bounding.coefficient_training import CoefficientAscent
-from holdfast.bounding.trust_region import lack
+from holdfast.bounding.trust_region import eigenvalue_deficit
 from holdfast.rounding import TINY, gamma
 
 # The training settings were chosen on the CNN of `benchmarks.lipschitz radius`, on images that are not in its
@@ -96,7 +96,7 @@ class BallConstraints:
 
 
 @dataclass(frozen=True)
-class Coupling:
+class JointReluRelaxation:
     """The joint relaxation of the unstable ReLUs of a network over one region, with some rows of the output.
 
     The columns are the number one, the inputs that are perturbed and the kept ReLUs, x = half (1 + v), in
@@ -118,7 +118,7 @@ class Coupling:
     missed: Tensor  # (rows,): bounds the rounding errors of these coefficients
     neurons: Tensor  # (n,): indices of the unstable neurons among all ReLUs
     moves: Tensor  # (inputs,): indices of the perturbed inputs
-    bundles: tuple[Bundles, ...] = ()  # `arguments` in block-sparse form
+    bundles: tuple[RowBlocks, ...] = ()  # `relu_preactivations` in block-sparse form
 
     @property
     def half(self) -> Tensor:
@@ -136,12 +136,12 @@ class Coupling:
             else self.kept
         )
 
-    def rows(self, which: Tensor) -> "Coupling":
+    def rows(self, which: Tensor) -> "JointReluRelaxation":
         """The relaxation for a selection of the output rows."""
         some = {name: getattr(self, name)[which] for name in ("constant", "linear", "aside", "missed")}
         return replace(self, **some)
 
-    def float(self) -> "Coupling":
+    def float(self) -> "JointReluRelaxation":
         """A copy in float32, for training."""
 
         def single(value: object) -> object:
@@ -181,7 +181,7 @@ class DualVariables:
     def single(self) -> "DualVariables":
         return DualVariables(*(value.float() for value in self.values()))
 
-    def nearer(self, other: "DualVariables", rows: Tensor, share: float) -> "DualVariables":
+    def move_towards(self, other: "DualVariables", rows: Tensor, share: float) -> "DualVariables":
         """Move the multipliers of the selected rows, (rows,) bool, by `share` of the way to those of `other`.
 
         A share of 1 takes those of `other` exactly.
@@ -192,7 +192,7 @@ class DualVariables:
 
         return DualVariables(*(interpolate(a, b) for a, b in zip(self.values(), other.values(), strict=True)))
 
-    def convexer(self, rows: Tensor, times: float, ahead: Tensor) -> "DualVariables":
+    def make_more_convex(self, rows: Tensor, times: float, ahead: Tensor) -> "DualVariables":
         """Make the block N of the selected rows, (rows,) bool, more positive definite.
 
         Terms that curve downwards shrink and terms that curve upwards grow, by `times` to the power of the
@@ -220,7 +220,7 @@ class TrainedDual:
     numbers: DualVariables
     step: int
 
-    def of_all(self, relaxation: Coupling, sizes: tuple[int, int]) -> "TrainedDual":
+    def scatter_to_all(self, relaxation: JointReluRelaxation, sizes: tuple[int, int]) -> "TrainedDual":
         """Scatter the multipliers to all ReLUs and inputs; NaN for those without a multiplier.
 
         `sizes` are the numbers of ReLUs and of inputs.
@@ -242,7 +242,7 @@ class TrainedDual:
         )
         return replace(self, numbers=found)
 
-    def begin(self, relaxation: Coupling, default: DualVariables) -> DualVariables:
+    def begin(self, relaxation: JointReluRelaxation, default: DualVariables) -> DualVariables:
         """Gather the multipliers of `relaxation` from those of all ReLUs and inputs; `default` for NaN."""
         known, kept = self.numbers, relaxation.neurons[relaxation.kept]
         found = DualVariables(
@@ -258,7 +258,7 @@ class TrainedDual:
         return DualVariables(*(torch.where(new.isnan(), old, new.to(old.dtype)) for new, old in pairs))
 
 
-def _peaks(relaxation: Coupling, free: DualVariables) -> tuple[Tensor, Tensor]:
+def _peaks(relaxation: JointReluRelaxation, free: DualVariables) -> tuple[Tensor, Tensor]:
     """Upper bounds of s z^2 + b z + a x + c x (x - upper) for lower <= z <= upper, and their maximisers.
 
     Returns two tensors (rows, n). In float64 the first includes all rounding errors. On either side of zero
@@ -303,7 +303,7 @@ def _maximum_of_parabola(s: Tensor, b: Tensor, low: Tensor, high: Tensor) -> tup
     return value(place) + torch.where(down, tangent, 0) + charge, place
 
 
-def _matrix(relaxation: Coupling, free: DualVariables, peaks: Tensor) -> Tensor:
+def _matrix(relaxation: JointReluRelaxation, free: DualVariables, peaks: Tensor) -> Tensor:
     """The matrix M of the module's statement, (rows, 1 + variables, 1 + variables)."""
     z = relaxation.arguments
     half = relaxation.half[relaxation.kept]
@@ -313,7 +313,7 @@ def _matrix(relaxation: Coupling, free: DualVariables, peaks: Tensor) -> Tensor:
     mixed[:, relaxation.kept] = -0.5 * free.pull * half
     for bundle in relaxation.bundles:
         bundle.add_squares(free.curve, found)
-        bundle.add_beside(mixed, found)
+        bundle.add_cross_products(mixed, found)
     line = (free.slope / 2 + mixed) @ z
     square, tilt = (free.pull + free.arch) * half.square(), free.tilt * half - 2 * free.arch * half.square()
     line[:, first:] += square + tilt / 2
@@ -343,7 +343,7 @@ def _matrix(relaxation: Coupling, free: DualVariables, peaks: Tensor) -> Tensor:
     return found
 
 
-def _crown_multipliers(relaxation: Coupling) -> tuple[DualVariables, DualVariables, Tensor]:
+def _crown_multipliers(relaxation: JointReluRelaxation) -> tuple[DualVariables, DualVariables, Tensor]:
     """Initial multipliers near those of CROWN, their units, and how far CROWN lets the rows fall, (rows,)."""
     rows, n = len(relaxation.constant), len(relaxation.lower)
     slope, wide, tilt = (relaxation.linear.new_zeros((rows, n)) for _ in range(3))
@@ -405,7 +405,11 @@ def _crown_multipliers(relaxation: Coupling) -> tuple[DualVariables, DualVariabl
 
 @torch.no_grad()
 def least(
-    relaxation: Coupling, *, steps: int = DEFAULT_STEPS, sign: bool = True, known: TrainedDual | None = None
+    relaxation: JointReluRelaxation,
+    *,
+    steps: int = DEFAULT_STEPS,
+    sign: bool = True,
+    known: TrainedDual | None = None,
 ) -> tuple[Tensor, TrainedDual]:
     """Lower-bound the rows over the region.
 
@@ -424,12 +428,12 @@ def least(
         best = torch.maximum(best, prove_rows(relaxation, numbers.times(units)))
         if time_limit.has_expired() or bool(best.isfinite().all()):
             break
-        numbers = numbers.convexer(best.isinf(), 1.02, relaxation.ahead)
+        numbers = numbers.make_more_convex(best.isinf(), 1.02, relaxation.ahead)
     return best, replace(trained, numbers=numbers)
 
 
 def _train(
-    relaxation: Coupling,
+    relaxation: JointReluRelaxation,
     initial: DualVariables,
     units: DualVariables,
     falls: Tensor,
@@ -458,10 +462,10 @@ def _train(
         for _ in range(40):
             if not bool((failed := value.isinf()).any()):
                 break
-            ascent.back(last.values(), failed)
+            ascent.backtrack(last.values(), failed)
             value, gradients = _bound(relaxation, now.times(units), barrier)
         last = DualVariables(*(number.clone() for number in now.values()))
-        kept = kept.nearer(last, value > best, 1.0)
+        kept = kept.move_towards(last, value > best, 1.0)
         best = torch.maximum(best, value.double())
         if time_limit.has_expired() or (sign and bool((best > FLOAT32_MARGIN * falls).all())):
             break
@@ -481,7 +485,7 @@ def _train(
 
 
 def _initial_multipliers(
-    relaxation: Coupling, free: DualVariables, units: DualVariables, known: TrainedDual | None
+    relaxation: JointReluRelaxation, free: DualVariables, units: DualVariables, known: TrainedDual | None
 ) -> DualVariables:
     """Multipliers at which N is positive definite, near those of CROWN or near the known ones."""
 
@@ -491,7 +495,7 @@ def _initial_multipliers(
     for _ in range(60):
         if not bool((lost := has_failed(free)).any()):
             break
-        free = free.convexer(lost, 1.1, relaxation.ahead)
+        free = free.make_more_convex(lost, 1.1, relaxation.ahead)
     if known is None:
         return free
     near = known.begin(relaxation, free)
@@ -499,11 +503,13 @@ def _initial_multipliers(
     for _ in range(30):
         if not bool((lost := has_failed(near)).any()):
             break
-        near = near.nearer(free, lost, 0.2)
+        near = near.move_towards(free, lost, 0.2)
     return near
 
 
-def _bound(relaxation: Coupling, free: DualVariables, barrier: Tensor) -> tuple[Tensor, DualVariables]:
+def _bound(
+    relaxation: JointReluRelaxation, free: DualVariables, barrier: Tensor
+) -> tuple[Tensor, DualVariables]:
     """The bounds (rows,), -inf where N is not positive definite, and the gradients of bound plus barrier."""
     peaks, top = _peaks(relaxation, free)
     matrix = _matrix(relaxation, free, peaks)
@@ -527,8 +533,8 @@ def _bound(relaxation: Coupling, free: DualVariables, barrier: Tensor) -> tuple[
     first = 1 + relaxation.inputs
     squares, cross = (torch.nn.functional.pad(torch.zeros_like(z), (0, 1)) for _ in range(2))
     for bundle in relaxation.bundles:
-        bundle.squares(along, squares)
-        bundle.beside(along, cross)
+        bundle.quadratic_forms(along, squares)
+        bundle.cross_products(along, cross)
     diagonal = along.diagonal(dim1=1, dim2=2)
     inside = diagonal[:, 1:first]
     limit = free.limit
@@ -551,7 +557,7 @@ def _bound(relaxation: Coupling, free: DualVariables, barrier: Tensor) -> tuple[
     return value, gradients
 
 
-def prove_rows(relaxation: Coupling, free: DualVariables) -> Tensor:
+def prove_rows(relaxation: JointReluRelaxation, free: DualVariables) -> Tensor:
     """Lower bounds (rows,) of the rows in float64, all rounding errors included.
 
     -inf where N is not positive definite.
@@ -569,7 +575,7 @@ def prove_rows(relaxation: Coupling, free: DualVariables) -> Tensor:
     order = torch.arange(1, matrix.shape[1] + 1, device=matrix.device) % matrix.shape[1]
     matrix[:, 0, 0] -= bound
     matrix = matrix[:, order][:, :, order]
-    short = lack(matrix, torch.zeros_like(matrix[:, 0]))
+    short = eigenvalue_deficit(matrix, torch.zeros_like(matrix[:, 0]))
     largest = torch.maximum(relaxation.lower.abs(), relaxation.upper.abs())
     pulled = torch.zeros_like(free.curve)
     pulled[:, relaxation.kept] = free.pull.abs() * relaxation.upper[relaxation.kept]
@@ -584,7 +590,7 @@ def prove_rows(relaxation: Coupling, free: DualVariables) -> Tensor:
     return torch.where((failed == 0) & found.isfinite(), found, -torch.inf)
 
 
-def _size(relaxation: Coupling, free: DualVariables, peaks: Tensor) -> Tensor:
+def _size(relaxation: JointReluRelaxation, free: DualVariables, peaks: Tensor) -> Tensor:
     """(rows,): an upper bound of the sum of the absolute values of all terms of L, for |v_k| <= 1."""
     reach, half = relaxation.arguments.abs().sum(1), relaxation.half[relaxation.kept]
     total = free.curve.abs() @ reach.square() + free.slope.abs() @ reach + peaks.abs().sum(1)

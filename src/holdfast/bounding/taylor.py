@@ -76,13 +76,13 @@ def obstacle(graph: Graph) -> str | None:
     )
 
 
-def columns(inputs: int) -> int:
+def count_columns(inputs: int) -> int:
     """The number of columns of a model over `inputs` inputs."""
     return (inputs + 1) * (inputs + 2) // 2
 
 
 @dataclass(frozen=True)
-class Below:
+class RowLowerBounds:
     """Lower bounds of rows of the output over each box: a model, and the bounds that follow from it."""
 
     least: Tensor  # (batch, rows): least <= row . output; NaN where nothing is known
@@ -93,7 +93,7 @@ class Below:
     share: Tensor  # (batch, inputs): each input's share of the remainders
 
 
-def below(graph: Graph, lower: Tensor, upper: Tensor, rows: Tensor) -> Below:
+def lower_bound_rows(graph: Graph, lower: Tensor, upper: Tensor, rows: Tensor) -> RowLowerBounds:
     """Lower-bound rows of the output over boxes.
 
     Args:
@@ -132,7 +132,7 @@ def below(graph: Graph, lower: Tensor, upper: Tensor, rows: Tensor) -> Below:
     )
     slope, constant = _plane(model, models.centre, models.radius)
     slope, share = (_scatter_inputs(values, inputs, graph.entry.size) for values in (slope, walk.share))
-    return Below(model.least(MONOTONE_ROUNDS), slope, constant, J.abs().sum(-1), rest, share)
+    return RowLowerBounds(model.least(MONOTONE_ROUNDS), slope, constant, J.abs().sum(-1), rest, share)
 
 
 def _plane(model: QuadraticModel, centre: Tensor, radius: Tensor) -> tuple[Tensor, Tensor]:
@@ -170,7 +170,7 @@ class _Models(Forward):
 
     def enter(self, node: InputNode) -> None:
         batch, d = self.radius.shape
-        entry = self.radius.new_zeros((batch, columns(d), node.size))
+        entry = self.radius.new_zeros((batch, count_columns(d), node.size))
         entry[:, 0] = self.whole
         entry[:, 1 : 1 + d, self.inputs] = torch.diag_embed(self.radius)
         none = torch.zeros_like(self.whole)
@@ -206,7 +206,7 @@ class _Models(Forward):
         # The columns at which the rows of Q start, which are the coefficients of squares.
         starts = torch.arange(d, 0, -1).cumsum(0).sub(torch.arange(d, 0, -1)).tolist()
         sizes, squares = y.columns[:, 1:].abs(), Q[:, starts]
-        units = 8 * gamma(columns(d))
+        units = 8 * gamma(count_columns(d))
         linear, curved = sizes[:, :d].sum(1) * (1 + units), sizes[:, d:].sum(1)
         mass = (c.abs() + linear + curved) * (1 + units)
         # v_i^2 lies in [0, 1], so the quadratic part lies within `half` of a quarter of the trace of Q.

@@ -32,7 +32,7 @@ class Backward(ABC, Generic[Carried]):
         for node in reversed(self.graph.nodes[until : place + 1]):
             if node not in self.pending:
                 continue
-            time_limit.check()
+            time_limit.raise_if_expired()
             carried = self.pending.pop(node)
             if isinstance(node, Relaxed):
                 self.through_function(node, carried)
@@ -74,6 +74,6 @@ class Forward(ABC):
 def forward(nodes: Iterable[Node], *carriers: Callable[[Node], None]) -> None:
     """Visit the nodes in order, each by all carriers in turn; a carrier may use earlier carriers' results."""
     for node in nodes:
-        time_limit.check()
+        time_limit.raise_if_expired()
         for visit in carriers:
             visit(node)

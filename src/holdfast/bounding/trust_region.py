@@ -21,7 +21,7 @@ from holdfast.rounding import TINY, gamma
 NUM_ITERATIONS = 4  # Iterations of the search for lambda; twelve improve bounds by only 0.02 % more.
 
 
-def least(c: Tensor, J: Tensor, Q: Tensor, groups: Tensor) -> Tensor:
+def lower_bound_over_balls(c: Tensor, J: Tensor, Q: Tensor, groups: Tensor) -> Tensor:
     """A lower bound (...) of c + J v + 1/2 v'Q v over the balls |v_g| <= 1.
 
     Args:
@@ -41,7 +41,7 @@ def least(c: Tensor, J: Tensor, Q: Tensor, groups: Tensor) -> Tensor:
     with torch.no_grad():
         multiplier, x = _multipliers(J.detach(), Q.detach(), member)
         proves = Q.dtype == torch.float64  # otherwise the bound is an estimate for training
-        short = lack(Q.detach(), multiplier @ member.mT) if proves else torch.zeros_like(c)
+        short = eigenvalue_deficit(Q.detach(), multiplier @ member.mT) if proves else torch.zeros_like(c)
     weight = multiplier @ member.mT
     image = (Q @ x.unsqueeze(-1)).squeeze(-1) + weight * x
     value = c - (J * x).sum(-1) + (image * x).sum(-1) / 2 - multiplier.sum(-1) / 2
@@ -88,7 +88,7 @@ def _multipliers(J: Tensor, Q: Tensor, member: Tensor) -> tuple[Tensor, Tensor]:
     return kept, x
 
 
-def lack(Q: Tensor, weight: Tensor) -> Tensor:
+def eigenvalue_deficit(Q: Tensor, weight: Tensor) -> Tensor:
     """(...): a number such that no eigenvalue of Q + Lambda is below its negative, Lambda = diag(weight).
 
     The product of the computed Cholesky factor and its transpose has no negative eigenvalue. Its difference

@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 
 from holdfast import time_limit
-from holdfast.bounding.alpha_beta_crown import arguments, relu_like_functions, together
+from holdfast.bounding.alpha_beta_crown import concatenate_nodes, relu_like_functions, relu_preactivations
 from holdfast.bounding.coefficient_training import CoefficientAscent
 from holdfast.bounding.graph.graph import Affine, Graph, InputNode, Node, Relaxed
 from holdfast.bounding.node_bounds import Boxes
 from holdfast.bounding.traversal import Forward, forward
-from holdfast.cuda_graphs import Repeated
+from holdfast.cuda_graphs import RecordedStep
 from holdfast.region import Region
 
 # Largest number of coefficients of a node with respect to the inputs and the unstable neurons (chosen by
@@ -31,7 +31,7 @@ MAX_COEFFICIENTS = 2**25
 
 
 @dataclass(frozen=True)
-class Draft:
+class OptimisedCoefficients:
     """The result of an optimisation: slopes and multipliers of n subproblems; all tensors in float32."""
 
     slope: Tensor  # (n, k)
@@ -41,7 +41,7 @@ class Draft:
 
 
 @dataclass(frozen=True, eq=False)
-class Undecided:
+class UnstableSubnetwork:
     """The k unstable neurons in the order of the graph, one group for each layer; all in float32."""
 
     region: Region  # a batch of one
@@ -58,7 +58,7 @@ class Undecided:
     value: Tensor  # (k,): the activations' values at zero
 
     @staticmethod
-    def of(graph: Graph, known: Boxes, matrix: Tensor, offset: Tensor) -> "Undecided | None":
+    def of(graph: Graph, known: Boxes, matrix: Tensor, offset: Tensor) -> "UnstableSubnetwork | None":
         """Restrict a network to its unstable neurons.
 
         Args:
@@ -69,10 +69,10 @@ class Undecided:
             None if the network has activations that are not ReLU-like, or too many coefficients.
         """
         functions = relu_like_functions(graph)
-        lower, upper = (together(graph, side)[0] for side in (known.lower, known.upper))
+        lower, upper = (concatenate_nodes(graph, side)[0] for side in (known.lower, known.upper))
         undecided = (lower < 0) & (upper > 0)
         inputs, place = graph.entry.size, undecided.nonzero().flatten()
-        if len(functions) != len(arguments(graph)) or any(
+        if len(functions) != len(relu_preactivations(graph)) or any(
             isinstance(node, Relaxed) and node not in functions for node in graph.nodes
         ):
             return None
@@ -106,7 +106,7 @@ class Undecided:
         )
         output_rows = *whole(matrix @ columns.mT), (matrix @ shift + offset).float()
         moved = torch.cat(forms.shifts).float()
-        return Undecided(
+        return UnstableSubnetwork(
             known.region,
             place,
             groups,
@@ -135,13 +135,13 @@ class Undecided:
         of_input, of_earlier, shift = (part[task] for part in self.output_rows)
         return (of_input * x).sum(1) + (of_earlier * found).sum(1) + shift
 
-    def cost(self, sign: Tensor, draft: Draft) -> Tensor:
+    def cost(self, sign: Tensor, draft: OptimisedCoefficients) -> Tensor:
         """(n, k): the loss of the bound due to the relaxation of each neuron that is not decided."""
         return torch.where(sign == 0, draft.entering * self.upper[1], 0)
 
     def train(
         self, task: Tensor, sign: Tensor, slope: Tensor, multiplier: Tensor, steps: int, pace: float
-    ) -> Draft:
+    ) -> OptimisedCoefficients:
         """Optimise slopes (NaN: CROWN's) and multipliers by gradient ascent; returns the best."""
         walk = _Walk(self, task, sign.float())
         slope = torch.where(walk.free & ~slope.isnan(), slope, walk.own)
@@ -163,7 +163,7 @@ class Undecided:
             values[0].copy_(torch.where(walk.free, values[0].clamp(0, 1), walk.own))
             values[1].clamp_min_(0)
 
-        once = Repeated(climb, slope.device)
+        once = RecordedStep(climb, slope.device)
         for step in range(steps):
             if time_limit.has_expired():
                 break
@@ -171,13 +171,13 @@ class Undecided:
             once()
         slope, multiplier = kept[0], kept[1] * unit
         _, planes, entering = walk.least(slope, multiplier)
-        return Draft(slope, multiplier, entering, planes)
+        return OptimisedCoefficients(slope, multiplier, entering, planes)
 
 
 class _Walk:
     """CROWN's backward pass over n subproblems."""
 
-    def __init__(self, of: Undecided, task: Tensor, sign: Tensor) -> None:
+    def __init__(self, of: UnstableSubnetwork, task: Tensor, sign: Tensor) -> None:
         self.of, self.sign = of, sign  # (n, k)
         line = torch.where(sign > 0, of.sides[1], of.sides[0])
         self.free = sign == 0  # (n, k): whose slope is free

@@ -46,7 +46,7 @@ class Form:
         radius = torch.linalg.vector_norm(generators, 1, dim=1)
         return Form(centre, generators, error, radius * (1 + 2 * gamma(generators.shape[1])))
 
-    def ends(self) -> tuple[Tensor, Tensor]:
+    def interval_bounds(self) -> tuple[Tensor, Tensor]:
         """The interval bounds of the node: lower, upper (batch, size)."""
         away = (self.radius + self.error) * (1 + 4 * gamma(1)) + 4 * gamma(1) * self.centre.abs() + TINY
         return self.centre - away, self.centre + away
@@ -147,7 +147,7 @@ class Forms:
         self.of[node] = Form(centre, generators, torch.where(own, error, error + half), radius)
         self._attribute(known, width, place)
 
-    def below(self, entry: Node, node: Node, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def linear_lower_bound(self, entry: Node, node: Node, rows: Tensor) -> tuple[Tensor, Tensor]:
         """A linear lower bound of rows . node as a function of the input.
 
         Args:

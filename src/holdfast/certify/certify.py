@@ -26,10 +26,10 @@ import torch
 from torch import Tensor
 
 from holdfast import batch, memory_budget, time_limit
-from holdfast.bounding.crown import intervals, least_bytes, lower_bound, propagate, worth_knowing
+from holdfast.bounding.crown import intervals, least_bytes, lower_bound, propagate, reusable_nodes
 from holdfast.bounding.graph.graph import Graph, Node, Relaxed
 from holdfast.bounding.graph.problem_graph import ASSUMPTIONS, CHECKS, checked_graph, graph_of, rows_of
-from holdfast.bounding.node_bounds import Boxes, Ends
+from holdfast.bounding.node_bounds import Boxes, IntervalBounds
 from holdfast.errors import UnsupportedLayer
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem
@@ -49,20 +49,20 @@ Arithmetic = Literal["real", "executed"]
 # The first radius tried, where a single frame changes, as a share of the radius at which the linearised score
 # would be zero. Linear bounds certify about this much there (chosen by hand; it only affects speed).
 FIRST_RADIUS_SHARE = 0.7
-KEPT = "where Certify is"  # The name of the extra of a record that holds the state of the search.
+SEARCH_STATE_KEY = "where Certify is"  # The name of the extra of a record that holds the state of the search.
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownBounds:
     """Intermediate bounds of some nodes, found at a radius, row by row.
 
     They hold at every smaller radius too, where they save most of the backward passes.
     """
 
     radius: Tensor  # (batch,); -inf where no bounds are known
-    ends: Mapping[Node, Ends]
+    ends: Mapping[Node, IntervalBounds]
 
-    def below(self, rows: Tensor, radius: Tensor) -> dict[Node, Ends]:
+    def bounds_at(self, rows: Tensor, radius: Tensor) -> dict[Node, IntervalBounds]:
         """Return the bounds that hold for some rows at these radii; infinite where the radius is larger than
         the known one.
         """
@@ -75,7 +75,9 @@ class Known:
             node: (some(low, -torch.inf), some(high, torch.inf)) for node, (low, high) in self.ends.items()
         }
 
-    def put(self, rows: Tensor, radius: Tensor, found: Mapping[Node, Ends]) -> "Known":
+    def with_bounds(
+        self, rows: Tensor, radius: Tensor, found: Mapping[Node, IntervalBounds]
+    ) -> "KnownBounds":
         """Return this with the bounds found for some rows at these radii."""
 
         def merge(node: Node, side: int) -> Tensor:
@@ -87,7 +89,7 @@ class Known:
             )
             return before.index_copy(0, rows, end)
 
-        return Known(
+        return KnownBounds(
             self.radius.index_copy(0, rows, radius),
             {node: (merge(node, 0), merge(node, 1)) for node in found},
         )
@@ -107,7 +109,7 @@ class RadiusSearch:
     linear: Tensor  # radius at which the linearised score is zero
     slow: Tensor  # number of rounds in which the interval hardly became shorter
     round: Tensor
-    known: Known  # intermediate bounds at radii that were not certified
+    known: KnownBounds  # intermediate bounds at radii that were not certified
 
     def resumable_state(self) -> Tensor:
         """Return (batch, 6): everything that cannot be computed again."""
@@ -158,8 +160,8 @@ class Certify(Method[RadiusSearch]):
     def start(self, problem: Problem, seed: int) -> RadiusSearch:
         none = torch.zeros(len(problem), dtype=torch.float64, device=problem.region.centre.device)
         if problem.goal == "worst":
-            return RadiusSearch(none, none, none, none, none, none, none, none, Known(none, {}))
-        linear = first_guess(problem)
+            return RadiusSearch(none, none, none, none, none, none, none, none, KnownBounds(none, {}))
+        linear = linearised_radius(problem)
         # The score is computed from the graph, which omits a final softmax. At single points intervals are as
         # tight as linear bounds.
         first, _ = _score_with_bounds(problem.tile_radii(none[None]), self.arithmetic, {}, at_points=True)
@@ -178,16 +180,16 @@ class Certify(Method[RadiusSearch]):
             linear,
             none,
             none,
-            Known(none - torch.inf, {}),
+            KnownBounds(none - torch.inf, {}),
         )
 
     def resume_state(
         self, problem: Problem, state: RadiusSearch, aside: Mapping[str, Tensor]
     ) -> RadiusSearch:
         """Restore the search row by row, so that a resumed run tries the same radii as an undisturbed one."""
-        if KEPT not in aside:
+        if SEARCH_STATE_KEY not in aside:
             return state
-        low, high, low_score, high_score, slow, turn = aside[KEPT].to(state.low).unbind(1)
+        low, high, low_score, high_score, slow, turn = aside[SEARCH_STATE_KEY].to(state.low).unbind(1)
         pairs = {
             "low": low,
             "high": high,
@@ -231,15 +233,15 @@ class Certify(Method[RadiusSearch]):
             # The radius that is certified, rounded to the arithmetic of the family.
             radius[open_] = asked.family.radius.double()
             score[open_], found = _score_with_bounds(
-                asked, self.arithmetic, state.known.below(open_, radius[open_])
+                asked, self.arithmetic, state.known.bounds_at(open_, radius[open_])
             )
             failed = (score[open_].isfinite() & (score[open_] <= 0)).nonzero().flatten()
             ends = {node: (low[failed], high[failed]) for node, (low, high) in found.items()}
-            state = replace(state, known=state.known.put(open_[failed], radius[open_[failed]], ends))
+            state = replace(state, known=state.known.with_bounds(open_[failed], radius[open_[failed]], ends))
         search = _narrow(state, radius, score, ~near & score.isnan())
         done = bool((search.round >= self.rounds).all()) or not len(open_)
         return None if done else search, replace(
-            self._claims(problem, search.low), aside={KEPT: search.resumable_state()}
+            self._claims(problem, search.low), aside={SEARCH_STATE_KEY: search.resumable_state()}
         )
 
     def _claims(self, problem: Problem, proved: Tensor) -> Claims:
@@ -411,8 +413,8 @@ def proved_score(problem: Problem, arithmetic: Arithmetic = "real") -> Tensor:
 
 
 def _score_with_bounds(
-    problem: Problem, arithmetic: Arithmetic, known: Mapping[Node, Ends], *, at_points: bool = False
-) -> tuple[Tensor, dict[Node, Ends]]:
+    problem: Problem, arithmetic: Arithmetic, known: Mapping[Node, IntervalBounds], *, at_points: bool = False
+) -> tuple[Tensor, dict[Node, IntervalBounds]]:
     """Do the same as `proved_score`, given intermediate bounds that hold in the region.
 
     Returns also the intermediate bounds found, for rows with a score that is not NaN.
@@ -422,7 +424,7 @@ def _score_with_bounds(
     score = torch.full((len(problem),), torch.nan, dtype=torch.float64, device=graph.device)
     ends = {
         node: (score.new_empty((len(problem), *node.shape)), score.new_empty((len(problem), *node.shape)))
-        for node in worth_knowing(graph)
+        for node in reusable_nodes(graph)
     }
 
     def score_rows(rows: Tensor) -> tuple[Tensor, Boxes]:
@@ -458,7 +460,7 @@ def _first_moving_feature(region: Region) -> Tensor:
     return region.flatten(lower < upper).to(torch.uint8).argmax(-1)
 
 
-def first_guess(problem: Problem) -> Tensor:
+def linearised_radius(problem: Problem) -> Tensor:
     """Return (batch,): the radius at which the linearised score is zero, which linear bounds hardly ever
     certify.
     """

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from holdfast import time_limit
-from holdfast.bounding.crown import ALIVE, ELEMENTS, least_bytes
+from holdfast.bounding.crown import CPU_TENSOR_VALUES, LIVE_TENSORS, least_bytes
 from holdfast.bounding.graph.problem_graph import graph_of
 from holdfast.certify.joint_relaxation import JointRelaxation
 from holdfast.certify.quadratic_training import (
@@ -22,10 +22,10 @@ from holdfast.certify.quadratic_training import (
 )
 from holdfast.certify.tight_tier import ClosedFormBounds, Tighten, TightState
 from holdfast.certify.trained_linear_bounds import TrainedLinearBounds
-from holdfast.memory_budget import numbers
+from holdfast.memory_budget import elements_per_tensor
 from holdfast.problem import Problem
 
-LIMIT = 5.0  # Time for all measurements together, in seconds (chosen by hand).
+MEASUREMENT_SECONDS = 5.0  # Time for all measurements together, in seconds (chosen by hand).
 # Time of the later radii of the joint relaxation, as a share of the first: they begin with its dual variables
 # (chosen by hand).
 LATER_RADIUS_SHARE = 0.4
@@ -59,12 +59,17 @@ class Cost:
     passes: int = 0
 
 
-def costs(problem: Problem, limit: float = LIMIT) -> list[Cost]:
+def costs(problem: Problem, limit: float = MEASUREMENT_SECONDS) -> list[Cost]:
     """Return the cost of tiers fast and tight for a radius of one input. Tier split uses all the time it is
     given.
     """
     method, graph = Tighten(), graph_of(problem)
-    linear = max(8 * ALIVE * min(ELEMENTS, numbers(graph.device, ELEMENTS, ALIVE)), least_bytes(graph))
+    linear = max(
+        8
+        * LIVE_TENSORS
+        * min(CPU_TENSOR_VALUES, elements_per_tensor(graph.device, CPU_TENSOR_VALUES, LIVE_TENSORS)),
+        least_bytes(graph),
+    )
     with time_limit.within(time.monotonic() + limit):
         state, fast = _time_call(_run_linear_bounds, method, problem)
         searched = not isinstance(state.phase, ClosedFormBounds)

@@ -56,7 +56,7 @@ class JointRelaxation(Phase):
         graph = graph_of(problem)
         matrix, offset = rows_of(problem, graph)
         if problem.goal != "radius":
-            score = joint_relu.scores(graph, problem.region, matrix, offset, sign=False)
+            score = joint_relu.smallest_row_bounds(graph, problem.region, matrix, offset, sign=False)
             crowded = self.crowded or bool((score == -torch.inf).any())
             return PhaseStep(
                 torch.fmax(low, score),
@@ -71,7 +71,7 @@ class JointRelaxation(Phase):
         if len(rows):
             memory = dict(self.memory)
             region = problem.take(rows).family.at(radius[rows])
-            score[rows] = joint_relu.scores(
+            score[rows] = joint_relu.smallest_row_bounds(
                 graph, region, matrix[rows], offset[rows], sign=True, memory=memory, inputs=rows.tolist()
             )
             crowded = crowded or bool((score[rows] == -torch.inf).any())

@@ -6,7 +6,7 @@ Statement. Any coefficients c of the relaxations yield models that enclose the n
     max over c of lower_bound(s, X; c) <= min over x in X of s(f(x)).
 
 Training works in float32 and only selects coefficients. What it reaches is proved afterwards in float64, with
-all rounding errors, by quadratic models and linear bounds together (`Quadratic.with_planes`).
+all rounding errors, by quadratic models and linear bounds together (`Quadratic.least_with_crown`).
 """
 
 import math
@@ -20,13 +20,13 @@ from torch import Tensor
 
 from holdfast import batch, time_limit
 from holdfast.bounding.alpha_beta_crown import relu_like_functions
-from holdfast.bounding.coefficient_training import CoefficientAscent, Memory
+from holdfast.bounding.coefficient_training import CoefficientAscent, OptimiserState
 from holdfast.bounding.graph.graph import Graph
 from holdfast.bounding.graph.problem_graph import graph_of
 from holdfast.bounding.node_bounds import Boxes
-from holdfast.bounding.quadratic_models import Bends, Quadratic
+from holdfast.bounding.quadratic_models import ParabolaCoefficients, Quadratic
 from holdfast.certify.phase import TRAINING_START, Phase, PhaseStep, RadiusTrial
-from holdfast.memory_budget import bytes_told, free_bytes
+from holdfast.memory_budget import format_bytes, free_bytes
 from holdfast.problem import Problem
 from holdfast.property import LinearProperty
 from holdfast.region import Region
@@ -76,13 +76,13 @@ class InitialCoefficients(Phase):
         radii: number of radii that are tried.
     """
 
-    coefficients: Bends
+    coefficients: ParabolaCoefficients
     trial: RadiusTrial
     radii: int
 
     @staticmethod
     def begin(problem: Problem, low: Tensor, radii: int) -> "InitialCoefficients":
-        coefficients = quadratic_of(problem).bends(len(problem), torch.float32)
+        coefficients = quadratic_of(problem).zero_coefficients(len(problem), torch.float32)
         return InitialCoefficients(coefficients, RadiusTrial.above(low, GROWTH, CLOSE), radii)
 
     def step(self, problem: Problem, low: Tensor, upper: Tensor | None) -> PhaseStep:
@@ -119,16 +119,16 @@ class CoefficientTraining(Phase):
     """
 
     settings: TrainingSettings
-    coefficients: Bends
-    best: Bends
+    coefficients: ParabolaCoefficients
+    best: ParabolaCoefficients
     trying: Tensor
     reached: Tensor
     count: int = 0
-    memory: Memory | None = None
+    memory: OptimiserState | None = None
 
     @staticmethod
     def begin(
-        problem: Problem, low: Tensor, coefficients: Bends, settings: TrainingSettings
+        problem: Problem, low: Tensor, coefficients: ParabolaCoefficients, settings: TrainingSettings
     ) -> "CoefficientTraining":
         trying = TRAINING_START * low if problem.goal == "radius" else torch.zeros_like(low)
         return CoefficientTraining(settings, coefficients, coefficients, trying, low)
@@ -221,7 +221,7 @@ class CoefficientTraining(Phase):
         return proved
 
 
-def prove_score(problem: Problem, region: Region, coefficients: Bends) -> Tensor:
+def prove_score(problem: Problem, region: Region, coefficients: ParabolaCoefficients) -> Tensor:
     """Lower-bound the score over the region with these coefficients, (batch,) float64; NaN if there was no
     time.
     """
@@ -234,7 +234,9 @@ def prove_score(problem: Problem, region: Region, coefficients: Bends) -> Tensor
             break
         mine = {key: value[:, rows].double() for key, value in coefficients.items()}
         part = batch.take(region, rows)
-        bounds = time_limit.in_time(partial(view.with_planes, part, matrix[rows], offset[rows], mine), None)
+        bounds = time_limit.in_time(
+            partial(view.least_with_crown, part, matrix[rows], offset[rows], mine), None
+        )
         if bounds is None:
             break
         lowest = bounds.amin(1)
@@ -259,7 +261,9 @@ class _TrainedRows:
         # (rows,), the radii of the region for which the intermediate bounds were computed
         self.reach = torch.zeros(len(problem), dtype=torch.float64, device=rows.device)
 
-    def score_and_gradients(self, radius: Tensor, coefficients: Bends) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def score_and_gradients(
+        self, radius: Tensor, coefficients: ParabolaCoefficients
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Return the lower bounds of the score (rows,), in the arithmetic of the coefficients, and the ascent
         directions.
         """
@@ -267,7 +271,7 @@ class _TrainedRows:
         if self.boxes is None or (radial and bool((radius > self.reach).any())):
             # Intermediate bounds over a larger region hold in a smaller one.
             self.reach = radius * INTERMEDIATE_BOUNDS_AHEAD
-            initial = self.view.bends(len(self.rows), torch.float64)
+            initial = self.view.zero_coefficients(len(self.rows), torch.float64)
             region = self.problem.family.at(self.reach) if radial else self.problem.region
             self.boxes = self.view.boxes(region, initial)
         region = self.problem.family.at(radius) if radial else self.problem.region
@@ -278,7 +282,9 @@ class _TrainedRows:
         return margins.detach().amin(1).double(), torch.autograd.grad(objective, list(coefficients.values()))
 
 
-def train_coefficients(problem: Problem, radius: Tensor, settings: TrainingSettings) -> Iterator[Bends]:
+def train_coefficients(
+    problem: Problem, radius: Tensor, settings: TrainingSettings
+) -> Iterator[ParabolaCoefficients]:
     """Yield coefficients for the models at these radii (rows,), or over the region, as training improves
     them, in float64.
 
@@ -287,7 +293,7 @@ def train_coefficients(problem: Problem, radius: Tensor, settings: TrainingSetti
     """
     view = quadratic_of(problem)
     part = _TrainedRows(view, problem, torch.arange(len(problem), device=radius.device))
-    initial, passed = view.bends(len(problem), torch.float32), False
+    initial, passed = view.zero_coefficients(len(problem), torch.float32), False
     last = 0 if why_untrainable(problem) else settings.steps
     ascent = CoefficientAscent(list(initial.values()))
     for step in range(last + 1):
@@ -322,7 +328,7 @@ def models_lack(problem: Problem) -> str:
     """
     view = quadratic_of(problem)
     if view.obstacle is not None:
-        return view.lack
+        return view.missing_requirement
     lack = why_untrainable(problem)
     return f"their training {lack}" if relu_like_functions(view.graph) and lack else ""
 
@@ -332,7 +338,7 @@ def why_untrainable(problem: Problem) -> str:
     view, device = quadratic_of(problem), problem.region.centre.device
     needed, available = view.bytes(training=True), free_bytes(device)
     if needed > available:
-        return f"would take {bytes_told(needed)} where {bytes_told(available)} may be used"
+        return f"would take {format_bytes(needed)} where {format_bytes(available)} may be used"
     if device.type == "cpu" and view.numbers > MAX_CPU_NUMBERS:
         seconds = view.numbers / CPU_NUMBERS_PER_SECOND
         return f"would take about {seconds:.0f} s for a step and an input, on a GPU less"

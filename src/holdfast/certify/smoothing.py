@@ -33,7 +33,7 @@ from holdfast.network import Network
 from holdfast.problem import Problem
 from holdfast.property import Property
 from holdfast.region import Ball
-from holdfast.result import Bound, Goal, Key, Record, Traits, by_definition
+from holdfast.result import Bound, Goal, Key, Record, Traits, trivial_bound
 from holdfast.solver import Progress, Sink, Stop, solve
 
 # Largest number of samples of one input in a step (chosen by hand). The number depends on the size of an
@@ -129,7 +129,7 @@ def smoothed_of(record: Record) -> Smoothed:
     counts = record.aside["counts"].long() if "counts" in record.aside else torch.zeros(0, dtype=torch.int64)
     guess = next((e for e in record.bracket.estimates if e.evidence.method == "Smoothing"), None)
     if guess is None or "chosen" not in record.aside:
-        return Smoothed(None, counts, 0.0, by_definition(0.0))
+        return Smoothed(None, counts, 0.0, trivial_bound(0.0))
     p_lower = float(record.aside["p_lower"])
     return Smoothed(int(record.aside["chosen"]) if p_lower > 0.5 else None, counts, p_lower, guess)
 

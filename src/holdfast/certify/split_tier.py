@@ -6,7 +6,7 @@ Statement. If subproblems P_1, ..., P_k cover the perturbation set X, then
     min over x in X of s(f(x)) >= min over i of lower_bound(s, P_i).
 
 A radius (or a score) is certified once the bound of every subproblem is positive (or above the score). The
-subproblems are halves of inputs, signs of activations, or ranges of pre-activations, as `cut_for` selects.
+subproblems are halves of inputs, signs of activations, or ranges of pre-activations, as `choose_branching` selects.
 
 The search makes attempts at a target slightly above the certified bound. A successful attempt makes the next
 step larger. An attempt that would take too many subproblems, or more time than there is, is given up and
@@ -27,24 +27,24 @@ import torch
 from torch import Tensor
 
 from holdfast import batch, time_limit
-from holdfast.bounding.alpha_beta_crown import arguments
+from holdfast.bounding.alpha_beta_crown import relu_preactivations
 from holdfast.bounding.bounder import ClosedForm
-from holdfast.bounding.branching.branching_rule import cut_for
-from holdfast.bounding.branching.input_split import BoxParts, Halving, InputSplit
-from holdfast.bounding.branching.nonlinear_split import NonlinearSplit, Ranges
-from holdfast.bounding.branching.relu_split import ActivationSplit, Decisions
+from holdfast.bounding.branching.branching_rule import choose_branching
+from holdfast.bounding.branching.input_split import BoxSubproblems, Halving, InputSplit
+from holdfast.bounding.branching.nonlinear_split import NonlinearSplit, RangeSubproblems
+from holdfast.bounding.branching.relu_split import ActivationSplit, SignSubproblems
 from holdfast.bounding.branching.subproblem_queue import (
-    NUMBERS,
+    MAX_QUEUE_VALUES,
+    BoundedSubproblems,
     Branching,
-    Points,
+    CandidatePoints,
     PolytopeQuestion,
-    Seen,
     all_open,
 )
-from holdfast.bounding.drift_parameters import in_offsets
+from holdfast.bounding.drift_parameters import reformulate_in_offsets
 from holdfast.bounding.graph.graph import Graph
 from holdfast.bounding.graph.problem_graph import ASSUMPTIONS, CHECKS, graph_of, rows_of
-from holdfast.bounding.quadratic_models import Bends
+from holdfast.bounding.quadratic_models import ParabolaCoefficients
 from holdfast.certify.quadratic_training import CoefficientTraining, boxes_at_once, quadratic_of
 from holdfast.certify.tight_tier import Tighten, TightState
 from holdfast.method import Claims, Method
@@ -71,7 +71,7 @@ TRAINING_TIME_SHARE = 0.5  # Share of the time for training before the first att
 
 
 @dataclass(frozen=True, eq=False)
-class Halves(BoxParts):
+class InputBoxParts(BoxSubproblems):
     """Boxes of inputs. Their bounds are computed in float32: they order the queue and prove nothing."""
 
     # (n,): number of boxes expected to come from this one if halving keeps its predicted gain
@@ -79,14 +79,14 @@ class Halves(BoxParts):
 
 
 @dataclass(frozen=True, eq=False)
-class Splitting:
+class SplitState:
     """The state of the search, row by row, (batch,) each: `low` is certified, `aim` is attempted; both are a
     radius or a score.
     """
 
     training: TightState
     low: Tensor
-    frontier: Halves | Decisions | Ranges | None = None  # None while the training runs
+    frontier: InputBoxParts | SignSubproblems | RangeSubproblems | None = None  # None while the training runs
     aim: Tensor = field(kw_only=True)
     push: Tensor = field(kw_only=True)  # size of the step beyond `low`
     bounded: Tensor = field(kw_only=True)  # subproblems bounded in this attempt
@@ -101,7 +101,7 @@ class Splitting:
 
 
 @dataclass(frozen=True)
-class Split(Method[Splitting]):
+class Split(Method[SplitState]):
     """Do what `Tighten` does first, then split the region into subproblems where the predicted gain is
     largest.
 
@@ -129,13 +129,13 @@ class Split(Method[Splitting]):
         return self._tighten.obstacle(problem)
 
     def view(self, problem: Problem) -> Problem:
-        return in_offsets(problem)
+        return reformulate_in_offsets(problem)
 
-    def start(self, problem: Problem, seed: int) -> Splitting:
+    def start(self, problem: Problem, seed: int) -> SplitState:
         training = self._tighten.start(problem, seed)
         none = torch.zeros_like(training.low)
         push, upper = torch.full_like(none, FIRST_STEP[problem.goal]), torch.full_like(none, torch.inf)
-        return Splitting(
+        return SplitState(
             training,
             training.low,
             aim=none,
@@ -146,7 +146,7 @@ class Split(Method[Splitting]):
             began=time.monotonic(),
         )
 
-    def update_bounds(self, problem: Problem, state: Splitting, lower: Tensor, upper: Tensor) -> Splitting:
+    def update_bounds(self, problem: Problem, state: SplitState, lower: Tensor, upper: Tensor) -> SplitState:
         """Replace attempts at values that are certified already, or that a counterexample excludes."""
         training, better = (
             self._tighten.update_bounds(problem, state.training, lower, upper),
@@ -158,7 +158,7 @@ class Split(Method[Splitting]):
         waits = torch.zeros_like(better).index_fill(0, state.frontier.task, True)
         return self._attempting(problem, state, better & (lower >= state.aim) | waits & (upper <= state.aim))
 
-    def step(self, problem: Problem, state: Splitting) -> tuple[Splitting | None, Claims]:
+    def step(self, problem: Problem, state: SplitState) -> tuple[SplitState | None, Claims]:
         if state.frontier is None:
             return self._step_training(problem, state)
         cut, question = (
@@ -172,7 +172,7 @@ class Split(Method[Splitting]):
         state = replace(
             state, frontier=frontier, pace=(time.monotonic() - began) / max(1, sum(frontier.turn))
         )
-        if isinstance(frontier, Ranges):
+        if isinstance(frontier, RangeSubproblems):
             gain = (
                 torch.full((len(problem), frontier.whole.shape[1]), torch.nan).to(frontier.whole)
                 if state.gain is None
@@ -192,7 +192,7 @@ class Split(Method[Splitting]):
             state, training=training, frontier=None, push=none + FIRST_STEP[problem.goal], bounded=none
         ), claims
 
-    def _step_training(self, problem: Problem, state: Splitting) -> tuple[Splitting | None, Claims]:
+    def _step_training(self, problem: Problem, state: SplitState) -> tuple[SplitState | None, Claims]:
         """Run `Tighten` for its share of the time, and begin the first attempt afterwards."""
         shared = not state.attempted and isinstance(
             _splitting_rule(problem, state.training.coefficients), NonlinearSplit
@@ -224,7 +224,7 @@ class Split(Method[Splitting]):
             return replace(state, frontier=None), claims
         return state if state.frontier else None, claims
 
-    def _judge_attempts(self, problem: Problem, state: Splitting, before: Tensor) -> Splitting:
+    def _judge_attempts(self, problem: Problem, state: SplitState, before: Tensor) -> SplitState:
         """Decide the attempts by their remaining subproblems.
 
         Args:
@@ -251,7 +251,9 @@ class Split(Method[Splitting]):
             torch.where(lost, STEP_REDUCTION * state.push, state.push),
         )
         low = torch.where(proved, state.aim, state.low)
-        if problem.goal == "worst" and not isinstance(frontier, Halves):  # Bounds of Halves are no proofs.
+        if problem.goal == "worst" and not isinstance(
+            frontier, InputBoxParts
+        ):  # Bounds of Halves are no proofs.
             least = torch.full_like(low, torch.inf).scatter_reduce(0, frontier.task, frontier.bound, "amin")
             # Settled subproblems lie above the aim; nothing more is known of them.
             least = least.clamp_max(0)
@@ -259,11 +261,11 @@ class Split(Method[Splitting]):
             low = torch.where((waiting > 0) & ~stuck & met.isfinite(), torch.maximum(low, met), low)
         return self._attempting(problem, replace(state, low=low, push=push, bounded=bounded), proved | lost)
 
-    def _affordable(self, state: Splitting) -> float:
+    def _affordable(self, state: SplitState) -> float:
         """Return the number of subproblems of each attempt that the remaining time allows; infinite if no
         other attempt could follow.
         """
-        if not isinstance(state.frontier, Ranges) or time_limit.has_expired():
+        if not isinstance(state.frontier, RangeSubproblems) or time_limit.has_expired():
             return math.inf
         return (
             (time_limit.deadline() - time.monotonic())
@@ -271,7 +273,7 @@ class Split(Method[Splitting]):
             / max(1, len(state.frontier.task.unique()))
         )
 
-    def _attempting(self, problem: Problem, state: Splitting, again: Tensor) -> Splitting:
+    def _attempting(self, problem: Problem, state: SplitState, again: Tensor) -> SplitState:
         """Begin the next worthwhile attempt of the rows `again` (batch,) bool; their old subproblems are
         dropped.
         """
@@ -294,7 +296,7 @@ class Split(Method[Splitting]):
         frontier = replace(batch.concatenate(parts), given_up=frozenset())
         return replace(state, frontier=frontier, aim=aim, bounded=torch.where(again, 0, state.bounded))
 
-    def _aim(self, problem: Problem, state: Splitting) -> tuple[Tensor, Tensor]:
+    def _aim(self, problem: Problem, state: SplitState) -> tuple[Tensor, Tensor]:
         """Return the next target of each row, and whether it is worth an attempt."""
         low, upper, worth = state.low, state.upper, state.push >= self.finest
         if problem.goal == "worst":
@@ -320,14 +322,14 @@ class Split(Method[Splitting]):
         return PolytopeQuestion(graph, problem.family.at(aim), Avoid.failing(matrix, offset))
 
 
-def _splitting_rule(problem: Problem, bends: Bends) -> Branching[Any] | str:
+def _splitting_rule(problem: Problem, bends: ParabolaCoefficients) -> Branching[Any] | str:
     """Return the splitting rule, or why nothing can be split."""
     region, graph = problem.region, graph_of(problem)
     if problem.goal == "radius":
         if not isinstance(region, NormFamily | Patch):
             return f"nothing is split, since the radius of {type(region).__name__} counts changes"
         region = region.at(1.0)  # At radius 0, where searches begin, nothing can change.
-    found = cut_for(graph, region, models=bool(bends))
+    found = choose_branching(graph, region, models=bool(bends))
     if isinstance(found, InputSplit):
         return _InputBoxes(problem, bends)
     if isinstance(found, NonlinearSplit):
@@ -337,33 +339,33 @@ def _splitting_rule(problem: Problem, bends: Bends) -> Branching[Any] | str:
     # bounds.
     return replace(
         found,
-        refine=sum(node.size for node in arguments(graph)) <= REFINED_PREACTIVATIONS,
+        refine=sum(node.size for node in relu_preactivations(graph)) <= REFINED_PREACTIVATIONS,
         ends=TRAINED_INTERMEDIATE_BOUNDS,
         passes=0,
     )
 
 
 @dataclass(frozen=True, eq=False)
-class _InputBoxes(Halving[PolytopeQuestion, Halves], Branching[Halves]):
+class _InputBoxes(Halving[PolytopeQuestion, InputBoxParts], Branching[InputBoxParts]):
     """Bounds of boxes by trained quadratic models, or by linear bounds where there are no quadratic
     models.
     """
 
     problem: Problem
-    bends: Bends  # coefficients of the quadratic models; empty if there are none
+    bends: ParabolaCoefficients  # coefficients of the quadratic models; empty if there are none
 
-    def start(self, graph: Graph, region: Region, rules: Avoid) -> Halves:
+    def start(self, graph: Graph, region: Region, rules: Avoid) -> InputBoxParts:
         lower, upper = region.enclosing_box()
         row, none = torch.arange(len(lower), device=lower.device), torch.zeros_like(rules.offset[:, 0, 0])
-        return Halves(row, all_open(rules), none - torch.inf, lower=lower, upper=upper, ahead=none)
+        return InputBoxParts(row, all_open(rules), none - torch.inf, lower=lower, upper=upper, ahead=none)
 
     def at_once(self, question: PolytopeQuestion) -> int:
         return min(BOXES_AT_ONCE, boxes_at_once(self.problem, quadratic_of(self.problem), training=True))
 
     def most(self, graph: Graph) -> int:
-        return NUMBERS // graph.entry.size
+        return MAX_QUEUE_VALUES // graph.entry.size
 
-    def bound(self, question: PolytopeQuestion, parts: Halves) -> Seen[Halves]:
+    def bound(self, question: PolytopeQuestion, parts: InputBoxParts) -> BoundedSubproblems[InputBoxParts]:
         proved, least, gain = (
             torch.zeros_like(parts.open[:, 0]),
             parts.bound.clone(),
@@ -383,11 +385,13 @@ class _InputBoxes(Halving[PolytopeQuestion, Halves], Branching[Halves]):
                 levels = -1.5 * least[some] / gain[some].flatten(1).amax(1).clamp_min(1e-300)
                 ahead[some] = 2 ** levels.clamp(0, 60) / 2  # half of them for each half
         lower, upper = parts.lower[~proved], parts.upper[~proved]
-        points = Points(lower / 2 + upper / 2, lower, upper, parts.task[~proved])
+        points = CandidatePoints(lower / 2 + upper / 2, lower, upper, parts.task[~proved])
         open_ = (~proved[:, None]).expand(parts.open.shape)
-        return Seen(replace(parts, open=open_, bound=least, ahead=ahead), gain.flatten(1), points)
+        return BoundedSubproblems(
+            replace(parts, open=open_, bound=least, ahead=ahead), gain.flatten(1), points
+        )
 
-    def _bound_boxes(self, question: PolytopeQuestion, parts: Halves) -> tuple[Tensor, Tensor, Tensor]:
+    def _bound_boxes(self, question: PolytopeQuestion, parts: InputBoxParts) -> tuple[Tensor, Tensor, Tensor]:
         """Return which boxes are proved (n,), their bounds (n,), and the gain of halving along each input (n,
         *shape).
         """
@@ -404,7 +408,7 @@ class _InputBoxes(Halving[PolytopeQuestion, Halves], Branching[Halves]):
 
 
 def _bound_by_quadratic_models(
-    problem: Problem, bends: Bends, matrix: Tensor, offset: Tensor, parts: Halves
+    problem: Problem, bends: ParabolaCoefficients, matrix: Tensor, offset: Tensor, parts: InputBoxParts
 ) -> tuple[Tensor, Tensor, Tensor]:
     view = quadratic_of(problem)
     low, high = parts.lower.clone().requires_grad_(), parts.upper.clone().requires_grad_()
@@ -424,7 +428,7 @@ def _bound_by_quadratic_models(
 
 
 def _bound_by_linear_bounds(
-    graph: Graph, matrix: Tensor, offset: Tensor, parts: Halves
+    graph: Graph, matrix: Tensor, offset: Tensor, parts: InputBoxParts
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Bound boxes by linear bounds, where there are no quadratic models; the gain follows the slopes of the
     worst bound.

@@ -23,11 +23,11 @@ from torch import Tensor
 
 from holdfast import time_limit
 from holdfast.bounding import joint_relu
-from holdfast.bounding.alpha_beta_crown import arguments, relu_like_functions
+from holdfast.bounding.alpha_beta_crown import relu_like_functions, relu_preactivations
 from holdfast.bounding.bounder import TrainedBounder
-from holdfast.bounding.drift_parameters import in_offsets
+from holdfast.bounding.drift_parameters import reformulate_in_offsets
 from holdfast.bounding.graph.problem_graph import ASSUMPTIONS, CHECKS, graph_of
-from holdfast.bounding.quadratic_models import Bends
+from holdfast.bounding.quadratic_models import ParabolaCoefficients
 from holdfast.certify.certify import Certify, RadiusSearch
 from holdfast.certify.joint_relaxation import JointRelaxation
 from holdfast.certify.phase import Phase, PhaseStep
@@ -41,7 +41,7 @@ from holdfast.certify.quadratic_training import (
     why_untrainable,
 )
 from holdfast.certify.trained_linear_bounds import TrainedLinearBounds
-from holdfast.memory_budget import bytes_told, free_bytes
+from holdfast.memory_budget import format_bytes, free_bytes
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem
 from holdfast.property import LinearProperty
@@ -92,7 +92,7 @@ class TightState:
     upper: Tensor | None = None
 
     @property
-    def coefficients(self) -> Bends:
+    def coefficients(self) -> ParabolaCoefficients:
         """The best coefficients of quadratic models; empty before such models are used."""
         if isinstance(self.phase, CoefficientTraining):
             return self.phase.best
@@ -137,7 +137,7 @@ class Tighten(Method[TightState]):
         return Certify().obstacle(problem)
 
     def view(self, problem: Problem) -> Problem:
-        return in_offsets(problem)
+        return reformulate_in_offsets(problem)
 
     @property
     def training(self) -> TrainingSettings:
@@ -208,7 +208,7 @@ class Tighten(Method[TightState]):
         return replace(state, phase=following)
 
     def _wants_joint(self, problem: Problem) -> bool:
-        return sum(node.size for node in arguments(graph_of(problem))) > self.few
+        return sum(node.size for node in relu_preactivations(graph_of(problem))) > self.few
 
     def _why_no_gain(self, problem: Problem) -> str:
         """Return why no phase can gain anything over linear bounds in closed form; empty if one may."""
@@ -265,8 +265,8 @@ class Tighten(Method[TightState]):
             available = free_bytes(problem.region.centre.device)
             if needed > available:
                 yield (
-                    f"trained linear bounds take {bytes_told(needed)} for a single row, and "
-                    f"{bytes_told(available)} may "
+                    f"trained linear bounds take {format_bytes(needed)} for a single row, and "
+                    f"{format_bytes(available)} may "
                     "be used: they were trained row by row, beyond that limit"
                 )
             return
@@ -303,7 +303,7 @@ def _region_at_one(problem: Problem) -> Region:
     return problem.family.at(1.0) if problem.goal == "radius" else problem.region
 
 
-def coefficients(problem: Problem, radius: Tensor, steps: int) -> Iterator[Bends]:
+def coefficients(problem: Problem, radius: Tensor, steps: int) -> Iterator[ParabolaCoefficients]:
     """Yield the coefficients of quadratic models as `steps` steps of training improve them; see
     `train_coefficients`.
     """

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from holdfast.api.check import claims
-from holdfast.cli.check import Wanted, build_again, stored_rows, tell
+from holdfast.api.check import has_proof
+from holdfast.cli.check import CheckSettings, build_again, report_findings, stored_rows
 from holdfast.cli.check import findings as findings_of_run
 from holdfast.cli.options import ModelOptions
 from holdfast.cli.prove import PROOFS
@@ -21,13 +21,13 @@ from holdfast.cli.views.output import line
 from holdfast.errors import BadInput, HoldfastError, StoreError, UnreadableFile
 from holdfast.evidence import bundle_verification
 from holdfast.evidence.archive import unpack
-from holdfast.evidence.bundle import MODEL, Given, make
+from holdfast.evidence.bundle import MODEL, BundleInputs, write_bundle
 from holdfast.evidence.certificates import CertificateCheck, check_certificates
 from holdfast.evidence.checker_results import Claimed, Judged, judge_certificates
 from holdfast.evidence.contents import RUN
 from holdfast.evidence.finding import Finding
 from holdfast.evidence.model import ModelFile, name_files
-from holdfast.evidence.recompute import asked_again
+from holdfast.evidence.recompute import compare_with_questions
 from holdfast.network.fingerprint import combine_hashes, of_file, of_output
 from holdfast.network.onnx import external_files, of_onnx
 from holdfast.question import Question
@@ -55,7 +55,7 @@ def bundle(
         files = model_files(store.question, model)
     if proofs is None and (run / PROOFS).is_dir():
         proofs = run / PROOFS
-    made = make(run, out, Given(files, with_model, proofs, gate))
+    made = write_bundle(run, out, BundleInputs(files, with_model, proofs, gate))
     line(console, "run", f"fingerprint {made.fingerprint}")
     names = (
         ", ".join(file.name for file in files)
@@ -149,7 +149,7 @@ def _with_beside(path: Path) -> tuple[ModelFile, ...]:
 def verify(
     path: Path,
     keys: Sequence[Path],
-    wanted: Wanted,
+    wanted: CheckSettings,
     out: Path | None,
     page: Path | None,
     to: Path | None,
@@ -166,9 +166,9 @@ def verify(
         raise BadInput(f"--page {page}: give a .html file.")
     public = []
     if keys:
-        from holdfast.evidence.keys import public_key
+        from holdfast.evidence.keys import read_public_key
 
-        public = [public_key(key) for key in keys]
+        public = [read_public_key(key) for key in keys]
     with TemporaryDirectory(prefix="holdfast-verify-") as place:
         found: Iterator[Finding] = (
             _name_finding(one, place, path) for one in findings(path, Path(place), public, wanted)
@@ -177,7 +177,7 @@ def verify(
             found = _with_page(found, Path(place), page, tuple(key.fingerprint for key in public))
         if to is not None:
             found = _with_files(found, path, to)
-        tell(found, "verify-bundle", {"bundle": str(path)}, wanted, out, console)
+        report_findings(found, "verify-bundle", {"bundle": str(path)}, wanted, out, console)
 
 
 def _with_files(found: Iterator[Finding], path: Path, to: Path) -> Iterator[Finding]:
@@ -217,7 +217,9 @@ def _name_finding(one: Finding, place: str, path: Path) -> Finding:
     return replace(one, told=told, details=tuple(details))
 
 
-def findings(path: Path, folder: Path, keys: "Sequence[PublicKey]", wanted: Wanted) -> Iterator[Finding]:
+def findings(
+    path: Path, folder: Path, keys: "Sequence[PublicKey]", wanted: CheckSettings
+) -> Iterator[Finding]:
     """Check the bundle from the outside inwards. Nothing is opened that differs from the listing."""
     try:
         names = unpack(path, folder)
@@ -228,8 +230,8 @@ def findings(path: Path, folder: Path, keys: "Sequence[PublicKey]", wanted: Want
     outside = [bundle_verification.check_listing(names, folder)]
     if outside[0].state == "ok":
         outside += [
-            bundle_verification.statement_of_manifest(folder),
-            bundle_verification.signatures(folder, keys),
+            bundle_verification.check_statement(folder),
+            bundle_verification.check_signatures(folder, keys),
         ]
     yield from outside
     if any(one.state == "differs" for one in outside):
@@ -246,7 +248,7 @@ def findings(path: Path, folder: Path, keys: "Sequence[PublicKey]", wanted: Want
         yield from bundle_verification.check_contents(folder)
         given = Path(wanted.files["model"]) if "model" in wanted.files else None
         yield _digests(folder, given)
-        models = bundle_verification.models_of(folder, given)
+        models = bundle_verification.find_models(folder, given)
         found = list(check_certificates(folder, models))
         yield judge_certificates(
             folder,
@@ -267,7 +269,7 @@ def findings(path: Path, folder: Path, keys: "Sequence[PublicKey]", wanted: Want
 
 
 def _compare_certificates(
-    folder: Path, wanted: Wanted | None, found: Sequence[CertificateCheck], models: Mapping[str, Path]
+    folder: Path, wanted: CheckSettings | None, found: Sequence[CertificateCheck], models: Mapping[str, Path]
 ) -> dict[Claimed, Judged]:
     """Compare certificates with the question that model and data define.
 
@@ -284,7 +286,7 @@ def _compare_certificates(
         claimed = {
             r.key: r
             for r in store.iterate_readable()
-            if isinstance(r, Record) and r.question in accepted and claims(r)
+            if isinstance(r, Record) and r.question in accepted and has_proof(r)
         }
         command, built = build_again(store.question, wanted.files, wanted.trust)
         for part in command.portions(built):
@@ -292,7 +294,7 @@ def _compare_certificates(
                 for rows, records in stored_rows(store, problem, claimed):
                     some = problem.take(rows.to(problem.region.centre.device))
                     judged |= dict(
-                        asked_again(
+                        compare_with_questions(
                             some, records, accepted, models, folder, str(store.provenance.get("torch"))
                         )
                     )
@@ -311,14 +313,14 @@ def _digests(folder: Path, given: Path | None) -> Finding:
         files = () if path is None else model_files(question, str(path))
     except StoreError as error:
         return Finding("digests", "differs", str(error))
-    return bundle_verification.of_model(folder, question, files)
+    return bundle_verification.check_model(folder, question, files)
 
 
 def _in_bundle(folder: Path) -> list[Path]:
     return sorted(path for path in (folder / MODEL).glob("*") if path.name.endswith((*ONNX, EXPORTED)))
 
 
-def _with_model(folder: Path, wanted: Wanted) -> Wanted | None:
+def _with_model(folder: Path, wanted: CheckSettings) -> CheckSettings | None:
     """The settings with the model of the bundle if none was given; None if nothing is to be recomputed."""
     if not wanted.files:
         return None

@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.text import Text
 
 import holdfast
-from holdfast.api.check import Doubt, claims, proved_again, replay_witnesses, shows
+from holdfast.api.check import Doubt, has_proof, has_witness, prove_again, replay_witnesses
 from holdfast.batch_solver import BatchWorker
 from holdfast.cli.command import Command, command_of
 from holdfast.cli.run import Built, ask_predictions
@@ -35,7 +35,7 @@ from holdfast.foreign_text import printable
 from holdfast.problem import Problem
 from holdfast.question import Question, plain
 from holdfast.reading.source import import_only
-from holdfast.report.writing import write
+from holdfast.report.writing import write_document
 from holdfast.result import Key, Record
 from holdfast.solver import Stop
 from holdfast.store import Store, StoredInput, database
@@ -56,7 +56,7 @@ ELSEWHERE = {"verify": "spec"}  # Commands whose data are another option than `d
 
 
 @dataclass(frozen=True)
-class Wanted:
+class CheckSettings:
     """What to check, and against which files.
 
     files: the model, data and other files of the run where they are now, by option.
@@ -73,7 +73,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckResult:
     """The findings; true if everything agrees."""
 
     findings: tuple[Finding, ...]
@@ -101,7 +101,7 @@ def check(
     sample: int | None = 25,
     tolerance: float = 1e-3,
     stop: Stop | None = None,
-) -> Checked:
+) -> CheckResult:
     """Check a run as `holdfast check` does: seals, hashes, every counterexample, and proved bounds again.
 
     Args:
@@ -118,20 +118,22 @@ def check(
         )
     given = {name: str(value) for name, value in (("model", model), ("data", data)) if value is not None}
     seconds = None if stop is None else stop.seconds
-    wanted = Wanted({**given, **(files or {})}, sample, seconds=seconds, tolerance=tolerance, trust=trust)
-    return Checked(tuple(findings(Path(folder), wanted)))
+    wanted = CheckSettings(
+        {**given, **(files or {})}, sample, seconds=seconds, tolerance=tolerance, trust=trust
+    )
+    return CheckResult(tuple(findings(Path(folder), wanted)))
 
 
-def show(run: Path, wanted: Wanted, out: Path | None, console: Console) -> None:
+def show(run: Path, wanted: CheckSettings, out: Path | None, console: Console) -> None:
     """Print every finding when it is known, and exit with the code of the worst."""
-    tell(findings(run, wanted), "check", {"run": str(run)}, wanted, out, console)
+    report_findings(findings(run, wanted), "check", {"run": str(run)}, wanted, out, console)
 
 
-def tell(
+def report_findings(
     found_in_turn: Iterable[Finding],
     what: str,
     about: Mapping[str, str],
-    wanted: Wanted,
+    wanted: CheckSettings,
     out: Path | None,
     console: Console,
 ) -> None:
@@ -151,20 +153,24 @@ def tell(
             console.print(
                 Text(f"  ... and {len(one.details) - SHOWN} more; --out FILE names them"), soft_wrap=True
             )
-    state = Checked(tuple(found)).state
+    state = CheckResult(tuple(found)).state
     if out is not None:
         said = {**about, "answer": SUMMARY[state], "holdfast": holdfast.__version__, "wanted": asdict(wanted)}
         line(
             console,
             "written",
-            str(write(json.dumps({**said, "findings": [asdict(one) for one in found]}, indent=1), out)),
+            str(
+                write_document(
+                    json.dumps({**said, "findings": [asdict(one) for one in found]}, indent=1), out
+                )
+            ),
         )
     line(console, what, SUMMARY[state], warns=state != "ok")
     if CODES[state]:
         sys.exit(CODES[state])
 
 
-def findings(run: Path, wanted: Wanted | None) -> Iterator[Finding]:
+def findings(run: Path, wanted: CheckSettings | None) -> Iterator[Finding]:
     """The findings, in the order of the checks. wanted: None checks the run alone, without its model.
 
     StoreError if there is no readable run.
@@ -177,7 +183,10 @@ def findings(run: Path, wanted: Wanted | None) -> Iterator[Finding]:
                 shutil.copyfile(run / name, Path(place) / name)
         try:
             file = Path(place) / database.FILE
-            with database.reading(file), contextlib.closing(database.looked_at(file)) as connection:
+            with (
+                database.report_damage(file),
+                contextlib.closing(database.connect_reader(file)) as connection,
+            ):
                 database.check_pages(connection, file)
             store = Store.read(place)
         except HoldfastError as error:
@@ -189,7 +198,7 @@ def findings(run: Path, wanted: Wanted | None) -> Iterator[Finding]:
                 yield replace(one, told=one.told.replace(place, str(run)), details=details)
 
 
-def _of_store(store: Store, wanted: Wanted | None) -> Iterator[Finding]:
+def _of_store(store: Store, wanted: CheckSettings | None) -> Iterator[Finding]:
     whole, wrong, excluded = dict[Key, Record](), list[str](), list[str]()
     for found in store.iterate_readable():
         if isinstance(found, Record):
@@ -371,9 +380,9 @@ def _other(one: StoredInput, other: StoredInput | None) -> str:
 
 
 def _records(
-    store: Store, command: Command, built: Built, whole: Mapping[Key, Record], wanted: Wanted
+    store: Store, command: Command, built: Built, whole: Mapping[Key, Record], wanted: CheckSettings
 ) -> Iterator[Finding]:
-    able = sorted(key for key, record in whole.items() if claims(record))
+    able = sorted(key for key, record in whole.items() if has_proof(record))
     few = wanted.sample is None or wanted.sample >= len(able)
     chosen = set(able if few else random.Random(wanted.seed).sample(able, wanted.sample or 0))
     until = math.inf if wanted.seconds is None else time.monotonic() + wanted.seconds
@@ -392,7 +401,7 @@ def _records(
                         for r in records
                         if worker.question(r.key) != r.question or r.goal != problem.goal
                     ]
-                    rows = [row for row, record in enumerate(records) if shows(record)]
+                    rows = [row for row, record in enumerate(records) if has_witness(record)]
                     shown = [records[row] for row in rows]
                     device = problem.region.centre.device
                     found = list(replay_witnesses(problem.take(some[rows].to(device)), shown)) if rows else []
@@ -407,7 +416,7 @@ def _records(
                     if wanted.seconds is None
                     else max(0.0, until - time.monotonic()) * len(mine) / len(chosen - tried)
                 )
-                doubts += proved_again(
+                doubts += prove_again(
                     part.problems,
                     part.methods,
                     part.stop,
@@ -461,7 +470,7 @@ def _questions(store: Store, strange: Sequence[str], many: int, total: int) -> F
 
 
 def _judge(
-    doubts: Sequence[Doubt], met: int, tried: set[Key], able: int, wanted: Wanted
+    doubts: Sequence[Doubt], met: int, tried: set[Key], able: int, wanted: CheckSettings
 ) -> Iterator[Finding]:
     by_kind = {
         kind: tuple(str(doubt) for doubt in doubts if doubt.kind == kind)

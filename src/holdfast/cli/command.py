@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
     from holdfast.cli.run import Built
     from holdfast.execution import Executor, Worker
-    from holdfast.solver import Ended, Progress
+    from holdfast.solver import Progress, RunOutcome
     from holdfast.store import Store
 
 # Options saved with a run that are fields of `Running`, not of its command.
-BESIDE = "shard", "seconds_each"
+RUNNING_OPTIONS = "shard", "seconds_each"
 COMMANDS: dict[str, "type[Command]"] = {}
 
 
@@ -72,7 +72,7 @@ class Command(ABC):
 
     def solve(
         self, store: "Store", built: "Built", progress: "Callable[[Progress], None]", executor: "Executor"
-    ) -> "Ended":
+    ) -> "RunOutcome":
         """Solve all problems and save the results."""
         from holdfast.cli.run import keep_outputs
         from holdfast.solver import ask
@@ -126,7 +126,7 @@ class Command(ABC):
     def from_json(cls, stored: Mapping[str, Any]) -> Self:
         network, stored = (
             stored.get("network"),
-            {name: value for name, value in stored.items() if name not in BESIDE},
+            {name: value for name, value in stored.items() if name not in RUNNING_OPTIONS},
         )
         return cls(
             **{**stored, "network": ModelOptions(**network)} if isinstance(network, Mapping) else stored
@@ -141,7 +141,7 @@ def command_of(name: str, options: Mapping[str, Any]) -> Command:
         return COMMANDS[name].from_json(options)
     except (KeyError, TypeError, ValueError) as error:
         known = {f.name for f in fields(COMMANDS[name])} if name in COMMANDS else set()
-        unknown = sorted(set(options) - known - set(BESIDE))
+        unknown = sorted(set(options) - known - set(RUNNING_OPTIONS))
         why = f"option {unknown[0]} is unknown" if unknown else "some of its options are missing"
         raise StoreError(
             f"the run was not begun by 'holdfast {name}' as it is now ({why}), so it cannot be continued. "

@@ -31,11 +31,11 @@ from holdfast.hardening.recipe import KNOWN, Begin
 from holdfast.network import Network
 from holdfast.reading.data import Data, load_data, load_substitutes
 from holdfast.reading.source import call
-from holdfast.report.writing import write
+from holdfast.report.writing import write_document
 from holdfast.solver import Stop
 
 HELD, BANDS, COMPARED = "held-out.npz", "bands.svg", "compare.html"
-NO = 1  # Exit code: no more is certified than before.
+NOT_BETTER = 1  # Exit code: no more is certified than before.
 TRAINING = 0.6  # Share of --seconds for training; the rest is for the two runs (a choice).
 BEFORE = 0.5  # Share of that rest for the run before training: both networks get the same time.
 FACTORY = '''"""The model of {model} with the weights in this folder. Written by `holdfast harden`."""
@@ -122,7 +122,7 @@ def harden_into(q: Harden, folder: Path, console: Console) -> None:
     )
     line(console, "verdict", result.verdict, warns=not result.better)
     if not result.better:
-        sys.exit(NO)
+        sys.exit(NOT_BETTER)
 
 
 def _is_module(spec: str) -> None:
@@ -214,7 +214,9 @@ def _picture(folder: Path, at: float | None) -> Path:
 
     before, after = open_runs([folder / "before", folder / "after"])
     known, hardened = ([row.bracket for row in run.rows if row.measured] for run in (before, after))
-    return write(two_bands.draw(known, hardened, at, before.sense, len(before.inputs)), folder / BANDS)
+    return write_document(
+        two_bands.draw(known, hardened, at, before.sense, len(before.inputs)), folder / BANDS
+    )
 
 
 def _pad_sequence(row: Tensor, length: int) -> Tensor:

@@ -58,7 +58,7 @@ NEIGHBOURS = {
 }
 
 
-class Command(TyperCommand):
+class PlainHelpCommand(TyperCommand):
     """A command whose help is written here."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:

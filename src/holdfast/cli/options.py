@@ -10,7 +10,7 @@ import typer
 
 from holdfast.cli.terminal import Terminal
 from holdfast.errors import BadInput
-from holdfast.reading.read_settings import How
+from holdfast.reading.read_settings import ReadSettings
 
 # Headings of `holdfast --help`, in this order.
 PANELS = MEASURE, RUNS, OTHER = "Measure", "Work with runs", "Begin, and more"
@@ -122,7 +122,7 @@ Property = Annotated[
         "holds.",
     ),
 ]
-HowFar = Annotated[
+RadiusOption = Annotated[
     float | None,
     typer.Option(metavar="NUMBER", help="Perturbation radius, in the units of --domain."),
 ]
@@ -145,7 +145,7 @@ Targets = Annotated[
         help="With --property targeted or reach: one class for all inputs, or one for each, as in 3,3,7.",
     ),
 ]
-Square = Annotated[
+PatchOption = Annotated[
     str | None,
     typer.Option(
         metavar="TOP,LEFT,SIZE",
@@ -310,8 +310,8 @@ Sample = Annotated[
     int,
     typer.Option(metavar="COUNT", min=0, help="Recompute this many proved bounds, drawn at random."),
 ]
-Every = Annotated[bool, typer.Option("--all", metavar="", help="Recompute every proved bound.")]
-Drawn = Annotated[
+RecomputeAll = Annotated[bool, typer.Option("--all", metavar="", help="Recompute every proved bound.")]
+SampleSeed = Annotated[
     int | None,
     typer.Option(
         "--seed",
@@ -327,7 +327,7 @@ Tolerance = Annotated[
         help="Accept a recomputed bound that is smaller by at most this fraction.",
     ),
 ]
-ProveFor = Annotated[
+ProofSeconds = Annotated[
     float | None,
     typer.Option(
         "--seconds",
@@ -476,7 +476,7 @@ LabelColumn = Annotated[str | None, _of_data(metavar="NAME", help="Column of a t
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataOptions(How):
+class DataOptions(ReadSettings):
     """How to read the data, and which inputs to use. Every command that reads data has these options."""
 
     text_column: TextColumn = None
@@ -507,7 +507,7 @@ WORKERS = _of_running(
     help="Number of worker processes. Default: 1 with all threads; with ray one for each CPU core or GPU.",
 )
 MEMORY = _of_running(metavar="SIZE", help="Memory limit of each process, as in 2G or 500M.")
-EACH = typer.Option(
+SECONDS_EACH = typer.Option(
     metavar="NUMBER",
     rich_help_panel=STOPPING,
     help="Stop an input after this many seconds; a batch gets this times its inputs.",
@@ -526,7 +526,7 @@ class Running:
             metavar="K/N", help="Work on the K-th of N parts of the inputs; 'holdfast merge' joins the parts."
         ),
     ] = None
-    seconds_each: Annotated[float | None, EACH] = None
+    seconds_each: Annotated[float | None, SECONDS_EACH] = None
     memory: Annotated[str | None, MEMORY] = None
 
 
@@ -621,7 +621,7 @@ def _parameter(of: Field[Any], name: str | None = None, annotation: Any = None) 
 def measures(
     kind: type[Any], *without: str, running: type[Running] = Running, **how: Any
 ) -> Callable[..., None]:
-    """A function for the command line that begins a run of a `Command`; without `out` nothing is saved.
+    """A function for the command line that begins a run of a `PlainHelpCommand`; without `out` nothing is saved.
 
     The arguments are those of `declare_command`.
     """
@@ -629,7 +629,7 @@ def measures(
     def run(command: Any, out: Path | None, given: Running) -> None:
         from holdfast import memory_budget
         from holdfast.cli.parse import bytes_option
-        from holdfast.cli.run import begin, once
+        from holdfast.cli.run import begin, run_without_saving
 
         if out is None and getattr(command, "certificates", False):
             raise BadInput(
@@ -637,7 +637,7 @@ def measures(
             )
         with memory_budget.limit_process(bytes_option(given.memory)):
             if out is None:
-                once(command, Terminal(), given)
+                run_without_saving(command, Terminal(), given)
             else:
                 begin(command, out, Terminal(), given)
 

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.text import Text
 
 from holdfast import time_limit
-from holdfast.api.check import claims, shows
-from holdfast.api.prove import Certificate, certificates
+from holdfast.api.check import has_proof, has_witness
+from holdfast.api.prove import Certificate, iterate_certificates
 from holdfast.cli.check import build_again, stored_rows
 from holdfast.cli.command import Command
 from holdfast.cli.run import Built
@@ -23,7 +23,7 @@ from holdfast.result import Key, Record
 from holdfast.store import Store
 
 ABLE = "radius", "worst", "verify", "reach"  # Commands whose results can have certificates.
-NOTHING = 3  # Exit code: some claims have no certificate.
+SOME_WITHOUT_CERTIFICATE = 3  # Exit code: some claims have no certificate.
 PROOFS = "proofs"  # Default folder of certificates, in the folder of the run.
 FEW = 5  # Claims without a certificate that are printed one by one at the end of a run.
 
@@ -69,10 +69,12 @@ def prove(
             _close(made, out, console)
             raise
     if not _close(made, out, console):
-        sys.exit(NOTHING)
+        sys.exit(SOME_WITHOUT_CERTIFICATE)
 
 
-def at_the_end(command: Command, built: Built, store: Store, begun: float, console: Console) -> None:
+def certify_finished_run(
+    command: Command, built: Built, store: Store, begun: float, console: Console
+) -> None:
     """--certificates: write the certificates of a run that has just ended, in the time that is left.
 
     A missing certificate is reported and does not change the exit code.
@@ -118,7 +120,7 @@ def _provable_records(store: Store) -> dict[Key, Record]:
     return {
         record.key: record
         for record in store.iterate_readable()
-        if isinstance(record, Record) and (claims(record) or shows(record))
+        if isinstance(record, Record) and (has_proof(record) or has_witness(record))
     }
 
 
@@ -140,7 +142,7 @@ def _of(
     for problem in part.problems:
         for some, records in stored_rows(store, problem, wanted):
             rows = some.to(problem.region.centre.device)
-            yield from certificates(
+            yield from iterate_certificates(
                 problem.take(rows), {record.key: record for record in records}, out, model, until
             )
 

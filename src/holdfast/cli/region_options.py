@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Around(options.DataOptions):
+class RegionOptions(options.DataOptions):
     """The options as typed."""
 
     network: options.ModelOptions
     data: options.DataOption
     property: options.Property = "robustness"
-    radius: options.HowFar = None
+    radius: options.RadiusOption = None
     norm: options.Norm = "inf"
     within: options.Within = None
     threshold: options.Threshold = None
     outputs: options.Outputs = None
     epsilon: options.Epsilon = 0.0
     targets: options.Targets = None
-    patch: options.Square = None
+    patch: options.PatchOption = None
     shares: options.Shares = None
     drift: options.Drift = False
     softmax: options.Softmax = True

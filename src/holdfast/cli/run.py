@@ -20,28 +20,28 @@ import torch
 from rich.console import Console
 
 from holdfast import memory_budget, signals, time_limit
-from holdfast.cli.command import BESIDE, Command, command_of
+from holdfast.cli.command import RUNNING_OPTIONS, Command, command_of
 from holdfast.cli.options import ModelOptions, Running, TableRunning
 from holdfast.cli.parse import bytes_option, check_order
 from holdfast.cli.views.live import LiveProgress
 from holdfast.cli.views.output import line
 from holdfast.errors import BadInput, HoldfastError, StoreError
-from holdfast.execution import Executor, Here, Local, Task, TaskResult, Worker
-from holdfast.execution.asking import NotAnswered, asking_elsewhere
+from holdfast.execution import Executor, InProcess, Local, Task, TaskResult, Worker
+from holdfast.execution.asking import NotAnswered, query_in_subprocess
 from holdfast.execution.task import Outputs, Tell
-from holdfast.execution.worker_pool import GRACE
+from holdfast.execution.worker_pool import GRACE_SECONDS
 from holdfast.method import Method, known_methods
 from holdfast.network import Network
 from holdfast.network.model_identity import NAME_IT
 from holdfast.network.text import WordTokenizer
 from holdfast.problem import Problem
+from holdfast.question import ClassLabel, Means, Question, Request, plain
 from holdfast.question import DataDescription as DataAsked
-from holdfast.question import Means, Question, Request, Said, plain
 from holdfast.question import ModelDescription as ModelAsked
 from holdfast.reading.data import Data
 from holdfast.reading.source import OWN, import_only
 from holdfast.result import DONE, Key, Record
-from holdfast.solver import Choice, Ended, Stop
+from holdfast.solver import Choice, RunOutcome, Stop
 from holdfast.store import Store
 
 USUAL = Running()
@@ -121,7 +121,7 @@ def begin(command: Command, folder: Path, console: Console, running: Running = U
         _answer(command, store, built, console, executor)
 
 
-def once(command: Command, console: Console, running: Running = USUAL) -> None:
+def run_without_saving(command: Command, console: Console, running: Running = USUAL) -> None:
     """Run the command without saving anything."""
     executor = executor_of(command, running)
     built = _built(command, running)
@@ -132,8 +132,8 @@ def once(command: Command, console: Console, running: Running = USUAL) -> None:
         ended = _solve_command(command, store, built, console, executor)
         until = math.inf if built.stop.seconds is None else began + built.stop.seconds
         with (
-            asking_elsewhere(closing_seconds(until))
-            if not isinstance(executor, Here)
+            query_in_subprocess(closing_seconds(until))
+            if not isinstance(executor, InProcess)
             else contextlib.nullcontext()
         ):
             command.show(store, built, console)
@@ -165,7 +165,7 @@ def resume(
         command = command_of(begun.command, options)
         kept = {
             name: begun.options[name]
-            for name in BESIDE
+            for name in RUNNING_OPTIONS
             if getattr(running, name) is None and name in begun.options
         }
         running = replace(running, **kept)
@@ -182,7 +182,7 @@ def resume(
                 else f" The run was begun in {begun.begun_in}: resume it from there."
             )
             raise type(error)(f"{error}{hint}") from error
-        same(built.question, begun)
+        check_same_question(built.question, begun)
         if not store.has_inputs():  # The run was killed before it saved its inputs.
             command.keep_inputs(store, built)
         if built.problems:
@@ -227,7 +227,7 @@ def _built(command: Command, running: Running) -> Built:
             f"{time_limit.PREPARATION:g} s after --seconds {seconds:g} had passed. Does the model hang?"
         )
     built = ready
-    stored = {name: value for name in BESIDE if (value := getattr(running, name)) is not None}
+    stored = {name: value for name in RUNNING_OPTIONS if (value := getattr(running, name)) is not None}
     built = replace(
         built,
         shard=shard,
@@ -272,7 +272,7 @@ def executor_of(command: Command, running: Running) -> Executor:
         partial(worker_of, command.name, command.as_json(), replace(running, executor="here"), os.getcwd()),
     )
     if where == "here":
-        return Here()
+        return InProcess()
     if where == "local":
         threads, workers = torch.get_num_threads(), running.workers or 1
         torch.set_num_threads(
@@ -298,11 +298,11 @@ def worker_of(name: str, options: Mapping[str, Any], running: Running, folder: s
     if os.path.isdir(folder):
         os.chdir(folder)
     command, most = command_of(name, options), bytes_option(running.memory)
-    with memory_budget.within(memory_budget.left(most)):
+    with memory_budget.within(memory_budget.remaining_bytes(most)):
         return MemoryLimitedWorker(command.worker(_built(command, running)), most)
 
 
-def same(now: Question, begun: Question) -> None:
+def check_same_question(now: Question, begun: Question) -> None:
     """Raise StoreError unless model, data and options equal those of the run."""
     parts = (
         ("model", "is", now.model.fingerprint, begun.model.fingerprint),
@@ -334,7 +334,7 @@ class MemoryLimitedWorker:
     memory: int | None
 
     def answer(self, task: Task, tell: Tell) -> TaskResult:
-        with memory_budget.within(memory_budget.left(self.memory)):
+        with memory_budget.within(memory_budget.remaining_bytes(self.memory)):
             return self.worker.answer(task, tell)
 
     def unknown(self, keys: Sequence[Key]) -> list[Record]:
@@ -369,7 +369,7 @@ def keep_inputs(store: Store, built: Built) -> None:
     store.put_inputs(data.rows, _labels(data, built.question.asked) or nothing, nothing, data.names, tokens)
 
 
-def _labels(data: Data, asked: Request) -> list[Said] | None:
+def _labels(data: Data, asked: Request) -> list[ClassLabel] | None:
     """The class of each input; None if outputs are not classes."""
     if not data.labelled or asked.within is not None:
         return None
@@ -378,7 +378,7 @@ def _labels(data: Data, asked: Request) -> list[Said] | None:
     return list(data.y.tolist()) if data.y.dim() == 1 and not data.y.is_floating_point() else None
 
 
-def _true_outputs(yes: torch.Tensor) -> list[Said]:
+def _true_outputs(yes: torch.Tensor) -> list[ClassLabel]:
     """(n, outputs) bool -> for each row the indices of the true outputs."""
     return [tuple(k for k, one in enumerate(row) if one) for row in yes.tolist()]
 
@@ -427,7 +427,7 @@ def ask_predictions(store: Store, built: Built, missing: set[int]) -> None:
         missing -= first.keys()
 
 
-def _classes(outputs: torch.Tensor, asked: Request) -> list[Said] | None:
+def _classes(outputs: torch.Tensor, asked: Request) -> list[ClassLabel] | None:
     """(n, outputs) -> the class of each row; None if outputs are not classes."""
     if asked.threshold is not None:
         yes = outputs > asked.threshold
@@ -437,7 +437,7 @@ def _classes(outputs: torch.Tensor, asked: Request) -> list[Said] | None:
 
 def _solve_command(
     command: Command, store: Store, built: Built, console: Console, executor: Executor
-) -> Ended | None:
+) -> RunOutcome | None:
     """Solve with progress on the terminal; None: interrupted before `solve` could end by itself."""
     total = sum(len(p) for p in built.problems) if built.total is None else built.total
     if isinstance(executor, Local) and built.net.differentiable:
@@ -448,7 +448,7 @@ def _solve_command(
     try:
         with (
             warnings.catch_warnings(),
-            memory_budget.within(memory_budget.left()),
+            memory_budget.within(memory_budget.remaining_bytes()),
             LiveProgress(console, command.name, total) as live,
         ):
             warnings.filterwarnings("ignore", message="interrupted")
@@ -459,10 +459,10 @@ def _solve_command(
 
 def closing_seconds(until: float) -> float:
     """Seconds for evaluating the model after a search: until the deadline plus GRACE."""
-    return max(until - time.monotonic(), 0.0) + GRACE
+    return max(until - time.monotonic(), 0.0) + GRACE_SECONDS
 
 
-def _code(command: Command, store: Store, ended: Ended) -> int:
+def _code(command: Command, store: Store, ended: RunOutcome) -> int:
     return command.exit_code(store) or (SOME_FAILED if ended.failed else 0)
 
 
@@ -480,8 +480,8 @@ def _answer(command: Command, store: Store, built: Built, console: Console, exec
     ended = _solve_command(command, store, built, console, executor)
     interrupted = ended is None or ended.interrupted
     with (
-        asking_elsewhere(closing_seconds(until))
-        if not isinstance(executor, Here)
+        query_in_subprocess(closing_seconds(until))
+        if not isinstance(executor, InProcess)
         else contextlib.nullcontext()
     ):
         try:
@@ -501,10 +501,10 @@ def _answer(command: Command, store: Store, built: Built, console: Console, exec
             interrupted = True
         command.show(store, built, console)
     if not interrupted and getattr(command, "certificates", False):
-        from holdfast.cli.prove import at_the_end
+        from holdfast.cli.prove import certify_finished_run
 
         try:
-            at_the_end(command, built, store, begun, console)
+            certify_finished_run(command, built, store, begun, console)
         except KeyboardInterrupt:
             interrupted = True
     reasons, failed = set[str](), dict[int, str]()

@@ -16,7 +16,7 @@ from torch.nn.functional import one_hot
 
 from holdfast.batch import take
 from holdfast.coverage.neurons import Neurons
-from holdfast.random_streams import Chance
+from holdfast.random_streams import RandomStreams
 from holdfast.region import Sparse
 
 BATCH_NUMBERS = 2**25  # Largest number of values in all inputs evaluated in one batch (chosen by hand).
@@ -43,7 +43,7 @@ class Units:
             .reshape(region.unit_shape)
             .expand(region.shape)
         )
-        low, high = (end.expand(region.shape) for end in region.ends(region.centre))
+        low, high = (end.expand(region.shape) for end in region.value_range(region.centre))
         return Units(place, region.units, low, high)
 
     def elements(self, units: Tensor) -> Tensor:
@@ -84,7 +84,7 @@ class AimState:
     """The state of the search for a batch of aims."""
 
     aims: Aims
-    chance: Chance
+    chance: RandomStreams
     now: Tensor  # (n, *shape): the current inputs
     drive: Tensor  # (n,): the drives there
     best: Tensor  # (n, *shape): the nearest input found with a value inside
@@ -117,7 +117,7 @@ class ActivationReach:
         """Number of aims that fit into memory."""
         return max(1, BATCH_NUMBERS // (2 * DRAWN_UNITS * self.units.place.numel()))
 
-    def begin(self, aims: Aims, chance: Chance) -> AimState:
+    def begin(self, aims: Aims, chance: RandomStreams) -> AimState:
         none, far = (
             torch.zeros_like(aims.neuron, dtype=torch.bool),
             torch.full_like(aims.neuron, self.limit + 1),
@@ -158,7 +158,7 @@ class ActivationReach:
         and continue from the closest.
         """
         here, drive, blind = walk.now[rows], walk.drive[rows], bool(walk.blind[rows[0]])
-        chance = walk.chance.apart(walk.turn).take(rows)
+        chance = walk.chance.substream(walk.turn).take(rows)
         corner, score = (
             self._rank_by_sampling(aims, here, drive, chance)
             if blind
@@ -209,7 +209,7 @@ class ActivationReach:
         return corner, self.units.totals(gradient * (corner - here))
 
     def _rank_by_sampling(
-        self, aims: Aims, here: Tensor, drive: Tensor, chance: Chance
+        self, aims: Aims, here: Tensor, drive: Tensor, chance: RandomStreams
     ) -> tuple[Tensor, Tensor]:
         """Do the same without a gradient: draw some units, and try each at a random corner and at the
         opposite one.

@@ -56,7 +56,7 @@ class Items:
         kinds = zip(self.lower.unbind(1), self.upper.unbind(1), strict=True)
         return torch.stack([((values >= low) & (values < high)).any(0) for low, high in kinds], dim=1)
 
-    def firmly(self, values: Tensor) -> Tensor:
+    def certainly_inside(self, values: Tensor) -> Tensor:
         """Return (pairs, 3): row, neuron and kind of all values (n, neurons) that are certainly inside."""
         lower, upper = self.within(1)
         found = []
@@ -76,7 +76,7 @@ def items(
     """Return the items of a criterion, with ranges over the data (n, *shape), and notes on neurons without
     items.
     """
-    check(criterion, threshold, sections)
+    check_criterion(criterion, threshold, sections)
     low, high = _ranges(values for values, _ in neurons.read_values(data))
     sizes = [layer.neurons for layer in neurons.layers]
     scale = torch.cat(
@@ -112,7 +112,7 @@ def items(
     ), tuple(notes)
 
 
-def check(criterion: str, threshold: float, sections: int) -> None:
+def check_criterion(criterion: str, threshold: float, sections: int) -> None:
     """Raise BadInput if the criterion or its settings are invalid."""
     if criterion not in get_args(Criterion):
         raise BadInput(f"criterion {criterion!r} is unknown; there are {', '.join(get_args(Criterion))}.")

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from holdfast import time_limit
 from holdfast.coverage.activate import ActivationReach, Aims, AimState, Units
-from holdfast.coverage.question import Uncovered
+from holdfast.coverage.question import UncoveredItems
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem
-from holdfast.random_streams import Chance
+from holdfast.random_streams import RandomStreams
 from holdfast.result import Setting, Traits
 
 # An input is kept as a test of an item that it happens to cover only if it changes at most this many units
@@ -29,17 +29,17 @@ AIM, SURE = 0.5, 0.25
 QUERIES_PER_STEP = 2**12  # Number of network evaluations after which a step ends (chosen by hand).
 # The name of the extra of a record that holds the index of the seed of its test and the item that the test
 # was made for.
-MADE = "made"
+PROVENANCE_KEY = "made"
 
 
 @dataclass(eq=False)
-class Hunt:
+class PursuitState:
     """The state of the search: the items (n,) of a problem, and the block that is being processed."""
 
     done: Tensor  # (n,) bool
     made: Tensor  # (n, 2): see MADE; NaN where there is no test
     fewest: Tensor  # (n,): number of units changed in the nearest test known
-    chance: Chance
+    chance: RandomStreams
     tests: int  # number of tests found
     block: Tensor  # indices of the items being processed
     attempt: int = 0
@@ -62,7 +62,7 @@ class Hit:
 
 
 @dataclass(frozen=True)
-class Pursuit(Method[Hunt]):
+class Pursuit(Method[PursuitState]):
     """Search for inputs that cover the items.
 
     Attributes:
@@ -90,13 +90,15 @@ class Pursuit(Method[Hunt]):
         return {name: value for name, value in super().settings().items() if name != "known"}
 
     def obstacle(self, problem: Problem) -> str | None:
-        return None if isinstance(problem, Uncovered) else "tests are made for neurons: 'holdfast testgen'"
+        return (
+            None if isinstance(problem, UncoveredItems) else "tests are made for neurons: 'holdfast testgen'"
+        )
 
-    def start(self, problem: Problem, seed: int) -> Hunt:
+    def start(self, problem: Problem, seed: int) -> PursuitState:
         none = torch.zeros(len(problem), dtype=torch.bool, device=problem.region.centre.device)
         made = torch.full((len(problem), 2), torch.nan, dtype=torch.float64)
-        chance = Chance.of(problem.keys, seed, none.device)
-        hunt = Hunt(
+        chance = RandomStreams.of(problem.keys, seed, none.device)
+        hunt = PursuitState(
             none,
             made,
             torch.full_like(none, torch.inf, dtype=torch.float64),
@@ -104,27 +106,33 @@ class Pursuit(Method[Hunt]):
             self.known,
             none.nonzero().flatten(),
         )
-        return self._next_block(Uncovered.of(problem), hunt)
+        return self._next_block(UncoveredItems.of(problem), hunt)
 
-    def update_bounds(self, problem: Problem, state: Hunt, lower: Tensor, upper: Tensor) -> Hunt:
+    def update_bounds(
+        self, problem: Problem, state: PursuitState, lower: Tensor, upper: Tensor
+    ) -> PursuitState:
         # The radius is one less than the smallest number of changes that violates the specification.
         state.fewest = torch.minimum(state.fewest, upper + 1)
         return state
 
-    def step(self, problem: Problem, state: Hunt) -> tuple[Hunt | None, Claims]:
+    def step(self, problem: Problem, state: PursuitState) -> tuple[PursuitState | None, Claims]:
         """Process a bounded part of a block; its results are reported at the end of the block."""
-        uncovered, before = Uncovered.of(problem), problem.network.queries
+        uncovered, before = UncoveredItems.of(problem), problem.network.queries
         reach = self._reach(uncovered, state)
         # Everything offered before a cut-off is claimed: every witness is replayed, even if the rest of the
         # block is incomplete.
         time_limit.interrupt_late(
             lambda: self._advance(uncovered, state, reach, before + QUERIES_PER_STEP), None, time_limit.GRACE
         )
-        claims = Claims(witness=state.lucky, found=state.fresh, done=state.done, aside={MADE: state.made})
+        claims = Claims(
+            witness=state.lucky, found=state.fresh, done=state.done, aside={PROVENANCE_KEY: state.made}
+        )
         state.lucky, state.fresh = None, None
         return (state if len(state.block) else None), claims
 
-    def _advance(self, problem: Uncovered, state: Hunt, reach: ActivationReach, queries: int) -> None:
+    def _advance(
+        self, problem: UncoveredItems, state: PursuitState, reach: ActivationReach, queries: int
+    ) -> None:
         """Process the block until it is done, the time is up, or the network has answered this number of
         queries in total.
         """
@@ -141,7 +149,7 @@ class Pursuit(Method[Hunt]):
 
     # ---- choosing what comes next
 
-    def _next_block(self, problem: Uncovered, state: Hunt) -> Hunt:
+    def _next_block(self, problem: UncoveredItems, state: PursuitState) -> PursuitState:
         """Select the next block: the first items that are not done."""
         enough = self.tests is not None and state.tests >= self.tests
         waits = (
@@ -152,7 +160,7 @@ class Pursuit(Method[Hunt]):
         state.block, state.attempt, state.aimed, state.walk, state.hits = waits, 0, None, None, []
         return state
 
-    def _reach(self, problem: Uncovered, state: Hunt) -> ActivationReach:
+    def _reach(self, problem: UncoveredItems, state: PursuitState) -> ActivationReach:
         units = Units.of(problem.near)
 
         def watch(x: Tensor, place: Tensor, values: Tensor) -> None:
@@ -161,7 +169,7 @@ class Pursuit(Method[Hunt]):
         limit = min(self.changes or units.count, units.count)
         return ActivationReach(problem.read, units, self.beam, limit, watch if self.hurried else None)
 
-    def _aim(self, problem: Uncovered, state: Hunt, reach: ActivationReach) -> None:
+    def _aim(self, problem: UncoveredItems, state: PursuitState, reach: ActivationReach) -> None:
         """Start the next attempt: the items of the block not yet reached, each from its next seed."""
         reached = torch.stack([torch.zeros_like(state.done), *(hit.covers for hit in state.hits)]).any(0)
         state.aimed = rows = state.block[~reached[state.block]]
@@ -170,14 +178,14 @@ class Pursuit(Method[Hunt]):
                 problem.nearest[rows, state.attempt],
                 (end[rows].to(problem.seeds) for end in problem.outside.within(AIM)),
             )
-            chance = state.chance.take(rows).apart(state.attempt)
+            chance = state.chance.take(rows).substream(state.attempt)
             state.walk = reach.begin(
                 Aims(place, problem.seeds[place], problem.outside.neuron[rows], *ends), chance
             )
 
     # ---- collecting results
 
-    def _gather(self, problem: Uncovered, state: Hunt, reach: ActivationReach) -> None:
+    def _gather(self, problem: UncoveredItems, state: PursuitState, reach: ActivationReach) -> None:
         """Finish an attempt. A result that does not cover its aim again in this batch is dropped."""
         assert state.walk is not None
         assert state.aimed is not None
@@ -190,7 +198,7 @@ class Pursuit(Method[Hunt]):
             state.hits += [found for found in (Hit(*one) for one in every) if bool(found.covers[found.item])]
         state.walk, state.attempt = None, state.attempt + 1
 
-    def _settle(self, problem: Uncovered, state: Hunt) -> None:
+    def _settle(self, problem: UncoveredItems, state: PursuitState) -> None:
         """Select tests among the block's hits; hits that cover more new items come first."""
         covers = torch.stack([torch.zeros_like(state.done), *(hit.covers for hit in state.hits)])[1:]
         fresh = (covers.any(0) & ~state.done).nonzero().flatten()
@@ -208,7 +216,9 @@ class Pursuit(Method[Hunt]):
         state.done[state.block] = True
         self._next_block(problem, state)
 
-    def _offer(self, problem: Problem, state: Hunt, rows: Tensor, x: Tensor, changed: Tensor | int) -> None:
+    def _offer(
+        self, problem: Problem, state: PursuitState, rows: Tensor, x: Tensor, changed: Tensor | int
+    ) -> None:
         """Store inputs for some rows, to be reported at the end of the step."""
         if state.lucky is None or state.fresh is None:
             state.lucky, state.fresh = problem.region.centre.clone(), torch.zeros_like(state.done)
@@ -216,7 +226,13 @@ class Pursuit(Method[Hunt]):
         state.fewest[rows] = float(changed) if isinstance(changed, int) else changed.double()
 
     def _watch(
-        self, problem: Uncovered, state: Hunt, units: Units, x: Tensor, place: Tensor, values: Tensor
+        self,
+        problem: UncoveredItems,
+        state: PursuitState,
+        units: Units,
+        x: Tensor,
+        place: Tensor,
+        values: Tensor,
     ) -> None:
         """Check inputs (m, *shape) tried for one item against all items, given their seeds' indices and the
         values (m, neurons) of all neurons.

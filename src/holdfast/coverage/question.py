@@ -26,7 +26,7 @@ class Seeds:
 
 
 @dataclass(frozen=True, eq=False)
-class Near(Sparse):
+class NearSeeds(Sparse):
     """All x that differ from at least one of the seeds in at most `radius` units. The centre is the seed
     nearest to the interval.
     """
@@ -45,7 +45,7 @@ class Near(Sparse):
 
 
 @dataclass(frozen=True, eq=False)
-class Outside(Property):
+class OutsideInterval(Property):
     """The specification that the value of a neuron is not in its interval: not lower <= value < upper.
 
     The outputs of the network are the values of all neurons.
@@ -71,7 +71,7 @@ class Outside(Property):
 
 
 @dataclass(frozen=True, eq=False)
-class Uncovered(Problem):
+class UncoveredItems(Problem):
     """One row for each item that no seed covers, the nearest to the seeds first. The network is truncated
     after the neurons.
     """
@@ -79,8 +79,8 @@ class Uncovered(Problem):
     neurons: Neurons | None = None
 
     @staticmethod
-    def of(problem: Problem) -> "Uncovered":
-        assert isinstance(problem, Uncovered)
+    def of(problem: Problem) -> "UncoveredItems":
+        assert isinstance(problem, UncoveredItems)
         return problem
 
     @builtins.property
@@ -89,8 +89,8 @@ class Uncovered(Problem):
         return self.neurons
 
     @builtins.property
-    def near(self) -> Near:
-        assert isinstance(self.region, Near)
+    def near(self) -> NearSeeds:
+        assert isinstance(self.region, NearSeeds)
         return self.region
 
     @builtins.property
@@ -104,8 +104,8 @@ class Uncovered(Problem):
         return self.near.nearest
 
     @builtins.property
-    def outside(self) -> Outside:
-        assert isinstance(self.property, Outside)
+    def outside(self) -> OutsideInterval:
+        assert isinstance(self.property, OutsideInterval)
         return self.property
 
     def answers(self, x: Tensor, twin: Network | None = None) -> Tensor:

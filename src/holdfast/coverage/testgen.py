@@ -19,10 +19,10 @@ from torch import Tensor
 
 from holdfast import memory_budget
 from holdfast.coverage.activate import Units
-from holdfast.coverage.criteria import Criterion, Items, check, items
+from holdfast.coverage.criteria import Criterion, Items, check_criterion, items
 from holdfast.coverage.neurons import Neurons, Per
-from holdfast.coverage.pursuit import MADE, Pursuit
-from holdfast.coverage.question import Near, Outside, Seeds, Uncovered
+from holdfast.coverage.pursuit import PROVENANCE_KEY, Pursuit
+from holdfast.coverage.question import NearSeeds, OutsideInterval, Seeds, UncoveredItems
 from holdfast.errors import BadInput
 from holdfast.network import Network
 from holdfast.problem import Problem
@@ -127,7 +127,7 @@ class Suite:
         """Number of items in one block: each brings an input of its own, so memory limits them."""
         return max(
             1,
-            memory_budget.numbers(self.seeds.device, BLOCK_NUMBERS, LIVE_TENSORS)
+            memory_budget.elements_per_tensor(self.seeds.device, BLOCK_NUMBERS, LIVE_TENSORS)
             // max(1, self.seeds[0].numel()),
         )
 
@@ -142,7 +142,7 @@ class Suite:
         """Return the problem of the items `chosen`, given as indices into the open items."""
         at, which, first = self.neuron[chosen], self.kind[chosen], self.nearest[chosen]
         axes = unit_axes(self.seeds.shape[1:], self.unit)
-        region = Near(
+        region = NearSeeds(
             self.seeds[first[:, 0]],
             torch.zeros(len(at)),
             self.net.domain,
@@ -152,8 +152,8 @@ class Suite:
         )
         lower, upper = (end[at, which].double() for end in self.wanted.within(1))
         keys = tuple(Key(place) for place in chosen.tolist())
-        outside = Outside(at, lower, upper, self.wanted.margin[at, which].double())
-        return Uncovered(self.neurons.net, region, outside, "radius", keys, neurons=self.neurons)
+        outside = OutsideInterval(at, lower, upper, self.wanted.margin[at, which].double())
+        return UncoveredItems(self.neurons.net, region, outside, "radius", keys, neurons=self.neurons)
 
     def waiting(self, records: Iterable[Record]) -> Tensor:
         """Return the items without a final record that no witness of a record covers, the nearest to the
@@ -264,7 +264,7 @@ class Suite:
         place[self.neuron, self.kind] = torch.arange(len(self), device=place.device)
         found = []
         for values, _ in self.neurons.read_values(torch.stack(x)) if x else ():
-            row, neuron, kind = self.wanted.firmly(values).unbind(1)
+            row, neuron, kind = self.wanted.certainly_inside(values).unbind(1)
             pairs = torch.stack([row, place[neuron, kind]], 1).cpu()
             pairs = pairs[pairs[:, 1] >= 0]
             item = pairs[(pairs[:, 0] * len(self) + pairs[:, 1]).argsort(), 1]
@@ -340,7 +340,7 @@ def suite_of(
 ) -> Suite:
     """Read and check the input of test generation. Options as in `testgen`."""
     began, asked = time.monotonic(), net.queries
-    check(criterion, threshold, sections)
+    check_criterion(criterion, threshold, sections)
     if per not in get_args(Per):
         raise BadInput(f"per {per!r} is unknown; there are {', '.join(get_args(Per))}.")
     if tries < 1:
@@ -457,7 +457,9 @@ def testgen(
     in_blocks(suite, known.values, ask, until, tests)
     records = list(known.values())
     found = suite.tests(
-        records, {record.key: record.aside[MADE] for record in records if MADE in record.aside}, tests
+        records,
+        {record.key: record.aside[PROVENANCE_KEY] for record in records if PROVENANCE_KEY in record.aside},
+        tests,
     )
     net.queries = suite.asked + found.queries  # The truncated network was queried on behalf of the network.
     return found

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from holdfast.errors import StoreError, UnreadableFile
-from holdfast.files import PART, existing, in_words
-from holdfast.memory_budget import bytes_told
+from holdfast.files import CHUNK_BYTES, explained_errors, require_file
+from holdfast.memory_budget import format_bytes
 
 LARGEST_FILE = 2**31  # Bytes: limit for one file of a bundle (chosen by hand).
 # Bytes: limit for all files, packed and unpacked. Beyond 4 GiB offsets need more than four bytes, and zip has
@@ -67,7 +67,7 @@ def pack(folder: Path, target: Path) -> Path:
         if size > LARGEST_FILE or total > LARGEST_BUNDLE:
             raise StoreError(
                 f"{target}: {name} makes it larger than a bundle may be "
-                f"({bytes_told(LARGEST_FILE)} a file, {bytes_told(LARGEST_BUNDLE)} in all). "
+                f"({format_bytes(LARGEST_FILE)} a file, {format_bytes(LARGEST_BUNDLE)} in all). "
                 f"Leave the model out, or split the run into shards."
             )
     part = target.with_name(target.name + ".part")
@@ -80,7 +80,7 @@ def pack(folder: Path, target: Path) -> Path:
                 info.compress_type = _kind(folder / name)
                 info.file_size = (folder / name).stat().st_size
                 with (folder / name).open("rb") as source, archive.open(info, "w") as sink:
-                    shutil.copyfileobj(source, sink, PART)
+                    shutil.copyfileobj(source, sink, CHUNK_BYTES)
         os.replace(part, target)
     except OSError as error:
         raise StoreError(
@@ -96,7 +96,7 @@ def _kind(path: Path) -> int:
     """Compress, unless the ratio would exceed LARGEST_RATIO: the reader rejects such files as zip bombs."""
     packer, size = zlib.compressobj(wbits=-15), 0
     with path.open("rb") as source:
-        while some := source.read(PART):
+        while some := source.read(CHUNK_BYTES):
             size += len(packer.compress(some))
     size += len(packer.flush())
     return zipfile.ZIP_STORED if path.stat().st_size >= LARGEST_RATIO * size else zipfile.ZIP_DEFLATED
@@ -109,14 +109,14 @@ def unpack(path: Path, folder: Path) -> list[str]:
     never more bytes than the headers declare.
     """
     size = (
-        existing(
-            path, LARGEST_BUNDLE + 2**28, f"larger than {bytes_told(LARGEST_BUNDLE)}, which no bundle is."
+        require_file(
+            path, LARGEST_BUNDLE + 2**28, f"larger than {format_bytes(LARGEST_BUNDLE)}, which no bundle is."
         )
         .stat()
         .st_size
     )
     with (
-        in_words(path, "not a bundle: it cannot be read as a zip file", AGAIN),
+        explained_errors(path, "not a bundle: it cannot be read as a zip file", AGAIN),
         path.open("rb") as file,
         zipfile.ZipFile(file) as archive,
     ):
@@ -136,7 +136,7 @@ def unpack(path: Path, folder: Path) -> list[str]:
                 f"{path}: it has bytes that belong to no file, or another program packed it. {AGAIN}"
             )
         for info in members:
-            with in_words(path, f"{info.filename} is damaged", AGAIN):
+            with explained_errors(path, f"{info.filename} is damaged", AGAIN):
                 _unpack_member(archive, info, folder / info.filename)
     return [info.filename for info in members]
 
@@ -173,7 +173,7 @@ def _check_members(path: Path, members: Sequence[zipfile.ZipInfo], packed: int, 
             )
         if info.file_size > LARGEST_FILE or total > min(LARGEST_BUNDLE, free) or count > MOST_FILES:
             raise UnreadableFile(
-                f"{path}: unpacks to more than {bytes_told(min(LARGEST_BUNDLE, free))}, or to too many "
+                f"{path}: unpacks to more than {format_bytes(min(LARGEST_BUNDLE, free))}, or to too many "
                 "files. Free "
                 "some disk."
             )
@@ -216,7 +216,7 @@ def _unpack_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, target: Path
     target.parent.mkdir(parents=True, exist_ok=True)
     with archive.open(info) as source, target.open("xb") as sink:
         left = info.file_size
-        while left and (some := source.read(min(PART, left))):
+        while left and (some := source.read(min(CHUNK_BYTES, left))):
             sink.write(some)
             left -= len(some)
         if left or source.read(1):

@@ -18,8 +18,8 @@ from holdfast.evidence.archive import is_name, pack
 from holdfast.evidence.certificates import FOLDER, certificates, header_of, models
 from holdfast.evidence.claims import FILE as CLAIMS
 from holdfast.evidence.model import ModelFile, describe_model
-from holdfast.evidence.statement import GATE, read_by_others, statement
-from holdfast.files import json_of
+from holdfast.evidence.statement import GATE, statement, validate_with_in_toto
+from holdfast.files import read_json
 from holdfast.network.fingerprint import of_file
 from holdfast.report.gate_files import counts_of
 from holdfast.report.pairing import load
@@ -31,7 +31,7 @@ ABOUT_MODEL = "model.json"
 
 
 @dataclass(frozen=True)
-class Given:
+class BundleInputs:
     """Files that accompany the run.
 
     Attributes:
@@ -48,7 +48,7 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Made:
+class BundleSummary:
     """Summary of a bundle that was written."""
 
     path: Path
@@ -61,7 +61,7 @@ class Made:
     read_by_others: bool  # whether the package in-toto-attestation accepted the statement
 
 
-def make(run: Path, target: Path, given: Given) -> Made:
+def write_bundle(run: Path, target: Path, given: BundleInputs) -> BundleSummary:
     """Write the bundle.
 
     BadInput or StoreError, and no file, if something is missing, damaged or from another run.
@@ -71,14 +71,14 @@ def make(run: Path, target: Path, given: Given) -> Made:
         now.copy_to(folder / contents.RUN)
         with Store.read(folder / contents.RUN) as store:
             _take(folder, store, given)
-            contents.make(store, folder, folder)
-            listed = manifest.read_manifest(manifest.written(folder).parent)
-            stated = state(folder, store, listed)
+            contents.write_contents(store, folder, folder)
+            listed = manifest.read_manifest(manifest.write_manifest(folder).parent)
+            stated = build_statement(folder, store, listed)
             (folder / manifest.STATEMENT).write_bytes(manifest.as_bytes(stated))
-            known, fingerprint = read_by_others(stated), store.fingerprint()
+            known, fingerprint = validate_with_in_toto(stated), store.fingerprint()
         records = json.loads((folder / CLAIMS).read_bytes())["records"]
         proved = [record["proved"] for record in records if record["proved"]]
-        return Made(
+        return BundleSummary(
             pack(folder, target),
             fingerprint,
             of_file(folder / manifest.FILE),
@@ -90,12 +90,15 @@ def make(run: Path, target: Path, given: Given) -> Made:
         )
 
 
-def state(
-    folder: Path, store: Store, listed: Mapping[str, manifest.Listed], made_by: str = holdfast.__version__
+def build_statement(
+    folder: Path,
+    store: Store,
+    listed: Mapping[str, manifest.ManifestEntry],
+    made_by: str = holdfast.__version__,
 ) -> dict[str, Any]:
     """Build the statement for the files below a folder."""
-    about = {name: json_of(folder / name, "Request the bundle again.") for name in (ABOUT_MODEL, CLAIMS)}
-    gate = json_of(folder / GATE, "Write it again with 'holdfast gate --json'.") if GATE in listed else None
+    about = {name: read_json(folder / name, "Request the bundle again.") for name in (ABOUT_MODEL, CLAIMS)}
+    gate = read_json(folder / GATE, "Write it again with 'holdfast gate --json'.") if GATE in listed else None
     return statement(
         store.question,
         of_file(folder / manifest.FILE),
@@ -107,7 +110,7 @@ def state(
     )
 
 
-def _take(folder: Path, store: Store, given: Given) -> None:
+def _take(folder: Path, store: Store, given: BundleInputs) -> None:
     """Copy the files that are not part of the run."""
     if given.with_model and not given.model:
         raise BadInput(
@@ -131,14 +134,14 @@ def _take(folder: Path, store: Store, given: Given) -> None:
         for path in models(given.proofs):
             _copy(path, folder, f"{FOLDER}/{path.relative_to(given.proofs).as_posix()}")
     if given.gate is not None:
-        decision = json_of(given.gate, "Write it again with 'holdfast gate --json'.")
-        wrong = of_another(decision, store)
+        decision = read_json(given.gate, "Write it again with 'holdfast gate --json'.")
+        wrong = gate_mismatch(decision, store)
         if wrong:
             raise BadInput(f"{given.gate}: {wrong}.")
         (folder / GATE).write_bytes(manifest.as_bytes(decision))
 
 
-def of_another(decision: Any, store: Store) -> str:
+def gate_mismatch(decision: Any, store: Store) -> str:
     """Return why a gate's decision is not about this run, or "" if it is. The counts are computed again."""
     try:
         passed, counts, at = decision["passed"], decision["counts"], decision["at"]

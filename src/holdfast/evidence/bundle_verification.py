@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 from holdfast.errors import HoldfastError, UnreadableFile
 from holdfast.evidence import contents, manifest, signature
 from holdfast.evidence.archive import files_of
-from holdfast.evidence.bundle import ABOUT_MODEL, MODEL, of_another, state
+from holdfast.evidence.bundle import ABOUT_MODEL, MODEL, build_statement, gate_mismatch
 from holdfast.evidence.certificates import FOLDER, models
 from holdfast.evidence.claims import FILE as CLAIMS
 from holdfast.evidence.finding import Finding
 from holdfast.evidence.model import ModelFile, describe_model, signing_digest
 from holdfast.evidence.statement import GATE
-from holdfast.files import json_of, read_unpacked
+from holdfast.files import read_json, read_unpacked
 from holdfast.network.fingerprint import of_file
 from holdfast.network.onnx.reader import MAX_BYTES
 from holdfast.question import Question
@@ -34,7 +34,7 @@ RUN_NAME = f"{contents.RUN}/{RUN_FILE}"
 NEEDED = (manifest.FILE, manifest.STATEMENT, RUN_NAME, ABOUT_MODEL, CLAIMS)
 
 
-def is_whole(bundle: Path, folder: Path, names: Sequence[str]) -> None:
+def check_intact(bundle: Path, folder: Path, names: Sequence[str]) -> None:
     """UnreadableFile if a file differs from the manifest, or the statement names another manifest."""
     for one in _outside(names, folder):
         if one.state != "ok":
@@ -49,7 +49,7 @@ def _outside(names: Sequence[str], folder: Path) -> Iterator[Finding]:
     The caller stops at the first failure: each check needs the one before.
     """
     yield check_listing(names, folder)
-    yield statement_of_manifest(folder)
+    yield check_statement(folder)
 
 
 def check_listing(names: Sequence[str], folder: Path) -> Finding:
@@ -75,10 +75,10 @@ def check_listing(names: Sequence[str], folder: Path) -> Finding:
     return Finding("manifest", "differs" if wrong else "ok", told, tuple(sorted(wrong)))
 
 
-def statement_of_manifest(folder: Path) -> Finding:
+def check_statement(folder: Path) -> Finding:
     """Check that the statement names this manifest."""
     try:
-        told = json_of(folder / manifest.STATEMENT, AGAIN)
+        told = read_json(folder / manifest.STATEMENT, AGAIN)
         names = {subject["name"]: subject["digest"] for subject in told["subject"]}
         if names[manifest.FILE] == {"sha256": of_file(folder / manifest.FILE)}:
             return Finding("statement", "ok", "it names the manifest of this bundle")
@@ -87,7 +87,7 @@ def statement_of_manifest(folder: Path) -> Finding:
     return Finding("statement", "differs", "it names another manifest than this bundle's")
 
 
-def signatures(folder: Path, keys: "Sequence[PublicKey]") -> Finding:
+def check_signatures(folder: Path, keys: "Sequence[PublicKey]") -> Finding:
     """Check who signed the statement.
 
     Without a public key that the auditor trusts, the result is "unchecked".
@@ -115,7 +115,7 @@ def signatures(folder: Path, keys: "Sequence[PublicKey]") -> Finding:
     signed = signature.pae(signature.PAYLOAD, payload)
     for key in keys:
         own = [one for one in found if one.key_id == key.fingerprint]
-        if not any(key.holds(one.signature, signed) for one in own):
+        if not any(key.verifies(one.signature, signed) for one in own):
             told = (
                 "the signature does not match"
                 if own
@@ -137,7 +137,7 @@ def check_contents(folder: Path) -> Iterator[Finding]:
     with Store.read(folder / contents.RUN) as store, TemporaryDirectory(prefix="holdfast-again-") as place:
         again = Path(place)
         try:
-            contents.make(store, again, folder)
+            contents.write_contents(store, again, folder)
         except HoldfastError as error:
             yield Finding("contents", "differs", str(error))
             return
@@ -154,18 +154,20 @@ def check_contents(folder: Path) -> Iterator[Finding]:
         yield _page(folder, made, pages, told)
         yield _statement(folder, store)
         if GATE in names:
-            why = of_another(json_of(folder / GATE, AGAIN), store)
+            why = gate_mismatch(read_json(folder / GATE, AGAIN), store)
             yield Finding("gate", "differs" if why else "ok", why or "its counts are those of the run")
 
 
 def _same(folder: Path, made: Path, name: str) -> bool:
-    return (folder / name).is_file() and contents.same(name, (folder / name).read_bytes(), made.read_bytes())
+    return (folder / name).is_file() and contents.same_content(
+        name, (folder / name).read_bytes(), made.read_bytes()
+    )
 
 
 def _versions(folder: Path) -> dict[str, Any]:
     """Return the versions of the packages with which the bundle says it was made."""
     try:
-        told = json_of(folder / contents.VERSIONS, AGAIN)["bundle"]
+        told = read_json(folder / contents.VERSIONS, AGAIN)["bundle"]
         return dict(told)
     except (HoldfastError, LookupError, TypeError, ValueError):
         return {}
@@ -176,7 +178,7 @@ def _finding(what: str, wrong: Sequence[str], fine: str, made_with: Mapping[str,
 
     A difference is only "unchecked" if another version of holdfast made the bundle.
     """
-    own = contents.of_parts()["holdfast"]
+    own = contents.package_versions()["holdfast"]
     if not wrong:
         return Finding(what, "ok", fine)
     if made_with.get("holdfast") != own:
@@ -189,12 +191,12 @@ def _finding(what: str, wrong: Sequence[str], fine: str, made_with: Mapping[str,
 
 def _page(folder: Path, made: Mapping[str, Path], pages: set[str], made_with: Mapping[str, Any]) -> Finding:
     """Compare the text of the pages, and the figures if the same version of matplotlib drew them."""
-    drawn = made_with.get("matplotlib") == contents.of_parts()["matplotlib"]
+    drawn = made_with.get("matplotlib") == contents.package_versions()["matplotlib"]
     wrong = []
     for name in pages:
         there = (folder / name).read_bytes() if (folder / name).is_file() else b""
         mine = made[name].read_bytes()
-        if there != mine and (drawn or contents.words(there) != contents.words(mine)):
+        if there != mine and (drawn or contents.without_figures(there) != contents.without_figures(mine)):
             wrong.append(f"{name}: is not the page of this run")
     rest = "" if drawn else "; its figures, drawn by another version of matplotlib, were not compared"
     return _finding("page", wrong, f"it is the page of this run{rest}", made_with)
@@ -202,10 +204,10 @@ def _page(folder: Path, made: Mapping[str, Path], pages: set[str], made_with: Ma
 
 def _statement(folder: Path, store: Store) -> Finding:
     """Derive the statement again from the files of the bundle and compare it."""
-    told = json_of(folder / manifest.STATEMENT, AGAIN)
+    told = read_json(folder / manifest.STATEMENT, AGAIN)
     try:
         made_by = str(told["predicate"]["producer"]["annotations"]["version"])
-        again = state(folder, store, manifest.read_manifest(folder), made_by)
+        again = build_statement(folder, store, manifest.read_manifest(folder), made_by)
     except (HoldfastError, LookupError, TypeError, AttributeError, ValueError) as error:
         return Finding("claims", "differs", f"the statement cannot be derived from the bundle ({error})")
     if json.loads(manifest.as_bytes(again)) != told:
@@ -220,12 +222,12 @@ def _statement(folder: Path, store: Store) -> Finding:
     return Finding("claims", "ok", f"the statement matches the bundle; {'; '.join(kinds)}")
 
 
-def of_model(folder: Path, question: Question, files: Sequence[ModelFile]) -> Finding:
+def check_model(folder: Path, question: Question, files: Sequence[ModelFile]) -> Finding:
     """Compare the model's digests with the files that are available, or with the run's question.
 
     Files may be renamed.
     """
-    told = json_of(folder / ABOUT_MODEL, AGAIN)
+    told = read_json(folder / ABOUT_MODEL, AGAIN)
     try:
         digests = {str(file["name"]): str(file["digest"]) for file in told["files"]}
         again = {
@@ -264,7 +266,7 @@ def of_model(folder: Path, question: Question, files: Sequence[ModelFile]) -> Fi
     )
 
 
-def models_of(folder: Path, given: Path | None) -> dict[str, Path]:
+def find_models(folder: Path, given: Path | None) -> dict[str, Path]:
     """Map SHA-256 to model files: the auditor's, the bundle's, and those stored with certificates.
 
     The digest of a .gz file is that of its unpacked contents, because certificates name that.

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import UnreadableFile
-from holdfast.files import in_words
+from holdfast.files import explained_errors
 from holdfast.foreign_text import first_line
 
 FOLDER = "certificates"
@@ -53,7 +53,7 @@ def header_of(path: Path) -> dict[str, Any]:
     UnreadableFile if the file is not a safetensors file with the right metadata.
     """
     with (
-        in_words(path, "not a certificate", "Write it again with 'holdfast prove'."),
+        explained_errors(path, "not a certificate", "Write it again with 'holdfast prove'."),
         path.open("rb") as file,
     ):
         size = int.from_bytes(file.read(8), "little")

@@ -17,7 +17,7 @@ from holdfast.evidence.certificates import CertificateCheck, header_of
 from holdfast.evidence.claims import claims_of
 from holdfast.evidence.contents import RUN
 from holdfast.evidence.finding import Finding, State
-from holdfast.files import in_words
+from holdfast.files import explained_errors
 from holdfast.formatting import exact_text
 from holdfast.question import Question, Request
 from holdfast.result import Key
@@ -133,7 +133,7 @@ def _compare_claim(
     Both read the same stored arrays.
     """
     header, asked = header_of(path), question.asked
-    with in_words(path.name, "not a certificate", AGAIN):
+    with explained_errors(path.name, "not a certificate", AGAIN):
         arrays = load_file(path)
         region, label = header["region"], header["property"].get("class")
         if (

@@ -4,7 +4,7 @@ them."""
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from holdfast.api.check import claims, orient_bounds, shows
+from holdfast.api.check import has_proof, has_witness, orient_bounds
 from holdfast.problem import TURNED
 from holdfast.question import plain
 from holdfast.result import Bound, Record
@@ -19,7 +19,7 @@ FORMAT = 1
 def claims_of(store: Store, certificates: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     """List the claims of a run.
 
-    `certificates` maps the hash of a question to the names of its certificates.
+    `iterate_certificates` maps the hash of a question to the names of its certificates.
     """
     lines = [
         _line(record, certificates.get(record.question, ()) if record.question else ())
@@ -31,10 +31,12 @@ def claims_of(store: Store, certificates: Mapping[str, Sequence[str]]) -> dict[s
 def _line(record: Record, certificates: Sequence[str]) -> dict[str, Any]:
     ends, turned = orient_bounds(record), record.goal in TURNED
     proved = (
-        {**_bound_as_json(ends.lower, turned), "certificates": list(certificates)} if claims(record) else None
+        {**_bound_as_json(ends.lower, turned), "certificates": list(certificates)}
+        if has_proof(record)
+        else None
     )
     witness = None if record.witness is None else f"{WITNESSES}/{file_name(record.key)}.npy"
-    met = {**_bound_as_json(ends.upper, turned), "witness": witness} if shows(record) else None
+    met = {**_bound_as_json(ends.upper, turned), "witness": witness} if has_witness(record) else None
     told = {
         "input": record.key.index,
         "frame": record.key.frame,

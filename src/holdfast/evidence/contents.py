@@ -27,24 +27,24 @@ DRAWING = re.compile(rb"<svg.*?</svg>", re.DOTALL)
 PARTS = ("torch", "numpy", "matplotlib", "jinja2")
 
 
-def make(store: Store, folder: Path, certificates_in: Path) -> None:
+def write_contents(store: Store, folder: Path, certificates_in: Path) -> None:
     """Write all derived files below `folder`. Certificates, if any, lie below `certificates_in`."""
     for write in WRITERS:
         write(store, folder)
     (folder / CLAIMS).write_bytes(as_bytes(claims_of(store, by_question(certificates_in))))
 
 
-def question(store: Store, folder: Path) -> None:
+def write_question(store: Store, folder: Path) -> None:
     """Write the question of the run, with its hash."""
     (folder / QUESTION).write_bytes(as_bytes(store.question.as_json()))
 
 
-def versions(store: Store, folder: Path) -> None:
+def write_versions(store: Store, folder: Path) -> None:
     """Write the versions of the packages with which the run and the bundle were made."""
-    (folder / VERSIONS).write_bytes(as_bytes(plain({"run": store.provenance, "bundle": of_parts()})))
+    (folder / VERSIONS).write_bytes(as_bytes(plain({"run": store.provenance, "bundle": package_versions()})))
 
 
-def of_parts() -> dict[str, str]:
+def package_versions() -> dict[str, str]:
     return {
         "holdfast": holdfast.__version__,
         "python": platform.python_version(),
@@ -52,19 +52,19 @@ def of_parts() -> dict[str, str]:
     }
 
 
-def records(store: Store, folder: Path) -> None:
+def write_records(store: Store, folder: Path) -> None:
     """Write the records as `holdfast export` does."""
     store.export(folder / RECORDS)
 
 
-def shown(store: Store, folder: Path) -> None:
+def write_witnesses(store: Store, folder: Path) -> None:
     """Write every witness as an array."""
     (folder / WITNESSES).mkdir(exist_ok=True)
     for name, array in witnesses(store):
         np.save(folder / WITNESSES / f"{name}.npy", array, allow_pickle=False)
 
 
-def page(store: Store, folder: Path) -> None:
+def write_report(store: Store, folder: Path) -> None:
     """Write the HTML report."""
     from holdfast.report.page import IN_BUNDLE, render_pages  # here: matplotlib takes a second
 
@@ -75,10 +75,16 @@ def page(store: Store, folder: Path) -> None:
         (folder / page_name(target, number)).write_bytes(document.encode("utf-8", "replace"))
 
 
-WRITERS: tuple[Callable[[Store, Path], None], ...] = (question, versions, records, shown, page)
+WRITERS: tuple[Callable[[Store, Path], None], ...] = (
+    write_question,
+    write_versions,
+    write_records,
+    write_witnesses,
+    write_report,
+)
 
 
-def same(name: str, one: bytes, other: bytes) -> bool:
+def same_content(name: str, one: bytes, other: bytes) -> bool:
     """Compare two files: JSON by content (versions of packages may differ), others byte by byte."""
     if one == other or not name.endswith(".json"):
         return one == other
@@ -94,6 +100,6 @@ def _content(name: str, text: bytes) -> Any:
         return None
 
 
-def words(page: bytes) -> bytes:
+def without_figures(page: bytes) -> bytes:
     """Return a page without its figures: another version of matplotlib draws them with other numbers."""
     return DRAWING.sub(b"", page)

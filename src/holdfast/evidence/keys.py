@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.errors import BadInput, MissingExtra, UnreadableFile
-from holdfast.files import existing, in_words
+from holdfast.files import explained_errors, require_file
 
 try:
     from cryptography.exceptions import InvalidSignature
@@ -45,7 +45,7 @@ class PublicKey:
     key: Ed25519PublicKey | EllipticCurvePublicKey
     fingerprint: str
 
-    def holds(self, signature: bytes, signed: bytes) -> bool:
+    def verifies(self, signature: bytes, signed: bytes) -> bool:
         """Return whether `signature` is a signature of the bytes `signed` by this key."""
         try:
             if isinstance(self.key, Ed25519PublicKey):
@@ -57,7 +57,7 @@ class PublicKey:
             return False
 
 
-def made_keys(private: Path) -> tuple[Path, PublicKey]:
+def create_keys(private: Path) -> tuple[Path, PublicKey]:
     """Create an Ed25519 key pair: name.pem, readable by its owner alone, and name.pub.pem.
 
     Return the public part.
@@ -68,7 +68,7 @@ def made_keys(private: Path) -> tuple[Path, PublicKey]:
             raise BadInput(f"{path} exists already, and an overwritten key is lost. Choose another name.")
     key = Ed25519PrivateKey.generate()
     secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    with in_words(private, "the key cannot be written", "Choose another place.", BadInput):
+    with explained_errors(private, "the key cannot be written", "Choose another place.", BadInput):
         private.parent.mkdir(parents=True, exist_ok=True)
         with os.fdopen(os.open(private, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(secret)
@@ -76,10 +76,10 @@ def made_keys(private: Path) -> tuple[Path, PublicKey]:
     return public, _with_fingerprint(key.public_key())
 
 
-def public_key(path: Path) -> PublicKey:
+def read_public_key(path: Path) -> PublicKey:
     """Read an Ed25519 or elliptic-curve public key from a PEM file."""
-    text = existing(path, LARGEST_KEY, TOO_LARGE).read_bytes()
-    with in_words(
+    text = require_file(path, LARGEST_KEY, TOO_LARGE).read_bytes()
+    with explained_errors(
         path,
         "not a public key",
         "Give the public key as PEM, as 'holdfast keygen' and 'openssl pkey -pubout' write it.",
@@ -92,13 +92,15 @@ def public_key(path: Path) -> PublicKey:
         return _with_fingerprint(key)
 
 
-def private_key(path: Path, password: Callable[[], str]) -> tuple[PublicKey, Signer]:
+def read_private_key(path: Path, password: Callable[[], str]) -> tuple[PublicKey, Signer]:
     """Read an Ed25519 private key: its public part and its signing function.
 
     `password` is called if it is encrypted.
     """
-    text = existing(path, LARGEST_KEY, TOO_LARGE).read_bytes()
-    with in_words(path, "not a private key, or the password is wrong", "Make one with 'holdfast keygen'."):
+    text = require_file(path, LARGEST_KEY, TOO_LARGE).read_bytes()
+    with explained_errors(
+        path, "not a private key, or the password is wrong", "Make one with 'holdfast keygen'."
+    ):
         try:
             key = load_pem_private_key(text, None)
         except TypeError:  # it is encrypted

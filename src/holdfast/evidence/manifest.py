@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast.errors import UnreadableFile
 from holdfast.evidence.archive import files_of, is_name
-from holdfast.files import json_of
+from holdfast.files import read_json
 from holdfast.network.fingerprint import of_file
 
 FILE = "manifest.json"
@@ -20,23 +20,23 @@ DIGITS = frozenset("0123456789abcdef")
 
 
 @dataclass(frozen=True)
-class Listed:
+class ManifestEntry:
     """Size in bytes and SHA-256 of one file."""
 
     size: int
     sha256: str
 
 
-def list_files(folder: Path) -> dict[str, Listed]:
+def list_files(folder: Path) -> dict[str, ManifestEntry]:
     """List all files below a folder, except the manifest and the files that depend on it."""
     return {
-        name: Listed((folder / name).stat().st_size, of_file(folder / name))
+        name: ManifestEntry((folder / name).stat().st_size, of_file(folder / name))
         for name in files_of(folder)
         if name not in UNLISTED
     }
 
 
-def written(folder: Path) -> Path:
+def write_manifest(folder: Path) -> Path:
     """Write the manifest of all files below the folder, and return its path."""
     lines = [
         {"name": name, "size": one.size, "sha256": one.sha256} for name, one in list_files(folder).items()
@@ -53,16 +53,16 @@ def as_bytes(told: Mapping[str, Any]) -> bytes:
     )
 
 
-def read_manifest(folder: Path) -> dict[str, Listed]:
+def read_manifest(folder: Path) -> dict[str, ManifestEntry]:
     """Read the manifest. UnreadableFile if it is not a valid one."""
-    told = json_of(folder / FILE, "Request the bundle again.")
+    told = read_json(folder / FILE, "Request the bundle again.")
     wrong = UnreadableFile(
         f"{FILE}: not the manifest of a bundle, or of another version (this one reads {FORMAT}). Request it "
         "again."
     )
     if not isinstance(told, dict) or told.get("format") != FORMAT or not isinstance(told.get("files"), list):
         raise wrong
-    found: dict[str, Listed] = {}
+    found: dict[str, ManifestEntry] = {}
     for line in told["files"]:
         name, size, digest = (
             (line.get(key) for key in ("name", "size", "sha256"))
@@ -78,5 +78,5 @@ def read_manifest(folder: Path) -> dict[str, Listed]:
             or not set(digest) <= DIGITS
         ):
             raise wrong
-        found[name] = Listed(size, digest)
+        found[name] = ManifestEntry(size, digest)
     return found

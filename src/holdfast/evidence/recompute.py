@@ -11,19 +11,19 @@ from safetensors.numpy import load_file
 
 import holdfast_check
 from holdfast.api.check import orient_bounds
-from holdfast.api.prove import agrees, question
+from holdfast.api.prove import check_agreement, request_header
 from holdfast.bounding.description import describe_network
 from holdfast.errors import HoldfastError
 from holdfast.evidence.certificates import CertificateCheck, header_of
 from holdfast.evidence.checker_results import AGAIN, Claimed, Judged, reaches_claim
-from holdfast.files import in_words
+from holdfast.files import explained_errors
 from holdfast.formatting import exact_text
 from holdfast.problem import Problem
 from holdfast.property import Avoid
 from holdfast.result import Record
 
 
-def asked_again(
+def compare_with_questions(
     problem: Problem,
     records: Sequence[Record],
     accepted: Mapping[str, Sequence[CertificateCheck]],
@@ -66,7 +66,7 @@ def _network(
     try:
         if not separate_model:
             opened = holdfast_check.Model.read_file(path)
-            agrees(asked, opened)
+            check_agreement(asked, opened)
             return opened
         own = hashlib.sha256(describe_network(asked.network, asked.region.centre)).hexdigest()
     except (HoldfastError, holdfast_check.Rejected) as error:
@@ -86,11 +86,11 @@ def _network(
 def _compare_question(path: Path, part: Problem, record: Record, opened: holdfast_check.Model) -> Judged:
     """Check that the certificate's region contains the question's, and that the properties agree."""
     try:
-        asked, wanted = question(part, record, opened, "proof")
+        asked, wanted = request_header(part, record, opened, "proof")
     except HoldfastError as error:
         return "apart", str(error)
     header = header_of(path)
-    with in_words(path.name, "not a certificate", AGAIN):
+    with explained_errors(path.name, "not a certificate", AGAIN):
         region, above, size = header["region"], float(header["above"]), part.region.centre[0].numel()
         arrays = {name: array.astype(np.float64) for name, array in load_file(path).items() if name in wanted}
         if arrays.keys() != wanted.keys() or region["norm"] != asked["region"]["norm"]:

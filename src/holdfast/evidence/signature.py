@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from holdfast.errors import BadInput
 from holdfast.evidence.archive import pack, unpack
 from holdfast.evidence.manifest import SIGNATURE, STATEMENT, as_bytes
-from holdfast.files import in_words
+from holdfast.files import explained_errors
 
 if TYPE_CHECKING:
     from holdfast.evidence.keys import PublicKey, Signer
@@ -40,7 +40,9 @@ def pae(kind: str, payload: bytes) -> bytes:
 
 def read_signatures(path: Path, payload: bytes) -> list[Signature]:
     """Read the signatures of an envelope. UnreadableFile if it is damaged or its payload is not `payload`."""
-    with in_words(path.name, "not an envelope of this bundle's statement", "Request the bundle again."):
+    with explained_errors(
+        path.name, "not an envelope of this bundle's statement", "Request the bundle again."
+    ):
         told = json.loads(path.read_bytes())
         if told["payloadType"] != PAYLOAD or not 0 < len(told["signatures"]) <= MOST_SIGNATURES:
             raise ValueError("its payload has another type, or it has no signatures or too many")
@@ -73,7 +75,7 @@ def sign_payload(payload: bytes, key: "PublicKey", sign: "Signer") -> Signature:
     """
     told = pae(PAYLOAD, payload)
     made = sign(told)
-    if not isinstance(made, bytes | bytearray) or not key.holds(bytes(made), told):
+    if not isinstance(made, bytes | bytearray) or not key.verifies(bytes(made), told):
         raise BadInput(
             f"what the signer returned is not a signature by the key {key.fingerprint} of the bytes that it "
             "received."
@@ -86,12 +88,12 @@ def sign(bundle: Path, target: Path, key: "PublicKey", signer: "Signer") -> Path
 
     UnreadableFile if the bundle is damaged or incomplete.
     """
-    from holdfast.evidence.bundle_verification import is_whole
+    from holdfast.evidence.bundle_verification import check_intact
 
     with TemporaryDirectory(prefix="holdfast-sign-") as place:
         folder = Path(place)
         names = unpack(bundle, folder)
-        is_whole(bundle, folder, names)
+        check_intact(bundle, folder, names)
         payload = (folder / STATEMENT).read_bytes()
         before = read_signatures(folder / SIGNATURE, payload) if SIGNATURE in names else []
         (folder / SIGNATURE).write_bytes(envelope(payload, [*before, sign_payload(payload, key, signer)]))

@@ -15,7 +15,7 @@ import holdfast
 from holdfast.errors import StoreError
 from holdfast.evidence.claims import FILE as CLAIMS
 from holdfast.evidence.manifest import FILE as MANIFEST
-from holdfast.evidence.manifest import Listed
+from holdfast.evidence.manifest import ManifestEntry
 from holdfast.foreign_text import first_line
 from holdfast.network.fingerprint import of_text
 from holdfast.question import Question, plain
@@ -33,7 +33,7 @@ FINGERPRINT = "holdfastFingerprint"
 def statement(
     question: Question,
     manifest: str,
-    files: Mapping[str, Listed],
+    files: Mapping[str, ManifestEntry],
     model: Mapping[str, Any],
     claims: Mapping[str, Any],
     gate: Mapping[str, Any] | None,
@@ -140,7 +140,7 @@ def _counts(records: Sequence[Mapping[str, Any]]) -> list[tuple[str, dict[str, A
     return found or [("HOLDFAST_NOTHING", {"records": 0})]
 
 
-def read_by_others(stated: Mapping[str, Any]) -> bool:
+def validate_with_in_toto(stated: Mapping[str, Any]) -> bool:
     """Validate the statement with in-toto-attestation; False if not installed, StoreError if rejected."""
     try:
         from google.protobuf import json_format  # type: ignore[import-untyped]

@@ -3,8 +3,8 @@
 Executors know only tasks and records, and no capability package depends on an executor.
 """
 
-from holdfast.execution.in_process import Here
+from holdfast.execution.in_process import InProcess
 from holdfast.execution.local import Local
 from holdfast.execution.task import Executor, Failure, Task, TaskResult, Worker
 
-__all__ = ["Executor", "Failure", "Here", "Local", "Task", "TaskResult", "Worker"]
+__all__ = ["Executor", "Failure", "InProcess", "Local", "Task", "TaskResult", "Worker"]

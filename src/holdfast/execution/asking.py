@@ -22,7 +22,7 @@ from torch import Tensor
 
 from holdfast.errors import HoldfastError
 from holdfast.execution.local import can_fork, follow_parent
-from holdfast.execution.task import Failure, ending, failure_of
+from holdfast.execution.task import Failure, describe_exit, failure_of
 from holdfast.network.delegation import delegate_queries
 from holdfast.process_state import ignored_warnings
 
@@ -32,7 +32,7 @@ class NotAnswered(HoldfastError):
 
 
 @dataclass(eq=False)
-class Asking:
+class QueryProcess:
     """The supervised process, started at the first query.
 
     Attributes:
@@ -67,7 +67,7 @@ class Asking:
             answer = pickle.loads(self.pipe.recv_bytes())  # safe: written by our own child process
         except (EOFError, OSError):
             self.process.join()
-            why = ending(self.process.exitcode)
+            why = describe_exit(self.process.exitcode)
             self.end()
             raise NotAnswered(f"{network.name} was queried, and {why}.") from None
         if isinstance(answer, Failure):
@@ -98,7 +98,7 @@ class Asking:
 
 
 @contextmanager
-def asking_elsewhere(seconds: float = math.inf) -> Iterator[None]:
+def query_in_subprocess(seconds: float = math.inf) -> Iterator[None]:
     """Inside the block, networks are evaluated in a supervised process, with a time limit for all queries
     together.
 
@@ -107,7 +107,7 @@ def asking_elsewhere(seconds: float = math.inf) -> Iterator[None]:
     if not can_fork():
         yield
         return
-    asking = Asking(time.monotonic() + seconds)
+    asking = QueryProcess(time.monotonic() + seconds)
     try:
         with delegate_queries(asking.ask):
             yield

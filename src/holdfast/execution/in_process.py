@@ -7,19 +7,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from holdfast.execution.task import Deal, Failure, Outputs, Task, Worker, describe_exception
+from holdfast.execution.task import Failure, Outputs, Task, TaskQueue, Worker, describe_exception
 from holdfast.result import Record
 
 
 @dataclass(frozen=True)
-class Here:
+class InProcess:
     """Runs tasks in this process."""
 
     @property
     def slots(self) -> int:
         return 1
 
-    def run(self, worker: Worker, deal: Deal) -> None:
+    def run(self, worker: Worker, deal: TaskQueue) -> None:
         try:
             while (task := deal.next()) is not None:
                 try:
@@ -43,7 +43,7 @@ class _ReportFailed(BaseException):
 
 
 def _report(
-    deal: Deal, task: Task, records: Sequence[Record], method: str, outputs: Outputs | None = None
+    deal: TaskQueue, task: Task, records: Sequence[Record], method: str, outputs: Outputs | None = None
 ) -> None:
     try:
         deal.receive_records(task, records, method, outputs)

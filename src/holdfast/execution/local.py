@@ -22,10 +22,27 @@ import torch
 
 from holdfast import memory_budget, signals
 from holdfast.errors import BadInput, HoldfastError
-from holdfast.execution.in_process import Here
+from holdfast.execution.in_process import InProcess
 from holdfast.execution.python_path import without_working_folder
-from holdfast.execution.task import Deal, Failure, Outputs, Task, TaskResult, Worker, ending, failure_of
-from holdfast.execution.worker_pool import LOOK, Message, Ready, RemoteWorker, Update, WorkerLost, WorkerPool
+from holdfast.execution.task import (
+    Failure,
+    Outputs,
+    Task,
+    TaskQueue,
+    TaskResult,
+    Worker,
+    describe_exit,
+    failure_of,
+)
+from holdfast.execution.worker_pool import (
+    POLL_SECONDS,
+    Message,
+    Ready,
+    RemoteWorker,
+    Update,
+    WorkerLost,
+    WorkerPool,
+)
 from holdfast.process_state import ignored_warnings
 from holdfast.result import Record
 
@@ -67,12 +84,12 @@ class Local:
     def slots(self) -> int:
         return self.workers
 
-    def run(self, worker: Worker, deal: Deal) -> None:
+    def run(self, worker: Worker, deal: TaskQueue) -> None:
         forks = can_fork()
         if forks or self.make is not None:
             _Processes(size=self.workers, options=self, worker=worker if forks else None).work(deal)
         else:
-            Here().run(worker, deal)
+            InProcess().run(worker, deal)
 
 
 def can_fork() -> bool:
@@ -104,7 +121,7 @@ class _Process(RemoteWorker):
 
     def _gone(self) -> WorkerLost:
         self.process.join()
-        return WorkerLost(ending(self.process.exitcode))
+        return WorkerLost(describe_exit(self.process.exitcode))
 
     def end(self) -> None:
         self.process.kill()
@@ -114,7 +131,7 @@ class _Process(RemoteWorker):
     def excess(self) -> str:
         if self.memory is None or memory_budget.held_bytes(self.process.pid) <= self.memory:
             return ""
-        limit = memory_budget.bytes_told(self.memory)
+        limit = memory_budget.format_bytes(self.memory)
         return f"it needs more than the {limit} that --memory allows each process"
 
 
@@ -148,7 +165,7 @@ class _Processes(WorkerPool[_Process]):
         return _Process(process=process, pipe=ours, memory=self.options.memory)
 
     def wait_for_messages(self, busy: Sequence[_Process]) -> list[_Process]:
-        ready = wait([remote.pipe for remote in busy], timeout=LOOK)
+        ready = wait([remote.pipe for remote in busy], timeout=POLL_SECONDS)
         return [remote for remote in busy if remote.pipe in ready]
 
     def unfit(self) -> None:

@@ -12,8 +12,24 @@ from typing import Any
 import torch
 
 from holdfast.errors import BadInput, MissingExtra
-from holdfast.execution.task import Deal, Failure, Task, TaskResult, Worker, describe_exception, failure_of
-from holdfast.execution.worker_pool import LOOK, Message, Ready, RemoteWorker, Update, WorkerLost, WorkerPool
+from holdfast.execution.task import (
+    Failure,
+    Task,
+    TaskQueue,
+    TaskResult,
+    Worker,
+    describe_exception,
+    failure_of,
+)
+from holdfast.execution.worker_pool import (
+    POLL_SECONDS,
+    Message,
+    Ready,
+    RemoteWorker,
+    Update,
+    WorkerLost,
+    WorkerPool,
+)
 
 
 @dataclass(frozen=True)
@@ -40,7 +56,7 @@ class Ray:
             return self.workers
         return max(1, int(self._connect().cluster_resources().get("GPU" if self.on_card else "CPU", 0)))
 
-    def run(self, worker: Worker, deal: Deal) -> None:
+    def run(self, worker: Worker, deal: TaskQueue) -> None:
         _Actors(size=self.slots, ray=self._connect(), make=self.make, on_card=self.on_card).work(deal)
 
     def _connect(self) -> Any:
@@ -105,7 +121,7 @@ class _Actors(WorkerPool[_Remote]):
 
     def wait_for_messages(self, busy: Sequence[_Remote]) -> list[_Remote]:
         ready, _ = self.ray.wait(
-            [remote.messages for remote in busy], num_returns=1, timeout=LOOK, fetch_local=False
+            [remote.messages for remote in busy], num_returns=1, timeout=POLL_SECONDS, fetch_local=False
         )
         return [remote for remote in busy if remote.messages in ready]
 

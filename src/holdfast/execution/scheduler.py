@@ -15,7 +15,7 @@ import torch
 
 from holdfast import signals, time_limit
 from holdfast.errors import HoldfastError, StoreError
-from holdfast.execution.in_process import Here
+from holdfast.execution.in_process import InProcess
 from holdfast.execution.task import Executor, Failure, Outputs, Task, TaskResult, Worker
 from holdfast.result import DONE, Key, Record, Status
 
@@ -89,7 +89,7 @@ class Unit:
 
 
 @dataclass(frozen=True)
-class Ended:
+class RunOutcome:
     """How a run ended. Its records are in the sink.
 
     failed: number of inputs without an answer; their records hold the reason.
@@ -108,7 +108,7 @@ class _Run:
     reported: dict[Key, Record] = field(default_factory=dict)
 
 
-class Dealer:
+class Scheduler:
     """The scheduler of a run: hands units to an executor as tasks, and stores their records.
 
     Args:
@@ -155,9 +155,9 @@ class Dealer:
         self._began = time.monotonic()
         self._deadline = min(time_limit.deadline(), math.inf if seconds is None else self._began + seconds)
 
-    def run(self, executor: Executor | None) -> Ended:
+    def run(self, executor: Executor | None) -> RunOutcome:
         """Run all units; without an executor in this process."""
-        executor = executor or Here()
+        executor = executor or InProcess()
         self._slots = executor.slots
         with signals.watch_signals(signal.SIGINT):
             executor.run(self._worker, self)
@@ -170,7 +170,7 @@ class Dealer:
                     for record in self._worker.unknown([key for key in keys if key not in found])
                 ]
             )
-        return Ended(self._interrupted, self._given_up, tuple(self._faults))
+        return RunOutcome(self._interrupted, self._given_up, tuple(self._faults))
 
     def next(self) -> Task | None:
         """The next task with its share of the time left; None if no unit is waiting or no time is left."""

@@ -95,7 +95,7 @@ class Worker(Protocol):
         ...
 
 
-class Deal(Protocol):
+class TaskQueue(Protocol):
     """The scheduler as an executor sees it: a source of tasks and a receiver of reports."""
 
     def next(self) -> Task | None:
@@ -119,7 +119,7 @@ class Executor(Protocol):
     @property
     def slots(self) -> int: ...
 
-    def run(self, worker: Worker, deal: Deal) -> None:
+    def run(self, worker: Worker, deal: TaskQueue) -> None:
         """Run tasks until none is waiting and none is running."""
         ...
 
@@ -140,7 +140,7 @@ def failure_of(error: Exception) -> Failure:
     return Failure(describe_exception(error))
 
 
-def ending(code: int | None) -> str:
+def describe_exit(code: int | None) -> str:
     """Why a process ended unexpectedly, from its exit code."""
     if code is not None and code < 0:
         name = signal.Signals(-code).name if -code in {s.value for s in signal.Signals} else f"signal {-code}"

@@ -10,17 +10,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from holdfast.execution.task import Deal, Failure, Outputs, Task, TaskResult
+from holdfast.execution.task import Failure, Outputs, Task, TaskQueue, TaskResult
 from holdfast.result import Record
 
 # Seconds within which the model must have answered at the inputs of a task; a fifth of the task's time budget
 # if that is more (chosen by hand).
-FIRST = 10.0
+FIRST_ANSWER_SECONDS = 10.0
 # Seconds after its time budget, plus a tenth of the budget, after which a worker is considered to hang
 # (chosen by hand).
-GRACE = 5.0
+GRACE_SECONDS = 5.0
 # Seconds between two checks of the time budgets (chosen by hand).
-LOOK = 0.5
+POLL_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,8 @@ class RemoteWorker(ABC):
         time."""
         assert self.task is not None
         passed, allowed = time.monotonic() - self.since, self.task.seconds
-        too_long = passed > allowed + GRACE + allowed / 10 or (
-            not self.answered and passed > max(FIRST, allowed / 5)
+        too_long = passed > allowed + GRACE_SECONDS + allowed / 10 or (
+            not self.answered and passed > max(FIRST_ANSWER_SECONDS, allowed / 5)
         )
         return self.ready and too_long
 
@@ -111,7 +111,7 @@ class WorkerPool(ABC, Generic[H]):
         """Make sure that workers started from now on can compute gradients, because one could not."""
         raise AssertionError
 
-    def work(self, deal: Deal) -> None:
+    def work(self, deal: TaskQueue) -> None:
         """Run tasks until there are none. Ctrl-C ends the work; records that were reported are kept."""
         try:
             while self._fill(deal):
@@ -122,7 +122,7 @@ class WorkerPool(ABC, Generic[H]):
             for remote in list(self.remotes):
                 self._end_worker(remote)
 
-    def _fill(self, deal: Deal) -> bool:
+    def _fill(self, deal: TaskQueue) -> bool:
         """Give every idle worker a task, and start workers up to `size`.
 
         Returns False if no task is waiting or running.
@@ -143,7 +143,7 @@ class WorkerPool(ABC, Generic[H]):
             self._assign(remote, other.task, deal)
         return any(remote.task is not None for remote in self.remotes)
 
-    def _process_messages(self, deal: Deal) -> None:
+    def _process_messages(self, deal: TaskQueue) -> None:
         busy = [remote for remote in self.remotes if remote.task is not None]
         ready = self.wait_for_messages(busy)
         for remote in busy:
@@ -156,14 +156,14 @@ class WorkerPool(ABC, Generic[H]):
             elif excess := remote.excess():
                 self._fail(remote, remote.task, deal, Failure(excess))
 
-    def _assign(self, remote: H, task: Task, deal: Deal) -> None:
+    def _assign(self, remote: H, task: Task, deal: TaskQueue) -> None:
         remote.task, remote.since, remote.answered = task, time.monotonic(), False
         try:
             remote.send(task)
         except WorkerLost as error:
             self._fail(remote, task, deal, Failure(str(error)))
 
-    def _handle_message(self, remote: H, task: Task, deal: Deal) -> None:
+    def _handle_message(self, remote: H, task: Task, deal: TaskQueue) -> None:
         try:
             message = remote.receive()
         except WorkerLost as error:
@@ -186,7 +186,7 @@ class WorkerPool(ABC, Generic[H]):
             else:
                 deal.handle_failure(task, message)
 
-    def _fail(self, remote: H, task: Task, deal: Deal, failure: Failure) -> None:
+    def _fail(self, remote: H, task: Task, deal: TaskQueue, failure: Failure) -> None:
         self._end_worker(remote)
         deal.handle_failure(task, failure)
 

@@ -32,8 +32,8 @@ from torch import Tensor
 from holdfast import batch, time_limit
 from holdfast.bounding.relax import Relaxation, planes, value_range
 from holdfast.hamming.layer_chain import Centre, Chain, TouchedPatch
-from holdfast.hamming.pixel_effects import outwards
-from holdfast.memory_budget import numbers
+from holdfast.hamming.pixel_effects import round_outwards
+from holdfast.memory_budget import elements_per_tensor
 from holdfast.region.budget import Budget
 from holdfast.rounding import TINY
 
@@ -44,7 +44,7 @@ LIVE_TENSORS = 24  # Number of tensors of that size that may be alive at the sam
 UNIT_ROUNDOFF = 2.0**-53  # Unit roundoff of float64.
 
 
-def bound(
+def bound_chain(
     chain: Chain, region: Budget, centre: Centre, inner: Tensor, rows: Tensor, offset: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Lower-bound linear functions of the outputs over regions: result[b, i] <= rows[b, i] . output +
@@ -95,7 +95,7 @@ def parts_of(chain: Chain, region: Budget, rows: int) -> Iterator[Tensor]:
     units, order = (region.labels >= 0).sum(1).sort(stable=True)
     window = max(rows, 2) * chain.windows.far.shape[1]
     least = max(len(layer.bias) for layer in chain.layers) * max(rows, region.budgets.shape[1], 4)
-    at_once = numbers(order.device, PASS_NUMBERS, LIVE_TENSORS)
+    at_once = elements_per_tensor(order.device, PASS_NUMBERS, LIVE_TENSORS)
     part, total = list[int](), 0
     for place, count in zip(order.tolist(), units.tolist(), strict=True):
         cost = max(count * window, least)
@@ -108,7 +108,7 @@ def parts_of(chain: Chain, region: Budget, rows: int) -> Iterator[Tensor]:
 
 
 @dataclass(frozen=True, eq=False)
-class Moved:
+class ShiftedRelaxation:
     """Linear bounds low dz + low_offset <= dr <= up dz + up_offset, stored as means and half differences,
     (batch, n) each.
     """
@@ -158,7 +158,12 @@ class Pass:
     """
 
     def __init__(
-        self, chain: Chain, region: Budget, centre: Centre, inner: Tensor, known: Sequence[Moved] = ()
+        self,
+        chain: Chain,
+        region: Budget,
+        centre: Centre,
+        inner: Tensor,
+        known: Sequence[ShiftedRelaxation] = (),
     ) -> None:
         """Compute the linear bounds of all layers.
 
@@ -169,7 +174,7 @@ class Pass:
         self._begin(chain, region, centre, inner)
         self.known = dict(enumerate(known))
         for place in range(len(self.known), len(chain.layers) - 1):
-            time_limit.check()
+            time_limit.raise_if_expired()
             if place < 2:
                 (self._first_layer, self._second_layer)[place]()
             else:
@@ -178,7 +183,7 @@ class Pass:
     def _begin(self, chain: Chain, region: Budget, centre: Centre, inner: Tensor) -> None:
         self.chain, self.region, self.centre, self.inner = chain, region, centre, inner.clone()
         self.widths = [len(layer.bias) for layer in chain.layers]
-        self.known = dict[int, Moved]()
+        self.known = dict[int, ShiftedRelaxation]()
         self._list_pairs()
         self._sort_groups()
 
@@ -356,7 +361,7 @@ class Pass:
             low, high = least.gather(1, chosen), most.gather(1, chosen)
             least = least.scatter(1, chosen, torch.where(side > 0, torch.maximum(found, low), low))
             most = most.scatter(1, chosen, torch.where(side < 0, torch.minimum(-found, high), high))
-        known[:, 0], known[:, 1] = outwards(least, -1), outwards(most, 1)
+        known[:, 0], known[:, 1] = round_outwards(least, -1), round_outwards(most, 1)
         self._know(place, least, most, mass, mass > 0)
 
     def _know(self, place: int, least: Tensor, most: Tensor, mass: Tensor, moving: Tensor) -> None:
@@ -387,7 +392,7 @@ class Pass:
             (highest - lowest) / 2 + after + 8 * UNIT_ROUNDOFF * (lowest.abs() + highest.abs() + r.abs()),
         )
         values = (low + up) / 2, (low - up) / 2, (low_offset + up_offset) / 2, gap, weight, middle, half
-        self.known[place] = Moved(*(torch.where(moving, v, 0) for v in values))
+        self.known[place] = ShiftedRelaxation(*(torch.where(moving, v, 0) for v in values))
 
     # ---- the backward pass
 
@@ -427,7 +432,7 @@ class Pass:
         """
         constant = rows.new_zeros(rows.shape[:2])
         for k in range(place, 1, -1):
-            time_limit.check()
+            time_limit.raise_if_expired()
             constant, rows = apply_linear_bounds(constant, rows, self.known[k])
             rows = rows @ self.chain.layers[k].weight
         if place and self._local:
@@ -503,7 +508,7 @@ class Pass:
         return constant, slopes[p.item, self.rank]
 
     def _apply_linear_bounds_by_group(
-        self, constant: Tensor, rows: Tensor, moved: Moved, places: Tensor, owns: Tensor
+        self, constant: Tensor, rows: Tensor, moved: ShiftedRelaxation, places: Tensor, owns: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Do the same as `apply_linear_bounds` for the values of each patch, (groups, rows, places)."""
         node = self.patches.node
@@ -552,7 +557,7 @@ def _value_range(function: Relaxation, lower: Tensor, upper: Tensor) -> tuple[Te
     return value_range(function, (lower,), (upper,))
 
 
-def apply_linear_bounds(constant: Tensor, rows: Tensor, moved: Moved) -> tuple[Tensor, Tensor]:
+def apply_linear_bounds(constant: Tensor, rows: Tensor, moved: ShiftedRelaxation) -> tuple[Tensor, Tensor]:
     """Substitute the linear bounds of an activation: the lower one where a coefficient is positive, the upper
     one where it is negative.
     """

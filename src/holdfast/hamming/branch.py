@@ -21,18 +21,18 @@ import torch
 from torch import Tensor
 
 from holdfast import batch
-from holdfast.bounding.branching.subproblem_queue import Points
+from holdfast.bounding.branching.subproblem_queue import CandidatePoints
 from holdfast.bounding.graph.problem_graph import ASSUMPTIONS, CHECKS, checked_graph
 from holdfast.errors import BadInput, UnsupportedLayer
 from holdfast.hamming.budget_split import (
     BudgetQuestion,
     BudgetSplit,
     Domains,
-    levels,
-    loss,
     question_of,
+    relative_loss,
+    root_domains,
     split_evenly,
-    whole,
+    split_levels,
     widen_groups,
 )
 from holdfast.method import Claims, Method
@@ -113,7 +113,7 @@ class Branch(Method[BudgetTree]):
         question = question_of(problem)
         none = torch.zeros(len(problem), dtype=torch.float64, device=question.rows.device)
         frontier, twin = (
-            whole(question, none[:0].long(), none[:0].long(), 0),
+            root_domains(question, none[:0].long(), none[:0].long(), 0),
             problem.network.double(problem.region.centre),
         )
         tree = BudgetTree(
@@ -151,7 +151,7 @@ class Branch(Method[BudgetTree]):
         return tree if len(tree.frontier) else None, claims
 
 
-def _counterexamples(problem: Problem, tree: BudgetTree, points: Points) -> tuple[Tensor, Tensor]:
+def _counterexamples(problem: Problem, tree: BudgetTree, points: CandidatePoints) -> tuple[Tensor, Tensor]:
     """Evaluate a candidate of each subproblem; return a counterexample for each row of the problem and the
     number of units it changes.
     """
@@ -179,7 +179,7 @@ def _record_losses(tree: BudgetTree) -> BudgetTree:
     frontier = tree.frontier
     least = torch.full_like(tree.loss, torch.inf).scatter_reduce(0, frontier.task, frontier.bound, "amin")
     row = (tree.loss.isnan() & least.isfinite()).nonzero().flatten()
-    return replace(tree, loss=tree.loss.index_put((row,), loss(tree.question, row, least[row])))
+    return replace(tree, loss=tree.loss.index_put((row,), relative_loss(tree.question, row, least[row])))
 
 
 def _prune(tree: BudgetTree) -> BudgetTree:
@@ -203,7 +203,7 @@ def _plant_roots(tree: BudgetTree, rows: Tensor) -> BudgetTree:
         return tree
     question, count = tree.question, (tree.safe[rows] + 1).long()
     groups = max(int(count.max()), tree.frontier.budgets.shape[1])
-    new = whole(question, rows, count, groups)
+    new = root_domains(question, rows, count, groups)
     # The bound loses at least as much as with one unit fewer. If that was too much for one subproblem, this
     # one is split without being bounded.
     hopeless = tree.loss[rows] > 1
@@ -212,7 +212,7 @@ def _plant_roots(tree: BudgetTree, rows: Tensor) -> BudgetTree:
         question,
         cut,
         torch.ones_like(cut.group, dtype=torch.float64),
-        levels(question, tree.loss[cut.task], cut),
+        split_levels(question, tree.loss[cut.task], cut),
     )
     both = batch.concatenate([widen_groups(tree.frontier, groups), batch.take(new, ~hopeless), cut])
     return replace(tree, frontier=both, loss=tree.loss.index_fill(0, rows[~hopeless], torch.nan))

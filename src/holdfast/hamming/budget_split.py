@@ -18,14 +18,20 @@ from torch import Tensor
 
 from holdfast import batch, time_limit
 from holdfast.bounding.bounder import ClosedForm
-from holdfast.bounding.branching.subproblem_queue import Frontier, Points, Seen, SubproblemSearch, upto
+from holdfast.bounding.branching.subproblem_queue import (
+    BoundedSubproblems,
+    CandidatePoints,
+    SubproblemQueue,
+    SubproblemSearch,
+    count_within_capacity,
+)
 from holdfast.bounding.graph.graph import Graph
 from holdfast.bounding.graph.problem_graph import graph_of
-from holdfast.hamming.bound import bound
+from holdfast.hamming.bound import bound_chain
 from holdfast.hamming.layer_chain import Centre, Chain, chain_of
-from holdfast.hamming.pixel_effects import Effects, effects_of, has_effects
+from holdfast.hamming.pixel_effects import UnitEffects, compute_unit_effects, supports_unit_effects
 from holdfast.hamming.pixel_interactions import bound_by_sums
-from holdfast.memory_budget import bytes_told, numbers
+from holdfast.memory_budget import elements_per_tensor, format_bytes
 from holdfast.problem import Problem
 from holdfast.property import LinearProperty
 from holdfast.region import Sparse
@@ -55,7 +61,7 @@ MAX_QUEUED_LABELS = 2**29
 
 
 @dataclass(frozen=True, eq=False)
-class Domains(Frontier):
+class Domains(SubproblemQueue):
     """Subproblems: which units may change, and how many of each group.
 
     Groups are numbered from 0; a unit of group -1 does not change. A way to fail is a row of the
@@ -73,32 +79,32 @@ class Domains(Frontier):
 
 
 @dataclass(eq=False)
-class Tables:
+class GainTables:
     """The tables of single units of every input, computed on first use as long as memory is available.
 
     Attributes:
         left_out: why some inputs that could have tables have none; empty if all have them.
     """
 
-    known: dict[int, Effects | None] = field(default_factory=dict)
+    known: dict[int, UnitEffects | None] = field(default_factory=dict)
     size: int = 0
     left_out: str = ""
 
-    def of(self, question: "BudgetQuestion", task: int) -> Effects | None:
+    def of(self, question: "BudgetQuestion", task: int) -> UnitEffects | None:
         chain, centre = question.chain, question.centre
         if task not in self.known:
-            if chain is None or centre is None or not has_effects(chain):
+            if chain is None or centre is None or not supports_unit_effects(chain):
                 return None
-            available = numbers(question.x.device, MAX_TABLE_NUMBERS, 4)
+            available = elements_per_tensor(question.x.device, MAX_TABLE_NUMBERS, 4)
             if self.size > available:
                 self.left_out = (
                     "tables of single units were left out for some inputs (those of others hold "
-                    f"{bytes_told(8 * self.size)}, and "
-                    f"{bytes_told(8 * available)} may be used); linear bounds were used instead"
+                    f"{format_bytes(8 * self.size)}, and "
+                    f"{format_bytes(8 * available)} may be used); linear bounds were used instead"
                 )
                 return None
             row = torch.tensor([task], device=question.x.device)
-            found = effects_of(
+            found = compute_unit_effects(
                 chain,
                 centre.take(row),
                 question.lower[task, :, 0].double(),
@@ -133,13 +139,13 @@ class BudgetQuestion:
     rows: Tensor  # (batch, rows, outputs)
     offset: Tensor  # (batch, rows)
     margin: Tensor  # (batch,): the margin of the input itself
-    effects: "Tables"
+    effects: "GainTables"
 
     @property
     def levels_at_once(self) -> int:
         return (
             MAX_SPLIT_LEVELS_WITH_TABLES
-            if self.chain is not None and has_effects(self.chain)
+            if self.chain is not None and supports_unit_effects(self.chain)
             else MAX_SPLIT_LEVELS
         )
 
@@ -168,12 +174,12 @@ class BudgetSplit(SubproblemSearch[BudgetQuestion, Domains]):
         )
 
     def fits(self, question: BudgetQuestion, parts: Domains) -> int:
-        return upto((parts.group >= 0).sum(1), UNITS_PER_NODE * self.nodes_at_once)
+        return count_within_capacity((parts.group >= 0).sum(1), UNITS_PER_NODE * self.nodes_at_once)
 
     def most(self, graph: Graph) -> int:
         return min(self.queue, MAX_QUEUED_LABELS // graph.entry.size)
 
-    def bound(self, question: BudgetQuestion, parts: Domains) -> Seen[Domains]:
+    def bound(self, question: BudgetQuestion, parts: Domains) -> BoundedSubproblems[Domains]:
         """Bound the subproblems; gain (n, *shape) holds the coefficients of the linear function behind the
         smallest bound of each.
         """
@@ -205,8 +211,10 @@ class BudgetSplit(SubproblemSearch[BudgetQuestion, Domains]):
                 torch.where(open_[part].gather(1, open_rows), least, torch.inf), nan=-torch.inf
             ).amin(1)
         left = open_.any(1)
-        points = Points(region.vertex(slopes)[left], region.lower[left], region.upper[left], parts.task[left])
-        return Seen(replace(parts, open=open_, bound=worst, inner=inner), slopes, points)
+        points = CandidatePoints(
+            region.vertex(slopes)[left], region.lower[left], region.upper[left], parts.task[left]
+        )
+        return BoundedSubproblems(replace(parts, open=open_, bound=worst, inner=inner), slopes, points)
 
     def cut(self, question: BudgetQuestion, parts: Domains, gain: Tensor) -> tuple[Domains, Tensor]:
         groups = _divisible(parts).any(1)
@@ -222,7 +230,7 @@ class BudgetSplit(SubproblemSearch[BudgetQuestion, Domains]):
                     question,
                     some,
                     most[groups],
-                    levels(question, loss(question, some.task, some.bound), some),
+                    split_levels(question, relative_loss(question, some.task, some.bound), some),
                 )
             )
         if not bool(groups.all()):
@@ -269,7 +277,7 @@ def question_of(problem: Problem) -> BudgetQuestion:
         rows=rows,
         offset=offset,
         margin=problem.score(region.centre).double(),
-        effects=Tables(),
+        effects=GainTables(),
     )
 
 
@@ -353,7 +361,7 @@ def _bounds_by_chain(
     some = left.nonzero().flatten()
     if len(some) and not time_limit.has_expired():
         here = batch.take(region, some), centre.take(parts.task[some]), inner[some], rows[some], offset[some]
-        found, slopes[some], inner[some] = bound(chain, *here)
+        found, slopes[some], inner[some] = bound_chain(chain, *here)
         least[some] = torch.fmax(least[some], found)
     return least, slopes, inner
 
@@ -373,7 +381,7 @@ def _divisible(parts: Domains) -> Tensor:
     return torch.where(partial.any(1, keepdim=True), partial, divisible)
 
 
-def loss(question: BudgetQuestion, task: Tensor, bound: Tensor) -> Tensor:
+def relative_loss(question: BudgetQuestion, task: Tensor, bound: Tensor) -> Tensor:
     """Return (n,): the decrease of the margin according to the bound, in multiples of the input's margin.
 
     The subproblem is proved if its loss is less than 1.
@@ -382,7 +390,7 @@ def loss(question: BudgetQuestion, task: Tensor, bound: Tensor) -> Tensor:
     return (margin - bound) / margin
 
 
-def levels(question: BudgetQuestion, loss: Tensor, parts: Domains) -> Tensor:
+def split_levels(question: BudgetQuestion, loss: Tensor, parts: Domains) -> Tensor:
     """Return (n,): the number of successive splits before another bound is worthwhile."""
     halvings = torch.nan_to_num(loss, nan=1.0).clamp_min(1).log() / -math.log(LOSS_AFTER_HALVING)
     available = max(1, MAX_QUEUED_LABELS // max(1, 4 * parts.group.numel())).bit_length()
@@ -390,7 +398,7 @@ def levels(question: BudgetQuestion, loss: Tensor, parts: Domains) -> Tensor:
 
 
 def split_evenly(question: BudgetQuestion, parts: Domains, gain: Tensor, levels: Tensor) -> Domains:
-    """Split each subproblem `levels` (n,) times, always in the group with the largest gain; gain is (n,
+    """Split each subproblem `split_levels` (n,) times, always in the group with the largest gain; gain is (n,
     units).
     """
     done = [batch.take(parts, parts.task[:0])]
@@ -507,7 +515,7 @@ def _adjacent_levels(
     )
 
 
-def whole(question: BudgetQuestion, rows: Tensor, count: Tensor, groups: int) -> Domains:
+def root_domains(question: BudgetQuestion, rows: Tensor, count: Tensor, groups: int) -> Domains:
     """Create one subproblem for each of these rows: all units in one group, with this count as its budget."""
     ends = question.lower.new_full((len(rows), groups, question.elements.shape[1]), torch.inf)
     return Domains(

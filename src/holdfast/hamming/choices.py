@@ -64,7 +64,7 @@ class UnitChoices:
         """
         return (units != self.centre[row]).any(-1)
 
-    def one_put_back(self, row: Tensor, units: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    def restored_variants(self, row: Tensor, units: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield, batch by batch, every input with one of its changed units restored.
 
         Each batch holds the index of the input (m,) and the inputs (m, units, parts).
@@ -72,9 +72,9 @@ class UnitChoices:
         which, unit = self.changed_units(row, units).nonzero(as_tuple=True)
         for some, back in zip(which.split(self.at_once), unit.split(self.at_once), strict=True):
             if len(some):
-                yield some, put(units[some], back, self.centre[row[some], back])
+                yield some, replace_unit(units[some], back, self.centre[row[some], back])
 
-    def ask(self, problem: Problem, units: Tensor) -> Tensor:
+    def query_network(self, problem: Problem, units: Tensor) -> Tensor:
         """Query the network: (n, units, parts) to outputs (n, outputs)."""
         return problem.network(self.as_inputs(units))
 
@@ -123,7 +123,7 @@ def column_choices(region: ChangedColumns, count: int, trees: Trees | None) -> C
     places = torch.tensor(
         [[*own, *[features] * (parts - len(own))] for own in region.columns.places], device=device
     )
-    lower, upper = region.ends()
+    lower, upper = region.feature_bounds()
     tried = []
     for column, own in zip(region.columns.each, region.columns.places, strict=True):
         if column.worded:
@@ -161,7 +161,7 @@ def column_choices(region: ChangedColumns, count: int, trees: Trees | None) -> C
     )
 
 
-def put(x: Tensor, unit: Tensor, value: Tensor) -> Tensor:
+def replace_unit(x: Tensor, unit: Tensor, value: Tensor) -> Tensor:
     """Return a copy of x (n, units, parts) in which unit (n,) of each has its value (n, parts)."""
     return x.index_put((torch.arange(len(x), device=x.device), unit), value)
 
@@ -231,9 +231,9 @@ def _ladder(region: Sparse, count: int, every_level: bool) -> Tensor:
 def _patterns(count: int, parts: int, generator: torch.Generator) -> Tensor:
     """Return (values, parts): the index of the value, of `count`, that each part of a unit takes."""
     if count**parts <= MAX_VALUES_PER_UNIT:
-        return product(count, parts)
+        return index_product(count, parts)
     if 2**parts <= MAX_VALUES_PER_UNIT:
-        corners = product(2, parts)
+        corners = index_product(2, parts)
     else:
         drawn = torch.randint(0, 2, (RANDOM_CORNERS, parts), generator=generator)
         corners = torch.cat(
@@ -243,7 +243,7 @@ def _patterns(count: int, parts: int, generator: torch.Generator) -> Tensor:
     return torch.cat([corners * (count - 1), uniform])
 
 
-def product(count: int, parts: int) -> Tensor:
+def index_product(count: int, parts: int) -> Tensor:
     """Return (count ** parts, parts): every way to give each part one of `count` values."""
     places = count ** torch.arange(parts)
     return torch.arange(count**parts)[:, None] // places % count

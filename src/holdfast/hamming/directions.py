@@ -33,7 +33,7 @@ class Lanes:
         return torch.where(self.whole[lane], margin[:, None], row.nan_to_num(nan=-torch.inf))
 
 
-def lanes_of(problem: Problem, most: int) -> Lanes:
+def create_lanes(problem: Problem, most: int) -> Lanes:
     """Create one lane for the score and the others for the rows of the specification that are nearest to
     violation at the centre.
     """

@@ -27,10 +27,10 @@ from holdfast.hamming.choices import (
     choices,
     column_choices,
     judge_outputs,
-    put,
+    replace_unit,
 )
-from holdfast.hamming.directions import Lanes, lanes_of
-from holdfast.hamming.top_sets import lowest, occur
+from holdfast.hamming.directions import Lanes, create_lanes
+from holdfast.hamming.top_sets import occurring_groups, select_best
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem
 from holdfast.property import Property
@@ -139,7 +139,7 @@ class Greedy(Method[GreedyState]):
             if places <= self.sweep
             else torch.randperm(places, generator=generator)[: self.sweep]
         )
-        lanes = lanes_of(problem, self.lanes)
+        lanes = create_lanes(problem, self.lanes)
         count, like = len(lanes.whole), region.centre
         lane, infinite = torch.arange(count, device=like.device), like.new_full((count,), torch.inf)
         may_change = _max_units(problem) >= 1
@@ -179,10 +179,10 @@ class Greedy(Method[GreedyState]):
         unit, value = place // table.values, table.table.flatten(1, 2)[row, place]
         lanes = row[:, None] * each + torch.arange(each, device=row.device)
         score, margin, fails = self._evaluate_changes(problem, state, lanes, table.centre, row, unit, value)
-        best = lowest(row, place, margin, fails, 1)
+        best = select_best(row, place, margin, fails, 1)
         found = Sets(
             row[best] * each,
-            put(table.centre[row[best]], unit[best], value[best]),
+            replace_unit(table.centre[row[best]], unit[best], value[best]),
             margin[best],
             margin[best],
             fails[best],
@@ -190,7 +190,7 @@ class Greedy(Method[GreedyState]):
         return replace(
             self._record_witness(problem, state, found),
             ranking=state.ranking.index_put((lanes, place[:, None]), score),
-            open=state.open & ~occur(row[fails], len(problem)).repeat_interleave(each),
+            open=state.open & ~occurring_groups(row[fails], len(problem)).repeat_interleave(each),
         )
 
     def _move(self, problem: Problem, state: GreedyState) -> GreedyState:
@@ -215,12 +215,12 @@ class Greedy(Method[GreedyState]):
         goes_on = torch.where(growing, least.isfinite() & (stalled < PATIENCE_UNITS), stalled == 0)
         row = sets.lane // each
         full = row[table.changed_units(row, sets.x).sum(-1) >= _max_units(problem)[row]]
-        broken = occur(row[sets.fails], len(problem))
+        broken = occurring_groups(row[sets.fails], len(problem))
         state = replace(
             self._record_witness(problem, state, sets),
             turn=turn,
             beam=Sets.concatenate(waiting, sets.take(~broken[row])),
-            growing=state.growing & ~occur(full, len(problem)),
+            growing=state.growing & ~occurring_groups(full, len(problem)),
             open=state.open & (goes_on | broken.repeat_interleave(each) | ~now),
             stalled=stalled,
             lowest=torch.minimum(least, state.lowest),
@@ -241,7 +241,7 @@ class Greedy(Method[GreedyState]):
         cost = torch.zeros(count, dtype=torch.int64, device=row.device).index_add(0, row, bases * tries)
         order = (torch.arange(count, device=row.device) + state.turn) % count
         chosen = order[cost[order].cumsum(0) - cost[order] < table.per_step]
-        return occur(chosen, count).repeat_interleave(each), int(chosen[-1] + 1) % count
+        return occurring_groups(chosen, count).repeat_interleave(each), int(chosen[-1] + 1) % count
 
     def _shrink_sets(self, problem: Problem, state: GreedyState, sets: Sets) -> GreedyState:
         """Restore one unit of each counterexample after the other until no set of the input is a
@@ -253,8 +253,8 @@ class Greedy(Method[GreedyState]):
             sets = self._restore_one_unit(problem, state, sets)
             state = self._record_witness(problem, state, sets)
             row = sets.lane // each
-            broken = occur(row[sets.fails], len(problem))
-            ended = occur(row, len(problem)) & ~broken
+            broken = occurring_groups(row[sets.fails], len(problem))
+            ended = occurring_groups(row, len(problem)) & ~broken
             held = sets.take(ended[row])
             # No smaller set than a pair remains to be found, since every single change was evaluated.
             done = ended & (state.best <= (2 if every_single else 1))
@@ -272,7 +272,7 @@ class Greedy(Method[GreedyState]):
     def _restore_one_unit(self, problem: Problem, state: GreedyState, sets: Sets) -> Sets:
         """Return the best sets with one changed unit less."""
         table, found = state.choices, []
-        for which, x in table.one_put_back(sets.lane // state.lanes.each, sets.x):
+        for which, x in table.restored_variants(sets.lane // state.lanes.each, sets.x):
             lane = sets.lane[which]
             score, margin, fails = self._judge_sets(problem, state, lane[:, None], x)
             found.append(self._keep_best(state, Sets(lane, x, score.squeeze(1), margin, fails)))
@@ -284,7 +284,7 @@ class Greedy(Method[GreedyState]):
         """Evaluate inputs (n, units, parts) for lanes (n, k): objectives (n, k), scores of the specification
         (n,) and failures (n,).
         """
-        outputs = state.choices.ask(problem, x)
+        outputs = state.choices.query_network(problem, x)
         margin, fails = judge_outputs(problem, lane[:, 0] // state.lanes.each, outputs)
         return state.lanes.score(lane, outputs, margin), margin, fails
 
@@ -302,14 +302,16 @@ class Greedy(Method[GreedyState]):
         value (n, parts).
         """
         pieces = zip(*(part.split(state.choices.at_once) for part in (lane, base, unit, value)), strict=True)
-        answers = [self._judge_sets(problem, state, lanes, put(x[b], u, v)) for lanes, b, u, v in pieces]
+        answers = [
+            self._judge_sets(problem, state, lanes, replace_unit(x[b], u, v)) for lanes, b, u, v in pieces
+        ]
         score, margin, fails = (torch.cat(part) for part in zip(*answers, strict=True))
         return score, margin, fails
 
     def _keep_best(self, state: GreedyState, sets: Sets) -> Sets:
         """Return the best sets of each lane."""
         key = (state.choices.changed_units(sets.lane // state.lanes.each, sets.x) * state.mark).sum(-1)
-        return sets.take(lowest(sets.lane, key, sets.score, sets.fails, self._sets_per_lane(state)))
+        return sets.take(select_best(sets.lane, key, sets.score, sets.fails, self._sets_per_lane(state)))
 
     def _sets_per_lane(self, state: GreedyState) -> int:
         """Number of sets kept for each lane."""
@@ -327,7 +329,7 @@ class Greedy(Method[GreedyState]):
             if problem.goal == "radius"
             else sets.margin.double()
         )
-        best = lowest(row, torch.arange(len(row), device=row.device), value, sets.fails, 1)
+        best = select_best(row, torch.arange(len(row), device=row.device), value, sets.fails, 1)
         best = best[value[best] < state.best[row[best]]]
         row = row[best]
         return replace(
@@ -364,7 +366,7 @@ class Greedy(Method[GreedyState]):
             allowed[here, removed] = table.open[row, removed] & (
                 options[here, removed] != x[here, removed, None]
             ).any(-1)
-            x = put(x, removed, table.centre[row, removed])
+            x = replace_unit(x, removed, table.centre[row, removed])
         ranking = state.ranking[lane].reshape(allowed.shape)
         if problem.network.differentiable:
             slope = self._slopes(problem, state, lane, x)
@@ -384,10 +386,14 @@ class Greedy(Method[GreedyState]):
         scores, margin, fails = self._evaluate_changes(problem, state, lane[base, None], x, base, unit, value)
         score = scores.squeeze(1)
         key = (table.changed_units(row, x) * state.mark).sum(-1)[base] + state.mark[unit]
-        best = lowest(lane[base], key, score, fails, self._sets_per_lane(state))
+        best = select_best(lane[base], key, score, fails, self._sets_per_lane(state))
         chosen = base[best]
         return Sets(
-            lane[chosen], put(x[chosen], unit[best], value[best]), score[best], margin[best], fails[best]
+            lane[chosen],
+            replace_unit(x[chosen], unit[best], value[best]),
+            score[best],
+            margin[best],
+            fails[best],
         )
 
     def _slopes(self, problem: Problem, state: GreedyState, lane: Tensor, x: Tensor) -> Tensor:

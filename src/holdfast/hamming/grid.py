@@ -26,8 +26,8 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import BadInput
-from holdfast.hamming.choices import UnitChoices, choices, judge_outputs, product
-from holdfast.hamming.top_sets import lowest, occur
+from holdfast.hamming.choices import UnitChoices, choices, index_product, judge_outputs
+from holdfast.hamming.top_sets import occurring_groups, select_best
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem
 from holdfast.property import Robustness, Targeted
@@ -158,7 +158,7 @@ class Grid(Method[GridState]):
         unit = state.order[row[:, None], subsets(found.place[row, index], state.size, table.units)]
         whole = table.open.any(-1)[row[:, None], unit].all(-1)  # No unit of the set is locked.
         row, index, unit = row[whole], index[whole], unit[whole]
-        digit = product(table.values, state.size).to(row.device)
+        digit = index_product(table.values, state.size).to(row.device)
         allowed = _distinct(table)[row[:, None, None], unit[:, None], digit].all(-1)  # (pairs, points)
         pair, point = allowed.nonzero(as_tuple=True)
         measure = state.single.new_full(allowed.shape, torch.inf)
@@ -166,12 +166,13 @@ class Grid(Method[GridState]):
             if not len(some):
                 continue
             x = _lay_out_values(table, row[some], unit[some], digit[values])
-            outputs = table.ask(problem, x)
+            outputs = table.query_network(problem, x)
             margin, fails = judge_outputs(problem, row[some], outputs)
             measure[some, values] = self._sensitivity(problem, row[some], outputs, margin)
             broken = row[some[fails]]
             state = replace(
-                _record_witness(state, broken, x[fails]), open=state.open & ~occur(broken, len(problem))
+                _record_witness(state, broken, x[fails]),
+                open=state.open & ~occurring_groups(broken, len(problem)),
             )
         least, value = measure.min(1) if len(row) else (measure.sum(1), index)
         fall = (state.at_centre[row] - least).nan_to_num(nan=-torch.inf)
@@ -223,7 +224,7 @@ class Grid(Method[GridState]):
                 later = stage[..., None] > torch.arange(first, first + OVERLAYS_PER_QUERY, device=row.device)
                 x = torch.where(later.mT[..., None], table.centre[row][:, None], target[:, None])
                 every = row.repeat_interleave(OVERLAYS_PER_QUERY)
-                _, fails = judge_outputs(problem, every, table.ask(problem, x.flatten(0, 1)))
+                _, fails = judge_outputs(problem, every, table.query_network(problem, x.flatten(0, 1)))
                 fails = fails.reshape(len(row), OVERLAYS_PER_QUERY)
                 broken = fails.any(1)
                 which = broken.nonzero().flatten()
@@ -281,7 +282,7 @@ def _stages(state: GridState, row: Tensor) -> tuple[Tensor, Tensor]:
     table, top = state.choices, state.top
     # (n, kept, size)
     unit = state.order[row[:, None, None], subsets(top.place[row], state.size, table.units)]
-    digit = product(table.values, state.size).to(row.device)[top.value[row]]
+    digit = index_product(table.values, state.size).to(row.device)[top.value[row]]
     kept = unit.shape[1]
     moves = table.open[row[:, None, None], unit, digit] & (top.sensitivity[row] > -torch.inf)[..., None]
     rank = torch.where(moves, torch.arange(kept, device=row.device)[:, None], kept).flatten(1)
@@ -299,7 +300,7 @@ def _stages(state: GridState, row: Tensor) -> tuple[Tensor, Tensor]:
 def _record_witness(state: GridState, row: Tensor, x: Tensor) -> GridState:
     """Store failing inputs x (n, units, parts) that change fewer units than the known counterexamples."""
     changed = state.choices.changed_units(row, x).sum(1).double()
-    best = lowest(
+    best = select_best(
         row, torch.arange(len(row), device=row.device), changed, torch.ones_like(row, dtype=torch.bool), 1
     )
     best = best[changed[best] < state.changed[row[best]]]
@@ -317,11 +318,11 @@ def drop_needless_changes(problem: Problem, table: UnitChoices, row: Tensor, x: 
     x, live = x.clone(), torch.arange(len(row), device=row.device)
     while len(live):
         pieces = []
-        for which, back in table.one_put_back(row[live], x[live]):
-            margin, fails = judge_outputs(problem, row[live[which]], table.ask(problem, back))
+        for which, back in table.restored_variants(row[live], x[live]):
+            margin, fails = judge_outputs(problem, row[live[which]], table.query_network(problem, back))
             pieces.append((live[which[fails]], margin[fails], back[fails]))
         member, margin, back = (torch.cat(part) for part in zip(*pieces, strict=True))
-        best = lowest(
+        best = select_best(
             member,
             torch.arange(len(member), device=row.device),
             margin,

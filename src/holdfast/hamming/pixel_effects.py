@@ -53,7 +53,7 @@ MAX_PAIR_NUMBERS = 2**24
 
 
 @dataclass(frozen=True, eq=False)
-class Effects:
+class UnitEffects:
     """The tables of one input. Lists are padded like those of `Windows`. All bounds hold for the network in
     real arithmetic: rounding errors are included.
     """
@@ -72,8 +72,8 @@ class Effects:
     # (units, most): units that share a value of the first layer with this one, padded with the number of
     # units
     neighbour: Tensor
-    pair: Tensor  # (units, most): index of the pair in the tables of `together`
-    together: "Meetings"
+    pair: Tensor  # (units, most): index of the pair in the tables of `concatenate_nodes`
+    together: "PairInteractions"
 
     @property
     def numbers(self) -> int:
@@ -93,7 +93,7 @@ class Effects:
         return sum(v.numel() for v in own) + self.together.numbers
 
 
-def has_effects(chain: Chain) -> bool:
+def supports_unit_effects(chain: Chain) -> bool:
     """Whether the first two activations are f as above, another layer follows, and units have a single number
     each.
     """
@@ -103,7 +103,7 @@ def has_effects(chain: Chain) -> bool:
     return all(s is not None and (s.at, s.value, s.above) == (0, 0, 1) and 0 <= s.below <= 1 for s in sides)
 
 
-def effects_of(chain: Chain, centre: Centre, lower: Tensor, upper: Tensor) -> Effects | None:
+def compute_unit_effects(chain: Chain, centre: Centre, lower: Tensor, upper: Tensor) -> UnitEffects | None:
     """Compute the tables of one input (a batch of one); None if too many pairs of units share values of the
     first layer.
 
@@ -126,8 +126,8 @@ def effects_of(chain: Chain, centre: Centre, lower: Tensor, upper: Tensor) -> Ef
     ]
     neighbour, pair, one, other = neighbours
     third, missed, lowest, highest, reach, over, away = tables
-    together = Meetings(chain, first, one, other, move)
-    return Effects(edges, third, missed, lowest, highest, reach, over, away, neighbour, pair, together)
+    together = PairInteractions(chain, first, one, other, move)
+    return UnitEffects(edges, third, missed, lowest, highest, reach, over, away, neighbour, pair, together)
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,7 +191,7 @@ class _ActivationAtCentre:
 def _single_unit_tables(
     chain: Chain, first: _ActivationAtCentre, second: _ActivationAtCentre, units: Tensor, move: Tensor
 ) -> tuple[Tensor, ...]:
-    """Compute the fields of `Effects` from `third` to `away` for units (k,) with changes move (k, cells +
+    """Compute the fields of `UnitEffects` from `third` to `away` for units (k,) with changes move (k, cells +
     1).
     """
     w, rounding_factor, layer = chain.windows, chain.rounding_factor, chain.layers[2]
@@ -248,7 +248,7 @@ def _neighbours(chain: Chain) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
 
 
 @dataclass(eq=False)
-class Meetings:
+class PairInteractions:
     """Bounds of the interaction of two units that share values of the first layer, at the pre-activations of
     the second layer.
 
@@ -296,7 +296,10 @@ class Meetings:
                 half = (
                     half + 4 * self.chain.rounding_factor * total * (up + down).amax(1, keepdim=True) + TINY
                 )
-                least[chosen], largest[chosen] = outwards(middle - half, -1), outwards(middle + half, 1)
+                least[chosen], largest[chosen] = (
+                    round_outwards(middle - half, -1),
+                    round_outwards(middle + half, 1),
+                )
         return least, largest
 
     def _first(self, chosen: Tensor, most: int) -> tuple[Tensor, Tensor]:
@@ -328,7 +331,7 @@ class Meetings:
         return torch.where(meet, down, 0), torch.where(meet, up, 0)
 
 
-def outwards(values: Tensor, side: int) -> Tensor:
+def round_outwards(values: Tensor, side: int) -> Tensor:
     """Round to float32, downwards for side -1 and upwards for side 1."""
     near = values.float()
     return torch.nextafter(near, torch.full_like(near, side * torch.inf))

@@ -21,7 +21,7 @@ from torch import Tensor
 from holdfast import batch, time_limit
 from holdfast.hamming.bound import UNIT_ROUNDOFF, Pass, apply_linear_bounds, parts_of
 from holdfast.hamming.layer_chain import Centre, Chain
-from holdfast.hamming.pixel_effects import Effects, outwards
+from holdfast.hamming.pixel_effects import UnitEffects, round_outwards
 from holdfast.region.budget import Budget
 from holdfast.rounding import TINY
 
@@ -34,7 +34,7 @@ MAX_DENSE_UNITS = 64
 
 def bound_by_sums(
     chain: Chain,
-    effects: Effects,
+    effects: UnitEffects,
     region: Budget,
     centre: Centre,
     inner: Tensor,
@@ -83,7 +83,9 @@ class _Meeting:
 class PixelSums(Pass):
     """The bounds of one batch of regions around one input."""
 
-    def __init__(self, chain: Chain, effects: Effects, region: Budget, centre: Centre, inner: Tensor) -> None:
+    def __init__(
+        self, chain: Chain, effects: UnitEffects, region: Budget, centre: Centre, inner: Tensor
+    ) -> None:
         self._begin(chain, region, centre, inner)
         self.effects = effects
 
@@ -196,13 +198,13 @@ class PixelSums(Pass):
         known = self.inner[..., :width]
         least = torch.maximum(shift - spread - fall, known[:, 0].double())
         most = torch.minimum(shift + spread + rise, known[:, 1].double())
-        known[:, 0], known[:, 1] = outwards(least, -1), outwards(most, 1)
+        known[:, 0], known[:, 1] = round_outwards(least, -1), round_outwards(most, 1)
         self._know(2, least, most, mass, ~(mass <= 0))  # True also for NaN.
 
     def _walk(self, place: int, rows: Tensor) -> tuple[Tensor, Tensor]:
         constant = rows.new_zeros(rows.shape[:2])
         for k in range(place, 1, -1):
-            time_limit.check()
+            time_limit.raise_if_expired()
             constant, rows = apply_linear_bounds(constant, rows, self.known[k])
             if k > 2:
                 rows = rows @ self.chain.layers[k].weight

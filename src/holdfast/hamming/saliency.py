@@ -19,7 +19,7 @@ from torch import Tensor
 
 from holdfast import time_limit
 from holdfast.errors import BadInput
-from holdfast.hamming.choices import QUERIES_PER_STEP, UnitChoices, choices, judge_outputs, put
+from holdfast.hamming.choices import QUERIES_PER_STEP, UnitChoices, choices, judge_outputs, replace_unit
 from holdfast.method import Claims, Method
 from holdfast.network import Network
 from holdfast.problem import Problem
@@ -29,13 +29,13 @@ from holdfast.region.units import Unit, unit_axes
 from holdfast.result import Traits
 from holdfast.solver import solve
 
-MAP = "saliency"  # The name of the extra of a record that holds the map.
+SALIENCY_KEY = "saliency"  # The name of the extra of a record that holds the map.
 # Value of a unit that may not change in the stored map; NaN marks a unit that was not measured.
 LOCKED = -math.inf
 
 
 @dataclass(frozen=True, eq=False)
-class Mapped:
+class SaliencyState:
     """The state of the map: all changes of single units are listed, and the first `done` of them were
     evaluated.
 
@@ -65,7 +65,7 @@ class Mapped:
 
 
 @dataclass(frozen=True)
-class Saliency(Method[Mapped]):
+class Saliency(Method[SaliencyState]):
     """Evaluate every single unit at all of its values, a bounded number in each step."""
 
     finds: ClassVar[str] = "witnesses"
@@ -83,7 +83,7 @@ class Saliency(Method[Mapped]):
             else "a map is of the lowest score of one change: 'holdfast saliency'"
         )
 
-    def start(self, problem: Problem, seed: int) -> Mapped:
+    def start(self, problem: Problem, seed: int) -> SaliencyState:
         region = problem.region
         if not isinstance(region, Sparse | Words) or self.levels < 2:
             raise BadInput(
@@ -96,20 +96,22 @@ class Saliency(Method[Mapped]):
         least = at_centre.new_full((len(problem), table.units), torch.inf)
         nowhere, blank = torch.full_like(at_centre, -1, dtype=torch.int64), torch.full_like(least, torch.nan)
         shape = region.unit_shape if isinstance(region, Sparse) else (table.units,)
-        return Mapped(table, at_centre, _coarse_to_fine(table.open, shape), 0, least, nowhere, blank)
+        return SaliencyState(table, at_centre, _coarse_to_fine(table.open, shape), 0, least, nowhere, blank)
 
-    def resume_state(self, problem: Problem, state: Mapped, aside: Mapping[str, Tensor]) -> Mapped:
+    def resume_state(
+        self, problem: Problem, state: SaliencyState, aside: Mapping[str, Tensor]
+    ) -> SaliencyState:
         """Skip units that were measured before; their worst counterexample is the upper bound of the
         record.
         """
-        if MAP not in aside:
+        if SALIENCY_KEY not in aside:
             return state
-        earlier = aside[MAP].flatten(1).to(state.least)
+        earlier = aside[SALIENCY_KEY].flatten(1).to(state.least)
         earlier = torch.where(earlier.isinf(), torch.nan, earlier)
         row, unit, _ = state.change
         return replace(state, earlier=earlier, change=state.change[:, earlier[row, unit].isnan()])
 
-    def step(self, problem: Problem, state: Mapped) -> tuple[Mapped | None, Claims]:
+    def step(self, problem: Problem, state: SaliencyState) -> tuple[SaliencyState | None, Claims]:
         for _ in range(QUERIES_PER_STEP):
             if state.done < state.change.shape[1]:
                 state = _evaluate_batch(problem, state)
@@ -118,11 +120,13 @@ class Saliency(Method[Mapped]):
         row, unit, value = state.change[:, state.worst[state.worst >= 0]]
         points = problem.region.centre.clone()
         points[row] = state.table.as_inputs(
-            put(state.table.centre[row], unit, state.table.table[row, unit, value])
+            replace_unit(state.table.centre[row], unit, state.table.table[row, unit, value])
         )
         shape = problem.region.unit_shape if isinstance(problem.region, Sparse) else problem.region.shape[:1]
         claims = Claims(
-            witness=points, found=state.worst >= 0, aside={MAP: state.fall().reshape(len(problem), *shape)}
+            witness=points,
+            found=state.worst >= 0,
+            aside={SALIENCY_KEY: state.fall().reshape(len(problem), *shape)},
         )
         return (state if state.done < state.change.shape[1] else None), claims
 
@@ -154,12 +158,14 @@ def _coarse_to_fine(open_: Tensor, shape: Sequence[int]) -> Tensor:
     return change[:, order]
 
 
-def _evaluate_batch(problem: Problem, state: Mapped) -> Mapped:
+def _evaluate_batch(problem: Problem, state: SaliencyState) -> SaliencyState:
     """Evaluate the next batch of changes."""
     table, end = state.table, min(state.done + state.table.at_once, state.change.shape[1])
     row, unit, value = state.change[:, state.done : end]
     score, _ = judge_outputs(
-        problem, row, table.ask(problem, put(table.centre[row], unit, table.table[row, unit, value]))
+        problem,
+        row,
+        table.query_network(problem, replace_unit(table.centre[row], unit, table.table[row, unit, value])),
     )
     before = torch.minimum(state.at_centre, state.least.amin(1))
     least = (
@@ -232,5 +238,7 @@ def saliency(
     problem = saliency_problem(net, x, y, domain=domain, unit=unit, free=free, values=values)
     assert isinstance(problem.region, Sparse)
     blank = problem.region.centre.new_full(problem.region.unit_shape, torch.nan)
-    found = torch.stack([record.aside.get(MAP, blank) for record in solve([problem], [Saliency(levels)])])
+    found = torch.stack(
+        [record.aside.get(SALIENCY_KEY, blank) for record in solve([problem], [Saliency(levels)])]
+    )
     return torch.where(found.isinf(), torch.nan, found)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 
-def lowest(group: Tensor, key: Tensor, score: Tensor, fails: Tensor, count: int) -> Tensor:
+def select_best(group: Tensor, key: Tensor, score: Tensor, fails: Tensor, count: int) -> Tensor:
     """Return the indices of the `count` best entries of each group; all arguments are (n,).
 
     Failing entries come first, then the lowest scores; of entries with equal keys only the best is kept. The
@@ -26,6 +26,6 @@ def _sort_places(by: Tensor, order: Tensor) -> Tensor:
     return order[by[order].argsort(stable=True)]
 
 
-def occur(group: Tensor, count: int) -> Tensor:
+def occurring_groups(group: Tensor, count: int) -> Tensor:
     """Map (n,) to (count,) bool: the groups that occur."""
     return torch.zeros(count, dtype=torch.bool, device=group.device).index_fill(0, group, True)

@@ -3,9 +3,9 @@
 The reported numbers come from the certification engine and from attacks, never from the loss.
 """
 
-from holdfast.hardening.evaluation import Standing
+from holdfast.hardening.evaluation import RobustnessResult
 from holdfast.hardening.recipe import Recipe
 from holdfast.hardening.result import Hardened
 from holdfast.hardening.training import Epoch
 
-__all__ = ["Epoch", "Hardened", "Recipe", "Standing"]
+__all__ = ["Epoch", "Hardened", "Recipe", "RobustnessResult"]

@@ -24,7 +24,7 @@ from holdfast.bounding.relax import LinearBounds, Relaxation
 from holdfast.errors import UnsupportedLayer
 from holdfast.hardening.cells import STEPS, gru_step
 from holdfast.hardening.intervals import IntervalGraph, Span, Traced, as_span, between
-from holdfast.hardening.planes import planes
+from holdfast.hardening.planes import linear_bounds
 
 aten = torch.ops.aten
 TRACED_BATCH = 2  # Batch size of the smaller of two traced batches; any number above 1.
@@ -191,7 +191,7 @@ def _all_planes(tape: Tape) -> dict[Span, LinearBounds]:
         ways = [tape.ways[node] for node in nodes]
         sources, by = list(zip(*(way.inputs for way in ways), strict=True)), ways[0].by
         assert isinstance(by, Relaxation)
-        together = planes(
+        together = linear_bounds(
             by,
             *(
                 tuple(torch.stack([getattr(s, end) for s in one]) for one in sources)

@@ -22,7 +22,7 @@ ROWS_PER_BATCH = 32  # Inputs bounded per batch; the deadline is checked in betw
 
 
 @dataclass(frozen=True)
-class Standing:
+class RobustnessResult:
     """Results on held-out inputs at the radius.
 
     Attributes:
@@ -92,7 +92,7 @@ class Standing:
         )
 
 
-def gain(before: Standing, after: Standing) -> tuple[int, int]:
+def proved_increase(before: RobustnessResult, after: RobustnessResult) -> tuple[int, int]:
     """The smallest and largest possible increase of proved inputs, over all outcomes of unmeasured inputs."""
     pairs = list(zip(before.outcomes, after.outcomes, strict=True))
     least = sum((new == "proved") - (old in ("proved", "not measured")) for old, new in pairs)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import StoreError
-from holdfast.files import in_words, json_of
+from holdfast.files import explained_errors, read_json
 from holdfast.hardening.training import Epoch, TrainingProgress
 
 STATE, TOLD, WEIGHTS, BEST = "training.pt", "harden.json", "hardened.safetensors", "best-so-far.safetensors"
@@ -40,7 +40,7 @@ class Folder:
         """Return the state of an earlier run, or None. StoreError if that run had other settings."""
         if not (self.path / STATE).exists():
             return None
-        told = json_of(
+        told = read_json(
             self.path / TOLD, "It is not a file of harden any more: start again in another folder."
         )
         if told.get("asked") != self.asked:
@@ -50,7 +50,7 @@ class Folder:
                 "settings, or "
                 f"choose another folder."
             )
-        with in_words(self.path / STATE, "it cannot be read", "Start again in another folder."):
+        with explained_errors(self.path / STATE, "it cannot be read", "Start again in another folder."):
             held = torch.load(self.path / STATE, weights_only=True)
             return TrainingProgress(**{**held, "history": [Epoch(**epoch) for epoch in held["history"]]})
 

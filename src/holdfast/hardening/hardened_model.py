@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from holdfast.errors import BadInput
 from holdfast.hardening.training import TrainedModule
 from holdfast.network import Network
-from holdfast.network.adapter import Adapter, one_by_one
+from holdfast.network.adapter import Adapter, single_input_model
 from holdfast.network.callable_fingerprint import hash_callable
 from holdfast.network.recurrent import copy_module
 from holdfast.network.tokens import lookups, of_vectors
@@ -27,7 +27,7 @@ def hardened_network(net: Network, live: TrainedModule) -> Network:
 def user_module(net: Network) -> nn.Module:
     """Return the user's own module inside the network, if it was not modified."""
     whole = net.module if net.token_model is None else net.token_model
-    if not isinstance(whole, Adapter) or one_by_one(net.module) is not None:
+    if not isinstance(whole, Adapter) or single_input_model(net.module) is not None:
         raise BadInput(
             f"{net.name} takes one input at a time; harden trains on batches. Give it a model that takes "
             "batches."

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from holdfast.bounding.graph.graph import Graph, OperatorCall, leaves
-from holdfast.bounding.graph.node import Lowered, Node
+from holdfast.bounding.graph.node import MaskedValue, Node
 from holdfast.bounding.graph.operators import bind_constants
 from holdfast.bounding.graph.reductions import WHICH
 from holdfast.errors import UnsupportedLayer
@@ -78,7 +78,7 @@ def rising_and_which(graph: Graph, call: OperatorCall) -> tuple[Span, Any]:
 def _finite_call(graph: Graph, call: OperatorCall) -> OperatorCall:
     """Resolve masks: to a maximum, minus infinity is a bound like any other."""
     first, *rest = call.args
-    if isinstance(first, Lowered) and isinstance(first.node, Span):
+    if isinstance(first, MaskedValue) and isinstance(first.node, Span):
         first = between(call.name, first.node.lower + first.by, first.node.upper + first.by)
     return OperatorCall(call.name, call.target, (first, *rest), call.kwargs)
 

@@ -30,7 +30,7 @@ from holdfast.bounding.graph import cells as _cells  # noqa: F401  for what they
 from holdfast.bounding.graph import operators as _operators  # noqa: F401
 from holdfast.bounding.graph.graph import HANDLERS, MASKED, Graph, Handler, OperatorCall, last_softmax, leaves
 from holdfast.bounding.graph.kernel import Kernel
-from holdfast.bounding.graph.node import Lowered, Node, Unbounded
+from holdfast.bounding.graph.node import MaskedValue, Node, Unbounded
 from holdfast.bounding.relax import Relaxation
 from holdfast.bounding.relax.base import value_range
 from holdfast.errors import HoldfastError, UnsupportedLayer
@@ -241,7 +241,7 @@ class Traced:
         args: Any = fx.node.map_arg(node.args, known.__getitem__)
         kwargs: Any = fx.node.map_arg(node.kwargs, known.__getitem__)
         given = leaves((args, kwargs))
-        if not any(isinstance(leaf, Node | Lowered) for leaf in given):
+        if not any(isinstance(leaf, Node | MaskedValue) for leaf in given):
             if any(isinstance(leaf, Unbounded) for leaf in given):
                 return Unbounded("a result that depends on the order of values")
             return target(*args, **kwargs)

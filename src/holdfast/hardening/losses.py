@@ -17,7 +17,7 @@ from holdfast.hardening.intervals import Span, Traced, frozen
 from holdfast.hardening.recipe import Recipe
 from holdfast.network import Network
 from holdfast.network.float32_precision import cudnn_flags
-from holdfast.random_streams import Chance
+from holdfast.random_streams import RandomStreams
 
 
 @dataclass(frozen=True)
@@ -123,9 +123,9 @@ def _attack(recipe: Recipe, net: Network, part: Examples, rows: Tensor, grown: f
     """Return the lowest points that PGD finds from a random start, (rows, *shape)."""
     problem = part.attack_problem(net, rows, grown)
     chance = (
-        Chance.of([seed], 0, rows.device)
+        RandomStreams.of([seed], 0, rows.device)
         .take(torch.zeros(len(rows), dtype=torch.int64, device=rows.device))
-        .apart(rows)
+        .substream(rows)
     )
     with frozen(net.module):
         points, _ = descend(problem, problem.region.sample(1, chance), recipe.attack)

@@ -31,7 +31,7 @@ S_SHAPED = (Tanh, Sigmoid, Erf, Atan)  # the engine searches tangent slopes; her
 Slopes = tuple[Point, Point]  # of the lower and of the upper linear bound
 
 
-def planes(relaxation: Relaxation, lower: Point, upper: Point) -> LinearBounds:
+def linear_bounds(relaxation: Relaxation, lower: Point, upper: Point) -> LinearBounds:
     """Return linear bounds of f on the box, up to rounding.
 
     The gradient of an intercept is that of f(v) - slope . v at its extreme point: a point at a bound of the

@@ -105,12 +105,12 @@ class Recipe:
         return f"{self.name}: {MEANS[self.name]}"
 
     @property
-    def bounded(self) -> bool:
+    def uses_bounds(self) -> bool:
         """Whether the loss needs interval bounds."""
         return self.name in ("intervals", "small boxes", "mixed", "crown-ibp")
 
     @property
-    def walked(self) -> bool:
+    def uses_crown(self) -> bool:
         """Whether the loss needs CROWN bounds."""
         return self.name == "crown-ibp" and max(self.crown) > 0
 
@@ -122,7 +122,7 @@ class Recipe:
     def attacked(self) -> bool:
         return self.name in ("pgd", "small boxes", "mixed")
 
-    def grown(self, progress: float) -> float:
+    def radius_share(self, progress: float) -> float:
         """The share of the radius at this progress in [0, 1]: a smoothstep between the two shares `warm`."""
         first, second = self.warm
         along = 1.0 if progress >= second else max(0.0, (progress - first) / max(second - first, 1e-9))
@@ -135,7 +135,7 @@ class Recipe:
 MOST_FRAMES_AT_ONCE = 10
 
 
-def chosen(recipe: "str | Recipe", *, recurrent: bool, boxed: bool, frames: int) -> Recipe:
+def select_recipe(recipe: "str | Recipe", *, recurrent: bool, boxed: bool, frames: int) -> Recipe:
     """Return the recipe with this name. "auto" is a heuristic.
 
     For recurrent networks it takes what certified best on the digits' validation images; for others the

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from holdfast.hardening.evaluation import Standing, gain
+from holdfast.hardening.evaluation import RobustnessResult, proved_increase
 from holdfast.hardening.recipe import Recipe
 from holdfast.hardening.training import Ended, Epoch
 from holdfast.network import Network
@@ -22,8 +22,8 @@ class Hardened:
     recipe: Recipe
     radius: float
     history: tuple[Epoch, ...]
-    before: Standing
-    after: Standing
+    before: RobustnessResult
+    after: RobustnessResult
     measured_on: str
     ended: Ended
     seconds: float
@@ -34,7 +34,7 @@ class Hardened:
 
         Inputs that there was no time to measure count against it. If False, keep the original network.
         """
-        return gain(self.before, self.after)[0] > 0 and not self.after.constant
+        return proved_increase(self.before, self.after)[0] > 0 and not self.after.constant
 
     @property
     def verdict(self) -> str:
@@ -60,7 +60,7 @@ class Hardened:
                 f"class mean nothing; the most frequent class has {self.after.commonest:.1%}): {told}{end} "
                 f"Train for a smaller radius, or fewer frames."
             )
-        if gain(self.before, self.after)[1] > 0:
+        if proved_increase(self.before, self.after)[1] > 0:
             return (
                 f"NOT KNOWN whether hardened, there was no time to measure enough inputs: {told}{end} Allow "
                 "more "

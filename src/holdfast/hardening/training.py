@@ -110,7 +110,7 @@ class TrainingOutcome:
     seconds: float
 
 
-def live_of(net: Network, freeze: Sequence[str], *, words: bool) -> TrainedModule:
+def prepare_training(net: Network, freeze: Sequence[str], *, words: bool) -> TrainedModule:
     """Copy the module for training. BadInput if it has no trainable weights."""
     module = copy_module(net.module).eval()
     names = [name for name, _ in module.named_parameters()]
@@ -203,8 +203,8 @@ class _Loop:
         self.seconds = seconds
         self.generator = torch.Generator().manual_seed(seed)
         self.optimiser = torch.optim.AdamW(live.trained, lr=recipe.rate, weight_decay=recipe.decay)
-        self.traced = _trace_programs(live, self.parts) if recipe.bounded else {}
-        self.walks = _walks(self.traced, self.parts) if recipe.walked else {}
+        self.traced = _trace_programs(live, self.parts) if recipe.uses_bounds else {}
+        self.walks = _walks(self.traced, self.parts) if recipe.uses_crown else {}
         self.recurrent = is_recurrent(live.module)
         self.now = TrainingProgress(live.state(), live.state()) if known is None else known
         if known is not None:
@@ -271,7 +271,7 @@ class _Loop:
                 self.traced.get(part.problem.region.shape),
                 part,
                 rows,
-                grown=recipe.grown(far),
+                grown=recipe.radius_share(far),
                 seed=hash((self.seed, self.now.epoch, place)),
                 recurrent=self.recurrent,
                 walk=self.walks.get(part.problem.region.shape),
@@ -290,7 +290,7 @@ class _Loop:
 
         The engine runs a few times after the full radius is reached, and at the end.
         """
-        now, grown = self.now, self.recipe.grown(far)
+        now, grown = self.now, self.recipe.radius_share(far)
         now.epoch += 1
         right = accuracy(self.live.net, self.held)
         found = Share(0, 0, 0)
@@ -325,10 +325,10 @@ class _Loop:
 
 def check_layers(live: TrainedModule, problems: Sequence[Problem], recipe: Recipe, radius: float) -> None:
     """Raise UnsupportedLayer, before training, if the recipe needs interval bounds and a layer has none."""
-    if recipe.bounded:
+    if recipe.uses_bounds:
         parts = parts_of(live, problems, radius)
         traced = _trace_programs(live, parts)
-        if recipe.walked:
+        if recipe.uses_crown:
             _walks(traced, parts)
 
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from holdfast.attacks.descent import nearest, widen
+from holdfast.attacks.descent import broadcast_rows, select_nearest
 from holdfast.lipschitz.ratio import Guide, QueryTally
-from holdfast.lipschitz.ray_search import rungs
-from holdfast.random_streams import Chance
+from holdfast.lipschitz.ray_search import regions_at_radii
+from holdfast.random_streams import RandomStreams
 from holdfast.region import Region
 
 # Number of radii, halved from one to the next, along each steepest direction at the input (chosen by hand).
@@ -32,14 +32,15 @@ class SteepestSides:
         the ratio at each, (k, batch).
         """
         least = [torch.where(change * side > 0, -ratio, 0.0) for side in (-1, 1)]
-        found = [nearest(region, x, values) for values in least]
+        found = [select_nearest(region, x, values) for values in least]
         ratios, points = (
             -torch.stack([value for _, value in found]),
             torch.stack([point for point, _ in found]),
         )
         better = ratios > self.ratio
         return SteepestSides(
-            torch.where(better, ratios, self.ratio), torch.where(widen(better, region), points, self.point)
+            torch.where(better, ratios, self.ratio),
+            torch.where(broadcast_rows(better, region), points, self.point),
         )
 
     def at(self, which: Tensor) -> Tensor:
@@ -49,7 +50,7 @@ class SteepestSides:
 
 
 @dataclass(frozen=True, eq=False)
-class Climbed:
+class GradientSearchState:
     """The state of the gradient search.
 
     Attributes:
@@ -62,7 +63,7 @@ class Climbed:
     end: int
     sides: SteepestSides
     turn: int
-    chance: Chance
+    chance: RandomStreams
 
 
 @dataclass(frozen=True)
@@ -81,15 +82,15 @@ class Slopes:
     radii: int = 4  # radii of each side in one batch
     steps: int = 12  # gradient steps at each choice of radii
 
-    def start(self, tally: QueryTally, end: int, chance: Chance) -> Climbed:
+    def start(self, tally: QueryTally, end: int, chance: RandomStreams) -> GradientSearchState:
         began, family = tally.queries, tally.problem.family
         nothing = torch.zeros(2, len(family), dtype=torch.float64, device=family.centre.device)
         sides = SteepestSides(nothing, family.centre.expand(2, *family.centre.shape))
         for guide in _guides(tally):
             sides = self._steepest(tally, end, guide, sides)
-        return Climbed(began, end, sides, 0, chance)
+        return GradientSearchState(began, end, sides, 0, chance)
 
-    def more(self, tally: QueryTally, state: Climbed) -> Climbed:
+    def advance(self, tally: QueryTally, state: GradientSearchState) -> GradientSearchState:
         """Choose a grid of radii and take `steps` gradient steps at all of them."""
         family, sides, turn = tally.problem.family, state.sides, state.turn
         both = tally.queries - state.began < (state.end - state.began) / 2
@@ -97,9 +98,9 @@ class Slopes:
         which = (rows if both else sides.ratio.argmax(0).expand(2, -1)).repeat_interleave(self.radii, 0)
         point, fresh = sides.at(which), turn % 3 == 2
         radii = self._ladder(tally, family.distance(point), turn, both)
-        chance = state.chance.apart(turn).tile(len(radii))
+        chance = state.chance.substream(turn).tile(len(radii))
         start = (
-            rungs(family, radii).sample(1, chance).reshape(point.shape)
+            regions_at_radii(family, radii).sample(1, chance).reshape(point.shape)
             if fresh
             else _scale_to_radii(tally, point, radii)
         )
@@ -127,14 +128,14 @@ class Slopes:
         family = tally.problem.family
         if tally.queries >= end:
             return sides
-        _, _, gradient = tally.ask_slope(family.centre[None], guide)
+        _, _, gradient = tally.query_with_gradients(family.centre[None], guide)
         slopes = torch.cat([gradient, -gradient]).repeat_interleave(HALVINGS, 0)[: end - tally.queries]
         if not len(slopes):
             return sides
         halving = 2.0 ** -torch.arange(HALVINGS, dtype=torch.float64, device=slopes.device)[:, None]
-        regions = rungs(family, (tally.radius * halving).repeat(2, 1)[: len(slopes)])
+        regions = regions_at_radii(family, (tally.radius * halving).repeat(2, 1)[: len(slopes)])
         x = regions.vertex(slopes.flatten(0, 1)).reshape(slopes.shape)
-        return sides.update(family, x, *tally.ask(x))
+        return sides.update(family, x, *tally.query(x))
 
     def _climb(
         self,
@@ -149,13 +150,13 @@ class Slopes:
         """Take gradient steps at every radius: descend the guide where `which` is 0, ascend it where it
         is 1.
         """
-        family, regions = tally.problem.family, rungs(tally.problem.family, radii)
-        downhill = widen(1 - 2 * which, family)
+        family, regions = tally.problem.family, regions_at_radii(tally.problem.family, radii)
+        downhill = broadcast_rows(1 - 2 * which, family)
         for step in range(self.steps):
             x = x[: end - tally.queries]
             if len(x) < len(radii):  # The budget does not allow a full step.
-                return sides.update(family, x, *tally.ask(x)) if len(x) else sides
-            change, ratio, gradient = tally.ask_slope(x, guide)
+                return sides.update(family, x, *tally.query(x)) if len(x) else sides
+            change, ratio, gradient = tally.query_with_gradients(x, guide)
             sides = sides.update(family, x, change, ratio)
             pace = 0.5 * (1 - step / self.steps) + 0.02
             target = regions.vertex((gradient * downhill).flatten(0, 1))
@@ -167,12 +168,12 @@ def _guides(tally: QueryTally) -> tuple[Guide, Guide]:
     """Return the scores whose gradients are followed in turn: the smoothed score and the score of the
     specification.
     """
-    return tally.stand_in, tally.problem.property.score
+    return tally.smoothed_score, tally.problem.property.score
 
 
 def _scale_to_radii(tally: QueryTally, point: Tensor, radii: Tensor) -> Tensor:
     """Scale the points (k, batch, *shape) to the distances `radii` (k, batch) from the input."""
     family = tally.problem.family
     scale = radii / family.distance(point).clamp_min(torch.finfo(torch.float64).tiny)
-    x = family.centre + (point - family.centre) * widen(scale, family).to(family.centre)
-    return rungs(family, radii).project(x.flatten(0, 1)).reshape(x.shape)
+    x = family.centre + (point - family.centre) * broadcast_rows(scale, family).to(family.centre)
+    return regions_at_radii(family, radii).project(x.flatten(0, 1)).reshape(x.shape)

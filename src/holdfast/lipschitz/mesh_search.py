@@ -4,14 +4,14 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from holdfast.attacks.mads import Mads, begin, minimise
-from holdfast.attacks.unit_box import chart
+from holdfast.attacks.mads import Mads, begin_search, minimise
+from holdfast.attacks.unit_box import box_map_of
 from holdfast.lipschitz.ratio import QueryTally
-from holdfast.random_streams import Chance
+from holdfast.random_streams import RandomStreams
 
 
 @dataclass(frozen=True, eq=False)
-class Meshed:
+class MeshSearchState:
     """The state of the mesh search; it ends when every row has made `end` queries."""
 
     end: int
@@ -24,16 +24,16 @@ class MeshRatio:
 
     block: int = 16
 
-    def start(self, tally: QueryTally, end: int, chance: Chance) -> Meshed:
-        box = chart(tally.problem.family.at(tally.radius))
-        return Meshed(end, begin(box.place(tally.point), chance))
+    def start(self, tally: QueryTally, end: int, chance: RandomStreams) -> MeshSearchState:
+        box = box_map_of(tally.problem.family.at(tally.radius))
+        return MeshSearchState(end, begin_search(box.place(tally.point), chance))
 
-    def more(self, tally: QueryTally, state: Meshed) -> Meshed:
+    def advance(self, tally: QueryTally, state: MeshSearchState) -> MeshSearchState:
         """Query one block of points."""
-        box = chart(tally.problem.family.at(tally.radius))
+        box = box_map_of(tally.problem.family.at(tally.radius))
 
         def objective(t: Tensor) -> Tensor:
-            return -tally.ask(box.point(t))[1]
+            return -tally.query(box.point(t))[1]
 
         total_queries = state.mads.queries + min(self.block, state.end - tally.queries)
         return replace(state, mads=minimise(objective, state.mads, total_queries, self.block))

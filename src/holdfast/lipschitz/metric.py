@@ -21,33 +21,33 @@ from holdfast.lipschitz.ratio import LANDMARKS, QueryTally
 from holdfast.lipschitz.ray_search import Rays
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem
-from holdfast.random_streams import Chance
+from holdfast.random_streams import RandomStreams
 from holdfast.result import Goal, Traits
 
 
 class MetricSearch(Protocol):
     """One search strategy.
 
-    `start` makes the queries needed to begin, `more` continues by a bounded number of queries; neither may
+    `start` makes the queries needed to begin, `advance` continues by a bounded number of queries; neither may
     exceed `end` queries of each row.
     """
 
-    def start(self, tally: QueryTally, end: int, chance: Chance) -> Any: ...
+    def start(self, tally: QueryTally, end: int, chance: RandomStreams) -> Any: ...
 
-    def more(self, tally: QueryTally, state: Any) -> Any: ...
+    def advance(self, tally: QueryTally, state: Any) -> Any: ...
 
 
 SEARCHES: dict[str, MetricSearch] = {"rays": Rays(), "slopes": Slopes(), "mesh": MeshRatio()}
 # Weights by which the queries are divided among the searches that are used; the sum need not be 1 (chosen by
 # hand).
-SHARES = {"rays": 0.5, "slopes": 0.5, "mesh": 0.1}
+SEARCH_WEIGHTS = {"rays": 0.5, "slopes": 0.5, "mesh": 0.1}
 # Queries of each row that are reserved for replaying what was found: the best point and every landmark.
-REPLAY = LANDMARKS + 1
+REPLAY_QUERIES = LANDMARKS + 1
 # The name of the extra of a record that holds the radius of the ball in which Q was searched.
-SEARCHED = "searched_radius"
+SEARCHED_RADIUS_KEY = "searched_radius"
 # The smallest budget, in queries of each row: half of it for the search, half for the replay.
-FEWEST = 2 * REPLAY
-STEP = 200  # Queries of each row in one step of the method (chosen by hand).
+MIN_QUERIES = 2 * REPLAY_QUERIES
+QUERIES_PER_STEP = 200  # Queries of each row in one step of the method (chosen by hand).
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +65,7 @@ class SteepestState:
 
     tally: QueryTally
     waiting: tuple[tuple[str, int], ...]  # the searches still to come, each with its number of queries
-    chance: Chance
+    chance: RandomStreams
     name: str = ""
     end: int = 0
     state: Any = None
@@ -89,9 +89,9 @@ class Steepest(Method[SteepestState]):
     searches: str | None = None
 
     def __post_init__(self) -> None:
-        if self.queries < FEWEST:
+        if self.queries < MIN_QUERIES:
             raise BadInput(
-                f"queries: the search for Q needs at least {FEWEST} for each input, got {self.queries}."
+                f"queries: the search for Q needs at least {MIN_QUERIES} for each input, got {self.queries}."
             )
         unknown = [name for name in self._search_names() if name not in SEARCHES]
         if unknown:
@@ -107,16 +107,21 @@ class Steepest(Method[SteepestState]):
 
     def start(self, problem: Problem, seed: int) -> SteepestState:
         chosen = self._search_names() or (("rays", "slopes") if _has_gradients(problem) else ("rays", "mesh"))
-        tally, whole = QueryTally(problem, self.queries - REPLAY), sum(SHARES[name] for name in chosen)
-        waiting = tuple((name, int(tally.budget * SHARES[name] / whole)) for name in chosen)
-        return SteepestState(tally, waiting, Chance.of(problem.keys, seed, problem.region.centre.device))
+        tally, whole = (
+            QueryTally(problem, self.queries - REPLAY_QUERIES),
+            sum(SEARCH_WEIGHTS[name] for name in chosen),
+        )
+        waiting = tuple((name, int(tally.budget * SEARCH_WEIGHTS[name] / whole)) for name in chosen)
+        return SteepestState(
+            tally, waiting, RandomStreams.of(problem.keys, seed, problem.region.centre.device)
+        )
 
     def step(self, problem: Problem, state: SteepestState) -> tuple[SteepestState | None, Claims]:
-        tally, until = state.tally, state.tally.queries + STEP
+        tally, until = state.tally, state.tally.queries + QUERIES_PER_STEP
         ongoing = True
         while ongoing and tally.queries < until:
             state = (
-                replace(state, state=SEARCHES[state.name].more(tally, state.state))
+                replace(state, state=SEARCHES[state.name].advance(tally, state.state))
                 if tally.queries < state.end
                 else _start_next_search(state)
             )
@@ -132,7 +137,7 @@ def _start_next_search(state: SteepestState) -> SteepestState:
     """Start the next search; the last one receives all remaining queries."""
     tally, ((name, share), *others) = state.tally, state.waiting
     end = tally.queries + (min(tally.left, share) if others else tally.left)
-    begun = SEARCHES[name].start(tally, end, state.chance.apart(len(others)))
+    begun = SEARCHES[name].start(tally, end, state.chance.substream(len(others)))
     return replace(state, waiting=tuple(others), name=name, end=end, state=begun)
 
 
@@ -163,7 +168,7 @@ def _extras(tally: QueryTally) -> dict[str, Tensor]:
         "path": point,
         "path_ratio": ratio,
         "path_queries": queries.double(),
-        SEARCHED: tally.radius.double(),
+        SEARCHED_RADIUS_KEY: tally.radius.double(),
     }
 
 
@@ -171,7 +176,7 @@ def searched_radius(aside: Mapping[str, Tensor]) -> float | None:
     """Return the radius d of Q(s, x, d, p) from the extras of one row; None if an older run did not store
     it.
     """
-    return float(aside[SEARCHED]) if SEARCHED in aside else None
+    return float(aside[SEARCHED_RADIUS_KEY]) if SEARCHED_RADIUS_KEY in aside else None
 
 
 def path_of(aside: Mapping[str, Tensor]) -> tuple[MetricStep, ...]:

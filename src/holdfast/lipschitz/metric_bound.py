@@ -64,10 +64,10 @@ def slope_bound(problem: Problem, *, norm: float = math.inf) -> Tensor:
     Returns (batch,) float64, infinite where nothing is proved. The norm is that of the region (for frames,
     the largest of their norms, each divided by its share); for a Box it is `norm`.
     """
-    return look(problem, norm).slope
+    return bound_score_and_slope(problem, norm).slope
 
 
-def look(
+def bound_score_and_slope(
     problem: Problem, norm: float = math.inf, bounded: Callable[[Graph, Region], Boxes] = propagate
 ) -> ScoreBounds:
     """Bound the score and its slope over the region by a single bound propagation."""
@@ -148,7 +148,7 @@ def _lengths(problem: Problem, gradient: Tensor, norm: float) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class Looked:
+class ShellBounds:
     """The bounds known of every ball, (1 + balls, batch) each, radii increasing from zero; infinite where no
     bound is known yet.
     """
@@ -159,7 +159,7 @@ class Looked:
 
 
 @dataclass(frozen=True)
-class Shells(Method[Looked]):
+class Shells(Method[ShellBounds]):
     """Upper-bound Q over the region around x = centre: |s(x') - s(x)| <= bound * ||x' - x|| for every x' of
     the region.
 
@@ -209,12 +209,12 @@ class Shells(Method[Looked]):
             _check(problem)
             checked_graph(problem)
             at_input = problem.take(torch.zeros(1, dtype=torch.int64)).tile_radii(torch.zeros(1, 1))
-            look(at_input, bounded=intervals)  # interval bounds: this visits every layer
+            bound_score_and_slope(at_input, bounded=intervals)  # interval bounds: this visits every layer
         except (BadInput, UnsupportedLayer) as error:
             return str(error)
         return None
 
-    def start(self, problem: Problem, seed: int) -> Looked:
+    def start(self, problem: Problem, seed: int) -> ShellBounds:
         largest = _largest(problem)
         shrink = float(self.ratio) ** -torch.arange(
             self.shells, -1, -1, dtype=torch.float64, device=largest.device
@@ -222,9 +222,9 @@ class Shells(Method[Looked]):
         radii = torch.cat([torch.zeros_like(largest)[None], largest * shrink[:, None]])
         radii[-1] = largest
         unknown = torch.full_like(radii, torch.inf)
-        return Looked(radii, ScoreBounds(-unknown, unknown, unknown), (0, *range(len(radii) - 1, 0, -1)))
+        return ShellBounds(radii, ScoreBounds(-unknown, unknown, unknown), (0, *range(len(radii) - 1, 0, -1)))
 
-    def step(self, problem: Problem, state: Looked) -> tuple[Looked | None, Claims]:
+    def step(self, problem: Problem, state: ShellBounds) -> tuple[ShellBounds | None, Claims]:
         """Bound as many balls as fit into one batch.
 
         Balls of one radius share a batch: the intermediate bounds of a small ball take less work, but not
@@ -236,7 +236,7 @@ class Shells(Method[Looked]):
         balls = exact.tile_radii(state.radii[some])
         seen = []
         for portion in time_limit.portions(balls.region.centre):
-            found = time_limit.in_time(partial(look, balls.take(portion)), None)
+            found = time_limit.in_time(partial(bound_score_and_slope, balls.take(portion)), None)
             if found is None:
                 break
             seen.append(found)
@@ -248,7 +248,7 @@ class Shells(Method[Looked]):
         rows = torch.arange(len(problem), device=state.radii.device).repeat(len(some))[:done]
         for name in ("least", "most", "slope"):
             getattr(view, name)[places, rows] = torch.cat([getattr(part, name) for part in seen])
-        state = Looked(state.radii, view, state.waiting[done // len(problem) :])
+        state = ShellBounds(state.radii, view, state.waiting[done // len(problem) :])
         most = _largest_quotient(state.radii, view.least, view.most, view.slope)
         proved = torch.where(most.isfinite(), -most, torch.nan)
         return state if state.waiting else None, Claims(proved=proved, assumptions=ASSUMPTIONS, checks=CHECKS)

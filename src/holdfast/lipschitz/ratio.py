@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from holdfast.attacks.descent import nearest, widen
+from holdfast.attacks.descent import broadcast_rows, select_nearest
 from holdfast.problem import Problem
 
 # Assumed rounding error of a score, in units in the last place of the largest output (chosen by hand).
@@ -71,22 +71,22 @@ class QueryTally:
         radius = torch.minimum(family.radius.double(), family.limit())
         return torch.where(radius.isfinite(), radius, family.reach())
 
-    def stand_in(self, outputs: Tensor) -> Tensor:
+    def smoothed_score(self, outputs: Tensor) -> Tensor:
         """Map outputs (..., batch, outputs) to smoothed scores (..., batch), which have useful gradients
         where probabilities are saturated.
         """
         heat = ((self.outputs.amax(-1) - self.outputs.amin(-1)) / 4).clamp_min(1)
         return self.problem.property.score(outputs / heat[:, None].to(outputs))
 
-    def ask(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def query(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Query points (k, batch, *shape) of the region; return the signed changes of the score and the
         ratios, each (k, batch).
         """
         outputs = self.problem.network(x.flatten(0, 1))
         return self._keep_best(x, self._scores(outputs.unflatten(0, x.shape[:2])))
 
-    def ask_slope(self, x: Tensor, guide: Guide) -> tuple[Tensor, Tensor, Tensor]:
-        """Do the same as `ask` and return also the gradients of the guide's score (k, batch, *shape), from
+    def query_with_gradients(self, x: Tensor, guide: Guide) -> tuple[Tensor, Tensor, Tensor]:
+        """Do the same as `query` and return also the gradients of the guide's score (k, batch, *shape), from
         the same pass.
         """
         scores: list[Tensor] = []
@@ -100,7 +100,7 @@ class QueryTally:
 
     def _scores(self, outputs: Tensor) -> Tensor:
         """Map (..., batch, outputs) to (2, ..., batch): the score and the smoothed score."""
-        return torch.stack([self.problem.property.score(outputs), self.stand_in(outputs)]).double()
+        return torch.stack([self.problem.property.score(outputs), self.smoothed_score(outputs)]).double()
 
     def _keep_best(self, x: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
         assert len(x) <= self.left, "a search made more queries than its budget allows"
@@ -112,13 +112,13 @@ class QueryTally:
             for c in (clear, other)
         )
         self.queries += len(x)
-        point, least = nearest(region, x, -ratio)
+        point, least = select_nearest(region, x, -ratio)
         better = -least > self.ratio
         self.ratio = torch.where(better, -least, self.ratio)
-        self.point = torch.where(widen(better, region), point.to(self.point), self.point)
+        self.point = torch.where(broadcast_rows(better, region), point.to(self.point), self.point)
         place = min(LANDMARKS - 1, int(LANDMARKS * math.log(self.queries) / math.log(self.budget)))
         at, kept, seen = self.trail[place]
-        seen = torch.where(widen(better, region), self.point, seen)
+        seen = torch.where(broadcast_rows(better, region), self.point, seen)
         self.trail[place] = (
             torch.where(better, self.queries, at),
             torch.where(better, self.ratio, kept),

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from holdfast import batch
-from holdfast.attacks.descent import widen
+from holdfast.attacks.descent import broadcast_rows
 from holdfast.lipschitz.ratio import QueryTally
-from holdfast.random_streams import Chance
+from holdfast.random_streams import RandomStreams
 from holdfast.region import Family
 from holdfast.region.normed import NormFamily
 from holdfast.region.norms import direction, norm
@@ -48,7 +48,7 @@ class BestRay:
 
 
 @dataclass(frozen=True, eq=False)
-class Turning:
+class RaySearchState:
     """The search on one side (the score falls, or it rises); `other` is the best ray of the side that is
     searched afterwards.
     """
@@ -59,7 +59,7 @@ class Turning:
     ray: BestRay
     side: Tensor  # (batch,) -1 where the score is to decrease, 1 where it is to increase
     other: BestRay | None
-    chance: Chance
+    chance: RandomStreams
     place: int = 0  # features of this order that were flipped already
     size: int = 1  # features in a block
     order: Tensor | None = None  # (batch, n) the order in which features are flipped
@@ -80,7 +80,7 @@ class Rays:
     first: float = 0.25
     spread: float = 1.3  # initial factor to smaller and larger radii
 
-    def start(self, tally: QueryTally, end: int, chance: Chance) -> Turning:
+    def start(self, tally: QueryTally, end: int, chance: RandomStreams) -> RaySearchState:
         falls, rises = self._begin(tally, end, chance)
         first = falls.ratio >= rises.ratio
         better, other, side = (
@@ -88,17 +88,17 @@ class Rays:
             rises.where(first, falls),
             torch.where(first, -1.0, 1.0),
         )
-        return Turning(
+        return RaySearchState(
             end, tally.queries + (end - tally.queries) // 2, tally.queries, better, side, other, chance
         )
 
-    def more(self, tally: QueryTally, state: Turning) -> Turning:
+    def advance(self, tally: QueryTally, state: RaySearchState) -> RaySearchState:
         """Flip a few blocks."""
         if tally.queries >= state.until and state.other is not None:
             seen = state.other.ratio > 0
             ray, side = state.other.where(seen, state.ray), torch.where(seen, -state.side, state.side)
-            return Turning(state.end, state.end, tally.queries, ray, side, None, state.chance)
-        (rows, n), chance = state.ray.u.shape, state.chance.apart(tally.queries)
+            return RaySearchState(state.end, state.end, tally.queries, ray, side, None, state.chance)
+        (rows, n), chance = state.ray.u.shape, state.chance.substream(tally.queries)
         place, size, order = state.place, state.size, state.order
         done = (tally.queries - state.began) / (state.until - state.began)
         if order is None or place >= n:  # All features were flipped: draw a new order and use smaller blocks.
@@ -113,7 +113,7 @@ class Rays:
         ray = self._turn(tally, state.until, state.ray, state.side, block, count, spread, chance)
         return replace(state, ray=ray, place=place + count * size, size=size, order=order)
 
-    def _begin(self, tally: QueryTally, end: int, chance: Chance) -> tuple[BestRay, BestRay]:
+    def _begin(self, tally: QueryTally, end: int, chance: RandomStreams) -> tuple[BestRay, BestRay]:
         """Return the best initial rays: those along which the score falls, and those along which it rises."""
         family = tally.problem.family
         flat = family.flatten(family.centre)
@@ -127,7 +127,7 @@ class Rays:
             u = ray.expand(self.radii, *ray.shape)[: end - tally.queries]
             if len(u):
                 radii = (tally.radius * halving)[: len(u)]
-                change, ratio = tally.ask(outward(family, u, radii))
+                change, ratio = tally.query(points_on_rays(family, u, radii))
                 falls = falls.best(u, radii, torch.where(change < 0, ratio, -1.0))
                 rises = rises.best(u, radii, torch.where(change > 0, ratio, -1.0))
         return falls, rises
@@ -141,7 +141,7 @@ class Rays:
         block: Tensor,
         count: int,
         spread: float,
-        chance: Chance,
+        chance: RandomStreams,
     ) -> BestRay:
         """Flip blocks 0 to count - 1; block (batch, n) holds the number of each feature's block."""
         other = turn_direction(ray.u, norm_of(tally.problem.family), chance)
@@ -165,11 +165,11 @@ def _ask(tally: QueryTally, u: Tensor, radii: Tensor, side: Tensor) -> Tensor:
     """Return the ratios of these rays (k, batch) where the score changes in the given direction, -1
     elsewhere.
     """
-    change, ratio = tally.ask(outward(tally.problem.family, u, radii))
+    change, ratio = tally.query(points_on_rays(tally.problem.family, u, radii))
     return torch.where(change.sign() == side, ratio, -1.0)
 
 
-def turn_direction(u: Tensor, p: float, chance: Chance) -> Tensor:
+def turn_direction(u: Tensor, p: float, chance: RandomStreams) -> Tensor:
     """Return the alternative value of every feature: in the maximum norm the opposite; in other norms also
     larger, smaller or redrawn.
     """
@@ -187,7 +187,7 @@ def norm_of(family: Family) -> float:
     return family.p if isinstance(family, NormFamily) else math.inf
 
 
-def outward(family: Family, u: Tensor, radii: Tensor) -> Tensor:
+def points_on_rays(family: Family, u: Tensor, radii: Tensor) -> Tensor:
     """Map rays (k, batch, n) and radii (k, batch) to the points (k, batch, *shape) of the region at these
     distances.
     """
@@ -196,11 +196,11 @@ def outward(family: Family, u: Tensor, radii: Tensor) -> Tensor:
         grouped = family.group_features(away)
         unit = grouped / norm(grouped, family.p).unsqueeze(-1).clamp_min(torch.finfo(grouped.dtype).tiny)
         away = (unit * family.free().to(unit)[..., None]).reshape(away.shape)
-    x = family.centre + away * widen(radii, family).to(away)
-    return rungs(family, radii).project(x.flatten(0, 1)).reshape(x.shape)
+    x = family.centre + away * broadcast_rows(radii, family).to(away)
+    return regions_at_radii(family, radii).project(x.flatten(0, 1)).reshape(x.shape)
 
 
-def rungs(family: Family, radii: Tensor) -> Family:
+def regions_at_radii(family: Family, radii: Tensor) -> Family:
     """Map radii (k, batch) to the regions of all k * batch rows: the whole batch at the first radius, then at
     the second, and so on.
     """

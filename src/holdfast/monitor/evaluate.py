@@ -15,11 +15,11 @@ from holdfast.monitor.engine.rerun import ConcatenatedSequences, prefix_outputs
 from holdfast.monitor.engine.sampled import interval
 from holdfast.monitor.monitor import Monitor
 from holdfast.monitor.score import Steps
-from holdfast.result import Bound, Bracket, Key, Kind, Record, by_definition
+from holdfast.result import Bound, Bracket, Key, Kind, Record, trivial_bound
 
 PARTS = ("now", "final")  # Which label is compared: the one right after an element, or the final one.
 # Stored with a record: whether a random mutant kept the label, and bounds of an estimate.
-BESIDE = ("kept", "interval")
+EXTRAS = ("kept", "interval")
 # Bins of the reliability table; a score of 1 has a bin of its own.
 RELIABILITY_EDGES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 
@@ -108,7 +108,7 @@ def evaluate(
     ]
     return evaluation(
         records,
-        {name: {r.key: r.aside[name] for r in records if name in r.aside} for name in BESIDE},
+        {name: {r.key: r.aside[name] for r in records if name in r.aside} for name in EXTRAS},
         confidence,
     )
 
@@ -137,7 +137,7 @@ def score_sequence(monitor: Monitor, sequence: Any, place: int, seed: int) -> li
             else None
         )
         for at in range(len(read)):
-            bracket = Bracket(by_definition(0.0), by_definition(1.0))
+            bracket = Bracket(trivial_bound(0.0), trivial_bound(1.0))
             if truth is not None:
                 proof = Bound(
                     float(truth[at]),

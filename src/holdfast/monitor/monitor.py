@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import BadInput
-from holdfast.files import in_words
+from holdfast.files import explained_errors
 from holdfast.monitor.engine import exact
-from holdfast.monitor.engine.numpy_stream import Quick
+from holdfast.monitor.engine.numpy_stream import NumpyEngine
 from holdfast.monitor.engine.recurrent import Recurrent
 from holdfast.monitor.engine.sampled import Drawn, interval
-from holdfast.monitor.engine.state_view import StateView, find
+from holdfast.monitor.engine.state_view import StateView, open_network
 from holdfast.monitor.engine.stream import Stream
 from holdfast.monitor.mutation.choices import Mutation, Still, are_ids
 from holdfast.monitor.outputs import Classes, Output
@@ -137,7 +137,7 @@ class Monitor:
         if unknown == "unk":
             unk = unknown_token(net, unk)
         settings = Settings(chosen, unknown, unk, confidence, samples, seed, max_length)
-        view = find(net, Reader(net, unknown, unk, max_length).read_all(list(sequences)[:6])[0])
+        view = open_network(net, Reader(net, unknown, unk, max_length).read_all(list(sequences)[:6])[0])
         made = cls(net, mutation, answer or Classes(), settings, view=view)
         if view is not None:
             made.outputs.count(view.outputs(view.start(1)).shape[1])
@@ -167,10 +167,10 @@ class Monitor:
         return self.settings.mode
 
     @cached_property
-    def quick(self) -> Quick | None:
+    def quick(self) -> NumpyEngine | None:
         """The numpy engine if it applies: tokens, classes, an affine head, CPU."""
-        fits = isinstance(self.view, Recurrent) and Quick.fits(self.view, self.mutation, self.outputs)
-        return Quick(self.view, self.mutation) if fits and isinstance(self.view, Recurrent) else None
+        fits = isinstance(self.view, Recurrent) and NumpyEngine.fits(self.view, self.mutation, self.outputs)
+        return NumpyEngine(self.view, self.mutation) if fits and isinstance(self.view, Recurrent) else None
 
     # ---- whole sequences
 
@@ -197,7 +197,7 @@ class Monitor:
             return [scores for some in self._side_by_side(read) for scores in self._score_sampled(some, k)]
         return self._score_estimated(read, k)
 
-    def _short(self, sequence: Tensor, engine: Quick) -> Scores | None:
+    def _short(self, sequence: Tensor, engine: NumpyEngine) -> Scores | None:
         """Score few tokens step by step, which is faster than a batch.
 
         None if a close label needs the user's module.
@@ -428,8 +428,8 @@ class Monitor:
                 if key.startswith(f"{name}.")
             }
 
-        view, tree = find(net), None
-        with in_words(folder, "damaged", WRITTEN):
+        view, tree = open_network(net), None
+        with explained_errors(folder, "damaged", WRITTEN):
             settings = Settings(**stored_settings.check_types(content["settings"], stored_settings.SETTINGS))
             read = (
                 mutation.restore(content["mutation"], part("mutation")),

@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from holdfast.errors import BadInput, UnreadableFile
-from holdfast.files import existing, in_words, json_of
+from holdfast.files import explained_errors, read_json, require_file
 from holdfast.network import Network
 from holdfast.network.fingerprint import of_file, of_text
 from holdfast.network.model_identity import NAME_IT
@@ -90,8 +90,8 @@ def load(folder: Path, net: Network) -> tuple[dict[str, Any], dict[str, Tensor]]
             "now. "
             f"Load it with the old one, or fit a monitor for this one."
         )
-    file = existing(folder / TENSORS)
-    with in_words(file, "damaged", WRITTEN):
+    file = require_file(folder / TENSORS)
+    with explained_errors(file, "damaged", WRITTEN):
         if of_file(file) != content["tensors"]:
             raise UnreadableFile(f"{file}: damaged, or of another monitor. Save the monitor again.")
         return content, load_file(file)
@@ -99,8 +99,8 @@ def load(folder: Path, net: Network) -> tuple[dict[str, Any], dict[str, Tensor]]
 
 def _text(file: Path) -> dict[str, Any]:
     """Read and validate the JSON: damaged content must never be mistaken for another monitor."""
-    content: Any = json_of(file, WRITTEN)
-    with in_words(file, "damaged", WRITTEN):
+    content: Any = read_json(file, WRITTEN)
+    with explained_errors(file, "damaged", WRITTEN):
         kinds = (
             content["format"] == FORMAT,
             type(content["version"]) is int,

@@ -228,7 +228,7 @@ class Adapter(nn.Module):
         return outputs.mean(time) if self.pool == "mean" else outputs.amax(time)
 
 
-class OneByOne(nn.Module):
+class MappedOverBatch(nn.Module):
     """A model for single inputs, mapped over a batch with torch.func.vmap.
 
     keeps_axis: the model expects a batch axis of size one; else it expects no batch axis.
@@ -251,12 +251,12 @@ class OneByOne(nn.Module):
         return outputs[0] if outputs.dim() > 1 and outputs.shape[0] == 1 else outputs.flatten()
 
 
-class InTurn(nn.Module):
+class RowByRow(nn.Module):
     """A model for single inputs that vmap cannot map: evaluated row after row."""
 
     def __init__(self, model: nn.Module, *, keeps_axis: bool = True) -> None:
         super().__init__()
-        self.model = OneByOne(model, keeps_axis=keeps_axis)
+        self.model = MappedOverBatch(model, keeps_axis=keeps_axis)
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.stack([self.model.single(row) for row in x])
@@ -268,20 +268,20 @@ def map_over_batch(model: nn.Module, rows: Tensor) -> nn.Module:
 
     Exceptions that the model raises on single rows are not caught.
     """
-    single = OneByOne(model)
+    single = MappedOverBatch(model)
     with torch.no_grad():
         expected = torch.stack([single.single(row) for row in rows])
         with contextlib.suppress(Exception):
             if _same_outputs(single(rows), expected):
                 return single
-    return InTurn(model)
+    return RowByRow(model)
 
 
-def one_by_one(module: nn.Module) -> nn.Module | None:
+def single_input_model(module: nn.Module) -> nn.Module | None:
     """The model inside an adapter that evaluates its inputs one at a time; None if inputs share a batch."""
     inner = module.model if isinstance(module, Adapter) else None
-    inner = inner.model if isinstance(inner, InTurn) else inner
-    return inner.model if isinstance(inner, OneByOne) else None
+    inner = inner.model if isinstance(inner, RowByRow) else inner
+    return inner.model if isinstance(inner, MappedOverBatch) else None
 
 
 class BlackBox(nn.Module):
@@ -314,7 +314,7 @@ def for_any_batch(model: nn.Module, example: Tensor, *, fixed: int | None = None
     rows = torch.randn(
         (count, *example.shape[1:]), generator=torch.Generator().manual_seed(0), dtype=torch.float64
     ).to(example)
-    single = OneByOne(model)
+    single = MappedOverBatch(model)
     with torch.no_grad():
         if fixed is not None and fixed > 1:
             _check_rows_apart(model, rows[:fixed])
@@ -333,13 +333,13 @@ def for_any_batch(model: nn.Module, example: Tensor, *, fixed: int | None = None
                     "has a meaning. Is the batch axis really first (time_first=)? Does a layer work across "
                     "the batch?"
                 )
-    return InTurn(model)
+    return RowByRow(model)
 
 
 def _check_rows_apart(model: nn.Module, rows: Tensor) -> None:
     """Raise BadInput unless a model for a fixed batch also takes single rows, with the same outputs as in the
     batch."""
-    fixed, single = len(rows), OneByOne(model)
+    fixed, single = len(rows), MappedOverBatch(model)
     with contextlib.suppress(Exception):
         together, alone = Adapter(model)(rows), torch.stack([single.single(row).flatten() for row in rows])
         if _same_outputs(together, alone) and not _rows_interact(model, rows):
@@ -360,9 +360,9 @@ def _same_outputs(outputs: Tensor, expected: Tensor) -> bool:
 def over_single_inputs(model: nn.Module, example: Tensor) -> nn.Module:
     """A model without a batch axis as a model for a batch: with vmap if that gives the same outputs, else row
     after row."""
-    single, rows = OneByOne(model, keeps_axis=False), torch.stack([example, example])
+    single, rows = MappedOverBatch(model, keeps_axis=False), torch.stack([example, example])
     with contextlib.suppress(Exception), torch.no_grad():
         mapped, expected = single(rows)[0], single.single(example)
         if torch.allclose(mapped, expected, rtol=RELATIVE_TOLERANCE, atol=ABSOLUTE_TOLERANCE):
             return single
-    return InTurn(model, keeps_axis=False)
+    return RowByRow(model, keeps_axis=False)

@@ -32,7 +32,7 @@ def cudnn_flags(*, enabled: bool, allow_tf32: bool = True) -> AbstractContextMan
     return _registered((enabled, allow_tf32))
 
 
-def in_full() -> AbstractContextManager[None]:
+def without_tf32() -> AbstractContextManager[None]:
     """cuDNN without TF32, which it uses by default.
 
     TF32 products have ten bits of mantissa. They would blur the decision boundary, and an input would have

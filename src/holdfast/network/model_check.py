@@ -12,16 +12,16 @@ from holdfast.errors import BadInput
 from holdfast.foreign_text import first_line
 from holdfast.network.adapter import (
     Adapter,
-    InTurn,
+    RowByRow,
     check_unambiguous,
     map_over_batch,
     note_of_choice,
-    one_by_one,
+    single_input_model,
 )
 from holdfast.network.output_comparison import alike, same_by_rounding
 from holdfast.network.recurrent import copy_module
 from holdfast.network.statefulness import first_change, generators, state_changed_by_calls
-from holdfast.signals import asked_of_model
+from holdfast.signals import call_model
 
 if TYPE_CHECKING:
     from holdfast.network.network import Network
@@ -128,7 +128,7 @@ def call_one_by_one_if_needed(net: "Network", first: Tensor) -> bool:
 
     Returns whether the network was changed.
     """
-    if not net.differentiable or len(first) < 2 or one_by_one(net.module) is not None:
+    if not net.differentiable or len(first) < 2 or single_input_model(net.module) is not None:
         return False
     try:
         # A copy, because a stateful model must not be called before `state_changed_by_calls` has looked at
@@ -142,7 +142,7 @@ def call_one_by_one_if_needed(net: "Network", first: Tensor) -> bool:
         return False
     net.module = Adapter(wrapper(net.module)).eval()
     if net.token_model is not None:
-        net.token_model = Adapter(InTurn(net.token_model)).eval()
+        net.token_model = Adapter(RowByRow(net.token_model)).eval()
     net.forget_checks()
     net.notes = (*net.notes, "takes one input at a time, so it is called once for each input")
     return True
@@ -150,7 +150,7 @@ def call_one_by_one_if_needed(net: "Network", first: Tensor) -> bool:
 
 def _call_module(name: str, module: nn.Module, x: Tensor) -> Tensor:
     try:
-        outputs: Tensor = asked_of_model(name, module, x)
+        outputs: Tensor = call_model(name, module, x)
     except BadInput:
         raise
     except Exception as error:
@@ -164,7 +164,7 @@ def _note_extra_outputs(net: "Network") -> Iterator[None]:
 
     Raise BadInput if more than one of them could be the measured output.
     """
-    adapter = one_by_one(net.module) or net.module
+    adapter = single_input_model(net.module) or net.module
     inner = adapter.model if isinstance(adapter, Adapter) else None
     output = getattr(adapter, "output", None)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from holdfast.errors import BadInput, UnreadableFile, UnsupportedLayer
-from holdfast.network.adapter import Adapter, one_by_one
+from holdfast.network.adapter import Adapter, single_input_model
 from holdfast.network.callable_fingerprint import hash_callable
 from holdfast.network.fingerprint import of_file, of_program, of_tensors, of_text
 
@@ -67,7 +67,7 @@ def identity(net: "Network", x: Tensor) -> str:
     It covers the model's fingerprint, how the model is called, and the program that torch traces, which
     includes the code that the model calls.
     """
-    adapter = one_by_one(net.module) or net.module
+    adapter = single_input_model(net.module) or net.module
     described: list[Any] = [net.fingerprint, net.dtype, net.source]
     tensors = {}
     if isinstance(adapter, Adapter):  # a network with an appended score has no adapter, but always a program

@@ -17,13 +17,13 @@ from holdfast.memory_budget import is_out_of_memory
 from holdfast.network import model_identity, token_inputs
 from holdfast.network.adapter import Pool
 from holdfast.network.delegation import delegate
-from holdfast.network.factories.assembly import ModelOptions, Source
+from holdfast.network.factories.assembly import AssemblyOptions, Source
 from holdfast.network.factories.black_box import parts_of_callable
 from holdfast.network.factories.estimator import parts_of_estimator
 from holdfast.network.factories.exported_program import parts_of_exported_program
 from holdfast.network.factories.onnx_file import parts_of_onnx_file
 from holdfast.network.factories.torch_module import parts_of_module
-from holdfast.network.float32_precision import cudnn_flags, in_full
+from holdfast.network.float32_precision import cudnn_flags, without_tf32
 from holdfast.network.float64_network import float64_network
 from holdfast.network.model_check import call_one_by_one_if_needed, check_and_count_outputs
 from holdfast.network.table_inputs import check_columns, class_numbers
@@ -32,7 +32,7 @@ from holdfast.network.trace import export
 from holdfast.network.trees import Trees
 from holdfast.region.base import Domain
 from holdfast.region.columns import Columns
-from holdfast.signals import asked_of_model
+from holdfast.signals import call_model
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 # few GiB (chosen by hand).
 ELEMENTS_PER_CALL = 2**22
 # The same on a CPU under a deadline, so that the deadline is checked often enough (chosen by hand).
-ELEMENTS_IN_TIME = 2**18
+ELEMENTS_PER_TIMED_CALL = 2**18
 
 
 @dataclass(eq=False)
@@ -153,7 +153,7 @@ class Network:
             fingerprint: what identifies the model, as in `from_callable`. None: everything that the module
                 reads is hashed.
         """
-        options = ModelOptions(domain, mean, std, time_first, pool, vocabulary, classes, tokenizer)
+        options = AssemblyOptions(domain, mean, std, time_first, pool, vocabulary, classes, tokenizer)
         parts = parts_of_module(
             module,
             options,
@@ -191,7 +191,7 @@ class Network:
         Therefore the file is opened only with trust=True; use it for files from people you trust. ONNX files
         contain no code.
         """
-        options = ModelOptions(domain, mean, std, time_first, pool, vocabulary, classes, tokenizer)
+        options = AssemblyOptions(domain, mean, std, time_first, pool, vocabulary, classes, tokenizer)
         return cls(
             **vars(parts_of_exported_program(file, options, trust=trust, output=output, device=device))
         )
@@ -227,7 +227,7 @@ class Network:
             output: name of the output to measure. BadInput lists the outputs if it is missing and several
                 could be meant.
         """
-        options = ModelOptions(domain, mean, std, time_first, pool, vocabulary, classes, tokenizer)
+        options = AssemblyOptions(domain, mean, std, time_first, pool, vocabulary, classes, tokenizer)
         parts = parts_of_onnx_file(
             file,
             options,
@@ -262,7 +262,7 @@ class Network:
         """
         parts = parts_of_callable(
             function,
-            ModelOptions(domain=domain, classes=classes),
+            AssemblyOptions(domain=domain, classes=classes),
             shape=shape,
             name=name,
             fingerprint=fingerprint,
@@ -290,7 +290,7 @@ class Network:
             columns: the columns of the table, hf.Columns.of(frame). Needed for columns that hold words.
             domain: lowest and highest value of a number, where the columns do not give it.
         """
-        parts, own = parts_of_estimator(estimator, ModelOptions(domain=domain), columns=columns, name=name)
+        parts, own = parts_of_estimator(estimator, AssemblyOptions(domain=domain), columns=columns, name=name)
         return cls(**vars(parts), itself=None if own is None else cls(**vars(own)))
 
     # ---- evaluation
@@ -305,7 +305,7 @@ class Network:
         if ask is not None:
             self.queries += len(x)
             return ask(self, "__call__", x)
-        with torch.no_grad(), in_full():
+        with torch.no_grad(), without_tf32():
             try:
                 return torch.cat([self._forward(part) for part in self._parts(x)])
             except (RuntimeError, ValueError, IndexError, TypeError, AssertionError) as error:
@@ -355,14 +355,14 @@ class Network:
         return torch.zeros(0) if x is None else self(x)
 
     def _forward(self, x: Tensor) -> Tensor:
-        time_limit.check()
+        time_limit.raise_if_expired()
         self.queries += len(x)
-        outputs: Tensor = asked_of_model(self.name, self.module, x)
+        outputs: Tensor = call_model(self.name, self.module, x)
         return outputs.to(self.dtype) if outputs.is_floating_point() else outputs
 
     def _parts(self, x: Tensor) -> Iterator[Tensor]:
         """Batches of x that fit into one forward pass, on the network's device."""
-        elements = time_limit.at_once(ELEMENTS_PER_CALL, ELEMENTS_IN_TIME, self.device)
+        elements = time_limit.at_once(ELEMENTS_PER_CALL, ELEMENTS_PER_TIMED_CALL, self.device)
         rows = max(1, elements // max(1, x[0].numel())) if len(x) else 1
         for part in x.split(rows):
             yield part.to(self.device, self.dtype)
@@ -374,10 +374,10 @@ class Network:
         if ask is not None:
             self.queries += len(tokens)
             return ask(self, "ask_tokens", tokens)
-        time_limit.check()
+        time_limit.raise_if_expired()
         self.queries += len(tokens)
-        with torch.no_grad(), in_full():  # as in __call__, so that batches and single sentences agree
-            outputs: Tensor = asked_of_model(self.name, self.token_model, tokens.to(self.device))
+        with torch.no_grad(), without_tf32():  # as in __call__, so that batches and single sentences agree
+            outputs: Tensor = call_model(self.name, self.token_model, tokens.to(self.device))
         return outputs
 
     def outputs_for(self, x: Tensor) -> int:

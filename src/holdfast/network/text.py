@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import BadInput, HoldfastError, MissingExtra, UnreadableFile
-from holdfast.files import LARGEST_JSON, text_of
+from holdfast.files import LARGEST_JSON, read_text
 from holdfast.foreign_text import first_line
 from holdfast.network.callable_fingerprint import of_value
 from holdfast.network.fingerprint import of_text
@@ -234,7 +234,7 @@ def tokenizer_of(given: Given | None, vocabulary: Sequence[str] | None, size: in
         return None if vocabulary is None else WordTokenizer(vocabulary)
     if isinstance(given, str | Path):
         path = Path(given) / "tokenizer.json" if Path(given).is_dir() else Path(given)
-        content = text_of(path, LARGEST_JSON)
+        content = read_text(path, LARGEST_JSON)
         _library()
         check_tokenizer(content, path.name, EXPORTED)
         found: Tokenizer = HuggingFace(content, path.name)

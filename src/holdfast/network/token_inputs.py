@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import BadInput
-from holdfast.network.float32_precision import in_full
+from holdfast.network.float32_precision import without_tf32
 from holdfast.network.output_comparison import same_by_rounding
 from holdfast.network.text import Texts, read_texts
 from holdfast.network.tokens import of_vectors
@@ -53,7 +53,7 @@ def _check_same_answers(net: "Network", tokens: Tensor, vectors: Tensor) -> None
         tokens.split(SENTENCES_PER_COMPARISON), vectors.split(SENTENCES_PER_COMPARISON), strict=True
     )
     for ids, points in batches:
-        with torch.no_grad(), in_full(), contextlib.suppress(Exception):
+        with torch.no_grad(), without_tf32(), contextlib.suppress(Exception):
             by_vectors = net.module(points)
             by_ids = net.token_model(ids.to(net.device))  # type: ignore[misc]
             wrong = next((i for i in range(len(ids)) if not same_by_rounding(by_ids[i], by_vectors[i])), None)

@@ -271,7 +271,7 @@ def _check_table(table: nn.Embedding, name: str, device: torch.device) -> None:
                 )
 
 
-def tokens_read_once(net: "Network", words: "Words") -> None:
+def check_only_vectors_are_read(net: "Network", words: "Words") -> None:
     """Raise UnsupportedLayer unless the traced token model uses nothing of these sentences but their word
     vectors.
 

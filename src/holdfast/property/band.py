@@ -96,7 +96,7 @@ class Within(Rule):
         if bool(nothing.any()):
             row, place = nothing.nonzero()[0].tolist()
             raise BadInput(
-                f"within {self.told}: the network forecasts 0 for input {row} (output {counting[place]}), "
+                f"within {self.label}: the network forecasts 0 for input {row} (output {counting[place]}), "
                 "and a "
                 f"percentage of 0 is an empty band. Give a width in the output's own units, as in within 0.5."
             )
@@ -104,14 +104,14 @@ class Within(Rule):
         return Band(forecast - away, forecast + away, counting)
 
     @property
-    def told(self) -> str:
+    def label(self) -> str:
         """The widths as text: '10%', '0.5' or '0.5,2'."""
         return ",".join(map(str, [self.by] if isinstance(self.by, str | int | float) else self.by))
 
     def _widths(self) -> list[tuple[float, float]]:
         """Parse the widths: for each output, or for all, (relative, absolute), one of which is zero."""
         found = []
-        for part in self.told.split(","):
+        for part in self.label.split(","):
             text = part.strip()
             try:
                 size = float(text.removesuffix("%"))
@@ -119,7 +119,7 @@ class Within(Rule):
                 size = 0.0
             if not 0 < size < torch.inf:
                 raise BadInput(
-                    f"within {self.told!r}: expected a width around the forecast: 10%, a number above 0, or "
+                    f"within {self.label!r}: expected a width around the forecast: 10%, a number above 0, or "
                     "one for each "
                     "output."
                 )

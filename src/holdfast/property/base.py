@@ -91,7 +91,7 @@ class LinearProperty(BoundedProperty):
 
     def slopes(self, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
         each = torch.eye(lower.shape[1], dtype=torch.float64, device=lower.device).expand(len(lower), -1, -1)
-        found = each * smallest(lower, upper)[..., None]
+        found = each * may_be_smallest(lower, upper)[..., None]
         return found, found
 
 
@@ -107,12 +107,12 @@ def rounding(matrix: Tensor, outputs: Tensor, offset: Tensor, unit: float) -> Te
     )
 
 
-def smallest(lower: Tensor, upper: Tensor) -> Tensor:
+def may_be_smallest(lower: Tensor, upper: Tensor) -> Tensor:
     """(batch, rows) twice -> (batch, rows): 1 for rows that may be the smallest, else 0."""
     return (~(lower > upper.amin(1, keepdim=True))).double()
 
 
-def certain(bound: Tensor, values: Tensor) -> Tensor:
+def propagate_unknown(bound: Tensor, values: Tensor) -> Tensor:
     """Return bound (batch,), or -inf where one of its values (batch, rows) is -inf or NaN."""
     known = (values > -torch.inf).all(1)
     return torch.where(known, bound, -torch.inf)
@@ -126,18 +126,18 @@ def differences(label: Tensor, outputs: int) -> Tensor:
     return every[others].reshape(len(label), outputs - 1, outputs)
 
 
-def at(outputs: Tensor, label: Tensor) -> Tensor:
+def select_output(outputs: Tensor, label: Tensor) -> Tensor:
     """Select the label's output: (..., batch, outputs), (batch,) -> (..., batch)."""
     index = label.to(outputs.device).expand(outputs.shape[:-1]).unsqueeze(-1)
     return outputs.gather(-1, index).squeeze(-1)
 
 
-def lead(outputs: Tensor, label: Tensor) -> Tensor:
+def margin_to_others(outputs: Tensor, label: Tensor) -> Tensor:
     """(..., batch, outputs), (batch,) -> (..., batch): the label's output minus the largest other."""
     own = (
         torch.nn.functional.one_hot(label.to(outputs.device), outputs.shape[-1]).bool().expand(outputs.shape)
     )
-    return at(outputs, label) - outputs.masked_fill(own, -torch.inf).amax(-1)
+    return select_output(outputs, label) - outputs.masked_fill(own, -torch.inf).amax(-1)
 
 
 def next_likely(outputs: Tensor, label: Tensor) -> Tensor:

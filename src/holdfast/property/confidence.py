@@ -12,14 +12,21 @@ from holdfast.errors import BadInput
 from holdfast.property.base import (
     BoundedProperty,
     OneOutput,
-    at,
-    certain,
     check_labels,
     differences,
-    lead,
-    smallest,
+    margin_to_others,
+    may_be_smallest,
+    propagate_unknown,
+    select_output,
 )
-from holdfast.property.probability import among, least_leads, most_leads, others, probabilities, share
+from holdfast.property.probability import (
+    drop_label,
+    insert_label,
+    least_leads,
+    most_leads,
+    probabilities,
+    probabilities_or_outputs,
+)
 from holdfast.rounding import TINY, gamma
 
 
@@ -54,8 +61,12 @@ class Confidence(BoundedProperty):
         return Confidence(outputs.argmax(-1), outputs.argmin(-1), epsilon, softmax)
 
     def score(self, outputs: Tensor) -> Tensor:
-        f = share(outputs, self.softmax)
-        ahead = lead(f, self.label) if self.other is None else at(f, self.label) - at(f, self.other)
+        f = probabilities_or_outputs(outputs, self.softmax)
+        ahead = (
+            margin_to_others(f, self.label)
+            if self.other is None
+            else select_output(f, self.label) - select_output(f, self.other)
+        )
         return ahead - self.epsilon
 
     def rows(self, outputs: int) -> tuple[Tensor, Tensor]:
@@ -68,7 +79,9 @@ class Confidence(BoundedProperty):
         lower, upper = self.ends(values, None)
         leads = least_leads(lower, upper) if self.softmax else lower
         found = self._competing_leads(leads).amin(1)
-        return certain(found - self.epsilon - 4 * gamma(1) * (found.abs() + self.epsilon) - TINY, values)
+        return propagate_unknown(
+            found - self.epsilon - 4 * gamma(1) * (found.abs() + self.epsilon) - TINY, values
+        )
 
     def most(self, lower: Tensor, upper: Tensor) -> Tensor:
         low, high = self.ends(lower, upper)
@@ -82,13 +95,13 @@ class Confidence(BoundedProperty):
         if not self.softmax:
             found = (
                 self._pieces(low.shape[1])
-                * smallest(self._competing_leads(low), self._competing_leads(high))[..., None]
+                * may_be_smallest(self._competing_leads(low), self._competing_leads(high))[..., None]
             )
             return found, found
         leads = self._competing_leads(least_leads(low, high)), self._competing_leads(most_leads(low, high))
-        alive = smallest(*leads)[..., None]
-        p = probabilities(among(self.label, -high), among(self.label, -low))
-        p_low, p_high = (others(self.label, end)[:, None] for end in p)
+        alive = may_be_smallest(*leads)[..., None]
+        p = probabilities(insert_label(self.label, -high), insert_label(self.label, -low))
+        p_low, p_high = (drop_label(self.label, end)[:, None] for end in p)
         lead_low, lead_high = (end.clamp(-1, 1)[..., None] for end in leads)
         own = self._pieces(low.shape[1])
         least = torch.minimum(p_low * lead_low, p_high * lead_low) + own * p_low

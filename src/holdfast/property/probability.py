@@ -21,7 +21,7 @@ LARGEST_SUM = 1e280
 SMALLEST_EXPONENTIAL = 1e-280
 
 
-def share(outputs: Tensor, softmax: bool) -> Tensor:
+def probabilities_or_outputs(outputs: Tensor, softmax: bool) -> Tensor:
     """Return the quantity of the property: the probabilities softmax(outputs), or the outputs themselves."""
     return outputs.softmax(-1) if softmax else outputs
 
@@ -89,7 +89,7 @@ def _without_own(terms: Tensor) -> Tensor:
     return before + after
 
 
-def among(label: Tensor, values: Tensor, own: float = 0.0) -> Tensor:
+def insert_label(label: Tensor, values: Tensor, own: float = 0.0) -> Tensor:
     """(batch, classes - 1) over the other classes -> (batch, classes), with `own` for the label."""
     classes = torch.arange(values.shape[1] + 1, device=values.device)
     mine = label[:, None]
@@ -97,7 +97,7 @@ def among(label: Tensor, values: Tensor, own: float = 0.0) -> Tensor:
     return torch.where(classes == mine, own, spread)
 
 
-def others(label: Tensor, values: Tensor) -> Tensor:
+def drop_label(label: Tensor, values: Tensor) -> Tensor:
     """(batch, classes) -> (batch, classes - 1): drop the label's own entry."""
     classes = torch.arange(values.shape[1], device=values.device)
     return values[classes != label[:, None]].reshape(len(values), -1)

@@ -9,9 +9,15 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import BadInput
-from holdfast.property.base import BoundedProperty, at, certain, check_labels, differences
+from holdfast.property.base import (
+    BoundedProperty,
+    check_labels,
+    differences,
+    propagate_unknown,
+    select_output,
+)
 from holdfast.property.confidence import check_classes
-from holdfast.property.probability import among, others, probabilities, share
+from holdfast.property.probability import drop_label, insert_label, probabilities, probabilities_or_outputs
 from holdfast.rounding import TINY, gamma
 
 
@@ -29,10 +35,16 @@ class Reach(BoundedProperty):
     @staticmethod
     def rise(outputs: Tensor, label: Tensor, epsilon: float, softmax: bool = True) -> "Reach":
         """From outputs at the inputs (batch, outputs): the class must not rise by epsilon."""
-        return Reach(label, at(share(outputs.double(), softmax), label) + epsilon, softmax)
+        return Reach(
+            label,
+            select_output(probabilities_or_outputs(outputs.double(), softmax), label) + epsilon,
+            softmax,
+        )
 
     def score(self, outputs: Tensor) -> Tensor:
-        return self.tau.to(outputs) - at(share(outputs, self.softmax), self.label)
+        return self.tau.to(outputs) - select_output(
+            probabilities_or_outputs(outputs, self.softmax), self.label
+        )
 
     def rows(self, outputs: int) -> tuple[Tensor, Tensor]:
         """Return z_k - z_label for every other class k; for softmax=False, tau - z_label."""
@@ -46,7 +58,7 @@ class Reach(BoundedProperty):
         """p_label = 1 / (1 + sum of exp(z_k - z_label)) decreases with every row."""
         if not self.softmax:
             return values[:, 0]
-        return certain(self._left(values, 1), values)
+        return propagate_unknown(self._left(values, 1), values)
 
     def most(self, lower: Tensor, upper: Tensor) -> Tensor:
         return self._left(upper, -1) if self.softmax else upper[:, 0]
@@ -60,8 +72,8 @@ class Reach(BoundedProperty):
         if not self.softmax:
             one = torch.ones_like(lower)[:, None]
             return one, one
-        ends = probabilities(among(self.label, lower), among(self.label, upper))
-        low, high = (at(p, self.label)[:, None] * others(self.label, p) for p in ends)
+        ends = probabilities(insert_label(self.label, lower), insert_label(self.label, upper))
+        low, high = (select_output(p, self.label)[:, None] * drop_label(self.label, p) for p in ends)
         return (low * (1 - 4 * gamma(1)))[:, None], (high * (1 + 4 * gamma(1)) + TINY).clamp_max(0.25)[
             :, None
         ]

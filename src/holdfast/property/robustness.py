@@ -6,7 +6,14 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import BadInput
-from holdfast.property.base import LinearProperty, OneOutput, at, check_labels, differences, lead
+from holdfast.property.base import (
+    LinearProperty,
+    OneOutput,
+    check_labels,
+    differences,
+    margin_to_others,
+    select_output,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -16,7 +23,7 @@ class Robustness(LinearProperty):
     label: Tensor  # (batch,) int64
 
     def score(self, outputs: Tensor) -> Tensor:
-        return lead(outputs, self.label)
+        return margin_to_others(outputs, self.label)
 
     def rows(self, outputs: int) -> tuple[Tensor, Tensor]:
         rows = differences(self.label, outputs)
@@ -36,7 +43,7 @@ class Targeted(LinearProperty):
     target: Tensor  # (batch,) int64
 
     def score(self, outputs: Tensor) -> Tensor:
-        return at(outputs, self.label) - at(outputs, self.target)
+        return select_output(outputs, self.label) - select_output(outputs, self.target)
 
     def rows(self, outputs: int) -> tuple[Tensor, Tensor]:
         identity = torch.eye(outputs, dtype=torch.float64, device=self.label.device)

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import BadInput
-from holdfast.property.base import BoundedProperty, certain, check_labels
+from holdfast.property.base import BoundedProperty, check_labels, propagate_unknown
 from holdfast.property.confidence import Confidence, check_classes, check_epsilon
-from holdfast.property.probability import among, probabilities, share
+from holdfast.property.probability import insert_label, probabilities, probabilities_or_outputs
 from holdfast.rounding import TINY, gamma
 
 
@@ -32,7 +32,7 @@ class Tie(BoundedProperty):
         return Confidence(self.label, None, self.epsilon, self.softmax)
 
     def score(self, outputs: Tensor) -> Tensor:
-        first, second = share(outputs, self.softmax).topk(2, dim=-1).values.unbind(-1)
+        first, second = probabilities_or_outputs(outputs, self.softmax).topk(2, dim=-1).values.unbind(-1)
         return first - second - self.epsilon
 
     def rows(self, outputs: int) -> tuple[Tensor, Tensor]:
@@ -41,12 +41,12 @@ class Tie(BoundedProperty):
 
     def least(self, values: Tensor) -> Tensor:
         """If the label leads everywhere, its lead bounds the margin; else the margin is >= -epsilon."""
-        return certain(self._ahead.least(values).clamp_min(-self.epsilon), values)
+        return propagate_unknown(self._ahead.least(values).clamp_min(-self.epsilon), values)
 
     def most(self, lower: Tensor, upper: Tensor) -> Tensor:
         """The largest entry is at most the largest upper bound, the second >= the second lower bound."""
         low, high = self._ahead.ends(lower, upper)
-        f = among(self.label, -high), among(self.label, -low)
+        f = insert_label(self.label, -high), insert_label(self.label, -low)
         f_low, f_high = probabilities(*f) if self.softmax else f
         first, second = f_high.amax(1), f_low.topk(2, dim=1).values[:, 1]
         gap = (

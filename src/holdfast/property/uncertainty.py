@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import BadInput
-from holdfast.property.base import BoundedProperty, certain
+from holdfast.property.base import BoundedProperty, propagate_unknown
 from holdfast.property.confidence import check_classes
 from holdfast.property.probability import probabilities
 from holdfast.rounding import TINY, gamma
@@ -72,7 +72,7 @@ class Uncertainty(BoundedProperty):
             found = torch.maximum(found, self._to_near(values[:, -1], q))
         known = entropy(q)
         least = (found - known - self._slack(curve.shape[1], found.abs() + known)).clamp_min(0) - self.epsilon
-        return certain(least - 4 * gamma(1) * least.abs(), values)
+        return propagate_unknown(least - 4 * gamma(1) * least.abs(), values)
 
     def _to_a_class(self, curve: Tensor, q: Tensor) -> Tensor:
         """Linear bounds for p = (1 - a) q + a e_k: a v_k + H(p).

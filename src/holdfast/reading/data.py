@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import BadInput
-from holdfast.files import in_words, json_of, text_of
+from holdfast.files import explained_errors, read_json, read_text
 from holdfast.network import Network
 from holdfast.network.callable_fingerprint import of_value
 from holdfast.network.fingerprint import combine_hashes, of_file, of_tensors, of_text
@@ -26,7 +26,7 @@ from holdfast.reading.labels import number_labels, read_labels
 from holdfast.reading.loaded import LoadedData, real_numbers
 from holdfast.reading.objects import of_object
 from holdfast.reading.pictures import ENDINGS, OTHERS, read_pictures
-from holdfast.reading.read_settings import How
+from holdfast.reading.read_settings import ReadSettings
 from holdfast.reading.source import array, call
 from holdfast.reading.tables import of_table, read_csv, read_parquet
 
@@ -35,7 +35,7 @@ EXPECTED = (
     'each of its words, as in [[[], ["movie"]]].'
 )
 Reading = Callable[[Sequence[str], Sequence[str] | None], Texts]
-PLAIN = How()
+PLAIN = ReadSettings()
 FORMS = (
     "a .csv or .parquet table, a folder with a folder of pictures for each class, a .npz file with x and y, "
     "a .npy "
@@ -148,17 +148,23 @@ def load(
         x, y, names, classes, columns, lengths, and notes that report every guess. Without labels, y is the
         prediction of the network.
     """
-    how = How(
+    how = ReadSettings(
         text_column=text_column,
         label_column=label_column,
         labels=None if labels is None else str(labels),
         only_correct=only_correct,
     )
-    return asked_about(str(data) if isinstance(data, Path) else data, net, scale, limit, how)
+    return load_in_use(str(data) if isinstance(data, Path) else data, net, scale, limit, how)
 
 
-def asked_about(
-    given: object, net: Network, scale: float | None, limit: int | None, how: How, *, labels: bool = True
+def load_in_use(
+    given: object,
+    net: Network,
+    scale: float | None,
+    limit: int | None,
+    how: ReadSettings,
+    *,
+    labels: bool = True,
 ) -> Data:
     """The data in use: predictions replace missing labels if needed, and some inputs are left out."""
     if how.only_correct and not labels:
@@ -186,7 +192,7 @@ def load_data(
     *,
     scale: float | None = None,
     limit: int | None = None,
-    how: How = PLAIN,
+    how: ReadSettings = PLAIN,
     reading: Reading | None = None,
 ) -> Data:
     """Load a file, a folder, the result of a function or an object. Without labels, y is -1.
@@ -266,7 +272,7 @@ def _names(classes: Any, net: Network) -> list[str] | None:
     return None if known is None else [str(name) for name in known]
 
 
-def _read_source(source: str, net: Network, limit: int | None, how: How) -> LoadedData:
+def _read_source(source: str, net: Network, limit: int | None, how: ReadSettings) -> LoadedData:
     """Read the source with the module for its form."""
     path = Path(source)
     ending = path.suffix.lower()
@@ -338,7 +344,7 @@ def _predict_classes(net: Network, data: Data, places: Sequence[int], source: st
     for place in places:
         groups.setdefault(tuple(rows[place].shape), []).append(place)
     said: dict[int, int] = {}
-    with in_words(
+    with explained_errors(
         source,
         f"{net.name} cannot evaluate all inputs",
         "Leave out the inputs that it cannot take.",
@@ -360,7 +366,9 @@ def _predict_classes(net: Network, data: Data, places: Sequence[int], source: st
 
 def _one_per_input(values: Any, count: int, what: str, source: str, of: str = "rows") -> Any:
     """The values, if there is one for each input; else BadInput."""
-    with in_words(source, f"{what} cannot be read", f"Give one for each of its {count} {of}.", BadInput):
+    with explained_errors(
+        source, f"{what} cannot be read", f"Give one for each of its {count} {of}.", BadInput
+    ):
         np.ndim(values)
     found = 1 if np.ndim(values) == 0 else len(values)
     if np.ndim(values) == 0 or found != count:
@@ -371,9 +379,9 @@ def _one_per_input(values: Any, count: int, what: str, source: str, of: str = "r
     return values
 
 
-def _text(path: Path, net: Network, how: How) -> LoadedData:
+def _text(path: Path, net: Network, how: ReadSettings) -> LoadedData:
     """Read lines of label, tab, text; or a table, if the first line names columns."""
-    lines = [(place, line) for place, line in enumerate(text_of(path).split("\n"), 1) if line.strip()]
+    lines = [(place, line) for place, line in enumerate(read_text(path).split("\n"), 1) if line.strip()]
     cut = [line.partition("\t") for _, line in lines]
     labels = [label.strip() for label, _, _ in cut]
     if len(lines) > 1 and cut[0][1] and not labels[0].isdecimal() and labels[0] not in labels[1:]:
@@ -429,7 +437,7 @@ def load_substitutes(path: str, net: Network) -> dict[int, list[int]] | list[lis
     """
     if net.vectors is None:
         raise BadInput(f"{net.name} does not read tokens, so words cannot be substituted in it.")
-    sets = json_of(Path(path), EXPECTED)
+    sets = read_json(Path(path), EXPECTED)
     number = number_of(net.vocabulary or [str(i) for i in range(len(net.vectors))])
     strange: list[str] = []
 

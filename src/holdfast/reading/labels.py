@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import BadInput
-from holdfast.files import in_words, read_array, text_of
+from holdfast.files import explained_errors, read_array, read_text
 from holdfast.network.classes import list_names, numbers_of
 from holdfast.reading.loaded import LoadedData, real_numbers
 
@@ -27,7 +27,7 @@ def read_labels(path: Path) -> Any:
     if path.suffix == ".npy":
         return read_array(path, "Write it by numpy.save, with plain numbers or texts.")
     if path.suffix == ".txt":
-        return text_of(path).removesuffix("\n").split("\n")
+        return read_text(path).removesuffix("\n").split("\n")
     raise BadInput(f"{path}: labels are read from a .npy file, or from a .txt file with one on each line.")
 
 
@@ -117,7 +117,7 @@ def _finite(y: Tensor, found: LoadedData, source: str) -> Tensor:
 def _plain(y: Any, source: str) -> Tensor | list[str]:
     """Numbers as a tensor, anything else as strings."""
     if not isinstance(y, Tensor):
-        with in_words(source, "y cannot be read as numbers or names", NUMBERED, BadInput):
+        with explained_errors(source, "y cannot be read as numbers or names", NUMBERED, BadInput):
             y = y.to_numpy() if hasattr(y, "to_numpy") else np.asarray(y)
             if y.dtype.kind == "O" and not any(isinstance(one, str) for one in y.flat):
                 y = np.asarray(y.tolist())

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import BadInput
-from holdfast.files import in_words
+from holdfast.files import explained_errors
 from holdfast.network import Network
 from holdfast.reading.loaded import MEANT, LoadedData, of_mapping
 from holdfast.reading.pictures import of_picture
-from holdfast.reading.read_settings import How
+from holdfast.reading.read_settings import ReadSettings
 from holdfast.reading.tables import LABELS, TEXTS, is_frame, of_frame, of_table
 
 EXPECTED = (
@@ -22,7 +22,7 @@ EXPECTED = (
 INPUTS = ("x", "image", "img", "pixel_values", "input_ids", "features", "input", "audio")
 
 
-def of_object(made: Any, source: str, net: Network, how: How, limit: int | None) -> LoadedData:
+def of_object(made: Any, source: str, net: Network, how: ReadSettings, limit: int | None) -> LoadedData:
     """Data from an object; limit: greatest number of rows that are read from a data set."""
     if is_frame(made):
         return of_table(of_frame(made, source), net, how)
@@ -39,7 +39,9 @@ def of_object(made: Any, source: str, net: Network, how: How, limit: int | None)
     made = getattr(made, "dataset", made) if isinstance(made, torch.utils.data.DataLoader) else made
     if isinstance(made, str | bytes) or not (isinstance(made, Iterable) or hasattr(made, "__getitem__")):
         raise BadInput(f"{source}: {type(made).__name__}; {EXPECTED}.")
-    with in_words(source, "its rows cannot be read", f"From {type(made).__name__}, {EXPECTED}.", BadInput):
+    with explained_errors(
+        source, "its rows cannot be read", f"From {type(made).__name__}, {EXPECTED}.", BadInput
+    ):
         rows = list(itertools.islice(_rows(made), limit))
         return _of_rows(rows, getattr(made, "features", None), source, net, how)
 
@@ -58,7 +60,7 @@ def _rows(made: Any) -> Iterator[Any]:
     return iter(made)
 
 
-def _of_rows(rows: list[Any], features: Any, source: str, net: Network, how: How) -> LoadedData:
+def _of_rows(rows: list[Any], features: Any, source: str, net: Network, how: ReadSettings) -> LoadedData:
     if not rows:
         raise BadInput(f"{source}: no row: there is no input.")
     first = rows[0]

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from holdfast.errors import BadInput, MissingExtra, UnreadableFile
-from holdfast.files import existing, fits, in_words
+from holdfast.files import explained_errors, require_file, require_memory
 from holdfast.network import Network
 from holdfast.process_state import ignored_warnings
 from holdfast.reading.loaded import LoadedData
@@ -62,11 +62,11 @@ def read_pictures(folder: Path, net: Network, limit: int | None) -> LoadedData:
     chosen = chosen[:limit]
     digest, x = hashlib.sha256(), list[Bytes]()
     for label, path in chosen:
-        data = existing(path, LARGEST_FILE, "is larger than any picture that is read.").read_bytes()
+        data = require_file(path, LARGEST_FILE, "is larger than any picture that is read.").read_bytes()
         digest.update(f"{label} {path.name} {len(data)} ".encode("utf-8", "surrogateescape") + data)
         x.append(_read_picture(path, data, net))
         if len(x) == 1:
-            fits(4 * len(chosen) * x[0].nbytes, folder)  # As float32.
+            require_memory(4 * len(chosen) * x[0].nbytes, folder)  # As float32.
     labels = None if alone else [label for label, _ in chosen]
     others = [
         path
@@ -141,7 +141,7 @@ def _read_picture(path: Path, data: bytes, net: Network) -> Bytes:
             "pictures need Pillow: pip install 'holdfast[images]'. Arrays (.npz) work without."
         ) from error
     with (
-        in_words(path, "cannot be read as a picture", "Save it again as PNG or JPEG."),
+        explained_errors(path, "cannot be read as a picture", "Save it again as PNG or JPEG."),
         ignored_warnings(Image.DecompressionBombWarning),
     ):
         try:
@@ -188,7 +188,7 @@ def of_picture(image: "Image", net: Network, where: str) -> Bytes:
                 f"{' x '.join(map(str, reversed(known)))}. Resize the "
                 f"pictures as for the training of the network."
             )
-    fits(4 * width * height, Path(where))
+    require_memory(4 * width * height, Path(where))
     numbers: Bytes = np.array(image.convert(MODES[channels]))
     layers = numbers[:, :, None] if numbers.ndim == 2 else numbers
     laid = layers if last else layers.transpose(2, 0, 1)

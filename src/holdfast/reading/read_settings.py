@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
-class How:
+class ReadSettings:
     """How to read the data, and which inputs to use.
 
     text_column, label_column: columns of a table with texts and labels.

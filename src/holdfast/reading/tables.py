@@ -16,11 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from holdfast.errors import BadInput, MissingExtra
-from holdfast.files import LARGEST_JSON, existing, fits, in_words, text_of
+from holdfast.files import LARGEST_JSON, explained_errors, read_text, require_file, require_memory
 from holdfast.network import Network
 from holdfast.network.fingerprint import of_file
 from holdfast.reading.loaded import LoadedData, row_number
-from holdfast.reading.read_settings import How
+from holdfast.reading.read_settings import ReadSettings
 from holdfast.region.columns import Columns, pandas_frame
 
 SURE = ("label", "labels", "target", "y")  # Names that only labels have.
@@ -79,8 +79,10 @@ def read_csv(path: Path) -> Table:
 
     The first line names the columns.
     """
-    text = text_of(path, LARGEST_JSON)
-    with in_words(path, "cannot be read as .csv", "Write it by a program that quotes texts, as UTF-8."):
+    text = read_text(path, LARGEST_JSON)
+    with explained_errors(
+        path, "cannot be read as .csv", "Write it by a program that quotes texts, as UTF-8."
+    ):
         separator = _separator(text, "\t" if path.suffix in (".tsv", ".txt") else ",")
         lines = _lines(text, separator)
     if len(lines) < 2:
@@ -148,11 +150,11 @@ def read_parquet(path: Path) -> Table:
             "Parquet needs pyarrow: pip install 'holdfast[parquet]'. CSV works without."
         ) from error
     with (
-        in_words(existing(path), "cannot be read as .parquet", "Write it again, or as .csv."),
+        explained_errors(require_file(path), "cannot be read as .parquet", "Write it again, or as .csv."),
         pyarrow.parquet.ParquetFile(path) as file,
     ):
         groups = (file.metadata.row_group(k) for k in range(file.metadata.num_row_groups))
-        fits(
+        require_memory(
             max(
                 sum(group.total_byte_size for group in groups),
                 8 * file.metadata.num_rows * file.metadata.num_columns,
@@ -176,7 +178,7 @@ def of_frame(frame: Any, source: str) -> Table:
     return Table(source, columns, row_number, names=None if counted else [str(name) for name in index])
 
 
-def of_table(table: Table, net: Network, how: How) -> LoadedData:
+def of_table(table: Table, net: Network, how: ReadSettings) -> LoadedData:
     """Texts and labels for a network that reads words; numbers and labels for any other."""
     for option, wanted in (("--text-column", how.text_column), ("--label-column", how.label_column)):
         if wanted is not None and wanted not in table.columns:
@@ -194,7 +196,7 @@ def of_table(table: Table, net: Network, how: How) -> LoadedData:
     return _rows(table, net, how)
 
 
-def _read_described_columns(table: Table, net: Network, columns: Columns, how: How) -> LoadedData:
+def _read_described_columns(table: Table, net: Network, columns: Columns, how: ReadSettings) -> LoadedData:
     """Rows encoded by the columns of the network, matched by name in any order."""
     known = {name for column in columns.each for name in (column.name, *column.features)}
     rest = [name for name in table.columns if name not in known and name.casefold() not in NAMES]
@@ -227,7 +229,7 @@ def _read_described_columns(table: Table, net: Network, columns: Columns, how: H
     )
 
 
-def _texts(table: Table, how: How) -> LoadedData:
+def _texts(table: Table, how: ReadSettings) -> LoadedData:
     of_text = [
         name for name, column in table.columns.items() if name != how.label_column and _is_text(column)
     ]
@@ -272,7 +274,7 @@ def _texts(table: Table, how: How) -> LoadedData:
     )
 
 
-def _rows(table: Table, net: Network, how: How) -> LoadedData:
+def _rows(table: Table, net: Network, how: ReadSettings) -> LoadedData:
     if how.text_column is not None:
         raise BadInput(
             f"--text-column has no effect here: {net.name} does not read words. Leave it out, or give "

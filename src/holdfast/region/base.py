@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import BadInput
-from holdfast.random_streams import Chance
+from holdfast.random_streams import RandomStreams
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +128,7 @@ class Region(ABC):
         return ()
 
     @abstractmethod
-    def sample(self, count: int, chance: Chance) -> Tensor:
+    def sample(self, count: int, chance: RandomStreams) -> Tensor:
         """Draw (count, batch, *shape) extreme and interior points, by each row's own random stream."""
 
     @abstractmethod

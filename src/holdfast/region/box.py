@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import BadInput
-from holdfast.random_streams import Chance
+from holdfast.random_streams import RandomStreams
 from holdfast.region.base import EVERYWHERE, Region, check_centre
 from holdfast.region.normed import minimise_over_box
 
@@ -58,7 +58,7 @@ class Box(Region):
     def project(self, x: Tensor) -> Tensor:
         return torch.minimum(torch.maximum(x, self.lower.to(x)), self.upper.to(x))
 
-    def sample(self, count: int, chance: Chance) -> Tensor:
+    def sample(self, count: int, chance: RandomStreams) -> Tensor:
         share = chance.uniform(count, self.shape, self.centre)
         corner = chance.uniform(count, (1 for _ in self.shape), share) < 0.5
         share = torch.where(corner, share.round(), share)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import BadInput
-from holdfast.random_streams import Chance
+from holdfast.random_streams import RandomStreams
 from holdfast.region.base import EVERYWHERE, Region, check_centre
 from holdfast.rounding import TINY, gamma
 
@@ -143,7 +143,7 @@ class Budget(Region):
         weight = change.amax(self._from_end(), keepdim=True) if self.axes else change
         return torch.where(self._largest_units(weight), inside, self.centre.to(x))
 
-    def sample(self, count: int, chance: Chance) -> Tensor:
+    def sample(self, count: int, chance: RandomStreams) -> Tensor:
         share = chance.uniform(count, self.shape, self.centre)
         extreme = chance.uniform(count, self.shape, share) < 0.7
         values = self.lower + torch.where(extreme, share.round(), share) * (self.upper - self.lower)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import BadInput
-from holdfast.files import json_of
+from holdfast.files import read_json
 from holdfast.region.base import Domain
 
 Word = str | int | float | bool
@@ -164,7 +164,7 @@ class Columns:
     @staticmethod
     def read(file: str | Path) -> "Columns":
         """Read a JSON file: an object that maps the name of a column to the fields of `Column`."""
-        return Columns.from_json(json_of(Path(file), EXPECTED), str(file))
+        return Columns.from_json(read_json(Path(file), EXPECTED), str(file))
 
     @staticmethod
     def from_json(stored: Any, source: str = "columns") -> "Columns":

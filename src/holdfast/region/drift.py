@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import BadInput
-from holdfast.random_streams import Chance
+from holdfast.random_streams import RandomStreams
 from holdfast.region.ball import Ball
 from holdfast.region.base import EVERYWHERE, Domain, Family, check_centre, check_norm, step_from
 from holdfast.region.features import check_shares
@@ -86,7 +86,7 @@ class Drift(Family):
         every = away.unsqueeze(-2).expand(*away.shape[:-1], self.shape[0], away.shape[-1])
         return self.domain.clamp(step_from(self.centre, every.reshape(*away.shape[:-1], *self.shape), like))
 
-    def further(self, x: Tensor, factor: float) -> Tensor:
+    def scale_perturbation(self, x: Tensor, factor: float) -> Tensor:
         """Return windows with offsets multiplied by `factor`, clipped to the domain."""
         ball = self.offsets()
         return self.windows(ball.domain.clamp(self.offset(x) * factor), x)
@@ -173,7 +173,7 @@ class Drift(Family):
         there = self.contains(x)[(..., *(None for _ in self.shape))]
         return torch.where(there, x, self.windows(self.offsets().project(self.offset(x)), x))
 
-    def sample(self, count: int, chance: Chance) -> Tensor:
+    def sample(self, count: int, chance: RandomStreams) -> Tensor:
         return self.windows(self.offsets().sample(count, chance), self.centre)
 
     def vertex(self, a: Tensor) -> Tensor:

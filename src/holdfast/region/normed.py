@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from holdfast import time_limit
-from holdfast.random_streams import Chance
+from holdfast.random_streams import RandomStreams
 from holdfast.region.base import EVERYWHERE, Domain, Family, check_centre, check_norm, step_from
 from holdfast.region.norms import direction, dual, norm, norm_above, project, steepest
 from holdfast.rounding import TINY, gamma
@@ -130,7 +130,7 @@ class NormFamily(Family):
         """(batch, *shape) -> (batch,): the rate at which a linear function decreases with the radius."""
         return (norm(self.group_features(gradient.double()), dual(self.p)) * self.free()).sum(-1)
 
-    def further(self, x: Tensor, factor: float) -> Tensor:
+    def scale_perturbation(self, x: Tensor, factor: float) -> Tensor:
         """Multiply the perturbation by `factor`, clipped to the domain."""
         return self.domain.clamp(self.centre + (x - self.centre) * factor)
 
@@ -143,7 +143,7 @@ class NormFamily(Family):
         there = self.contains(x)[(..., *(None for _ in self.shape))]
         return self.domain.clamp(torch.where(there, x, step_from(self.centre, pulled, x)))
 
-    def sample(self, count: int, chance: Chance) -> Tensor:
+    def sample(self, count: int, chance: RandomStreams) -> Tensor:
         like = self.group_features(self.centre)
         away = direction(count, self.p, chance, like)
         # Half of the points are on the surface, half inside.
@@ -259,7 +259,7 @@ def _multiplier_for_l2(steep: Tensor, headroom: Tensor, span: Tensor) -> Tensor:
     multiplier = torch.zeros_like(span)
     stopped = torch.zeros_like(steep, dtype=torch.bool) | (headroom <= 2 * TINY)
     for _ in range(MULTIPLIER_ROUNDS):
-        time_limit.check()
+        time_limit.raise_if_expired()
         left = (
             (span.square() - torch.where(stopped, headroom.square(), 0).sum(-1, keepdim=True))
             .clamp_min(0)

@@ -9,7 +9,7 @@ import math
 import torch
 from torch import Tensor
 
-from holdfast.random_streams import Chance
+from holdfast.random_streams import RandomStreams
 from holdfast.rounding import gamma
 
 
@@ -68,7 +68,7 @@ def _project_l1(v: Tensor, r: Tensor) -> Tensor:
     return torch.where(magnitude.sum(-1, keepdim=True) > r, shrunk, v)
 
 
-def direction(count: int, p: float, chance: Chance, like: Tensor) -> Tensor:
+def direction(count: int, p: float, chance: RandomStreams, like: Tensor) -> Tensor:
     """Draw (count, *like.shape) points of p-norm 1 over the last axis.
 
     p = inf: corners of the cube; p = 1: from dense to nearly one-hot vectors; otherwise normalised Gaussians.

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import BadInput
-from holdfast.random_streams import Chance
+from holdfast.random_streams import RandomStreams
 from holdfast.region.ball import Ball
 from holdfast.region.base import EVERYWHERE, Domain, Family, check_centre
 from holdfast.region.normed import furthest, minimise_over_box
@@ -69,7 +69,7 @@ class Patch(Family):
     def project(self, x: Tensor) -> Tensor:
         return torch.where(self.mask, self._ball().project(x), self.centre.to(x))
 
-    def sample(self, count: int, chance: Chance) -> Tensor:
+    def sample(self, count: int, chance: RandomStreams) -> Tensor:
         lower, upper = (end.clamp(-1e3, 1e3).to(self.centre) for end in self.enclosing_box())
         share = chance.uniform(count, self.shape, self.centre)
         corner = chance.uniform(count, (1 for _ in self.shape), share) < 0.5

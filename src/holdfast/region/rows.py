@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import BadInput
-from holdfast.random_streams import Chance
+from holdfast.random_streams import RandomStreams
 from holdfast.region.base import EVERYWHERE, Counted, Domain, Family, check_centre, check_norm, step_from
 from holdfast.region.columns import Columns
 from holdfast.region.normed import furthest, minimise_over_box
@@ -99,7 +99,7 @@ class TableFamily(Family):
     def moving(self) -> Tensor:
         """(features,) bool: whether the feature may change."""
 
-    def ends(self) -> tuple[Tensor, Tensor]:
+    def feature_bounds(self) -> tuple[Tensor, Tensor]:
         """Return the lower and upper bounds of the features, (features,) float64 each."""
         lower, upper = (
             end.to(self.centre.device, torch.float64).expand(self.shape)
@@ -136,7 +136,7 @@ class TableFamily(Family):
         lower, upper: (..., batch or 1, features) float64, the bounds of the boxes. Result: (..., batch,
         features) float64.
         """
-        least, most = self.ends()
+        least, most = self.feature_bounds()
         lower, upper = torch.maximum(lower, least), torch.minimum(upper, most)
         centre = self.centre.double()
         here, rises = (centre >= lower) & (centre <= upper), centre < lower
@@ -248,7 +248,7 @@ class Rows(TableFamily):
         between = torch.where(rises, (value >= centre) & (value <= x), (value <= centre) & (value >= x))
         return torch.where(self.steps > 0, torch.where(between, value, centre), x)
 
-    def sample(self, count: int, chance: Chance) -> Tensor:
+    def sample(self, count: int, chance: RandomStreams) -> Tensor:
         away = direction(count, self.p, chance, self.centre)
         share = chance.uniform(count, (1,), self.centre).mul(2).clamp_max(1)
         return self.project(
@@ -261,7 +261,7 @@ class Rows(TableFamily):
         return self.project(self.centre.to(a) + step)
 
     def enclosing_box(self) -> tuple[Tensor, Tensor]:
-        centre, (least, most) = self.centre.double(), self.ends()
+        centre, (least, most) = self.centre.double(), self.feature_bounds()
         span = self.radius.double()[:, None] * self.scales
         span = torch.where(
             self.moving & (self.radius > 0)[:, None],
@@ -311,7 +311,7 @@ class ChangedColumns(Counted, TableFamily):
             )
 
     def _endless(self) -> Tensor:
-        lower, upper = self.ends()
+        lower, upper = self.feature_bounds()
         return self.moving & (lower.isinf() | upper.isinf())
 
     @cached_property
@@ -363,17 +363,17 @@ class ChangedColumns(Counted, TableFamily):
 
     def project(self, x: Tensor) -> Tensor:
         snapped = self._snap_to_allowed(x)
-        lower, upper = self.ends()
+        lower, upper = self.feature_bounds()
         weight = (snapped - self.centre.to(x)).abs().double() / torch.where(
             (upper > lower) & (upper - lower).isfinite(), upper - lower, 1
         )
         kept = torch.where(self._keep(self.by_column(weight)), snapped, self.centre.to(x))
         return torch.where(self.contains(x)[..., None], x, kept)
 
-    def sample(self, count: int, chance: Chance) -> Tensor:
+    def sample(self, count: int, chance: RandomStreams) -> Tensor:
         share = chance.uniform(count, self.shape, self.centre)
         extreme = chance.uniform(count, self.shape, share) < 0.5
-        lower, upper = (torch.where(self.moving, end, self.centre.double()) for end in self.ends())
+        lower, upper = (torch.where(self.moving, end, self.centre.double()) for end in self.feature_bounds())
         values = (
             lower + torch.where(extreme & ~self.words, share.round(), share).double() * (upper - lower)
         ).to(self.centre)
@@ -382,7 +382,9 @@ class ChangedColumns(Counted, TableFamily):
 
     def _best(self, a: Tensor) -> tuple[Tensor, Tensor]:
         """The best change of each column: new values (..., features) and gains (..., columns)."""
-        lower, upper = (torch.where(self.moving, end.to(a), self.centre.to(a)) for end in self.ends())
+        lower, upper = (
+            torch.where(self.moving, end.to(a), self.centre.to(a)) for end in self.feature_bounds()
+        )
         number = torch.where(a > 0, lower, upper)
         each = (-a).unsqueeze(-2).masked_fill(~self.groups, -torch.inf)
         word = (
@@ -398,7 +400,7 @@ class ChangedColumns(Counted, TableFamily):
         return self.project(torch.where(self._keep(gain), best, self.centre.to(a)))
 
     def enclosing_box(self) -> tuple[Tensor, Tensor]:
-        centre, (least, most) = self.centre.double(), self.ends()
+        centre, (least, most) = self.centre.double(), self.feature_bounds()
         moves = self.moving & (self.radius >= 1)[:, None]
         return torch.where(moves, torch.minimum(centre, least), centre), torch.where(
             moves, torch.maximum(centre, most), centre

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import BadInput
-from holdfast.random_streams import Chance
+from holdfast.random_streams import RandomStreams
 from holdfast.region.base import Counted, Domain, check_centre
 from holdfast.rounding import TINY, gamma
 
@@ -93,7 +93,7 @@ class Sparse(Counted):
         """The allowed values of a changed number, (levels,) float64 ascending; None: the whole domain."""
         return self.levels.values if isinstance(self.levels, Levels) else None
 
-    def ends(self, like: Tensor) -> tuple[Tensor, Tensor]:
+    def value_range(self, like: Tensor) -> tuple[Tensor, Tensor]:
         """The smallest and the largest value of a changed number, each broadcastable to the inputs' shape."""
         values = self.values()
         ends = (self.domain.lower, self.domain.upper) if values is None else (values[0], values[-1])
@@ -146,9 +146,9 @@ class Sparse(Counted):
         weight = change.amax(self._batch_axes(), keepdim=True) if self.axes else change
         return torch.where(self._keep(weight), x, self.centre.to(x))
 
-    def sample(self, count: int, chance: Chance) -> Tensor:
+    def sample(self, count: int, chance: RandomStreams) -> Tensor:
         share = chance.uniform(count, self.shape, self.centre)
-        lower, upper = self.ends(share)
+        lower, upper = self.value_range(share)
         extreme = chance.uniform(count, self.shape, share) < 0.7
         values = lower + torch.where(extreme, share.round(), share) * (upper - lower)
         weight = chance.uniform(count, self.unit_shape, share) + 1e-9
@@ -156,7 +156,7 @@ class Sparse(Counted):
 
     def vertex(self, a: Tensor) -> Tensor:
         """The exact minimiser: change the units with the largest gains, each number to its better bound."""
-        lower, upper = self.ends(a)
+        lower, upper = self.value_range(a)
         centre = self.centre.to(a)
         ends = torch.where(a > 0, lower, upper).expand(a.shape)
         # A centre beyond the levels may be better than both bounds; then the number stays.
@@ -166,7 +166,7 @@ class Sparse(Counted):
     def enclosing_box(self) -> tuple[Tensor, Tensor]:
         centre = self.centre.double()
         moves = self.free_units() & self.per_row(self.radius >= 1)
-        lower, upper = self.ends(centre)
+        lower, upper = self.value_range(centre)
         return torch.where(moves, torch.minimum(centre, lower), centre), torch.where(
             moves, torch.maximum(centre, upper), centre
         )
@@ -174,7 +174,7 @@ class Sparse(Counted):
     def minimise_linear(self, a: Tensor) -> Tensor:
         """A . centre plus the `radius` best gains, the exact minimum in real arithmetic, rounded down."""
         a, centre = a.double(), self.centre.double()[:, None]
-        lower, upper = self.ends(a)
+        lower, upper = self.value_range(a)
         at_ends = torch.where(self.free_units()[:, None], torch.minimum(a * lower, a * upper), a * centre)
         gain = (at_ends - a * centre).clamp_max(0)
         ordered = self.flatten_units(self._sum(gain)).sort(-1).values

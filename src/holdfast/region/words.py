@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import BadInput
-from holdfast.random_streams import Chance
+from holdfast.random_streams import RandomStreams
 from holdfast.region.base import Counted
 from holdfast.rounding import TINY, gamma
 
@@ -167,7 +167,7 @@ class Words(Counted):
         rank = weight.argsort(-1, descending=True).argsort(-1)
         return torch.where(rank < self.radius.floor()[:, None], word, self.tokens)
 
-    def sample(self, count: int, chance: Chance) -> Tensor:
+    def sample(self, count: int, chance: RandomStreams) -> Tensor:
         pick = chance.uniform(count, self.choices.shape[1:], self.centre).argmax(-1)
         word = self.choices.expand(count, *self.choices.shape).gather(-1, pick[..., None]).squeeze(-1)
         weight = chance.uniform(count, word.shape[2:], self.centre)

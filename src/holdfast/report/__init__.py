@@ -41,12 +41,12 @@ def write_report(store: "Store", path: str | Path, place: "Place | None" = None)
         )
     # Imported here because jinja2 and matplotlib take about a second.
     from holdfast.report import card, page
-    from holdfast.report.writing import write
+    from holdfast.report.writing import write_document
 
     if target.suffix == ".md":
-        return write(card.render(store), target)
+        return write_document(card.render(store), target)
     first, *_ = [
-        write(document, target if number == 1 else target.with_name(page_name(target, number)))
+        write_document(document, target if number == 1 else target.with_name(page_name(target, number)))
         for number, document in enumerate(
             page.render_pages(store, lambda number: page_name(target, number), place), 1
         )

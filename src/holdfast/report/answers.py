@@ -8,8 +8,8 @@ from itertools import groupby, islice
 from markupsafe import Markup
 
 from holdfast.api.risk import estimate_text, risks_of
-from holdfast.formatting import about, between, short
-from holdfast.formatting import ends as rounded_ends
+from holdfast.formatting import format_bounds as rounded_ends
+from holdfast.formatting import format_nearest, format_range, shorten
 from holdfast.report.class_probabilities import map_image, map_of
 from holdfast.report.picture import show
 from holdfast.report.plots import intervals
@@ -33,7 +33,7 @@ MEANS = {
 
 
 @dataclass(frozen=True)
-class Answered:
+class AnswerTable:
     """A table on the page.
 
     heading, hint: its title and explanation. columns: names, and whether they hold numbers. left_out: rows
@@ -49,14 +49,14 @@ class Answered:
     plot: str = ""
 
 
-def answer_of(store: Store) -> Answered | None:
+def answer_table(store: Store) -> AnswerTable | None:
     """Return the table of the command; None if it has none."""
     made = TABLES.get(store.question.command)
     return None if made is None else made(store)
 
 
 def _by_input(store: Store, *, aside: bool = False) -> Iterator[tuple[int, list[Record]]]:
-    records = store.stream_with_aside() if aside else store.stream()
+    records = store.stream_with_artefacts() if aside else store.stream()
     for index, group in groupby(records, key=lambda record: record.key.index):
         yield index, list(group)
 
@@ -65,7 +65,7 @@ def _inputs_by_number(store: Store) -> dict[int, StoredInput]:
     return {stored.index: stored for stored in islice(store.stream_inputs(), MOST_ROWS)}
 
 
-def _verdicts(store: Store) -> Answered:
+def _verdicts(store: Store) -> AnswerTable:
     """verify: property, answer, counterexample, time and hashes of each instance."""
     files = store.question.asked.specification or [
         stored.name.rpartition(" ")[::2] for stored in _inputs_by_number(store).values()
@@ -83,13 +83,13 @@ def _verdicts(store: Store) -> Answered:
         rows.append(
             [
                 str(place),
-                short(specification),
-                short(network),
+                shorten(specification),
+                shorten(network),
                 _answer(answer),
-                MEANS[answer] + (f" ({short(note)})" if note else ""),
+                MEANS[answer] + (f" ({shorten(note)})" if note else ""),
                 "" if witness is None else _numbers(witness.flatten().tolist()),
                 _score(records),
-                about(sum(record.seconds for record in records)),
+                format_nearest(sum(record.seconds for record in records)),
                 Markup().join(Markup("<code>{}</code>").format(d) for d in digests),
             ]
         )
@@ -116,7 +116,7 @@ def _verdicts(store: Store) -> Answered:
         for answer in MEANS
         if answer in answers
     ]
-    return Answered("Verdicts", hint, names, rows, max(0, len(files) - MOST_ROWS), counts)
+    return AnswerTable("Verdicts", hint, names, rows, max(0, len(files) - MOST_ROWS), counts)
 
 
 def _answer(answer: str) -> Markup:
@@ -126,7 +126,7 @@ def _answer(answer: str) -> Markup:
 
 def _score(records: Sequence[Record]) -> str:
     ends = [(record.bracket.lower.value, record.bracket.upper.value) for record in records]
-    return between(min(low for low, _ in ends), min(high for _, high in ends)) if ends else "–"
+    return format_range(min(low for low, _ in ends), min(high for _, high in ends)) if ends else "–"
 
 
 def _numbers(values: Sequence[float], name: str = "X") -> Markup:
@@ -138,7 +138,7 @@ def _numbers(values: Sequence[float], name: str = "X") -> Markup:
     return Markup('<span class="exact">{}</span>').format(Markup().join(lines) + Markup("{}").format(more))
 
 
-def _ranges(store: Store) -> Answered:
+def _ranges(store: Store) -> AnswerTable:
     """reach: the proved and the reached range of each output of each box."""
     rows, drawn = [], list[tuple[str, tuple[Bracket, Bracket]]]()
     named, tolerance = _inputs_by_number(store), store.question.asked.tolerance or 0.0
@@ -158,10 +158,10 @@ def _ranges(store: Store) -> Answered:
             rows.append(
                 [
                     str(box),
-                    short(stored.name) if stored and stored.name != str(box) else "",
+                    shorten(stored.name) if stored and stored.name != str(box) else "",
                     str(output),
                     *_outer_and_met(low, high),
-                    about(gap),
+                    format_nearest(gap),
                     "yes" if gap <= tolerance else "no",
                 ]
             )
@@ -187,7 +187,7 @@ def _ranges(store: Store) -> Answered:
     plot = Markup(intervals.draw([name for name, _ in drawn], [ends for _, ends in drawn]))
     if len(drawn) > intervals.MOST_LINES:
         hint += f" The chart shows the first {intervals.MOST_LINES} of them."
-    return Answered("Ranges", hint, columns, rows[:MOST_ROWS], max(0, len(rows) - MOST_ROWS), counts, plot)
+    return AnswerTable("Ranges", hint, columns, rows[:MOST_ROWS], max(0, len(rows) - MOST_ROWS), counts, plot)
 
 
 def _outer_and_met(low: Bracket, high: Bracket) -> list[Markup]:
@@ -204,7 +204,7 @@ def _ends(bracket: Bracket) -> tuple[str, str]:
     return rounded_ends(bracket.lower.value, bracket.upper.value, DIGITS)
 
 
-def _risks(store: Store) -> Answered:
+def _risks(store: Store) -> AnswerTable:
     """risk: worst score, radius, nearest failure and Q of each input."""
     question, named = store.question, _inputs_by_number(store)
     rows, broken, budget = [], 0, PICTURE_BYTES
@@ -225,7 +225,7 @@ def _risks(store: Store) -> Answered:
                 str(index),
                 pictures.input if pictures else "",
                 class_name(question, stored.label) if stored else "",
-                about(r.score),
+                format_nearest(r.score),
                 _bracket(r.worst),
                 "it fails in the region" if fails else "holds" if r.worst.lower.value > 0 else "not known",
                 _bracket(r.radius),
@@ -235,7 +235,9 @@ def _risks(store: Store) -> Answered:
             ]
         )
     radius = (
-        "" if question.asked.radius is None else f" The region has radius {short(question.asked.radius, 30)}."
+        ""
+        if question.asked.radius is None
+        else f" The region has radius {shorten(question.asked.radius, 30)}."
     )
     hint = (
         f"The score is positive exactly if the property holds.{radius} Worst score: the smallest "
@@ -260,7 +262,7 @@ def _risks(store: Store) -> Answered:
         ("Q", True),
         ("s/Q", True),
     ]
-    return Answered(
+    return AnswerTable(
         "Risks",
         hint,
         columns,
@@ -274,7 +276,7 @@ def _bracket(bracket: Bracket | None) -> str:
     return "–" if bracket is None else bracket_text(bracket)
 
 
-def _tests(store: Store) -> Answered:
+def _tests(store: Store) -> AnswerTable:
     """testgen: open, reached and unreached coverage items of each layer."""
     layers: dict[str, list[int]] = {}
     tests: set[int] = set()
@@ -295,10 +297,10 @@ def _tests(store: Store) -> Answered:
         elif records[0].status not in DONE:
             count[2] += 1
     rows = [
-        [short(layer), str(wanted), str(reached), str(wanted - reached - open_), str(open_)]
+        [shorten(layer), str(wanted), str(reached), str(wanted - reached - open_), str(open_)]
         for layer, (wanted, reached, open_) in layers.items()
     ]
-    changes = f"; they change {about(fewest)} to {about(many)} units" if tests else ""
+    changes = f"; they change {format_nearest(fewest)} to {format_nearest(many)} units" if tests else ""
     hint = (
         "A coverage item is a behaviour of a neuron (see the question) that no given input shows. "
         f"{len(tests)} new inputs reach the "
@@ -320,10 +322,10 @@ def _tests(store: Store) -> Answered:
         (len(tests), "new inputs"),
         (reached, f"of {wanted} open items reached{some}"),
     ]
-    return Answered("Coverage", hint, columns, rows, 0, counts)
+    return AnswerTable("Coverage", hint, columns, rows, 0, counts)
 
 
-def _maps(store: Store) -> Answered:
+def _maps(store: Store) -> AnswerTable:
     """saliency: one row for each input, with its map, where it is largest and how far one change lowers the
     margin.
     """
@@ -344,7 +346,7 @@ def _maps(store: Store) -> Answered:
                 map_image(drawn),
                 class_name(question, stored.label) if stored else "",
                 drawn.words or "–",
-                about(lowest.value) if lowest.known else "–",
+                format_nearest(lowest.value) if lowest.known else "–",
                 "yes" if changes else "not found",
             ]
         )
@@ -364,7 +366,7 @@ def _maps(store: Store) -> Answered:
         ("smallest margin found", True),
         ("class changes by one place", False),
     ]
-    return Answered(
+    return AnswerTable(
         "Saliency maps",
         hint,
         columns,
@@ -374,7 +376,7 @@ def _maps(store: Store) -> Answered:
     )
 
 
-TABLES: dict[str, Callable[[Store], Answered]] = {
+TABLES: dict[str, Callable[[Store], AnswerTable]] = {
     "verify": _verdicts,
     "reach": _ranges,
     "risk": _risks,

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from holdfast.formatting import about, between, capital, ends
+from holdfast.formatting import capitalise, format_bounds, format_nearest, format_range
 from holdfast.question_text import describe_question
 from holdfast.report.evidence_sources import sources
 from holdfast.report.headline import answer_of
@@ -10,8 +10,8 @@ from holdfast.report.markdown import SENTENCE, table, text
 from holdfast.report.pairing import Run, load, usual_radii
 from holdfast.report.question import hashes
 from holdfast.report.standard import properties_of
-from holdfast.report.summary import ANYTIME, totals_of
-from holdfast.report.verdict import VERDICTS, right, spoken, tally
+from holdfast.report.summary import DEEPTRE_NOTE, totals_of
+from holdfast.report.verdict import VERDICTS, is_correct, tally, verdict_text
 from holdfast.report.wording import RADIUS
 from holdfast.store import Store
 
@@ -34,7 +34,7 @@ def render(store: Store) -> str:
         one = replace(run, part=part)
         count = len(one.rows) + one.silent
         parts += [
-            *([f"### {capital(part.heading)}"] if run.others else []),
+            *([f"### {capitalise(part.heading)}"] if run.others else []),
             _ends(one, count),
             _at_radii(one, count),
         ]
@@ -45,20 +45,25 @@ def render(store: Store) -> str:
 def _ends(run: Run, count: int) -> str:
     totals, sense = totals_of(run.rows), run.sense
     what = sense.quantity
-    lower, upper = ends(totals.mean_lower, totals.mean_upper)
+    lower, upper = format_bounds(totals.mean_lower, totals.mean_upper)
     low, high = ("proved", sense.shown) if sense.rises else (sense.shown, "proved")
     mean = lower if totals.mean_lower == totals.mean_upper else f"{lower} ({low}) to {upper} ({high})"
     rows = [
         ["inputs", str(count)],
         ["failed, refuted", f"{totals.failed}, {totals.refuted}"],
-        *([["right", f"{sum(map(right, run.rows))} of {count}"]] if run.labelled else []),
+        *([["right", f"{sum(map(is_correct, run.rows))} of {count}"]] if run.labelled else []),
         [f"mean {what} of {totals.averaged}", mean],
         *(
-            [["centre and radius", f"{about(totals.anytime[0])} ± {about(totals.anytime[1])} ({ANYTIME})"]]
-            if totals.anytime
+            [
+                [
+                    "centre and radius",
+                    f"{format_nearest(totals.deeptre_interval[0])} ± {format_nearest(totals.deeptre_interval[1])} ({DEEPTRE_NOTE})",
+                ]
+            ]
+            if totals.deeptre_interval
             else []
         ),
-        [f"median {what}", between(totals.median_lower, totals.median_upper)],
+        [f"median {what}", format_range(totals.median_lower, totals.median_upper)],
         ["unbreakable", f"{totals.unbreakable}, left out of the mean"],
         *(
             [
@@ -80,10 +85,15 @@ def _ends(run: Run, count: int) -> str:
 def _at_radii(run: Run, count: int) -> str:
     found = [tally(run.rows, at, silent=run.silent) for at in usual_radii(run.question, run.rows)]
     rows = [
-        [about(t.at), f"{t.certified} of {count}", f"{t.broken} of {count}", f"{t.unknown_text} of {count}"]
+        [
+            format_nearest(t.at),
+            f"{t.certified} of {count}",
+            f"{t.broken} of {count}",
+            f"{t.unknown_text} of {count}",
+        ]
         for t in found
     ]
-    words = [*(spoken(said, run.question.command) for said in VERDICTS)]
+    words = [*(verdict_text(said, run.question.command) for said in VERDICTS)]
     return table(
         [run.sense.quantity if run.sense == RADIUS else f"{run.sense.quantity} {run.sense.claim}", *words],
         rows,

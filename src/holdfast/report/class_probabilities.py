@@ -11,9 +11,9 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from holdfast.formatting import about, hundredths
+from holdfast.formatting import format_nearest, percent_digits
 from holdfast.question import Question
-from holdfast.report.picture import planes_of, shades
+from holdfast.report.picture import channels_last, shades
 from holdfast.report.summary import InputRow, class_name
 from holdfast.result import Answers, Likely
 
@@ -42,7 +42,7 @@ def pack_answers(answers: Answers | None) -> str:
 
 
 def _pack_answer(one: Likely) -> str:
-    return f"{one.label} {hundredths(one.share)} {about(one.output)}"
+    return f"{one.label} {percent_digits(one.share)} {format_nearest(one.output)}"
 
 
 def names_of(rows: Iterable[InputRow], question: Question) -> dict[int, str]:
@@ -59,7 +59,7 @@ def map_of(found: Array | None) -> Map:
     """
     if found is None or not found.size or not np.isfinite(found).any():
         return Map()
-    return Map(base64.b64encode(shades(planes_of(flat(found)))).decode(), words_of(found, "grey"))
+    return Map(base64.b64encode(shades(channels_last(flatten_map(found)))).decode(), words_of(found, "grey"))
 
 
 def map_image(drawn: Map) -> Markup:
@@ -69,7 +69,7 @@ def map_image(drawn: Map) -> Markup:
     return Markup('<img alt="{}" src="data:image/png;base64,{}">').format(drawn.words, drawn.png)
 
 
-def flat(found: Array) -> Array:
+def flatten_map(found: Array) -> Array:
     """(..., h, w) or (n,) -> (h, w): the maximum over channels.
 
     NaN where a channel was not measured; positions that may not change (minus infinity) become 0.
@@ -90,7 +90,7 @@ def words_of(found: Array, shown_as: str = "") -> str:
     """Describe the maximum of a map and count unmeasured units. shown_as: how the picture shows
     the latter.
     """
-    plane, missing = flat(found), not_measured(found)
+    plane, missing = flatten_map(found), not_measured(found)
     open_ = (
         f"{missing} of {found.size} units not measured" + (f" ({shown_as})" if shown_as else "")
         if missing
@@ -104,5 +104,5 @@ def words_of(found: Array, shown_as: str = "") -> str:
     else:
         row, column = np.unravel_index(int(np.nanargmax(plane)), plane.shape)
         place = f"number {column}" if len(plane) == 1 else f"row {row}, column {column}"
-        found_text = f"one change lowers the margin by up to {about(most)}, at {place} (estimated)"
+        found_text = f"one change lowers the margin by up to {format_nearest(most)}, at {place} (estimated)"
     return "; ".join(filter(None, (found_text, open_)))

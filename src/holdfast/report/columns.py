@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from holdfast.formatting import short
+from holdfast.formatting import shorten
 from holdfast.question import Question
 from holdfast.region.columns import Columns
 from holdfast.report.picture import Pictures
@@ -32,12 +32,12 @@ def changes_of(row: InputRow, question: Question) -> list[tuple[str, str, str]] 
     return columns.changes(row.source.x.tolist(), witness.tolist())
 
 
-def in_a_line(changes: Sequence[tuple[str, str, str]]) -> str:
+def format_changes(changes: Sequence[tuple[str, str, str]]) -> str:
     """Join changes as 'age 30 → 31, job baker → clerk'."""
     more = f" and {len(changes) - FEW} more columns" if len(changes) > FEW else ""
     return (
         ", ".join(
-            f"{short(name, 30)} {short(was, 30)} → {short(now, 30)}" for name, was, now in changes[:FEW]
+            f"{shorten(name, 30)} {shorten(was, 30)} → {shorten(now, 30)}" for name, was, now in changes[:FEW]
         )
         + more
     )
@@ -64,12 +64,12 @@ def pictures_of(row: InputRow, question: Question) -> Pictures | None:
         if len(shown) < len(described)
         else Markup()
     )
-    values = [Markup("<b>{}</b> {}<br>").format(short(name, 30), _number(was)) for name, was in shown]
+    values = [Markup("<b>{}</b> {}<br>").format(shorten(name, 30), _number(was)) for name, was in shown]
     moves = [
         Markup("{} → <mark>{}</mark><br>").format(_number(was), _number(now)) for was, now in changed.values()
     ]
     others = [
-        Markup("<b>{}</b> <mark>{}</mark><br>").format(short(name, 30), _number(now))
+        Markup("<b>{}</b> <mark>{}</mark><br>").format(shorten(name, 30), _number(now))
         for name, (_, now) in changed.items()
     ]
     cells = [
@@ -84,4 +84,4 @@ def _number(text: str) -> str:
     try:
         return f"{float(text):.6g}"
     except ValueError:
-        return short(text, 30)
+        return shorten(text, 30)

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from holdfast.errors import BadInput
-from holdfast.report.packed_rows import ends_of
+from holdfast.report.packed_rows import bounds_of
 from holdfast.report.pairing import Pairs, Run, pair_rows, usual_radii
 from holdfast.report.question import setting
-from holdfast.report.summary import InputRow, mean_of, unbreakable
-from holdfast.report.verdict import VerdictCounts, right, tally
-from holdfast.report.wording import RADIUS, Sense
+from holdfast.report.summary import InputRow, is_unbreakable, mean_of
+from holdfast.report.verdict import VerdictCounts, is_correct, tally
+from holdfast.report.wording import RADIUS, Quantity
 from holdfast.result import Bracket
 
 Values = NDArray[np.float64]
@@ -111,7 +111,7 @@ class Comparison:
     notes: tuple[str, ...] = field(default=())
 
     @property
-    def sense(self) -> Sense:
+    def sense(self) -> Quantity:
         return self.runs[0].sense
 
     @property
@@ -179,7 +179,7 @@ def _sides(
         Side(
             name=run.name,
             model=run.model,
-            accuracy=sum(map(right, rows)) / len(rows) if run.labelled else math.nan,
+            accuracy=sum(map(is_correct, rows)) / len(rows) if run.labelled else math.nan,
             tallies=tuple(tally(rows, at) for at in radii),
             mean_lower=lower[place],
             mean_upper=upper[place],
@@ -187,7 +187,7 @@ def _sides(
             rank_upper=_rank(upper, place, run.sense),
             closed=sum(row.bracket.closed for row in rows),
             open_above=sum(run.sense.is_open(row.bracket) for row in rows),
-            unbreakable=sum(unbreakable(row.bracket) for row in rows),
+            unbreakable=sum(is_unbreakable(row.bracket) for row in rows),
             not_measured=int((~measured[place]).sum()),
             seconds=sum(row.seconds for row in rows),
             queries=sum(row.queries for row in rows),
@@ -197,7 +197,7 @@ def _sides(
 
 
 def _ends(rows: Sequence[InputRow], end: str) -> Values:
-    return ends_of(rows)[:, 0 if end == "lower" else 1]
+    return bounds_of(rows)[:, 0 if end == "lower" else 1]
 
 
 def _common_means(columns: Sequence[Sequence[InputRow]], end: str, measured: Flags) -> list[float]:
@@ -206,7 +206,7 @@ def _common_means(columns: Sequence[Sequence[InputRow]], end: str, measured: Fla
     return [mean_of(row) for row in values]
 
 
-def _rank(means: Sequence[float], place: int, sense: Sense) -> int | None:
+def _rank(means: Sequence[float], place: int, sense: Quantity) -> int | None:
     best = [mean if sense.rises else -mean for mean in means]
     return None if math.isnan(means[place]) else 1 + sum(other > best[place] for other in best)
 
@@ -231,7 +231,11 @@ def _duel(
         upper=interval(_differences(high[measured], other_high[measured]), confidence),
         accuracy=interval(
             np.array(
-                [float(right(a)) - right(b) for a, b in zip(first, second, strict=True) if one.labelled]
+                [
+                    float(is_correct(a)) - is_correct(b)
+                    for a, b in zip(first, second, strict=True)
+                    if one.labelled
+                ]
             ),
             confidence,
         ),
@@ -260,7 +264,7 @@ def _differences(values: Values, others: Values) -> Values:
     return values[known] - others[known]
 
 
-def outcome(first: Bracket, second: Bracket, sense: Sense = RADIUS) -> Outcome:
+def outcome(first: Bracket, second: Bracket, sense: Quantity = RADIUS) -> Outcome:
     """Return which of two brackets is better, tied or undecided."""
     if not sense.rises:
         first, second = first.negate(), second.negate()

@@ -10,14 +10,14 @@ from holdfast.formatting import norm_name
 from holdfast.question import Question
 from holdfast.report import picture
 from holdfast.report.compare import Comparison
-from holdfast.report.compare_table import comparison_sentence, duels, explain_numbers, sides
-from holdfast.report.packed_rows import Chosen
+from holdfast.report.compare_table import comparison_sentence, explain_numbers, pair_table, run_table
+from holdfast.report.packed_rows import SelectedRows
 from holdfast.report.plots import curves
-from holdfast.report.question import classes_told, command_line, preparation, shown
+from holdfast.report.question import class_list, command_line, displayed_settings, preparation
 from holdfast.report.sentence import sentences
 from holdfast.report.summary import InputRow, bracket_text, class_name
 from holdfast.report.template import template
-from holdfast.report.verdict import right
+from holdfast.report.verdict import is_correct
 from holdfast.report.wording import RADIUS
 from holdfast.store import Store
 
@@ -58,7 +58,7 @@ def render(found: Comparison, pictures: Mapping[int, Markup] | None = None) -> s
     question = found.runs[0].question
     norm = question.asked.norm
     measured = [place for place, pair in enumerate(found.pairs) if all(row.measured for row in pair)]
-    drawn = [Chosen(column, measured) for column in columns]
+    drawn = [SelectedRows(column, measured) for column in columns]
     rows = [_cells(found, place, pictures or {}) for place in range(min(len(found.pairs), MOST_ROWS))]
     return template("compare.html.j2").render(
         answer=comparison_sentence(found),
@@ -67,8 +67,8 @@ def render(found: Comparison, pictures: Mapping[int, Markup] | None = None) -> s
         names=names,
         quantity=quantity,
         rises=found.sense.rises,
-        sides=sides(found),
-        duels=duels(found),
+        sides=run_table(found),
+        duels=pair_table(found),
         explained=explain_numbers(found),
         notes=found.notes,
         curves=Markup(curves.draw(names, drawn)),
@@ -81,14 +81,14 @@ def render(found: Comparison, pictures: Mapping[int, Markup] | None = None) -> s
         runs=[
             (
                 run.name,
-                shown(run.question),
+                displayed_settings(run.question),
                 run.provenance,
                 command_line(run.question, run.name),
                 preparation(run.question),
             )
             for run in found.runs
         ],
-        classes=classes_told(question),
+        classes=class_list(question),
         written=datetime.now(UTC).isoformat(timespec="seconds"),
     )
 
@@ -106,7 +106,7 @@ def _cells(
     pair = found.pairs[place]
     first = pair[0]
     label = class_name(found.runs[0].question, first.source.label) if first.source else ""
-    shown = Shown(first.name, first.called, label, pictures.get(first.index, Markup()))
+    shown = Shown(first.name, first.display_name, label, pictures.get(first.index, Markup()))
     brackets = [_bracket(row, run.question) for row, run in zip(pair, found.runs, strict=True)]
     return shown, brackets, [_winner(duel.outcomes[place], duel.first, duel.second) for duel in found.duels]
 
@@ -114,7 +114,7 @@ def _cells(
 def _bracket(row: InputRow, question: Question) -> str:
     """Format a bracket, with the prediction if it is not the label."""
     ends = bracket_text(row.bracket) if row.measured else f"{bracket_text(row.bracket)}, not measured"
-    if right(row):
+    if is_correct(row):
         return ends
     said = "" if row.source is None else class_name(question, row.source.prediction)
     return f"{ends}, misclassified{f': says {said}' if said else ''}"

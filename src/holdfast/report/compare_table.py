@@ -4,19 +4,19 @@ import math
 from dataclasses import asdict
 from typing import Any
 
-from holdfast.formatting import about, between, ends, percent
+from holdfast.formatting import format_bounds, format_nearest, format_percent, format_range
 from holdfast.question_text import describe_question
 from holdfast.report import markdown
 from holdfast.report.compare import Comparison, Duel, Interval
 from holdfast.report.summary import share_text
-from holdfast.report.verdict import right
+from holdfast.report.verdict import is_correct
 from holdfast.report.wording import RADIUS
 
 MOST_PAIRS = 3  # Pairs of runs with a sentence each; three sentences fill the heading of the page.
 Cells = tuple[list[str], list[list[str]]]  # Headings, and rows of as many cells.
 
 
-def sides(found: Comparison) -> Cells:
+def run_table(found: Comparison) -> Cells:
     """Return one row for each run."""
     sense = found.sense
     quantity = sense.quantity
@@ -24,7 +24,7 @@ def sides(found: Comparison) -> Cells:
         "run",
         "model",
         *(["right"] if found.labelled else []),
-        *(f"certified {sense.claim} {about(at)}" for at in found.radii),
+        *(f"certified {sense.claim} {format_nearest(at)}" for at in found.radii),
         f"mean proved {quantity}",
         f"mean {sense.shown} {quantity}",
         "rank by proof",
@@ -34,7 +34,7 @@ def sides(found: Comparison) -> Cells:
         [
             side.name,
             side.model,
-            *([percent(side.accuracy)] if found.labelled else []),
+            *([format_percent(side.accuracy)] if found.labelled else []),
             *(share_text(t.share) for t in side.tallies),
             *shown,
             *map(
@@ -43,12 +43,12 @@ def sides(found: Comparison) -> Cells:
             ),
         ]
         for side in found.sides
-        for shown in [ends(side.mean_lower, side.mean_upper)[:: 1 if sense.rises else -1]]
+        for shown in [format_bounds(side.mean_lower, side.mean_upper)[:: 1 if sense.rises else -1]]
     ]
     return headings, rows
 
 
-def duels(found: Comparison) -> Cells:
+def pair_table(found: Comparison) -> Cells:
     """Return one row for each pair of runs."""
     headings = [
         "first",
@@ -71,7 +71,7 @@ def duels(found: Comparison) -> Cells:
             str(duel.undecided),
             _interval(duel.lower),
             _interval(duel.upper),
-            between(duel.least, duel.most),
+            format_range(duel.least, duel.most),
         ]
         for duel in found.duels
     ]
@@ -129,7 +129,7 @@ def _pair_sentence(duel: Duel, count: int, inputs: str, better: str) -> str:
 
 def explain_numbers(found: Comparison) -> str:
     """Explain the numbers in a few sentences."""
-    share = about(100 * found.confidence)
+    share = format_nearest(100 * found.confidence)
     what = found.sense.quantity
     better = (
         "proved lower bound lies above the other's witnessed upper bound"
@@ -159,14 +159,14 @@ def _rank(rank: int | None) -> str:
 
 def _interval(found: Interval) -> str:
     if math.isinf(found.high):
-        return about(found.mean)
-    return f"{about(found.mean)} [{about(found.low)}, {about(found.high)}]"
+        return format_nearest(found.mean)
+    return f"{format_nearest(found.mean)} [{format_nearest(found.low)}, {format_nearest(found.high)}]"
 
 
 def as_markdown(found: Comparison) -> str:
     parts = [
         markdown.table(headings, [[markdown.text(cell) for cell in row] for row in rows])
-        for headings, rows in (sides(found), duels(found))
+        for headings, rows in (run_table(found), pair_table(found))
     ]
     notes = [
         f"- {markdown.text(f'{run.name}: {describe_question(run.question)}', markdown.SENTENCE)}"
@@ -208,7 +208,7 @@ def as_json(found: Comparison) -> dict[str, Any]:
             {
                 "input": [row.index for row in pair],
                 "output": pair[0].output,
-                "right": [right(row) for row in pair],
+                "right": [is_correct(row) for row in pair],
                 "lower": [_finite_or_none(row.bracket.lower.value) for row in pair],
                 "upper": [_finite_or_none(row.bracket.upper.value) for row in pair],
                 "outcomes": [duel.outcomes[place] for duel in found.duels],

@@ -5,11 +5,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from holdfast.errors import BadInput
-from holdfast.formatting import about, at_least, at_most, percent
+from holdfast.formatting import format_lower, format_nearest, format_percent, format_upper
 from holdfast.report.pairing import Run, pair_rows
 from holdfast.report.summary import InputRow, bracket_text, mean_of
-from holdfast.report.verdict import Verdict, VerdictCounts, is_measured, right, spoken, tally, verdict
-from holdfast.report.wording import SENSES, Sense
+from holdfast.report.verdict import (
+    Verdict,
+    VerdictCounts,
+    is_correct,
+    is_measured,
+    tally,
+    verdict,
+    verdict_text,
+)
+from holdfast.report.wording import QUANTITIES, Quantity
 
 
 @dataclass(frozen=True)
@@ -84,7 +92,7 @@ def gate(run: Run, rules: Rules, baseline: Run | None = None) -> Decision:
     if not run.rows and not run.inputs:
         raise BadInput(f"{run.name}: the run is empty, so nothing can be said for or against it.")
     if (rules.shares or (rules.only_unknown and baseline is None)) and rules.at is None:
-        if run.sense != SENSES["worst"]:
+        if run.sense != QUANTITIES["worst"]:
             raise BadInput(
                 f"a share certified, broken or unknown is one at a {run.sense.quantity}: say "
                 "which, as in --at 0.05."
@@ -115,7 +123,7 @@ def _alone(run: Run, rules: Rules, found: VerdictCounts | None) -> list[Check]:
                 "certified",
                 words,
                 passed,
-                f"at least {percent(rules.min_certified)}",
+                f"at least {format_percent(rules.min_certified)}",
                 found,
                 found.certified,
                 not_certified,
@@ -126,7 +134,7 @@ def _alone(run: Run, rules: Rules, found: VerdictCounts | None) -> list[Check]:
         counted = found.broken + (found.unknown if strict else 0)
         passed = counted <= rules.max_broken * found.count + 1e-9
         details = _names_of(run, rules, "broken") + (_names_of(run, rules, "unknown") if strict else ())
-        wanted = f"at most {percent(rules.max_broken)}" + (", unknown ones included" if strict else "")
+        wanted = f"at most {format_percent(rules.max_broken)}" + (", unknown ones included" if strict else "")
         checks.append(_shares("broken", words, passed, wanted, found, counted, details))
     if rules.max_unknown is not None and found is not None:
         passed = found.unknown <= rules.max_unknown * found.count + 1e-9
@@ -136,18 +144,20 @@ def _alone(run: Run, rules: Rules, found: VerdictCounts | None) -> list[Check]:
                 "unknown",
                 words,
                 passed,
-                f"at most {percent(rules.max_unknown)}",
+                f"at most {format_percent(rules.max_unknown)}",
                 found,
                 found.unknown,
                 unknown,
             )
         )
     if rules.min_accuracy is not None:
-        correct, count = sum(map(right, run.rows)), len(run.rows) + run.silent
-        wrong = tuple(f"{input_name(row)}: misclassified" for row in run.rows if not right(row))
+        correct, count = sum(map(is_correct, run.rows)), len(run.rows) + run.silent
+        wrong = tuple(f"{input_name(row)}: misclassified" for row in run.rows if not is_correct(row))
         passed = correct >= rules.min_accuracy * count - 1e-9
         result = f"{correct} of {count} right" + (f", {run.silent} without any answer" if run.silent else "")
-        checks.append(Check("accuracy", passed, f"at least {percent(rules.min_accuracy)}", result, wrong))
+        checks.append(
+            Check("accuracy", passed, f"at least {format_percent(rules.min_accuracy)}", result, wrong)
+        )
     return checks
 
 
@@ -165,11 +175,11 @@ def _shares(
     missing += [f"{found.silent} of these without any answer"] if found.silent else []
     unanswered = "".join(f", {text}" for text in missing)
     result = (
-        f"{percent(counted / max(1, found.count))}: {found.certified} {spoken('certified', command)}, "
-        f"{found.broken} {spoken('broken', command)}, {found.unknown} unknown"
+        f"{format_percent(counted / max(1, found.count))}: {found.certified} {verdict_text('certified', command)}, "
+        f"{found.broken} {verdict_text('broken', command)}, {found.unknown} unknown"
         f"{unanswered}, of {found.count}"
     )
-    return Check(f"{what} at {about(found.at)}", passed, wanted, result, details)
+    return Check(f"{what} at {format_nearest(found.at)}", passed, wanted, result, details)
 
 
 def _against(run: Run, baseline: Run, rules: Rules) -> list[Check]:
@@ -205,7 +215,7 @@ def _baseline_measured(baseline: Run, rules: Rules) -> Check:
         for index in sorted(baseline.inputs - baseline.part.answered)
     )
     wanted = (
-        f"at most {percent(allowed)} of the baseline not measured"
+        f"at most {format_percent(allowed)} of the baseline not measured"
         if allowed
         else "all of the baseline measured"
     )
@@ -216,9 +226,11 @@ def _baseline_measured(baseline: Run, rules: Rules) -> Check:
 
 
 def _accuracy_kept(pairs: Sequence[tuple[InputRow, ...]], slack: float) -> Check:
-    before, now = (sum(right(pair[k]) for pair in pairs) for k in (0, 1))
+    before, now = (sum(is_correct(pair[k]) for pair in pairs) for k in (0, 1))
     lost = tuple(
-        f"{input_name(new)}: was right, is wrong" for old, new in pairs if right(old) and not right(new)
+        f"{input_name(new)}: was right, is wrong"
+        for old, new in pairs
+        if is_correct(old) and not is_correct(new)
     )
     passed = now >= before - slack * len(pairs) - 1e-9
     return Check(
@@ -237,13 +249,13 @@ def _share_kept(pairs: Sequence[tuple[InputRow, ...]], rules: Rules, at: float) 
     passed = now >= before - rules.slack * len(pairs) - 1e-9
     wanted = _baseline(before / len(pairs), rules.slack)
     open_rows = sum(not is_measured(pair[1], found[1]) for pair, found in zip(pairs, verdicts, strict=True))
-    result = f"{percent(now / len(pairs))}, {now} of {len(pairs)}" + (
+    result = f"{format_percent(now / len(pairs))}, {now} of {len(pairs)}" + (
         f" ({open_rows} not measured)" if open_rows else ""
     )
-    return Check(f"certified at {about(at)} kept", passed, wanted, result, lost)
+    return Check(f"certified at {format_nearest(at)} kept", passed, wanted, result, lost)
 
 
-def _mean_kept(pairs: Sequence[tuple[InputRow, ...]], slack: float, sense: Sense) -> Check:
+def _mean_kept(pairs: Sequence[tuple[InputRow, ...]], slack: float, sense: Quantity) -> Check:
     """Compare mean proved bounds over the inputs where both are finite.
 
     An input with an infinite bound in the baseline, or with any proved bound, fails the check by itself if
@@ -262,7 +274,7 @@ def _mean_kept(pairs: Sequence[tuple[InputRow, ...]], slack: float, sense: Sense
         for pair, (a, b) in zip(pairs, ends, strict=True)
         if (math.isinf(a) or math.isinf(b)) and a > b
     )
-    (better, down), (worse, upwards) = (("at least", at_least), ("at most", at_most))[:: int(up)]
+    (better, down), (worse, upwards) = (("at least", format_lower), ("at most", format_upper))[:: int(up)]
     fell = tuple(
         f"{input_name(new)}: {worse} {upwards(shown)}, was {better} {down(proved)}"
         for old, new in pairs
@@ -273,7 +285,7 @@ def _mean_kept(pairs: Sequence[tuple[InputRow, ...]], slack: float, sense: Sense
     )
     passed = now >= before - slack * abs(before) and not lost
     wanted = f"the baseline's {down(up * before)}" + (
-        f" {'less' if sense.rises else 'and'} {percent(slack)} of it" if slack else ""
+        f" {'less' if sense.rises else 'and'} {format_percent(slack)} of it" if slack else ""
     )
     open_rows = sum(not new.measured for _, new in pairs)
     result = f"{down(up * now)} over {len(finite)} inputs"
@@ -286,14 +298,14 @@ def _mean_kept(pairs: Sequence[tuple[InputRow, ...]], slack: float, sense: Sense
 
 
 def _baseline(share: float, slack: float) -> str:
-    return f"the baseline's {percent(share)}" + (f" less {percent(slack)}" if slack else "")
+    return f"the baseline's {format_percent(share)}" + (f" less {format_percent(slack)}" if slack else "")
 
 
 def _names_of(run: Run, rules: Rules, wanted: Verdict) -> tuple[str, ...]:
     assert rules.at is not None
     silent = [f"input {index}: unknown, no answer" for index in sorted(run.inputs - run.part.answered)]
     rows = [row for row in run.rows if verdict(row, rules.at) == wanted]
-    word = spoken(wanted, run.question.command)
+    word = verdict_text(wanted, run.question.command)
     return (
         *(f"{input_name(row)}: {word} {_ends(row)}" for row in rows),
         *(silent if wanted == "unknown" else ()),
@@ -305,4 +317,4 @@ def _ends(row: InputRow) -> str:
 
 
 def input_name(row: InputRow) -> str:
-    return f"input {row.name}" + (f" ({row.called})" if row.called else "")
+    return f"input {row.name}" + (f" ({row.display_name})" if row.display_name else "")

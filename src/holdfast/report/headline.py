@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from holdfast.formatting import about, at_least, at_most, capital, norm_name, short
+from holdfast.formatting import capitalise, format_lower, format_nearest, format_upper, norm_name, shorten
 from holdfast.question import Question, Request
-from holdfast.question_text import reads_words
+from holdfast.question_text import frames_are_words
 from holdfast.report.columns import columns_of
 from holdfast.report.pairing import quartile_radii
 from holdfast.report.streaming import summary_parts
@@ -75,7 +75,7 @@ def decisive_radius(question: Question, rows: Sequence[InputRow]) -> tuple[float
 def input_noun(question: Question, rows: Sequence[InputRow], count: int) -> str:
     """What one input is: image, text, table row, or input."""
     source = next((row.source for row in rows if row.source is not None), None)
-    if reads_words(question):
+    if frames_are_words(question):
         noun = "text"
     elif columns_of(question) is not None or question.data.columns is not None:
         noun = "table row"
@@ -91,13 +91,13 @@ def perturbation(question: Question, radius: float | str | None, *, image: bool 
     restriction of the question.
     """
     asked = question.asked
-    size = about(radius) if isinstance(radius, float | int) else short(radius, 30)
+    size = format_nearest(radius) if isinstance(radius, float | int) else shorten(radius, 30)
     phrase = _change_phrase(question, asked, size, image=image)
     return ", ".join([phrase, *_restrictions(question)])
 
 
 def _change_phrase(question: Question, asked: Request, size: str, *, image: bool) -> str:
-    frame = "word" if reads_words(question) else "frame"
+    frame = "word" if frames_are_words(question) else "frame"
     if asked.norm == "words":
         return f"when any {size} word{'' if size == '1' else 's'} are replaced".replace("word are", "word is")
     if asked.norm == "0":
@@ -117,7 +117,7 @@ def _change_phrase(question: Question, asked: Request, size: str, *, image: bool
         return f"under {change} in any single {frame}"
     if asked.frames == "all":
         return f"under {change} in every {frame} at once"
-    return f"under {change}" + (f" in the {frame}s {short(asked.frames, 60)}" if asked.frames else "")
+    return f"under {change}" + (f" in the {frame}s {shorten(asked.frames, 60)}" if asked.frames else "")
 
 
 def _restrictions(question: Question) -> list[str]:
@@ -125,23 +125,23 @@ def _restrictions(question: Question) -> list[str]:
     asked, found = question.asked, list[str]()
     if asked.shares is not None:
         each = "frame" if asked.frames is not None else "feature"
-        found.append(f"{each} k by its share in {short(asked.shares, 60)}")
+        found.append(f"{each} k by its share in {shorten(asked.shares, 60)}")
     if asked.substitutes is not None:
         found.append("each word only by its listed substitutes")
     if asked.free is not None:
         found.append("only where the mask allows a change")
     if asked.values is not None:
-        found.append(f"changed numbers only to {short(asked.values, 30)}")
+        found.append(f"changed numbers only to {shorten(asked.values, 30)}")
     if asked.patch is not None:
-        found.append(f"only inside the square {short(asked.patch, 30)} (top, left, size)")
+        found.append(f"only inside the square {shorten(asked.patch, 30)} (top, left, size)")
     columns = columns_of(question)
     frozen = [] if columns is None else [column.name for column in columns.each if column.frozen]
     if frozen:
-        found.append(f"with the columns {short(', '.join(frozen), 60)} fixed")
+        found.append(f"with the columns {shorten(', '.join(frozen), 60)} fixed")
     if question.means.arithmetic == "executed":
         found.append("outputs as computed in the arithmetic of the network")
     if question.model.domain not in (None, "", "unbounded") and asked.norm not in ("words", None):
-        found.append(f"values staying in {short(question.model.domain or '', 40)}")
+        found.append(f"values staying in {shorten(question.model.domain or '', 40)}")
     return found
 
 
@@ -149,15 +149,15 @@ def _kept(asked: Request, many: bool) -> str:
     """What an input does that is certified."""
     s, their = ("", "their") if many else ("s", "its")
     if asked.within is not None:
-        which = "" if asked.outputs is None else f" (outputs {short(asked.outputs, 30)})"
-        return f"keep{s} {their} forecast within {short(asked.within, 30)}{which}"
+        which = "" if asked.outputs is None else f" (outputs {shorten(asked.outputs, 30)})"
+        return f"keep{s} {their} forecast within {shorten(asked.within, 30)}{which}"
     if asked.threshold is not None:
-        return f"keep{s} every output on its side of {short(asked.threshold, 30)}"
+        return f"keep{s} every output on its side of {shorten(asked.threshold, 30)}"
     if asked.targets is not None:
-        return f"{'are' if many else 'is'} not classified as target {short(asked.targets, 30)}"
+        return f"{'are' if many else 'is'} not classified as target {shorten(asked.targets, 30)}"
     if asked.property not in (None, "robustness"):
-        margin = f" (epsilon {about(asked.epsilon)})" if asked.epsilon else ""
-        return f"keep{s} the property {short(asked.property, 40)}{margin}"
+        margin = f" (epsilon {format_nearest(asked.epsilon)})" if asked.epsilon else ""
+        return f"keep{s} the property {shorten(asked.property, 40)}{margin}"
     return f"keep{s} {their} class"
 
 
@@ -207,7 +207,7 @@ def _robustness(question: Question, parts: Sequence[QuestionPart], silent: int) 
     if rows[0].goal in ("radius", "worst"):
         return _counts(question, rows, found, perturbation(question, radius, image=_is_image(rows)))
     sense = parts[0].sense
-    kept = f"{sense.quantity} {sense.claim} {about(chosen[0])}"
+    kept = f"{sense.quantity} {sense.claim} {format_nearest(chosen[0])}"
     unknown = f"; {found.unknown} unknown" if found.unknown else ""
     noun = input_noun(question, rows, found.count)
     broken = f"; {found.broken} shown to miss it" if found.broken else ""
@@ -248,11 +248,11 @@ def _ranges(question: Question, parts: Sequence[QuestionPart], silent: int) -> s
     )
     if boxes == 1 and len(both) <= MOST_RANGES:
         ranges = [
-            f"output {output} stays between {at_least(low[index, output].bracket.lower.value)} and "
-            f"{at_most(high[index, output].bracket.upper.value)}"
+            f"output {output} stays between {format_lower(low[index, output].bracket.lower.value)} and "
+            f"{format_upper(high[index, output].bracket.upper.value)}"
             for index, output in sorted(both, key=str)
         ]
-        return f"{capital('; '.join(ranges))} {region} (proved)."
+        return f"{capitalise('; '.join(ranges))} {region} (proved)."
     tolerance = question.asked.tolerance or 0.0
     gaps = [max(low[key].bracket.gap, high[key].bracket.gap) for key in both]
     close = sum(gap <= tolerance for gap in gaps)
@@ -264,7 +264,7 @@ def _ranges(question: Question, parts: Sequence[QuestionPart], silent: int) -> s
     return (
         f"{proved} of {len(both)} outputs of {boxed} have a proved range {region}; {close} of the "
         "ranges are known to "
-        f"within {about(tolerance)}, and the largest gap is {at_most(max(gaps))}."
+        f"within {format_nearest(tolerance)}, and the largest gap is {format_upper(max(gaps))}."
     )
 
 
@@ -279,7 +279,9 @@ def _risks(question: Question, parts: Sequence[QuestionPart], silent: int) -> st
     if "radius" in by_name:
         shown = [row.bracket.upper.value for row in by_name["radius"].rows if row.bracket.upper.known]
         if shown:
-            sentence = f"{sentence[:-1]}; the nearest failure found lies at distance {at_most(min(shown))}."
+            sentence = (
+                f"{sentence[:-1]}; the nearest failure found lies at distance {format_upper(min(shown))}."
+            )
     return sentence
 
 
@@ -291,7 +293,7 @@ def _saliency(question: Question, parts: Sequence[QuestionPart], silent: int) ->
     noun = input_noun(question, rows, count)
     rest = found.certified + found.unknown + silent
     lowest = min((row.bracket.upper.value for row in rows), default=math.inf)
-    smallest = f"; the smallest margin found is {about(lowest)}" if math.isfinite(lowest) else ""
+    smallest = f"; the smallest margin found is {format_nearest(lowest)}" if math.isfinite(lowest) else ""
     if not found.broken:
         one = (
             f"No change of one {unit} that was tried changes the class of any of the {count} "
@@ -317,7 +319,7 @@ def _tests(question: Question, parts: Sequence[QuestionPart], silent: int) -> st
     ]  # the bound is the last count that may still hold
     changes = ""
     if sizes:
-        few, many = about(min(sizes)), about(max(sizes))
+        few, many = format_nearest(min(sizes)), format_nearest(max(sizes))
         span = few if few == many else f"{few} to {many}"
         changes = f" by inputs that change {span} {_units(question, rows)}"
     missing = count - len(reached)
@@ -347,9 +349,9 @@ def _smoothing(question: Question, parts: Sequence[QuestionPart], silent: int) -
     text = (
         f"The smoothed network keeps its class within a positive L2 radius for {len(held)} of {count} {noun}"
     )
-    text += f" (median of these {at_least(float(np.median(held)))})" if held else ""
+    text += f" (median of these {format_lower(float(np.median(held)))})" if held else ""
     if question.asked.sigma is not None:
-        text += f" under Gaussian noise of width {about(question.asked.sigma)}"
+        text += f" under Gaussian noise of width {format_nearest(question.asked.sigma)}"
     return text + f"; sampled{'' if sure is None else f', each with confidence {sure:g}'}, not proved."
 
 
@@ -364,7 +366,7 @@ def _probability(question: Question, parts: Sequence[QuestionPart], silent: int)
             "there are samples only."
         )
     low, high = min(row.bracket.lower.value for row in rows), min(row.bracket.upper.value for row in rows)
-    between = about(low) if low == high else f"between {at_least(low)} and {at_most(high)}"
+    between = format_nearest(low) if low == high else f"between {format_lower(low)} and {format_upper(high)}"
     return (
         f"At its weakest position, the least stable of {len(rows)} {noun} keeps its class with "
         f"probability {between} "

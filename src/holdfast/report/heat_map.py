@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from holdfast.report.summary import bracket_text, by_lower_end, unbreakable
+from holdfast.report.summary import bracket_text, is_unbreakable, ranks_by_lower_bound
 from holdfast.result import Bound, Bracket, Record
 
 HEAT_LEVELS = 10  # Shades; neighbours still differ visibly on white (6 % to 87 % opacity in style.css.j2).
@@ -37,12 +37,12 @@ class Heat:
             v for r in known for v in (r.bracket.lower.value, r.bracket.upper.value) if math.isfinite(v)
         )
         scale = values[int(0.95 * (len(values) - 1))] if values else 1.0
-        return Heat(0.0, scale, by_lower_end(known), thing)
+        return Heat(0.0, scale, ranks_by_lower_bound(known), thing)
 
     @staticmethod
     def within(records: Sequence[Record]) -> "Heat":
         """Return the scale of one sentence: from its smallest to its largest radius."""
-        by_lower = by_lower_end(records)
+        by_lower = ranks_by_lower_bound(records)
         ends = [
             v for r in records if math.isfinite(v := (r.bracket.lower if by_lower else r.bracket.upper).value)
         ]
@@ -54,7 +54,7 @@ class Heat:
         if not (bracket.closed or end.known):  # The default bound of 0 would get the darkest shade.
             return "open"
         if math.isinf(value):
-            return "h0" if unbreakable(bracket) else "open"
+            return "h0" if is_unbreakable(bracket) else "open"
         share = (
             min(1.0, max(0.0, (value - self.low) / (self.high - self.low))) if self.high > self.low else 0.0
         )

@@ -10,7 +10,7 @@ from holdfast.report.headline import answer_of
 from holdfast.report.streaming import summary_parts
 from holdfast.report.summary import QuestionPart, Totals, totals_of
 from holdfast.report.template import template
-from holdfast.report.writing import write
+from holdfast.report.writing import write_document
 from holdfast.store import Store
 
 
@@ -32,7 +32,7 @@ def write_index(title: str, runs: Sequence[tuple[str, Path]], path: Path) -> Pat
     Raises StoreError if the page cannot be written.
     """
     entries = [_entry(name, folder, path.parent) for name, folder in runs]
-    return write(
+    return write_document(
         template("index.html.j2").render(
             title=title, entries=entries, written=datetime.now(UTC).isoformat(timespec="seconds")
         ),

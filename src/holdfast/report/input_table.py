@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from holdfast.formatting import LEAST_SHOWN, ends, short
+from holdfast.formatting import LEAST_SHOWN, format_bounds, shorten
 from holdfast.question import Question
 from holdfast.report import picture
 from holdfast.report.class_probabilities import Map, map_of, pack_answers
@@ -14,7 +14,7 @@ from holdfast.report.heat_map import Heat
 from holdfast.report.picture import Pictures
 from holdfast.report.sentence import sentences
 from holdfast.report.summary import InputRow, class_name, frame_name, word_name
-from holdfast.report.verdict import right, spoken, verdict
+from holdfast.report.verdict import is_correct, verdict, verdict_text
 from holdfast.result import Bound
 
 PICTURE_BYTES = 450_000  # Bytes of pictures on one page, so that a page of 1,000 inputs stays below 1 MB.
@@ -95,11 +95,11 @@ def _line(
 ) -> InputLine:
     label, prediction = (row.source.label, row.source.prediction) if row.source else (None, None)
     lower, upper = row.bracket.lower, row.bracket.upper
-    shown_low, shown_high = ends(lower.value, upper.value)
+    shown_low, shown_high = format_bounds(lower.value, upper.value)
     low, high = (
         (repr(lower.value), repr(upper.value))
         if 0 < lower.value < LEAST_SHOWN
-        else ends(lower.value, upper.value, SORTED_DIGITS)
+        else format_bounds(lower.value, upper.value, SORTED_DIGITS)
     )
     closed = "by definition" if row.bracket.closed else ""
     unproved, unseen = closed or "nothing proved yet", closed or f"{row.sense.missing} yet"
@@ -108,12 +108,12 @@ def _line(
         anchor=f"i{row.index}" if row.output is None else f"i{row.index}-output-{row.output}",
         label=class_name(question, label),
         prediction=class_name(question, prediction),
-        wrong=not right(row),
-        verdict=spoken(verdict(row, 0.0), question.command),
+        wrong=not is_correct(row),
+        verdict=verdict_text(verdict(row, 0.0), question.command),
         lower=_end(lower, shown_low, unproved if row.sense.rises else unseen),
         upper=_end(upper, shown_high, unseen if row.sense.rises else unproved),
-        name="" if _is_sentence(row, question) else row.called,
-        note=short(row.bracket.note, LONG_NOTE),
+        name="" if _is_sentence(row, question) else row.display_name,
+        note=shorten(row.bracket.note, LONG_NOTE),
         low=low,
         high=high,
         pictures=pictures,
@@ -126,7 +126,9 @@ def _line(
 def _is_sentence(row: InputRow, question: Question) -> bool:
     """Return whether the name of the input repeats its words."""
     vocabulary, tokens = question.model.vocabulary or (), row.source.tokens if row.source else None
-    return tokens is not None and row.called.split() == [word_name(token, vocabulary) for token in tokens]
+    return tokens is not None and row.display_name.split() == [
+        word_name(token, vocabulary) for token in tokens
+    ]
 
 
 def _end(bound: Bound, shown: str, unmoved: str) -> BoundCell:
@@ -141,7 +143,7 @@ def _pictures(row: InputRow, question: Question, heat: Heat, side: int) -> Pictu
         return BLANK
     witness = row.witness
     if row.source.tokens is not None:
-        return sentences(row.source, row.frames, witness, question.model.vocabulary or (), row.moved)
+        return sentences(row.source, row.frames, witness, question.model.vocabulary or (), row.changed_frame)
     shown = pictures_of(row, question) or picture.show(
         row.source.x, witness, question.data.columns or (), side
     )

@@ -17,7 +17,7 @@ REALS, INTEGERS = 5, 8  # Numbers of a row: bounds, slacks and seconds; index, q
 NOTHING = -(2**62)  # Marks a missing integer; no index, label or output is that small.
 
 
-class Packed(Sequence[InputRow]):
+class PackedRows(Sequence[InputRow]):
     """Rows without counterexamples, frames and input values, at about a hundred bytes each, and complete
     rows on request.
     """
@@ -110,7 +110,7 @@ class Packed(Sequence[InputRow]):
         return np.array(self._reals, dtype=np.float64).reshape(-1, REALS)[:, :2]
 
 
-class Chosen(Sequence[InputRow]):
+class SelectedRows(Sequence[InputRow]):
     """A selection of rows in a given order."""
 
     def __init__(self, rows: Sequence[InputRow], places: Sequence[int]) -> None:
@@ -133,10 +133,10 @@ class Chosen(Sequence[InputRow]):
         )
 
 
-def ends_of(rows: Sequence[InputRow]) -> Values:
+def bounds_of(rows: Sequence[InputRow]) -> Values:
     """(rows, 2): lower and upper bounds, without building rows where they are stored in arrays."""
-    if isinstance(rows, Chosen):
-        return np.take(ends_of(rows.rows), rows.places, axis=0)
-    if isinstance(rows, Packed):
+    if isinstance(rows, SelectedRows):
+        return np.take(bounds_of(rows.rows), rows.places, axis=0)
+    if isinstance(rows, PackedRows):
         return rows.ends
     return np.array([(row.bracket.lower.value, row.bracket.upper.value) for row in rows]).reshape(-1, 2)

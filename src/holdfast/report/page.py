@@ -12,10 +12,10 @@ from itertools import takewhile
 
 from markupsafe import Markup
 
-from holdfast.formatting import short
+from holdfast.formatting import shorten
 from holdfast.question import Question
 from holdfast.question_text import describe_question
-from holdfast.report.answers import answer_of as own_answer
+from holdfast.report.answers import answer_table as own_answer
 from holdfast.report.class_probabilities import names_of
 from holdfast.report.evidence_sources import sources
 from holdfast.report.headline import answer_sentence, decisive_radius
@@ -24,11 +24,11 @@ from holdfast.report.input_table import PICTURE_BYTES, InputLine, heat_of, lines
 from holdfast.report.page_shape import shape_of
 from holdfast.report.plots import band, convergence, share, times
 from holdfast.report.question import command_line, hashes, preparation
-from holdfast.report.question import shown as shown_of
+from holdfast.report.question import displayed_settings as shown_of
 from holdfast.report.standard import properties_of
 from holdfast.report.streaming import by_input, summary_parts
 from holdfast.report.summary import (
-    ANYTIME,
+    DEEPTRE_NOTE,
     UNANSWERED,
     Brackets,
     InputRow,
@@ -39,8 +39,8 @@ from holdfast.report.summary import (
     totals_of,
 )
 from holdfast.report.template import template
-from holdfast.report.verdict import VERDICTS, VerdictCounts, spoken, tally
-from holdfast.report.wording import is_apart
+from holdfast.report.verdict import VERDICTS, VerdictCounts, tally, verdict_text
+from holdfast.report.wording import has_separate_outputs
 from holdfast.result import Record
 from holdfast.store import Event, Store
 
@@ -193,7 +193,7 @@ def render_pages(store: Store, name: Callable[[int], str], place: Place | None =
     heat = heat_of(whole, question)
     skipped: Counter[str] = Counter()
     all_sources = sources(_count_records(store, skipped))
-    every = -(-store.moments() // MOST_MOMENTS) or 1
+    every = -(-store.count_events() // MOST_MOMENTS) or 1
     history = store.history(every)
     statuses: Counter[str] = Counter(row.status for part in parts for row in part.rows)
     unanswered = {row.index for part in parts for row in part.rows if row.status in UNANSWERED}
@@ -215,11 +215,11 @@ def render_pages(store: Store, name: Callable[[int], str], place: Place | None =
         "shape": shape,
         "title": _title(question),
         "answer": answer_sentence(question, parts, len(known_inputs - parts[0].answered)),
-        "verdict_names": {name: spoken(name, question.command) for name in VERDICTS},
+        "verdict_names": {name: verdict_text(name, question.command) for name in VERDICTS},
         "headline": describe_question(question),
         "folder": location.folder,
         "evidence": EVIDENCE,
-        "anytime": ANYTIME,
+        "anytime": DEEPTRE_NOTE,
         "sources": all_sources,
         "statuses": [(status, meaning, statuses[status]) for status, meaning in STATUSES],
         "answered": len(answered),
@@ -273,7 +273,7 @@ def _rows_each(store: Store, inputs: int) -> float:
     output has a row.
     """
     first = next(store.stream(light=True), None)
-    if first is not None and is_apart(first.goal, first.key.part):
+    if first is not None and has_separate_outputs(first.goal, first.key.part):
         return sum(store.counts().values()) / inputs
     return max(1, len(store.parts()))
 
@@ -349,4 +349,4 @@ def _title(question: Question) -> str:
     command.
     """
     name = question.model.name.rsplit("/", 1)[-1].rsplit(":", 1)[-1]
-    return ", ".join(part for part in (short(name, 60), question.command) if part) or "robustness report"
+    return ", ".join(part for part in (shorten(name, 60), question.command) if part) or "robustness report"

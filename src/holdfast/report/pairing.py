@@ -10,14 +10,14 @@ from typing import Any, overload
 import numpy as np
 
 from holdfast.errors import BadInput
-from holdfast.formatting import at_least, at_most, short
+from holdfast.formatting import format_lower, format_upper, shorten
 from holdfast.question import Question
 from holdfast.report.agreement import agree
-from holdfast.report.packed_rows import Chosen, Packed, ends_of
+from holdfast.report.packed_rows import PackedRows, SelectedRows, bounds_of
 from holdfast.report.streaming import by_input
-from holdfast.report.summary import InputRow, QuestionPart, in_order, word_name
+from holdfast.report.summary import InputRow, QuestionPart, order_parts, word_name
 from holdfast.report.verdict import is_labelled
-from holdfast.report.wording import RADIUS, Sense
+from holdfast.report.wording import RADIUS, Quantity
 from holdfast.store import Store, StoredInput
 
 
@@ -42,7 +42,7 @@ class Run:
         return self.part.rows
 
     @property
-    def sense(self) -> Sense:
+    def sense(self) -> Quantity:
         return self.part.sense
 
     @cached_property
@@ -68,14 +68,14 @@ def load(store: Store, name: str | None = None, part: str | None = None) -> Run:
     """
     called, question = name or store.folder.name or str(store.folder), store.question
     vocabulary = question.model.vocabulary or ()
-    rows: dict[str, Packed] = {}
+    rows: dict[str, PackedRows] = {}
     identities: dict[int, bytes] = {}
     for stored, found in by_input(store, light=True, whole_inputs=True):
         if stored is not None:
-            identities[stored.index] = identity(stored, vocabulary)
+            identities[stored.index] = content_hash(stored, vocabulary)
         for row in found:
-            rows.setdefault(row.part, Packed()).append(row, frames=True)
-    parts = in_order(rows)
+            rows.setdefault(row.part, PackedRows()).append(row, frames=True)
+    parts = order_parts(rows)
     chosen = [
         found
         for found in parts
@@ -96,7 +96,7 @@ class Pairs(Sequence[tuple[InputRow, ...]]):
     columns: the rows of each run.
     """
 
-    def __init__(self, columns: Sequence[Chosen]) -> None:
+    def __init__(self, columns: Sequence[SelectedRows]) -> None:
         self.columns = columns
 
     def __len__(self) -> int:
@@ -147,7 +147,7 @@ def _pairs(runs: Sequence[Run]) -> Pairs:
     common = [identity for identity in first if all(identity in table for table in rest)]
     return Pairs(
         [
-            Chosen(run.rows, [table[one] for one in common])
+            SelectedRows(run.rows, [table[one] for one in common])
             for run, table in zip(runs, (first, *rest), strict=True)
         ]
     )
@@ -158,8 +158,8 @@ def _same_question(first: Run, other: Run) -> None:
     if different is not None:
         name, mine, yours = different
         raise BadInput(
-            f"{first.name} and {other.name} asked different questions: {name} is {short(mine, 60)} "
-            f"there and {short(yours, 60)} here. "
+            f"{first.name} and {other.name} asked different questions: {name} is {shorten(mine, 60)} "
+            f"there and {shorten(yours, 60)} here. "
             f"Radii can be compared only where the same changes are allowed; ask both the same."
         )
     if first.rows and other.rows and first.sense != other.sense:
@@ -182,7 +182,7 @@ def _by_identity(run: Run) -> dict[bytes, int] | None:
     return found
 
 
-def identity(stored: StoredInput, vocabulary: Sequence[str] = ()) -> bytes:
+def content_hash(stored: StoredInput, vocabulary: Sequence[str] = ()) -> bytes:
     """Hash the numbers or words of an input and its label.
 
     The shape is left out, so that a network that reads rows and one that reads images share inputs.
@@ -213,7 +213,7 @@ def _by_place(run: Run, first: Run) -> dict[bytes, int]:
     return {row.name.encode(): place for place, row in enumerate(run.rows)}
 
 
-def distinct(names: Sequence[str], longer: Sequence[str]) -> list[str]:
+def distinct_names(names: Sequence[str], longer: Sequence[str]) -> list[str]:
     """Return short names if they are distinct, else the longer ones, numbered where these are equal too."""
     chosen = list(names) if len(set(names)) == len(names) else list(longer)
     return [f"{name} ({place + 1})" if chosen.count(name) > 1 else name for place, name in enumerate(chosen)]
@@ -236,7 +236,7 @@ def quartile_radii(question: Question, *columns: Sequence[InputRow]) -> tuple[fl
         return (0.0,)
     if sense == RADIUS and question.asked.norm in ("0", "words"):
         return (1.0, 2.0, 3.0)
-    ends = np.concatenate([ends_of(rows) for rows in columns] or [np.zeros((0, 2))])
+    ends = np.concatenate([bounds_of(rows) for rows in columns] or [np.zeros((0, 2))])
     ends = ends[:, :: 1 if sense.rises else -1]  # Proved, witnessed.
     for place in range(3):
         found = (
@@ -246,7 +246,9 @@ def quartile_radii(question: Question, *columns: Sequence[InputRow]) -> tuple[fl
         )
         known = found[np.isfinite(found) & ((found > 0) | (not sense.zero))]
         if len(known):
-            away = at_least if sense.rises else at_most  # At the median, at least half are certified.
+            away = (
+                format_lower if sense.rises else format_upper
+            )  # At the median, at least half are certified.
             first_quartile, median, third = np.quantile(known, [0.25, 0.5, 0.75]).tolist()
             return (
                 float(away(first_quartile, 2)),

@@ -13,8 +13,8 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from holdfast.formatting import about
-from holdfast.report.rasterise import MANY, Ink, is_strokes, is_wave, strokes, wave
+from holdfast.formatting import format_nearest
+from holdfast.report.rasterise import FEWEST_NUMBERS, Ink, is_strokes, is_wave, strokes, wave
 from holdfast.report.series import chart, describe_offsets, is_series
 
 Array = NDArray[Any]
@@ -89,8 +89,8 @@ def _series(x: Array, other: Array | None, names: Sequence[str]) -> Pictures:
 
 
 def _images(name: str, x: Array, other: Array | None, side: int) -> Markup:
-    low, high = ends_of(x if other is None else np.stack([x, other]))
-    return _image(name, grey_or_rgb(planes_of(x), low, high, side))
+    low, high = value_range(x if other is None else np.stack([x, other]))
+    return _image(name, grey_or_rgb(channels_last(x), low, high, side))
 
 
 def _strokes(name: str, x: Array, other: Array | None) -> Markup:
@@ -106,7 +106,7 @@ def _change(change: Array, side: int) -> Markup:
     if is_wave(change):
         most = float(np.abs(change).max())
         return _image("change", ink_png(wave(change, -most, most)))
-    return _image("change", blue_or_orange(planes_of(change), side)) if drawable(change) else Markup()
+    return _image("change", blue_or_orange(channels_last(change), side)) if drawable(change) else Markup()
 
 
 def describe_change(change: Array) -> str:
@@ -122,7 +122,7 @@ def drawable(x: Array) -> bool:
     return x.size > 0 and (image or x.ndim == 2) and bool(np.isfinite(x).all())
 
 
-def ends_of(x: Array) -> tuple[float, float]:
+def value_range(x: Array) -> tuple[float, float]:
     """Return the values of black and white: 0 and 1 if all numbers lie in [0, 1], else their minimum and
     maximum.
     """
@@ -130,7 +130,7 @@ def ends_of(x: Array) -> tuple[float, float]:
     return (0.0, 1.0) if low >= 0 and high <= 1 else (low, high)
 
 
-def planes_of(x: Array) -> Array:
+def channels_last(x: Array) -> Array:
     """Return (height, width, channels). Time runs down, or to the right for long sequences."""
     if x.ndim == 3:
         return np.moveaxis(x, 0, -1)
@@ -235,12 +235,12 @@ def _numbers(name: str, x: Array, other: Array | None) -> Markup:
     """Render a few numbers, those that the counterexample changes marked; of many numbers only shape and
     range.
     """
-    if not 0 < x.size <= MANY:
-        ends = f", {about(float(x.min()))} to {about(float(x.max()))}" if x.size else ""
+    if not 0 < x.size <= FEWEST_NUMBERS:
+        ends = f", {format_nearest(float(x.min()))} to {format_nearest(float(x.max()))}" if x.size else ""
         return Markup("<small>{}</small>").format(f"{' × '.join(map(str, x.shape))} numbers{ends}")
     moved = np.zeros(x.size, bool) if other is None or name == "input" else x.ravel() != other.ravel()
     marked = (
-        Markup("<mark>{}</mark>" if new else "{}").format(about(float(v)))
+        Markup("<mark>{}</mark>" if new else "{}").format(format_nearest(float(v)))
         for v, new in zip(x.ravel(), moved, strict=True)
     )
     return Markup('<p class="row">{}</p>').format(Markup(", ").join(marked))

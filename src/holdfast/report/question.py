@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 
-from holdfast.formatting import about, capital, short
+from holdfast.formatting import capitalise, format_nearest, shorten
 from holdfast.question import Question
 from holdfast.question_text import describe_question
 
@@ -31,7 +31,7 @@ def band_of(within: str | None, forecast: float, outputs: str | None, output: in
         widths[output if counting is None else counting.index(output)] if len(widths) > 1 else widths[0]
     ).strip()
     away = abs(forecast) * float(width.removesuffix("%")) / 100 if width.endswith("%") else float(width)
-    return f"{about(forecast - away)} to {about(forecast + away)}"
+    return f"{format_nearest(forecast - away)} to {format_nearest(forecast + away)}"
 
 
 def hashes(question: Question) -> list[tuple[str, str]]:
@@ -45,7 +45,7 @@ def hashes(question: Question) -> list[tuple[str, str]]:
     return [(part, value) for part, value in found if value]
 
 
-def shown(question: Question) -> dict[str, object]:
+def displayed_settings(question: Question) -> dict[str, object]:
     """Return the settings of a question for the page, without those that only resuming needs."""
     settings: dict[str, object] = {
         "asked": describe_question(question),
@@ -82,14 +82,14 @@ def preparation(question: Question) -> str:
         if question.model.domain
         else "radii are in units of x"
     )
-    return capital("; ".join([*(parts or ["the network receives the data unchanged"]), units])) + "."
+    return capitalise("; ".join([*(parts or ["the network receives the data unchanged"]), units])) + "."
 
 
-def classes_told(question: Question) -> str:
+def class_list(question: Question) -> str:
     """Return the class names by number, the first LONG_LIST of them; empty without names."""
     names = question.data.classes or ()
     more = f" and {len(names) - LONG_LIST} more" if len(names) > LONG_LIST else ""
-    return ", ".join(f"{number} {short(name, 30)}" for number, name in enumerate(names[:LONG_LIST])) + more
+    return ", ".join(f"{number} {shorten(name, 30)}" for number, name in enumerate(names[:LONG_LIST])) + more
 
 
 def command_line(question: Question, folder: object) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.formatting import at_most, ends, short
+from holdfast.formatting import format_bounds, format_upper, shorten
 from holdfast.network import Network
 from holdfast.verification import Range
 
@@ -23,17 +23,17 @@ def range_table(found: Sequence[Range], names: Mapping[int, str], classes: Seque
         view.add_column(column, justify="right", no_wrap=True)
     view.add_column("gap", justify="right")
     for r in found:
-        which = [Text(short(names.get(r.box, str(r.box))))] if several else []
+        which = [Text(shorten(names.get(r.box, str(r.box))))] if several else []
         smallest, largest, output = (
             r.minimum,
             r.maximum,
-            short(classes[r.output]) if classes else str(r.output),
+            shorten(classes[r.output]) if classes else str(r.output),
         )
         view.add_row(
             *which,
             Text(output),
-            *(" .. ".join(ends(b.lower.value, b.upper.value, 6)) for b in (smallest, largest)),
-            at_most(r.gap, 2),
+            *(" .. ".join(format_bounds(b.lower.value, b.upper.value, 6)) for b in (smallest, largest)),
+            format_upper(r.gap, 2),
             style="" if r.closed else "yellow",
         )
     closed = sum(r.closed for r in found)
@@ -53,7 +53,7 @@ def range_remarks(found: Sequence[Range], net: Network) -> Iterator[tuple[str, s
         own = str(net.dtype).removeprefix("torch.")
         yield (
             "note",
-            f"proved bounds were widened by up to {at_most(most, 2)} to enclose outputs that the "
+            f"proved bounds were widened by up to {format_upper(most, 2)} to enclose outputs that the "
             f"network computed in {own}",
         )
     if len(found) == 1 and found[0].low_at.numel() <= SHOWN:

@@ -9,7 +9,7 @@ Array = NDArray[Any]
 Ink = NDArray[np.float64]  # 0 is paper, 1 is ink.
 SIDE = 40  # Pixels of each side of a picture of strokes, at 1 bit each 200 bytes.
 WIDE, HIGH = 96, 24  # Pixels of a waveform; the width of a table cell at the height of a text line.
-MANY = 16  # Fewer numbers are shown as text.
+FEWEST_NUMBERS = 16  # Fewer numbers are shown as text.
 
 
 def is_strokes(x: Array) -> bool:
@@ -22,7 +22,9 @@ def is_strokes(x: Array) -> bool:
 
 def is_wave(x: Array) -> bool:
     """Recognise a waveform: (n,) or (1, n) with more than MANY numbers."""
-    long_row = (x.ndim == 1 and len(x) > MANY) or (x.ndim == 2 and len(x) == 1 and x.shape[1] > MANY)
+    long_row = (x.ndim == 1 and len(x) > FEWEST_NUMBERS) or (
+        x.ndim == 2 and len(x) == 1 and x.shape[1] > FEWEST_NUMBERS
+    )
     return long_row and bool(np.isfinite(x).all())
 
 

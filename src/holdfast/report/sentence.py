@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from holdfast.report.heat_map import Heat
 from holdfast.report.picture import Pictures
-from holdfast.report.summary import weakest, word_name
+from holdfast.report.summary import weakest_frames, word_name
 from holdfast.result import Record
 from holdfast.store import StoredInput
 
@@ -32,8 +32,8 @@ def sentences(
     alone: the position of the only word that the counterexample changes, if known.
     """
     tokens = np.array(source.tokens or (), dtype=np.int64)
-    moved = moved_places(tokens, source.x, witness, alone)
-    places, heat = shown_places(len(tokens), moved or weakest(frames)), Heat.within(frames)
+    moved = changed_positions(tokens, source.x, witness, alone)
+    places, heat = shown_positions(len(tokens), moved or weakest_frames(frames)), Heat.within(frames)
     brackets = {record.key.frame: record.bracket for record in frames}
     shades = {place: heat.word(brackets[place]) for place in places if place in brackets}
     words = {k: word_name(int(tokens[k]), vocabulary) for k in places}
@@ -61,7 +61,7 @@ def sentences(
     )
 
 
-def moved_places(tokens: Array, x: Array, witness: Array | None, alone: int | None = None) -> list[int]:
+def changed_positions(tokens: Array, x: Array, witness: Array | None, alone: int | None = None) -> list[int]:
     """Return the positions of the words that a counterexample replaces, or whose vectors it changes.
 
     If only one word may change, that one; if the vectors of the input were not stored, all of them.
@@ -81,7 +81,7 @@ def moved_places(tokens: Array, x: Array, witness: Array | None, alone: int | No
     return places
 
 
-def shown_places(count: int, important: Sequence[int]) -> list[int]:
+def shown_positions(count: int, important: Sequence[int]) -> list[int]:
     """Return the positions to show: all, or of a long sentence those around important words, else its
     beginning.
     """

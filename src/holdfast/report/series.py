@@ -7,7 +7,7 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from holdfast.formatting import about, short
+from holdfast.formatting import format_nearest, shorten
 
 Array = NDArray[Any]
 MOST_CHANNELS = 6  # Channels of a chart: six strips are 200 px high. Wider arrays are drawn as images.
@@ -47,14 +47,14 @@ def chart(name: str, x: Array, other: Array | None = None, names: Sequence[str] 
         low, high = float(both.min()), float(both.max())
         top = k * STRIP
         label = channel_name(names, k, channels)
-        spans.append(f"{label} {about(low)} to {about(high)}")
+        spans.append(f"{label} {format_nearest(low)} to {format_nearest(high)}")
         if other is not None:
             parts.append(_line("was", other[:, k], low, high, top))
         parts.append(_line("now" if other is not None else "own", x[:, k], low, high, top))
         parts.append(Markup('<text x="2" y="{}">{}</text>').format(top + 8, label))
         parts.append(
             Markup('<text x="{}" y="{}" text-anchor="end">{} to {}</text>').format(
-                WIDTH - 2, top + 8, about(low, 3), about(high, 3)
+                WIDTH - 2, top + 8, format_nearest(low, 3), format_nearest(high, 3)
             )
         )
     base = channels * STRIP
@@ -77,7 +77,7 @@ def chart(name: str, x: Array, other: Array | None = None, names: Sequence[str] 
 
 def channel_name(names: Sequence[str], k: int, channels: int) -> str:
     """Return the name of channel k, if the data name as many channels as there are."""
-    return short(names[k], 24) if len(names) == channels else f"channel {k}"
+    return shorten(names[k], 24) if len(names) == channels else f"channel {k}"
 
 
 def describe_offsets(change: Array, names: Sequence[str] = ()) -> str:
@@ -91,7 +91,7 @@ def describe_offsets(change: Array, names: Sequence[str] = ()) -> str:
         return ""
     offsets = change.mean(0)
     shown = [
-        f"{channel_name(names, k, len(offsets))} {'+' if value > 0 else ''}{about(float(value), 3)}"
+        f"{channel_name(names, k, len(offsets))} {'+' if value > 0 else ''}{format_nearest(float(value), 3)}"
         for k, value in enumerate(offsets)
         if value
     ]

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from itertools import chain, groupby
 
-from holdfast.report.packed_rows import Packed
-from holdfast.report.summary import InputRow, QuestionPart, in_order, rows_of
+from holdfast.report.packed_rows import PackedRows
+from holdfast.report.summary import InputRow, QuestionPart, order_parts, rows_of
 from holdfast.store import Store, StoredInput
 from holdfast.store.tables import LAST
 
@@ -42,12 +42,12 @@ def summary_parts(store: Store, whole: int = 0) -> tuple[list[QuestionPart], set
     The first `whole` inputs have complete rows.
     """
     firsts = store.answered_inputs()[:whole]
-    parts: dict[str, Packed] = {}
+    parts: dict[str, PackedRows] = {}
     indices: set[int] = set()
     split = firsts[-1] + 1 if firsts else 0
     for stored, rows in chain(by_input(store, 0, split - 1), by_input(store, split, light=True)):
         indices |= {stored.index} if stored is not None else set()
         for row in rows:
             indices.add(row.index)
-            parts.setdefault(row.part, Packed()).append(row, whole=row.index < split)
-    return in_order(parts), indices
+            parts.setdefault(row.part, PackedRows()).append(row, whole=row.index < split)
+    return order_parts(parts), indices

@@ -10,14 +10,14 @@ from typing import Any, overload
 from numpy.typing import NDArray
 
 from holdfast.batch_solver import NOTHING_MOVES
-from holdfast.formatting import between, ends, percent, short
-from holdfast.question import Question, Said
-from holdfast.question_text import reads_words
-from holdfast.report.wording import RADIUS, SENSES, Sense, is_apart, sense_of
+from holdfast.formatting import format_bounds, format_percent, format_range, shorten
+from holdfast.question import ClassLabel, Question
+from holdfast.question_text import frames_are_words
+from holdfast.report.wording import QUANTITIES, RADIUS, Quantity, has_separate_outputs, quantity_of
 from holdfast.result import DONE, Answers, Bound, Bracket, Goal, Key, Record, Share, Status, overall
 from holdfast.store import StoredInput
 
-ANYTIME = "DeepTRE's Definition 4: its lower bounds are estimates and prove nothing"
+DEEPTRE_NOTE = "DeepTRE's Definition 4: its lower bounds are estimates and prove nothing"
 GRID = "Grid"  # The method of DeepTRE; its lower bounds are estimates.
 UNANSWERED: tuple[Status, ...] = ("refuted", "failed")  # Statuses of inputs without a result.
 WORST_FIRST: tuple[Status, ...] = ("refuted", "failed", "interrupted", "stopped", "finished", "closed")
@@ -46,8 +46,8 @@ class InputRow:
     output: int | None = None
 
     @property
-    def sense(self) -> Sense:
-        return sense_of(self.goal, self.part)
+    def sense(self) -> Quantity:
+        return quantity_of(self.goal, self.part)
 
     @property
     def fails_at_once(self) -> bool:
@@ -74,7 +74,7 @@ class InputRow:
         return None if found is None else found.numpy()
 
     @property
-    def moved(self) -> int | None:
+    def changed_frame(self) -> int | None:
         """The frame that the counterexample changes, if frames were queried one by one."""
         weaker = min if self.sense.rises else max
         first = weaker(
@@ -83,9 +83,9 @@ class InputRow:
         return None if first is None else first.key.frame
 
     @property
-    def called(self) -> str:
+    def display_name(self) -> str:
         """The name of the input, unless it only repeats its index."""
-        return short(self.source.name) if self.source and self.source.name != str(self.index) else ""
+        return shorten(self.source.name) if self.source and self.source.name != str(self.index) else ""
 
     @property
     def name(self) -> str:
@@ -97,7 +97,7 @@ class QuestionPart:
     """The rows of one part of a question; most questions have a single part."""
 
     name: str
-    sense: Sense
+    sense: Quantity
     rows: Sequence[InputRow]
 
     @cached_property
@@ -137,13 +137,13 @@ def parts_of(rows: Iterable[InputRow]) -> list[QuestionPart]:
     groups: dict[str, list[InputRow]] = {}
     for row in rows:
         groups.setdefault(row.part, []).append(row)
-    return in_order(groups)
+    return order_parts(groups)
 
 
-def in_order(groups: Mapping[str, Sequence[InputRow]]) -> list[QuestionPart]:
+def order_parts(groups: Mapping[str, Sequence[InputRow]]) -> list[QuestionPart]:
     """Return the parts in the order of SENSES."""
     found = [QuestionPart(name, group[0].sense, group) for name, group in groups.items()]
-    order = list(SENSES.values())
+    order = list(QUANTITIES.values())
     return sorted(found, key=lambda part: (order.index(part.sense), part.name)) or [
         QuestionPart("", RADIUS, ())
     ]
@@ -151,32 +151,32 @@ def in_order(groups: Mapping[str, Sequence[InputRow]]) -> list[QuestionPart]:
 
 def frame_name(question: Question) -> str:
     """Return the name of a separate query within one input: word, frame, case or place."""
-    usual = "word" if reads_words(question) else "frame"
+    usual = "word" if frames_are_words(question) else "frame"
     return {"verify": "case", "monitor": "place"}.get(question.command.split(" ")[0], usual)
 
 
-def unbreakable(bracket: Bracket) -> bool:
+def is_unbreakable(bracket: Bracket) -> bool:
     """Return whether the property is proved at every radius."""
     return bracket.lower.value == math.inf
 
 
-def still(bracket: Bracket) -> bool:
+def is_immovable(bracket: Bracket) -> bool:
     """Return whether the bracket is infinite only because nothing may change."""
-    return unbreakable(bracket) and NOTHING_MOVES in bracket.lower.evidence.assumptions
+    return is_unbreakable(bracket) and NOTHING_MOVES in bracket.lower.evidence.assumptions
 
 
-def by_lower_end(records: Iterable[Record]) -> bool:
+def ranks_by_lower_bound(records: Iterable[Record]) -> bool:
     """Return whether frames are compared by their proved bounds, because none has a counterexample."""
     return not any(math.isfinite(record.bracket.upper.value) for record in records)
 
 
-def weakest(frames: Sequence[Record], count: int = 3) -> list[int]:
+def weakest_frames(frames: Sequence[Record], count: int = 3) -> list[int]:
     """Return the `count` frames with the smallest radius; unbreakable frames are left out."""
-    proved = by_lower_end(frames)
+    proved = ranks_by_lower_bound(frames)
     ends = sorted(
         (b.lower.value if proved else b.upper.value, b.upper.value, record.key.frame or 0)
         for record in frames
-        if not unbreakable(b := record.bracket)
+        if not is_unbreakable(b := record.bracket)
     )
     return [frame for _, _, frame in ends[:count]]
 
@@ -190,7 +190,7 @@ def rows_of(
     sources = {stored.index: stored for stored in inputs}
     groups: dict[Key, list[Record]] = {}
     for record in records:
-        own = record.key.frame if is_apart(record.goal, record.key.part) else None
+        own = record.key.frame if has_separate_outputs(record.goal, record.key.part) else None
         groups.setdefault(Key(record.key.index, own, record.key.part), []).append(record)
     return [
         _row(key, group, sources.get(key.index), answers or {})
@@ -201,15 +201,15 @@ def rows_of(
 def _row(
     key: Key, group: list[Record], source: StoredInput | None, answers: Mapping[Key, Answers]
 ) -> InputRow:
-    sense = sense_of(group[0].goal, key.part)
+    sense = quantity_of(group[0].goal, key.part)
     weaker = min if sense.rises else max
     # Of equal bounds, prefer one that is not vacuous.
-    brackets = sorted((record.bracket for record in group), key=still)
+    brackets = sorted((record.bracket for record in group), key=is_immovable)
     estimates: dict[str, Bound] = {}
     for estimate in (e for bracket in brackets for e in bracket.estimates):
         other = estimates.get(estimate.evidence.method, estimate)
         estimates[estimate.evidence.method] = weaker(other, estimate, key=lambda bound: bound.value)
-    breakable = [bracket for bracket in brackets if not unbreakable(bracket)]
+    breakable = [bracket for bracket in brackets if not is_unbreakable(bracket)]
     first = weaker(group, key=lambda record: sense.witnessed_bound(record.bracket).value)
     notes = dict.fromkeys(bracket.note for bracket in breakable or brackets if bracket.note)
     return InputRow(
@@ -273,7 +273,7 @@ class Totals:
     queries: int
 
     @property
-    def anytime(self) -> tuple[float, float] | None:
+    def deeptre_interval(self) -> tuple[float, float] | None:
         """Centre and radius of DeepTRE's Definition 4: (l + u) / 2 and (u - l) / 2, where l is estimated."""
         low, high = self.mean_estimated, self.mean_upper
         return ((low + high) / 2, (high - low) / 2) if math.isfinite(low) and math.isfinite(high) else None
@@ -292,7 +292,7 @@ def totals_of(rows: Sequence[InputRow]) -> Totals:
     """Compute the totals of the rows of one part."""
     sense = rows[0].sense if rows else RADIUS
     known = [
-        (place, still(row.bracket), row.measured)
+        (place, is_immovable(row.bracket), row.measured)
         for place, row in enumerate(rows)
         if row.status not in UNANSWERED
     ]
@@ -358,22 +358,22 @@ def mean_of(values: Sequence[float]) -> float:
 def bracket_text(bracket: Bracket) -> str:
     """Format both bounds; a bound that no method found becomes a phrase."""
     if bracket.closed:
-        return between(bracket.lower.value, bracket.upper.value)
+        return format_range(bracket.lower.value, bracket.upper.value)
     if not bracket.lower.known and not bracket.upper.known:
         return bracket.missing[0]
-    shown = ends(bracket.lower.value, bracket.upper.value)
+    shown = format_bounds(bracket.lower.value, bracket.upper.value)
     sides = zip((bracket.lower, bracket.upper), shown, bracket.missing, strict=True)
     return " to ".join(text if bound.known else missing for bound, text, missing in sides)
 
 
 def share_text(share: Share) -> str:
     """Format a share in percent, or as counts if some inputs were not measured."""
-    return percent(share.value) if share.total and not share.not_measured else str(share)
+    return format_percent(share.value) if share.total and not share.not_measured else str(share)
 
 
 def word_name(token: int, vocabulary: Sequence[str]) -> str:
-    return short(vocabulary[token]) if 0 <= token < len(vocabulary) else f"#{token}"
+    return shorten(vocabulary[token]) if 0 <= token < len(vocabulary) else f"#{token}"
 
 
-def class_name(question: Question, label: Said | None) -> str:
-    return short(question.data.class_name(label))
+def class_name(question: Question, label: ClassLabel | None) -> str:
+    return shorten(question.data.class_name(label))

@@ -7,12 +7,12 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.formatting import about, capital, ends
+from holdfast.formatting import capitalise, format_bounds, format_nearest
 from holdfast.question import Question
-from holdfast.report.columns import changes_of, in_a_line
+from holdfast.report.columns import changes_of, format_changes
 from holdfast.report.streaming import by_input, summary_parts
 from holdfast.report.summary import (
-    ANYTIME,
+    DEEPTRE_NOTE,
     UNANSWERED,
     InputRow,
     QuestionPart,
@@ -20,15 +20,15 @@ from holdfast.report.summary import (
     class_name,
     estimate_kind,
     frame_name,
+    is_unbreakable,
     parts_of,
     rows_of,
     totals_of,
-    unbreakable,
-    weakest,
+    weakest_frames,
     word_name,
 )
-from holdfast.report.verdict import spoken, tally, verdict
-from holdfast.report.wording import Sense
+from holdfast.report.verdict import tally, verdict, verdict_text
+from holdfast.report.wording import Quantity
 from holdfast.result import Bracket, Record
 from holdfast.store import Store
 
@@ -51,7 +51,7 @@ def table(source: Store | Sequence[Record], *, most: int = 20, fragile_first: bo
                 part,
                 question,
                 _fragile_rows(part, source, most) if fragile_first else part.rows[:most],
-                title=capital(part.heading) if len(parts) > 1 else None,
+                title=capitalise(part.heading) if len(parts) > 1 else None,
             )
             for part in parts
         )
@@ -143,7 +143,7 @@ def _status(row: InputRow, question: Question) -> Text:
 def _estimates(row: InputRow, question: Question) -> Text:
     return Text("\n").join(
         Text.assemble(
-            f"{about(e.value)} ",
+            f"{format_nearest(e.value)} ",
             (estimate_kind(row.bracket, e), "red" if row.bracket.refutes(e) else "green"),
             "" if (sure := e.evidence.confidence) is None else f", {sure:.6g}",
         )
@@ -152,15 +152,15 @@ def _estimates(row: InputRow, question: Question) -> Text:
 
 
 def _note_text(row: InputRow, question: Question) -> Text:
-    changed = Text(in_a_line(changes_of(row, question) or ()))
+    changed = Text(format_changes(changes_of(row, question) or ()))
     return Text("\n").join(part for part in (_weakest(row, question), changed, Text(_note(row))) if part)
 
 
 COLUMNS: tuple[tuple[str, Callable[[InputRow, Question], Text]], ...] = (
     ("input", lambda row, _: Text(row.name)),
     ("label", _label),
-    ("name", lambda row, _: Text(_name(row.called))),
-    ("verdict", lambda row, question: Text(spoken(verdict(row, 0.0), question.command))),
+    ("name", lambda row, _: Text(_name(row.display_name))),
+    ("verdict", lambda row, question: Text(verdict_text(verdict(row, 0.0), question.command))),
     ("lower", lambda row, _: _end(row.bracket, 0)),
     ("upper", lambda row, _: _end(row.bracket, 1)),
     ("estimates", _estimates),
@@ -171,14 +171,14 @@ MAYBE = ("label", "name", "estimates")  # Columns that are left out if all their
 
 def _note(row: InputRow) -> str:
     """Return the note, unless it repeats that no frame can be broken."""
-    return "" if row.frames and unbreakable(row.bracket) else row.bracket.note
+    return "" if row.frames and is_unbreakable(row.bracket) else row.bracket.note
 
 
 def _weakest(row: InputRow, question: Question) -> Text:
     """Return the weakest frames, and for words the sentence with these marked."""
     if not row.frames or not (row.bracket.lower.known or row.bracket.upper.known):
         return Text()
-    places, tokens = weakest(row.frames), row.source.tokens if row.source else None
+    places, tokens = weakest_frames(row.frames), row.source.tokens if row.source else None
     words = (
         None if tokens is None else [word_name(token, question.model.vocabulary or ()) for token in tokens]
     )
@@ -198,7 +198,10 @@ def _weakest(row: InputRow, question: Question) -> Text:
 
 
 def _end(bracket: Bracket, side: int) -> Text:
-    bound, shown = (bracket.lower, bracket.upper)[side], ends(bracket.lower.value, bracket.upper.value)[side]
+    bound, shown = (
+        (bracket.lower, bracket.upper)[side],
+        format_bounds(bracket.lower.value, bracket.upper.value)[side],
+    )
     if not bound.known:
         return Text(shown if bracket.closed else bracket.missing[side], style="dim")
     return Text.assemble(shown, " ", (bound.evidence.kind, STYLE.get(bound.evidence.kind, "")))
@@ -207,26 +210,26 @@ def _end(bracket: Bracket, side: int) -> Text:
 def _counts(part: QuestionPart, question: Question) -> str:
     found = tally(part.rows, 0.0)
     counts = (
-        f"{found.certified} {spoken('certified', question.command)}",
-        f"{found.broken} {spoken('broken', question.command)}",
+        f"{found.certified} {verdict_text('certified', question.command)}",
+        f"{found.broken} {verdict_text('broken', question.command)}",
     )
     return ", ".join((*counts, found.unknown_text))
 
 
-def _means(totals: Totals, sense: Sense) -> str:
+def _means(totals: Totals, sense: Quantity) -> str:
     """Return the bounds of the mean, its number of inputs, and the inputs left out."""
     low, high = totals.mean_lower, totals.mean_upper
     parts = []
     if totals.averaged or not totals.rows:
-        lower, upper = ends(low, high)
+        lower, upper = format_bounds(low, high)
         mean = f"mean of {totals.averaged}: " + (lower if low == high else f"lower {lower}, upper {upper}")
-        if totals.anytime is not None:
-            centre, radius = totals.anytime
-            mean += f", centre {about(centre)} +- {about(radius)} ({ANYTIME})"
+        if totals.deeptre_interval is not None:
+            centre, radius = totals.deeptre_interval
+            mean += f", centre {format_nearest(centre)} +- {format_nearest(radius)} ({DEEPTRE_NOTE})"
         elif math.isfinite(low) and math.isfinite(high) and low != high:
-            mean += f", centre {about((low + high) / 2)} +- {about((high - low) / 2)}"
+            mean += f", centre {format_nearest((low + high) / 2)} +- {format_nearest((high - low) / 2)}"
         if 0 < totals.open_above < totals.averaged:
-            mean += f" ({totals.open_above} open, {sense.missing}; the others {about(totals.mean_found)})"
+            mean += f" ({totals.open_above} open, {sense.missing}; the others {format_nearest(totals.mean_found)})"
         parts.append(mean)
     parts += [
         f"{count} of {totals.rows} {what}"

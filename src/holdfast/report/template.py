@@ -10,7 +10,15 @@ from importlib.resources import files
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from holdfast.formatting import about, at_least, at_most, capital, ends, percent, short
+from holdfast.formatting import (
+    capitalise,
+    format_bounds,
+    format_lower,
+    format_nearest,
+    format_percent,
+    format_upper,
+    shorten,
+)
 from holdfast.report.heat_map import HEAT_LEVELS
 from holdfast.report.question import setting
 from holdfast.report.summary import estimate_kind, share_text
@@ -26,15 +34,15 @@ def template(name: str) -> Template:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        at_least=at_least,
-        at_most=at_most,
-        about=about,
-        ends=ends,
+        at_least=format_lower,
+        at_most=format_upper,
+        about=format_nearest,
+        ends=format_bounds,
         estimate_kind=estimate_kind,
-        percent=percent,
+        percent=format_percent,
         setting=setting,
-        short=short,
-        capital=capital,
+        short=shorten,
+        capital=capitalise,
         share=share_text,
     )
     script = (files("holdfast.report") / "templates" / "page.js").read_text(encoding="utf-8")

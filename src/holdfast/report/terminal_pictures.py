@@ -12,12 +12,12 @@ from rich.color import Color
 from rich.style import Style
 from rich.text import Text
 
-from holdfast.formatting import about
+from holdfast.formatting import format_nearest
 from holdfast.report.heat_map import Heat
-from holdfast.report.picture import LESS, MORE, blocks_of, drawable, ends_of, largest_known, planes_of
+from holdfast.report.picture import LESS, MORE, blocks_of, channels_last, drawable, largest_known, value_range
 from holdfast.report.rasterise import Ink, is_strokes, is_wave, strokes, wave
-from holdfast.report.sentence import shown_places
-from holdfast.report.summary import weakest, word_name
+from holdfast.report.sentence import shown_positions
+from holdfast.report.summary import weakest_frames, word_name
 from holdfast.result import Record
 
 Array = NDArray[Any]
@@ -39,8 +39,8 @@ def picture(x: Array, other: Array | None = None, *, colour: bool = True) -> Tex
         return _draw_ink(wave(x, float(both.min()), float(both.max()), WIDEST_WAVE))
     if not drawable(x):
         return _numbers(x, other)
-    low, high = ends_of(both)
-    share = ((blocks_of(planes_of(x.astype(float)), WIDEST).mean(-1) - low) / ((high - low) or 1.0)).clip(
+    low, high = value_range(both)
+    share = ((blocks_of(channels_last(x.astype(float)), WIDEST).mean(-1) - low) / ((high - low) or 1.0)).clip(
         0, 1
     )
     if not colour:
@@ -53,7 +53,7 @@ def heat_map(plane: Array, *, colour: bool = True) -> Text:
 
     NaN (not measured) is blue, or a slash without colours.
     """
-    largest = largest_known(planes_of(plane), WIDEST)
+    largest = largest_known(channels_last(plane), WIDEST)
     known = ~np.isnan(largest)
     share = np.nan_to_num(largest) / ((float(largest[known].max()) if known.any() else 0.0) or 1.0)
     if not colour:
@@ -71,7 +71,7 @@ def change(before: Array, after: Array, *, colour: bool = True) -> Text:
         return _draw_ink(wave(difference, -most, most, WIDEST_WAVE))
     if not drawable(difference):
         return Text()
-    strongest = blocks_of(planes_of(difference), WIDEST).mean(-1)
+    strongest = blocks_of(channels_last(difference), WIDEST).mean(-1)
     strongest = np.take_along_axis(strongest, np.abs(strongest).argmax(-1)[..., None], -1)
     share = strongest / (np.abs(strongest).max() or 1.0)
     if not colour:
@@ -90,7 +90,7 @@ def sentence(
     brackets = {record.key.frame: record.bracket for record in frames}
     words = Text()
     last = -1
-    for place in shown_places(len(tokens), moved or weakest(frames)):
+    for place in shown_positions(len(tokens), moved or weakest_frames(frames)):
         words.append(" " if place == last + 1 else " … ")
         style = Style(underline=place in moved, bold=place in moved)
         if place in brackets:
@@ -141,10 +141,10 @@ def _draw_ink(ink: Ink) -> Text:
 def _numbers(x: Array, other: Array | None) -> Text:
     """Render up to 64 numbers, changed ones underlined; of more only shape and range."""
     if not 0 < x.size <= 64:
-        ends = f", {about(float(x.min()))} to {about(float(x.max()))}" if x.size else ""
+        ends = f", {format_nearest(float(x.min()))} to {format_nearest(float(x.max()))}" if x.size else ""
         return Text(f"{' x '.join(map(str, x.shape))} numbers{ends}")
     moved = np.zeros(x.size, bool) if other is None else x.ravel() != other.ravel()
     return Text(", ").join(
-        Text(about(float(v)), "bold underline" if new else "")
+        Text(format_nearest(float(v)), "bold underline" if new else "")
         for v, new in zip(x.ravel(), moved, strict=True)
     )

@@ -41,12 +41,12 @@ def is_measured(row: InputRow, outcome: Verdict) -> bool:
     return outcome != "unknown" or row.status in DONE
 
 
-def spoken(outcome: Verdict, command: str) -> str:
+def verdict_text(outcome: Verdict, command: str) -> str:
     """Return the verdict as text; `verify` adds unsat or sat."""
     return VNNLIB.get(outcome, outcome) if command == "verify" else outcome
 
 
-def right(row: InputRow) -> bool:
+def is_correct(row: InputRow) -> bool:
     """Return whether the prediction is the label; without both, whether the property holds at the input
     itself.
     """

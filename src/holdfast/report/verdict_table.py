@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.foreign_text import printable
-from holdfast.formatting import ends
+from holdfast.formatting import format_bounds
 from holdfast.network import Network
 from holdfast.verification import Instance, Verdict
 from holdfast.verification.instances import contradicts
@@ -44,7 +44,7 @@ def _remarks(found: Verdict, net: Network, judges: Sequence[Network]) -> Iterato
             f"where {assumption}" for assumption in (found.evidence.assumptions if found.evidence else ())
         )
     else:
-        least, lowest = ends(found.least, found.lowest, 6)
+        least, lowest = format_bounds(found.least, found.lowest, 6)
         yield (
             f"the smallest score lies between {least} (proved) and {lowest} (reached); "
             "a score of at most 0 would be sat"

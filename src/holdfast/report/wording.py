@@ -7,7 +7,7 @@ from holdfast.result import Bound, Bracket, Goal
 
 
 @dataclass(frozen=True)
-class Sense:
+class Quantity:
     """One kind of quantity.
 
     quantity  its name on axes and in sentences. heading: the heading of its part of a page.
@@ -42,14 +42,14 @@ class Sense:
         return end > 0 if self.zero else math.isfinite(end)
 
 
-RADIUS = Sense("radius", "the radius")
-SENSES = {  # In the order of a page.
+RADIUS = Quantity("radius", "the radius")
+QUANTITIES = {  # In the order of a page.
     "radius": RADIUS,
-    "worst": Sense("worst score", "the worst score", "above"),
-    "smallest": Sense("smallest value", "the smallest value", "above", zero=False),
-    "largest": Sense("largest value", "the largest value", "below", rises=False, zero=False),
-    "steepness": Sense("steepness", "how steep: Q", "at most", rises=False, zero=False),
-    "probability": Sense(
+    "worst": Quantity("worst score", "the worst score", "above"),
+    "smallest": Quantity("smallest value", "the smallest value", "above", zero=False),
+    "largest": Quantity("largest value", "the largest value", "below", rises=False, zero=False),
+    "steepness": Quantity("steepness", "how steep: Q", "at most", rises=False, zero=False),
+    "probability": Quantity(
         "probability",
         "the probability that the answer stays",
         "at least",
@@ -59,11 +59,11 @@ SENSES = {  # In the order of a page.
 }
 
 
-def sense_of(goal: Goal, part: str = "") -> Sense:
+def quantity_of(goal: Goal, part: str = "") -> Quantity:
     """Return the sense of a goal; the smallest value of an output is a worst score with another name."""
-    return SENSES["smallest" if goal == "worst" and part == "smallest" else goal]
+    return QUANTITIES["smallest" if goal == "worst" and part == "smallest" else goal]
 
 
-def is_apart(goal: Goal, part: str) -> bool:
+def has_separate_outputs(goal: Goal, part: str) -> bool:
     """Return whether every output is a separate query, so that there is no weakest one."""
     return goal == "largest" or part == "smallest"

@@ -8,7 +8,7 @@ from holdfast.errors import StoreError
 from holdfast.files import new_file
 
 
-def write(document: str, path: Path) -> Path:
+def write_document(document: str, path: Path) -> Path:
     """Write a document atomically: the complete file or none; return its path."""
     part = path.with_name(path.name + ".part")
     try:

@@ -78,7 +78,7 @@ def checkpoint(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
 
-def looked_at(file: Path) -> sqlite3.Connection:
+def connect_reader(file: Path) -> sqlite3.Connection:
     """A read-only connection that sees the present state of the run, also while another process writes it.
 
     It also works in a folder that cannot be written, except if the newest records are still in the
@@ -141,7 +141,7 @@ def damaged_error(file: Path, why: object) -> StoreError:
 
 
 @contextlib.contextmanager
-def reading(file: Path) -> Iterator[None]:
+def report_damage(file: Path) -> Iterator[None]:
     """Turn every exception inside into a StoreError that names the file as damaged."""
     try:
         yield

@@ -16,10 +16,10 @@ import numpy as np
 
 from holdfast.errors import MissingExtra, StoreError
 from holdfast.files import new_file
-from holdfast.question import Said, plain
+from holdfast.question import ClassLabel, plain
 from holdfast.question_text import describe_question
 from holdfast.result import DONE, Bound, Key, Record
-from holdfast.store.rows import body_of, in_parts
+from holdfast.store.rows import body_of, in_batches
 
 if TYPE_CHECKING:
     from holdfast.store.run import Store
@@ -148,9 +148,9 @@ def _bound_columns(r: Record, side: int) -> dict[str, Any]:
 
 
 def _with_inputs(store: "Store", together: int) -> Iterator[list[tuple[Record, dict[str, Any]]]]:
-    """The records in lists of at most `together`, each with the name, label and prediction of its input."""
+    """The records in lists of at most `concatenate_nodes`, each with the name, label and prediction of its input."""
     data = store.question.data
-    for some in in_parts(store.stream(light=True), together):
+    for some in in_batches(store.stream(light=True), together):
         inputs = store.stream_inputs(some[0].key.index, some[-1].key.index, light=True)
         about = {
             stored.index: {
@@ -165,7 +165,7 @@ def _with_inputs(store: "Store", together: int) -> Iterator[list[tuple[Record, d
         yield [(record, about.get(record.key.index, NOTHING)) for record in some]
 
 
-def _single(said: Said | None) -> int | None:
+def _single(said: ClassLabel | None) -> int | None:
     """The number of a single class; None for a set of classes, which is exported by its names only."""
     return None if isinstance(said, tuple) else said
 

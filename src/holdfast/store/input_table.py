@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from torch import Tensor
 
 from holdfast.files import inflate
-from holdfast.question import Said
+from holdfast.question import ClassLabel
 from holdfast.store import database
-from holdfast.store.database import FILE, KEYS, reading
-from holdfast.store.rows import StoredInput, class_column, in_parts, input_of, make_seal, pack, unpack
+from holdfast.store.database import FILE, KEYS, report_damage
+from holdfast.store.rows import StoredInput, class_column, in_batches, input_of, make_seal, pack, unpack
 from holdfast.store.tables import INPUT, INSERT_INPUT, LAST, ROWS_PER_QUERY, Tables
 
 # Name of the saliency maps among the artefacts.
@@ -22,8 +22,8 @@ class InputTable(Tables):
     def put_inputs(
         self,
         x: Sequence[Tensor],
-        labels: Sequence[Said | None],
-        predictions: Sequence[Said | None],
+        labels: Sequence[ClassLabel | None],
+        predictions: Sequence[ClassLabel | None],
         names: Sequence[str],
         tokens: Sequence[Sequence[int] | None],
     ) -> None:
@@ -64,7 +64,7 @@ class InputTable(Tables):
         maps = f"SELECT position, value FROM artefact WHERE name = '{SALIENCY}' AND position BETWEEN ? AND ?"
         while rows := self.query_rows(query, (first, last)):
             found: dict[int, bytes] = {} if light else dict(self.query_rows(maps, (rows[0][0], rows[-1][0])))
-            with reading(self.folder / FILE):
+            with report_damage(self.folder / FILE):
                 some = [input_of(row, _unpack_map(found.get(row[0])), light=light) for row in rows]
             yield from some
             first = rows[-1][0] + 1
@@ -75,10 +75,10 @@ class InputTable(Tables):
         query = f"SELECT position FROM input WHERE prediction IS NULL AND position NOT IN ({failed})"
         return {position for (position,) in self.query_rows(query)}
 
-    def put_predictions(self, said: Mapping[int, Said]) -> None:
+    def put_predictions(self, said: Mapping[int, ClassLabel]) -> None:
         """Store predictions, by position, for those inputs that have none yet."""
         columns = INPUT.removesuffix(", seal")
-        for some in in_parts(said, KEYS):
+        for some in in_batches(said, KEYS):
             positions = ", ".join(map(str, some))
             rows = self.query_rows(
                 f"SELECT {columns} FROM input WHERE prediction IS NULL AND position IN ({positions})"

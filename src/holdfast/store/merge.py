@@ -15,7 +15,7 @@ from holdfast.result import Record, Status
 from holdfast.store.atomic_write import create_whole
 from holdfast.store.database import KEYS
 from holdfast.store.provenance import provenance
-from holdfast.store.rows import in_parts, input_of
+from holdfast.store.rows import in_batches, input_of
 from holdfast.store.run import Store
 
 # Longest value of a setting in an error message, in characters (chosen by hand).
@@ -93,7 +93,7 @@ def _short(value: Json) -> str:
 def _add(whole: Store, run: Store) -> None:
     """Write the inputs, records, answers, history and artefacts of `run` into `whole`."""
     rows = run.rows_of("input", run.input_columns)
-    for some in in_parts(rows, KEYS):
+    for some in in_batches(rows, KEYS):
         for row in some:
             input_of(row, light=True)
         with whole.transaction() as connection:
@@ -101,7 +101,7 @@ def _add(whole: Store, run: Store) -> None:
         whole.put_predictions(
             {position: prediction for position, _, prediction, *_ in some if prediction is not None}
         )
-    for found in in_parts(run.stream(), KEYS):
+    for found in in_batches(run.stream(), KEYS):
         known = whole.load_known([record.key for record in found])
         records = [
             record if record.key not in known else join_records(known[record.key], record, f"{run.folder}")
@@ -117,7 +117,7 @@ def _add(whole: Store, run: Store) -> None:
         if answers := run.answers(unchanged):
             whole.put_answers(answers)
     for table, columns in (("history", 7), ("artefact", 5)):
-        for some in in_parts(run.rows_of(table), KEYS):
+        for some in in_batches(run.rows_of(table), KEYS):
             with whole.transaction() as connection:
                 connection.executemany(
                     f"INSERT OR IGNORE INTO {table} VALUES ({', '.join('?' * columns)})", some

@@ -13,19 +13,19 @@ from torch import Tensor
 from holdfast.errors import HoldfastError
 from holdfast.files import inflate
 from holdfast.result import Answers, Bracket, Key, Record, Status
-from holdfast.store.database import FILE, KEYS, VERSION, reading
+from holdfast.store.database import FILE, KEYS, VERSION, report_damage
 from holdfast.store.lease import Lease
 from holdfast.store.rows import (
     DamagedRow,
     Event,
     Row,
     answers_of,
+    bound_columns,
+    change_digest,
     columns_of,
     event_of,
-    in_parts,
+    in_batches,
     key_of,
-    known_ends,
-    news,
     pack,
     record_of,
     row_of,
@@ -74,13 +74,13 @@ class RecordTable(Tables):
             "SELECT position, frame, part, news, lower, upper FROM record", [r.key for r in fresh]
         ):
             known[key_of(*row[:3])] = row[3:]
-        digests = {r.key: news(r) for r in fresh}
+        digests = {r.key: change_digest(r) for r in fresh}
         changed = [r for r in fresh if r.key not in known or known[r.key][0] != digests[r.key]]
-        moved = [r for r in changed if r.key not in known or known[r.key][1:] != known_ends(r)]
+        moved = [r for r in changed if r.key not in known or known[r.key][1:] != bound_columns(r)]
         if changed:
             with self.transaction() as connection:
                 self._put(connection, changed, digests)
-                events = [(*columns_of(r.key), r.seconds, r.queries, *known_ends(r)) for r in moved]
+                events = [(*columns_of(r.key), r.seconds, r.queries, *bound_columns(r)) for r in moved]
                 connection.executemany("INSERT INTO history VALUES (?, ?, ?, ?, ?, ?, ?)", events)
         self._written = {r.key: (r.bracket, r.status) for r in records}
 
@@ -120,7 +120,7 @@ class RecordTable(Tables):
         )
         key: Row = (first, -LAST, "")
         while rows := self.query_rows(query, (*key, last)):
-            with reading(self.folder / FILE):
+            with report_damage(self.folder / FILE):
                 some = [record_of(row, light=light) for row in rows]
             yield from some
             key = rows[-1][:3]
@@ -141,7 +141,7 @@ class RecordTable(Tables):
         for row in self.rows_of("record", self._record):
             try:
                 record = record_of(row, light=True)
-                if row[3:6] != (*known_ends(record), record.status):
+                if row[3:6] != (*bound_columns(record), record.status):
                     raise DamagedRow("its columns and its body disagree about the bounds or the status")
                 yield record
             except Exception as error:  # damage can surface as any exception in any layer
@@ -150,25 +150,25 @@ class RecordTable(Tables):
 
     def load_known(self, keys: Sequence[Key]) -> dict[Key, Record]:
         """The stored records of these keys, with artefacts."""
-        with reading(self.folder / FILE):
+        with report_damage(self.folder / FILE):
             found = [record_of(row) for row in self.of_keys(f"SELECT {self._record} FROM record", keys)]
         return {record.key: record for record in self.attach_artefacts(found)}
 
-    def with_aside(self) -> list[Record]:
+    def records_with_artefacts(self) -> list[Record]:
         """All records, with artefacts."""
-        return list(self.stream_with_aside())
+        return list(self.stream_with_artefacts())
 
-    def stream_with_aside(self) -> Iterator[Record]:
+    def stream_with_artefacts(self) -> Iterator[Record]:
         """All records, with artefacts, in constant memory."""
-        return (record for some in in_parts(self.stream(), KEYS) for record in self.attach_artefacts(some))
+        return (record for some in in_batches(self.stream(), KEYS) for record in self.attach_artefacts(some))
 
     def finished_records(self) -> dict[Key, Record]:
         """The records that a resumed run does not compute again, with artefacts."""
-        return {r.key: r for r in self.with_aside() if r.status in COMPLETE}
+        return {r.key: r for r in self.records_with_artefacts() if r.status in COMPLETE}
 
     def unfinished_records(self) -> dict[Key, Record]:
         """The records that a resumed run continues: all others."""
-        return {r.key: r for r in self.with_aside() if r.status not in COMPLETE}
+        return {r.key: r for r in self.records_with_artefacts() if r.status not in COMPLETE}
 
     def counts(self) -> dict[Status, int]:
         """The number of records of each status."""
@@ -201,7 +201,7 @@ class RecordTable(Tables):
     def artefacts(self, name: str) -> dict[Key, Tensor]:
         """The stored tensors of this name."""
         rows = self.query_rows("SELECT position, frame, part, value FROM artefact WHERE name = ?", (name,))
-        with reading(self.folder / FILE):
+        with report_damage(self.folder / FILE):
             return {key_of(*row[:3]): unpack(inflate(row[3])) for row in rows}
 
     def attach_artefacts(self, records: Sequence[Record]) -> Iterator[Record]:
@@ -210,7 +210,7 @@ class RecordTable(Tables):
         rows = self.of_keys(
             "SELECT position, frame, part, name, value FROM artefact", [r.key for r in records]
         )
-        with reading(self.folder / FILE):
+        with report_damage(self.folder / FILE):
             for *columns, name, value in rows:
                 artefacts.setdefault(key_of(*columns), {})[name] = unpack(inflate(value))
         for record in records:
@@ -246,7 +246,7 @@ class RecordTable(Tables):
         query = f"""SELECT position, frame, part, answer.body
             FROM answer CROSS JOIN record USING (position, frame, part) WHERE answer.shown IS {SHOWN}"""
         rows = self.query_rows(query) if keys is None else self.of_keys(query, keys)
-        with reading(self.folder / FILE):
+        with report_damage(self.folder / FILE):
             return {key_of(*row[:3]): answers_of(json.loads(row[3])) for row in rows}
 
     # ---- history
@@ -256,9 +256,9 @@ class RecordTable(Tables):
         query = """SELECT position, frame, part, seconds, queries, lower, upper FROM history
             WHERE ((position * 2654435761) >> 16) % ? = 0 ORDER BY rowid"""
         rows = self.query_rows(query, (every,))
-        with reading(self.folder / FILE):
+        with report_damage(self.folder / FILE):
             return [event_of(*row) for row in rows]
 
-    def moments(self) -> int:
+    def count_events(self) -> int:
         """The number of events in the history."""
         return int(self.query_rows("SELECT count(*) FROM history")[0][0])

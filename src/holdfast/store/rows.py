@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import StoreError
-from holdfast.files import array_in
-from holdfast.question import Said
+from holdfast.files import array_from_bytes
+from holdfast.question import ClassLabel
 from holdfast.result import Answers, Bound, Bracket, Evidence, Key, Likely, Record, Traits
 
-# Largest number of elements of an artefact whose values take part in `news`; larger ones are not compared
+# Largest number of elements of an artefact whose values take part in `change_digest`; larger ones are not compared
 # (chosen by hand).
 SMALL = 16
 # The frame column of a question about the whole input. NULL would not do: a primary key treats all NULLs as
@@ -39,11 +39,11 @@ T = TypeVar("T")
 class DamagedRow(StoreError):
     """A row of the database differs from what was written.
 
-    The message does not name the run; `database.reading` adds it.
+    The message does not name the run; `database.report_damage` adds it.
     """
 
 
-def in_parts(items: Iterable[T], size: int) -> Iterator[list[T]]:
+def in_batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
     """The items in lists of at most `size`."""
     rest = iter(items)
     while some := list(islice(rest, size)):
@@ -59,8 +59,8 @@ class StoredInput:
 
     index: int
     x: np.ndarray[Any, Any]
-    label: Said | None
-    prediction: Said | None
+    label: ClassLabel | None
+    prediction: ClassLabel | None
     name: str
     tokens: tuple[int, ...] | None
     saliency: np.ndarray[Any, Any] | None = None
@@ -124,18 +124,18 @@ def check_seal(what: str, columns: Row, found: str | None) -> None:
 def row_of(record: Record, digest: str | None = None) -> Row:
     """position, frame, part, lower, upper, status, body, lower_witness, upper_witness, news, seal.
 
-    digest: `news(record)`, if it was computed already.
+    digest: `change_digest(record)`, if it was computed already.
     """
     artefacts = {ARTEFACT_NAMES: sorted(record.aside)} if record.aside else {}
     body = json.dumps({**body_of(record), **artefacts})
     return make_seal(
         (
             *columns_of(record.key),
-            *known_ends(record),
+            *bound_columns(record),
             record.status,
             body,
             *_witnesses(record.bracket),
-            digest or news(record),
+            digest or change_digest(record),
         )
     )
 
@@ -167,7 +167,7 @@ def record_of(row: Row, *, light: bool = False) -> Record:
     )
 
 
-def news(record: Record) -> str:
+def change_digest(record: Record) -> str:
     """A hash that changes when a record is worth writing again: of everything except time, queries and large
     artefacts.
 
@@ -180,7 +180,7 @@ def news(record: Record) -> str:
     ).hexdigest()
 
 
-def known_ends(record: Record) -> tuple[float | None, float | None]:
+def bound_columns(record: Record) -> tuple[float | None, float | None]:
     """The lower and the upper bound as columns: None for an unknown bound, and no minus zero, which SQLite
     cannot store."""
     lower, upper = float(record.bracket.lower.value) + 0.0, float(record.bracket.upper.value) + 0.0
@@ -287,12 +287,12 @@ def input_of(row: Row, saliency: Tensor | None = None, *, light: bool = False) -
     )
 
 
-def class_column(said: Said | None) -> int | str | None:
+def class_column(said: ClassLabel | None) -> int | str | None:
     """A class as a column value: one as a number, several as JSON text."""
     return json.dumps(said) if isinstance(said, tuple) else said
 
 
-def _class_from_column(column: int | str | None) -> Said | None:
+def _class_from_column(column: int | str | None) -> ClassLabel | None:
     return tuple(int(number) for number in json.loads(column)) if isinstance(column, str) else column
 
 
@@ -324,4 +324,4 @@ def pack(x: Tensor) -> bytes:
 
 
 def unpack(data: bytes) -> Tensor:
-    return torch.from_numpy(array_in(data))
+    return torch.from_numpy(array_from_bytes(data))

@@ -17,7 +17,7 @@ from typing import Any, Self
 from holdfast.errors import StoreError
 from holdfast.question import Question
 from holdfast.store import database
-from holdfast.store.database import FILE, VERSION, reading
+from holdfast.store.database import FILE, VERSION, report_damage
 from holdfast.store.export import export, flat
 from holdfast.store.input_table import InputTable
 from holdfast.store.lease import Lease
@@ -46,7 +46,7 @@ class Store(InputTable, RecordTable):
         Raises StoreError if there is none, another process writes it, or the file is damaged.
         """
         path = _run_folder(folder)
-        with contextlib.ExitStack() as undo, reading(path / FILE):
+        with contextlib.ExitStack() as undo, report_damage(path / FILE):
             lease = Lease(path)
             undo.callback(lease.release)
             connection = undo.enter_context(contextlib.closing(database.connect_writer(path / FILE)))
@@ -65,8 +65,8 @@ class Store(InputTable, RecordTable):
         Raises StoreError if there is none, or the file is damaged.
         """
         path = _run_folder(folder)
-        with contextlib.ExitStack() as undo, reading(path / FILE):
-            connection = undo.enter_context(contextlib.closing(database.looked_at(path / FILE)))
+        with contextlib.ExitStack() as undo, report_damage(path / FILE):
+            connection = undo.enter_context(contextlib.closing(database.connect_reader(path / FILE)))
             store = cls(path, connection, version=database.version_of(connection, path))._check_tables()
             undo.pop_all()
             return store

@@ -21,7 +21,7 @@ from holdfast.store import database
 from holdfast.store.atomic_write import create_whole
 from holdfast.store.database import FILE, KEYS, LOG
 from holdfast.store.record_table import ANSWER, UPSERT
-from holdfast.store.rows import ARTEFACT_NAMES, Row, check_seal, in_parts, input_of, key_of, record_of
+from holdfast.store.rows import ARTEFACT_NAMES, Row, check_seal, in_batches, input_of, key_of, record_of
 from holdfast.store.run import Store
 from holdfast.store.tables import INPUT, RECORD
 
@@ -170,7 +170,7 @@ def _copy_records(damaged: sqlite3.Connection, whole: Store) -> tuple[int, int]:
     Returns how many were copied, and how many were readable but damaged.
     """
     saved = changed = 0
-    for some in in_parts(_rows(damaged, "record", RECORD), KEYS):
+    for some in in_batches(_rows(damaged, "record", RECORD), KEYS):
         good = [row for row in some if row is not None and _check_row(row, lambda row: bool(record_of(row)))]
         keys = [key_of(*row[:3]) for row in good]
         artefacts = {
@@ -198,7 +198,7 @@ def _copy_table(
     Returns their number, and whether all rows of the table were copied.
     """
     count, complete = 0, True
-    for some in in_parts(_rows(damaged, table, columns), KEYS):
+    for some in in_batches(_rows(damaged, table, columns), KEYS):
         good = [row for row in some if row is not None and (check is None or _check_row(row, check))]
         count, complete = count + len(good), complete and len(good) == len(some)
         with whole.transaction() as connection:

@@ -9,9 +9,9 @@ from typing import Any
 
 from holdfast.errors import StoreError
 from holdfast.result import Key
-from holdfast.store.database import FILE, KEYS, VERSION, reading
+from holdfast.store.database import FILE, KEYS, VERSION, report_damage
 from holdfast.store.lease import Lease
-from holdfast.store.rows import Row, columns_of, in_parts
+from holdfast.store.rows import Row, columns_of, in_batches
 
 # Column names of the tables `input` and `record`, in the order of `rows.input_of` and `rows.record_of`.
 INPUT = "position, label, prediction, name, tokens, x, seal"
@@ -56,7 +56,7 @@ class Tables:
 
     def query_rows(self, query: str, values: Sequence[Any] = ()) -> list[Row]:
         """The rows that a query returns; StoreError if the file is damaged there."""
-        with reading(self.folder / FILE):
+        with report_damage(self.folder / FILE):
             return self._connection.execute(query, values).fetchall()
 
     def of_keys(self, query: str, keys: Iterable[Key]) -> Iterator[Row]:
@@ -67,7 +67,7 @@ class Tables:
         table.
         """
         before, after = query.split(" FROM ", 1)
-        for some in in_parts(keys, KEYS):
+        for some in in_batches(keys, KEYS):
             these = f"WITH these (position, frame, part) AS (VALUES {', '.join(['(?, ?, ?)'] * len(some))})"
             table, _, rest = after.partition(" ")
             joined = f"{these} {before} FROM these CROSS JOIN {table} USING (position, frame, part) {rest}"

@@ -24,9 +24,9 @@ import torch
 from torch import Tensor
 
 from holdfast import batch, time_limit
-from holdfast.bounding.branching.branching_rule import cut_for
+from holdfast.bounding.branching.branching_rule import choose_branching
 from holdfast.bounding.branching.input_split import InputSplit
-from holdfast.bounding.branching.subproblem_queue import Branching, Frontier
+from holdfast.bounding.branching.subproblem_queue import Branching, SubproblemQueue
 from holdfast.bounding.graph.fusion import prepare_graph
 from holdfast.bounding.graph.graph import Graph
 from holdfast.bounding.graph.problem_graph import ASSUMPTIONS, CHECKS
@@ -34,21 +34,21 @@ from holdfast.errors import UnsupportedLayer
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem
 from holdfast.property import Avoid
-from holdfast.random_streams import Chance
+from holdfast.random_streams import RandomStreams
 from holdfast.region import Box
 from holdfast.replay import SMALLEST
 from holdfast.result import Setting, Traits
 from holdfast.rounding import gamma
 from holdfast.verification.search import (
     MOST_DESCENT_STEPS,
-    avoid,
+    as_polytopes,
     descend_from,
-    lowest,
-    near,
+    margin_problem,
     obstacle,
     problem_box,
     scatter_points,
-    task,
+    search_weakest,
+    select_lowest,
 )
 from holdfast.verification.specification import Forbidden
 
@@ -74,7 +74,7 @@ class BoxTree:
 
     inside: Box  # the numbers that the network's dtype represents
     rules: Avoid
-    chance: Chance
+    chance: RandomStreams
     threshold: Tensor
     proved: Tensor  # certified lower bounds
     given_up: Tensor  # certified lower bounds on the subproblems that were given up
@@ -139,7 +139,7 @@ class Trunk:
     region: Box  # float64
     rules: Avoid  # with the rounding error of the factors added
     cut: Branching[Any]
-    frontier: Frontier
+    frontier: SubproblemQueue
 
 
 @dataclass(frozen=True)
@@ -169,10 +169,10 @@ class BranchAndBound(Method[BoxTree]):
         return obstacle(problem)
 
     def start(self, problem: Problem, seed: int) -> BoxTree:
-        inside, rules = problem_box(problem), avoid(problem)
+        inside, rules = problem_box(problem), as_polytopes(problem)
         most = torch.full((len(problem),), torch.inf, dtype=torch.float64, device=inside.centre.device)
         threshold = torch.zeros_like(most) if self.gap is None else most
-        chance = Chance.of(problem.keys, seed, most.device)
+        chance = RandomStreams.of(problem.keys, seed, most.device)
         return BoxTree(inside, rules, chance, threshold, -most, most, most, inside.centre, most)
 
     def update_bounds(self, problem: Problem, state: BoxTree, lower: Tensor, upper: Tensor) -> BoxTree:
@@ -220,7 +220,7 @@ class BranchAndBound(Method[BoxTree]):
             rules = problem.property.charge_rounding(graph, region)
         if rules is None:
             raise UnsupportedLayer(NO_CHARGE)
-        cut = self.cut or cut_for(graph, region)
+        cut = self.cut or choose_branching(graph, region)
         if self.cut is None and self.gap is not None and isinstance(cut, InputSplit):
             cut = replace(cut, walks=False, elements=CACHED_ELEMENTS)
         return replace(state, trunk=Trunk(graph, region, rules, cut, cut.start(graph, region, rules)))
@@ -240,8 +240,8 @@ class BranchAndBound(Method[BoxTree]):
         # Input splitting produces many boxes soon: leave long searches to the method before this one.
         few = self.gap is not None or isinstance(trunk.cut, InputSplit)
         downhill, longest = self._downhill(state), DESCENT_STEPS if few else MOST_DESCENT_STEPS
-        chance = state.chance.apart(state.steps)
-        found = near(
+        chance = state.chance.substream(state.steps)
+        found = search_weakest(
             problem.network, state.inside, state.rules, points, chance, downhill=downhill, longest=longest
         )
         return state, list(found)
@@ -257,10 +257,12 @@ class BranchAndBound(Method[BoxTree]):
             [
                 state.at[None],
                 state.inside.centre[None],
-                scatter_points(state.inside, few, state.chance.apart(0)),
+                scatter_points(state.inside, few, state.chance.substream(0)),
             ]
         )
-        found, score = descend_from(task(problem.network, state.inside, state.rules), start, DESCENT_STEPS)
+        found, score = descend_from(
+            margin_problem(problem.network, state.inside, state.rules), start, DESCENT_STEPS
+        )
         every = torch.arange(len(state.at), device=start.device).repeat(len(start))
         return found.flatten(0, 1), every, score.flatten()
 
@@ -280,7 +282,7 @@ class BranchAndBound(Method[BoxTree]):
             score = batch.take(state.rules, row).score(
                 twin(batch.take(problem.region, row).project(x.double()))
             )
-        claims = lowest(problem, x, row, score)
+        claims = select_lowest(problem, x, row, score)
         score = torch.where(score.isnan(), torch.inf, score.double())
         low = torch.full_like(state.low, torch.inf).scatter_reduce(0, row, score, "amin")
         assert claims.witness is not None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.errors import BadInput, UnreadableFile
-from holdfast.files import in_words, text_of
+from holdfast.files import explained_errors, read_text
 
 KNOWN = ("sat", "unsat")
 
@@ -80,10 +80,10 @@ def read_key(source: str | Path) -> Mapping[tuple[str, str], str]:
 
 def _rows(path: Path) -> list[tuple[int, list[str]]]:
     """Return the lines that are not empty, with their line numbers."""
-    with in_words(
+    with explained_errors(
         path, "cannot be read as lines of text", "Give a folder with instances.csv, or such a file."
     ):
-        lines = text_of(path).splitlines(keepends=True)
+        lines = read_text(path).splitlines(keepends=True)
         return [
             (number, row)
             for number, row in enumerate(csv.reader(lines), 1)
@@ -93,7 +93,9 @@ def _rows(path: Path) -> list[tuple[int, list[str]]]:
 
 def _find_listed_file(path: Path, name: str, number: int) -> Path:
     """Resolve a path of a list: it must lie in the list's folder or below, also after links are resolved."""
-    with in_words(f"{path}:{number}", f"{name[:60]!r} is not a file name", "Write model,property,seconds."):
+    with explained_errors(
+        f"{path}:{number}", f"{name[:60]!r} is not a file name", "Write model,property,seconds."
+    ):
         for candidate in (path.parent / name, path.parent / f"{name}.gz"):
             if candidate.is_file():
                 if not candidate.resolve().is_relative_to(path.parent.resolve()):

@@ -11,7 +11,7 @@ from holdfast.errors import BadInput
 from holdfast.network import Network
 from holdfast.region import Box
 from holdfast.result import Bound, Bracket, Record
-from holdfast.verification.verify import parts, reasons
+from holdfast.verification.verify import count_subproblems, reasons
 
 # The explanation of a record's status.
 WHY = {
@@ -91,7 +91,7 @@ def range_of(smallest: Record, largest: Record, tolerance: float, net: Network) 
         tolerance,
         smallest.seconds + largest.seconds,
         smallest.queries + largest.queries,
-        parts(records),
+        count_subproblems(records),
         why,
         (below, above),
     )

@@ -24,7 +24,7 @@ from holdfast.result import Key
 from holdfast.solver import Progress, Sink, Stop, solve
 from holdfast.verification.ranges import Range, box_of, ranges_of, rows_of
 from holdfast.verification.search import Scatter
-from holdfast.verification.verify import ways
+from holdfast.verification.verify import select_methods
 
 Part = Literal["smallest", "largest"]
 GOALS: dict[Part, Goal] = {"smallest": "worst", "largest": "largest"}
@@ -106,4 +106,4 @@ def reach_methods(
     tolerance: float,
     methods: Sequence[Method[Any] | Branching[Any]] | None = None,
 ) -> list[Method[Any]]:
-    return ways(methods, Scatter.closely(sum(map(len, problems))), tolerance)
+    return select_methods(methods, Scatter.closely(sum(map(len, problems))), tolerance)

@@ -9,12 +9,12 @@ from torch import Tensor
 
 from holdfast import batch, time_limit
 from holdfast.attacks.descent import descend
-from holdfast.bounding.branching.subproblem_queue import Points
+from holdfast.bounding.branching.subproblem_queue import CandidatePoints
 from holdfast.method import Claims, Method
 from holdfast.network import Network
 from holdfast.problem import Problem
 from holdfast.property import Avoid, LinearProperty
-from holdfast.random_streams import Chance
+from holdfast.random_streams import RandomStreams
 from holdfast.region import Box
 from holdfast.result import Traits
 
@@ -28,7 +28,7 @@ NEEDS = "needs the worst score of a property in linear rows (Avoid, Linear, Robu
 class SearchRound:
     """State of the search: the best point for each polytope of each row."""
 
-    chance: Chance
+    chance: RandomStreams
     number: int
     at: Tensor | None = None  # (rows * polytopes, *shape)
 
@@ -63,10 +63,10 @@ class Scatter(Method[SearchRound]):
         return obstacle(problem)
 
     def start(self, problem: Problem, seed: int) -> SearchRound:
-        return SearchRound(Chance.of(problem.keys, seed, problem.region.centre.device), 0)
+        return SearchRound(RandomStreams.of(problem.keys, seed, problem.region.centre.device), 0)
 
     def step(self, problem: Problem, state: SearchRound) -> tuple[SearchRound | None, Claims]:
-        rules, inside, smooth = avoid(problem), problem_box(problem), problem.network.differentiable
+        rules, inside, smooth = as_polytopes(problem), problem_box(problem), problem.network.differentiable
         each = torch.arange(len(problem), device=inside.centre.device).repeat_interleave(
             rules.offset.shape[1]
         )
@@ -78,7 +78,7 @@ class Scatter(Method[SearchRound]):
             if state.at is None
             else Box.between(boxes.project(middle - half), boxes.project(middle + half))
         )
-        aims = task(
+        aims = margin_problem(
             problem.network,
             around,
             Avoid(rules.matrix.flatten(0, 1)[:, None], rules.offset.flatten(0, 1)[:, None]),
@@ -86,7 +86,9 @@ class Scatter(Method[SearchRound]):
         size = boxes.centre[0].numel()
         count = max(1, min(self.places, min(self.most, self.numbers // size) // len(aims)))
         polytope = torch.arange(len(each), device=each.device) % rules.offset.shape[1]
-        tried = scatter_points(around, count, state.chance.apart(state.number).take(each).apart(polytope))
+        tried = scatter_points(
+            around, count, state.chance.substream(state.number).take(each).substream(polytope)
+        )
         tried[0] = around.project(middle)
         if smooth and count > self.downhill:
             order = aims.score(tried).topk(self.downhill, dim=0, largest=False).indices
@@ -97,7 +99,7 @@ class Scatter(Method[SearchRound]):
         least, which = torch.where(score.isnan(), torch.inf, score).min(0)
         at = found[which, torch.arange(len(aims), device=which.device)]
         last = state.number + 1 >= (self.rounds if smooth or self.rounds == 1 else 4 * self.rounds)
-        return None if last else SearchRound(state.chance, state.number + 1, at), lowest(
+        return None if last else SearchRound(state.chance, state.number + 1, at), select_lowest(
             problem, at, each, least
         )
 
@@ -111,7 +113,7 @@ def obstacle(problem: Problem) -> str | None:
     return None if fits else NEEDS
 
 
-def avoid(problem: Problem) -> Avoid:
+def as_polytopes(problem: Problem) -> Avoid:
     """Return the property as polytopes: a minimum over rows becomes one polytope for each row."""
     required = problem.property
     if isinstance(required, Avoid):
@@ -131,7 +133,7 @@ def problem_box(problem: Problem) -> Box:
     return problem.region.numbers(problem.network.dtype)
 
 
-def task(net: Network, region: Box, rules: Avoid) -> Problem:
+def margin_problem(net: Network, region: Box, rules: Avoid) -> Problem:
     return Problem(net, region, rules, "worst")
 
 
@@ -143,18 +145,18 @@ def descend_from(problem: Problem, start: Tensor, steps: int) -> tuple[Tensor, T
     return descend(problem, start, steps) if problem.network.differentiable else (start, problem.score(start))
 
 
-def scatter_points(region: Box, count: int, chance: Chance) -> Tensor:
+def scatter_points(region: Box, count: int, chance: RandomStreams) -> Tensor:
     """Draw (count, batch, *shape) points: each feature at its lower or upper bound or between, 1/3 each."""
     share = (3 * chance.uniform(count, region.shape, region.centre) - 1).clamp(0, 1)
     return region.project(region.lower + share * (region.upper - region.lower))
 
 
-def near(
+def search_weakest(
     net: Network,
     inside: Box,
     rules: Avoid,
-    points: Points,
-    chance: Chance,
+    points: CandidatePoints,
+    chance: RandomStreams,
     *,
     downhill: bool,
     longest: int = MOST_DESCENT_STEPS,
@@ -168,8 +170,8 @@ def near(
         return
     around = batch.take(inside, points.task)
     boxes = Box.between(*(around.project(end.to(around.centre)) for end in (points.lower, points.upper)))
-    problem = task(net, boxes, batch.take(rules, points.task))
-    chance = chance.take(points.task).apart(torch.arange(len(points.task), device=points.task.device))
+    problem = margin_problem(net, boxes, batch.take(rules, points.task))
+    chance = chance.take(points.task).substream(torch.arange(len(points.task), device=points.task.device))
     tried = torch.cat([boxes.project(points.x.to(boxes.centre))[None], scatter_points(boxes, 1, chance)])
     score, which = problem.score(tried).min(0)
     tried = torch.where(boxes.per_row(which == 0), tried[0], tried[1])
@@ -181,7 +183,7 @@ def near(
         yield found[0], points.task[chosen], score[0]
 
 
-def lowest(problem: Problem, x: Tensor, row: Tensor, score: Tensor) -> Claims:
+def select_lowest(problem: Problem, x: Tensor, row: Tensor, score: Tensor) -> Claims:
     """Select the lowest candidate of each row from x (n, *shape), rows (n,), scores (n,), in float64."""
     order = torch.where(score.isnan(), torch.inf, score).argsort(stable=True)
     order = order[row[order].argsort(stable=True)]

@@ -109,7 +109,10 @@ def answer_instance(
     """
     if not spec.cases:
         return []
-    problem, chosen = problem_of(net, spec, judges=judges, index=index), ways(methods, Scatter(), None)
+    problem, chosen = (
+        problem_of(net, spec, judges=judges, index=index),
+        select_methods(methods, Scatter(), None),
+    )
     return solve(
         [problem],
         chosen,
@@ -121,7 +124,7 @@ def answer_instance(
     )
 
 
-def ways(
+def select_methods(
     given: Sequence[Method[Any] | Branching[Any]] | None, first: Method[Any], gap: float | None
 ) -> list[Method[Any]]:
     """Select methods: those given, and branch and bound (after `first`) for each branching rule."""
@@ -173,7 +176,7 @@ def verdict(records: Sequence[Record], net: Network | None = None, *, cases: int
         outputs,
         lower.value,
         min(met, default=math.inf),
-        parts(records),
+        count_subproblems(records),
         sum(record.seconds for record in records),
         evidence,
         "interrupted" if interrupted else note,
@@ -185,7 +188,7 @@ def reasons(records: Sequence[Record]) -> list[str]:
     return list(dict.fromkeys(reason.partition(": ")[2] for record in records for reason in record.skipped))
 
 
-def parts(records: Sequence[Record]) -> int:
+def count_subproblems(records: Sequence[Record]) -> int:
     """Return the number of subproblems that were bounded, as recorded in the proofs."""
     counts = [record.bracket.negate() if record.goal == "largest" else record.bracket for record in records]
     return max((int(bracket.lower.evidence.settings.get("parts") or 0) for bracket in counts), default=0)

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from holdfast.errors import BadInput, UnreadableFile
 from holdfast.files import read_unpacked
-from holdfast.memory_budget import available_bytes, bytes_told
+from holdfast.memory_budget import available_bytes, format_bytes
 from holdfast.property.avoid import Avoid
 
 # Limits on what a file may contain (chosen by hand, far above published benchmarks).
@@ -261,11 +261,11 @@ def tokens_of(text: str) -> Iterator[Token]:
 
 def _text(path: Path) -> str:
     content = read_unpacked(
-        path, MOST_BYTES, f"larger than {bytes_told(MOST_BYTES)}, the limit for a property."
+        path, MOST_BYTES, f"larger than {format_bytes(MOST_BYTES)}, the limit for a property."
     )
     if len(content) * MEMORY_PER_BYTE > available_bytes():
         raise UnreadableFile(
-            f"{path}: may need {bytes_told(len(content) * MEMORY_PER_BYTE)} of memory to read, more than is "
+            f"{path}: may need {format_bytes(len(content) * MEMORY_PER_BYTE)} of memory to read, more than is "
             "available. Split it."
         )
     try:

@@ -24,15 +24,15 @@ import torch
 from torch import Tensor
 
 from holdfast import batch, time_limit
-from holdfast.bounding.alpha_beta_crown import RowTask, arguments, together
+from holdfast.bounding.alpha_beta_crown import RowTask, concatenate_nodes, relu_preactivations
 from holdfast.bounding.branching.subproblem_queue import (
-    NUMBERS,
+    MAX_QUEUE_VALUES,
+    BoundedSubproblems,
     Branching,
-    Frontier,
-    Points,
+    CandidatePoints,
     PolytopeQuestion,
     SearchSettings,
-    Seen,
+    SubproblemQueue,
     SubproblemSearch,
     all_open,
 )
@@ -54,11 +54,11 @@ MAX_TRAINED_BOXES = 128  # Largest number of boxes in a batch.
 NUM_STEPS = 20  # Adam steps.
 LEARNING_RATE = 0.2  # Adam's first learning rate, which decreases linearly to zero.
 Q = TypeVar("Q", bound=SearchSettings)
-P = TypeVar("P", bound="BoxParts")
+P = TypeVar("P", bound="BoxSubproblems")
 
 
 @dataclass(frozen=True, eq=False)
-class BoxParts(Frontier):
+class BoxSubproblems(SubproblemQueue):
     """Subproblems that are boxes of inputs."""
 
     lower: Tensor = field(kw_only=True)  # (n, *shape) float64
@@ -69,7 +69,7 @@ class Halving(SubproblemSearch[Q, P], Generic[Q, P]):
     """Halves each box along the input with the largest gain, independent of the bounding method."""
 
     @abstractmethod
-    def bound(self, question: Q, parts: P) -> Seen[P]:
+    def bound(self, question: Q, parts: P) -> BoundedSubproblems[P]:
         """Bound the boxes; gain (n, inputs) estimates what halving each input may gain."""
 
     # Halves are halved again up to this number of boxes, which take about as long to bound as one. At most a
@@ -108,7 +108,7 @@ def _halve_boxes(parts: P, gain: Tensor) -> tuple[P, Tensor, Tensor]:
 
 
 @dataclass(frozen=True)
-class InputSplit(Halving[PolytopeQuestion, BoxParts], Branching[BoxParts]):
+class InputSplit(Halving[PolytopeQuestion, BoxSubproblems], Branching[BoxSubproblems]):
     """Input splits with CROWN and zonotopes: for networks with few inputs."""
 
     few: ClassVar[int] = 16
@@ -120,10 +120,10 @@ class InputSplit(Halving[PolytopeQuestion, BoxParts], Branching[BoxParts]):
     waiting: int = 2**18
     elements: int = 2**23  # largest number of float64 values in the affine forms of one batch of boxes
 
-    def start(self, graph: Graph, region: Region, rules: Avoid) -> BoxParts:
+    def start(self, graph: Graph, region: Region, rules: Avoid) -> BoxSubproblems:
         lower, upper = region.enclosing_box()
         task = torch.arange(len(lower), device=lower.device)
-        return BoxParts(
+        return BoxSubproblems(
             task,
             all_open(rules),
             torch.full_like(rules.offset[:, 0, 0], -torch.inf),
@@ -135,13 +135,17 @@ class InputSplit(Halving[PolytopeQuestion, BoxParts], Branching[BoxParts]):
         """The number of boxes in a batch, limited by the size of their affine forms."""
         graph = question.graph
         return max(
-            1, min(self.batch, self.elements // (max(node.size for node in graph.nodes) * noises(graph)))
+            1,
+            min(
+                self.batch,
+                self.elements // (max(node.size for node in graph.nodes) * count_noise_symbols(graph)),
+            ),
         )
 
     def most(self, graph: Graph) -> int:
-        return min(self.waiting, NUMBERS // graph.entry.size)
+        return min(self.waiting, MAX_QUEUE_VALUES // graph.entry.size)
 
-    def bound(self, question: PolytopeQuestion, parts: BoxParts) -> Seen[BoxParts]:
+    def bound(self, question: PolytopeQuestion, parts: BoxSubproblems) -> BoundedSubproblems[BoxSubproblems]:
         graph, rules = question.graph, question.rules
         forms = Forms.over(graph.entry, parts.lower, parts.upper)
         known, _ = propagate(graph, Box.between(parts.lower, parts.upper), forms, walks=self.walks)
@@ -156,7 +160,7 @@ class InputSplit(Halving[PolytopeQuestion, BoxParts], Branching[BoxParts]):
             replace(smaller, open=_train_open_boxes(question, known, smaller)) if self.walks else smaller
         )
         left = smaller.open.any(1)
-        return Seen(
+        return BoundedSubproblems(
             smaller,
             gain,
             candidate_points(batch.take(smaller, left), planes.slope[left, :, : offset.shape[2]]),
@@ -164,7 +168,7 @@ class InputSplit(Halving[PolytopeQuestion, BoxParts], Branching[BoxParts]):
 
 
 @torch.no_grad()
-def _train_open_boxes(question: PolytopeQuestion, known: Boxes, parts: BoxParts) -> Tensor:
+def _train_open_boxes(question: PolytopeQuestion, known: Boxes, parts: BoxSubproblems) -> Tensor:
     """(boxes, polytopes) bool: what remains open after slopes were optimised (alpha-CROWN).
 
     Where few neurons are unstable, CROWN's slopes need many halvings to decide a box, while an optimisation
@@ -174,16 +178,18 @@ def _train_open_boxes(question: PolytopeQuestion, known: Boxes, parts: BoxParts)
     graph = question.graph
     rules = question.rules
     open_ = parts.open
-    if not arguments(graph):
+    if not relu_preactivations(graph):
         return open_
-    undecided = ((together(graph, known.lower) < 0) & (together(graph, known.upper) > 0)).sum(1)
+    undecided = (
+        (concatenate_nodes(graph, known.lower) < 0) & (concatenate_nodes(graph, known.upper) > 0)
+    ).sum(1)
     pairs = (open_ & (undecided <= MAX_UNSTABLE_FOR_TRAINING)[:, None]).nonzero()
     pairs, open_ = pairs[parts.bound[pairs[:, 0]].argsort(descending=True, stable=True)], open_.clone()
     count = FIRST_TRAINED_BOXES
     while len(pairs) and not time_limit.has_expired():
         (part, polytope), pairs = pairs[:count].unbind(1), pairs[count:]
         task = parts.task[part]
-        none = rules.offset.new_zeros((len(part), sum(node.size for node in arguments(graph))))
+        none = rules.offset.new_zeros((len(part), sum(node.size for node in relu_preactivations(graph))))
         row_task = RowTask(
             graph,
             take_rows(known, part),
@@ -200,13 +206,13 @@ def _train_open_boxes(question: PolytopeQuestion, known: Boxes, parts: BoxParts)
     return open_
 
 
-def noises(graph: Graph) -> int:
+def count_noise_symbols(graph: Graph) -> int:
     """The largest number of noise symbols of a graph."""
     return graph.entry.size + sum(node.size for node in graph.nodes if isinstance(node, Relaxed))
 
 
 @dataclass(frozen=True)
-class BoxPlanes:
+class BoxLinearBounds:
     """Linear lower bounds over boxes, one for each row of each polytope.
 
     slope . x + constant <= row . output + offset for every x of the box.
@@ -222,21 +228,21 @@ class BoxPlanes:
         return terms.sum(-1) + self.constant - 2 * gamma(terms.shape[-1] + 1) * size - TINY
 
 
-def _planes(graph: Graph, known: Boxes, forms: Forms, matrix: Tensor, offset: Tensor) -> BoxPlanes:
+def _planes(graph: Graph, known: Boxes, forms: Forms, matrix: Tensor, offset: Tensor) -> BoxLinearBounds:
     """Linear bounds of every row by CROWN and by its affine form; either may be the better one."""
     rows = matrix.flatten(1, 2)
     found = linear_bound(graph, known, rows)
     slope, constant = found.coefficients.reshape(*offset.shape, -1), found.constant.reshape(offset.shape)
     if graph.output in forms.of:
-        other_slope, other_constant = forms.below(graph.entry, graph.output, rows)
+        other_slope, other_constant = forms.linear_lower_bound(graph.entry, graph.output, rows)
         slope = torch.cat([slope, other_slope.reshape(slope.shape)], dim=2)
         constant = torch.cat([constant, other_constant.reshape(constant.shape)], dim=2)
         offset = torch.cat([offset, offset], dim=2)
-    return BoxPlanes(slope, constant + offset - 2 * gamma(1) * (constant.abs() + offset.abs()))
+    return BoxLinearBounds(slope, constant + offset - 2 * gamma(1) * (constant.abs() + offset.abs()))
 
 
 @dataclass(frozen=True)
-class Cut:
+class ShrunkBoxes:
     """Boxes after shrinking."""
 
     lower: Tensor  # (boxes, inputs)
@@ -247,8 +253,8 @@ class Cut:
 
 
 def shrink_box(
-    planes: BoxPlanes, lower: Tensor, upper: Tensor, unsettled: Tensor, known: Tensor | None = None
-) -> Cut:
+    planes: BoxLinearBounds, lower: Tensor, upper: Tensor, unsettled: Tensor, known: Tensor | None = None
+) -> ShrunkBoxes:
     """Shrink boxes to the parts in which their open polytopes may be reached.
 
     Every polytope shrinks the box by all its linear bounds at once; the result is the smallest box around
@@ -278,7 +284,7 @@ def shrink_box(
     bound = torch.where(unsettled, torch.nan_to_num(least, -torch.inf).amax(-1), torch.inf).amin(-1)
     lower = torch.where(unsettled[..., None], low, torch.inf).amin(1)
     upper = torch.where(unsettled[..., None], high, -torch.inf).amax(1)
-    return Cut(lower, upper, unsettled, least, bound)
+    return ShrunkBoxes(lower, upper, unsettled, least, bound)
 
 
 def _up(value: Tensor) -> Tensor:
@@ -286,7 +292,7 @@ def _up(value: Tensor) -> Tensor:
     return torch.nextafter(value, torch.full_like(value, torch.inf))
 
 
-def _gains(forms: Forms, graph: Graph, matrix: Tensor, cut: Cut) -> Tensor:
+def _gains(forms: Forms, graph: Graph, matrix: Tensor, cut: ShrunkBoxes) -> Tensor:
     """(boxes, inputs): the estimated gain of halving each input, relative to what the rows' bounds lack."""
     if graph.output not in forms.of:
         return torch.ones_like(cut.lower)
@@ -298,12 +304,12 @@ def _gains(forms: Forms, graph: Graph, matrix: Tensor, cut: Cut) -> Tensor:
     return torch.nan_to_num((forms.share[:, :, : effect.shape[1]] @ effect).squeeze(-1), 0.0, 0.0)
 
 
-def candidate_points(boxes: BoxParts, slope: Tensor) -> Points:
+def candidate_points(boxes: BoxSubproblems, slope: Tensor) -> CandidatePoints:
     """Candidate points: the centre of every box, and the minimiser of each linear bound."""
     lower, upper = boxes.lower.flatten(1)[:, None], boxes.upper.flatten(1)[:, None]
     corners = torch.where(slope.flatten(1, 2) > 0, lower, upper)
     places = torch.cat([lower / 2 + upper / 2, corners], dim=1)
     each = torch.arange(len(boxes), device=lower.device).repeat_interleave(places.shape[1])
-    return Points(
+    return CandidatePoints(
         places.reshape(-1, *boxes.lower.shape[1:]), boxes.lower[each], boxes.upper[each], boxes.task[each]
     )

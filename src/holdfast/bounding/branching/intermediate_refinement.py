@@ -9,7 +9,7 @@ together, and every layer uses the refined bounds of earlier layers.
 Statement. For each row of a node (a unit row for a lower bound, its negative for an upper bound), the
 subproblems of its tree cover the region. So the row is at least the smallest of `enough` (for dropped
 subproblems, whose bounds exceed it) and the bounds of the open subproblems. Subproblems are optimised in
-float32 on the unstable neurons (`Undecided`), and the result is evaluated once in float64 with all rounding
+float32 on the unstable neurons (`UnstableSubnetwork`), and the result is evaluated once in float64 with all rounding
 errors included (`RowTask.prove`).
 
 The settings were chosen on the queries of `benchmarks.lipschitz mnist_fc` (networks of VNN-COMP). The table
@@ -24,12 +24,24 @@ import torch
 from torch import Tensor
 
 from holdfast import batch, time_limit
-from holdfast.bounding.alpha_beta_crown import RowTask, apart, arguments, relu_like_functions, together
-from holdfast.bounding.branching.subproblem_queue import NUMBERS, Frontier, Points, Seen, SubproblemSearch
-from holdfast.bounding.crown_with_fixed_bounds import propagate, take_rows, with_ends
+from holdfast.bounding.alpha_beta_crown import (
+    RowTask,
+    concatenate_nodes,
+    relu_like_functions,
+    relu_preactivations,
+    split_by_node,
+)
+from holdfast.bounding.branching.subproblem_queue import (
+    MAX_QUEUE_VALUES,
+    BoundedSubproblems,
+    CandidatePoints,
+    SubproblemQueue,
+    SubproblemSearch,
+)
+from holdfast.bounding.crown_with_fixed_bounds import propagate, take_rows, with_tighter_bounds
 from holdfast.bounding.graph.graph import Graph, Node
-from holdfast.bounding.node_bounds import Boxes, Ends
-from holdfast.bounding.unstable_subnetwork import Undecided
+from holdfast.bounding.node_bounds import Boxes, IntervalBounds
+from holdfast.bounding.unstable_subnetwork import UnstableSubnetwork
 from holdfast.region import Region
 
 # Largest number of subproblems that are bounded together. More would make rounds longer, while the worst
@@ -64,30 +76,30 @@ MIN_PASS_GAIN = 0.02
 
 
 @dataclass(frozen=True, eq=False)
-class Sought:
+class RowProblems:
     """For each of n tasks: lower-bound a linear function of the graph's output over a region."""
 
     graph: Graph
     known: Boxes  # intermediate bounds over the region, a batch of one
-    undecided: Undecided
+    undecided: UnstableSubnetwork
     matrix: Tensor  # (n, size of the output)
     offset: Tensor  # (n,)
     enough: Tensor  # (n,): subproblems with bounds above this are decided
 
-    def prove(self, parts: "SignLeaves") -> Tensor:
+    def prove(self, parts: "TreeSubproblems") -> Tensor:
         """(n,): the bounds of the rows over subproblems, proved by their slopes and multipliers."""
         task, place = parts.task, self.undecided.place
-        every = sum(node.size for node in arguments(self.graph))
+        every = sum(node.size for node in relu_preactivations(self.graph))
         sign = torch.zeros((len(task), every), dtype=torch.float64, device=task.device)
         slope, multiplier = sign * torch.nan, sign.clone()
         sign[:, place] = parts.sign.double()
         slope[:, place] = parts.slope.double()
         multiplier[:, place] = parts.multiplier.double()
         far = torch.full_like(sign, torch.inf)
-        lower = apart(self.graph, torch.where(sign > 0, 0, -far))
-        upper = apart(self.graph, torch.where(sign < 0, 0, far))
+        lower = split_by_node(self.graph, torch.where(sign > 0, 0, -far))
+        upper = split_by_node(self.graph, torch.where(sign < 0, 0, far))
         known = take_rows(self.known, torch.zeros_like(task))
-        known = with_ends(self.graph, known, {node: (lower[node], upper[node]) for node in lower})
+        known = with_tighter_bounds(self.graph, known, {node: (lower[node], upper[node]) for node in lower})
         row_task = RowTask(
             self.graph, known, self.graph.output, self.matrix[task][:, None], self.offset[task][:, None], sign
         )
@@ -95,8 +107,8 @@ class Sought:
 
 
 @dataclass(frozen=True, eq=False)
-class SignLeaves(Frontier):
-    """Subproblems given by the signs of k pre-activations, those of `Undecided`."""
+class TreeSubproblems(SubproblemQueue):
+    """Subproblems given by the signs of k pre-activations, those of `UnstableSubnetwork`."""
 
     sign: Tensor = field(kw_only=True)  # (n, k) int8
     slope: Tensor = field(kw_only=True)  # (n, k) float32: initial slopes; NaN: CROWN's
@@ -104,42 +116,44 @@ class SignLeaves(Frontier):
 
 
 @dataclass(frozen=True)
-class EndSplit(SubproblemSearch[Sought, SignLeaves]):
+class EndSplit(SubproblemSearch[RowProblems, TreeSubproblems]):
     """Splits the neuron whose linear upper bound costs a row most."""
 
     batch: int  # subproblems that are bounded together
     steps: int = CHILD_STEPS
 
-    def start(self, question: Sought) -> SignLeaves:
+    def start(self, question: RowProblems) -> TreeSubproblems:
         task = torch.arange(len(question.matrix), device=question.matrix.device)
         nothing = torch.full_like(question.enough, -torch.inf)
         blank = torch.zeros((len(task), len(question.undecided.place)), device=task.device)
         open_ = torch.ones((len(task), 1), dtype=torch.bool, device=task.device)
-        return SignLeaves(
+        return TreeSubproblems(
             task, open_, nothing, sign=blank.to(torch.int8), slope=blank * torch.nan, multiplier=blank
         )
 
-    def at_once(self, question: Sought) -> int:
+    def at_once(self, question: RowProblems) -> int:
         return self.batch
 
     def most(self, graph: Graph) -> int:
         # a subproblem stores unstable neurons only, a part of all
         more = 16 if graph.device.type == "cuda" else 4
-        return more * NUMBERS // (3 * max(1, sum(node.size for node in arguments(graph))))
+        return more * MAX_QUEUE_VALUES // (3 * max(1, sum(node.size for node in relu_preactivations(graph))))
 
-    def bound(self, question: Sought, parts: SignLeaves) -> Seen[SignLeaves]:
+    def bound(self, question: RowProblems, parts: TreeSubproblems) -> BoundedSubproblems[TreeSubproblems]:
         undecided, task = question.undecided, parts.task
         draft = undecided.train(task, parts.sign, parts.slope, parts.multiplier, self.steps, LEARNING_RATE)
         parts = replace(parts, slope=draft.slope, multiplier=draft.multiplier)
         least = question.prove(parts)
         parts = replace(parts, bound=least, open=~(least > question.enough[task])[:, None])
         region = batch.take(undecided.region, torch.zeros_like(task))
-        points = Points(
+        points = CandidatePoints(
             region.vertex(draft.planes.double().reshape(-1, *region.shape)), *region.enclosing_box(), task
         )
-        return Seen(parts, undecided.cost(parts.sign, draft), points)
+        return BoundedSubproblems(parts, undecided.cost(parts.sign, draft), points)
 
-    def cut(self, question: Sought, parts: SignLeaves, gain: Tensor) -> tuple[SignLeaves, Tensor]:
+    def cut(
+        self, question: RowProblems, parts: TreeSubproblems, gain: Tensor
+    ) -> tuple[TreeSubproblems, Tensor]:
         most, place = gain.max(1, keepdim=True)
         stuck = most.squeeze(1) <= 0
         halves = (
@@ -157,7 +171,7 @@ class _Trees:
     offset: Tensor  # (n,)
     proved: Tensor  # (n,): proved lower bounds of the rows
     paired: bool  # the second half of the rows are the negatives of the first; only their signs matter
-    parts: SignLeaves | None = None
+    parts: TreeSubproblems | None = None
     # (k,): the neurons with signs in the subproblems, as indices among all pre-activations
     place: Tensor = field(init=False)
     first_lower: Tensor = field(init=False)  # (n,): `proved` after the first round
@@ -178,10 +192,10 @@ class _Trees:
         Stops early once at most the share `left` of the decidable signs is undecided, or, after a quarter of
         the rounds, if nearly all are.
         """
-        undecided = Undecided.of(graph, known, self.matrix, self.offset)
+        undecided = UnstableSubnetwork.of(graph, known, self.matrix, self.offset)
         if undecided is None:
             return
-        question = Sought(graph, known, undecided, self.matrix, self.offset, self.enough)
+        question = RowProblems(graph, known, undecided, self.matrix, self.offset, self.enough)
         if self.parts is not None and (
             not self.paired or len(undecided.place) < RESTART_SHARE * len(self.place)
         ):
@@ -240,10 +254,10 @@ class _Trees:
             ):
                 return
 
-    def _update_subproblems(self, question: Sought, parts: SignLeaves) -> SignLeaves:
+    def _update_subproblems(self, question: RowProblems, parts: TreeSubproblems) -> TreeSubproblems:
         """Update subproblems after earlier layers were refined; drops those with signs now excluded."""
         place = question.undecided.place  # a subset of the previous ones
-        lower = together(question.graph, question.known.lower)[0, self.place]
+        lower = concatenate_nodes(question.graph, question.known.lower)[0, self.place]
         kept = torch.isin(self.place, place)
         other = torch.where(lower >= 0, -1, 1).to(torch.int8)
         possible = ((parts.sign != other) | kept).all(1)
@@ -305,13 +319,13 @@ def _negated_rows(paired: Tensor) -> Tensor:
 def refine_intermediate_bounds(
     graph: Graph,
     region: Region,
-    known: Mapping[Node, Ends],
+    known: Mapping[Node, IntervalBounds],
     rows: tuple[Tensor, Tensor],
     passes: int,
     at_once: int,
     *,
     worth: Mapping[Node, Tensor],
-) -> tuple[dict[Node, Ends], Tensor]:
+) -> tuple[dict[Node, IntervalBounds], Tensor]:
     """Refine intermediate bounds over a region until some rows of the output are proved to be positive.
 
     Args:
@@ -330,11 +344,13 @@ def refine_intermediate_bounds(
     trees = dict[Node, tuple[Tensor, _Trees]]()
     last = _Trees(rule, *rows, torch.full_like(rows[1], -torch.inf), paired=False)
     first = min((function.place for function in relu_like_functions(graph)), default=0)
-    layers = [node for node in arguments(graph) if node.place > first]  # bounds of earlier layers are exact
+    layers = [
+        node for node in relu_preactivations(graph) if node.place > first
+    ]  # bounds of earlier layers are exact
     for turn in range(passes):
         rounds, before = FIRST_PASS_ROUNDS * 2**turn, (last.proved, _count_unstable(held))
         for node in [*layers, graph.output]:
-            part = graph.upto(node)
+            part = graph.subgraph_ending_at(node)
             found = (
                 None
                 if time_limit.has_expired()
@@ -358,7 +374,7 @@ def refine_intermediate_bounds(
             which, tree = trees[node]
             if len(which):
                 tree.proved = torch.maximum(tree.proved, torch.cat([lower[which], -upper[which]]))
-                with time_limit.within(time_limit.share(LAYER_TIME_SHARE)):
+                with time_limit.within(time_limit.share_of_remaining(LAYER_TIME_SHARE)):
                     tree.grow(part, boxes, rounds, UNDECIDED_SHARE ** (turn + 1))
                 lower[which] = tree.proved[: len(which)]
                 upper[which] = torch.maximum(tree.proved[: len(which)], -tree.proved[len(which) :])
@@ -375,6 +391,6 @@ def refine_intermediate_bounds(
     return held, last.settled_rows()
 
 
-def _count_unstable(ends: Mapping[Node, Ends]) -> int:
+def _count_unstable(ends: Mapping[Node, IntervalBounds]) -> int:
     """The number of unstable neurons."""
     return sum(int(((lower < 0) & (upper > 0)).sum()) for lower, upper in ends.values())

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linprog
 from torch import Tensor
 
-from holdfast.bounding.alpha_beta_crown import RowTask, apart
+from holdfast.bounding.alpha_beta_crown import RowTask, split_by_node
 from holdfast.bounding.crown_with_fixed_bounds import combine_rows
 
 Array = NDArray[np.float64]
@@ -66,7 +66,7 @@ def _conditions(task: RowTask, place: Tensor) -> tuple[Array, Array]:
         torch.eye(task.sign.shape[1], dtype=torch.float64, device=place.device)[place]
         * -task.sign[0, place, None]
     )
-    for node, rows in apart(task.graph, one_hot).items():
+    for node, rows in split_by_node(task.graph, one_hot).items():
         own = rows.flatten(1).any(1)
         if bool(own.any()):
             linear = combine_rows(task.graph, task.known, {node: rows[own][None]})

@@ -31,7 +31,7 @@ LEARNING_RATE = 0.5  # Adam's first learning rate, which decreases linearly to z
 Least = Callable[[Mapping[Node, Tensor], Tensor], Tensor]
 
 
-def raise_bounds(
+def optimise_multipliers(
     least: Least,
     rows: Mapping[Node, Tensor],
     offset: Tensor,

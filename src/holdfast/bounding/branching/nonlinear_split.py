@@ -18,23 +18,28 @@ import torch
 from torch import Tensor
 
 from holdfast import batch, time_limit
-from holdfast.bounding.alpha_beta_crown import apart, together
-from holdfast.bounding.branching.multipliers import Least, raise_bounds
-from holdfast.bounding.branching.preactivation_score import arguments_of, by_models, by_planes, cut_points
+from holdfast.bounding.alpha_beta_crown import concatenate_nodes, split_by_node
+from holdfast.bounding.branching.multipliers import Least, optimise_multipliers
+from holdfast.bounding.branching.preactivation_score import (
+    preactivations_of,
+    score_by_linear_bounds,
+    score_by_quadratic_models,
+    split_points,
+)
 from holdfast.bounding.branching.subproblem_queue import (
-    NUMBERS,
+    MAX_QUEUE_VALUES,
+    BoundedSubproblems,
     Branching,
-    Frontier,
-    Points,
+    CandidatePoints,
     PolytopeQuestion,
-    Seen,
+    SubproblemQueue,
     all_open,
 )
-from holdfast.bounding.crown import walked_region
+from holdfast.bounding.crown import minimisation_region
 from holdfast.bounding.crown_with_fixed_bounds import combine_rows, propagate
 from holdfast.bounding.graph.graph import Graph, Node
 from holdfast.bounding.node_bounds import Boxes
-from holdfast.bounding.quadratic_models import Bends, Quadratic
+from holdfast.bounding.quadratic_models import ParabolaCoefficients, Quadratic
 from holdfast.memory_budget import free_bytes
 from holdfast.property import Avoid
 from holdfast.region import Box, Region
@@ -54,7 +59,7 @@ MAX_SPLITS_AT_ONCE = 5  # Largest number of splits of a subproblem without bound
 
 
 @dataclass(frozen=True, eq=False)
-class Ranges(Frontier):
+class RangeSubproblems(SubproblemQueue):
     """Subproblems given by ranges of every input and every pre-activation."""
 
     lower: Tensor = field(kw_only=True)  # (n, *shape) float64: ranges of the inputs
@@ -72,7 +77,7 @@ class Ranges(Frontier):
 
 
 @dataclass(frozen=True)
-class NonlinearSplit(Branching[Ranges]):
+class NonlinearSplit(Branching[RangeSubproblems]):
     """Splits the range with the largest estimated gain.
 
     `view` holds the quadratic models of the graph and `bends` their free coefficients, one row for each row
@@ -81,16 +86,16 @@ class NonlinearSplit(Branching[Ranges]):
 
     waiting: int = 2**14
     view: Quadratic | None = None
-    bends: Bends | None = None
+    bends: ParabolaCoefficients | None = None
 
-    def start(self, graph: Graph, region: Region, rules: Avoid) -> Ranges:
+    def start(self, graph: Graph, region: Region, rules: Avoid) -> RangeSubproblems:
         lower, upper = region.enclosing_box()
         task = torch.arange(len(region), device=lower.device)
         nothing = torch.full_like(rules.offset[:, 0, 0], -torch.inf)
-        count = sum(node.size for node in arguments_of(graph))
+        count = sum(node.size for node in preactivations_of(graph))
         high = nothing.abs()[:, None].expand(-1, count)
         gain = (nothing * torch.nan)[:, None].expand(-1, graph.entry.size + count)
-        return Ranges(
+        return RangeSubproblems(
             task,
             all_open(rules),
             nothing,
@@ -111,10 +116,14 @@ class NonlinearSplit(Branching[Ranges]):
 
     def most(self, graph: Graph) -> int:
         return min(
-            self.waiting, NUMBERS // (3 * (graph.entry.size + sum(node.size for node in arguments_of(graph))))
+            self.waiting,
+            MAX_QUEUE_VALUES
+            // (3 * (graph.entry.size + sum(node.size for node in preactivations_of(graph)))),
         )
 
-    def bound(self, question: PolytopeQuestion, parts: Ranges) -> Seen[Ranges]:
+    def bound(
+        self, question: PolytopeQuestion, parts: RangeSubproblems
+    ) -> BoundedSubproblems[RangeSubproblems]:
         found, order = [], []
         for some in self._portions(question, parts):
             portion = batch.take(parts, some)
@@ -127,10 +136,12 @@ class NonlinearSplit(Branching[Ranges]):
             if question.region.boxed
             else question.region.centre.double()[left.task]
         )
-        points = Points(middle, left.lower, left.upper, left.task)
-        return Seen(after, after.gain, points)
+        points = CandidatePoints(middle, left.lower, left.upper, left.task)
+        return BoundedSubproblems(after, after.gain, points)
 
-    def cut(self, question: PolytopeQuestion, parts: Ranges, gain: Tensor) -> tuple[Ranges, Tensor]:
+    def cut(
+        self, question: PolytopeQuestion, parts: RangeSubproblems, gain: Tensor
+    ) -> tuple[RangeSubproblems, Tensor]:
         """Split as often as predicted to be necessary, without bounding the subproblems in between."""
         times = torch.where(
             _input_gains_most(question, parts) | (parts.depth > 0), _predict_splits(parts), 1
@@ -163,29 +174,33 @@ class NonlinearSplit(Branching[Ranges]):
         numbers = (
             self.view.numbers
             if self.bends and self.view
-            else sum(node.size for node in arguments_of(graph)) * nodes
+            else sum(node.size for node in preactivations_of(graph)) * nodes
         )
         available = (
-            free_bytes(device) // self.view.bytes(training=True) if self.bends and self.view else NUMBERS
+            free_bytes(device) // self.view.bytes(training=True)
+            if self.bends and self.view
+            else MAX_QUEUE_VALUES
         )
         return max(1, min(available, PORTION_VALUES[device.type] // max(1, numbers)))
 
-    def _portions(self, question: PolytopeQuestion, parts: Ranges) -> Iterator[Tensor]:
+    def _portions(self, question: PolytopeQuestion, parts: RangeSubproblems) -> Iterator[Tensor]:
         """Groups of subproblems with the same perturbed inputs, which models require."""
         kinds = (parts.upper > parts.lower).flatten(1).unique(dim=0, return_inverse=True)[1]
         for kind in kinds.unique():
             yield from (kinds == kind).nonzero().flatten().split(self._together(question))
 
-    def _bound_ranges(self, question: PolytopeQuestion, parts: Ranges) -> Ranges:
+    def _bound_ranges(self, question: PolytopeQuestion, parts: RangeSubproblems) -> RangeSubproblems:
         graph = question.graph
         region = _region(question, parts)
-        nodes = arguments_of(question.graph)
+        nodes = preactivations_of(question.graph)
         matrix, offset = (
             part[parts.task].flatten(1, 2) for part in (question.rules.matrix, question.rules.offset)
         )
-        ends = [apart(graph, side, nodes) for side in (parts.low, parts.high)]
+        ends = [split_by_node(graph, side, nodes) for side in (parts.low, parts.high)]
         within = {node: (ends[0][node], ends[1][node]) for node in nodes}
-        free = {node: where for node, where in apart(graph, parts.cut, nodes).items() if bool(where.any())}
+        free = {
+            node: where for node, where in split_by_node(graph, parts.cut, nodes).items() if bool(where.any())
+        }
         ways: list[Least] = []
         if self.bends and self.view:
             mine = {key: value[:, parts.task].double() for key, value in self.bends.items()}
@@ -202,7 +217,7 @@ class NonlinearSplit(Branching[Ranges]):
         unsettled = parts.open & ~(value > 0) & ~empty[:, None]
         bound = torch.fmax(torch.where(unsettled, value, torch.inf).amin(1), parts.bound)
         first = torch.where(parts.depth == 0, bound, parts.first)
-        low, high = (together(graph, side, nodes) for side in (known.lower, known.upper))
+        low, high = (concatenate_nodes(graph, side, nodes) for side in (known.lower, known.upper))
         after = replace(parts, open=unsettled, bound=bound, first=first, low=low, high=high)
         after = self._score_ranges(question, after, known, matrix, offset, found)
         return replace(after, ahead=2 ** _predict_splits(after))
@@ -210,12 +225,12 @@ class NonlinearSplit(Branching[Ranges]):
     def _score_ranges(
         self,
         question: PolytopeQuestion,
-        parts: Ranges,
+        parts: RangeSubproblems,
         known: Boxes,
         matrix: Tensor,
         offset: Tensor,
         found: Tensor,
-    ) -> Ranges:
+    ) -> RangeSubproblems:
         """Compute the estimated gains of open subproblems where they are not known."""
         unscored = parts.gain.isnan().any(1) & parts.open.any(1)
         if not bool(unscored.any()) or time_limit.has_expired():
@@ -225,17 +240,17 @@ class NonlinearSplit(Branching[Ranges]):
         counted = ((rows == rows.amax(2, keepdim=True)) & parts.open[..., None]).flatten(1)
         if self.bends and self.view:
             mine = {key: value[:, parts.task].float() for key, value in self.bends.items()}
-            inputs, arguments = by_models(self.view, known, matrix, offset, counted, mine)
+            inputs, arguments = score_by_quadratic_models(self.view, known, matrix, offset, counted, mine)
             # Trained parabolas cancel each other's curvature, and another range would need another parabola,
             # so splitting pre-activations gains nothing where inputs can be split.
             gains = inputs, torch.zeros_like(arguments) if known.region.boxed else arguments
         else:
-            gains = by_planes(question.graph, known, matrix, offset, counted)
+            gains = score_by_linear_bounds(question.graph, known, matrix, offset, counted)
         gain = torch.where(unscored[:, None], torch.cat(gains, dim=1), parts.gain)
         return replace(parts, gain=gain, whole=torch.where((parts.depth == 0)[:, None], gain, parts.whole))
 
 
-def _region(question: PolytopeQuestion, parts: Ranges) -> Region:
+def _region(question: PolytopeQuestion, parts: RangeSubproblems) -> Region:
     return (
         Box.between(parts.lower, parts.upper)
         if question.region.boxed
@@ -247,7 +262,7 @@ def _by_planes(graph: Graph, known: Boxes, rows: Mapping[Node, Tensor], offset: 
     planes = combine_rows(
         graph, known, {node: part.reshape(*offset.shape, *node.shape) for node, part in rows.items()}
     )
-    found = planes.minimum(walked_region(known))
+    found = planes.minimum(minimisation_region(known))
     return found + offset - 4 * gamma(1) * (found.abs() + offset.abs())
 
 
@@ -262,10 +277,10 @@ def _raise_bounds(
         torch.cat([side[node].flatten(1) for node in free], dim=1)
         for side in (known.lower, known.upper, free)
     )
-    return raise_bounds(least, rows, offset, list(free), low, high, which)
+    return optimise_multipliers(least, rows, offset, list(free), low, high, which)
 
 
-def _cut_once(question: PolytopeQuestion, parts: Ranges) -> tuple[Ranges, Tensor]:
+def _cut_once(question: PolytopeQuestion, parts: RangeSubproblems) -> tuple[RangeSubproblems, Tensor]:
     """Split each subproblem once, all first children before all second children.
 
     The second result, (n,) bool, marks subproblems that cannot be split.
@@ -275,7 +290,7 @@ def _cut_once(question: PolytopeQuestion, parts: Ranges) -> tuple[Ranges, Tensor
         for ends, held in ((parts.lower, parts.low), (parts.upper, parts.high))
     )
     inputs = question.graph.entry.size
-    point = torch.cat([(low / 2 + high / 2)[:, :inputs], cut_points(low, high)[:, inputs:]], dim=1)
+    point = torch.cat([(low / 2 + high / 2)[:, :inputs], split_points(low, high)[:, inputs:]], dim=1)
     divisible = (low < point) & (point < high) & point.isfinite()
     if not question.region.boxed:
         divisible[:, :inputs] = False
@@ -292,12 +307,12 @@ def _cut_once(question: PolytopeQuestion, parts: Ranges) -> tuple[Ranges, Tensor
     return batch.concatenate(halves), ~cut
 
 
-def _input_gains_most(question: PolytopeQuestion, parts: Ranges) -> Tensor:
+def _input_gains_most(question: PolytopeQuestion, parts: RangeSubproblems) -> Tensor:
     """(n,) bool: where an input has the largest gain; its estimates are more reliable than others."""
     return torch.nan_to_num(parts.gain, 0.0).argmax(1) < question.graph.entry.size
 
 
-def _predict_splits(parts: Ranges) -> Tensor:
+def _predict_splits(parts: RangeSubproblems) -> Tensor:
     """(n,): the predicted number of further splits of each subproblem.
 
     Splits are expected to raise the bound by as much as they did on average since the whole region; at first,

@@ -16,11 +16,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from holdfast.bounding.alpha_beta_crown import apart, together
+from holdfast.bounding.alpha_beta_crown import concatenate_nodes, split_by_node
 from holdfast.bounding.crown import linear_bound
 from holdfast.bounding.graph.graph import Graph, Node, Relaxed
 from holdfast.bounding.node_bounds import Boxes
-from holdfast.bounding.quadratic_models import Bends, Quadratic, QuadraticPropagation, range_of
+from holdfast.bounding.quadratic_models import ParabolaCoefficients, Quadratic, QuadraticPropagation, range_of
 from holdfast.bounding.relax import LinearBounds, planes
 from holdfast.bounding.traversal import forward
 from holdfast.region import Box, Region
@@ -30,14 +30,19 @@ from holdfast.region import Box, Region
 MIN_DISTANCE_SHARE = 0.25
 
 
-def cut_points(low: Tensor, high: Tensor) -> Tensor:
+def split_points(low: Tensor, high: Tensor) -> Tensor:
     """The points at which ranges are split: zero, the inflection of sigmoidal functions, or the middle."""
     away = MIN_DISTANCE_SHARE * (high - low)
     return torch.where((low < -away) & (high > away), 0.0, low / 2 + high / 2)
 
 
-def by_models(
-    view: Quadratic, known: Boxes, rows: Tensor, offset: Tensor, open_: Tensor, coefficients: Bends
+def score_by_quadratic_models(
+    view: Quadratic,
+    known: Boxes,
+    rows: Tensor,
+    offset: Tensor,
+    open_: Tensor,
+    coefficients: ParabolaCoefficients,
 ) -> tuple[Tensor, Tensor]:
     """Scores by quadratic models.
 
@@ -49,7 +54,7 @@ def by_models(
         (n, inputs), zero if the region is no box, and (n, arguments) for the pre-activations.
     """
     region, dtype = known.region, next(iter(coefficients.values())).dtype
-    nodes = arguments_of(view.graph)
+    nodes = preactivations_of(view.graph)
     ends = [torch.nan_to_num(end.to(dtype)).requires_grad_() for end in region.enclosing_box()]
     lift = torch.zeros(
         (2, len(region), sum(node.size for node in nodes)),
@@ -70,7 +75,7 @@ def by_models(
         torch.zeros_like(end) if slope is None else slope
         for end, slope in zip([lift, *ends], [*found, None, None], strict=False)
     ]
-    low, high = (together(view.graph, side, nodes) for side in (known.lower, known.upper))
+    low, high = (concatenate_nodes(view.graph, side, nodes) for side in (known.lower, known.upper))
     inputs = _worse_half_gain(slopes[1], slopes[2], ends[1].detach() - ends[0].detach())
     arguments = _worse_half_gain(slopes[0][0], slopes[0][1], high - low)
     return inputs.flatten(1), arguments
@@ -91,14 +96,14 @@ class _Lifted(QuadraticPropagation):
         self,
         view: Quadratic,
         region: Region,
-        coefficients: Bends,
+        coefficients: ParabolaCoefficients,
         known: Boxes,
         nodes: Sequence[Node],
         lift: Tensor,
     ) -> None:
         super().__init__(view.steps, region, coefficients, None)
         self.known = known
-        self.lifts = [apart(view.graph, side, nodes) for side in lift]
+        self.lifts = [split_by_node(view.graph, side, nodes) for side in lift]
 
     def ranges_of(self, node: Relaxed) -> list[tuple[Tensor, Tensor]]:
         for source in self.steps[node].inputs:
@@ -119,10 +124,10 @@ class _Lifted(QuadraticPropagation):
         return [self.ranges[s] for s in self.steps[node].inputs]
 
 
-def by_planes(
+def score_by_linear_bounds(
     graph: Graph, known: Boxes, rows: Tensor, offset: Tensor, open_: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Scores by linear bounds; arguments and results as in `by_models`."""
+    """Scores by linear bounds; arguments and results as in `score_by_quadratic_models`."""
     functions = [node for node in graph.nodes if isinstance(node, Relaxed)]
     lifts = [[torch.zeros_like(known.upper[node]).requires_grad_() for node in functions] for _ in range(2)]
     with torch.enable_grad():
@@ -140,7 +145,7 @@ def by_planes(
         slopes: Sequence[Tensor | None] = torch.autograd.grad(
             worst[worst.isfinite()].sum(), [*lifts[0], *lifts[1]], allow_unused=True
         )
-    nodes = arguments_of(graph)
+    nodes = preactivations_of(graph)
     gain = {node: torch.zeros_like(known.upper[node]) for node in nodes}
     for node, up, down in zip(functions, slopes[: len(functions)], slopes[len(functions) :], strict=True):
         if up is None or down is None:
@@ -152,11 +157,11 @@ def by_planes(
     slope = found.coefficients.detach()[torch.arange(len(row), device=row.device), row]
     inputs = slope.abs() * (upper - lower) / 4 if known.region.boxed else torch.zeros_like(lower)
     return torch.nan_to_num(inputs.flatten(1), 0.0, 0.0, 0.0), torch.nan_to_num(
-        together(graph, gain, nodes), 0.0, 0.0, 0.0
+        concatenate_nodes(graph, gain, nodes), 0.0, 0.0, 0.0
     )
 
 
-def arguments_of(graph: Graph) -> list[Node]:
+def preactivations_of(graph: Graph) -> list[Node]:
     """The pre-activations of all activations, without the input itself."""
     return list(
         dict.fromkeys(
@@ -172,7 +177,7 @@ def arguments_of(graph: Graph) -> list[Node]:
 def _gap_reduction(node: Relaxed, known: Boxes, place: int) -> Tensor:
     """(n, *shape): how much the largest gap between the linear bounds shrinks over the worse half."""
     lower, upper = ([side[s] for s in node.inputs] for side in (known.lower, known.upper))
-    point = cut_points(lower[place], upper[place])
+    point = split_points(lower[place], upper[place])
     halves = [
         ([*lower[:place], low, *lower[place + 1 :]], [*upper[:place], high, *upper[place + 1 :]])
         for low, high in ((lower[place], point), (point, upper[place]))

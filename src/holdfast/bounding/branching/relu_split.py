@@ -22,27 +22,27 @@ from holdfast import batch, time_limit
 from holdfast.bounding.alpha_beta_crown import (
     RowTask,
     TrainedBounds,
-    apart,
-    arguments,
+    concatenate_nodes,
+    relu_preactivations,
+    split_by_node,
     tighten_intermediate_bounds,
-    together,
 )
 from holdfast.bounding.branching.intermediate_refinement import refine_intermediate_bounds
 from holdfast.bounding.branching.leaf_linear_program import solve
-from holdfast.bounding.branching.split_score import costs
+from holdfast.bounding.branching.split_score import neuron_costs
 from holdfast.bounding.branching.subproblem_queue import (
-    NUMBERS,
+    MAX_QUEUE_VALUES,
+    BoundedSubproblems,
     Branching,
-    Frontier,
-    Points,
+    CandidatePoints,
     PolytopeQuestion,
-    Seen,
+    SubproblemQueue,
     all_open,
-    upto,
+    count_within_capacity,
 )
 from holdfast.bounding.crown_with_fixed_bounds import propagate, take_rows
 from holdfast.bounding.graph.graph import Graph, Node
-from holdfast.bounding.node_bounds import Ends
+from holdfast.bounding.node_bounds import IntervalBounds
 from holdfast.memory_budget import free_bytes
 from holdfast.property import Avoid
 from holdfast.region import Region
@@ -62,7 +62,7 @@ MAX_CANDIDATE_PAIRS = 2**11
 
 
 @dataclass(frozen=True, eq=False)
-class Decisions(Frontier):
+class SignSubproblems(SubproblemQueue):
     """Subproblems given by decided signs and bounds of every pre-activation of a ReLU-like activation."""
 
     sign: Tensor = field(kw_only=True)  # (n, arguments) int8: +1 or -1 for decided signs, else 0
@@ -81,7 +81,7 @@ class Decisions(Frontier):
 
 
 @dataclass(frozen=True)
-class ActivationSplit(Branching[Decisions]):
+class ActivationSplit(Branching[SignSubproblems]):
     """Splits the neuron whose linear bounds cost the bound most.
 
     With `refine`, intermediate bounds are computed again for every subproblem, and the choice of the neuron
@@ -101,18 +101,23 @@ class ActivationSplit(Branching[Decisions]):
     passes: int = 4
 
     @torch.no_grad()
-    def start(self, graph: Graph, region: Region, rules: Avoid) -> Decisions:
-        blank = torch.zeros((len(region), sum(node.size for node in arguments(graph))), device=graph.device)
+    def start(self, graph: Graph, region: Region, rules: Avoid) -> SignSubproblems:
+        blank = torch.zeros(
+            (len(region), sum(node.size for node in relu_preactivations(graph))), device=graph.device
+        )
         task = torch.arange(len(region), device=graph.device)
         nothing = torch.full_like(rules.offset[:, 0, 0], -torch.inf)
         upper = torch.full_like(blank, torch.inf, dtype=torch.float64)
         lower = -upper
-        for rows in time_limit.portions(region.centre) if arguments(graph) else ():
+        for rows in time_limit.portions(region.centre) if relu_preactivations(graph) else ():
             known = time_limit.in_time(partial(propagate, graph, batch.take(region, rows)), None)
             if known is None:
                 break
-            lower[rows], upper[rows] = together(graph, known[0].lower), together(graph, known[0].upper)
-        return Decisions(
+            lower[rows], upper[rows] = (
+                concatenate_nodes(graph, known[0].lower),
+                concatenate_nodes(graph, known[0].upper),
+            )
+        return SignSubproblems(
             task,
             all_open(rules),
             nothing,
@@ -133,20 +138,25 @@ class ActivationSplit(Branching[Decisions]):
         each = 8 * VALUES_PER_ELEMENT * sum(node.size for node in question.graph.nodes)
         return max(CPU_PAIRS, min(MAX_GPU_PAIRS, free_bytes(question.graph.device) // each))
 
-    def fits(self, question: PolytopeQuestion, parts: Decisions) -> int:
-        return upto(parts.open.sum(1), self.at_once(question))
+    def fits(self, question: PolytopeQuestion, parts: SignSubproblems) -> int:
+        return count_within_capacity(parts.open.sum(1), self.at_once(question))
 
     def most(self, graph: Graph) -> int:
         more = 16 if graph.device.type == "cuda" else 1  # GPUs bound more subproblems together
-        return more * min(self.waiting, NUMBERS // (6 * max(1, sum(node.size for node in arguments(graph)))))
+        return more * min(
+            self.waiting,
+            MAX_QUEUE_VALUES // (6 * max(1, sum(node.size for node in relu_preactivations(graph)))),
+        )
 
-    def bound(self, question: PolytopeQuestion, parts: Decisions) -> Seen[Decisions]:
+    def bound(
+        self, question: PolytopeQuestion, parts: SignSubproblems
+    ) -> BoundedSubproblems[SignSubproblems]:
         graph = question.graph
         region = question.region
         rules = question.rules
-        if not arguments(graph):
+        if not relu_preactivations(graph):
             return _decide_affine(question, parts)
-        ends = apart(graph, parts.lower), apart(graph, parts.upper)
+        ends = split_by_node(graph, parts.lower), split_by_node(graph, parts.upper)
         within = {node: (ends[0][node], ends[1][node]) for node in ends[0]}
         known, empty = propagate(graph, batch.take(region, parts.task), within=within, walks=self.refine)
         # an empty subproblem contains no counterexample
@@ -155,7 +165,7 @@ class ActivationSplit(Branching[Decisions]):
         part, polytope = parts.open.nonzero().unbind(1)
         task = parts.task[part]
         if not len(part):
-            return Seen(
+            return BoundedSubproblems(
                 parts,
                 parts.lower,
                 _points(region, region.centre.double()[part][:, None], region.centre.double()[part], part),
@@ -176,8 +186,8 @@ class ActivationSplit(Branching[Decisions]):
         # polytopes are weighted by the distance of their bounds to zero
         share = torch.where(settled, 0, -found.least)
         entering = torch.zeros_like(parts.lower).index_add(0, part, found.entering * share[:, None])
-        cost = costs(graph, known, entering, through_ends=self.refine)
-        lower, upper = together(graph, known.lower), together(graph, known.upper)
+        cost = neuron_costs(graph, known, entering, through_ends=self.refine)
+        lower, upper = concatenate_nodes(graph, known.lower), concatenate_nodes(graph, known.upper)
         after = replace(
             self.record_children(
                 _record_pair_bounds(parts, part, polytope, found.least), part, polytope, found
@@ -198,11 +208,13 @@ class ActivationSplit(Branching[Decisions]):
             .indices
         )
         worst = worst[~settled[worst]]
-        return Seen(after, cost, _points(region, found.planes[worst], candidates[worst], task[worst]))
+        return BoundedSubproblems(
+            after, cost, _points(region, found.planes[worst], candidates[worst], task[worst])
+        )
 
     def record_children(
-        self, parts: Decisions, part: Tensor, polytope: Tensor, found: TrainedBounds
-    ) -> Decisions:
+        self, parts: SignSubproblems, part: Tensor, polytope: Tensor, found: TrainedBounds
+    ) -> SignSubproblems:
         """Store slopes and multipliers of pairs, from which the optimisation of their children starts."""
         slope, multiplier = parts.slope.clone(), parts.multiplier.clone()
         # those of one of its polytopes
@@ -210,7 +222,9 @@ class ActivationSplit(Branching[Decisions]):
         multiplier[part] = found.multiplier.float()
         return replace(parts, slope=slope, multiplier=multiplier)
 
-    def cut(self, question: PolytopeQuestion, parts: Decisions, gain: Tensor) -> tuple[Decisions, Tensor]:
+    def cut(
+        self, question: PolytopeQuestion, parts: SignSubproblems, gain: Tensor
+    ) -> tuple[SignSubproblems, Tensor]:
         """Split at the costliest neuron; a whole region gets tighter intermediate bounds instead."""
         if not gain.shape[1]:
             return batch.take(parts, parts.task[:0]), torch.ones_like(parts.tight, dtype=torch.bool)
@@ -228,7 +242,9 @@ class ActivationSplit(Branching[Decisions]):
             [self._narrow_root(question, batch.take(parts, whole), gain[whole]), *halves]
         ), stuck
 
-    def _narrow_root(self, question: PolytopeQuestion, parts: Decisions, gain: Tensor) -> Decisions:
+    def _narrow_root(
+        self, question: PolytopeQuestion, parts: SignSubproblems, gain: Tensor
+    ) -> SignSubproblems:
         """Tighten the intermediate bounds of whole regions; drops regions that this decides."""
         if not len(parts):
             return parts
@@ -236,37 +252,43 @@ class ActivationSplit(Branching[Decisions]):
         worth, at_once = gain > 0, self.at_once(question)
         if self.ends is not None and self.ends < gain.shape[1]:
             worth &= gain >= gain.topk(self.ends, dim=1).values[:, -1:]
-        lower, upper = apart(graph, parts.lower), apart(graph, parts.upper)
+        lower, upper = split_by_node(graph, parts.lower), split_by_node(graph, parts.upper)
         ends = {node: (lower[node], upper[node]) for node in lower}
         if bool((parts.tight == 0).any()):
             ends |= tighten_intermediate_bounds(
-                graph, region, self.steps, self.pace, at_once, worth=apart(graph, worth), known=ends
+                graph, region, self.steps, self.pace, at_once, worth=split_by_node(graph, worth), known=ends
             )
         else:
-            ends, parts = self._refine_regions(question, parts, ends, apart(graph, worth))
+            ends, parts = self._refine_regions(question, parts, ends, split_by_node(graph, worth))
         lower, upper = ({node: both[side] for node, both in ends.items()} for side in (0, 1))
         parts = replace(
-            parts, lower=together(graph, lower), upper=together(graph, upper), tight=parts.tight + 1
+            parts,
+            lower=concatenate_nodes(graph, lower),
+            upper=concatenate_nodes(graph, upper),
+            tight=parts.tight + 1,
         )
         return batch.take(parts, parts.open.any(1))
 
     def _refine_regions(
         self,
         question: PolytopeQuestion,
-        parts: Decisions,
-        ends: Mapping[Node, Ends],
+        parts: SignSubproblems,
+        ends: Mapping[Node, IntervalBounds],
         worth: Mapping[Node, Tensor],
-    ) -> tuple[dict[Node, Ends], Decisions]:
+    ) -> tuple[dict[Node, IntervalBounds], SignSubproblems]:
         """Refine one region after the other, each within its share of the time."""
-        found = list[dict[Node, Ends]]()
-        until = time_limit.share(REFINEMENT_TIME_SHARE)
+        found = list[dict[Node, IntervalBounds]]()
+        until = time_limit.share_of_remaining(REFINEMENT_TIME_SHARE)
         open_ = parts.open.clone()
         for row in torch.arange(len(parts), device=open_.device).split(1):
             task, known = parts.task[row], {node: (low[row], high[row]) for node, (low, high) in ends.items()}
             polytope = parts.open[row[0]].nonzero().flatten()
             matrix = question.rules.matrix[task[0], polytope]
             offset = question.rules.offset[task[0], polytope]
-            with time_limit.within(until), time_limit.within(time_limit.share(1 / (len(parts) - len(found)))):
+            with (
+                time_limit.within(until),
+                time_limit.within(time_limit.share_of_remaining(1 / (len(parts) - len(found)))),
+            ):
                 held, positive = refine_intermediate_bounds(
                     question.graph,
                     batch.take(question.region, task),
@@ -286,7 +308,7 @@ class ActivationSplit(Branching[Decisions]):
         return both, replace(parts, open=open_)
 
 
-def _decide_affine(question: PolytopeQuestion, parts: Decisions) -> Seen[Decisions]:
+def _decide_affine(question: PolytopeQuestion, parts: SignSubproblems) -> BoundedSubproblems[SignSubproblems]:
     """Decide a network without ReLU-like activations, which is affine, by a linear programme."""
     graph = question.graph
     region = question.region
@@ -306,11 +328,13 @@ def _decide_affine(question: PolytopeQuestion, parts: Decisions) -> Seen[Decisio
     least = row_task.prove(solution.multiplier, solution.weight)
     where = task[~(least > 0)]
     lower, upper = region.enclosing_box()
-    points = Points(solution.point[~(least > 0)], lower[where], upper[where], where)
-    return Seen(_record_pair_bounds(parts, part, polytope, least), parts.lower, points)
+    points = CandidatePoints(solution.point[~(least > 0)], lower[where], upper[where], where)
+    return BoundedSubproblems(_record_pair_bounds(parts, part, polytope, least), parts.lower, points)
 
 
-def _record_pair_bounds(parts: Decisions, part: Tensor, polytope: Tensor, least: Tensor) -> Decisions:
+def _record_pair_bounds(
+    parts: SignSubproblems, part: Tensor, polytope: Tensor, least: Tensor
+) -> SignSubproblems:
     """The subproblems with the bounds of their pairs."""
     unsettled = torch.zeros_like(parts.open)
     bound = torch.full_like(parts.open, torch.inf, dtype=torch.float64)
@@ -333,23 +357,23 @@ def _solve_decided(
     last = row_task.take(which)
     if not row_task.known.region.boxed:
         more = last.train(found.slope[which], found.multiplier[which], LEAF_STEPS_FACTOR * steps, pace)
-        return found.or_better(found.put(which, more)), point
+        return found.or_better(found.replace_at(which, more)), point
     solution = solve(last)
     point[which] = solution.point
     least = last.prove(solution.multiplier, solution.weight)
     better = replace(last_found := batch.take(found, which), least=least, multiplier=solution.multiplier)
-    return found.put(which, last_found.or_better(better)), point
+    return found.replace_at(which, last_found.or_better(better)), point
 
 
-def _points(region: Region, planes: Tensor, others: Tensor, task: Tensor) -> Points:
+def _points(region: Region, planes: Tensor, others: Tensor, task: Tensor) -> CandidatePoints:
     """Candidate points: the minimisers of the linear bounds, and one further point for each pair."""
     each = task.repeat_interleave(planes.shape[1])
     low = batch.take(region, each).vertex(planes.flatten(0, 1)) if len(each) else planes.flatten(0, 1)
     each, (lower, upper) = torch.cat([each, task]), region.enclosing_box()
-    return Points(torch.cat([low, others]), lower[each], upper[each], each)
+    return CandidatePoints(torch.cat([low, others]), lower[each], upper[each], each)
 
 
-def _predict_descendants(parts: Decisions, bound: Tensor, undecided: Tensor) -> Tensor:
+def _predict_descendants(parts: SignSubproblems, bound: Tensor, undecided: Tensor) -> Tensor:
     """(n,): the predicted number of descendants of each child.
 
     Splits are expected to raise the bound by as much as they did on average since the whole region; at most

@@ -15,14 +15,14 @@ from torch import Tensor
 from holdfast import batch, time_limit
 from holdfast.bounding import taylor
 from holdfast.bounding.branching.input_split import (
-    BoxParts,
-    BoxPlanes,
+    BoxLinearBounds,
+    BoxSubproblems,
     InputSplit,
     candidate_points,
-    noises,
+    count_noise_symbols,
     shrink_box,
 )
-from holdfast.bounding.branching.subproblem_queue import PolytopeQuestion, Seen
+from holdfast.bounding.branching.subproblem_queue import BoundedSubproblems, PolytopeQuestion
 from holdfast.bounding.graph.graph import Graph
 from holdfast.rounding import gamma
 
@@ -45,27 +45,27 @@ class SmoothSplit(InputSplit):
             1,
             min(
                 self.batch,
-                MAX_MODEL_VALUES // (max(node.size for node in graph.nodes) * taylor.columns(moving)),
+                MAX_MODEL_VALUES // (max(node.size for node in graph.nodes) * taylor.count_columns(moving)),
             ),
         )
 
-    def bound(self, question: PolytopeQuestion, parts: BoxParts) -> Seen[BoxParts]:
+    def bound(self, question: PolytopeQuestion, parts: BoxSubproblems) -> BoundedSubproblems[BoxSubproblems]:
         if taylor.obstacle(question.graph) is not None:
             return super().bound(question, parts)
         rules = question.rules
         lower = parts.lower.flatten(1)
         upper = parts.upper.flatten(1)
         matrix, offset = rules.matrix[parts.task], rules.offset[parts.task]
-        found = taylor.below(question.graph, lower, upper, matrix.flatten(1, 2))
+        found = taylor.lower_bound_rows(question.graph, lower, upper, matrix.flatten(1, 2))
         least, constant = (
             _sum(value.reshape(offset.shape), offset) for value in (found.least, found.constant)
         )
-        planes = BoxPlanes(found.slope.reshape(*offset.shape, -1), constant)
+        planes = BoxLinearBounds(found.slope.reshape(*offset.shape, -1), constant)
         cut = shrink_box(planes, lower, upper, parts.open, torch.where(least.isfinite(), least, -torch.inf))
         gain = found.share * torch.nan_to_num((cut.upper - cut.lower) / (upper - lower), 0.0)
         low, high = (end.reshape(parts.lower.shape) for end in (cut.lower, cut.upper))
         smaller, left = replace(parts, open=cut.open, bound=cut.bound, lower=low, upper=high), cut.open.any(1)
-        seen = Seen(
+        seen = BoundedSubproblems(
             smaller,
             torch.nan_to_num(gain, 0.0, 0.0),
             candidate_points(batch.take(smaller, left), planes.slope[left]),
@@ -74,7 +74,9 @@ class SmoothSplit(InputSplit):
         large = left & (vague | (parts.bound == -torch.inf))
         return self._with_forms(question, seen, large.nonzero().flatten()) if bool(large.any()) else seen
 
-    def _with_forms(self, question: PolytopeQuestion, seen: Seen[BoxParts], which: Tensor) -> Seen[BoxParts]:
+    def _with_forms(
+        self, question: PolytopeQuestion, seen: BoundedSubproblems[BoxSubproblems], which: Tensor
+    ) -> BoundedSubproblems[BoxSubproblems]:
         """Bound some of the boxes by affine forms as well."""
         before = seen.parts
         rows = []
@@ -93,7 +95,9 @@ class SmoothSplit(InputSplit):
         )
         back = torch.cat([others.nonzero().flatten(), which[:count]]).argsort()
         parts = batch.take(batch.concatenate([batch.take(before, others), *rows]), back)
-        return Seen(parts, torch.cat([seen.gain[others], *gain])[back], batch.concatenate(points))
+        return BoundedSubproblems(
+            parts, torch.cat([seen.gain[others], *gain])[back], batch.concatenate(points)
+        )
 
 
 def _models_cost_more(graph: Graph, lower: Tensor, upper: Tensor) -> Tensor:
@@ -102,7 +106,7 @@ def _models_cost_more(graph: Graph, lower: Tensor, upper: Tensor) -> Tensor:
     A form is assumed to have half of its noise symbols on average.
     """
     moving = (lower < upper).sum(1)
-    return 2.0**moving * 2 * taylor.columns(int(moving.max())) > noises(graph)
+    return 2.0**moving * 2 * taylor.count_columns(int(moving.max())) > count_noise_symbols(graph)
 
 
 def _sum(value: Tensor, offset: Tensor) -> Tensor:

@@ -14,7 +14,12 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from holdfast.bounding.alpha_beta_crown import apart, arguments, relu_like_functions, together
+from holdfast.bounding.alpha_beta_crown import (
+    concatenate_nodes,
+    relu_like_functions,
+    relu_preactivations,
+    split_by_node,
+)
 from holdfast.bounding.crown import BackwardWalk, _rows_at_once
 from holdfast.bounding.graph.graph import Graph, Node, Relaxed
 from holdfast.bounding.node_bounds import Boxes
@@ -24,15 +29,15 @@ from holdfast.bounding.node_bounds import Boxes
 MAX_FOLLOWED_NEURONS = 128
 
 
-def costs(graph: Graph, known: Boxes, entering: Tensor, *, through_ends: bool = True) -> Tensor:
+def neuron_costs(graph: Graph, known: Boxes, entering: Tensor, *, through_ends: bool = True) -> Tensor:
     """(n, arguments): the loss of the final bound because a neuron is unstable; zero for stable neurons.
 
     Args:
         entering: (n, arguments), the weight of each linear upper bound in the final bound.
         through_ends: include the indirect cost, for searches that compute intermediate bounds again.
     """
-    lower, upper = (together(graph, side) for side in (known.lower, known.upper))
-    above = together(
+    lower, upper = (concatenate_nodes(graph, side) for side in (known.lower, known.upper))
+    above = concatenate_nodes(
         graph, {node.inputs[0]: known.planes[node].upper_offset for node in relu_like_functions(graph)}
     )
     weight = _influence(graph, known, entering) if through_ends else entering
@@ -42,15 +47,15 @@ def costs(graph: Graph, known: Boxes, entering: Tensor, *, through_ends: bool = 
 
 def _influence(graph: Graph, known: Boxes, entering: Tensor) -> Tensor:
     """(n, arguments): the direct plus indirect weight of each linear upper bound in the final bound."""
-    total = {node: weight.flatten(1) for node, weight in apart(graph, entering).items()}
+    total = {node: weight.flatten(1) for node, weight in split_by_node(graph, entering).items()}
     first = min((function.place for function in relu_like_functions(graph)), default=0)
-    for node in reversed(arguments(graph)):
+    for node in reversed(relu_preactivations(graph)):
         if node.place < first:
             continue  # no activation precedes it
         for function, weight in _through_ends(graph, known, node, total[node]).items():
             if function.inputs[0] in total:
                 total[function.inputs[0]] = total[function.inputs[0]] + weight
-    return together(graph, total)
+    return concatenate_nodes(graph, total)
 
 
 def _through_ends(graph: Graph, known: Boxes, node: Node, weight: Tensor) -> Mapping[Relaxed, Tensor]:

@@ -23,11 +23,11 @@ from holdfast.property import Avoid
 from holdfast.region import Region
 
 # Largest number of values in all open subproblems of a search, which bounds its memory (chosen by hand).
-NUMBERS = 2**26
+MAX_QUEUE_VALUES = 2**26
 
 
 @dataclass(frozen=True, eq=False)
-class Frontier:
+class SubproblemQueue:
     """The open subproblems; subclasses add how they were split."""
 
     task: Tensor  # (n,): the row of the batch to which each belongs
@@ -48,7 +48,7 @@ class Frontier:
 
 
 @dataclass(frozen=True, eq=False)
-class Points:
+class CandidatePoints:
     """Candidate points for counterexamples, each with the box that may be searched around it."""
 
     x: Tensor  # (n, *shape)
@@ -57,16 +57,16 @@ class Points:
     task: Tensor  # (n,)
 
 
-F = TypeVar("F", bound=Frontier)
+F = TypeVar("F", bound=SubproblemQueue)
 
 
 @dataclass(frozen=True, eq=False)
-class Seen(Generic[F]):
+class BoundedSubproblems(Generic[F]):
     """Subproblems after bounding. Those without any open way to fail are decided."""
 
     parts: F
     gain: Tensor  # (n, ...): an estimate of the gain of each possible split, as the rule defines it
-    points: Points  # candidates in the open subproblems
+    points: CandidatePoints  # candidates in the open subproblems
 
 
 class SearchSettings(Protocol):
@@ -87,7 +87,7 @@ class SubproblemSearch(ABC, Generic[Q, F]):
     """
 
     @abstractmethod
-    def bound(self, question: Q, parts: F) -> Seen[F]:
+    def bound(self, question: Q, parts: F) -> BoundedSubproblems[F]:
         """Bound every subproblem; after the deadline, subproblems keep their old bounds."""
 
     @abstractmethod
@@ -111,7 +111,7 @@ class SubproblemSearch(ABC, Generic[Q, F]):
         return len(parts)
 
     @torch.no_grad()
-    def advance(self, question: Q, frontier: F) -> tuple[F, Points]:
+    def advance(self, question: Q, frontier: F) -> tuple[F, CandidatePoints]:
         """One step of the search: the new queue, and candidate points."""
         chosen = self._chosen(question, frontier)
         parts = batch.take(frontier, chosen)
@@ -135,7 +135,7 @@ class SubproblemSearch(ABC, Generic[Q, F]):
             both, lost=left.lost, given_up=left.given_up, looked=frontier.looked + len(chosen), turn=turn
         ), points
 
-    def _bound_if_memory_allows(self, question: Q, parts: F) -> tuple[F, Points] | None:
+    def _bound_if_memory_allows(self, question: Q, parts: F) -> tuple[F, CandidatePoints] | None:
         """The result of `look`, or None if memory does not suffice."""
         try:
             return self.look(question, parts)
@@ -145,7 +145,7 @@ class SubproblemSearch(ABC, Generic[Q, F]):
         torch.cuda.empty_cache()  # after the failed attempt's tensors were freed
         return None
 
-    def look(self, question: Q, parts: F) -> tuple[F, Points]:
+    def look(self, question: Q, parts: F) -> tuple[F, CandidatePoints]:
         """Bound and split subproblems: the open children, and candidate points."""
         seen = self.bound(question, parts)
         left = seen.parts.open.any(1)
@@ -177,7 +177,7 @@ class SubproblemSearch(ABC, Generic[Q, F]):
         return order
 
 
-def upto(costs: Tensor, capacity: int) -> int:
+def count_within_capacity(costs: Tensor, capacity: int) -> int:
     """The number of leading entries of costs (n,) with a sum of at most `capacity`; at least one."""
     return max(1, int((costs.cumsum(0) <= capacity).sum()))
 
@@ -200,7 +200,7 @@ class Branching(SubproblemSearch[PolytopeQuestion, F], Generic[F]):
 
     def step(
         self, graph: Graph, region: Region, rules: Avoid, frontier: F, deadline: float = math.inf
-    ) -> tuple[F, Points]:
+    ) -> tuple[F, CandidatePoints]:
         """One step of the search, which ends early at the deadline (of the monotonic clock)."""
         with time_limit.within(deadline):
             return self.advance(PolytopeQuestion(graph, region, rules), frontier)

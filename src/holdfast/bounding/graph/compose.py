@@ -21,7 +21,7 @@ from torch import Tensor
 
 from holdfast.bounding.graph import masks
 from holdfast.bounding.graph.graph import Affine, Graph, Node, Relaxed
-from holdfast.bounding.graph.node import Lowered
+from holdfast.bounding.graph.node import MaskedValue
 from holdfast.bounding.relax import (
     Clip,
     Exp,
@@ -130,13 +130,13 @@ def largest(graph: Graph, name: str, nodes: list[Node]) -> Node:
     return nodes[0]
 
 
-def along(graph: Graph, name: str, node: Node | Lowered, axis: int, relaxation: Relaxation) -> Node:
+def along(graph: Graph, name: str, node: Node | MaskedValue, axis: int, relaxation: Relaxation) -> Node:
     """The maximum (ReLU) or log-sum-exp (softplus) along an axis, kept at size one, by repeatedly combining
     its two halves.
     """
     if relaxation is LOG_SUM:
         graph.fused.append(name)
-    if isinstance(node, Lowered):
+    if isinstance(node, MaskedValue):
         found, top = masks.along(graph, name, node, axis, relaxation)
         return (
             graph.affine(name, [found], lambda v: v + top, lambda m: m + top.abs())
@@ -166,8 +166,8 @@ def _pairwise_reduce(graph: Graph, name: str, node: Node, axis: int, relaxation:
     )
 
 
-def log_softmax(graph: Graph, name: str, node: Node | Lowered, axis: int) -> Node | Lowered:
-    if isinstance(node, Lowered):
+def log_softmax(graph: Graph, name: str, node: Node | MaskedValue, axis: int) -> Node | MaskedValue:
+    if isinstance(node, MaskedValue):
         graph.fused.append(name)
         return masks.log_softmax(graph, name, node, axis, LOG_SUM)
     return _log_softmax(graph, name, node, axis)
@@ -178,11 +178,11 @@ def _log_softmax(graph: Graph, name: str, node: Node, axis: int) -> Node:
     return difference(graph, name, node, total)
 
 
-def softmax(graph: Graph, name: str, node: Node | Lowered, axis: int) -> Node:
+def softmax(graph: Graph, name: str, node: Node | MaskedValue, axis: int) -> Node:
     """exp(log softmax). A logarithm of a softmax is never positive; clipping it at zero keeps loose bounds
     from growing.
     """
-    if isinstance(node, Lowered):
+    if isinstance(node, MaskedValue):
         graph.fused.append(name)
         return masks.softmax(graph, name, node, axis, LOG_SUM)
     return graph.add_relaxed(

@@ -13,8 +13,19 @@ from torch import Tensor
 
 from holdfast.bounding.graph import compose, masks
 from holdfast.bounding.graph.graph import Affine, Graph, InputNode, Node, OperatorCall, Relaxed, handles
-from holdfast.bounding.graph.node import Lowered
-from holdfast.bounding.relax import Ceil, Clip, Floor, Product, Relaxation, Relu, Round, Sign, Step, Unsure
+from holdfast.bounding.graph.node import MaskedValue
+from holdfast.bounding.relax import (
+    Ceil,
+    Clip,
+    Floor,
+    Product,
+    Relaxation,
+    Relu,
+    Round,
+    RoundedInput,
+    Sign,
+    Step,
+)
 from holdfast.errors import UnsupportedLayer
 
 aten = torch.ops.aten
@@ -43,7 +54,7 @@ def _jumping(graph: Graph, name: str, node: Node, relaxation: Relaxation) -> Nod
     are not widened.
     """
     return graph.add_relaxed(
-        name, [node if _is_constant(node) else graph.add_relaxed(name, [node], Unsure())], relaxation
+        name, [node if _is_constant(node) else graph.add_relaxed(name, [node], RoundedInput())], relaxation
     )
 
 
@@ -79,7 +90,7 @@ def fraction(graph: Graph, call: OperatorCall) -> Node:
 def _truncate(graph: Graph, name: str, node: Node) -> Node:
     """floor of the positive part plus ceil of the negative part."""
     if not _is_constant(node):
-        node = graph.add_relaxed(name, [node], Unsure())
+        node = graph.add_relaxed(name, [node], RoundedInput())
     above = graph.add_relaxed(name, [graph.add_relaxed(name, [node], Relu())], Floor())
     below = graph.add_relaxed(name, [graph.add_relaxed(name, [node], Clip(high=0.0))], Ceil())
     return graph.add_sum(name, [above, below])
@@ -186,17 +197,17 @@ def numbers(graph: Graph, call: OperatorCall) -> Node:
 
 
 @handles(aten.where.self, aten.where.ScalarSelf, aten.where.ScalarOther, aten.where.Scalar, masked=True)
-def where(graph: Graph, call: OperatorCall) -> Node | Lowered:
+def where(graph: Graph, call: OperatorCall) -> Node | MaskedValue:
     """b + condition (a - b)."""
     condition, a, b = call.args
     low = [
-        isinstance(side, Lowered)
+        isinstance(side, MaskedValue)
         or (not isinstance(side, Node) and bool((torch.as_tensor(side) <= masks.LOW).any()))
         for side in (a, b)
     ]
     if any(low) and not isinstance(condition, Node):
         a, b = (
-            side if isinstance(side, Node | Lowered) else torch.as_tensor(side, device=graph.device)
+            side if isinstance(side, Node | MaskedValue) else torch.as_tensor(side, device=graph.device)
             for side in (a, b)
         )
         return masks.chosen(graph, call.name, condition, a, b)

@@ -19,9 +19,9 @@ from holdfast.bounding.graph.graph import Affine, Graph, InputNode, Node, Relaxe
 from holdfast.errors import HoldfastError, UnsupportedLayer
 from holdfast.foreign_text import first_line
 from holdfast.network import Network
-from holdfast.network.float32_precision import in_full
+from holdfast.network.float32_precision import without_tf32
 from holdfast.network.trace import as_plain_module
-from holdfast.random_streams import Chance
+from holdfast.random_streams import RandomStreams
 from holdfast.region import Family, Region
 
 CHECKS = (
@@ -65,7 +65,7 @@ def _check(net: Network, graph: Graph, points: Tensor, source: Network) -> None:
     single = torch.cat([net(row[None]) for row in points[-SINGLE:]])
     size = _size(outputs)
     program = as_plain_module(source.program(points))
-    with torch.no_grad(), in_full():  # The network itself is evaluated in full precision, too.
+    with torch.no_grad(), without_tf32():  # The network itself is evaluated in full precision, too.
         rows = points if source is net else points[:0]
         for batch, answer in (
             (rows, outputs),
@@ -131,7 +131,7 @@ def sampled_points(region: Region) -> Tensor:
         else region
     )
     count = max(1, -(-SAMPLES // len(region)))
-    sampled = wide.sample(count, Chance.of(range(len(region)), 0, region.centre.device)).flatten(0, 1)[
+    sampled = wide.sample(count, RandomStreams.of(range(len(region)), 0, region.centre.device)).flatten(0, 1)[
         :SAMPLES
     ]
     return torch.cat([region.centre, sampled.to(region.centre)])

@@ -14,7 +14,7 @@ from holdfast.bounding.graph.affine import Affine, exact_nodes
 from holdfast.bounding.graph.graph import Graph, Node, build
 from holdfast.errors import UnsupportedLayer
 from holdfast.network import Network
-from holdfast.network.adapter import Adapter, InTurn, OneByOne, one_by_one
+from holdfast.network.adapter import Adapter, MappedOverBatch, RowByRow, single_input_model
 from holdfast.network.recurrent import copy_module
 from holdfast.network.trace import BatchSizeBranch
 from holdfast.region import Region
@@ -24,7 +24,7 @@ def prepare_graph(net: Network, region: Region) -> Graph:
     """The graph of the network for the points of a region, checked against the model; UnsupportedLayer names
     a layer without bounds.
     """
-    one = for_one(net, region.centre)
+    one = single_input_network(net, region.centre)
     graph = fuse_affine(build(one, region.centre))
     equivalence_check.check(net, graph, region, one)
     return graph
@@ -33,7 +33,7 @@ def prepare_graph(net: Network, region: Region) -> Graph:
 _singles: "WeakKeyDictionary[Network, Network]" = WeakKeyDictionary()
 
 
-def for_one(net: Network, x: Tensor) -> Network:
+def single_input_network(net: Network, x: Tensor) -> Network:
     """The network to trace, for inputs like x.
 
     Graphs describe one input. A model that takes single inputs is mapped over a batch, and a model that takes
@@ -42,17 +42,17 @@ def for_one(net: Network, x: Tensor) -> Network:
     """
     if net in _singles:
         return _singles[net]
-    adapter, alone = net.module, one_by_one(net.module)
+    adapter, alone = net.module, single_input_model(net.module)
     if alone is None and not _only_alone(net, x):
         return net
     one = copy.copy(net)
     one._programs, one._twins = {}, {}
     if alone is None:
-        one.module = Adapter(_First(OneByOne(copy_module(adapter))))
+        one.module = Adapter(_First(MappedOverBatch(copy_module(adapter))))
     else:
         one.module = copy_module(adapter)
         inner: Any = one.module.model
-        one.module.model = _First(inner.model if isinstance(inner, InTurn) else inner)
+        one.module.model = _First(inner.model if isinstance(inner, RowByRow) else inner)
     _singles[net] = one
     return one
 
@@ -73,7 +73,7 @@ def _only_alone(net: Network, x: Tensor) -> bool:
 class _First(nn.Module):
     """The first row of a batch by itself."""
 
-    def __init__(self, model: OneByOne) -> None:
+    def __init__(self, model: MappedOverBatch) -> None:
         super().__init__()
         self.model = model
 

@@ -14,7 +14,7 @@ from torch import Tensor, fx
 
 from holdfast.bounding.graph.affine import Affine, Transform, exact_nodes, make_copy, make_map, make_sum
 from holdfast.bounding.graph.kernel import Kernel
-from holdfast.bounding.graph.node import InputNode, Lowered, Node, Relaxed, Unbounded
+from holdfast.bounding.graph.node import InputNode, MaskedValue, Node, Relaxed, Unbounded
 from holdfast.bounding.relax import Relaxation
 from holdfast.errors import HoldfastError, UnsupportedLayer
 from holdfast.foreign_text import first_line
@@ -33,7 +33,7 @@ __all__ = [
     "build",
     "handles",
     "leaves",
-    "refusals",
+    "unsupported_nodes",
 ]
 
 # The largest Jacobian that is stored as a matrix, in elements (32 MiB; chosen by hand).
@@ -69,7 +69,7 @@ class Graph:
     def output(self) -> Node:
         return self.nodes[-1]
 
-    def upto(self, node: Node) -> "Graph":
+    def subgraph_ending_at(self, node: Node) -> "Graph":
         """The subgraph whose output is this node."""
         return replace(self, nodes=self.nodes[: node.place + 1], ending=None)
 
@@ -122,7 +122,7 @@ class Graph:
         """A masked value as a node, the sum of its parts; UnsupportedLayer if the mask is infinite. Other
         values are returned unchanged.
         """
-        if not isinstance(value, Lowered):
+        if not isinstance(value, MaskedValue):
             return value
         by = value.by
         if not bool(by.isfinite().all()):
@@ -155,7 +155,7 @@ class OperatorCall:
 
 Handler = Callable[["Graph", OperatorCall], Any]
 HANDLERS: dict[Any, Handler] = {}
-# Operators whose handlers accept masked values (`Lowered`).
+# Operators whose handlers accept masked values (`MaskedValue`).
 MASKED: set[Any] = set()
 
 
@@ -186,7 +186,7 @@ def build(net: Network, x: Tensor, *, ranking: bool = False) -> Graph:
     return graph
 
 
-def refusals(net: Network, x: Tensor) -> dict[str, str]:
+def unsupported_nodes(net: Network, x: Tensor) -> dict[str, str]:
     """Every node of the traced program without a bound: its name and the reason. Nodes behind it are examined
     as if it were an input.
     """
@@ -319,7 +319,7 @@ def _call(graph: Graph, name: str, node: fx.Node, known: dict[fx.Node, Any]) -> 
         (leaf for leaf in given if isinstance(leaf, Unbounded) and node.target is not getitem), None
     ):
         raise UnsupportedLayer(f"layer {name}: {unknown.what}, which has no bound here; attacks still work.")
-    if not any(isinstance(leaf, Node | Lowered) for leaf in given):
+    if not any(isinstance(leaf, Node | MaskedValue) for leaf in given):
         if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and not _switched_off(
             node, args
         ):

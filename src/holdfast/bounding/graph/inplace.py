@@ -10,7 +10,7 @@ from torch import Tensor
 from holdfast.bounding.graph import discontinuities
 from holdfast.bounding.graph.discontinuities import may_be_truth
 from holdfast.bounding.graph.graph import Graph, Node, OperatorCall, handles, leaves
-from holdfast.bounding.graph.node import Lowered
+from holdfast.bounding.graph.node import MaskedValue
 from holdfast.errors import UnsupportedLayer
 
 aten = torch.ops.aten
@@ -26,11 +26,11 @@ PART: dict[Any, int] = {
 
 
 @handles(*PART)
-def assign_in_place(graph: Graph, call: OperatorCall) -> Node | Lowered:
+def assign_in_place(graph: Graph, call: OperatorCall) -> Node | MaskedValue:
     """Every element is one of the base or of the assigned part; assigning their indices shows which."""
     args, spot = list(call.args), PART[call.target]
     if _is_choice(call):
-        held: Node | Lowered = discontinuities.where(
+        held: Node | MaskedValue = discontinuities.where(
             graph, OperatorCall(call.name, aten.where.self, (args[1][0], args[2], args[0]), {})
         )
         return held

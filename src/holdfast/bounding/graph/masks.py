@@ -1,7 +1,7 @@
 """Masked softmax and maximum. A position masked with minus infinity has weight zero, and no bound is computed
 for it.
 
-Statement. A masked value is v + c with constants c (`Lowered`), minus infinity at masked positions.
+Statement. A masked value is v + c with constants c (`MaskedValue`), minus infinity at masked positions.
 Log-sum-exp is computed pair by pair, as in `compose.along`, after sorting each row by c:
 
     log(exp(v_a + c_a) + exp(v_b + c_b)) = c_a + v_a + log(1 + exp(v_b - v_a + c_b - c_a)),   c_a >= c_b,
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from holdfast.bounding.graph.graph import Graph, Node
-from holdfast.bounding.graph.node import Lowered
+from holdfast.bounding.graph.node import MaskedValue
 from holdfast.bounding.relax import Clip, Exp, Relaxation
 from holdfast.errors import UnsupportedLayer
 
@@ -23,29 +23,29 @@ from holdfast.errors import UnsupportedLayer
 LOW = -1e3
 
 
-def hides(constant: Tensor | float) -> bool:
+def masks_positions(constant: Tensor | float) -> bool:
     """Whether a constant masks some positions. A finite constant that lowers all of them does not."""
     numbers = torch.as_tensor(constant)
     low = numbers <= LOW
     return bool(low.any()) and not (bool(low.all()) and bool(numbers.isfinite().all()))
 
 
-def add_mask(graph: Graph, name: str, value: Node | Lowered, constant: Tensor) -> Lowered:
+def add_mask(graph: Graph, name: str, value: Node | MaskedValue, constant: Tensor) -> MaskedValue:
     """value + constant, stored separately."""
     node, by = (
         (value.node, value.by)
-        if isinstance(value, Lowered)
+        if isinstance(value, MaskedValue)
         else (value, torch.zeros((), device=graph.device))
     )
     shape = torch.broadcast_shapes(node.shape, constant.shape)
     if node.shape != shape:
         node = graph.add_move(name, [node], lambda v: v.expand(shape))
-    return Lowered(node, (by + constant.double()).expand(shape))
+    return MaskedValue(node, (by + constant.double()).expand(shape))
 
 
 def chosen(
-    graph: Graph, name: str, condition: Tensor, a: Node | Lowered | Tensor, b: Node | Lowered | Tensor
-) -> Lowered:
+    graph: Graph, name: str, condition: Tensor, a: Node | MaskedValue | Tensor, b: Node | MaskedValue | Tensor
+) -> MaskedValue:
     """a where the constant condition holds, otherwise b; constants may mask positions."""
     (node_a, by_a), (node_b, by_b) = (_parts(side, condition.device) for side in (a, b))
     nodes = list(dict.fromkeys(side for side in (node_a, node_b) if isinstance(side, Node)))
@@ -60,12 +60,12 @@ def chosen(
         return torch.where(condition, one, other).expand(shape)
 
     node = graph.affine(name, nodes, pick_elements, lambda *m: pick_elements(*m, size=True))
-    return Lowered(node, torch.where(condition, by_a, by_b).expand(shape))
+    return MaskedValue(node, torch.where(condition, by_a, by_b).expand(shape))
 
 
-def _parts(side: Node | Lowered | Tensor, device: torch.device) -> tuple[Node | Tensor, Tensor]:
+def _parts(side: Node | MaskedValue | Tensor, device: torch.device) -> tuple[Node | Tensor, Tensor]:
     """The node or the unmasked numbers, and the constants of the mask."""
-    if isinstance(side, Lowered):
+    if isinstance(side, MaskedValue):
         return side.node, side.by
     if isinstance(side, Node):
         return side, torch.zeros((), dtype=torch.float64, device=device)
@@ -73,17 +73,19 @@ def _parts(side: Node | Lowered | Tensor, device: torch.device) -> tuple[Node | 
     return torch.where(low, 0, side).double(), torch.where(low, side, 0).double()
 
 
-def merge_axes(graph: Graph, name: str, value: Lowered, axes: list[int]) -> Lowered:
+def merge_axes(graph: Graph, name: str, value: MaskedValue, axes: list[int]) -> MaskedValue:
     """Merge these axes into one, the last: a row that is masked in one of them may be visible in another."""
     others = [axis for axis in range(len(value.shape)) if axis not in axes]
 
     def merge_last(v: Tensor) -> Tensor:
         return v.permute(*others, *axes).flatten(len(others))
 
-    return Lowered(graph.add_move(name, [value.node], merge_last), merge_last(value.by))
+    return MaskedValue(graph.add_move(name, [value.node], merge_last), merge_last(value.by))
 
 
-def along(graph: Graph, name: str, value: Lowered, axis: int, relaxation: Relaxation) -> tuple[Node, Tensor]:
+def along(
+    graph: Graph, name: str, value: MaskedValue, axis: int, relaxation: Relaxation
+) -> tuple[Node, Tensor]:
     """The maximum (ReLU) or log-sum-exp (softplus) along an axis, kept at size one: a node, and the constant
     to add to it.
     """
@@ -132,14 +134,14 @@ def _pairwise_masked(
     ), rest
 
 
-def log_softmax(graph: Graph, name: str, value: Lowered, axis: int, log_sum: Relaxation) -> Lowered:
+def log_softmax(graph: Graph, name: str, value: MaskedValue, axis: int, log_sum: Relaxation) -> MaskedValue:
     total, top = along(graph, name, value, axis, log_sum)
-    return Lowered(
+    return MaskedValue(
         graph.affine(name, [value.node, total], lambda v, t: v - t, lambda v, t: v + t), value.by - top
     )
 
 
-def softmax(graph: Graph, name: str, value: Lowered, axis: int, log_sum: Relaxation) -> Node:
+def softmax(graph: Graph, name: str, value: MaskedValue, axis: int, log_sum: Relaxation) -> Node:
     """exp(log softmax) at visible positions, zero elsewhere."""
     total, top = along(graph, name, value, axis, log_sum)
     seen = (value.by > -torch.inf).nonzero(as_tuple=True)

@@ -40,7 +40,7 @@ class Relaxed(Node):
 
 
 @dataclass(frozen=True, eq=False)
-class Lowered:
+class MaskedValue:
     """A masked value: a node plus constants, some of them so low, or minus infinity, that a softmax or a
     maximum ignores them.
 

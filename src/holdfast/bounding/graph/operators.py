@@ -14,7 +14,7 @@ from torch import Tensor
 from holdfast.bounding.graph import compose, discontinuities, functions, masks, reductions
 from holdfast.bounding.graph.graph import Graph, Node, OperatorCall, handles, leaves
 from holdfast.bounding.graph.kernel import Kernel, convolution, pooling, scaling
-from holdfast.bounding.graph.node import Lowered, is_image
+from holdfast.bounding.graph.node import MaskedValue, is_image
 from holdfast.errors import UnsupportedLayer
 
 __all__ = ["discontinuities", "functions", "reductions"]  # Imported because they register handlers.
@@ -98,13 +98,15 @@ def _positive(leaf: Any) -> Any:
     aten.reshape_as.default, aten.expand_as.default, aten.view_as.default, aten.mT.default,
     masked=True,
 )  # fmt: skip
-def lower_move(graph: Graph, call: OperatorCall) -> Node | Lowered | Tensor:
-    lowered, *others = [leaf for leaf in leaves((call.args, call.kwargs)) if isinstance(leaf, Node | Lowered)]
-    if call.args[0] is lowered and isinstance(lowered, Lowered) and not others:
+def lower_move(graph: Graph, call: OperatorCall) -> Node | MaskedValue | Tensor:
+    lowered, *others = [
+        leaf for leaf in leaves((call.args, call.kwargs)) if isinstance(leaf, Node | MaskedValue)
+    ]
+    if call.args[0] is lowered and isinstance(lowered, MaskedValue) and not others:
         inner = OperatorCall(call.name, call.target, (lowered.node, *call.args[1:]), call.kwargs)
         node = lower_move(graph, inner)
         return (
-            Lowered(node, call.target(lowered.by, *call.args[1:], **call.kwargs))
+            MaskedValue(node, call.target(lowered.by, *call.args[1:], **call.kwargs))
             if isinstance(node, Node)
             else node
         )
@@ -270,17 +272,17 @@ def _convolution_kernel(call: OperatorCall) -> Kernel | None:
     aten.rsub.Tensor,
     masked=True,
 )
-def add(graph: Graph, call: OperatorCall) -> Node | Lowered:
+def add(graph: Graph, call: OperatorCall) -> Node | MaskedValue:
     a, b = call.args[:2]
-    if call.target == aten.add.Tensor and not isinstance(a, Node | Lowered):
+    if call.target == aten.add.Tensor and not isinstance(a, Node | MaskedValue):
         a, b = b, a
     if (
-        not isinstance(b, Node | Lowered)
+        not isinstance(b, Node | MaskedValue)
         and not call.kwargs
         and call.target in (aten.add.Tensor, aten.sub.Tensor)
     ):
         constant = torch.as_tensor(b if call.target == aten.add.Tensor else -b, device=graph.device)
-        if isinstance(a, Lowered) or masks.hides(constant):
+        if isinstance(a, MaskedValue) or masks.masks_positions(constant):
             return masks.add_mask(graph, call.name, a, constant)
     call = resolve_masks(graph, call)
     if all(discontinuities.may_be_truth(value) for value in call.args[:2]):
@@ -341,7 +343,7 @@ def negate(graph: Graph, call: OperatorCall) -> Node:
 
 
 @handles(aten.mul.Tensor, aten.mul.Scalar, masked=True)
-def multiply(graph: Graph, call: OperatorCall) -> Node | Lowered:
+def multiply(graph: Graph, call: OperatorCall) -> Node | MaskedValue:
     if (scaled := _scale_masked(graph, call)) is not None:
         return scaled
     call = resolve_masks(graph, call)
@@ -351,18 +353,18 @@ def multiply(graph: Graph, call: OperatorCall) -> Node | Lowered:
     return affine(graph, call, magnitude=lambda a, b: _size(a) * _size(b))
 
 
-def _scale_masked(graph: Graph, call: OperatorCall) -> Lowered | None:
+def _scale_masked(graph: Graph, call: OperatorCall) -> MaskedValue | None:
     """A masked value times or divided by a positive number: both parts are scaled."""
     value, factor = call.args
     number = isinstance(factor, int | float) or (isinstance(factor, Tensor) and factor.numel() == 1)
-    if not isinstance(value, Lowered) or not number or not float(factor) > 0:
+    if not isinstance(value, MaskedValue) or not number or not float(factor) > 0:
         return None
     node = affine(graph, OperatorCall(call.name, call.target, (value.node, factor), call.kwargs))
-    return Lowered(node, call.target(value.by, factor).expand(node.shape))
+    return MaskedValue(node, call.target(value.by, factor).expand(node.shape))
 
 
 @handles(aten.div.Tensor, aten.div.Scalar, masked=True)
-def divide(graph: Graph, call: OperatorCall) -> Node | Lowered:
+def divide(graph: Graph, call: OperatorCall) -> Node | MaskedValue:
     if (scaled := _scale_masked(graph, call)) is not None:
         return scaled
     call = resolve_masks(graph, call)
@@ -457,7 +459,7 @@ def attention(graph: Graph, call: OperatorCall) -> Node | Tensor:
         mask = torch.ones(query.shape[-2], key.shape[-1], dtype=torch.bool, device=graph.device).tril()
     if mask is not None and mask.dtype == torch.bool:
         mask = torch.where(mask, 0.0, -torch.inf).double()
-    scores: Node | Lowered | Tensor
+    scores: Node | MaskedValue | Tensor
     if isinstance(query, Node) or isinstance(key, Node):
         scores = compose.matrix_product(graph, call.name, query, key)
         scores = (

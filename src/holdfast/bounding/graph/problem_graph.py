@@ -5,10 +5,10 @@ from weakref import WeakKeyDictionary, WeakSet
 from torch import Tensor
 
 from holdfast.bounding.graph import equivalence_check
-from holdfast.bounding.graph.fusion import for_one
+from holdfast.bounding.graph.fusion import single_input_network
 from holdfast.bounding.graph.graph import Graph, build
 from holdfast.network import Network
-from holdfast.network.tokens import tokens_read_once
+from holdfast.network.tokens import check_only_vectors_are_read
 from holdfast.problem import Problem
 from holdfast.property import BoundedProperty, Robustness, Targeted
 from holdfast.region import Words
@@ -37,7 +37,11 @@ def graph_of(problem: Problem, *, executed: bool = False) -> Graph:
     )
     key = (problem.region.shape, ranking)
     if key not in known:
-        graph = build(for_one(problem.network, problem.region.centre), problem.region.centre, ranking=ranking)
+        graph = build(
+            single_input_network(problem.network, problem.region.centre),
+            problem.region.centre,
+            ranking=ranking,
+        )
         _check(problem, graph)
         known[key] = graph
     return known[key]
@@ -53,9 +57,9 @@ def checked_graph(problem: Problem, *, executed: bool = False) -> Graph:
 
 def _check(problem: Problem, graph: Graph) -> None:
     if isinstance(problem.region, Words):
-        tokens_read_once(problem.network, problem.region)
+        check_only_vectors_are_read(problem.network, problem.region)
     equivalence_check.check(
-        problem.network, graph, problem.region, for_one(problem.network, problem.region.centre)
+        problem.network, graph, problem.region, single_input_network(problem.network, problem.region.centre)
     )
     _checked.add(problem)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from holdfast.bounding.graph import compose, masks
 from holdfast.bounding.graph.graph import Graph, Node, OperatorCall, handles, leaves
-from holdfast.bounding.graph.node import Lowered, Unbounded
+from holdfast.bounding.graph.node import MaskedValue, Unbounded
 from holdfast.bounding.relax import Abs, Clip, Power, Relaxation, Relu, Sqrt
 from holdfast.errors import UnsupportedLayer
 
@@ -200,7 +200,7 @@ def _sum_axes(graph: Graph, call: OperatorCall, node: Node, dims: Any, keep: boo
     return graph.affine(call.name, [node], *(lambda v: v.sum(axes, keepdim=keep),) * 2)
 
 
-def _axes(call: OperatorCall, node: Node | Lowered, dims: Any) -> list[int]:
+def _axes(call: OperatorCall, node: Node | MaskedValue, dims: Any) -> list[int]:
     """The given axes, or all; the batch axis is refused."""
     axes = [d % len(node.shape) for d in leaves(dims) if d is not None] or list(range(len(node.shape)))
     if 0 in axes:
@@ -236,11 +236,11 @@ def logsumexp(graph: Graph, call: OperatorCall) -> Node:
 
 
 def _reduce_axes(graph: Graph, call: OperatorCall, relaxation: Relaxation) -> Node:
-    node: Node | Lowered = call.args[0]
+    node: Node | MaskedValue = call.args[0]
     dims = call.args[1] if len(call.args) > 1 else call.kwargs.get("dim", [])
     keep = bool(call.args[2]) if len(call.args) > 2 else bool(call.kwargs.get("keepdim", False))
     axes = _axes(call, node, dims)
-    if isinstance(node, Lowered):
+    if isinstance(node, MaskedValue):
         shape = [1 if axis in axes else size for axis, size in enumerate(node.shape)]
         found = compose.along(
             graph, call.name, masks.merge_axes(graph, call.name, node, axes), -1, relaxation
@@ -259,5 +259,5 @@ def softmax(graph: Graph, call: OperatorCall) -> Node:
 
 
 @handles(aten.log_softmax.int, aten._log_softmax.default, masked=True)
-def log_softmax(graph: Graph, call: OperatorCall) -> Node | Lowered:
+def log_softmax(graph: Graph, call: OperatorCall) -> Node | MaskedValue:
     return compose.log_softmax(graph, call.name, call.args[0], call.args[1])

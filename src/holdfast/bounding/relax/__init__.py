@@ -14,7 +14,7 @@ from holdfast.bounding.relax.gates import SigmoidTanh, SigmoidTimes
 from holdfast.bounding.relax.piecewise import Abs, Clip, Elu, Hardswish, LeakyRelu, Relu
 from holdfast.bounding.relax.power import Power
 from holdfast.bounding.relax.product import Product
-from holdfast.bounding.relax.rounding_interval import Unsure
+from holdfast.bounding.relax.rounding_interval import RoundedInput
 from holdfast.bounding.relax.selfgated import Gelu, GeluTanh, Mish, Silu
 from holdfast.bounding.relax.sigmoidal import Atan, Erf, Sigmoid, Tanh
 from holdfast.bounding.relax.sine import Cosine, Sine
@@ -45,6 +45,7 @@ __all__ = [
     "Relaxation",
     "Relu",
     "Round",
+    "RoundedInput",
     "Rsqrt",
     "Sigmoid",
     "SigmoidTanh",
@@ -56,7 +57,6 @@ __all__ = [
     "Sqrt",
     "Step",
     "Tanh",
-    "Unsure",
     "abilities",
     "planes",
     "value_range",

@@ -77,13 +77,13 @@ class Curve(ABC):
         """
 
 
-def unsplit(why: str) -> Mapping[str, str]:
+def without_sign_split(why: str) -> Mapping[str, str]:
     """An entry of `unknown`: the reason why the function has no sign split."""
     return {"sign split": why}
 
 
 # For functions that are nonlinear around every point: deciding a sign does not make them linear.
-BENT = unsplit("nonlinear on both sides of every point")
+NO_KINK = without_sign_split("nonlinear on both sides of every point")
 
 
 class Relaxation(ABC):
@@ -240,7 +240,7 @@ def hull(*values: Tensor, units: float = 64.0, more: float = 0.0) -> Interval:
     )
 
 
-def near_and_far(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+def smallest_and_largest_magnitude(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
     """The smallest and the largest |v| on the box, where an even derivative that falls with |v| attains its
     extremes.
     """

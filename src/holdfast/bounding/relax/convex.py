@@ -20,7 +20,16 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from holdfast.bounding.relax.base import BENT, Interval, Point, Relaxation, chord, clamp, hull, rounding_error
+from holdfast.bounding.relax.base import (
+    NO_KINK,
+    Interval,
+    Point,
+    Relaxation,
+    chord,
+    clamp,
+    hull,
+    rounding_error,
+)
 from holdfast.bounding.relax.parabola import SmoothCurve
 
 
@@ -28,7 +37,7 @@ class Exp(Relaxation):
     """exp(v); exp'(v) = a at v = log a."""
 
     measured = True
-    unknown = BENT
+    unknown = NO_KINK
 
     def function(self, *v: Tensor) -> Tensor:
         return torch.exp(v[0])
@@ -56,7 +65,7 @@ class Exp(Relaxation):
 class Log(Relaxation):
     """log(v) for v > 0; log'(v) = a at v = 1 / a."""
 
-    unknown = BENT
+    unknown = NO_KINK
 
     def function(self, *v: Tensor) -> Tensor:
         return torch.log(v[0])
@@ -82,7 +91,7 @@ class Log(Relaxation):
 class Sqrt(Relaxation):
     """sqrt(v) for v >= 0."""
 
-    unknown = BENT
+    unknown = NO_KINK
 
     def function(self, *v: Tensor) -> Tensor:
         return torch.sqrt(v[0])
@@ -121,7 +130,7 @@ class Sqrt(Relaxation):
 class Rsqrt(Relaxation):
     """1 / sqrt(v) for v > 0."""
 
-    unknown = BENT
+    unknown = NO_KINK
 
     def function(self, *v: Tensor) -> Tensor:
         return 1 / torch.sqrt(v[0])
@@ -151,7 +160,7 @@ class Rsqrt(Relaxation):
 class Reciprocal(Relaxation):
     """1 / v on boxes without zero: convex for v > 0, concave for v < 0."""
 
-    unknown = BENT
+    unknown = NO_KINK
 
     def function(self, *v: Tensor) -> Tensor:
         return 1 / v[0]

@@ -17,7 +17,16 @@ for any slopes.
 import torch
 from torch import Tensor
 
-from holdfast.bounding.relax.base import Curve, Interval, Point, Relaxation, chord, clamp, hull, unsplit
+from holdfast.bounding.relax.base import (
+    Curve,
+    Interval,
+    Point,
+    Relaxation,
+    chord,
+    clamp,
+    hull,
+    without_sign_split,
+)
 from holdfast.bounding.relax.product import corners
 from holdfast.bounding.relax.sigmoidal import Sigmoid, Tanh, tanh_slope_root
 
@@ -27,7 +36,7 @@ class SigmoidTimes(Relaxation):
 
     measured = True
     arguments = 2
-    unknown = unsplit("of two arguments")
+    unknown = without_sign_split("of two arguments")
 
     def function(self, *v: Tensor) -> Tensor:
         return torch.sigmoid(v[0]) * v[1]
@@ -66,7 +75,7 @@ class SigmoidTanh(Relaxation):
 
     measured = True
     arguments = 2
-    unknown = unsplit("of two arguments")
+    unknown = without_sign_split("of two arguments")
 
     def function(self, *v: Tensor) -> Tensor:
         return torch.sigmoid(v[0]) * torch.tanh(v[1])

@@ -9,7 +9,7 @@ So the coefficients are free, and soundness depends only on this enclosure.
 
 Smooth functions (`SmoothCurve`): on a grid of step h, the deviation d lies within h^2 / 8 sup |d''| of the
 straight line between neighbouring values (the error of linear interpolation), and d'' changes between grid
-points by at most h / 2 sup |f'''| from the nearer one. Piecewise quadratic functions (`Pieces`): the extremes
+points by at most h / 2 sup |f'''| from the nearer one. Piecewise quadratic functions (`PiecewiseQuadratic`): the extremes
 lie at ends, kinks, and stationary points of each piece.
 
 Rounding: each value, location and grid end is off by a few u of all that enters; 64 u of it are added.
@@ -84,7 +84,7 @@ class SmoothCurve(Curve):
 
 
 @dataclass(frozen=True)
-class Pieces(Curve):
+class PiecewiseQuadratic(Curve):
     """Pieces p v + q v^2 + constant that meet at kinks. Extremes of the deviation lie at ends, at kinks, and
     where a piece is as steep as the parabola.
     """
@@ -112,7 +112,7 @@ class Pieces(Curve):
 
 
 @dataclass(frozen=True)
-class Joined(Curve):
+class ConcatenatedCurve(Curve):
     """One curve up to zero, where there may be a kink, and another from there on."""
 
     before: Curve

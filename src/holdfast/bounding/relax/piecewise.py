@@ -26,10 +26,10 @@ from holdfast.bounding.relax.base import (
     clamp,
     hull,
     rounding_error,
-    unsplit,
+    without_sign_split,
 )
 from holdfast.bounding.relax.hull import hull_slopes
-from holdfast.bounding.relax.parabola import Joined, Pieces, SmoothCurve
+from holdfast.bounding.relax.parabola import ConcatenatedCurve, PiecewiseQuadratic, SmoothCurve
 from holdfast.rounding import UNDERFLOW
 
 
@@ -68,9 +68,9 @@ class LeakyRelu(Relaxation):
         low, high = (torch.where(lower[0] >= 0, one, torch.where(upper[0] <= 0, flat, end)) for end in ends)
         return [(low, high)]
 
-    def curves(self) -> tuple[Pieces]:
+    def curves(self) -> tuple[PiecewiseQuadratic]:
         return (
-            Pieces(
+            PiecewiseQuadratic(
                 self,
                 (0.0,),
                 ((1.0, 0.0), (self.negative_slope, 0.0)),
@@ -113,7 +113,7 @@ class Clip(Relaxation):
 
     low: float = -torch.inf
     high: float = torch.inf
-    unknown = unsplit("three linear pieces with two finite bounds; supported with one")
+    unknown = without_sign_split("three linear pieces with two finite bounds; supported with one")
 
     def function(self, *v: Tensor) -> Tensor:
         return v[0].clamp(self.low, self.high)
@@ -150,10 +150,10 @@ class Clip(Relaxation):
         inside, outside = (low >= self.low) & (high <= self.high), (high <= self.low) | (low >= self.high)
         return [(torch.where(inside, 1.0, 0.0).to(low), torch.where(outside & ~inside, 0.0, 1.0).to(low))]
 
-    def curves(self) -> tuple[Pieces]:
+    def curves(self) -> tuple[PiecewiseQuadratic]:
         ends = tuple(end for end in (self.low, self.high) if math.isfinite(end))
         return (
-            Pieces(
+            PiecewiseQuadratic(
                 self, ends, ((0.0, 0.0), (1.0, 0.0)), steepest=1.0, value=1 + max(map(abs, ends), default=0.0)
             ),
         )
@@ -182,7 +182,7 @@ class Elu(Relaxation):
     """
 
     alpha: float = 1.0
-    unknown = unsplit("nonlinear below zero")
+    unknown = without_sign_split("nonlinear below zero")
 
     def function(self, *v: Tensor) -> Tensor:
         return torch.where(v[0] > 0, v[0], self.alpha * torch.expm1(v[0].clamp_max(0)))
@@ -211,7 +211,7 @@ class Elu(Relaxation):
         least = torch.where(low >= 0, 1.0, torch.where(high > 0, least.clamp_max(1), least))
         return [(least, torch.where(low >= 0, 1.0, torch.where(high > 0, most.clamp_min(1), most)))]
 
-    def curves(self) -> tuple[Joined]:
+    def curves(self) -> tuple[ConcatenatedCurve]:
         bent = SmoothCurve(
             self,
             lambda v: self.alpha * torch.exp(v.clamp_max(0)),
@@ -219,7 +219,7 @@ class Elu(Relaxation):
             steepest=max(1.0, self.alpha),
             value=1 + self.alpha,
         )
-        return (Joined(bent, Pieces(self, (), ((1.0, 0.0),), steepest=1.0)),)
+        return (ConcatenatedCurve(bent, PiecewiseQuadratic(self, (), ((1.0, 0.0),), steepest=1.0)),)
 
     def executed_error(self, lower: Point, upper: Point, dtype: torch.dtype) -> Tensor:
         """The error of exp(v) - 1 is measured in units of one."""
@@ -230,7 +230,7 @@ class Hardswish(Relaxation):
     """v (v + 3) / 6 for |v| <= 3, 0 for v < -3, v for v > 3."""
 
     measured = True
-    unknown = unsplit("nonlinear between its kinks")
+    unknown = without_sign_split("nonlinear between its kinks")
 
     def function(self, *v: Tensor) -> Tensor:
         inside = v[0].clamp(-3, 3)
@@ -276,5 +276,5 @@ class Hardswish(Relaxation):
             )
         ]
 
-    def curves(self) -> tuple[Pieces]:
-        return (Pieces(self, (-3.0, 3.0), ((0.0, 0.0), (0.5, 1 / 6), (1.0, 0.0)), steepest=1.5),)
+    def curves(self) -> tuple[PiecewiseQuadratic]:
+        return (PiecewiseQuadratic(self, (-3.0, 3.0), ((0.0, 0.0), (0.5, 1 / 6), (1.0, 0.0)), steepest=1.5),)

@@ -9,7 +9,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from holdfast.bounding.relax.base import BENT, Interval, Point, Relaxation, clamp, hull, near_and_far
+from holdfast.bounding.relax.base import (
+    NO_KINK,
+    Interval,
+    Point,
+    Relaxation,
+    clamp,
+    hull,
+    smallest_and_largest_magnitude,
+)
 from holdfast.bounding.relax.hull import hull_slopes
 from holdfast.bounding.relax.parabola import SmoothCurve
 
@@ -20,7 +28,7 @@ class Power(Relaxation):
 
     exponent: int = 2
     measured = True
-    unknown = BENT
+    unknown = NO_KINK
 
     def function(self, *v: Tensor) -> Tensor:
         return v[0] ** self.exponent
@@ -46,7 +54,11 @@ class Power(Relaxation):
 
     def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
         """n v^(n-1) is increasing for even n; for odd n it is even and increases with |v|."""
-        ends = (lower[0], upper[0]) if self.exponent % 2 == 0 else near_and_far(lower[0], upper[0])
+        ends = (
+            (lower[0], upper[0])
+            if self.exponent % 2 == 0
+            else smallest_and_largest_magnitude(lower[0], upper[0])
+        )
         return [hull(*(self.exponent * v ** (self.exponent - 1) for v in ends), units=64 + 4 * self.exponent)]
 
     def curves(self) -> tuple[SmoothCurve]:

@@ -8,7 +8,7 @@ Reference: McCormick 1976; the convex envelope of v z over a box is the maximum 
 import torch
 from torch import Tensor
 
-from holdfast.bounding.relax.base import Interval, Point, Relaxation, unsplit
+from holdfast.bounding.relax.base import Interval, Point, Relaxation, without_sign_split
 
 
 class Product(Relaxation):
@@ -16,7 +16,7 @@ class Product(Relaxation):
 
     measured = True
     arguments = 2
-    unknown = unsplit("of two arguments")
+    unknown = without_sign_split("of two arguments")
 
     def function(self, *v: Tensor) -> Tensor:
         return v[0] * v[1]

@@ -12,17 +12,17 @@ This is a safety margin, not a proof about execution; `executed_error` is for th
 import torch
 from torch import Tensor
 
-from holdfast.bounding.relax.base import UNIT, Interval, Point, Relaxation, unsplit
-from holdfast.bounding.relax.parabola import Pieces
+from holdfast.bounding.relax.base import UNIT, Interval, Point, Relaxation, without_sign_split
+from holdfast.bounding.relax.parabola import PiecewiseQuadratic
 
 # The margin relative to 1 + |v|: 64 units roundoff (2^-24) of float32 (chosen by hand).
 SHARE = 2.0**-18
 
 
-class Unsure(Relaxation):
+class RoundedInput(Relaxation):
     """v. Its magnitude is scaled such that the rounding error charged by `base.py` is SHARE (1 + |v|)."""
 
-    unknown = unsplit("linear")
+    unknown = without_sign_split("linear")
 
     def function(self, *v: Tensor) -> Tensor:
         return v[0]
@@ -41,15 +41,15 @@ class Unsure(Relaxation):
         one = torch.ones_like(lower[0])
         return [(one, one)]
 
-    def curves(self) -> tuple[Pieces]:
+    def curves(self) -> tuple[PiecewiseQuadratic]:
         return (_Line(self, (), ((1.0, 0.0),), steepest=1.0),)
 
     def executed_error(self, lower: Point, upper: Point, dtype: torch.dtype) -> Tensor:
         return torch.zeros_like(lower[0])
 
 
-class _Line(Pieces):
-    """The identity, with the magnitude of `Unsure`."""
+class _Line(PiecewiseQuadratic):
+    """The identity, with the magnitude of `RoundedInput`."""
 
     def sizes(self, lower: Tensor, upper: Tensor) -> tuple[Tensor, float]:  # type: ignore[override]
         return self.relaxation.magnitude((lower,), (upper,)), 1.0

@@ -30,7 +30,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from holdfast.bounding.relax.base import BENT, UNIT, Interval, Point, Relaxation, clamp, hull
+from holdfast.bounding.relax.base import NO_KINK, UNIT, Interval, Point, Relaxation, clamp, hull
 from holdfast.bounding.relax.hull import hull_slopes
 from holdfast.bounding.relax.parabola import SmoothCurve
 
@@ -46,7 +46,7 @@ class SelfGated(Relaxation):
     bends: ClassVar[tuple[float, float]]  # The two inflection points.
     far: ClassVar[float]  # For |v| > far the function is 0 or v, see the module's docstring.
     third: ClassVar[float]  # sup |f'''|, rounded up.
-    unknown = BENT
+    unknown = NO_KINK
 
     @abstractmethod
     def gate(self, v: Tensor) -> Tensor: ...

@@ -18,7 +18,16 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from holdfast.bounding.relax.base import BENT, Interval, Point, Relaxation, chord, clamp, hull, near_and_far
+from holdfast.bounding.relax.base import (
+    NO_KINK,
+    Interval,
+    Point,
+    Relaxation,
+    chord,
+    clamp,
+    hull,
+    smallest_and_largest_magnitude,
+)
 from holdfast.bounding.relax.parabola import SmoothCurve
 
 LAST_BELOW_ONE = 1 - 2.0**-53  # The largest float64 below one: atanh is finite up to it.
@@ -28,7 +37,7 @@ class Tanh(Relaxation):
     """tanh(v), with derivative 1 - tanh(v)^2."""
 
     measured = True
-    unknown = BENT
+    unknown = NO_KINK
 
     def function(self, *v: Tensor) -> Tensor:
         return torch.tanh(v[0])
@@ -46,7 +55,14 @@ class Tanh(Relaxation):
 
     def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
         """1 / cosh(v)^2 is even and decreases with |v|; cosh overflows where it is below 1e-300."""
-        return [hull(*(torch.cosh(v).square().reciprocal() for v in near_and_far(lower[0], upper[0])))]
+        return [
+            hull(
+                *(
+                    torch.cosh(v).square().reciprocal()
+                    for v in smallest_and_largest_magnitude(lower[0], upper[0])
+                )
+            )
+        ]
 
     def curves(self) -> tuple[SmoothCurve]:
         return (SmoothCurve(self, _tanh_second, _tanh_third, steepest=1.0),)
@@ -56,7 +72,7 @@ class Sigmoid(Relaxation):
     """sigmoid(v) = (1 + tanh(v / 2)) / 2."""
 
     measured = True
-    unknown = BENT
+    unknown = NO_KINK
 
     def function(self, *v: Tensor) -> Tensor:
         return torch.sigmoid(v[0])
@@ -74,7 +90,14 @@ class Sigmoid(Relaxation):
 
     def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
         """sigmoid(v) sigmoid(-v) is even and decreases with |v|."""
-        return [hull(*(torch.sigmoid(v) * torch.sigmoid(-v) for v in near_and_far(lower[0], upper[0])))]
+        return [
+            hull(
+                *(
+                    torch.sigmoid(v) * torch.sigmoid(-v)
+                    for v in smallest_and_largest_magnitude(lower[0], upper[0])
+                )
+            )
+        ]
 
     def curves(self) -> tuple[SmoothCurve]:
         return (
@@ -91,7 +114,7 @@ class Erf(Relaxation):
     """erf(v), with derivative 2 exp(-v^2) / sqrt(pi)."""
 
     measured = True
-    unknown = BENT
+    unknown = NO_KINK
 
     def function(self, *v: Tensor) -> Tensor:
         return torch.erf(v[0])
@@ -114,7 +137,10 @@ class Erf(Relaxation):
         """
         return [
             hull(
-                *(torch.exp(-v * v) * (2 / math.sqrt(math.pi)) for v in near_and_far(lower[0], upper[0])),
+                *(
+                    torch.exp(-v * v) * (2 / math.sqrt(math.pi))
+                    for v in smallest_and_largest_magnitude(lower[0], upper[0])
+                ),
                 units=4096,
             )
         ]
@@ -135,7 +161,7 @@ class Atan(Relaxation):
     """atan(v), with derivative 1 / (1 + v^2)."""
 
     measured = True
-    unknown = BENT
+    unknown = NO_KINK
 
     def function(self, *v: Tensor) -> Tensor:
         return torch.atan(v[0])
@@ -154,7 +180,7 @@ class Atan(Relaxation):
 
     def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
         """The derivative is even and decreases with |v|."""
-        return [hull(*(1 / (1 + v * v) for v in near_and_far(lower[0], upper[0])))]
+        return [hull(*(1 / (1 + v * v) for v in smallest_and_largest_magnitude(lower[0], upper[0])))]
 
     def curves(self) -> tuple[SmoothCurve]:
         """The third derivative (6 v^2 - 2) / (1 + v^2)^3 has its largest absolute value 2 at zero."""
@@ -219,7 +245,7 @@ def _tanh_third(lower: Tensor, upper: Tensor) -> Tensor:
     """sup |tanh'''| on an interval: 2 (1 - w) |1 - 3 w| for w = tanh(v)^2, largest at an end or at w = 2/3.
     The last 1e-13 covers rounding.
     """
-    near, far = (torch.tanh(v).square() for v in near_and_far(lower, upper))
+    near, far = (torch.tanh(v).square() for v in smallest_and_largest_magnitude(lower, upper))
     ends = torch.maximum(((1 - near) * (1 - 3 * near)).abs(), ((1 - far) * (1 - 3 * far)).abs())
     return 2 * torch.maximum(ends, ((near < 2 / 3) & (far > 2 / 3)) / 3.0) + 1e-13
 

@@ -15,7 +15,7 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
-from holdfast.bounding.relax.base import BENT, Interval, Point, Relaxation, clamp, value_range
+from holdfast.bounding.relax.base import NO_KINK, Interval, Point, Relaxation, clamp, value_range
 from holdfast.bounding.relax.hull import hull_slopes
 from holdfast.bounding.relax.parabola import SmoothCurve
 
@@ -26,7 +26,7 @@ class _Wave(Relaxation):
     """What sine and cosine have in common."""
 
     measured = True
-    unknown = BENT
+    unknown = NO_KINK
 
     @abstractmethod
     def _steep(self, slope: Tensor) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from holdfast.bounding.relax.base import BENT, Interval, Point, Relaxation, chord, clamp, hull, rounding_error
+from holdfast.bounding.relax.base import (
+    NO_KINK,
+    Interval,
+    Point,
+    Relaxation,
+    chord,
+    clamp,
+    hull,
+    rounding_error,
+)
 from holdfast.bounding.relax.parabola import SmoothCurve
 from holdfast.rounding import UNDERFLOW
 
@@ -27,7 +36,7 @@ class Softplus(Relaxation):
     threshold: float = 20.0
     # As in the kernels of log-sigmoid and logaddexp: exp is only taken of negative numbers.
     stable: bool = False
-    unknown = BENT
+    unknown = NO_KINK
 
     def function(self, *v: Tensor) -> Tensor:
         return torch.where(v[0] * self.beta > self.threshold, v[0], self._smooth(v[0]))

@@ -14,13 +14,21 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from holdfast.bounding.relax.base import Curve, Deviation, Interval, Point, Relaxation, clamp, unsplit
+from holdfast.bounding.relax.base import (
+    Curve,
+    Deviation,
+    Interval,
+    Point,
+    Relaxation,
+    clamp,
+    without_sign_split,
+)
 
 
 class _Stairs(Relaxation):
     """What floor, ceil and round have in common."""
 
-    unknown = unsplit("more than one jump")
+    unknown = without_sign_split("more than one jump")
     ahead: ClassVar[float]  # The step with value k ends at the jump k + ahead.
 
     def magnitude(self, lower: Point, upper: Point) -> Tensor:

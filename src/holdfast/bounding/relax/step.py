@@ -10,8 +10,8 @@ products with slopes.
 import torch
 from torch import Tensor
 
-from holdfast.bounding.relax.base import Deviation, Interval, Point, Relaxation, clamp, unsplit
-from holdfast.bounding.relax.parabola import Pieces
+from holdfast.bounding.relax.base import Deviation, Interval, Point, Relaxation, clamp, without_sign_split
+from holdfast.bounding.relax.parabola import PiecewiseQuadratic
 
 
 class Step(Relaxation):
@@ -19,7 +19,7 @@ class Step(Relaxation):
     count.
     """
 
-    unknown = unsplit("discontinuous, so its two linear pieces do not meet")
+    unknown = without_sign_split("discontinuous, so its two linear pieces do not meet")
 
     def function(self, *v: Tensor) -> Tensor:
         return torch.where(v[0] >= 0, 1.0, v[0].clamp(0, 0))  # NaN stays NaN.
@@ -56,7 +56,7 @@ class Step(Relaxation):
         jump = torch.where((lower[0] > 0) | (upper[0] < 0), 0.0, torch.inf).to(lower[0])
         return [(torch.zeros_like(jump), jump)]
 
-    def curves(self) -> tuple[Pieces]:
+    def curves(self) -> tuple[PiecewiseQuadratic]:
         return (_Jump(self, (), ((0.0, 0.0),), steepest=0.0),)
 
     def executed_error(self, lower: Point, upper: Point, dtype: torch.dtype) -> Tensor:
@@ -67,7 +67,7 @@ class Step(Relaxation):
 class Sign(Relaxation):
     """-1 below zero, 0 at zero, 1 above."""
 
-    unknown = unsplit("discontinuous, so its two linear pieces do not meet")
+    unknown = without_sign_split("discontinuous, so its two linear pieces do not meet")
 
     def function(self, *v: Tensor) -> Tensor:
         return torch.where(v[0].isnan(), v[0], torch.sign(v[0]))
@@ -105,14 +105,14 @@ class Sign(Relaxation):
         jump = torch.where((lower[0] > 0) | (upper[0] < 0), 0.0, torch.inf).to(lower[0])
         return [(torch.zeros_like(jump), jump)]
 
-    def curves(self) -> tuple[Pieces]:
+    def curves(self) -> tuple[PiecewiseQuadratic]:
         return (_SignJump(self, (), ((0.0, 0.0),), steepest=0.0),)
 
     def executed_error(self, lower: Point, upper: Point, dtype: torch.dtype) -> Tensor:
         return torch.zeros_like(lower[0])
 
 
-class _SignJump(Pieces):
+class _SignJump(PiecewiseQuadratic):
     """The sign as a curve with a jump."""
 
     def extremes(
@@ -126,7 +126,7 @@ class _SignJump(Pieces):
         )
 
 
-class _Jump(Pieces):
+class _Jump(PiecewiseQuadratic):
     """The step as a curve with a jump."""
 
     def extremes(

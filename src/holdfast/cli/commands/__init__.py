@@ -8,7 +8,7 @@ import pkgutil
 
 import typer
 
-from holdfast.cli.help_pages import Command
+from holdfast.cli.help_pages import PlainHelpCommand
 from holdfast.cli.options import PANELS
 
 
@@ -19,4 +19,4 @@ def register(app: typer.Typer) -> None:
     app.registered_commands.sort(key=lambda command: PANELS.index(str(command.rich_help_panel)))
     for group in (app, *(below.typer_instance for below in app.registered_groups)):
         for command in group.registered_commands if group is not None else ():
-            command.cls = Command
+            command.cls = PlainHelpCommand

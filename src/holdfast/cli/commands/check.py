@@ -5,14 +5,14 @@ import typer
 from holdfast.cli.options import (
     RUNS,
     DataNow,
-    Drawn,
-    Every,
     FilesNow,
     Findings,
     ModelNow,
-    ProveFor,
+    ProofSeconds,
+    RecomputeAll,
     Run,
     Sample,
+    SampleSeed,
     Tolerance,
     Trust,
 )
@@ -31,10 +31,10 @@ def check(
     files: FilesNow = None,
     trust: Trust = False,
     sample: Sample = 25,
-    every: Every = False,
-    seed: Drawn = None,
+    every: RecomputeAll = False,
+    seed: SampleSeed = None,
     tolerance: Tolerance = 1e-3,
-    seconds: ProveFor = None,
+    seconds: ProofSeconds = None,
     out: Findings = None,
 ) -> None:
     """Check a run folder against its model and data, and recompute proved bounds.
@@ -43,13 +43,15 @@ def check(
     the proved bounds. The folder is not changed. Exit code 0: everything agrees. 1: something differs. 2: the
     run could not be checked.
     """
-    from holdfast.cli.check import Wanted, show
+    from holdfast.cli.check import CheckSettings, show
 
     given = files_option(model, data, files)
     known = {} if seed is None else {"seed": seed}
     show(
         run,
-        Wanted(given, None if every else sample, seconds=seconds, tolerance=tolerance, trust=trust, **known),
+        CheckSettings(
+            given, None if every else sample, seconds=seconds, tolerance=tolerance, trust=trust, **known
+        ),
         out,
         Terminal(),
     )

@@ -32,6 +32,6 @@ class Inspect:
 
 
 def inspect(asked: Inspect, _: Path | None) -> None:
-    from holdfast.cli.views.model import look
+    from holdfast.cli.views.model import inspect_model
 
-    look(asked.network, Terminal(), asked.seconds)
+    inspect_model(asked.network, Terminal(), asked.seconds)

@@ -27,9 +27,9 @@ def keygen(
     Keep KEY.pem secret. Give KEY.pub.pem and its fingerprint to whoever checks your bundles.
     """
     from holdfast.cli.views.output import line
-    from holdfast.evidence.keys import made_keys
+    from holdfast.evidence.keys import create_keys
 
-    public, made = made_keys(key)
+    public, made = create_keys(key)
     console = Terminal()
     line(console, "private key", f"{key} (keep it secret)")
     line(console, "public key", str(public))

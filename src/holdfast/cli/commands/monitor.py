@@ -22,7 +22,7 @@ from holdfast.cli.options import (
     measures,
 )
 from holdfast.cli.terminal import Terminal
-from holdfast.reading.read_settings import How
+from holdfast.reading.read_settings import ReadSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from holdfast.cli.run import Built
     from holdfast.execution import Executor
     from holdfast.monitor import Monitor
-    from holdfast.solver import Ended, Progress, SequentialQuestions
+    from holdfast.solver import Progress, RunOutcome, SequentialQuestions
     from holdfast.store import Store
 
 monitor = typer.Typer(
@@ -157,7 +157,7 @@ def score(
     """Score every word or frame by how likely the answer stays the same, with the evidence."""
     from holdfast.cli.monitor.scores import show_scores
 
-    how = How(text_column=text_column, label_column=label_column)
+    how = ReadSettings(text_column=text_column, label_column=label_column)
     show_scores(folder, text, k, limit, device, Terminal(), how, trust=trust)
 
 
@@ -186,7 +186,7 @@ class Evaluate(Command):
         from holdfast.solver import Stop
 
         stop, console = Stop(self.seconds), Terminal()
-        how = How(text_column=self.text_column, label_column=self.label_column)
+        how = ReadSettings(text_column=self.text_column, label_column=self.label_column)
         opened = open_monitor(self.folder, console, self.device, trust=self.trust)
         rows, monitor = rows_for(opened, self.data, self.limit, console, how), opened.monitor
         read = [monitor.read(sequence) for sequence in rows.sequences]
@@ -229,7 +229,7 @@ class Evaluate(Command):
 
     def solve(
         self, store: "Store", built: "Built", progress: "Callable[[Progress], None]", executor: "Executor"
-    ) -> "Ended":
+    ) -> "RunOutcome":
         from holdfast.solver import answer_in_turn
 
         mine = [place for place in range(len(built.extra[2])) if built.mine(place)]
@@ -379,7 +379,7 @@ def export(
     """Write the labelled abstract model (MDP) of MARBLE for a model checker, in the format of PRISM."""
     from holdfast.cli.monitor.building import export_prism
 
-    how = How(text_column=text_column, label_column=label_column)
+    how = ReadSettings(text_column=text_column, label_column=label_column)
     export_prism(folder, data, prism, limit, theta, seed, device, Terminal(), how, trust=trust)
 
 

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.options import EACH, EXECUTOR, MEMORY, RUNS, WORKERS, Run, Running, TrustRun
+from holdfast.cli.options import EXECUTOR, MEMORY, RUNS, SECONDS_EACH, WORKERS, Run, Running, TrustRun
 from holdfast.cli.terminal import Terminal
 
 MORE = typer.Option(
@@ -22,7 +22,7 @@ def resume(
     executor: Annotated[str, EXECUTOR] = "local",
     workers: Annotated[int | None, WORKERS] = None,
     seconds: Annotated[float | None, MORE] = None,
-    seconds_each: Annotated[float | None, EACH] = None,
+    seconds_each: Annotated[float | None, SECONDS_EACH] = None,
     memory: Annotated[str | None, MEMORY] = None,
     trust: TrustRun = False,
 ) -> None:

@@ -7,7 +7,7 @@ import typer
 
 from holdfast.cli import options
 from holdfast.cli.command import Command
-from holdfast.cli.region_options import Around
+from holdfast.cli.region_options import RegionOptions
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,7 +23,7 @@ def register(app: typer.Typer) -> None:
 
 
 @dataclass(frozen=True)
-class RiskCommand(Around, Command):
+class RiskCommand(RegionOptions, Command):
     """Measure the worst score, the Lipschitz metric Q and the radius of a property near each input.
 
     These are the quantities of DeepQuant. Q = sup |s(x) - s(x')| / ||x - x'||_p over the region:

@@ -118,7 +118,7 @@ class SaliencyCommand(DataOptions, Command):
         from rich.table import Table
 
         from holdfast.cli.views.output import line
-        from holdfast.formatting import at_most
+        from holdfast.formatting import format_upper
         from holdfast.report.class_probabilities import not_measured
 
         inputs, lowest = (
@@ -150,7 +150,7 @@ class SaliencyCommand(DataOptions, Command):
             )
             table.add_row(
                 str(stored.index),
-                at_most(lowest[stored.index]) if stored.index in lowest else "",
+                format_upper(lowest[stored.index]) if stored.index in lowest else "",
                 (told or "not measured yet")
                 + (f" ({known} of {found.size} units measured)" if 0 < known < found.size else ""),
             )

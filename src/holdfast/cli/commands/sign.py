@@ -59,12 +59,12 @@ def _signing(key: Path | None, signer: str | None, public: Path | None) -> "tupl
             "say who signs: --key KEY.pem, or --signer package.module:function with its --public-key "
             "KEY.pub.pem."
         )
-    from holdfast.evidence.keys import private_key, public_key
+    from holdfast.evidence.keys import read_private_key, read_public_key
 
     if key is not None:
-        return private_key(key, lambda: getpass.getpass(f"Password of {key}: "))
+        return read_private_key(key, lambda: getpass.getpass(f"Password of {key}: "))
     assert signer is not None
     assert public is not None
     from holdfast.reading.source import import_named
 
-    return public_key(public), import_named(signer, "signer")[0]
+    return read_public_key(public), import_named(signer, "signer")[0]

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from holdfast.coverage.testgen import Coverage, Tests
     from holdfast.execution import Executor
     from holdfast.problem import Problem
-    from holdfast.solver import Ended, Progress
+    from holdfast.solver import Progress, RunOutcome
     from holdfast.store import Store
 
 FILE = "tests.npz"
@@ -117,7 +117,7 @@ class Testgen(DataOptions, Command):
         from holdfast.cli.parse import one_of, unit_option
         from holdfast.cli.reading.model_and_data import load_both
         from holdfast.cli.run import Built, question_of
-        from holdfast.coverage.criteria import check
+        from holdfast.coverage.criteria import check_criterion
         from holdfast.coverage.neurons import Per
         from holdfast.coverage.testgen import pursuit, suite_of
         from holdfast.formatting import exact_text
@@ -126,7 +126,7 @@ class Testgen(DataOptions, Command):
         from holdfast.solver import Stop
 
         stop, unit = Stop(self.seconds, self.queries), unit_option(self.unit)
-        check(self.criterion, self.threshold, self.sections)
+        check_criterion(self.criterion, self.threshold, self.sections)
         per = one_of(self.per, "per", Per)
         method = pursuit(stop, changes=self.changes, tests=self.tests, block=self.batch)
         net, data = load_both(self.network, self.data, scale=self.scale, limit=self.limit, how=self)
@@ -169,13 +169,13 @@ class Testgen(DataOptions, Command):
 
     def solve(
         self, store: "Store", built: "Built", progress: "Callable[[Progress], None]", executor: "Executor"
-    ) -> "Ended":
+    ) -> "RunOutcome":
         """Search block by block. A limit on tests includes those found earlier."""
         from holdfast.coverage.testgen import in_blocks
-        from holdfast.solver import Ended
+        from holdfast.solver import RunOutcome
 
         assert not callable(built.methods)
-        (method,), ends = built.methods, list[Ended]()
+        (method,), ends = built.methods, list[RunOutcome]()
         batch = built.batch
 
         def ask(problem: "Problem", seconds: float | None, known: int) -> bool:
@@ -193,7 +193,9 @@ class Testgen(DataOptions, Command):
         until = math.inf if built.stop.seconds is None else time.monotonic() + built.stop.seconds
         in_blocks(built.extra, store.records, ask, until, self.tests)
         faults = tuple(fault for ended in ends for fault in ended.faults)
-        return Ended(any(ended.interrupted for ended in ends), sum(ended.failed for ended in ends), faults)
+        return RunOutcome(
+            any(ended.interrupted for ended in ends), sum(ended.failed for ended in ends), faults
+        )
 
     def portions(self, built: "Built") -> "Iterator[Built]":
         """One request for each block of items."""
@@ -280,9 +282,9 @@ class Testgen(DataOptions, Command):
             line(console, "written", f"{store.folder / FILE}" + (f" and {drawn} pictures" if drawn else ""))
 
     def _collect_tests(self, store: "Store", built: "Built") -> "Tests":
-        from holdfast.coverage.pursuit import MADE
+        from holdfast.coverage.pursuit import PROVENANCE_KEY
 
-        found: Tests = built.extra.tests(store.records(), store.artefacts(MADE), self.tests)
+        found: Tests = built.extra.tests(store.records(), store.artefacts(PROVENANCE_KEY), self.tests)
         return found
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from holdfast.network import Network
     from holdfast.report.verdict_table import InstanceLine
     from holdfast.result import Key, Record
-    from holdfast.solver import Ended, Progress
+    from holdfast.solver import Progress, RunOutcome
     from holdfast.store import Store
     from holdfast.verification import Instance
     from holdfast.verification.vnnlib import Spec
@@ -152,9 +152,9 @@ class Instances:
         )
 
     def unknown(self, keys: "Sequence[Key]") -> "list[Record]":
-        from holdfast.result import Bracket, Record, by_definition
+        from holdfast.result import Bracket, Record, trivial_bound
 
-        nothing = Bracket(by_definition(-math.inf), by_definition(math.inf))
+        nothing = Bracket(trivial_bound(-math.inf), trivial_bound(math.inf))
         return [Record(key, nothing, "stopped", 0.0, 0, goal="worst") for key in keys]
 
     def question(self, key: "Key") -> str:
@@ -258,12 +258,12 @@ class Verify(Command):
 
     def solve(
         self, store: "Store", built: "Built", progress: "Callable[[Progress], None]", executor: "Executor"
-    ) -> "Ended":
+    ) -> "RunOutcome":
         """Answer instance by instance, each with its own deadline.
 
         An error in one does not stop the others.
         """
-        from holdfast.execution.scheduler import Dealer, Unit
+        from holdfast.execution.scheduler import Scheduler, Unit
         from holdfast.result import DONE
 
         asked, known = self.worker(built), _by_instance(store)
@@ -278,7 +278,7 @@ class Verify(Command):
         done = total - sum(len(unit.keys) for unit in units)
         if self.spec is not None and asked.errors:
             raise BadInput(asked.errors[0])
-        dealer = Dealer(
+        dealer = Scheduler(
             asked,
             units,
             store,
@@ -295,7 +295,7 @@ class Verify(Command):
         from holdfast.solver import Stop
         from holdfast.verification.search import Scatter
         from holdfast.verification.specification import problem_of
-        from holdfast.verification.verify import ways
+        from holdfast.verification.verify import select_methods
 
         asked: Instances = built.extra
         for place, instance in enumerate(asked.every):
@@ -307,7 +307,7 @@ class Verify(Command):
                     built,
                     net=net,
                     problems=[problem],
-                    methods=ways(None, Scatter(), None),
+                    methods=select_methods(None, Scatter(), None),
                     stop=stop,
                     batch=len(problem),
                 )

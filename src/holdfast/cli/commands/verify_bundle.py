@@ -10,13 +10,13 @@ from holdfast.cli.options import (
     RUNS,
     Bundle,
     DataNow,
-    Drawn,
-    Every,
     FilesNow,
     Findings,
     ModelNow,
-    ProveFor,
+    ProofSeconds,
+    RecomputeAll,
     Sample,
+    SampleSeed,
     Tolerance,
     Trust,
 )
@@ -38,10 +38,10 @@ def verify_bundle(
     files: FilesNow = None,
     trust: Trust = False,
     sample: Sample = 25,
-    every: Every = False,
-    seed: Drawn = None,
+    every: RecomputeAll = False,
+    seed: SampleSeed = None,
     tolerance: Tolerance = 1e-3,
-    seconds: ProveFor = None,
+    seconds: ProofSeconds = None,
     out: Findings = None,
     page: Annotated[
         Path | None,
@@ -64,11 +64,11 @@ def verify_bundle(
     2: a part could not be checked.
     """
     from holdfast.cli.bundle import verify
-    from holdfast.cli.check import Wanted
+    from holdfast.cli.check import CheckSettings
 
     given = files_option(model, data, files)
     known = {} if seed is None else {"seed": seed}
-    asked = Wanted(
+    asked = CheckSettings(
         given, None if every else sample, seconds=seconds, tolerance=tolerance, trust=trust, **known
     )
     verify(bundle, public_key or (), asked, out, page, unpack, Terminal())

@@ -7,7 +7,7 @@ import typer
 
 from holdfast.cli import options
 from holdfast.cli.command import Command
-from holdfast.cli.region_options import Around
+from holdfast.cli.region_options import RegionOptions
 
 if TYPE_CHECKING:
     from holdfast.cli.run import Built
@@ -20,7 +20,7 @@ def register(app: typer.Typer) -> None:
 
 
 @dataclass(frozen=True)
-class Worst(Around, Command):
+class Worst(RegionOptions, Command):
     """Bound the lowest score of a property near each input; above 0 the property holds."""
 
     name: ClassVar[str] = "worst"

@@ -17,7 +17,7 @@ from holdfast.cli.reading.model import load_network
 from holdfast.cli.views.output import check_folder, line
 from holdfast.datasets import helpdesk
 from holdfast.errors import BadInput, StoreError, UnreadableFile
-from holdfast.files import existing, in_words, json_of, text_of
+from holdfast.files import explained_errors, read_json, read_text, require_file
 from holdfast.monitor import Bins, Classes, Groups, Monitor, Mutation, Noise, Output, Tolerance, Typos
 from holdfast.monitor.monitor import Mode
 from holdfast.monitor.reading import Reader, has_unknown, unknown_token
@@ -25,12 +25,14 @@ from holdfast.monitor.saving import JSON
 from holdfast.network import Network
 from holdfast.network.text import Unknown
 from holdfast.reading.data import PLAIN, load_data, load_substitutes, read_texts
-from holdfast.reading.read_settings import How
+from holdfast.reading.read_settings import ReadSettings
 from holdfast.reading.source import OWN, import_only
 
 EMBEDDED = "helpdesk"
 LONGEST = 4096  # Longest sequence of a monitor fitted here, in elements (a choice; bounds memory).
-SAID = "no model given: using the help desk LSTM that ships with holdfast, with its sets of substitutes"
+DEFAULT_MODEL_NOTE = (
+    "no model given: using the help desk LSTM that ships with holdfast, with its sets of substitutes"
+)
 HOW = "model.json"
 CONFIRM = "If you trust the author of this monitor, add --trust."
 MADE = "It must be as 'holdfast monitor fit' wrote it: fit the monitor again."
@@ -67,7 +69,7 @@ def fit_monitor(q: Fit, folder: Path, console: Console) -> None:
     check_mutation(q.mutation, embedded=q.network is None)
     check_folder(folder, JSON)
     if q.network is None:
-        line(console, "note", SAID)
+        line(console, "note", DEFAULT_MODEL_NOTE)
     net = helpdesk.network() if q.network is None else load_network(q.network)
     mutation = mutation_of(q.mutation, net)
     if net.vectors is None or (unknown == "unk" and not has_unknown(net)):
@@ -86,7 +88,7 @@ def fit_monitor(q: Fit, folder: Path, console: Console) -> None:
         max_length=LONGEST,
     )
     made.save(folder)
-    tell(net, console)
+    print_notes(net, console)
     _keep(folder, q.network, rows.classes if net.classes is None else list(net.classes))
     line(
         console,
@@ -110,7 +112,7 @@ def _needs_trust(network: ModelOptions | None) -> bool:
     )
 
 
-def tell(net: Network, console: Console) -> None:
+def print_notes(net: Network, console: Console) -> None:
     for note in net.notes:
         line(console, "note", note, warns=True)
 
@@ -122,7 +124,9 @@ def _training(q: Fit, reader: Reader) -> SequenceRows:
         if q.mode == "abstract":
             raise BadInput("mode abstract learns from sequences: give them with --data.")
         return SequenceRows([], [])
-    return load_rows(q.data, reader, q.limit, How(text_column=q.text_column, label_column=q.label_column))
+    return load_rows(
+        q.data, reader, q.limit, ReadSettings(text_column=q.text_column, label_column=q.label_column)
+    )
 
 
 def _attackable(mutation: Mutation, net: Network) -> str:
@@ -143,7 +147,7 @@ def check_mutation(text: str | None, *, embedded: bool) -> None:
     if text.startswith("noise:"):
         noise_of(text)
     elif text.endswith(".json"):
-        existing(Path(text))
+        require_file(Path(text))
     else:
         raise BadInput(
             f"mutation {text!r}: use a .json file of sets, vectors, vectors:0.7, typos, noise:0.1 or "
@@ -198,11 +202,11 @@ def output_of(text: str) -> Output:
 # ---- sequences
 
 
-def load_rows(source: str, reader: Reader, limit: int | None, how: How = PLAIN) -> SequenceRows:
+def load_rows(source: str, reader: Reader, limit: int | None, how: ReadSettings = PLAIN) -> SequenceRows:
     """Read a .txt file of sentences, or anything that `load_data` reads."""
     if source.endswith(".txt"):
         lines = [
-            (place, text) for place, text in enumerate(text_of(Path(source)).split("\n"), 1) if text.strip()
+            (place, text) for place, text in enumerate(read_text(Path(source)).split("\n"), 1) if text.strip()
         ]
         if not lines:
             raise BadInput(f"{source}: holds no sentence.")
@@ -235,7 +239,7 @@ def _limit_rows(rows: SequenceRows, limit: int | None) -> SequenceRows:
 
 
 def rows_for(
-    opened: OpenedMonitor, data: str | None, limit: int | None, console: Console, how: How = PLAIN
+    opened: OpenedMonitor, data: str | None, limit: int | None, console: Console, how: ReadSettings = PLAIN
 ) -> SequenceRows:
     """The sequences for a fitted monitor; without data, the test sentences of the help desk."""
     if data is not None:
@@ -267,7 +271,7 @@ def open_monitor(
     files.
     """
     if folder == EMBEDDED and not Path(folder).exists():
-        line(console, "note", SAID)
+        line(console, "note", DEFAULT_MODEL_NOTE)
         net, rows = helpdesk.network(device or "cpu"), _embed_split("train")
         return OpenedMonitor(
             Monitor.fit(net, rows.sequences[:6], mutation_of(None, net), unknown="unk"), rows.classes, True
@@ -278,8 +282,8 @@ def open_monitor(
             f"{folder}: no such folder. Create a monitor with 'holdfast monitor fit', or use helpdesk, which "
             "ships with holdfast."
         )
-    content = json_of(path, MADE)
-    with in_words(path, "damaged", MADE):
+    content = read_json(path, MADE)
+    with explained_errors(path, "damaged", MADE):
         model, classes = content["model"], content["classes"]
         question = None if model == EMBEDDED else _model_options(model)
     if question is None:
@@ -319,7 +323,7 @@ def export_prism(
     seed: int,
     device: str | None,
     console: Console,
-    how: How,
+    how: ReadSettings,
     *,
     trust: bool = False,
 ) -> None:

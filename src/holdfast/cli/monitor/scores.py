@@ -17,16 +17,16 @@ from holdfast.cli.monitor.building import (
     load_rows,
     of_texts,
     open_monitor,
+    print_notes,
     rows_for,
-    tell,
 )
 from holdfast.cli.views.output import line
 from holdfast.errors import BadInput
 from holdfast.foreign_text import printable
-from holdfast.monitor.evaluate import BESIDE, Evaluation, Mean, evaluation
+from holdfast.monitor.evaluate import EXTRAS, Evaluation, Mean, evaluation
 from holdfast.monitor.score import Scores, Steps
 from holdfast.reading.data import PLAIN
-from holdfast.reading.read_settings import How
+from holdfast.reading.read_settings import ReadSettings
 from holdfast.result import DONE, Evidence
 from holdfast.store import Store
 
@@ -51,7 +51,7 @@ def show_scores(
     limit: int | None,
     device: str | None,
     console: Console,
-    how: How = PLAIN,
+    how: ReadSettings = PLAIN,
     *,
     trust: bool = False,
 ) -> None:
@@ -64,7 +64,7 @@ def show_scores(
     for place in range(len(found)) if text is not None else _shakiest(found, said):
         pieces = rows.names[place].split() if rows.pieces is None else rows.pieces[place]
         _show(pieces, rows.names[place], found[place], said[place], opened, console)
-    tell(opened.monitor.net, console)
+    print_notes(opened.monitor.net, console)
     _legend(found[0], console)
 
 
@@ -98,7 +98,7 @@ def steps_of(text: str) -> Steps:
 
 
 def _read_requests(
-    opened: OpenedMonitor, text: str | None, limit: int | None, console: Console, how: How
+    opened: OpenedMonitor, text: str | None, limit: int | None, console: Console, how: ReadSettings
 ) -> SequenceRows:
     net = opened.monitor.net
     if text is None:
@@ -199,7 +199,7 @@ def show_evaluation(store: Store, asked: int, console: Console) -> None:
     if not records:
         line(console, "sequences", f"none of {asked} yet", warns=True)
         return
-    found = evaluation(records, {name: store.artefacts(name) for name in BESIDE})
+    found = evaluation(records, {name: store.artefacts(name) for name in EXTRAS})
     line(
         console,
         "sequences",

@@ -13,7 +13,7 @@ from holdfast.cli.monitor.building import open_monitor
 from holdfast.cli.terminal import Terminal
 from holdfast.cli.views.output import line
 from holdfast.errors import BadInput
-from holdfast.files import text_of
+from holdfast.files import read_text
 from holdfast.monitor import Monitor
 
 TOKEN = "HOLDFAST_TOKEN"  # Environment variable with the token, used without --token-file.
@@ -85,7 +85,7 @@ def token_of(file: Path | None) -> str | None:
 
     Never from the command line, which other users of the machine can see.
     """
-    found = text_of(file).strip() if file is not None else os.environ.get(TOKEN, "").strip()
+    found = read_text(file).strip() if file is not None else os.environ.get(TOKEN, "").strip()
     source = str(file) if file is not None else TOKEN
     if not found and file is None:
         return None

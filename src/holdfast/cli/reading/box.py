@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import BadInput
-from holdfast.files import in_words, text_of
+from holdfast.files import explained_errors, read_text
 from holdfast.network import Network
 from holdfast.reading.source import array
 from holdfast.verification.specification import input_shape
@@ -40,8 +40,8 @@ def _written(text: str) -> list[list[float]]:
 
 def _csv(path: Path) -> list[list[float]]:
     pairs = []
-    with in_words(path, "cannot be read as .csv", "Write one line low,high for each input."):
-        rows = list(csv.reader(text_of(path).splitlines()))
+    with explained_errors(path, "cannot be read as .csv", "Write one line low,high for each input."):
+        rows = list(csv.reader(read_text(path).splitlines()))
     for number, row in enumerate(rows, 1):
         if not any(cell.strip() for cell in row):
             continue

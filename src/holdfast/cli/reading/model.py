@@ -12,7 +12,7 @@ from torch import nn
 from holdfast.cli.options import ModelOptions
 from holdfast.cli.parse import numbers, pair, sizes
 from holdfast.errors import BadInput
-from holdfast.files import text_of
+from holdfast.files import read_text
 from holdfast.network import Network
 from holdfast.network.model_identity import NOT_HASHED, named_by
 from holdfast.network.text import Given
@@ -182,7 +182,7 @@ def class_names(text: str | None) -> Sequence[str] | None:
     if text is None:
         return None
     if "," not in text:
-        return [name.strip() for name in text_of(Path(text)).splitlines() if name.strip()]
+        return [name.strip() for name in read_text(Path(text)).splitlines() if name.strip()]
     return [name.strip() for name in text.split(",")]
 
 
@@ -192,7 +192,7 @@ def _tokenizer(text: str) -> Given:
 
 
 def _vocabulary(path: str) -> Sequence[str]:
-    words = text_of(Path(path)).removesuffix("\n").split("\n")
+    words = read_text(Path(path)).removesuffix("\n").split("\n")
     twice = next((word for word, count in Counter(words).items() if count > 1), None)
     if twice is not None:
         warnings.warn(f"{path}: {twice!r} occurs more than once; texts use the first.")

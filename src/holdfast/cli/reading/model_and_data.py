@@ -3,8 +3,8 @@
 from holdfast.cli.options import ModelOptions
 from holdfast.cli.reading.model import load_network
 from holdfast.network import Network
-from holdfast.reading.data import PLAIN, Data, asked_about
-from holdfast.reading.read_settings import How
+from holdfast.reading.data import PLAIN, Data, load_in_use
+from holdfast.reading.read_settings import ReadSettings
 
 
 def load_both(
@@ -13,9 +13,9 @@ def load_both(
     *,
     scale: float | None = None,
     limit: int | None = None,
-    how: How = PLAIN,
+    how: ReadSettings = PLAIN,
     labels: bool = True,
 ) -> tuple[Network, Data]:
     """The network, and the inputs to work on; labels: whether labels are needed."""
     net = load_network(model)
-    return net, asked_about(source, net, scale, limit, how, labels=labels)
+    return net, load_in_use(source, net, scale, limit, how, labels=labels)

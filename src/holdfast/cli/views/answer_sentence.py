@@ -12,7 +12,7 @@ from decimal import ROUND_FLOOR, Decimal
 
 from holdfast.formatting import exact_text, norm_name
 from holdfast.question import Question, Request
-from holdfast.question_text import reads_words
+from holdfast.question_text import frames_are_words
 from holdfast.report.summary import InputRow, QuestionPart
 from holdfast.report.verdict import VerdictCounts, tally
 from holdfast.store import Store
@@ -87,7 +87,7 @@ def _round_down(value: float) -> float:
 def _noun(store: Store, rows: Sequence[InputRow]) -> str:
     """What the inputs are: images, texts, windows, table rows or inputs."""
     question = store.question
-    if reads_words(question):
+    if frames_are_words(question):
         return "text"
     if question.data.columns is not None or question.asked.columns is not None:
         return "row"

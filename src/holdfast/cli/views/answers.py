@@ -17,7 +17,7 @@ from holdfast import time_limit
 from holdfast.batch_solver import BatchWorker
 from holdfast.cli.parse import unit_option, values_option
 from holdfast.errors import BadInput
-from holdfast.execution.worker_pool import GRACE
+from holdfast.execution.worker_pool import GRACE_SECONDS
 from holdfast.hamming.saliency import Saliency, saliency_problem
 from holdfast.network import Network
 from holdfast.problem import Problem
@@ -25,7 +25,7 @@ from holdfast.property import Band, Labels
 from holdfast.property.probability import are_probabilities
 from holdfast.reading.data import Data
 from holdfast.report.class_probabilities import not_measured
-from holdfast.result import Answers, Bracket, Key, Likely, Record, by_definition
+from holdfast.result import Answers, Bracket, Key, Likely, Record, trivial_bound
 from holdfast.solver import Stop, ask
 from holdfast.store import SALIENCY, Store
 
@@ -49,7 +49,7 @@ def keep_answers(store: Store, problems: Sequence[Problem], batch: int) -> None:
             rows = [row for row in some.tolist() if problem.keys[row] in can]
             if not rows:
                 continue
-            if time.monotonic() >= time_limit.deadline() + GRACE:
+            if time.monotonic() >= time_limit.deadline() + GRACE_SECONDS:
                 return
             net, keys = problem.network, [problem.keys[row] for row in rows]
             found = {key: point for key in keys if (point := records[key].witness) is not None}
@@ -157,7 +157,7 @@ class _Maps:
     def load_known(self, keys: Sequence[Key]) -> dict[Key, Record]:
         if self.means is None:
             return {}
-        nothing, wanted = Bracket(by_definition(-math.inf), by_definition(math.inf)), set(keys)
+        nothing, wanted = Bracket(trivial_bound(-math.inf), trivial_bound(math.inf)), set(keys)
         there = {key: found for key, found in self.store.artefacts(SALIENCY).items() if key in wanted}
         return {
             key: Record(

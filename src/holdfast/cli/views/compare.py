@@ -15,9 +15,9 @@ from holdfast.errors import BadInput
 from holdfast.question_text import describe_question
 from holdfast.report.compare import Comparison
 from holdfast.report.compare import compare as compare_runs
-from holdfast.report.compare_table import Cells, as_json, as_markdown, duels, explain_numbers, sides
-from holdfast.report.pairing import Run, distinct, load
-from holdfast.report.writing import write
+from holdfast.report.compare_table import Cells, as_json, as_markdown, explain_numbers, pair_table, run_table
+from holdfast.report.pairing import Run, distinct_names, load
+from holdfast.report.writing import write_document
 from holdfast.store import Store
 
 ENDINGS = (".html", ".json", ".md")
@@ -25,7 +25,7 @@ ENDINGS = (".html", ".json", ".md")
 
 def open_runs(folders: Sequence[Path], part: str | None = None) -> list[Run]:
     """Load the runs, with names that distinguish them."""
-    names = distinct([folder.resolve().name for folder in folders], [str(folder) for folder in folders])
+    names = distinct_names([folder.resolve().name for folder in folders], [str(folder) for folder in folders])
     with contextlib.ExitStack() as stack:
         stores = [stack.enter_context(Store.read(folder)) for folder in folders]
         return [load(store, name, part) for store, name in zip(stores, names, strict=True)]
@@ -42,7 +42,7 @@ def compare(
     if out is not None and out.suffix not in ENDINGS:
         raise BadInput(f"{out}: unknown ending; use one of {', '.join(ENDINGS)}.")
     found = compare_runs(open_runs(folders, part), radii=numbers(at, "at"), confidence=confidence)
-    for view in (*_tables(sides(found), console), *_tables(duels(found), console)):
+    for view in (*_tables(run_table(found), console), *_tables(pair_table(found), console)):
         console.print(view, highlight=False)
     console.print(Text(explain_numbers(found), style="dim"))
     for run in found.runs:
@@ -50,7 +50,7 @@ def compare(
     for note in found.notes:
         line(console, "note", note, warns=True)
     if out is not None:
-        line(console, "written", str(write(_document(found, out, folders[0]), out)))
+        line(console, "written", str(write_document(_document(found, out, folders[0]), out)))
 
 
 def _document(found: Comparison, out: Path, first: Path) -> str:

@@ -15,7 +15,7 @@ from holdfast.question_text import describe_question
 from holdfast.report.gate import Decision, Rules
 from holdfast.report.gate import gate as judge
 from holdfast.report.gate_files import as_json, junit, summary
-from holdfast.report.writing import write
+from holdfast.report.writing import write_document
 
 SHOWN = 10  # Details of a failed check on the terminal; files hold all of them.
 DOCUMENTS: dict[str, Callable[[Decision], str]] = {  # Formats of the output files, by option.
@@ -53,7 +53,7 @@ def gate(
             )
     for kind, path in files.items():
         if path is not None:
-            line(console, "written", str(write(DOCUMENTS[kind](decision), path)))
+            line(console, "written", str(write_document(DOCUMENTS[kind](decision), path)))
     line(console, "gate", "passed" if decision.passed else "FAILED", warns=not decision.passed)
     if not decision.passed:
         sys.exit(1)

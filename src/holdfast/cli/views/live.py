@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 
 from holdfast.cli.terminal import Terminal
-from holdfast.formatting import ends
+from holdfast.formatting import format_bounds
 from holdfast.result import Record
 from holdfast.solver import Progress
 
@@ -63,4 +63,4 @@ def mean_bracket(records: Sequence[Record]) -> str:
     if not known:
         return ""
     lower, upper = (sum(side) / len(known) for side in zip(*known, strict=True))
-    return f"mean [{', '.join(ends(lower, upper, 3))}]"
+    return f"mean [{', '.join(format_bounds(lower, upper, 3))}]"

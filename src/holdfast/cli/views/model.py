@@ -13,16 +13,16 @@ from rich.text import Text
 from holdfast import time_limit
 from holdfast.api import methods  # noqa: F401  Importing registers all methods.
 from holdfast.api.bounders import bounders
-from holdfast.bounding.graph.fusion import for_one
-from holdfast.bounding.graph.graph import refusals
-from holdfast.certify.cost import LIMIT, USUAL_PASSES, Cost, costs
+from holdfast.bounding.graph.fusion import single_input_network
+from holdfast.bounding.graph.graph import unsupported_nodes
+from holdfast.certify.cost import MEASUREMENT_SECONDS, USUAL_PASSES, Cost, costs
 from holdfast.cli.options import ModelOptions
 from holdfast.cli.parse import sizes
 from holdfast.cli.reading.model import load_network
 from holdfast.cli.views.output import line
 from holdfast.errors import BadInput, HoldfastError
 from holdfast.foreign_text import printable
-from holdfast.memory_budget import bytes_told
+from holdfast.memory_budget import format_bytes
 from holdfast.method import Method, known_methods
 from holdfast.network import Network
 from holdfast.network.trace import layers
@@ -35,7 +35,7 @@ FREE_LENGTH = 7  # Frames or words of the example for a model that takes any num
 COST_SHARE = 0.5  # Share of the remaining --seconds for measuring the cost of a proof; methods get the rest.
 
 
-def look(question: ModelOptions, console: Console, seconds: float = math.inf) -> None:
+def inspect_model(question: ModelOptions, console: Console, seconds: float = math.inf) -> None:
     """Print what can be determined in the given seconds, and what cannot."""
     with time_limit.within(time.monotonic() + seconds):
         _look(question, console, seconds)
@@ -116,7 +116,7 @@ def _costs(net: Network, x: torch.Tensor, outputs: int, console: Console) -> boo
         row[best[1]] = -1.0
     ball = Ball(x[:1], torch.zeros(1, dtype=torch.float64), torch.inf, net.domain)
     left = time_limit.deadline() - time.monotonic()
-    limit = max(LIMIT, COST_SHARE * left) if math.isfinite(left) else LIMIT
+    limit = max(MEASUREMENT_SECONDS, COST_SHARE * left) if math.isfinite(left) else MEASUREMENT_SECONDS
     table = Table(
         "tier",
         "measured",
@@ -127,7 +127,9 @@ def _costs(net: Network, x: torch.Tensor, outputs: int, console: Console) -> boo
     )
     found = costs(Problem(net, ball, Linear.of(row.tolist()), "radius"), limit)
     for cost in found:
-        table.add_row(cost.tier, measured_text(cost), seconds_text(cost), f"up to {bytes_told(cost.memory)}")
+        table.add_row(
+            cost.tier, measured_text(cost), seconds_text(cost), f"up to {format_bytes(cost.memory)}"
+        )
     table.add_row("split", "", "as long as --seconds allows", "")
     console.print(table)
     line(console, "time", time_statement(found[0]), warns=not found[0].complete)
@@ -179,8 +181,8 @@ def _short_seconds(seconds: float) -> str:
 
 def _layers(net: Network, x: torch.Tensor, console: Console) -> bool:
     try:
-        one = for_one(net, x)
-        program, refused = one.program(x), refusals(one, x)
+        one = single_input_network(net, x)
+        program, refused = one.program(x), unsupported_nodes(one, x)
     except HoldfastError as error:
         line(console, "no graph", str(error), warns=True)
         return True

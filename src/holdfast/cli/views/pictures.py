@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from holdfast.files import new_file
 from holdfast.foreign_text import printable_lines
 from holdfast.network import Network
-from holdfast.report.class_probabilities import flat, not_measured
+from holdfast.report.class_probabilities import flatten_map, not_measured
 
 Array = NDArray[Any]
 
@@ -47,7 +47,7 @@ def draw_saliency(x: Array, found: Array, ends: tuple[float, float], title: str)
     figure = Figure(figsize=(4.2, 2.4), layout="constrained")
     left, right = figure.subplots(1, 2)
     draw_input(left, x, ends, title)
-    plane = flat(np.broadcast_to(found, np.broadcast_shapes(found.shape, x.shape[-2:])))
+    plane = flatten_map(np.broadcast_to(found, np.broadcast_shapes(found.shape, x.shape[-2:])))
     missing = not_measured(found)
     said = "fall of the margin" + (f"\nhatched: {missing} of {found.size}\nnot measured" if missing else "")
     right.patch.set(

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.api.risk import Risk, estimate_text, risks_of
-from holdfast.formatting import about, at_least, at_most, short
+from holdfast.formatting import format_lower, format_nearest, format_upper, shorten
 from holdfast.network import Network
 from holdfast.report.summary import bracket_text, class_name
 from holdfast.result import Bracket
@@ -23,7 +23,7 @@ SHOWN = 6  # Points on the search path to the largest ratio that a picture shows
 
 
 def table(store: Store, most: int = 40) -> Table:
-    found, question = risks_of(store.with_aside()), store.question
+    found, question = risks_of(store.records_with_artefacts()), store.question
     inputs = list(store.stream_inputs(light=True))
     labels = [
         class_name(question, stored.prediction if stored.label is None else stored.label) for stored in inputs
@@ -47,9 +47,9 @@ def table(store: Store, most: int = 40) -> Table:
     for stored, label, r in list(zip(inputs, labels, found, strict=False))[:most]:
         guess = estimate_text(r) or "-"
         view.add_row(
-            Text(short(stored.name)),
+            Text(shorten(stored.name)),
             Text(label),
-            about(r.score),
+            format_nearest(r.score),
             _ends(r.worst),
             _ends(r.metric),
             _ends(r.radius),
@@ -72,9 +72,9 @@ def draw(store: Store, net: Network, most: int) -> None:
         save,
     )  # Here because matplotlib takes a second to import.
 
-    for stored, r in list(zip(store.inputs(), risks_of(store.with_aside()), strict=False))[:most]:
+    for stored, r in list(zip(store.inputs(), risks_of(store.records_with_artefacts()), strict=False))[:most]:
         if drawable(stored.x.shape):
-            figure = _figure(ends_of(net), stored.x, r, f"{stored.name}: {about(r.score, 3)}")
+            figure = _figure(ends_of(net), stored.x, r, f"{stored.name}: {format_nearest(r.score, 3)}")
             save(figure, store.folder / f"risk-{stored.index:04d}.png")
 
 
@@ -91,12 +91,12 @@ def _figure(ends: tuple[float, float], x: "Array", r: Risk, title: str) -> "Figu
     )
     shown = [
         (torch.from_numpy(x), title),
-        *((e.point, f"{e.queries} queries\nQ >= {at_least(e.ratio, 3)}") for e in steps),
+        *((e.point, f"{e.queries} queries\nQ >= {format_lower(e.ratio, 3)}") for e in steps),
     ]
     if r.worst.upper.evidence.witness is not None:
-        shown.append((r.worst.upper.evidence.witness, f"worst found\n{at_most(r.worst.upper.value, 3)}"))
+        shown.append((r.worst.upper.evidence.witness, f"worst found\n{format_upper(r.worst.upper.value, 3)}"))
     if r.example is not None and r.radius is not None:
-        shown.append((r.example, f"fails\nat {at_most(r.radius.upper.value, 3)}"))
+        shown.append((r.example, f"fails\nat {format_upper(r.radius.upper.value, 3)}"))
     figure = Figure(figsize=(1.5 * (len(shown) + 1), 2.0), layout="constrained")
     axes = figure.subplots(1, len(shown) + 1)
     for axis, (image, text) in zip(axes, shown, strict=False):

@@ -14,16 +14,16 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.errors import BadInput
-from holdfast.formatting import about, ends, percent, short
+from holdfast.formatting import format_bounds, format_nearest, format_percent, shorten
 from holdfast.question import Question
 from holdfast.question_text import describe_question
 from holdfast.report import terminal_pictures
-from holdfast.report.class_probabilities import flat, not_measured, words_of
+from holdfast.report.class_probabilities import flatten_map, not_measured, words_of
 from holdfast.report.columns import changes_of, columns_of
 from holdfast.report.evidence_sources import sentences
 from holdfast.report.picture import describe_change
 from holdfast.report.question import band_of
-from holdfast.report.sentence import moved_places
+from holdfast.report.sentence import changed_positions
 from holdfast.report.standard import tags_of
 from holdfast.report.streaming import by_input
 from holdfast.report.summary import (
@@ -32,12 +32,12 @@ from holdfast.report.summary import (
     class_name,
     estimate_kind,
     frame_name,
+    is_unbreakable,
     parts_of,
-    unbreakable,
-    weakest,
+    weakest_frames,
     word_name,
 )
-from holdfast.report.verdict import is_labelled, spoken, verdict
+from holdfast.report.verdict import is_labelled, verdict, verdict_text
 from holdfast.result import Answers, Bound, Bracket
 from holdfast.store import Store
 
@@ -58,7 +58,7 @@ def show_input(folder: Path, number: int, console: Console) -> None:
             else "it has no results yet"
         )
         raise BadInput(f"{folder}: no result for input {number}; {told}.")
-    title = f"input {number}" + (f", {shown[0].called}" if shown[0].called else "")
+    title = f"input {number}" + (f", {shown[0].display_name}" if shown[0].display_name else "")
     console.rule(Text(title, style="bold"))
     console.print(Text(describe_question(question)))
     for part in parts:
@@ -88,10 +88,10 @@ def _show(row: InputRow, question: Question, console: Console) -> None:
     console.print(_evidence(row), highlight=False)
     if row.frames:
         console.print(_frames(row, question), highlight=False)
-    said = f"{spoken(verdict(row, 0.0), question.command)}, " if question.command == "verify" else ""
-    note = f"; {short(row.bracket.note, 400)}" if row.bracket.note else ""
+    said = f"{verdict_text(verdict(row, 0.0), question.command)}, " if question.command == "verify" else ""
+    note = f"; {shorten(row.bracket.note, 400)}" if row.bracket.note else ""
     console.print(
-        Text(f"{said}{row.status}, {about(row.seconds)} s, {row.queries} network evaluations{note}")
+        Text(f"{said}{row.status}, {format_nearest(row.seconds)} s, {row.queries} network evaluations{note}")
     )
 
 
@@ -102,7 +102,7 @@ def _outputs(part: QuestionPart) -> Table:
         lower, upper = row.bracket.lower, row.bracket.upper
         cells = [
             (shown, f"{end.evidence.kind}, {end.evidence.method}", STYLE.get(end.evidence.kind, ""))
-            for shown, end in zip(ends(lower.value, upper.value), (lower, upper), strict=True)
+            for shown, end in zip(format_bounds(lower.value, upper.value), (lower, upper), strict=True)
         ]
         texts = [text for shown, why, style in cells for text in (Text(shown, "bold"), Text(why, style))]
         view.add_row(str(row.output), *texts, row.status)
@@ -152,9 +152,9 @@ def _columns(row: InputRow, question: Question) -> Table:
     for name in shown:
         was, now = changed.get(name, (values[name], ""))
         view.add_row(
-            Text(short(name)),
-            Text(short(was)),
-            *([Text(short(now), "bold dark_orange")] if row.witness is not None else []),
+            Text(shorten(name)),
+            Text(shorten(was)),
+            *([Text(shorten(now), "bold dark_orange")] if row.witness is not None else []),
         )
     view.caption = (
         None if len(shown) == len(ordered) else f"and {len(ordered) - len(shown)} columns that stay"
@@ -169,7 +169,7 @@ def _map(found: NDArray[Any] | None, *, colour: bool) -> list[Panel]:
     said = (
         words_of(found, "blue" if colour else terminal_pictures.NOT_MEASURED) if not_measured(found) else ""
     )
-    drawn = terminal_pictures.heat_map(flat(found), colour=colour)
+    drawn = terminal_pictures.heat_map(flatten_map(found), colour=colour)
     return [Panel(Group(drawn, Text(said, style="dim")) if said else drawn, title="saliency", expand=False)]
 
 
@@ -177,7 +177,7 @@ def _sentences(row: InputRow, vocabulary: Sequence[str]) -> Group:
     assert row.source is not None
     assert row.source.tokens is not None
     witness = row.witness
-    moved = moved_places(np.array(row.source.tokens), row.source.x, witness, row.moved)
+    moved = changed_positions(np.array(row.source.tokens), row.source.x, witness, row.changed_frame)
     lines = [
         Text.assemble(
             ("input:", "bold"), terminal_pictures.sentence(row.source.tokens, vocabulary, row.frames, moved)
@@ -191,7 +191,7 @@ def _sentences(row: InputRow, vocabulary: Sequence[str]) -> Group:
         )
     elif moved:
         words = ", ".join(f"{k} ({word_name(row.source.tokens[k], vocabulary)})" for k in moved)
-        lines.append(Text.assemble(("witness:", "bold"), f" moves the vector of word {short(words)}"))
+        lines.append(Text.assemble(("witness:", "bold"), f" moves the vector of word {shorten(words)}"))
     return Group(*lines)
 
 
@@ -216,7 +216,15 @@ def _likely(answers: Answers, question: Question) -> Table:
             )
             name = class_name(question, pair[0].label)
             view.add_row(
-                *map(Text, (name, about(pair[0].output), *ends, *(about(one.output) for one in pair[1:])))
+                *map(
+                    Text,
+                    (
+                        name,
+                        format_nearest(pair[0].output),
+                        *ends,
+                        *(format_nearest(one.output) for one in pair[1:]),
+                    ),
+                )
             )
         return view
     view = Table(
@@ -230,7 +238,11 @@ def _likely(answers: Answers, question: Question) -> Table:
             *(
                 Text(part)
                 for one in pair
-                for part in (class_name(question, one.label), percent(one.share), about(one.output))
+                for part in (
+                    class_name(question, one.label),
+                    format_percent(one.share),
+                    format_nearest(one.output),
+                )
             )
         )
     return view
@@ -239,9 +251,9 @@ def _likely(answers: Answers, question: Question) -> Table:
 def _evidence(row: InputRow) -> Table:
     """The evidence, with a column for each bound and estimate."""
     lower, upper = row.bracket.lower, row.bracket.upper
-    low, high = ends(lower.value, upper.value)
+    low, high = format_bounds(lower.value, upper.value)
     named = [("lower", lower, low), ("upper", upper, high)]
-    named += [("estimate", bound, about(bound.value)) for bound in row.bracket.estimates]
+    named += [("estimate", bound, format_nearest(bound.value)) for bound in row.bracket.estimates]
     view = Table("", *(name for name, _, _ in named))
     columns = [[Text(shown, "bold"), *_why(bound, row.bracket)] for _, bound, shown in named]
     for heading, *cells in zip(
@@ -280,7 +292,7 @@ def _frames(row: InputRow, question: Question) -> Table:
     left_out = f"the weakest {MOST_FRAMES} of {len(row.frames)}" if len(row.frames) > MOST_FRAMES else None
     view = Table("word" if tokens else frame_name(question), "lower", "upper", "", caption=left_out)
     chosen = (
-        set(weakest(row.frames, MOST_FRAMES))
+        set(weakest_frames(row.frames, MOST_FRAMES))
         if len(row.frames) > MOST_FRAMES
         else {record.key.frame for record in row.frames}
     )
@@ -291,8 +303,8 @@ def _frames(row: InputRow, question: Question) -> Table:
             if tokens and place < len(tokens)
             else str(place)
         )
-        told = Text("nothing breaks it") if unbreakable(bracket) else _bar(bracket, most)
-        view.add_row(Text(name), *ends(bracket.lower.value, bracket.upper.value), told)
+        told = Text("nothing breaks it") if is_unbreakable(bracket) else _bar(bracket, most)
+        view.add_row(Text(name), *format_bounds(bracket.lower.value, bracket.upper.value), told)
     return view
 
 

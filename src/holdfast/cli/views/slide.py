@@ -19,7 +19,7 @@ from holdfast.cli.views.answer_sentence import answer_sentence, sentence_of_ques
 from holdfast.errors import BadInput, StoreError
 from holdfast.files import new_file
 from holdfast.foreign_text import printable
-from holdfast.formatting import norm_name, short
+from holdfast.formatting import norm_name, shorten
 from holdfast.question import Question
 from holdfast.report.streaming import summary_parts
 from holdfast.report.summary import InputRow, QuestionPart, class_name
@@ -64,7 +64,7 @@ def write_slide(store: Store, path: Path, at: float | None = None) -> Path:
         fontweight="bold",
         **plain,
     )
-    foot = f"{printable(short(sentence_of_question(store.question)))}  ·  holdfast"
+    foot = f"{printable(shorten(sentence_of_question(store.question)))}  ·  holdfast"
     figure.supxlabel(foot, fontsize=10, color="#5a616b", x=0.02, ha="left", **plain)
     drawing = io.BytesIO()
     kind = path.suffix.removeprefix(".")
@@ -143,7 +143,7 @@ def _legend(axes: Axes, texts: Sequence[str]) -> None:
 def _row_name(row: InputRow, question: Question) -> str:
     """The number of the input, its file name or its label."""
     label = class_name(question, row.source.label) if row.source is not None else ""
-    name = row.called[-24:] or label
+    name = row.display_name[-24:] or label
     return printable(f"{row.name}: {name}" if name else f"input {row.name}")
 
 

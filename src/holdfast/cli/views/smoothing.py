@@ -4,7 +4,7 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.certify.smoothing import smoothed_of
-from holdfast.formatting import at_least
+from holdfast.formatting import format_lower
 from holdfast.report.summary import class_name, mean_of
 from holdfast.result import Record, Share
 from holdfast.store import Store
@@ -12,7 +12,7 @@ from holdfast.store import Store
 
 def table(store: Store, most: int = 40) -> Table:
     question, found, radii, count, sampled = store.question, list[Record](), list[float](), 0, 0
-    for record in store.stream_with_aside():
+    for record in store.stream_with_artefacts():
         count += 1
         found += [record] if count <= most else []
         said = smoothed_of(record)
@@ -27,7 +27,7 @@ def table(store: Store, most: int = 40) -> Table:
         "its share, at least",
         "radius (sampled)",
         "status",
-        caption=f"Inputs with a majority: {told}, mean radius {at_least(mean_of(radii))} in the Euclidean "
+        caption=f"Inputs with a majority: {told}, mean radius {format_lower(mean_of(radii))} in the Euclidean "
         "norm. They are of the "
         f"smoothed classifier (noise of width {question.asked.sigma}), not of the network; confidence "
         f"{question.asked.confidence} each.",
@@ -44,7 +44,7 @@ def table(store: Store, most: int = 40) -> Table:
             chosen, share, radius = "not measured", "–", "–"
         else:
             chosen = "none" if s.prediction is None else class_name(question, s.prediction)
-            share, radius = at_least(s.p_lower), at_least(s.radius.value)
+            share, radius = format_lower(s.p_lower), format_lower(s.radius.value)
         label = class_name(question, stored.label) if stored else ""
         view.add_row(str(record.key.index), Text(label), Text(chosen), share, radius, record.status)
     return view

@@ -28,7 +28,7 @@ from sklearn.svm import SVC
 from torch import Tensor
 
 from holdfast.errors import BadInput
-from holdfast.monitor.abstract.mdp import MDP, Floats, Ints, build
+from holdfast.monitor.abstract.mdp import MDP, Floats, Ints, build_mdp
 from holdfast.monitor.abstract.traces import Traces
 
 
@@ -93,7 +93,7 @@ class Marble:
 
     def abstract(self, states: Tensor) -> Ints:
         """(n, d) -> (n,) abstract states."""
-        return place(self.nodes, self.pca.transform(states.numpy().astype(np.float64)))
+        return assign_leaves(self.nodes, self.pca.transform(states.numpy().astype(np.float64)))
 
     def estimate(self, traces: Traces) -> tuple[Floats, NDArray[np.bool_]]:
         """0-step scores (N,), the training mean for unseen pairs, and whether each pair was seen."""
@@ -120,7 +120,7 @@ class Marble:
         return float(whole), float((self.mdp.pair(before, inputs) < 0).mean())
 
 
-def place(nodes: list[RefinementNode], points: Floats) -> Ints:
+def assign_leaves(nodes: list[RefinementNode], points: Floats) -> Ints:
     """(n, omega) -> (n,) leaves; each classifier is applied to a whole batch."""
     found = np.empty(len(points), dtype=np.int64)
     waiting = [(0, np.arange(len(points)))]
@@ -211,7 +211,7 @@ def _model(traces: Traces, pca: Any, growth: Growth) -> MDP:
     """Build the MDP of the leaves that the training data reached."""
 
     def leaves(states: Tensor) -> Ints:
-        return place(growth.nodes, pca.transform(states.numpy().astype(np.float64)))
+        return assign_leaves(growth.nodes, pca.transform(states.numpy().astype(np.float64)))
 
     before = np.empty(len(traces), dtype=np.int64)
     for leaf, rows in growth.rows.items():
@@ -222,7 +222,7 @@ def _model(traces: Traces, pca: Any, growth: Growth) -> MDP:
     # The successor is the next row's state: take its leaf, because rounding could classify it differently
     # here.
     after[followed] = before[followed + 1]
-    return build(
+    return build_mdp(
         before,
         traces.abstract.numpy(),
         after,

@@ -110,7 +110,7 @@ class MDP:
         return there
 
 
-def build(
+def build_mdp(
     before: Ints,
     inputs: Ints,
     after: Ints,

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from holdfast.monitor.engine.exact import labels
-from holdfast.monitor.engine.state_view import StateView, find
+from holdfast.monitor.engine.state_view import StateView, open_network
 from holdfast.monitor.mutation.choices import Mutation
 from holdfast.monitor.outputs import Classes, Output
 from holdfast.network import Network
@@ -66,7 +66,7 @@ def profile(
     (view=None) has no visible states: its outputs take their place, with zeros before the first element.
     """
     outputs = outputs or Classes()
-    found = find(net) if view == "find" else view
+    found = open_network(net) if view == "find" else view
     keep: Literal["labels", "states", "mutants"] = (
         "labels" if found is None else "mutants" if mutants else "states"
     )

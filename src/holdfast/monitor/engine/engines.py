@@ -8,15 +8,15 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import BadInput
-from holdfast.monitor.engine.numpy_stream import CACHED_CHOICES, Numbers, Quick, Step, weigh
-from holdfast.monitor.engine.rerun import ask, check_alone
+from holdfast.monitor.engine.numpy_stream import CACHED_CHOICES, Numbers, NumpyEngine, Step, compute_score
+from holdfast.monitor.engine.rerun import check_consistency, query
 from holdfast.monitor.engine.state_view import StateView
 from holdfast.monitor.mutation.choices import Mutation
 from holdfast.monitor.outputs import Output
 from holdfast.network import Network
 
 
-class Batched:
+class BatchEngine:
     """An opened network: all values or draws of the element in one batch from the current state."""
 
     def __init__(self, view: StateView, mutation: Mutation, output: Output) -> None:
@@ -44,10 +44,10 @@ class Batched:
         self.margin = float(margins[0])
         close = ~(margins > self.view.doubt(outputs))
         said, label = self.output.labels(outputs, reference), int(self.output.own(outputs[:1])[0])
-        return weigh(label, said.numpy(), close.numpy(), found.probability.numpy())
+        return compute_score(label, said.numpy(), close.numpy(), found.probability.numpy())
 
 
-class Whole:
+class RerunEngine:
     """A black box: the sequence so far is kept, up to `longest` elements, and rerun at every step."""
 
     def __init__(
@@ -75,18 +75,20 @@ class Whole:
         )
         prefixes[:, -1] = found.values
         if len(self.past).bit_count() == 1:  # at lengths 1, 2, 4, 8, ...: the cost stays small
-            check_alone(self.net, prefixes[0])
-        outputs = ask(self.net, prefixes, apart=self.apart)
+            check_consistency(self.net, prefixes[0])
+        outputs = query(self.net, prefixes, apart=self.apart)
         reference = outputs[:1].expand(len(outputs), -1)
         self.after, self.margin = outputs[0].numpy(), float(self.output.margins(outputs[:1], outputs[:1])[0])
         said, label = self.output.labels(outputs, reference), int(self.output.own(outputs[:1])[0])
-        return weigh(label, said.numpy(), np.zeros(len(said), dtype=bool), found.probability.numpy())
+        return compute_score(label, said.numpy(), np.zeros(len(said), dtype=bool), found.probability.numpy())
 
 
-class Estimated:
+class EstimateEngine:
     """The network makes its own step; the abstract model estimates the effect of mutants of the element."""
 
-    def __init__(self, engine: Quick | Batched | Whole, mutation: Mutation, tree: Any) -> None:
+    def __init__(
+        self, engine: NumpyEngine | BatchEngine | RerunEngine, mutation: Mutation, tree: Any
+    ) -> None:
         self.engine, self.tree = engine, tree
 
         def ready(token: int) -> tuple[int, bool]:
@@ -114,4 +116,4 @@ class Estimated:
         return value, low, high, label, int(support)
 
 
-Engine = Quick | Batched | Whole | Estimated
+Engine = NumpyEngine | BatchEngine | RerunEngine | EstimateEngine

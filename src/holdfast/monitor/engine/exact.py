@@ -24,8 +24,8 @@ from holdfast import time_limit
 from holdfast.errors import BadInput
 from holdfast.memory_budget import free_bytes
 from holdfast.monitor.engine.in_flight import MutantsInFlight
-from holdfast.monitor.engine.rerun import ConcatenatedSequences, check_alone, prefix_outputs
-from holdfast.monitor.engine.state_view import StateView, find
+from holdfast.monitor.engine.rerun import ConcatenatedSequences, check_consistency, prefix_outputs
+from holdfast.monitor.engine.state_view import StateView, open_network
 from holdfast.monitor.mutation.choices import ChoiceTable, Mutation, check_ids
 from holdfast.monitor.outputs import Classes, Output
 from holdfast.monitor.score import Steps
@@ -111,7 +111,7 @@ def labels(
             len(net.vectors),
             "sequences are token ids from 0 to {last}; look words up first, or let Monitor.read do it.",
         )
-    found = find(net) if view == "find" else view
+    found = open_network(net) if view == "find" else view
     count = _Count.of(net, data, mutation, outputs or Classes(), k, apart)
     if net.vectors is not None:
         check_ids(count.table.values, len(net.vectors))
@@ -171,7 +171,7 @@ class _Count:
 
     def black_box(self) -> Transitions:
         for sequence in self.data.elements.split(self.data.length.tolist())[:CHECKED_SEQUENCES]:
-            check_alone(self.net, sequence)
+            check_consistency(self.net, sequence)
         rows = torch.arange(len(self.element))
         base = self._ask(rows, rows)
         of, choice = self.mutants(rows[self.due >= 0])
@@ -242,7 +242,7 @@ class _Count:
         alive = (length[:, None] > torch.arange(int(length[0]), device=here)).sum(0).tolist()
         live, state = MutantsInFlight(view, len(of)), view.start(len(sequences))
         for t, (count, young) in enumerate(zip(alive, born, strict=True)):
-            time_limit.check()
+            time_limit.raise_if_expired()
             row, state = offset[:count] + t, state[:count]
             gates = view.gates(self.data.elements[row])
             # All sequences begin in the same state.

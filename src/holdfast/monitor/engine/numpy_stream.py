@@ -17,7 +17,7 @@ CACHED_CHOICES = 2**14  # Number of elements whose choices are cached (chosen by
 Step = tuple[float, float, float, int, int]  # value, low, high, label, support
 
 
-def weigh(label: int, labels: Numbers, close: Numbers, probability: Numbers) -> Step:
+def compute_score(label: int, labels: Numbers, close: Numbers, probability: Numbers) -> Step:
     """Compute the score from the label of the original and the labels of all values, the original first.
 
     A stream cannot query the user's module about a close label, since it does not keep the past. Each widens
@@ -36,7 +36,7 @@ def weigh(label: int, labels: Numbers, close: Numbers, probability: Numbers) -> 
     return value, max(0.0, low), min(1.0, high), label, len(labels)
 
 
-class Quick:
+class NumpyEngine:
     """Exact 0-step scores of tokens on a CPU, with an affine head and classes, in numpy only."""
 
     def __init__(self, view: Recurrent, mutation: Mutation) -> None:
@@ -75,7 +75,7 @@ class Quick:
             return False
         return mutation.finite and view.products() is not None
 
-    def fresh(self) -> "Quick":
+    def fresh(self) -> "NumpyEngine":
         """Return an engine in the initial state; tables and cached choices are shared."""
         other = copy.copy(self)
         other.reset()
@@ -116,4 +116,4 @@ class Quick:
             self.said = Classes().labels(rows, rows[:1].expand_as(rows)).numpy()
         # As Recurrent.doubt.
         slack = self.slack if self.bounded else np.maximum(self.slack, self.relative * np.abs(outputs).max(1))
-        return weigh(label, self.said, ~(margins > slack), probability)
+        return compute_score(label, self.said, ~(margins > slack), probability)

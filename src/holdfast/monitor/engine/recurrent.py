@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.monitor.engine.cells import RecurrentWeights, layers_of
-from holdfast.monitor.engine.rerun import ROUNDING_TOLERANCE, ask, find_inconsistency, in_full
+from holdfast.monitor.engine.rerun import ROUNDING_TOLERANCE, find_inconsistency, full_precision, query
 from holdfast.monitor.structure.marks import UnreadableError
 from holdfast.monitor.structure.structure import read_structure
 from holdfast.network import Network
@@ -199,7 +199,7 @@ class Recurrent:
         if self._structure.plain and self._first is not None:
             return elements
         parts = []
-        with self._lock, torch.no_grad(), in_full(self.device):
+        with self._lock, torch.no_grad(), full_precision(self.device):
             for part in elements.split(ROWS_PER_CALL):
                 self._given = None
                 self._module(part[:, None].clone())  # the user's code may modify its input
@@ -221,7 +221,7 @@ class Recurrent:
     def _head(self, state: Tensor) -> Tensor:
         """(m, d) -> (m, o), computed by the user's module."""
         example = self._example()
-        with self._lock, torch.no_grad(), in_full(self.device):
+        with self._lock, torch.no_grad(), full_precision(self.device):
             self._given = state
             try:
                 answer: Tensor = self._module(example.expand(len(state), *example.shape[1:])[:, None].clone())
@@ -254,7 +254,7 @@ class Recurrent:
         if not all(find_inconsistency(self.net, prefix[0]) is None for prefix in prefixes):
             return False
         reached = [self._run(prefix) for prefix in prefixes]
-        truth = torch.cat([ask(self.net, prefix) for prefix in prefixes])
+        truth = torch.cat([query(self.net, prefix) for prefix in prefixes])
         close, size = ROUNDING_TOLERANCE[self.dtype], truth.abs().amax(1)
         # Short prefixes only: the outputs of a layer with ReLU may grow without limit.
         usual = float(size[: PREFIXES_PER_LENGTH * (len(PREFIX_LENGTHS) - 1)].max())
@@ -298,7 +298,7 @@ class Recurrent:
 
     @torch.no_grad()
     def _right(self, prefixes: Tensor) -> bool:
-        truth = ask(self.net, prefixes)
+        truth = query(self.net, prefixes)
         apart = (self.outputs(self._run(prefixes)).cpu() - truth).abs().amax(1)
         return bool((apart <= self.doubt(truth)).all())
 

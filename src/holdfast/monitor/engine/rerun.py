@@ -77,11 +77,11 @@ class ConcatenatedSequences:
         )
 
 
-# Results of `keeps_apart`, by the shape of a sequence.
+# Results of `keeps_rows_separate`, by the shape of a sequence.
 _apart: "WeakKeyDictionary[Network, dict[tuple[int, ...], bool]]" = WeakKeyDictionary()
 
 
-def keeps_apart(net: Network, like: Tensor) -> bool:
+def keeps_rows_separate(net: Network, like: Tensor) -> bool:
     """Whether the network's code treats rows separately, for sequences of shape (length, ...)."""
     known, shape = _apart.setdefault(net, {}), tuple(like.shape)
     if shape not in known:
@@ -96,18 +96,18 @@ def keeps_apart(net: Network, like: Tensor) -> bool:
     return known[shape]
 
 
-def in_full(device: torch.device) -> AbstractContextManager[None]:
+def full_precision(device: torch.device) -> AbstractContextManager[None]:
     """Disable TF32, as in Network.__call__: its reduced precision could change labels."""
-    return float32_precision.in_full() if device.type == "cuda" else nullcontext()
+    return float32_precision.without_tf32() if device.type == "cuda" else nullcontext()
 
 
-def ask(net: Network, prefixes: Tensor, *, apart: bool = False) -> Tensor:
+def query(net: Network, prefixes: Tensor, *, apart: bool = False) -> Tensor:
     """(m, length, ...) -> (m, o). apart: one by one, unless the network keeps rows separate."""
     width = prefixes[0].numel() * (net.vectors.shape[1] if net.vectors is not None else 1)
-    single = apart and len(prefixes) > 1 and not keeps_apart(net, prefixes[0])
+    single = apart and len(prefixes) > 1 and not keeps_rows_separate(net, prefixes[0])
     parts = prefixes.split(1 if single else max(1, ELEMENTS_PER_CALL // max(1, width)))
     try:
-        with in_full(net.device):
+        with full_precision(net.device):
             asked = net.ask_tokens if net.token_model is not None else net
             found = torch.cat([asked(part.clone()) for part in parts]).cpu()
     except HoldfastError:
@@ -136,8 +136,8 @@ def find_inconsistency(net: Network, sequence: Tensor) -> str | None:
         other = 0.5 * sequence.flip(0) if sequence.is_floating_point() else sequence.flip(0)
     for _ in range(MOST_TRIES):
         before = generators(net.device)
-        first, again = ask(net, sequence[None]), ask(net, sequence[None])
-        batched = ask(net, torch.stack([sequence, other, sequence]))
+        first, again = query(net, sequence[None]), query(net, sequence[None])
+        batched = query(net, torch.stack([sequence, other, sequence]))
         if generators(net.device) == before:
             break
     else:
@@ -150,7 +150,7 @@ def find_inconsistency(net: Network, sequence: Tensor) -> str | None:
     return None
 
 
-def check_alone(net: Network, sequence: Tensor) -> None:
+def check_consistency(net: Network, sequence: Tensor) -> None:
     """BadInput if the module is inconsistent."""
     wrong = find_inconsistency(net, sequence)
     if wrong is not None:
@@ -184,7 +184,7 @@ def prefix_outputs(
                 prefixes[torch.arange(len(part), device=rows.device), data.place[rows[part]]] = values[
                     part
                 ].to(prefixes.dtype)
-            answer = ask(net, prefixes, apart=apart)
+            answer = query(net, prefixes, apart=apart)
             found = answer.new_empty(len(rows), answer.shape[1]) if found is None else found
             found[part.cpu()] = answer
     assert found is not None

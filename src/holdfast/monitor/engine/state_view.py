@@ -43,6 +43,6 @@ class StateView(Protocol):
         ...
 
 
-def find(net: Network, sequences: Sequence[Tensor] = ()) -> StateView | None:
+def open_network(net: Network, sequences: Sequence[Tensor] = ()) -> StateView | None:
     """Open the network; None if it is a black box. sequences: examples for the check."""
     return OpenedStreaming.of(net, sequences) or Recurrent.of(net, sequences)

@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
-from holdfast.monitor.engine.engines import Batched, Engine, Estimated, Whole
-from holdfast.monitor.engine.numpy_stream import Quick
+from holdfast.monitor.engine.engines import BatchEngine, Engine, EstimateEngine, RerunEngine
+from holdfast.monitor.engine.numpy_stream import NumpyEngine
 from holdfast.monitor.engine.recurrent import Recurrent
 from holdfast.monitor.engine.sampled import Drawn, interval
 from holdfast.monitor.mutation.choices import Mutation, Still
@@ -38,14 +38,16 @@ class Stream:
             return monitor.quick.fresh()
         followed: Mutation = Still() if s.mode == "abstract" else mutation
         if view is None:
-            engine: Quick | Batched | Whole = Whole(
+            engine: NumpyEngine | BatchEngine | RerunEngine = RerunEngine(
                 monitor.net, followed, outputs, s.max_length, apart=s.mode == "exact"
             )
-        elif s.mode == "abstract" and isinstance(view, Recurrent) and Quick.fits(view, followed, outputs):
-            engine = Quick(view, followed)
+        elif (
+            s.mode == "abstract" and isinstance(view, Recurrent) and NumpyEngine.fits(view, followed, outputs)
+        ):
+            engine = NumpyEngine(view, followed)
         else:
-            engine = Batched(view, followed, outputs)
-        return Estimated(engine, mutation, monitor.tree) if s.mode == "abstract" else engine
+            engine = BatchEngine(view, followed, outputs)
+        return EstimateEngine(engine, mutation, monitor.tree) if s.mode == "abstract" else engine
 
     def step(self, element: Any) -> Score | None:
         """Score an element now. None if it is unknown and unknown elements are skipped."""

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from holdfast.errors import BadInput
 from holdfast.monitor.engine.recurrent import SAFETY_FACTOR
-from holdfast.monitor.engine.rerun import ROUNDING_TOLERANCE, find_inconsistency, in_full
+from holdfast.monitor.engine.rerun import ROUNDING_TOLERANCE, find_inconsistency, full_precision
 from holdfast.monitor.structure.module_snapshot import ModuleSnapshot
 from holdfast.network import Network
 
@@ -155,7 +155,7 @@ class OpenedStreaming:
     def step(self, gates: Tensor, recalled: Tensor, state: Tensor) -> Tensor:
         """(m, ...), unused, (m, width) -> (m, width)."""
         before = state[:, : self.model.width]
-        with torch.no_grad(), in_full(self.device):  # copies, because a step may modify its arguments
+        with torch.no_grad(), full_precision(self.device):  # copies, because a step may modify its arguments
             parts = [
                 torch.cat(self.model.step(s.clone(), e.clone()), 1)
                 for s, e in zip(before.split(STATES_PER_STEP), gates.split(STATES_PER_STEP), strict=True)

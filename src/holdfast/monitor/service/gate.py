@@ -11,7 +11,7 @@ from typing import Any
 from holdfast.monitor.service.json_messages import error_body
 from holdfast.monitor.service.logs import log, where
 from holdfast.monitor.service.metrics import Metrics
-from holdfast.monitor.service.rates import Rates
+from holdfast.monitor.service.rates import RateLimiter
 
 MARK = "holdfast.reserved"  # Set in the scope of a request over a connection that is reserved for probes.
 PROBES = ("/live", "/ready")  # Requests of whoever starts and stops services: never refused.
@@ -24,7 +24,7 @@ class Gate:
     """ASGI middleware in front of the application."""
 
     def __init__(
-        self, app: Application, metrics: Metrics, rates: Rates, token: str | None, *, open_metrics: bool
+        self, app: Application, metrics: Metrics, rates: RateLimiter, token: str | None, *, open_metrics: bool
     ) -> None:
         self.app, self.metrics, self.rates = app, metrics, rates
         self.token = None if token is None else f"Bearer {token}".encode()

@@ -16,7 +16,7 @@ def where(error: BaseException) -> str:
     return " < ".join([type(error).__name__, *reversed(lines)])
 
 
-class Discreet(logging.Formatter):
+class MessageFreeFormatter(logging.Formatter):
     """Formats errors without their messages, for the server's loggers too."""
 
     def formatException(self, ei: object) -> str:
@@ -32,7 +32,7 @@ def begin() -> None:
     """
     logging.disable(logging.NOTSET)  # the command line silences warnings
     handler = logging.StreamHandler()
-    handler.setFormatter(Discreet("%(asctime)s %(levelname)s %(message)s"))
+    handler.setFormatter(MessageFreeFormatter("%(asctime)s %(levelname)s %(message)s"))
     for name in ("holdfast.serve", "uvicorn", "uvicorn.error", "uvicorn.access", "asyncio", "websockets"):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False

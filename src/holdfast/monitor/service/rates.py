@@ -9,7 +9,7 @@ from ipaddress import ip_address
 MOST_ADDRESSES = 2**14
 
 
-class Rates:
+class RateLimiter:
     """Token buckets. rate: tokens per second; burst: capacity. rate 0: no limit."""
 
     def __init__(self, rate: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:

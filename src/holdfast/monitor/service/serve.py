@@ -27,7 +27,7 @@ from holdfast.monitor.service.json_messages import (
 from holdfast.monitor.service.limits import Limits
 from holdfast.monitor.service.logs import log, where
 from holdfast.monitor.service.metrics import TYPE, Metrics
-from holdfast.monitor.service.rates import Rates
+from holdfast.monitor.service.rates import RateLimiter
 
 if TYPE_CHECKING:
     from fastapi import FastAPI, Request, WebSocket
@@ -65,10 +65,10 @@ def app(
     /metrics with open_metrics.
     """
     check_extra()
-    return application(Desk(monitor, limits or Limits()), token=token, open_metrics=open_metrics)
+    return application(RequestHandler(monitor, limits or Limits()), token=token, open_metrics=open_metrics)
 
 
-def application(desk: "Desk", *, token: str | None = None, open_metrics: bool = False) -> "FastAPI":
+def application(desk: "RequestHandler", *, token: str | None = None, open_metrics: bool = False) -> "FastAPI":
     import fastapi
     from fastapi.responses import JSONResponse, PlainTextResponse
     from starlette.exceptions import HTTPException
@@ -122,14 +122,14 @@ def application(desk: "Desk", *, token: str | None = None, open_metrics: bool = 
     return made
 
 
-class Desk:
+class RequestHandler:
     """The monitor with its queue. stopping: open requests are finished, and new ones refused."""
 
     def __init__(self, monitor: "Monitor", limits: Limits, metrics: Metrics | None = None) -> None:
         self.monitor = monitor
         self.limits = limits
         self.metrics = metrics or Metrics()
-        self.rates = Rates(limits.rate, limits.burst)
+        self.rates = RateLimiter(limits.rate, limits.burst)
         self.stopping = False
         self.worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="monitor")
         self.reading = ThreadPoolExecutor(max_workers=1, thread_name_prefix="reading")

@@ -77,7 +77,7 @@ def _run(
     monitor: "Monitor", serving: Serving, listener: socket.socket, metrics: Metrics, parent: int | None = None
 ) -> None:
     """Serve in this process until it is stopped."""
-    from holdfast.monitor.service.serve import Desk, application, check_extra
+    from holdfast.monitor.service.serve import RequestHandler, application, check_extra
 
     check_extra()
     import uvicorn
@@ -85,7 +85,7 @@ def _run(
     from holdfast.monitor.service.protocols import protocols
 
     limits = serving.limits
-    desk = Desk(monitor, limits, metrics)
+    desk = RequestHandler(monitor, limits, metrics)
     made = application(desk, token=serving.token, open_metrics=serving.open_metrics)
     http, streams = protocols(limits)
     logs.begin()

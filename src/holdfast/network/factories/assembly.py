@@ -24,7 +24,7 @@ DomainOption = tuple[float | Tensor, float | Tensor] | Domain | None
 
 
 @dataclass(frozen=True)
-class ModelOptions:
+class AssemblyOptions:
     """How the user's data relate to the inputs and outputs of the model.
 
     `Network.from_torch` documents each option.
@@ -65,7 +65,7 @@ class NetworkParts:
 
 def assemble(
     model: nn.Module,
-    options: ModelOptions,
+    options: AssemblyOptions,
     *,
     name: str,
     source: Source,

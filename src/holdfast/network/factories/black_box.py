@@ -8,7 +8,7 @@ import torch
 
 from holdfast.errors import BadInput
 from holdfast.network.adapter import BlackBox
-from holdfast.network.factories.assembly import ModelOptions, NetworkParts, assemble
+from holdfast.network.factories.assembly import AssemblyOptions, NetworkParts, assemble
 from holdfast.network.forward_signature import check_one_input
 from holdfast.network.model_identity import hash_or_note, named_by
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def parts_of_callable(
     function: "Callable[[np.ndarray[Any, Any]], Any]",
-    options: ModelOptions,
+    options: AssemblyOptions,
     *,
     shape: Sequence[int] | None,
     name: str | None,

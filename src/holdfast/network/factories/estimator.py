@@ -5,13 +5,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from holdfast.network.factories.assembly import ModelOptions, NetworkParts, Source, assemble
+from holdfast.network.factories.assembly import AssemblyOptions, NetworkParts, Source, assemble
 from holdfast.network.model_identity import hash_or_note
 from holdfast.region.columns import Columns
 
 
 def parts_of_estimator(
-    estimator: Any, options: ModelOptions, *, columns: Columns | None, name: str | None
+    estimator: Any, options: AssemblyOptions, *, columns: Columns | None, name: str | None
 ) -> tuple[NetworkParts, NetworkParts | None]:
     """The parts of `Network.from_sklearn`, and those of the estimator itself where the network is a module
     read from it."""

@@ -11,7 +11,7 @@ from holdfast.errors import BadInput, UnreadableFile
 from holdfast.foreign_text import first_line
 from holdfast.network.adapter import OutputOf, check_unambiguous, for_any_batch, note_of_choice
 from holdfast.network.factories.assembly import (
-    ModelOptions,
+    AssemblyOptions,
     NetworkParts,
     assemble,
     check_weights,
@@ -27,7 +27,7 @@ from holdfast.process_state import ignored_torch_logs
 
 def parts_of_exported_program(
     file: str | Path,
-    options: ModelOptions,
+    options: AssemblyOptions,
     *,
     trust: bool,
     output: str | None,

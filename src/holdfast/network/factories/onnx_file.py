@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from holdfast.files import in_words
-from holdfast.network.adapter import InTurn, for_any_batch, over_single_inputs
+from holdfast.files import explained_errors
+from holdfast.network.adapter import RowByRow, for_any_batch, over_single_inputs
 from holdfast.network.factories.assembly import (
-    ModelOptions,
+    AssemblyOptions,
     NetworkParts,
     assemble,
     item_shape,
@@ -21,7 +21,7 @@ from holdfast.network.model_identity import existing_file
 
 def parts_of_onnx_file(
     file: str | Path,
-    options: ModelOptions,
+    options: AssemblyOptions,
     *,
     device: str | torch.device,
     black_box: bool,
@@ -33,7 +33,7 @@ def parts_of_onnx_file(
     from holdfast.network.onnx import open_onnx  # onnx is not needed to import the library
 
     path = existing_file(file)
-    with in_words(
+    with explained_errors(
         path,
         "its layers cannot be evaluated",
         "It is damaged, or they do not fit together: export or download it again.",
@@ -47,7 +47,7 @@ def parts_of_onnx_file(
         if opened.vectors is not None:
             vectors, token_model = opened.vectors.to(target), opened.token_module
         if not batched and opened.black_box:
-            model = InTurn(model, keeps_axis=False)
+            model = RowByRow(model, keeps_axis=False)
         elif not batched:
             model = over_single_inputs(model, example)
         elif not opened.black_box and not options.time_first:

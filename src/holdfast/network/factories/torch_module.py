@@ -10,7 +10,7 @@ from torch.nn.parameter import is_lazy
 
 from holdfast.errors import BadInput
 from holdfast.network.factories.assembly import (
-    ModelOptions,
+    AssemblyOptions,
     NetworkParts,
     assemble,
     check_weights,
@@ -28,7 +28,7 @@ DEFAULT_TOKENS = 7
 
 def parts_of_module(
     module: nn.Module,
-    options: ModelOptions,
+    options: AssemblyOptions,
     *,
     shape: Sequence[int] | None,
     tokens: bool,

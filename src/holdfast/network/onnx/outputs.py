@@ -13,7 +13,7 @@ FLOATING = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorPr
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChosenOutput:
     """The model with one output, and without the nodes, constants and inputs that only other outputs need.
 
     Attributes:
@@ -28,7 +28,7 @@ class Chosen:
     note: str = ""
 
 
-def choose_output(model: onnx.ModelProto, file: str, output: str | None = None) -> Chosen:
+def choose_output(model: onnx.ModelProto, file: str, output: str | None = None) -> ChosenOutput:
     """The model with the output of this name; by default its only output, or its only floating-point output.
 
     Raises BadInput if several outputs could be meant, or none has the name.
@@ -45,11 +45,13 @@ def choose_output(model: onnx.ModelProto, file: str, output: str | None = None) 
         )
     if len(outputs) == 1:
         [name] = outputs
-        return Chosen(model, name)
+        return ChosenOutput(model, name)
     name = output or floating[0]
     why = "" if output is not None else ", the only one of floating numbers,"
     note = f"the file has {len(outputs)} outputs, {listed}; {name}{why} is measured"
-    return Chosen(_prune(model, name), name, ambiguous=len(floating) != 1 or name not in floating, note=note)
+    return ChosenOutput(
+        _prune(model, name), name, ambiguous=len(floating) != 1 or name not in floating, note=note
+    )
 
 
 def _may_be_floating(info: onnx.ValueInfoProto) -> bool:

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from holdfast.errors import UnreadableFile
-from holdfast.memory_budget import available_bytes, bytes_told
+from holdfast.memory_budget import available_bytes, format_bytes
 
 
 class _Largest(TorchDispatchMode):
@@ -43,6 +43,6 @@ def check_sizes(module: nn.Module, example: Tensor, name: str) -> None:
         functional_call(module, weights, (example.to("meta"),))
     if largest.bytes > most:
         raise UnreadableFile(
-            f"{name}: a value between its layers would take {bytes_told(largest.bytes)}, and "
-            f"{bytes_told(most)} are available for one. The file is damaged, or needs a larger machine."
+            f"{name}: a value between its layers would take {format_bytes(largest.bytes)}, and "
+            f"{format_bytes(most)} are available for one. The file is damaged, or needs a larger machine."
         )

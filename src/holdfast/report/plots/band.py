@@ -7,12 +7,12 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from holdfast.report.plots.canvas import ESTIMATED, INK, MOST_POINTS, PROVED, UNKNOWN, WITNESSED, canvas
-from holdfast.report.wording import RADIUS, Sense
+from holdfast.report.wording import RADIUS, Quantity
 from holdfast.result import Bracket
 
 
 def draw(
-    brackets: Sequence[Bracket], sense: Sense = RADIUS, things: str = "inputs", name: str = "band"
+    brackets: Sequence[Bracket], sense: Quantity = RADIUS, things: str = "inputs", name: str = "band"
 ) -> str:
     """Return the chart; an open bracket has a hatched band to the edge and no witnessed line."""
     with canvas(name, f"Lower and upper bounds of the {sense.quantity} of all {things}, sorted") as drawn:
@@ -24,7 +24,7 @@ def draw(
     return drawn.svg
 
 
-def _fill(axes: Axes, brackets: Sequence[Bracket], sense: Sense, things: str) -> None:
+def _fill(axes: Axes, brackets: Sequence[Bracket], sense: Quantity, things: str) -> None:
     ordered = sorted(range(len(brackets)), key=[(b.lower.value, b.upper.value) for b in brackets].__getitem__)
     chosen = np.unique(np.linspace(0, len(ordered) - 1, min(len(ordered), MOST_POINTS)).round().astype(int))
     shown = [brackets[ordered[i]] for i in chosen]

@@ -7,10 +7,10 @@ from itertools import groupby
 
 from matplotlib.axes import Axes
 
-from holdfast.formatting import ends
+from holdfast.formatting import format_bounds
 from holdfast.report.plots.canvas import INK, MOST_POINTS, PROVED, UNKNOWN, WITNESSED, canvas
 from holdfast.report.summary import mean_of
-from holdfast.report.wording import RADIUS, Sense
+from holdfast.report.wording import RADIUS, Quantity
 from holdfast.result import Key
 from holdfast.store import Event
 
@@ -24,7 +24,7 @@ class MeanOverTime:
 
 
 def draw(
-    history: Sequence[Event], sense: Sense = RADIUS, things: str = "inputs", name: str = "convergence"
+    history: Sequence[Event], sense: Quantity = RADIUS, things: str = "inputs", name: str = "convergence"
 ) -> str:
     """Return the chart of the mean lower and upper bound over the seconds per input, both over the same
     inputs.
@@ -125,11 +125,11 @@ def _close(lower: MeanOverTime, upper: MeanOverTime) -> bool:
     return abs(upper.values[-1] - lower.values[-1]) < 0.06 * max(map(abs, (*lower.values, *upper.values)))
 
 
-def _lines(axes: Axes, lower: MeanOverTime, upper: MeanOverTime, sense: Sense) -> None:
+def _lines(axes: Axes, lower: MeanOverTime, upper: MeanOverTime, sense: Quantity) -> None:
     end = max(lower.seconds[-1:] + upper.seconds[-1:])
     start = min(lower.seconds[:1] + upper.seconds[:1])
     high, low = (WITNESSED, PROVED) if sense.rises else (PROVED, WITNESSED)
-    least, most = ends(
+    least, most = format_bounds(
         lower.values[-1] if lower.values else math.nan, upper.values[-1] if upper.values else math.nan
     )
     if _close(lower, upper):

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 from numpy.typing import NDArray
 
-from holdfast.formatting import short
+from holdfast.formatting import shorten
 from holdfast.report.plots.canvas import MOST_POINTS, canvas
 from holdfast.report.summary import InputRow
 from holdfast.report.wording import RADIUS
@@ -93,4 +93,4 @@ def _reach(row: InputRow, *, proved: bool) -> float:
 
 def _plain(name: str) -> str:
     """Escape a label: matplotlib hides labels with a leading underscore and reads dollars as formulas."""
-    return short(name.replace("$", r"\$"), 30).lstrip("_") or "run"
+    return shorten(name.replace("$", r"\$"), 30).lstrip("_") or "run"

@@ -7,12 +7,12 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 
 from holdfast.report.plots.canvas import MOST_POINTS, PROVED, UNKNOWN, WITNESSED, canvas
-from holdfast.report.wording import RADIUS, Sense
+from holdfast.report.wording import RADIUS, Quantity
 from holdfast.result import Bracket
 
 
 def draw(
-    brackets: Sequence[Bracket], sense: Sense = RADIUS, things: str = "inputs", name: str = "share"
+    brackets: Sequence[Bracket], sense: Quantity = RADIUS, things: str = "inputs", name: str = "share"
 ) -> str:
     """Return the chart. At r an input is certified if r <= its lower bound and broken if r > its upper bound.
 
@@ -29,7 +29,7 @@ def draw(
     return drawn.svg
 
 
-def _fill(axes: Axes, brackets: Sequence[Bracket], sense: Sense) -> None:
+def _fill(axes: Axes, brackets: Sequence[Bracket], sense: Quantity) -> None:
     lower = np.sort([b.lower.value for b in brackets])
     upper = np.sort([b.upper.value for b in brackets])
     ends = np.unique(np.concatenate([lower, upper, [0.0]]))

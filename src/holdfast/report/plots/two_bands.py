@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from holdfast.report.plots.canvas import INK, PROVED, STYLE, WITNESSED
-from holdfast.report.wording import RADIUS, Sense
+from holdfast.report.wording import RADIUS, Quantity
 from holdfast.result import Bracket
 
 
@@ -19,7 +19,7 @@ def draw(
     before: Sequence[Bracket],
     after: Sequence[Bracket],
     at: float | None = None,
-    sense: Sense = RADIUS,
+    sense: Quantity = RADIUS,
     asked: int | None = None,
 ) -> str:
     """Return an SVG file. Each band is sorted by its own proved bounds; infinite bounds are drawn at the top.
