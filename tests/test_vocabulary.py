@@ -177,7 +177,8 @@ WORDS = {
     "lingering": Word("seconds in which a service says that it ends", shown="SECONDS"),
     "closing": Word("seconds for open requests to end", shown="SECONDS"),
     "prism": Word("where PRISM's files go", shown="FOLDER"),
-    "theta": Word("the error left in an abstract state", shown="NUMBER"),
+    "theta": Word("the error left in an abstract state", "float None", "NUMBER"),
+    "omega": Word("dimensions that are kept of a state", "int None", "COUNT"),
     # runs that exist
     "at": Word("the radius or radii looked at", shown="RADIUS RADII"),
     "part": Word("which part of a question that has several", shown="NAME"),

@@ -64,6 +64,11 @@ Made = Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Where
 Device = Annotated[str | None, typer.Option(metavar="WHERE", help="cpu or cuda. Default: what fit was told.")]
 Limit = Annotated[int | None, typer.Option(metavar="COUNT", min=1, help="Only the first so many sequences.")]
 
+OMEGA = typer.Option(
+    metavar="COUNT", min=1, help="MARBLE: dimensions that PCA keeps of a state. Default: 16."
+)
+THETA = typer.Option(metavar="NUMBER", help="MARBLE: error allowed in an abstract state. Default: 0.6.")
+
 
 @dataclass(frozen=True)
 class Fit:
@@ -92,7 +97,8 @@ class Fit:
         str,
         typer.Option(
             metavar="MODE",
-            help="exact: every mutant. sampled: draws. abstract: estimates learned from --data. Or auto.",
+            help="exact: every mutant. sampled: draws. abstract: estimates learned from --data. marble: the same by "
+            "MARBLE's abstract model. Or auto.",
         ),
     ] = "auto"
     unknown: Annotated[
@@ -104,6 +110,8 @@ class Fit:
     confidence: Annotated[
         float, typer.Option(metavar="NUMBER", help="Of the intervals of sampled scores.")
     ] = 0.95
+    omega: Annotated[int | None, OMEGA] = None
+    theta: Annotated[float | None, THETA] = None
     limit: Limit = None
     seed: Seed = 0
 
@@ -329,6 +337,7 @@ def export(
     theta: Annotated[
         float, typer.Option(metavar="NUMBER", help="The error that is left in an abstract state.")
     ] = 0.6,
+    omega: Annotated[int, OMEGA] = 16,
     seed: Seed = 0,
     device: Device = None,
     trust: TrustRun = False,
@@ -337,7 +346,7 @@ def export(
     from holdfast.cli.monitor.building import export_prism
 
     how = How(text_column=text_column, label_column=label_column)
-    export_prism(folder, data, prism, limit, theta, seed, device, Terminal(), how, trust=trust)
+    export_prism(folder, data, prism, limit, theta, seed, device, Terminal(), how, omega=omega, trust=trust)
 
 
 def register(app: typer.Typer) -> None:

@@ -84,6 +84,8 @@ def fit_monitor(q: Fit, folder: Path, console: Console) -> None:
         confidence=q.confidence,
         seed=q.seed,
         max_length=LONGEST,
+        omega=q.omega,
+        theta=q.theta,
     )
     made.save(folder)
     tell(net, console)
@@ -119,8 +121,8 @@ def _training(q: Fit, reader: Reader) -> SequenceRows:
     if q.data is None and q.network is None:
         return _limit_rows(_embed_split("train"), q.limit)
     if q.data is None:
-        if q.mode == "abstract":
-            raise BadInput("mode abstract learns from sequences: give them with --data.")
+        if q.mode in ("abstract", "marble"):
+            raise BadInput(f"mode {q.mode} learns from sequences: give them with --data.")
         return SequenceRows([], [])
     return load_rows(q.data, reader, q.limit, How(text_column=q.text_column, label_column=q.label_column))
 
@@ -308,7 +310,7 @@ def _model_options(stored: Mapping[str, Any]) -> ModelOptions:
 
 def export_prism(
     folder: str, data: str | None, to: Path, limit: int | None, theta: float, seed: int, device: str | None, console: Console, how: How,
-    *, trust: bool = False,
+    *, omega: int, trust: bool = False,
 ) -> None:  # fmt: skip
     from holdfast.monitor.abstract.marble import Marble, Refinement
     from holdfast.monitor.abstract.prism import write
@@ -335,7 +337,7 @@ def export_prism(
         monitor.outputs,
         monitor.view,
     )
-    mdp = Marble.fit(traces, Refinement(theta=theta, seed=seed)).mdp
+    mdp = Marble.fit(traces, Refinement(omega=omega, theta=theta, seed=seed)).mdp
     written = write(mdp, to, labels=opened.classes)
     line(
         console,

@@ -36,16 +36,16 @@ class Stream:
             mutation = Drawn(mutation, s.samples, monitor.generator())
         if s.mode == "exact" and monitor.quick is not None:
             return monitor.quick.fresh()
-        followed: Mutation = Still() if s.mode == "abstract" else mutation
+        followed: Mutation = Still() if s.fitted else mutation
         if view is None:
             engine: Quick | Batched | Whole = Whole(
                 monitor.net, followed, outputs, s.max_length, apart=s.mode == "exact"
             )
-        elif s.mode == "abstract" and isinstance(view, Recurrent) and Quick.fits(view, followed, outputs):
+        elif s.fitted and isinstance(view, Recurrent) and Quick.fits(view, followed, outputs):
             engine = Quick(view, followed)
         else:
             engine = Batched(view, followed, outputs)
-        return Estimated(engine, mutation, monitor.tree) if s.mode == "abstract" else engine
+        return Estimated(engine, mutation, monitor.tree) if s.fitted else engine
 
     def step(self, element: Any) -> Score | None:
         """Score an element now. None if it is unknown and unknown elements are skipped."""
