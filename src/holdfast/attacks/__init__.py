@@ -5,8 +5,8 @@ estimates.
 from holdfast.attacks.carlini import CarliniWagner
 from holdfast.attacks.clever import CLEVER, CleverRNN
 from holdfast.attacks.corners import Corners
-from holdfast.attacks.mesh import Mesh
+from holdfast.attacks.mesh import Mesh, MeshLagrangian
 from holdfast.attacks.pgd import PGD
 from holdfast.attacks.steps import Steps
 
-__all__ = ["CLEVER", "PGD", "CarliniWagner", "CleverRNN", "Corners", "Mesh", "Steps"]
+__all__ = ["CLEVER", "PGD", "CarliniWagner", "CleverRNN", "Corners", "Mesh", "MeshLagrangian", "Steps"]
