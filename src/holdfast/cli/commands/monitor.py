@@ -65,9 +65,14 @@ Device = Annotated[str | None, typer.Option(metavar="WHERE", help="cpu or cuda. 
 Limit = Annotated[int | None, typer.Option(metavar="COUNT", min=1, help="Only the first so many sequences.")]
 
 OMEGA = typer.Option(
-    metavar="COUNT", min=1, help="MARBLE: dimensions that PCA keeps of a state. Default: 16."
+    metavar="COUNT",
+    min=1,
+    help="With --mode marble, which fits MARBLE's own labelled MDP to --data and gives 0-step estimates: the "
+    "dimensions of a state that PCA keeps. Default: 16.",
 )
-THETA = typer.Option(metavar="NUMBER", help="MARBLE: error allowed in an abstract state. Default: 0.6.")
+THETA = typer.Option(
+    metavar="NUMBER", help="With --mode marble: the error allowed in an abstract state. Default: 0.6."
+)
 
 
 @dataclass(frozen=True)
@@ -97,8 +102,7 @@ class Fit:
         str,
         typer.Option(
             metavar="MODE",
-            help="exact: every mutant. sampled: draws. abstract: estimates learned from --data. marble: the same by "
-            "MARBLE's abstract model. Or auto.",
+            help="exact: every mutant. sampled: draws. abstract: estimates learned from --data. Or auto.",
         ),
     ] = "auto"
     unknown: Annotated[
@@ -337,7 +341,6 @@ def export(
     theta: Annotated[
         float, typer.Option(metavar="NUMBER", help="The error that is left in an abstract state.")
     ] = 0.6,
-    omega: Annotated[int, OMEGA] = 16,
     seed: Seed = 0,
     device: Device = None,
     trust: TrustRun = False,
@@ -346,7 +349,7 @@ def export(
     from holdfast.cli.monitor.building import export_prism
 
     how = How(text_column=text_column, label_column=label_column)
-    export_prism(folder, data, prism, limit, theta, seed, device, Terminal(), how, omega=omega, trust=trust)
+    export_prism(folder, data, prism, limit, theta, seed, device, Terminal(), how, trust=trust)
 
 
 def register(app: typer.Typer) -> None:

@@ -310,7 +310,7 @@ def _model_options(stored: Mapping[str, Any]) -> ModelOptions:
 
 def export_prism(
     folder: str, data: str | None, to: Path, limit: int | None, theta: float, seed: int, device: str | None, console: Console, how: How,
-    *, omega: int, trust: bool = False,
+    *, trust: bool = False,
 ) -> None:  # fmt: skip
     from holdfast.monitor.abstract.marble import Marble, Refinement
     from holdfast.monitor.abstract.prism import write
@@ -337,7 +337,7 @@ def export_prism(
         monitor.outputs,
         monitor.view,
     )
-    mdp = Marble.fit(traces, Refinement(omega=omega, theta=theta, seed=seed)).mdp
+    mdp = Marble.fit(traces, Refinement(theta=theta, seed=seed)).mdp
     written = write(mdp, to, labels=opened.classes)
     line(
         console,
