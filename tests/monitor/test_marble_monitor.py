@@ -166,8 +166,9 @@ def test_damaged_arrays_are_refused(change: dict[str, Any]) -> None:
         new = torch.full_like(old, 3)
     else:
         new = damage(old)
+    altered: dict[str, Any] = {name: new}
     with pytest.raises(ValueError, match=r"holds|states|outside|order|consecutive|cycle"):
-        checked_marble(replace(tree, **{name: new}), width)
+        checked_marble(replace(tree, **altered), width)
 
 
 def test_a_stored_model_with_other_settings_is_refused(tmp_path: Path) -> None:
