@@ -31,7 +31,7 @@ from holdfast.verification import BranchAndBound, Scatter
 
 METHODS: list[Method[Any]] = [
     PGD(), CarliniWagner(), Corners(), CLEVER(), CleverRNN(), hf.certify.Certify(), hf.certify.Enumerate(),
-    hf.hamming.Greedy(), hf.hamming.Grid(), hf.hamming.Branch(), hf.attacks.Mesh(),
+    hf.hamming.Greedy(), hf.hamming.Grid(), hf.hamming.Branch(), hf.attacks.Mesh(), hf.attacks.MeshLagrangian(),
     hf.certify.Tighten(steps=20, block=10), hf.certify.Split(boxes=16, steps=4, finest=0.02), hf.certify.Smoothing(samples=500),
     hf.certify.Leaves(), hf.attacks.Steps(rounds=2),
     BranchAndBound(gap=1e-3), Scatter(rounds=3), hf.hamming.Saliency(), hf.lipschitz.Steepest(queries=200), hf.lipschitz.Shells(),
