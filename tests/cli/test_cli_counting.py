@@ -74,6 +74,19 @@ def test_a_grid_is_an_estimate(ask: Ask) -> None:
     assert all(lower == 0 for lower, _ in ends(ask, "grid", "--mode", "grid", "--values", "0,0.5,1"))
 
 
+def test_the_settings_of_a_grid_are_those_of_the_method(ask: Ask) -> None:
+    options = ("--mode", "grid", "--t", "1", "--levels", "3", "--rule", "confidence", "--limit", "2")
+    said = ask("radius", *BASE, "--norm", "0", "-o", "run", *options)
+    assert said.code == 0, said.err
+    with Store.read("run") as store:
+        estimates = [e for record in store.records() for e in record.bracket.estimates]
+    assert estimates
+    for estimate in estimates:
+        settings = estimate.evidence.settings
+        assert (settings["t"], settings["levels"], settings["rule"]) == (1, 3, "confidence")
+        assert estimate.value <= 2  # sets of one unit: at most one unit is known to be harmless
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -84,6 +97,10 @@ def test_a_grid_is_an_estimate(ask: Ask) -> None:
         (("--values", "0,2"), "but the domain is [0, 1]"),
         (("--unit", "voxel"), "unit 'voxel' is unknown"),
         (("--mode", "guess"), "mode 'guess' is unknown"),
+        (("--t", "1"), "--t is a setting of --mode grid"),
+        (("--mode", "grid", "--levels", "3", "--methods", "grid"), "--levels is a setting of --mode grid"),
+        (("--mode", "grid", "--levels", "3", "--values", "0,1"), "give one of them"),
+        (("--mode", "grid", "--rule", "size"), "rule 'size' is unknown"),
     ],
 )
 def test_what_makes_no_sense_is_told_before_any_work(ask: Ask, options: tuple[str, ...], words: str) -> None:

@@ -185,6 +185,25 @@ def test_an_abstract_model_is_evaluated_against_enumeration(ask: Ask) -> None:
     assert "estimated by an abstract model" in ask("monitor", "score", "mine", TEXT).out
 
 
+def test_marble_is_fitted_scored_and_evaluated(ask: Ask, workshop: Path) -> None:
+    said = ask(
+        "monitor", "fit", "--mutation", "typos", "--mode", "marble", "--omega", "4", "--theta", "0.3",
+        "--limit", "120", "-o", "mine",
+    )  # fmt: skip
+    assert said.code == 0, said.err
+    assert "mode marble" in said.out
+    kept = json.loads((workshop / "mine" / "monitor.json").read_text())["marble"]
+    assert (kept["refinement"]["omega"], kept["refinement"]["theta"]) == (4, 0.3)
+    said = ask("monitor", "score", "mine", TEXT)
+    assert "estimated by an abstract model: no guarantee" in said.out
+    again = Monitor.load(workshop / "mine", helpdesk.network()).score(TEXT.split())
+    assert shown("my", said.out) == pytest.approx(float(again.values[2]), abs=0.006)
+    assert ask("monitor", "evaluate", "mine", "--limit", "5", "-o", "run").code == 0
+    said = ask("monitor", "score", "mine", TEXT, "--k", "final")
+    assert said.code == 2
+    assert "k=0" in said.err
+
+
 def test_the_abstract_model_goes_to_prism(ask: Ask, workshop: Path) -> None:
     said = ask("monitor", "export", "--prism", "model", "--limit", "60")
     assert said.code == 0, said
@@ -203,6 +222,9 @@ def test_the_abstract_model_goes_to_prism(ask: Ask, workshop: Path) -> None:
         (("fit", "--mutation", "noise:x", "-o", "run"), "expected a number"),
         (("fit", "--mutation", "noise:-1", "-o", "run"), "radius"),
         (("fit", "--mode", "quick", "-o", "run"), "abstract"),
+        (("fit", "--mode", "exact", "--omega", "4", "-o", "run"), "mode marble"),
+        (("fit", "--mode", "marble", "--theta", "nan", "-o", "run"), "theta"),
+        ((*READER[1:-2], "--mode", "marble", "-o", "run"), "--data"),
         (("fit", "--unknown", "guess", "-o", "run"), "skip"),
         (("fit", "--answer", "bins", "-o", "run"), "bins:0.5"),
         (("fit", "none.onnx", "--mutation", "typos", "-o", "run"), "none.onnx"),

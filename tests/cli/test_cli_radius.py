@@ -479,3 +479,23 @@ def test_a_part_of_the_answer_is_measured_by_its_name(ask: Ask) -> None:
         "--output has no effect here"
         in ask(*asked, "--model", "cli_own_code:black_box", "--output", "scores", "--out", "box").err
     )
+
+
+def test_clever_rnn_is_an_estimate_with_its_radius_of_sampling(ask: Ask) -> None:
+    seen = " ".join(ask("inspect", "lstm.onnx", "--domain", "0,1").out.split())
+    assert "clever-rnn" in seen
+    assert "epsilon_0" in seen
+    said = ask(
+        "radius", "-m", "lstm.onnx", "-d", "data.npz", "--norm", "2", "--methods", "clever-rnn", "-o", "run"
+    )
+    assert said.code == 0, said.err
+    assert ask("export", "run", "found.json").code == 0
+    for record in json.loads(Path("found.json").read_text())["records"]:
+        assert record["lower"]["value"] == 0
+        if record["status"] == "closed":  # misclassified
+            continue
+        assert record["upper"]["value"] in (None, "inf", math.inf)
+        (estimate,) = record["estimates"]
+        assert estimate["kind"] == "estimated"
+        assert estimate["method"] == "CleverRNN"
+        assert "epsilon_0 = 0.1 of the reach" in estimate["assumptions"][0]

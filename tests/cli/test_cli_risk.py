@@ -143,3 +143,97 @@ def test_bad_input_is_told_at_once(
     assert said.code == 2
     assert says in " ".join(said.err.split())
     assert not Path("out").exists()
+
+
+@pytest.mark.parametrize("method", ["mesh", "mesh-lagrangian"])
+def test_mesh_search_alone_measures_all_parts(ask: Ask, images: None, method: str) -> None:
+    said = ask(
+        *BASE, "--norm", "2", "--radius", "2", "--queries", "60", "--pictures", "0", "--methods", method,
+        "--limit", "2", "--property", "confidence",
+    )  # fmt: skip
+    assert said.code == 0, said.err
+    with Store.read("out") as store:
+        records = store.records()
+    assert {r.key.part for r in records} == {"worst", "radius", "steepness"}
+    named = {"mesh": "Mesh", "mesh-lagrangian": "MeshLagrangian"}[method]
+    for record in records:
+        bounds = (record.bracket.lower, record.bracket.upper)
+        methods = {bound.evidence.method for bound in bounds} - {"definition"}
+        if record.key.part == "steepness":
+            assert methods == {"Steepest"}
+            assert bounds[0].evidence.settings["searches"] == "mesh"
+        elif record.key.part == "worst":
+            assert methods == {named}
+            assert bounds[1].evidence.settings["form"] == ("radial" if method == "mesh" else "lagrangian")
+
+
+def test_parts_that_no_named_method_fits_keep_their_own(ask: Ask, images: None) -> None:
+    said = ask(
+        *BASE,
+        "--radius",
+        "0.3",
+        "--queries",
+        "60",
+        "--pictures",
+        "0",
+        "--methods",
+        "pgd",
+        "--limit",
+        "1",
+        "--property",
+        "confidence",
+    )
+    assert said.code == 0, said.err
+    found = {part: record for (_, part), record in exported(ask).items()}
+    assert found["steepness"]["upper"]["method"] == "Shells"
+    assert found["worst"]["lower"]["method"] == "definition"
+    assert found["worst"]["upper"]["method"] in ("PGD", "the input itself")
+
+
+@pytest.mark.parametrize("command", ["risk", "worst"])
+def test_uncertainty_is_measured_from_the_distribution_that_is_given(
+    ask: Ask, images: None, command: str
+) -> None:
+    import cli_own_code
+
+    base = (command, *BASE[1:-1])
+    more = ("--property", "uncertainty", "--radius", "0.05", "--limit", "1")
+    more += ("--queries", "60", "--pictures", "0") if command == "risk" else ("--methods", "mesh")
+    q = torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)
+    for out, options in (("given", ("--toward", "0.2,0.3,0.5")), ("uniform", ())):
+        said = ask(*base, out, *more, *options)
+        assert said.code == 0, said.err
+    with np.load("images.npz") as data:
+        p = cli_own_code.pooled()(torch.from_numpy(data["x"][:1])).detach().double().log_softmax(-1)[0]
+    with Store.read("given") as given, Store.read("uniform") as uniform:
+        assert given.question.fingerprint != uniform.question.fingerprint
+        assert given.question.asked.property == "uncertainty toward 0.2,0.3,0.5"
+        for store, target in ((given, q), (uniform, torch.full((3,), 1 / 3, dtype=torch.float64))):
+            (worst,) = [r for r in store.records() if r.key.part in ("", "worst")]
+            at_input = float((target * (target.log() - p)).sum())
+            assert 0 <= worst.bracket.upper.value <= at_input + 1e-6
+            assert worst.bracket.upper.value > at_input - 0.5
+    said = ask("compare", "given", "uniform")
+    assert said.code == 2
+    assert "property is" in said.err
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (("--toward", "0.5,0.5,0"), "no meaning for --property robustness"),
+        (("--property", "uncertainty", "--toward", "0.5,0.5"), "has 2 numbers"),
+        (("--property", "uncertainty", "--toward", "0.5,0.5,0.5"), "add up to one"),
+        (("--property", "uncertainty", "--toward", "0.5,half,0"), "expected a number"),
+        (("--property", "uncertainty", "--toward", "nan,0.5,0.5"), "add up to one"),
+        (("--methods", "no-such"), "'no-such' is unknown"),
+        (("--methods", "grid"), "none of the methods"),
+    ],
+)
+def test_a_wrong_distribution_or_method_is_refused(
+    ask: Ask, images: None, options: tuple[str, ...], reason: str
+) -> None:
+    said = ask(*BASE, "--radius", "0.1", *options)
+    assert said.code == 2, said
+    assert reason in said.err
+    assert not Path("out").exists()

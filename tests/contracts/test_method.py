@@ -19,7 +19,7 @@ from torch import Tensor, nn
 import holdfast as hf
 import tree_truth
 import truth
-from holdfast.attacks import CLEVER, PGD, CarliniWagner, Corners
+from holdfast.attacks import CLEVER, PGD, CarliniWagner, CleverRNN, Corners
 from holdfast.coverage.pursuit import Pursuit
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem
@@ -30,15 +30,13 @@ from holdfast.solver import solve
 from holdfast.verification import BranchAndBound, Scatter
 
 METHODS: list[Method[Any]] = [
-    PGD(), CarliniWagner(), Corners(), CLEVER(), CLEVER(weibull=False), hf.certify.Certify(), hf.certify.Enumerate(),
-    hf.hamming.Greedy(), hf.hamming.Grid(), hf.hamming.Branch(), hf.attacks.Mesh(),
+    PGD(), CarliniWagner(), Corners(), CLEVER(), CleverRNN(), hf.certify.Certify(), hf.certify.Enumerate(),
+    hf.hamming.Greedy(), hf.hamming.Grid(), hf.hamming.Branch(), hf.attacks.Mesh(), hf.attacks.MeshLagrangian(),
     hf.certify.Tighten(steps=20, block=10), hf.certify.Split(boxes=16, steps=4, finest=0.02), hf.certify.Smoothing(samples=500),
     hf.certify.Leaves(), hf.attacks.Steps(rounds=2),
     BranchAndBound(gap=1e-3), Scatter(rounds=3), hf.hamming.Saliency(), hf.lipschitz.Steepest(queries=200), hf.lipschitz.Shells(),
 ]  # fmt: skip
-every_method = pytest.mark.parametrize(
-    "method", METHODS, ids=lambda m: m.name + ("" if getattr(m, "weibull", True) else "_max")
-)
+every_method = pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
 
 
 @dataclass(frozen=True)
@@ -539,18 +537,30 @@ def test_methods_that_need_a_norm_say_so() -> None:
 # ---------------------------------------------------------------- CLEVER
 
 
-@pytest.mark.parametrize("weibull", [True, False])
+@pytest.mark.parametrize("method", [CLEVER(), CleverRNN()], ids=lambda m: m.name)
 @pytest.mark.parametrize("build", [ball_known(p) for p in truth.NORMS] + [relu_known(2, False)])
-def test_clever_is_only_ever_an_estimate(weibull: bool, build: Callable[[], Known]) -> None:
+def test_clever_is_only_ever_an_estimate(method: CLEVER, build: Callable[[], Known]) -> None:
     known = build()
-    for bracket in brackets(known.problem, CLEVER(weibull=weibull)):
+    for bracket in brackets(known.problem, method):
         assert (bracket.lower.value, bracket.upper.value) == (0.0, math.inf)
         assert bracket.lower.evidence.method == bracket.upper.evidence.method == "definition"
         [estimate] = bracket.estimates
         assert estimate.evidence.kind == "estimated"
         assert estimate.evidence.kind not in GUARANTEED
-        assert estimate.evidence.method == "CLEVER"
-        assert estimate.evidence.assumptions
+        assert estimate.evidence.method == method.name
+        assert estimate.evidence.settings["share"] == 0.1
+        assert "0.1 of the reach" in estimate.evidence.assumptions[0]
+
+
+def test_clever_rnn_is_clever_without_the_law() -> None:
+    problem = relu_known(2, False)().problem
+    rnn, largest, law = (
+        [bracket.estimates[0].value for bracket in brackets(problem, method)]
+        for method in (CleverRNN(share=1.0), CLEVER(share=1.0, weibull=False), CLEVER(share=1.0))
+    )
+    assert rnn == largest
+    assert all(a >= b for a, b in zip(rnn, law, strict=True))
+    assert rnn != law
 
 
 @pytest.mark.parametrize("p", truth.NORMS)
@@ -558,7 +568,7 @@ def test_clever_is_right_on_linear_networks_where_every_slope_is_the_same(p: flo
     known = truth.linear(3, batch=8)
     problem = truth.radius_problem(known.network(), Ball(known.x, zero(known.x), p), known.y)
     reach = problem.family.reach()
-    for method, slack in ((CLEVER(share=1.0, weibull=False), 1e-4), (CLEVER(share=1.0), 0.01)):
+    for method, slack in ((CleverRNN(share=1.0), 1e-4), (CLEVER(share=1.0), 0.01)):
         for bracket, answer, most in zip(
             brackets(problem, method), known.radius(p).tolist(), reach.tolist(), strict=True
         ):

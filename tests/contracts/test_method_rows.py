@@ -16,7 +16,7 @@ from torch import nn
 
 import holdfast as hf
 import truth
-from holdfast.attacks import CLEVER, PGD, CarliniWagner, Corners, Mesh, Steps
+from holdfast.attacks import CLEVER, PGD, CarliniWagner, CleverRNN, Corners, Mesh, MeshLagrangian, Steps
 from holdfast.certify import Certify, Smoothing
 from holdfast.hamming import Greedy, Grid
 from holdfast.lipschitz import Steepest
@@ -36,10 +36,10 @@ SEEDED: list[tuple[Method[Any], str]] = [  # with a region where it draws
     (PGD(rounds=2, steps=3, restarts=2), "worst box"), (PGD(rounds=2, radii=2, steps=3, restarts=2), "patch"),
     (PGD(rounds=2, radii=2, steps=3, restarts=2), "words"), (CarliniWagner(rounds=1, steps=8), "ball 2"),
     (Corners(rounds=3, radii=3, restarts=4), "ball inf"), (Corners(rounds=2, radii=3, restarts=4), "pixels"),
-    (Corners(rounds=2, restarts=4), "worst box"), (CLEVER(batches=5, samples=4), "frames 1"), (Smoothing(samples=40), "ball 2"),
+    (Corners(rounds=2, restarts=4), "worst box"), (CLEVER(batches=5, samples=4), "frames 1"), (CleverRNN(batches=5, samples=4), "frames 1"), (Smoothing(samples=40), "ball 2"),
     (Greedy(beam=2, lanes=2, candidates=2, sweep=4), "pixels"), (Greedy(sweep=3), "words"), (Grid(t=1), "pixels"),
     (Mesh(rounds=2, radii=2, queries=60, restarts=2), "ball 2"), (Mesh(rounds=1, queries=300, block=4), "worst box"),
-    (Mesh(rounds=1, radii=2, queries=40, form="lagrangian"), "ball 2"), (Scatter(places=8, steps=3, rounds=2), "worst box"),
+    (MeshLagrangian(rounds=1, radii=2, queries=40), "ball 2"), (Scatter(places=8, steps=3, rounds=2), "worst box"),
     (Steepest(queries=150), "steep"), (Steepest(queries=150, searches="mesh,rays"), "steep"), (BranchAndBound(gap=0.01), "small box"),
     (Steps(rounds=2, moves=2, leaves=4), "rows"),
 ]  # fmt: skip

@@ -3,10 +3,10 @@ estimates.
 """
 
 from holdfast.attacks.carlini import CarliniWagner
-from holdfast.attacks.clever import CLEVER
+from holdfast.attacks.clever import CLEVER, CleverRNN
 from holdfast.attacks.corners import Corners
-from holdfast.attacks.mesh import Mesh
+from holdfast.attacks.mesh import Mesh, MeshLagrangian
 from holdfast.attacks.pgd import PGD
 from holdfast.attacks.steps import Steps
 
-__all__ = ["CLEVER", "PGD", "CarliniWagner", "Corners", "Mesh", "Steps"]
+__all__ = ["CLEVER", "PGD", "CarliniWagner", "CleverRNN", "Corners", "Mesh", "MeshLagrangian", "Steps"]

@@ -9,7 +9,11 @@ every x with
 keeps the class. The largest dual norm of the gradient over samples is at most L, so g / (sampled L) is only
 an estimate, and often too large. CLEVER fits a reverse Weibull law to the maxima of batches of samples and
 takes its end point for L. CLEVER-RNN (POPQORN, section 4) adds up the largest gradient norms of the time
-steps.
+steps and fits no law.
+
+Both sample a ball of the radius epsilon_0 = share * reach, where the reach is the distance to the furthest
+corner of the domain (for an unbounded domain, the norm of |x| + 1). Gradients outside of this ball are not
+seen, so the estimate is at most epsilon_0. The default share is 0.1.
 
 References: T.-W. Weng et al., Evaluating the robustness of neural networks: an extreme value theory approach,
 2018; C.-Y. Ko et al., POPQORN: quantifying robustness of recurrent neural networks, 2019.
@@ -51,7 +55,7 @@ class CLEVER(Method[CleverState]):
 
     batches: int = 10
     samples: int = 32
-    share: float = 0.1  # Radius of the sampled ball, as a share of the family's reach.
+    share: float = 0.1  # epsilon_0, the radius of the sampled ball, as a share of the family's reach.
     weibull: bool = True  # False: use the largest sampled gradient norm, as CLEVER-RNN does.
 
     def obstacle(self, problem: Problem) -> str | None:
@@ -79,8 +83,11 @@ class CLEVER(Method[CleverState]):
         slope = self._end_point(maxima).sum(-1)  # (rows, batch): the norms of the groups add up
         margin = torch.einsum("bro,bo->rb", matrix, problem.network(family.centre).double()) + offset.t()
         estimate = torch.minimum((margin / slope.clamp_min(1e-300)).amin(0), radius)
-        assumptions = (f"the steepest slope within {self.share:g} of the reach was seen or extrapolated",)
+        assumptions = (self._assumption(),)
         return None, Claims(estimate=estimate, assumptions=assumptions)
+
+    def _assumption(self) -> str:
+        return f"the steepest slope within {self.share:g} of the reach was seen or extrapolated"
 
     def _end_point(self, maxima: Tensor) -> Tensor:
         """Map (batches, ...) to (...): the estimated end point of the distribution of the maxima."""
@@ -88,6 +95,25 @@ class CLEVER(Method[CleverState]):
         if not self.weibull or self.batches < 5:
             return largest
         return weibull_end(maxima)
+
+
+@dataclass(frozen=True)
+class CleverRNN(CLEVER):
+    """Estimate the radius as CLEVER does, with the sum over frames of the largest sampled gradient norms for
+    L.
+    """
+
+    finds: ClassVar[str] = "estimates, sampled within epsilon_0 = 0.1 of the reach"
+    help: ClassVar[str] = (
+        "CLEVER-RNN: as clever, from the largest gradients themselves; epsilon_0, the radius of sampling, is "
+        "a tenth of the distance to the domain's furthest corner; no guarantee"
+    )
+    keyword: ClassVar[str] = "clever-rnn"
+
+    weibull: bool = False
+
+    def _assumption(self) -> str:
+        return f"the steepest slope within epsilon_0 = {self.share:g} of the reach was seen"
 
 
 def _steepest(problem: Problem, family: NormFamily, points: Tensor, matrix: Tensor) -> Tensor:

@@ -71,6 +71,18 @@ class Mesh(Ladder):
         return select_nearest(region, points, scores)
 
 
+@dataclass(frozen=True)
+class MeshLagrangian(Mesh):
+    """Mesh search with the augmented Lagrangian of DeepQuant (its Algorithm 2) for balls that are no boxes;
+    for boxes it is Mesh.
+    """
+
+    help: ClassVar[str] = "mesh with DeepQuant's augmented Lagrangian for norms 1 and 2 (Algorithm 2)"
+    keyword: ClassVar[str] = "mesh-lagrangian"
+
+    form: Form = "lagrangian"
+
+
 def descend_mesh(
     problem: Problem, start: Tensor, queries: int, block: int, chance: RandomStreams
 ) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,9 @@
 """The options that `risk` and `worst` share: a property over a region around each input."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from holdfast.cli import options
 from holdfast.cli.parse import norm_option, numbers, one_of, rule_option, targets_option, whole_numbers
@@ -38,6 +40,14 @@ class RegionOptions(options.DataOptions):
     scale: options.Scale = None
     limit: options.Limit = None
     tier: options.Tier = "fast"
+    toward: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NUMBERS",
+            help="With --property uncertainty: the distribution from which the KL divergence is measured, one "
+            "probability for each class, as in 0.2,0.3,0.5. Default: uniform.",
+        ),
+    ] = None
     seed: options.Seed = 0
     batch: options.Batch = None
     seconds: options.Seconds = None
@@ -53,6 +63,8 @@ class RegionOptions(options.DataOptions):
             if self.threshold is not None
             else self.property
         )
+        if self.toward is not None:
+            ruled = f"{ruled} toward {self.toward}"
         return Request(
             norm=exact_text(norm_option(self.norm)),
             radius=self.radius,
@@ -77,6 +89,11 @@ class RegionOptions(options.DataOptions):
         from holdfast.cli.reading.model_and_data import load_both
         from holdfast.reading.source import import_named
 
+        if self.toward is not None and self.property != "uncertainty":
+            raise BadInput(
+                f"--toward has no meaning for --property {self.property}; it is a distribution for uncertainty."
+            )
+        numbers(self.toward, "toward")
         norm, corner, shares = (
             norm_option(self.norm),
             whole_numbers(self.patch, "patch"),
@@ -116,9 +133,26 @@ class RegionOptions(options.DataOptions):
             y=data.y if data.labelled else None,
             targets=targets,
             epsilon=self.epsilon,
+            toward=_distribution(self.toward, region.centre, net),
             softmax=self.softmax,
         )
         return net, data, whole, region, prop
+
+
+def _distribution(text: str | None, x: "Tensor", net: "Network") -> "Tensor | None":
+    """--toward: (1, outputs) float64."""
+    import torch
+
+    found = numbers(text, "toward")
+    if found is None:
+        return None
+    outputs = net.outputs_for(x)
+    if len(found) != outputs:
+        raise BadInput(
+            f"toward {text!r} has {len(found)} numbers, and {net.name} has {outputs} outputs: give one "
+            "probability for each."
+        )
+    return torch.tensor([found], dtype=torch.float64)
 
 
 def _square(x: "Tensor", corner: list[int]) -> "Tensor":

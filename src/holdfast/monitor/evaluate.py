@@ -123,7 +123,7 @@ def score_sequence(monitor: Monitor, sequence: Any, place: int, seed: int) -> li
     read = monitor.read(sequence)
     kept = _label_stays(monitor, read, torch.Generator().manual_seed(seed * 2**32 + place))
     found: list[tuple[Key, Bracket, dict[str, Tensor]]] = []
-    abstract, finite = monitor.settings.mode == "abstract", monitor.mutation.finite
+    abstract, finite = monitor.settings.fitted, monitor.mutation.finite
     for part in PARTS:
         steps: Steps = 0 if part == "now" else "final"
         # An abstract model has no final scores: sample them.

@@ -5,6 +5,7 @@ The score of element i is the k-step pointwise robustness of Du et al. 2020 (MAR
     gamma_k(x, i) = P(label of step i + k stays the same when x_i is replaced by a mutant drawn from mu(x_i)).
 """
 
+import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -32,7 +33,7 @@ from holdfast.network import Network
 from holdfast.network.text import Unknown
 from holdfast.result import Evidence
 
-Mode = Literal["exact", "sampled", "abstract"]
+Mode = Literal["exact", "sampled", "abstract", "marble"]
 # Up to this many tokens in all, steps in numpy are faster than a batch in torch (chosen by hand).
 FEW_TOKENS = 64
 # Limit for the number of elements in the draws that are in memory at once (chosen by hand).
@@ -58,6 +59,11 @@ class Settings:
     seed: int
     max_length: int
 
+    @property
+    def fitted(self) -> bool:
+        """Whether scores come from a model that was fitted on sequences."""
+        return self.mode in ("abstract", "marble")
+
 
 class Monitor:
     """Robustness scores of a recurrent network. Build one with `fit` or `load`.
@@ -66,7 +72,9 @@ class Monitor:
         exact: every mutant of an element is run: proved, without error.
         sampled: random mutants, with a Clopper-Pearson interval for each score; for noise on frames and very
             large sets.
-        abstract: an abstract model fitted on training sequences: estimated, with the number of transitions
+        abstract: a decision tree fitted on training sequences: estimated, with the number of transitions
+            behind it.
+        marble: MARBLE's labelled MDP, fitted on training sequences: estimated, with the number of transitions
             behind it.
     """
 
@@ -105,25 +113,29 @@ class Monitor:
         mutation: Mutation,
         *,
         answer: Output | None = None,
-        mode: Literal["auto", "exact", "sampled", "abstract"] = "auto",
+        mode: Literal["auto", "exact", "sampled", "abstract", "marble"] = "auto",
         unknown: Unknown | None = None,
         unk: int | None = None,
         confidence: float = 0.95,
         samples: int = 1000,
         seed: int = 0,
         max_length: int = 4096,
+        omega: int | None = None,
+        theta: float | None = None,
     ) -> "Monitor":
         """Build a monitor for a network that answers every prefix of a sequence.
 
         Args:
-            sequences: of token ids, words or frames. The abstract model is trained on them; the other modes
-                only check the network on some of them.
+            sequences: of token ids, words or frames. The modes abstract and marble are trained on them; the
+                other modes only check the network on some of them.
             mutation: the possible replacements of an element: Groups, Typos, Noise or Own.
             answer: the part of the output that must not change: Classes() (default); Bins or Tolerance for
                 numbers.
             mode: auto selects exact if the mutation is a finite set, else sampled.
             unknown: treatment of unknown words: error, skip (omit them) or unk (replace them by the token
                 `unk`). Default: the network's token for unknown words, and an error if it has none.
+            omega: with mode marble, the dimensions that PCA keeps of the states (default 16).
+            theta: with mode marble, the error that is allowed in an abstract state (default 0.6).
         """
         if not isinstance(net, Network) or not isinstance(mutation, Mutation):
             raise BadInput(
@@ -134,6 +146,7 @@ class Monitor:
         if unknown is None:
             unknown = "unk" if has_unknown(net, unk) else "error"
         _check(net, mutation, chosen, unknown, confidence, samples, max_length)
+        _check_refinement(chosen, omega, theta)
         if unknown == "unk":
             unk = unknown_token(net, unk)
         settings = Settings(chosen, unknown, unk, confidence, samples, seed, max_length)
@@ -141,23 +154,31 @@ class Monitor:
         made = cls(net, mutation, answer or Classes(), settings, view=view)
         if view is not None:
             made.outputs.count(view.outputs(view.start(1)).shape[1])
-        if chosen == "abstract":
-            made.tree = made._abstract_model(sequences)
+        if settings.fitted:
+            made.tree = made._abstract_model(sequences, omega, theta)
         return made
 
-    def _abstract_model(self, sequences: Sequence[Any]) -> Any:
-        from holdfast.monitor.abstract.traces import profile
-        from holdfast.monitor.abstract.tree import DecisionTreeEstimate
-        from holdfast.monitor.abstract.tree_growth import Growing  # only this mode needs scikit-learn
+    def _abstract_model(self, sequences: Sequence[Any], omega: int | None, theta: float | None) -> Any:
+        from holdfast.monitor.abstract.traces import profile  # only these modes need scikit-learn
 
         if not len(sequences):
             raise BadInput("the abstract model learns from sequences: give some to fit.")
+        if self.mode == "marble" and self.view is None:
+            raise BadInput(
+                f"mode marble reads the hidden states of the network, and those of {self.net.name} are not "
+                "accessible: it is used as a black box. Use mode='abstract', which needs only outputs."
+            )
         known = (
             self.mutation
             if self.mutation.finite
             else Drawn(self.mutation, self.settings.samples, self.generator())
         )
         traces = profile(self.net, self.read_all(sequences), known, self.outputs, self.view)
+        if self.mode == "marble":
+            return _fit_marble(traces, omega, theta, self.settings.seed)
+        from holdfast.monitor.abstract.tree import DecisionTreeEstimate
+        from holdfast.monitor.abstract.tree_growth import Growing
+
         return DecisionTreeEstimate.fit(
             traces, Growing(confidence=self.settings.confidence, seed=self.settings.seed)
         )
@@ -281,6 +302,9 @@ class Monitor:
         )
         # For a black box only its outputs are visible.
         behind = found.outputs if found.successors is None else found.successors
+        if self.tree.needs_state_before:
+            assert found.states is not None
+            behind = found.states
         margins = self.outputs.margins(found.outputs, found.outputs)
         tree = self.tree.to(behind.device)
         estimate = tree.estimate(behind, self.mutation.abstract(found.elements), found.labels, margins)
@@ -352,6 +376,8 @@ class Monitor:
                 assumptions=assumptions,
                 confidence=s.confidence,
             )
+        if self.tree is not None and s.mode == "marble":
+            settings |= {"omega": self.tree.refinement.omega, "theta": self.tree.refinement.theta}
         return Evidence("estimated", method, settings, seed=s.seed, dtype=dtype, assumptions=assumptions)
 
     def generator(self) -> torch.Generator:
@@ -408,8 +434,9 @@ class Monitor:
             "settings": asdict(self.settings),
         }
         if self.tree is not None:
-            content["tree"] = self.tree.settings()
-            tensors |= {f"tree.{key}": value for key, value in self.tree.tensors().items()}
+            name = "marble" if self.mode == "marble" else "tree"
+            content[name] = self.tree.settings()
+            tensors |= {f"{name}.{key}": value for key, value in self.tree.tensors().items()}
         save(Path(folder), self.net, content, tensors)
 
     @classmethod
@@ -428,7 +455,8 @@ class Monitor:
                 if key.startswith(f"{name}.")
             }
 
-        view, tree = open_network(net), None
+        view = open_network(net)
+        tree: Any = None
         with explained_errors(folder, "damaged", WRITTEN):
             settings = Settings(**stored_settings.check_types(content["settings"], stored_settings.SETTINGS))
             read = (
@@ -451,6 +479,14 @@ class Monitor:
                 from holdfast.monitor.abstract.tree import DecisionTreeEstimate
 
                 tree = stored_settings.checked_tree(DecisionTreeEstimate.of(part("tree"), content["tree"]))
+            if settings.mode == "marble":
+                from holdfast.monitor.abstract.marble_scores import MarbleScores
+
+                stored = stored_settings.check_types(content["marble"], stored_settings.MARBLE)
+                stored_settings.check_types(stored["refinement"], stored_settings.REFINEMENT)
+                tree = stored_settings.checked_marble(
+                    MarbleScores.of(part("marble"), stored), 0 if view is None else view.width
+                )
         return cls(net, *read, view=view, tree=tree)
 
 
@@ -463,8 +499,8 @@ def _check(
     samples: int,
     max_length: int,
 ) -> None:
-    if mode not in ("exact", "sampled", "abstract"):
-        raise BadInput(f"mode {mode!r}: choose auto, exact, sampled or abstract.")
+    if mode not in ("exact", "sampled", "abstract", "marble"):
+        raise BadInput(f"mode {mode!r}: choose auto, exact, sampled, abstract or marble.")
     if unknown not in ("error", "skip", "unk"):
         raise BadInput(f"unknown {unknown!r}: choose error, skip or unk.")
     if mode == "exact" and not mutation.finite:
@@ -482,3 +518,30 @@ def _check(
             f"confidence={confidence} must be between 0 and 1, samples={samples} and "
             f"max_length={max_length} at least 1."
         )
+
+
+def _check_refinement(mode: Mode, omega: int | None, theta: float | None) -> None:
+    if mode != "marble" and (omega is not None or theta is not None):
+        raise BadInput(f"omega and theta are settings of mode marble, and the mode is {mode}: omit them.")
+    if omega is not None and (isinstance(omega, bool) or not isinstance(omega, int) or omega < 1):
+        raise BadInput(f"omega={omega!r}: the number of dimensions that PCA keeps is an integer >= 1.")
+    if theta is not None and not (theta > 0 and math.isfinite(theta)):
+        raise BadInput(f"theta={theta!r}: the error allowed in an abstract state is a number above 0.")
+
+
+def _fit_marble(traces: Any, omega: int | None, theta: float | None, seed: int) -> Any:
+    from holdfast.monitor.abstract.marble import Marble, Refinement
+    from holdfast.monitor.abstract.marble_scores import MarbleScores
+
+    if not bool(traces.attackable.any()):
+        raise BadInput(
+            "no element of these sequences has a mutant other than itself, so every score is 1 and there is "
+            "nothing to learn."
+        )
+    standard = Refinement()
+    settings = Refinement(
+        omega=standard.omega if omega is None else omega,
+        theta=standard.theta if theta is None else float(theta),
+        seed=seed,
+    )
+    return MarbleScores.of_model(Marble.fit(traces, settings))

@@ -12,6 +12,7 @@ from torch import Tensor
 from holdfast.monitor.mutation.choices import ChoiceTable
 
 if TYPE_CHECKING:
+    from holdfast.monitor.abstract.marble_scores import MarbleScores
     from holdfast.monitor.abstract.tree import DecisionTreeEstimate
 
 NUMBER, WHOLE, TEXT = (int, float), (int,), (str,)
@@ -31,6 +32,14 @@ GROWING: Mapping[str, tuple[type, ...]] = {
     "omega": WHOLE,
     "pull": NUMBER,
     "confidence": NUMBER,
+    "seed": WHOLE,
+}
+MARBLE: Mapping[str, tuple[type, ...]] = {"refinement": (dict,), "states": WHOLE, "unseen": NUMBER}
+REFINEMENT: Mapping[str, tuple[type, ...]] = {
+    "omega": WHOLE,
+    "theta": NUMBER,
+    "criterion": TEXT,
+    "split": TEXT,
     "seed": WHOLE,
 }
 
@@ -92,6 +101,44 @@ def checked_tree(tree: "DecisionTreeEstimate") -> "DecisionTreeEstimate":
     if bool((below <= own[inner, None]).any() | (below >= nodes).any()):
         raise ValueError("the tree has a cycle")
     return tree
+
+
+def checked_marble(model: "MarbleScores", width: int) -> "MarbleScores":
+    """Return the model if its arrays fit together and its states have this width."""
+    nodes, vectors, pairs = len(model.leaf), len(model.dual), len(model.keys)
+    omega = len(model.components)
+    wanted: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {
+        "centre": (torch.float64, (width,)),
+        "components": (torch.float64, (omega, width)),
+        "below": (torch.int64, (nodes, 2)),
+        "leaf": (torch.int64, (nodes,)),
+        "first": (torch.int64, (nodes + 1,)),
+        "vectors": (torch.float64, (vectors, omega)),
+        "dual": (torch.float64, (vectors,)),
+        "gamma": (torch.float64, (nodes,)),
+        "intercept": (torch.float64, (nodes,)),
+        "keys": (torch.int64, (pairs,)),
+        "count": (torch.int64, (pairs,)),
+        "eta": (torch.float64, (pairs, model.eta.shape[-1])),
+    }
+    for name, (dtype, shape) in wanted.items():
+        _kind(name, getattr(model, name), dtype, shape)
+    if not (nodes and omega and pairs and model.eta.shape[1] and 0 < model.states <= nodes):
+        raise ValueError("the model has too few nodes, dimensions, pairs, labels or states")
+    inner = model.leaf < 0
+    below = model.below[inner]
+    if bool((below <= torch.arange(nodes)[inner, None]).any() | (below >= nodes).any()):
+        raise ValueError("the refinement tree has a cycle, or refers to nodes that do not exist")
+    first = model.first
+    if int(first[0]) != 0 or int(first[-1]) != vectors or bool((first.diff() < 0).any()):
+        raise ValueError("the support vectors are not consecutive")
+    if bool((model.leaf >= model.states).any() | (model.keys < 0).any() | (model.keys.diff() <= 0).any()):
+        raise ValueError("an abstract state does not exist, or the pairs are not in order")
+    if bool((model.count < 1).any() | (model.eta < -1e-9).any() | (model.eta > 1 + 1e-9).any()):
+        raise ValueError("a count is below 1, or a probability is outside of [0, 1]")
+    if not 0 <= model.unseen <= 1:
+        raise ValueError("the score of unseen pairs is outside of [0, 1]")
+    return model
 
 
 def _kind(name: str, value: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> None:

@@ -72,6 +72,16 @@ Limit = Annotated[
     int | None, typer.Option(metavar="COUNT", min=1, help="Use only the first COUNT sequences.")
 ]
 
+OMEGA = typer.Option(
+    metavar="COUNT",
+    min=1,
+    help="With --mode marble, which fits MARBLE's own labelled MDP to --data and gives 0-step estimates: the "
+    "dimensions of a state that PCA keeps. Default: 16.",
+)
+THETA = typer.Option(
+    metavar="NUMBER", help="With --mode marble: the error allowed in an abstract state. Default: 0.6."
+)
+
 
 @dataclass(frozen=True)
 class Fit:
@@ -119,6 +129,8 @@ class Fit:
     confidence: Annotated[
         float, typer.Option(metavar="NUMBER", help="Confidence of the intervals of sampled scores.")
     ] = 0.95
+    omega: Annotated[int | None, OMEGA] = None
+    theta: Annotated[float | None, THETA] = None
     limit: Limit = None
     seed: Seed = 0
 

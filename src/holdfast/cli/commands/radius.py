@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
@@ -35,9 +35,11 @@ from holdfast.cli.options import (
     Within,
     measures,
 )
+from holdfast.errors import BadInput
 
 if TYPE_CHECKING:
     from holdfast.cli.run import Built
+    from holdfast.hamming import Grid
     from holdfast.store import Store
 
 
@@ -140,6 +142,28 @@ class Radius(DataOptions, Command):
     ] = "prove"
     scale: Scale = None
     limit: Limit = None
+    t: Annotated[
+        int | None,
+        typer.Option(
+            "--t", metavar="COUNT", min=1, help="With --mode grid: the largest sets of units. Default: 2."
+        ),
+    ] = None
+    levels: Annotated[
+        int | None,
+        typer.Option(
+            metavar="COUNT",
+            min=2,
+            help="With --mode grid: values for each number, evenly spaced over the domain. Default: 2.",
+        ),
+    ] = None
+    rule: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RULE",
+            help="With --mode grid: what the sensitivity of a set measures, the margin to the next class "
+            "(default) or the confidence in the class (as in the paper).",
+        ),
+    ] = None
     tier: Tier = "fast"
     arithmetic: Arithmetic = "real"
     methods: Methods = None
@@ -178,6 +202,7 @@ class Radius(DataOptions, Command):
         from holdfast.cli.run import Built, methods_named, question_of
         from holdfast.cli.views.answers import check_saliency
         from holdfast.formatting import exact_text
+        from holdfast.hamming import Grid
         from holdfast.network.fingerprint import of_file
         from holdfast.question import Request
         from holdfast.reading.data import load_mask, load_substitutes
@@ -197,6 +222,7 @@ class Radius(DataOptions, Command):
         if self.methods is not None:
             methods_named(self.methods, ())
         rule = rule_option(self.within, self.threshold, self.outputs)
+        grid = self._grid(mode)
         net, data = load_both(
             self.network, self.data, scale=self.scale, limit=self.limit, how=self, labels=rule is None
         )
@@ -229,6 +255,7 @@ class Radius(DataOptions, Command):
                 mode=mode,
                 arithmetic=arithmetic,
             )
+            methods = [grid if isinstance(method, Grid) else method for method in methods]
         else:
             methods = methods_named(self.methods, problems)
         asked = Request(
@@ -249,6 +276,24 @@ class Radius(DataOptions, Command):
         )
         question = question_of(self, net, data, asked)
         return Built(net, question, problems, methods, stop, data, self.seed, self.batch, afterwards=for_maps)
+
+    def _grid(self, mode: str) -> "Grid":
+        """The method of --mode grid with its settings."""
+        from holdfast.cli.parse import one_of
+        from holdfast.hamming import Grid
+        from holdfast.hamming.grid import Rule as GridRule
+
+        given = {"t": self.t, "levels": self.levels, "rule": self.rule}
+        chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        if chosen and (mode != "grid" or self.methods is not None):
+            raise BadInput(
+                f"--{next(iter(chosen))} is a setting of --mode grid: give that, without --methods."
+            )
+        if self.levels is not None and self.values is not None:
+            raise BadInput("--values names the values, and --levels their number: give one of them.")
+        if self.rule is not None:
+            one_of(self.rule, "rule", GridRule)
+        return Grid(**chosen)
 
     def finish(self, store: "Store", built: "Built") -> None:
         from holdfast.cli.views.answers import keep_saliency

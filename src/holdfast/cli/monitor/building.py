@@ -86,6 +86,8 @@ def fit_monitor(q: Fit, folder: Path, console: Console) -> None:
         confidence=q.confidence,
         seed=q.seed,
         max_length=LONGEST,
+        omega=q.omega,
+        theta=q.theta,
     )
     made.save(folder)
     print_notes(net, console)
@@ -121,8 +123,8 @@ def _training(q: Fit, reader: Reader) -> SequenceRows:
     if q.data is None and q.network is None:
         return _limit_rows(_embed_split("train"), q.limit)
     if q.data is None:
-        if q.mode == "abstract":
-            raise BadInput("mode abstract learns from sequences: give them with --data.")
+        if q.mode in ("abstract", "marble"):
+            raise BadInput(f"mode {q.mode} learns from sequences: give them with --data.")
         return SequenceRows([], [])
     return load_rows(
         q.data, reader, q.limit, ReadSettings(text_column=q.text_column, label_column=q.label_column)

@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -32,6 +32,8 @@ CALIBRATION_FOLD = 10
 @dataclass(frozen=True)
 class DecisionTreeEstimate:
     """The tree as flat arrays; see `tree_growth`. An estimate, never a proof."""
+
+    needs_state_before: ClassVar[bool] = False  # It reads the state after the element.
 
     growing: Growing
     inputs: int

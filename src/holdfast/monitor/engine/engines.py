@@ -102,6 +102,7 @@ class EstimateEngine:
         self.engine.reset()
 
     def step(self, element: Any) -> Step:
+        before = self.engine.after
         label = self.engine.step(element)[3]
         group, attackable = (
             self._ready(element)
@@ -110,9 +111,8 @@ class EstimateEngine:
         )
         if not attackable:
             return 1.0, 1.0, 1.0, label, 1
-        value, support, low, high = self.tree.single(
-            self.engine.after, group, label, float(self.engine.margin)
-        )
+        state = before if self.tree.needs_state_before else self.engine.after
+        value, support, low, high = self.tree.single(state, group, label, float(self.engine.margin))
         return value, low, high, label, int(support)
 
 

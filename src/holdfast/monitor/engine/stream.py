@@ -36,18 +36,16 @@ class Stream:
             mutation = Drawn(mutation, s.samples, monitor.generator())
         if s.mode == "exact" and monitor.quick is not None:
             return monitor.quick.fresh()
-        followed: Mutation = Still() if s.mode == "abstract" else mutation
+        followed: Mutation = Still() if s.fitted else mutation
         if view is None:
             engine: NumpyEngine | BatchEngine | RerunEngine = RerunEngine(
                 monitor.net, followed, outputs, s.max_length, apart=s.mode == "exact"
             )
-        elif (
-            s.mode == "abstract" and isinstance(view, Recurrent) and NumpyEngine.fits(view, followed, outputs)
-        ):
+        elif s.fitted and isinstance(view, Recurrent) and NumpyEngine.fits(view, followed, outputs):
             engine = NumpyEngine(view, followed)
         else:
             engine = BatchEngine(view, followed, outputs)
-        return EstimateEngine(engine, mutation, monitor.tree) if s.mode == "abstract" else engine
+        return EstimateEngine(engine, mutation, monitor.tree) if s.fitted else engine
 
     def step(self, element: Any) -> Score | None:
         """Score an element now. None if it is unknown and unknown elements are skipped."""
