@@ -1,7 +1,10 @@
-"""Every module of the zoo through every entry into every room: right, refused by name, or wrong? Exits with 1 if anything is wrong.
+"""Run every module of the zoo through every entry point and every capability: right, refused, or wrong?
 
 python -m benchmarks.adversary
-python -m benchmarks.adversary --module "views" --entry from_torch --room bounds --verbose
+python -m benchmarks.adversary --module "views" --entry from_torch --capability bounds --verbose
+
+The zoo (tests/adversary/zoo.py) holds models that are hard to read correctly. The exit code is 1 after any
+wrong result.
 """
 
 import argparse
@@ -30,18 +33,22 @@ def seeded() -> None:
 
 
 def judged(entry: str, case: Case, rooms: list[str]) -> dict[str, Judgement]:
-    """NoWay where the module cannot take the entry."""
+    """Result of each capability. Raises NoWay if the module cannot enter this way (such as one that torch
+    cannot export).
+    """
     seeded()
     trial = Trial(entry, case)
     return {room: trial.examine(room) for room in rooms_of(case) if room in rooms}
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Put the whole zoo through every entry and every room.")
+    parser = argparse.ArgumentParser(
+        description="Run the whole zoo through every entry point and every capability."
+    )
     parser.add_argument("--module", default="", help="only modules with this in their names")
     parser.add_argument("--entry", choices=[*ENTRIES], action="append", help="only these entries")
     parser.add_argument("--room", choices=[*ROOMS], action="append", help="only these rooms")
-    parser.add_argument("--verbose", action="store_true", help="say of every answer what it was")
+    parser.add_argument("--verbose", action="store_true", help="print every result")
     chosen = parser.parse_args(arguments)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
@@ -86,11 +93,11 @@ def main(arguments: list[str] | None = None) -> int:
     for title, lines in (
         ("wrong", wrong),
         ("innocent, but not proved", unproved),
-        ("torch itself makes no file of it", no_way),
+        ("torch itself cannot export it", no_way),
     ):
         if lines:
             print(f"\n{title}:\n" + "\n".join(f"- {line[:400]}" for line in lines))
-    print(f"\n{sum(total.values())} answers in {time.monotonic() - began:.0f} s")
+    print(f"\n{sum(total.values())} results in {time.monotonic() - began:.0f} s")
     return 1 if total["wrong"] else 0
 
 

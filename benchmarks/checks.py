@@ -1,4 +1,5 @@
-"""What it costs that the graph is compared with the model: CPU seconds of whole `hf.radius` calls, the network opened anew each time.
+"""Cost of comparing the graph with the model: CPU seconds of whole `hf.radius` calls, reading the network
+each time.
 
 python -m benchmarks.checks
 

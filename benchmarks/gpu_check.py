@@ -1,4 +1,6 @@
-"""The same questions on the CPU and on a GPU: the answers must agree. Run where torch sees one: python -m benchmarks.gpu_check"""
+"""The same requests on the CPU and on a GPU: the bounds must agree. Needs a GPU: python -m
+benchmarks.gpu_check
+"""
 
 import time
 

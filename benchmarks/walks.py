@@ -1,8 +1,10 @@
-"""Seven people walk to their first useful result with what they have: python -m benchmarks.walks [--source OTHER/src] [NAME ...]
+"""Seven typical users get to a first useful result: python -m benchmarks.walks [--source OTHER/src] [NAME
+...]
 
-Each has files of their own, which are made here and not counted: code with a model, and data. Counted are the steps, commands or calls that
-they type, and the CPU-seconds of all of them, processes and imports included. A walk ends where a step fails, and what was said is shown.
-`--source` walks with another version of holdfast, in the same environment.
+Each user has files of their own (code with a model, and data), which are created here and not counted.
+Counted are the steps, that is the commands or calls that they type, and the CPU seconds of all of them with
+processes and imports. A walk ends where a step fails, and its error is shown. `--source` uses another version
+of holdfast in the same environment.
 """
 
 import argparse
@@ -18,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-MOST = 4  # steps
+MOST = 4  # A walk may take at most this many steps.
 SOURCE = Path(__file__).parents[1] / "src"
 QUICK = "--limit 2 --seconds 10"
 CODE = '''
@@ -94,7 +96,9 @@ PROPERTY = (
 
 @dataclass(frozen=True)
 class Walk:
-    """steps: commands of holdfast, or lines of Python where they begin with >>>. useful: words that the last answer or a page must show."""
+    """One user. `steps`: holdfast commands, or Python lines (>>>). `useful`: words that the last output or a
+    page must show.
+    """
 
     who: str
     makes: Callable[[], None]
@@ -105,7 +109,9 @@ class Walk:
 
 @dataclass(frozen=True)
 class Walked:
-    """steps: how many were typed, the one that failed among them. ended: what was said where it failed; empty where it did not."""
+    """A finished walk. `steps`: steps typed, including a failed one. `ended`: the error, empty after a
+    success.
+    """
 
     steps: int
     seconds: float
@@ -157,7 +163,7 @@ def forecasts() -> None:
 
 
 def received() -> None:
-    """A folder that somebody sent, and the model and data that it speaks of."""
+    """A run folder from somebody else, with the model and data that it names."""
     Path("mine.py").write_text(CODE)
     np.savez("data.npz", x=np.random.default_rng(0).random((2, 3, 8, 8), dtype=np.float32), y=[0, 1])
     made = "radius --model mine:residual --data data.npz --domain 0,1 --methods pgd,certify --queries 50 --executor here --out received"
@@ -184,8 +190,10 @@ WALKS = {
     "table": Walk(
         "a forest of scikit-learn, and a DataFrame", lambda: None,
         (
-            ">>> import holdfast as hf; import numpy as np, pandas as pd; from sklearn.ensemble import RandomForestClassifier as Forest; "
-            "rng = np.random.default_rng(0); x = pd.DataFrame({'age': rng.integers(18, 80, 200), 'debt': rng.random(200)}); "
+            ">>> import holdfast as hf; import numpy as np, pandas as pd; from sklearn.ensemble import "
+            "RandomForestClassifier as Forest; "
+            "rng = np.random.default_rng(0); x = pd.DataFrame({'age': rng.integers(18, 80, 200), 'debt': "
+            "rng.random(200)}); "
             "y = np.where(x.age / 80 > x.debt, 'yes', 'no'); forest = Forest(5, random_state=0).fit(x, y)",
             ">>> net = hf.Network.from_sklearn(forest, columns=hf.Columns.of(x, scales='std'))",
             ">>> print(hf.radius(net, x[:2], y[:2]))",
@@ -209,7 +217,7 @@ WALKS = {
 
 
 def command(source: Path) -> Callable[[str], tuple[int, str]]:
-    """holdfast as a program, or Python, in a process of its own: exit code, and all that was said."""
+    """A function that runs holdfast, or Python, in a process of its own and returns its exit code and output."""
 
     def run(step: str) -> tuple[int, str]:
         python = step.startswith(">>> ")
@@ -222,7 +230,7 @@ def command(source: Path) -> Callable[[str], tuple[int, str]]:
 
 
 def walked(walk: Walk, run: Callable[[str], tuple[int, str]]) -> Walked:
-    """In the working folder. Lines of Python are one program, since they need one another."""
+    """Take a walk in the working folder. Its Python lines run as one program, since they share variables."""
     walk.makes()
     began, said = spent(), ""
     python = [step for step in walk.steps if step.startswith(">>> ")]
@@ -237,12 +245,12 @@ def walked(walk: Walk, run: Callable[[str], tuple[int, str]]) -> Walked:
     return Walked(
         len(walk.steps) - bool(python),
         spent() - began,
-        f"nothing said of {', '.join(missing)}" if missing else "",
+        f"the output does not mention {', '.join(missing)}" if missing else "",
     )
 
 
 def spent() -> float:
-    """CPU-seconds of this process and of those that ended."""
+    """CPU seconds of this process and of its finished children."""
     return sum(
         use.ru_utime + use.ru_stime
         for use in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
@@ -254,13 +262,17 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "names", nargs="*", metavar="NAME", choices=[[], *WALKS], help=f"of {', '.join(WALKS)}; default: all"
+        "names",
+        nargs="*",
+        metavar="NAME",
+        choices=[[], *WALKS],
+        help=f"walks, of {', '.join(WALKS)}; default: all",
     )
-    parser.add_argument("--source", type=Path, default=SOURCE, help="src of another version")
+    parser.add_argument("--source", type=Path, default=SOURCE, help="src folder of another version")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     source = chosen.source.resolve()
-    print("| who | steps | CPU-s to the first useful result | how it ends |\n| --- | --- | --- | --- |")
+    print("| user | steps | CPU-s to the first useful result | how it ended |\n| --- | --- | --- | --- |")
     for name in chosen.names or WALKS:
         with tempfile.TemporaryDirectory() as folder:
             os.chdir(folder)

@@ -1,7 +1,8 @@
-"""The documentation as a site: python scripts/build_docs.py build/docs. `make docs` then puts the reference beside it.
+"""Build the documentation site: python scripts/build_docs.py build/docs. `make docs` then adds the API
+reference.
 
-Every page of docs/ and examples/ and the README become one HTML page each, with all pages at its side; links between them, and to headings,
-go on working. Files that are no pages are copied along where they lie in docs/.
+Every page of docs/ and examples/ and the README become one HTML page each, with all pages in a side bar.
+Links between them, and to headings, keep working. Other files are copied to the same path as in docs/.
 """
 
 import argparse
@@ -43,7 +44,7 @@ img { max-width: 100%; height: auto; }
 
 
 def pages() -> list[Path]:
-    """In the order in which a person would read them."""
+    """All pages, in reading order."""
     every = [
         *sorted((ROOT / "docs").rglob("*.md")),
         *sorted((ROOT / "examples").glob("*.md")),
@@ -64,12 +65,12 @@ def title(page: Path) -> str:
 
 
 def anchor(heading: str) -> str:
-    """As the places that show Markdown make it."""
+    """Anchor of a heading, as Markdown renderers make it."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 def linked(page: Path, url: str) -> str:
-    """Where a link of the page leads on the site."""
+    """Target on the site of a link of the page."""
     path, hash_, place = url.partition("#")
     if "://" in url or not path:
         return url

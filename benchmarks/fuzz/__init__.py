@@ -1,1 +1,3 @@
-"""Do the readers of strangers' files refuse in words whatever chance makes of an honest file? `python -m benchmarks.fuzz`."""
+"""Fuzzing of the file readers: does each refuse a damaged file with a HoldfastError? `python -m
+benchmarks.fuzz`.
+"""

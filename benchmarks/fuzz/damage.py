@@ -1,4 +1,4 @@
-"""What chance does to bytes, text and JSON."""
+"""Random damage to bytes, text and JSON."""
 
 import json
 import re
@@ -72,7 +72,7 @@ def moved(data: bytearray, chance: Random) -> None:
 
 
 def overwritten(data: bytearray, chance: Random) -> None:
-    """A number of 1, 2, 4 or 8 bytes, as headers hold them."""
+    """Overwrite 1, 2, 4 or 8 bytes with an integer, as headers store them."""
     size = chance.choice((1, 2, 4, 8))
     value = chance.choice(
         (0, 1, -1, 2 ** (8 * size - 1) - 1, -(2 ** (8 * size - 1)), chance.randrange(2 ** (8 * size - 1)))
@@ -89,7 +89,7 @@ def inserted(data: bytearray, chance: Random) -> None:
 
 
 def renumbered(data: bytearray, chance: Random) -> None:
-    """A number of a text becomes another."""
+    """Replace a number in a text by another."""
     places = [m.span() for m in NUMBER.finditer(data)]
     if places:
         begin, end = chance.choice(places)
@@ -119,7 +119,7 @@ TEXT = (*BYTES, renumbered, renumbered, renumbered, reworded, reworded)
 
 
 def damaged(data: bytes, chance: Random, others: list[bytes], *, text: bool = False) -> bytes:
-    """One to three accidents, or the beginning of one file before the end of another."""
+    """Apply one to three random changes, or join the beginning of one file with the end of another."""
     found = bytearray(data)
     if others and chance.random() < 0.1:
         other = chance.choice(others)
@@ -131,7 +131,7 @@ def damaged(data: bytes, chance: Random, others: list[bytes], *, text: bool = Fa
 
 
 def damaged_json(data: bytes, chance: Random) -> bytes:
-    """One value, at any depth, becomes another, goes, or is there twice."""
+    """Replace, delete or duplicate one value at any depth."""
     try:
         whole = json.loads(data)
     except ValueError:

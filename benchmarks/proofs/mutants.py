@@ -1,4 +1,4 @@
-"""Every kind of number of a proof, changed so that what it claims is false."""
+"""Mutations of every kind of number in a proof that make its claim false."""
 
 import json
 from typing import Any
@@ -9,7 +9,10 @@ import numpy as np
 def mutants(
     header: dict[str, Any], arrays: dict[str, Any], shown: float, draw: np.random.Generator
 ) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """shown: the radius of a known witness. -> headers and arrays of files that claim something false, of something else, or of nothing."""
+    """Headers and arrays of certificates with a false claim, a claim about something else, or none.
+
+    shown: the distance of a known counterexample.
+    """
     found: list[tuple[dict[str, Any], dict[str, Any]]] = []
 
     def changed(arrays_too: dict[str, Any] | None = None, **more: Any) -> None:
@@ -54,7 +57,7 @@ def mutants(
     above = {**header["region"], "radius": shown}
     for size in (
         (0.0, 1e-3, 0.1, 3.0, 1e50) if given else ()
-    ):  # any parabolas are sound: none proves what a witness excludes
+    ):  # Any parabola is sound, so none proves a radius beyond a counterexample.
         changed(
             {name: array + size * draw.normal(0, 1, array.shape) for name, array in given.items()},
             region=above,
@@ -75,14 +78,16 @@ def mutants(
         changed({f"parabolas/{strange}": next(iter(given.values()))})
     for name in (
         arrays.keys() - given.keys()
-    ):  # without a parabola there is a line, and what that proves is true
+    ):  # Without a parabola there is a linear bound, which proves only true claims.
         found.append((header, {key: value for key, value in arrays.items() if key != name}))
     return found
 
 
 def broken_signs(arrays: dict[str, Any]) -> list[dict[str, Any]]:
-    """Arrays of a proof by signs, changed so that they prove nothing: trees that do not cover the region, multipliers that are none, and
-    numbers for other leaves."""
+    """Arrays of a branch-and-bound proof on ReLU signs, changed so that they prove nothing.
+
+    The trees do not cover the region, multipliers are invalid, or numbers belong to other leaves.
+    """
     tree, multipliers, groups = (arrays[name] for name in ("signs", "signs/multipliers", "signs/groups"))
     leaf = tree[tree[:, 0] == -1][:1]
     first, [place, *_] = (
@@ -121,7 +126,9 @@ def broken_signs(arrays: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def other_signs(arrays: dict[str, Any], draw: np.random.Generator) -> list[dict[str, Any]]:
-    """Arrays of a proof by signs that fit, and say something else: they may prove the same claim, and must never prove a false one."""
+    """Well-formed arrays of a branch-and-bound proof with other numbers: they may prove the claim, but never
+    a false one.
+    """
     tree, multipliers = arrays["signs"], arrays["signs/multipliers"]
     places = [name for name in arrays if name.startswith("leaves/")]
     turned = {
