@@ -23,7 +23,8 @@ from holdfast.datasets.digits import images as _images, rows as _rows
 warnings.simplefilter("ignore"); torch.set_num_threads(1); torch.manual_seed(0)
 def name(word):
     import importlib
-    for module in ("holdfast", "holdfast.attacks", "holdfast.certify", "holdfast.hamming", "holdfast.region", "holdfast.property",
+    for module in ("holdfast", "holdfast.attacks", "holdfast.certify", "holdfast.hamming", "holdfast.region",
+                 "holdfast.property",
                  "holdfast.monitor", "holdfast.verification", "holdfast.lipschitz", "holdfast.coverage"):
         try:
             return getattr(importlib.import_module(module), word)
@@ -110,7 +111,8 @@ TASKS = {
 POSTLUDE = """
 began = time.process_time()
 found = ask()
-print("RESULT" + json.dumps({"seconds": time.process_time() - began, "ends": [[repr(float(v)) for v in e] for e in found]}))
+seconds = time.process_time() - began
+print("RESULT" + json.dumps({"seconds": seconds, "ends": [[repr(float(v)) for v in e] for e in found]}))
 """
 ROUNDING = 1e-9
 

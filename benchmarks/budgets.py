@@ -84,10 +84,18 @@ def residual() -> nn.Module:
     """A network for images of CIFAR's size: four residual blocks of 16 and 32 channels."""
     return _seeded(
         lambda: nn.Sequential(
-            nn.Conv2d(3, 16, 3, 1, 1), nn.ReLU(), _Block(16, 16, 1), _Block(16, 16, 2), _Block(16, 32, 1), _Block(32, 32, 2),
-            nn.Flatten(), nn.Linear(32 * 8 * 8, 100), nn.ReLU(), nn.Linear(100, 10),
+            nn.Conv2d(3, 16, 3, 1, 1),
+            nn.ReLU(),
+            _Block(16, 16, 1),
+            _Block(16, 16, 2),
+            _Block(16, 32, 1),
+            _Block(32, 32, 2),
+            nn.Flatten(),
+            nn.Linear(32 * 8 * 8, 100),
+            nn.ReLU(),
+            nn.Linear(100, 10),
         )
-    )  # fmt: skip
+    )
 
 
 class Reader(nn.Module):
@@ -120,10 +128,16 @@ def pixels() -> nn.Module:
     """A network for colour images of 224 x 224 pixels."""
     return _seeded(
         lambda: nn.Sequential(
-            nn.Conv2d(3, 16, 3, 1, 1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 32, 3, 1, 1), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Flatten(), nn.Linear(32 * 56 * 56, 10),
+            nn.Conv2d(3, 16, 3, 1, 1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(16, 32, 3, 1, 1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(32 * 56 * 56, 10),
         )
-    )  # fmt: skip
+    )
 
 
 def lstm28() -> nn.Module:
@@ -236,7 +250,7 @@ def _words_of(net: hf.Network, x: Tensor, y: Tensor, stop: hf.Stop) -> object:
 
 
 def _data(folder: Path) -> dict[str, tuple[str, ...]]:
-    """Command-line arguments of each network: the generated ones with their inputs, then the digits networks."""
+    """Command-line arguments of each network: generated ones with their inputs, then the digits networks."""
     named = {}
     for name, shape in GENERATED.items():
         module, file = globals()[name](), folder / f"{name}.npz"
@@ -351,9 +365,17 @@ def questions(folder: Path, seconds: float) -> Iterator[Asked]:
     )
     yield ask("radius residual saliency", "radius", *nets["residual"], "--saliency")
     yield ask(
-        "radius words", "radius", "-m", "holdfast.datasets.helpdesk:network", "-d", "holdfast.datasets.helpdesk:test",
-        "--substitutes", str(_words(folder)), "--limit", "20",
-    )  # fmt: skip
+        "radius words",
+        "radius",
+        "-m",
+        "holdfast.datasets.helpdesk:network",
+        "-d",
+        "holdfast.datasets.helpdesk:test",
+        "--substitutes",
+        str(_words(folder)),
+        "--limit",
+        "20",
+    )
     for net in ("cnn", "lstm", "deep", "residual", "lstm8", "smooth"):
         for tier in ("fast", "tight", "split"):
             yield ask(f"worst {net} {tier}", "worst", *nets[net], "--radius", "0.02", "--tier", tier)
@@ -533,10 +555,13 @@ def asked_in_a_child(asked: Asked, folder: Path) -> dict[str, Any]:
                 else []
             )
             found = {
-                "build": seen.search - seen.began, "over": seen.ended - deadline, "after": time.monotonic() - seen.ended,
-                "busy": busy, "traced": sum(end - began for name, began, end in seen.steps if name == "tracing"),
+                "build": seen.search - seen.began,
+                "over": seen.ended - deadline,
+                "after": time.monotonic() - seen.ended,
+                "busy": busy,
+                "traced": sum(end - began for name, began, end in seen.steps if name == "tracing"),
                 "late": ", ".join(f"{name} {seconds:.1f}" for name, seconds in late[:4]),
-            }  # fmt: skip
+            }
             report.write_text(json.dumps(found))
         finally:
             os._exit(code)

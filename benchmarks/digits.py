@@ -53,7 +53,8 @@ def main(
     data = digits("test")
     columns = [*METHODS, *tiers]
     print(
-        f"| network | norm | {' | '.join(f'{name} (s)' for name in columns)} | best lower bound / best counterexample |"
+        f"| network | norm | {' | '.join(f'{name} (s)' for name in columns)} |"
+        " best lower bound / best counterexample |"
     )
     print("|---" * (len(columns) + 3) + "|")
     for network in networks:

@@ -18,9 +18,18 @@ from pathlib import Path
 from holdfast.store import Store
 
 QUESTION = (
-    "radius", "-m", "holdfast.datasets.digits_networks:digits_lstm", "-d", "holdfast.datasets.digits:rows", "--domain", "0,1",
-    "--norm", "2", "--frames", "all",
-)  # fmt: skip
+    "radius",
+    "-m",
+    "holdfast.datasets.digits_networks:digits_lstm",
+    "-d",
+    "holdfast.datasets.digits:rows",
+    "--domain",
+    "0,1",
+    "--norm",
+    "2",
+    "--frames",
+    "all",
+)
 WAYS = {
     "here": ("--executor", "here"),
     "local, 1 worker": ("--executor", "local"),
@@ -91,7 +100,8 @@ def main() -> None:
     if cluster is not None:
         cluster.shutdown()
     print(
-        "| executor | seconds | against one process | largest relative difference of a bound |\n|---|---|---|---|"
+        "| executor | seconds | against one process | largest relative difference of a bound |\n"
+        "|---|---|---|---|"
     )
     for name, seconds in least.items():
         print(

@@ -25,9 +25,15 @@ SIZES = {"cpu": 16, "cuda": 512}
 def network() -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(
-        nn.Conv2d(1, 16, 4, stride=2), nn.ReLU(), nn.Conv2d(16, 32, 4, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(800, 100), nn.ReLU(),
+        nn.Conv2d(1, 16, 4, stride=2),
+        nn.ReLU(),
+        nn.Conv2d(16, 32, 4, stride=2),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(800, 100),
+        nn.ReLU(),
         nn.Linear(100, 10),
-    ).eval()  # fmt: skip
+    ).eval()
 
 
 def rate(net: hf.Network, ask: Callable[[Tensor, Tensor], object], count: int) -> tuple[int, float]:

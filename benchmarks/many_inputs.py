@@ -186,8 +186,12 @@ def main() -> None:
             size = (folder / "run.sqlite").stat().st_size
             pages = sorted(folder.parent.glob("report*.html"))
             first, last = pages[0].stat().st_size, sum(page.stat().st_size for page in pages)
-            print(f"{count:,} inputs: {size / count:,.0f} bytes per record with its input and history; report: {len(pages)} pages, the first "
-                  f"{first / 1e6:.1f} MB, all {last / 1e6:.1f} MB", flush=True)  # fmt: skip
+            print(
+                f"{count:,} inputs: {size / count:,.0f} bytes per record with its input and history; "
+                f"report: {len(pages)} pages, the first "
+                f"{first / 1e6:.1f} MB, all {last / 1e6:.1f} MB",
+                flush=True,
+            )
     print("| step | " + " | ".join(f"{count:,}: CPU s | peak MB" for count in chosen.counts) + " |")
     print("|---|" + "---|---|" * len(chosen.counts))
     for name in STEPS:

@@ -201,7 +201,8 @@ def main() -> None:
             if device != chosen.devices[0]:
                 places, share, labels, largest = apart(answers[chosen.devices[0]], answers[device])
                 wrong += share > OPEN
-                told = f"{share * places:.0f} of {places} by more than {TOLERANCE:g} (largest {largest:.2g}), {labels} labels"
+                differing = f"{share * places:.0f} of {places} by more than {TOLERANCE:g}"
+                told = f"{differing} (largest {largest:.2g}), {labels} labels"
             tokens = len(asked) * chosen.length
             shown = f"{len(asked)} | {tokens} | {seconds:.3f} | {tokens / seconds:,.0f} | {step:.0f} | {told}"
             print(f"| {case.name} | {device} | {shown} |", flush=True)

@@ -77,7 +77,8 @@ async def over_http(port: int, asked: list[int]) -> AsyncIterator[tuple[float, A
 
 
 HANDSHAKE = (
-    b"GET /stream HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n"
+    b"GET /stream HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
+    b"sec-websocket-version: 13\r\n"
     b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
 )
 
@@ -225,11 +226,15 @@ def malformed(count: int, seed: int) -> Iterator[bytes]:
 
 
 RAW = (
-    b"", b"\x00" * 4000, b"GET / HTTP/9.9\r\n\r\n", b"POST /score HTTP/1.1\r\nhost: a\r\ncontent-length: 50\r\n\r\nhalf",
+    b"",
+    b"\x00" * 4000,
+    b"GET / HTTP/9.9\r\n\r\n",
+    b"POST /score HTTP/1.1\r\nhost: a\r\ncontent-length: 50\r\n\r\nhalf",
     b"POST /score HTTP/1.1\r\nhost: a\r\ncontent-length: -1\r\n\r\n",
     b"POST /score HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
-    b"GET /stream HTTP/1.1\r\nhost: a\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n", b"A" * 100_000,
-)  # fmt: skip
+    b"GET /stream HTTP/1.1\r\nhost: a\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n",
+    b"A" * 100_000,
+)
 
 
 async def fuzz(port: int, count: int, seed: int) -> Counter[int]:
@@ -339,7 +344,10 @@ def main() -> None:
                 )
                 p50, p99, worst = 1e3 * np.percentile(seconds, (50, 99, 100))
                 count = sum(wrong.values()) + chosen.requests - len(seconds)
-                shown = f"{count} | {p50:.1f} | {p99:.1f} | {worst:.1f} | {len(seconds) / spent:.0f} | {each:.2f} | {share:.2f}"
+                rate = len(seconds) / spent
+                shown = (
+                    f"{count} | {p50:.1f} | {p99:.1f} | {worst:.1f} | {rate:.0f} | {each:.2f} | {share:.2f}"
+                )
                 print(f"| {workers} | {name} | {chosen.requests} | {chosen.clients} | {shown} |", flush=True)
                 failed = failed or count > 0
             refused = (

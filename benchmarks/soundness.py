@@ -255,8 +255,12 @@ class Rational(nn.Module):
 def between(*kinds: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
     """A factory of networks with each layer twice, each time after a linear layer."""
     return lambda: nn.Sequential(
-        nn.Linear(6, 12), *(make() for make in kinds), nn.Linear(12, 12), *(make() for make in kinds), nn.Linear(12, 3)
-    )  # fmt: skip
+        nn.Linear(6, 12),
+        *(make() for make in kinds),
+        nn.Linear(12, 12),
+        *(make() for make in kinds),
+        nn.Linear(12, 3),
+    )
 
 
 MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
@@ -377,10 +381,19 @@ def smooth_or_not(chance: random.Random) -> Callable[[], nn.Module]:
     """A random activation, at random in place where it supports that."""
     there = chance.random() < 0.5
     choices: list[Callable[[], nn.Module]] = [
-        lambda: nn.ReLU(inplace=there), lambda: nn.LeakyReLU(0.1, inplace=there), lambda: nn.ELU(inplace=there), nn.Tanh, nn.Sigmoid,
-        nn.GELU, lambda: nn.SiLU(inplace=there), nn.Softplus, lambda: nn.Hardtanh(inplace=there), lambda: nn.ReLU6(inplace=there),
-        lambda: nn.Hardswish(inplace=there), lambda: nn.Mish(inplace=there),
-    ]  # fmt: skip
+        lambda: nn.ReLU(inplace=there),
+        lambda: nn.LeakyReLU(0.1, inplace=there),
+        lambda: nn.ELU(inplace=there),
+        nn.Tanh,
+        nn.Sigmoid,
+        nn.GELU,
+        lambda: nn.SiLU(inplace=there),
+        nn.Softplus,
+        lambda: nn.Hardtanh(inplace=there),
+        lambda: nn.ReLU6(inplace=there),
+        lambda: nn.Hardswish(inplace=there),
+        lambda: nn.Mish(inplace=there),
+    ]
     return chance.choice(choices)
 
 

@@ -34,19 +34,24 @@ class Reviews(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.table, self.lstm, self.head = nn.Embedding(len(WORDS), 8), nn.LSTM(8, 8, batch_first=True), nn.Linear(8, 2)
+        self.table = nn.Embedding(len(WORDS), 8)
+        self.lstm = nn.LSTM(8, 8, batch_first=True)
+        self.head = nn.Linear(8, 2)
 
     def forward(self, tokens):
         lengths = torch.full((tokens.size(0),), tokens.size(1))
-        packed = nn.utils.rnn.pack_padded_sequence(self.table(tokens), lengths, batch_first=True, enforce_sorted=False)
+        vectors = self.table(tokens)
+        packed = nn.utils.rnn.pack_padded_sequence(vectors, lengths, batch_first=True, enforce_sorted=False)
         _, (last, _) = self.lstm(packed)
         return self.head(last[-1])
 
 class Residual(nn.Module):
     def __init__(self):
         super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
-        self.block, self.head = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4)), nn.Linear(4, 2)
+        convolution = nn.Conv2d(3, 4, 3, padding=1)
+        self.stem = nn.Sequential(convolution, nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
+        self.block = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4))
+        self.head = nn.Linear(4, 2)
 
     def forward(self, x):
         x = self.stem(x)
@@ -166,7 +171,10 @@ def received() -> None:
     """A run folder from somebody else, with the model and data that it names."""
     Path("mine.py").write_text(CODE)
     np.savez("data.npz", x=np.random.default_rng(0).random((2, 3, 8, 8), dtype=np.float32), y=[0, 1])
-    made = "radius --model mine:residual --data data.npz --domain 0,1 --methods pgd,certify --queries 50 --executor here --out received"
+    made = (
+        "radius --model mine:residual --data data.npz --domain 0,1 --methods pgd,certify --queries 50 "
+        "--executor here --out received"
+    )
     ran = command(SOURCE)(made)
     assert not ran[0], ran[1]
 
@@ -174,21 +182,36 @@ def received() -> None:
 MODEL = "--model mine:{} --out run"
 WALKS = {
     "text": Walk(
-        "an LSTM that reads reviews, and a .csv file of them", texts,
-        (f"radius {MODEL.format('reviews')} --vocabulary words.txt --data reviews.csv --frames each --norm 2 {QUICK}", "report run"),
-        ("glad", "film"), "run/report.html",
+        "an LSTM that reads reviews, and a .csv file of them",
+        texts,
+        (
+            f"radius {MODEL.format('reviews')} --vocabulary words.txt --data reviews.csv "
+            f"--frames each --norm 2 {QUICK}",
+            "report run",
+        ),
+        ("glad", "film"),
+        "run/report.html",
     ),
     "pictures": Walk(
-        "a residual network, and a folder of PNG files", pictures,
-        (f"radius {MODEL.format('residual')} --data photos --scale 255 --domain 0,1 --shape 3,8,8 {QUICK}", "report run"),
-        ("ship", "cat/0.png"), "run/report.html",
+        "a residual network, and a folder of PNG files",
+        pictures,
+        (
+            f"radius {MODEL.format('residual')} --data photos --scale 255 --domain 0,1 --shape 3,8,8 {QUICK}",
+            "report run",
+        ),
+        ("ship", "cat/0.png"),
+        "run/report.html",
     ),
     "controller": Walk(
-        "a controller as ONNX, and a property in VNN-LIB", controller,
-        ("verify controller.onnx property.vnnlib --out run --seconds 10", "report run"), ("unsat", "property"), "run/report.html",
+        "a controller as ONNX, and a property in VNN-LIB",
+        controller,
+        ("verify controller.onnx property.vnnlib --out run --seconds 10", "report run"),
+        ("unsat", "property"),
+        "run/report.html",
     ),
     "table": Walk(
-        "a forest of scikit-learn, and a DataFrame", lambda: None,
+        "a forest of scikit-learn, and a DataFrame",
+        lambda: None,
         (
             ">>> import holdfast as hf; import numpy as np, pandas as pd; from sklearn.ensemble import "
             "RandomForestClassifier as Forest; "
@@ -201,23 +224,31 @@ WALKS = {
         ("proved",),
     ),
     "bert": Walk(
-        "a small BERT whose answer has names, and texts", texts,
-        (f"radius {MODEL.format('bert')} --vocabulary words.txt --data reviews.csv --norm 2 {QUICK}", "show run --input 0"),
+        "a small BERT whose answer has names, and texts",
+        texts,
+        (
+            f"radius {MODEL.format('bert')} --vocabulary words.txt --data reviews.csv --norm 2 {QUICK}",
+            "show run --input 0",
+        ),
         ("proved", "film"),
     ),
     "forecast": Walk(
-        "a GRU that forecasts, and windows without labels", forecasts,
-        (f"radius {MODEL.format('load')} --data days.npy --within 10% --drift {QUICK}", "show run --input 0"), ("proved", "band"),
+        "a GRU that forecasts, and windows without labels",
+        forecasts,
+        (f"radius {MODEL.format('load')} --data days.npy --within 10% --drift {QUICK}", "show run --input 0"),
+        ("proved", "band"),
     ),
     "audit": Walk(
-        "a run folder that somebody sent, its model and its data", received,
-        ("check received --model mine:residual --data data.npz --all",), ("all held",),
+        "a run folder that somebody sent, its model and its data",
+        received,
+        ("check received --model mine:residual --data data.npz --all",),
+        ("all held",),
     ),
-}  # fmt: skip
+}
 
 
 def command(source: Path) -> Callable[[str], tuple[int, str]]:
-    """A function that runs holdfast, or Python, in a process of its own and returns its exit code and output."""
+    """A function that runs holdfast, or Python, in a new process and returns its exit code and output."""
 
     def run(step: str) -> tuple[int, str]:
         python = step.startswith(">>> ")

@@ -39,7 +39,10 @@ table { border-collapse: collapse; }
 th, td { border: 1px solid color-mix(in srgb, currentColor 25%, transparent); }
 th, td { padding: 0.3rem 0.6rem; vertical-align: top; text-align: left; }
 img { max-width: 100%; height: auto; }
-@media (max-width: 50rem) { body { display: block; padding: 1rem; } nav { position: static; margin-bottom: 1.5rem; } }
+@media (max-width: 50rem) {
+  body { display: block; padding: 1rem; }
+  nav { position: static; margin-bottom: 1.5rem; }
+}
 """
 
 
@@ -103,8 +106,9 @@ def build(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for page in pages():
         (folder / target(page)).write_text(
-            f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, '
-            f'initial-scale=1"><title>{escape(title(page))}</title><style>{STYLE}</style></head><body>'
+            '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+            '<meta name="viewport" content="width=device-width, initial-scale=1">'
+            f"<title>{escape(title(page))}</title><style>{STYLE}</style></head><body>"
             f"<nav><ul>{''.join(side(page))}</ul></nav><main>{html(page)}</main></body></html>\n"
         )
     for file in (ROOT / "docs").rglob("*"):

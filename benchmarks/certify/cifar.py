@@ -44,9 +44,15 @@ class Block(nn.Module):
 def residual(width: int = 16) -> nn.Module:
     """(batch, 3, 32, 32) -> (batch, 10)."""
     module = nn.Sequential(
-        nn.Conv2d(3, width, 3, 1, 1), nn.ReLU(), Block(width, width, 1), Block(width, 2 * width, 2), Block(2 * width, 4 * width, 2),
-        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4 * width, 10),
-    )  # fmt: skip
+        nn.Conv2d(3, width, 3, 1, 1),
+        nn.ReLU(),
+        Block(width, width, 1),
+        Block(width, 2 * width, 2),
+        Block(2 * width, 4 * width, 2),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(4 * width, 10),
+    )
     return module.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]  # trains faster on a CPU
 
 

@@ -1,4 +1,4 @@
-"""Plain interval bound propagation (IBP), the baseline of the tables. Float64, without rounding-error bounds."""
+"""Plain interval bound propagation (IBP), the baseline of the tables. Float64, no rounding-error bounds."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The recurrent classifiers unrolled, for bounding tools without recurrent layers: one input for each frame."""
+"""The recurrent classifiers unrolled, for bounding tools without recurrent layers. Each frame is one input."""
 
 from typing import Any
 

@@ -11,7 +11,10 @@ import onnx
 from onnx import TensorProto, helper
 
 GIB = 2**30
-HEAD2 = "(vnnlib-version <2.0>)\n(declare-network N (declare-input X float32 [{}]) (declare-output Y float32 [1,2]))\n"
+HEAD2 = (
+    "(vnnlib-version <2.0>)\n"
+    "(declare-network N (declare-input X float32 [{}]) (declare-output Y float32 [1,2]))\n"
+)
 
 
 def npy(shape: str, dtype: str = "<f8", content: bytes = bytes(64)) -> bytes:
@@ -127,7 +130,10 @@ def _varint(number: int) -> bytes:
 
 
 def vnnlib_files() -> dict[str, str]:
-    names = "(declare-const X_0 Real)(declare-const Y_0 Real)(declare-const Y_1 Real)(assert (>= X_0 0))(assert (<= X_0 1))\n"
+    names = (
+        "(declare-const X_0 Real)(declare-const Y_0 Real)(declare-const Y_1 Real)"
+        "(assert (>= X_0 0))(assert (<= X_0 1))\n"
+    )
     either = "(or " + "".join(f"(and {'(<= Y_0 1)' * 60}(<= Y_1 {k}))" for k in range(200)) + ")"
     return {
         "open brackets": names + "(" * 300_000,

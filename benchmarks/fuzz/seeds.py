@@ -201,7 +201,10 @@ def _specifications(folder: Path) -> None:
     (folder / "many.vnnlib").write_text(
         f"{names}{rest}(assert (or {boxes}))\n(assert (or (<= Y_1 0) (<= Y_2 -1)))\n"
     )
-    head = "(vnnlib-version <2.0>)\n(declare-network N (declare-input X float32 [1,2]) (declare-output Y float32 [1,2]))\n"
+    head = (
+        "(vnnlib-version <2.0>)\n"
+        "(declare-network N (declare-input X float32 [1,2]) (declare-output Y float32 [1,2]))\n"
+    )
     limits = "(assert (and (>= X[0,0] -1.0) (<= X[0,0] 1.0) (>= X[0,1] 0.0) (<= X[0,1] 0.1)))\n"
     (folder / "two.vnnlib").write_text(
         f"{head}{limits}(assert (or (<= Y[0,0] Y[0,1]) (> (+ (* 2.0 Y[0,0]) 1.5) 0.0)))\n"

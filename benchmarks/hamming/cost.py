@@ -28,8 +28,13 @@ from holdfast.hamming.grid import Grid
 def network(side: int) -> nn.Module:
     kept = -(-side // 2)
     return nn.Sequential(
-        nn.Conv2d(1, 8, 3, stride=2, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(8 * kept * kept, 32), nn.ReLU(), nn.Linear(32, 10)
-    )  # fmt: skip
+        nn.Conv2d(1, 8, 3, stride=2, padding=1),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(8 * kept * kept, 32),
+        nn.ReLU(),
+        nn.Linear(32, 10),
+    )
 
 
 def shrunk(side: int, folder: Path, device: str) -> Case:

@@ -108,10 +108,17 @@ def main(chosen: argparse.Namespace) -> None:
                 asked, criterion, chosen.seeds, chosen.seconds, chosen.pixels, chosen.runs
             )
             table.add(
-                name, criterion, found.total.items, *_per_cent(found.before, found.after), len(found),
-                float(found.changed.double().mean()) if len(found) else None, int(found.adversarial.sum()), found.queries,
-                f"{found.seconds:.0f}{'' if found.status == 'finished' else ' (stopped)'}", *_per_cent(few, many),
-            )  # fmt: skip
+                name,
+                criterion,
+                found.total.items,
+                *_per_cent(found.before, found.after),
+                len(found),
+                float(found.changed.double().mean()) if len(found) else None,
+                int(found.adversarial.sum()),
+                found.queries,
+                f"{found.seconds:.0f}{'' if found.status == 'finished' else ' (stopped)'}",
+                *_per_cent(few, many),
+            )
     table.say(f"{chosen.seeds} seeds; ranges over at most 10,000 training images.")
 
 

@@ -57,8 +57,12 @@ def watched(asked: Case, count: int, seconds: float, *, skip: int = 0) -> tuple[
         )
 
     records = hf.solve(
-        [question(asked, x[skip:], y[skip:])], [Greedy(), Grid(t=2), Branch()], hf.Stop(seconds=seconds), batch=count, progress=note
-    )  # fmt: skip
+        [question(asked, x[skip:], y[skip:])],
+        [Greedy(), Grid(t=2), Branch()],
+        hf.Stop(seconds=seconds),
+        batch=count,
+        progress=note,
+    )
     return moments, records
 
 

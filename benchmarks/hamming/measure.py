@@ -36,7 +36,7 @@ SMALLEST = (
     0.0,
     1e-6,
     1e-4,
-)  # Pixels that an attack changed by less than this are reset. The threshold that is best for the attack counts.
+)  # Pixels that an attack changed by less than this are reset. The best threshold for the attack counts.
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def ask(case: Case, x: Tensor, y: Tensor, peer: Peer, units: Sequence[Unit] = ("
 def beside(
     table: Table, case: Case, x: Tensor, y: Tensor, names: Sequence[str], units: Sequence[Unit] = ("pixel",)
 ) -> None:
-    """Add a row for each installed attack; mean and median of each unit after the first are the last columns."""
+    """Add a row for each installed attack; mean and median of the other units are the last columns."""
     for peer in peers(names):
         label = f"{peer.name} ({peer.library})"
         try:
@@ -159,7 +159,7 @@ class Proof:
 
 
 def prove(case: Case, x: Tensor, y: Tensor, seconds: float, most: float = math.inf) -> Proof:
-    """Bound one image: search, then proof, `seconds` for both. Ends early once `most` pixels are certified."""
+    """Bound one image: search, then proof, `seconds` for both. Ends once `most` pixels are certified."""
     problem, deadline = question(case, x[None], y[None]), time.perf_counter() + seconds
     began, before = now(case), Spent(Counted.spent.nodes, Counted.spent.seconds)
     rises: list[tuple[int, float, int]] = []
@@ -179,8 +179,12 @@ def prove(case: Case, x: Tensor, y: Tensor, seconds: float, most: float = math.i
         lambda: hf.solve([problem], [Counted()], hf.Stop(seconds=left), store=known, progress=watch)
     )
     return Proof(
-        record.bracket, now(case) - began, Counted.spent.nodes - before.nodes, Counted.spent.seconds - before.seconds, rises
-    )  # fmt: skip
+        record.bracket,
+        now(case) - began,
+        Counted.spent.nodes - before.nodes,
+        Counted.spent.seconds - before.seconds,
+        rises,
+    )
 
 
 def _quietly(solve: Callable[[], list[Record]]) -> list[Record]:

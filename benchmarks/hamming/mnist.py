@@ -66,10 +66,15 @@ def proved(asked: Case, x: torch.Tensor, y: torch.Tensor, chosen: argparse.Names
         rises = [rise for p in proofs for rise in p.rises if rise[0] == t]
         times, nodes = [r[1] for r in rises], [r[2] for r in rises]
         table.add(
-            t, f"{len(rises)} of {len(proofs)}", sum(p.bracket.upper.value < t for p in proofs), *(
-                [statistics.median(times), max(times), int(statistics.median(nodes))] if rises else [None, None, None]
-            )
-        )  # fmt: skip
+            t,
+            f"{len(rises)} of {len(proofs)}",
+            sum(p.bracket.upper.value < t for p in proofs),
+            *(
+                [statistics.median(times), max(times), int(statistics.median(nodes))]
+                if rises
+                else [None, None, None]
+            ),
+        )
     nodes, seconds = sum(p.nodes for p in proofs), sum(p.proofs for p in proofs)
     closed = sum(p.bracket.closed for p in proofs)
     lower, upper = (

@@ -109,17 +109,32 @@ def _only(folder: Path) -> Path:
 
 def conv_small() -> nn.Module:
     return nn.Sequential(
-        nn.Conv2d(1, 16, 4, stride=2, padding=1), nn.ReLU(), nn.Conv2d(16, 32, 4, stride=2, padding=1), nn.ReLU(), nn.Flatten(),
-        nn.Linear(32 * 7 * 7, 100), nn.ReLU(), nn.Linear(100, 10),
-    )  # fmt: skip
+        nn.Conv2d(1, 16, 4, stride=2, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(16, 32, 4, stride=2, padding=1),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(32 * 7 * 7, 100),
+        nn.ReLU(),
+        nn.Linear(100, 10),
+    )
 
 
 def cifar_cnn() -> nn.Module:
     return nn.Sequential(
-        nn.Conv2d(3, 32, 4, stride=2, padding=1), nn.ReLU(), nn.Conv2d(32, 64, 4, stride=2, padding=1), nn.ReLU(),
-        nn.Conv2d(64, 64, 3, padding=1), nn.ReLU(), nn.AvgPool2d(2), nn.Flatten(), nn.Dropout(0.3),
-        nn.Linear(64 * 4 * 4, 128), nn.ReLU(), nn.Linear(128, 10),
-    )  # fmt: skip
+        nn.Conv2d(3, 32, 4, stride=2, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(32, 64, 4, stride=2, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(64, 64, 3, padding=1),
+        nn.ReLU(),
+        nn.AvgPool2d(2),
+        nn.Flatten(),
+        nn.Dropout(0.3),
+        nn.Linear(64 * 4 * 4, 128),
+        nn.ReLU(),
+        nn.Linear(128, 10),
+    )
 
 
 def shifted(x: Tensor) -> Tensor:
@@ -132,9 +147,17 @@ def shifted(x: Tensor) -> Tensor:
 
 
 def trained(
-    name: str, build: Callable[[], nn.Module], x: Tensor, y: Tensor, *, epochs: int, rate: float = 3e-3, batch: int = 128,
-    augment: Augment | None = None, device: str = "cpu",
-) -> nn.Module:  # fmt: skip
+    name: str,
+    build: Callable[[], nn.Module],
+    x: Tensor,
+    y: Tensor,
+    *,
+    epochs: int,
+    rate: float = 3e-3,
+    batch: int = 128,
+    augment: Augment | None = None,
+    device: str = "cpu",
+) -> nn.Module:
     """The network from the cache, or trained now and stored there; one seed for weights and order."""
     file = CACHE / f"hamming_{name}.pt"
     if not file.exists():

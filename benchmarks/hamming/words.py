@@ -88,9 +88,15 @@ def main(chosen: argparse.Namespace) -> None:
 
 
 def _tables(
-    chosen: argparse.Namespace, titles: list[Sentence], found: list[float], brackets: list[hf.Bracket], spent: list[float],
-    searching: float, share: float, replaceable: int,
-) -> None:  # fmt: skip
+    chosen: argparse.Namespace,
+    titles: list[Sentence],
+    found: list[float],
+    brackets: list[hf.Bracket],
+    spent: list[float],
+    searching: float,
+    share: float,
+    replaceable: int,
+) -> None:
     table = Table(
         ["words to replace", "titles (exact)", "titles (search alone)"], chosen.out, "hamming-words"
     )

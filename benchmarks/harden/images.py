@@ -28,10 +28,17 @@ RADIUS = {"mnist": 0.1, "cifar": 2 / 255}
 def small(channels: int, size: int, width: int) -> nn.Module:
     """(batch, channels, size, size) -> (batch, 10)."""
     return nn.Sequential(
-        nn.Conv2d(channels, width, 3, 1, 1), nn.ReLU(), nn.Conv2d(width, width, 4, 2, 1), nn.ReLU(),
-        nn.Conv2d(width, 2 * width, 4, 2, 1), nn.ReLU(), nn.Flatten(), nn.Linear(2 * width * (size // 4) ** 2, 128), nn.ReLU(),
+        nn.Conv2d(channels, width, 3, 1, 1),
+        nn.ReLU(),
+        nn.Conv2d(width, width, 4, 2, 1),
+        nn.ReLU(),
+        nn.Conv2d(width, 2 * width, 4, 2, 1),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(2 * width * (size // 4) ** 2, 128),
+        nn.ReLU(),
         nn.Linear(128, 10),
-    )  # fmt: skip
+    )
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

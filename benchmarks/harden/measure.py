@@ -29,9 +29,22 @@ from holdfast.hardening.initialisation import begin_afresh
 from holdfast.hardening.training import live_of, train
 
 COLUMNS = (
-    "network", "radius", "training", "recipe", "budget s", "s", "epochs", "accuracy", "certified, validation", "proved", "not attacked",
-    "mean proved", "mean witnessed", "witnessed / proved", "radii of",
-)  # fmt: skip
+    "network",
+    "radius",
+    "training",
+    "recipe",
+    "budget s",
+    "s",
+    "epochs",
+    "accuracy",
+    "certified, validation",
+    "proved",
+    "not attacked",
+    "mean proved",
+    "mean witnessed",
+    "witnessed / proved",
+    "radii of",
+)
 
 
 @dataclass(frozen=True)
@@ -56,7 +69,8 @@ def options(parser: argparse.ArgumentParser, seconds: float) -> None:
         "--measure",
         type=float,
         default=300,
-        help="seconds for proofs and attacks on test inputs, for each network; bounds are valid but looser at the limit",
+        help="seconds for proofs and attacks on test inputs, for each network; "
+        "bounds are valid but looser at the limit",
     )
     parser.add_argument(
         "--count",
@@ -118,10 +132,19 @@ def shuffled(x: Tensor, y: Tensor, validation: int) -> tuple[tuple[Tensor, Tenso
 
 
 def side_by_side(
-    table: Table, chosen: argparse.Namespace, name: str, make: Callable[[], nn.Module], split: Split, radius: float | None,
-    recipes: Mapping[str, Recipe], *, network: Callable[[nn.Module], hf.Network] | None = None, freeze: tuple[str, ...] = (), **asked: Any,
-) -> None:  # fmt: skip
-    """Add a row for each way of training. recipes: by the names of --trainings. radius None: replaced words."""
+    table: Table,
+    chosen: argparse.Namespace,
+    name: str,
+    make: Callable[[], nn.Module],
+    split: Split,
+    radius: float | None,
+    recipes: Mapping[str, Recipe],
+    *,
+    network: Callable[[nn.Module], hf.Network] | None = None,
+    freeze: tuple[str, ...] = (),
+    **asked: Any,
+) -> None:
+    """Add a row for each way of training. recipes: by name of --trainings. radius None: replaced words."""
     for training in chosen.trainings:
         recipe = replace(recipes[training], epochs=None)
         if training == "hardened":
@@ -150,13 +173,22 @@ def side_by_side(
         finite = lower.isfinite() & upper.isfinite()
         low, high = float(lower[finite].mean()), float(upper[finite].mean())
         table.add(
-            name, "all words" if radius is None else radius, training, recipe.name, chosen.seconds, round(found.seconds, 1),
+            name,
+            "all words" if radius is None else radius,
+            training,
+            recipe.name,
+            chosen.seconds,
+            round(found.seconds, 1),
             len(found.history),
-            f"{right:.1%}", f"{max(looked):.1%}" if looked else "",
+            f"{right:.1%}",
+            f"{max(looked):.1%}" if looked else "",
             f"{float((lower >= at).double().mean()) if share is None else share:.1%}",
             f"{float(((upper > at) | upper.isinf()).double().mean()):.1%}",
-            low, high, high / low if low > 0 else math.nan, many,
-        )  # fmt: skip
+            low,
+            high,
+            high / low if low > 0 else math.nan,
+            many,
+        )
         if chosen.out is not None:
             torch.save(
                 user_module(made).state_dict(),

@@ -97,9 +97,16 @@ def main(chosen: argparse.Namespace) -> None:
             return hf.Network.from_torch(module, vocabulary=words, device=chosen.device)
 
         side_by_side(
-            rows, chosen, f"titles {kind} {chosen.hidden}", lambda k=kind: Titles(vectors.matrix, chosen.hidden, k), split, None, recipes,
-            network=network, substitutes=sets,
-        )  # fmt: skip
+            rows,
+            chosen,
+            f"titles {kind} {chosen.hidden}",
+            lambda k=kind: Titles(vectors.matrix, chosen.hidden, k),
+            split,
+            None,
+            recipes,
+            network=network,
+            substitutes=sets,
+        )
 
 
 def _read(file: Path, vectors: Vectors, longest: int) -> tuple[list[Tensor], Tensor]:

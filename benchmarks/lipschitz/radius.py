@@ -38,9 +38,19 @@ from holdfast.region import Ball
 NORMS = {"inf": (math.inf, 0.3), "2": (2.0, 1.5)}
 QUERIES = 2000
 COLUMNS = [
-    "network", "norm", "tier", "median lower", "median upper", "median upper / lower", "s each", "other searches",
-    "best counterexample, median", "lower bounds above a counterexample", "s / Q above a counterexample, logits", "probabilities",
-]  # fmt: skip
+    "network",
+    "norm",
+    "tier",
+    "median lower",
+    "median upper",
+    "median upper / lower",
+    "s each",
+    "other searches",
+    "best counterexample, median",
+    "lower bounds above a counterexample",
+    "s / Q above a counterexample, logits",
+    "probabilities",
+]
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -120,10 +130,15 @@ def _measured(
     closest = torch.minimum(found.amin(0), upper)
     estimates = [_estimate(net, x, y, norm, ball, view) for view in (lambda z: z, lambda z: z.softmax(-1))]
     return [
-        float(lower.median()), float(upper.median()), median((upper / lower.clamp_min(1e-12)).tolist()), seconds,
-        ", ".join(type(method).__name__ for method in others), float(closest.median()), int((lower > closest).sum()),
+        float(lower.median()),
+        float(upper.median()),
+        median((upper / lower.clamp_min(1e-12)).tolist()),
+        seconds,
+        ", ".join(type(method).__name__ for method in others),
+        float(closest.median()),
+        int((lower > closest).sum()),
         *(f"{int((estimate > closest).sum())} of {len(x)}" for estimate in estimates),
-    ]  # fmt: skip
+    ]
 
 
 def searches() -> list[Method[Any]]:

@@ -84,10 +84,21 @@ def main(chosen: argparse.Namespace) -> None:
         least, most = found.minimum.upper.value, found.maximum.lower.value
         paper = PAPER[name]
         table.add(
-            name, inputs, f"{found.minimum.lower.value:.4f} .. {least:.4f}", f"{most:.4f} .. {found.maximum.upper.value:.4f}",
-            found.gap, spent, wall, paper.deepquant, paper.deepgo, paper.sherlock, found.nodes, found.queries,
-            f"{low - least:.4f}, {most - high:.4f}", searched,
-        )  # fmt: skip
+            name,
+            inputs,
+            f"{found.minimum.lower.value:.4f} .. {least:.4f}",
+            f"{most:.4f} .. {found.maximum.upper.value:.4f}",
+            found.gap,
+            spent,
+            wall,
+            paper.deepquant,
+            paper.deepgo,
+            paper.sherlock,
+            found.nodes,
+            found.queries,
+            f"{low - least:.4f}, {most - high:.4f}",
+            searched,
+        )
 
 
 def _warm() -> None:

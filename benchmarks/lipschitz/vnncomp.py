@@ -102,7 +102,10 @@ def main(chosen: argparse.Namespace) -> None:
             f"{answer.seconds:.2f} s {mark}",
             flush=True,
         )
-    spent = f"in {time.monotonic() - began:.0f} s by {chosen.processes} processes of {chosen.threads} threads on {chosen.device}"
+    spent = (
+        f"in {time.monotonic() - began:.0f} s by {chosen.processes} processes "
+        f"of {chosen.threads} threads on {chosen.device}"
+    )
     _tell(chosen, answers, spent)
 
 

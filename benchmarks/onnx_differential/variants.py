@@ -1,4 +1,4 @@
-"""Rare but legal encodings of a model: protobuf fields given twice or in odd encodings, functions, domains."""
+"""Rare but legal encodings of a model: repeated protobuf fields, odd wire types, functions, domains."""
 
 import struct
 from collections.abc import Callable

@@ -80,18 +80,29 @@ def digits(count: int) -> Iterator[tuple[str, hf.Network, Tensor, Tensor]]:
         nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 10)
     )
     for name, module, data in (
-        ("digits LSTM", digits_lstm(), by_rows), ("digits GRU", digits_gru(), by_rows), ("digits CNN", digits_cnn(), by_images),
-        ("digits RNN", trained(Rnn(), *by_rows), by_rows), ("digits MLP", trained(mlp, *by_images), by_images),
-    ):  # fmt: skip
+        ("digits LSTM", digits_lstm(), by_rows),
+        ("digits GRU", digits_gru(), by_rows),
+        ("digits CNN", digits_cnn(), by_images),
+        ("digits RNN", trained(Rnn(), *by_rows), by_rows),
+        ("digits MLP", trained(mlp, *by_images), by_images),
+    ):
         x, y = data[0][: 4 * count], data[1][: 4 * count]
         right = module(x).argmax(1) == y
         yield name, hf.Network.from_torch(module.eval(), domain=(0, 1)), x[right][:count], y[right][:count]
 
 
 def measured(
-    table: Table, name: str, net: hf.Network, problems: list[Problem], tier: str, norm: str, folder: Path, *, file: Path | None = None,
+    table: Table,
+    name: str,
+    net: hf.Network,
+    problems: list[Problem],
+    tier: str,
+    norm: str,
+    folder: Path,
+    *,
+    file: Path | None = None,
     seconds: float | None = None,
-) -> list[Certificate]:  # fmt: skip
+) -> list[Certificate]:
     goal = problems[0].goal
     began = time.process_time()
     records = hf.solve(problems, default_methods(net, goal, tier), hf.Stop(seconds=seconds))  # type: ignore[arg-type]
@@ -100,9 +111,16 @@ def measured(
 
 
 def counted(
-    table: Table, name: str, what: str, problems: list[Problem], records: list[hf.Record], proving: float, folder: Path, file: Path | None,
+    table: Table,
+    name: str,
+    what: str,
+    problems: list[Problem],
+    records: list[hf.Record],
+    proving: float,
+    folder: Path,
+    file: Path | None,
     stop: hf.Stop | None = None,
-) -> list[Certificate]:  # fmt: skip
+) -> list[Certificate]:
     began = time.process_time()
     made = prove(problems, records, folder, file=file, stop=stop)
     writing, proofs = time.process_time() - began, [one for one in made if one.kind == "proof"]

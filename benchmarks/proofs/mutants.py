@@ -107,16 +107,54 @@ def broken_signs(arrays: dict[str, Any]) -> list[dict[str, Any]]:
         return changed
 
     changes: list[dict[str, Any]] = [
-        *({"signs": other} for other in (tree[:-1], np.concatenate([tree, leaf]), np.delete(tree, first, 0), leaf, tree[:0], tree[:, :1])),
-        *({"signs": other} for other in (cut(-2, 0), cut(10**4, 0), cut(int(tree[0, 0]), -1), cut(int(tree[0, 0]), 10**4))),
-        {"signs": tree.astype(np.float32)}, {"signs": tree.ravel()},
-        *({"signs/multipliers": at_first(multipliers, number)} for number in (-1.0, -1e-30, np.nan, np.inf, -np.inf)),
-        *({"signs/multipliers": other} for other in (multipliers[:-1], np.tile(multipliers, (2, 1)), multipliers[:, :0])),
-        *({"signs/groups": other} for other in (groups[:-1], np.concatenate([groups, groups[:1]]), groups + 10**3, groups - 10**3)),
-        *({place: other} for other in (slopes[:-1], slopes[:, :0], slopes[..., :-1], slopes[0], np.concatenate([slopes] * 2))),
-        {place: np.full(slopes.shape, np.nan)}, {"leaves/0": slopes}, {"leaves/10000": slopes}, {"leaves/x": slopes},
-        *({at: other} for other in (arrays[at] + 10**4, -1 - arrays[at], arrays[at].astype(np.float32), arrays[at][:-1])),
-    ]  # fmt: skip
+        *(
+            {"signs": other}
+            for other in (
+                tree[:-1],
+                np.concatenate([tree, leaf]),
+                np.delete(tree, first, 0),
+                leaf,
+                tree[:0],
+                tree[:, :1],
+            )
+        ),
+        *(
+            {"signs": other}
+            for other in (cut(-2, 0), cut(10**4, 0), cut(int(tree[0, 0]), -1), cut(int(tree[0, 0]), 10**4))
+        ),
+        {"signs": tree.astype(np.float32)},
+        {"signs": tree.ravel()},
+        *(
+            {"signs/multipliers": at_first(multipliers, number)}
+            for number in (-1.0, -1e-30, np.nan, np.inf, -np.inf)
+        ),
+        *(
+            {"signs/multipliers": other}
+            for other in (multipliers[:-1], np.tile(multipliers, (2, 1)), multipliers[:, :0])
+        ),
+        *(
+            {"signs/groups": other}
+            for other in (groups[:-1], np.concatenate([groups, groups[:1]]), groups + 10**3, groups - 10**3)
+        ),
+        *(
+            {place: other}
+            for other in (
+                slopes[:-1],
+                slopes[:, :0],
+                slopes[..., :-1],
+                slopes[0],
+                np.concatenate([slopes] * 2),
+            )
+        ),
+        {place: np.full(slopes.shape, np.nan)},
+        {"leaves/0": slopes},
+        {"leaves/10000": slopes},
+        {"leaves/x": slopes},
+        *(
+            {at: other}
+            for other in (arrays[at] + 10**4, -1 - arrays[at], arrays[at].astype(np.float32), arrays[at][:-1])
+        ),
+    ]
     for name in (name for name, array in arrays.items() if name.startswith("ends/") and array.size):
         changes += [{name: arrays[name][:-1]}, {name: np.full(arrays[name].shape, np.nan)}]
     found = [{**arrays, **change} for change in changes]

@@ -60,7 +60,7 @@ def _measured(name: str, x: Tensor, y: Tensor, folder: Path) -> Run:
 
 
 def trained(hidden: tuple[int, ...], epsilon: float, *, epochs: int = 40) -> nn.Module:
-    """A trained perceptron; with epsilon above 0 by adversarial training with seven PGD steps for each batch."""
+    """A trained perceptron; with epsilon above 0, by adversarial training with seven PGD steps per batch."""
     torch.manual_seed(0)
     sizes = (64, *hidden, 10)
     layers = [part for k in range(len(sizes) - 1) for part in (nn.Linear(sizes[k], sizes[k + 1]), nn.ReLU())]
