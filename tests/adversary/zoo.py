@@ -1,7 +1,7 @@
 """Modules that do what modules should not, and honest ones of the same shapes.
 
-Each has one, two or three inputs, so that all it can say is known by asking. The hostile may be refused, but never be answered wrongly; the
-innocent must get a real proof, so that refusing everything is no way out.
+Each has one, two or three inputs, so that all it can say is known by asking. The hostile may be refused, but
+never be answered wrongly; the innocent must get a real proof, so that refusing everything is no way out.
 """
 
 import itertools
@@ -325,7 +325,7 @@ def _viewed(view: str, change: str, base: bool) -> None:
         HOSTILE,
         f"{view} view, {change} on {where}",
         make,
-        rooms=("bounds", "radius inf, proof alone"),
+        capabilities=("bounds", "radius inf, proof alone"),
         width=0.8,
         coarse=True,
     )
