@@ -114,7 +114,7 @@ def killed(arguments: Sequence[str], folder: Path, whole: float, chance: random.
 
 
 def unborn(folder: Path) -> bool:
-    """Whether the run was killed before its first transaction, so that it must be started anew."""
+    """Whether the run was killed before its first transaction, so that it must be started again."""
     try:
         Store.open(folder).close()
     except Exception as error:

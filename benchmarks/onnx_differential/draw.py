@@ -30,7 +30,7 @@ class Draw:
         return self.random.choice(choices)
 
     def integer(self, low: int, high: int) -> int:
-        """Both ends included."""
+        """A random integer, `low` and `high` included."""
         return self.random.randint(low, high)
 
     def integers(self, count: int, low: int, high: int) -> list[int]:

@@ -638,7 +638,7 @@ class _quiet(warnings.catch_warnings):
 
 
 class Trial:
-    """One module through one entry point. The network is read once and used for any number of capabilities."""
+    """One module through one entry point. The network is read once for all capabilities."""
 
     def __init__(self, entry: str, case: Case) -> None:
         _unwound()  # Failed exporters leave torch in this state, too.
@@ -728,7 +728,7 @@ class Trial:
 
 
 def _unwound() -> bool:
-    """Whether torch was left inside a transformation. If so, leave it, so that the next trial is independent."""
+    """Whether torch was left inside a transformation. If so, leave it for the next trial."""
     inside = False
     while torch._C._functorch.maybe_current_level() is not None:
         torch._C._functorch.pop_dynamic_layer_stack()

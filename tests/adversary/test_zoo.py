@@ -1,7 +1,7 @@
-"""Models that are hard to read correctly ("hostile"): every result is right or a refusal; similar simple ones are proved.
+"""Models that are hard to read correctly ("hostile"): results are right or refused. Innocent ones are proved.
 
-Each hostile module is run through the two capabilities with a proof alone, and through one other in turn; other
-entry points and views are samples. `python -m benchmarks.adversary` runs all combinations.
+Each hostile module is run through the two capabilities with a proof alone, and through another one in turn.
+Other entry points and views are samples. `python -m benchmarks.adversary` runs all combinations.
 """
 
 import random
