@@ -1,5 +1,6 @@
-"""`make bench`: the embedded digits networks, then `certify anchors` at tier fast. Needs no data besides this
-repository.
+"""`make bench`: the embedded digits networks, then `certify anchors` at tier fast.
+
+Needs no data besides this repository.
 """
 
 from benchmarks import digits

@@ -33,8 +33,9 @@ def seeded() -> None:
 
 
 def judged(entry: str, case: Case, capabilities: list[str]) -> dict[str, Judgement]:
-    """Result of each capability. Raises NoWay if the module cannot enter this way (such as one that torch
-    cannot export).
+    """Result of each capability.
+
+    Raises NoWay if the module cannot enter this way (such as one that torch cannot export).
     """
     seeded()
     trial = Trial(entry, case)

@@ -1,5 +1,6 @@
-"""Cost of comparing the graph with the model: CPU seconds of whole `hf.radius` calls, reading the network
-each time.
+"""Cost of comparing the graph with the model: CPU seconds of whole `hf.radius` calls.
+
+The network is read again for each call.
 
 python -m benchmarks.checks
 

@@ -1,6 +1,4 @@
-"""Command line of a benchmark package, python -m benchmarks.PACKAGE NAME ...: parse options, run one
-benchmark.
-"""
+"""The command line of a benchmark package: python -m benchmarks.PACKAGE NAME ..."""
 
 import argparse
 import importlib

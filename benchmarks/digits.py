@@ -1,5 +1,4 @@
-"""The three embedded digits networks: width of the radius bounds, their cost, and the closest counterexample
-by search.
+"""The three embedded digits networks: width and cost of the radius bounds, and the closest counterexample.
 
 python -m benchmarks.digits python -m benchmarks.digits --networks cnn --norms inf 2 --count 8 --tiers tight
 split --seconds 60    the same images for each tier

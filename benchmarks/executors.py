@@ -1,5 +1,4 @@
-"""One request in this process, in one and two workers, and on a Ray cluster of two local nodes: seconds and
-agreement.
+"""One request in one process, in one and two workers, and on a local Ray cluster: seconds and agreement.
 
 python -m benchmarks.executors --limit 64 --batch 8
 

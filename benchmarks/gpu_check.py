@@ -1,6 +1,4 @@
-"""The same requests on the CPU and on a GPU: the bounds must agree. Needs a GPU: python -m
-benchmarks.gpu_check
-"""
+"""Compare bounds between CPU and GPU; needs a GPU: python -m benchmarks.gpu_check"""
 
 import time
 

@@ -1,5 +1,4 @@
-"""If a run is killed with -9 at random moments and resumed, does it end with the same results as an
-uninterrupted one?
+"""Runs that are killed with -9 at random moments and resumed: do they end with the same results?
 
 python -m benchmarks.kills --kills 20 -- reach my.module:net --shape 2 --box 0:10
 python -m benchmarks.kills --kills 20 -- radius -m net.onnx -d data.npz --limit 8
@@ -49,8 +48,9 @@ class Outcome:
 
 
 def spent(arguments: Sequence[str], folder: Path, seconds: float | None = None) -> tuple[int, float]:
-    """Run `holdfast ARGUMENTS` in a forked child, killed after `seconds`. Returns its exit code (-9: killed)
-    and seconds.
+    """Run `holdfast ARGUMENTS` in a forked child, killed after `seconds`.
+
+    Returns its exit code (-9: killed) and seconds.
     """
     began, child = time.monotonic(), forked(arguments, folder.with_suffix(".log"))
     while True:
@@ -92,8 +92,9 @@ def _warm() -> None:
 
 
 def killed(arguments: Sequence[str], folder: Path, whole: float, chance: random.Random, most: int = 3) -> int:
-    """Start a run and kill it at a random moment; resume and kill it up to `most` times; finish it. Returns
-    the kills.
+    """Start a run and kill it at a random moment; resume and kill it up to `most` times; finish it.
+
+    Returns the kills.
     """
     count = 0
     for turn in range(most + 1):

@@ -128,8 +128,9 @@ STEPS = {
 
 
 def step(name: str, real: Path, folder: Path, count: int) -> tuple[float, float]:
-    """CPU seconds without the imports, and peak MB. This process stays small: a child inherits its parent's
-    peak.
+    """CPU seconds without the imports, and peak MB.
+
+    This process stays small: a child inherits its parent's peak.
     """
     words = [
         sys.executable,

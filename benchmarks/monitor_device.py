@@ -60,8 +60,9 @@ class Frames(nn.Module):
 
 @dataclass(frozen=True)
 class Case:
-    """One mode of scoring, with a monitor for each device. `share`: fraction of the --sequences that it
-    scores.
+    """One mode of scoring, with a monitor for each device.
+
+    `share`: fraction of the --sequences that it scores.
     """
 
     name: str

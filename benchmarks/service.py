@@ -1,5 +1,4 @@
-"""The service under load: `holdfast monitor serve` as a separate process, queried by many clients over
-loopback.
+"""The service under load: `holdfast monitor serve`, queried by many clients over loopback.
 
 python -m benchmarks.service      one worker and two, over HTTP and over websockets; then malformed requests
 
@@ -155,8 +154,9 @@ def words(place: int) -> tuple[tuple[bytes, str], ...]:
 
 @cache
 def agrees(said: bytes, wanted: str) -> bool:
-    """Whether an answer is as expected. Cached, so that equal bytes are parsed once and the client stays
-    cheap.
+    """Whether an answer is as expected.
+
+    Cached, so that equal bytes are parsed once and the client stays cheap.
     """
     return same(json.loads(said), json.loads(wanted))
 

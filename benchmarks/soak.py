@@ -1,5 +1,4 @@
-"""Random commands, randomly interrupted for half an hour: is a record ever lost or different from an
-uninterrupted run's?
+"""Random commands with random interruptions for half an hour: is a record ever lost or changed?
 
 python -m benchmarks.soak --minutes 30
 
@@ -60,8 +59,9 @@ def children(process: int) -> list[int]:
 
 
 def disturbed(arguments: Sequence[str], log: Path, after: float, how: str) -> tuple[int, bool]:
-    """Run a command in a forked child and interrupt it after `after` seconds. Returns its exit code, and
-    whether it was.
+    """Run a command in a forked child and interrupt it after `after` seconds.
+
+    Returns its exit code, and whether it was.
     """
     began, child, done = time.monotonic(), forked(arguments, log), False
     while True:

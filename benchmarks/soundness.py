@@ -1,5 +1,4 @@
-"""Try to refute the proofs: linear relaxations on random boxes, attacks on certified radii, and random
-networks.
+"""Try to refute the proofs: relaxations on random boxes, attacks on certified radii, random networks.
 
 The random networks enter by every entry point, and the user's own module is attacked. Exits with 1 if
 anything is refuted.
@@ -98,8 +97,9 @@ CASES: dict[str, Case] = {
 
 
 def random_interval(count: int, case: Case, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Random pre-activation boxes: points, or 1e-12 to 1e6 wide, near zero, saturated, or between. One in
-    fifty may leave the domain.
+    """Random pre-activation boxes: points, or 1e-12 to 1e6 wide, near zero, saturated, or between.
+
+    One in fifty may leave the domain.
     """
     centre = torch.randn(count, generator=generator, dtype=torch.float64) * 10.0 ** _uniform(
         count, -3, 1.7, generator

@@ -1,5 +1,4 @@
-"""Seven typical users get to a first useful result: python -m benchmarks.walks [--source OTHER/src] [NAME
-...]
+"""Seven typical users get a first useful result: python -m benchmarks.walks [--source OTHER/src] [NAME ...]
 
 Each user has files of their own (code with a model, and data), which are created here and not counted.
 Counted are the steps, that is the commands or calls that they type, and the CPU seconds of all of them with
@@ -101,8 +100,9 @@ PROPERTY = (
 
 @dataclass(frozen=True)
 class Walk:
-    """One user. `steps`: holdfast commands, or Python lines (>>>). `useful`: words that the last output or a
-    page must show.
+    """One user. `steps`: holdfast commands, or Python lines (>>>).
+
+    `useful`: words that the last output or a page must show.
     """
 
     who: str
@@ -114,8 +114,9 @@ class Walk:
 
 @dataclass(frozen=True)
 class Walked:
-    """A finished walk. `steps`: steps typed, including a failed one. `ended`: the error, empty after a
-    success.
+    """A finished walk.
+
+    `steps`: steps typed, including a failed one. `ended`: the error, empty after a success.
     """
 
     steps: int

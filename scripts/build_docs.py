@@ -1,5 +1,4 @@
-"""Build the documentation site: python scripts/build_docs.py build/docs. `make docs` then adds the API
-reference.
+"""Build the documentation site: python scripts/build_docs.py build/docs
 
 Every page of docs/ and examples/ and the README become one HTML page each, with all pages in a side bar.
 Links between them, and to headings, keep working. Other files are copied to the same path as in docs/.

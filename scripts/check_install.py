@@ -1,5 +1,4 @@
-"""Install wheel and sdist in an empty environment, without the repository: python scripts/check_install.py
-[--borrow] [PYTHON ...]
+"""Install wheel and sdist without the repository: python scripts/check_install.py [--borrow] [PYTHON ...]
 
 For each Python (default: the installed ones of 3.11, 3.12 and 3.13), wheel and sdist are built and each is
 installed into a new environment. `holdfast --version`, `import holdfast` and `holdfast demo` then run in an

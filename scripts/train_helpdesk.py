@@ -31,8 +31,9 @@ LEAVE_OUT = 0.1  # Share of the words dropped, drawn again in every epoch.
 
 
 def train(data: SentenceSplit) -> HelpdeskLSTM:
-    """Train and return the module in eval mode. The loss counts the output after every word, later words
-    more.
+    """Train and return the module in eval mode.
+
+    The loss counts the output after every word, later words more.
     """
     torch.manual_seed(SEED)
     module = HelpdeskLSTM(len(vocabulary()), DROP)

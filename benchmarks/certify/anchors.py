@@ -1,5 +1,4 @@
-"""Digits as 4 and 8 frames, 32 hidden units, all frames perturbed, target the runner-up: every tier against
-the attack.
+"""Digits as 4 and 8 frames, all frames perturbed, target the runner-up: every tier against the attack.
 
 python -m benchmarks.certify anchors --tiers fast tight --count 10 --cells rnn lstm
 

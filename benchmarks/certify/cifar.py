@@ -1,5 +1,4 @@
-"""A residual network on CIFAR-10: seconds, memory and radii of single images, maximum norm, all other
-classes.
+"""A residual network on CIFAR-10: seconds, memory and maximum-norm radii of single images.
 
 python -m benchmarks.certify cifar --count 5
 python -m benchmarks.certify cifar --tiers fast tight --seconds 60 --device cuda

@@ -1,6 +1,4 @@
-"""The benchmarks' data: the digits of scikit-learn; everything else is in the shared data folder
-(../shared/data).
-"""
+"""The benchmarks' data: scikit-learn's digits, and the shared data folder (../shared/data)."""
 
 from pathlib import Path
 

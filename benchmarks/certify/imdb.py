@@ -1,5 +1,4 @@
-"""A review of IMDb's length: 256 words, an LSTM with 128 hidden units, one word perturbed: seconds and peak
-memory.
+"""A review of IMDb's length: 256 words, an LSTM with 128 units, one word perturbed: seconds and memory.
 
 python -m benchmarks.certify imdb --words 256 --hidden 128 --place 128
 

@@ -1,5 +1,4 @@
-"""VNN-COMP's mnist_fc: ReLU networks with 2, 4 and 6 layers of 256, read from ONNX files, target the
-runner-up.
+"""VNN-COMP's mnist_fc: ReLU networks with 2, 4 and 6 layers of 256, target the runner-up.
 
 python -m benchmarks.certify mnist_fc --count 20 --peer CROWN
 

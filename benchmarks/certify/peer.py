@@ -1,5 +1,4 @@
-"""CROWN and alpha-CROWN radii of the unrolled networks by auto_LiRPA, where it is installed, measured as ours
-are.
+"""CROWN and alpha-CROWN radii of the unrolled networks by auto_LiRPA, where it is installed.
 
 Its newest release on PyPI, 0.3, was written for torch 1.12 and numpy 1; `_fit` restores the four names it
 misses. Install it without its dependencies: pip install --no-deps auto_LiRPA appdirs tqdm pyyaml.

@@ -1,5 +1,4 @@
-"""POPQORN's Table 5: MNIST in 4, 7 and 14 frames, all frames perturbed: certified radius, CLEVER-RNN and
-C&W-Ada.
+"""POPQORN's Table 5: MNIST in 4, 7 and 14 frames: certified radius, CLEVER-RNN and C&W-Ada.
 
 python -m benchmarks.certify train --device cuda --out NETS
 python -m benchmarks.certify table5 --device cuda --nets NETS --out RESULTS

@@ -9,8 +9,9 @@ from benchmarks.certify.nets import Reader
 
 
 class Unrolled(nn.Module):
-    """Frames as separate arguments, each (batch, pixels) -> (batch, classes). The first step has no state, so
-    none is fed.
+    """Frames as separate arguments, each (batch, pixels) -> (batch, classes).
+
+    The first step has no state, so none is fed.
     """
 
     def __init__(self, reader: Reader, kind: str) -> None:

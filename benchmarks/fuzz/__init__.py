@@ -1,3 +1,1 @@
-"""Fuzzing of the file readers: does each refuse a damaged file with a HoldfastError? `python -m
-benchmarks.fuzz`.
-"""
+"""Fuzzing of the file readers (`python -m benchmarks.fuzz`): a damaged file must give a HoldfastError."""

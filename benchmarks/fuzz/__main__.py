@@ -51,8 +51,9 @@ def main() -> None:
 
 
 def _apart(honest: Path, name: str, seed: int, count: int, keep: Path | None) -> Count:
-    """Run a reader in child processes. After a crash, count it and continue with the next file in a new
-    process.
+    """Run a reader in child processes.
+
+    After a crash, count it and continue with the next file in a new process.
     """
     found = Count()
     context = multiprocessing.get_context("fork")  # torch is imported once

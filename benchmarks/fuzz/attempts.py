@@ -20,8 +20,9 @@ LIMIT = 30  # Seconds for reading one file; the files have a few kilobytes each.
 
 @dataclass(frozen=True)
 class Count:
-    """Outcomes of one reader. `memory`: growth of the peak memory in bytes, without the first file, which
-    triggers imports.
+    """Outcomes of one reader.
+
+    `memory`: growth of the peak memory in bytes, without the first file, which triggers imports.
     """
 
     tried: int = 0

@@ -1,6 +1,4 @@
-"""The readers under test: their files, the damage to these, and a function that reads a file as fully as any
-command does.
-"""
+"""The readers under test: their files, the damage to these, and a function that reads a file completely."""
 
 import io
 import shutil
@@ -55,8 +53,9 @@ TEXTS = (".vnnlib", ".csv", ".tsv", ".txt", ".json")
 
 @dataclass(frozen=True)
 class Reader:
-    """One reader. `seeds`: names in the folder of valid files, of files or of folders whose files belong
-    together.
+    """One reader.
+
+    `seeds`: names in the folder of valid files, of files or of folders whose files belong together.
     """
 
     name: str
@@ -159,8 +158,9 @@ class Readers:
         return read_key(path) if path.name == "key.csv" else read_instances(path)
 
     def _proof(self, path: Path) -> object:
-        """Check a certificate as a bundle's is checked. A rejection with a reason is fine; any other failure
-        is an escape.
+        """Check a certificate as a bundle's is checked.
+
+        A rejection with a reason is fine; any other failure is an escape.
         """
         told = header_of(path)
         verdict = holdfast_check.check(self.honest / "dense.onnx", path)

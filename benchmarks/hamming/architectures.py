@@ -1,5 +1,4 @@
-"""DeepTRE's Fig. 10: seven digit networks of different depth, width and activation; accuracy against
-robustness.
+"""DeepTRE's Fig. 10: seven digit networks of different architecture; accuracy against robustness.
 
 python -m benchmarks.hamming architectures --count 50 --seconds 10
 """

@@ -1,5 +1,4 @@
-"""DeepTRE's Table 1: coverage by generated tests, against random mutation with as many tests or as many
-queries.
+"""DeepTRE's Table 1: coverage by generated tests, against random mutation.
 
 python -m benchmarks.hamming coverage --networks digits mnist cifar --criteria neuron multisection boundary
 

@@ -28,8 +28,9 @@ MOMENTS = (0.1, 0.3, 1, 3, 10, 30, 100, 300)
 
 @dataclass(frozen=True)
 class Moment:
-    """Means over the images. The upper bound is infinite until each image has one; a missing estimate counts
-    0.
+    """Means over the images.
+
+    The upper bound is infinite until each image has one; a missing estimate counts 0.
     """
 
     seconds: float

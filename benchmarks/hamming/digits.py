@@ -1,5 +1,4 @@
-"""The digits CNN: changed pixels by every search, bounds for each image, and the paper's single-subspace
-rule.
+"""The digits CNN: changed pixels by every search, bounds for each image, the paper's rule.
 
 python -m benchmarks.hamming digits --count 100 --seconds 60
 

@@ -1,5 +1,4 @@
-"""ConvSmall on MNIST, several images in one call: subproblems per second, certified pixels, and 1,000 upper
-bounds.
+"""ConvSmall on MNIST, several images in one call: subproblems per second, certified pixels, upper bounds.
 
 python -m benchmarks.hamming gpu --device cuda --data DATA
 python -m benchmarks.hamming gpu --device cpu --count 2 --searches 4 --seconds 5

@@ -1,5 +1,4 @@
-"""Shared code of the changed-pixel benchmarks: upper bounds by our and published attacks, and bounds for each
-image.
+"""Shared code of the changed-pixel benchmarks: upper bounds of our and published attacks, and bounds.
 
 Reported seconds are CPU seconds of one core, on a GPU wall-clock seconds; limits are always wall-clock
 seconds.
@@ -80,8 +79,9 @@ def search(case: Case, x: Tensor, y: Tensor, method: hf.Method[Any], unit: Unit 
 
 
 def ask(case: Case, x: Tensor, y: Tensor, peer: Peer, units: Sequence[Unit] = ("pixel",)) -> list[Found]:
-    """Run a published attack. Its adversarial examples are replayed as our counterexamples are, and counted
-    in each unit.
+    """Run a published attack.
+
+    Its adversarial examples are replayed as our counterexamples are, and counted in each unit.
     """
     problems = [question(case, x, y, unit) for unit in units]
     x, y = problems[0].region.centre, y.to(case.net.device)

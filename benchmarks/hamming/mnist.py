@@ -1,5 +1,4 @@
-"""ConvSmall on MNIST: changed pixels by every search, then certified numbers of pixels within the time per
-image.
+"""ConvSmall on MNIST: changed pixels by every search, then certified numbers of pixels.
 
 python -m benchmarks.hamming mnist --count 50 --seconds 60
 """

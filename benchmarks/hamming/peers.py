@@ -84,8 +84,9 @@ def _foolbox(attack: str, **settings: Any) -> Attack:
 
 
 def _pointwise(module: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """Pointwise attack. It fails on starts that are not adversarial, so images without a start are left
-    unchanged.
+    """Pointwise attack.
+
+    It fails on starts that are not adversarial, so images without a start are left unchanged.
     """
     box, attacks = _library("foolbox"), importlib.import_module("foolbox.attacks")
     model = box.PyTorchModel(module, bounds=(0, 1), device=x.device)

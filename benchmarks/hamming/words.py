@@ -1,5 +1,4 @@
-"""News titles, an LSTM on word vectors, words replaced by counter-fitted neighbours: how many must be
-replaced?
+"""News titles, an LSTM, words replaced by counter-fitted neighbours: how many must be replaced?
 
 python -m benchmarks.hamming words --count 50 --seconds 20
 

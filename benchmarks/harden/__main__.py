@@ -1,5 +1,4 @@
-"""python -m benchmarks.harden NAME ...: standard, adversarial and hardened (certified) training of equal size
-and time.
+"""python -m benchmarks.harden NAME ...: standard, adversarial and certified training, equal size and time.
 
 On a GPU, about ten minutes in all (needs only torch, numpy, scipy and scikit-learn):
 

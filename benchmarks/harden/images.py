@@ -1,5 +1,4 @@
-"""Convolutional networks: MNIST at 0.1, and 10,000 images of CIFAR-10 at 2/255, maximum norm, pixels in [0,
-1].
+"""Convolutional networks: MNIST at 0.1, and 10,000 images of CIFAR-10 at 2/255, maximum norm.
 
 python -m benchmarks.harden mnist --radius 0.1 --seconds 40 --device cuda --out OUT
 python -m benchmarks.harden cifar --seconds 60 --device cuda --out OUT

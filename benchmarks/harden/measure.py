@@ -1,5 +1,4 @@
-"""Train one architecture in several ways for the same time, then certify and attack each network on test
-inputs.
+"""Train one architecture in several ways for the same time, then certify and attack each network.
 
 Settings are chosen on validation data; test data are used once, after all training. Each row gives, for the
 same test inputs: the accuracy (of all), the share of --count that is certified at the radius (tier fast, at

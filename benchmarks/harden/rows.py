@@ -1,5 +1,4 @@
-"""MNIST read as rows: an LSTM of 32 units over 7 or 14 frames, radius 0.01 and 0.05, maximum norm, pixels in
-[0, 1].
+"""MNIST as rows: an LSTM of 32 units over 7 or 14 frames, radius 0.01 and 0.05, maximum norm.
 
 python -m benchmarks.harden rows --frames 7 14 --radius 0.01 0.05 --seconds 25 --device cuda --out OUT
 

@@ -1,5 +1,4 @@
-"""News titles in which all words may be replaced by synonyms at once (Jia et al. 2019: counter-fitted, at
-most eight).
+"""News titles in which all words may be replaced by synonyms at once (sets of Jia et al. 2019).
 
 python -m benchmarks.harden titles --seconds 40 --device cuda --out OUT
 

@@ -170,8 +170,9 @@ def antonyms(vectors: Vectors, data: Path) -> list[tuple[int, int]]:
 
 
 def groups(vectors: Vectors, data: Path, nets: Path = CACHE) -> Groups:
-    """Groups of words by complete linkage at cosine 0.65, antonyms apart. Takes half a minute, so it is
-    cached.
+    """Groups of words by complete linkage at cosine 0.65, antonyms apart.
+
+    Takes half a minute, so it is cached.
     """
     file = nets / "monitor-groups-065.npz"
     if not file.exists():

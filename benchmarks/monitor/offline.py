@@ -1,5 +1,4 @@
-"""Cost of the offline part: exact labels of every training transition, and our abstraction against the
-published one.
+"""Cost of the offline part: exact labels of every training transition, and of both abstractions.
 
 python -m benchmarks.monitor offline --sets news --cells lstm gru
 

@@ -50,8 +50,9 @@ Sound = NDArray[np.float32]
 
 
 class Silero(Streaming):
-    """silero-vad's own ONNX file. A state is [h, c, the last 64 samples], since the next frame begins with
-    these samples.
+    """silero-vad's own ONNX file.
+
+    A state is [h, c, the last 64 samples], since the next frame begins with these samples.
     """
 
     width = 2 * HIDDEN + CONTEXT

@@ -1,5 +1,4 @@
-"""python -m benchmarks.onnx_differential [--cases 20000] [--seed 0] [--targets engine checker] [--seconds S]
-[--only OPERATOR ...]
+"""python -m benchmarks.onnx_differential [--cases 20000] [--seed 0] [--seconds S] [--only OPERATOR ...]
 
 Make random small ONNX models and compare each target's outputs with those of onnxruntime and onnx's
 reference. A target may refuse a model with a reason; it must never return another output. Where the
@@ -64,8 +63,9 @@ class Tally:
 def run(
     seed: int, cases: int, targets: list[str], *, seconds: float | None = None, only: list[str] | None = None
 ) -> Tally:
-    """Run all cases in this process. A crash of a reference ends it, so `main` runs each part in a child
-    process.
+    """Run all cases in this process.
+
+    A crash of a reference ends it, so `main` runs each part in a child process.
     """
     tally = Tally()
     for operator, disputed, judged, number, text in _results(seed, 0, cases, targets, only or [], seconds):
@@ -126,8 +126,9 @@ def main() -> None:
 
 
 def _in_processes(chosen: argparse.Namespace) -> Tally:
-    """Run the cases in child processes. If a model crashes onnxruntime, continue with the next case in a new
-    process.
+    """Run the cases in child processes.
+
+    If a model crashes onnxruntime, continue with the next case in a new process.
     """
     tally, context, begin = Tally(), multiprocessing.get_context("fork"), 0
     started = time.monotonic()

@@ -26,8 +26,9 @@ RELATIVE, ABSOLUTE = (
 
 @dataclass(frozen=True)
 class Answer:
-    """Output values, or the reason why there are none. `only_order`: only the order of the values must match
-    the model.
+    """Output values, or the reason why there are none.
+
+    `only_order`: only the order of the values must match the model.
     """
 
     values: Array | None = None

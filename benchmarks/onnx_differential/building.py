@@ -29,8 +29,9 @@ class Case:
 
 @dataclass
 class Build:
-    """A graph under construction. `source`: the value under test, which is the graph's input or a constant of
-    the file.
+    """A graph under construction.
+
+    `source`: the value under test, which is the graph's input or a constant of the file.
     """
 
     draw: Draw
@@ -95,8 +96,9 @@ class Build:
         return names[0]
 
     def test(self, inputs: Sequence[str], outputs: int | Sequence[str] = 1, **attributes: Any) -> str:
-        """Add the node under test. Attributes unknown to its version are mostly omitted; None is always
-        omitted.
+        """Add the node under test.
+
+        Attributes unknown to its version are mostly omitted; None is always omitted.
         """
         known = self.schema.attributes
         kept = {

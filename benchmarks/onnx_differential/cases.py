@@ -14,8 +14,9 @@ UNTESTED_AS_CONSTANT = ("If", "Shape", "Size", "Range", "ConstantOfShape", "Cons
 
 
 def make_case(seed: int, number: int) -> Case:
-    """Case `number` of the run with this seed. Operators take turns, so that each gets as many cases as any
-    other.
+    """Case `number` of the run with this seed.
+
+    Operators take turns, so that each gets as many cases as any other.
     """
     draw = Draw(f"{seed}/{number}")
     on_shapes = number % 8 == 7

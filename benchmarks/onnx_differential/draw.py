@@ -14,8 +14,9 @@ SPECIAL_VALUES = (0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 3.0)
 
 
 class Draw:
-    """Draws shapes, values and attributes. `odds_invalid` is how often a drawn axis or size is one that ONNX
-    forbids.
+    """Draws shapes, values and attributes.
+
+    `odds_invalid` is how often a drawn axis or size is one that ONNX forbids.
     """
 
     def __init__(self, seed: str, odds_invalid: float = 0.03) -> None:
@@ -37,8 +38,9 @@ class Draw:
         return [self.integer(low, high) for _ in range(count)]
 
     def shape(self, low: int = 1, high: int = 4) -> tuple[int, ...]:
-        """A shape of `low` to `high` axes. The first size is 1 in half of the cases, as in a file made for
-        one input.
+        """A shape of `low` to `high` axes.
+
+        The first size is 1 in half of the cases, as in a file made for one input.
         """
         sizes = [self.pick((1, 2, 2, 3, 3, 4)) for _ in range(self.integer(low, high))]
         if sizes and self.chance(0.5):

@@ -132,8 +132,9 @@ Edit = Callable[[list[Field]], list[Field]]
 
 
 def _within(data: bytes, path: list[tuple[int, Callable[[bytes], bool]]], edit: Edit) -> bytes:
-    """Edit the first message under this path of (field number, condition). Raises LookupError where there is
-    none.
+    """Edit the first message under this path of (field number, condition).
+
+    Raises LookupError where there is none.
     """
     fields = decode(data)
     if not path:

@@ -1,5 +1,4 @@
-"""Certificates: their size, the seconds to write and to check them, the loss to the checker's rounding, and
-mutants.
+"""Certificates: size, seconds to write and to check, loss to the checker's rounding, and mutants.
 
 python -m benchmarks.proofs --data SHARED            everything
 python -m benchmarks.proofs --only claims mutants    the parts that need no data besides this repository

@@ -1,3 +1,1 @@
-"""Benchmarks of the report: size and time of the HTML page, and a comparison of networks by proofs and by
-attacks.
-"""
+"""Benchmarks of the report: size and time of the HTML page, and a comparison of networks."""

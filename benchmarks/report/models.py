@@ -1,5 +1,4 @@
-"""Digits networks of different depth, width and training on the same inputs, ranked by certified radius and
-by attacks.
+"""Digits networks of different depth, width and training, ranked by certified radius and by attacks.
 
 Each network is trained here in a minute or less, one of them on adversarial examples. Radii are in the
 maximum norm.
