@@ -1,7 +1,9 @@
 """The three embedded digits networks: width and cost of the radius bounds, and the closest counterexample.
 
-python -m benchmarks.digits python -m benchmarks.digits --networks cnn --norms inf 2 --count 8 --tiers tight
-split --seconds 60    the same images for each tier
+python -m benchmarks.digits
+python -m benchmarks.digits --networks cnn --norms inf 2 --count 8 --tiers tight split --seconds 60
+
+The second command measures the same images with each tier.
 """
 
 import argparse

@@ -25,7 +25,7 @@ PIXELS = {"mnist": 784, "digits": 64}
 
 
 class Reader(nn.Module):
-    """(batch, frames, pixels) -> (batch, classes): a recurrent layer, then a linear layer on its last state."""
+    """(batch, frames, pixels) -> (batch, classes): a recurrent layer, then a linear one on its last state."""
 
     def __init__(self, cell: str, inputs: int, hidden: int, classes: int = 10) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""POPQORN's experiment III (Figure 6): which words decide the class of a text? One word is perturbed at a time.
+"""POPQORN's experiment III (Figure 6): which words decide the class of a text? One is perturbed at a time.
 
 python -m benchmarks.certify titles --hidden 32 128 --count 10
 python -m benchmarks.certify titles --set trec --hidden 32 --count 10

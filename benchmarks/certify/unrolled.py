@@ -1,4 +1,4 @@
-"""The recurrent classifiers unrolled, for bounding tools without recurrent layers. Each frame is one input."""
+"""The recurrent classifiers unrolled, for bounding tools without recurrent layers; each frame is an input."""
 
 from typing import Any
 

@@ -1,7 +1,8 @@
 """Retrain the tanh networks of DeepQuant's Table 2, which were never published, from the paper's description.
 
-python -m benchmarks.lipschitz tanh_nets      writes benchmarks/lipschitz/weights/tanh_nn_6..9.safetensors,
-half a minute each
+python -m benchmarks.lipschitz tanh_nets
+
+Writes benchmarks/lipschitz/weights/tanh_nn_6..9.safetensors, in about half a minute each.
 
 Each has six layers of 250 tanh neurons and one output, with x in [0, 10]^n for n = 2, 3, 4, 5. It is fitted
 to a smooth random function, a sum of twelve waves whose lengths are about the width of the box. Weights are

@@ -1,7 +1,7 @@
 """Cost of a score in a stream of words: microseconds per token, one token at a time, on one core.
 
-python -m benchmarks.monitor online --sets news --cells lstm gru python -m benchmarks.monitor online --sets
-imdb --cells lstm --long 5     256 words, 300 hidden units, end to end
+python -m benchmarks.monitor online --sets news --cells lstm gru
+python -m benchmarks.monitor online --sets imdb --cells lstm --long 5     256 words, 300 units, end to end
 
 "exact" and "abstract" are Monitor.step as a user calls it, including the network's own step. "tree" is the
 share of the abstract model in a step. MARBLE receives its state at no cost, by token (a stream) and by text
