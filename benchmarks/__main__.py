@@ -1,8 +1,11 @@
-"""`make bench`: the embedded networks on digits, and the anchors of certify at tier fast; nothing but this repository is needed."""
+"""`make bench`: the embedded digits networks, then `certify anchors` at tier fast.
+
+Needs no data besides this repository.
+"""
 
 from benchmarks import digits
 from benchmarks.certify.__main__ import BENCHMARKS
-from benchmarks.rooms import main
+from benchmarks.command_line import main
 
 if __name__ == "__main__":
     digits.main()

@@ -1,7 +1,10 @@
-"""Every module of the zoo through every entry into every room: right, refused by name, or wrong? Exits with 1 if anything is wrong.
+"""Run every module of the zoo through every entry point and every capability: right, refused, or wrong?
 
 python -m benchmarks.adversary
-python -m benchmarks.adversary --module "views" --entry from_torch --room bounds --verbose
+python -m benchmarks.adversary --module "views" --entry from_torch --capability bounds --verbose
+
+The zoo (tests/adversary/zoo.py) holds models that are hard to read correctly. The exit code is 1 after any
+wrong result.
 """
 
 import argparse
@@ -17,7 +20,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "adversary"))
 
-from judge import ENTRIES, ROOMS, Case, Judgement, NoWay, Trial, rooms_of
+from judge import CAPABILITIES, ENTRIES, Case, Judgement, NoWay, Trial, capabilities_of
 from zoo import HOSTILE, INNOCENT
 
 VERDICTS = ("right", "refused", "wrong")
@@ -29,23 +32,39 @@ def seeded() -> None:
     torch.manual_seed(0)
 
 
-def judged(entry: str, case: Case, rooms: list[str]) -> dict[str, Judgement]:
-    """NoWay where the module cannot take the entry."""
+def judged(entry: str, case: Case, capabilities: list[str]) -> dict[str, Judgement]:
+    """Result of each capability.
+
+    Raises NoWay if the module cannot enter this way (such as one that torch cannot export).
+    """
     seeded()
     trial = Trial(entry, case)
-    return {room: trial.examine(room) for room in rooms_of(case) if room in rooms}
+    return {
+        capability: trial.examine(capability)
+        for capability in capabilities_of(case)
+        if capability in capabilities
+    }
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Put the whole zoo through every entry and every room.")
+    parser = argparse.ArgumentParser(
+        description="Run the whole zoo through every entry point and every capability."
+    )
     parser.add_argument("--module", default="", help="only modules with this in their names")
     parser.add_argument("--entry", choices=[*ENTRIES], action="append", help="only these entries")
-    parser.add_argument("--room", choices=[*ROOMS], action="append", help="only these rooms")
-    parser.add_argument("--verbose", action="store_true", help="say of every answer what it was")
+    parser.add_argument(
+        "--capability",
+        "--room",
+        choices=[*CAPABILITIES],
+        action="append",
+        metavar="NAME",
+        help=f"only these, of: {'; '.join(CAPABILITIES)}",
+    )
+    parser.add_argument("--verbose", action="store_true", help="print every result")
     chosen = parser.parse_args(arguments)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    entries, rooms = chosen.entry or [*ENTRIES], chosen.room or [*ROOMS]
+    entries, capabilities = chosen.entry or [*ENTRIES], chosen.capability or [*CAPABILITIES]
     counts: dict[tuple[str, str], Counter[str]] = {}
     wrong: list[str] = []
     unproved: list[str] = []
@@ -57,40 +76,40 @@ def main(arguments: list[str] | None = None) -> int:
                 continue
             for entry in entries:
                 try:
-                    answers = judged(entry, case, rooms)
+                    answers = judged(entry, case, capabilities)
                 except NoWay as error:
                     no_way.append(f"{zoo}: {name}: {entry}: {str(error).splitlines()[0]}")
                     continue
-                for room, found in answers.items():
-                    counts.setdefault((entry, room), Counter())[found.verdict] += 1
-                    line = f"{zoo}: {name}: {entry}: {room}: {found.verdict}: {found.detail}"
+                for capability, found in answers.items():
+                    counts.setdefault((entry, capability), Counter())[found.verdict] += 1
+                    line = f"{zoo}: {name}: {entry}: {capability}: {found.verdict}: {found.detail}"
                     if found.verdict == "wrong":
                         wrong.append(line)
                     if (
                         zoo == "innocent"
                         and entry != "from_callable"
-                        and room != "saliency"
+                        and capability != "saliency"
                         and found.detail != "proved"
                     ):
                         unproved.append(line)
                     if chosen.verbose:
                         print(line, flush=True)
-    print("| entry | room | " + " | ".join(VERDICTS) + " |")
+    print("| entry | capability | " + " | ".join(VERDICTS) + " |")
     print("|---|---|" + "---|" * len(VERDICTS))
-    for (entry, room), count in sorted(
-        counts.items(), key=lambda item: ([*ENTRIES].index(item[0][0]), [*ROOMS].index(item[0][1]))
+    for (entry, capability), count in sorted(
+        counts.items(), key=lambda item: ([*ENTRIES].index(item[0][0]), [*CAPABILITIES].index(item[0][1]))
     ):
-        print(f"| {entry} | {room} | " + " | ".join(str(count[verdict]) for verdict in VERDICTS) + " |")
+        print(f"| {entry} | {capability} | " + " | ".join(str(count[verdict]) for verdict in VERDICTS) + " |")
     total = sum(counts.values(), Counter())
     print("| all | all | " + " | ".join(str(total[verdict]) for verdict in VERDICTS) + " |")
     for title, lines in (
         ("wrong", wrong),
         ("innocent, but not proved", unproved),
-        ("torch itself makes no file of it", no_way),
+        ("torch itself cannot export it", no_way),
     ):
         if lines:
             print(f"\n{title}:\n" + "\n".join(f"- {line[:400]}" for line in lines))
-    print(f"\n{sum(total.values())} answers in {time.monotonic() - began:.0f} s")
+    print(f"\n{sum(total.values())} results in {time.monotonic() - began:.0f} s")
     return 1 if total["wrong"] else 0
 
 

@@ -1,13 +1,14 @@
-"""Budgets are promises: how far past --seconds does each command go?
+"""How far does each command exceed its time budget (--seconds)?
 
-python -m benchmarks.budgets                       every question below
-python -m benchmarks.budgets --only lstm verify    those whose name holds one of these words
+python -m benchmarks.budgets                       every request below
+python -m benchmarks.budgets --only lstm verify    those whose name contains one of these words
 python -m benchmarks.budgets --only python pixels lstm28 tokens inspect    Python functions, and large inputs
 
-Every question is asked by `holdfast` itself in a forked child, so that imports are paid once, before. From the inside are taken: when the
-search began, what torch.export took to trace the model (which nothing can end early), when the search ended, and which steps of which
-methods ended after the deadline. What comes after the search (answers at the witnesses, pictures, the table) is told apart. On a busy
-machine everything takes longer than it should, so beside the seconds over the budget stand the seconds of processor time among them.
+Every request runs `holdfast` itself in a forked child, so that imports happen once, before. Hooks inside the
+child record when the search began and ended, the time that torch.export took to trace the model (which cannot
+be interrupted), and which steps of which methods ended after the deadline. Work after the search (outputs at
+the counterexamples, pictures, the table) is a column of its own. A busy machine slows everything down, so the
+CPU seconds among the seconds over the budget are given as well.
 """
 
 import argparse
@@ -34,7 +35,7 @@ from torch import Tensor, nn
 import holdfast as hf
 from benchmarks.kills import _warm
 from holdfast import solver
-from holdfast.api import methods as _methods  # noqa: F401  so that their steps are seen
+from holdfast.api import methods as _methods  # noqa: F401  imports the methods, whose steps are recorded
 from holdfast.cli import main as holdfast
 from holdfast.cli import run as _imported  # noqa: F401  before any child is forked
 from holdfast.coverage import testgen as _testgen  # noqa: F401
@@ -46,10 +47,10 @@ from holdfast.verification import verify as _verify  # noqa: F401
 ACAS, MNIST_FC = Path("../shared/data/acasxu"), Path("../shared/data/vnncomp/mnist_fc")
 DIGITS = "holdfast.datasets.digits"
 PROOF = {"tight": "tighten", "split": "split"}
-LIMIT = 300.0  # seconds after which a child is killed
+LIMIT = 300.0  # A child is killed after this many seconds, far beyond every budget below.
 
 
-# ---------------------------------------------------------------- networks that hurt
+# ---------------------------------------------------------------- networks that take long
 
 
 def _seeded(make: Callable[[], nn.Module]) -> nn.Module:
@@ -59,7 +60,7 @@ def _seeded(make: Callable[[], nn.Module]) -> nn.Module:
 
 
 def deep() -> nn.Module:
-    """784 inputs, six layers of 256 ReLUs."""
+    """A network with 784 inputs and six layers of 256 ReLUs."""
 
     def made() -> nn.Module:
         inner = [part for a, b in pairwise([784, *[256] * 6]) for part in (nn.Linear(a, b), nn.ReLU())]
@@ -80,17 +81,25 @@ class _Block(nn.Module):
 
 
 def residual() -> nn.Module:
-    """Images of CIFAR's size, four residual blocks of 16 and 32 channels."""
+    """A network for images of CIFAR's size: four residual blocks of 16 and 32 channels."""
     return _seeded(
         lambda: nn.Sequential(
-            nn.Conv2d(3, 16, 3, 1, 1), nn.ReLU(), _Block(16, 16, 1), _Block(16, 16, 2), _Block(16, 32, 1), _Block(32, 32, 2),
-            nn.Flatten(), nn.Linear(32 * 8 * 8, 100), nn.ReLU(), nn.Linear(100, 10),
+            nn.Conv2d(3, 16, 3, 1, 1),
+            nn.ReLU(),
+            _Block(16, 16, 1),
+            _Block(16, 16, 2),
+            _Block(16, 32, 1),
+            _Block(32, 32, 2),
+            nn.Flatten(),
+            nn.Linear(32 * 8 * 8, 100),
+            nn.ReLU(),
+            nn.Linear(100, 10),
         )
-    )  # fmt: skip
+    )
 
 
 class Reader(nn.Module):
-    """An LSTM of 32 units that answers after the last frame."""
+    """An LSTM of 32 units that classifies after the last frame."""
 
     def __init__(self, features: int) -> None:
         super().__init__()
@@ -109,28 +118,34 @@ def lstm8() -> nn.Module:
 
 
 def smooth() -> nn.Module:
-    """Five inputs, smooth: boxes are bounded by Taylor models."""
+    """A smooth network with five inputs, which is bounded by Taylor models."""
     return _seeded(
         lambda: nn.Sequential(nn.Linear(5, 50), nn.Tanh(), nn.Linear(50, 50), nn.Tanh(), nn.Linear(50, 3))
     )
 
 
 def pixels() -> nn.Module:
-    """Images of 224 x 224 in colour."""
+    """A network for colour images of 224 x 224 pixels."""
     return _seeded(
         lambda: nn.Sequential(
-            nn.Conv2d(3, 16, 3, 1, 1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 32, 3, 1, 1), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Flatten(), nn.Linear(32 * 56 * 56, 10),
+            nn.Conv2d(3, 16, 3, 1, 1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(16, 32, 3, 1, 1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(32 * 56 * 56, 10),
         )
-    )  # fmt: skip
+    )
 
 
 def lstm28() -> nn.Module:
-    """28 frames."""
+    """An LSTM over 28 frames."""
     return _seeded(lambda: Reader(28))
 
 
-WORDS, LENGTH = 100, 200  # of the vocabulary, and tokens in a text
+WORDS, LENGTH = 100, 200  # Words in the vocabulary, and tokens in a text.
 
 
 class TextReader(nn.Module):
@@ -160,7 +175,7 @@ GENERATED = {
 }
 
 
-# ---------------------------------------------------------------- questions
+# ---------------------------------------------------------------- requests
 
 
 @dataclass(frozen=True)
@@ -174,7 +189,7 @@ class Asked:
 
 
 def python_functions(seconds: float) -> Iterator[Asked]:
-    """The functions that take a Stop, each with the inputs that take longest."""
+    """Requests to the Python functions that take a Stop, each with the inputs that take longest."""
     for name in ("pixels", "lstm28"):
         net = hf.Network.from_torch(globals()[name](), domain=(0, 1))
         x = torch.rand((4, *GENERATED[name]), generator=torch.Generator().manual_seed(1))
@@ -235,7 +250,7 @@ def _words_of(net: hf.Network, x: Tensor, y: Tensor, stop: hf.Stop) -> object:
 
 
 def _data(folder: Path) -> dict[str, tuple[str, ...]]:
-    """Networks and how they are named on the command line: generated ones with their inputs, the digits' own."""
+    """Command-line arguments of each network: generated ones with their inputs, then the digits networks."""
     named = {}
     for name, shape in GENERATED.items():
         module, file = globals()[name](), folder / f"{name}.npz"
@@ -268,7 +283,9 @@ def _data(folder: Path) -> dict[str, tuple[str, ...]]:
 
 
 def _property(folder: Path, name: str, reach: float) -> Path:
-    """That output 0 is never the largest, within so far of the first input."""
+    """Write a VNN-LIB property: some class beats the label within maximum-norm distance `reach` of the first
+    input.
+    """
     with np.load(folder / f"{name}.npz") as held:
         centre, label = held["x"][0].flatten(), int(held["y"][0])
     file = folder / f"{name}.vnnlib"
@@ -317,7 +334,7 @@ def questions(folder: Path, seconds: float) -> Iterator[Asked]:
         "lstm14",
         "deep",
         "residual",
-    ):  # far enough to reach what comes after planes in closed form
+    ):  # Radii large enough to reach the tiers after closed-form linear bounds.
         for tier in ("tight", "split"):
             yield ask(
                 f"radius {net} {tier} one input",
@@ -348,9 +365,17 @@ def questions(folder: Path, seconds: float) -> Iterator[Asked]:
     )
     yield ask("radius residual saliency", "radius", *nets["residual"], "--saliency")
     yield ask(
-        "radius words", "radius", "-m", "holdfast.datasets.helpdesk:network", "-d", "holdfast.datasets.helpdesk:test",
-        "--substitutes", str(_words(folder)), "--limit", "20",
-    )  # fmt: skip
+        "radius words",
+        "radius",
+        "-m",
+        "holdfast.datasets.helpdesk:network",
+        "-d",
+        "holdfast.datasets.helpdesk:test",
+        "--substitutes",
+        str(_words(folder)),
+        "--limit",
+        "20",
+    )
     for net in ("cnn", "lstm", "deep", "residual", "lstm8", "smooth"):
         for tier in ("fast", "tight", "split"):
             yield ask(f"worst {net} {tier}", "worst", *nets[net], "--radius", "0.02", "--tier", tier)
@@ -413,19 +438,17 @@ def questions(folder: Path, seconds: float) -> Iterator[Asked]:
 
 @dataclass
 class Seen:
-    """Moments of the monotonic clock, noted from the inside."""
+    """Times of the monotonic clock, recorded inside the child."""
 
     began: float = field(default_factory=time.monotonic)
-    search: float = 0.0  # the first search begins
-    ended: float = 0.0  # the first search, and those inside it, ended
+    search: float = 0.0  # The first search begins.
+    ended: float = 0.0  # The first search and those inside it have ended.
     steps: list[tuple[str, float, float]] = field(default_factory=list)
-    busy: list[float] = field(
-        default_factory=list
-    )  # processor time at the deadline, and when the search ended
+    busy: list[float] = field(default_factory=list)  # CPU time at the deadline, and when the search ended.
 
 
 def _watched(seen: Seen, seconds: float) -> threading.Timer:
-    """Note when searches and steps begin and end."""
+    """Record when searches and steps begin and end."""
     timer = threading.Timer(seconds, lambda: seen.busy.append(time.process_time()))
     timer.daemon = True
 
@@ -482,7 +505,7 @@ def _watched(seen: Seen, seconds: float) -> threading.Timer:
 
 
 def asked_in_a_child(asked: Asked, folder: Path) -> dict[str, Any]:
-    """-> what was noted; or where it failed, why."""
+    """Run a request in a forked child. Returns its measurements, or why it failed."""
     _warm()
     log, report = folder / "log", folder / "report"
     report.unlink(missing_ok=True)
@@ -503,11 +526,11 @@ def asked_in_a_child(asked: Asked, folder: Path) -> dict[str, Any]:
             ]
             said += (
                 ["--executor", "here"] if asked.executor else []
-            )  # steps of other processes could not be seen from here
+            )  # Hooks cannot see steps in other processes.
             seen = Seen()
             timer = _watched(seen, asked.seconds)
             try:
-                if asked.call is not None or not asked.executor:  # all of it counts
+                if asked.call is not None or not asked.executor:  # The whole call counts as search.
                     seen.search = time.monotonic()
                     timer.start()
                 if asked.call is not None:
@@ -527,13 +550,18 @@ def asked_in_a_child(asked: Asked, folder: Path) -> dict[str, Any]:
             ]
             last = max((end for _, _, end in seen.steps if end <= seen.ended), default=deadline)
             late += (
-                [("what follows", seen.ended - deadline)] if seen.ended - max(last, deadline) > 0.1 else []
+                [("after the search", seen.ended - deadline)]
+                if seen.ended - max(last, deadline) > 0.1
+                else []
             )
             found = {
-                "build": seen.search - seen.began, "over": seen.ended - deadline, "after": time.monotonic() - seen.ended,
-                "busy": busy, "traced": sum(end - began for name, began, end in seen.steps if name == "tracing"),
+                "build": seen.search - seen.began,
+                "over": seen.ended - deadline,
+                "after": time.monotonic() - seen.ended,
+                "busy": busy,
+                "traced": sum(end - began for name, began, end in seen.steps if name == "tracing"),
                 "late": ", ".join(f"{name} {seconds:.1f}" for name, seconds in late[:4]),
-            }  # fmt: skip
+            }
             report.write_text(json.dumps(found))
         finally:
             os._exit(code)
@@ -555,14 +583,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", nargs="+", default=[], help="words of names")
+    parser.add_argument(
+        "--only", nargs="+", default=[], help="only requests whose name contains one of these"
+    )
     parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--list", action="store_true", help="only the names")
+    parser.add_argument("--list", action="store_true", help="only list the names")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         print(
-            "| question | asked | build | tracing | over | busy over | after | ended after the deadline, by so many seconds |"
+            "| request | budget, s | reading | tracing | over | CPU s over | after | steps that ended "
+            "after the deadline, seconds late |"
         )
         print("|---|---|---|---|---|---|---|---|")
         for asked in questions(folder, chosen.seconds):

@@ -1,4 +1,6 @@
-"""What it costs that the graph is compared with the model: CPU seconds of whole `hf.radius` calls, the network opened anew each time.
+"""Cost of comparing the graph with the model: CPU seconds of whole `hf.radius` calls.
+
+The network is read again for each call.
 
 python -m benchmarks.checks
 

@@ -1,7 +1,9 @@
-"""The three embedded networks on digits: how wide are the brackets, what do they cost, and which search finds the closest witness?
+"""The three embedded digits networks: width and cost of the radius bounds, and the closest counterexample.
 
 python -m benchmarks.digits
-python -m benchmarks.digits --networks cnn --norms inf 2 --count 8 --tiers tight split --seconds 60          the same images, tier by tier
+python -m benchmarks.digits --networks cnn --norms inf 2 --count 8 --tiers tight split --seconds 60
+
+The second command measures the same images with each tier.
 """
 
 import argparse
@@ -28,7 +30,7 @@ TIERS = {"tight": hf.certify.Tighten(), "split": hf.certify.Split()}
 @dataclass(frozen=True)
 class Answer:
     mean: float
-    seconds: float  # of one core, for each input
+    seconds: float  # CPU seconds of one core for each input.
 
 
 def measure(
@@ -51,7 +53,10 @@ def main(
     torch.set_num_threads(1)
     data = digits("test")
     columns = [*METHODS, *tiers]
-    print(f"| network | norm | {' | '.join(f'{name} (s)' for name in columns)} | best proof / best witness |")
+    print(
+        f"| network | norm | {' | '.join(f'{name} (s)' for name in columns)} |"
+        " best lower bound / best counterexample |"
+    )
     print("|---" * (len(columns) + 3) + "|")
     for network in networks:
         factory, shape = NETWORKS[network]
@@ -72,6 +77,8 @@ if __name__ == "__main__":
     parser.add_argument("--count", type=int, default=50, help="images")
     parser.add_argument("--networks", nargs="+", choices=list(NETWORKS), default=list(NETWORKS))
     parser.add_argument("--norms", nargs="+", type=float, default=[torch.inf, 2.0, 1.0])
-    parser.add_argument("--tiers", nargs="+", choices=list(TIERS), default=[], help="beside tier fast")
-    parser.add_argument("--seconds", type=float, default=torch.inf, help="for an image, of every column")
+    parser.add_argument(
+        "--tiers", nargs="+", choices=list(TIERS), default=[], help="tiers in addition to fast"
+    )
+    parser.add_argument("--seconds", type=float, default=torch.inf, help="limit for one image in one column")
     main(**vars(parser.parse_args()))

@@ -1,9 +1,9 @@
-"""One question in this process, in one and two workers, and on a Ray cluster of two nodes here: seconds, and are the records alike?
+"""One request in one process, in one and two workers, and on a local Ray cluster: seconds and agreement.
 
 python -m benchmarks.executors --limit 64 --batch 8
 
-Every way begins a run of its own by the command line, in a process of its own; seconds are those of the whole command with its imports.
-Ways are run in turn, --rounds times; the least is shown.
+Every executor starts a run of its own by the command line, in a process of its own. Seconds are those of the
+whole command with its imports. The executors take turns for --rounds rounds; the smallest time is shown.
 """
 
 import argparse
@@ -17,9 +17,18 @@ from pathlib import Path
 from holdfast.store import Store
 
 QUESTION = (
-    "radius", "-m", "holdfast.datasets.digits_networks:digits_lstm", "-d", "holdfast.datasets.digits:rows", "--domain", "0,1",
-    "--norm", "2", "--frames", "all",
-)  # fmt: skip
+    "radius",
+    "-m",
+    "holdfast.datasets.digits_networks:digits_lstm",
+    "-d",
+    "holdfast.datasets.digits:rows",
+    "--domain",
+    "0,1",
+    "--norm",
+    "2",
+    "--frames",
+    "all",
+)
 WAYS = {
     "here": ("--executor", "here"),
     "local, 1 worker": ("--executor", "local"),
@@ -43,7 +52,7 @@ def ends(folder: Path) -> list[tuple[str, float, float, str]]:
 
 
 def far(one: list[tuple[str, float, float, str]], two: list[tuple[str, float, float, str]]) -> float:
-    """The largest relative difference of an end; infinite where keys or statuses differ."""
+    """The largest relative difference of a bound; infinite where keys or statuses differ."""
     if [(a[0], a[3]) for a in one] != [(b[0], b[3]) for b in two]:
         return float("inf")
     pairs = [(x, y) for a, b in zip(one, two, strict=True) for x, y in zip(a[1:3], b[1:3], strict=True)]
@@ -89,10 +98,14 @@ def main() -> None:
                 found[name] = ends(folder)
     if cluster is not None:
         cluster.shutdown()
-    print("| where | seconds | beside here | largest relative difference of an end |\n|---|---|---|---|")
+    print(
+        "| executor | seconds | against one process | largest relative difference of a bound |\n"
+        "|---|---|---|---|"
+    )
     for name, seconds in least.items():
         print(
-            f"| {name} | {seconds:.1f} | {least['here'] / seconds:.2f} x | {far(found[name], found['here']):.1g} |"
+            f"| {name} | {seconds:.1f} | {least['here'] / seconds:.2f} x | "
+            f"{far(found[name], found['here']):.1g} |"
         )
 
 

@@ -1,4 +1,4 @@
-"""The same questions on the CPU and on a GPU: the answers must agree. Run where torch sees one: python -m benchmarks.gpu_check"""
+"""Compare bounds between CPU and GPU; needs a GPU: python -m benchmarks.gpu_check"""
 
 import time
 

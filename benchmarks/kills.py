@@ -1,13 +1,15 @@
-"""Killed with -9 at any moment and resumed, does a run end with the answers of one that nobody disturbed?
+"""Runs that are killed with -9 at random moments and resumed: do they end with the same results?
 
 python -m benchmarks.kills --kills 20 -- reach my.module:net --shape 2 --box 0:10
 python -m benchmarks.kills --kills 20 -- radius -m net.onnx -d data.npz --limit 8
 
-After -- stands any measuring command, without --out. It is run once undisturbed; then again and again, each time killed at a random moment
-of that time, and so is what resumes it, as often as chance has it. Every command runs in a forked child, so that the moments fall
-into its work and not into imports. In the end the records are compared: the same questions, finished alike, no end that excludes one of the
-other run, for verify the same verdicts, and no bracket wider than --gap or that of the undisturbed run (wider ones are only counted without
---strict, since a search that was cut in two may end elsewhere).
+After -- comes any measuring command, without --out. It runs once without interruption. Then it runs again and
+again, killed at a random moment within the time that the first run took, resumed, and possibly killed again.
+Every command runs in a forked child, so that it is killed during its work and not during imports.
+
+At the end the records are compared: the same inputs, the same statuses, no bounds that contradict the other
+run, for verify the same verdicts, and no gap wider than --gap or that of the uninterrupted run. Without
+--strict, wider gaps are only counted, since an interrupted search may end with other bounds.
 """
 
 import argparse
@@ -37,7 +39,7 @@ DONE = ("closed", "finished")
 
 @dataclass(frozen=True)
 class Outcome:
-    """One run that was killed: how often, and what its records are beside those of the undisturbed one."""
+    """One run that was killed: how often, and how its records compare with those of the uninterrupted run."""
 
     kills: int
     identical: int
@@ -46,7 +48,10 @@ class Outcome:
 
 
 def spent(arguments: Sequence[str], folder: Path, seconds: float | None = None) -> tuple[int, float]:
-    """Run `holdfast ARGUMENTS` in a forked child, killed after so many seconds -> its exit code (-9 where it was killed), and seconds."""
+    """Run `holdfast ARGUMENTS` in a forked child, killed after `seconds`.
+
+    Returns its exit code (-9: killed) and seconds.
+    """
     began, child = time.monotonic(), forked(arguments, folder.with_suffix(".log"))
     while True:
         done, status = os.waitpid(child, os.WNOHANG)
@@ -60,7 +65,7 @@ def spent(arguments: Sequence[str], folder: Path, seconds: float | None = None) 
 
 
 def forked(arguments: Sequence[str], log: Path) -> int:
-    """`holdfast ARGUMENTS` in a copy of this process -> its number."""
+    """Run `holdfast ARGUMENTS` in a forked copy of this process and return its process id."""
     _warm()
     child = os.fork()
     if child == 0:
@@ -82,12 +87,15 @@ def forked(arguments: Sequence[str], log: Path) -> int:
 
 @cache
 def _warm() -> None:
-    """torch imports its tracer with the first network that is traced."""
+    """Trace a small network, since torch imports its tracer at the first trace."""
     Network.from_torch(nn.Sequential(nn.Linear(1, 1)).eval(), shape=(1,)).program(torch.zeros(1, 1))
 
 
 def killed(arguments: Sequence[str], folder: Path, whole: float, chance: random.Random, most: int = 3) -> int:
-    """Begin the run, kill it at a random moment, resume it, and kill that too, up to `most` times; in the end it is finished -> kills."""
+    """Start a run and kill it at a random moment; resume and kill it up to `most` times; finish it.
+
+    Returns the kills.
+    """
     count = 0
     for turn in range(most + 1):
         begun = (folder / FILE).is_file() and not unborn(folder)
@@ -98,7 +106,8 @@ def killed(arguments: Sequence[str], folder: Path, whole: float, chance: random.
             count += 1
         elif code not in (0, 1):
             raise RuntimeError(
-                f"holdfast {' '.join(command)} ended with {code}: {folder.with_suffix('.log').read_text()[-2000:]}"
+                f"holdfast {' '.join(command)} ended with {code}: "
+                f"{folder.with_suffix('.log').read_text()[-2000:]}"
             )
         else:
             return count
@@ -106,7 +115,7 @@ def killed(arguments: Sequence[str], folder: Path, whole: float, chance: random.
 
 
 def unborn(folder: Path) -> bool:
-    """Killed before the first transaction: there is no run yet, and it is begun again."""
+    """Whether the run was killed before its first transaction, so that it must be started again."""
     try:
         Store.open(folder).close()
     except Exception as error:
@@ -115,7 +124,7 @@ def unborn(folder: Path) -> bool:
 
 
 def compared(folder: Path, calm: Path, kills: int = 0) -> Outcome:
-    """The records of a run that was killed, beside those of one that nobody disturbed."""
+    """Compare the records of a killed run with those of an uninterrupted one."""
     with Store.open(folder) as mine, Store.open(calm) as theirs:
         gap, command = theirs.question.means.gap, theirs.question.command
         ours, others = ({r.key: r for r in store.records()} for store in (mine, theirs))
@@ -130,7 +139,7 @@ def compared(folder: Path, calm: Path, kills: int = 0) -> Outcome:
         )
         slack = sum(end.slack for end in (a.lower, a.upper, b.lower, b.upper))
         if a.lower.value > b.upper.value + slack or b.lower.value > a.upper.value + slack:
-            faults.append(f"input {key}: {a} and {b} exclude each other")
+            faults.append(f"input {key}: {a} and {b} contradict each other")
         if (ours[key].status in DONE) != (others[key].status in DONE):
             faults.append(f"input {key}: {ours[key].status} here, {others[key].status} undisturbed")
         if command != "verify" and a.gap > max(gap, b.gap) * (1 + 1e-9):
@@ -159,9 +168,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--kills", type=int, default=20, help="so many kills in all, at least")
+    parser.add_argument("--kills", type=int, default=20, help="minimum number of kills in all")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--strict", action="store_true", help="a wider bracket is a fault")
+    parser.add_argument("--strict", action="store_true", help="count a wider gap as a fault")
     chosen, command = parser.parse_args(given[:place]), given[place + 1 :]
     if not command:
         parser.error("give a command after --, as in: -- reach my.module:net --shape 2 --box 0:10")
@@ -170,7 +179,7 @@ def main() -> None:
         folder = Path(place_)
         code, whole = spent([*command, "--out", str(folder / "calm")], folder / "calm")
         print(
-            f"undisturbed: exit code {code}, {whole:.1f} s, {len(records_of(folder / 'calm'))} records",
+            f"uninterrupted: exit code {code}, {whole:.1f} s, {len(records_of(folder / 'calm'))} records",
             flush=True,
         )
         while kills < chosen.kills:
@@ -178,11 +187,12 @@ def main() -> None:
             name = folder / f"run{runs}"
             outcome = compared(name, folder / "calm", killed(command, name, whole, chance))
             kills += outcome.kills
-            whole *= 1 if outcome.kills else 0.8  # the first run may have taken longer than others do
+            whole *= 1 if outcome.kills else 0.8  # The first run may have taken longer than the others.
             faults = [*outcome.faults, *(outcome.wider if chosen.strict else ())]
             wrong += bool(faults)
             print(
-                f"run {runs}: {outcome.kills} kills, {outcome.identical} records identical, {len(outcome.wider)} wider",
+                f"run {runs}: {outcome.kills} kills, {outcome.identical} records identical, "
+                f"{len(outcome.wider)} with a wider gap",
                 flush=True,
             )
             for text in faults:

@@ -1,8 +1,9 @@
-"""One run of many inputs: bytes a record, CPU seconds and peak memory of writing, opening, exporting, judging, comparing and showing.
+"""One run with many inputs: bytes per record, CPU seconds and peak memory of each operation on the run.
 
-The records are those that `holdfast radius` writes for a small network: 512 digits are really asked about, and their inputs and records
-are then written again and again under other numbers, in batches, each batch first as interrupted and then as finished, as the solver does.
-Every step runs in a process of its own, so that its peak is its own.
+The operations are write, open, export, judge, compare and show. The records are those that `holdfast radius`
+writes for a small network: 512 digits are really measured. Their inputs and records are then written again
+and again under other numbers, in batches, each first as interrupted and then as finished, as the solver does.
+Every step runs in a process of its own, so that its peak memory is its own.
 
     python -m benchmarks.many_inputs --counts 1000 10000 100000
 """
@@ -22,12 +23,12 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-REAL = 512  # inputs that are really asked about
+REAL = 512  # Inputs that are really measured; their records are copied for the rest.
 BATCH = 128
 
 
 def asked(real: Path, folder: Path, count: int) -> None:
-    """The records that the others are made of."""
+    """Measure the inputs, and write the records that the others are copies of."""
     import torch
 
     import holdfast as hf
@@ -78,7 +79,7 @@ def write(real: Path, folder: Path, count: int) -> None:
 
 
 class _Made(list):  # type: ignore[type-arg]
-    """Inputs that are made when they are asked for; each differs from all others by a hair."""
+    """Inputs that are computed on access; each differs slightly from all others."""
 
     def __init__(self, real: list[object], count: int) -> None:
         super().__init__(real)
@@ -94,7 +95,7 @@ class _Made(list):  # type: ignore[type-arg]
 
 
 def open_again(real: Path, folder: Path, count: int) -> None:
-    """As `resume` does: every page is checked, then a batch is looked up at a time."""
+    """Open the run as `resume` does: check every database page, then look up one batch at a time."""
     from holdfast.result import Key
     from holdfast.store import Store
 
@@ -114,7 +115,7 @@ def command(*words: object) -> None:
 
 
 STEPS = {
-    "nothing, but for the imports": lambda real, folder, count: None,
+    "nothing but the imports": lambda real, folder, count: None,
     "write": write,
     "open again": open_again,
     "export csv": lambda real, folder, count: command("export", folder, folder.parent / "records.csv"),
@@ -127,7 +128,10 @@ STEPS = {
 
 
 def step(name: str, real: Path, folder: Path, count: int) -> tuple[float, float]:
-    """-> CPU seconds without the imports, peak MB. This process stays small: a child inherits its parent's peak."""
+    """CPU seconds without the imports, and peak MB.
+
+    This process stays small: a child inherits its parent's peak.
+    """
     words = [
         sys.executable,
         "-m",
@@ -183,8 +187,12 @@ def main() -> None:
             size = (folder / "run.sqlite").stat().st_size
             pages = sorted(folder.parent.glob("report*.html"))
             first, last = pages[0].stat().st_size, sum(page.stat().st_size for page in pages)
-            print(f"{count:,} inputs: {size / count:,.0f} bytes a record with its input and history; report: {len(pages)} pages, the first "
-                  f"{first / 1e6:.1f} MB, all {last / 1e6:.1f} MB", flush=True)  # fmt: skip
+            print(
+                f"{count:,} inputs: {size / count:,.0f} bytes per record with its input and history; "
+                f"report: {len(pages)} pages, the first "
+                f"{first / 1e6:.1f} MB, all {last / 1e6:.1f} MB",
+                flush=True,
+            )
     print("| step | " + " | ".join(f"{count:,}: CPU s | peak MB" for count in chosen.counts) + " |")
     print("|---|" + "---|---|" * len(chosen.counts))
     for name in STEPS:

@@ -1,12 +1,13 @@
-"""The monitor on the CPU and on a card: tokens a second, and every score of one beside that of the other.
+"""The monitor on the CPU and on a GPU: tokens per second, and whether the scores agree.
 
-python -m benchmarks.monitor_device                                    both, where torch sees a card
+python -m benchmarks.monitor_device                                    both, where torch finds a GPU
 python -m benchmarks.monitor_device --devices cpu --sequences 256      the CPU alone
 
-Networks with 128 hidden units and random weights read sequences of 64 tokens of a vocabulary of 10,000, any of which may become one of
-four others; where draws are asked for, frames of 16 numbers within a ball too. All sequences go in as one batch, from the tensor of their
-tokens to the list of their scores. A device is warm when it is measured, and the best of several rounds counts. The abstract model is
-learned once, on the CPU, and asked on both. It imports nothing of the command line, so torch, numpy, scipy and scikit-learn are enough.
+Networks with 128 hidden units and random weights read sequences of 64 tokens from a vocabulary of 10,000. Any
+token may be replaced by one of four others; in mode sampled, also frames of 16 numbers by noise in a ball.
+All sequences form one batch. Times run from the tensor of tokens to the list of scores, on a warm device, and
+the best of several rounds counts. The abstract model is learned once, on the CPU, and used on both devices.
+The command line of holdfast is not imported, so torch, numpy, scipy and scikit-learn are enough.
 """
 
 import argparse
@@ -26,8 +27,9 @@ from holdfast.monitor.score import Scores
 from holdfast.network import Network
 
 WORDS, SET, DIMENSION, HIDDEN, CLASSES, FRAME = 10_000, 5, 64, 128, 4, 16
-TOLERANCE = 1e-9  # of a score: sums of the same probabilities in another order
-OPEN = 1e-4  # the share of places where it may be more: a label or a branch decided by less than the two devices round differently
+TOLERANCE = 1e-9  # Allowed difference of a score: the devices sum the same probabilities in another order.
+# Share of scores that may differ more: a label or tree branch decided by less than the rounding difference.
+OPEN = 1e-4
 CELLS = {"LSTM-128": nn.LSTM, "GRU-128": nn.GRU}
 
 
@@ -58,7 +60,10 @@ class Frames(nn.Module):
 
 @dataclass(frozen=True)
 class Case:
-    """One way of scoring, as a monitor for each device; share: of the sequences asked for."""
+    """One mode of scoring, with a monitor for each device.
+
+    `share`: fraction of the --sequences that it scores.
+    """
 
     name: str
     module: nn.Module
@@ -103,7 +108,7 @@ class Case:
 
 
 def groups() -> Groups:
-    """Every word belongs to one of the sets of five."""
+    """Groups of five words that may replace each other; every word is in one."""
     sets = torch.randperm(WORDS, generator=torch.Generator().manual_seed(0)).reshape(-1, SET).tolist()
     return Groups.of_sets(
         {own: [own, *(other for other in some if other != own)] for some in sets for own in some}
@@ -136,7 +141,9 @@ def best(work: Callable[[], Any], rounds: int) -> float:
 
 
 def apart(one: list[Scores], other: list[Scores]) -> tuple[float, float, int, float]:
-    """-> places, the share of them apart by more than the tolerance, how many labels differ, the largest difference."""
+    """Scores, the share that differs by more than the tolerance, labels that differ, and the largest
+    difference.
+    """
     pairs = list(zip(one, other, strict=True))
     values = [torch.cat([s.values for s in side]) for side in zip(*pairs, strict=True)]
     difference = (values[0].nan_to_num(-1) - values[1].nan_to_num(-1)).abs()
@@ -145,7 +152,7 @@ def apart(one: list[Scores], other: list[Scores]) -> tuple[float, float, int, fl
 
 
 def microseconds(monitor: Monitor, tokens: list[Any]) -> float:
-    """Of a step of one stream."""
+    """Microseconds for one step of a single stream."""
 
     def stream() -> None:
         monitor.start()
@@ -163,20 +170,21 @@ def main() -> None:
     )
     parser.add_argument("--devices", nargs="+", default=there)
     parser.add_argument("--cells", nargs="+", default=list(CELLS), choices=list(CELLS))
-    parser.add_argument("--sequences", type=int, default=32_768, help="on a card")
-    parser.add_argument("--compared", type=int, default=1024, help="on the CPU, and compared between both")
+    parser.add_argument("--sequences", type=int, default=32_768, help="sequences on a GPU")
+    parser.add_argument(
+        "--compared", type=int, default=1024, help="sequences on the CPU, and compared between both devices"
+    )
     parser.add_argument("--length", type=int, default=64)
     parser.add_argument("--samples", type=int, default=200)
-    parser.add_argument("--learned", type=int, default=200, help="sequences for the abstract model")
+    parser.add_argument("--learned", type=int, default=200, help="training sequences of the abstract model")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument(
-        "--profile", action="store_true", help="where the time of the first case goes on the last device"
-    )
+    parser.add_argument("--profile", action="store_true", help="profile the first case on the last device")
     chosen = parser.parse_args()
-    named = torch.cuda.get_device_name() if "cuda" in chosen.devices else "no card"
+    named = torch.cuda.get_device_name() if "cuda" in chosen.devices else "no GPU"
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {named}\n")
     print(
-        "| network, mode | device | sequences | tokens | seconds | tokens a second | a step, us | apart from the first device |"
+        "| network, mode | device | sequences | tokens | seconds | tokens/s | us/step | scores that differ "
+        "from the first device |"
     )
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     wrong = 0
@@ -194,7 +202,8 @@ def main() -> None:
             if device != chosen.devices[0]:
                 places, share, labels, largest = apart(answers[chosen.devices[0]], answers[device])
                 wrong += share > OPEN
-                told = f"{share * places:.0f} of {places} by more than {TOLERANCE:g} (largest {largest:.2g}), {labels} labels"
+                differing = f"{share * places:.0f} of {places} by more than {TOLERANCE:g}"
+                told = f"{differing} (largest {largest:.2g}), {labels} labels"
             tokens = len(asked) * chosen.length
             shown = f"{len(asked)} | {tokens} | {seconds:.3f} | {tokens / seconds:,.0f} | {step:.0f} | {told}"
             print(f"| {case.name} | {device} | {shown} |", flush=True)
@@ -203,9 +212,11 @@ def main() -> None:
             profiled.runcall(monitor.score_all, asked, case.k)
             pstats.Stats(profiled).sort_stats("cumulative").print_stats(25)
     if "cuda" in chosen.devices:
-        print(f"\nmost memory of the card: {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB")
+        print(f"\npeak GPU memory: {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB")
     if wrong:
-        raise SystemExit(f"{wrong} cases differ between devices at more than {OPEN:g} of their places")
+        raise SystemExit(
+            f"{wrong} cases differ between devices in more than a share {OPEN:g} of their scores"
+        )
 
 
 if __name__ == "__main__":

@@ -143,8 +143,8 @@ EXPERIMENTS = (
         "deeptre",
         "figure 7",
         "CPU against GPU: queries a second",
-        ("card_rates --devices cpu",),
-        ("card_rates --devices cpu cuda",),
+        ("gpu_rates --devices cpu",),
+        ("gpu_rates --devices cpu cuda",),
         (1.0, 5.0),
         "Queries a second instead of the paper's seconds for each t.",
         gpu=True,
@@ -332,7 +332,7 @@ def run(experiment: Experiment, scale: str, out: Path, data: Path, device: str) 
     texts = []
     for number, command in enumerate(experiment.commands(scale)):
         words = command.format(device=device, out=folder).split()
-        options = [] if words[0] == "card_rates" else ["--data", str(data)]
+        options = [] if words[0] == "gpu_rates" else ["--data", str(data)]
         texts.append(_run_command([*words, *options], folder, number))
     page = folder / "index.html"
     page.write_text(_page(experiment, scale, texts, folder))

@@ -1,11 +1,13 @@
-"""The service under load: `holdfast monitor serve` as a process of its own, asked by many clients over loopback.
+"""The service under load: `holdfast monitor serve`, queried by many clients over loopback.
 
-python -m benchmarks.service                        one worker and two, over HTTP and over websockets; then malformed requests
+python -m benchmarks.service      one worker and two, over HTTP and over websockets; then malformed requests
 
-Every client keeps one connection: over HTTP it asks for the scores of help desk sentences, now and final in turn; over a websocket it sends
-the words of such sentences one by one. Every answer is compared with what the library says in this process: all numbers within TOLERANCE,
-all else equal. The client is a few lines on bare sockets; its share of a core is printed, since it runs beside the service. Then malformed
-bodies, broken requests and half-open connections; after them the service must still answer, and end with 0 when it is told to.
+Every client keeps one connection. Over HTTP it requests scores of help desk sentences, now and final in turn;
+over a websocket it sends the words of such sentences one by one. Every answer is compared with the library's
+own
+scores: numbers within TOLERANCE, everything else equal. The client is a few lines on bare sockets; its CPU
+share is printed, since it runs on the same machine. Then follow malformed bodies, broken requests and
+half-open connections, after which the service must still answer, and exit with 0 when it is stopped.
 """
 
 import argparse
@@ -31,9 +33,9 @@ from holdfast.monitor import Groups, Monitor
 from holdfast.monitor.service.json_messages import score_json, scores_json
 
 HOST = "127.0.0.1"
-START = 90.0  # seconds for the process to listen
-PATIENCE = 60.0  # seconds for one answer
-TOLERANCE = 1e-12  # of a number: sums of the same probabilities, alone or in a batch
+START = 90.0  # Seconds until the process must listen; it imports torch first.
+PATIENCE = 60.0  # Seconds after which an answer counts as missing.
+TOLERANCE = 1e-12  # Allowed difference of a number: sums of the same probabilities, alone or in a batch.
 CODE = "import torch; torch.set_num_threads(1); from holdfast.cli import main; main()"
 
 
@@ -52,7 +54,7 @@ def request(body: bytes) -> bytes:
 
 
 async def answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
-    """One HTTP answer with a content-length -> status, body."""
+    """Read one HTTP response with a content-length; return its status and body."""
     head = await reader.readuntil(b"\r\n\r\n")
     lines = head.decode("latin-1").split("\r\n")
     length = next(int(line.partition(":")[2]) for line in lines if line.lower().startswith("content-length"))
@@ -60,7 +62,9 @@ async def answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
 
 
 async def over_http(port: int, asked: list[int]) -> AsyncIterator[tuple[float, Any]]:
-    """One question after the other on one connection -> the seconds of each, and what was wrong with the answer, if anything."""
+    """Send requests one after the other on one connection. Returns the seconds of each, and its error, if
+    any.
+    """
     reader, writer = await asyncio.open_connection(HOST, port)
     for number in asked:
         body, wanted = question(number)
@@ -72,13 +76,14 @@ async def over_http(port: int, asked: list[int]) -> AsyncIterator[tuple[float, A
 
 
 HANDSHAKE = (
-    b"GET /stream HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n"
+    b"GET /stream HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
+    b"sec-websocket-version: 13\r\n"
     b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
 )
 
 
 async def over_a_stream(port: int, asked: list[int]) -> AsyncIterator[tuple[float, Any]]:
-    """The words of sentences one by one, each sentence after a reset that is not counted."""
+    """Send the words of sentences one by one; the reset before each sentence is not counted."""
     reader, writer = await asyncio.open_connection(HOST, port)
     writer.write(HANDSHAKE)
     await reader.readuntil(b"\r\n\r\n")
@@ -98,13 +103,13 @@ async def over_a_stream(port: int, asked: list[int]) -> AsyncIterator[tuple[floa
 
 
 def frame(text: bytes) -> bytes:
-    """A short text with a mask of zeros, which leaves it as it is."""
+    """A websocket frame of a short text, with a mask of zeros, which leaves it unchanged."""
     assert len(text) < 126
     return bytes([0x81, 0x80 | len(text), 0, 0, 0, 0]) + text
 
 
 async def message(reader: asyncio.StreamReader) -> bytes:
-    """The next text; pings between are left alone, for a run is over before they matter."""
+    """The next text frame. Pings are ignored, since a run ends before the service misses a pong."""
     while True:
         kind, size = await reader.readexactly(2)
         length = int.from_bytes(await reader.readexactly(2)) if size == 126 else size
@@ -113,7 +118,7 @@ async def message(reader: asyncio.StreamReader) -> bytes:
             return body
 
 
-# ---- what the library says
+# ---- the library's own scores
 
 
 @cache
@@ -128,7 +133,7 @@ def texts() -> tuple[str, ...]:
 
 
 def question(number: int) -> tuple[bytes, str]:
-    """A body, and the name of the answer that it should get."""
+    """The body of a request, and the key of its expected answer."""
     place, k = number // 2 % len(texts()), "final" if number % 2 else 0
     return _question(place, k)
 
@@ -149,7 +154,10 @@ def words(place: int) -> tuple[tuple[bytes, str], ...]:
 
 @cache
 def agrees(said: bytes, wanted: str) -> bool:
-    """Remembered, so that the same bytes are read once and the client stays cheap."""
+    """Whether an answer is as expected.
+
+    Cached, so that equal bytes are parsed once and the client stays cheap.
+    """
     return same(json.loads(said), json.loads(wanted))
 
 
@@ -167,7 +175,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 async def load(ask: Any, port: int, requests: int, clients: int) -> tuple[np.ndarray, Counter[Any], float]:
-    """-> the seconds of all answers, those that were wrong, and the seconds of the whole."""
+    """Seconds of each answer, the wrong ones, and the seconds of the whole load."""
     seconds: list[float] = []
     wrong: Counter[Any] = Counter()
 
@@ -185,7 +193,7 @@ async def load(ask: Any, port: int, requests: int, clients: int) -> tuple[np.nda
 
 
 def malformed(count: int, seed: int) -> Iterator[bytes]:
-    """Good questions with bytes changed, dropped or doubled, and JSON of the wrong shape."""
+    """Valid bodies with bytes changed, dropped or doubled, and JSON of the wrong shape."""
     draw = random.Random(seed)
     values = [
         None,
@@ -218,15 +226,19 @@ def malformed(count: int, seed: int) -> Iterator[bytes]:
 
 
 RAW = (
-    b"", b"\x00" * 4000, b"GET / HTTP/9.9\r\n\r\n", b"POST /score HTTP/1.1\r\nhost: a\r\ncontent-length: 50\r\n\r\nhalf",
+    b"",
+    b"\x00" * 4000,
+    b"GET / HTTP/9.9\r\n\r\n",
+    b"POST /score HTTP/1.1\r\nhost: a\r\ncontent-length: 50\r\n\r\nhalf",
     b"POST /score HTTP/1.1\r\nhost: a\r\ncontent-length: -1\r\n\r\n",
     b"POST /score HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
-    b"GET /stream HTTP/1.1\r\nhost: a\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n", b"A" * 100_000,
-)  # fmt: skip
+    b"GET /stream HTTP/1.1\r\nhost: a\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n",
+    b"A" * 100_000,
+)
 
 
 async def fuzz(port: int, count: int, seed: int) -> Counter[int]:
-    """-> the statuses of malformed bodies; raw garbage goes in between, each on a connection of its own."""
+    """Statuses of malformed bodies. Raw garbage is sent in between, each on a connection of its own."""
     statuses: Counter[int] = Counter()
     for number, body in enumerate(malformed(count, seed)):
         reader, writer = await asyncio.open_connection(HOST, port)
@@ -267,7 +279,7 @@ def started(port: int, workers: int) -> "subprocess.Popen[str]":
 
 
 def listens(port: int, workers: int) -> bool:
-    """All workers have come up."""
+    """Whether all workers listen."""
     try:
         with socket.create_connection((HOST, port), timeout=5) as wire:
             wire.sendall(b"GET /metrics HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
@@ -277,18 +289,18 @@ def listens(port: int, workers: int) -> bool:
 
 
 def of_all(process: int) -> list[int]:
-    """A process and those that it started (Linux)."""
+    """Ids of a process and of its descendants (Linux)."""
     return [process, *map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split())]
 
 
 def cpu_seconds(process: int) -> float:
-    """What a service has computed so far, its workers included, whatever else the machine does (Linux)."""
+    """CPU seconds that a service has used, its workers included (Linux)."""
     rows = [Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split() for one in of_all(process)]
     return sum(int(fields[11]) + int(fields[12]) for fields in rows) / os.sysconf("SC_CLK_TCK")
 
 
 def ended(process: "subprocess.Popen[str]") -> str:
-    """Stopped -> what is wrong with that, if anything."""
+    """Stop the service. Returns what went wrong, or an empty text."""
     process.send_signal(signal.SIGTERM)
     try:
         _, said = process.communicate(timeout=30)
@@ -313,7 +325,8 @@ def main() -> None:
         words(number % len(texts()))
     print(f"load of the machine before: {os.getloadavg()[0]:.1f}, {os.cpu_count()} cores\n")
     print(
-        "| workers | over | requests | clients | wrong | p50 ms | p99 ms | slowest ms | a second | service: CPU ms each | client: cores |"
+        "| workers | over | requests | clients | wrong | p50 ms | p99 ms | slowest ms | requests/s | "
+        "service: CPU ms each | client: cores |"
     )
     print("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     failed = False
@@ -322,7 +335,7 @@ def main() -> None:
         process = started(port, workers)
         try:
             for name, ask in (("HTTP", over_http), ("websocket", over_a_stream)):
-                asyncio.run(load(ask, port, 400, chosen.clients))  # warm
+                asyncio.run(load(ask, port, 400, chosen.clients))  # Warm up.
                 before, own = cpu_seconds(process.pid), time.process_time()
                 seconds, wrong, spent = asyncio.run(load(ask, port, chosen.requests, chosen.clients))
                 each, share = (
@@ -331,7 +344,10 @@ def main() -> None:
                 )
                 p50, p99, worst = 1e3 * np.percentile(seconds, (50, 99, 100))
                 count = sum(wrong.values()) + chosen.requests - len(seconds)
-                shown = f"{count} | {p50:.1f} | {p99:.1f} | {worst:.1f} | {len(seconds) / spent:.0f} | {each:.2f} | {share:.2f}"
+                rate = len(seconds) / spent
+                shown = (
+                    f"{count} | {p50:.1f} | {p99:.1f} | {worst:.1f} | {rate:.0f} | {each:.2f} | {share:.2f}"
+                )
                 print(f"| {workers} | {name} | {chosen.requests} | {chosen.clients} | {shown} |", flush=True)
                 failed = failed or count > 0
             refused = (
@@ -348,7 +364,8 @@ def main() -> None:
     if refused is not None:
         told = ", ".join(f"{status}: {count}" for status, count in sorted(refused.items()))
         print(
-            f"\n{chosen.malformed} malformed bodies: {told} (200 where the change left a sound question); all of 100 answered after them"
+            f"\n{chosen.malformed} malformed bodies: {told} (200 where the change left a valid body); all "
+            "of 100 answered after them"
         )
         failed = failed or any(status >= 500 for status in refused)
     if failed:

@@ -1,8 +1,8 @@
-"""How long does an input take, by the size of the network? python -m benchmarks.sizes [--seconds 60] [NAME ...]
+"""Time per input against the size of the network: python -m benchmarks.sizes [--seconds 60] [NAME ...]
 
-CPU-seconds of `hf.radius` in the maximum norm for one input, tracing included, for each tier: search (attacks alone), fast, tight. The
-first three networks are those that holdfast ships, trained on digits; the others have weights as torch draws them. A cell that ran into
-the limit, which is of the wall clock, is marked: what was found by then stands there all the same.
+CPU seconds of `hf.radius` in the maximum norm for one input, tracing included, for each tier: search (attacks
+alone), fast, tight. The first three networks ship with holdfast, trained on digits; the others have torch's
+initial weights. A cell that hit the wall-clock limit is marked; its bounds by then are valid.
 """
 
 import argparse
@@ -22,7 +22,7 @@ Tier = Literal["search", "fast", "tight"]
 
 
 class Residual(nn.Module):
-    """Three blocks on pictures of 32 x 32 pixels in colours."""
+    """A residual network of three blocks for colour images of 32 x 32 pixels."""
 
     def __init__(self, width: int = 16) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Residual(nn.Module):
 
 
 class Rows(nn.Module):
-    """An LSTM over rows."""
+    """An LSTM over the rows of an image."""
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
@@ -84,12 +84,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NETWORKS)}; default: all")
-    parser.add_argument("--seconds", type=float, default=60.0, help="limit for each cell")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"networks, of {', '.join(NETWORKS)}; default: all"
+    )
+    parser.add_argument("--seconds", type=float, default=60.0, help="wall-clock limit of a cell")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     print(
-        "| network | parameters | search, s | broken at | fast, s | proved | tight, s | proved |\n"
+        "| network | parameters | search, s | upper bound | fast, s | proved | tight, s | proved |\n"
         + "| --- " * 8
         + "|"
     )

@@ -1,10 +1,11 @@
-"""Rooms mixed and disturbed at random for half an hour: is a record ever lost, or other than that of an undisturbed run?
+"""Random commands with random interruptions for half an hour: is a record ever lost or changed?
 
 python -m benchmarks.soak --minutes 30
 
-Each round takes one of the commands below, begins it in a forked child and disturbs it at a random moment: kill -9 of the run, kill -9 of
-one of its workers (which the run must survive), SIGTERM or Ctrl-C; what ended is resumed and disturbed again, up to three times. In the
-end the records stand beside those of a run that nobody disturbed (benchmarks/kills.py says how).
+Each round runs one of the commands below in a forked child and interrupts it at a random moment: kill -9 of
+the run, kill -9 of one of its workers (which the run must survive), SIGTERM or Ctrl-C. A run that ended is
+resumed and interrupted again, up to three times. At the end its records are compared with those of an
+uninterrupted run (see benchmarks/kills.py).
 """
 
 import argparse
@@ -58,7 +59,10 @@ def children(process: int) -> list[int]:
 
 
 def disturbed(arguments: Sequence[str], log: Path, after: float, how: str) -> tuple[int, bool]:
-    """Run it in a forked child and disturb it after so many seconds -> its exit code, and whether it was."""
+    """Run a command in a forked child and interrupt it after `after` seconds.
+
+    Returns its exit code, and whether it was.
+    """
     began, child, done = time.monotonic(), forked(arguments, log), False
     while True:
         ended, status = os.waitpid(child, os.WNOHANG)
@@ -95,7 +99,7 @@ def one_round(
             raise RuntimeError(
                 f"{' '.join(command)} ended with {code}: {folder.with_suffix('.log').read_text()[-2000:]}"
             )
-        if code == 0:  # 1: Ctrl-C before there was anything to keep
+        if code == 0:  # 1: Ctrl-C before there was anything to save.
             return
     raise RuntimeError(f"{' '.join(arguments)} did not end: {folder.with_suffix('.log').read_text()[-2000:]}")
 
@@ -132,7 +136,8 @@ def main() -> None:
     print("runs: " + ", ".join(f"{name} {count}" for name, count in runs.items()))
     print("disturbed: " + ", ".join(f"{how} {count}" for how, count in counts.items()))
     print(
-        f"{same} records identical, {wider} with a wider bracket than undisturbed, {faults} lost, contradictory or not finished alike"
+        f"{same} records identical, {wider} with a wider gap than uninterrupted, {faults} lost, "
+        "contradictory or with another status"
     )
     sys.exit(1 if faults else 0)
 

@@ -1,5 +1,7 @@
-"""Try to break the proofs: planes on random boxes, attacks on certified radii, and random networks that come in by every way and are
-attacked as the user has them. Exits with 1 if anything gives way.
+"""Try to refute the proofs: relaxations on random boxes, attacks on certified radii, random networks.
+
+The random networks enter by every entry point, and the user's own module is attacked. Exits with 1 if
+anything is refuted.
 
 python -m benchmarks.soundness --boxes 1000000 --certificates 10000 --networks 20
 """
@@ -39,7 +41,9 @@ CHUNK = 50_000
 
 @dataclass(frozen=True)
 class Case:
-    """A relaxation, and its function as torch itself computes it, on v >= start or on both sides of zero (`pole`)."""
+    """A relaxation, and its function as torch computes it, on v >= start or on both sides of a pole at zero
+    (`pole`).
+    """
 
     relaxation: Relaxation
     function: Callable[..., Tensor]
@@ -89,11 +93,14 @@ CASES: dict[str, Case] = {
 }
 
 
-# ---------------------------------------------------------------- planes
+# ---------------------------------------------------------------- linear relaxations
 
 
 def random_interval(count: int, case: Case, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Boxes from points and 1e-12 to 1e6 wide, around zero, saturated, and anywhere between; one in fifty may leave the domain."""
+    """Random pre-activation boxes: points, or 1e-12 to 1e6 wide, near zero, saturated, or between.
+
+    One in fifty may leave the domain.
+    """
     centre = torch.randn(count, generator=generator, dtype=torch.float64) * 10.0 ** _uniform(
         count, -3, 1.7, generator
     )
@@ -127,7 +134,7 @@ def _uniform(count: int, low: float, high: float, generator: torch.Generator) ->
 
 
 def points(lower: Point, upper: Point, generator: torch.Generator, aims: list[Point]) -> Iterator[Point]:
-    """A grid with the ends, random points, and points around those where the extremes are thought to be."""
+    """A grid with both endpoints, random points, and points around the expected extremes."""
     for shares in itertools.product(
         *([k / n for k in range(n + 1)] for n in ((32,) if len(lower) == 1 else (6, 6)))
     ):
@@ -149,8 +156,12 @@ def points(lower: Point, upper: Point, generator: torch.Generator, aims: list[Po
 
 
 def crossings(case: Case, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """-> (count,) bool twice: boxes on which a plane crosses the function by more than four units of all that enters, and boxes inside the
-    domain for which no finite plane was offered."""
+    """Boxes where a relaxation fails.
+
+    Returns:
+        (count,) bool twice: a linear bound crosses the function by more than four units in the last place of
+        everything that enters; no finite bound exists although the box is inside the domain.
+    """
     relaxation = case.relaxation
     ends = [random_interval(count, case, generator) for _ in range(case.arguments)]
     lower, upper = tuple(e[0] for e in ends), tuple(e[1] for e in ends)
@@ -166,13 +177,14 @@ def crossings(case: Case, count: int, generator: torch.Generator) -> tuple[Tenso
     ):
         for offset, worst in ((low, -math.inf), (high, math.inf)):
             if offset is not None:
-                # Outside its domain the function has no values: only an infinite plane is right there. Nowhere may one be no number.
+                # Outside its domain the function is undefined, so only an infinite bound is right. NaN is
+                # never right.
                 crossed |= offset.isnan() | (outside & (offset != worst))
                 silent |= ~outside & ~offset.isfinite()
         for point in points(lower, upper, generator, relaxation.candidates(lower, upper, slope)):
             value = case.function(*point)
             terms = [s * v for s, v in zip(slope, point, strict=True)]
-            # torch's own functions are right to a unit of v where they cancel.
+            # torch's own functions are accurate to a unit in the last place of v where they cancel.
             size = value.abs() + sum((t.abs() for t in terms), torch.zeros(())) + point[0].abs()
             gap = value - sum(terms, torch.zeros((), dtype=torch.float64))
             if low is not None:
@@ -222,7 +234,7 @@ class Encoder(nn.Module):
 
 
 class Rational(nn.Module):
-    """Divisions, roots, powers, exponentials and a softmax in the middle."""
+    """A network with divisions, roots, powers, exponentials and a softmax in the middle."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -241,10 +253,14 @@ class Rational(nn.Module):
 
 
 def between(*kinds: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
-    """Each layer twice, after a linear one each time."""
+    """A factory of networks with each layer twice, each time after a linear layer."""
     return lambda: nn.Sequential(
-        nn.Linear(6, 12), *(make() for make in kinds), nn.Linear(12, 12), *(make() for make in kinds), nn.Linear(12, 3)
-    )  # fmt: skip
+        nn.Linear(6, 12),
+        *(make() for make in kinds),
+        nn.Linear(12, 12),
+        *(make() for make in kinds),
+        nn.Linear(12, 3),
+    )
 
 
 MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
@@ -281,7 +297,10 @@ BATCH = 32
 
 
 def attacked(name: str, seed: int) -> tuple[int, int]:
-    """-> certificates, broken: a random network, certified around random inputs in one norm, attacked in float64 at those radii."""
+    """Certify a random network around random inputs in one norm, attack it in float64 at those radii.
+
+    Returns the number of certificates, and how many of them an attack refuted.
+    """
     make, shape = MODELS[name]
     generator = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng(devices=[]):
@@ -322,18 +341,18 @@ def check_certificates(certificates: int, seed: int) -> int:
             count, failed = attacked(name, seed + turn)
             made, wrong, turn = made + count, wrong + failed, turn + 1
             if turn > 4 * (each // BATCH + 1):
-                print(f"{name}: too few radii above zero to go on")
+                print(f"{name}: too few certified radii above zero to continue")
                 return broken + wrong + 1
         print(f"{name:16s} {made:9d} {wrong:8d} {'':8s} {time.monotonic() - began:8.1f}", flush=True)
         broken += wrong
     return broken
 
 
-# ---------------------------------------------------------------- every way in
+# ---------------------------------------------------------------- every entry point
 
 
 class Residual(nn.Module):
-    """x + f(x), with f in place at its end or not."""
+    """x + f(x); the activation after the sum may be in place."""
 
     def __init__(self, inner: nn.Module, last: nn.Module) -> None:
         super().__init__()
@@ -345,7 +364,7 @@ class Residual(nn.Module):
 
 
 class Viewed(nn.Module):
-    """Halves, turned and joined again, and activations that overwrite what they read."""
+    """Splits, permutes and concatenates its input, with in-place activations on views."""
 
     def __init__(self, size: int, activation: Callable[[], nn.Module]) -> None:
         super().__init__()
@@ -359,13 +378,22 @@ class Viewed(nn.Module):
 
 
 def smooth_or_not(chance: random.Random) -> Callable[[], nn.Module]:
-    """An activation, in place where it can be and chance says so."""
+    """A random activation, at random in place where it supports that."""
     there = chance.random() < 0.5
     choices: list[Callable[[], nn.Module]] = [
-        lambda: nn.ReLU(inplace=there), lambda: nn.LeakyReLU(0.1, inplace=there), lambda: nn.ELU(inplace=there), nn.Tanh, nn.Sigmoid,
-        nn.GELU, lambda: nn.SiLU(inplace=there), nn.Softplus, lambda: nn.Hardtanh(inplace=there), lambda: nn.ReLU6(inplace=there),
-        lambda: nn.Hardswish(inplace=there), lambda: nn.Mish(inplace=there),
-    ]  # fmt: skip
+        lambda: nn.ReLU(inplace=there),
+        lambda: nn.LeakyReLU(0.1, inplace=there),
+        lambda: nn.ELU(inplace=there),
+        nn.Tanh,
+        nn.Sigmoid,
+        nn.GELU,
+        lambda: nn.SiLU(inplace=there),
+        nn.Softplus,
+        lambda: nn.Hardtanh(inplace=there),
+        lambda: nn.ReLU6(inplace=there),
+        lambda: nn.Hardswish(inplace=there),
+        lambda: nn.Mish(inplace=there),
+    ]
     return chance.choice(choices)
 
 
@@ -410,7 +438,7 @@ def in_place(chance: random.Random) -> tuple[nn.Module, tuple[int, ...]]:
 
 
 def normed(chance: random.Random) -> tuple[nn.Module, tuple[int, ...]]:
-    """Batch, layer or group norm with statistics of their own; weight norm on the way out."""
+    """A network with batch, layer or group norm (random statistics), and weight norm on its last layer."""
     norm = chance.choice([nn.BatchNorm1d(8), nn.LayerNorm(8), nn.GroupNorm(2, 8)])
     if isinstance(norm, nn.BatchNorm1d):
         assert norm.running_mean is not None
@@ -430,13 +458,13 @@ KINDS = {
     "normed": normed,
 }
 ENTRIES = ("from_torch", "from_export", "from_onnx")
-INPUTS, STEPS, STARTS = 8, 30, 6  # of the attack on each network
-ROUNDING = 2e-5  # of the outputs: what float32 may be off by, as proofs speak of real arithmetic
+INPUTS, STEPS, STARTS = 8, 30, 6  # Inputs, gradient steps and random starts of the attack on each network.
+ROUNDING = 2e-5  # Relative float32 error allowed in an output, since proofs are about real arithmetic.
 
 
 @contextlib.contextmanager
 def silent() -> Iterator[None]:
-    """The exporters talk a lot."""
+    """Silence the exporters."""
     logging.disable(logging.CRITICAL)
     with (
         warnings.catch_warnings(),
@@ -449,7 +477,7 @@ def silent() -> Iterator[None]:
 
 
 def entered(model: nn.Module, shape: tuple[int, ...], entry: str, folder: Path) -> hf.Network | None:
-    """None where torch itself cannot write the file."""
+    """The network read through one entry point; None where torch cannot export the model."""
     if entry == "from_torch":
         return hf.Network.from_torch(model, domain=(0, 1))
     example, free, file = torch.rand(2, *shape), ({0: torch.export.Dim.DYNAMIC},), folder / f"model.{entry}"
@@ -471,8 +499,12 @@ def entered(model: nn.Module, shape: tuple[int, ...], entry: str, folder: Path) 
 def lowest(
     model: nn.Module, region: Ball, label: Tensor, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """-> (inputs,) twice: the smallest margin that the user's own module was brought to in the region, by steps downhill from the centre,
-    from corners and from random places, and how much of it may be rounding."""
+    """Attack the user's own module in the region, by gradient descent from the centre, corners and random
+    points.
+
+    Returns:
+        (inputs,) twice: the smallest margin found, and how much of it may be rounding.
+    """
 
     def margin(x: Tensor) -> Tensor:
         outputs = model(x.flatten(0, 1)).reshape(*x.shape[:2], -1)
@@ -497,7 +529,9 @@ def lowest(
         found = torch.minimum(found, scores.detach().amin(0))
         try:
             (slope,) = torch.autograd.grad(scores.sum(), x)
-        except RuntimeError:  # it overwrites what its gradient needs: anywhere will do
+        except (
+            RuntimeError
+        ):  # An in-place operation overwrites what the gradient needs: use random directions.
             slope = torch.randn(x.shape, generator=generator)
         length = region.radius.float().clamp(max=1.0) * (0.5 * 0.85**step)
         x = region.project(x.detach() - length.reshape(-1, *(1 for _ in region.shape)) * slope.sign())
@@ -515,12 +549,14 @@ class Tally:
     scores: int = 0
     broken: int = 0
     refused: int = 0
-    crashed: int = 0  # an error that tells the user nothing; no false proof, but no answer
+    crashed: int = 0  # Exceptions other than HoldfastError: no false proof, but no helpful message either.
     no_way: int = 0
 
 
 def tried(kind: str, entry: str, seed: int, tally: Tally) -> None:
-    """One random network: certified radii and worst scores around random inputs, attacked on the module itself."""
+    """One random network: certified radii and worst-case margins around random inputs, attacked on the module
+    itself.
+    """
     chance, generator = random.Random(f"{kind} {seed}"), torch.Generator().manual_seed(seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -598,7 +634,7 @@ def check_entries(networks: int, seed: int) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Try to break the planes and the certificates.")
+    parser = argparse.ArgumentParser(description="Try to refute the linear relaxations and the certificates.")
     parser.add_argument("--boxes", type=int, default=1_000_000, help="random boxes for each relaxation")
     parser.add_argument(
         "--certificates", type=int, default=10_000, help="attacked certificates over all networks; 0 for none"
@@ -620,10 +656,12 @@ def main(arguments: list[str] | None = None) -> int:
     broken = check_certificates(chosen.certificates, chosen.seed)
     gone = check_entries(chosen.networks, chosen.seed)
     print(
-        f"{len(CASES)} relaxations x {chosen.boxes} boxes, {crossed} crossed; {chosen.certificates} certificates, {broken} broken"
+        f"{len(CASES)} relaxations x {chosen.boxes} boxes, {crossed} crossed; {chosen.certificates} "
+        f"certificates, {broken} broken"
     )
     print(
-        f"{chosen.networks} networks of {len(KINDS)} kinds by {len(ENTRIES)} ways in, {gone} certificates broken"
+        f"{chosen.networks} networks of {len(KINDS)} kinds by {len(ENTRIES)} entry points, {gone} "
+        "certificates broken"
     )
     return 1 if crossed or broken or gone else 0
 

@@ -1,8 +1,9 @@
-"""Seven people walk to their first useful result with what they have: python -m benchmarks.walks [--source OTHER/src] [NAME ...]
+"""Seven typical users get a first useful result: python -m benchmarks.walks [--source OTHER/src] [NAME ...]
 
-Each has files of their own, which are made here and not counted: code with a model, and data. Counted are the steps, commands or calls that
-they type, and the CPU-seconds of all of them, processes and imports included. A walk ends where a step fails, and what was said is shown.
-`--source` walks with another version of holdfast, in the same environment.
+Each user has files of their own (code with a model, and data), which are created here and not counted.
+Counted are the steps, that is the commands or calls that they type, and the CPU seconds of all of them with
+processes and imports. A walk ends where a step fails, and its error is shown. `--source` uses another version
+of holdfast in the same environment.
 """
 
 import argparse
@@ -18,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-MOST = 4  # steps
+MOST = 4  # A walk may take at most this many steps.
 SOURCE = Path(__file__).parents[1] / "src"
 QUICK = "--limit 2 --seconds 10"
 CODE = '''
@@ -32,19 +33,24 @@ class Reviews(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.table, self.lstm, self.head = nn.Embedding(len(WORDS), 8), nn.LSTM(8, 8, batch_first=True), nn.Linear(8, 2)
+        self.table = nn.Embedding(len(WORDS), 8)
+        self.lstm = nn.LSTM(8, 8, batch_first=True)
+        self.head = nn.Linear(8, 2)
 
     def forward(self, tokens):
         lengths = torch.full((tokens.size(0),), tokens.size(1))
-        packed = nn.utils.rnn.pack_padded_sequence(self.table(tokens), lengths, batch_first=True, enforce_sorted=False)
+        vectors = self.table(tokens)
+        packed = nn.utils.rnn.pack_padded_sequence(vectors, lengths, batch_first=True, enforce_sorted=False)
         _, (last, _) = self.lstm(packed)
         return self.head(last[-1])
 
 class Residual(nn.Module):
     def __init__(self):
         super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
-        self.block, self.head = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4)), nn.Linear(4, 2)
+        convolution = nn.Conv2d(3, 4, 3, padding=1)
+        self.stem = nn.Sequential(convolution, nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
+        self.block = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4))
+        self.head = nn.Linear(4, 2)
 
     def forward(self, x):
         x = self.stem(x)
@@ -94,7 +100,10 @@ PROPERTY = (
 
 @dataclass(frozen=True)
 class Walk:
-    """steps: commands of holdfast, or lines of Python where they begin with >>>. useful: words that the last answer or a page must show."""
+    """One user. `steps`: holdfast commands, or Python lines (>>>).
+
+    `useful`: words that the last output or a page must show.
+    """
 
     who: str
     makes: Callable[[], None]
@@ -105,7 +114,10 @@ class Walk:
 
 @dataclass(frozen=True)
 class Walked:
-    """steps: how many were typed, the one that failed among them. ended: what was said where it failed; empty where it did not."""
+    """A finished walk.
+
+    `steps`: steps typed, including a failed one. `ended`: the error, empty after a success.
+    """
 
     steps: int
     seconds: float
@@ -157,10 +169,13 @@ def forecasts() -> None:
 
 
 def received() -> None:
-    """A folder that somebody sent, and the model and data that it speaks of."""
+    """A run folder from somebody else, with the model and data that it names."""
     Path("mine.py").write_text(CODE)
     np.savez("data.npz", x=np.random.default_rng(0).random((2, 3, 8, 8), dtype=np.float32), y=[0, 1])
-    made = "radius --model mine:residual --data data.npz --domain 0,1 --methods pgd,certify --queries 50 --executor here --out received"
+    made = (
+        "radius --model mine:residual --data data.npz --domain 0,1 --methods pgd,certify --queries 50 "
+        "--executor here --out received"
+    )
     ran = command(SOURCE)(made)
     assert not ran[0], ran[1]
 
@@ -168,24 +183,41 @@ def received() -> None:
 MODEL = "--model mine:{} --out run"
 WALKS = {
     "text": Walk(
-        "an LSTM that reads reviews, and a .csv file of them", texts,
-        (f"radius {MODEL.format('reviews')} --vocabulary words.txt --data reviews.csv --frames each --norm 2 {QUICK}", "report run"),
-        ("glad", "film"), "run/report.html",
+        "an LSTM that reads reviews, and a .csv file of them",
+        texts,
+        (
+            f"radius {MODEL.format('reviews')} --vocabulary words.txt --data reviews.csv "
+            f"--frames each --norm 2 {QUICK}",
+            "report run",
+        ),
+        ("glad", "film"),
+        "run/report.html",
     ),
     "pictures": Walk(
-        "a residual network, and a folder of PNG files", pictures,
-        (f"radius {MODEL.format('residual')} --data photos --scale 255 --domain 0,1 --shape 3,8,8 {QUICK}", "report run"),
-        ("ship", "cat/0.png"), "run/report.html",
+        "a residual network, and a folder of PNG files",
+        pictures,
+        (
+            f"radius {MODEL.format('residual')} --data photos --scale 255 --domain 0,1 --shape 3,8,8 {QUICK}",
+            "report run",
+        ),
+        ("ship", "cat/0.png"),
+        "run/report.html",
     ),
     "controller": Walk(
-        "a controller as ONNX, and a property in VNN-LIB", controller,
-        ("verify controller.onnx property.vnnlib --out run --seconds 10", "report run"), ("unsat", "property"), "run/report.html",
+        "a controller as ONNX, and a property in VNN-LIB",
+        controller,
+        ("verify controller.onnx property.vnnlib --out run --seconds 10", "report run"),
+        ("unsat", "property"),
+        "run/report.html",
     ),
     "table": Walk(
-        "a forest of scikit-learn, and a DataFrame", lambda: None,
+        "a forest of scikit-learn, and a DataFrame",
+        lambda: None,
         (
-            ">>> import holdfast as hf; import numpy as np, pandas as pd; from sklearn.ensemble import RandomForestClassifier as Forest; "
-            "rng = np.random.default_rng(0); x = pd.DataFrame({'age': rng.integers(18, 80, 200), 'debt': rng.random(200)}); "
+            ">>> import holdfast as hf; import numpy as np, pandas as pd; from sklearn.ensemble import "
+            "RandomForestClassifier as Forest; "
+            "rng = np.random.default_rng(0); x = pd.DataFrame({'age': rng.integers(18, 80, 200), 'debt': "
+            "rng.random(200)}); "
             "y = np.where(x.age / 80 > x.debt, 'yes', 'no'); forest = Forest(5, random_state=0).fit(x, y)",
             ">>> net = hf.Network.from_sklearn(forest, columns=hf.Columns.of(x, scales='std'))",
             ">>> print(hf.radius(net, x[:2], y[:2]))",
@@ -193,23 +225,31 @@ WALKS = {
         ("proved",),
     ),
     "bert": Walk(
-        "a small BERT whose answer has names, and texts", texts,
-        (f"radius {MODEL.format('bert')} --vocabulary words.txt --data reviews.csv --norm 2 {QUICK}", "show run --input 0"),
+        "a small BERT whose answer has names, and texts",
+        texts,
+        (
+            f"radius {MODEL.format('bert')} --vocabulary words.txt --data reviews.csv --norm 2 {QUICK}",
+            "show run --input 0",
+        ),
         ("proved", "film"),
     ),
     "forecast": Walk(
-        "a GRU that forecasts, and windows without labels", forecasts,
-        (f"radius {MODEL.format('load')} --data days.npy --within 10% --drift {QUICK}", "show run --input 0"), ("proved", "band"),
+        "a GRU that forecasts, and windows without labels",
+        forecasts,
+        (f"radius {MODEL.format('load')} --data days.npy --within 10% --drift {QUICK}", "show run --input 0"),
+        ("proved", "band"),
     ),
     "audit": Walk(
-        "a run folder that somebody sent, its model and its data", received,
-        ("check received --model mine:residual --data data.npz --all",), ("all held",),
+        "a run folder that somebody sent, its model and its data",
+        received,
+        ("check received --model mine:residual --data data.npz --all",),
+        ("all held",),
     ),
-}  # fmt: skip
+}
 
 
 def command(source: Path) -> Callable[[str], tuple[int, str]]:
-    """holdfast as a program, or Python, in a process of its own: exit code, and all that was said."""
+    """A function that runs holdfast, or Python, in a new process and returns its exit code and output."""
 
     def run(step: str) -> tuple[int, str]:
         python = step.startswith(">>> ")
@@ -222,7 +262,7 @@ def command(source: Path) -> Callable[[str], tuple[int, str]]:
 
 
 def walked(walk: Walk, run: Callable[[str], tuple[int, str]]) -> Walked:
-    """In the working folder. Lines of Python are one program, since they need one another."""
+    """Take a walk in the working folder. Its Python lines run as one program, since they share variables."""
     walk.makes()
     began, said = spent(), ""
     python = [step for step in walk.steps if step.startswith(">>> ")]
@@ -237,12 +277,12 @@ def walked(walk: Walk, run: Callable[[str], tuple[int, str]]) -> Walked:
     return Walked(
         len(walk.steps) - bool(python),
         spent() - began,
-        f"nothing said of {', '.join(missing)}" if missing else "",
+        f"the output does not mention {', '.join(missing)}" if missing else "",
     )
 
 
 def spent() -> float:
-    """CPU-seconds of this process and of those that ended."""
+    """CPU seconds of this process and of its finished children."""
     return sum(
         use.ru_utime + use.ru_stime
         for use in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
@@ -254,13 +294,17 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "names", nargs="*", metavar="NAME", choices=[[], *WALKS], help=f"of {', '.join(WALKS)}; default: all"
+        "names",
+        nargs="*",
+        metavar="NAME",
+        choices=[[], *WALKS],
+        help=f"walks, of {', '.join(WALKS)}; default: all",
     )
-    parser.add_argument("--source", type=Path, default=SOURCE, help="src of another version")
+    parser.add_argument("--source", type=Path, default=SOURCE, help="src folder of another version")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     source = chosen.source.resolve()
-    print("| who | steps | CPU-s to the first useful result | how it ends |\n| --- | --- | --- | --- |")
+    print("| user | steps | CPU-s to the first useful result | how it ended |\n| --- | --- | --- | --- |")
     for name in chosen.names or WALKS:
         with tempfile.TemporaryDirectory() as folder:
             os.chdir(folder)

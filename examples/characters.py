@@ -1,4 +1,4 @@
-"""Which characters of a Chinese sentence decide how one of them is read? g2pM, a bidirectional LSTM from PyPI, asked one by one."""
+"""Which characters of a Chinese sentence decide the reading of one of them? g2pM, a bidirectional LSTM."""
 
 import io
 import pickle
@@ -12,10 +12,8 @@ from torch import nn
 
 import holdfast as hf
 
-SENTENCE, ASKED = (
-    "我要买书",
-    1,
-)  # I want to buy a book: 要 is read yào here, to want, and yāo where it means to demand
+# "I want to buy a book". 要 is read yào here (to want), and yāo where it means to demand.
+SENTENCE, TARGET = "我要买书", 1
 
 found = find_spec("g2pM")
 if found is None or found.origin is None:
@@ -23,14 +21,14 @@ if found is None or found.origin is None:
 
 
 class Arrays(pickle.Unpickler):
-    """The weights are a pickle. This reads arrays, texts and numbers from it, and can run nothing else."""
+    """The weights are a pickle. This unpickler reads arrays, texts and numbers only, so no code can run."""
 
     def find_class(self, module, name):
         if (module, name) == ("numpy.core.multiarray", "_reconstruct"):
             return np.empty(0).__reduce__()[0]
         if module == "numpy" and name in ("ndarray", "dtype"):
             return getattr(np, name)
-        raise pickle.UnpicklingError(f"{module}.{name} is no part of an array")
+        raise pickle.UnpicklingError(f"{module}.{name} is not part of an array")
 
 
 def shipped(name):
@@ -38,7 +36,7 @@ def shipped(name):
 
 
 class Readings(nn.Module):
-    """Vectors of characters (batch, characters, 64) -> scores of the readings of one of them."""
+    """Vectors of characters (batch, characters, 64) -> logits of the readings of one of them."""
 
     def __init__(self, weights, place):
         super().__init__()
@@ -59,18 +57,18 @@ weights = {
     name: torch.from_numpy(np.array(value, dtype=np.float32))
     for name, value in shipped("np_ckpt.pkl").items()
 }
-characters = ["시", *SENTENCE, "끝"]  # the package's own marks for start and end
+characters = ["시", *SENTENCE, "끝"]  # With the package's marks for start and end.
 x = weights["embedding.weight"][[number[c] for c in characters]][None]
 
-net = hf.Network.from_torch(Readings(weights, ASKED + 1).eval(), name="g2pM")
-said = net(x).argmax(1)
-print(f"{SENTENCE[ASKED]} in {SENTENCE} is read {readings[int(said)]}, one of {len(readings)} readings")
+net = hf.Network.from_torch(Readings(weights, TARGET + 1).eval(), name="g2pM")
+reading = net(x).argmax(1)
+print(f"{SENTENCE[TARGET]} in {SENTENCE} is read {readings[int(reading)]}, one of {len(readings)} readings")
 
-[brackets] = hf.radius(
-    net, x, said, norm=2, frames="each"
-)  # how far may the vector of each character move, alone?
+# The l2 radius of each character's vector, perturbed alone, within which the reading stays.
+[brackets] = hf.radius(net, x, reading, norm=2, frames="each")
 for character, vector, b in zip(["(start)", *SENTENCE, "(end)"], x[0], brackets, strict=True):
-    broken = "no witness found" if b.upper.value == float("inf") else f"broken at {b.upper.value:.2f}"
+    upper = "none found" if b.upper.value == float("inf") else f"{b.upper.value:.2f}"
     print(
-        f"{character}: safe up to {b.lower.value:.2f}, {broken}, its own length is {float(vector.norm()):.2f}"
+        f"{character}: certified up to {b.lower.value:.2f}, counterexample at: {upper}, "
+        f"length of the vector: {float(vector.norm()):.2f}"
     )

@@ -1,4 +1,4 @@
-"""Trees on a table: how little must change in a row before a forest says something else, and which columns does it take?"""
+"""How much must a table's row change before a random forest predicts another class, and which columns?"""
 
 import pandas as pd
 from sklearn.datasets import load_wine
@@ -12,28 +12,31 @@ names = pd.Series(wines.target_names[wines.target])
 train, test, y_train, y_test = train_test_split(wines.data, names, random_state=0)
 forest = RandomForestClassifier(20, max_depth=4, random_state=0).fit(train, y_train)
 
-columns = hf.Columns.of(
-    wines.data, scales="std", frozen=["proline"]
-)  # a change of 1 is a standard deviation; one column stays as it is
+# Radii are in standard deviations of each column; one column is not perturbed.
+columns = hf.Columns.of(wines.data, scales="std", frozen=["proline"])
 net = hf.Network.from_sklearn(forest, columns=columns, name="the forest")
-print(f"{(forest.predict(test) == y_test).mean():.0%} right; {net.notes[0]}")
+print(f"{(forest.predict(test) == y_test).mean():.0%} accuracy; {net.notes[0]}")
 
 few, labels = test[:4], y_test[:4].to_numpy()
 for place, b in enumerate(hf.radius(net, few, labels)):
     row, witness = net.rows(few)[place], b.upper.evidence.witness
-    says = net.classes[int(net(witness[None]).argmax())]
+    predicted = net.classes[int(net(witness[None]).argmax())]
     moved = net.columns.changes(row.tolist(), witness.tolist())
     print(
-        f"\n{labels[place]}: safe up to {b.lower.value:.3f} standard deviations, at {b.upper.value:.3f} it says {says}"
+        f"\n{labels[place]}: certified up to {b.lower.value:.3f} standard deviations, "
+        f"counterexample at {b.upper.value:.3f}: {predicted}"
     )
     print(
-        f"  {len(moved)} columns move, "
+        f"  {len(moved)} columns change, "
         + ", ".join(f"{name} {was} -> {float(now):.4g}" for name, was, now in moved[:3])
         + " ..."
     )
 
-print("\nand how many columns must be another, to whatever value?")
+print("\nnumber of columns that may change, to any value:")
 for place, b in enumerate(hf.radius(net, few, labels, norm=0, stop=hf.Stop(queries=4000))):
     moved = net.columns.changes(net.rows(few)[place].tolist(), b.upper.evidence.witness.tolist())
-    told = ", ".join(f"{name} {was} -> {float(now):.4g}" for name, was, now in moved)
-    print(f"  {labels[place]}: any {b.lower.value:.0f} may, {b.upper.value + 1:.0f} suffice ({told})")
+    shown = ", ".join(f"{name} {was} -> {float(now):.4g}" for name, was, now in moved)
+    print(
+        f"  {labels[place]}: certified for {b.lower.value:.0f}, "
+        f"counterexample with {b.upper.value + 1:.0f} ({shown})"
+    )

@@ -1,4 +1,4 @@
-"""How much noise does silero-vad bear, a streaming voice detector from PyPI? Chunk by chunk in decibels, and along a recording."""
+"""How much noise changes the decisions of the voice detector silero-vad, in single chunks and in a stream?"""
 
 import sys
 from importlib.util import find_spec
@@ -18,7 +18,7 @@ if found is None or found.origin is None:
 
 
 class Silero(hf.monitor.Streaming):
-    """One chunk of 32 ms at a time. It carries along the state of its LSTM and the last 64 samples, which the next chunk begins with."""
+    """One chunk of 32 ms per step. The state: the LSTM's, and 64 samples, which precede the next chunk."""
 
     width = 2 * HIDDEN + CONTEXT
 
@@ -28,14 +28,14 @@ class Silero(hf.monitor.Streaming):
         self.model = import_onnx(read_onnx(file), "silero-vad", constants={"sr": RATE})
 
     def step(self, state, chunk):
-        """(n, width), (n, 512) -> the next state, and how likely somebody speaks (n, 1)."""
+        """State (n, width), chunk (n, 512) -> the next state, and the probability of speech (n, 1)."""
         memory = state[:, : 2 * HIDDEN].unflatten(1, (2, HIDDEN)).transpose(0, 1)
         speech, memory = self.model(torch.cat([state[:, 2 * HIDDEN :], chunk], 1), memory)
         return torch.cat([memory.transpose(0, 1).flatten(1), chunk[:, -CONTEXT:]], 1), speech
 
 
 def recording():
-    """Quiet, a voice (pulses of a throat through the formants of a vowel), quiet: (chunks, 512). Yours comes from a file."""
+    """Silence, a synthetic voice (glottal pulses through the formants of a vowel), silence: (chunks, 512)."""
     rng, times = np.random.default_rng(0), np.arange(int(0.8 * RATE)) / RATE
     voice = np.diff(np.floor(np.cumsum((120 - 20 * times) / RATE)), prepend=0) + 0.02 * rng.standard_normal(
         len(times)
@@ -54,24 +54,21 @@ def recording():
 sound = recording()
 net = hf.Network.from_torch(Silero().eval(), domain=(-1, 1), name="silero-vad")
 
-# How soft a noise in one chunk, beside its own sound, is enough to change the answer behind the last chunk?
+# How soft a noise in one chunk, relative to its own sound, changes the decision after the last chunk?
 part = sound[18:21]
 print(
     f"three chunks of the voice, speech with probability {float(net(part[None])):.2f}; noise in one of them:"
 )
-[brackets] = hf.radius(
-    net, part[None], property=hf.Threshold(0.5), norm=2, frames="each", tier="search"
-)  # witnesses, no proof
+# Tier search gives counterexamples only, no certified bounds.
+[brackets] = hf.radius(net, part[None], property=hf.Threshold(0.5), norm=2, frames="each", tier="search")
 for place, (chunk, b) in enumerate(zip(part, brackets, strict=True)):
     below = -20 * np.log10(b.upper.value / float(chunk.norm()))
-    print(f"  chunk {place}: noise {below:.0f} dB below its own sound changes the answer")
+    print(f"  chunk {place}: noise {below:.0f} dB below its own sound changes the decision")
 
-# And while it listens: how likely does each answer stay when its chunk holds noise of this loudness?
+# In a stream: the probability that each decision stays if its chunk contains noise of this loudness.
 noise = hf.monitor.Noise(radius=0.01 * CHUNK**0.5)
 monitor = hf.Monitor.fit(net, [sound], noise, answer=hf.monitor.Bins((0.5,)), samples=20)
 scores = [monitor.step(chunk) for chunk in sound]
-print(
-    "\nthe recording, chunk by chunk: # speech, . none; and where the answer stays in fewer than 90 % of the draws:"
-)
+print("\nthe recording by chunks: # speech, . none; ^ the decision stays in fewer than 90 % of the draws:")
 print("  " + "".join("#" if score.label else "." for score in scores))
 print("  " + "".join("^" if score.value < 0.9 else " " for score in scores))

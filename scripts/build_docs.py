@@ -1,7 +1,7 @@
-"""The documentation as a site: python scripts/build_docs.py build/docs. `make docs` then puts the reference beside it.
+"""Build the documentation site: python scripts/build_docs.py build/docs
 
-Every page of docs/ and examples/ and the README become one HTML page each, with all pages at its side; links between them, and to headings,
-go on working. Files that are no pages are copied along where they lie in docs/.
+Every page of docs/ and examples/ and the README become one HTML page each, with all pages in a side bar.
+Links between them, and to headings, keep working. Other files are copied to the same path as in docs/.
 """
 
 import argparse
@@ -38,12 +38,15 @@ table { border-collapse: collapse; }
 th, td { border: 1px solid color-mix(in srgb, currentColor 25%, transparent); }
 th, td { padding: 0.3rem 0.6rem; vertical-align: top; text-align: left; }
 img { max-width: 100%; height: auto; }
-@media (max-width: 50rem) { body { display: block; padding: 1rem; } nav { position: static; margin-bottom: 1.5rem; } }
+@media (max-width: 50rem) {
+  body { display: block; padding: 1rem; }
+  nav { position: static; margin-bottom: 1.5rem; }
+}
 """
 
 
 def pages() -> list[Path]:
-    """In the order in which a person would read them."""
+    """All pages, in reading order."""
     every = [
         *sorted((ROOT / "docs").rglob("*.md")),
         *sorted((ROOT / "examples").glob("*.md")),
@@ -64,12 +67,12 @@ def title(page: Path) -> str:
 
 
 def anchor(heading: str) -> str:
-    """As the places that show Markdown make it."""
+    """Anchor of a heading, as Markdown renderers make it."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 def linked(page: Path, url: str) -> str:
-    """Where a link of the page leads on the site."""
+    """Target on the site of a link of the page."""
     path, hash_, place = url.partition("#")
     if "://" in url or not path:
         return url
@@ -102,8 +105,9 @@ def build(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for page in pages():
         (folder / target(page)).write_text(
-            f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, '
-            f'initial-scale=1"><title>{escape(title(page))}</title><style>{STYLE}</style></head><body>'
+            '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+            '<meta name="viewport" content="width=device-width, initial-scale=1">'
+            f"<title>{escape(title(page))}</title><style>{STYLE}</style></head><body>"
             f"<nav><ul>{''.join(side(page))}</ul></nav><main>{html(page)}</main></body></html>\n"
         )
     for file in (ROOT / "docs").rglob("*"):

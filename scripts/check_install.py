@@ -1,8 +1,9 @@
-"""Wheel and sdist in an empty environment, without the repository: python scripts/check_install.py [--borrow] [PYTHON ...]
+"""Install wheel and sdist without the repository: python scripts/check_install.py [--borrow] [PYTHON ...]
 
-For each Python (default: those of 3.11, 3.12 and 3.13 that are found) both are built, each is installed into a new environment, and in
-an empty folder `holdfast --version`, `import holdfast` and `holdfast demo` run. That downloads torch once for each environment; --borrow
-installs without dependencies and uses the packages of the environment that runs this, which must be of the same version of Python.
+For each Python (default: the installed ones of 3.11, 3.12 and 3.13), wheel and sdist are built and each is
+installed into a new environment. `holdfast --version`, `import holdfast` and `holdfast demo` then run in an
+empty folder. This downloads torch once for each environment. --borrow installs without dependencies and uses
+the packages of the current environment, which must have the same version of Python.
 """
 
 import argparse
@@ -19,7 +20,7 @@ VERSIONS = ("3.11", "3.12", "3.13")
 
 
 def built(folder: Path) -> list[Path]:
-    """The wheel, and the sdist of the same tree."""
+    """Build the wheel and the sdist of the tree; return their paths."""
     for kind in ("wheel", "sdist"):
         code = f"import hatchling.build as b; b.build_{kind}({str(folder)!r})"
         subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
@@ -27,7 +28,7 @@ def built(folder: Path) -> list[Path]:
 
 
 def version_of(python: str) -> str | None:
-    """None where it does not run: a name that stands for nothing."""
+    """Version of a Python interpreter; None if it does not run."""
     code = "import sys; print('%d.%d' % sys.version_info[:2])"
     ran = subprocess.run([python, "-c", code], capture_output=True, text=True)
     return ran.stdout.strip() if ran.returncode == 0 else None
@@ -41,7 +42,7 @@ def found() -> list[str]:
 
 
 def tried(python: str, package: Path, borrow: bool) -> str:
-    """What went wrong; empty where nothing did."""
+    """Install and run a package; return the error, or an empty text."""
     environment = {
         name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")
     }
@@ -54,7 +55,7 @@ def tried(python: str, package: Path, borrow: bool) -> str:
             [packages] = place.glob("lib/python3.*/site-packages")
             (packages / "zz_borrowed.pth").write_text(
                 sysconfig.get_paths()["purelib"] + "\n"
-            )  # behind what is installed here
+            )  # Searched after the packages of the new environment.
             install = [
                 binaries / "python",
                 "-m",
@@ -98,7 +99,8 @@ def main() -> None:
                 said = tried(python, package, chosen.borrow)
                 wrong += bool(said)
                 print(
-                    f"{version_of(python)} {package.name}: {said or 'installs, and the demo runs from an empty folder'}",
+                    f"{version_of(python)} {package.name}: "
+                    f"{said or 'installs, and the demo runs from an empty folder'}",
                     flush=True,
                 )
     sys.exit(1 if wrong else 0)

@@ -1,7 +1,8 @@
-"""The pages of examples/ show what their scripts print: python scripts/run_examples.py [NAME ...] runs them and writes it down anew.
+"""Update the pages of examples/ with their scripts and output: python scripts/run_examples.py [NAME ...]
 
-A page examples/NAME.md holds the script in its block of Python, and what it prints in its block of text. Where one needs an argument,
-`-- ARGUMENT` hands it on, as in: python scripts/run_examples.py aircraft -- ../shared/data/acasxu
+A page examples/NAME.md contains the script in its Python block and the output in its text block. `--
+ARGUMENT` passes an argument to the script, as in: python scripts/run_examples.py aircraft --
+../shared/data/acasxu
 """
 
 import os
@@ -24,7 +25,7 @@ def page_of(script: Path) -> Path:
 
 
 def printed(script: Path, *arguments: str) -> str:
-    """What it prints, in an empty folder. The folder of the arguments' data is not told."""
+    """Output of the script in an empty folder, without the path of its arguments' data."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
     with tempfile.TemporaryDirectory() as folder:
         ran = subprocess.run(
@@ -36,7 +37,7 @@ def printed(script: Path, *arguments: str) -> str:
 
 
 def written(page: str, code: str, said: str | None = None) -> str:
-    """The page with this script, and with what it printed."""
+    """The page with this script and its output."""
     page = CODE.sub(lambda _: code, page, count=1)
     return page if said is None else SAID.sub(lambda _: said, page, count=1)
 

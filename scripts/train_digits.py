@@ -1,8 +1,8 @@
 """Train the three embedded digits networks and write their weights: python scripts/train_digits.py [folder].
 
-Seeds and the thread count are fixed, so a second run on the same machine writes the same bytes. Another machine or
-another torch release may order its sums differently and end in other bits, at about the same accuracy.
-The number of epochs is fixed: the test split is only ever looked at to print the accuracy.
+Seeds and the thread count are fixed, so a second run on the same machine writes the same bytes. Another
+machine or torch release may sum in another order and give slightly different weights of about the same
+accuracy. The number of epochs is fixed: the test split is only used to print the accuracy.
 """
 
 import argparse
@@ -25,11 +25,11 @@ EPOCHS = 60
 BATCH = 32
 LEARNING_RATE = 5e-3
 WEIGHT_DECAY = 1e-2
-NOISE = 0.1  # standard deviation of the noise on every pixel, of which the range is [0, 1]
+NOISE = 0.1  # Standard deviation of the noise on every pixel; pixels lie in [0, 1].
 
 
 def train(architecture: type[nn.Module], x: Tensor, y: Tensor) -> nn.Module:
-    """x (n, *shape of one input), y (n,) -> a trained module in eval mode."""
+    """Train on x (n, *shape of one input), y (n,); return the module in eval mode."""
     torch.manual_seed(SEED)
     module = architecture()
     optimiser = torch.optim.AdamW(module.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
@@ -46,7 +46,7 @@ def train(architecture: type[nn.Module], x: Tensor, y: Tensor) -> nn.Module:
 
 @torch.no_grad()
 def accuracy(module: nn.Module, x: Tensor, y: Tensor) -> float:
-    """x (n, *shape of one input), y (n,) -> the share of inputs that get their own label."""
+    """Accuracy on x (n, *shape of one input), y (n,)."""
     return float((module(x).argmax(1) == y).double().mean())
 
 
@@ -55,7 +55,7 @@ def main() -> None:
         description="Train the three embedded digits networks and write their weights."
     )
     parser.add_argument(
-        "folder", type=Path, nargs="?", default=WEIGHTS, help="where the safetensors files go"
+        "folder", type=Path, nargs="?", default=WEIGHTS, help="folder for the safetensors files"
     )
     folder: Path = parser.parse_args().folder
 

@@ -1,8 +1,9 @@
 """Train the embedded help desk LSTM and write its weights: python scripts/train_helpdesk.py [folder].
 
-The seed and the thread count are fixed, so a second run on the same machine writes the same bytes. Another machine or
-another torch release may order its sums differently and end in other bits, at about the same accuracy.
-The test split is small and was looked at while sentences and settings were chosen, so its accuracy (about 0.9) is an illustration.
+The seed and the thread count are fixed, so a second run on the same machine writes the same bytes. Another
+machine or torch release may sum in another order and give slightly different weights of about the same
+accuracy. The test split is small and was used while sentences and settings were chosen, so its accuracy
+(about 0.9) is only an illustration.
 """
 
 import argparse
@@ -24,13 +25,16 @@ LEARNING_RATE = 1e-2
 WEIGHT_DECAY = 1e-2
 SMOOTHING = 0.1
 DROP = 0.5
-SHRINK = 0.3  # rare words begin near zero, so that a word seen once or never says little
-FORGET = 0.1  # share of the words read as unknown, in every epoch others
-LEAVE_OUT = 0.1  # share of the words left out
+SHRINK = 0.3  # Factor of the initial word vectors: a word seen once or never has little influence.
+FORGET = 0.1  # Share of the words replaced by "unknown", drawn again in every epoch.
+LEAVE_OUT = 0.1  # Share of the words dropped, drawn again in every epoch.
 
 
 def train(data: SentenceSplit) -> HelpdeskLSTM:
-    """A trained module in eval mode. It is asked after every word, later words counting more."""
+    """Train and return the module in eval mode.
+
+    The loss counts the output after every word, later words more.
+    """
     torch.manual_seed(SEED)
     module = HelpdeskLSTM(len(vocabulary()), DROP)
     with torch.no_grad():
@@ -53,7 +57,9 @@ def train(data: SentenceSplit) -> HelpdeskLSTM:
 
 
 def shortened(rows: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Sentences with words left out or forgotten -> (n, longest) padded by 0 and the weight of every place, 0 where padded."""
+    """Drop words or replace them by "unknown"; return tokens (n, longest) padded by 0, and loss weights, 0
+    where padded.
+    """
     kept = [row[torch.rand(len(row)) >= LEAVE_OUT] for row in rows]
     kept = [few if len(few) else row for few, row in zip(kept, rows, strict=True)]
     places = [torch.arange(1, len(row) + 1) / len(row) for row in kept]
@@ -63,7 +69,7 @@ def shortened(rows: list[Tensor]) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def accuracy(module: HelpdeskLSTM, data: SentenceSplit) -> float:
-    """The share of sentences that get their own intent."""
+    """Accuracy on the sentences' intents."""
     answers = torch.stack([module(row[None])[0].argmax() for row in data.tokens])
     return float((answers == data.y).double().mean())
 
@@ -71,7 +77,7 @@ def accuracy(module: HelpdeskLSTM, data: SentenceSplit) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Train the embedded help desk LSTM and write its weights.")
     parser.add_argument(
-        "folder", type=Path, nargs="?", default=WEIGHTS, help="where the safetensors file goes"
+        "folder", type=Path, nargs="?", default=WEIGHTS, help="folder for the safetensors file"
     )
     folder: Path = parser.parse_args().folder
 

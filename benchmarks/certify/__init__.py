@@ -1,1 +1,1 @@
-"""Room 1, certify, measured: one benchmark a file, `python -m benchmarks.certify NAME --help`."""
+"""Benchmarks of certified radii. One module each: `python -m benchmarks.certify NAME --help`."""

@@ -1,20 +1,20 @@
 """python -m benchmarks.certify NAME ..."""
 
-from benchmarks.rooms import main
+from benchmarks.command_line import main
 
 BENCHMARKS = {
     "train": ("nets", "train the MNIST networks"),
-    "anchors": ("anchors", "digits: every tier, the attack and the peer side by side"),
+    "anchors": ("anchors", "digits: certified radii of every tier, the attack's upper bounds, auto_LiRPA"),
     "table5": ("table5", "POPQORN's Table 5 on MNIST"),
     "titles": ("titles", "POPQORN's Figure 6: the sensitive words of news titles or TREC questions"),
     "strokes": ("strokes", "POPQORN's Figure 5: the sensitive points of pen strokes"),
-    "g2pm": ("g2pm", "g2pM: a network that nobody here trained"),
+    "g2pm": ("g2pm", "g2pM: a published bidirectional LSTM for Chinese"),
     "mnist_fc": ("mnist_fc", "VNN-COMP's fully connected networks"),
-    "prover": ("prover", "PROVER's LSTMs: images proved, tier by tier"),
+    "prover": ("prover", "PROVER's LSTMs: images certified by each tier"),
     "cifar": ("cifar", "a residual network on CIFAR-10: seconds, memory and radii of single images"),
     "imdb": ("imdb", "256 words, 128 hidden units: seconds and memory"),
     "cost": ("cost", "seconds against frames and inputs"),
-    "gpu": ("gpu", "1,000 inputs end to end, and the share of the device's peak"),
+    "gpu": ("gpu", "1,000 inputs end to end: seconds, and FLOP/s as a share of the device's peak"),
 }
 
 if __name__ == "__main__":

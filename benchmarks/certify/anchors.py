@@ -1,9 +1,10 @@
-"""Digits as 4 and 8 frames, 32 hidden units, all frames move, targeted at the runner-up: every tier beside the attack.
+"""Digits as 4 and 8 frames, all frames perturbed, target the runner-up: every tier against the attack.
 
 python -m benchmarks.certify anchors --tiers fast tight --count 10 --cells rnn lstm
 
-Mean radii, in brackets the CPU seconds of one core for each input; the proofs are timed alone. With auto_LiRPA installed (see peer.py),
---peer CROWN alpha-CROWN adds its columns, measured in the same run.
+The table gives mean radii, with the CPU seconds of one core per input in brackets; the proofs are timed
+alone. With auto_LiRPA installed (see peer.py), --peer CROWN alpha-CROWN adds its columns, measured in the
+same run.
 """
 
 import argparse
@@ -23,7 +24,7 @@ from benchmarks.certify.unrolled import Unrolled
 
 @dataclass(frozen=True)
 class Case:
-    """One network, its inputs, and the norm in which they move."""
+    """One network, its inputs, and the norm of the perturbation."""
 
     kind: str
     module: Reader
@@ -64,12 +65,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="alpha-CROWN takes minutes for an LSTM",
     )
     parser.add_argument("--count", type=int, default=10, help="inputs")
-    parser.add_argument("--seconds", type=float, help="stop every tier after so many for each input")
+    parser.add_argument("--seconds", type=float, help="limit of every tier for one input")
     parser.add_argument(
-        "--clip", action="store_true", help="pixels stay in [0, 1]; default: free, as in the papers"
+        "--clip",
+        action="store_true",
+        help="perturbed pixels stay in [0, 1]; default: unrestricted, as in the papers",
     )
-    parser.add_argument("--nets", type=Path, default=CACHE, help="where trained networks are kept")
-    parser.add_argument("--out", type=Path, help="folder for the table")
+    parser.add_argument("--nets", type=Path, default=CACHE, help="folder of trained networks")
+    parser.add_argument("--out", type=Path, help="folder where the table is written")
 
 
 def main(chosen: argparse.Namespace) -> None:

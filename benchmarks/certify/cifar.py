@@ -1,10 +1,11 @@
-"""CIFAR-10, a residual network of seven convolutions of 3x3 in three stages, about 74,000 neurons, maximum norm, all other classes.
+"""A residual network on CIFAR-10: seconds, memory and maximum-norm radii of single images.
 
 python -m benchmarks.certify cifar --count 5
 python -m benchmarks.certify cifar --tiers fast tight --seconds 60 --device cuda
 
-The network is trained on 10,000 images only, in about three minutes of one core. Images are asked one by one, so that the seconds are those
-of one image; the attack is timed apart.
+The network has seven 3x3 convolutions in three stages, about 74,000 neurons. It is trained on 10,000 images
+only, in about three minutes of one core. Images are certified one by one, so that the seconds are those of
+one image; the attack is timed separately.
 """
 
 import argparse
@@ -25,7 +26,7 @@ from holdfast.api.radius import default_methods
 
 
 class Block(nn.Module):
-    """relu(conv(relu(conv(x))) + x); where the size changes, x goes through a convolution of 1x1."""
+    """relu(conv(relu(conv(x))) + x); where the size changes, a 1x1 convolution is applied to x."""
 
     def __init__(self, read: int, made: int, stride: int) -> None:
         super().__init__()
@@ -42,18 +43,24 @@ class Block(nn.Module):
 def residual(width: int = 16) -> nn.Module:
     """(batch, 3, 32, 32) -> (batch, 10)."""
     module = nn.Sequential(
-        nn.Conv2d(3, width, 3, 1, 1), nn.ReLU(), Block(width, width, 1), Block(width, 2 * width, 2), Block(2 * width, 4 * width, 2),
-        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4 * width, 10),
-    )  # fmt: skip
-    return module.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]  # trains faster on a processor
+        nn.Conv2d(3, width, 3, 1, 1),
+        nn.ReLU(),
+        Block(width, width, 1),
+        Block(width, 2 * width, 2),
+        Block(2 * width, 4 * width, 2),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(4 * width, 10),
+    )
+    return module.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]  # trains faster on a CPU
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tiers", nargs="+", choices=tiers(), default=["fast"])
     parser.add_argument("--count", type=int, default=5, help="images")
-    parser.add_argument("--seconds", type=float, help="stop every tier after so many for each image")
+    parser.add_argument("--seconds", type=float, help="limit of every tier for one image")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--out", type=Path, help="folder for the table")
+    parser.add_argument("--out", type=Path, help="folder where the table is written")
 
 
 def main(chosen: argparse.Namespace) -> None:
@@ -66,7 +73,7 @@ def main(chosen: argparse.Namespace) -> None:
     net = hf.Network.from_torch(module, domain=(0, 1), device=chosen.device)
     hf.radius(
         net, x[:1], y[:1], norm=math.inf, methods=[hf.certify.Certify(rounds=1)]
-    )  # builds the graph, wakes the device
+    )  # Trace the network and warm up the device.
     columns = [column for tier in chosen.tiers for column in (tier, "seconds", "/ attack")]
     table = Table(["image", "attack", "seconds", *columns, "GiB"], chosen.out, "cifar")
     kept: list[list[float]] = []
@@ -88,7 +95,9 @@ def main(chosen: argparse.Namespace) -> None:
 
 
 def asked(net: hf.Network, x: Tensor, y: Tensor, tier: str, seconds: float | None) -> tuple[float, float]:
-    """-> the radius of one image by the proofs of a tier, or by the attacks of tier 'search', and wall seconds."""
+    """Radius of one image (a tier's lower bound, or the attacks' upper bound for tier 'search'), and wall
+    seconds.
+    """
     methods = proofs(net, tier) or default_methods(net, "radius", "search")
     began = time.perf_counter()
     (found,) = hf.radius(net, x, y, norm=math.inf, methods=methods, stop=hf.Stop(seconds=seconds))
@@ -97,7 +106,7 @@ def asked(net: hf.Network, x: Tensor, y: Tensor, tier: str, seconds: float | Non
 
 
 def memory(device: torch.device) -> float:
-    """GiB at most so far: of the device, or of this process."""
+    """Peak memory in GiB: of the device, or of this process on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**30
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20

@@ -1,9 +1,11 @@
-"""What tier fast costs: CPU seconds against the number of frames (every step is bounded back to the first: m^2) and of inputs (linear).
+"""Cost of tier fast: CPU seconds against the number of frames and of inputs.
 
 python -m benchmarks.certify cost --plot docs/certify-cost.png
 
-Untrained LSTM, 8 numbers a frame, 32 hidden units, all frames move in l2. The exponents are the slopes of lines fitted to the logarithms of
-the larger half, where the fixed costs of a call no longer matter.
+Every step of a recurrent network is bounded back to the first, so the cost in m frames is of order m^2; in
+the number of inputs it is linear. The network is an untrained LSTM with 8 numbers per frame and 32 hidden
+units, all frames perturbed in l2. The exponents are slopes of lines fitted to the logarithms of the larger
+half, where the fixed costs of a call do not matter.
 """
 
 import argparse
@@ -23,7 +25,9 @@ PIXELS = 8
 
 
 def seconds(net: hf.Network, inputs: int, frames: int, repeats: int) -> float:
-    """CPU seconds of one core for a whole certification, the least of some repeats; the graph is built before."""
+    """CPU seconds of one core for a whole certification, the least of `repeats`; the network is traced
+    before.
+    """
     x = torch.rand(inputs, frames, PIXELS, generator=torch.Generator().manual_seed(0))
     y = net(x).argmax(1)
     hf.radius(net, x[:1], y[:1], norm=2, frames="all", methods=[hf.certify.Certify(rounds=1)])
@@ -48,7 +52,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--inputs", nargs="+", type=int, default=[8, 16, 32, 64, 128, 256])
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--plot", type=Path, help="an .svg or .png file")
-    parser.add_argument("--out", type=Path, help="folder for the table")
+    parser.add_argument("--out", type=Path, help="folder where the table is written")
 
 
 def main(chosen: argparse.Namespace) -> None:
@@ -66,14 +70,15 @@ def main(chosen: argparse.Namespace) -> None:
         table.add("inputs", inputs, spent["inputs"][-1], spent["inputs"][-1] / inputs)
     fitted = {name: exponent(getattr(chosen, name), spent[name]) for name in spent}
     table.say(
-        f"Fitted exponents: frames {fitted['frames']:.2f} (4 inputs), inputs {fitted['inputs']:.2f} (4 frames)."
+        f"Fitted exponents: frames {fitted['frames']:.2f} (4 inputs), inputs {fitted['inputs']:.2f} (4 "
+        "frames)."
     )
     if chosen.plot:
         plot(chosen, spent, fitted)
 
 
 def plot(chosen: argparse.Namespace, spent: dict[str, list[float]], fitted: dict[str, float]) -> None:
-    from matplotlib.figure import Figure  # only the picture needs it
+    from matplotlib.figure import Figure  # Only the figure needs matplotlib.
 
     figure = Figure(figsize=(8, 3.4), layout="constrained")
     for axes, name in zip(figure.subplots(1, 2), spent, strict=True):

@@ -1,4 +1,4 @@
-"""Where the data are: the digits come with scikit-learn, everything else lies beside the project in ../shared/data."""
+"""The benchmarks' data: scikit-learn's digits, and the shared data folder (../shared/data)."""
 
 from pathlib import Path
 
@@ -13,11 +13,11 @@ SHARED = ROOT.parent / "shared" / "data"
 
 
 def shared(name: str, folder: Path = SHARED) -> Path:
-    """The path of a shared file or folder; ends the program politely where it is absent."""
+    """The path of a shared file or folder; ends the program with a message where it is missing."""
     path = folder / name
     if not path.exists():
         raise SystemExit(
-            f"this benchmark needs the shared data, and {path} does not exist; --data says where they are."
+            f"this benchmark needs the shared data, and {path} does not exist. Give its folder by --data."
         )
     return path
 

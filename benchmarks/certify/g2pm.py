@@ -1,10 +1,11 @@
-"""A network nobody here trained: g2pM's bidirectional LSTM, which tells how a Chinese character with several readings is read here.
+"""g2pM, a published bidirectional LSTM that gives the reading of a Chinese character with several readings.
 
 python -m benchmarks.certify g2pm --sentence 我要买很多东西 --place 1
 
-Which characters of the sentence decide? One bracket for each: how far its embedding may move in l2 before the reading changes, beside its
-distance to the nearest other character. The weights come from the wheel g2pM on PyPI (Apache-2.0; pip install --no-deps g2pM). They are
-a pickle; it is read by an unpickler that knows three names of numpy and nothing else, and no code of the package runs.
+Which characters of the sentence decide? For each character the table gives the bounds of the l2 radius of its
+embedding within which the reading stays, and the distance to the nearest other character. The weights come
+from the wheel g2pM on PyPI (Apache-2.0; pip install --no-deps g2pM). They are a pickle, which is read by an
+unpickler that allows three names of numpy and nothing else; no code of the package runs.
 """
 
 import argparse
@@ -23,7 +24,7 @@ from torch import Tensor, nn
 import holdfast as hf
 from benchmarks.certify.table import Table
 
-START, END, UNKNOWN = "시", "끝", "<UNK>"  # the package's marks
+START, END, UNKNOWN = "시", "끝", "<UNK>"  # The package's marks for start, end and unknown.
 
 
 class Arrays(pickle.Unpickler):
@@ -33,7 +34,7 @@ class Arrays(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in self.allowed:
-            raise pickle.UnpicklingError(f"{module}.{name} is no part of an array")
+            raise pickle.UnpicklingError(f"{module}.{name} is not part of an array")
         return np.empty(0).__reduce__()[0] if name == "_reconstruct" else getattr(np, name)
 
 
@@ -68,10 +69,10 @@ def read(name: str) -> Any:
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sentence", default="我要买很多东西")
     parser.add_argument(
-        "--place", type=int, default=1, help="the character whose reading is asked for, from 0"
+        "--place", type=int, default=1, help="index of the character whose reading is certified, from 0"
     )
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--out", type=Path, help="folder for the table")
+    parser.add_argument("--out", type=Path, help="folder where the table is written")
 
 
 def main(chosen: argparse.Namespace) -> None:
@@ -94,7 +95,8 @@ def main(chosen: argparse.Namespace) -> None:
         "g2pm",
     )
     for c, token, b in zip(characters, ids.tolist(), brackets, strict=True):
-        others = (embedding[embedding.norm(dim=1) > 0] - embedding[token]).norm(dim=1)  # without the padding
+        # The zero vector is the padding.
+        others = (embedding[embedding.norm(dim=1) > 0] - embedding[token]).norm(dim=1)
         nearest = float(others[others > 0].min())
         seen = (
             ["none found", None]
@@ -106,6 +108,7 @@ def main(chosen: argparse.Namespace) -> None:
     asked = characters[chosen.place + 1]
     hidden = weights["lstm.weight_hh_l0"].shape[1]
     table.say(
-        f"{asked} is read {readings[int(label)]}, one of {len(readings)} readings; {hidden} hidden units each way."
+        f"{asked} is read {readings[int(label)]}, one of {len(readings)} readings; {hidden} hidden units "
+        "each way."
     )
     table.say(f"{len(ids)} characters in {seconds:.1f} CPU-s, {wall:.1f} s.")

@@ -1,9 +1,10 @@
-"""1,000 MNIST inputs of a 4-frame, 64-hidden LSTM, all other classes at once: seconds end to end, and how much of the device was used.
+"""1,000 MNIST inputs of a 4-frame, 64-hidden LSTM, all other classes at once: seconds and device utilisation.
 
 python -m benchmarks.certify gpu --device cuda --nets NETS
 
-The paper's implementation took about four hours on sixteen K80s for 1,000 inputs of LSTMs with four frames. FLOPs are those of the matrix
-products, counted on a few inputs and scaled; the peak is that of a large square float64 product on the same device, measured.
+The paper's implementation took about four hours on sixteen K80s for 1,000 inputs of LSTMs with four frames.
+FLOPs are those of the matrix products, counted on a few inputs and scaled. The peak is measured: a large
+square float64 product on the same device.
 """
 
 import argparse
@@ -24,7 +25,7 @@ from holdfast.api.radius import radius_problems
 
 
 class Flops(TorchDispatchMode):
-    """Adds up the operations of the matrix products. (torch's own FlopCounterMode trips over gradients taken inside.)"""
+    """Counts the operations of matrix products. (torch's FlopCounterMode fails on gradients taken inside.)"""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -38,7 +39,7 @@ class Flops(TorchDispatchMode):
 
 
 def certify(net: hf.Network, x: Tensor, y: Tensor, norm: float, batch: int) -> tuple[Tensor, float]:
-    """-> radii (inputs,) and wall seconds, everything included but the tracing of the network."""
+    """Certified radii (inputs,) and wall seconds, including everything but the tracing of the network."""
     _wait(net.device)
     began = time.perf_counter()
     records = hf.solve(
@@ -49,7 +50,7 @@ def certify(net: hf.Network, x: Tensor, y: Tensor, norm: float, batch: int) -> t
 
 
 def peak(device: torch.device) -> float:
-    """FLOP/s of a square float64 product, the best of five."""
+    """Measured FLOP/s of a square float64 product, the best of five."""
     size = 8192 if device.type == "cuda" else 1024
     a = torch.randn(size, size, dtype=torch.float64, device=device)
     best = math.inf
@@ -74,9 +75,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch", type=int, default=1000, help="inputs in one batch")
     parser.add_argument("--device", default="cuda")
     parser.add_argument(
-        "--nets", type=Path, default=CACHE, help="where trained networks are kept; missing ones are trained"
+        "--nets", type=Path, default=CACHE, help="folder of trained networks; missing ones are trained"
     )
-    parser.add_argument("--out", type=Path, help="folder for the table")
+    parser.add_argument("--out", type=Path, help="folder where the table is written")
 
 
 def main(chosen: argparse.Namespace) -> None:
@@ -85,7 +86,7 @@ def main(chosen: argparse.Namespace) -> None:
     x, y, _ = correct(module, *wanted.inputs("test", chosen.data), chosen.count)
     net = hf.Network.from_torch(module, device=chosen.device)
     few = min(8, len(x))
-    certify(net, x[:few], y[:few], chosen.norm, chosen.batch)  # traces the network, wakes the device
+    certify(net, x[:few], y[:few], chosen.norm, chosen.batch)  # Trace the network and warm up the device.
     with Flops() as counter:
         certify(net, x[:few], y[:few], chosen.norm, chosen.batch)
     flops = counter.total * len(x) / few

@@ -1,8 +1,8 @@
-"""A review of IMDb's length: 256 words, an LSTM with 128 hidden units, one word moves. It must finish; memory and seconds are the result.
+"""A review of IMDb's length: 256 words, an LSTM with 128 units, one word perturbed: seconds and memory.
 
 python -m benchmarks.certify imdb --words 256 --hidden 128 --place 128
 
-The l2 radius of that word's vector (all vectors have length 1), by tier fast.
+The radius is that of the word's vector in l2 (all vectors have length 1), by tier fast.
 """
 
 import argparse
@@ -29,16 +29,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         nargs="+",
         default=[128],
-        help="the word that moves, from 0; one question for each",
+        help="index of the perturbed word, from 0; each is certified alone",
     )
     parser.add_argument("--rounds", type=int, default=7, help="radii to try")
     parser.add_argument("--train", type=int, default=4000, help="reviews to train on")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--device", default="cpu")
     parser.add_argument(
-        "--nets", type=Path, default=CACHE, help="where trained networks are kept; missing ones are trained"
+        "--nets", type=Path, default=CACHE, help="folder of trained networks; missing ones are trained"
     )
-    parser.add_argument("--out", type=Path, help="folder for the table")
+    parser.add_argument("--out", type=Path, help="folder where the table is written")
 
 
 def main(chosen: argparse.Namespace) -> None:

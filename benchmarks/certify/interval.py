@@ -1,4 +1,4 @@
-"""Plain interval bounds, the cheapest proof there is: what every other column is to be better than. Float64, roundings not paid for."""
+"""Plain interval bound propagation (IBP), the baseline of the tables. Float64, no rounding-error bounds."""
 
 import time
 from collections.abc import Callable
@@ -16,7 +16,9 @@ Interval = tuple[Tensor, Tensor]
 def radii(
     reader: Reader, kind: str, x: Tensor, y: Tensor, targets: Tensor, p: float, guess: Tensor
 ) -> tuple[Tensor, float]:
-    """(batch,) largest radius proved with every frame in its own ball, and CPU seconds for all inputs."""
+    """Largest radius (batch,) that IBP proves with every frame in its own ball, and CPU seconds for all
+    inputs.
+    """
     x = x.double()
     weight, bias = reader.head.weight.detach().double(), reader.head.bias.detach().double()
     row, offset = weight[y] - weight[targets], bias[y] - bias[targets]
@@ -31,7 +33,7 @@ def radii(
 
 
 def bisect(margin: Callable[[Tensor], Tensor], guess: Tensor, steps: int = 20) -> Tensor:
-    """Largest radius below the guess with a positive margin, row by row."""
+    """Largest radius below the guess with a positive margin, for each row of the batch."""
     low, high = torch.zeros_like(guess), guess
     for _ in range(steps):
         middle = (low + high) / 2
@@ -41,7 +43,9 @@ def bisect(margin: Callable[[Tensor], Tensor], guess: Tensor, steps: int = 20) -
 
 
 def last_state(reader: Reader, kind: str, x: Tensor, radius: Tensor, p: float) -> Interval:
-    """x (batch, frames, pixels), radius (batch,) -> bounds (batch, hidden) of the state after the last frame."""
+    """Interval bounds (batch, hidden) of the state after the last frame, for x (batch, frames, pixels),
+    radius (batch,).
+    """
     cell: Any = reader.cell
     read, keep = cell.weight_ih_l0.detach().double(), cell.weight_hh_l0.detach().double()
     first, second = cell.bias_ih_l0.detach().double(), cell.bias_hh_l0.detach().double()

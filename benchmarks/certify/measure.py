@@ -1,4 +1,4 @@
-"""One column of a table: the radii by one tier, and the CPU seconds of its proofs alone."""
+"""One column of a table: the radii of one tier, and the CPU seconds of its proofs alone."""
 
 import time
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from holdfast.api.radius import FramesOption, Tier, default_methods
 @dataclass(frozen=True)
 class Column:
     radii: Tensor  # (inputs,)
-    seconds: float  # of one core, for each input
+    seconds: float  # CPU seconds of one core for each input.
 
     @property
     def mean(self) -> float:
@@ -25,12 +25,12 @@ class Column:
 
 
 def tiers() -> list[str]:
-    """Those that prove something."""
+    """The tiers with a certified lower bound."""
     return [t for t in get_args(Tier) if t != "search"]
 
 
 def proofs(net: hf.Network, tier: str) -> list[hf.Method[Any]]:
-    """What a tier does beside the searches."""
+    """The methods of a tier that certify lower bounds."""
     searches = {m.name for m in default_methods(net, "radius", "search")}
     return [m for m in default_methods(net, "radius", tier) if m.name not in searches]  # type: ignore[arg-type]
 
@@ -45,7 +45,10 @@ def measure(
     frames: FramesOption,
     seconds: float | None = None,
 ) -> Column:
-    """The lower ends by the proofs of a tier alone; for tier 'search' the upper ends by the attacks alone. At most `seconds` an input."""
+    """Certified lower bounds of a tier without its attacks; for tier 'search', the attacks' upper bounds.
+
+    `seconds` limits the time for one input.
+    """
     stop = hf.Stop(seconds=None if seconds is None else seconds * len(x))
     methods = proofs(net, tier) or default_methods(net, "radius", "search")
     hf.radius(
@@ -56,7 +59,7 @@ def measure(
         frames=frames,
         targets=targets[:1],
         methods=[hf.certify.Certify(rounds=1)],
-    )  # builds the graph
+    )  # Trace the network first; this is not timed.
     began = time.process_time()
     brackets = hf.radius(net, x, y, norm=norm, frames=frames, targets=targets, methods=methods, stop=stop)
     spent = (time.process_time() - began) / len(x)

@@ -1,8 +1,9 @@
-"""VNN-COMP's mnist_fc: ReLU networks with 2, 4 and 6 layers of 256, read from their ONNX files, targeted at the runner-up.
+"""VNN-COMP's mnist_fc: ReLU networks with 2, 4 and 6 layers of 256, target the runner-up.
 
 python -m benchmarks.certify mnist_fc --count 20 --peer CROWN
 
-Mean l_inf (or --norms) radii, in brackets the CPU seconds of one core for each input. Pixels lie in [0, 1] and are free to leave it.
+The table gives mean l_inf (or --norms) radii, with the CPU seconds of one core per input in brackets. Pixels
+lie in [0, 1]; perturbed ones may leave that range.
 """
 
 import argparse
@@ -25,8 +26,8 @@ from holdfast.region.norms import dual, norm
 
 
 def plain(file: Path) -> nn.Sequential:
-    """The same network as a plain module, for the peer and the intervals."""
-    import onnx  # not everywhere installed
+    """The same network as a plain torch module, for auto_LiRPA and interval bounds."""
+    import onnx  # An optional package.
     from onnx import numpy_helper
 
     graph = onnx.load_from_string(gzip.decompress(file.read_bytes())).graph
@@ -74,8 +75,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tiers", nargs="+", choices=tiers(), default=tiers())
     parser.add_argument("--peer", nargs="*", choices=("CROWN", "alpha-CROWN"), default=[])
     parser.add_argument("--count", type=int, default=20, help="inputs")
-    parser.add_argument("--seconds", type=float, help="stop every tier after so many for each input")
-    parser.add_argument("--out", type=Path, help="folder for the table")
+    parser.add_argument("--seconds", type=float, help="limit of every tier for one input")
+    parser.add_argument("--out", type=Path, help="folder where the table is written")
 
 
 def main(chosen: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-"""Frame-wise recurrent classifiers, trained with a fixed seed and kept as plain arrays.
+"""Frame-wise recurrent classifiers, trained with a fixed seed and stored as plain arrays.
 
 python -m benchmarks.certify train --device cuda --out DIR      every MNIST network of Table 5
 python -m benchmarks.certify train --only lstm-4x32             one of them, on the CPU
@@ -25,7 +25,7 @@ PIXELS = {"mnist": 784, "digits": 64}
 
 
 class Reader(nn.Module):
-    """(batch, frames, pixels) -> (batch, classes): one recurrent layer, and a linear one on its last state."""
+    """(batch, frames, pixels) -> (batch, classes): a recurrent layer, then a linear one on its last state."""
 
     def __init__(self, cell: str, inputs: int, hidden: int, classes: int = 10) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Reader(nn.Module):
 
 @dataclass(frozen=True)
 class Recipe:
-    """Which network, and how it is trained."""
+    """Architecture and training settings of a network."""
 
     cell: str
     frames: int
@@ -76,17 +76,18 @@ TABLE5 = tuple(
 
 
 def recipe(name: str) -> Recipe:
-    """'lstm-4x64' -> the MNIST network of that name."""
+    """The recipe of the MNIST network with a name such as 'lstm-4x64'."""
     found = re.fullmatch(r"(rnn|lstm|gru)-(\d+)x(\d+)", name)
     if not found or PIXELS["mnist"] % int(found[2]):
         raise SystemExit(
-            f"{name!r} is no network: write cell-FRAMESxHIDDEN, such as lstm-4x64; the frames must divide 784."
+            f"{name!r} is not a network: write cell-FRAMESxHIDDEN, such as lstm-4x64; the frames must "
+            "divide 784."
         )
     return Recipe(found[1], int(found[2]), int(found[3]))
 
 
 def train(wanted: Recipe, device: str = "cpu", folder: Path = SHARED) -> Reader:
-    """All data stay on the device; cosine-annealed Adam, one seed for weights and order."""
+    """Train by cosine-annealed Adam, with one seed for weights and order and all data on the device."""
     x, y = (t.to(device) for t in wanted.inputs("train", folder))
     with torch.random.fork_rng():
         torch.manual_seed(wanted.seed)
@@ -122,7 +123,7 @@ def load(module: Reader, file: Path) -> Reader:
 
 
 def trained(wanted: Recipe, nets: Path = CACHE, device: str = "cpu", folder: Path = SHARED) -> Reader:
-    """The network from the cache, or trained now and put there. On the CPU, in evaluation mode."""
+    """The network from the cache, or trained now and stored there. On the CPU, in evaluation mode."""
     file = wanted.file(nets)
     if not file.exists():
         save(train(wanted, device, folder), file)
@@ -130,7 +131,7 @@ def trained(wanted: Recipe, nets: Path = CACHE, device: str = "cpu", folder: Pat
 
 
 def correct(module: nn.Module, x: Tensor, y: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The first `count` inputs the network gets right: x, y, and the class that comes second."""
+    """The first `count` correctly classified inputs: x, y, and the runner-up class."""
     with torch.no_grad():
         ranked = torch.cat([module(part) for part in x.split(1000)]).topk(2).indices
     right = (ranked[:, 0] == y).nonzero().flatten()[:count]
@@ -144,7 +145,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", nargs="+", metavar="NET", help="such as lstm-4x64; default: all of Table 5")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path, default=CACHE, help="folder for the .npz files")
-    parser.add_argument("--epochs", type=int, help="instead of the recipe's")
+    parser.add_argument("--epochs", type=int, help="training epochs; default: the recipe's")
 
 
 def main(chosen: argparse.Namespace) -> None:

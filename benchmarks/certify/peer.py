@@ -1,7 +1,7 @@
-"""auto_LiRPA, if it is there: CROWN and alpha-CROWN radii of the unrolled networks, measured as ours are.
+"""CROWN and alpha-CROWN radii of the unrolled networks by auto_LiRPA, where it is installed.
 
-Its newest release on PyPI, 0.3, was written for torch 1.12 and numpy 1; `_fit` puts back the four names it misses.
-Install it without its dependencies: pip install --no-deps auto_LiRPA appdirs tqdm pyyaml.
+Its newest release on PyPI, 0.3, was written for torch 1.12 and numpy 1; `_fit` restores the four names it
+misses. Install it without its dependencies: pip install --no-deps auto_LiRPA appdirs tqdm pyyaml.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 
 def absent() -> str | None:
-    """Why the peer cannot be asked; None if it can."""
+    """Why auto_LiRPA cannot be used; None if it can."""
     try:
         _fit()
         importlib.import_module("auto_LiRPA")
@@ -39,9 +39,11 @@ def radii(
     method: str,
     steps: int = 10,
 ) -> tuple[Tensor, float]:
-    """Largest radius (batch,) at which the margin to the target is proved in every frame's ball, bisected; CPU seconds for all inputs.
+    """Bisect for the largest radius (batch,) at which the margin to the target is proved; CPU seconds for all
+    inputs.
 
-    guess (batch,): a radius of about the right size; the search goes from 0 to twice that, and further where that is still proved.
+    Every frame has its own ball. guess (batch,): a radius of about the right size. The search goes from 0 to
+    twice that, and further where that is still proved.
     """
     lirpa = importlib.import_module("auto_LiRPA")
     margin = (torch.eye(10)[y] - torch.eye(10)[targets])[:, None]

@@ -1,11 +1,12 @@
-"""PROVER's question (Ryou et al. 2021): LSTM classifiers of MNIST, every pixel off by up to 0.01, how many of 100 images are proved?
+"""PROVER's experiment (Ryou et al. 2021): LSTM classifiers of MNIST, every pixel perturbed by up to 0.01.
 
 python -m benchmarks.certify prover --device cuda --frames 7 4
 python -m benchmarks.certify prover --frames 7 --count 2 --steps 0          the CPU seconds of one pass
 
-Their networks, their images: the first that are classified correctly in the order of a seeded permutation, pixels in [0, 1], no target.
-Every tier looks at what those before it left open; a PGD attack with restarts says how many cannot be proved at all, and looks for a point
-in every ball that was proved.
+How many of 100 images are certified? Networks and images are PROVER's: the first correctly classified images
+in the order of a seeded permutation, pixels in [0, 1], all other classes. Every tier runs on the images that
+the tiers before it left open. A PGD attack with restarts counts the images that cannot be certified, and
+looks for a counterexample in every certified ball.
 """
 
 import argparse
@@ -46,14 +47,26 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--frames", nargs="+", type=int, default=[7, 4], choices=[4, 7])
     parser.add_argument("--radius", type=float, default=0.01)
     parser.add_argument("--count", type=int, default=100, help="images")
-    parser.add_argument("--steps", type=int, default=40, help="of training; 0: none")
+    parser.add_argument(
+        "--steps", type=int, default=40, help="steps that train the relaxation's coefficients; 0: none"
+    )
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--out", type=Path, help="folder for the table")
+    parser.add_argument("--out", type=Path, help="folder where the table is written")
 
 
 def main(chosen: argparse.Namespace) -> None:
     table = Table(
-        ["frames", "images", "not attacked", "planes", "s", "second order", "s", "trained", "s"],
+        [
+            "frames",
+            "images",
+            "not attacked",
+            "linear bounds (tier fast)",
+            "s",
+            "quadratic models",
+            "s",
+            "trained",
+            "s",
+        ],
         chosen.out,
         "prover",
     )
@@ -84,7 +97,7 @@ def main(chosen: argparse.Namespace) -> None:
 
         every = torch.arange(len(x), device=x.device)
         for method in (hf.certify.Certify(), hf.certify.Tighten(steps=0)):
-            worst(every[:1], method)  # traces the network and wakes the device, which is not timed
+            worst(every[:1], method)  # Trace the network and warm up the device; not timed.
         _, broken, _ = worst(every, hf.attacks.PGD())
         proved, row = torch.zeros_like(broken), [frames, len(x), int((~broken).sum())]
         for method in (

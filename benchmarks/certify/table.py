@@ -1,4 +1,4 @@
-"""Markdown tables, printed row by row while the numbers come in, and kept in a file."""
+"""Markdown tables that are printed row by row as results come in, and written to a file."""
 
 import json
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 class Table:
-    """print() for people who wait, a Markdown file and a JSON of the rows for those who come later."""
+    """A table that prints each row at once, and writes a Markdown file and a JSON file of the rows."""
 
     def __init__(self, columns: Sequence[str], out: Path | None = None, name: str = "table") -> None:
         self.columns, self.rows = list(columns), list[list[object]]()
@@ -21,7 +21,7 @@ class Table:
         self._line(f"| {' | '.join(_shown(c) for c in cells)} |")
 
     def say(self, line: str) -> None:
-        """A remark below the table."""
+        """Print and store a remark below the table."""
         self._line(f"\n{line}")
 
     def _line(self, line: str) -> None:

@@ -1,11 +1,12 @@
-"""POPQORN's Table 5: MNIST in 4, 7 and 14 frames, all frames move, certified beside CLEVER-RNN and C&W-Ada.
+"""POPQORN's Table 5: MNIST in 4, 7 and 14 frames: certified radius, CLEVER-RNN and C&W-Ada.
 
 python -m benchmarks.certify train --device cuda --out NETS
 python -m benchmarks.certify table5 --device cuda --nets NETS --out RESULTS
-python -m benchmarks.certify table5 --only rnn-4x32 --norms 2 --count 10          a taste of it on the CPU
+python -m benchmarks.certify table5 --only rnn-4x32 --norms 2 --count 10          a small part on the CPU
 
-The set-up follows the paper and its published scripts: pixels in [-1, 1] and free to leave it, 100 test images that the network gets
-right, a random other class as target, mean and standard deviation. The networks are ours, so the figures are to be compared in size.
+The set-up follows the paper and its published scripts: pixels in [-1, 1] that may leave this range, 100
+correctly classified test images, a random other class as target, mean and standard deviation. The networks
+are ours, so only the magnitudes can be compared with the paper's.
 """
 
 import argparse
@@ -21,7 +22,8 @@ import holdfast as hf
 from benchmarks.certify.nets import CACHE, TABLE5, correct, recipe, trained
 from benchmarks.certify.table import Table
 
-# Ko et al. 2019, Table 5: network -> norm -> (certified, CLEVER-RNN, C&W-Ada), means over their inputs. One entry is lost in our copy.
+# Ko et al. 2019, Table 5: network -> norm -> (certified, CLEVER-RNN, C&W-Ada), means over their inputs. One
+# entry is unreadable in our copy.
 PAPER: dict[str, dict[float, tuple[float, float | None, float]]] = {
     "rnn-4x32": {
         math.inf: (0.0190, 0.0831, 0.2561),
@@ -99,7 +101,7 @@ def random_targets(y: Tensor, seed: int = 0) -> Tensor:
 def asked(
     net: hf.Network, x: Tensor, y: Tensor, targets: Tensor, norm: float, name: str
 ) -> tuple[Tensor, float]:
-    """-> radii (inputs,) by one method alone, and wall seconds for all of them."""
+    """Radii (inputs,) by one method alone, and wall seconds for all of them."""
     began = time.perf_counter()
     brackets = hf.radius(net, x, y, norm=norm, frames="all", targets=targets, methods=[METHODS[name]])
     seconds = time.perf_counter() - began
@@ -119,9 +121,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--count", type=int, default=100, help="inputs")
     parser.add_argument("--device", default="cpu")
     parser.add_argument(
-        "--nets", type=Path, default=CACHE, help="where trained networks are kept; missing ones are trained"
+        "--nets", type=Path, default=CACHE, help="folder of trained networks; missing ones are trained"
     )
-    parser.add_argument("--out", type=Path, help="folder for the table")
+    parser.add_argument("--out", type=Path, help="folder where the table is written")
 
 
 def main(chosen: argparse.Namespace) -> None:
@@ -140,9 +142,7 @@ def main(chosen: argparse.Namespace) -> None:
         module = trained(wanted, chosen.nets, chosen.device, chosen.data)
         x, y, _ = correct(module, *wanted.inputs("test", chosen.data), chosen.count)
         net = hf.Network.from_torch(module, device=chosen.device)
-        asked(
-            net, x[:1], y[:1], random_targets(y[:1]), 2, "certified"
-        )  # traces the network, which is not timed
+        asked(net, x[:1], y[:1], random_targets(y[:1]), 2, "certified")  # Trace the network first; not timed.
         for norm in chosen.norms:
             found = {name: asked(net, x, y, random_targets(y), norm, name) for name in asked_for}
             proved = [found[name][0] for name in ("certified", "second order") if name in found]

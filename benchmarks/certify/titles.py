@@ -1,12 +1,12 @@
-"""POPQORN's experiment III (Figure 6): an LSTM on word vectors, one word perturbed at a time. Which words decide the class?
+"""POPQORN's experiment III (Figure 6): which words decide the class of a text? One is perturbed at a time.
 
 python -m benchmarks.certify titles --hidden 32 128 --count 10
 python -m benchmarks.certify titles --set trec --hidden 32 --count 10
 
-Each word has its own certified l2 radius in the space of the vectors (all of length 1); the three smallest are underlined. With --attack
-the three words with the smallest upper bounds are bold: linear bounds lose precision with each time step, so certified radii favour the
-last words. MARBLE's authors measured 52.8 minutes for POPQORN on one sentence. Tracing a new length takes about half a second, which is
-not counted.
+Each word has its own certified l2 radius in the space of the vectors (all of length 1); the three smallest
+are underlined. With --attack the three words with the smallest upper bounds are bold: linear bounds lose
+precision with each time step, so certified radii favour the last words. MARBLE's authors measured 52.8
+minutes for POPQORN on one sentence. Tracing a new length takes about half a second, which is not counted.
 """
 
 import argparse
@@ -37,9 +37,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--attack", action="store_true", help="upper bounds as well")
     parser.add_argument("--device", default="cpu")
     parser.add_argument(
-        "--nets", type=Path, default=CACHE, help="where trained networks are kept; missing ones are trained"
+        "--nets", type=Path, default=CACHE, help="folder of trained networks; missing ones are trained"
     )
-    parser.add_argument("--out", type=Path, help="folder for the table")
+    parser.add_argument("--out", type=Path, help="folder where the table is written")
 
 
 def main(chosen: argparse.Namespace) -> None:
@@ -77,7 +77,7 @@ def main(chosen: argparse.Namespace) -> None:
 
 
 def right(module: torch.nn.Module, data: list[Sentence], count: int, longest: int) -> list[Sentence]:
-    """Correctly classified texts, spread over the data, which are sorted by class."""
+    """Correctly classified texts, spread over the data, since these are sorted by class."""
     fitting = [s for s in data if 4 <= len(s.words) <= longest]
     fitting = fitting[:: max(1, len(fitting) // (2 * count))]
     with torch.no_grad():
@@ -92,7 +92,9 @@ def word_radii(net: hf.Network, title: Sentence, *, attack: bool = False) -> tup
 
 
 def marked(words: list[str], lower: list[float], upper: list[float]) -> str:
-    """Every word with its certified radius; the three smallest are underlined, the three smallest upper bounds bold."""
+    """Every word with its certified radius; the three smallest are underlined, the three smallest upper
+    bounds bold.
+    """
     shown = []
     for word, low, high in zip(words, lower, upper, strict=True):
         word = f"<u>{word}</u>" if low <= sorted(lower)[2] else word

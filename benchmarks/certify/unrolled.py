@@ -1,4 +1,4 @@
-"""The recurrent readers written out step by step, for bounders that know no recurrent layer: one input for each frame."""
+"""The recurrent classifiers unrolled, for bounding tools without recurrent layers; each frame is an input."""
 
 from typing import Any
 
@@ -9,7 +9,10 @@ from benchmarks.certify.nets import Reader
 
 
 class Unrolled(nn.Module):
-    """Frames as separate arguments, each (batch, pixels) -> (batch, classes). The first step has no state, so none is fed."""
+    """Frames as separate arguments, each (batch, pixels) -> (batch, classes).
+
+    The first step has no state, so none is fed.
+    """
 
     def __init__(self, reader: Reader, kind: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Sentences as vectors of words: the shared texts, the shared word vectors, and an LSTM that classifies them."""
+"""Sentences as word vectors: the shared texts, the shared word vectors, and an LSTM classifier."""
 
 import csv
 import lzma
@@ -27,7 +27,7 @@ class Sentence:
 @dataclass(frozen=True)
 class Vectors:
     place: dict[str, int]
-    matrix: Tensor  # (words, dimension) float32, of length 1
+    matrix: Tensor  # (words, dimension) float32, rows of length 1
 
     @classmethod
     def read(cls, folder: Path) -> "Vectors":
@@ -37,7 +37,7 @@ class Vectors:
         return cls({str(w): i for i, w in enumerate(words)}, torch.from_numpy(matrix).float())
 
     def sentence(self, text: str, label: int, longest: int) -> Sentence | None:
-        """Words without a vector are left out; None where nothing is left."""
+        """The vectors of a text without the words that have none; None where no word is left."""
         words = [w for w in (part.strip(".,:;!?\"'()-").lower() for part in text.split()) if w in self.place][
             :longest
         ]
@@ -47,7 +47,7 @@ class Vectors:
 def sentences(
     file: Path, vectors: Vectors, classes: Sequence[str], longest: int = 60, most: int | None = None
 ) -> list[Sentence]:
-    """Rows of label, tab, text."""
+    """Read lines of label, tab, text."""
     csv.field_size_limit(sys.maxsize)
     found = []
     with lzma.open(file, "rt", encoding="utf-8", newline="") as lines:
@@ -63,7 +63,9 @@ def sentences(
 def train(
     data: list[Sentence], hidden: int, classes: int, epochs: int, batch: int = 64, rate: float = 3e-3
 ) -> Reader:
-    """The state after the last word of each sentence, whatever its length; one seed for weights and order."""
+    """Train on the state after the last word of each sentence, whatever its length; one seed for weights and
+    order.
+    """
     with torch.random.fork_rng():
         torch.manual_seed(0)
         module = Reader("lstm", data[0].x.shape[1], hidden, classes)
@@ -79,7 +81,7 @@ def train(
 
 
 def answers(module: Reader, rows: list[Sentence]) -> Tensor:
-    """-> (rows, classes)."""
+    """Network outputs (sentences, classes)."""
     _, state = module.cell(pack_sequence([r.x for r in rows], enforce_sorted=False))
     logits: Tensor = module.head(state[0][-1])
     return logits
@@ -92,7 +94,7 @@ def accuracy(module: Reader, rows: list[Sentence]) -> float:
 
 
 def trained(file: Path, data: list[Sentence], hidden: int, classes: int, epochs: int) -> Reader:
-    """From the file, or trained now and put there."""
+    """The network from the file, or trained now and stored there."""
     if not file.exists():
         save(train(data, hidden, classes, epochs), file)
     return load(Reader("lstm", data[0].x.shape[1], hidden, classes), file)

@@ -1,1 +1,1 @@
-"""Do the readers of strangers' files refuse in words whatever chance makes of an honest file? `python -m benchmarks.fuzz`."""
+"""Fuzzing of the file readers (`python -m benchmarks.fuzz`): a damaged file must give a HoldfastError."""

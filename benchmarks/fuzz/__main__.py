@@ -1,8 +1,9 @@
 """python -m benchmarks.fuzz [--count 2000] [--seed 0] [--only NAME ...] [--keep FOLDER]
 
-Damages honest files of every kind that holdfast reads and reads them, each reader in a process of its own. Only a HoldfastError may
-come out; anything else is an escape, and so are a crash of the process and a file that takes longer than the limit. --keep keeps the files
-that escape. The exit code is 1 if anything escaped.
+Damage valid files of every kind that holdfast reads, then read them, each reader in a process of its own.
+Only a HoldfastError is acceptable. Any other exception, a crash of the process, or a file that takes longer
+than the limit counts as an escape. --keep saves the files that cause one. The exit code is 1 after any
+escape.
 """
 
 import argparse
@@ -19,9 +20,7 @@ from benchmarks.fuzz import seeds
 from benchmarks.fuzz.attempts import Count, tried
 from benchmarks.fuzz.readers import Readers
 
-ROOM = (
-    4 * 2**30
-)  # bytes that a reader may add to its process: what wants more has escaped, and does not harm the machine
+ROOM = 4 * 2**30  # Bytes that a reader may allocate. A larger allocation fails and counts as an escape.
 HEAD = ("reader", "tried", "read", "refused", "escaped", "slowest", "memory", "what escaped")
 
 
@@ -29,7 +28,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--count", type=int, default=2000, help="files for each reader; slow ones get fewer")
+    parser.add_argument(
+        "--count", type=int, default=2000, help="files for each reader; slow readers get fewer"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--keep", type=Path)
@@ -50,7 +51,10 @@ def main() -> None:
 
 
 def _apart(honest: Path, name: str, seed: int, count: int, keep: Path | None) -> Count:
-    """In processes of their own: one that crashes is counted, and the next goes on behind the file that it crashed on."""
+    """Run a reader in child processes.
+
+    After a crash, count it and continue with the next file in a new process.
+    """
     found = Count()
     context = multiprocessing.get_context("fork")  # torch is imported once
     while found.tried < count:

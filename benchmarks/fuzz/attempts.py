@@ -1,4 +1,4 @@
-"""One damaged file given to its reader, and what came of it."""
+"""Read one damaged file and classify the outcome."""
 
 import resource
 import shutil
@@ -15,12 +15,15 @@ from random import Random
 from benchmarks.fuzz.readers import Reader
 from holdfast.errors import HoldfastError
 
-LIMIT = 30  # seconds for one file, of a few kilobytes each
+LIMIT = 30  # Seconds for reading one file; the files have a few kilobytes each.
 
 
 @dataclass(frozen=True)
 class Count:
-    """memory: by how much reading them raised the largest size of the process, in bytes; the first one imports what the reader needs."""
+    """Outcomes of one reader.
+
+    `memory`: growth of the peak memory in bytes, without the first file, which triggers imports.
+    """
 
     tried: int = 0
     read: int = 0
@@ -45,11 +48,11 @@ class Count:
 
 
 class TooLong(BaseException):
-    """Not an Exception, so that no reader takes it for a damaged file."""
+    """The time limit was exceeded. Not an Exception, so that no reader mistakes it for a damaged file."""
 
 
 def tried(reader: Reader, honest: Path, seed: int, number: int, keep: Path | None = None) -> Count:
-    """File `number` of this seed."""
+    """Damage and read file `number` of this seed."""
     with tempfile.TemporaryDirectory(prefix="fuzz-") as place:
         path = reader.damaged(honest, Path(place), Random(f"{reader.name} {seed} {number}"))
         before, began = _peak(), time.monotonic()
@@ -63,7 +66,7 @@ def tried(reader: Reader, honest: Path, seed: int, number: int, keep: Path | Non
 
 
 def _escape(reader: Reader, path: Path) -> str | None:
-    """None: it was read. An empty text: refused. Else the kind of what escaped."""
+    """None if the file was read, an empty text if it was refused, otherwise the kind of the escape."""
     old = signal.signal(signal.SIGALRM, _too_long)
     signal.alarm(LIMIT)
     try:

@@ -1,4 +1,4 @@
-"""What chance does to bytes, text and JSON."""
+"""Random damage to bytes, text and JSON."""
 
 import json
 import re
@@ -8,10 +8,39 @@ from typing import Any
 
 NUMBER = re.compile(rb"-?\d+(\.\d+)?([eE][-+]?\d+)?")
 NUMBERS = (
-    "0", "-0.0", "-1", "1", "2", "3", "255", "65536", "2147483647", "-2147483648", "4294967296",
-    "9223372036854775807", "1099511627776", "1e308", "1e-320", "1e999",
-    "-1e999", "NaN", "Infinity", "nan", "inf", "9" * 30, "1" + "0" * 500, "0.1", "1e-400", "0x10", "1_000", "٣", "²", "true", "null", "",
-)  # fmt: skip
+    "0",
+    "-0.0",
+    "-1",
+    "1",
+    "2",
+    "3",
+    "255",
+    "65536",
+    "2147483647",
+    "-2147483648",
+    "4294967296",
+    "9223372036854775807",
+    "1099511627776",
+    "1e308",
+    "1e-320",
+    "1e999",
+    "-1e999",
+    "NaN",
+    "Infinity",
+    "nan",
+    "inf",
+    "9" * 30,
+    "1" + "0" * 500,
+    "0.1",
+    "1e-400",
+    "0x10",
+    "1_000",
+    "٣",
+    "²",
+    "true",
+    "null",
+    "",
+)
 WORDS = (
     "(",
     ")",
@@ -38,10 +67,43 @@ WORDS = (
     "\\ud800",
 )
 SCALARS: tuple[Any, ...] = (
-    None, True, False, -1, 0, 1, 2, 7, 2**31, 2**40, 2**63, -(2**63), 10**30, 0.5, -1e308, 1e-320, float("nan"), float("inf"),
-    "", "x", "\0", "\ud800", "9" * 400,
-    [], {}, [[]], [None], {"": {}}, "proved", "witnessed", "groups", "typos", "noise", "abstract", "exact", "helpdesk",
-)  # fmt: skip
+    None,
+    True,
+    False,
+    -1,
+    0,
+    1,
+    2,
+    7,
+    2**31,
+    2**40,
+    2**63,
+    -(2**63),
+    10**30,
+    0.5,
+    -1e308,
+    1e-320,
+    float("nan"),
+    float("inf"),
+    "",
+    "x",
+    "\0",
+    "\ud800",
+    "9" * 400,
+    [],
+    {},
+    [[]],
+    [None],
+    {"": {}},
+    "proved",
+    "witnessed",
+    "groups",
+    "typos",
+    "noise",
+    "abstract",
+    "exact",
+    "helpdesk",
+)
 
 
 def flipped(data: bytearray, chance: Random) -> None:
@@ -72,7 +134,7 @@ def moved(data: bytearray, chance: Random) -> None:
 
 
 def overwritten(data: bytearray, chance: Random) -> None:
-    """A number of 1, 2, 4 or 8 bytes, as headers hold them."""
+    """Overwrite 1, 2, 4 or 8 bytes with an integer, as headers store them."""
     size = chance.choice((1, 2, 4, 8))
     value = chance.choice(
         (0, 1, -1, 2 ** (8 * size - 1) - 1, -(2 ** (8 * size - 1)), chance.randrange(2 ** (8 * size - 1)))
@@ -89,7 +151,7 @@ def inserted(data: bytearray, chance: Random) -> None:
 
 
 def renumbered(data: bytearray, chance: Random) -> None:
-    """A number of a text becomes another."""
+    """Replace a number in a text by another."""
     places = [m.span() for m in NUMBER.finditer(data)]
     if places:
         begin, end = chance.choice(places)
@@ -119,7 +181,7 @@ TEXT = (*BYTES, renumbered, renumbered, renumbered, reworded, reworded)
 
 
 def damaged(data: bytes, chance: Random, others: list[bytes], *, text: bool = False) -> bytes:
-    """One to three accidents, or the beginning of one file before the end of another."""
+    """Apply one to three random changes, or join the beginning of one file with the end of another."""
     found = bytearray(data)
     if others and chance.random() < 0.1:
         other = chance.choice(others)
@@ -131,7 +193,7 @@ def damaged(data: bytes, chance: Random, others: list[bytes], *, text: bool = Fa
 
 
 def damaged_json(data: bytes, chance: Random) -> bytes:
-    """One value, at any depth, becomes another, goes, or is there twice."""
+    """Replace, delete or duplicate one value at any depth."""
     try:
         whole = json.loads(data)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What chance does to files that are more than bytes: the parts are changed one at a time, and the rest stays as its format wants it."""
+"""Random damage to structured files: one part is changed at a time, and the container stays valid."""
 
 import contextlib
 import io
@@ -38,7 +38,7 @@ TYPES = (
 
 
 def damaged_npy(data: bytes, chance: Random) -> bytes:
-    """The header says another shape, type or order; the numbers stay."""
+    """Change shape, type or order in the header; the numbers stay."""
     if data[:6] != b"\x93NUMPY" or len(data) < 11:
         return data
     length = struct.unpack_from("<H", data, 8)[0]
@@ -59,7 +59,7 @@ def damaged_npy(data: bytes, chance: Random) -> bytes:
 
 
 def damaged_npz(data: bytes, chance: Random) -> bytes:
-    """One member is damaged, renamed, left out, twice there, or packed otherwise."""
+    """Damage, rename, delete, duplicate or recompress one member."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             members = [(name, archive.read(name)) for name in archive.namelist()]
@@ -100,7 +100,7 @@ def damaged_safetensors(data: bytes, chance: Random) -> bytes:
 
 
 def damaged_proof(data: bytes, chance: Random) -> bytes:
-    """Of a certificate: what it says of itself, or what says where its numbers lie."""
+    """Damage a certificate: its claim, or the index of its arrays."""
     if chance.random() < 0.3:
         return damaged_safetensors(data, chance)
     length = struct.unpack_from("<Q", data)[0]
@@ -112,7 +112,7 @@ def damaged_proof(data: bytes, chance: Random) -> bytes:
 
 
 def damaged_onnx(data: bytes, chance: Random) -> bytes:
-    """One field of one message, at any depth."""
+    """Change one field of one protobuf message, at any depth."""
     model = onnx.ModelProto()
     try:
         model.ParseFromString(data)
@@ -139,7 +139,7 @@ def _many(field: Any) -> bool:
 
 
 def _change(message: Any, chance: Random) -> None:
-    """The field goes, one of its values is another, there twice, or that of a neighbour."""
+    """Delete a field, or replace or duplicate one of its values, or copy a neighbour's value."""
     fields = (
         list(message.DESCRIPTOR.fields)
         if chance.random() < 0.3
@@ -207,7 +207,7 @@ def _scalar(field: Any, chance: Random, old: Any) -> Any:
 
 
 def damaged_sqlite(data: bytes, chance: Random) -> bytes:
-    """One cell becomes another, damaged inside where it holds JSON or an array, or a row goes; the schema may change as well."""
+    """Replace a cell, damage the JSON or array inside it, delete a row, or change the schema."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "run.sqlite"
         file.write_bytes(data)

@@ -1,4 +1,4 @@
-"""Files that are made to fill the memory, the stack or the day of whoever reads them. All are small."""
+"""Small files that are made to exhaust the memory, the stack or the time of their reader."""
 
 import io
 import struct
@@ -11,11 +11,14 @@ import onnx
 from onnx import TensorProto, helper
 
 GIB = 2**30
-HEAD2 = "(vnnlib-version <2.0>)\n(declare-network N (declare-input X float32 [{}]) (declare-output Y float32 [1,2]))\n"
+HEAD2 = (
+    "(vnnlib-version <2.0>)\n"
+    "(declare-network N (declare-input X float32 [{}]) (declare-output Y float32 [1,2]))\n"
+)
 
 
 def npy(shape: str, dtype: str = "<f8", content: bytes = bytes(64)) -> bytes:
-    """A .npy file that says it holds such an array."""
+    """A .npy file whose header declares such an array."""
     header = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + content
 
@@ -29,7 +32,7 @@ def npz(**members: bytes) -> bytes:
 
 
 def bomb() -> bytes:
-    """A kilobyte that says it unpacks to 100 GiB."""
+    """A kilobyte whose header declares 100 GiB of unpacked data."""
     data = bytearray(npz(x=npy("(13421772800,)", content=bytes(2**20)), y=npy("(8,)")))
     for at in (data.index(b"PK\x03\x04") + 22, data.index(b"PK\x01\x02") + 24):
         data[at : at + 4] = struct.pack("<I", 2**32 - 2)
@@ -37,7 +40,7 @@ def bomb() -> bytes:
 
 
 def sparse(path: Path, size: int = 2 * GIB) -> Path:
-    """A file of zeros that takes no room on the disk."""
+    """A sparse file of zeros, which takes no disk space."""
     with path.open("wb") as file:
         file.truncate(size)
     return path
@@ -62,7 +65,7 @@ def model(
 
 
 def function(name: str, *calls: str) -> onnx.FunctionProto:
-    """Calls others, one after the other."""
+    """An ONNX function that calls others, one after the other."""
     names = ["a", *(f"h{k}" for k in range(len(calls) - 1)), "b"]
     own = [
         helper.make_node(call, [names[k]], [names[k + 1]], domain="" if call == "Relu" else "own")
@@ -74,7 +77,7 @@ def function(name: str, *calls: str) -> onnx.FunctionProto:
 
 
 def png(width: int, height: int) -> bytes:
-    """A picture that says it is so large, and holds nothing."""
+    """A PNG that declares this size and has no image data."""
     chunks = (
         (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)),
         (b"IDAT", zlib.compress(bytes(64))),
@@ -110,9 +113,10 @@ def onnx_files() -> dict[str, bytes]:
 
 
 def _nested(depth: int) -> bytes:
-    """A graph with a node with an attribute with a graph, and so on, as protobuf writes them."""
+    """Graphs nested in attributes of nodes to this depth, as protobuf bytes."""
     found = b""
-    for tag in (b"\x32", b"\x2a", b"\x0a") * depth:  # g of an attribute, attribute of a node, node of a graph
+    # Fields: g of an attribute, attribute of a node, node of a graph.
+    for tag in (b"\x32", b"\x2a", b"\x0a") * depth:
         found = tag + _varint(len(found)) + found
     return b"\x08\x08" + b"\x3a" + _varint(len(found)) + found
 
@@ -126,7 +130,10 @@ def _varint(number: int) -> bytes:
 
 
 def vnnlib_files() -> dict[str, str]:
-    names = "(declare-const X_0 Real)(declare-const Y_0 Real)(declare-const Y_1 Real)(assert (>= X_0 0))(assert (<= X_0 1))\n"
+    names = (
+        "(declare-const X_0 Real)(declare-const Y_0 Real)(declare-const Y_1 Real)"
+        "(assert (>= X_0 0))(assert (<= X_0 1))\n"
+    )
     either = "(or " + "".join(f"(and {'(<= Y_0 1)' * 60}(<= Y_1 {k}))" for k in range(200)) + ")"
     return {
         "open brackets": names + "(" * 300_000,

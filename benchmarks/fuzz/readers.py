@@ -1,4 +1,4 @@
-"""The readers: what each is given, how that is damaged, and how far it is read, which is as far as any command reads it."""
+"""The readers under test: their files, the damage to these, and a function that reads a file completely."""
 
 import io
 import shutil
@@ -53,15 +53,18 @@ TEXTS = (".vnnlib", ".csv", ".tsv", ".txt", ".json")
 
 @dataclass(frozen=True)
 class Reader:
-    """`seeds` are names below the folder of honest files, of files or of folders whose files belong together."""
+    """One reader.
+
+    `seeds`: names in the folder of valid files, of files or of folders whose files belong together.
+    """
 
     name: str
     seeds: tuple[str, ...]
     read: Callable[[Path], object]
-    cost: int = 1  # a slow one is asked so many times less often
+    cost: int = 1  # Divides the number of files, for a slow reader.
 
     def damaged(self, honest: Path, to: Path, chance: Random) -> Path:
-        """One of the seeds, damaged, below the folder `to` -> what is to be read."""
+        """Write a damaged copy of one of the seeds to the folder `to`; return the path to read."""
         chosen = honest / chance.choice(self.seeds)
         target = to / chosen.name
         if chosen.is_file():
@@ -81,7 +84,7 @@ class Reader:
 
 
 class Readers:
-    """All of them, with the networks that some of them read for."""
+    """All readers, with the networks that some of them need."""
 
     def __init__(self, honest: Path) -> None:
         self.honest = honest
@@ -155,7 +158,10 @@ class Readers:
         return read_key(path) if path.name == "key.csv" else read_instances(path)
 
     def _proof(self, path: Path) -> object:
-        """As a bundle's are read. What the checker does not accept it says in words; whatever it trips over is an escape."""
+        """Check a certificate as a bundle's is checked.
+
+        A rejection with a reason is fine; any other failure is an escape.
+        """
         told = header_of(path)
         verdict = holdfast_check.check(self.honest / "dense.onnx", path)
         if "could not be followed" in verdict.reason:
@@ -171,13 +177,13 @@ class Readers:
         reads_frames = path.name == "monitor_noise"
         net = self.frames if reads_frames else self.tokens
         monitor = Monitor.load(path, net)
-        if path.name != "monitor_old":  # which carries no digest
+        if path.name != "monitor_old":  # monitor_old has no digest.
             same(monitor, Monitor.load(self.honest / path.name, net))
         return monitor.score(torch.zeros(3, 2) if reads_frames else "the film was good")
 
 
 def same(one: Monitor, other: Monitor) -> None:
-    """A damaged monitor must not be read as another."""
+    """Require that a damaged monitor is not read as a different one."""
     told = [
         [
             m.settings,
@@ -199,7 +205,7 @@ class AnotherMonitor(Exception):
 
 
 class Unfollowed(Exception):
-    """The checker's last net held what it did not foresee."""
+    """The checker rejected a proof only through its catch-all for unforeseen errors."""
 
 
 def _description(path: Path) -> object:
@@ -210,7 +216,7 @@ def _description(path: Path) -> object:
 
 
 def _bundle(path: Path) -> object:
-    """All that `holdfast verify-bundle` looks at without the model."""
+    """Everything that `holdfast verify-bundle` reads without the model."""
     with TemporaryDirectory() as place:
         found = list(findings(path, Path(place), (), CheckSettings({})))
     wrong = [one.told for one in found if one.state == "differs"]
@@ -220,7 +226,7 @@ def _bundle(path: Path) -> object:
 
 
 def _asked(net: hf.Network) -> object:
-    """The first thing that anything does with a network: what does it say?"""
+    """Evaluate the network once, as every command does first."""
     shape = [3 if size is None else size for size in net.shape or (4,)]
     return net(torch.zeros(1, *shape))
 

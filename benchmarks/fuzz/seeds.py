@@ -1,4 +1,4 @@
-"""Honest files of every kind that holdfast reads, small, made by what makes them in earnest."""
+"""Valid small files of every kind that holdfast reads, written by the real writers."""
 
 import json
 import shutil
@@ -67,10 +67,10 @@ def images() -> nn.Module:
 
 
 def made(folder: Path) -> None:
-    """All of them, below a folder."""
+    """Write all files into a folder."""
     torch.manual_seed(0)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the exporters warn of their own doings
+        warnings.simplefilter("ignore")  # The exporters warn about themselves.
         _models(folder)
     _data(folder)
     _specifications(folder)
@@ -109,7 +109,7 @@ def _models(folder: Path) -> None:
 
 
 def _functions() -> onnx.ModelProto:
-    """Shape arithmetic, a branch, a function of the file's own, constants in attributes."""
+    """A model with shape arithmetic, a branch, a local function, and constants in attributes."""
     own = [helper.make_opsetid("", 18), helper.make_opsetid("own", 1)]
     twice = helper.make_function(
         "own", "Twice", ["a"], ["b"], [helper.make_node("Add", ["a", "a"], ["b"])], own[:1]
@@ -193,14 +193,18 @@ def _specifications(folder: Path) -> None:
     )
     box = "".join(f"(assert (>= X_{k} -{k}.5))\n(assert (<= X_{k} 1.25e{k}))\n" for k in range(4))
     (folder / "one.vnnlib").write_text(
-        f"; a property\n{names}{box}(assert (or (and (<= Y_0 Y_1) (<= Y_0 Y_2)) (and (>= (+ Y_0 (* 2 Y_1)) 0.1))))\n"
+        f"; a property\n{names}{box}(assert (or (and (<= Y_0 Y_1) (<= Y_0 Y_2)) (and (>= (+ Y_0 (* 2 Y_1)) "
+        "0.1))))\n"
     )
     boxes = "".join(f"(and (>= X_0 {k}) (<= X_0 {k}.5) (< Y_0 {k}))" for k in range(3))
     rest = "".join(f"(assert (and (>= X_{k} 0) (<= X_{k} 1)))\n" for k in range(1, 4))
     (folder / "many.vnnlib").write_text(
         f"{names}{rest}(assert (or {boxes}))\n(assert (or (<= Y_1 0) (<= Y_2 -1)))\n"
     )
-    head = "(vnnlib-version <2.0>)\n(declare-network N (declare-input X float32 [1,2]) (declare-output Y float32 [1,2]))\n"
+    head = (
+        "(vnnlib-version <2.0>)\n"
+        "(declare-network N (declare-input X float32 [1,2]) (declare-output Y float32 [1,2]))\n"
+    )
     limits = "(assert (and (>= X[0,0] -1.0) (<= X[0,0] 1.0) (>= X[0,1] 0.0) (<= X[0,1] 0.1)))\n"
     (folder / "two.vnnlib").write_text(
         f"{head}{limits}(assert (or (<= Y[0,0] Y[0,1]) (> (+ (* 2.0 Y[0,0]) 1.5) 0.0)))\n"

@@ -1,1 +1,1 @@
-"""Benchmarks of room 2: changed pixels, features and words."""
+"""Benchmarks of changed pixels, features and words (Hamming distance)."""

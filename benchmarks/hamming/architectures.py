@@ -1,4 +1,4 @@
-"""Seven digit networks of different depth, width and activation (DeepTRE's Fig. 10): is the more accurate one the more robust?
+"""DeepTRE's Fig. 10: seven digit networks of different architecture; accuracy against robustness.
 
 python -m benchmarks.hamming architectures --count 50 --seconds 10
 """
@@ -57,7 +57,7 @@ def main(chosen: argparse.Namespace) -> None:
         "centre",
         "radius",
         "closed",
-        "s an image",
+        "s/image",
     ]
     table = Table(columns, chosen.out, "hamming-architectures")
     points = []

@@ -1,10 +1,10 @@
-"""A classifier that reads the bytes of a news title, as a black box: how many bytes must change?
+"""A classifier of news titles that reads bytes, as a black box: how many bytes must change?
 
 python -m benchmarks.hamming bytes --count 50
 
-The network is a convolution over bytes, handed over as a plain function of numpy arrays, so that nothing but its answers is known. The
-first 64 bytes of a title are read; those behind its end are spaces and stay. A changed byte may take any of the
-256 values, or any printable one.
+The network is a convolution over bytes. It is passed as a plain function of numpy arrays, so only its outputs
+are available. It reads the first 64 bytes of a title; shorter titles are padded by spaces, which are not
+perturbed. A changed byte may take any of the 256 values, or any printable one.
 """
 
 import argparse
@@ -32,7 +32,7 @@ SPACE = 32
 
 
 class ByteReader(nn.Module):
-    """(batch, bytes) -> (batch, classes): the strongest answer of each filter anywhere in the title."""
+    """(batch, bytes) -> (batch, classes): the maximum of each filter over the title, then a linear layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class ByteReader(nn.Module):
 
 
 def read(file: Path) -> tuple[Tensor, Tensor]:
-    """-> bytes (titles, LENGTH) float32, classes (titles,)."""
+    """Bytes (titles, LENGTH) float32, and classes (titles,)."""
     with lzma.open(file, "rt", encoding="utf-8", newline="") as lines:
         rows = [row for row in csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE) if row[0] in CLASSES]
     x = np.stack([np.frombuffer(text.encode()[:LENGTH].ljust(LENGTH), dtype=np.uint8) for _, text in rows])
@@ -71,7 +71,7 @@ def main(chosen: argparse.Namespace) -> None:
     right = (said == y).nonzero().flatten()
     which = right[:: max(1, len(right) // chosen.count)][: chosen.count]
     x, y = x[which], y[which]
-    inside = (x != SPACE).flip(1).cummax(1).values.flip(1)  # behind its last byte a title is padded
+    inside = (x != SPACE).flip(1).cummax(1).values.flip(1)  # True up to the last byte that is not padding.
     columns = [
         "values of a byte",
         "titles",
@@ -79,8 +79,8 @@ def main(chosen: argparse.Namespace) -> None:
         "mean bytes",
         "median",
         "most",
-        "questions a title",
-        "s a title",
+        "queries/title",
+        "s/title",
     ]
     table = Table(columns, chosen.out, "hamming-bytes")
     for name, values in (("0 to 255", range(256)), ("printable", range(32, 127))):
@@ -95,5 +95,6 @@ def main(chosen: argparse.Namespace) -> None:
         table.add(name, len(x), len(some), *cells, asked // len(x), spent / len(x))
     free = float(inside.double().sum(1).mean())
     table.say(
-        f"Accuracy {share:.1%} of seven classes; {free:.0f} bytes of a title may change. Black box: no proof."
+        f"Accuracy {share:.1%} of seven classes; {free:.0f} bytes of a title may change. Black box: no "
+        "certified bounds."
     )

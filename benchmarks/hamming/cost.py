@@ -1,10 +1,11 @@
-"""What the paper's grid, the search and the proof cost against the number n of pixels and t of changes.
+"""Cost of the paper's grid, of the search and of the proof against the number n of pixels and t of changes.
 
 python -m benchmarks.hamming cost --sides 4 6 8 12 16 20 28 --count 5 --seconds 30
 
-MNIST digits, shrunk, each size with a small CNN of its own. The grid of two values asks sum over k <= t of C(n, k) 2^k questions for an
-image, less those at which nothing changes, until a set breaks the class; beyond what --points allows it is counted and not run. Exponents
-are slopes of lines fitted to the logarithms.
+The inputs are MNIST digits, downscaled, with a small CNN for each size. The grid of two values needs sum over
+k <= t of C(n, k) 2^k queries for an image, less those that change nothing, until a set changes the class. A
+grid with more queries than --points is counted, not run. Exponents are slopes of lines fitted to the
+logarithms.
 """
 
 import argparse
@@ -27,8 +28,13 @@ from holdfast.hamming.grid import Grid
 def network(side: int) -> nn.Module:
     kept = -(-side // 2)
     return nn.Sequential(
-        nn.Conv2d(1, 8, 3, stride=2, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(8 * kept * kept, 32), nn.ReLU(), nn.Linear(32, 10)
-    )  # fmt: skip
+        nn.Conv2d(1, 8, 3, stride=2, padding=1),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(8 * kept * kept, 32),
+        nn.ReLU(),
+        nn.Linear(32, 10),
+    )
 
 
 def shrunk(side: int, folder: Path, device: str) -> Case:
@@ -50,9 +56,9 @@ def grid_points(units: int, t: int) -> int:
 def arguments(parser: argparse.ArgumentParser) -> None:
     options(parser, count=5, seconds=30)
     parser.add_argument("--sides", nargs="+", type=int, default=[4, 6, 8, 12, 16, 20, 28])
-    parser.add_argument("--most", type=int, default=3, help="changes to prove harmless")
+    parser.add_argument("--most", type=int, default=3, help="largest number of changes to certify")
     parser.add_argument(
-        "--points", type=int, default=300_000, help="questions of one image that the grid may take"
+        "--points", type=int, default=300_000, help="limit of the grid's queries for one image"
     )
     parser.add_argument("--plot", type=Path, help="an .svg or .png file")
 
@@ -63,14 +69,14 @@ def main(chosen: argparse.Namespace) -> None:
         "side",
         "n",
         "accuracy",
-        *(f"grid t={t}: questions" for t in levels),
-        "grid: asked",
+        *(f"grid t={t}: queries" for t in levels),
+        "grid: queries made",
         "s",
-        "search: questions",
+        "search: queries",
         "s",
     ]
     table = Table(
-        [*columns, *(f"proof t={t}: images, domains, s" for t in levels)], chosen.out, "hamming-cost"
+        [*columns, *(f"proof t={t}: images, subproblems, s" for t in levels)], chosen.out, "hamming-cost"
     )
     measured: dict[str, dict[int, float]] = {}
     for side in chosen.sides:
@@ -92,13 +98,13 @@ def main(chosen: argparse.Namespace) -> None:
                     statistics.median(r[1] for r in rises),
                     statistics.median(r[2] for r in rises),
                 )
-                measured.setdefault(f"domains, t = {t}", {})[units] = max(nodes, 1)
+                measured.setdefault(f"subproblems, t = {t}", {})[units] = max(nodes, 1)
                 measured.setdefault(f"proof s, t = {t}", {})[units] = seconds
                 cells.append(f"{len(rises)}, {nodes:.0f}, {seconds:.2f}")
             else:
                 cells.append(None)
-            measured.setdefault(f"grid questions, t = {t}", {})[units] = grid_points(units, t)
-        measured.setdefault("search questions", {})[units] = greedy[0]
+            measured.setdefault(f"grid queries, t = {t}", {})[units] = grid_points(units, t)
+        measured.setdefault("search queries", {})[units] = greedy[0]
         counted = [grid_points(units, t) for t in levels]
         table.add(
             side,
@@ -121,7 +127,7 @@ def main(chosen: argparse.Namespace) -> None:
 
 
 def _spent(asked: Case, x: torch.Tensor, y: torch.Tensor, method: hf.Method) -> tuple[float, float]:  # type: ignore[type-arg]
-    """Questions and seconds for an image."""
+    """Queries and seconds for one image."""
     before, began = asked.net.queries, now(asked)
     hf.solve([question(asked, x, y)], [method])
     return (asked.net.queries - before) / len(x), (now(asked) - began) / len(x)
@@ -132,7 +138,7 @@ def plot(file: Path, measured: dict[str, dict[int, float]], fitted: dict[str, fl
     if made is None:
         return
     left, right = made.subplots(1, 2)
-    units = list(measured["search questions"])
+    units = list(measured["search queries"])
     for name in sorted(fitted):
         where = right if " s," in name else left
         style = "--" if name.startswith("grid") else "o-"
@@ -142,8 +148,8 @@ def plot(file: Path, measured: dict[str, dict[int, float]], fitted: dict[str, fl
             style,
             label=f"{name}: $n^{{{fitted[name]:.2f}}}$",
         )
-    for where, what in ((left, "questions or domains"), (right, "seconds")):
-        where.set(xlabel="pixels n (log scale)", ylabel=f"{what} of an image (log scale)")
+    for where, what in ((left, "queries or subproblems"), (right, "seconds")):
+        where.set(xlabel="pixels n (log scale)", ylabel=f"{what} per image (log scale)")
         where.set_xticks(units, [str(n) for n in units])
         where.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
         if where.lines:

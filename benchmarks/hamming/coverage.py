@@ -1,11 +1,13 @@
-"""DeepTRE's Table 1: how much of a network do generated tests cover, and how much does chance, with as many tests or as many questions?
+"""DeepTRE's Table 1: coverage by generated tests, against random mutation.
 
 python -m benchmarks.hamming coverage --networks digits mnist cifar --criteria neuron multisection boundary
 
-Shares in per cent. Chance changes random pixels of random seeds to random values, seven of ten to an end of the domain. As many tests: one
-mutant for each generated test, with as many changed pixels. As many questions: a mutant for each network evaluation that the generator
-spent, with one to `--pixels` changed pixels. Both are means of `--runs`. The paper has 98.95 (MNIST) and 98.63 (CIFAR-10) for DeepTRE,
-97.60 and 84.98 for DeepConcolic, at most 82.68 and 83.25 for DeepXplore, on networks and seeds of its own.
+Shares in per cent. Random mutation changes random pixels of random seeds to random values, seven of ten to
+the smallest or largest value. As many tests: one mutant per generated test, with as many changed pixels. As
+many
+queries: one mutant per network evaluation of the generator, with one to `--pixels` changed pixels. Both are
+means of `--runs`. The paper gives 98.95 (MNIST) and 98.63 (CIFAR-10) for DeepTRE, 97.60 and 84.98 for
+DeepConcolic, at most 82.68 and 83.25 for DeepXplore, on other networks and seeds.
 """
 
 import argparse
@@ -23,25 +25,27 @@ from holdfast.coverage.neurons import Neurons
 from holdfast.coverage.testgen import Tests, testgen
 from holdfast.random_streams import RandomStreams
 
-PART = 2048  # mutants at once
+PART = 2048  # Mutants evaluated in one batch.
 
 
 def mutants(net: hf.Network, seeds: Tensor, changed: Tensor, generator: torch.Generator) -> Tensor:
-    """A random seed with so many random pixels changed, for each number in `changed`."""
+    """For each number in `changed`, a random seed with that many random pixels changed."""
     start = torch.randint(0, len(seeds), changed.shape, generator=generator)
     chance = RandomStreams.of(range(len(start)), int(torch.randint(2**62, (), generator=generator)))
     return hf.region.Sparse(seeds[start], changed.double(), net.domain, axes=(0,)).sample(1, chance)[0]
 
 
 def covered(neurons: Neurons, wanted: Items, x: Tensor) -> Tensor:
-    """(neurons, kinds) bool."""
+    """Coverage (neurons, kinds) bool of the items by inputs x."""
     return torch.stack([wanted.covers(values) for values, _ in neurons.read_values(x)]).any(0)
 
 
 def by_chance(
     asked: Case, seeds: Tensor, train: Tensor, found: Tests, pixels: int, runs: int
 ) -> tuple[float, float]:
-    """The share covered by seeds and mutants: with as many tests as were found, and with as many questions as that took."""
+    """Share covered by seeds and random mutants, with as many tests as were generated and with as many
+    queries.
+    """
     neurons = Neurons.of(asked.net, seeds)
     wanted, _ = items(neurons, train, found.criterion)
     before, count = covered(neurons, wanted, seeds), wanted.exist.sum()
@@ -64,7 +68,7 @@ def by_chance(
 def compare(
     asked: Case, criterion: Criterion, seeds: int, seconds: float | None, pixels: int, runs: int
 ) -> tuple[Tests, float, float]:
-    """Generated tests for the first seeds, and what chance covers instead."""
+    """Coverage by tests generated from the first seeds, and by random mutants."""
     x, train = asked.x[:seeds], asked.train[:10000]
     found = testgen(asked.net, x, criterion, y=asked.y[:seeds], train=train, stop=hf.Stop(seconds=seconds))
     return found, *by_chance(asked, x, train, found, pixels, runs)
@@ -75,11 +79,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--criteria", nargs="+", choices=get_args(Criterion), default=list(get_args(Criterion))
     )
-    parser.add_argument("--seeds", type=int, default=50, help="test images to begin with")
-    parser.add_argument("--seconds", type=float, default=120, help="for each search, at most")
+    parser.add_argument("--seeds", type=int, default=50, help="test images used as seeds")
+    parser.add_argument("--seconds", type=float, default=120, help="limit of each search")
     parser.add_argument("--pixels", type=int, default=8)
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--out", type=Path, help="folder for the table")
+    parser.add_argument("--out", type=Path, help="folder where the table is written")
 
 
 def main(chosen: argparse.Namespace) -> None:
@@ -95,7 +99,7 @@ def main(chosen: argparse.Namespace) -> None:
         "questions",
         "s",
     ]
-    table = Table([*columns, "chance, as many tests", "chance, as many questions"], chosen.out, "coverage")
+    table = Table([*columns, "chance, as many tests", "chance, as many queries"], chosen.out, "coverage")
     for name in chosen.networks:
         asked = case(name, chosen.data)
         for criterion in chosen.criteria:
@@ -103,10 +107,17 @@ def main(chosen: argparse.Namespace) -> None:
                 asked, criterion, chosen.seeds, chosen.seconds, chosen.pixels, chosen.runs
             )
             table.add(
-                name, criterion, found.total.items, *_per_cent(found.before, found.after), len(found),
-                float(found.changed.double().mean()) if len(found) else None, int(found.adversarial.sum()), found.queries,
-                f"{found.seconds:.0f}{'' if found.status == 'finished' else ' (stopped)'}", *_per_cent(few, many),
-            )  # fmt: skip
+                name,
+                criterion,
+                found.total.items,
+                *_per_cent(found.before, found.after),
+                len(found),
+                float(found.changed.double().mean()) if len(found) else None,
+                int(found.adversarial.sum()),
+                found.queries,
+                f"{found.seconds:.0f}{'' if found.status == 'finished' else ' (stopped)'}",
+                *_per_cent(few, many),
+            )
     table.say(f"{chosen.seeds} seeds; ranges over at most 10,000 training images.")
 
 

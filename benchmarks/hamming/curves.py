@@ -1,9 +1,9 @@
-"""Both ends and the grid's estimate over time, for one image and for a set (DeepTRE's Fig. 1), and every bracket in order (Fig. 3).
+"""DeepTRE's Fig. 1: lower bound, upper bound and the grid's estimate over time. Fig. 3: all bounds in order.
 
 python -m benchmarks.hamming curves --network digits --count 50 --seconds 60 --out DIR
 
-Search, grid and proof take turns. `--out` gets every moment of the set and of the one image and the brackets at the end as .csv and, with
-matplotlib, a picture.
+Search, grid and proof take turns on one image, and on a set. `--out` gets .csv files of every moment and of
+the final bounds and, with matplotlib, a figure.
 """
 
 import argparse
@@ -28,7 +28,10 @@ MOMENTS = (0.1, 0.3, 1, 3, 10, 30, 100, 300)
 
 @dataclass(frozen=True)
 class Moment:
-    """Means over the images; the upper end is infinite until each has one, the estimate counts 0 where there is none yet."""
+    """Means over the images.
+
+    The upper bound is infinite until each image has one; a missing estimate counts 0.
+    """
 
     seconds: float
     method: str
@@ -39,7 +42,7 @@ class Moment:
 
 
 def watched(asked: Case, count: int, seconds: float, *, skip: int = 0) -> tuple[list[Moment], list[Record]]:
-    """Everything that a search over images skip, skip + 1, ... told on its way, and its end."""
+    """The progress reports of a search over images skip, skip + 1, ..., and the final records."""
     x, y = asked.right(skip + count)
     moments: list[Moment] = []
     began = time.perf_counter()
@@ -55,15 +58,19 @@ def watched(asked: Case, count: int, seconds: float, *, skip: int = 0) -> tuple[
         )
 
     records = hf.solve(
-        [question(asked, x[skip:], y[skip:])], [Greedy(), Grid(t=2), Branch()], hf.Stop(seconds=seconds), batch=count, progress=note
-    )  # fmt: skip
+        [question(asked, x[skip:], y[skip:])],
+        [Greedy(), Grid(t=2), Branch()],
+        hf.Stop(seconds=seconds),
+        batch=count,
+        progress=note,
+    )
     return moments, records
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     options(parser, count=50, seconds=60)
     parser.add_argument("--network", choices=("digits", "mnist", "cifar"), default="digits")
-    parser.add_argument("--image", type=int, default=0, help="the one for itself")
+    parser.add_argument("--image", type=int, default=0, help="index of the single image")
 
 
 def main(chosen: argparse.Namespace) -> None:
@@ -90,7 +97,8 @@ def main(chosen: argparse.Namespace) -> None:
             f"{whole[-1].closed} of {len(records)}",
         )
     table.say(
-        f"{chosen.network}: image {chosen.image} alone, and {len(records)} images in one call of {every[-1].seconds:.1f} s."
+        f"{chosen.network}: image {chosen.image} alone, and {len(records)} images in one call of "
+        f"{every[-1].seconds:.1f} s."
     )
     if chosen.out:
         ends = sorted((r.bracket.lower.value, r.bracket.upper.value) for r in records)
@@ -148,6 +156,6 @@ def plot(file: Path, alone: list[Moment], every: list[Moment], ends: list[tuple[
         color="#b03a2e",
         label="upper",
     )
-    axes[2].set(xlabel="images in order", ylabel="pixels that may change", title="brackets at the end")
+    axes[2].set(xlabel="images in order", ylabel="pixels that may change", title="final bounds")
     axes[2].legend(frameon=False)
     made.savefig(file, dpi=150)

@@ -1,9 +1,10 @@
-"""The digits CNN of the package: changed pixels by every search, brackets image by image, and the paper's single-subspace rule.
+"""The digits CNN: changed pixels by every search, bounds for each image, the paper's rule.
 
 python -m benchmarks.hamming digits --count 100 --seconds 60
 
-Searches take all images in one call, brackets one image after the other. `changed` is what a search needs to change the class, so d_m, the
-number that may change safely, is at most one less. What a peer finds is replayed through our network and counted anew.
+Searches run on all images in one call, bounds one image after the other. `changed` is the number of pixels
+that change the class, so d_m, the number of pixels that may change safely, is at most one less. Adversarial
+examples of published attacks are replayed through our network and their changed pixels counted again.
 """
 
 import argparse
@@ -20,8 +21,11 @@ from holdfast.hamming.grid import Grid
 
 
 def single_subspace(asked: Case, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """The paper's lower bound at t = 1 over the ends of the domain: (images, 2) bool, does the pixel value with the largest fall of the
-    confidence, or of the output itself, keep the class; and (images,) bool, is there one that does not?"""
+    """The paper's lower bound at t = 1, over the smallest and largest value of each pixel.
+
+    Returns: (images, 2) bool: the pixel value with the largest drop of the confidence, or of the logit, keeps
+    the class. (images,) bool: some pixel value changes the class.
+    """
     safe, broken = [], []
     for image, label in zip(x.to(asked.net.device), y, strict=True):
         pixels = image[0].numel()
@@ -72,17 +76,21 @@ def main(chosen: argparse.Namespace) -> None:
     )
     spent = [p.seconds for p in proofs]
     table.say(
-        f"Brackets: {len(closed)} of {len(proofs)} closed, {statistics.mean(spent):.2f} s an image (median {statistics.median(spent):.2f}, "
+        f"Bounds: {len(closed)} of {len(proofs)} images closed, {statistics.mean(spent):.2f} s/image "
+        f"(median {statistics.median(spent):.2f}, "
         f"most {max(spent):.1f}); mean d_m between {lower:.2f} and {upper:.2f}."
     )
     if closed:
         exact = statistics.mean(p.bracket.upper.value + 1 for p in closed)
-        table.say(f"Fewest pixels that change the class, over closed brackets: mean {exact:.3f}, exact.")
+        table.say(
+            f"Fewest pixels that change the class, over images with closed bounds: mean {exact:.3f}, exact."
+        )
     safe, broken = single_subspace(asked, x, y)
     witnessed = broken | torch.tensor([p.bracket.upper.value == 0 for p in proofs])
-    for place, what in enumerate(("confidences", "outputs before the softmax")):
+    for place, what in enumerate(("confidences", "logits")):
         wrong = int((safe[:, place] & witnessed).sum())
         table.say(
-            f"The paper's rule on {what} declares {int(safe[:, place].sum())} of {len(x)} images safe at t = 1; for {wrong} of these one "
+            f"The paper's rule on {what} declares {int(safe[:, place].sum())} of {len(x)} images safe at t "
+            f"= 1; for {wrong} of these one "
             f"pixel changes the class, as it does for {int(witnessed.sum())} images in all."
         )

@@ -1,9 +1,9 @@
-"""ConvSmall on MNIST, several images in one call: domains a second, how many pixels are proved, and 1,000 upper ends.
+"""ConvSmall on MNIST, several images in one call: subproblems per second, certified pixels, upper bounds.
 
 python -m benchmarks.hamming gpu --device cuda --data DATA
 python -m benchmarks.hamming gpu --device cpu --count 2 --searches 4 --seconds 5
 
-`--seconds` is for each image, so that a batch of 8 has eight times as much.
+`--seconds` is for each image, so a batch of 8 images has eight times as much.
 """
 
 import argparse
@@ -23,14 +23,16 @@ from holdfast.hamming.greedy import Greedy
 def arguments(parser: argparse.ArgumentParser) -> None:
     options(parser, count=16, seconds=60, device="cuda")
     parser.add_argument("--network", choices=("digits", "mnist"), default="mnist")
-    parser.add_argument("--searches", type=int, default=1000, help="images for the upper ends")
-    parser.add_argument("--together", type=int, nargs="+", default=[1, 8], help="images proved in one call")
+    parser.add_argument("--searches", type=int, default=1000, help="images for the upper bounds")
+    parser.add_argument(
+        "--together", type=int, nargs="+", default=[1, 8], help="images certified in one call"
+    )
     parser.add_argument(
         "--nodes",
         type=int,
         nargs="+",
         default=[256, 1024],
-        help="domains in one step; on a card sixteen times as many",
+        help="subproblems in one step; on a GPU sixteen times as many",
     )
 
 
@@ -44,7 +46,7 @@ def main(chosen: argparse.Namespace) -> None:
 def upper_ends(asked: Case, chosen: argparse.Namespace) -> None:
     found = search(asked, *asked.right(chosen.searches), Greedy())
     table = Table(
-        ["images", "found", "mean changed", "median", "s an image", "s in all"],
+        ["images", "found", "mean changed", "median", "s/image", "s in all"],
         chosen.out,
         "hamming-gpu-search",
     )
@@ -52,9 +54,11 @@ def upper_ends(asked: Case, chosen: argparse.Namespace) -> None:
 
 
 def proofs(asked: Case, chosen: argparse.Namespace) -> None:
-    """Which settings look at most domains a second, for a short while; then the best of them for the whole time."""
+    """Find the setting with the most subproblems per second in short runs; then run that one for the whole
+    time.
+    """
     table = Table(
-        ["images at once", "domains a step", "s", "domains", "domains a s", "GiB"],
+        ["images at once", "subproblems/step", "s", "subproblems", "subproblems/s", "GiB"],
         chosen.out,
         "hamming-gpu-speed",
     )
@@ -79,7 +83,9 @@ def reached(
 ) -> None:
     x, y = asked.right(chosen.count)
     table = Table(
-        ["images", "lower ends", "upper ends", "closed", "s", "domains a s"], chosen.out, "hamming-gpu-proofs"
+        ["images", "lower bounds", "upper bounds", "closed", "s", "subproblems/s"],
+        chosen.out,
+        "hamming-gpu-proofs",
     )
     brackets: list[hf.Bracket] = []
     edges = [*range(0, len(x), together), len(x)]
@@ -105,7 +111,8 @@ def reached(
     counts = ", ".join(f"t >= {t}: {sum(b.lower.value >= t for b in brackets)}" for t in range(1, 9))
     whole = hf.result.overall(brackets)
     table.say(
-        f"{len(brackets)} images, {chosen.seconds:g} s for each, {together} at once, {nodes} domains a step. Proved {counts}. "
+        f"{len(brackets)} images, {chosen.seconds:g} s for each, {together} at once, {nodes} "
+        f"subproblems/step. Certified {counts}. "
         f"{whole.closed} closed; mean d_m between {whole.lower:.2f} and {whole.upper:.2f}."
     )
 
@@ -113,7 +120,7 @@ def reached(
 def _proved(
     asked: Case, x: torch.Tensor, y: torch.Tensor, known: list[hf.Record], nodes: int, seconds: float
 ) -> tuple[list[hf.Record], float, int]:  # fmt: skip
-    """-> records, seconds of the steps and domains, going on from what a search found."""
+    """Certify images after a search. Returns the records, seconds of the proof's steps, and subproblems."""
     before = Spent(Counted.spent.nodes, Counted.spent.seconds)
     problem = question(asked, x, y)
     begun = {

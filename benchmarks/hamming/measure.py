@@ -1,6 +1,7 @@
-"""What the benchmarks of room 2 share: upper ends with their seconds, ours and other people's, and brackets image by image.
+"""Shared code of the changed-pixel benchmarks: upper bounds of our and published attacks, and bounds.
 
-Seconds that are reported are CPU seconds of one core, on a graphics card those of the clock on the wall; limits are always the latter.
+Reported seconds are CPU seconds of one core, on a GPU wall-clock seconds; limits are always wall-clock
+seconds.
 """
 
 import argparse
@@ -34,18 +35,18 @@ SMALLEST = (
     0.0,
     1e-6,
     1e-4,
-)  # pixels that a peer moved by less are put back, whichever of these serves it best
+)  # Pixels that an attack changed by less than this are reset. The best threshold for the attack counts.
 
 
 @dataclass(frozen=True)
 class Found:
-    """How many pixels were changed in each image, infinite where nothing was found, and the seconds for all of them."""
+    """Changed pixels in each image, infinite where nothing was found, and the seconds for all images."""
 
     changed: list[float]
     seconds: float
 
     def cells(self) -> list[object]:
-        """How many were found, mean, median, seconds for an image."""
+        """Table cells: successes, mean, median, seconds per image."""
         some = [c for c in self.changed if math.isfinite(c)]
         count = f"{len(some)} of {len(self.changed)}"
         return [
@@ -55,7 +56,7 @@ class Found:
         ]
 
 
-FOUND = ("found", "mean", "median", "s an image")  # CPU seconds, see above
+FOUND = ("found", "mean", "median", "s/image")  # CPU seconds, see above
 
 
 def question(case: Case, x: Tensor, y: Tensor, unit: Unit = "pixel") -> Problem:
@@ -64,24 +65,27 @@ def question(case: Case, x: Tensor, y: Tensor, unit: Unit = "pixel") -> Problem:
 
 
 def wake(case: Case) -> None:
-    """What is done once for a network, such as its graph, and what a device does at first belong to no image."""
+    """Warm up: trace the network and initialise the device, so that no image pays for it."""
     problem = question(case, *case.right(1))
     hf.solve([problem], [Greedy()])
     hf.solve([problem], [Branch()], hf.Stop(seconds=0.0))
 
 
 def search(case: Case, x: Tensor, y: Tensor, method: hf.Method[Any], unit: Unit = "pixel") -> Found:
-    """The upper ends by one method alone: one pixel more than is safe."""
+    """Pixels that one method alone changes to change the class: its upper bound plus one."""
     began = now(case)
     records = hf.solve([question(case, x, y, unit)], [method])
     return Found([r.bracket.upper.value + 1 for r in records], now(case) - began)
 
 
 def ask(case: Case, x: Tensor, y: Tensor, peer: Peer, units: Sequence[Unit] = ("pixel",)) -> list[Found]:
-    """What a peer finds, counted in each unit and replayed as our own witnesses are."""
+    """Run a published attack.
+
+    Its adversarial examples are replayed as our counterexamples are, and counted in each unit.
+    """
     problems = [question(case, x, y, unit) for unit in units]
     x, y = problems[0].region.centre, y.to(case.net.device)
-    peer(case.module, x[:1], y[:1])  # some compile first
+    peer(case.module, x[:1], y[:1])  # Some attacks compile code at their first call.
     began = now(case)
     answer = peer(case.module, x, y)
     spent = now(case) - began
@@ -97,12 +101,12 @@ def ask(case: Case, x: Tensor, y: Tensor, peer: Peer, units: Sequence[Unit] = ("
 def beside(
     table: Table, case: Case, x: Tensor, y: Tensor, names: Sequence[str], units: Sequence[Unit] = ("pixel",)
 ) -> None:
-    """One row for each peer that is here; for each unit after the first, its mean and median stand at the end."""
+    """Add a row for each installed attack; mean and median of the other units are the last columns."""
     for peer in peers(names):
         label = f"{peer.name} ({peer.library})"
         try:
             first, *others = ask(case, x, y, peer, units)
-        except Exception as error:  # a peer that breaks is no reason to lose the others
+        except Exception as error:  # One failing package must not lose the others' rows.
             table.add(
                 label, f"failed: {type(error).__name__} {error}"[:80], *[None] * (len(table.columns) - 2)
             )
@@ -132,7 +136,7 @@ class Spent:
 
 @dataclass(frozen=True)
 class Counted(Branch):
-    """Branch with a clock, and a counter of the domains it looks at."""
+    """Branch with a clock and a counter of bounded subproblems."""
 
     spent: ClassVar[Spent] = Spent()
 
@@ -150,12 +154,12 @@ class Proof:
     bracket: hf.Bracket
     seconds: float
     nodes: int
-    proofs: float  # seconds of the proofs alone
-    rises: list[tuple[int, float, int]]  # t, and the seconds and nodes after which it was proved
+    proofs: float  # Seconds of the proofs alone.
+    rises: list[tuple[int, float, int]]  # t, and the seconds and nodes after which it was certified.
 
 
 def prove(case: Case, x: Tensor, y: Tensor, seconds: float, most: float = math.inf) -> Proof:
-    """One image: the search first, then the proof, `seconds` for both; ends early when `most` pixels are proved."""
+    """Bound one image: search, then proof, `seconds` for both. Ends once `most` pixels are certified."""
     problem, deadline = question(case, x[None], y[None]), time.perf_counter() + seconds
     began, before = now(case), Spent(Counted.spent.nodes, Counted.spent.seconds)
     rises: list[tuple[int, float, int]] = []
@@ -175,20 +179,24 @@ def prove(case: Case, x: Tensor, y: Tensor, seconds: float, most: float = math.i
         lambda: hf.solve([problem], [Counted()], hf.Stop(seconds=left), store=known, progress=watch)
     )
     return Proof(
-        record.bracket, now(case) - began, Counted.spent.nodes - before.nodes, Counted.spent.seconds - before.seconds, rises
-    )  # fmt: skip
+        record.bracket,
+        now(case) - began,
+        Counted.spent.nodes - before.nodes,
+        Counted.spent.seconds - before.seconds,
+        rises,
+    )
 
 
 def _quietly(solve: Callable[[], list[Record]]) -> list[Record]:
     import warnings
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it was interrupted
+        warnings.simplefilter("ignore")  # The warning that it was interrupted.
         return solve()
 
 
 def listed(proofs: Sequence[Proof], out: Path | None, name: str) -> None:
-    """Every bracket in a file of its own."""
+    """Write the bounds of every image to a file."""
     if out is None:
         return
     out.mkdir(parents=True, exist_ok=True)
@@ -205,12 +213,10 @@ def listed(proofs: Sequence[Proof], out: Path | None, name: str) -> None:
 
 
 def options(parser: argparse.ArgumentParser, *, count: int, seconds: float, device: str = "cpu") -> None:
-    parser.add_argument("--count", type=int, default=count, help="inputs that the network gets right")
-    parser.add_argument(
-        "--seconds", type=float, default=seconds, help="for the bracket of one input, at most"
-    )
+    parser.add_argument("--count", type=int, default=count, help="correctly classified inputs")
+    parser.add_argument("--seconds", type=float, default=seconds, help="limit for the bounds of one input")
     parser.add_argument("--device", choices=("cpu", "cuda"), default=device)
-    parser.add_argument("--out", type=Path, help="folder for the table and what else is kept")
+    parser.add_argument("--out", type=Path, help="folder for the table and other results")
 
 
 def peer_options(parser: argparse.ArgumentParser, default: Sequence[str]) -> None:
@@ -225,10 +231,10 @@ def peer_options(parser: argparse.ArgumentParser, default: Sequence[str]) -> Non
 
 
 def figure(width: float, height: float) -> Any:
-    """A figure, or None with a word where matplotlib is missing."""
+    """A figure, or None with a printed remark where matplotlib is missing."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        print("no picture: matplotlib is not installed.")
+        print("No figure: matplotlib is not installed.")
         return None
     return Figure(figsize=(width, height), layout="constrained")

@@ -1,4 +1,4 @@
-"""ConvSmall on MNIST: changed pixels by every search, then how many pixels are proved harmless within the time for an image.
+"""ConvSmall on MNIST: changed pixels by every search, then certified numbers of pixels.
 
 python -m benchmarks.hamming mnist --count 50 --seconds 60
 """
@@ -27,12 +27,12 @@ from holdfast.hamming.grid import Grid
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     options(parser, count=50, seconds=60)
-    parser.add_argument("--proofs", type=int, help="images to prove something of; default: all")
+    parser.add_argument("--proofs", type=int, help="images to certify; default: all")
     parser.add_argument(
         "--part",
         metavar="I/N",
         default="0/1",
-        help="of these only every N-th, from the I-th: for N processes side by side",
+        help="certify only every N-th of these, from the I-th: for N parallel processes",
     )
     peer_options(parser, ["sigma-zero", "VFGA", "FMN-L0", "Brendel-Bethge L0", "Pointwise"])
 
@@ -54,7 +54,7 @@ def main(chosen: argparse.Namespace) -> None:
 
 
 def proved(asked: Case, x: torch.Tensor, y: torch.Tensor, chosen: argparse.Namespace) -> None:
-    """How many images are proved at each t, and how long that took."""
+    """Certified images at each t, and the time that took."""
     proofs: list[Proof] = []
     for image, label in zip(x, y, strict=True):
         proofs.append(prove(asked, image, label, chosen.seconds))
@@ -65,10 +65,15 @@ def proved(asked: Case, x: torch.Tensor, y: torch.Tensor, chosen: argparse.Names
         rises = [rise for p in proofs for rise in p.rises if rise[0] == t]
         times, nodes = [r[1] for r in rises], [r[2] for r in rises]
         table.add(
-            t, f"{len(rises)} of {len(proofs)}", sum(p.bracket.upper.value < t for p in proofs), *(
-                [statistics.median(times), max(times), int(statistics.median(nodes))] if rises else [None, None, None]
-            )
-        )  # fmt: skip
+            t,
+            f"{len(rises)} of {len(proofs)}",
+            sum(p.bracket.upper.value < t for p in proofs),
+            *(
+                [statistics.median(times), max(times), int(statistics.median(nodes))]
+                if rises
+                else [None, None, None]
+            ),
+        )
     nodes, seconds = sum(p.nodes for p in proofs), sum(p.proofs for p in proofs)
     closed = sum(p.bracket.closed for p in proofs)
     lower, upper = (
@@ -76,6 +81,7 @@ def proved(asked: Case, x: torch.Tensor, y: torch.Tensor, chosen: argparse.Names
         for v in ([p.bracket.lower.value for p in proofs], [p.bracket.upper.value for p in proofs])
     )
     table.say(
-        f"{closed} of {len(proofs)} brackets closed within {chosen.seconds:g} s; mean d_m between {lower:.2f} and {upper:.2f}. "
-        f"{nodes} domains, {nodes / max(seconds, 1e-9):.0f} a second."
+        f"{closed} of {len(proofs)} images closed within {chosen.seconds:g} s; mean d_m between "
+        f"{lower:.2f} and {upper:.2f}. "
+        f"{nodes} subproblems, {nodes / max(seconds, 1e-9):.0f} per second."
     )

@@ -1,6 +1,6 @@
-"""The networks of room 2 with their data: the digits CNN of the package, ConvSmall on MNIST and a CNN on CIFAR-10.
+"""Networks and data of the changed-pixel benchmarks: the digits CNN, ConvSmall on MNIST, a CNN on CIFAR-10.
 
-What is not in the cache is trained with a fixed seed and put there.
+A network that is not in the cache is trained with a fixed seed and stored there.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ Augment = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A network, and images in [0, 1] that it was trained and that it is tested on."""
+    """A network with its training and test images in [0, 1]."""
 
     net: hf.Network
     train: Tensor
@@ -37,7 +37,7 @@ class Case:
         return float((said == self.y).double().mean())
 
     def right(self, count: int) -> tuple[Tensor, Tensor]:
-        """The first test images that the network gets right."""
+        """The first correctly classified test images."""
         said = torch.cat([self.net(part.to(self.net.device)).argmax(1).cpu() for part in self.x.split(1000)])
         which = (said == self.y).nonzero().flatten()[:count]
         return self.x[which], self.y[which]
@@ -59,7 +59,7 @@ def case(name: str, folder: Path, device: str = "cpu") -> Case:
             y,
             device,
         )
-    raise SystemExit(f"there is no network {name!r}; there are digits, mnist, cifar.")
+    raise SystemExit(f"unknown network {name!r}; known: digits, mnist, cifar.")
 
 
 def _case(module: nn.Module, train: Tensor, x: Tensor, y: Tensor, device: str) -> Case:
@@ -70,7 +70,7 @@ def _case(module: nn.Module, train: Tensor, x: Tensor, y: Tensor, device: str) -
 
 
 def mnist(folder: Path) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """-> x_train (n, 1, 28, 28) in [0, 1], y_train, x_test, y_test."""
+    """MNIST: x_train (n, 1, 28, 28) in [0, 1], y_train, x_test, y_test."""
     with np.load(_only(shared("mnist", folder)), allow_pickle=False) as arrays:
         train, test = (
             torch.from_numpy(arrays[f"x_{part}"]).reshape(-1, 1, 28, 28).float() / 255
@@ -85,7 +85,7 @@ def mnist(folder: Path) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def cifar(folder: Path) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """-> x_train (n, 3, 32, 32) in [0, 1], y_train, x_test, y_test."""
+    """CIFAR-10: x_train (n, 3, 32, 32) in [0, 1], y_train, x_test, y_test."""
     with np.load(_only(shared("cifar10", folder)), allow_pickle=False) as arrays:
         train, test = (
             torch.from_numpy(arrays[f"x_{part}"]).permute(0, 3, 1, 2).float() / 255
@@ -109,21 +109,36 @@ def _only(folder: Path) -> Path:
 
 def conv_small() -> nn.Module:
     return nn.Sequential(
-        nn.Conv2d(1, 16, 4, stride=2, padding=1), nn.ReLU(), nn.Conv2d(16, 32, 4, stride=2, padding=1), nn.ReLU(), nn.Flatten(),
-        nn.Linear(32 * 7 * 7, 100), nn.ReLU(), nn.Linear(100, 10),
-    )  # fmt: skip
+        nn.Conv2d(1, 16, 4, stride=2, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(16, 32, 4, stride=2, padding=1),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(32 * 7 * 7, 100),
+        nn.ReLU(),
+        nn.Linear(100, 10),
+    )
 
 
 def cifar_cnn() -> nn.Module:
     return nn.Sequential(
-        nn.Conv2d(3, 32, 4, stride=2, padding=1), nn.ReLU(), nn.Conv2d(32, 64, 4, stride=2, padding=1), nn.ReLU(),
-        nn.Conv2d(64, 64, 3, padding=1), nn.ReLU(), nn.AvgPool2d(2), nn.Flatten(), nn.Dropout(0.3),
-        nn.Linear(64 * 4 * 4, 128), nn.ReLU(), nn.Linear(128, 10),
-    )  # fmt: skip
+        nn.Conv2d(3, 32, 4, stride=2, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(32, 64, 4, stride=2, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(64, 64, 3, padding=1),
+        nn.ReLU(),
+        nn.AvgPool2d(2),
+        nn.Flatten(),
+        nn.Dropout(0.3),
+        nn.Linear(64 * 4 * 4, 128),
+        nn.ReLU(),
+        nn.Linear(128, 10),
+    )
 
 
 def shifted(x: Tensor) -> Tensor:
-    """Mirrored, and shifted by up to three pixels."""
+    """Augment images: random mirroring, and shifts by up to three pixels."""
     x = x.flip(-1) if torch.rand(()) < 0.5 else x
     down, right = torch.randint(-3, 4, (2,)).tolist()
     return nn.functional.pad(x, (3, 3, 3, 3), mode="reflect")[
@@ -132,10 +147,18 @@ def shifted(x: Tensor) -> Tensor:
 
 
 def trained(
-    name: str, build: Callable[[], nn.Module], x: Tensor, y: Tensor, *, epochs: int, rate: float = 3e-3, batch: int = 128,
-    augment: Augment | None = None, device: str = "cpu",
-) -> nn.Module:  # fmt: skip
-    """From the cache, or trained now and put there; one seed for weights and order."""
+    name: str,
+    build: Callable[[], nn.Module],
+    x: Tensor,
+    y: Tensor,
+    *,
+    epochs: int,
+    rate: float = 3e-3,
+    batch: int = 128,
+    augment: Augment | None = None,
+    device: str = "cpu",
+) -> nn.Module:
+    """The network from the cache, or trained now and stored there; one seed for weights and order."""
     file = CACHE / f"hamming_{name}.pt"
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)

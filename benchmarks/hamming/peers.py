@@ -1,9 +1,9 @@
-"""Other people's attacks that change few pixels, where they are installed; what they find is judged by our own replay.
+"""Published attacks that change few pixels, where they are installed; our own replay verifies their results.
 
 pip install --no-deps foolbox eagerpy GitPython gitdb smmap numba llvmlite torchattacks requests adv-lib
 
-foolbox needs GitPython to be imported at all; adv-lib imports torchvision and visdom for parts that are not used here, so empty modules
-stand in for the two where they are missing.
+foolbox cannot be imported without GitPython. adv-lib imports torchvision and visdom for parts that are not
+used here, so empty modules replace the two where they are missing.
 """
 
 import contextlib
@@ -22,17 +22,17 @@ import torch
 from torch import Tensor, nn
 
 Attack = Callable[[nn.Module, Tensor, Tensor], Tensor]
-PIXELS = (1, 2, 3, 5, 8, 13)  # how many OnePixel tries in turn
+PIXELS = (1, 2, 3, 5, 8, 13)  # Numbers of pixels that OnePixel tries in turn.
 
 
 @dataclass(frozen=True)
 class Peer:
     name: str
     library: str
-    attack: Attack  # module, x in [0, 1], y -> inputs that may have another class
+    attack: Attack  # module, x in [0, 1], y -> candidate adversarial inputs.
 
     def absent(self) -> str | None:
-        """Why it cannot be asked; None if it can."""
+        """Why the attack cannot run; None if it can."""
         try:
             _library(self.library)
         except Exception as error:
@@ -47,12 +47,12 @@ class Peer:
         ):
             warnings.simplefilter("ignore")
             torch.manual_seed(0)
-            np.random.seed(0)  # the generator that they use
+            np.random.seed(0)  # The packages use numpy's global generator.
             return self.attack(module, x, y).detach()
 
 
 def peers(names: Sequence[str]) -> list[Peer]:
-    """Those of the names that are here; a line is printed for the others."""
+    """The installed attacks among `names`; prints a line for each missing one."""
     found = []
     for name in names:
         why = PEERS[name].absent()
@@ -84,7 +84,10 @@ def _foolbox(attack: str, **settings: Any) -> Attack:
 
 
 def _pointwise(module: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """It needs starts that are adversarial, and stops at the first that is not; images without one are left as they are."""
+    """Pointwise attack.
+
+    It fails on starts that are not adversarial, so images without a start are left unchanged.
+    """
     box, attacks = _library("foolbox"), importlib.import_module("foolbox.attacks")
     model = box.PyTorchModel(module, bounds=(0, 1), device=x.device)
     found: Tensor = attacks.SaltAndPepperNoiseAttack().run(model, x, y)
@@ -104,7 +107,7 @@ def _torchattacks(attack: str, **settings: Any) -> Attack:
 
 
 def _one_pixel(module: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """With one pixel, then two, ...: the first number that suffices."""
+    """OnePixel attack with one pixel, then two, ...: the first number that succeeds."""
     found = x.clone()
     for pixels in PIXELS:
         left = (module(found).argmax(1) == y).nonzero().flatten()

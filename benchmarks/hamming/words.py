@@ -1,9 +1,9 @@
-"""News titles, an LSTM on word vectors, every word with its counter-fitted neighbours: how many words must be replaced?
+"""News titles, an LSTM, words replaced by counter-fitted neighbours: how many must be replaced?
 
 python -m benchmarks.hamming words --count 50 --seconds 20
 
-The titles are all over the test set and classified correctly. A title that no choice of neighbours breaks has an infinite radius. What the
-search finds stands beside what is exact.
+The titles are spread over the test set and correctly classified. A title whose class no choice of neighbours
+changes has an infinite radius. The table compares the search with the exact numbers.
 """
 
 import argparse
@@ -39,7 +39,7 @@ class Titles(nn.Module):
 
 
 def neighbours(vectors: Vectors, folder: Path) -> dict[int, list[int]]:
-    """Token id -> ids of its counter-fitted neighbours that have a vector."""
+    """A map from token id to the ids of its counter-fitted neighbours that have a vector."""
     with lzma.open(shared("synonyms", folder) / "counterfitted_neighbors.json.xz", "rt") as file:
         known = json.load(file)
     place = vectors.place
@@ -65,7 +65,7 @@ def main(chosen: argparse.Namespace) -> None:
     sets = neighbours(vectors, chosen.data)
     ids = [torch.tensor([vectors.place[w] for w in title.words]) for title in titles]
     y = [title.label for title in titles]
-    hf.radius(net, ids[:1], y[:1], substitutes=sets, stop=hf.Stop(seconds=0.0))  # builds the graph
+    hf.radius(net, ids[:1], y[:1], substitutes=sets, stop=hf.Stop(seconds=0.0))  # Trace the network first.
     began = clock(net)
     found = [b.upper.value + 1 for b in hf.radius(net, ids, y, substitutes=sets, methods=[Greedy()])]
     searching = clock(net) - began
@@ -87,21 +87,32 @@ def main(chosen: argparse.Namespace) -> None:
 
 
 def _tables(
-    chosen: argparse.Namespace, titles: list[Sentence], found: list[float], brackets: list[hf.Bracket], spent: list[float],
-    searching: float, share: float, replaceable: int,
-) -> None:  # fmt: skip
-    table = Table(["words to replace", "titles, exact", "by search alone"], chosen.out, "hamming-words")
+    chosen: argparse.Namespace,
+    titles: list[Sentence],
+    found: list[float],
+    brackets: list[hf.Bracket],
+    spent: list[float],
+    searching: float,
+    share: float,
+    replaceable: int,
+) -> None:
+    table = Table(
+        ["words to replace", "titles (exact)", "titles (search alone)"], chosen.out, "hamming-words"
+    )
     exact, searched = Counter(b.upper.value + 1 for b in brackets if b.closed), Counter(found)
     for count in sorted({*exact, *searched}):
         table.add(
-            "no choice suffices, or none found" if math.isinf(count) else int(count),
+            "none suffices, or none found" if math.isinf(count) else int(count),
             exact[count],
             searched[count],
         )
     count, whole = len(titles), hf.result.overall(brackets)
     table.say(
-        f"{sum(b.closed for b in brackets)} of {count} brackets closed, {sum(spent) / count:.2f} s a title (most {max(spent):.1f}); search "
-        f"{searching / count:.3f} s. {whole.unbreakable} cannot be broken; over the others {whole.lower:.2f} <= mean <= {whole.upper:.2f} "
+        f"{sum(b.closed for b in brackets)} of {count} titles closed, {sum(spent) / count:.2f} s/title "
+        f"(most {max(spent):.1f}); search "
+        f"{searching / count:.3f} s. {whole.unbreakable} have no adversarial replacement; over the others "
+        f"{whole.lower:.2f} <= mean <= {whole.upper:.2f} "
         f"words may change. LSTM {chosen.hidden}, accuracy {share:.1%}; "
-        f"{sum(len(t.words) for t in titles) / count:.1f} words a title, {replaceable / count:.1f} with neighbours."
+        f"{sum(len(t.words) for t in titles) / count:.1f} words/title, {replaceable / count:.1f} with "
+        "neighbours."
     )

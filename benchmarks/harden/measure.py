@@ -1,9 +1,10 @@
-"""Train one architecture in several ways for the same time, and ask the engine and the attacks about each on test inputs.
+"""Train one architecture in several ways for the same time, then certify and attack each network.
 
-Settings are chosen on validation data; test data are looked at once, when everything is trained. Each row says of the same test inputs
-how many are right (of all), how many of --count the engine proves at the radius (tier fast, asked at that radius alone), and what
-`hf.radius` says of the first --radii of these: not broken at the radius, the mean proved and witnessed radius, and their ratio. Where words
-move there is no radius, and --count are asked.
+Settings are chosen on validation data; test data are used once, after all training. Each row gives, for the
+same test inputs: the accuracy (of all), the share of --count that is certified at the radius (tier fast, at
+that radius alone), and for the first --radii of these by `hf.radius`: the share not attacked successfully at
+the radius, the mean certified lower bound ("proved"), the mean upper bound ("witnessed"), and their ratio.
+For replaced words there is no radius, and --count inputs are certified and attacked.
 """
 
 import argparse
@@ -27,14 +28,29 @@ from holdfast.hardening.initialisation import begin_afresh
 from holdfast.hardening.training import prepare_training, train
 
 COLUMNS = (
-    "network", "radius", "training", "recipe", "budget s", "s", "epochs", "accuracy", "certified, validation", "proved", "not broken",
-    "mean proved", "mean witnessed", "witnessed / proved", "radii of",
-)  # fmt: skip
+    "network",
+    "radius",
+    "training",
+    "recipe",
+    "budget s",
+    "s",
+    "epochs",
+    "accuracy",
+    "certified, validation",
+    "proved",
+    "not attacked",
+    "mean proved",
+    "mean witnessed",
+    "witnessed / proved",
+    "radii of",
+)
 
 
 @dataclass(frozen=True)
 class Split:
-    """x (n, *shape) or lists of token ids, y (n,); test inputs in an order of chance."""
+    """Training, validation and test data: x (n, *shape) or lists of token ids, y (n,); test inputs in random
+    order.
+    """
 
     train: tuple[Any, Tensor]
     validation: tuple[Any, Tensor]
@@ -46,72 +62,88 @@ def options(parser: argparse.ArgumentParser, seconds: float) -> None:
         "--seconds",
         type=float,
         default=seconds,
-        help="of training, for each network; looks at validation data included",
+        help="training seconds of each network, evaluations on validation data included",
     )
     parser.add_argument(
         "--measure",
         type=float,
         default=300,
-        help="seconds for proofs and attacks on test inputs, for each network; what is cut off then is valid, and smaller",
+        help="seconds for proofs and attacks on test inputs, for each network; "
+        "bounds are valid but looser at the limit",
     )
     parser.add_argument(
         "--count",
         type=int,
         default=200,
-        help="test inputs that are proved at the radius; the accuracy is that of all",
+        help="test inputs that are certified at the radius; the accuracy is that of all",
     )
-    parser.add_argument("--radii", type=int, default=50, help="of these, whose radii are proved and attacked")
+    parser.add_argument("--radii", type=int, default=50, help="number of these with bounds of the radius")
     parser.add_argument("--trainings", nargs="+", default=["standard", "pgd", "hardened"])
-    parser.add_argument("--recipe", help="of the hardened network, where not the usual; so are those below")
-    parser.add_argument("--weight", type=float, help="of the bounds in its loss")
-    parser.add_argument("--share", type=float, help="of the radius that is bounded in it")
-    parser.add_argument("--rate", type=float, help="of its steps")
-    parser.add_argument("--batch", type=int, help="inputs of a step")
-    parser.add_argument("--begin", choices=["given", "afresh"], help="its weights")
     parser.add_argument(
-        "--warm", type=float, nargs=2, help="between which shares of training its radius grows"
+        "--recipe", help="recipe of the hardened network, if not the default; the options below change it"
+    )
+    parser.add_argument("--weight", type=float, help="weight of the bounds in its loss")
+    parser.add_argument(
+        "--share", type=float, help="radius that its loss bounds, as a multiple of the radius"
+    )
+    parser.add_argument("--rate", type=float, help="its learning rate")
+    parser.add_argument("--batch", type=int, help="its batch size")
+    parser.add_argument("--begin", choices=["given", "afresh"], help="its initial weights")
+    parser.add_argument(
+        "--warm", type=float, nargs=2, help="start and end of the radius ramp, as shares of training"
     )
     parser.add_argument(
         "--crown",
         type=float,
         nargs=2,
-        help="crown-ibp: the share of walked bounds, at radius 0 and at the radius",
+        help="crown-ibp: the share of CROWN bounds, at radius 0 and at the radius",
     )
     parser.add_argument(
         "--horizon",
         action="store_true",
         default=None,
-        help="recurrent networks: first only the last frames move",
+        help="recurrent networks: perturb only the last frames at first",
     )
-    parser.add_argument("--tight", type=float, help="the penalty on the growth of intervals")
-    parser.add_argument("--jacobian", type=float, help="the penalty on the margin's first-order fall")
+    parser.add_argument("--tight", type=float, help="weight of the penalty on the growth of intervals")
+    parser.add_argument(
+        "--jacobian", type=float, help="weight of the penalty on the margin's first-order decrease"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--out", type=Path, help="folder for the tables")
+    parser.add_argument("--out", type=Path, help="folder where the tables are written")
 
 
 CHANGED = ("weight", "share", "rate", "batch", "begin", "warm", "crown", "horizon", "tight", "jacobian")
 
 
 def changed(recipe: Recipe, chosen: argparse.Namespace) -> Recipe:
-    """The recipe of the hardened network with what the command line says of it."""
+    """The recipe of the hardened network with the options of the command line."""
     said = {name: getattr(chosen, name) for name in CHANGED if getattr(chosen, name) is not None}
     said |= {name: tuple(said[name]) for name in ("warm", "crown") if name in said}
     return replace(recipe, name=chosen.recipe or recipe.name, **said)
 
 
 def shuffled(x: Tensor, y: Tensor, validation: int) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """-> the training part and the validation part, by a fixed order of chance."""
+    """Split into training and validation data, in a fixed random order."""
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
     held, rest = order[:validation], order[validation:]
     return (x[rest], y[rest]), (x[held], y[held])
 
 
 def side_by_side(
-    table: Table, chosen: argparse.Namespace, name: str, make: Callable[[], nn.Module], split: Split, radius: float | None,
-    recipes: Mapping[str, Recipe], *, network: Callable[[nn.Module], hf.Network] | None = None, freeze: tuple[str, ...] = (), **asked: Any,
-) -> None:  # fmt: skip
-    """A row for each way of training. recipes: by the names of --trainings; radius None: words."""
+    table: Table,
+    chosen: argparse.Namespace,
+    name: str,
+    make: Callable[[], nn.Module],
+    split: Split,
+    radius: float | None,
+    recipes: Mapping[str, Recipe],
+    *,
+    network: Callable[[nn.Module], hf.Network] | None = None,
+    freeze: tuple[str, ...] = (),
+    **asked: Any,
+) -> None:
+    """Add a row for each way of training. recipes: by name of --trainings. radius None: replaced words."""
     for training in chosen.trainings:
         recipe = replace(recipes[training], epochs=None)
         if training == "hardened":
@@ -140,13 +172,22 @@ def side_by_side(
         finite = lower.isfinite() & upper.isfinite()
         low, high = float(lower[finite].mean()), float(upper[finite].mean())
         table.add(
-            name, "all words" if radius is None else radius, training, recipe.name, chosen.seconds, round(found.seconds, 1),
+            name,
+            "all words" if radius is None else radius,
+            training,
+            recipe.name,
+            chosen.seconds,
+            round(found.seconds, 1),
             len(found.history),
-            f"{right:.1%}", f"{max(looked):.1%}" if looked else "",
+            f"{right:.1%}",
+            f"{max(looked):.1%}" if looked else "",
             f"{float((lower >= at).double().mean()) if share is None else share:.1%}",
             f"{float(((upper > at) | upper.isinf()).double().mean()):.1%}",
-            low, high, high / low if low > 0 else math.nan, many,
-        )  # fmt: skip
+            low,
+            high,
+            high / low if low > 0 else math.nan,
+            many,
+        )
         if chosen.out is not None:
             torch.save(
                 user_module(made).state_dict(),
@@ -155,7 +196,7 @@ def side_by_side(
 
 
 def proved(net: hf.Network, test: tuple[Any, Tensor], radius: float, count: int, **asked: Any) -> float:
-    """The share of the first test inputs whose class is proved all over the ball."""
+    """The share of the first test inputs whose class is certified in the whole ball."""
     x, y = test
     return (
         certified_share(
@@ -173,7 +214,7 @@ def proved(net: hf.Network, test: tuple[Any, Tensor], radius: float, count: int,
 def standing(
     net: hf.Network, test: tuple[Any, Tensor], chosen: argparse.Namespace, most: int, **asked: Any
 ) -> tuple[float, Tensor, int]:
-    """-> accuracy on all test inputs, the ends of the radii (count, 2) of the first, and how many they are."""
+    """Accuracy on all test inputs, radius bounds (count, 2) of the first, and their number."""
     x, y = test
     right = accuracy(net, x, y)
     many = min(most, len(x))

@@ -1,10 +1,11 @@
-"""MNIST read as rows: an LSTM of 32 over 7 or 14 frames, radius 0.01 and 0.05 in the maximum norm, pixels in [0, 1].
+"""MNIST as rows: an LSTM of 32 units over 7 or 14 frames, radius 0.01 and 0.05, maximum norm.
 
 python -m benchmarks.harden rows --frames 7 14 --radius 0.01 0.05 --seconds 25 --device cuda --out OUT
 
-PROVER's network of this size (trained as usual) is proved for 84 to 92 % of images at 0.01, by PROVER and by GenBaB; `benchmarks.certify
-prover` asks about that very network. Here all networks are trained from new weights for the same time (those of the hardened ones of 14
-frames are drawn so that intervals stay narrow), 5,000 of the training images are validation data.
+PROVER's network of this size (standard training) is certified for 84 to 92 % of images at 0.01, by PROVER and
+by GenBaB; `benchmarks.certify prover` measures that network. Here all networks are trained from new weights
+for the same time. The hardened ones of 14 frames start from weights that keep intervals narrow. 5,000 of the
+training images are validation data.
 """
 
 import argparse
@@ -16,7 +17,8 @@ from benchmarks.certify.data import mnist_frames
 from benchmarks.harden.measure import Split, options, shuffled, side_by_side, table
 from holdfast.hardening import Recipe
 
-# With all frames moving from the beginning, or in larger steps, fourteen frames end in a network that says one class.
+# If all frames are perturbed from the beginning, or in larger steps, training on fourteen frames ends in a
+# constant class.
 LONG = Recipe(
     "intervals", begin="afresh", batch=128, weight=1.0, share=0.8, rate=2e-3, horizon=True, warm=(0.02, 0.8)
 )
@@ -37,7 +39,7 @@ class Rows(nn.Module):
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--frames", nargs="+", type=int, default=[7, 14])
     parser.add_argument("--radius", nargs="+", type=float, default=[0.01, 0.05])
-    parser.add_argument("--train", type=int, help="only so many training images")
+    parser.add_argument("--train", type=int, help="number of training images; default: all")
     options(parser, seconds=25)
 
 

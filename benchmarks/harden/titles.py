@@ -1,12 +1,14 @@
-"""News titles whose words may all be replaced at once by synonyms (Jia et al. 2019's sets: counter-fitted neighbours, eight at most).
+"""News titles in which all words may be replaced by synonyms at once (sets of Jia et al. 2019).
 
 python -m benchmarks.harden titles --seconds 40 --device cuda --out OUT
 
-Word vectors begin as GoogleNews's and are trained with the rest: kept as they are, the boxes around synonyms are so wide that nothing can
-be learned over them. Behind them stand a linear layer with a ReLU and an LSTM, or the mean of all words (--model mean). Titles of 4 to
---longest words; proofs are those of `hf.radius` with substitutes: enumeration where the sentences of a title can all be asked, planes over
-the words' hulls else. Jia et al. (2019, abstract) report 75 % right on IMDb under substitutions that an attack chose, two classes, against
-8 to 12 % of networks trained as usual; these are seven classes, another task, and proved.
+Word vectors start as GoogleNews's and are trained with the rest: if they stay fixed, the boxes around
+synonyms are too wide to learn anything. A linear layer with a ReLU follows, then an LSTM, or the mean of all
+words (--model mean). Titles have 4 to --longest words. Proofs are those of `hf.radius` with substitutes:
+enumeration where all sentences of a title can be evaluated, otherwise linear bounds over the convex hulls of
+the words. Jia et al. (2019, abstract) report 75 % accuracy on IMDb (two classes) under an attack's
+substitutions, against 8 to 12 % after standard training. Here there are seven classes, another task, and
+certified accuracy.
 """
 
 import argparse
@@ -53,9 +55,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", nargs="+", default=["mean", "lstm"], choices=["mean", "lstm"])
     parser.add_argument("--hidden", type=int, default=64)
     parser.add_argument(
-        "--longest", type=int, default=10, help="words of a title; every length is traced once"
+        "--longest", type=int, default=10, help="maximum words of a title; every length is traced once"
     )
-    parser.add_argument("--train", type=int, help="only so many training titles")
+    parser.add_argument("--train", type=int, help="number of training titles; default: all")
     options(parser, seconds=40)
 
 
@@ -78,7 +80,8 @@ def main(chosen: argparse.Namespace) -> None:
         for title in split.test[0][: chosen.count]
     ]
     print(
-        f"{len(split.train[0])} titles to train on; of those asked about {sum(m == 1 for m in many)} have no synonym at all",
+        f"{len(split.train[0])} training titles; of the certified ones {sum(m == 1 for m in many)} have no "
+        "synonym at all",
         flush=True,
     )
     recipes = {
@@ -93,13 +96,20 @@ def main(chosen: argparse.Namespace) -> None:
             return hf.Network.from_torch(module, vocabulary=words, device=chosen.device)
 
         side_by_side(
-            rows, chosen, f"titles {kind} {chosen.hidden}", lambda k=kind: Titles(vectors.matrix, chosen.hidden, k), split, None, recipes,
-            network=network, substitutes=sets,
-        )  # fmt: skip
+            rows,
+            chosen,
+            f"titles {kind} {chosen.hidden}",
+            lambda k=kind: Titles(vectors.matrix, chosen.hidden, k),
+            split,
+            None,
+            recipes,
+            network=network,
+            substitutes=sets,
+        )
 
 
 def _read(file: Path, vectors: Vectors, longest: int) -> tuple[list[Tensor], Tensor]:
-    """Titles as token ids, in an order of chance: the file is sorted by class."""
+    """Titles as token ids, in random order, since the file is sorted by class."""
     found: list[tuple[Tensor, int]] = []
     with lzma.open(file, "rt", encoding="utf-8", newline="") as lines:
         for label, text in csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE):

@@ -1,1 +1,1 @@
-"""Room 3 measured."""
+"""Benchmarks of risk, Lipschitz estimates, reachability and verification."""

@@ -1,27 +1,27 @@
 """python -m benchmarks.lipschitz NAME ..."""
 
-from benchmarks.rooms import main
+from benchmarks.command_line import main
 
 BENCHMARKS = {
     "metric": (
         "metric",
-        "DeepQuant's metric Q on digits: who finds the steepest change with so many queries",
+        "DeepQuant's metric Q on digits: which search finds the steepest slope at equal queries",
     ),
     "prepare": (
         "prepare",
-        "write networks and properties where machines without the shared data or onnx find them",
+        "convert networks and properties for machines without the shared data or onnx",
     ),
-    "acasxu": ("vnncomp", "ACAS Xu: 186 questions about 45 networks with 5 inputs"),
+    "acasxu": ("vnncomp", "ACAS Xu: 186 instances, 45 networks with 5 inputs"),
     "design": (
         "design",
         "six MNIST networks by certified radius and by uncertainty (DeepQuant, Table 6 and Fig. 10b)",
     ),
-    "mnist_fc": ("vnncomp", "mnist_fc: 90 questions about 3 networks with 784 inputs"),
+    "mnist_fc": ("vnncomp", "mnist_fc: 90 instances, 3 networks with 784 inputs"),
     "radius": (
         "radius",
-        "radius brackets of 100 digits against the witnesses of every search, and DeepQuant's s / Q",
+        "radius bounds of 100 digits against every search's counterexamples, and DeepQuant's s / Q",
     ),
-    "tanh_nets": ("tanh_nets", "train the tanh networks of DeepQuant's Table 2 again"),
+    "tanh_nets": ("tanh_nets", "retrain the tanh networks of DeepQuant's Table 2"),
     "table2": ("table2", "DeepQuant's Table 2: ranges of outputs over [0, 10]^n, certified"),
 }
 

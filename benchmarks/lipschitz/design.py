@@ -1,4 +1,4 @@
-"""DeepQuant's design study (Table 6, Fig. 10b): six MNIST networks from shallow to deep, by certified radius and by uncertainty.
+"""DeepQuant's design study (Table 6, Fig. 10b): six MNIST networks by certified radius and by uncertainty.
 
 python -m benchmarks.lipschitz design --count 20 --plot docs/lipschitz-design.png
 """
@@ -34,7 +34,7 @@ SIZES = (
     0.3,
     0.4,
     0.5,
-)  # of the ball, in the maximum norm
+)  # Radii of the ball in the maximum norm.
 
 
 def stack(*layers: nn.Module, features: int, hidden: int = 0) -> nn.Module:
@@ -51,7 +51,8 @@ def conv(before: int, after: int, stride: int = 2, norm: bool = False) -> nn.Mod
     return nn.Sequential(*layers, *([nn.BatchNorm2d(after)] if norm else []), nn.ReLU())
 
 
-# The paper's Fig. 9 names convolutions of 32, 64 and 128 channels, batch norm and dense layers; ours are a quarter as wide, with strides.
+# The paper's Fig. 9 names convolutions of 32, 64 and 128 channels, batch norm and dense layers; ours are a
+# quarter as wide, with strides.
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "DNN-1": lambda: stack(conv(1, 8), features=8 * 14 * 14),
     "DNN-2": lambda: stack(conv(1, 8, norm=True), features=8 * 14 * 14),
@@ -72,17 +73,19 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--count", type=int, default=20, help="images that every network gets right")
+    parser.add_argument(
+        "--count", type=int, default=20, help="images that every network classifies correctly"
+    )
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--out", type=Path, default=None, help="a folder for the table")
+    parser.add_argument("--out", type=Path, default=None, help="folder where the table is written")
     parser.add_argument(
         "--curves",
         type=Path,
         default=None,
-        help="a .json file for the numbers of the picture; drawn from it if it exists",
+        help="a .json file with the numbers of the figure; if it exists, the figure is drawn from it",
     )
     parser.add_argument(
-        "--plot", type=Path, default=None, help="a picture of uncertainty against the size of the ball"
+        "--plot", type=Path, default=None, help="file for a figure of uncertainty against the radius"
     )
 
 
@@ -114,7 +117,7 @@ def measured(chosen: argparse.Namespace) -> dict[str, tuple[list[float], list[fl
         "KL at 0.05 proved",
         "KL at 0.05 found",
         "KL at 0.15 found",
-        "s an image",
+        "s/image",
     ]
     table = Table(columns, chosen.out, "lipschitz-design")
     curves = {}
@@ -142,7 +145,9 @@ def measured(chosen: argparse.Namespace) -> dict[str, tuple[list[float], list[fl
 
 
 def uncertainty(net: hf.Network, images: Tensor) -> tuple[Tensor, Tensor]:
-    """-> (sizes,) twice: the mean over images of the smallest distance to the uniform distribution in the ball, proved and found."""
+    """Mean over images of the smallest KL divergence from uniform in the ball: (sizes,) lower bounds, and
+    upper bounds.
+    """
     centre = images.repeat(len(SIZES), 1, 1, 1).to(net.device)
     size = torch.tensor(SIZES, dtype=torch.float64, device=net.device).repeat_interleave(len(images))
     ball = hf.Ball(centre, size, math.inf, net.domain)
@@ -151,12 +156,13 @@ def uncertainty(net: hf.Network, images: Tensor) -> tuple[Tensor, Tensor]:
         len(SIZES), len(images), 2
     )
     proved, found = ends.unbind(2)
-    # The balls lie in each other: what was found in a small one is in all larger ones, what is proved of a large one of all smaller ones.
+    # The balls are nested. A point of a ball lies in all larger ones; a lower bound for a ball holds for all
+    # smaller ones.
     return proved.flip(0).cummax(0).values.flip(0).mean(1), found.cummin(0).values.mean(1)
 
 
 def draw(curves: dict[str, tuple[list[float], list[float]]]) -> "Figure":
-    from matplotlib.figure import Figure  # not there on every machine that measures
+    from matplotlib.figure import Figure  # matplotlib is optional.
 
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
@@ -164,9 +170,9 @@ def draw(curves: dict[str, tuple[list[float], list[float]]]) -> "Figure":
         colour = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")[place]
         axes.plot(SIZES, found, color=colour, marker="o", markersize=3, label=name)
         axes.plot(SIZES, proved, color=colour, linestyle="--", linewidth=1)
-    axes.set_xlabel("size of the ball, maximum norm")
+    axes.set_xlabel("radius of the ball, maximum norm")
     axes.set_ylabel("smallest KL(uniform || probabilities)")
-    axes.set_title("Uncertainty against ball size: found (solid), proved to stay above (dashed)", fontsize=10)
+    axes.set_title("Uncertainty against radius: found (solid), certified lower bound (dashed)", fontsize=10)
     axes.set_ylim(bottom=0)
     axes.legend(frameon=False, fontsize=8)
     return figure

@@ -1,13 +1,14 @@
-"""DeepQuant's metric Q on digits: who finds the steepest change of a score with so many queries?
+"""DeepQuant's metric Q on digits: which search finds the steepest slope of a score at equal queries?
 
 python -m benchmarks.lipschitz metric --images 20 --queries 2000
 
-The score is the margin of the class, of the probabilities and of the logits; the region is the ball of the maximum norm, clipped to [0, 1].
-Each search has the same number of queries for each image, a gradient counts as one. Every point found is measured once more in float64.
-The best known is the best of all searches here and of ours with --best queries. Times are CPU seconds.
+The score is the margin of the class, of the probabilities and of the logits. The region is the maximum-norm
+ball, clipped to [0, 1]. Each search has the same number of queries for each image; a gradient counts as one.
+The slope at every point found is recomputed in float64. The best known slope is the best of all searches here
+and of ours with --best queries. Times are CPU seconds.
 
-Searches that ask one point at a time are given the first --alone and --nomad images only. NOMAD (pip install PyNomadBBO) polls ORTHO 2N
-sorted by the last success: with 64 inputs its usual settings do not come to an end.
+Searches that query one point at a time run on the first --alone and --nomad images only. NOMAD (pip install
+PyNomadBBO) polls ORTHO 2N sorted by the last success: with 64 inputs its default settings do not finish.
 """
 
 import argparse
@@ -55,7 +56,7 @@ class Probability(Property):
 @dataclass(frozen=True, eq=False)
 class Run:
     points: Tensor  # (images, *shape)
-    queries: int  # of each image
+    queries: int  # Queries of each image.
     seconds: float  # CPU seconds of all images
 
 
@@ -66,15 +67,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--images", type=int, default=20)
     parser.add_argument("--queries", type=int, default=2000)
     parser.add_argument("--radius", type=float, default=0.3)
-    parser.add_argument("--best", type=int, default=10000, help="queries of the search for the best known Q")
+    parser.add_argument("--best", type=int, default=10000, help="queries of our search for the best known Q")
     parser.add_argument(
-        "--alone", type=int, default=6, help="images for scipy's searches, which ask one point at a time"
+        "--alone", type=int, default=6, help="images for scipy's searches, which query one point at a time"
     )
     parser.add_argument(
         "--nomad",
         type=int,
         default=2,
-        help="images for NOMAD, which asks one point at a time and thinks for long",
+        help="images for NOMAD, which queries one point at a time and is slow itself",
     )
 
 
@@ -102,15 +103,15 @@ def main(chosen: argparse.Namespace) -> None:
             "median",
             "logits: mean",
             "median",
-            "s an image",
-            "queries a second",
+            "s/image",
+            "queries/s",
         ]
     )
     for name, runs in found.items():
         _tell(table, name, problems, runs, best)
     if importlib.util.find_spec("PyNomad") is None:
         table.say("NOMAD is not installed (pip install PyNomadBBO).")
-    else:  # last, for it is slow
+    else:  # Last, since it is slow.
         _tell(
             table,
             "NOMAD 4",
@@ -154,7 +155,7 @@ def best_known(problem: Problem, queries: int, runs: list[Run]) -> Tensor:
 
 
 def worth(problem: Problem, points: Tensor) -> Tensor:
-    """(k, *shape), for the first k images -> the ratios in float64; zero outside the region."""
+    """Slopes in float64 at points (k, *shape) of the first k images; zero outside the region."""
     part = problem.take(torch.arange(len(points)))
     twin = problem.network.double(points)
     assert twin is not None
@@ -163,7 +164,7 @@ def worth(problem: Problem, points: Tensor) -> Tensor:
     return torch.where(part.region.contains(points), ratio, 0.0).nan_to_num(nan=0.0)
 
 
-# ---- ours, and what is batched as ours
+# ---- our searches, and others that run in batches
 
 
 def ours(searches: str | None) -> Finder:
@@ -191,7 +192,7 @@ def random_points(problem: Problem, queries: int) -> Run:
 
 
 def ascent(problem: Problem, queries: int, steps: int = 100) -> Run:
-    """Sign steps along the gradient of the ratio itself, from random points of the ball."""
+    """PGD on the slope: sign steps along its gradient, from random points of the ball."""
     began = time.process_time()
     family, base = problem.family, problem.score(problem.region.centre).double()
     x = family.sample(queries // steps, RandomStreams.of(range(len(family)), 0))
@@ -219,7 +220,7 @@ def ascent(problem: Problem, queries: int, steps: int = 100) -> Run:
 # ---- others, one point at a time
 
 
-Objective = Callable[[Any], float]  # a point of the unit box -> minus the ratio
+Objective = Callable[[Any], float]  # A point of the unit box -> minus the slope.
 
 
 def one_by_one(search: Callable[[Objective, int, int], None], images: int) -> Finder:
@@ -244,7 +245,7 @@ def _one(problem: Problem, queries: int, search: Callable[[Objective, int, int],
     def objective(t: Any) -> float:
         nonlocal best, kept, asked
         asked += 1
-        if asked > queries:  # some stop a little late
+        if asked > queries:  # Some searches stop a little late.
             return 0.0
         x = torch.from_numpy((low + np.asarray(t) * width).astype(np.float32)).reshape(centre.shape)
         distance = float((x - centre).abs().max())
@@ -272,7 +273,7 @@ def nomad_search(objective: Objective, queries: int, n: int) -> None:
         point.setBBO(str(objective([point.get_coord(i) for i in range(n)])).encode())
         return 1
 
-    start = np.random.default_rng(0).random(n).tolist()  # at the input itself there is no ratio
+    start = np.random.default_rng(0).random(n).tolist()  # The slope is undefined at the input itself.
     options = ["BB_OUTPUT_TYPE OBJ", f"MAX_BB_EVAL {queries}", "DISPLAY_DEGREE 0", "SEED 0"]
     options += ["DIRECTION_TYPE ORTHO 2N", "EVAL_QUEUE_SORT DIR_LAST_SUCCESS"]
     with contextlib.redirect_stdout(io.StringIO()):

@@ -1,9 +1,9 @@
-"""Networks and properties for machines that have neither the shared data nor onnx.
+"""Convert networks and properties for machines that have neither the shared data nor onnx.
 
 python -m benchmarks.lipschitz prepare
 
-Writes benchmarks/.cache/lipschitz/{acasxu,mnist_fc}: the lists, keys and properties as they are, and each network's weights as .npz. Every
-converted network is compared with its .onnx file before it is kept.
+Writes benchmarks/.cache/lipschitz/{acasxu,mnist_fc}: the lists, keys and properties unchanged, and each
+network's weights as .npz. Every converted network is compared with its .onnx file before it is saved.
 """
 
 import argparse
@@ -39,8 +39,8 @@ def main(chosen: argparse.Namespace) -> None:
 
 
 def _convert(file: Path, target: Path) -> None:
-    """Multilayer perceptrons with ReLU: every matrix and the vector added to it, in order."""
-    import onnx  # not everywhere installed
+    """Convert a ReLU perceptron: every weight matrix and its bias, in order."""
+    import onnx  # An optional package.
     from onnx import numpy_helper
 
     from holdfast.network.onnx.reader import read_onnx
@@ -69,12 +69,12 @@ def _convert(file: Path, target: Path) -> None:
     np.savez(target, **kept)
     x = torch.rand(64, *[size or 1 for size in net.shape], generator=torch.Generator().manual_seed(0)) - 0.5
     assert torch.allclose(load(target)(x), net(x), rtol=1e-4, atol=1e-5), (
-        f"{file.name} is not what it was taken for"
+        f"{file.name} is not a ReLU perceptron, so it cannot be converted"
     )
 
 
 def load(file: Path, device: str = "cpu") -> hf.Network:
-    """A network that was converted."""
+    """Read a converted network."""
     with np.load(file, allow_pickle=False) as arrays:
         layers: list[nn.Module] = [nn.Flatten()]
         for i in range(sum(name.startswith("weight") for name in arrays)):

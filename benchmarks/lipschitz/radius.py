@@ -1,10 +1,12 @@
-"""How far may a digit move? Brackets for 100 test images, against the witnesses of every search and against the estimate s / Q.
+"""Radius bounds of 100 digits, against the counterexamples of every search and against the estimate s / Q.
 
 python -m benchmarks.lipschitz radius --out benchmarks/.cache/results
 
-The lower end is proved, the upper end witnessed (hf.radius; --tier and --seconds say with what means). Every other search then looks for
-something closer by itself: a claim above its witness would be false. Beside them stands the radius that DeepQuant reads off a Lipschitz
-estimate: s(x) / Q, Q the steepest ratio that coordinate search finds with 2,000 queries; too small a Q makes it too large.
+The lower bound is certified, the upper bound is the distance of a counterexample (hf.radius with --tier and
+--seconds). Every other search then looks for a closer counterexample by itself: a lower bound above its
+distance would be false. The table also gives DeepQuant's radius from a Lipschitz estimate: s(x) / Q, with Q
+the steepest slope that coordinate search finds in 2,000 queries. A Q that is too small makes this radius too
+large.
 """
 
 import argparse
@@ -32,27 +34,36 @@ from holdfast.property import Robustness
 from holdfast.random_streams import RandomStreams
 from holdfast.region import Ball
 
-NORMS = {"inf": (math.inf, 0.3), "2": (2.0, 1.5)}  # and the radius of the ball in which Q is searched
+# The norm, and the radius of the ball in which Q is searched.
+NORMS = {"inf": (math.inf, 0.3), "2": (2.0, 1.5)}
 QUERIES = 2000
 COLUMNS = [
-    "network", "norm", "tier", "median lower", "median upper", "median upper / lower", "s each", "other searches",
-    "closest witness, median", "claims above a witness", "s / Q above a witness, logits", "probabilities",
-]  # fmt: skip
+    "network",
+    "norm",
+    "tier",
+    "median lower",
+    "median upper",
+    "median upper / lower",
+    "s each",
+    "other searches",
+    "best counterexample, median",
+    "lower bounds above a counterexample",
+    "s / Q above a counterexample, logits",
+    "probabilities",
+]
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--count", type=int, default=100)
-    parser.add_argument("--first", type=int, default=0, help="so many images are left out at the start")
+    parser.add_argument("--first", type=int, default=0, help="index of the first image")
     parser.add_argument("--tier", choices=["fast", "tight", "split"], default="fast")
     parser.add_argument(
-        "--seconds", type=float, help="for each image, by the wall clock; without, until the methods are done"
+        "--seconds", type=float, help="wall-clock limit for each image; default: until the methods are done"
     )
-    parser.add_argument(
-        "--processes", type=int, default=1, help="images side by side, with tiers tight and split"
-    )
+    parser.add_argument("--processes", type=int, default=1, help="parallel images, for tiers tight and split")
     parser.add_argument("--networks", nargs="+", choices=list(NETWORKS), default=list(NETWORKS))
     parser.add_argument("--norms", nargs="+", choices=list(NORMS), default=list(NORMS))
-    parser.add_argument("--out", type=Path, help="folder for the table")
+    parser.add_argument("--out", type=Path, help="folder where the table is written")
 
 
 def main(chosen: argparse.Namespace) -> None:
@@ -72,7 +83,8 @@ def main(chosen: argparse.Namespace) -> None:
             )
             table.add(name, norm, chosen.tier, *_measured(net, x, y, *NORMS[norm], *found))
     table.say(
-        f"{chosen.count} test images from {chosen.first} on that the network gets right, in their order. {QUERIES} queries for each Q."
+        f"{chosen.count} correctly classified test images from {chosen.first} on, in their order. "
+        f"{QUERIES} queries for each Q."
     )
 
 
@@ -82,7 +94,7 @@ def _network(name: str) -> hf.Network:
 
 
 def _fast(net: hf.Network, x: Tensor, y: Tensor, norm: float) -> tuple[Tensor, float]:
-    """-> (inputs, 2): both ends; and CPU seconds for each."""
+    """Lower and upper bounds (inputs, 2) of tier fast, and CPU seconds for each input."""
     began = time.process_time()
     brackets = hf.radius(net, x, y, norm=norm)
     seconds = (time.process_time() - began) / len(x)
@@ -90,7 +102,7 @@ def _fast(net: hf.Network, x: Tensor, y: Tensor, norm: float) -> tuple[Tensor, f
 
 
 def _one_by_one(name: str, images: list[int], norm: str, chosen: argparse.Namespace) -> tuple[Tensor, float]:
-    """The same, so that the budget is each image's own, in one process or in several."""
+    """Bounds (inputs, 2) with a separate call and budget for each image, in one process or in several."""
     jobs = [(name, image, norm, chosen.tier, chosen.seconds) for image in images]
     if chosen.processes > 1:
         with ProcessPoolExecutor(chosen.processes, mp_context=get_context("spawn")) as pool:
@@ -118,21 +130,26 @@ def _measured(
     closest = torch.minimum(found.amin(0), upper)
     estimates = [_estimate(net, x, y, norm, ball, view) for view in (lambda z: z, lambda z: z.softmax(-1))]
     return [
-        float(lower.median()), float(upper.median()), median((upper / lower.clamp_min(1e-12)).tolist()), seconds,
-        ", ".join(type(method).__name__ for method in others), float(closest.median()), int((lower > closest).sum()),
+        float(lower.median()),
+        float(upper.median()),
+        median((upper / lower.clamp_min(1e-12)).tolist()),
+        seconds,
+        ", ".join(type(method).__name__ for method in others),
+        float(closest.median()),
+        int((lower > closest).sum()),
         *(f"{int((estimate > closest).sum())} of {len(x)}" for estimate in estimates),
-    ]  # fmt: skip
+    ]
 
 
 def searches() -> list[Method[Any]]:
-    """Everything that finds witnesses, with more patience than usual."""
+    """All attacks, with larger budgets than their defaults."""
     from holdfast.attacks.mesh import Mesh
 
     return [hf.attacks.PGD(restarts=4, steps=25), hf.attacks.CarliniWagner(), hf.attacks.Corners(), Mesh()]
 
 
 def _witnessed(net: hf.Network, x: Tensor, y: Tensor, norm: float, method: Method[Any]) -> Tensor:
-    """-> (inputs,): the distance of the closest witness by this search alone."""
+    """Distances (inputs,) of the closest counterexamples by this search alone."""
     return torch.tensor(
         [b.upper.value for b in hf.radius(net, x, y, norm=norm, methods=[method], seed=1)],
         dtype=torch.float64,
@@ -142,7 +159,7 @@ def _witnessed(net: hf.Network, x: Tensor, y: Tensor, norm: float, method: Metho
 def _estimate(
     net: hf.Network, x: Tensor, y: Tensor, norm: float, ball: float, view: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """-> (inputs,): s(x) / Q, at most the radius in which Q was searched."""
+    """The estimate (inputs,) s(x) / Q, at most the radius in which Q was searched."""
     region = Ball(x, torch.full((len(x),), ball), norm, net.domain)
     prop = Robustness(y)
 
@@ -154,7 +171,9 @@ def _estimate(
 
 
 def _steepest(region: Ball, score: Callable[[Tensor], Tensor], at_centre: Tensor) -> Tensor:
-    """-> (inputs,): the largest |s(x') - s(x)| / ||x' - x|| that coordinate search meets; its step is halved where nothing is better."""
+    """The largest |s(x') - s(x)| / ||x' - x|| (inputs,) by coordinate search, which halves its step if no
+    point is better.
+    """
     point = region.sample(1, RandomStreams.of(range(len(region)), 0))
     size = region.centre[0].numel()
     moves = torch.cat([torch.eye(size), -torch.eye(size)]).reshape(2 * size, 1, *region.shape)
@@ -175,7 +194,7 @@ def _steepest(region: Ball, score: Callable[[Tensor], Tensor], at_centre: Tensor
 
 
 def perceptron(sizes: Sequence[int] = (64, 32, 32, 10), epochs: int = 60) -> nn.Module:
-    """A small dense network, trained here in a few seconds."""
+    """A small dense network, trained in a few seconds."""
     torch.manual_seed(0)
     layers = [part for a, b in pairwise(sizes) for part in (nn.Linear(a, b), nn.ReLU())]
     model, data = nn.Sequential(nn.Flatten(), *layers[:-1]), digits("train")

@@ -2,10 +2,11 @@
 
 python -m benchmarks.lipschitz table2 --seconds 60
 
-ReLU-NN-0..5 are the published networks; tanh-NN-6..9 were trained again (see tanh_nets). The times of the other tools are those of the
-paper, each on its authors' machine: DeepQuant's are not certified, SHERLOCK cannot read tanh. Ours are CPU seconds of one core from the
-network to the answer, with tracing and the search for witnesses; what torch imports when it first traces is not counted. Random search has
-as many queries; how far it stays inside of the values that were met is its shortfall.
+ReLU-NN-0..5 are the published networks; tanh-NN-6..9 were retrained (see tanh_nets). The times of the other
+tools are the paper's, each on its authors' machine. DeepQuant's ranges are not certified; SHERLOCK cannot
+read tanh. Our times are CPU seconds of one core from the network to the range, with tracing and the search
+for counterexamples, but without torch's imports at the first trace. Random search has as many queries; its
+"short" columns say by how much it misses the extreme outputs that we observed.
 """
 
 import argparse
@@ -29,7 +30,7 @@ SIDE = 10.0
 
 @dataclass(frozen=True)
 class Peers:
-    """Seconds in the paper."""
+    """Seconds of the other tools in the paper."""
 
     deepquant: float
     deepgo: float
@@ -53,8 +54,8 @@ PAPER = {
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", nargs="+", choices=list(PAPER), default=list(PAPER))
     parser.add_argument("--tolerance", type=float, default=1e-2)
-    parser.add_argument("--seconds", type=float, default=60.0, help="for each network")
-    parser.add_argument("--out", type=Path, help="folder for the table")
+    parser.add_argument("--seconds", type=float, default=60.0, help="limit for each network")
+    parser.add_argument("--out", type=Path, help="folder where the table is written")
 
 
 def main(chosen: argparse.Namespace) -> None:
@@ -70,7 +71,9 @@ def main(chosen: argparse.Namespace) -> None:
         "DeepGO s",
         "SHERLOCK s",
     ]
-    table = Table([*columns, "parts", "queries", "random: shortfall below, above", "s"], chosen.out, "table2")
+    table = Table(
+        [*columns, "subproblems", "queries", "random: short below, above", "random s"], chosen.out, "table2"
+    )
     _warm()
     for name, net, inputs in _networks(chosen.only, chosen.data):
         ends = torch.zeros(inputs), torch.full((inputs,), SIDE)
@@ -81,14 +84,25 @@ def main(chosen: argparse.Namespace) -> None:
         least, most = found.minimum.upper.value, found.maximum.lower.value
         paper = PAPER[name]
         table.add(
-            name, inputs, f"{found.minimum.lower.value:.4f} .. {least:.4f}", f"{most:.4f} .. {found.maximum.upper.value:.4f}",
-            found.gap, spent, wall, paper.deepquant, paper.deepgo, paper.sherlock, found.nodes, found.queries,
-            f"{low - least:.4f}, {most - high:.4f}", searched,
-        )  # fmt: skip
+            name,
+            inputs,
+            f"{found.minimum.lower.value:.4f} .. {least:.4f}",
+            f"{most:.4f} .. {found.maximum.upper.value:.4f}",
+            found.gap,
+            spent,
+            wall,
+            paper.deepquant,
+            paper.deepgo,
+            paper.sherlock,
+            found.nodes,
+            found.queries,
+            f"{low - least:.4f}, {most - high:.4f}",
+            searched,
+        )
 
 
 def _warm() -> None:
-    """torch imports its tracer with the first network that is traced."""
+    """Trace a small network, since torch imports its tracer at the first trace."""
     torch.manual_seed(0)
     small = hf.Network.from_torch(
         nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 1)).eval(), shape=(2,)
@@ -117,7 +131,7 @@ def _published(file: Path) -> hf.Network:
 
 
 def _random(net: hf.Network, inputs: int, queries: int) -> tuple[float, float, float]:
-    """-> the smallest and largest of so many outputs, and CPU seconds."""
+    """The smallest and largest output at random inputs, and CPU seconds."""
     began = time.process_time()
     x: Tensor = torch.rand(queries, inputs, generator=torch.Generator().manual_seed(0)) * SIDE
     value = net(x)

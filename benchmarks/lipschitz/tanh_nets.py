@@ -1,9 +1,12 @@
-"""The tanh networks of DeepQuant's Table 2, which were never published: trained again after its description.
+"""Retrain the tanh networks of DeepQuant's Table 2, which were never published, from the paper's description.
 
-python -m benchmarks.lipschitz tanh_nets      writes benchmarks/lipschitz/weights/tanh_nn_6..9.safetensors, about half a minute each
+python -m benchmarks.lipschitz tanh_nets
 
-Six layers of 250 tanh neurons and one output, x in [0, 10]^n for n = 2, 3, 4, 5. Each is fitted to a smooth random function, a sum of
-twelve waves whose lengths are about the width of the box. Weights are kept in float16; the network is what these numbers say.
+Writes benchmarks/lipschitz/weights/tanh_nn_6..9.safetensors, in about half a minute each.
+
+Each has six layers of 250 tanh neurons and one output, with x in [0, 10]^n for n = 2, 3, 4, 5. It is fitted
+to a smooth random function, a sum of twelve waves whose lengths are about the width of the box. Weights are
+stored in float16, and the stored weights define the network.
 """
 
 import argparse
@@ -42,7 +45,7 @@ def load(name: str) -> hf.Network:
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", nargs="+", choices=list(INPUTS), default=list(INPUTS))
-    parser.add_argument("--folder", type=Path, default=WEIGHTS, help="where the weights go")
+    parser.add_argument("--folder", type=Path, default=WEIGHTS, help="folder where the weights are written")
 
 
 def main(chosen: argparse.Namespace) -> None:
@@ -69,7 +72,7 @@ def trained(inputs: int, seed: int) -> tuple[nn.Sequential, float]:
         optimiser.zero_grad()
         error.backward()
         optimiser.step()
-    first = made[0]  # it takes over that training saw x / 5 - 1
+    first = made[0]  # The first layer absorbs the scaling x / 5 - 1 of training.
     assert isinstance(first, nn.Linear)
     with torch.no_grad():
         first.bias -= first.weight.sum(1)

@@ -1,11 +1,12 @@
-"""Questions of the verification competition with known answers.
+"""Instances of the verification competition (VNN-COMP) with known verdicts.
 
 python -m benchmarks.lipschitz acasxu --seconds 116 --processes 2 --out benchmarks/.cache/results
 
---only keeps the questions whose network or property contains one of the words (as in --only prop_3 1_9), --part 2/4 the second quarter.
-Networks come from the .onnx files of the shared data, or from what `prepare` wrote, where that is all there is. Every answer is added to
-NAME.csv as soon as it is known; the table at the end says what was solved, what contradicts the key, and how fast. --merge asks nothing
-and makes that table of answers that parts wrote: --merge OUT/*/mnist_fc.csv. Of two answers to a question, one that settles it counts.
+--only keeps the instances whose network or property contains one of the words (as in --only prop_3 1_9),
+--part 2/4 the second quarter. Networks come from the .onnx files of the shared data, otherwise from the
+output of `prepare`. Every verdict is appended to NAME.csv at once; the final table counts what was solved and
+what contradicts the key, with times. --merge runs nothing and makes that table from the files of earlier
+runs: --merge OUT/*/mnist_fc.csv. Of two verdicts for an instance, a decided one counts.
 """
 
 import argparse
@@ -40,8 +41,8 @@ class Answer:
     network: str
     property: str
     answer: str
-    seconds: float  # the verification, as the competition counts it: from reading the property
-    loading: float  # reading and tracing the network, once for each process and network
+    seconds: float  # Seconds as the competition counts them: from reading the property on.
+    loading: float  # Seconds of reading and tracing the network, once for each process and network.
     nodes: int
     least: float
     lowest: float
@@ -67,16 +68,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="WORD",
-        help="questions whose network or property contains one of these",
+        help="instances whose network or property contains one of these",
     )
-    parser.add_argument("--part", default="1/1", help="as in 2/4: every fourth question, from the second on")
-    parser.add_argument("--seconds", type=float, help="for each question; default: what the list says")
+    parser.add_argument("--part", default="1/1", help="as in 2/4: every fourth instance, from the second on")
+    parser.add_argument("--seconds", type=float, help="limit for each instance; default: that of the list")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--device", default="cpu")
     parser.add_argument(
-        "--merge", nargs="+", type=Path, metavar="CSV", help="answers of earlier runs: only the table"
+        "--merge", nargs="+", type=Path, metavar="CSV", help="verdicts of earlier runs: only print the table"
     )
-    parser.add_argument("--out", type=Path, help="folder for the answers and the table")
+    parser.add_argument("--out", type=Path, help="folder for the verdicts and the table")
 
 
 def main(chosen: argparse.Namespace) -> None:
@@ -97,15 +98,19 @@ def main(chosen: argparse.Namespace) -> None:
         _keep(out, answer, first=len(answers) == 1)
         mark = "WRONG" if answer.wrong else "against most" if answer.doubtful else ""
         print(
-            f"{len(answers)}/{len(asked)} {answer.network} {answer.property} {answer.answer} {answer.seconds:.2f} s {mark}",
+            f"{len(answers)}/{len(asked)} {answer.network} {answer.property} {answer.answer} "
+            f"{answer.seconds:.2f} s {mark}",
             flush=True,
         )
-    spent = f"in {time.monotonic() - began:.0f} s by {chosen.processes} processes of {chosen.threads} threads on {chosen.device}"
+    spent = (
+        f"in {time.monotonic() - began:.0f} s by {chosen.processes} processes "
+        f"of {chosen.threads} threads on {chosen.device}"
+    )
     _tell(chosen, answers, spent)
 
 
 def _merged(files: list[Path]) -> list[Answer]:
-    """What parts of a run wrote, one answer for each question."""
+    """The verdicts of several files, one for each instance."""
     found: dict[tuple[str, str], Answer] = {}
     for path in files:
         with path.open(newline="") as file:
@@ -123,7 +128,7 @@ def _chosen(chosen: argparse.Namespace) -> list[Question]:
     folder = folder if folder.is_dir() else CACHE / chosen.name
     if not (folder / "instances.csv").is_file():
         raise SystemExit(
-            f"neither the shared data nor {folder} are here; see python -m benchmarks.lipschitz prepare --help."
+            f"neither the shared data nor {folder} exist. See python -m benchmarks.lipschitz prepare --help."
         )
     key = read_key(folder / "expected.csv")
     found = []
@@ -212,7 +217,7 @@ def _tell(chosen: argparse.Namespace, answers: list[Answer], spent: str) -> None
         "median s",
         "most s",
         "parts",
-        "parts a second",
+        "subproblems/s",
     ]
     table = Table(columns, chosen.out, chosen.name)
     groups: dict[str, list[Answer]] = {}
@@ -238,12 +243,12 @@ def _tell(chosen: argparse.Namespace, answers: list[Answer], spent: str) -> None
     table.say(f"{solved_all} of {len(answers)} solved {spent}.")
     for a in answers:
         if not a.solved or a.wrong or a.doubtful:
-            state = f"{a.answer} after {a.seconds:.1f} s, score in [{a.least:.3g}, {a.lowest:.3g}]"
+            state = f"{a.answer} after {a.seconds:.1f} s, margin in [{a.least:.3g}, {a.lowest:.3g}]"
             table.say(f"{a.network} {a.property}: {state}, key {a.expected} {a.note}")
 
 
 def _group(a: Answer) -> tuple[int, str, str]:
-    """A line of the table: an ACAS Xu property, or a network of mnist_fc with the size of its boxes."""
+    """Key of a table row: an ACAS Xu property, or a network of mnist_fc with the radius of its boxes."""
     if a.network.startswith("ACAS"):
         return len(a.property), a.property, ""
     return 0, a.network, a.property.rpartition("_")[2]

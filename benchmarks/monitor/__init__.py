@@ -1,1 +1,1 @@
-"""Room 4, monitor, measured: one benchmark a file, `python -m benchmarks.monitor NAME --help`."""
+"""Benchmarks of the runtime monitor. One module each: `python -m benchmarks.monitor NAME --help`."""

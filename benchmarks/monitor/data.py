@@ -1,8 +1,8 @@
-"""Texts as token ids, one row of word vectors for each id, and the recurrent classifiers that read them.
+"""Texts as token ids, a word vector for each id, and the recurrent classifiers that read them.
 
-Word vectors are GoogleNews (the shared 22,999 words; the paper's GloVe is not at hand); words without a vector are left out. "toxic"
-has 11,241 comments in place of the paper's 50,000 and is split four to one, cut to 100 words; "imdb" is cut to 256 words, and its
-networks learn from the first 2,500 reviews only, so that one core trains them in minutes.
+Word vectors are GoogleNews (the shared 22,999 words; the paper used GloVe). Words without a vector are left
+out. "toxic" has 11,241 comments (the paper: 50,000), split four to one and cut to 100 words. "imdb" is cut to
+256 words, and its networks train on the first 2,500 reviews only, which takes minutes on one core.
 """
 
 import argparse
@@ -33,18 +33,18 @@ CELLS = ("lstm", "gru")
 
 @dataclass(frozen=True)
 class Texts:
-    """Where a set lies, and how its networks are made."""
+    """A data set's files, and the training settings of its networks."""
 
     folder: str
     classes: tuple[str, ...]
     hidden: int = 128
     longest: int = 60
     epochs: int = 4
-    most: int | None = None  # texts to train on
-    omega: int = 16  # dimensions that the paper keeps
+    most: int | None = None  # Number of training texts; None: all.
+    omega: int = 16  # Dimensions of the hidden state that the paper keeps (its parameter omega).
 
     def rows(self, split: str, data: Path) -> list[tuple[str, int]]:
-        """-> texts and labels; one file for both parts is split four to one."""
+        """Texts and labels; a single file for both parts is split four to one."""
         folder = shared(self.folder, data)
         whole = folder / "all.tsv.xz"
         with lzma.open(
@@ -103,7 +103,7 @@ def split(texts: Texts, part: str, vectors: Vectors, data: Path, most: int | Non
 def network(
     name: str, cell: str, vectors: Vectors, data: Path, nets: Path = CACHE, hidden: int | None = None
 ) -> Words:
-    """From the file, or trained now and put there."""
+    """The network from the file, or trained now and stored there."""
     texts, hidden = SETS[name], hidden or SETS[name].hidden
     file, reader = (
         nets / f"monitor-{name}-{cell}-{hidden}.npz",
@@ -117,7 +117,9 @@ def network(
 def train(
     cell: str, hidden: int, texts: Texts, part: Split, vectors: Vectors, batch: int = 64, rate: float = 3e-3
 ) -> Reader:
-    """The state after the last word; one seed for weights and order; texts of like length share a batch."""
+    """Train on the state after the last word; one seed for weights and order; texts of similar length share a
+    batch.
+    """
     with torch.random.fork_rng():
         torch.manual_seed(0)
         reader = Reader(cell, vectors.matrix.shape[1], hidden, len(texts.classes))
@@ -143,7 +145,7 @@ def last(state: Tensor | tuple[Tensor, Tensor]) -> Tensor:
 
 @torch.no_grad()
 def predicted(net: Words, tokens: list[Tensor], batch: int = 256) -> Tensor:
-    """-> (texts,) classes."""
+    """Predicted classes (texts,)."""
     said = []
     for i in range(0, len(tokens), batch):
         rows = pack_sequence([net.embedding(t) for t in tokens[i : i + batch]], enforce_sorted=False)
@@ -168,7 +170,10 @@ def antonyms(vectors: Vectors, data: Path) -> list[tuple[int, int]]:
 
 
 def groups(vectors: Vectors, data: Path, nets: Path = CACHE) -> Groups:
-    """Complete linkage at cosine 0.65, antonyms apart: half a minute, so it is kept."""
+    """Groups of words by complete linkage at cosine 0.65, antonyms apart.
+
+    Takes half a minute, so it is cached.
+    """
     file = nets / "monitor-groups-065.npz"
     if not file.exists():
         made = Groups.of_vectors(vectors.matrix, cosine=0.65, antonyms=antonyms(vectors, data))
@@ -181,7 +186,9 @@ def groups(vectors: Vectors, data: Path, nets: Path = CACHE) -> Groups:
 
 @dataclass(frozen=True)
 class Case:
-    """One network, what it read, and what may replace a word."""
+    """One network, the texts of both splits as it reads them, and the groups of words that may replace each
+    other.
+    """
 
     name: str
     cell: str
@@ -195,7 +202,7 @@ class Case:
 
     @cached_property
     def seen(self) -> Traces:
-        """What the abstract models learn from."""
+        """The training traces of the abstract models."""
         return profile(self.net, self.train.tokens, self.mutation, None, self.view)
 
     @cached_property
@@ -221,9 +228,9 @@ def options(parser: argparse.ArgumentParser, sets: list[str]) -> None:
         "--test", type=int, default=None, help="texts to test on; default: all, for imdb 1,000"
     )
     parser.add_argument(
-        "--nets", type=Path, default=CACHE, help="where trained networks are kept; missing ones are trained"
+        "--nets", type=Path, default=CACHE, help="folder of trained networks; missing ones are trained"
     )
-    parser.add_argument("--out", type=Path, help="folder for the table")
+    parser.add_argument("--out", type=Path, help="folder where the table is written")
 
 
 def case(name: str, cell: str, chosen: argparse.Namespace) -> Case:
@@ -235,5 +242,7 @@ def case(name: str, cell: str, chosen: argparse.Namespace) -> Case:
         for part, most in (("train", chosen.train), ("test", chosen.test))
     ]
     view = Recurrent.of(net, parts[0].tokens[:6])
-    assert view is not None, "an embedding, one recurrent layer and a linear head can be opened"
+    assert view is not None, (
+        "a network of an embedding, one recurrent layer and a linear head must have a view"
+    )
     return Case(name, cell, texts, module, net, view, groups(vectors, chosen.data, chosen.nets), *parts)

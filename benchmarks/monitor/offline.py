@@ -1,10 +1,10 @@
-"""What the offline part costs: exact labels of every training transition, and the improved build beside the published one.
+"""Cost of the offline part: exact labels of every training transition, and of both abstractions.
 
 python -m benchmarks.monitor offline --sets news --cells lstm gru
 
-Exact labels: the distribution over labels of all mutants of every training word, CPU and wall seconds of the best of several rounds.
-Builds: CPU seconds from the same traces; errors are mean squared errors of the score over attackable test words, the training mean
-where MARBLE has not seen a pair.
+Exact labels: the label distribution over all mutants of every training word, with CPU and wall seconds of the
+best of several rounds. Builds: CPU seconds from the same traces. Errors are mean squared errors of the score
+over attackable test words; the training mean replaces pairs that MARBLE has not seen.
 """
 
 import argparse
@@ -56,7 +56,7 @@ def main(chosen: argparse.Namespace) -> None:
 
 
 def exact(at: Case, rounds: int) -> tuple[int, int, list[float]]:
-    """-> transitions, mutants, and CPU and wall seconds of the best round."""
+    """Numbers of transitions and mutants, and CPU and wall seconds of the best round."""
     spent = []
     for _ in range(rounds):
         began, wall = time.process_time(), time.perf_counter()

@@ -1,11 +1,12 @@
-"""What a score costs while words come in: microseconds a token, one after the other, on one core.
+"""Cost of a score in a stream of words: microseconds per token, one token at a time, on one core.
 
 python -m benchmarks.monitor online --sets news --cells lstm gru
-python -m benchmarks.monitor online --sets imdb --cells lstm --long 5     256 words, 300 hidden units, end to end
+python -m benchmarks.monitor online --sets imdb --cells lstm --long 5     256 words, 300 units, end to end
 
-"exact" and "abstract" are Monitor.step as a user calls it, the network's own step included; "tree" is what the abstract model adds to a
-step. MARBLE gets its state for nothing and is asked by token (a stream) and by text (all its states at once, as the paper measures).
-CPU time of the best of several rounds, since other work on the machine only ever adds.
+"exact" and "abstract" are Monitor.step as a user calls it, including the network's own step. "tree" is the
+share of the abstract model in a step. MARBLE receives its state at no cost, by token (a stream) and by text
+(all its states at once, as the paper measures). Times are CPU times of the best of several rounds, since
+other load only adds time.
 """
 
 import argparse
@@ -21,10 +22,10 @@ from holdfast.monitor.monitor import Monitor
 def arguments(parser: argparse.ArgumentParser) -> None:
     options(parser, ["news"])
     parser.add_argument("--theta", type=float, default=0.6)
-    parser.add_argument("--texts", type=int, default=200, help="test texts in a round")
+    parser.add_argument("--texts", type=int, default=200, help="test texts per round")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument(
-        "--long", type=int, default=0, help="only whole texts of full length, so many, end to end"
+        "--long", type=int, default=0, help="only this number of texts of full length, end to end"
     )
 
 

@@ -1,8 +1,9 @@
-"""silero-vad, a streaming voice detector nobody here trained, monitored frame by frame on speech and noise.
+"""silero-vad, a published streaming voice detector, monitored frame by frame on speech and noise.
 
-Every frame (512 samples, 32 ms) may be replaced by noise around it, in a norm-2 ball; the score is how likely the answer (speech or not,
-at probability 0.5) stays, from draws with a Clopper-Pearson interval. Speech is spoken by espeak-ng and mixed by sox where they are
-installed (apt-get install espeak-ng sox), else it is a voice made of pulses and formants.
+Every frame (512 samples, 32 ms) may be perturbed by noise in a norm-2 ball. The score is the probability that
+the decision (speech or not, at probability 0.5) stays, from draws with a Clopper-Pearson interval. Speech is
+made by espeak-ng and mixed by sox where they are installed (apt-get install espeak-ng sox); otherwise a voice
+is synthesised from pulses and formants.
 """
 
 import argparse
@@ -44,12 +45,15 @@ VOWELS = (
     (660, 1720, 2410),
     (490, 1350, 1690),
 )
-NEAR = 4  # frames around a change of the answer
+NEAR = 4  # Frames this close to a change of the decision count as near a change.
 Sound = NDArray[np.float32]
 
 
 class Silero(Streaming):
-    """silero-vad's own file, imported by holdfast. A state is [h, c, the last 64 samples], which the next frame begins with."""
+    """silero-vad's own ONNX file.
+
+    A state is [h, c, the last 64 samples], since the next frame begins with these samples.
+    """
 
     width = 2 * HIDDEN + CONTEXT
 
@@ -58,14 +62,14 @@ class Silero(Streaming):
         self.model = import_onnx(read_onnx(path), "silero-vad", constants={"sr": RATE})
 
     def step(self, state: Tensor, elements: Tensor) -> tuple[Tensor, Tensor]:
-        """(n, 320), (n, 512) -> (n, 320), probability of speech (n, 1)."""
+        """State (n, 320), frame (n, 512) -> next state (n, 320), probability of speech (n, 1)."""
         memory = state[:, : 2 * HIDDEN].unflatten(1, (2, HIDDEN)).transpose(0, 1)
         said, memory = self.model(torch.cat([state[:, 2 * HIDDEN :], elements], 1), memory)
         return torch.cat([memory.transpose(0, 1).flatten(1), elements[:, -CONTEXT:]], 1), said
 
 
 def model_file() -> Path | None:
-    """silero_vad.onnx inside the installed package, which is never imported."""
+    """Path of silero_vad.onnx inside the installed package, which is never imported."""
     found = importlib.util.find_spec("silero_vad")
     if found is None or not found.submodule_search_locations:
         return None
@@ -77,7 +81,7 @@ def network(path: Path) -> Network:
 
 
 def frames(sound: Sound) -> Tensor:
-    """(samples,) -> (n, 512); an unfinished frame at the end is dropped."""
+    """(samples,) -> (n, 512); an incomplete last frame is dropped."""
     return torch.from_numpy(sound[: len(sound) // FRAME * FRAME].reshape(-1, FRAME))
 
 
@@ -85,7 +89,9 @@ def frames(sound: Sound) -> Tensor:
 
 
 def voice(seconds: float, seed: int = 0) -> Sound:
-    """Syllables: pulses of a throat through the formants of a vowel. silero-vad hears speech in it."""
+    """Synthetic syllables: glottal pulses through the formants of a vowel. silero-vad classifies them as
+    speech.
+    """
     rng, size = np.random.default_rng(seed), int(seconds * RATE)
     parts: list[NDArray[np.float64]] = []
     while sum(map(len, parts)) < size:
@@ -107,7 +113,7 @@ def _loud(sound: NDArray[np.float64], rms: float) -> Sound:
 
 
 def spoken(name: str, text: str) -> Sound:
-    """espeak-ng speaks, sox brings it to 16 kHz."""
+    """Speech by espeak-ng, resampled to 16 kHz by sox."""
     with tempfile.TemporaryDirectory() as folder:
         raw, ready = Path(folder) / "raw.wav", Path(folder) / "ready.wav"
         subprocess.run(["espeak-ng", "-v", name, "-s", "150", "-w", raw, text], check=True)
@@ -116,7 +122,9 @@ def spoken(name: str, text: str) -> Sound:
 
 
 def recording(seed: int = 0) -> tuple[Sound, str]:
-    """Quiet, speech, quiet, softer speech in hiss, a burst of noise, a tone, quiet; and who spoke."""
+    """Silence, speech, silence, softer speech in hiss, a burst of noise, a tone, silence; and the speech
+    synthesiser.
+    """
     rng = np.random.default_rng(seed)
     real = all(shutil.which(tool) for tool in ("espeak-ng", "sox"))
     first, second = (spoken(*s) for s in SENTENCES) if real else (voice(3, seed), voice(3, seed + 1))
@@ -137,9 +145,9 @@ def recording(seed: int = 0) -> tuple[Sound, str]:
 
 @dataclass(frozen=True)
 class Track:
-    """What the monitor said, frame by frame."""
+    """The monitor's scores for each frame."""
 
-    rms: float  # of the noise
+    rms: float  # Root mean square of the noise.
     value: NDArray[np.float64]
     low: NDArray[np.float64]
     high: NDArray[np.float64]
@@ -147,7 +155,11 @@ class Track:
 
 
 def track(net: Network, sound: Tensor, rms: float, samples: int, seed: int) -> Track:
-    """Noise of this root mean square at most: a draw from a ball in 512 dimensions lies close to its surface."""
+    """Score every frame under noise of at most this root mean square.
+
+    A uniform draw from a ball in 512 dimensions lies close to its surface, so most draws are almost that
+    loud.
+    """
     mutation = Noise(radius=rms * FRAME**0.5, p=2.0)
     monitor = Monitor.fit(
         net, [sound], mutation, answer=Bins((SPEECH,)), mode="sampled", samples=samples, seed=seed
@@ -173,7 +185,7 @@ def probabilities(model: Streaming, sound: Tensor) -> NDArray[np.float64]:
 
 
 def through_onnxruntime(path: Path, sound: Tensor) -> NDArray[np.float64]:
-    """The same file in the runtime it was made for, as a check."""
+    """Probabilities of speech by onnxruntime, as a check."""
     run, state, context, said = (
         session(path),
         np.zeros((2, 1, HIDDEN), np.float32),
@@ -188,7 +200,7 @@ def through_onnxruntime(path: Path, sound: Tensor) -> NDArray[np.float64]:
 
 
 def near_change(said: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Frames within NEAR of one where the answer changes."""
+    """Frames within NEAR of one where the decision changes."""
     changes = np.flatnonzero(np.diff(said >= SPEECH)) + 1
     return np.array([bool((np.abs(changes - place) <= NEAR).any()) for place in range(len(said))])
 
@@ -196,7 +208,7 @@ def near_change(said: NDArray[np.float64]) -> NDArray[np.bool_]:
 def picture(
     sound: Tensor, said: NDArray[np.float64], tracks: Sequence[Track], title: str, path: Path
 ) -> None:
-    """Waveform, probability and scores under each other, on one time axis."""
+    """Plot waveform, probability and scores on one time axis."""
     figure = Figure(figsize=(10, 6), layout="constrained")
     wave, probability, score = figure.subplots(3, 1, sharex=True, height_ratios=(1, 1, 1.4))
     times = np.arange(len(said)) * FRAME / RATE
@@ -214,7 +226,7 @@ def picture(
         colour = f"C{number + 1}"
         score.plot(times, found.value, color=colour, linewidth=1.2, label=f"noise rms {found.rms:g}")
         score.fill_between(times, found.low, found.high, color=colour, alpha=0.2, linewidth=0)
-    score.set_ylabel("score: how likely\nthe answer stays")
+    score.set_ylabel("score: probability\nthat the decision stays")
     score.set_xlabel("seconds")
     score.set_ylim(-0.03, 1.05)
     score.legend(loc="lower right", bbox_to_anchor=(1, 1), fontsize=8, ncols=len(tracks), frameon=False)
@@ -240,7 +252,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--rms", type=float, nargs="+", default=[0.005, 0.02, 0.05], help="root mean square of the noise"
     )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=Path("docs/monitor-silero.png"), help="the picture")
+    parser.add_argument(
+        "--out", type=Path, default=Path("docs/monitor-silero.png"), help="file of the figure"
+    )
 
 
 def main(chosen: argparse.Namespace) -> None:
@@ -252,13 +266,15 @@ def main(chosen: argparse.Namespace) -> None:
     said = probabilities(Silero(path), sound)
     apart = float(np.abs(said - through_onnxruntime(path, sound)).max())
     print(
-        f"{len(sound)} frames, {len(sound) * FRAME / RATE:.1f} s; speech by {speaker}, heard in {(said >= SPEECH).sum()} frames"
+        f"{len(sound)} frames, {len(sound) * FRAME / RATE:.1f} s; speech by {speaker}, detected in "
+        f"{(said >= SPEECH).sum()} frames"
     )
     print(
-        f"largest difference to onnxruntime in a probability: {apart:.1e}; {chosen.samples} draws a frame\n"
+        f"largest difference to onnxruntime in a probability: {apart:.1e}; {chosen.samples} draws per frame\n"
     )
     print(
-        "| noise rms | score in speech | in silence | near a change | smallest | frames below 0.9 | CPU ms a frame (32 ms), p50 / p99 |"
+        "| noise rms | score in speech | in silence | near a change | smallest | frames below 0.9 | CPU ms "
+        "a frame (32 ms), p50 / p99 |"
     )
     print("| --- | --- | --- | --- | --- | --- | --- |")
     tracks = []

@@ -1,10 +1,10 @@
-"""k-step robustness by propagation through the abstract model: as published, corrected, and a constant, against enumeration.
+"""k-step robustness through the abstract model: as published, corrected, and a constant, against enumeration.
 
 python -m benchmarks.monitor steps --sets news --cells lstm --k 0 1 2 3
 
-The paper walks k unmutated steps and then mutates the last element; the corrected propagation goes where the mutants of the first
-element went. Mean squared errors of the score over attackable words of the test texts; what the propagation has lost to transitions it
-has never seen counts as the constant.
+The paper propagates k unmutated steps and then mutates the last element. The corrected propagation follows
+the mutants of the first element. Errors are mean squared errors of the score over attackable words of the
+test texts. Probability mass that propagation loses to unseen transitions counts as the constant.
 """
 
 import argparse

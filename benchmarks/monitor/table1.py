@@ -1,12 +1,12 @@
-"""MARBLE's Table 1: how large the abstract models are, how long they take, and how well they fit texts they have not seen.
+"""MARBLE's Table 1: size and build time of abstract models, and their error on unseen texts.
 
 python -m benchmarks.monitor table1 --sets news trec --cells lstm gru
 
-"MSE" is Definition 4.1 (squared distance of label distributions) over test transitions whose (state, input) pair is in the model, as
-the paper has it. "score MSE" is what a user meets: the squared error of the score over attackable words only, the training mean where a
-pair is missing. Misses: whole transitions (the paper's), then (state, input) pairs; for the tree, (leaf, input, label) without support,
-which it answers from the nodes above. Exact enumeration has error 0 and misses nothing. Seconds are CPU seconds of the build, without
-profiling.
+"MSE" is Definition 4.1 (squared distance of label distributions) over test transitions whose (state, input)
+pair is in the model, as in the paper. "score MSE" is the error of the reported score: squared, over
+attackable words only, with the training mean where a pair is missing. Misses: whole transitions (as in the
+paper), then (state, input) pairs; for the tree, (leaf, input, label) without support, where it uses the nodes
+above. Exact enumeration has error 0 and no misses. Seconds are CPU seconds of the build, without profiling.
 """
 
 import argparse
@@ -54,9 +54,11 @@ COLUMNS = [
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     options(parser, ["news", "trec"])
-    parser.add_argument("--theta", nargs="*", type=float, default=[0.3, 0.6, 1.0], help="of MARBLE")
     parser.add_argument(
-        "--random", nargs="*", type=float, default=[1.0], help="thetas of the random-split baseline"
+        "--theta", nargs="*", type=float, default=[0.3, 0.6, 1.0], help="MARBLE's distance thresholds theta"
+    )
+    parser.add_argument(
+        "--random", nargs="*", type=float, default=[1.0], help="thresholds theta of the random-split baseline"
     )
 
 
@@ -106,7 +108,8 @@ def measure(table: Table, at: Case, chosen: argparse.Namespace) -> None:
     table.say(
         f"{at}: {len(at.seen):,} training and {len(at.new):,} test transitions, "
         f"{100 * float(at.new.attackable.double().mean()):.0f} % attackable. "
-        f"The tree's 95 % interval holds {100 * float(inside):.1f} % of the exact scores, mean width {float((high - low).mean()):.2f}."
+        f"The tree's 95 % interval contains {100 * float(inside):.1f} % of the exact scores, mean width "
+        f"{float((high - low).mean()):.2f}."
     )
 
 

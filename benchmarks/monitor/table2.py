@@ -2,12 +2,13 @@
 
 python -m benchmarks.monitor table2 --sets news trec --cells lstm gru
 
-For every test text with at least two attackable words: the expected attack success at the word that a method calls least (most) robust,
-that is the exact probability that the final label changes when this word alone is replaced by another of its group. Nothing is drawn:
-expectations are enumerated, and where a method calls several words equally robust, their mean counts. The interval is the normal one at
-95 % over texts. "tree, final" is the abstract model fitted to exact final-step scores of the training texts: like all others but the
-exact final step, it looks no further than the word it scores. The paper has 42 texts for "QC", other word vectors (GloVe at cosine
-0.75) and other networks.
+For every test text with at least two attackable words, the table gives the expected attack success at the
+word with a method's smallest (largest) score: the exact probability that the final label changes when this
+word alone is replaced by another of its group. Expectations are enumerated, not sampled; over words with
+equal scores the mean counts. The interval is the normal one at 95 % over texts. "tree, final" is the abstract
+model fitted to exact final-step scores of the training texts: like all others but the exact final step, it
+does not read beyond the word that it scores. The paper has 42 texts for "QC", GloVe vectors (at cosine 0.75)
+and other networks.
 """
 
 import argparse
@@ -33,11 +34,11 @@ PAPER = {
 class Places:
     """The attackable words of eligible texts."""
 
-    text: Tensor  # (words,) rising from 0
-    success: Tensor  # (words,) how likely a replacement changes the final label
+    text: Tensor  # (words,) index of each word's text, increasing from 0
+    success: Tensor  # (words,) probability that a replacement changes the final label
 
     def picked(self, score: Tensor) -> Tensor:
-        """-> (texts,) expected success at the words with the smallest score of their text."""
+        """Expected success (texts,) at the word with the smallest score of each text."""
         count = int(self.text[-1]) + 1
         least = torch.full((count,), torch.inf, dtype=torch.float64).scatter_reduce(
             0, self.text, score, "amin"
@@ -81,7 +82,7 @@ def measure(table: Table, at: Case, theta: float) -> None:
     new, final = at.new, at.final("test")
     enough = torch.bincount(new.sequence, new.attackable.double()) >= 2
     rows = (new.attackable & enough[new.sequence]).nonzero()[:, 0]
-    replaced = 1 - 1 / final.support[rows]  # the score counts the word itself as one of its group
+    replaced = 1 - 1 / final.support[rows]  # The score counts the word itself as a member of its group.
     places = Places(new.sequence[rows].unique(return_inverse=True)[1], (1 - final.values[rows]) / replaced)
     some = new.rows(rows)
     published = Marble.fit(at.seen, Refinement(at.texts.omega, theta))
@@ -112,7 +113,9 @@ def measure(table: Table, at: Case, theta: float) -> None:
 
 
 def mann_whitney(least: Tensor, random: Tensor) -> str:
-    """The p-value of the one-sided Mann-Whitney U test (the paper's Figure 4): is the success at the least robust word larger?"""
+    """The p-value of the one-sided Mann-Whitney U test (the paper's Figure 4): is the success at the least
+    robust word larger?
+    """
     return f"{mannwhitneyu(least.numpy(), random.numpy(), alternative='greater').pvalue:.2g}"
 
 

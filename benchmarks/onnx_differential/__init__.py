@@ -1,1 +1,1 @@
-"""A differential fuzzer for the readers of ONNX files: random small models, answered by each reader and by two references."""
+"""A differential fuzzer for the ONNX readers: random small models, against two reference runtimes."""

@@ -1,9 +1,10 @@
-"""python -m benchmarks.onnx_differential [--cases 20000] [--seed 0] [--targets engine checker] [--seconds S] [--only OPERATOR ...]
+"""python -m benchmarks.onnx_differential [--cases 20000] [--seed 0] [--seconds S] [--only OPERATOR ...]
 
-Make random small ONNX models and compare what each target answers with what onnxruntime and onnx's reference answer. A target may refuse a
-model, with a reason; it must never answer something else. Where the references disagree, onnxruntime's answer counts. The table has a row
-for each operator; below it stands the smallest model of each kind of difference. The exit status is 1 if there was any difference, or an
-exception that is not a HoldfastError. `--seconds` ends a run early; the cases that were done are the first ones of the seed.
+Make random small ONNX models and compare each target's outputs with those of onnxruntime and onnx's
+reference. A target may refuse a model with a reason; it must never return another output. Where the
+references disagree, onnxruntime counts. The table has a row for each operator; below it is the smallest model
+of each kind of difference. The exit status is 1 after any difference, or any exception that is not a
+HoldfastError. `--seconds` ends a run early; the completed cases are then the first ones of the seed.
 """
 
 import argparse
@@ -29,7 +30,7 @@ COLUMNS = ("agreed", "refused", "no truth", "not in words", "difference")
 
 @dataclass
 class Tally:
-    """Counts by operator, the references' disagreements, and the models of differences."""
+    """Counts by operator, disagreements between the references, and the models that gave a difference."""
 
     cases: int = 0
     outcomes: dict[str, Counter[str]] = field(default_factory=lambda: collections.defaultdict(Counter))
@@ -62,7 +63,10 @@ class Tally:
 def run(
     seed: int, cases: int, targets: list[str], *, seconds: float | None = None, only: list[str] | None = None
 ) -> Tally:
-    """All cases in this process. What crashes a reference crashes this process too; `main` runs each part in a process of its own."""
+    """Run all cases in this process.
+
+    A crash of a reference ends it, so `main` runs each part in a child process.
+    """
     tally = Tally()
     for operator, disputed, judged, number, text in _results(seed, 0, cases, targets, only or [], seconds):
         tally.add(operator, disputed, judged, number, text)
@@ -99,7 +103,7 @@ def main() -> None:
     parser.add_argument("--targets", nargs="+", choices=sorted(TARGETS), default=["engine", "checker"])
     parser.add_argument("--seconds", type=float)
     parser.add_argument(
-        "--only", nargs="*", default=[], help="only cases of these operators, under the same numbers"
+        "--only", nargs="*", default=[], help="only cases of these operators; case numbers stay the same"
     )
     parser.add_argument(
         "--reasons",
@@ -122,7 +126,10 @@ def main() -> None:
 
 
 def _in_processes(chosen: argparse.Namespace) -> Tally:
-    """A model may crash onnxruntime, and with it the process: the run goes on behind it in a new one."""
+    """Run the cases in child processes.
+
+    If a model crashes onnxruntime, continue with the next case in a new process.
+    """
     tally, context, begin = Tally(), multiprocessing.get_context("fork"), 0
     started = time.monotonic()
     while begin < chosen.cases:
@@ -169,7 +176,7 @@ def table(tally: Tally) -> str:
 
 
 def smallest(tally: Tally) -> list[str]:
-    """For each operator and target, the shortest model that is answered differently."""
+    """For each operator and target, the shortest model whose output differs."""
     shortest: dict[tuple[str, str], tuple[str, str]] = {}
     for operator, kind, why, text in tally.differences:
         known = shortest.get((operator, kind))

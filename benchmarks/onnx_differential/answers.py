@@ -1,4 +1,4 @@
-"""What a model answers: by the two references, and by the readers under test."""
+"""Outputs of a model by the two references and by the readers under test."""
 
 import contextlib
 import copy
@@ -21,12 +21,15 @@ RAW = "not in words"
 RELATIVE, ABSOLUTE = (
     1e-3,
     1e-4,
-)  # what rounding may change; the numbers in a case are about one and its networks one layer deep
+)  # Tolerances for rounding: the numbers in a case are about one and its networks one layer deep.
 
 
 @dataclass(frozen=True)
 class Answer:
-    """Either values, or the reason why there are none. `only_order`: only the order of the values is that of the model."""
+    """Output values, or the reason why there are none.
+
+    `only_order`: only the order of the values must match the model.
+    """
 
     values: Array | None = None
     reason: str = ""
@@ -34,7 +37,7 @@ class Answer:
 
 
 def same(a: Array, b: Array, *, finite_only: bool = False) -> bool:
-    """Whether two answers agree up to rounding; infinities and NaN must stand in the same places."""
+    """Whether two outputs agree up to rounding, with infinities and NaN at the same indices."""
     if a.size != b.size:
         return False
     with np.errstate(all="ignore"):
@@ -50,7 +53,7 @@ def same(a: Array, b: Array, *, finite_only: bool = False) -> bool:
 
 
 def same_order(a: Array, b: Array) -> bool:
-    """Whether no two values of `a`, which are clearly apart, stand in another order than those of `b`."""
+    """Whether all values of `a` that clearly differ have the same order as in `b`."""
     p, q = a.ravel().astype(np.float64), b.ravel().astype(np.float64)
     if p.size != q.size or not (np.isfinite(p).all() and np.isfinite(q).all()):
         return False
@@ -66,7 +69,9 @@ def line(error: BaseException) -> str:
 
 
 def by_onnxruntime(case: Case) -> Answer:
-    """In float32 where it has no kernel for float64; the numbers of a case are as good in either."""
+    """Output of onnxruntime; in float32 where it has no float64 kernel, which is exact enough for these
+    cases.
+    """
     answer = _by_onnxruntime(case)
     if is_missing(answer) and case.x.dtype == np.float64:
         return _by_onnxruntime(replace(case, content=in_float32(case.content), x=case.x.astype(np.float32)))
@@ -74,7 +79,7 @@ def by_onnxruntime(case: Case) -> Answer:
 
 
 def is_missing(answer: Answer) -> bool:
-    """Whether a runtime knows the model and has no kernel for it."""
+    """Whether a runtime accepts the model but has no kernel for it."""
     return "NotImplemented" in answer.reason or "NOT_IMPLEMENTED" in answer.reason
 
 
@@ -115,13 +120,13 @@ def _round(tensor: TensorProto) -> None:
 def _by_onnxruntime(case: Case) -> Answer:
     import onnxruntime
 
-    onnxruntime.set_seed(0)  # what is dropped in training mode is the same in every run
+    onnxruntime.set_seed(0)  # Dropout in training mode is the same in every run.
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = 1, 4
     try:
         session = onnxruntime.InferenceSession(case.content, options, providers=["CPUExecutionProvider"])
         values = session.run(None, {"x": case.x})[0]
-    except Exception as error:  # types of its own, which derive from Exception alone
+    except Exception as error:  # onnxruntime's own exception types derive from Exception directly.
         return Answer(reason=line(error))
     return Answer(np.asarray(values))
 
@@ -142,7 +147,7 @@ def by_reference(case: Case) -> Answer:
 
 
 def by_engine(case: Case, path: Path) -> list[tuple[str, Answer]]:
-    """The importer alone, its float64 twin, and the network that a user gets."""
+    """Outputs of the importer alone, of its float64 copy, and of the network that a user gets."""
     from holdfast import Network
     from holdfast.errors import HoldfastError
     from holdfast.network.onnx import import_onnx, read_onnx
@@ -183,13 +188,13 @@ def by_engine(case: Case, path: Path) -> list[tuple[str, Answer]]:
         ask("float64", twin)
     if first.values is not None or first.reason.startswith(
         RAW
-    ):  # what torch says of a wrong shape, the network says in words
+    ):  # The network turns torch's errors about shapes into a HoldfastError.
         ask("network", network)
     return found
 
 
 def by_checker(case: Case, path: Path) -> list[tuple[str, Answer]]:
-    """The values that the checker's own program computes at the point."""
+    """Outputs of the checker's own program at the point."""
     from holdfast_check.errors import Rejected
     from holdfast_check.proof import Model
 

@@ -1,4 +1,4 @@
-"""Building the model of one case: one operator between an input and an output, in one of several surroundings."""
+"""Builds the model of one case: one operator between an input and an output, in one of several contexts."""
 
 import functools
 from collections.abc import Sequence
@@ -24,12 +24,15 @@ class Case:
     content: bytes
     x: Array
     number: str = ""
-    variants: tuple[str, ...] = ()  # names of what was done to the surroundings, for the reader of a report
+    variants: tuple[str, ...] = ()  # Names of the context's variations, for the report.
 
 
 @dataclass
 class Build:
-    """What a generator adds nodes to. `source` is the value under test: the input of the graph, or a constant of the file."""
+    """A graph under construction.
+
+    `source`: the value under test, which is the graph's input or a constant of the file.
+    """
 
     draw: Draw
     operator: str
@@ -56,7 +59,9 @@ class Build:
         return "data"
 
     def constant(self, values: Any, dtype: Any = None) -> str:
-        """The name of a constant: an initializer, a Constant node, or an initializer behind an Identity or a Cast."""
+        """Add a constant (initializer, Constant node, or initializer through Identity or Cast); return its
+        name.
+        """
         array = np.asarray(values, dtype=dtype)
         if array.dtype == np.float64 and dtype is None:
             array = array.astype(self.source_dtype)
@@ -78,7 +83,9 @@ class Build:
     def add(
         self, operator: str, inputs: Sequence[str], outputs: int | Sequence[str] = 1, **attributes: Any
     ) -> str:
-        """Add a node that is not under test (or is, with attributes as they stand); return the name of its first output."""
+        """Add a node that is not under test (or is, with unchanged attributes); return the name of its first
+        output.
+        """
         names = [self.name() for _ in range(outputs)] if isinstance(outputs, int) else list(outputs)
         node = helper.make_node(operator, list(inputs), names)
         kinds = {key: AttributeProto.INTS if value == [] else None for key, value in attributes.items()}
@@ -89,7 +96,10 @@ class Build:
         return names[0]
 
     def test(self, inputs: Sequence[str], outputs: int | Sequence[str] = 1, **attributes: Any) -> str:
-        """Add the node under test. Attributes that its version does not have are mostly left out; None is left out always."""
+        """Add the node under test.
+
+        Attributes unknown to its version are mostly omitted; None is always omitted.
+        """
         known = self.schema.attributes
         kept = {
             key: value
@@ -102,7 +112,9 @@ class Build:
         return self.add(self.operator, given, outputs, **kept)
 
     def setting(self, key: str, values: Any, dtype: Any = np.int64) -> tuple[str, dict[str, Any]]:
-        """An attribute in old versions of the operator, an input in new ones: the name of the input or "", and the attributes."""
+        """A setting that is an attribute in old versions and an input in new ones: the input's name or "",
+        and attributes.
+        """
         if values is None:
             return "", {}
         as_input = any(port.name == key for port in self.schema.inputs)
@@ -122,7 +134,9 @@ def versions() -> dict[str, list[int]]:
 
 
 def opset_for(draw: Draw, operator: str) -> int:
-    """Any version of the operator, and any operator set in which that version holds; rarely one that is too old."""
+    """Any version of the operator, and any operator set in which that version holds; rarely one that is too
+    old.
+    """
     starts = [start for start in versions()[operator] if start <= LAST_OPSET]
     if draw.chance(0.01) and starts[0] < FIRST_OPSET:
         return draw.integer(starts[0], FIRST_OPSET - 1)
@@ -133,7 +147,7 @@ def opset_for(draw: Draw, operator: str) -> int:
 
 
 def finish(build: Build, output: str, output_type: int = TensorProto.FLOAT) -> Case:
-    """The model around the nodes: where the value under test comes from, and where the result goes."""
+    """The model around the nodes, with the source of the value under test and the output."""
     draw, shape = build.draw, build.source_shape
     dtype = np.dtype(build.source_dtype)
     element = helper.np_dtype_to_tensor_dtype(dtype)
@@ -197,7 +211,9 @@ def stored(draw: Draw, value: Array, name: str) -> TensorProto:
 
 
 def without_identities(nodes: list[onnx.NodeProto]) -> list[onnx.NodeProto]:
-    """The same nodes with the first and the last Identity removed, so that the operator reads the input and makes the output itself."""
+    """The same nodes with the first and the last Identity removed, so that the operator reads the input and
+    makes the output itself.
+    """
     kept = list(nodes)
     for node in [
         node for node in nodes if node.op_type == "Identity" and ("x" in node.input or "y" in node.output)

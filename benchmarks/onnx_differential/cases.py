@@ -1,4 +1,4 @@
-"""The cases of a run, each from the seed and its own number alone."""
+"""The cases of a run; each depends only on the seed and its own number."""
 
 import numpy as np
 import onnx
@@ -14,7 +14,10 @@ UNTESTED_AS_CONSTANT = ("If", "Shape", "Size", "Range", "ConstantOfShape", "Cons
 
 
 def make_case(seed: int, number: int) -> Case:
-    """Case `number` of the run with this seed. All operators take turns, so that each gets as many cases as any other."""
+    """Case `number` of the run with this seed.
+
+    Operators take turns, so that each gets as many cases as any other.
+    """
     draw = Draw(f"{seed}/{number}")
     on_shapes = number % 8 == 7
     names = SHAPE_ARITHMETIC if on_shapes else OPERATORS
@@ -32,17 +35,19 @@ def make_case(seed: int, number: int) -> Case:
 
 
 def text_of(case: Case) -> str:
-    """The model in words, with the values of its constants, and the input."""
+    """The model as text, with the values of its constants, and the input."""
     model = onnx.load_from_string(case.content)
     lines = [
-        f"case {case.number}: {case.operator}, operator set {[(o.domain, o.version) for o in model.opset_import]}"
+        f"case {case.number}: {case.operator}, operator set "
+        f"{[(o.domain, o.version) for o in model.opset_import]}"
     ]
     if case.variants:
         lines.append(f"  written with: {', '.join(case.variants)}")
     for tensor in model.graph.initializer:
         values = onnx.numpy_helper.to_array(tensor)
         lines.append(
-            f"  {tensor.name} = {values.dtype} {list(values.shape)} {np.array2string(values.ravel(), threshold=24, separator=',')}"
+            f"  {tensor.name} = {values.dtype} {list(values.shape)} "
+            f"{np.array2string(values.ravel(), threshold=24, separator=',')}"
         )
     lines += [f"  {onnx.printer.to_text(node).strip()}" for node in model.graph.node]
     lines += [f"  function {onnx.printer.to_text(function).strip()}" for function in model.functions]

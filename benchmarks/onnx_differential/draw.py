@@ -1,4 +1,4 @@
-"""Random choices, all from one seed, so that a case can be made again from its number."""
+"""Random choices from one seed, so that a case can be regenerated from its number."""
 
 import random
 from collections.abc import Sequence
@@ -10,11 +10,14 @@ Array = np.ndarray[Any, Any]
 T = TypeVar("T")
 
 SPECIAL_VALUES = (0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 3.0)
-"""Where operators change what they do: kinks, ties of rounding, borders of domains."""
+"""Values at which operators change behaviour: kinks, ties of rounding, borders of domains."""
 
 
 class Draw:
-    """Draws shapes, values and attributes. `odds_invalid` is how often a drawn axis or size is one that ONNX forbids."""
+    """Draws shapes, values and attributes.
+
+    `odds_invalid` is how often a drawn axis or size is one that ONNX forbids.
+    """
 
     def __init__(self, seed: str, odds_invalid: float = 0.03) -> None:
         self.random = random.Random(seed)
@@ -28,14 +31,17 @@ class Draw:
         return self.random.choice(choices)
 
     def integer(self, low: int, high: int) -> int:
-        """Both ends included."""
+        """A random integer, `low` and `high` included."""
         return self.random.randint(low, high)
 
     def integers(self, count: int, low: int, high: int) -> list[int]:
         return [self.integer(low, high) for _ in range(count)]
 
     def shape(self, low: int = 1, high: int = 4) -> tuple[int, ...]:
-        """A shape of `low` to `high` axes. The first size is 1 in half of the cases, as in a file made for one input."""
+        """A shape of `low` to `high` axes.
+
+        The first size is 1 in half of the cases, as in a file made for one input.
+        """
         sizes = [self.pick((1, 2, 2, 3, 3, 4)) for _ in range(self.integer(low, high))]
         if sizes and self.chance(0.5):
             sizes[0] = 1
@@ -47,13 +53,15 @@ class Draw:
         return np.asarray(np.where(self.numbers.random(tuple(shape)) < 0.15, special, values), dtype=dtype)
 
     def axis(self, rank: int) -> int:
-        """Counted from the front or from the back."""
+        """A random axis, counted from the front or from the back."""
         if self.chance(self.odds_invalid):
             return self.pick((rank, -rank - 1))
         return self.integer(-rank, max(rank - 1, -rank))
 
     def axes(self, rank: int) -> list[int]:
-        """Some different axes in any order, each counted from the front or from the back; sometimes none, rarely one twice."""
+        """Random axes in any order, each counted from the front or from the back; sometimes none, rarely one
+        twice.
+        """
         if self.chance(0.12) or rank == 0:
             return []
         count = self.integer(1, rank)

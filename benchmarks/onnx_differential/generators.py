@@ -1,4 +1,7 @@
-"""For each operator, a generator: it adds nodes around one node of that operator and returns the name and element type of the result."""
+"""Generators, one for each operator.
+
+Each adds nodes around one node of that operator and returns the name and element type of the result.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -61,7 +64,7 @@ def unary(build: Build) -> Result:
 
 
 def second_operand(build: Build, shape: tuple[int, ...]) -> str:
-    """A constant that broadcasts, the value under test itself, or something that is computed from it."""
+    """A constant that broadcasts, the value under test itself, or a value computed from it."""
     way = build.draw.random.random()
     if way < 0.55:
         return build.constant(build.draw.floats(build.draw.broadcastable(shape)))
@@ -270,7 +273,7 @@ def gemm(build: Build) -> Result:
     left = build.source((k, m) if first else (m, k))
     right = build.constant(draw.floats((n, k) if second else (k, n)))
     inputs = [left, right]
-    if draw.chance(0.2):  # the weight comes first
+    if draw.chance(0.2):  # The weight is the first input.
         first, second = second, first
         inputs = [build.constant(draw.floats((k, n) if first else (n, k))), left]
         left_shape = build.source_shape
@@ -493,7 +496,7 @@ def arg_extreme(build: Build) -> Result:
     source = build.source(shape)
     attributes = {"axis": draw.pick((None, draw.axis(len(shape)))), "keepdims": draw.pick((None, 0, 1))}
     if draw.chance(0.3):
-        source = build.add("Round" if build.opset >= 11 else "Floor", [source])  # so that there are ties
+        source = build.add("Round" if build.opset >= 11 else "Floor", [source])  # Rounding makes ties.
     return build.test([source], select_last_index=draw.pick((None, 0, 1)), **attributes), INT64
 
 
@@ -810,7 +813,7 @@ def shape_of(build: Build) -> Result:
 
 
 def appended(build: Build, source: str, numbers: str) -> str:
-    """The value under test with these whole numbers behind it, so that each of them is seen in the result."""
+    """Concatenate these integers to the value under test, so that each of them appears in the output."""
     minus_one = build.constant(np.array([-1], np.int64))
     flat = build.add("Reshape", [source, minus_one])
     as_floats = build.add("Reshape", [build.add("Cast", [numbers], to=result_type(build)), minus_one])
@@ -907,14 +910,14 @@ def shape_arithmetic(build: Build) -> Result:
         if operator in ("Div", "Mod"):
             values = np.where(values == 0, 3, values)
         way = draw.random.random()
-        if way < 0.15 and operator not in ("Div", "Mod"):  # nothing is divided by zero
+        if way < 0.15 and operator not in ("Div", "Mod"):  # Division by zero is avoided.
             return sizes
         return build.constant(values if way < 0.7 else values.reshape(-1)[:1])
 
     def truths(name: str) -> str:
         return build.add("Greater", [name, build.constant(np.array(2, np.int64))])
 
-    # A size is made negative first, in half of the cases, so that signs matter.
+    # In half of the cases a size is negated first, so that signs matter.
     if draw.chance(0.5) and operator not in ("Range", "Expand", "Reshape", "Shape", "Size"):
         sizes = build.add(
             "Sub", [sizes, build.constant(np.asarray(draw.numbers.integers(0, 6, size=(count,)), np.int64))]

@@ -1,4 +1,4 @@
-"""What became of a case: the truth by the references, and the outcome of each target."""
+"""The verdict on a case: the true output by the references, and the outcome of each target."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ Outcome = Literal["agreed", "refused", "no truth", "difference", "not in words"]
 
 @dataclass(frozen=True)
 class Truth:
-    """What the case should be answered. `disputed`: the references answer differently, and onnxruntime's answer is the one that counts."""
+    """The true output of a case. `disputed`: the references disagree, and onnxruntime's output counts."""
 
     answer: Answer
     disputed: str = ""
@@ -35,8 +35,12 @@ class Judged:
 
 
 def truth_of(case: Case) -> Truth:
-    """onnxruntime's answer where there is one, for it is what runs a model in the field: of float64 models for which it has no kernel,
-    that in float32. Else that of onnx's own reference; what onnxruntime refuses for another reason has no meaning."""
+    """The true output of a case.
+
+    It is onnxruntime's output, since onnxruntime runs models in production (in float32 where it has no
+    float64 kernel). Where it has no kernel at all, onnx's own reference counts. A model that onnxruntime
+    refuses for another reason has no true output.
+    """
     runtime, reference = by_onnxruntime(case), by_reference(case)
     if runtime.values is not None:
         if reference.values is None or (
@@ -50,7 +54,7 @@ def truth_of(case: Case) -> Truth:
 
 
 def judge(case: Case, target: str, truth: Truth, folder: Path) -> Judged:
-    """The worst that happened to this target; agreed where one of its ways in answers and the others refuse."""
+    """The worst outcome of this target's entry points; "agreed" if one agrees and the others refuse."""
     path = folder / "case.onnx"
     path.write_bytes(case.content)
     answers = TARGETS[target](case, path)

@@ -1,4 +1,4 @@
-"""Rare but legal ways to write a model down: fields of protobuf given twice or in odd encodings, functions, domains."""
+"""Rare but legal encodings of a model: repeated protobuf fields, odd wire types, functions, domains."""
 
 import struct
 from collections.abc import Callable
@@ -21,14 +21,14 @@ DATA_TYPE, FLOAT_DATA, RAW_DATA = 2, 4, 9  # of TensorProto
 
 
 def vary(draw: Draw, case: Case) -> Case:
-    """The case itself, most of the time; else the same with one odd way of writing."""
+    """The case itself, most of the time; otherwise the same model in one odd encoding."""
     if draw.chance(0.85):
         return case
     name = draw.pick(sorted(WAYS))
     try:
         content = WAYS[name](draw, case)
     except (LookupError, ValueError, StopIteration):
-        return case  # this model has no such part
+        return case  # This model has no such element.
     return replace(case, content=content, variants=(*case.variants, name))
 
 
@@ -36,7 +36,7 @@ def vary(draw: Draw, case: Case) -> Case:
 
 
 def shadow(draw: Draw, case: Case) -> bytes:
-    """A function of the file's own that has the name of the operator under test and does something else."""
+    """Add a local function with the name of the operator under test that computes something else."""
     model, node = _with_node(case)
     if len(node.output) != 1 or not node.input or not node.input[0]:
         raise ValueError("no single result")
@@ -53,7 +53,7 @@ def shadow(draw: Draw, case: Case) -> bytes:
 
 
 def wrap(draw: Draw, case: Case) -> bytes:
-    """The node under test inside a function of the file's own."""
+    """Move the node under test into a local function."""
     model, node = _with_node(case)
     if not all(node.input):
         raise ValueError("an input is left out")
@@ -132,7 +132,10 @@ Edit = Callable[[list[Field]], list[Field]]
 
 
 def _within(data: bytes, path: list[tuple[int, Callable[[bytes], bool]]], edit: Edit) -> bytes:
-    """Edit the first message that lies under this path of (field number, condition). LookupError where there is none."""
+    """Edit the first message under this path of (field number, condition).
+
+    Raises LookupError where there is none.
+    """
     fields = decode(data)
     if not path:
         return encode(edit(fields))
@@ -190,7 +193,7 @@ def float_twice(draw: Draw, case: Case) -> bytes:
 
 
 def wrong_wire(draw: Draw, case: Case) -> bytes:
-    """A field in an encoding that is not its own, which protobuf passes over as unknown."""
+    """Write a field with a wrong wire type, which protobuf skips as unknown."""
     number = draw.pick((FLOAT, INTEGER))
     odd: Field = draw.pick(
         ((number, 2, struct.pack("<f", 7.0)), (number, 1, struct.pack("<d", 7.0)), (FLOAT, 0, 5))
@@ -224,7 +227,7 @@ def attribute_twice(draw: Draw, case: Case) -> bytes:
 
 
 def packed_otherwise(draw: Draw, case: Case) -> bytes:
-    """A list of integers in one packed field instead of one by one, or half and half."""
+    """Write a list of integers as one packed field instead of one by one, or half of it."""
 
     def edit(fields: list[Field]) -> list[Field]:
         numbers = [
@@ -261,7 +264,7 @@ def raw_twice(draw: Draw, case: Case) -> bytes:
 
 
 def raw_and_typed(draw: Draw, case: Case) -> bytes:
-    """Two sets of values in one tensor."""
+    """Store two sets of values in one tensor."""
     return _tensor_edit(
         case, RAW_DATA, lambda fields: [*fields, (FLOAT_DATA, 2, struct.pack("<f", 3.0) * draw.integer(1, 4))]
     )
@@ -274,7 +277,7 @@ def data_type_twice(draw: Draw, case: Case) -> bytes:
 
 
 def initializer_twice(draw: Draw, case: Case) -> bytes:
-    """Two constants of one name, the second of zeros."""
+    """Store two initializers of one name, the second with zeros."""
 
     def is_raw(data: bytes) -> bool:
         return RAW_DATA in {field[0] for field in decode(data)}
@@ -300,7 +303,7 @@ def _bytes(value: int | bytes) -> bytes:
 
 
 def graph_in_two(draw: Draw, case: Case) -> bytes:
-    """The graph as two fields, which protobuf merges."""
+    """Split the graph into two fields, which protobuf merges."""
     fields = decode(case.content)
     [graph] = [_bytes(value) for number, _, value in fields if number == GRAPH]
     parts = decode(graph)
@@ -316,7 +319,7 @@ def opset_twice(draw: Draw, case: Case) -> bytes:
 
 
 def opset_alias(draw: Draw, case: Case) -> bytes:
-    """The operator set under its other name."""
+    """Import the operator set under its alias."""
     model = onnx.load_from_string(case.content)
     model.opset_import[0].domain = "ai.onnx"
     if draw.chance(0.3):

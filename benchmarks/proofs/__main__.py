@@ -1,10 +1,10 @@
-"""Certificates: their size, the seconds to write and to check them, what is lost to the checker's rounding, and mutants.
+"""Certificates: size, seconds to write and to check, loss to the checker's rounding, and mutants.
 
-python -m benchmarks.proofs --data SHARED            all
-python -m benchmarks.proofs --only claims mutants    what needs nothing but this repository
+python -m benchmarks.proofs --data SHARED            everything
+python -m benchmarks.proofs --only claims mutants    the parts that need no data besides this repository
 
-Seconds are CPU seconds of one core. Proving is the engine's search for the whole bracket; writing includes the checker's own check of what
-is written; checking is reading the file and the proof once more.
+Seconds are CPU seconds of one core. Proving is the engine's search for both bounds. Writing includes the
+checker's check of the written file. Checking reads the file and checks the proof again.
 """
 
 import argparse
@@ -79,18 +79,29 @@ def digits(count: int) -> Iterator[tuple[str, hf.Network, Tensor, Tensor]]:
         nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 10)
     )
     for name, module, data in (
-        ("digits LSTM", digits_lstm(), by_rows), ("digits GRU", digits_gru(), by_rows), ("digits CNN", digits_cnn(), by_images),
-        ("digits RNN", trained(Rnn(), *by_rows), by_rows), ("digits MLP", trained(mlp, *by_images), by_images),
-    ):  # fmt: skip
+        ("digits LSTM", digits_lstm(), by_rows),
+        ("digits GRU", digits_gru(), by_rows),
+        ("digits CNN", digits_cnn(), by_images),
+        ("digits RNN", trained(Rnn(), *by_rows), by_rows),
+        ("digits MLP", trained(mlp, *by_images), by_images),
+    ):
         x, y = data[0][: 4 * count], data[1][: 4 * count]
         right = module(x).argmax(1) == y
         yield name, hf.Network.from_torch(module.eval(), domain=(0, 1)), x[right][:count], y[right][:count]
 
 
 def measured(
-    table: Table, name: str, net: hf.Network, problems: list[Problem], tier: str, norm: str, folder: Path, *, file: Path | None = None,
+    table: Table,
+    name: str,
+    net: hf.Network,
+    problems: list[Problem],
+    tier: str,
+    norm: str,
+    folder: Path,
+    *,
+    file: Path | None = None,
     seconds: float | None = None,
-) -> list[Certificate]:  # fmt: skip
+) -> list[Certificate]:
     goal = problems[0].goal
     began = time.process_time()
     records = hf.solve(problems, default_methods(net, goal, tier), hf.Stop(seconds=seconds))  # type: ignore[arg-type]
@@ -99,9 +110,16 @@ def measured(
 
 
 def counted(
-    table: Table, name: str, what: str, problems: list[Problem], records: list[hf.Record], proving: float, folder: Path, file: Path | None,
+    table: Table,
+    name: str,
+    what: str,
+    problems: list[Problem],
+    records: list[hf.Record],
+    proving: float,
+    folder: Path,
+    file: Path | None,
     stop: hf.Stop | None = None,
-) -> list[Certificate]:  # fmt: skip
+) -> list[Certificate]:
     began = time.process_time()
     made = prove(problems, records, folder, file=file, stop=stop)
     writing, proofs = time.process_time() - began, [one for one in made if one.kind == "proof"]
@@ -179,8 +197,11 @@ def mnist_fc(table: Table, chosen: argparse.Namespace, folder: Path) -> None:
 
 
 def mnist_verify(table: Table, chosen: argparse.Namespace, folder: Path) -> None:
-    """Instances that are known to hold, in the order of the competition's list, each with a minute for the search and as much for its
-    certificate; signs settle what planes do not."""
+    """Certify instances that are known to hold, in the order of the competition's list.
+
+    Each has a minute for the search and another for its certificate. Branching on ReLU signs settles what
+    linear bounds alone do not.
+    """
     from holdfast.verification.search import Scatter
     from holdfast.verification.specification import problem_of
     from holdfast.verification.verify import select_methods
@@ -206,7 +227,7 @@ def mnist_verify(table: Table, chosen: argparse.Namespace, folder: Path) -> None
             what, name = f"verify {Path(row['property']).stem}", f"mnist_fc {layers}"
             if not records[0].bracket.lower.value > 0:
                 print(
-                    f"  {name}, {what}: not settled in {chosen.seconds:g} s, so there is nothing to certify",
+                    f"  {name}, {what}: not decided in {chosen.seconds:g} s, so there is no certificate",
                     flush=True,
                 )
                 continue
@@ -241,7 +262,7 @@ def acasxu(table: Table, chosen: argparse.Namespace, folder: Path) -> None:
 
 
 def broken(chosen: argparse.Namespace, folder: Path) -> None:
-    """Mutants of proofs of every kind of network; none may be accepted."""
+    """Mutate proofs for every kind of network; the checker must reject all mutants."""
     tried = accepted = 0
     draw = np.random.default_rng(0)
     found = [(name, net, x, y, "fast") for name, net, x, y in digits(chosen.mutated)]
@@ -263,11 +284,15 @@ def broken(chosen: argparse.Namespace, folder: Path) -> None:
             model, path = Model.read_file(one.model), folder / "mutant.proof"
             files = mutants(json.loads(metadata[SCHEMA]), dict(arrays), shown[one.key], draw)
             tried, accepted = tried + len(files), accepted + _accepted(model, path, files)
-        print(f"{name}, {tier}: so far {tried} mutants tried, {tried - accepted} rejected.", flush=True)
+        print(f"{name}, {tier}: {tried} mutants tried up to here, {tried - accepted} rejected.", flush=True)
 
 
 def broken_trees(chosen: argparse.Namespace, folder: Path) -> None:
-    """Proofs by signs, half way between what planes prove and what was met: broken, and others at the radius of the witness."""
+    """Mutate branch-and-bound proofs on ReLU signs.
+
+    The claimed radius lies between the radius from linear bounds alone and the counterexample's distance.
+    Other, well-formed trees claim the counterexample's own distance.
+    """
     tried = accepted = 0
     draw = np.random.default_rng(0)
     for name, net, x, y in digits(min(6, chosen.mutated)):
@@ -299,11 +324,13 @@ def broken_trees(chosen: argparse.Namespace, folder: Path) -> None:
                 *((false, other) for other in other_signs(arrays, draw)),
             ]
             tried, accepted = tried + len(files), accepted + _accepted(model, path, files)
-    print(f"\n{tried} mutants of proofs by signs tried, {tried - accepted} rejected.", flush=True)
+    print(f"\n{tried} mutants of branch-and-bound proofs tried, {tried - accepted} rejected.", flush=True)
 
 
 def _accepted(model: Model, path: Path, files: list[tuple[dict[str, Any], dict[str, Any]]]) -> int:
-    """How many of these headers and arrays are accepted as files; each is told."""
+    """Count the mutants (headers and arrays, written as files) that the checker accepts; print each accepted
+    one.
+    """
     accepted = 0
     for header, arrays in files:
         path.write_bytes(pack_proof(header, arrays))
@@ -314,7 +341,7 @@ def _accepted(model: Model, path: Path, files: list[tuple[dict[str, Any], dict[s
 
 
 def _proved(record: hf.Record, radius: float) -> hf.Record:
-    """The record as if it said so: what is true of that is left to the checker."""
+    """A copy of the record that claims `radius` as its certified lower bound, whether or not that is true."""
     return replace(record, bracket=replace(record.bracket, lower=replace(record.bracket.lower, value=radius)))
 
 
@@ -331,7 +358,8 @@ def lines() -> None:
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node):
                 words += (node.body[0].end_lineno or 0) - node.body[0].lineno + 1
     print(
-        f"\nThe checker has {total - blank - words} lines of code; with {words} of docstrings and comments and {blank} empty ones, {total}."
+        f"\nThe checker has {total - blank - words} lines of code; with {words} of docstrings and comments "
+        f"and {blank} empty ones, {total}."
     )
 
 
@@ -342,22 +370,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.proofs", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--data", type=Path, default=SHARED, help="the folder of the shared data")
+    parser.add_argument("--data", type=Path, default=SHARED, help="folder of the shared data")
     parser.add_argument(
-        "--count", type=int, default=20, help="inputs of each network of digits, half in each norm"
+        "--count", type=int, default=20, help="inputs of each digits network, half in each norm"
     )
     parser.add_argument(
-        "--trained", type=int, default=2, help="inputs of each network of digits in tiers tight and split"
+        "--trained", type=int, default=2, help="inputs of each digits network for tiers tight and split"
     )
-    parser.add_argument("--instances", type=int, default=10, help="of each network of mnist_fc")
-    parser.add_argument("--seconds", type=float, default=60, help="for each of these instances")
+    parser.add_argument("--instances", type=int, default=10, help="instances of each mnist_fc network")
+    parser.add_argument("--seconds", type=float, default=60, help="seconds for each of these instances")
     parser.add_argument(
-        "--mutated", type=int, default=8, help="inputs of each network of digits whose proofs are changed"
+        "--mutated", type=int, default=8, help="inputs of each digits network whose proofs are mutated"
     )
     parser.add_argument(
         "--only", nargs="+", choices=[*PARTS, "mutants", "lines"], default=[*PARTS, "mutants", "lines"]
     )
-    parser.add_argument("--out", type=Path, help="folder for the table")
+    parser.add_argument("--out", type=Path, help="folder where the table is written")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as place:

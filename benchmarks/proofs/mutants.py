@@ -1,4 +1,4 @@
-"""Every kind of number of a proof, changed so that what it claims is false."""
+"""Mutations of every kind of number in a proof that make its claim false."""
 
 import json
 from typing import Any
@@ -9,7 +9,10 @@ import numpy as np
 def mutants(
     header: dict[str, Any], arrays: dict[str, Any], shown: float, draw: np.random.Generator
 ) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """shown: the radius of a known witness. -> headers and arrays of files that claim something false, of something else, or of nothing."""
+    """Headers and arrays of certificates with a false claim, a claim about something else, or none.
+
+    shown: the distance of a known counterexample.
+    """
     found: list[tuple[dict[str, Any], dict[str, Any]]] = []
 
     def changed(arrays_too: dict[str, Any] | None = None, **more: Any) -> None:
@@ -54,7 +57,7 @@ def mutants(
     above = {**header["region"], "radius": shown}
     for size in (
         (0.0, 1e-3, 0.1, 3.0, 1e50) if given else ()
-    ):  # any parabolas are sound: none proves what a witness excludes
+    ):  # Any parabola is sound, so none proves a radius beyond a counterexample.
         changed(
             {name: array + size * draw.normal(0, 1, array.shape) for name, array in given.items()},
             region=above,
@@ -75,14 +78,16 @@ def mutants(
         changed({f"parabolas/{strange}": next(iter(given.values()))})
     for name in (
         arrays.keys() - given.keys()
-    ):  # without a parabola there is a line, and what that proves is true
+    ):  # Without a parabola there is a linear bound, which proves only true claims.
         found.append((header, {key: value for key, value in arrays.items() if key != name}))
     return found
 
 
 def broken_signs(arrays: dict[str, Any]) -> list[dict[str, Any]]:
-    """Arrays of a proof by signs, changed so that they prove nothing: trees that do not cover the region, multipliers that are none, and
-    numbers for other leaves."""
+    """Arrays of a branch-and-bound proof on ReLU signs, changed so that they prove nothing.
+
+    The trees do not cover the region, multipliers are invalid, or numbers belong to other leaves.
+    """
     tree, multipliers, groups = (arrays[name] for name in ("signs", "signs/multipliers", "signs/groups"))
     leaf = tree[tree[:, 0] == -1][:1]
     first, [place, *_] = (
@@ -102,16 +107,54 @@ def broken_signs(arrays: dict[str, Any]) -> list[dict[str, Any]]:
         return changed
 
     changes: list[dict[str, Any]] = [
-        *({"signs": other} for other in (tree[:-1], np.concatenate([tree, leaf]), np.delete(tree, first, 0), leaf, tree[:0], tree[:, :1])),
-        *({"signs": other} for other in (cut(-2, 0), cut(10**4, 0), cut(int(tree[0, 0]), -1), cut(int(tree[0, 0]), 10**4))),
-        {"signs": tree.astype(np.float32)}, {"signs": tree.ravel()},
-        *({"signs/multipliers": at_first(multipliers, number)} for number in (-1.0, -1e-30, np.nan, np.inf, -np.inf)),
-        *({"signs/multipliers": other} for other in (multipliers[:-1], np.tile(multipliers, (2, 1)), multipliers[:, :0])),
-        *({"signs/groups": other} for other in (groups[:-1], np.concatenate([groups, groups[:1]]), groups + 10**3, groups - 10**3)),
-        *({place: other} for other in (slopes[:-1], slopes[:, :0], slopes[..., :-1], slopes[0], np.concatenate([slopes] * 2))),
-        {place: np.full(slopes.shape, np.nan)}, {"leaves/0": slopes}, {"leaves/10000": slopes}, {"leaves/x": slopes},
-        *({at: other} for other in (arrays[at] + 10**4, -1 - arrays[at], arrays[at].astype(np.float32), arrays[at][:-1])),
-    ]  # fmt: skip
+        *(
+            {"signs": other}
+            for other in (
+                tree[:-1],
+                np.concatenate([tree, leaf]),
+                np.delete(tree, first, 0),
+                leaf,
+                tree[:0],
+                tree[:, :1],
+            )
+        ),
+        *(
+            {"signs": other}
+            for other in (cut(-2, 0), cut(10**4, 0), cut(int(tree[0, 0]), -1), cut(int(tree[0, 0]), 10**4))
+        ),
+        {"signs": tree.astype(np.float32)},
+        {"signs": tree.ravel()},
+        *(
+            {"signs/multipliers": at_first(multipliers, number)}
+            for number in (-1.0, -1e-30, np.nan, np.inf, -np.inf)
+        ),
+        *(
+            {"signs/multipliers": other}
+            for other in (multipliers[:-1], np.tile(multipliers, (2, 1)), multipliers[:, :0])
+        ),
+        *(
+            {"signs/groups": other}
+            for other in (groups[:-1], np.concatenate([groups, groups[:1]]), groups + 10**3, groups - 10**3)
+        ),
+        *(
+            {place: other}
+            for other in (
+                slopes[:-1],
+                slopes[:, :0],
+                slopes[..., :-1],
+                slopes[0],
+                np.concatenate([slopes] * 2),
+            )
+        ),
+        {place: np.full(slopes.shape, np.nan)},
+        {"leaves/0": slopes},
+        {"leaves/10000": slopes},
+        {"leaves/x": slopes},
+        *(
+            {at: other}
+            for other in (arrays[at] + 10**4, -1 - arrays[at], arrays[at].astype(np.float32), arrays[at][:-1])
+        ),
+    ]
     for name in (name for name, array in arrays.items() if name.startswith("ends/") and array.size):
         changes += [{name: arrays[name][:-1]}, {name: np.full(arrays[name].shape, np.nan)}]
     found = [{**arrays, **change} for change in changes]
@@ -121,7 +164,9 @@ def broken_signs(arrays: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def other_signs(arrays: dict[str, Any], draw: np.random.Generator) -> list[dict[str, Any]]:
-    """Arrays of a proof by signs that fit, and say something else: they may prove the same claim, and must never prove a false one."""
+    """Well-formed arrays of a branch-and-bound proof with other numbers: they may prove the claim, but never
+    a false one.
+    """
     tree, multipliers = arrays["signs"], arrays["signs/multipliers"]
     places = [name for name in arrays if name.startswith("leaves/")]
     turned = {

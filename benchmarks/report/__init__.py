@@ -1,1 +1,1 @@
-"""How large a page becomes and how long it takes, and networks compared by what is proved of them and by what breaks them."""
+"""Benchmarks of the report: size and time of the HTML page, and a comparison of networks."""

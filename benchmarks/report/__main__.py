@@ -1,6 +1,6 @@
-"""python -m benchmarks.report NAME: the page, and the comparison of networks."""
+"""python -m benchmarks.report NAME: the report page, and the comparison of networks."""
 
-from benchmarks.rooms import main
+from benchmarks.command_line import main
 
 BENCHMARKS = {
     "size": ("size", "bytes and seconds of the page for 10, 1,000 and 10,000 inputs"),

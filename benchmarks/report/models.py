@@ -1,6 +1,7 @@
-"""Digits networks of different depth, width and training on the same inputs: ranked by certified radius and by attacks.
+"""Digits networks of different depth, width and training, ranked by certified radius and by attacks.
 
-Each network is trained here in a minute or less, one of them on adversarial examples, and asked for its radii in the maximum norm.
+Each network is trained here in a minute or less, one of them on adversarial examples. Radii are in the
+maximum norm.
 """
 
 import argparse
@@ -20,7 +21,7 @@ from holdfast.report.compare_table import as_markdown
 from holdfast.report.pairing import Run, load
 from holdfast.report.writing import write_document
 
-NETWORKS = {  # name -> hidden layers, and the radius of adversarial training
+NETWORKS = {  # Name -> hidden layers, and the radius of adversarial training (0: standard).
     "shallow-32": ((32,), 0.0),
     "shallow-256": ((256,), 0.0),
     "deep-64x4": ((64, 64, 64, 64), 0.0),
@@ -31,7 +32,7 @@ NETWORKS = {  # name -> hidden layers, and the radius of adversarial training
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=int, default=100, help="inputs of the test split")
-    parser.add_argument("--page", type=Path, help="write the comparison as a page there")
+    parser.add_argument("--page", type=Path, help="write the comparison as an HTML page to this file")
 
 
 def main(chosen: argparse.Namespace) -> None:
@@ -58,7 +59,7 @@ def _measured(name: str, x: Tensor, y: Tensor, folder: Path) -> Run:
 
 
 def trained(hidden: tuple[int, ...], epsilon: float, *, epochs: int = 40) -> nn.Module:
-    """A perceptron; with epsilon above 0 it learns from what seven steps of descent make of each batch."""
+    """A trained perceptron; with epsilon above 0, by adversarial training with seven PGD steps per batch."""
     torch.manual_seed(0)
     sizes = (64, *hidden, 10)
     layers = [part for k in range(len(sizes) - 1) for part in (nn.Linear(sizes[k], sizes[k + 1]), nn.ReLU())]

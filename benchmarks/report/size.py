@@ -1,6 +1,7 @@
-"""The page of 10, 1,000 and 10,000 inputs: its size and the time it takes to write.
+"""The report page of 10, 1,000 and 10,000 inputs: its size and the time to write it.
 
-The inputs are the digits, again and again, with a witness each; the records are made up and written by the store's own means.
+The inputs are the digits, repeated, each with a counterexample. The records are synthetic, written through
+the run store.
 """
 
 import argparse

@@ -1,7 +1,8 @@
-"""Is an answer right, refused by name, or wrong? The truth is what the user's own module was seen to say, never what holdfast made of it.
+"""Is a result of holdfast right, refused with a reason, or wrong?
 
-Observations are one-sided and cannot be argued with: an input of the region at which a fresh instance of the module breaks the property
-refutes every proof that says otherwise, whatever state, randomness or batch it took.
+The truth is observed: the outputs of the user's own module, never those of holdfast's import. Observations
+are one-sided: an input of the region at which a fresh instance of the module violates the property refutes
+every proof of it, whatever state, randomness or batch produced the output.
 """
 
 import contextlib
@@ -24,19 +25,19 @@ from holdfast.verification.vnnlib import Spec, parse
 
 Verdict = Literal["right", "refused", "wrong"]
 Run = Callable[[Tensor], Tensor]  # (n, *shape) -> (n, outputs), as a user calls the model
-GRID = {1: 801, 2: 61, 3: 19}  # points along each axis, by the number of axes
-LINE = 81  # values of a single input while others stay
-ALONE = 100  # points that are asked one at a time
-CLOSE = 1e-4  # of the outputs: below this a score is rounding, and neither a break nor a lie
+GRID = {1: 801, 2: 61, 3: 19}  # Grid points along each axis, by the number of axes.
+LINE = 81  # Values of a single input while the others are fixed.
+ALONE = 100  # Points that are evaluated one at a time.
+CLOSE = 1e-4  # Relative to the outputs: a margin below this may be rounding, so it refutes nothing.
 QUICK = hf.Stop(seconds=1.0)
 
 
 class NoWay(Exception):
-    """A module that cannot take this entry at all: torch itself refuses to write the file, or there is nothing to hand over."""
+    """The module cannot use this entry point: torch refuses to export it, or it takes no arrays."""
 
 
 def only(outputs: Any) -> Tensor:
-    """The answer of a model that gives one tensor."""
+    """The output of a model that returns one tensor."""
     assert isinstance(outputs, Tensor)
     return outputs
 
@@ -47,17 +48,17 @@ def plainly(module: nn.Module, x: Tensor) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A module as a user has it, with inputs few and small enough that every answer can be had by asking.
+    """A user's module, with inputs few and small enough to enumerate its outputs.
 
-    make         a fresh instance each time.
-    read         which part of its answer the user takes for the logits.
-    ask          how the user calls it.
-    repeats      how often one instance is asked: with state or chance in it, every answer is one that the user gets.
-    coarse       few points are enough, so that it can be asked very often.
-    alone        the user asks about single inputs, too.
+    make         makes a fresh instance.
+    read         selects the logits in its output.
+    ask          calls the module as the user does.
+    repeats      calls per instance: for a stateful or random module, every output counts.
+    coarse       few points suffice, so that the module can be called very often.
+    alone        the user also evaluates single inputs.
     substitutes  for a model of tokens.
-    after        what the user does between two questions to the same network.
-    told         a word of the network's notes that says that only the first part of the answer is measured.
+    after        the user's action between two requests to the same network.
+    told         a word in the network's notes if only the first part of the output is measured.
     """
 
     name: str
@@ -65,7 +66,7 @@ class Case:
     x: Tensor
     y: tuple[int, ...]
     domain: tuple[float, float] = (-2.0, 2.0)
-    width: float = 0.3  # half the side of the boxes that are asked about
+    width: float = 0.3  # Half the side of the boxes.
     read: Callable[[Any], Tensor] = only
     ask: Callable[[nn.Module, Tensor], Any] = plainly
     repeats: int = 1
@@ -75,20 +76,20 @@ class Case:
     after: Callable[[], None] | None = None
     before: Callable[[], None] | None = None
     told: str | None = None
-    rooms: tuple[str, ...] | None = None  # where these are enough
-    options: Mapping[str, Any] = field(default_factory=dict)  # of from_torch
+    capabilities: tuple[str, ...] | None = None  # Only these; None: all.
+    options: Mapping[str, Any] = field(default_factory=dict)  # Arguments of from_torch.
 
     @property
     def labels(self) -> Tensor:
         return torch.tensor(self.y)
 
     def box(self) -> tuple[Tensor, Tensor]:
-        """(n, *shape) twice: the boxes of all rooms that ask about one."""
+        """Lower and upper corners (n, *shape) of the box around each input."""
         lower, upper = (self.x.double() + side * self.width for side in (-1, 1))
         return lower.clamp(*self.domain).to(self.x.dtype), upper.clamp(*self.domain).to(self.x.dtype)
 
     def points(self) -> Tensor:
-        """Where the module is asked: a grid of the domain, one around each input, lines through it, the inputs themselves."""
+        """Evaluation points: a grid of the domain, a grid and lines around each input, and the inputs."""
         if self.substitutes is not None:
             return torch.cat([self.sentences(row) for row in self.x])
         shape, size = self.x.shape[1:], math.prod(self.x.shape[1:])
@@ -121,7 +122,7 @@ def _grid(ends: list[tuple[float, float]], steps: int) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """What a model was seen to answer, wherever and whenever."""
+    """All observed outputs of a model."""
 
     case: Case
     points: Tensor  # (m, *shape)
@@ -150,7 +151,7 @@ class Truth:
         return Truth(case, whole[finite], told[finite], fresh)
 
     def at(self, point: Tensor) -> Tensor:
-        """(*shape) -> (k, outputs): all that a fresh instance says there, alone and among others."""
+        """Outputs (k, outputs) of a fresh instance at a point (*shape), alone and within a batch."""
         run, row = self.fresh(), point.to(self.case.x.dtype)[None]
         with_others = torch.cat([row, self.case.x.to(row)])
         said = [
@@ -168,7 +169,7 @@ class Truth:
         return margin(self.outputs, label)
 
     def inside(self, row: int) -> Tensor:
-        """(m,) bool: the points of the box of this input."""
+        """(m,) bool: which points lie in the box of this input."""
         lower, upper = (end[row] for end in self.case.box())
         return ((self.points >= lower) & (self.points <= upper)).flatten(1).all(-1)
 
@@ -178,13 +179,13 @@ class Truth:
 
 
 def margin(outputs: Tensor, label: int) -> Tensor:
-    """(..., outputs) -> (...): how far the label stands above all others."""
+    """(..., outputs) -> (...): the label's output minus the largest other one."""
     others = outputs.clone()
     others[..., label] = -math.inf
     return outputs[..., label] - others.amax(-1)
 
 
-# ---------------------------------------------------------------- ways in
+# ---------------------------------------------------------------- entry points
 
 
 def fresh_module(case: Case) -> Callable[[], Run]:
@@ -201,7 +202,7 @@ def fresh_module(case: Case) -> Callable[[], Run]:
 
 
 def _example(case: Case) -> Tensor:
-    """A batch of two: a size of one is special to every tracer."""
+    """A batch of two, since tracers specialise a size of one."""
     return case.x.repeat(2, *(1 for _ in case.x.shape[1:]))[:2].clone()
 
 
@@ -216,7 +217,7 @@ def _common(case: Case) -> dict[str, Any]:
 
 
 def _by_export(case: Case, folder: Path) -> tuple[hf.Network, Callable[[], Run], nn.Module | None]:
-    """The truth is the program as torch runs it: what a tracer loses on the way to the file, the user lost, too."""
+    """Here the truth is the exported program as torch runs it: torch's own export errors are not ours."""
     file = folder / "model.pt2"
     try:
         with torch.no_grad():
@@ -235,7 +236,7 @@ def _by_export(case: Case, folder: Path) -> tuple[hf.Network, Callable[[], Run],
         def run(x: Tensor) -> Tensor:
             parts = [
                 part.repeat(2, *(1 for _ in x.shape[1:])) if len(part) == 1 else part for part in x.split(64)
-            ]  # sizes the tracer saw
+            ]  # Sizes that the tracer saw.
             with torch.no_grad():
                 return torch.cat([_said(module(part), case) for part in parts])[: len(x)]
 
@@ -250,7 +251,7 @@ def _said(outputs: Any, case: Case) -> Tensor:
 
 
 def _by_onnx(case: Case, folder: Path) -> tuple[hf.Network, Callable[[], Run], nn.Module | None]:
-    """The truth is the file as onnxruntime runs it."""
+    """Here the truth is the ONNX file as onnxruntime runs it."""
     file = folder / "model.onnx"
     try:
         import onnxruntime
@@ -284,7 +285,7 @@ def _by_onnx(case: Case, folder: Path) -> tuple[hf.Network, Callable[[], Run], n
 
 
 def _like(case: Case, parts: list[Tensor], names: list[str]) -> Any:
-    """A file's outputs in the form in which the module gives its own."""
+    """A file's outputs, in the structure of the module's output."""
     form = case.ask(case.make().eval(), _example(case))
     if isinstance(form, dict):
         return dict(zip(form, parts, strict=True))
@@ -299,7 +300,7 @@ def _by_callable(case: Case, folder: Path) -> tuple[hf.Network, Callable[[], Run
     def function(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         return run(torch.from_numpy(x)).numpy()
 
-    # The function is the user's own: whatever it remembers of one question, it remembers in the next.
+    # The function is the user's own and keeps its state between calls.
     return (
         hf.Network.from_callable(function, domain=case.domain, shape=tuple(case.x.shape[1:])),
         lambda: run,
@@ -315,25 +316,25 @@ ENTRIES: dict[str, Callable[[Case, Path], tuple[hf.Network, Callable[[], Run], n
 }
 
 
-# ---------------------------------------------------------------- rooms
+# ---------------------------------------------------------------- capabilities
 
 
 @dataclass
 class Outcome:
-    """What came of one question."""
+    """Outcome of one request."""
 
     wrong: list[str] = field(default_factory=list)
     proved: list[bool] = field(
         default_factory=list
-    )  # for each answer, whether it claims anything that had to be proved
-    reasons: list[str] = field(default_factory=list)  # why nothing was
+    )  # For each result, whether it has a nontrivial certified bound.
+    reasons: list[str] = field(default_factory=list)  # Reasons for missing certified bounds.
 
 
-Room = Callable[[hf.Network, Case, Truth, Outcome], None]
+CapabilityTest = Callable[[hf.Network, Case, Truth, Outcome], None]
 
 
 def _heard(outcome: Outcome) -> Callable[[Any], None]:
-    """Reasons that records name, as they pass."""
+    """A callback that collects the reasons in records."""
     return lambda progress: outcome.reasons.extend(
         reason for record in progress.records for reason in record.skipped
     )
@@ -344,7 +345,9 @@ def _claims(bound: hf.Bound) -> bool:
 
 
 def check_radius(truth: Truth, row: int, bracket: hf.Bracket, norm: float, outcome: Outcome) -> None:
-    """No break closer than the lower end; at the upper end the witness breaks the user's own module."""
+    """No counterexample is closer than the lower bound, and that of the upper bound fools the user's own
+    module.
+    """
     case, label = truth.case, truth.case.y[row]
     lower, upper = bracket.lower.value, bracket.upper.value
     outcome.proved.append(_claims(bracket.lower))
@@ -356,7 +359,8 @@ def check_radius(truth: Truth, row: int, bracket: hf.Bracket, norm: float, outco
     if bool((near & broken).any()) and lower > 0:
         first = int((near & broken).nonzero()[0, 0])
         outcome.wrong.append(
-            f"input {row}: {bracket} in norm {norm:g}, but {truth.points[first].tolist()} at {float(distance[first]):.4g} answers "
+            f"input {row}: {bracket} in norm {norm:g}, but {truth.points[first].tolist()} at "
+            f"{float(distance[first]):.4g} answers "
             f"{truth.outputs[first].tolist()}"
         )
     witness = bracket.upper.evidence.witness
@@ -365,7 +369,7 @@ def check_radius(truth: Truth, row: int, bracket: hf.Bracket, norm: float, outco
     there = truth.at(witness)
     best = (
         margin(there, label).min() if bool(there.isfinite().all()) else torch.tensor(-math.inf)
-    )  # no number is no class either
+    )  # NaN outputs have no class.
     away = (witness.double() - case.x[row].double()).flatten()
     far = float((away != 0).sum()) - 1 if norm == 0 else float(torch.linalg.vector_norm(away, ord=norm))
     if best > truth.slack:
@@ -376,15 +380,15 @@ def check_radius(truth: Truth, row: int, bracket: hf.Bracket, norm: float, outco
         outcome.wrong.append(f"input {row}: the witness {witness.tolist()} of {bracket} lies at {far}")
 
 
-def _radius(norm: float, **options: Any) -> Room:
-    def room(net: hf.Network, case: Case, truth: Truth, outcome: Outcome) -> None:
+def _radius(norm: float, **options: Any) -> CapabilityTest:
+    def run(net: hf.Network, case: Case, truth: Truth, outcome: Outcome) -> None:
         brackets = hf.radius(
             net, case.x, case.labels, norm=norm, progress=_heard(outcome), stop=QUICK, **options
         )
         for row, bracket in enumerate(brackets):
             check_radius(truth, row, bracket, norm, outcome)
 
-    return room
+    return run
 
 
 def check_worst(
@@ -395,16 +399,19 @@ def check_worst(
     outcome: Outcome,
     slack: float,
 ) -> None:
-    """The smallest score over the box of an input lies between the ends."""
+    """The smallest margin over the box of an input lies between the bounds."""
     outcome.proved.append(_claims(bracket.lower))
     inside = truth.inside(row)
     least = float(scores(truth.outputs)[inside].min())
     if bracket.lower.value > least + slack:
-        outcome.wrong.append(f"input {row}: the worst score is said to be {bracket}, but {least:.4g} happens")
+        outcome.wrong.append(
+            f"input {row}: the worst-case margin is reported as {bracket}, but {least:.4g} occurs"
+        )
     witness = bracket.upper.evidence.witness
     if witness is not None and float(scores(truth.at(witness)).min()) > bracket.upper.value + slack:
         outcome.wrong.append(
-            f"input {row}: the witness {witness.tolist()} of {bracket} scores {float(scores(truth.at(witness)).min()):.4g}"
+            f"input {row}: the witness {witness.tolist()} of {bracket} scores "
+            f"{float(scores(truth.at(witness)).min()):.4g}"
         )
 
 
@@ -423,12 +430,12 @@ def _worst(net: hf.Network, case: Case, truth: Truth, outcome: Outcome) -> None:
 
 
 def _methods(net: hf.Network, *methods: Any) -> Any:
-    """A black box is asked by what needs nothing but answers."""
+    """The methods that apply: for a black box, those that need outputs only."""
     return list(methods) if net.differentiable else None
 
 
 def spec_of(case: Case, row: int, outputs: int) -> Spec:
-    """Forbidden: another class stands as high as that of the input, anywhere in its box."""
+    """A VNN-LIB property: another class reaches the output of the input's class somewhere in the box."""
     lower, upper = (end[row].double().flatten().tolist() for end in case.box())
     lines = [f"(declare-const X_{i} Real)" for i in range(len(lower))] + [
         f"(declare-const Y_{i} Real)" for i in range(outputs)
@@ -460,7 +467,7 @@ def _reach(net: hf.Network, case: Case, truth: Truth, outcome: Outcome) -> None:
         values = truth.outputs[truth.inside(found.box), found.output]
         low, high = float(values.min()), float(values.max())
         if found.minimum.lower.value > low + truth.slack or found.maximum.upper.value < high - truth.slack:
-            outcome.wrong.append(f"{found}, but {low:.4g} to {high:.4g} happens")
+            outcome.wrong.append(f"{found}, but {low:.4g} to {high:.4g} occurs")
         for at, value, sign in (
             (found.low_at, found.minimum.upper.value, 1),
             (found.high_at, found.maximum.lower.value, -1),
@@ -484,7 +491,8 @@ def _bounds(net: hf.Network, case: Case, truth: Truth, outcome: Outcome) -> None
         for name, low, high in (("numbers", found.lower[row], found.upper[row]), ("planes", below, above)):
             if bool((outputs < low - slack).any() or (outputs > high + slack).any()):
                 outcome.wrong.append(
-                    f"input {row}: the {name} {found.lower[row].tolist()}, {found.upper[row].tolist()} are crossed"
+                    f"input {row}: the {name} {found.lower[row].tolist()}, {found.upper[row].tolist()} are "
+                    "crossed"
                 )
 
 
@@ -509,14 +517,14 @@ def _risk(net: hf.Network, case: Case, truth: Truth, outcome: Outcome) -> None:
         outcome.proved.append(_claims(risk.metric.upper))
         if len(change) and float(change.max()) > risk.metric.upper.value * (1 + 1e-3) + 20 * CLOSE:
             outcome.wrong.append(
-                f"input {row}: Q is said to be {risk.metric}, but {float(change.max()):.4g} happens"
+                f"input {row}: Q is reported as {risk.metric}, but {float(change.max()):.4g} occurs"
             )
 
 
 def _saliency(net: hf.Network, case: Case, truth: Truth, outcome: Outcome) -> None:
-    """An estimate, but of the user's module: the fall it shows must be one of those that happen at the two ends of the domain."""
+    """Each reported margin decrease must equal an observed one at the smallest or largest input value."""
     found = hf.saliency(net, case.x, case.labels).flatten(1)
-    if case.alone or case.repeats > 1:  # it has no one answer to be compared with
+    if case.alone or case.repeats > 1:  # There is no unique output to compare with.
         return
     for row, label in enumerate(case.y):
         at_centre = margin(truth.at(case.x[row]), label)
@@ -534,7 +542,8 @@ def _saliency(net: hf.Network, case: Case, truth: Truth, outcome: Outcome) -> No
                 <= max(0.0, float(falls.max())) + truth.slack
             ):
                 outcome.wrong.append(
-                    f"input {row}: the map says {shown:.4g} for unit {unit}, but {falls.flatten().tolist()} happen"
+                    f"input {row}: the map says {shown:.4g} for unit {unit}, but "
+                    f"{falls.flatten().tolist()} occur"
                 )
 
 
@@ -551,7 +560,7 @@ def _words(net: hf.Network, case: Case, truth: Truth, outcome: Outcome) -> None:
 
 
 def check_words(truth: Truth, row: int, bracket: hf.Bracket, place: int | None, outcome: Outcome) -> None:
-    """As `check_radius`, among the sentences that the substitutes allow, or with a single place that changes."""
+    """As `check_radius`, over the sentences that the substitutes allow, or with a single replaced token."""
     case = truth.case
     outcome.proved.append(_claims(bracket.lower))
     allowed = case.sentences(case.x[row])
@@ -564,7 +573,8 @@ def check_words(truth: Truth, row: int, bracket: hf.Bracket, place: int | None, 
     if bool(refuted.any()) and bracket.lower.value > 0:
         first = int(refuted.nonzero()[0, 0])
         outcome.wrong.append(
-            f"sentence {row}: {bracket}, but {truth.points[first].tolist()} answers {truth.outputs[first].tolist()}"
+            f"sentence {row}: {bracket}, but {truth.points[first].tolist()} answers "
+            f"{truth.outputs[first].tolist()}"
         )
     witness = bracket.upper.evidence.witness
     if witness is not None:
@@ -576,7 +586,7 @@ def check_words(truth: Truth, row: int, bracket: hf.Bracket, place: int | None, 
 
 
 QUICKLY = [hf.attacks.PGD(rounds=1)]
-ROOMS: dict[str, Room] = {
+CAPABILITIES: dict[str, CapabilityTest] = {
     "radius inf, proof alone": lambda net, case, truth, outcome: _radius(
         math.inf, methods=_methods(net, hf.certify.Certify())
     )(net, case, truth, outcome),
@@ -604,11 +614,11 @@ ROOMS: dict[str, Room] = {
 }
 
 
-def rooms_of(case: Case) -> Iterator[str]:
+def capabilities_of(case: Case) -> Iterator[str]:
     if case.substitutes is not None:
         yield "words"
     else:
-        yield from (room for room in case.rooms or ROOMS if room != "words")
+        yield from (capability for capability in case.capabilities or CAPABILITIES if capability != "words")
 
 
 # ---------------------------------------------------------------- the judge
@@ -628,17 +638,17 @@ class _quiet(warnings.catch_warnings):
 
 
 class Trial:
-    """One module through one entry; the network is opened once and asked in any number of rooms."""
+    """One module through one entry point. The network is read once for all capabilities."""
 
     def __init__(self, entry: str, case: Case) -> None:
-        _unwound()  # the exporters leave torch so, too, where they fail
+        _unwound()  # Failed exporters leave torch in this state, too.
         self.entry, self.case = entry, case
         self.error: Judgement | None = None
         if case.before is not None:
             case.before()
         self.folder = (
             tempfile.TemporaryDirectory()
-        )  # as long as the trial: a fresh instance is read from its file
+        )  # Kept as long as the trial, since fresh instances are read from its file.
         with _quiet():
             try:
                 self.net, fresh, self.module = ENTRIES[entry](case, Path(self.folder.name))
@@ -647,17 +657,17 @@ class Trial:
                 return
             except NoWay:
                 raise
-            except Exception as error:  # a crash is no refusal: nobody is told what to do
-                self.error = Judgement("wrong", f"crashed on the way in, {type(error).__name__}: {error}")
+            except Exception as error:  # A crash is not a refusal: it gives the user no advice.
+                self.error = Judgement(
+                    "wrong", f"crashed while reading the model, {type(error).__name__}: {error}"
+                )
                 return
             self.state = None if self.module is None else _state(self.module)
             if case.after is not None:
                 _first(self.net, case)
                 case.after()
             with contextlib.suppress(hf.HoldfastError):
-                self.net.outputs_for(
-                    case.x
-                )  # what there is to say about the model is said when it is first asked
+                self.net.outputs_for(case.x)  # Warnings about the model appear at the first call.
             told = self._told()
             if told is not case:
                 _, fresh, _ = ENTRIES[entry](told, Path(self.folder.name))
@@ -669,12 +679,14 @@ class Trial:
                 raise
 
     def _told(self) -> Case:
-        """Where the network says that it measures the first part of the answer, that is what it must be right about."""
+        """The case with the first part of the output only, if the network's notes say that it measures only
+        that.
+        """
         if self.case.told is None or not any(self.case.told in note for note in self.net.notes):
             return self.case
         return replace(self.case, read=lambda outputs: outputs[0])
 
-    def examine(self, room: str) -> Judgement:
+    def examine(self, capability: str) -> Judgement:
         if self.error is not None:
             return self.error
         outcome, case = Outcome(), self.truth.case
@@ -682,7 +694,7 @@ class Trial:
         try:
             with warnings.catch_warnings(record=True) as warned:
                 warnings.simplefilter("always")
-                ROOMS[room](self.net, case, self.truth, outcome)
+                CAPABILITIES[capability](self.net, case, self.truth, outcome)
         except hf.HoldfastError as error:
             return Judgement("refused", f"{type(error).__name__}: {error}")
         except Exception as error:
@@ -716,7 +728,7 @@ class Trial:
 
 
 def _unwound() -> bool:
-    """Whether torch was left inside a transformation; it is brought out, so that the next trial is its own."""
+    """Whether torch was left inside a transformation. If so, leave it for the next trial."""
     inside = False
     while torch._C._functorch.maybe_current_level() is not None:
         torch._C._functorch.pop_dynamic_layer_stack()
@@ -725,13 +737,13 @@ def _unwound() -> bool:
 
 
 def _first(net: hf.Network, case: Case) -> None:
-    """The question before the one that counts."""
+    """Make one request before the one that is judged."""
     with contextlib.suppress(hf.HoldfastError):
         hf.radius(net, case.x.clone(), case.labels, methods=[hf.certify.Certify()])
 
 
 def _state(module: nn.Module) -> dict[str, bytes]:
-    """The weights as they are; a module that has none yet has no state to lose."""
+    """The weights as bytes; empty for a module that has none yet."""
     found = {}
     for name, value in module.state_dict().items():
         if isinstance(value, Tensor) and not isinstance(value, nn.parameter.UninitializedTensorMixin):
@@ -739,6 +751,6 @@ def _state(module: nn.Module) -> dict[str, bytes]:
     return found
 
 
-def judge(entry: str, room: str, case: Case) -> Verdict:
-    """One question by itself; NoWay where the module cannot take this entry."""
-    return Trial(entry, case).examine(room).verdict
+def judge(entry: str, capability: str, case: Case) -> Verdict:
+    """The verdict on a single request. Raises NoWay if the module cannot use this entry point."""
+    return Trial(entry, case).examine(capability).verdict

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from judge import Case, Outcome, Trial, Truth, check_radius, fresh_module, rooms_of
+from judge import Case, Outcome, Trial, Truth, capabilities_of, check_radius, fresh_module
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -23,11 +23,13 @@ from holdfast.store import Store
 PROOFS = ("radius inf, proof alone", "radius 0", "worst", "bounds", "reach")
 
 
-def assert_never_wrong(case: Case, *rooms: str, entry: str = "from_torch") -> None:
+def assert_never_wrong(case: Case, *capabilities: str, entry: str = "from_torch") -> None:
     trial = Trial(entry, case)
-    judged = {room: trial.examine(room) for room in rooms or tuple(rooms_of(case))}
-    wrong = {room: found.detail for room, found in judged.items() if found.verdict == "wrong"}
-    assert not wrong, "\n".join(f"{room}: {detail}" for room, detail in wrong.items())
+    judged = {
+        capability: trial.examine(capability) for capability in capabilities or tuple(capabilities_of(case))
+    }
+    wrong = {capability: found.detail for capability, found in judged.items() if found.verdict == "wrong"}
+    assert not wrong, "\n".join(f"{capability}: {detail}" for capability, detail in wrong.items())
 
 
 def linear(weight: list[list[float]], bias: list[float]) -> nn.Linear:
@@ -334,7 +336,9 @@ CHANGED = {
 def test_resume_knows_a_changed_model(
     change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The truth is 1 before and 0.25 after; a run that is resumed must be refused, or right about the new model."""
+    """The truth is 1 before and 0.25 after; a run that is resumed must be refused, or right about the new
+    model.
+    """
     import json
     import sys
 
@@ -511,7 +515,9 @@ def test_chance_is_no_constant(draw: str) -> None:
 
 
 class Elsewhere(nn.Module):
-    """Answers otherwise under a condition that a tracer sees only once, or never: everywhere, or only away from the inputs."""
+    """Answers otherwise under a condition that a tracer sees only once, or never: everywhere, or only away
+    from the inputs.
+    """
 
     def __init__(self, condition: Callable[["Elsewhere", Tensor], bool], away: bool) -> None:
         super().__init__()

@@ -180,7 +180,7 @@ def test_a_tree_that_runs_in_a_circle_is_refused(honest: Path) -> None:
     tree = Monitor.load(honest / "monitor_abstract", seeds.tokens_network(honest)).tree
     assert checked_tree(tree) is tree
     tree.parent[-1] = len(tree.parent) - 1
-    with pytest.raises(ValueError, match="circle"):
+    with pytest.raises(ValueError, match="cycle"):
         checked_tree(tree)
 
 

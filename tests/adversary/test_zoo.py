@@ -1,7 +1,7 @@
-"""Hostile modules are answered rightly or refused by name, never wrongly; honest ones of the same shapes get their proof.
+"""Models that are hard to read correctly ("hostile"): results are right or refused. Innocent ones are proved.
 
-Here each hostile module meets two rooms where a proof stands alone, and one more room in turn; other entries and views are samples;
-`python -m benchmarks.adversary` goes through all of them.
+Each hostile module is run through the two capabilities with a proof alone, and through another one in turn.
+Other entry points and views are samples. `python -m benchmarks.adversary` runs all combinations.
 """
 
 import random
@@ -10,18 +10,18 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 import torch
-from judge import ENTRIES, ROOMS, Case, NoWay, Trial, rooms_of
+from judge import CAPABILITIES, ENTRIES, Case, NoWay, Trial, capabilities_of
 from zoo import HOSTILE, INNOCENT
 
 ALONE = ("bounds", "radius inf, proof alone")
-IN_TURN = [room for room in ROOMS if room not in (*ALONE, "words")]
+IN_TURN = [capability for capability in CAPABILITIES if capability not in (*ALONE, "words")]
 SLOW = ("radius inf, tight", "risk")  # for a few only
 HERE = [
     name
     for name, case in HOSTILE.items()
-    if case.rooms is None or name.startswith("einsum") or name.endswith("relu on the base")
+    if case.capabilities is None or name.startswith("einsum") or name.endswith("relu on the base")
 ]
-BY_FILE = [name for name, case in HOSTILE.items() if case.rooms is None and "writes into" not in name]
+BY_FILE = [name for name, case in HOSTILE.items() if case.capabilities is None and "writes into" not in name]
 
 
 @pytest.fixture(autouse=True)
@@ -31,27 +31,29 @@ def _same_chance() -> None:
     torch.manual_seed(0)
 
 
-def assert_never_wrong(entry: str, case: Case, rooms: Iterable[str]) -> None:
+def assert_never_wrong(entry: str, case: Case, capabilities: Iterable[str]) -> None:
     try:
         trial = Trial(entry, case)
     except NoWay as error:
         pytest.skip(str(error).splitlines()[0])
-    judged = {room: trial.examine(room) for room in rooms}
-    wrong = [f"{room}: {found.detail}" for room, found in judged.items() if found.verdict == "wrong"]
+    judged = {capability: trial.examine(capability) for capability in capabilities}
+    wrong = [
+        f"{capability}: {found.detail}" for capability, found in judged.items() if found.verdict == "wrong"
+    ]
     assert not wrong, "\n".join(wrong)
 
 
-def rooms_in_turn(place: int, case: Case) -> list[str]:
-    """Both proofs that stand alone, and one other room, a different one for each neighbour in the zoo."""
-    if case.substitutes is not None or case.rooms is not None:
-        return list(rooms_of(case))
-    room = IN_TURN[place % len(IN_TURN)]
-    return [*ALONE] if room in SLOW and place % 4 else [*ALONE, room]
+def capabilities_in_turn(place: int, case: Case) -> list[str]:
+    """Both capabilities with a proof alone, and one other, different for neighbours in the zoo."""
+    if case.substitutes is not None or case.capabilities is not None:
+        return list(capabilities_of(case))
+    capability = IN_TURN[place % len(IN_TURN)]
+    return [*ALONE] if capability in SLOW and place % 4 else [*ALONE, capability]
 
 
 @pytest.mark.parametrize(("place", "name"), list(enumerate(HERE)), ids=HERE)
 def test_a_hostile_module_is_never_answered_wrongly(place: int, name: str) -> None:
-    assert_never_wrong("from_torch", HOSTILE[name], rooms_in_turn(place, HOSTILE[name]))
+    assert_never_wrong("from_torch", HOSTILE[name], capabilities_in_turn(place, HOSTILE[name]))
 
 
 @pytest.mark.parametrize("name", BY_FILE[::5])
@@ -67,7 +69,8 @@ def test_a_hostile_module_from_onnx_is_never_answered_wrongly(name: str) -> None
 
 
 @pytest.mark.parametrize(
-    "name", [name for name, case in HOSTILE.items() if case.substitutes is None and case.rooms is None][::9]
+    "name",
+    [name for name, case in HOSTILE.items() if case.substitutes is None and case.capabilities is None][::9],
 )
 def test_a_hostile_function_is_never_answered_wrongly(name: str) -> None:
     assert_never_wrong("from_callable", HOSTILE[name], ["radius inf, proof alone", "radius 0", "saliency"])
@@ -77,9 +80,9 @@ def test_a_hostile_function_is_never_answered_wrongly(name: str) -> None:
 def test_an_innocent_module_gets_its_proof(name: str) -> None:
     case = INNOCENT[name]
     trial = Trial("from_torch", case)
-    for room in ["words"] if case.substitutes is not None else [*ALONE, "worst"]:
-        found = trial.examine(room)
-        assert (found.verdict, found.detail) == ("right", "proved"), room
+    for capability in ["words"] if case.substitutes is not None else [*ALONE, "worst"]:
+        found = trial.examine(capability)
+        assert (found.verdict, found.detail) == ("right", "proved"), capability
 
 
 @pytest.mark.parametrize("entry", [entry for entry in ENTRIES if entry in ("from_export", "from_onnx")])

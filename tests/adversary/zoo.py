@@ -1,7 +1,7 @@
-"""Modules that do what modules should not, and honest ones of the same shapes.
+"""Modules that are hard to read correctly ("hostile"), and harmless modules of similar form ("innocent").
 
-Each has one, two or three inputs, so that all it can say is known by asking. The hostile may be refused, but never be answered wrongly; the
-innocent must get a real proof, so that refusing everything is no way out.
+Each has one, two or three inputs, so that its outputs can be enumerated. A hostile module may be refused, but
+no result for it may be wrong. An innocent module must get a proof, so that refusing everything fails the tests.
 """
 
 import itertools
@@ -42,12 +42,12 @@ def last() -> nn.Linear:
 
 
 def two(score: Tensor) -> Tensor:
-    """Class 0 where the score is positive."""
+    """Logits whose class is 0 where the score is positive."""
     return torch.stack([score, torch.zeros_like(score)], -1)
 
 
 class Base(nn.Module):
-    """Two layers with numbers that are exact in binary."""
+    """Two layers with weights that are exact in binary."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class Base(nn.Module):
 
 
 def made(forward: Forward, setup: Callable[[Any], None] | None = None) -> Callable[[], nn.Module]:
-    """A class of its own with this forward; `setup` adds what it needs."""
+    """A factory of a new module class with this forward; `setup` adds its attributes."""
     own = type("Own", (Base,), {"forward": forward})
 
     def make() -> nn.Module:
@@ -102,7 +102,7 @@ def innocent(
     return keeps
 
 
-# ---------------------------------------------------------------- it writes into its input
+# ---------------------------------------------------------------- writes into the input
 
 WRITES: dict[str, Callable[[Tensor], object]] = {
     "leaky relu": lambda x: F.leaky_relu(x, 0.1, inplace=True),
@@ -140,7 +140,7 @@ def _(self: Any, x: Tensor) -> Tensor:
     return self.last(self.first(x))
 
 
-# ---------------------------------------------------------------- state and chance
+# ---------------------------------------------------------------- state and randomness
 
 
 @hostile("a cache of the first input", lambda m: setattr(m, "seen", None), repeats=2)
@@ -194,7 +194,7 @@ def _(self: Any, x: Tensor) -> Tensor:
     return two(x[:, 0] + 0.5 + 0.2 * torch.randn_like(x[:, 0]))
 
 
-# ---------------------------------------------------------------- other rows of the batch, and who is asking
+# ---------------------------------------------------------------- dependence on the batch or the call
 
 
 @hostile("normalised over the batch", alone=True, y=(0, 0))
@@ -307,7 +307,7 @@ CHANGES: dict[str, Callable[[Tensor], object]] = {
 def _seen_through(
     view: Callable[[Tensor], Tensor], change: Callable[[Tensor], object], base: bool
 ) -> Forward:
-    """Whether the write is seen on the other side decides the answer by more than the inputs do."""
+    """A module whose output depends more on aliasing of the write than on the input."""
 
     def forward(self: Any, x: Tensor) -> Tensor:
         y = self.first(x)[:, None, :] * torch.tensor([[1.0], [-1.5]])
@@ -325,7 +325,7 @@ def _viewed(view: str, change: str, base: bool) -> None:
         HOSTILE,
         f"{view} view, {change} on {where}",
         make,
-        rooms=("bounds", "radius inf, proof alone"),
+        capabilities=("bounds", "radius inf, proof alone"),
         width=0.8,
         coarse=True,
     )
@@ -333,7 +333,7 @@ def _viewed(view: str, change: str, base: bool) -> None:
 
 for _view in VIEWS:
     _viewed(_view, "relu", True)
-    if _view != "expand":  # torch itself forbids to write where several places are one
+    if _view != "expand":  # torch forbids writes to overlapping memory.
         _viewed(_view, "mul", False)
 for _change, _base in itertools.product(CHANGES, (True, False)):
     if (_change, _base) not in {("relu", True), ("mul", False)}:
@@ -462,7 +462,7 @@ def _(self: Any, x: Tensor) -> Tensor:
     return two(F.normalize(x + 0.1, dim=-1)[:, 0] + 0.2)
 
 
-# ---------------------------------------------------------------- what comes out
+# ---------------------------------------------------------------- form of the output
 
 
 Both = namedtuple("Both", ["logits", "extra"])
@@ -514,7 +514,7 @@ def _(self: Any, x: Tensor) -> Tensor:
     return (two(x[:, 0] + 0.5) + 2048).half()
 
 
-# ---------------------------------------------------------------- python around it
+# ---------------------------------------------------------------- globals, hooks and replaced methods
 
 LEVEL = 0.5
 
@@ -590,7 +590,7 @@ def _patched_child() -> nn.Module:
 
 
 def _closure() -> nn.Module:
-    """What it calls is the forward of another instance, with other weights than its own."""
+    """Its forward is that of another instance, with other weights."""
     other = last()
     module = nn.Sequential(last()).eval()
     with torch.no_grad():
@@ -672,7 +672,7 @@ keep(HOSTILE, "a hook for one kind of call", _hooked(
 
 
 class Straight(torch.autograd.Function):
-    """Rounds forwards, and says backwards that it does nothing."""
+    """Rounds in the forward pass, with the gradient of the identity."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -695,7 +695,7 @@ def _(self: Any, x: Tensor) -> Tensor:
     return self.last(self.first(x))
 
 
-# ---------------------------------------------------------------- how it was built
+# ---------------------------------------------------------------- unusual construction
 
 
 def _weight_normed() -> nn.Module:
@@ -924,7 +924,7 @@ def _(self: Any, x: Tensor) -> Tensor:
 
 
 class Reader(nn.Module):
-    """Class 0 while the first numbers of all words are together above some number."""
+    """Class 0 if the first components of all word vectors sum to more than a threshold."""
 
     def __init__(
         self, table: nn.Module, change: Callable[[Tensor], Tensor] | None = None, above: float = -1.0
@@ -987,7 +987,7 @@ def _patched_table() -> nn.Embedding:
 
 
 class Masked(Reader):
-    """A padding mask beside the embedding."""
+    """Uses a padding mask computed from the tokens."""
 
     def forward(self, tokens: Tensor) -> Tensor:
         answer: Tensor = self.out((self.table(tokens) * (tokens != 37).unsqueeze(-1)).sum(1))
@@ -995,7 +995,7 @@ class Masked(Reader):
 
 
 class Counted(Reader):
-    """How often one word stands there decides."""
+    """The number of occurrences of one word decides."""
 
     def forward(self, tokens: Tensor) -> Tensor:
         answer: Tensor = self.out(self.table(tokens).sum(1))
@@ -1003,7 +1003,7 @@ class Counted(Reader):
 
 
 class InPlace(Reader):
-    """Changes the sentence it was given."""
+    """Changes its input tokens in place."""
 
     def forward(self, tokens: Tensor) -> Tensor:
         tokens[tokens == 37] = 0
@@ -1012,7 +1012,7 @@ class InPlace(Reader):
 
 
 class Late(Reader):
-    """The weights of the table change after a few calls."""
+    """The embedding weights change after a few calls."""
 
     calls = 0
 
@@ -1067,7 +1067,7 @@ for _name, _make in {
 
 
 class Residual(nn.Module):
-    """A block of a ResNet: in place wherever it saves memory."""
+    """A ResNet block with in-place operations."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -1124,7 +1124,7 @@ keep(INNOCENT, "batch norm in evaluation mode", _batch_normed)
 
 
 class Recurrent(nn.Module):
-    """Answers logits and the state, as recurrent models do."""
+    """Returns logits and the state, as recurrent models do."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -125,7 +125,11 @@ def test_a_black_box(ask: Ask) -> None:
         seen = lines(said.out)
         assert "read as black box" in seen
         assert "weights not visible" in seen
-        assert [line.split()[1] for line in seen if line.endswith("| yes |")] == ["corners", "mesh", "mesh-lagrangian"]
+        assert [line.split()[1] for line in seen if line.endswith("| yes |")] == [
+            "corners",
+            "mesh",
+            "mesh-lagrangian",
+        ]
 
 
 def test_an_operator_that_only_onnxruntime_knows_makes_a_black_box_and_says_so(ask: Ask) -> None:

@@ -60,4 +60,4 @@ def test_a_walk_that_fails_says_where() -> None:
     assert found.steps == 1
     assert "elsewhere.onnx" in found.ended
     unhelpful = walked(replace(WALKS["controller"], useful=("what nobody said",)), here)
-    assert unhelpful.ended == "nothing said of what nobody said"
+    assert unhelpful.ended == "the output does not mention what nobody said"

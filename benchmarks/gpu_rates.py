@@ -1,10 +1,11 @@
-"""How many questions a second a network is asked by mesh search and by the searches that count changed units, on a processor and on a card.
+"""Network queries per second of mesh search and of the searches for few changed units, on a CPU and on a GPU.
 
-python -m benchmarks.card_rates --devices cpu cuda
+python -m benchmarks.gpu_rates --devices cpu cuda
 
-A convolutional network of MNIST's size with random weights (what it says does not matter here, how often it is asked does). Mesh: witnesses
-in norm 2 by hf.attacks.Mesh. Sweeps: every unit of every image set to the ends of the domain (hf.saliency). Greedy: few changed pixels.
-The first call of each is not counted. Needs torch, numpy and scipy only.
+The network is convolutional, of MNIST's size, with random weights (only the number of queries matters).
+Mesh: counterexamples in norm 2 by hf.attacks.Mesh. Sweeps: every unit of every image is set to its smallest
+and largest value (hf.saliency). Greedy: few changed pixels. The first call of each is a warm-up and not
+counted. Needs torch, numpy and scipy only.
 """
 
 import argparse
@@ -24,9 +25,15 @@ SIZES = {"cpu": 16, "cuda": 512}
 def network() -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(
-        nn.Conv2d(1, 16, 4, stride=2), nn.ReLU(), nn.Conv2d(16, 32, 4, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(800, 100), nn.ReLU(),
+        nn.Conv2d(1, 16, 4, stride=2),
+        nn.ReLU(),
+        nn.Conv2d(16, 32, 4, stride=2),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(800, 100),
+        nn.ReLU(),
         nn.Linear(100, 10),
-    ).eval()  # fmt: skip
+    ).eval()
 
 
 def rate(net: hf.Network, ask: Callable[[Tensor, Tensor], object], count: int) -> tuple[int, float]:
@@ -46,10 +53,10 @@ def main() -> None:
     )
     parser.add_argument("--devices", nargs="+", default=["cpu"])
     devices = parser.parse_args().devices
-    card = torch.cuda.get_device_name() if torch.cuda.is_available() else "no card"
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
     machine = f"{platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads"
-    print(f"{machine}; {card}; torch {torch.__version__}\n")
-    print("| what | device | images | questions | seconds | questions a second |\n|---|---|---|---|---|---|")
+    print(f"{machine}; {gpu}; torch {torch.__version__}\n")
+    print("| what | device | images | queries | seconds | queries/s |\n|---|---|---|---|---|---|")
     for device in devices:
         net, count = hf.Network.from_torch(network(), domain=(0, 1), device=device), SIZES[device]
         ways: dict[str, Callable[[Tensor, Tensor], object]] = {
