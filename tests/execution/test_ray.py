@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_local import COUNT, Counting, problem, seen
+from test_worker_faults import COUNT, Counting, problem, seen
 
 from holdfast.batch_solver import BatchWorker
 from holdfast.execution.ray import Ray

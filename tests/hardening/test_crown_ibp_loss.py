@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from test_intervals import MODELS, SLACK, Sequenced
+from test_training_intervals import MODELS, SLACK, Sequenced
 from torch import Tensor, nn
 
 import holdfast as hf
