@@ -222,7 +222,7 @@ WALKS = {
             ">>> net = hf.Network.from_sklearn(forest, columns=hf.Columns.of(x, scales='std'))",
             ">>> print(hf.radius(net, x[:2], y[:2]))",
         ),
-        ("proved",),
+        ("certified",),
     ),
     "bert": Walk(
         "a small BERT whose answer has names, and texts",

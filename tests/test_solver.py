@@ -302,7 +302,7 @@ def test_a_misclassified_input_has_radius_zero_and_says_so() -> None:
 def test_a_tie_at_the_input_is_a_failure_too() -> None:
     model = nn.Linear(2, 2, bias=False)
     nn.init.zeros_(model.weight)
-    [b] = hf.radius(hf.Network.from_torch(model.eval()), torch.zeros(1, 2), [0], methods=[])
+    [b] = hf.radius(hf.Network.from_torch(model.eval()), torch.zeros(1, 2), [0], methods=[hf.attacks.PGD()])
     assert (b.lower.value, b.upper.value) == (0.0, 0.0)
     assert "fails at the input itself" in b.note
 

@@ -30,7 +30,7 @@ class Word:
 
 WORDS = {
     # what is asked, of what
-    "net": Word("the model: a network, or what one is read from", "Network Module str Path Estimator"),
+    "net": Word("the model: a network, or what one is read from", "Network Module str Path EstimatorLike"),
     "model": Word("a model on disk or in a module, as commands read it", "str None", "MODEL"),
     "x": Word("the inputs; to train on, also batches of them", "Tensor ndarray Sequence Iterable"),
     "y": Word("the class of each input", "Tensor ndarray Sequence int str None"),
@@ -39,7 +39,11 @@ WORDS = {
     "lengths": Word("how long each padded input is", "Sequence None"),
     "limit": Word("only the first so many inputs", "int None", "COUNT"),
     "input": Word("one input, by its place in the data", shown="NUMBER"),
-    "scale": Word("the data are divided by this", "float None", "NUMBER"),
+    "scale": Word("the data are divided by this; of an experiment: its size", "float None", "NUMBER SCALE"),
+    "list": Word("show what there is", shown="flag"),
+    "table": Word("a table of a paper", shown="NUMBER"),
+    "figure": Word("a figure of a paper", shown="NUMBER"),
+    "item": Word("an experiment of a paper", shown="NAME"),
     "text_column": Word("the column of a table that holds texts", "str None", "NAME"),
     "label_column": Word("the column of a table that holds labels", "str None", "NAME"),
     "labels": Word("labels in a file of their own", "str Path None", "FILE"),

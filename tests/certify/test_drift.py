@@ -159,7 +159,7 @@ def test_features_move_by_their_shares() -> None:
         ),
         ({"drift": True, "shares": [1.0, -2.0]}, "must be 0 or between"),
         ({"shares": [1.0, 2.0], "norm": 2}, "leave the norm out"),
-        ({"shares": ["a", "b"]}, "shares are numbers"),
+        ({"shares": ["a", "b"]}, "shares must be numbers"),
     ],
 )
 def test_what_is_no_drift_is_refused_in_words(options: dict[str, object], message: str) -> None:

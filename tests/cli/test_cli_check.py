@@ -238,7 +238,7 @@ def test_a_lower_end_above_what_can_be_met_is_a_contradiction(run: Path, ask: As
     assert said.code == 1
     assert "seals: ok" in said.out
     assert "contradiction: differs" in said.out
-    assert "PGD met" in said.out
+    assert "PGD found" in said.out
     told = json.loads(Path("findings.json").read_text())
     assert told["answer"] == "something differs"
     assert {one["what"]: one["state"] for one in told["findings"]}["contradiction"] == "differs"

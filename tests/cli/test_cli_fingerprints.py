@@ -84,7 +84,7 @@ def test_a_function_that_reads_files_is_known_by_them(workshop: Path, ask: Ask) 
     )
     said = ask(*asked, "--out", "run")
     assert said.code == 0
-    assert "not hashed: what" in said.out
+    assert "not hashed: " in said.out
     assert "--fingerprint FILE" in said.out
     said = ask("resume", "run", "--trust")
     assert said.code == 2
@@ -107,7 +107,7 @@ def test_so_is_a_torch_module_that_reads_files(workshop: Path, ask: Ask) -> None
     asked = ("radius", "--model", "cli_own_module:module", *QUICK[:2], "--limit", "1", "--methods", "pgd")
     said = ask(*asked, "--out", "run")
     assert said.code == 0
-    assert "not hashed: what" in said.out
+    assert "not hashed: " in said.out
     assert "cannot be hashed" in ask("resume", "run", "--trust").err
     said = ask(*asked, "--out", "named", "--fingerprint", "factor.txt")
     assert said.code == 0

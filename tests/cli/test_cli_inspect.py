@@ -14,6 +14,7 @@ import holdfast as hf
 from holdfast.certify import Certify, Tighten
 from holdfast.certify import cost as cost_module
 from holdfast.certify.cost import USUAL_PASSES, Cost, costs
+from holdfast.certify.tight_tier import ClosedFormBounds
 from holdfast.cli.views import model
 from holdfast.problem import Problem
 
@@ -66,10 +67,11 @@ def test_a_search_that_does_not_end_is_extrapolated_from_its_passes(monkeypatch:
     ball = hf.region.Ball(torch.full((1, 3), 0.5), torch.zeros(1, dtype=torch.float64), torch.inf, net.domain)
     problem = Problem(net, ball, hf.property.Linear.of([1.0, -1.0]), "radius")
     finished = Tighten().start(problem, 0)
-    assert finished.search is not None
+    assert isinstance(finished.phase, ClosedFormBounds)
+    search = finished.phase.search
     for passes, seconds in ((0, None), (2, 10.0), (7, 32 / 7)):
-        going_on = replace(finished, search=replace(finished.search, round=torch.tensor([passes])))
-        monkeypatch.setattr(cost_module, "_simulate_search", lambda *_, state=going_on: state)
+        going_on = replace(finished, phase=ClosedFormBounds(replace(search, round=torch.tensor([passes]))))
+        monkeypatch.setattr(cost_module, "_run_linear_bounds", lambda *_, state=going_on: state)
         clock = iter(range(100, 200, 4))
         monkeypatch.setattr(cost_module.time, "perf_counter", lambda clock=clock: next(clock))
         fast, tight = costs(problem)

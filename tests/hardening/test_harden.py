@@ -249,7 +249,7 @@ BAD: dict[str, tuple[Callable[[hf.Network], Any], str]] = {
         lambda n: hf.harden(n, blobs()[0], blobs()[1][:50], radius=0.1),
         "80 inputs, but 50 labels",
     ),
-    "unknown recipe": (lambda n: asked(n, recipe="magic"), "recipe 'magic' is unknown; choose one of auto"),
+    "unknown recipe": (lambda n: asked(n, recipe="magic"), "recipe 'magic' is unknown; there are auto"),
     "unknown layer": (lambda n: asked(n, freeze=("nowhere",)), "freeze 'nowhere'"),
     "all frozen": (lambda n: asked(n, freeze=("0", "2")), "no trainable weights"),
     "radius and words": (lambda n: asked(n, substitutes={0: [1]}), "there is no radius"),

@@ -226,7 +226,7 @@ REFUSED = [
     ),
     (
         lambda: hf.radius(
-            hf.Network.from_sklearn(LogisticRegression().fit(TABLE, TWO)), TABLE[["age"]], ["no"]
+            hf.Network.from_sklearn(LogisticRegression().fit(TABLE, TWO)), TABLE[["age"]], ["no"] * len(TABLE)
         ),
         "no column 'debt'",
     ),

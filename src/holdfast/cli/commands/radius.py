@@ -145,7 +145,11 @@ class Radius(DataOptions, Command):
     t: Annotated[
         int | None,
         typer.Option(
-            "--t", metavar="COUNT", min=1, help="With --mode grid: the largest sets of units. Default: 2."
+            "--t",
+            metavar="COUNT",
+            min=1,
+            help="With --mode grid: the largest sets of units. Default: 2.",
+            rich_help_panel=SEARCH,
         ),
     ] = None
     levels: Annotated[
@@ -154,6 +158,7 @@ class Radius(DataOptions, Command):
             metavar="COUNT",
             min=2,
             help="With --mode grid: values for each number, evenly spaced over the domain. Default: 2.",
+            rich_help_panel=SEARCH,
         ),
     ] = None
     rule: Annotated[
@@ -162,6 +167,7 @@ class Radius(DataOptions, Command):
             metavar="RULE",
             help="With --mode grid: what the sensitivity of a set measures, the margin to the next class "
             "(default) or the confidence in the class (as in the paper).",
+            rich_help_panel=SEARCH,
         ),
     ] = None
     tier: Tier = "fast"
