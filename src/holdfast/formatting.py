@@ -42,7 +42,7 @@ def format_upper(value: float, digits: int = DIGITS) -> str:
 def format_nearest(value: float, digits: int = DIGITS) -> str:
     """A number that is no bound as text, rounded to nearest."""
     return _special(value) or _decimal_text(
-        _rounded(Decimal(repr(float(value))), ROUND_HALF_EVEN, digits), digits
+        _round_decimal(Decimal(repr(float(value))), ROUND_HALF_EVEN, digits), digits
     )
 
 
@@ -109,14 +109,14 @@ def _outward(value: float, rounding: str, digits: int) -> str:
     if special:
         return special
     exact = Decimal(repr(float(value)))
-    found, nearest = (_rounded(exact, direction, digits) for direction in (rounding, ROUND_HALF_EVEN))
+    found, nearest = (_round_decimal(exact, direction, digits) for direction in (rounding, ROUND_HALF_EVEN))
     unit = Decimal(1).scaleb(exact.adjusted() - digits + 1)
     distance = _difference(exact, nearest)
     if found == nearest or distance >= HAIR * unit:
         return _decimal_text(found, digits)
     while digits < MOST_DIGITS and _difference(exact, found) > distance:
         digits += 1
-        found = _rounded(exact, rounding, digits)
+        found = _round_decimal(exact, rounding, digits)
     return _decimal_text(found, digits)
 
 
@@ -134,7 +134,7 @@ def _difference(one: Decimal, other: Decimal) -> Decimal:
     return abs(Context(prec=50).subtract(one, other))
 
 
-def _rounded(number: Decimal, rounding: str, digits: int) -> Decimal:
+def _round_decimal(number: Decimal, rounding: str, digits: int) -> Decimal:
     return Context(prec=digits, rounding=rounding).plus(number)
 
 

@@ -151,7 +151,7 @@ CLAUSES: dict[
         f"{_value(shares)}"
     ),
     "targets": lambda targets, _: f"for the target {_value(targets)}",
-    "substitutes": lambda sets, _: f"each word only by its substitutes ({_counted(sets, 'set')})",
+    "substitutes": lambda sets, _: f"each word only by its substitutes ({_count_phrase(sets, 'set')})",
     "unit": lambda unit, _: f"counted in units of one {_value(unit)}",
     "free": lambda mask, question: (
         f"only units that {_file(question, 'free', 'a mask')} leaves free (hash {_short_hash(mask)})"
@@ -224,7 +224,7 @@ def _specification(files: Json) -> str:
         and len(files[0]) > 1
     ):
         return f"as {_value(files[0][1])} says of {_value(files[0][0])} ({_digest(files)})"
-    return f"as {_counted(files, 'specification')} say"
+    return f"as {_count_phrase(files, 'specification')} say"
 
 
 def _columns(stored: Json) -> str:
@@ -310,7 +310,7 @@ def _words(name: str) -> str:
     return "only the part of the inputs" if name == "shard" else name.replace("_", " ")
 
 
-def _counted(values: Json, what: str) -> str:
+def _count_phrase(values: Json, what: str) -> str:
     """Return a short list as it is, a long one as its length and hash."""
     if len(text := _text(values)) <= LONG:
         return _value(values)

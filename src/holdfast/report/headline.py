@@ -145,7 +145,7 @@ def _restrictions(question: Question) -> list[str]:
     return found
 
 
-def _kept(asked: Request, many: bool) -> str:
+def _property_phrase(asked: Request, many: bool) -> str:
     """What an input does that is certified."""
     s, their = ("", "their") if many else ("s", "its")
     if asked.within is not None:
@@ -164,7 +164,7 @@ def _kept(asked: Request, many: bool) -> str:
 def _counts(question: Question, rows: Sequence[InputRow], found: VerdictCounts, change: str) -> str:
     """'16 of 20 images keep their class under ...; 3 are shown to change; 1 is unknown.'"""
     noun = input_noun(question, rows, found.count)
-    text = f"{found.certified} of {found.count} {noun} {_kept(question.asked, found.certified != 1)} {change}"
+    text = f"{found.certified} of {found.count} {noun} {_property_phrase(question.asked, found.certified != 1)} {change}"
     wrong = sum(row.fails_at_once for row in rows)
     broken = found.broken - wrong
     clauses = [text]

@@ -43,11 +43,11 @@ def answer_sentence(
         radius = float(math.floor(radius))  # Between two counts the smaller one is meant.
     counts = tally(part.rows, radius)
     if goal == "worst":
-        return _counted(
+        return _count_phrase(
             counts, part.rows, noun, f"{_property(asked)} {_region(asked, noun)}", "to violate it"
         )
     change = _change(asked, radius, noun)
-    sentence = _counted(counts, part.rows, noun, f"{_kept(asked)} {change}", _shown(asked))
+    sentence = _count_phrase(counts, part.rows, noun, f"{_property_phrase(asked)} {change}", _shown(asked))
     if not explain or at is not None:
         return sentence
     return f"{sentence} ({exact_text(radius)}: {_origin(part.rows)}; --at names another radius.)"
@@ -102,7 +102,7 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _counted(counts: VerdictCounts, rows: Sequence[InputRow], noun: str, holds: str, shown: str) -> str:
+def _count_phrase(counts: VerdictCounts, rows: Sequence[InputRow], noun: str, holds: str, shown: str) -> str:
     """The three counts; `holds` is in the plural, `shown` an infinitive."""
     total = counts.count
     parts = [f"{counts.certified} of {total} {noun}s {holds}"]
@@ -116,7 +116,7 @@ def _counted(counts: VerdictCounts, rows: Sequence[InputRow], noun: str, holds: 
     return "; ".join(parts) + "."
 
 
-def _kept(asked: Request) -> str:
+def _property_phrase(asked: Request) -> str:
     """What must hold, as a plural verb phrase."""
     if asked.within is not None:
         return f"keep their forecast within {asked.within}"
@@ -168,7 +168,7 @@ def _frames(asked: Request, noun: str) -> str:
 
 def _property(asked: Request) -> str:
     if asked.within is not None or asked.threshold is not None or asked.property in (None, "robustness"):
-        return _kept(asked)
+        return _property_phrase(asked)
     return f"satisfy the property {asked.property}"
 
 
