@@ -22,6 +22,7 @@ lint: $(READY)
 # The embedded digits networks, and `certify anchors`. benchmarks/RESULTS.md lists the commands of all benchmarks.
 bench: $(READY)
 	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks.reproduce --scale small --out build/reproduce
 
 # Not part of the tests: a million random boxes for each relaxation, and attacks on ten thousand certificates.
 soundness: $(READY)

@@ -1,10 +1,11 @@
 """The data sets of the benchmarks: public source, licence, expected files and checksums.
 
-    python -m benchmarks.data_files                    # which sets are complete in the data folder, which files are missing
-    python -m benchmarks.data_files --data FOLDER      # the same for another folder
-    python -m benchmarks.data_files --write            # write benchmarks/data.md
+    python -m benchmarks.data_files                    # which sets are complete in the data folder, which
+    files are missing python -m benchmarks.data_files --data FOLDER      # the same for another folder python
+    -m benchmarks.data_files --write            # write benchmarks/data.md
 
-Nothing is downloaded. A file with another checksum is reported: its results will differ from those in benchmarks/results.
+Nothing is downloaded. A file with another checksum is reported: its results will differ from those in
+benchmarks/results.
 """
 
 import argparse
@@ -44,9 +45,11 @@ SETS: dict[str, DataSet] = {
     ),
     "mnist_strokes_derived": DataSet(
         "MNIST digits as pen strokes, 20,000 training and 10,000 test sequences",
-        "derived from MNIST; the format is that of E. de Jong's MNIST stroke sequences, the sequences are not",
+        "derived from MNIST; the format is that of E. de Jong's MNIST stroke sequences, the sequences are "
+        "not",
         "as MNIST",
-        "Threshold 110, Zhang-Suen thinning, greedy path that keeps its direction. One npz file: seq_* int8 (points, 4) with rows "
+        "Threshold 110, Zhang-Suen thinning, greedy path that keeps its direction. One npz file: seq_* "
+        "int8 (points, 4) with rows "
         "(dx, dy, end of stroke, end of digit), len_* points of each digit, y_* labels.",
         {"strokes.npz": "07fc519aeb710c55e8bf34082a106021d809c27c32c378c0464be3d10bb99c7c"},
     ),
@@ -54,7 +57,8 @@ SETS: dict[str, DataSet] = {
         "CIFAR-10, a subset: 10,000 training, 1,000 validation, 1,000 test images",
         "Krizhevsky 2009: CIFAR-10",
         "no formal licence",
-        "One npz file with x_*, y_*: uint8, images (n, 32, 32, 3). Training images 0 to 9,999, validation 49,000 to 49,999, the first "
+        "One npz file with x_*, y_*: uint8, images (n, 32, 32, 3). Training images 0 to 9,999, validation "
+        "49,000 to 49,999, the first "
         "1,000 test images.",
         {"cifar10_subset.npz": "bb1e7e5edca6abba6b3335297c1388609372b6d9324232de086c88dd72f2f26f"},
     ),
@@ -89,7 +93,8 @@ SETS: dict[str, DataSet] = {
         "Large Movie Review Dataset, 25,000 training and 25,000 test reviews, two classes",
         "Maas et al. 2011",
         "no formal licence; the authors ask for citation",
-        "Tab-separated files, xz-compressed: label (1 positive), text; line breaks removed, shuffled with seed 0.",
+        "Tab-separated files, xz-compressed: label (1 positive), text; line breaks removed, shuffled with "
+        "seed 0.",
         {
             "test.tsv.xz": "7e4b4d0efa3207285044081411bb134440d799f7ff25258e97192ea755a328aa",
             "train.tsv.xz": "8f080a86ae331a278b0eeb2c451858403bcf134d24174a232401eca11256cc4e",
@@ -118,7 +123,8 @@ SETS: dict[str, DataSet] = {
         "DeepQuant's networks ReLU-NN-0 to 5 (Table 2)",
         "the repository of DeepGO (TrustAI)",
         "BSD-3-Clause",
-        "One npz file a network: W0, b0, W1, b1, ... with y = W x + b; ops: layer names; mean, where given, is subtracted from the input.",
+        "One npz file a network: W0, b0, W1, b1, ... with y = W x + b; ops: layer names; mean, where "
+        "given, is subtracted from the input.",
         {
             "relu_nn_0.npz": "6aa8a6de9e3f54d45ce6cc2f982a7a5daba94aaab57b46fadcedb3ce198fab55",
             "relu_nn_1.npz": "8bc7061d05d6ffffdaf3276351c858f8d326a4d55e47533c3c67e40301bce751",
@@ -161,7 +167,8 @@ def problems(name: str, folder: Path, *, hashed: bool = True) -> list[str]:
         path = folder / name / file
         if not path.is_file():
             found.append(
-                f"{path}: missing. Source: {data_set.source}. Conversion: {data_set.conversion} (benchmarks/data.md)"
+                f"{path}: missing. Source: {data_set.source}. Conversion: {data_set.conversion} "
+                "(benchmarks/data.md)"
             )
         elif hashed and sha256(path) != expected:
             found.append(f"{path}: its SHA-256 differs from {expected[:12]}..., so results will differ too.")
@@ -174,8 +181,10 @@ def page() -> str:
     def lines() -> Iterator[str]:
         yield "# Data of the benchmarks\n"
         yield (
-            "Written by `python -m benchmarks.data_files --write`. `python -m benchmarks.data_files --data FOLDER` reports which files of\n"
-            "a data folder are missing or differ. The benchmarks read the folder given by `--data`; each set has a folder of its own there.\n"
+            "Written by `python -m benchmarks.data_files --write`. `python -m benchmarks.data_files --data "
+            "FOLDER` reports which files of\n"
+            "a data folder are missing or differ. The benchmarks read the folder given by `--data`; each "
+            "set has a folder of its own there.\n"
             "Nothing is downloaded, and nothing of it is part of this repository."
         )
         for name, data_set in SETS.items():

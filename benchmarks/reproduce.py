@@ -4,9 +4,10 @@
     holdfast reproduce popqorn --table 5 --scale small
     holdfast reproduce marble --scale paper --device cuda --out results/marble
 
-`--scale small` takes minutes on two CPU cores, `--scale paper` is the size of the paper's experiment. Every experiment consists of commands
-of `python -m benchmarks...`; their output is kept in OUT/PAPER-ITEM/, and a command that has finished is not run again. A page (index.html)
-shows the tables, the figures and what differs from the paper.
+`--scale small` takes minutes on two CPU cores, `--scale paper` is the size of the paper's experiment. Every
+experiment consists of commands of `python -m benchmarks...`; their output is kept in OUT/PAPER-ITEM/, and a
+command that has finished is not run again. A page (index.html) shows the tables, the figures and what differs
+from the paper.
 """
 
 import argparse
@@ -39,7 +40,8 @@ class Experiment:
     """One table or figure of a paper.
 
     small, paper  commands, as arguments of `python -m benchmarks.`; "{device}" and "{out}" are filled in.
-    minutes       CPU-minutes of both scales: small as measured on two cores of an AMD EPYC; paper as estimated from benchmarks/results.
+    minutes       CPU-minutes of both scales: small as measured (2026-11-18, two cores of an AMD EPYC); paper
+                  as estimated from benchmarks/results.
     data          sets of the data folder that each scale needs.
     differs       what differs from the paper's experiment.
     """
@@ -75,9 +77,11 @@ EXPERIMENTS = (
             "certify train --device {device} --out {out}/nets",
             "certify table5 --device {device} --count 100 --nets {out}/nets --out {out}",
         ),
-        (1.0, 180.0),
-        "The paper's networks were never published; these are trained by the same recipe. Small: scikit-learn's 8x8 digits instead of "
-        "MNIST, against interval bounds and an attack. GRU rows are new: the paper states GRU bounds without an experiment.",
+        (0.5, 180.0),
+        "The paper's networks were never published; these are trained by the same recipe. Small: "
+        "scikit-learn's 8x8 digits instead of "
+        "MNIST, against interval bounds and an attack. GRU rows are new: the paper states GRU bounds "
+        "without an experiment.",
         ((), ("mnist",)),
         gpu=True,
     ),
@@ -87,7 +91,7 @@ EXPERIMENTS = (
         "Experiment II: which pen stroke of a digit is the most sensitive?",
         ("certify strokes --count 3 --points 16 --epochs 6 --out {out}",),
         ("certify strokes --count 20 --points 60 --hidden 32 --epochs 8 --out {out}",),
-        (1.0, 60.0),
+        (0.4, 60.0),
         "The sequences are derived from MNIST by thinning; de Jong's files were not available.",
         (("mnist_strokes_derived",), ("mnist_strokes_derived",)),
     ),
@@ -97,20 +101,23 @@ EXPERIMENTS = (
         "Experiment III: which words of a question or title are the most sensitive?",
         ("certify titles --set trec --hidden 32 --count 3 --longest 9 --attack --out {out}",),
         (
-            "certify titles --set trec --hidden 32 128 --count 42 --longest 20 --attack --device {device} --out {out}",
-            "certify titles --set news --hidden 32 128 --count 42 --longest 20 --attack --device {device} --out {out}",
+            "certify titles --set trec --hidden 32 128 --count 42 --longest 20 --attack --device {device} "
+            "--out {out}",
+            "certify titles --set news --hidden 32 128 --count 42 --longest 20 --attack --device {device} "
+            "--out {out}",
         ),
-        (1.0, 120.0),
+        (0.2, 120.0),
         "GoogleNews vectors instead of the paper's embedding; networks trained here.",
         (("trec_qc", "vectors"), ("trec_qc", "news_titles", "vectors")),
     ),
     Experiment(
         "popqorn",
         "time",
-        "Running time against frames and inputs (the paper: four hours for 1,000 inputs of 4 frames on sixteen K80)",
+        "Running time against frames and inputs (the paper: four hours for 1,000 inputs of 4 frames on "
+        "sixteen K80)",
         ("certify cost --frames 2 4 8 --inputs 8 16 32 --repeats 1 --plot {out}/cost.png --out {out}",),
         ("certify gpu --device {device}",),
-        (1.0, 1.0),
+        (0.2, 1.0),
         "Networks trained here.",
         ((), ("mnist",)),
         gpu=True,
@@ -121,8 +128,9 @@ EXPERIMENTS = (
         "Lower bound, upper bound and estimate over time; all intervals in order",
         ("hamming curves --count 5 --seconds 5 --out {out}",),
         ("hamming curves --network mnist --count 100 --seconds 60 --device {device} --out {out}",),
-        (1.0, 110.0),
-        "The axis shows seconds instead of the number t of changed pixels. Small: 8x8 digits. The lower bound is proved; the paper's is the "
+        (0.1, 110.0),
+        "The axis shows seconds instead of the number t of changed pixels. Small: 8x8 digits. The lower "
+        "bound is proved; the paper's is the "
         "grid's.",
         ((), ("mnist",)),
     ),
@@ -135,8 +143,9 @@ EXPERIMENTS = (
             "hamming mnist --count 1000 --device {device} --out {out}",
             "hamming cifar --count 1000 --device {device} --out {out}",
         ),
-        (1.0, 600.0),
-        "Attacks of foolbox, torchattacks and adv-lib run if they are installed. DLV, SafeCV and DeepGame are not available. Small: 8x8 digits.",
+        (0.2, 600.0),
+        "Attacks of foolbox, torchattacks and adv-lib run if they are installed. DLV, SafeCV and DeepGame "
+        "are not available. Small: 8x8 digits.",
         ((), ("mnist", "cifar10")),
     ),
     Experiment(
@@ -145,7 +154,7 @@ EXPERIMENTS = (
         "CPU against GPU: queries a second",
         ("gpu_rates --devices cpu",),
         ("gpu_rates --devices cpu cuda",),
-        (1.0, 5.0),
+        (0.2, 5.0),
         "Queries a second instead of the paper's seconds for each t.",
         gpu=True,
     ),
@@ -155,8 +164,9 @@ EXPERIMENTS = (
         "Seven architectures: accuracy against robustness",
         ("hamming architectures --count 10 --seconds 2 --out {out}",),
         ("hamming architectures --count 300 --seconds 60 --out {out}",),
-        (1.5, 300.0),
-        "Seven networks for the 8x8 digits, without batch normalisation, instead of the paper's MNIST networks.",
+        (0.2, 300.0),
+        "Seven networks for the 8x8 digits, without batch normalisation, instead of the paper's MNIST "
+        "networks.",
     ),
     Experiment(
         "deeptre",
@@ -164,8 +174,9 @@ EXPERIMENTS = (
         "Coverage by generated tests",
         ("hamming coverage --networks digits --seconds 10 --seeds 10 --runs 1 --out {out}",),
         ("hamming coverage --networks digits mnist --seconds 600 --seeds 100 --runs 3 --out {out}",),
-        (1.0, 180.0),
-        "No columns for DeepConcolic and DeepXplore, whose networks and seeds differ; random search with as many tests and queries instead.",
+        (0.4, 180.0),
+        "No columns for DeepConcolic and DeepXplore, whose networks and seeds differ; random search with "
+        "as many tests and queries instead.",
         ((), ("mnist",)),
     ),
     Experiment(
@@ -174,8 +185,9 @@ EXPERIMENTS = (
         "Smallest and largest output of ten networks over [0, 10]^n, certified",
         ("lipschitz table2 --only relu_nn_0 relu_nn_1 relu_nn_2 tanh_nn_6 --seconds 20 --out {out}",),
         ("lipschitz table2 --seconds 300 --out {out}",),
-        (0.5, 10.0),
-        "The ReLU networks are the paper's. Its tanh networks were never published; these are trained on other smooth functions.",
+        (0.1, 10.0),
+        "The ReLU networks are the paper's. Its tanh networks were never published; these are trained on "
+        "other smooth functions.",
         (("deepquant_nets",), ("deepquant_nets",)),
     ),
     Experiment(
@@ -184,8 +196,9 @@ EXPERIMENTS = (
         "The Lipschitz metric Q by each search, with equal queries",
         ("lipschitz metric --images 2 --queries 500 --best 1000 --alone 1 --nomad 0",),
         ("lipschitz metric --images 20 --queries 20000 --best 50000 --alone 4 --nomad 1",),
-        (1.0, 60.0),
-        "8x8 digits and the maximum norm instead of MNIST and three norms. The number of queries is that of the paper.",
+        (0.1, 60.0),
+        "8x8 digits and the maximum norm instead of MNIST and three norms. The number of queries is that "
+        "of the paper.",
     ),
     Experiment(
         "deepquant",
@@ -193,7 +206,7 @@ EXPERIMENTS = (
         "The safety radius s / Q against certified and attacked radius",
         ("lipschitz radius --count 6 --networks dense --norms inf --out {out}",),
         ("lipschitz radius --count 100 --out {out}",),
-        (1.0, 60.0),
+        (0.1, 60.0),
         "8x8 digits. s / Q is an estimate; the table shows where it exceeds a counterexample.",
     ),
     Experiment(
@@ -202,9 +215,10 @@ EXPERIMENTS = (
         "Six designs, and figure 10b: uncertainty against the radius d",
         ("lipschitz design --count 1 --out {out} --curves {out}/curves.json --plot {out}/design.png",),
         (
-            "lipschitz design --count 20 --device {device} --out {out} --curves {out}/curves.json --plot {out}/design.png",
+            "lipschitz design --count 20 --device {device} --out {out} --curves {out}/curves.json --plot "
+            "{out}/design.png",
         ),
-        (8.0, 60.0),
+        (1.2, 60.0),
         "A quarter of the paper's width; radii instead of the Q of five images.",
         (("mnist",), ("mnist",)),
     ),
@@ -213,11 +227,13 @@ EXPERIMENTS = (
         "table 1",
         "RQ1: states, transitions, time, error and misses of abstract models",
         (
-            "monitor table1 --sets trec --cells gru --train 400 --test 100 --theta 0.6 --random 0.6 --nets {out}/nets --out {out}",
+            "monitor table1 --sets trec --cells gru --train 400 --test 100 --theta 0.6 --random 0.6 --nets "
+            "{out}/nets --out {out}",
         ),
         ("monitor table1 --sets news trec toxic imdb --cells lstm gru --nets {out}/nets --out {out}",),
-        (2.0, 600.0),
-        "TREC questions as a fourth set; GoogleNews vectors (cosine 0.65) instead of GloVe (0.75); configurations (32, .) and (64, .) are absent.",
+        (0.3, 600.0),
+        "TREC questions as a fourth set; GoogleNews vectors (cosine 0.65) instead of GloVe (0.75); "
+        "configurations (32, .) and (64, .) are absent.",
         (
             ("trec_qc", "vectors", "synonyms"),
             ("news_titles", "trec_qc", "toxic_jigsaw", "imdb", "vectors", "synonyms"),
@@ -228,10 +244,11 @@ EXPERIMENTS = (
         "time",
         "RQ2: time for a token and for a text",
         (
-            "monitor online --sets trec --cells gru --train 400 --test 100 --texts 50 --rounds 2 --nets {out}/nets --out {out}",
+            "monitor online --sets trec --cells gru --train 400 --test 100 --texts 50 --rounds 2 --nets "
+            "{out}/nets --out {out}",
         ),
         ("monitor online --sets news --cells lstm gru --nets {out}/nets --out {out}",),
-        (1.0, 30.0),
+        (0.3, 30.0),
         "No row against POPQORN; `holdfast reproduce popqorn --figure 6` gives its seconds for a sentence.",
         (("trec_qc", "vectors", "synonyms"), ("news_titles", "vectors", "synonyms")),
     ),
@@ -241,8 +258,9 @@ EXPERIMENTS = (
         "RQ3: attack success at the least and the most robust word",
         ("monitor table2 --sets trec --cells gru --train 400 --test 100 --nets {out}/nets --out {out}",),
         ("monitor table2 --sets news trec toxic --cells lstm gru --nets {out}/nets --out {out}",),
-        (1.0, 120.0),
-        "The expectation over all replacements is computed exactly, for all test texts instead of 42. No column with POPQORN radii.",
+        (0.3, 120.0),
+        "The expectation over all replacements is computed exactly, for all test texts instead of 42. No "
+        "column with POPQORN radii.",
         (
             ("trec_qc", "vectors", "synonyms"),
             ("news_titles", "trec_qc", "toxic_jigsaw", "vectors", "synonyms"),
@@ -253,10 +271,11 @@ EXPERIMENTS = (
         "k-step",
         "k-step robustness (section 4): published and corrected propagation against enumeration",
         (
-            "monitor steps --sets trec --cells gru --train 400 --test 60 --k 0 1 --nets {out}/nets --out {out}",
+            "monitor steps --sets trec --cells gru --train 400 --test 60 --k 0 1 --nets {out}/nets --out "
+            "{out}",
         ),
         ("monitor steps --sets news --cells lstm --test 1500 --nets {out}/nets --out {out}",),
-        (1.0, 60.0),
+        (0.3, 60.0),
         "The paper defines k-step robustness without an experiment.",
         (("trec_qc", "vectors", "synonyms"), ("news_titles", "vectors", "synonyms")),
     ),
@@ -268,7 +287,9 @@ class NotPossible(Exception):
 
 
 def selected(paper: str, item: str) -> list[Experiment]:
-    """The experiments of a paper (default: all), or the one whose item is `table N`, `figure N` or another name."""
+    """The experiments of a paper (default: all), or the one whose item is `table N`, `figure N` or another
+    name.
+    """
     found = [e for e in EXPERIMENTS if paper in ("", e.name) and (not item or _matches(e.item, item))]
     if not found:
         known = ", ".join(e.item for e in EXPERIMENTS if paper in ("", e.name))
@@ -300,7 +321,8 @@ def listing() -> str:
         gpu = " (GPU)" if e.gpu else ""
         small, paper = (", ".join(names) or "none" for names in e.data)
         lines.append(
-            f"| {e.name} | {e.item} | {e.title} | {e.minutes[0]:g} | {e.minutes[1]:g}{gpu} | {small} | {paper} |"
+            f"| {e.name} | {e.item} | {e.title} | {e.minutes[0]:g} | {e.minutes[1]:g}{gpu} | {small} | "
+            f"{paper} |"
         )
     return "\n".join(lines)
 
@@ -320,9 +342,22 @@ def check(experiments: Sequence[Experiment], scale: str, data: Path, device: str
     if slow:
         names = ", ".join(e.key for e in slow)
         raise NotPossible(
-            f"{names}: the paper's scale needs a GPU (estimated GPU-minutes: {sum(e.minutes[1] for e in slow):g}; on two CPU cores "
+            f"{names}: the paper's scale needs a GPU (estimated GPU-minutes: "
+            f"{sum(e.minutes[1] for e in slow):g}; on two CPU cores "
             f"more than a day). Use --device cuda on a machine with a GPU, or --scale small."
         )
+
+
+def _with_data(experiments: Sequence[Experiment], scale: str, data: Path) -> list[Experiment]:
+    """The experiments whose data are complete; the others are named as skipped."""
+    found = []
+    for experiment in experiments:
+        missing = [name for name in experiment.sets(scale) if problems(name, data, hashed=False)]
+        if missing:
+            print(f"skipped: {experiment.key} needs the data {', '.join(missing)} (benchmarks/data.md)")
+        else:
+            found.append(experiment)
+    return found
 
 
 def run(experiment: Experiment, scale: str, out: Path, data: Path, device: str) -> Path:
@@ -434,6 +469,8 @@ def main(words: Sequence[str] | None = None) -> int:
     )
     try:
         experiments = selected(chosen.paper, item or "")
+        if not chosen.paper and not item:
+            experiments = _with_data(experiments, chosen.scale, chosen.data)
         check(experiments, chosen.scale, chosen.data, chosen.device)
         for experiment in experiments:
             page = run(experiment, chosen.scale, chosen.out.resolve(), chosen.data.resolve(), chosen.device)

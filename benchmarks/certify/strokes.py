@@ -1,10 +1,12 @@
-"""POPQORN's experiment II (Figure 5): digits as pen strokes, one point perturbed at a time. Which points decide the class?
+"""POPQORN's experiment II (Figure 5): digits as pen strokes, one point perturbed at a time. Which points
+decide the class?
 
 python -m benchmarks.certify strokes --count 3 --points 16
 
-Each digit is a sequence of rows (dx, dy, end of stroke, end of digit). For every point k the table gives the certified l2 radius of row k
-with all other rows fixed, from the first point to the last, and the figure draws the pen path with each point shaded by its radius: the
-darker, the more sensitive. Longer sequences are thinned to --points points, with offsets summed up, so that the drawing stays the same.
+Each digit is a sequence of rows (dx, dy, end of stroke, end of digit). For every point k the table gives the
+certified l2 radius of row k with all other rows fixed, from the first point to the last, and the figure draws
+the pen path with each point shaded by its radius: the darker, the more sensitive. Longer sequences are
+thinned to --points points, with offsets summed up, so that the drawing stays the same.
 """
 
 import argparse
@@ -90,7 +92,9 @@ def strokes(folder: Path, split: str, points: int, count: int) -> list[Sentence]
 
 
 def thin(x: Tensor, points: int) -> Tensor:
-    """(n, 4) -> (min(n, points), 4): sum the offsets of neighbouring rows, keep the flags if one of them is set; scale to the image."""
+    """(n, 4) -> (min(n, points), 4): sum the offsets of neighbouring rows, keep the flags if one of them is
+    set; scale to the image.
+    """
     groups = torch.arange(len(x)) * min(points, len(x)) // len(x)
     count = int(groups[-1]) + 1
     offsets = x.new_zeros(count, 2).index_add_(0, groups, x[:, :2] / PIXELS_PER_UNIT)

@@ -109,3 +109,14 @@ def test_a_command_that_fails_is_named_and_not_kept_as_finished(tmp_path: Path) 
     with pytest.raises(reproduce.NotPossible, match="exit code 2"):
         reproduce.run(broken, "small", tmp_path, tmp_path, "cpu")
     assert not list(tmp_path.rglob("*.json"))
+
+
+def test_without_a_paper_experiments_without_data_are_skipped_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    needs = Experiment("popqorn", "y", "", ("reproduce --list",), (), (0, 0), "", (("mnist",), ()))
+    monkeypatch.setattr(reproduce, "EXPERIMENTS", (needs, LISTING))
+    assert reproduce.main(["--data", str(tmp_path), "--out", str(tmp_path / "out")]) == 0
+    shown = capsys.readouterr().out
+    assert "skipped: popqorn-y needs the data mnist" in shown
+    assert (tmp_path / "out" / LISTING.key / "small" / "index.html").is_file()
