@@ -58,6 +58,7 @@ COVERED = {  # Options whose values are part of another field, where that field 
     "per": "criterion",
     "sections": "criterion",
     "threshold": "criterion",
+    "toward": "property",
     "train": "criterion",
 }
 

@@ -107,8 +107,8 @@ Methods = Annotated[
         metavar="NAMES",
         rich_help_panel=SEARCH,
         help="Use only these methods, as in pgd,certify. carlini: the attack of Carlini and Wagner (C&W). "
-        "clever: "
-        "the CLEVER estimate. mesh: mesh adaptive direct search. 'holdfast inspect MODEL' lists all of them.",
+        "clever: the CLEVER estimate. clever-rnn: CLEVER-RNN, sampled within epsilon_0 = 0.1 of the distance "
+        "to the furthest corner of the domain. mesh: mesh adaptive direct search. 'holdfast inspect MODEL' lists all of them.",
     ),
 ]
 # Options of commands that measure a property over a region around each input.

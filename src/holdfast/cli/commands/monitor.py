@@ -117,6 +117,7 @@ class Fit:
         typer.Option(
             metavar="MODE",
             help="exact: every mutant. sampled: random mutants. abstract: estimates learned from --data. "
+            "marble: MARBLE's own model, learned from --data. "
             "auto: choose.",
         ),
     ] = "auto"
