@@ -1,5 +1,6 @@
 """The service as a process, under attack: each limit is reached by a client that really does it, and afterwards it still answers."""
 
+import contextlib
 import json
 import os
 import signal
@@ -52,6 +53,21 @@ def stream(service: Running, source: str, **more: Any) -> Any:
     wire = service.connect(source)
     wire.settimeout(None)
     return connect(f"ws://127.0.0.1:{service.port}/stream", sock=wire, **more)
+
+
+@contextlib.contextmanager
+def stream_when_free(service: Running, source: str) -> Iterator[Any]:
+    """A stream, once the service has closed those of the tests before."""
+    for _ in range(300):
+        try:
+            opened = stream(service, source).__enter__()
+            break
+        except InvalidStatus:
+            time.sleep(0.1)
+    else:
+        pytest.fail("no stream is free")
+    with opened:
+        yield opened
 
 
 def drip(wire: socket.socket, part: bytes, times: int, pause: float = 0.0) -> None:
@@ -212,7 +228,9 @@ def test_a_flood_on_a_stream_is_slowed_down_and_nothing_is_lost(service: Running
 
 
 def test_streams_and_connections_have_a_limit(service: Running) -> None:
-    with stream(service, "127.0.0.9"), stream(service, "127.0.0.9"), stream(service, "127.0.0.9"):
+    with contextlib.ExitStack() as streams:
+        for _ in range(3):
+            streams.enter_context(stream_when_free(service, "127.0.0.9"))
         with pytest.raises(InvalidStatus) as refused, stream(service, "127.0.0.9"):
             pass
         assert refused.value.response.status_code == 503
