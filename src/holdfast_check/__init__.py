@@ -2,7 +2,7 @@
 docs/trust-base.md lists what it trusts.
 """
 
-from holdfast_check.errors import Rejected
+from holdfast_check.errors import NoBounds, Rejected
 from holdfast_check.proof import Model, ProofVerdict, check
 
-__all__ = ["Model", "ProofVerdict", "Rejected", "check"]
+__all__ = ["Model", "NoBounds", "ProofVerdict", "Rejected", "check"]

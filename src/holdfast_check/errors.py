@@ -7,6 +7,10 @@ class Rejected(Exception):
     """
 
 
+class NoBounds(Rejected):
+    """The bounds of a step are infinite or exclude each other, so the proof needs other slopes or subproblems."""
+
+
 def require(holds: object, what: str) -> None:
     """Raise `Rejected` unless the condition holds. Unlike assert, it cannot be disabled by an option of
     Python.

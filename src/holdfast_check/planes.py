@@ -42,7 +42,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from holdfast_check.arithmetic import LARGEST, TINY, UNIT, Array, gamma
-from holdfast_check.errors import Rejected
+from holdfast_check.errors import NoBounds, Rejected
 from holdfast_check.functions import PiecewiseLinear
 from holdfast_check.region import CheckedRegion
 from holdfast_check.steps import AffineStep, FunctionStep, Program, StepTerm
@@ -147,7 +147,7 @@ class StepBounds:
             )
         if not bool(((lower <= upper) & (np.abs(lower) < LARGEST) & (np.abs(upper) < LARGEST)).all()):
             name = self.program.steps[place].name
-            raise Rejected(f"step {place} ({name}): its values have no finite bounds")
+            raise NoBounds(f"step {place} ({name}): its values have no finite bounds")
         self.lower.append(lower)
         self.upper.append(upper)
         self.sizes.append(sizes)
@@ -222,7 +222,7 @@ class StepBounds:
         met = np.fmax(low[:, some], least[:, : len(some)]), np.fmin(high[:, some], -least[:, len(some) :])
         low[:, some], high[:, some] = self._leaf(*met)
         if not bool((low[:, some] <= high[:, some]).all()):
-            raise Rejected(f"step {place} ({self.program.steps[place].name}): its bounds exclude each other")
+            raise NoBounds(f"step {place} ({self.program.steps[place].name}): its bounds exclude each other")
 
     def _apply_function(self, step: FunctionStep, place: int) -> None:
         """Linear bounds and the interval of a function, with the slopes of the proof, `slopes/K` (parts of

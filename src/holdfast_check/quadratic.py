@@ -32,7 +32,7 @@ import numpy as np
 
 from holdfast_check import balls
 from holdfast_check.arithmetic import LARGEST, TINY, UNIT, Array, gamma
-from holdfast_check.errors import Rejected
+from holdfast_check.errors import NoBounds, Rejected
 from holdfast_check.functions import PiecewiseLinear, ProductFunction
 from holdfast_check.planes import StepBounds
 from holdfast_check.steps import AffineStep, FunctionStep, StepTerm
@@ -375,7 +375,7 @@ class SecondOrderBounds(StepBounds):
         """Store the model of a step, and drop models that no later step reads."""
         step = self.program.steps[place]
         if not bool(((model.size < LARGEST) & (model.rest < LARGEST)).all()):
-            raise Rejected(f"step {place} ({step.name}): its model has no finite bounds")
+            raise NoBounds(f"step {place} ({step.name}): its model has no finite bounds")
         self.models[place] = model.name_remainder(self.count) if named else model
         self.count += step.size if named else 0
         for part in step.parts:
@@ -442,7 +442,7 @@ class SecondOrderBounds(StepBounds):
                 high[some], -self.ball.least(SecondOrderModel(-own.c, -own.L, -own.B, own.rest, own.size), 1)
             )
         if not bool((low <= high).all()):
-            raise Rejected(f"step {part.source}: its bounds exclude each other")
+            raise NoBounds(f"step {part.source}: its bounds exclude each other")
 
     def _apply_function(self, step: FunctionStep, place: int) -> None:
         super()._apply_function(step, place)

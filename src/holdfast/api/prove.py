@@ -501,10 +501,8 @@ def _largest_radius(
             if match is None or time.monotonic() > until:
                 return None
             return _search_checker_hints(match, region(share), header, arrays, opened, until, parts)
-        except holdfast_check.Rejected as error:
-            if "bounds" in str(error):
-                return None
-            raise
+        except holdfast_check.NoBounds:
+            return None
 
     for share in (1.0, 1 - 1e-6, 1 - 1e-4):
         if certainly_holds(holds, share, {}):
