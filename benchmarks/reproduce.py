@@ -40,8 +40,8 @@ class Experiment:
     """One table or figure of a paper.
 
     small, paper  commands, as arguments of `python -m benchmarks.`; "{device}" and "{out}" are filled in.
-    minutes       CPU-minutes of both scales: small as measured (2026-11-18, two cores of an AMD EPYC); paper
-                  as estimated from benchmarks/results.
+    minutes       CPU-minutes of both scales. Small: measured once (2026-11-18, two cores of an AMD EPYC). Paper: a guess by
+                  hand; no paper scale was run as a whole.
     data          sets of the data folder that each scale needs.
     differs       what differs from the paper's experiment.
     """
@@ -314,7 +314,7 @@ def _matches(name: str, item: str) -> bool:
 def listing() -> str:
     """A table of all experiments, with CPU-minutes at both scales and the data that they need."""
     lines = [
-        "| paper | item | what | CPU-min, small | CPU-min, paper (estimate) | data, small | data, paper |",
+        "| paper | item | what | CPU-min, small | CPU-min, paper (a guess) | data, small | data, paper |",
         "|---|---|---|---|---|---|---|",
     ]
     for e in EXPERIMENTS:
@@ -342,7 +342,7 @@ def check(experiments: Sequence[Experiment], scale: str, data: Path, device: str
     if slow:
         names = ", ".join(e.key for e in slow)
         raise NotPossible(
-            f"{names}: the paper's scale needs a GPU (estimated GPU-minutes: "
+            f"{names}: the paper's scale needs a GPU (GPU-minutes, a guess: "
             f"{sum(e.minutes[1] for e in slow):g}; on two CPU cores "
             f"more than a day). Use --device cuda on a machine with a GPU, or --scale small."
         )

@@ -6,6 +6,7 @@ The lists are Python lists, so that iterating, indexing and unpacking work as on
 
 import html
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
@@ -235,7 +236,7 @@ def _plural(count: int, noun: str) -> str:
 # ---- lists
 
 
-class Results(list[T]):
+class Results(list[T], ABC):
     """A list with one element for each input. It prints as a table with a sentence below."""
 
     def __init__(self, values: Sequence[T], answered: AnswerList | None = None) -> None:
@@ -247,17 +248,17 @@ class Results(list[T]):
         """The records behind the answers: what each took, how it ended, and what could not be done."""
         return () if self._answered is None else self._answered.records
 
+    @abstractmethod
     def table(self) -> PrintedTable:
         """The result as a table of texts."""
-        raise NotImplementedError
 
+    @abstractmethod
     def frame_rows(self) -> list[dict[str, Any]]:
         """The rows of `to_frame`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def summary(self) -> str:
         """The result in a sentence or two."""
-        raise NotImplementedError
 
     def to_frame(self) -> Any:
         """The result as a pandas DataFrame, one row for each input (and frame, output or part)."""

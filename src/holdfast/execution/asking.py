@@ -64,7 +64,8 @@ class QueryProcess:
             if not self.pipe.poll(seconds_left):
                 self.end()
                 raise NotAnswered(f"{network.name} had not answered when its time limit was reached.")
-            answer = pickle.loads(self.pipe.recv_bytes())  # safe: written by our own child process
+            # The pipe is private to this process and the child that it forked, which runs the user's own model.
+            answer = pickle.loads(self.pipe.recv_bytes())
         except (EOFError, OSError):
             self.process.join()
             why = describe_exit(self.process.exitcode)
@@ -122,6 +123,7 @@ def _serve(pipe: Connection, other: Connection, networks: dict[int, Any], parent
     with delegate_queries(None):
         while True:
             try:
+                # Written by the parent process, over a pipe that nobody else has.
                 network, method, x = pickle.loads(pipe.recv_bytes())
             except (EOFError, OSError):
                 return

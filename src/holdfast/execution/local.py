@@ -114,6 +114,7 @@ class _Process(RemoteWorker):
 
     def receive(self) -> Message:
         try:
+            # The pipe is private to this process and the worker that it started, which runs the user's own model.
             message: Message = pickle.loads(self.pipe.recv_bytes())
         except (EOFError, OSError):
             raise self._gone() from None
@@ -202,6 +203,7 @@ def _serve(
     _send(pipe, Ready(to_make or _has_gradients()))
     while True:
         try:
+            # Written by the parent process, over a pipe that nobody else has.
             task: Task = pickle.loads(pipe.recv_bytes())
         except (EOFError, OSError):
             return

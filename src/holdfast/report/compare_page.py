@@ -21,7 +21,7 @@ from holdfast.report.verdict import is_correct
 from holdfast.report.wording import RADIUS
 from holdfast.store import Store
 
-MOST_ROWS = 10_000  # Rows of the page; without pictures this is about 3 MB.
+MOST_ROWS = 10_000  # Rows of the page at most, which bounds its size; chosen by hand.
 PICTURE_BYTES = 300_000  # Bytes of pictures on the page; later inputs have none.
 
 

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from holdfast.foreign_text import printable
 
 LONG = 200  # Characters of a cell; longer text is cut.
-SENTENCE = (
-    4000  # Characters of a question, whose conditions must not be cut; the longest known one has 1,100.
-)
+SENTENCE = 4000  # Characters of a question, long enough that its conditions are not cut; chosen by hand.
 
 
 def text(words: object, most: int = LONG) -> str:
