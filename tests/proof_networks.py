@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.api.methods import default_methods
-from holdfast.api.prove import Certificate, prove
+from holdfast.api.prove import prove
 from holdfast.api.radius import radius_problems
+from holdfast.certificates.writing import Certificate
 from holdfast.network import Network
 from holdfast.problem import Problem
 from holdfast.result import Record

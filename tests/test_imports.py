@@ -1,4 +1,4 @@
-"""The order of the house: imports point down, and rooms never look into each other."""
+"""The layers of the package: imports point down, and the packages of one task never import those of another."""
 
 import ast
 from pathlib import Path
@@ -7,8 +7,8 @@ import pytest
 
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "holdfast"
 
-ROOMS = ("certify", "hamming", "verification", "lipschitz", "coverage", "monitor", "hardening")
-FLOORS = [
+TASK_PACKAGES = ("certify", "hamming", "verification", "lipschitz", "coverage", "monitor", "hardening")
+LAYERS = [
     (
         "foreign_text",
         "errors",
@@ -37,13 +37,14 @@ FLOORS = [
         "store",
     ),
     ("bounding", "attacks", "datasets", "reading"),
-    ROOMS,
+    TASK_PACKAGES,
+    ("certificates",),
     ("api", "report"),
     ("evidence",),
     ("cli",),
 ]
-LEVEL = {name: level for level, names in enumerate(FLOORS) for name in names}
-ENTRANCE = ("__init__", "__main__")  # the public face may name everything; it loads lazily
+LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+PUBLIC_FACE = ("__init__", "__main__")  # the public face may name everything; it loads lazily
 
 
 def modules() -> list[Path]:
@@ -75,23 +76,23 @@ def imported(path: Path) -> set[str]:
     return found
 
 
-def test_every_part_of_the_house_has_a_floor() -> None:
-    parts = {part_of(path) for path in modules()} - set(ENTRANCE)
-    assert parts <= LEVEL.keys(), f"{parts - LEVEL.keys()} must be given a floor in FLOORS"
+def test_every_part_of_the_package_has_a_layer() -> None:
+    parts = {part_of(path) for path in modules()} - set(PUBLIC_FACE)
+    assert parts <= LEVEL.keys(), f"{parts - LEVEL.keys()} must be given a layer in LAYERS"
 
 
 @pytest.mark.parametrize(
-    "path", [p for p in modules() if part_of(p) not in ENTRANCE], ids=lambda p: str(p.relative_to(SOURCE))
+    "path", [p for p in modules() if part_of(p) not in PUBLIC_FACE], ids=lambda p: str(p.relative_to(SOURCE))
 )
 def test_imports_point_down(path: Path) -> None:
     here = part_of(path)
-    for there in imported(path) - {here, "__version__", *ENTRANCE}:
-        assert there in LEVEL, f"{path.name} imports holdfast.{there}, which has no floor"
+    for there in imported(path) - {here, "__version__", *PUBLIC_FACE}:
+        assert there in LEVEL, f"{path.name} imports holdfast.{there}, which has no layer"
         assert LEVEL[there] <= LEVEL[here], (
-            f"holdfast.{here} (floor {LEVEL[here]}) imports holdfast.{there} (floor {LEVEL[there]})"
+            f"holdfast.{here} (layer {LEVEL[here]}) imports holdfast.{there} (layer {LEVEL[there]})"
         )
-        if here in ROOMS:
-            assert there not in ROOMS, f"room {here} looks into room {there}"
+        if here in TASK_PACKAGES:
+            assert there not in TASK_PACKAGES, f"the task package {here} imports the task package {there}"
 
 
 def test_only_the_store_the_report_and_the_command_line_look_at_the_whole_package() -> None:

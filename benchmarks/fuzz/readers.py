@@ -25,13 +25,13 @@ from benchmarks.fuzz.formats import (
     damaged_safetensors,
     damaged_sqlite,
 )
+from holdfast.certificates.checking import header_of
 from holdfast.cli.bundle import findings
 from holdfast.cli.check import CheckSettings
 from holdfast.cli.options import ModelOptions
 from holdfast.cli.reading.box import box_option
 from holdfast.cli.reading.model import load_network
 from holdfast.errors import UnreadableFile
-from holdfast.evidence.certificates import header_of
 from holdfast.monitor.monitor import Monitor
 from holdfast.reading.data import load_data, load_mask, load_substitutes
 from holdfast.report import write_report

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import holdfast as hf
 from holdfast.api.radius import radius_problems
 from holdfast.attacks import PGD
-from holdfast.bounding.description import describe_network
+from holdfast.certificates.network_export import describe_network
 from holdfast.certify import Certify
 from holdfast.evidence import bundle
 from holdfast.evidence.model import name_files

@@ -27,8 +27,10 @@ from benchmarks.certify.data import SHARED, shared
 from benchmarks.certify.table import Table
 from benchmarks.proofs.mutants import broken_signs, mutants, other_signs
 from holdfast.api.methods import default_methods
-from holdfast.api.prove import Certificate, pack_proof, prove
+from holdfast.api.prove import prove
 from holdfast.api.radius import radius_problems
+from holdfast.certificates.claim import pack_proof
+from holdfast.certificates.writing import Certificate
 from holdfast.datasets.digits import digits as digits_data
 from holdfast.datasets.digits_networks import digits_cnn, digits_gru, digits_lstm
 from holdfast.problem import Problem

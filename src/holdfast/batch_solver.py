@@ -25,11 +25,23 @@ from holdfast.method import Claims, Method
 from holdfast.network import Network
 from holdfast.network.callable_fingerprint import of_value
 from holdfast.network.output_comparison import alike, same_by_rounding
-from holdfast.problem import TURNED, Problem, merge
+from holdfast.problem import Problem, merge
 from holdfast.property import Robustness, Targeted
 from holdfast.region import Words
 from holdfast.replay import Replayed, replay, replay_adjusted, spot_points
-from holdfast.result import DEFINITION, Bound, Bracket, Evidence, Goal, Key, Record, Status, trivial_bound
+from holdfast.result import (
+    DEFINITION,
+    TURNED,
+    Bound,
+    Bracket,
+    Evidence,
+    Goal,
+    Key,
+    Record,
+    Status,
+    orient_bounds,
+    trivial_bound,
+)
 
 NOTHING_MOVES = "nothing may change here: the region holds the input alone"
 # A check that a proof records once it has passed.
@@ -379,7 +391,7 @@ def _by_definition(problem: Problem) -> list[Bracket]:
 def _resume(work: Work, row: int, earlier: Record | None) -> None:
     """Take over the bounds, estimates and extras of an interrupted search."""
     if earlier is not None and earlier.status != "refuted":
-        known = earlier.bracket.negate() if earlier.goal in TURNED else earlier.bracket
+        known = orient_bounds(earlier)
         work.tighten(row, lower=known.lower, upper=known.upper)
         work.brackets[row] = replace(work.brackets[row], estimates=known.estimates)
         for name, value in earlier.aside.items() if earlier.means == work.means else ():

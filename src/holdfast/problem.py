@@ -18,7 +18,6 @@ from holdfast.region import Family, Region, Words
 from holdfast.result import Goal, Key
 
 __all__ = ["Goal", "Problem", "merge"]
-TURNED: tuple[Goal, ...] = ("largest", "steepness")  # Searched as the minimum of the negative.
 
 
 @dataclass(frozen=True, eq=False)

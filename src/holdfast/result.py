@@ -351,6 +351,10 @@ class Key:
 
 Status = Literal["closed", "finished", "stopped", "interrupted", "failed", "refuted"]
 DONE: tuple[Status, ...] = ("closed", "finished")  # A resumed run skips these records.
+WITHOUT_CLAIM: tuple[Status, ...] = ("failed", "refuted")
+TURNED: tuple[Goal, ...] = ("largest", "steepness")  # Searched as the minimum of the negative.
+# Relative difference that a recomputation on another machine may have (chosen by hand).
+RECOMPUTATION_TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True)
@@ -414,6 +418,23 @@ class Record:
         """The concrete input behind the upper bound, or behind the lower one where the goal is a maximum."""
         ends = (self.bracket.upper, self.bracket.lower)
         return next((end.evidence.witness for end in ends if end.evidence.witness is not None), None)
+
+
+def orient_bounds(record: Record) -> Bracket:
+    """Return the bracket with the proved bound as the lower one and the witnessed bound as the upper one."""
+    return record.bracket.negate() if record.goal in TURNED else record.bracket
+
+
+def has_proof(record: Record) -> bool:
+    """Return whether the record has a proved bound that is not trivial."""
+    trivial = 0 if record.goal == "radius" else -math.inf
+    return record.status not in WITHOUT_CLAIM and orient_bounds(record).lower.value > trivial
+
+
+def has_witness(record: Record) -> bool:
+    """Return whether the record has a counterexample, or another witness."""
+    trivial = 0 if record.goal == "steepness" else math.inf
+    return record.status not in WITHOUT_CLAIM and orient_bounds(record).upper.value < trivial
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,8 @@ from safetensors.numpy import save_file
 from test_cli_check import change_record
 from torch import nn
 
-from holdfast.api.prove import pack_proof
+from holdfast.certificates.checking import CertificateCheck, check_certificates
+from holdfast.certificates.claim import pack_proof
 from holdfast.cli import main
 from holdfast.cli.bundle import findings
 from holdfast.cli.check import CheckSettings
@@ -40,7 +41,6 @@ from holdfast.errors import HoldfastError
 from holdfast.evidence import bundle_verification, manifest
 from holdfast.evidence.archive import LARGEST_RATIO, pack, unpack
 from holdfast.evidence.bundle import build_statement
-from holdfast.evidence.certificates import CertificateCheck, check_certificates
 from holdfast.evidence.checker_results import judge_certificates
 from holdfast.evidence.finding import Finding
 from holdfast.evidence.keys import PublicKey, read_public_key
@@ -691,7 +691,7 @@ def test_certificates_that_were_proved_are_accepted_for_the_claims_they_are_abou
     here: Path, ask: Ask
 ) -> None:
     """From `prove` to a bundle that carries its model, and back through the checker."""
-    for part in ("holdfast_check", "holdfast.api.prove"):
+    for part in ("holdfast_check", "holdfast.certificates.writing"):
         pytest.importorskip(part, reason=f"{part} is not there")
     assert ask("prove", "run", "-o", "run/proofs").code == 0
     assert ask("bundle", "run", "-o", "new.zip", "--with-model").code == 0

@@ -18,12 +18,15 @@ from typer.testing import CliRunner
 
 import holdfast_check
 import holdfast_check.__main__
-from holdfast.api.checker_slopes import MatchedActivations, search_trained_slopes
 from holdfast.api.methods import default_methods
-from holdfast.api.prove import model_for, pack_proof, prove, request_header
+from holdfast.api.prove import prove
 from holdfast.bounding import crown
 from holdfast.bounding.relax import Relaxation, planes
 from holdfast.bounding.relax.base import LinearBounds
+from holdfast.certificates.claim import pack_proof, request_header
+from holdfast.certificates.matching import MatchedActivations
+from holdfast.certificates.model_file import model_for
+from holdfast.certificates.trained_slopes import search_trained_slopes
 from holdfast.cli import app
 from holdfast.errors import UnsupportedLayer
 from holdfast.network import Network
@@ -449,7 +452,7 @@ def test_slopes_of_single_rows(tmp_path: Path) -> None:
     assert (margins[1] >= margins[0] - 5e-3).all()
     slopes = {
         f"rows/{place}": np.zeros((1, len(claim.matrix), model.program.steps[place].size))
-        for place in match.places.values()
+        for place in match.preactivations
     }
     points = part.region.centre.numpy().ravel() + radius * DRAW.uniform(
         -1, 1, (300, part.region.centre[0].numel())

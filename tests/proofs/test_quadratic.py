@@ -12,11 +12,14 @@ import pytest
 import torch
 from benchmarks.proofs.mutants import mutants
 
-from holdfast.api.checker_parabolas import Parabolas
-from holdfast.api.prove import Certificate, model_for, pack_proof, prove, request_header
+from holdfast.api.prove import prove
 from holdfast.api.radius import radius_problems
 from holdfast.attacks.pgd import PGD
 from holdfast.bounding import quadratic_models
+from holdfast.certificates.claim import pack_proof, request_header
+from holdfast.certificates.model_file import model_for
+from holdfast.certificates.parabolas import Parabolas
+from holdfast.certificates.writing import Certificate
 from holdfast.certify.tight_tier import Tighten, coefficients
 from holdfast.network import Network
 from holdfast.problem import Problem

@@ -20,8 +20,10 @@ from torch import nn
 from typer.testing import CliRunner
 
 from holdfast.api.methods import default_methods
-from holdfast.api.prove import Certificate, pack_proof, prove
+from holdfast.api.prove import prove
 from holdfast.api.radius import radius_problems
+from holdfast.certificates.claim import pack_proof
+from holdfast.certificates.writing import Certificate
 from holdfast.cli import app
 from holdfast.network import Network
 from holdfast.problem import Problem

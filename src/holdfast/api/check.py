@@ -12,13 +12,10 @@ from holdfast.batch_solver import BatchWorker, Choice, Stop
 from holdfast.errors import HoldfastError
 from holdfast.execution.task import Outputs, Task
 from holdfast.formatting import exact_text
-from holdfast.problem import TURNED, Problem
+from holdfast.problem import Problem
 from holdfast.region import Words
 from holdfast.replay import replay
-from holdfast.result import Bracket, Key, Record
-
-ROUNDING = 1e-9  # Relative difference that a recomputation on another machine may have.
-SILENT = "failed", "refuted"  # The statuses of records that claim nothing.
+from holdfast.result import RECOMPUTATION_TOLERANCE, TURNED, Bracket, Key, Record, orient_bounds
 
 
 @dataclass(frozen=True)
@@ -38,25 +35,6 @@ class Doubt:
 
     def __str__(self) -> str:
         return f"input {self.key}: {self.told}"
-
-
-def orient_bounds(record: Record) -> Bracket:
-    """Return the bracket with the proved bound as the lower one and the witnessed bound as the upper one."""
-    return record.bracket.negate() if record.goal in TURNED else record.bracket
-
-
-def has_proof(record: Record) -> bool:
-    """Whether the record has a proved bound that is not trivial."""
-    return record.status not in SILENT and orient_bounds(record).lower.value > (
-        0 if record.goal == "radius" else -math.inf
-    )
-
-
-def has_witness(record: Record) -> bool:
-    """Whether the record has a counterexample, or another witness."""
-    return record.status not in SILENT and orient_bounds(record).upper.value < (
-        0 if record.goal == "steepness" else math.inf
-    )
 
 
 def replay_witnesses(problem: Problem, records: Sequence[Record]) -> Iterator[Doubt]:
@@ -101,7 +79,11 @@ def _compare_witness(record: Record, value: float, slack: float) -> Iterator[Dou
     """Compare a record with the value that its witness gives now."""
     ends = orient_bounds(record)
     lower, upper, sign = ends.lower.value, ends.upper.value, -1.0 if record.goal in TURNED else 1.0
-    room = slack + ends.upper.slack + ROUNDING * max(1.0 if record.goal == "worst" else 0.0, abs(upper))
+    room = (
+        slack
+        + ends.upper.slack
+        + RECOMPUTATION_TOLERANCE * max(1.0 if record.goal == "worst" else 0.0, abs(upper))
+    )
     if not value <= upper + room or (record.goal == "worst" and upper <= 0 < value):
         what = (
             "it shows nothing (it lies outside, or the property holds there)"
@@ -109,7 +91,7 @@ def _compare_witness(record: Record, value: float, slack: float) -> Iterator[Dou
             else f"it shows {exact_text(sign * value)}"
         )
         yield Doubt(record.key, "witness", f"its witness should show {exact_text(sign * upper)}, but {what}")
-    if value < lower - slack - ends.lower.slack - ROUNDING * abs(lower):
+    if value < lower - slack - ends.lower.slack - RECOMPUTATION_TOLERANCE * abs(lower):
         yield Doubt(
             record.key,
             "contradiction",
@@ -211,7 +193,7 @@ def _judge_record(record: Record, fresh: Record, again: bool, why: str) -> Itera
     wanted, met = ends.lower.value, now.upper
     if fresh.status == "refuted":
         yield Doubt(record.key, "contradiction", fresh.bracket.note)
-    elif met.value < wanted - met.slack - ends.lower.slack - ROUNDING * (
+    elif met.value < wanted - met.slack - ends.lower.slack - RECOMPUTATION_TOLERANCE * (
         abs(wanted) if math.isfinite(wanted) else 0.0
     ):
         yield Doubt(

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from holdfast.api.check import has_proof
+from holdfast.certificates.checking import CertificateCheck, check_certificates
+from holdfast.certificates.comparison import compare_with_questions
+from holdfast.certificates.stored_claim import Claimed, Judged
 from holdfast.cli.check import CheckSettings, build_again, report_findings, stored_rows
 from holdfast.cli.check import findings as findings_of_run
 from holdfast.cli.options import ModelOptions
@@ -22,18 +24,16 @@ from holdfast.errors import BadInput, HoldfastError, StoreError, UnreadableFile
 from holdfast.evidence import bundle_verification
 from holdfast.evidence.archive import unpack
 from holdfast.evidence.bundle import MODEL, BundleInputs, write_bundle
-from holdfast.evidence.certificates import CertificateCheck, check_certificates
-from holdfast.evidence.checker_results import Claimed, Judged, judge_certificates
+from holdfast.evidence.checker_results import judge_certificates
 from holdfast.evidence.contents import RUN
 from holdfast.evidence.finding import Finding
 from holdfast.evidence.model import ModelFile, name_files
-from holdfast.evidence.recompute import compare_with_questions
 from holdfast.network.fingerprint import combine_hashes, of_file, of_output
 from holdfast.network.onnx import external_files, of_onnx
 from holdfast.question import Question
 from holdfast.report import write_report
 from holdfast.report.page import Place
-from holdfast.result import Record
+from holdfast.result import Record, has_proof
 from holdfast.store import Store
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.text import Text
 
 import holdfast
-from holdfast.api.check import Doubt, has_proof, has_witness, prove_again, replay_witnesses
+from holdfast.api.check import Doubt, prove_again, replay_witnesses
 from holdfast.batch_solver import BatchWorker
 from holdfast.cli.command import Command, command_of
 from holdfast.cli.run import Built, ask_predictions
@@ -36,7 +36,7 @@ from holdfast.problem import Problem
 from holdfast.question import Question, plain
 from holdfast.reading.source import import_only
 from holdfast.report.writing import write_document
-from holdfast.result import Key, Record
+from holdfast.result import Key, Record, has_proof, has_witness
 from holdfast.solver import Stop
 from holdfast.store import Store, StoredInput, database
 

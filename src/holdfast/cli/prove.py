@@ -11,15 +11,14 @@ from rich.console import Console
 from rich.text import Text
 
 from holdfast import time_limit
-from holdfast.api.check import has_proof, has_witness
-from holdfast.api.prove import Certificate, iterate_certificates
+from holdfast.certificates.writing import Certificate, iterate_certificates
 from holdfast.cli.check import build_again, stored_rows
 from holdfast.cli.command import Command
 from holdfast.cli.run import Built
 from holdfast.cli.views.output import line
 from holdfast.errors import BadInput, HoldfastError
 from holdfast.foreign_text import printable
-from holdfast.result import Key, Record
+from holdfast.result import Key, Record, has_proof, has_witness
 from holdfast.store import Store
 
 ABLE = "radius", "worst", "verify", "reach"  # Commands whose results can have certificates.

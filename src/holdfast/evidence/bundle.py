@@ -12,10 +12,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import holdfast
+from holdfast.certificates.checking import FOLDER, certificates, header_of, models
 from holdfast.errors import BadInput, StoreError
 from holdfast.evidence import contents, manifest
 from holdfast.evidence.archive import is_name, pack
-from holdfast.evidence.certificates import FOLDER, certificates, header_of, models
 from holdfast.evidence.claims import FILE as CLAIMS
 from holdfast.evidence.model import ModelFile, describe_model
 from holdfast.evidence.statement import GATE, statement, validate_with_in_toto

@@ -10,11 +10,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from holdfast.certificates.checking import FOLDER, models
 from holdfast.errors import HoldfastError, UnreadableFile
 from holdfast.evidence import contents, manifest, signature
 from holdfast.evidence.archive import files_of
 from holdfast.evidence.bundle import ABOUT_MODEL, MODEL, build_statement, gate_mismatch
-from holdfast.evidence.certificates import FOLDER, models
 from holdfast.evidence.claims import FILE as CLAIMS
 from holdfast.evidence.finding import Finding
 from holdfast.evidence.model import ModelFile, describe_model, signing_digest

@@ -4,10 +4,8 @@ them."""
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from holdfast.api.check import has_proof, has_witness, orient_bounds
-from holdfast.problem import TURNED
 from holdfast.question import plain
-from holdfast.result import Bound, Record
+from holdfast.result import TURNED, Bound, Record, has_proof, has_witness, orient_bounds
 from holdfast.store import Store
 from holdfast.store.export import file_name
 

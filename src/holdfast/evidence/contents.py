@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import holdfast
-from holdfast.evidence.certificates import by_question
+from holdfast.certificates.checking import by_question
 from holdfast.evidence.claims import FILE as CLAIMS
 from holdfast.evidence.claims import WITNESSES, claims_of
 from holdfast.evidence.manifest import as_bytes

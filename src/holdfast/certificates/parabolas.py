@@ -1,9 +1,8 @@
 """Translate the engine's trained quadratic relaxations (parabolas) into the checker's numbering of activation
 functions.
 
-Any parabolas are sound for the checker, so nothing here is trusted. Engine and checker unroll a network
-differently. Their elements are matched by evaluating both at sample points: two elements with the same
-pre-activation and the same activation at every point are taken for the same.
+Any parabolas are sound for the checker, so nothing here is trusted. Two elements with the same pre-activation and the
+same activation at every sample point are taken for the same (`matching`).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,13 +10,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.spatial import cKDTree
 
 from holdfast import time_limit
 from holdfast.bounding.graph.equivalence_check import sampled_points, values
 from holdfast.bounding.graph.graph import Relaxed
 from holdfast.bounding.graph.problem_graph import graph_of
 from holdfast.bounding.quadratic_models import ParabolaCoefficients
+from holdfast.certificates.matching import match_columns
 from holdfast.certify.quadratic_training import no_models, quadratic_of
 from holdfast.certify.tight_tier import coefficients
 from holdfast.errors import HoldfastError
@@ -29,7 +28,6 @@ from holdfast_check.functions import PiecewiseLinear, ProductFunction
 from holdfast_check.steps import FunctionStep, Program
 
 STEPS = 60  # Optimisation steps for the coefficients.
-SAME = 1e-7  # Elements match if they differ by at most this times the largest value, at every sample point.
 Array = np.ndarray[Any, Any]
 Holds = Callable[
     [float, Mapping[str, Array]], bool
@@ -70,12 +68,11 @@ class Parabolas:
                     made.append(curve.function(v).cpu().numpy())
         if not reads:  # Only products, which quadratic models represent without parabolas.
             return
-        theirs = cKDTree(np.concatenate([np.concatenate(reads, 1), np.concatenate(made, 1)]).T)
+        engine = np.concatenate([np.concatenate(reads, 1), np.concatenate(made, 1)])
         x = points.cpu().numpy().reshape(len(points), -1)
         for place, argument, function, read in arguments(self.program, x):
-            mine = np.concatenate([read, function.value(read)])
-            distance, element = theirs.query(mine.T, p=np.inf)
-            if bool((distance <= SAME * max(1.0, float(np.abs(mine).max()))).all()):
+            element = match_columns(engine, np.concatenate([read, function.value(read)]))
+            if bool((element >= 0).all()):
                 self.matched[place, argument] = element
 
     def largest(

@@ -1,4 +1,9 @@
-"""Rebuild a run's questions from model and data, and compare each certificate with them."""
+"""Compare certificates with the claims of the run that they came with.
+
+The checker establishes that the claim stated in a certificate is true. This module decides whether it is also the
+claim of the run: the same input, region, class and number. `compare_with_questions` rebuilds the run's questions
+from model and data; `stored_claim` compares with what the run stored, without the model.
+"""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,17 +15,17 @@ import torch
 from safetensors.numpy import load_file
 
 import holdfast_check
-from holdfast.api.check import orient_bounds
-from holdfast.api.prove import check_agreement, request_header
-from holdfast.bounding.description import describe_network
+from holdfast.certificates.checking import CertificateCheck, header_of
+from holdfast.certificates.claim import request_header
+from holdfast.certificates.model_file import check_agreement
+from holdfast.certificates.network_export import describe_network
+from holdfast.certificates.stored_claim import AGAIN, Claimed, Judged, reaches_claim
 from holdfast.errors import HoldfastError
-from holdfast.evidence.certificates import CertificateCheck, header_of
-from holdfast.evidence.checker_results import AGAIN, Claimed, Judged, reaches_claim
 from holdfast.files import explained_errors
 from holdfast.formatting import exact_text
 from holdfast.problem import Problem
 from holdfast.property import Avoid
-from holdfast.result import Record
+from holdfast.result import Record, orient_bounds
 
 
 def compare_with_questions(

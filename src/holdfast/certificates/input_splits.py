@@ -1,6 +1,5 @@
 """Find a tree of input splits whose leaves the checker's own bounds prove. The search is not trusted."""
 
-import json
 import math
 import time
 from collections.abc import Mapping
@@ -9,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from holdfast.certificates.claim import read_claim
 from holdfast_check import Rejected
-from holdfast_check.container import read_container
 from holdfast_check.planes import StepBounds
-from holdfast_check.proof import SCHEMA, Claim
+from holdfast_check.proof import Claim
 from holdfast_check.region import CheckedRegion
 from holdfast_check.steps import Program
 
@@ -35,15 +34,7 @@ class RowRecorder(CheckedRegion):
 
 def split_box(header: Mapping[str, Any], arrays: Mapping[str, Any], program: Program, until: float) -> Array:
     """Return the tree of a claim about a box in the checker's format; Rejected if time or size run out."""
-    from safetensors.numpy import save  # optional dependency
-
-    metadata, held = read_container(
-        save(
-            {name: np.ascontiguousarray(value) for name, value in arrays.items()},
-            {SCHEMA: json.dumps(header)},
-        )
-    )
-    claim = Claim.read_claim(json.loads(metadata[SCHEMA]), held, program)
+    claim = read_claim(header, arrays, program)
     if not math.isinf(claim.region.norm):
         raise Rejected("linear bounds alone do not prove it, and only boxes can be split")
     parts: list[list[int]] = [

@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 
 from holdfast import batch, time_limit
-from holdfast.api.checker_slopes import SLACK, MatchedActivations, TrainedPlanes, small
 from holdfast.bounding.alpha_beta_crown import TrainedBounds, concatenate_nodes
 from holdfast.bounding.branching.relu_split import ActivationSplit, SignSubproblems
 from holdfast.bounding.branching.subproblem_queue import BoundedSubproblems, PolytopeQuestion
 from holdfast.bounding.graph.graph import Graph
+from holdfast.certificates.matching import MatchedActivations, smallest_integers
+from holdfast.certificates.trained_slopes import SLACK, TrainedPlanes
 from holdfast.property import Avoid
 from holdfast.region import Region
 from holdfast_check import Rejected
@@ -69,10 +70,8 @@ class AcceptedLeaves:
     anew: bool
     least: float
     found: list[tuple[Array, Array, dict[int, Array]]] = field(default_factory=list)
-    elements: Array = field(init=False)
 
     def __post_init__(self) -> None:
-        self.elements = self.match.elements()
         self.rows = [row for group in self.groups for row in self.claim.groups[group]]
         self.group_of = np.repeat(
             np.arange(len(self.groups)), [len(self.claim.groups[group]) for group in self.groups]
@@ -89,7 +88,7 @@ class AcceptedLeaves:
         paths, times = list[list[SignSplit]](), list[Array]()
         for sign, multipliers in zip(parts.sign.numpy(), parts.multipliers.numpy(), strict=True):
             cuts = np.flatnonzero(sign)
-            paths.append([(*self.elements[cut].tolist(), float(sign[cut])) for cut in cuts])
+            paths.append([(*self.match.elements[cut].tolist(), float(sign[cut])) for cut in cuts])
             times.append(multipliers[self.group_of][:, cuts].T.astype(np.float32))
         by_rows = parts.slopes[:, self.group_of]
         slopes = {
@@ -121,14 +120,14 @@ class AcceptedLeaves:
             sign, own, _ = self.found[leaf]
             times.append(own[np.searchsorted(np.flatnonzero(sign), path)])
         arrays = {
-            "signs": small(np.where(tree[:, None] < 0, -1, self.elements[tree])),
-            "signs/groups": small(np.array(self.groups)),
+            "signs": smallest_integers(np.where(tree[:, None] < 0, -1, self.match.elements[tree])),
+            "signs/groups": smallest_integers(np.array(self.groups)),
             "signs/multipliers": np.concatenate(times),
             "signs/anew": np.array([self.anew], dtype=np.uint8),
         }
         return arrays | {
             f"leaves/{place}": np.stack([self.found[leaf][2][place] for leaf in order])
-            for place in self.match.places.values()
+            for place in self.match.preactivations
         }
 
 

@@ -1,0 +1,135 @@
+"""The claim of a record in the format of a certificate: header and arrays, as docs/proofs.md describes them.
+
+What is written here is not trusted: the checker reads the bytes again and decides what they claim.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+import holdfast_check
+from holdfast.errors import UnsupportedLayer
+from holdfast.problem import Problem
+from holdfast.property import Avoid, LinearProperty, Robustness
+from holdfast.region import Box, Patch
+from holdfast.region.normed import NormFamily
+from holdfast.result import Record
+from holdfast.verification.specification import Forbidden
+from holdfast_check import proof as checker
+from holdfast_check.container import read_container
+from holdfast_check.steps import Program
+
+NORMS = {
+    math.inf: "inf",
+    2.0: "2",
+    1.0: "1",
+}  # Norms of balls that certificates support, and their names there.
+Array = np.ndarray[Any, Any]
+
+
+def request_header(
+    part: Problem, record: Record, opened: holdfast_check.Model, kind: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return header and arrays of a file about one row, without the radius and the claimed number."""
+    header: dict[str, Any] = {
+        "schema": checker.SCHEMA,
+        "version": checker.VERSION,
+        "kind": kind,
+        "goal": record.goal,
+        "input": str(record.key),
+        "question": record.question,
+        "model": {"sha256": opened.sha256, "file": opened.name},
+    }
+    region, arrays = _region(part)
+    about, rows = _property(part, opened)
+    return {**header, "region": region, "property": about, "above": 0.0}, {**arrays, **rows}
+
+
+def _compact(values: Any) -> "np.ndarray[Any, Any]":
+    """Return the values as float32 if that is exact, else float64; a constant array as one number."""
+    wide = np.asarray(values, dtype=np.float64).ravel()
+    wide = wide[:1] if len(wide) and bool((wide == wide[0]).all()) else wide
+    narrow = wide.astype(np.float32)
+    return narrow if bool((narrow.astype(np.float64) == wide).all()) else wide
+
+
+def _region(part: Problem) -> tuple[dict[str, Any], dict[str, Any]]:
+    region = part.region
+    centre = region.centre[0].detach().cpu().double().numpy()
+    if isinstance(region, NormFamily | Patch):
+        if isinstance(region, Patch):
+            norm, shares = math.inf, region.mask[0].cpu().double().numpy().ravel()
+        else:
+            shares = region.free()[0].cpu().numpy()
+            norm = math.inf if len(shares) == centre.size else region.p
+        if norm not in NORMS:
+            raise UnsupportedLayer(f"certificates support the norms 1, 2 and inf, not {norm:g}.")
+        ends = {
+            end: _compact(np.broadcast_to(getattr(region.domain, end).cpu().numpy(), centre.shape))
+            for end in ("lower", "upper")
+        }
+        arrays = {
+            "region/centre": np.asarray(centre.ravel()),
+            "region/shares": shares,
+            **{f"region/{end}": v for end, v in ends.items()},
+        }
+        arrays["region/centre"] = _compact(centre) if centre.size > 1 else centre.ravel()
+        return {"norm": NORMS[norm], "radius": float(region.radius[0])}, arrays
+    if isinstance(region, Box):
+        lower, upper = (end[0].detach().cpu().double().numpy().ravel() for end in region.enclosing_box())
+        return {"norm": "box"}, {"region/lower": _compact(lower), "region/upper": _compact(upper)}
+    raise UnsupportedLayer(
+        f"certificates support balls, frames, patches and boxes, not {type(region).__name__}."
+    )
+
+
+def _property(part: Problem, opened: holdfast_check.Model) -> tuple[dict[str, Any], dict[str, Any]]:
+    asked, outputs = part.property, opened.program.output.index.size
+    if isinstance(asked, Robustness):
+        return {"class": int(asked.label[0])}, {}
+    if isinstance(asked, LinearProperty):
+        matrix, offset = (part.expand(1, *part.shape[1:])[0].cpu().numpy() for part in asked.rows(outputs))
+        return {"groups": [[row] for row in range(len(matrix))]}, {
+            "property/rows": matrix,
+            "property/offset": offset,
+        }
+    if isinstance(asked, Avoid):
+        if isinstance(asked, Forbidden) and bool(asked.off[0].any()):
+            raise UnsupportedLayer(
+                "the coefficients of this property are not exact in float64, which certificates need."
+            )
+        polytopes, each = asked.matrix.shape[1:3]
+        arrays = {
+            "property/rows": asked.matrix[0].flatten(0, 1).cpu().numpy(),
+            "property/offset": asked.offset[0].flatten().cpu().numpy(),
+        }
+        return {"groups": [list(range(p * each, (p + 1) * each)) for p in range(polytopes)]}, arrays
+    raise UnsupportedLayer(
+        f"certificates support properties that are linear in the outputs, not {type(asked).__name__}."
+    )
+
+
+def pack_proof(header: Mapping[str, Any], arrays: Mapping[str, Any]) -> bytes:
+    from safetensors.numpy import save  # optional dependency
+
+    return bytes(
+        save(
+            {name: np.ascontiguousarray(value) for name, value in arrays.items()},
+            {checker.SCHEMA: json.dumps(header)},
+        )
+    )
+
+
+def read_claim(header: Mapping[str, Any], arrays: Mapping[str, Any], program: Program) -> checker.Claim:
+    """Return the claim as the checker reads it from the bytes of the file."""
+    metadata, read = read_container(pack_proof(header, arrays))
+    return checker.Claim.read_claim(json.loads(metadata[checker.SCHEMA]), read, program)
+
+
+def proved_margin(header: Mapping[str, Any], arrays: Mapping[str, Any], program: Program) -> float:
+    """Return the margin that the checker proves."""
+    with np.errstate(all="ignore"):
+        return checker.proof_margin(read_claim(header, arrays, program), program)

@@ -1,0 +1,206 @@
+"""Search, with the checker's own mathematics, for arrays with which it proves a claim: trained slopes, ReLU
+splits, quadratic models, input splits.
+
+The engine proposes and the checker's functions decide. Nothing here is trusted: the finished file is read and
+judged again by the checker.
+"""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+import holdfast_check
+from holdfast import time_limit
+from holdfast.bounding.branching.branching_rule import choose_branching
+from holdfast.bounding.branching.relu_split import ActivationSplit
+from holdfast.certificates.claim import proved_margin, read_claim
+from holdfast.certificates.input_splits import split_box
+from holdfast.certificates.matching import MatchedActivations
+from holdfast.certificates.parabolas import Parabolas, certainly_holds
+from holdfast.certificates.relu_splits import split_by_relus
+from holdfast.certificates.trained_slopes import SLACK, search_trained_slopes
+from holdfast.problem import Problem
+from holdfast.region import Region
+from holdfast_check.steps import Program
+
+NEARLY = 0.99  # Fraction of a radius; the checker's rounding loses less than the rest (chosen by hand).
+SEARCHED = 7  # Bisection steps between an accepted and a rejected fraction of the radius (chosen by hand).
+RADIUS_SUBPROBLEMS = 4096  # Subproblems of ReLU splits for a radius; a smaller one may be claimed instead.
+SCORE_SUBPROBLEMS = 200_000  # Subproblems of ReLU splits for a score (both chosen by hand).
+# Fractions of a score by which a claim may be smaller than the record (chosen by hand).
+SCORE_SHARES = (1e-9, 1e-6, 1e-4, 1e-3, 1e-2)
+
+
+def find_largest_score(
+    part: Problem,
+    header: dict[str, Any],
+    arrays: dict[str, Any],
+    program: Program,
+    known: float,
+    until: float,
+) -> float:
+    """Return a score that the checker proves, at most 1 % below `known`; put it into `header` and what the proof
+    needs into `arrays`. Rejected if there is none.
+
+    Tried in this order: the checker's own slopes, quadratic models, then splits. A score of 0 (only the sign is
+    claimed) is not made smaller.
+    """
+    size = max(abs(known), 1e-6)
+
+    def margin_at(share: float, some: Mapping[str, Any]) -> float:
+        header["above"] = known if known == 0 else known - share * size
+        return proved_margin(header, {**arrays, **some}, program)
+
+    for share in SCORE_SHARES:
+        margin = margin_at(share, {})
+        if margin > 0 or known == 0:
+            break
+    if not margin > 0:
+        found = Parabolas(part, program).largest(
+            (1e-6, 1e-3, 1e-2),
+            lambda _: part.region,
+            0.0,
+            lambda share, some: margin_at(share, some) > 0,
+            until,
+        )
+        if found is not None:
+            arrays.update(found[1])
+            margin = margin_at(found[0], {})
+    if not margin > 0:
+        margin_at(SCORE_SHARES[-1], {})
+        arrays |= _split(part, header, arrays, program, until)
+        margin = proved_margin(header, arrays, program)
+    if not margin > 0:
+        raise holdfast_check.Rejected(f"the checker's bound is too low by {-margin:.4g}")
+    return float(header["above"])
+
+
+def _split(
+    part: Problem,
+    header: Mapping[str, Any],
+    arrays: Mapping[str, Any],
+    program: Program,
+    until: float,
+) -> dict[str, Any]:
+    """Return the arrays that prove a score where linear bounds do not: input splits of a box with few varying
+    inputs, else trained slopes and ReLU splits.
+    """
+    match = MatchedActivations.of(part, program)
+    if match is not None and isinstance(choose_branching(match.graph, part.region), ActivationSplit):
+        found = _search_checker_hints(match, part.region, header, arrays, program, until, SCORE_SUBPROBLEMS)
+        if found is not None:
+            return found
+        raise holdfast_check.Rejected(
+            "neither trained linear bounds nor ReLU splits prove it in this time: give more --seconds"
+        )
+    return {"tree": split_box(header, arrays, program, until)}
+
+
+def _search_checker_hints(
+    match: MatchedActivations,
+    region: Region,
+    header: Mapping[str, Any],
+    arrays: Mapping[str, Any],
+    program: Program,
+    until: float,
+    parts: int,
+) -> dict[str, Any] | None:
+    """Return arrays with which the checker proves the claim, or None: trained slopes, trained intermediate
+    bounds, and ReLU splits with at most `parts` subproblems.
+    """
+    claim = read_claim(header, arrays, program)
+    said = claim.matrix @ program.value(region.centre.double().cpu().numpy())[0] + claim.offset - claim.above
+    scale = max(float(np.abs(said).min()), 1e-9)
+    planes = None
+    with time_limit.within(until):
+        for planes in search_trained_slopes(
+            match, region, claim.matrix, claim.offset - claim.above - SLACK * scale
+        ):
+            if proved_margin(header, {**arrays, **planes.arrays}, program) > 0:
+                return planes.arrays
+    if planes is None or not parts:
+        return None
+    try:
+        signs = split_by_relus(
+            match,
+            region,
+            read_claim(header, {**arrays, **planes.arrays}, program),
+            planes,
+            scale,
+            until,
+            parts,
+        )
+    except holdfast_check.Rejected:
+        return None
+    found = {**planes.arrays, **signs}
+    return found if proved_margin(header, {**arrays, **found}, program) > 0 else None
+
+
+def find_largest_radius(
+    part: Problem,
+    header: dict[str, Any],
+    arrays: dict[str, Any],
+    program: Program,
+    known: float,
+    until: float,
+) -> float:
+    """Return the largest radius that the checker proves, and put what it needs into `arrays`.
+
+    Tried at the record's radius or slightly less: the checker's own slopes, trained slopes, ReLU splits,
+    quadratic models. If none succeeds, bisection finds a smaller radius without ReLU splits.
+    """
+    match = MatchedActivations.of(part, program)
+
+    def region(share: float) -> Region:
+        return part.family.at(torch.full_like(part.family.radius.double(), known * share))
+
+    def holds(share: float, some: Mapping[str, Any]) -> bool:
+        header["region"]["radius"] = known * share
+        return proved_margin(header, {**arrays, **some}, program) > 0
+
+    def planes(share: float, parts: int) -> dict[str, Any] | None:
+        """Return arrays that prove this fraction with trained slopes and at most `parts` ReLU subproblems, or
+        None.
+        """
+        try:
+            if holds(share, {}):
+                return {}
+            if match is None or time.monotonic() > until:
+                return None
+            return _search_checker_hints(match, region(share), header, arrays, program, until, parts)
+        except holdfast_check.NoBounds:
+            return None
+
+    for share in (1.0, 1 - 1e-6, 1 - 1e-4):
+        if certainly_holds(holds, share, {}):
+            return known * share
+    for share in (1 - 1e-3, NEARLY):
+        found = planes(share, RADIUS_SUBPROBLEMS)
+        if found is not None:
+            arrays.update(found)
+            return known * share
+    parabolas = Parabolas(part, program)
+    largest = parabolas.largest((1.0, 1 - 1e-4, 1 - 3e-3, NEARLY), region, known * (1 - 1e-3), holds, until)
+    if largest is not None:
+        arrays.update(largest[1])
+        return known * largest[0]
+    low, high, best = 0.0, NEARLY, dict[str, Any]()
+    for _ in range(SEARCHED):
+        if time.monotonic() > until:
+            break
+        middle = (low + high) / 2
+        found = planes(middle, 0)
+        if found is None and parabolas.bends is not None:
+            models = parabolas.arrays(region(middle), parabolas.bends)
+            found = models if certainly_holds(holds, middle, models) else None
+        if found is None:
+            high = middle
+        else:
+            low, best = middle, found
+    if low == 0.0:
+        raise holdfast_check.Rejected("linear bounds and quadratic models prove no fraction of it")
+    arrays.update(best)
+    return known * low
