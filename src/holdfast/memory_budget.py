@@ -19,6 +19,18 @@ MAX_HELD_SHARE = (
     0.8  # Share of the allowed memory that the process may hold before a model is read; chosen by hand.
 )
 
+# An input with at least this many numbers is large: one query of its network takes about as long as thousands of
+# queries of a small network. Chosen by hand: above 64 x 64 pixels in colour, below 96 x 96.
+LARGE_INPUT_NUMBERS = 2**14
+LARGE_INPUTS_PER_CALL = (
+    4  # Large inputs in one call of a model, if memory allows; measured in benchmarks.imagenet.
+)
+# Bytes of activations planned for each number of a large input: 64 channels in float32, as VGG's first layers have.
+ACTIVATION_BYTES_PER_NUMBER = 4 * 64
+PLANNED_ACTIVATION_BYTES = (
+    2**30
+)  # Memory for the activations of one call where the user sets no limit; chosen by hand.
+
 _most: ContextVar[float] = ContextVar("most", default=math.inf)
 _cap: ContextVar[int | None] = ContextVar("cap", default=None)
 
@@ -134,6 +146,17 @@ def elements_per_tensor(device: torch.device, usual: int, alive: int) -> int:
     if device.type == "cuda":
         return free_bytes(device) // (8 * alive)
     return usual if math.isinf(allowed_bytes()) else min(usual, int(allowed_bytes()) // (8 * alive))
+
+
+def rows_per_call(row: int, numbers: int) -> int:
+    """Rows of `row` numbers each in one call of a model: as many as `numbers` hold; of large inputs, whose
+    activations decide, up to LARGE_INPUTS_PER_CALL as memory allows.
+    """
+    usual = max(1, numbers // max(1, row))
+    if row < LARGE_INPUT_NUMBERS:
+        return usual
+    held = int(min(allowed_bytes(), PLANNED_ACTIVATION_BYTES)) // (ACTIVATION_BYTES_PER_NUMBER * row)
+    return max(usual, min(LARGE_INPUTS_PER_CALL, held))
 
 
 @contextmanager

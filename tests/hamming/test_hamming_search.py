@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import holdfast as hf
 import truth
+from holdfast import memory_budget
 from holdfast.datasets import digits
 from holdfast.datasets.digits_networks import digits_cnn
 from holdfast.errors import BadInput
@@ -360,3 +361,67 @@ def test_what_is_not_counted_is_left_to_others() -> None:
 def test_settings_that_cannot_be(wrong: dict[str, int]) -> None:
     with pytest.raises(BadInput, match=next(iter(wrong))):
         Greedy(**wrong)
+
+
+# ---------------------------------------------------------------- large inputs
+
+
+def test_large_inputs_begin_with_few_queries_along_the_gradient() -> None:
+    """16,384 pixels: the first step already finds the smallest set of a linear network, where a sweep over single
+    pixels would take 32,768 queries."""
+    for seed in range(3):
+        known = truth.linear(seed, shape=(1, 128, 128), classes=2)
+        network = known.network((0, 1))
+        problem = counting(network, pixels(known.x[:2], axes=(0,)), known.y[:2])
+        expected = known.changed_units((0, 1), (0,))[:2].tolist()
+        method = Greedy()
+        state: Any = method.start(problem, 0)
+        before = network.queries
+        for row in range(2):
+            state, claims = method.step(problem, state)
+            assert claims.found is not None
+            assert claims.found.tolist() == [True, row == 1]  # one input after the other reports
+        assert [float(best) - 1 for best in state.best] == expected
+        assert network.queries - before <= 2 * 40
+
+
+@pytest.mark.parametrize(("shape", "axes"), [((7,), ()), ((2, 1, 3), (0,))])
+def test_the_stages_for_large_inputs_end_with_the_smallest_sets_too(
+    monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], axes: tuple[int, ...]
+) -> None:
+    monkeypatch.setattr(choices, "LARGE_INPUT_NUMBERS", 1)
+    assert compared(shape, ENDS, range(6), axes=axes) > 0.85
+
+
+def test_large_sets_shrink_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Classes held by a strong bias: many units, no set smaller than the smallest, and never a larger one later."""
+    monkeypatch.setattr(choices, "LARGE_INPUT_NUMBERS", 1)
+    for seed in range(4):
+        model, x = random_network(seed, (10,), classes=4, sharp=1.0), inputs(seed, 3, (10,))
+        with torch.no_grad():
+            model[3].bias[model(x).argmax(-1)[0]] += 4 * (seed % 4)  # type: ignore[index]
+        y = model(x).argmax(-1)
+        problem, method = counting(networks(model)[0], pixels(x), y), Greedy()
+        truths = torch.tensor(smallest(model, pixels(x), y, ENDS))
+        state: Any = method.start(problem, 0)
+        last = torch.full((3,), torch.inf, dtype=torch.float64)
+        while state is not None:
+            after, claims = method.step(problem, state)
+            best = (state if after is None else after).best
+            assert bool((best <= last).all()), (seed, best, last)
+            assert bool((best >= truths).all())
+            assert claims.witness is not None
+            fails = model(claims.witness).argmax(-1) != y
+            assert torch.equal(fails, best.isfinite())
+            state, last = after, best
+
+
+def test_calls_with_large_inputs_hold_as_many_as_the_memory_allows() -> None:
+    image = 3 * 224 * 224
+    assert memory_budget.rows_per_call(image, 2**17) == memory_budget.LARGE_INPUTS_PER_CALL
+    with memory_budget.within(2 * memory_budget.ACTIVATION_BYTES_PER_NUMBER * image):
+        assert memory_budget.rows_per_call(image, 2**17) == 2
+    with memory_budget.within(1):
+        assert memory_budget.rows_per_call(image, 2**17) == 1
+    assert memory_budget.rows_per_call(64, 2**17) == 2**11
+    assert memory_budget.rows_per_call(image, 100 * image) == 100  # on a GPU

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from holdfast import batch
+from holdfast.memory_budget import LARGE_INPUT_NUMBERS, rows_per_call
 from holdfast.network.trees import Trees
 from holdfast.problem import Problem
 from holdfast.region import ChangedColumns, Sparse, Words
@@ -25,6 +26,9 @@ MAX_LEVELS = 16
 QUERY_NUMBERS = 2**17
 MAX_COLUMN_VALUES = 256  # Largest number of values tried for a column of a table (chosen by hand).
 QUERIES_PER_STEP = 128  # Number of such queries in one step of a method (chosen by hand).
+# Large inputs queried in one step: 32 forward passes of a network for 224 x 224 pixels take one to ten seconds on a CPU
+# core (chosen by hand).
+LARGE_INPUTS_PER_STEP = 32
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,12 +86,17 @@ class UnitChoices:
     def at_once(self) -> int:
         """Number of inputs in one query."""
         most = 32 * QUERY_NUMBERS if self.centre.is_cuda else QUERY_NUMBERS
-        return max(1, most // max(1, math.prod(self.shape)))
+        return rows_per_call(math.prod(self.shape), most)
 
     @property
     def per_step(self) -> int:
         """Number of inputs queried in one step, small enough that a search can be stopped in time."""
-        return QUERIES_PER_STEP * self.at_once
+        return LARGE_INPUTS_PER_STEP if self.large else QUERIES_PER_STEP * self.at_once
+
+    @property
+    def large(self) -> bool:
+        """Whether an input is so large that each query counts."""
+        return math.prod(self.shape) >= LARGE_INPUT_NUMBERS
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,6 +6,10 @@ time; the best sets are kept, and their extensions are ranked again. When a set 
 that are not needed are restored, and the search continues among sets with one unit less: one unit is restored
 and another one changed, as long as the margin decreases. Where gradients exist they select the candidates.
 
+Networks for large inputs answer few queries in a second, so there the search begins with the cheapest questions: units
+are accumulated along the gradient (`accumulation`), then a narrow search with a beam of NARROW_BEAM sets tries few
+candidates exactly, and only then the search described above begins, among sets smaller than the best one.
+
 The nearest class by margin does not always need the fewest units, so each input is searched along several
 lanes at once: one lane minimises the score of the specification, each other lane the margin to a single
 class. Lanes of an input share their counterexamples.
@@ -20,6 +24,7 @@ from torch import Tensor
 
 from holdfast import batch
 from holdfast.errors import BadInput
+from holdfast.hamming.accumulation import Accumulation, accumulate_units, start_accumulation
 from holdfast.hamming.choices import (
     MAX_VALUES_PER_UNIT,
     QUERY_NUMBERS,
@@ -40,6 +45,12 @@ from holdfast.result import Traits
 # Without gradients this many times as many candidates are tried behind each set (chosen by hand).
 BLIND_FACTOR = 8
 MIN_COLUMN_VALUES = 9  # Smallest number of values tried for a number of a table (chosen by hand).
+# Sets and candidates of the narrow search that comes first for large inputs (chosen by hand).
+NARROW_BEAM = 2
+NARROW_CANDIDATES = 8
+# Single changes that are evaluated for large inputs, as the numbers in all these inputs: 445 changes of 224 x 224 pixels
+# in colour (chosen by hand).
+SWEEP_NUMBERS = 2**26
 PATIENCE_UNITS = 16  # Stop growing a set after this many added units without a lower score (chosen by hand).
 
 
@@ -85,6 +96,10 @@ class GreedyState:
     lowest: Tensor  # (lanes,) lowest objective
     witness: Tensor  # (batch, units, parts)
     best: Tensor  # (batch,) float64: number of changed units of the witness; for goal `worst` its score
+    seed: int
+    # The steps that come first for large inputs: None if there are none, or once they are done.
+    accumulation: Accumulation | None = None
+    narrow: bool = False
 
 
 @dataclass(frozen=True)
@@ -124,30 +139,63 @@ class Greedy(Method[GreedyState]):
         )
 
     def start(self, problem: Problem, seed: int) -> GreedyState:
+        table = self._choices(problem, torch.Generator().manual_seed(seed))
+        none = torch.full((len(problem),), torch.inf, dtype=torch.float64, device=table.centre.device)
+        if not (
+            table.large
+            and isinstance(problem.region, Sparse)
+            and problem.network.differentiable
+            and problem.goal == "radius"
+        ):
+            return self._start_search(problem, seed, table.centre, none)
+        state = self._narrow()._start_search(problem, seed, table.centre, none, sweep=False)
+        return replace(state, accumulation=start_accumulation(table, _max_units(problem) >= 1), narrow=True)
+
+    def _choices(self, problem: Problem, generator: torch.Generator) -> UnitChoices:
         region = problem.region
         assert isinstance(region, Sparse | Words | ChangedColumns)
-        generator = torch.Generator().manual_seed(seed)
         if isinstance(region, ChangedColumns):
-            table: UnitChoices = column_choices(
-                region, max(self.values, MIN_COLUMN_VALUES), problem.network.trees
-            )
-        else:
-            table = choices(region, self.values, generator)
+            return column_choices(region, max(self.values, MIN_COLUMN_VALUES), problem.network.trees)
+        return choices(region, self.values, generator)
+
+    def _narrow(self) -> "Greedy":
+        """The search with few sets and candidates, which comes first for large inputs."""
+        return replace(
+            self,
+            beam=min(self.beam, NARROW_BEAM),
+            lanes=1,
+            candidates=min(self.candidates, NARROW_CANDIDATES),
+        )
+
+    def _start_search(
+        self, problem: Problem, seed: int, witness: Tensor, best: Tensor, *, sweep: bool = True
+    ) -> GreedyState:
+        """The state before the first step, with the counterexamples that are known.
+
+        sweep: begin with single changes.
+        """
+        generator = torch.Generator().manual_seed(seed)
+        table = self._choices(problem, generator)
         places = table.units * table.values
+        most = self.sweep
+        if table.large:
+            most = min(most, max(1, SWEEP_NUMBERS // table.centre[0].numel()))
         order = (
             torch.arange(places)
-            if places <= self.sweep
-            else torch.randperm(places, generator=generator)[: self.sweep]
+            if places <= most
+            else self._steepest_changes(problem, table)[:most]
+            if table.large and problem.network.differentiable
+            else torch.randperm(places, generator=generator)[:most]
         )
         lanes = create_lanes(problem, self.lanes)
-        count, like = len(lanes.whole), region.centre
+        count, like = len(lanes.whole), problem.region.centre
         lane, infinite = torch.arange(count, device=like.device), like.new_full((count,), torch.inf)
-        may_change = _max_units(problem) >= 1
+        may_change = _size_limit(problem, best) >= 1
         return GreedyState(
             choices=table,
             lanes=lanes,
             mark=torch.randint(-(2**62), 2**62, (table.units,), generator=generator).to(like.device),
-            order=order.to(like.device),
+            order=order[: None if sweep else 0].to(like.device),
             asked=0,
             ranking=like.new_full((count, places), torch.inf),
             turn=0,
@@ -156,14 +204,59 @@ class Greedy(Method[GreedyState]):
             open=may_change.repeat_interleave(lanes.each),
             stalled=torch.zeros_like(lane),
             lowest=infinite,
-            witness=table.centre,
-            best=torch.full((len(problem),), torch.inf, dtype=torch.float64, device=like.device),
+            witness=witness,
+            best=best,
+            seed=seed,
         )
 
+    def _steepest_changes(self, problem: Problem, table: UnitChoices) -> Tensor:
+        """Return (units * values,): indices of all single changes, the largest linearised decrease first.
+
+        The order is common to all inputs: of each change the largest decrease among them counts.
+        """
+        fall = table.centre.new_full((table.units * table.values,), torch.inf)
+        for row in torch.arange(len(problem), device=fall.device).split(1):
+            prop = batch.take(problem.property, row)
+            slope = problem.network.score_and_gradient(table.as_inputs(table.centre[row]), prop.score)[1]
+            change = (table.table[row] - table.centre[row][:, :, None]) * table.as_units(slope)[
+                :, :, None
+            ].to(fall)
+            fall = torch.minimum(fall, change.sum(-1).masked_fill(~table.open[row], torch.inf).flatten())
+        return fall.argsort(stable=True)
+
     def step(self, problem: Problem, state: GreedyState) -> tuple[GreedyState | None, Claims]:
-        state = self._sweep(problem, state) if state.asked < len(state.order) else self._move(problem, state)
+        if state.accumulation is not None and bool(state.accumulation.open.any()):
+            state = self._accumulate(problem, state, state.accumulation)
+        elif state.narrow:
+            state = self._search_narrowly(problem, state)
+        else:
+            state = self._search(problem, state)
         claims = Claims(witness=state.choices.as_inputs(state.witness), found=state.best.isfinite())
-        return state if bool(state.open.any()) else None, claims
+        return state if state.narrow or bool(state.open.any()) else None, claims
+
+    def _accumulate(self, problem: Problem, state: GreedyState, accumulation: Accumulation) -> GreedyState:
+        accumulation, found = accumulate_units(
+            problem, state.choices, accumulation, state.best, state.witness
+        )
+        if found is not None:
+            lane, margin = torch.tensor([found.row], device=state.best.device), found.margin[None]
+            sets = Sets(lane, found.x[None], margin, margin, torch.ones_like(lane, dtype=torch.bool))
+            state = self._record_witness(problem, state, sets)
+        if not bool(accumulation.open.any()):
+            begun = self._narrow()._start_search(problem, state.seed, state.witness, state.best, sweep=False)
+            return replace(begun, narrow=True)
+        return replace(state, accumulation=accumulation)
+
+    def _search_narrowly(self, problem: Problem, state: GreedyState) -> GreedyState:
+        """One step of the narrow search; once it is done, begin the wide one with its counterexamples."""
+        if bool(state.open.any()):
+            state = self._narrow()._search(problem, state)
+        if bool(state.open.any()):
+            return state
+        return self._start_search(problem, state.seed, state.witness, state.best)
+
+    def _search(self, problem: Problem, state: GreedyState) -> GreedyState:
+        return self._sweep(problem, state) if state.asked < len(state.order) else self._move(problem, state)
 
     def _sweep(self, problem: Problem, state: GreedyState) -> GreedyState:
         """Evaluate the next single changes of every input, whatever their rank: one may be a
@@ -214,7 +307,7 @@ class Greedy(Method[GreedyState]):
         growing = state.growing.repeat_interleave(each)
         goes_on = torch.where(growing, least.isfinite() & (stalled < PATIENCE_UNITS), stalled == 0)
         row = sets.lane // each
-        full = row[table.changed_units(row, sets.x).sum(-1) >= _max_units(problem)[row]]
+        full = row[table.changed_units(row, sets.x).sum(-1) >= _size_limit(problem, state.best)[row]]
         broken = occurring_groups(row[sets.fails], len(problem))
         state = replace(
             self._record_witness(problem, state, sets),
@@ -377,7 +470,8 @@ class Greedy(Method[GreedyState]):
                 allowed = torch.cat([allowed, (allowed.any(-1) & (corner != x).any(-1))[..., None]], 2)
                 ranking = torch.nn.functional.pad(ranking, (0, 1), value=torch.inf)
             rise = ((options - x[:, :, None]) * slope[:, :, None]).sum(-1)
-            base, place = _pick_candidates((rise, ranking), allowed, self.candidates)
+            orders = (rise, ranking) if len(state.order) else (rise,)
+            base, place = _pick_candidates(orders, allowed, self.candidates)
         else:
             base, place = _pick_candidates((ranking,), allowed, BLIND_FACTOR * self.candidates)
         if not len(base):
@@ -415,6 +509,12 @@ def _max_units(problem: Problem) -> Tensor:
     """Return (batch,): the largest number of units that a set may change."""
     limit = problem.family.limit()
     return limit if problem.goal == "radius" else torch.minimum(limit, problem.family.radius.floor())
+
+
+def _size_limit(problem: Problem, best: Tensor) -> Tensor:
+    """Return (batch,): the largest number of units of a set that would improve on `best`."""
+    limit = _max_units(problem)
+    return torch.minimum(limit, best.to(limit) - 1) if problem.goal == "radius" else limit
 
 
 def _corners(problem: Problem, table: UnitChoices, row: Tensor, slope: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from holdfast import time_limit
 from holdfast.errors import UnsupportedLayer
 from holdfast.foreign_text import first_line
-from holdfast.memory_budget import is_out_of_memory
+from holdfast.memory_budget import is_out_of_memory, rows_per_call
 from holdfast.network import model_identity, token_inputs
 from holdfast.network.adapter import Pool
 from holdfast.network.delegation import delegate
@@ -363,7 +363,7 @@ class Network:
     def _parts(self, x: Tensor) -> Iterator[Tensor]:
         """Batches of x that fit into one forward pass, on the network's device."""
         elements = time_limit.at_once(ELEMENTS_PER_CALL, ELEMENTS_PER_TIMED_CALL, self.device)
-        rows = max(1, elements // max(1, x[0].numel())) if len(x) else 1
+        rows = rows_per_call(x[0].numel(), elements) if len(x) else 1
         for part in x.split(rows):
             yield part.to(self.device, self.dtype)
 
