@@ -54,8 +54,9 @@ def test_it_prints_as_a_table_with_a_sentence(radii: Any) -> None:
     assert len(lines) == 5
     assert lines[2].endswith("<- misclassified")
     assert lines[1].split()[3] == NET.classes[int(Y[0])]  # type: ignore[index]
-    assert lines[-1].startswith("1 of 3 inputs misclassified, 2 of 2 inputs certified above 0")
-    assert "weakest: input" in lines[-1]
+    assert lines[-1].startswith("2 of 3 inputs keep their class under any change of L2 size at most ")
+    assert "; 1 is misclassified without any change (" in lines[-1]
+    assert "Weakest: input" in lines[-1]
     assert repr(radii) == str(radii)
     assert str(radii).isascii()
 
@@ -129,6 +130,12 @@ def test_report_writes_a_page(radii: Any, ending: str, tmp_path: Path) -> None:
         radii.report(5)
 
 
+def test_the_summary_is_the_first_line_of_the_page(radii: Any, tmp_path: Path) -> None:
+    sentence = radii.summary().split(" (")[0]
+    for ending in (".html", ".md"):
+        assert sentence in radii.report(tmp_path / f"page{ending}").read_text().replace("\\", "")
+
+
 def test_gate_decides_by_shares(radii: Any) -> None:
     assert radii.gate(1e-6, min_certified=0.6)
     found = radii.gate(1e-6, min_certified=0.9)
@@ -163,7 +170,10 @@ def test_a_list_made_by_hand_says_that_it_has_no_records() -> None:
 def test_worst(tmp_path: Path) -> None:
     found = hf.worst(NET, hf.Ball(X, 0.01, math.inf, (0, 1)), hf.Robustness(WRONG))
     assert str(found).splitlines()[2].endswith("broken")
-    assert found.summary() == "The property is proved over 2 of 3 regions, broken in 1, unknown in 0."
+    assert found.summary() == (
+        "2 of 3 inputs keep their class under any change of at most 0.01 per value, values staying in [0, 1]; "
+        "1 is shown to change."
+    )
     assert found.gate(min_certified=0.5)
     assert found.report(tmp_path / "worst.html").exists()
 
@@ -176,7 +186,8 @@ def test_risk_reach_bounds_and_smoothed(tmp_path: Path) -> None:
     ranges = hf.reach(NET, hf.Box.between(X[:1] - 0.01, X[:1] + 0.01))
     assert len(ranges) == 3
     assert (ranges.lower <= ranges.upper).all()
-    assert ranges.summary() == "3 of 3 ranges known to the tolerance 0.01."
+    assert ranges.summary().startswith("Output 0 stays between ")
+    assert ranges.summary().endswith(" in the box (proved).")
     bounds = hf.bounds(NET, hf.Ball(X, 0.01))
     assert len(str(bounds).splitlines()) == 1 + 9 + 1
     smoothed = hf.smoothed(NET, X, sigma=0.1, samples=100)
@@ -211,7 +222,7 @@ def test_verify_prints_its_answer(tmp_path: Path) -> None:
     spec.write_text("\n".join([*lines, "(assert (>= Y_0 1000.0))"]))
     found = hf.verify(NET, spec)
     assert found.answer == "unsat"
-    assert str(found).startswith("unsat: Proved: the forbidden outputs cannot happen.")
+    assert str(found).startswith("unsat: The property holds (unsat): ")
     spec.write_text("\n".join([*lines, "(assert (<= Y_0 1000.0))"]))
     found = hf.verify(NET, str(spec))
     assert found.answer == "sat"

@@ -308,7 +308,7 @@ def test_unknowns_and_timeouts_are_counted(new_store: NewStore, tmp_path: Path) 
     )
     text = page(store, tmp_path).text
     assert "2timed out" in text
-    assert "2 certifiedat 0.2 (the median of this run" in text
+    assert "2 certifiedat 0.2 (the median certified radius, rounded down)" in text
     assert "1 open" in text
 
 

@@ -26,7 +26,7 @@ from holdfast.problem import Problem
 from holdfast.property import Robustness
 from holdfast.property.robustness import Targeted
 from holdfast.question import DataDescription, ModelDescription, Question, Request
-from holdfast.region import Words
+from holdfast.region import Ball, Words
 from holdfast.result import Bracket, Key, Record
 from holdfast.verification.ranges import Range
 from holdfast.verification.verify import Verdict
@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # named in base classes below, which the linter does not see
     from holdfast.api.risk import Risk  # noqa: F401
     from holdfast.certify.smoothing import Smoothed  # noqa: F401
     from holdfast.report.gate import Decision
-    from holdfast.store import Store
+    from holdfast.store import Store, StoredInput
 
 T = TypeVar("T")
 SHOWN_ROWS = 60  # rows of a table that are printed; the others are counted in a line below it
@@ -159,16 +159,40 @@ class AnswerList:
     def question(self) -> Question:
         """What a run on disk says of it."""
         net = self.net
+        region = self.problems[0].region if self.problems else None
         model = ModelDescription(
             net.name,
             net.source,
             net.fingerprint,
             tuple(net.notes),
-            str(net.domain),
+            str(region.domain if isinstance(region, Ball) else net.domain),
             vocabulary=net.vocabulary,
         )
         data = DataDescription(count=len(self.rows), classes=net.classes)
         return Question(self.command, model, data, self.request)
+
+    def answer(self) -> str:
+        """The answer in a sentence: the first line of the page and the last line of the terminal, and where
+        its radius comes from.
+        """
+        from holdfast.report.answer_sentence import answer_sentence, radius_origin
+        from holdfast.report.summary import parts_of, rows_of
+
+        first = self._stored_input(min(self.rows)) if self.rows else None
+        parts = parts_of(rows_of(self.records, [] if first is None else [first]))
+        sentence = answer_sentence(self.question, parts)
+        origin = radius_origin(self.question, parts)
+        return plain(f"{sentence[:-1]} ({origin})." if origin else sentence)
+
+    def _stored_input(self, index: int) -> "StoredInput":
+        """The input as a run holds it, without its prediction."""
+        from holdfast.store import StoredInput
+
+        problem, row = self.rows[index]
+        words = problem.region.tokens[row].cpu() if isinstance(problem.region, Words) else None
+        x = problem.region.centre[row].detach().cpu() if words is None else words
+        tokens = None if words is None else tuple(words.tolist())
+        return StoredInput(index, x.numpy(), self.label(index), None, str(index), tokens)
 
     @contextmanager
     def as_store(self) -> Iterator["Store"]:
@@ -439,20 +463,8 @@ class RadiusList(BracketList):
         """How many inputs are certified, how many have a counterexample, and which one is the weakest."""
         if not self:
             return "No inputs."
-        wrong = [place for place, bracket in enumerate(self) if fails_at_input(bracket)]
-        rest = [(place, bracket) for place, bracket in enumerate(self) if place not in set(wrong)]
-        parts = []
-        if wrong:
-            what = "misclassified" if self._about_classes else "not right even without a change"
-            parts.append(f"{len(wrong)} of {_plural(len(self), 'input')} {what}")
-        if rest:
-            proved = sum(bracket.lower.value > 0 for _, bracket in rest)
-            met = sum(bracket.upper.known and math.isfinite(bracket.upper.value) for _, bracket in rest)
-            exact = sum(bracket.closed for _, bracket in rest)
-            parts.append(f"{proved} of {_plural(len(rest), 'input')} certified above 0")
-            parts.append(f"{met} with a counterexample")
-            parts += [f"{exact} exact"] if exact else []
-        text = ", ".join(parts)
+        rest = [(place, bracket) for place, bracket in enumerate(self) if not fails_at_input(bracket)]
+        text = "" if self._answered is None else self._answered.answer()
         if len(rest) > 1:
             weakest, bracket = min(rest, key=lambda one: (one[1].upper.value, one[1].lower.value))
             if math.isfinite(bracket.upper.value) or bracket.lower.value < math.inf:
@@ -460,8 +472,10 @@ class RadiusList(BracketList):
                 found = f"certified {low}" if low != "-" else "nothing certified"
                 row = self._row(weakest, bracket)["attacked"]
                 found += f", attacked at {row}" if row not in ("-", "none") else ", no counterexample"
-                text += f"; weakest: input {weakest} ({found})"
-        return f"{text}."
+                key = self.records[weakest].key if self.records else Key(weakest)
+                name = f"input {key.index}" if key.frame is None else f"frame {key.frame}"
+                text += f" Weakest: {name} ({found})."
+        return text.strip()
 
 
 class FrameRadiusList(Results[RadiusList]):
@@ -498,7 +512,7 @@ class FrameRadiusList(Results[RadiusList]):
         return make_table(rows, ("input", "frame", "certified", "attacked"))
 
     def summary(self) -> str:
-        """Which frame of each input is the weakest."""
+        """How many inputs are certified in every frame, and which frame of each input is the weakest."""
         parts = []
         for place, row in enumerate(self[:5]):
             frame = min(range(len(row)), key=lambda k: (row[k].upper.value, row[k].lower.value), default=None)
@@ -506,7 +520,8 @@ class FrameRadiusList(Results[RadiusList]):
                 low, high = shown_bounds(row[frame])
                 parts.append(f"input {place}: frame {frame} ({low} to {high})")
         more = len(self) - len(parts)
-        return f"Weakest frames: {'; '.join(parts)}{f'; and {more} more' if more > 0 else ''}."
+        answer = "" if self._answered is None else f"{self._answered.answer()} "
+        return f"{answer}Weakest frames: {'; '.join(parts)}{f'; and {more} more' if more > 0 else ''}."
 
 
 def _padded(rows: Sequence[Tensor]) -> Tensor:
@@ -529,14 +544,19 @@ class WorstList(BracketList):
         return make_table(rows, ("input", "lower", "upper"))
 
     def summary(self) -> str:
-        """How often the property is proved, how often it is broken, and how often neither is known."""
-        found = [_holds(bracket) for bracket in self]
-        counts = {what: found.count(what) for what in ("proved", "broken", "unknown")}
-        return (
-            f"The property is proved over {counts['proved']} of {_plural(len(self), 'region')}, broken in "
-            f"{counts['broken']}, unknown in "
-            f"{counts['unknown']}."
-        )
+        """Over how many regions the property is proved, in how many it is broken, and how many are unknown."""
+        return _answer_or_counts(self._answered, list(self))
+
+
+def _answer_or_counts(answered: AnswerList | None, found: Sequence[Bracket]) -> str:
+    """The sentence of the records; of a list made by hand, the counts alone."""
+    if answered is not None:
+        return answered.answer()
+    held = [_holds(bracket) for bracket in found]
+    return (
+        f"The property is proved over {held.count('proved')} of {_plural(len(held), 'region')}, broken in "
+        f"{held.count('broken')}, unknown in {held.count('unknown')}."
+    )
 
 
 def _holds(bracket: Bracket) -> str:
@@ -577,12 +597,7 @@ class RiskList(Results["Risk"]):
 
     def summary(self) -> str:
         """How often the property is proved over the whole region, and how often it is broken."""
-        found = [_holds(risk.worst) for risk in self]
-        return (
-            f"The property is proved around {found.count('proved')} of {_plural(len(self), 'input')}, "
-            f"broken around {found.count('broken')}, "
-            f"unknown around {found.count('unknown')}."
-        )
+        return _answer_or_counts(self._answered, [risk.worst for risk in self])
 
 
 class RangeList(Results[Range]):
@@ -627,7 +642,9 @@ class RangeList(Results[Range]):
         return make_table(rows, ("box", "output"))
 
     def summary(self) -> str:
-        """How many ranges are known to the tolerance."""
+        """The proved range of every output, or of many outputs how tightly they are known."""
+        if self._answered is not None:
+            return self._answered.answer()
         done = sum(found.closed for found in self)
         tolerance = f"{self[0].tolerance:g}" if self else ""
         return f"{done} of {_plural(len(self), 'range')} known to the tolerance {tolerance}."
@@ -676,12 +693,11 @@ class Verification(Verdict):
 
     def summary(self) -> str:
         """The answer in a sentence."""
-        return {
-            "sat": "A counterexample was found: the forbidden outputs can happen.",
-            "unsat": "Proved: the forbidden outputs cannot happen.",
-            "timeout": "The time ran out before a counterexample or a proof was found.",
-            "unknown": "Neither a counterexample nor a proof was found, and nothing more can be tried.",
-        }[self.answer]
+        from holdfast.report.answer_sentence import INSTANCE_ANSWERS
+
+        if self.answer == "timeout":
+            return f"{INSTANCE_ANSWERS['unknown']} The time ran out."
+        return INSTANCE_ANSWERS[self.answer]
 
     def to_frame(self) -> Any:
         """The verdict as a pandas DataFrame with one row."""

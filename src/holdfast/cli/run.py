@@ -73,7 +73,7 @@ class Built:
     extra: Any = None  # Anything else that a command read and needs later.
     afterwards: float = 0.0  # Seconds of the budget reserved for `finish`.
     sort: str = "input"  # Order of the table on the terminal.
-    at: float | None = None  # Radius of the sentence below that table; None: `usual_radius`.
+    at: float | None = None  # Radius of the sentence below that table; None: `decisive_radius`.
     shard: tuple[int, int] = (0, 1)  # Index of the part to work on (from 0), and the number of parts.
 
     def mine(self, index: int) -> bool:

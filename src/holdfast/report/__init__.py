@@ -1,7 +1,7 @@
 """Views of stored runs: the terminal table, the HTML page, the comparison of runs and the gate.
 
 `table` is in holdfast.report.table, `compare` in holdfast.report.compare, `gate` in holdfast.report.gate,
-and the sentence that answers the question of a run in holdfast.report.headline. jinja2, matplotlib and rich
+and the sentence that answers the question of a run in holdfast.report.answer_sentence. jinja2, matplotlib and rich
 are imported only by the modules that need them.
 """
 

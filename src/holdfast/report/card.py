@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from holdfast.formatting import capitalise, format_bounds, format_nearest, format_range
 from holdfast.question_text import describe_question
+from holdfast.report.answer_sentence import answer_of
 from holdfast.report.evidence_sources import sources
-from holdfast.report.headline import answer_of
 from holdfast.report.markdown import SENTENCE, table, text
 from holdfast.report.pairing import Run, load, usual_radii
 from holdfast.report.question import hashes

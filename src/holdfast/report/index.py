@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from holdfast.question_text import describe_question
-from holdfast.report.headline import answer_of
+from holdfast.report.answer_sentence import answer_of
 from holdfast.report.streaming import summary_parts
 from holdfast.report.summary import QuestionPart, Totals, totals_of
 from holdfast.report.template import template

@@ -15,10 +15,10 @@ from markupsafe import Markup
 from holdfast.formatting import shorten
 from holdfast.question import Question
 from holdfast.question_text import describe_question
+from holdfast.report.answer_sentence import answer_sentence, decisive_radius
 from holdfast.report.answers import answer_table as own_answer
 from holdfast.report.class_probabilities import names_of
 from holdfast.report.evidence_sources import sources
-from holdfast.report.headline import answer_sentence, decisive_radius
 from holdfast.report.heat_map import Heat
 from holdfast.report.input_table import PICTURE_BYTES, InputLine, heat_of, lines_of
 from holdfast.report.page_shape import shape_of

@@ -2,19 +2,19 @@
 
 from rich.console import Console
 
-from holdfast.cli.views.answer_sentence import answer_sentence
 from holdfast.cli.views.output import line, paragraph
-from holdfast.report.streaming import summary_parts
+from holdfast.report.answer_sentence import answer_of
 from holdfast.report.table import table
 from holdfast.store import Store
 
 
 def show_results(store: Store, console: Console, sort: str = "input", at: float | None = None) -> None:
-    """Print the table in the given order, and for each part of the question that has one, its sentence."""
+    """Print the table in the given order, and the sentence that answers the question.
+
+    at: the radius at which the sentence counts inputs; default: `report.answer_sentence.decisive_radius`.
+    """
     console.print(table(store, fragile_first=sort == "fragility"), highlight=False)
-    for part in summary_parts(store)[0]:
-        if sentence := answer_sentence(store, part, at):
-            paragraph(console, "answer", sentence)
+    paragraph(console, "answer", answer_of(store, at, explain=True))
 
 
 def show_run(store: Store, console: Console, sort: str, at: float | None) -> None:

@@ -15,12 +15,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from holdfast.cli.views.answer_sentence import answer_sentence, sentence_of_question
 from holdfast.errors import BadInput, StoreError
 from holdfast.files import new_file
 from holdfast.foreign_text import printable
 from holdfast.formatting import norm_name, shorten
 from holdfast.question import Question
+from holdfast.report.answer_sentence import answer_sentence
 from holdfast.report.streaming import summary_parts
 from holdfast.report.summary import InputRow, QuestionPart, class_name
 from holdfast.store import Store
@@ -37,13 +37,15 @@ def write_slide(store: Store, path: Path, at: float | None = None) -> Path:
 
     BadInput if the run has no radii or worst scores to draw, StoreError if the file cannot be written.
     """
-    part = next((one for one in summary_parts(store, MOST_BARS)[0] if one.rows and one.sense.rises), None)
-    title = answer_sentence(store, part, at, explain=False) if part is not None else ""
-    if part is None or not title:
+    parts, inputs = summary_parts(store, MOST_BARS)
+    part = parts[0]
+    goal = part.rows[0].goal if part.rows and not part.name else ""
+    if store.question.command == "verify" or goal not in ("radius", "worst"):
         raise BadInput(
             f"{path}: a slide shows radii or worst scores, and this run has none. Write a page: --out "
             "report.html."
         )
+    title = answer_sentence(store.question, parts, len(inputs - part.answered), at)
     figure = Figure(figsize=INCHES, layout="constrained")
     axes = figure.subplots()
     rows = list(part.rows)
@@ -64,7 +66,7 @@ def write_slide(store: Store, path: Path, at: float | None = None) -> Path:
         fontweight="bold",
         **plain,
     )
-    foot = f"{printable(shorten(sentence_of_question(store.question)))}  ·  holdfast"
+    foot = f"{printable(shorten(_describe_names(store.question)))}  ·  holdfast"
     figure.supxlabel(foot, fontsize=10, color="#5a616b", x=0.02, ha="left", **plain)
     drawing = io.BytesIO()
     kind = path.suffix.removeprefix(".")
@@ -145,6 +147,11 @@ def _row_name(row: InputRow, question: Question) -> str:
     label = class_name(question, row.source.label) if row.source is not None else ""
     name = row.display_name[-24:] or label
     return printable(f"{row.name}: {name}" if name else f"input {row.name}")
+
+
+def _describe_names(question: Question) -> str:
+    """The names of the model and the data, for the foot of the picture."""
+    return f"model {question.model.name or 'the network'}, data {question.data.name or 'the data'}"
 
 
 def _unit(question: Question, part: QuestionPart) -> str:

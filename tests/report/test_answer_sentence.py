@@ -15,9 +15,15 @@ from test_accessibility import contrast
 
 import holdfast as hf
 from holdfast.report import write_report
+from holdfast.report.answer_sentence import (
+    answer_of,
+    answer_sentence,
+    decisive_radius,
+    perturbation,
+    radius_origin,
+)
 from holdfast.report.compare import compare
 from holdfast.report.compare_table import comparison_sentence
-from holdfast.report.headline import answer_of, answer_sentence, decisive_radius, perturbation
 from holdfast.report.pairing import load
 from holdfast.report.plots import curves
 from holdfast.report.plots.canvas import ESTIMATED, PROVED, WITNESSED
@@ -107,8 +113,8 @@ def test_counts_of_changes_are_whole_words() -> None:
         perturbation(question(norm="0"), 1.0, image=True)
         == "when any 1 pixel changes, values staying in [0, 1]"
     )
-    assert perturbation(question(norm="0", unit="frame"), 3.0).startswith("when any 3 frames change")
-    assert perturbation(question(norm="words"), 2.0) == "when any 2 words are replaced"
+    assert perturbation(question(norm="0", unit="frame"), 3.0).startswith("when any 3 frames or fewer change")
+    assert perturbation(question(norm="words"), 2.0) == "when any 2 words or fewer are replaced"
     assert perturbation(question(norm="words"), 1.0) == "when any 1 word is replaced"
 
 
@@ -141,8 +147,49 @@ def test_nothing_is_claimed_of_nothing() -> None:
     assert answer_sentence(question(), parts_of([])) == "There is no answer yet."
     rows = rows_of([record(0, 0.0, math.inf)])
     assert (
-        answer_sentence(question(), parts_of(rows)) == "Nothing is proved or shown yet of any of the 1 input."
+        answer_sentence(question(), parts_of(rows))
+        == "No radius is certified for the input, and no counterexample was found."
     )
+
+
+def test_what_is_proved_at_every_radius_is_no_failure() -> None:
+    rows = rows_of([record(0, math.inf, math.inf), record(1, 0.0, math.inf)])
+    assert answer_sentence(question(), parts_of(rows)).startswith(
+        "1 of 2 inputs keeps its class under any change of any size"
+    )
+    for norm, phrase in (
+        ("0", "when any number of numbers change"),
+        ("words", "when any number of words are replaced"),
+    ):
+        assert phrase in answer_sentence(question(norm=norm), parts_of(rows))
+    assert radius_origin(question(), parts_of(rows)) == ""
+
+
+def test_the_radius_is_rounded_to_the_decided_side_and_explained(new_store: NewStore) -> None:
+    certified = parts_of(rows_of([record(0, 0.01, 0.1), record(1, 0.05678, 0.1), record(2, 0.09, 0.1)]))
+    assert "2 of 3 inputs keep their class under any change of at most 0.056 per value" in answer_sentence(
+        question(), certified
+    )
+    assert radius_origin(question(), certified) == "0.056: the median certified radius, rounded down"
+    found = parts_of(rows_of([record(k, 0.0, high) for k, high in enumerate((0.123, 0.2, 0.1))]))
+    assert "of at most 0.13 per value, values staying in [0, 1]; 2 are shown to change; 1 is unknown" in (
+        answer_sentence(question(), found)
+    )
+    assert radius_origin(question(), found) == "0.13: the median distance of the counterexamples, rounded up"
+    assert radius_origin(question(radius=0.1), found) == ""
+    store = new_store()
+    store.write([record(0, 0.01, 0.1)])
+    assert answer_of(store, explain=True).endswith("rounded down; --at names another radius.)")
+    assert answer_of(store, 0.01, explain=True) == answer_of(store, 0.01)
+
+
+def test_a_radius_is_never_rounded_over_what_is_proved() -> None:
+    exact = 0.05678912
+    parts = parts_of(rows_of([record(0, exact, 0.1)]))
+    assert "1 of 1 input keeps its class under any change of at most 0.05678912 per" in answer_sentence(
+        question(), parts, at=exact
+    )
+    assert "0 of 1 input" in answer_sentence(question(), parts, at=math.nextafter(exact, 1))
 
 
 def test_forecasts_and_targets_have_words_of_their_own() -> None:

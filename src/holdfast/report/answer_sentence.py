@@ -1,8 +1,12 @@
-"""The answer of a run in one sentence, for the first line of the page and the last line of the terminal.
+"""The answer of a run in one sentence with units.
 
-`answer_sentence` is the one place that builds it. There is one function for each command with an answer of
-its own kind (SENTENCES); `radius`, `worst` and programs share `_robustness`. Every sentence counts the same
-rows as the tables and names the perturbation set.
+    16 of 20 images keep their class under any change of at most 0.05 per pixel; 3 are shown to change; 1 is
+    unknown.
+
+`answer_sentence` is the one place that builds it: for the first line of the page and of the model card, the
+title of the slide, the last line of the terminal, and `result.summary()` in Python. There is one function for
+each command with an answer of its own kind (SENTENCES); `radius`, `worst` and programs share `_robustness`.
+Every sentence counts the same rows as the tables and as `holdfast gate --at`, and names the perturbation set.
 """
 
 import math
@@ -10,7 +14,15 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from holdfast.formatting import capitalise, format_lower, format_nearest, format_upper, norm_name, shorten
+from holdfast.formatting import (
+    capitalise,
+    exact_text,
+    format_lower,
+    format_nearest,
+    format_upper,
+    norm_name,
+    shorten,
+)
 from holdfast.question import Question, Request
 from holdfast.question_text import frames_are_words
 from holdfast.report.columns import columns_of
@@ -21,10 +33,24 @@ from holdfast.report.verdict import VerdictCounts, tally
 from holdfast.result import DONE
 from holdfast.store import Store
 
+NAMED = "the radius of the question"  # Where a radius comes from that the question gives.
+UNBOUNDED = "every certified radius is infinite"
+COUNTED_NORMS = ("0", "words")  # Norms whose radius is a whole number of changes.
+RADIUS_DIGITS = (
+    2  # Significant digits of a radius that the question does not name: short enough to read aloud.
+)
+# The answer about a single VNN-LIB instance, by its verdict; also what `hf.verify` says.
+INSTANCE_ANSWERS = {
+    "unsat": "The property holds (unsat): what the instance describes is proved never to happen.",
+    "sat": "The property is violated (sat): a counterexample was found and replayed through the network.",
+    "unknown": "The property is not decided: neither a proof nor a counterexample was found.",
+}
 MOST_RANGES = 3  # Ranges of outputs in the sentence of `reach`; more would not fit on two lines of the page.
 
 
-def answer_sentence(question: Question, parts: Sequence[QuestionPart], silent: int = 0) -> str:
+def answer_sentence(
+    question: Question, parts: Sequence[QuestionPart], silent: int = 0, at: float | None = None
+) -> str:
     """Answer the question of a run in one sentence with units and restrictions.
 
     Args:
@@ -33,43 +59,101 @@ def answer_sentence(question: Question, parts: Sequence[QuestionPart], silent: i
             them. The first input comes
             with its numbers, because their shape says whether inputs are images.
         silent: inputs of the run without any record; they count as unknown.
+        at: the radius at which inputs are counted; default: `decisive_radius`. Used where the answer is a
+            radius.
     """
     if not any(len(part.rows) for part in parts):
         return "There is no answer yet."
-    make = SENTENCES.get(question.command.split(" ")[0], _robustness)
-    return make(question, parts, silent)
+    kind = question.command.split(" ")[0]
+    if kind in SENTENCES:
+        return SENTENCES[kind](question, parts, silent)
+    return _robustness(question, parts, silent, at)
 
 
-def answer_of(store: Store) -> str:
-    """The sentence for a stored run: the same words as the first line of its page."""
+def answer_of(store: Store, at: float | None = None, *, explain: bool = False) -> str:
+    """The sentence for a stored run: the same words as the first line of its page.
+
+    explain: say where the radius comes from if the question names none.
+    """
     parts, inputs = summary_parts(
         store, 1
     )  # The first input with its numbers: their shape says whether it is an image.
-    return answer_sentence(store.question, parts, len(inputs - parts[0].answered))
+    sentence = answer_sentence(store.question, parts, len(inputs - parts[0].answered), at)
+    origin = radius_origin(store.question, parts) if explain and at is None else ""
+    return f"{sentence} ({origin}; --at names another radius.)" if origin else sentence
+
+
+def radius_origin(question: Question, parts: Sequence[QuestionPart]) -> str:
+    """The radius of the sentence and where it comes from; empty if the question names it, or if the answer
+    is about no radius.
+    """
+    rows = parts[0].rows
+    if not rows or rows[0].goal != "radius" or question.command.split(" ")[0] in SENTENCES:
+        return ""
+    chosen = decisive_radius(question, rows)
+    return (
+        "" if chosen is None or chosen[1] in (NAMED, UNBOUNDED) else f"{exact_text(chosen[0])}: {chosen[1]}"
+    )
 
 
 def decisive_radius(question: Question, rows: Sequence[InputRow]) -> tuple[float, str] | None:
     """The radius (score, probability) at which inputs are counted as certified, and where it comes from;
     None without any bound.
 
-    A radius in the question is used as it is. Otherwise it is the middle one of `quartile_radii`: the median
-    of the certified radii, or where nothing is certified, of the radii of the counterexamples, to two
-    significant digits.
+    A radius in the question is used as it is. Otherwise it is the median of the certified radii above 0,
+    rounded down to RADIUS_DIGITS digits; where nothing is certified, the median distance of the
+    counterexamples, rounded up. So at least half of the inputs with such a bound are decided there. It is
+    infinite where that is all that is proved.
     """
     if rows and rows[0].goal == "worst":
         return 0.0, "the property holds where its score is positive"
     given = question.asked.radius
-    if given is not None and rows and rows[0].goal == "radius":
+    about_radius = bool(rows) and rows[0].goal == "radius"
+    if given is not None and about_radius:
         try:
-            return float(given), "the radius of the question"
+            return float(given), NAMED
         except ValueError:  # one radius for each feature, which is no single number
             pass
-    radii = quartile_radii(question, rows)
+    if about_radius and rows[0].sense.rises:
+        found = _median_radius(question, rows)
+        if found is not None:
+            return found
+    radii = quartile_radii(question, rows) if rows and not _is_counted(question, rows) else ()
     if not radii:
         return None
-    if question.asked.norm in ("0", "words") and rows[0].goal == "radius":
-        return radii[len(radii) // 2], "chosen by this page, because the question names no number of changes"
     return radii[len(radii) // 2], "the median of this run in two digits, because the question names none"
+
+
+def _is_counted(question: Question, rows: Sequence[InputRow]) -> bool:
+    """Whether the radius is a whole number of changes."""
+    return question.asked.norm in COUNTED_NORMS and rows[0].goal == "radius"
+
+
+def _median_radius(question: Question, rows: Sequence[InputRow]) -> tuple[float, str] | None:
+    """The median certified radius rounded down, else the median distance of the counterexamples rounded up,
+    each with where it comes from.
+    """
+    counted = _is_counted(question, rows)
+    lower = [bound for row in rows if 0 < (bound := row.bracket.lower.value) < math.inf]
+    if lower:
+        median = float(np.median(lower))
+        radius = math.floor(median) if counted else float(format_lower(median, RADIUS_DIGITS))
+        return float(radius), "the median certified radius, rounded down"
+    upper = [bound for row in rows if 0 < (bound := row.bracket.upper.value) < math.inf]
+    if (
+        counted
+    ):  # The upper bound of a count is the last count that may hold; its counterexample has one more.
+        upper = [
+            row.bracket.upper.value + 1
+            for row in rows
+            if row.bracket.upper.known and row.bracket.upper.value < math.inf and not row.fails_at_once
+        ]
+    if not upper:
+        proved = any(row.bracket.lower.value == math.inf for row in rows)
+        return (math.inf, UNBOUNDED) if proved else None
+    median = float(np.median(upper))
+    radius = math.ceil(median) if counted else float(format_upper(median, RADIUS_DIGITS))
+    return float(radius), "the median distance of the counterexamples, rounded up"
 
 
 def input_noun(question: Question, rows: Sequence[InputRow], count: int) -> str:
@@ -81,6 +165,8 @@ def input_noun(question: Question, rows: Sequence[InputRow], count: int) -> str:
         noun = "table row"
     elif source is not None and source.x.ndim == 3 and source.x.shape[0] in (1, 3):
         noun = "image"
+    elif source is not None and source.x.ndim == 2 and question.asked.drift:
+        noun = "window"
     else:
         noun = "input"
     return noun if count == 1 else f"{noun}s"
@@ -91,24 +177,33 @@ def perturbation(question: Question, radius: float | str | None, *, image: bool 
     restriction of the question.
     """
     asked = question.asked
-    size = format_nearest(radius) if isinstance(radius, float | int) else shorten(radius, 30)
+    size = exact_text(radius) if isinstance(radius, float | int) else shorten(radius, 30)
     phrase = _change_phrase(question, asked, size, image=image)
     return ", ".join([phrase, *_restrictions(question)])
 
 
 def _change_phrase(question: Question, asked: Request, size: str, *, image: bool) -> str:
     frame = "word" if frames_are_words(question) else "frame"
+    any_size = size == "inf"
+    if asked.norm == "words" and any_size:
+        return "when any number of words are replaced"
     if asked.norm == "words":
-        return f"when any {size} word{'' if size == '1' else 's'} are replaced".replace("word are", "word is")
+        return (
+            "when any 1 word is replaced" if size == "1" else f"when any {size} words or fewer are replaced"
+        )
     if asked.norm == "0":
         unit = asked.unit or ("pixel" if image else "number")
-        return f"when any {size} {unit}{'' if size == '1' else 's'} change{'s' if size == '1' else ''}"
+        if any_size:
+            return f"when any number of {unit}s change"
+        return f"when any 1 {unit} changes" if size == "1" else f"when any {size} {unit}s or fewer change"
     if size == "None":
         return "anywhere in the given box" if asked.box is not None else "anywhere in the region"
     per = "per pixel" if image else "per value"
     if asked.drift:
-        return f"under any constant offset of at most {size} per feature"
-    if asked.norm in (None, "inf"):
+        return f"under any constant offset{'' if any_size else f' of at most {size}'} per feature"
+    if any_size:
+        change = "any change of any size"
+    elif asked.norm in (None, "inf"):
         change = f"any change of at most {size} {per}"
     else:
         change = f"any change of {norm_name(asked.norm)} size at most {size}"
@@ -155,7 +250,7 @@ def _property_phrase(asked: Request, many: bool) -> str:
         return f"keep{s} every output on its side of {shorten(asked.threshold, 30)}"
     if asked.targets is not None:
         return f"{'are' if many else 'is'} not classified as target {shorten(asked.targets, 30)}"
-    if asked.property not in (None, "robustness"):
+    if not _is_robustness(asked):
         margin = f" (epsilon {format_nearest(asked.epsilon)})" if asked.epsilon else ""
         return f"keep{s} the property {shorten(asked.property, 40)}{margin}"
     return f"keep{s} {their} class"
@@ -181,13 +276,18 @@ def _counts(question: Question, rows: Sequence[InputRow], found: VerdictCounts, 
 
 def _fails_at_once(asked: Request) -> str:
     plain = asked.within is None and asked.threshold is None and asked.targets is None
-    return "misclassified" if plain and asked.property in (None, "robustness") else "failing"
+    return "misclassified" if plain and _is_robustness(asked) else "failing"
 
 
 def _failure(asked: Request) -> str:
     if asked.within is None and asked.threshold is None and asked.targets is None:
-        return "to change" if asked.property in (None, "robustness") else "to lose it"
+        return "to change" if _is_robustness(asked) else "to lose it"
     return "to fail this"
+
+
+def _is_robustness(asked: Request) -> bool:
+    """Whether the property is that the class stays: by default, by name, or as `hf.Robustness(labels)`."""
+    return asked.property is None or asked.property.split(" ")[0] in ("robustness", "Robustness")
 
 
 def _is_image(rows: Sequence[InputRow]) -> bool:
@@ -195,13 +295,19 @@ def _is_image(rows: Sequence[InputRow]) -> bool:
     return source is not None and source.x.ndim == 3 and source.x.shape[0] in (1, 3)
 
 
-def _robustness(question: Question, parts: Sequence[QuestionPart], silent: int) -> str:
+def _robustness(
+    question: Question, parts: Sequence[QuestionPart], silent: int, at: float | None = None
+) -> str:
     """radius, worst, and what a program asks: how many inputs are certified, shown to change and unknown."""
     rows = parts[0].rows
     chosen = decisive_radius(question, rows)
+    if at is not None and rows[0].goal == "radius":
+        # Between two counts of changes the smaller one is meant.
+        chosen = (float(math.floor(at)) if _is_counted(question, rows) else at), NAMED
     if chosen is None:
         noun = input_noun(question, rows, len(rows) + silent)
-        return f"Nothing is proved or shown yet of any of the {len(rows) + silent} {noun}."
+        which = f"any of the {len(rows) + silent} {noun}" if len(rows) + silent > 1 else f"the {noun}"
+        return f"No {parts[0].sense.quantity} is certified for {which}, and no counterexample was found."
     radius = question.asked.radius if rows[0].goal == "worst" else chosen[0]
     found = tally(rows, chosen[0], silent=silent)
     if rows[0].goal in ("radius", "worst"):
@@ -218,15 +324,7 @@ def _properties(question: Question, parts: Sequence[QuestionPart], silent: int) 
     """verify: how many instances are unsat, sat and undecided."""
     found = tally(parts[0].rows, 0.0, silent=silent)
     if found.count == 1:
-        return (
-            "The property holds (unsat): what the instance describes is proved never to happen."
-            if found.certified
-            else (
-                "The property is violated (sat): a counterexample was found and replayed through the network."
-            )
-            if found.broken
-            else "The property is not decided: neither a proof nor a counterexample was found."
-        )
+        return INSTANCE_ANSWERS["unsat" if found.certified else "sat" if found.broken else "unknown"]
     verb = "holds" if found.certified == 1 else "hold"
     clauses = [f"{found.certified} of {found.count} properties {verb} (unsat, proved)"]
     clauses += [f"{found.broken} violated (sat, with a replayed counterexample)"] if found.broken else []
