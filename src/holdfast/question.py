@@ -165,6 +165,7 @@ class Question:
 
     @staticmethod
     def from_json(stored: Mapping[str, Json]) -> "Question":
+        """Return the question that was `stored` by `as_json`. StoreError if it is damaged."""
         try:
             kept = {name: value for name, value in stored.items() if name != "fingerprint"}
             for name, kind in (

@@ -146,7 +146,7 @@ def spot_points(problem: Problem, radius: Tensor | None) -> list[Tensor]:
 
     Args:
         radius: (batch,), the proved radius; points are drawn at several radii up to it. None for a region
-        without a radius.
+            without a radius.
     """
     region = problem.region
     if radius is None or not isinstance(region, Family):

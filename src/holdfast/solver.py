@@ -51,6 +51,16 @@ def solve(
     marks unfinished rows as interrupted. If the proof and the counterexample of a row contradict each other,
     a Contradiction is raised after all other rows are done and stored.
 
+    Args:
+        problems: what to answer.
+        methods: instances of `Method`, or a function that chooses them for a problem.
+        stop: when to give up. None: when every method has done all it can.
+        seed: decides every random number.
+        batch: rows of a batch at most.
+        store: keeps every record while it is made: `Store.create(folder)`.
+        progress: called with every report.
+        executor: where batches are solved.
+
     Returns:
         One record for each row of each problem, in order.
     """

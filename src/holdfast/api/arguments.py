@@ -73,7 +73,7 @@ def as_network(model: object, *, domain: DomainOption = None, x: object = None, 
 
     Args:
         model: a Network, a torch module, the path of an .onnx file, package.module:factory, or a fitted
-        estimator.
+            estimator.
         domain: the lowest and highest value of an input, for a model that is not a Network yet.
         x: the inputs, from which a module's token ids are recognised.
         name: the argument's name in messages.

@@ -128,7 +128,7 @@ def prove_again(
         seed: the seed of the run.
         batch: the batch size.
         tolerance: relative; a bound within the tolerance counts, because searches end near a bound and not at
-        it.
+            it.
         seconds: the time limit.
     """
     worker, until = BatchWorker(problems, methods, stop, seed, hashed=False), time.monotonic() + seconds

@@ -125,7 +125,7 @@ def harden(
         freeze: names of layers whose weights are not trained; "embedding": the word vectors.
         validation: the share of x that is held back to choose the checkpoint, or inputs and labels for it.
         test: inputs and labels for the numbers before and after. Default: those of validation, and the result
-        says so.
+            says so.
         measured: about how many of them are measured.
         epochs: how often all inputs are seen. Default: as the recipe says, or as often as `stop` allows.
         stop: hf.Stop(seconds=...) or a number of seconds for the whole call, measuring included. With a limit
@@ -136,7 +136,7 @@ def harden(
         folder: keeps what is needed to continue after an interruption: the same call continues. At the end it
             holds hardened.safetensors.
         progress: None: a bar in a terminal or notebook. False: nothing. A function: it is called after every
-        epoch.
+            epoch.
 
     Ctrl-C ends training and keeps the best network so far, and so does a loss that is NaN. Bounds from
     training are never reported: the numbers in `before` and `after` are proved by the engine at the given

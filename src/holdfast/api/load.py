@@ -26,7 +26,7 @@ def load(
             texts (.tsv), package.module:function, or an object: a DataFrame, a data set, a pair (x, y), a
             dict with x and y.
         net: a torch module in evaluation mode, the path of an .onnx file, a fitted estimator, or a
-        hf.Network.
+            hf.Network.
         scale: the numbers are divided by this: 255 for bytes.
         limit: the number of inputs that are read.
         text_column: the column of a table that holds texts, where its name does not say so.

@@ -32,7 +32,7 @@ def prove(
         folder: where the files go.
         file: the .onnx file that the network was read from.
         stop: hf.Stop(seconds=...) or a number of seconds for all certificates; claims that are left then have
-        no file, and say so.
+            no file, and say so.
         seconds: the same as a number for `stop`.
     """
     problems = (

@@ -167,13 +167,13 @@ def radius(
 
     Args:
         net: a torch module in evaluation mode, the path of an .onnx file, a fitted scikit-learn estimator, or
-        a hf.Network.
+            a hf.Network.
         x: (batch, *shape), a list of inputs of different lengths, or padded ones with `lengths`; for a
             network that reads tokens their ids, or a list of texts.
         y: the class of each input, as a number or by its name. A misclassified input has radius 0. Not needed
-        with `property`.
+            with `property`.
         norm: 1, 2, math.inf (or "inf") or any p >= 1, in the units of the domain; 0 counts changed pixels,
-        frames or features.
+            frames or features.
         domain: the lowest and highest value of an input, as in (0, 1). A hf.Network has its own.
         property: what must hold instead of the class: hf.Within("10%") (outputs stay near the forecast at the
             unperturbed input), hf.Threshold(0) (every output stays on its side of the threshold), or any
@@ -193,9 +193,9 @@ def radius(
         unit: under norm 0, what counts as one change: "pixel" (all its channels), "frame" or "number".
             Default: pixels for images, else numbers.
         free: under norm 0, a bool mask of the units that may change, for all inputs or for each. Default:
-        all.
+            all.
         values: under norm 0, the values that a changed number may take, such as range(256) for bytes.
-        Default: any of the domain.
+            Default: any of the domain.
         lengths: the lengths of padded inputs.
         mode: under norm 0, "prove": search for few changes and prove by branch and bound that fewer do not
             suffice. "grid": DeepTRE's sensitivities over a grid of values; its lower bounds are estimates.
@@ -203,15 +203,15 @@ def radius(
             optimised slopes, joint ReLU relaxations and quadratic models, seconds for an input. "split":
             branch and bound too, minutes; limit it with `stop`.
         arithmetic: "real": proofs are about the network in real arithmetic. "executed": about its own float32
-        outputs (tier "fast").
+            outputs (tier "fast").
         methods: what to run instead of the defaults: instances such as hf.attacks.PGD(), or names such as
-        "pgd" and "certify".
+            "pgd" and "certify".
         stop: when to stop: a hf.Stop, or a number of seconds for the whole call.
         seconds: the same as a number for `stop`.
         seed: decides every random number.
         store: keeps every record while it is made: hf.Store.create(folder).
         progress: None: a bar in a terminal or notebook. False: nothing. True: always a bar. A function: it is
-        called with every report.
+            called with every report.
 
     Returns: A list with one bracket for each input, in order, lower <= radius <= upper, that prints as a
     table and has .lower, .upper, .to_frame(), .summary(), .report(path) and .gate(...). The radius is
@@ -312,9 +312,9 @@ def worst(
 
     Args:
         net: a torch module in evaluation mode, the path of an .onnx file, a fitted estimator, or a
-        hf.Network.
+            hf.Network.
         region: where inputs may be: hf.Ball(x, 0.02, torch.inf, (0, 1)), hf.Box.between(lower, upper), or any
-        region of hf.region.
+            region of hf.region.
         property: the score that must stay positive: hf.Robustness(y), hf.Within("10%"), hf.Threshold(0), any
             Property, one of the names of `hf.risk`, or your own function of the outputs.
         tier: how hard to prove, as for `hf.radius`.
@@ -325,7 +325,7 @@ def worst(
         seed: decides every random number.
         store: keeps every record while it is made.
         progress: None: a bar in a terminal or notebook. False: nothing. A function: it is called with every
-        report.
+            report.
 
     Returns: A list with one bracket for each region. The range of an output is two of these: the smallest
     value of the output, and of its negative.
@@ -418,10 +418,10 @@ def bounds(
 
     Args:
         net: a torch module in evaluation mode, the path of an .onnx file, a fitted estimator, or a
-        hf.Network.
+            hf.Network.
         region: where inputs may be: hf.Ball, hf.Box, or any region of hf.region.
         rows: (rows, outputs) or (batch, rows, outputs): bound these linear combinations of the outputs
-        instead.
+            instead.
         offset: (rows,) or (batch, rows): added to the combinations.
     """
     where = check_region(region, "hf.bounds")

@@ -314,10 +314,10 @@ class Results(list[T], ABC):
 
         Args:
             at: the radius (for worst scores the score, by default 0) at which inputs count as certified or
-            broken.
+                broken.
             min_certified: at least this share of the inputs is certified there.
             max_broken: at most this share has a counterexample there; unknown inputs count too, unless
-            max_unknown is given.
+                max_unknown is given.
             max_unknown: at most this share is unknown there.
             min_accuracy: at least this share is classified right.
         """

@@ -150,7 +150,7 @@ def risk(
 
     Args:
         net: a torch module in evaluation mode, the path of an .onnx file, a fitted estimator, or a
-        hf.Network.
+            hf.Network.
         x: (batch, *shape), the inputs; for a network that reads tokens their ids, or a list of texts.
         property: a Property; your own torch function of the outputs (n, outputs) -> (n,), positive where all
             is well; or one of "robustness": the output of the class above all others. "confidence": the
@@ -164,10 +164,10 @@ def risk(
         domain: the lowest and highest value of an input, as in (0, 1). A hf.Network has its own.
         region: any other region in place of the ball, such as a hf.Box.
         patch: a bool mask of the features that may change, each by at most the radius; without a radius they
-        take any value of the domain.
+            take any value of the domain.
         shares: feature k moves by at most radius * shares[k].
         drift: for windows (frames, features): one offset a feature, the same in every frame, of at most the
-        radius (times its share).
+            radius (times its share).
         y: the classes, as numbers or names. Default: the predicted ones.
         targets: the class that "targeted" and "reach" are about, for all inputs or one for each.
         margin: by how much the score must be above zero.
@@ -181,7 +181,7 @@ def risk(
         seed: decides every random number.
         store: keeps every record while it is made.
         progress: None: a bar in a terminal or notebook. False: nothing. A function: it is called with every
-        report.
+            report.
 
     Returns:
         A list with one hf.api.Risk for each input, in order; it prints as a table.

@@ -50,20 +50,20 @@ def saliency(
 
     Args:
         net: a torch module in evaluation mode, the path of an .onnx file, a fitted estimator, or a
-        hf.Network.
+            hf.Network.
         x: (batch, *shape), the inputs.
         y: the classes, as numbers or names. Default: the predicted ones.
         domain: the lowest and highest value that a unit may take. Default: the network's domain.
         unit: what changes as one: "pixel", "frame" or "number". Default: the pixels of an image, else
-        numbers.
+            numbers.
         free: bool, broadcast over (batch, *unit shape): the units that may change. Default: all.
         values: the values that a changed number may take, all of which are tried. Default: `levels` of them,
-        evenly over the domain.
+            evenly over the domain.
         levels: how many values are tried, the lowest and the highest included.
         stop: when to stop: a hf.Stop, or a number of seconds. Units that were not measured by then are NaN.
         seconds: the same as a number for `stop`.
         progress: None: a bar in a terminal or notebook. False: nothing. A function: it is called with every
-        report.
+            report.
 
     Only the model's answers are used, so any model will do. Zero: none of the values that were tried lowers
     the margin. The map is an

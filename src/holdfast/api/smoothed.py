@@ -38,7 +38,7 @@ def smoothed(
 
     Args:
         net: a torch module in evaluation mode, the path of an .onnx file, a fitted estimator, or a
-        hf.Network; black boxes too.
+            hf.Network; black boxes too.
         x: (batch, *shape), the inputs.
         sigma: the standard deviation of the noise, in the units of the input.
         samples: draws that estimate the probability of the class.
@@ -49,7 +49,7 @@ def smoothed(
         seconds: the same as a number for `stop`.
         store: keeps every record while it is made.
         progress: None: a bar in a terminal or notebook. False: nothing. A function: it is called with every
-        report.
+            report.
 
     The radius is that of the smoothed classifier and says nothing about the network itself. It costs
     `choosing` + `samples` model queries for each input.

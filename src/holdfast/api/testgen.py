@@ -68,13 +68,13 @@ def testgen(
         train: the inputs from which the range of each neuron is taken. Default: x.
         domain: the lowest and highest value of an input, as in (0, 1). A hf.Network has its own.
         layers: names of layers (`holdfast inspect` shows them). Default: all hidden activation functions and
-        recurrent layers.
+            recurrent layers.
         per: "element": every number of a feature map, or of a state at each step, is a neuron. "channel":
-        their mean over all positions.
+            their mean over all positions.
         threshold: above this value a neuron fires.
         sections: how many parts of a neuron's range "multisection" has.
         unit: what counts as one change: "pixel", "frame" or "number". Default: pixels for images, else
-        numbers.
+            numbers.
         changes: the largest number of changed units in a test.
         tests: the largest number of tests.
         tries: how many seeds are tried for an item, the nearest first.
@@ -85,7 +85,7 @@ def testgen(
         seconds: the same as a number for `stop`.
         seed: decides every random number.
         progress: None: a bar in a terminal or notebook. False: nothing. A function: it is called with every
-        report.
+            report.
 
     What is not reached stays uncovered and is counted. Whether a test still shows what its seed showed is for
     people to judge.

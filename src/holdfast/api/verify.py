@@ -50,7 +50,7 @@ def verify(
     Args:
         net: a torch module in evaluation mode, the path of an .onnx file, or a hf.Network.
         spec: the path of a VNN-LIB file, or the specification that `holdfast.verification.vnnlib.read_vnnlib`
-        returns.
+            returns.
         stop: when to stop: hf.Stop(seconds=...), or a number of seconds; the answer is then "timeout".
             Without it the search ends when the question is settled, which may be never.
         seconds: the same as a number for `stop`.
@@ -60,7 +60,7 @@ def verify(
         judges: the same network on other machines; a counterexample counts only where they agree.
         store: keeps every record while it is made.
         progress: None: a bar in a terminal or notebook. False: nothing. A function: it is called with every
-        report.
+            report.
 
     Returns: The verdict: .answer is "sat" (.witness is a counterexample, replayed through the model), "unsat"
     (proved), "timeout" or "unknown".
@@ -100,21 +100,21 @@ def reach(
 
     Args:
         net: a torch module in evaluation mode, the path of an .onnx file, a fitted estimator, or a
-        hf.Network.
+            hf.Network.
         box: a hf.Box, which holds one box for each row of its batch; or (lower, upper), of one input or of a
-        batch.
+            batch.
         outputs: which outputs, by number. Default: all.
         rows: (combinations, outputs): bound these linear combinations of the outputs instead.
         tolerance: how close the proved bound and the value that was found have to be.
         stop: when to stop: hf.Stop(seconds=...), or a number of seconds. Without it the search ends at the
-        tolerance.
+            tolerance.
         seconds: the same as a number for `stop`.
         seed: decides every random number.
         methods: InputSplit or ActivationSplit, to choose how subproblems are split; or any methods, as
             instances or names. Default: by inputs where few of them vary, else by ReLUs.
         store: keeps every record while it is made.
         progress: None: a bar in a terminal or notebook. False: nothing. A function: it is called with every
-        report.
+            report.
 
     Returns: A list with one range for each output of each box. The proved bounds are about the network in
     real arithmetic. The values inside of them were computed by its copy in float64, or by the network itself

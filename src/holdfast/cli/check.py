@@ -105,8 +105,10 @@ def check(
     """Check a run as `holdfast check` does: seals, hashes, every counterexample, and proved bounds again.
 
     Args:
+        folder: the run folder.
         model, data: where they are now, as `--model` and `--data` take them; None: where the run found them.
         files: other files of the run, by option.
+        trust: whether a model file may be opened that can run code (.pt2), as in `hf.Network.from_export`.
         sample: number of proved bounds to recompute, drawn at random; None: all.
         tolerance: accept a recomputed bound that is smaller by at most this fraction.
         stop: its seconds limit the recomputation; None: as long as the run took.

@@ -126,6 +126,7 @@ class Monitor:
         """Build a monitor for a network that answers every prefix of a sequence.
 
         Args:
+            net: a recurrent network, or any network that answers every prefix of a sequence.
             sequences: of token ids, words or frames. The modes abstract and marble are trained on them; the
                 other modes only check the network on some of them.
             mutation: the possible replacements of an element: Groups, Typos, Noise or Own.
@@ -134,6 +135,10 @@ class Monitor:
             mode: auto selects exact if the mutation is a finite set, else sampled.
             unknown: treatment of unknown words: error, skip (omit them) or unk (replace them by the token
                 `unk`). Default: the network's token for unknown words, and an error if it has none.
+            confidence: with mode sampled, the probability that an interval contains its score.
+            samples: with mode sampled, the number of random mutants of each element.
+            seed: decides every random number.
+            max_length: the most elements of a sequence; longer ones are refused.
             omega: with mode marble, the dimensions that PCA keeps of the states (default 16).
             theta: with mode marble, the error that is allowed in an abstract state (default 0.6).
         """
@@ -196,11 +201,13 @@ class Monitor:
     # ---- whole sequences
 
     def score(self, sequence: Any, k: Steps = 0) -> Scores:
-        """One score for each element: the probability that the label k elements later stays."""
+        """One score for each element of `sequence`: the probability that the label k elements later stays."""
         return self.score_all([sequence], k)[0]
 
     def score_all(self, sequences: Sequence[Any], k: Steps = 0) -> list[Scores]:
-        """Score several sequences in one batch, which is faster than one by one."""
+        """Score several `sequences` for the label k elements later in one batch, which is faster than one by
+        one.
+        """
         read = self.read_all(sequences)
         if (
             self.settings.mode == "exact"
@@ -441,7 +448,9 @@ class Monitor:
 
     @classmethod
     def load(cls, folder: str | Path, net: Network) -> "Monitor":
-        """Load a saved monitor. The network and its tokenizer must be the ones it was fitted for."""
+        """Load the monitor that was saved in `folder`. The network `net` and its tokenizer must be the ones it
+        was fitted for.
+        """
         from holdfast.monitor import outputs, stored_settings
         from holdfast.monitor.mutation import mutation
         from holdfast.monitor.saving import WRITTEN, load

@@ -129,6 +129,7 @@ class Network:
         """A network from a torch module, (batch, *shape) -> (batch, outputs).
 
         Args:
+            module: an nn.Module in evaluation mode.
             domain: lowest and highest value of an input, in the units of your data. None: unbounded.
             mean: subtracted from the input before the module sees it. A list has one number for each channel
                 of an image (channels, height, width) or each feature of a sequence (frames, features). Where
@@ -150,6 +151,8 @@ class Network:
             output: which part of the module's answer is measured. Of a dict or a ModelOutput, its name; None:
                 its logits, or its only tensor. Of a tuple, its position, counted from 0; None: the first,
                 unless another could be meant.
+            device: where the network runs, as torch names it: "cpu", "cuda", "cuda:1".
+            name: its name in results. None: the name of its class.
             fingerprint: what identifies the model, as in `from_callable`. None: everything that the module
                 reads is hashed.
         """
@@ -185,11 +188,16 @@ class Network:
     ) -> "Network":
         """A network from a `.pt2` file of torch.export.save.
 
-        Options as in `from_torch`; a token model is recognised by its input.
-
         torch reads parts of such a file with pickle and sympy, and both can run code that the file contains.
         Therefore the file is opened only with trust=True; use it for files from people you trust. ONNX files
-        contain no code.
+        contain no code. A token model is recognised by its input.
+
+        Args:
+            file: the path of the file.
+            trust: whether to open it although it can run code.
+            domain, mean, std, time_first, pool: the inputs and their scaling, as in `from_torch`.
+            vocabulary, classes, tokenizer: words and names, as in `from_torch`.
+            output, device: what is measured and where it runs, as in `from_torch`.
         """
         options = AssemblyOptions(domain, mean, std, time_first, pool, vocabulary, classes, tokenizer)
         return cls(
@@ -217,9 +225,11 @@ class Network:
     ) -> "Network":
         """A network from an ONNX file (`.onnx`, `.onnx.gz`), imported to torch operators.
 
-        Other options as in `from_torch`.
-
         Args:
+            file: the path of the file.
+            domain, mean, std, time_first, pool: the inputs and their scaling, as in `from_torch`.
+            vocabulary, classes, tokenizer: words and names, as in `from_torch`.
+            device: where the network runs, as in `from_torch`.
             black_box: run the file with onnxruntime (extra `runtime`) as a black box, without gradients and
                 proofs. Files with unknown operators are run so too; the network's notes say it.
             batched: False if the file takes a single input without a batch axis.
@@ -255,6 +265,11 @@ class Network:
         Such a black box can be attacked and estimated, but nothing about it can be proved.
 
         Args:
+            function: called with arrays of any number of rows.
+            domain: lowest and highest value of an input. None: unbounded.
+            shape: of one input. Needed only for work that starts before any data are seen.
+            classes: names of the outputs, in their order.
+            name: its name in results. None: the name of the function.
             fingerprint: what identifies the model in stored runs: a text of your own, such as its version, or
                 the paths of the files that it consists of. None: everything that the function reads is
                 hashed. If something cannot be hashed, a note says so, and a run of the network can be neither
@@ -287,8 +302,10 @@ class Network:
         estimator's own.
 
         Args:
+            estimator: fitted, as sklearn's `fit` returns it.
             columns: the columns of the table, hf.Columns.of(frame). Needed for columns that hold words.
             domain: lowest and highest value of a number, where the columns do not give it.
+            name: its name in results. None: the name of its class.
         """
         parts, own = parts_of_estimator(estimator, AssemblyOptions(domain=domain), columns=columns, name=name)
         return cls(**vars(parts), itself=None if own is None else cls(**vars(own)))

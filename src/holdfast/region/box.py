@@ -41,6 +41,7 @@ class Box(Region):
 
     @staticmethod
     def between(lower: Tensor, upper: Tensor) -> "Box":
+        """All inputs between `lower` and `upper`, both (batch, *shape); its centre is their mean."""
         if lower.shape != upper.shape:
             raise BadInput(
                 f"box: the bounds have different shapes, {tuple(lower.shape)} and {tuple(upper.shape)}."

@@ -129,6 +129,7 @@ class Columns:
         Columns of type object, string or category become categorical, with the values that occur.
 
         Args:
+            frame: the DataFrame, for instance of the training data.
             frozen: columns that do not change.
             scales: the unit of each column's changes: "std" or "range" (of these data), or a number for each
                 by name. Default: 1.
@@ -158,7 +159,7 @@ class Columns:
 
     @staticmethod
     def named(names: Iterable[str], *, frozen: Sequence[str] = (), scales: Scales = None) -> "Columns":
-        """Build numeric columns without bounds."""
+        """Build numeric columns without bounds, by their `names`; `frozen` and `scales` as in `of`."""
         return Columns(tuple(Column(str(name)) for name in names)).with_(frozen=frozen, scales=scales)
 
     @staticmethod
@@ -168,6 +169,7 @@ class Columns:
 
     @staticmethod
     def from_json(stored: Any, source: str = "columns") -> "Columns":
+        """Build columns from `stored`, an object as `read` describes it. `source` names it in errors."""
         if not isinstance(stored, Mapping) or not all(isinstance(told, Mapping) for told in stored.values()):
             raise BadInput(f"{source}: {EXPECTED}")
         known, found = {f.name for f in fields(Column)}, []

@@ -35,13 +35,13 @@ class Store(InputTable, RecordTable):
 
     @classmethod
     def create(cls, folder: str | Path, question: Question | None = None) -> Self:
-        """A new run with this question. StoreError if the folder holds a run already or cannot be written."""
+        """A new run in `folder` with this question. StoreError if the folder holds a run already or cannot be written."""
         path = Path(folder)
         return cls(path, *begin(path, question or Question(), provenance()))
 
     @classmethod
     def open(cls, folder: str | Path) -> Self:
-        """An existing run, to continue it.
+        """An existing run in `folder`, to continue it.
 
         Raises StoreError if there is none, another process writes it, or the file is damaged.
         """
@@ -60,7 +60,7 @@ class Store(InputTable, RecordTable):
 
     @classmethod
     def read(cls, folder: str | Path) -> Self:
-        """An existing run in its present state, for reading.
+        """The run in `folder` in its present state, for reading.
 
         Raises StoreError if there is none, or the file is damaged.
         """
@@ -139,8 +139,9 @@ class Store(InputTable, RecordTable):
         return [flat(record) for record in self.stream(light=True)]
 
     def export(self, path: str | Path) -> Path:
-        """Write all records as .json, .csv or .parquet, or all witnesses as .npz, depending on the file's
-        ending."""
+        """Write all records as .json, .csv or .parquet, or all witnesses as .npz, depending on the ending of
+        `path`, and return the path.
+        """
         return export(self, path)
 
 
