@@ -53,9 +53,13 @@ REPLAY_SECONDS = (
     2.0  # Seconds after the deadline for replaying the counterexamples of the last step; chosen by hand.
 )
 TOO_LATE = "there was no time to find out whether it applies"
+UNEXAMINED = "the budget ended before it began"
 # Share of the remaining time in which all methods must decide whether they apply, tracing included; chosen by
 # hand.
 APPLICABILITY_SHARE = 0.5
+# Numbers in the inputs of one batch: attacks hold several tensors with some ten copies of each (chosen by hand).
+CPU_BATCH_NUMBERS = 2**22
+GPU_BATCH_NUMBERS = 2**25
 NO_NUMBER = "the model answers NaN at the input itself"
 RECHECKED_ALONE = 16  # Counterexamples of a batch that are evaluated again in a batch of one; chosen by hand.
 UNBROKEN = "no change that is allowed breaks it, however large"
@@ -303,6 +307,10 @@ class BatchWorker:
         for group in groups.values():
             on_gpu = bool(group) and self.problems[self._place[group[0]][0]].region.centre.is_cuda
             many = size or (1024 if on_gpu else 128)
+            if group and size is None:
+                region = self.problems[self._place[group[0]][0]].region
+                numbers = GPU_BATCH_NUMBERS if on_gpu else CPU_BATCH_NUMBERS
+                many = max(1, min(many, numbers // max(1, math.prod(region.shape))))
             found += [
                 Unit(tuple(group[at : at + many]), each * len(group[at : at + many]))
                 for at in range(0, len(group), many)
@@ -590,18 +598,35 @@ def _begin(work: Work, methods: Sequence[Method[Any]], tell: Tell) -> bool:
             None,
             None,
         )
-    with time_limit.within(time_limit.share_of_remaining(APPLICABILITY_SHARE)):
-        too_late: str | None = TOO_LATE
-        work.unfit = {
-            method.name: time_limit.interrupt_late(partial(method.unfit, problem), too_late, 0.0)
-            for method in methods
-        }
-    work.skipped = (
-        *work.skipped,
-        *(f"{name}: {reason}" for name, reason in work.unfit.items() if reason is not None),
-    )
+    _examine_methods(work, [method for method in methods if not method.needs_graph])
+    for method in methods:
+        work.unfit.setdefault(method.name, TOO_LATE)  # until it is examined, after the openings
     work.queries = problem.network.queries - before
     return True
+
+
+def _examine_methods(work: Work, methods: Sequence[Method[Any]]) -> None:
+    """Find out which of the methods apply to the batch, and note why the others do not."""
+    with time_limit.within(time_limit.share_of_remaining(APPLICABILITY_SHARE)):
+        too_late: str | None = TOO_LATE
+        for method in methods:
+            work.unfit[method.name] = time_limit.interrupt_late(
+                partial(method.unfit, work.problem), too_late, 0.0
+            )
+    found = {method.name: work.unfit[method.name] for method in methods}
+    work.skipped = (
+        *work.skipped,
+        *(f"{name}: {reason}" for name, reason in found.items() if reason is not None),
+    )
+
+
+def _note_unexamined(work: Work, methods: Sequence[Method[Any]]) -> Status:
+    """Note the methods that were not examined before the budget ended. Returns "stopped"."""
+    work.skipped = (
+        *work.skipped,
+        *(f"{method.name}: {UNEXAMINED}" for method in methods if method.needs_graph),
+    )
+    return "stopped"
 
 
 def _step_in_turn(
@@ -610,25 +635,38 @@ def _step_in_turn(
     """Step the methods in turn until all are done or the budget is used up; return which. Closed rows are
     left out.
 
-    Methods with long steps begin when the others are done.
+    Cheap steps come first: methods that decide rows exactly with few queries, then the openings of attacks. Only then
+    the methods are examined that need the graph of the network. Methods with long steps begin when the others are
+    done.
     """
-    problem = work.problem
     rows = work.unsettled_rows(stop)
     if not len(rows):
         return "finished"
-    part = problem.take(rows.to(problem.region.centre.device))
-    able = [method for method in methods if work.unfit[method.name] is None]
+    ready = [method for method in methods if work.unfit[method.name] is None]
     # A method whose applicability was not decided in time counts as unfinished, so that a resumed run tries
     # it.
     work.able = frozenset(method.name for method in methods if work.unfit[method.name] in (None, TOO_LATE))
-    if not _settle_cheap_rows(work, able, stop, deadline, seed, tell):
-        return "stopped"
+    if not _settle_cheap_rows(work, ready, stop, deadline, seed, tell):
+        return _note_unexamined(work, methods)
     rows = work.unsettled_rows(stop)
     if not len(rows):
         return "finished"
-    part = problem.take(rows.to(problem.region.centre.device))
+    part = work.problem.take(rows.to(work.problem.region.centre.device))
+    batch = _OpenRows(work, rows, part, stop, deadline, seed, tell)
+    states = _run_openings(batch, ready)
+    if states is None:
+        return _note_unexamined(work, methods)
+    before = work.problem.network.queries
+    _examine_methods(work, [method for method in methods if method.needs_graph])
+    work.queries += work.problem.network.queries - before
+    work.able = frozenset(method.name for method in methods if work.unfit[method.name] in (None, TOO_LATE))
+    able = [method for method in methods if work.unfit[method.name] is None]
     for turn in ([m for m in able if not m.long_steps], [m for m in able if m.long_steps]):
-        live: list[tuple[Method[Any], Problem, Any]] = [(method, method.view(part), None) for method in turn]
+        live: list[tuple[Method[Any], Problem, Any]] = [
+            (method, method.view(part), states.get(id(method)))
+            for method in turn
+            if states.get(id(method), method) is not None
+        ]
         while live:
             ongoing = []
             for method, seen, state in live:
@@ -636,19 +674,61 @@ def _step_in_turn(
                     return "finished"
                 if _budget_used_up(work, stop, deadline):
                     return "stopped"
-                if state is None:
-                    aside = {name: values[rows] for name, values in work.aside.items()}
-                    state = time_limit.interrupt_late(
-                        partial(_start_method, method, seen, seed, aside), TOO_LATE
-                    )
-                    if state is TOO_LATE:
-                        return "stopped"
-                state = _step_method(work, seen, rows, method, state, seed)
-                tell(work.improved_records(), method.name)
+                state = batch.start(method, seen) if state is None else state
+                if state is TOO_LATE:
+                    return "stopped"
+                state = batch.step(method, seen, state)
                 if state is not None:
                     ongoing.append((method, seen, state))
             live = ongoing
     return "finished" if TOO_LATE not in work.unfit.values() else "stopped"
+
+
+@dataclass(frozen=True)
+class _OpenRows:
+    """The open rows of a batch, as one problem, with what a step of a method needs."""
+
+    work: Work
+    rows: Tensor
+    part: Problem
+    stop: Stop
+    deadline: float
+    seed: int
+    tell: Tell
+
+    def start(self, method: Method[Any], seen: Problem) -> Any:
+        """The method's first state, or TOO_LATE."""
+        aside = {name: values[self.rows] for name, values in self.work.aside.items()}
+        return time_limit.interrupt_late(partial(_start_method, method, seen, self.seed, aside), TOO_LATE)
+
+    def step(self, method: Method[Any], seen: Problem, state: Any) -> Any:
+        """The state after one step; its claims are applied and reported."""
+        state = _step_method(self.work, seen, self.rows, method, state, self.seed)
+        self.tell(self.work.improved_records(), method.name)
+        return state
+
+
+def _run_openings(batch: _OpenRows, methods: Sequence[Method[Any]]) -> dict[int, Any] | None:
+    """Run the opening steps of the methods that have some; return the states of these methods after them, by id.
+
+    A state of None means that the method is finished. Returns None if the budget ended first.
+    """
+    states = dict[int, Any]()
+    for method in (method for method in methods if method.has_opening):
+        if not len(batch.work.unsettled_rows(batch.stop)):
+            break
+        if _budget_used_up(batch.work, batch.stop, batch.deadline):
+            return None
+        seen = method.view(batch.part)
+        state = batch.start(method, seen)
+        while state is not None:
+            if state is TOO_LATE or _budget_used_up(batch.work, batch.stop, batch.deadline):
+                return None
+            if not method.is_opening(state) or not len(batch.work.unsettled_rows(batch.stop)):
+                break
+            state = batch.step(method, seen, state)
+        states[id(method)] = state
+    return states
 
 
 def _settle_cheap_rows(

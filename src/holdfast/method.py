@@ -71,6 +71,11 @@ class Method(ABC, Generic[State]):
     goals: ClassVar[tuple[Goal, ...]] = ("radius", "worst")
     # steps take seconds: it begins when the methods with short steps are done
     long_steps: ClassVar[bool] = False
+    # its obstacle traces the model or builds its graph, which takes long for a large one: it is examined once the
+    # methods that need neither have had their first, cheap steps (`is_opening`)
+    needs_graph: ClassVar[bool] = False
+    # it may begin with cheap steps that come before the steps of all other methods (`is_opening`)
+    has_opening: ClassVar[bool] = False
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
@@ -142,6 +147,10 @@ class Method(ABC, Generic[State]):
         They come from all methods: a smaller radius is proved already, and a larger one has a counterexample.
         """
         return state
+
+    def is_opening(self, state: State) -> bool:
+        """Whether the next step is one of the cheap ones that come first; asked only where `has_opening` is set."""
+        return False
 
     def settles(self, problem: Problem) -> Tensor | None:
         """(batch,) bool: the rows that this method decides exactly with few queries; None: no row.

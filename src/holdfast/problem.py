@@ -10,6 +10,7 @@ from torch import Tensor
 
 from holdfast import batch, time_limit
 from holdfast.errors import BadInput
+from holdfast.memory_budget import LARGE_INPUT_NUMBERS, rows_per_call
 from holdfast.network import Network
 from holdfast.network.callable_fingerprint import of_rows, of_value
 from holdfast.network.network import ELEMENTS_PER_CALL, ELEMENTS_PER_TIMED_CALL
@@ -89,6 +90,15 @@ class Problem:
 
         # Only whole batches are passed on, because the property identifies rows by their position.
         numbers = time_limit.at_once(ELEMENTS_PER_CALL, ELEMENTS_PER_TIMED_CALL, x.device)
+        rows = rows_per_call(math.prod(self.region.shape), numbers)
+        if score is None and math.prod(self.region.shape) >= LARGE_INPUT_NUMBERS and rows < len(self):
+            # Of large inputs not even a whole batch fits into one call.
+            each = [
+                self.take(some).score_and_gradient(stacked[:, some])
+                for some in torch.arange(len(self), device=x.device).split(rows)
+            ]
+            scores, gradients = (torch.cat(found, 1) for found in zip(*each, strict=True))
+            return scores.reshape(x.shape[: x.dim() - len(self.region.shape)]), gradients.reshape(x.shape)
         at_once = max(1, numbers // max(1, stacked[0].numel()))
         parts = [self.network.score_and_gradient(part.flatten(0, 1), flat) for part in stacked.split(at_once)]
         scores, gradients = (torch.cat(found) for found in zip(*parts, strict=True))

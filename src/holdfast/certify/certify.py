@@ -129,6 +129,7 @@ class Certify(Method[RadiusSearch]):
 
     finds: ClassVar[str] = "certified lower bounds"
     help: ClassVar[str] = "linear bounds (CROWN) with relaxations in closed form"
+    needs_graph: ClassVar[bool] = True
     traits: ClassVar[Traits] = Traits(seeded=False, glass=True)
 
     rounds: int = 24

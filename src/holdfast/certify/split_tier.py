@@ -115,6 +115,7 @@ class Split(Method[SplitState]):
     help: ClassVar[str] = (
         "branch and bound over halves of inputs, signs of ReLUs or ranges of other pre-activations"
     )
+    needs_graph: ClassVar[bool] = True
     traits: ClassVar[Traits] = Traits(seeded=False, glass=True)
 
     boxes: int = 1024

@@ -120,6 +120,7 @@ class Tighten(Method[TightState]):
         "linear bounds, then trained slopes (alpha-CROWN), joint ReLU relaxation and trained second-order "
         "models"
     )
+    needs_graph: ClassVar[bool] = True
     traits: ClassVar[Traits] = Traits(seeded=False, glass=True)
 
     steps: int = 40

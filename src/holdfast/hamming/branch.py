@@ -83,6 +83,7 @@ class Branch(Method[BudgetTree]):
 
     finds: ClassVar[str] = "proved counts of changed units"
     help: ClassVar[str] = "branch and bound over groups of units"
+    needs_graph: ClassVar[bool] = True
     traits: ClassVar[Traits] = Traits(seeded=False, glass=True)
 
     long_steps: ClassVar[bool] = True

@@ -119,6 +119,7 @@ class Greedy(Method[GreedyState]):
     finds: ClassVar[str] = "witnesses with few changed units or words"
     help: ClassVar[str] = "greedy search with a beam, then exchange"
     traits: ClassVar[Traits] = Traits(glass=True)
+    has_opening: ClassVar[bool] = True
 
     beam: int = 12
     lanes: int = 6
@@ -224,8 +225,11 @@ class Greedy(Method[GreedyState]):
             fall = torch.minimum(fall, change.sum(-1).masked_fill(~table.open[row], torch.inf).flatten())
         return fall.argsort(stable=True)
 
+    def is_opening(self, state: GreedyState) -> bool:
+        return state.accumulation is not None and bool(state.accumulation.open.any())
+
     def step(self, problem: Problem, state: GreedyState) -> tuple[GreedyState | None, Claims]:
-        if state.accumulation is not None and bool(state.accumulation.open.any()):
+        if state.accumulation is not None and self.is_opening(state):
             state = self._accumulate(problem, state, state.accumulation)
         elif state.narrow:
             state = self._search_narrowly(problem, state)

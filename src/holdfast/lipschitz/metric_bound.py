@@ -181,6 +181,7 @@ class Shells(Method[ShellBounds]):
 
     finds: ClassVar[str] = "certified upper bounds of the steepness Q"
     help: ClassVar[str] = "DeepQuant's metric Q from above: bounds of the gradient on shells of the ball"
+    needs_graph: ClassVar[bool] = True
     traits: ClassVar[Traits] = Traits(seeded=False, glass=True)
     goals: ClassVar[tuple[Goal, ...]] = ("steepness",)
 
