@@ -20,6 +20,7 @@ LAYERS = [
         "result",
         "batch",
         "rounding",
+        "derivations",
         "random_streams",
         "formatting",
         "signals",

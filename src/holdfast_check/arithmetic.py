@@ -11,9 +11,12 @@ section 3.1).
 
 Underflow: a product that underflows is wrong by less than 2^-1074. Later factors do not exceed LARGEST =
 1e100, so 1e20 such errors add up to less than 1e20 * 2^-1074 * 1e100 < 1e-203 < TINY.
+
+Charges: every rounding error of the checker is charged by `charge` or `round_up`, from one of the `Derivation`s
+below. docs/rounding.md lists them, and the docstring of the module that uses one derives it.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,6 +41,76 @@ def gamma(terms: int) -> float:
     if n > 1e-3:
         raise OverflowError("more terms than float64 can add up and still say something")
     return n / (1 - n)
+
+
+class Derivation(NamedTuple):
+    """How many rounding errors a charge covers.
+
+    Statement: in a computation whose longest sum has `terms` terms there are at most `errors` errors, each at
+    most gamma*(terms + operations) S, with gamma*(n) = n u / (1 - n u) and S the sum of the absolute values of
+    everything that is added up. The charge, factor gamma*(terms + spare + 4) size, is at least their sum, since
+    for every terms <= most_terms
+
+        factor gamma*(terms + spare + 4) (1 - lost) (1 - 3 u) >= errors gamma*(terms + operations)
+
+    (tests/test_rounding.py checks this exactly). The computed size is at least (1 - lost) S, with lost = 2^-12
+    for a sum of fewer than 2^41 nonnegative terms, and lost = gamma*(terms + 4) for a factor of one.
+    """
+
+    module: str  # Where the errors are counted.
+    what: str  # What is summed or rounded.
+    errors: int
+    operations: int  # Roundings in addition to those of the sum of `terms` terms.
+    factor: int
+    spare: int = 0
+    most_terms: int = 10**12
+
+
+# ---- Charges. The factors were chosen by hand, larger than the errors counted.
+TWO_BOUNDS = Derivation("planes", "a bound plus an offset", 1, 2, 1, 0, 0)
+LAST_BOUND = Derivation("planes", "minimum, constant and charge", 1, 4, 1, 4, 0)
+INTERCEPTS = Derivation("planes", "sizes of linear bounds", 1, 6, 1, 12, 0)
+INTERVAL = Derivation("planes", "middle and half width through a map", 2, 3, 4, 32)
+BACKWARD = Derivation("planes", "all sums of a backward pass", 1, 16, 2, 64)
+KINKS = Derivation("functions", "a piecewise-linear function less a line", 1, 16, 1, 27, 10**8)
+CURVE_LINES = Derivation("functions", "lines and products of a curve", 1, 10, 1, 12, 0)
+CURVE_SIDES = Derivation("functions", "middles of cells", 1, 2, 1, 0, 0)
+BOX = Derivation("region", "a row at a corner of a box", 1, 2, 1, 8, 10**8)
+BALL = Derivation("region", "centre, terms of the dual, what is paid", 3, 16, 4, 64)
+BALL_DUAL = Derivation("balls", "sums of the dual value", 6, 8, 16, 32)
+EIGENVALUE_DEFICIT = Derivation("balls", "a Cholesky factor's product, and its difference", 2, 4, 4, 16)
+EIGENVALUE_BOUND = Derivation("balls", "quadratic part, weights and multipliers", 6, 8, 16, 32)
+MODEL_ROUNDS = Derivation("quadratic", "a round of fixing monotone variables", 14, 8, 32)
+MODEL_RANGES = Derivation("quadratic", "linear, named and quadratic part", 3, 4, 8)
+MODEL_CURVED = Derivation("quadratic", "a parabola or a product", 1, 30, 1, 64, 0)
+MODEL_REST = Derivation("quadratic", "the rest of a parabola or a product", 1, 16, 1, 32, 0)
+MODEL_SIZE = Derivation("quadratic", "sum of the coefficients' absolute values", 1, 2, 1, 16, 2**28)
+MODEL_MAP = Derivation("quadratic", "coefficients through a map", 2, 4, 4)
+MODEL_MAP_SUM = Derivation("quadratic", "rest and size through a map", 1, 2, 1, 0, 10**8)
+MODEL_ENTRY = Derivation("quadratic", "radius of a box", 1, 2, 1, 0, 0)
+
+
+def charge_rate(derivation: Derivation, terms: int = 0) -> float:
+    """The relative error that is charged: factor gamma*(terms + spare + 4)."""
+    if terms > derivation.most_terms:
+        raise OverflowError(f"{terms} terms are more than the derivation of this charge allows")
+    return derivation.factor * gamma(terms + derivation.spare)
+
+
+def charge(size: Array, derivation: Derivation, terms: int = 0) -> Array:
+    """An upper bound of the rounding error of a computation, as `derivation` shows, underflow included.
+
+    `size` is the sum of the absolute values of everything that is added up, `terms` the number of terms of the
+    longest sum.
+    """
+    missed: Array = charge_rate(derivation, terms) * size + TINY
+    return missed
+
+
+def round_up(value: Array, derivation: Derivation, terms: int = 0) -> Array:
+    """At least the exact value of a computed sum of nonnegative terms."""
+    raised: Array = value * (1 + charge_rate(derivation, terms))
+    return raised
 
 
 def down(value: Array) -> Array:

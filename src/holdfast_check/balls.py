@@ -30,7 +30,7 @@ Higham 2002, section 3.1.
 
 import numpy as np
 
-from holdfast_check.arithmetic import TINY, Array, gamma
+from holdfast_check.arithmetic import BALL_DUAL, EIGENVALUE_BOUND, EIGENVALUE_DEFICIT, TINY, Array, charge
 
 # The number of iterations of the search for multipliers (chosen by hand; it affects tightness only).
 ROUNDS = 5
@@ -77,7 +77,7 @@ def _least(J: Array, Q: Array, starts: Array) -> Array:
     missed = lengths(J - 2 * image).sum(1) + lack * (np.sqrt(len(starts)) + np.abs(x).sum(1)) ** 2
     moved = (sizes @ np.abs(x)[..., None])[..., 0]
     total = np.abs(J).sum(1) + (moved * (2 + np.abs(x))).sum(1) + sizes.sum((1, 2)) + kept.sum(1) + missed
-    bound: Array = -(x * image).sum(1) - kept.sum(1) - missed - 16 * gamma(2 * d + 32) * total - TINY
+    bound: Array = -(x * image).sum(1) - kept.sum(1) - missed - charge(total, BALL_DUAL, 2 * d)
     return bound
 
 
@@ -85,7 +85,8 @@ def _lack(M: Array) -> Array:
     """(n, d, d) -> (n,): numbers such that no eigenvalue of these symmetric matrices is below minus them."""
     factor = np.linalg.cholesky(M)
     product = np.abs(factor) @ np.abs(factor).swapaxes(1, 2)
-    off = np.abs(factor @ factor.swapaxes(1, 2) - M) + 4 * gamma(M.shape[1] + 16) * (product + np.abs(M))
+    off = np.abs(factor @ factor.swapaxes(1, 2) - M)
+    off = off + charge(product + np.abs(M), EIGENVALUE_DEFICIT, M.shape[1])
     # The largest row sum of absolute values bounds the spectral norm of a symmetric matrix.
     lack: Array = off.sum(2).max(1) + TINY
     return lack
@@ -152,5 +153,5 @@ def _reach(Q: Array, C: Array, starts: Array) -> tuple[Array, Array]:
         lack = _lack(np.repeat(prices, runs, 1)[:, None] * np.eye(d) - form)
         end = prices.sum(1) + len(starts) * lack + w.sum(1) / 2
         total = np.abs(Q).sum((1, 2)) + w.sum(1) + (np.abs(C).sum(1) ** 2 / w).sum(1) + end
-        ends.append(end + 16 * gamma(2 * (d + m) + 32) * total + TINY)
+        ends.append(end + charge(total, EIGENVALUE_BOUND, 2 * (d + m)))
     return -ends[1], ends[0]

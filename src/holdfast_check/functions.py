@@ -23,7 +23,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from holdfast_check.arithmetic import CURVE_ERROR, TINY, UNIT, Array, sigmoid, tanh
+from holdfast_check.arithmetic import (
+    CURVE_ERROR,
+    CURVE_LINES,
+    CURVE_SIDES,
+    KINKS,
+    Array,
+    charge,
+    sigmoid,
+    tanh,
+)
 
 Point = tuple[Array, ...]  # A point of the box: one array per pre-activation (v, or v and z).
 # The largest number of times a box is halved, each time along one side (chosen by hand; more halvings only
@@ -147,15 +156,10 @@ class ProductFunction:
         seconds = f.second * g_size + 2 * np.abs(quad), np.full_like(a, f.first * g.first), f_size * g.second
         largest_v, largest_z = np.maximum(np.abs(l_v), np.abs(u_v)), np.maximum(np.abs(l_z), np.abs(u_z))
         missed = 16 * CURVE_ERROR * (1 + f_size) * (1 + g_size) * (1 + largest_v + largest_z)
-        missed = (
-            missed
-            + 16 * UNIT * (np.abs(a) * largest_v + np.abs(b) * largest_z + 2 * np.abs(quad) * largest_v**2)
-            + TINY
-        )
-        grain_v, grain_z = (
-            4 * UNIT * largest_v,
-            4 * UNIT * largest_z,
-        )  # Middles are rounded, so the half sides are made longer by 4 u |v|.
+        size = np.abs(a) * largest_v + np.abs(b) * largest_z + 2 * np.abs(quad) * largest_v**2
+        missed = missed + charge(size, CURVE_LINES)
+        # Middles are rounded, so the half sides are made longer by 4 u |v|.
+        grain_v, grain_z = charge(largest_v, CURVE_SIDES), charge(largest_z, CURVE_SIDES)
         half = (u_v - l_v) / 2 + grain_v, (u_z - l_z) / 2 + grain_z
         close = NEAR * _curvature(seconds, *half) + 4 * missed
         answer, best = np.full(len(a), np.inf), np.full(len(a), np.inf)
@@ -226,7 +230,8 @@ class PiecewiseLinear:
         least: Array = np.stack([sign * self.value(point) - slope * point for point in points]).min(0)
         steep = np.abs(slope) + sum(abs(factor) for factor in self.factors) * 2
         kinks = abs(self.value_there) + sum(abs(kink) for kink in self.kinks)
-        return least - 32 * UNIT * ((np.maximum(np.abs(lower), np.abs(upper)) + kinks) * (1 + steep)) - TINY
+        size = (np.maximum(np.abs(lower), np.abs(upper)) + kinks) * (1 + steep)
+        return least - charge(size, KINKS, len(self.kinks))
 
     def range(self, lower: Point, upper: Point) -> tuple[Array, Array]:
         level = np.zeros_like(lower[0])

@@ -41,7 +41,18 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from holdfast_check.arithmetic import LARGEST, TINY, UNIT, Array, gamma
+from holdfast_check.arithmetic import (
+    BACKWARD,
+    INTERCEPTS,
+    INTERVAL,
+    LARGEST,
+    LAST_BOUND,
+    TINY,
+    TWO_BOUNDS,
+    Array,
+    charge,
+    round_up,
+)
 from holdfast_check.errors import NoBounds, Rejected
 from holdfast_check.functions import PiecewiseLinear
 from holdfast_check.region import CheckedRegion
@@ -80,7 +91,7 @@ class FunctionLinearBounds:
         sizes = np.maximum(np.abs(least), np.abs(most))
         for low, high, slope, other in zip(*ends, below, above, strict=True):
             sizes = sizes + np.maximum(np.abs(slope), np.abs(other)) * np.maximum(np.abs(low), np.abs(high))
-        return FunctionLinearBounds(below, least, above, most, sizes * (1 + 16 * UNIT) + TINY)
+        return FunctionLinearBounds(below, least, above, most, round_up(sizes, INTERCEPTS) + TINY)
 
 
 @dataclass
@@ -173,7 +184,7 @@ class StepBounds:
             part.add_to(half, (high - low) / 2, absolute=True)
             part.add_to(sizes, self._largest(part.source), absolute=True)
         sizes += TINY
-        missed = 4 * gamma(self.terms + len(step.parts) + 32) * sizes + TINY
+        missed = charge(sizes, INTERVAL, self.terms + len(step.parts))
         self._keep(middle - half - missed, middle + half + missed, sizes, place)
 
     def _narrow(self, part: StepTerm, reader: FunctionStep) -> None:
@@ -307,10 +318,9 @@ class StepBounds:
                 arrived = part.back(coefficients, steps[part.source].size)
                 waiting[part.source] = waiting[part.source] + arrived if part.source in waiting else arrived
         least = self.region.minimum(waiting[0]) if 0 in waiting else np.zeros_like(constant)
-        charge = 2 * gamma(self.terms + 4 * len(steps) + 64) * weight
-        bound: Array = (
-            least + constant - charge - 8 * UNIT * (np.abs(least) + np.abs(constant) + charge) - TINY
-        )
+        missed = charge(weight, BACKWARD, self.terms + 4 * len(steps))
+        size = np.abs(least) + np.abs(constant) + missed
+        bound: Array = least + constant - missed - charge(size, LAST_BOUND)
         return bound
 
     def rows(self, matrix: Array, offset: Array, signs: Mapping[int, Array] | None = None) -> Array:
@@ -323,5 +333,5 @@ class StepBounds:
             ..., 0
         ] + TINY
         bound = self.backward_pass(place, coefficients, self.last, signs, added_up)
-        result: Array = bound + offset - 4 * UNIT * (np.abs(bound) + np.abs(offset))
+        result: Array = bound + offset - charge(np.abs(bound) + np.abs(offset), TWO_BOUNDS)
         return np.where(self.empty[:, None], np.inf, result)

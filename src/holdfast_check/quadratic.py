@@ -31,7 +31,21 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from holdfast_check import balls
-from holdfast_check.arithmetic import LARGEST, TINY, UNIT, Array, gamma
+from holdfast_check.arithmetic import (
+    LARGEST,
+    MODEL_CURVED,
+    MODEL_ENTRY,
+    MODEL_MAP,
+    MODEL_MAP_SUM,
+    MODEL_RANGES,
+    MODEL_REST,
+    MODEL_ROUNDS,
+    MODEL_SIZE,
+    TINY,
+    Array,
+    charge,
+    round_up,
+)
 from holdfast_check.errors import NoBounds, Rejected
 from holdfast_check.functions import PiecewiseLinear, ProductFunction
 from holdfast_check.planes import StepBounds
@@ -113,7 +127,7 @@ class UnitBall:
         """
         bound: Array
         d, known, c, L, B = self.d, y.B.shape[2], y.c, y.L, y.B
-        missed = 32 * (rounds + 1) * gamma(y.terms) * (y.size + y.rest) + y.rest + TINY
+        missed = charge((rounds + 1) * (y.size + y.rest), MODEL_ROUNDS, y.terms) + y.rest
         if known == 0 or not np.isinf(self.norm):
             p = ModelRanges.of(y, self)
             bound = c + p.middle - p.linear - p.named - p.width - missed
@@ -196,7 +210,7 @@ class ModelRanges:
             low, high = np.fmax(middle - width, low), np.fmin(middle + width, high)
             middle, width = (low + high) / 2, np.maximum(high - low, 0.0) / 2
         size = y.size + np.abs(y.c) + y.rest
-        off = 8 * gamma(y.terms) * size + TINY
+        off = charge(size, MODEL_RANGES, y.terms)
         return ModelRanges(
             linear + off,
             named + off,
@@ -264,7 +278,7 @@ def along(
     # The two terms of B may cancel, so their absolute values bound the rounding error, not their sum.
     curved = (
         curved[0],
-        curved[1] + gamma(64) * charged + TINY,
+        curved[1] + charge(charged, MODEL_CURVED),
     )
     return replace(_make_model(c, steep[:, None] * y.L, B, rest, charged), curved=curved)
 
@@ -297,11 +311,13 @@ def times(
 
 
 def _make_model(c: Array, L: Array, B: Array, rest: Array, charged: Array) -> SecondOrderModel:
-    """A model with the rounding error of its computation, gamma(64) * charged, added to the rest, and with
+    """A model with the rounding error of its computation, `MODEL_CURVED` of `charged`, added to the rest, and with
     its size recomputed.
     """
-    size = (np.abs(c) + np.abs(L).sum(1) + np.abs(B).sum((1, 2))) * (1 + gamma(B[0].size + L.shape[1] + 16))
-    return SecondOrderModel(c, L, B, rest * (1 + gamma(32)) + gamma(64) * charged + TINY, size)
+    total = np.abs(c) + np.abs(L).sum(1) + np.abs(B).sum((1, 2))
+    size = round_up(total, MODEL_SIZE, B[0].size + L.shape[1])
+    rest = round_up(rest, MODEL_REST) + charge(charged, MODEL_CURVED)
+    return SecondOrderModel(c, L, B, rest, size)
 
 
 def _carry_part(part: StepTerm, x: Array, weight: Array | None) -> Array:
@@ -330,7 +346,8 @@ class SecondOrderBounds(StepBounds):
         steps, region = self.program.steps, self.region
         lower, upper = region.lower[0], region.upper[0]
         centre, moves = lower / 2 + upper / 2, np.flatnonzero(upper > lower)
-        size, starts = np.maximum(upper - centre, centre - lower) * (1 + 4 * UNIT), np.arange(len(moves))
+        size = round_up(np.maximum(upper - centre, centre - lower), MODEL_ENTRY)
+        starts = np.arange(len(moves))
         if not np.isinf(region.norm) and region.centre is not None and region.spans is not None:
             run = len(lower) // len(region.spans)
             centre, size, starts = (
@@ -418,9 +435,8 @@ class SecondOrderBounds(StepBounds):
                 )
             rest[to] += _carry_part(part, y.rest, absolute)[:, 0]
             size[to] += _carry_part(part, y.size, absolute)[:, 0]
-        return SecondOrderModel(
-            c, L, B, rest * (1 + gamma(terms)) + 4 * gamma(terms) * size + TINY, size * (1 + gamma(terms))
-        )
+        rest = round_up(rest, MODEL_MAP_SUM, terms) + charge(size, MODEL_MAP, terms)
+        return SecondOrderModel(c, L, B, rest, round_up(size, MODEL_MAP_SUM, terms))
 
     def _affine(self, step: AffineStep, place: int) -> None:
         super()._affine(step, place)

@@ -11,7 +11,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from holdfast_check.arithmetic import TINY, Array, down, gamma, up
+from holdfast_check.arithmetic import BALL, BOX, Array, charge, down, up
 from holdfast_check.errors import Rejected
 
 # The number of bisection steps of the search for a multiplier (chosen by hand; it affects tightness only).
@@ -56,7 +56,7 @@ class CheckedRegion:
         Rounding: every product and sum is within gamma(n + 8) of the sum of absolute values.
         """
         ends = np.minimum(rows * self.lower[:, None], rows * self.upper[:, None])
-        least: Array = ends.sum(-1) - gamma(rows.shape[-1] + 8) * np.abs(ends).sum(-1) - TINY
+        least: Array = ends.sum(-1) - charge(np.abs(ends).sum(-1), BOX, rows.shape[-1])
         return least if np.isinf(self.norm) else np.maximum(least, self._near(rows))
 
     def _near(self, rows: Array) -> Array:
@@ -103,7 +103,7 @@ class CheckedRegion:
         size = (steep * moved + price * power(moved)).sum((-1, -2)) + paid
         centre, many = rows @ self.centre, rows.shape[-1]
         size = size + np.abs(rows) @ np.abs(self.centre)
-        least: Array = centre - fall - 4 * gamma(many + 64) * size - TINY
+        least: Array = centre - fall - charge(size, BALL, many)
         return least
 
 

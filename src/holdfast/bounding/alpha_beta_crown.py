@@ -35,8 +35,11 @@ from holdfast.bounding.node_bounds import Boxes, IntervalBounds, LinearForms
 from holdfast.bounding.relax.base import LinearBounds
 from holdfast.bounding.traversal import Backward
 from holdfast.cuda_graphs import RecordedStep
+from holdfast.derivations import (
+    WEIGHTED_ROWS,
+)
 from holdfast.region import Region
-from holdfast.rounding import gamma
+from holdfast.rounding import add_rounding_down, charge
 
 # A float32 bound below this share of the sum of its terms' sizes has no certain sign (256 units of rounding).
 FLOAT32_MARGIN = 2.0**-16
@@ -292,10 +295,8 @@ class RowTask:
 
         `weight` (n, rows) >= 0.
         """
-        region, constant = self.known.region, planes.constant + self.offset
-        constant = constant - 4 * gamma(1) * (planes.constant.abs() + self.offset.abs())
-        alone = planes.minimum(region) + self.offset
-        alone = (alone - 4 * gamma(1) * (alone.abs() + 2 * self.offset.abs())).amax(1)
+        region, constant = self.known.region, add_rounding_down(planes.constant, self.offset)
+        alone = add_rounding_down(planes.minimum(region), self.offset).amax(1)
         if weight.shape[1] == 1:
             return alone
         wide = weight.reshape(*weight.shape, *(1 for _ in region.shape))
@@ -304,7 +305,8 @@ class RowTask:
         )
         low, high = region.enclosing_box()
         size = (wide * planes.coefficients.abs()).sum(1) * torch.maximum(low.abs(), high.abs())
-        missed = 4 * gamma(weight.shape[1]) * (size.flatten(1).sum(1) + (weight * constant.abs()).sum(1))
+        size = size.flatten(1).sum(1) + (weight * constant.abs()).sum(1)
+        missed = charge(size, WEIGHTED_ROWS, weight.shape[1])
         return torch.maximum(alone, total.minimum(region)[:, 0] - missed)
 
     def _planes(self, slope: Tensor, multiplier: Tensor, lift: Mapping[Relaxed, Tensor]) -> LinearForms:

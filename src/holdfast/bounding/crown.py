@@ -41,9 +41,17 @@ from holdfast.bounding.relax import LinearBounds, Relaxation, planes, value_rang
 from holdfast.bounding.relax.base import Point
 from holdfast.bounding.traversal import Backward, Forward, forward
 from holdfast.cuda_graphs import record_function
+from holdfast.derivations import (
+    BACKWARD_CONSTANT,
+    BACKWARD_MEETING,
+    BACKWARD_STEP,
+    CONVEX_COMBINATION,
+    INTERVAL_MAP,
+    STOPPED_ROW,
+)
 from holdfast.memory_budget import elements_per_tensor
 from holdfast.region import Region
-from holdfast.rounding import TINY, gamma
+from holdfast.rounding import TINY, add_rounding_down, charge
 
 # Numbers in one float64 tensor of coefficients on a CPU; small tensors stay in its caches (chosen by hand).
 CPU_TENSOR_VALUES = 2**21
@@ -125,7 +133,7 @@ class Intervals(Forward):
         middle, largest = _map_values(node, centre), [boxes.largest(s).flatten(1) for s in node.inputs]
         magnitude = node.forward_absolute(largest).reshape(middle.shape)
         spread = node.forward_absolute([r.flatten(1) for r in radius], shift=False).reshape(middle.shape)
-        slack = 4 * gamma(sum(s.size for s in node.inputs)) * magnitude + TINY
+        slack = charge(magnitude, INTERVAL_MAP, sum(s.size for s in node.inputs))
         slack = slack + boxes.execution_error(node, node.terms, magnitude + slack)
         boxes.magnitude[node] = magnitude + slack
         boxes.keep(node, middle - spread - slack, middle + spread + slack)
@@ -136,12 +144,12 @@ class Intervals(Forward):
         """Intersect with the range of the state of a GRU, s a + (1 - s) b with s = sigmoid(z).
 
         It increases in a and in b and is linear in s, so its extreme values are such combinations of the
-        bounds of a and b, at a bound of s. The slack of 64 units of rounding covers these few operations, the
-        sigmoid's own error included.
+        bounds of a and b, at a bound of s. The slack covers these few operations, the sigmoid's own error
+        included.
         """
         boxes = self.boxes
         shares = [torch.sigmoid(end[gate]) for end in (boxes.lower, boxes.upper)]
-        slack = 64 * gamma(1) * (boxes.largest(one) + boxes.largest(other)) + TINY
+        slack = charge(boxes.largest(one) + boxes.largest(other), CONVEX_COMBINATION)
         low, high = (
             torch.stack([end[other] + s * (end[one] - end[other]) for s in shares])
             for end in (boxes.lower, boxes.upper)
@@ -346,7 +354,7 @@ def lower_bound(graph: Graph, boxes: Boxes, rows: Tensor, offset: Tensor) -> Ten
             [_bound_by_intervals(graph, boxes, part) for part in _row_parts(graph, boxes, rows)], dim=1
         ),
     )
-    return found + offset - 4 * gamma(1) * (found.abs() + offset.abs())
+    return add_rounding_down(found, offset)
 
 
 def _bound_by_intervals(graph: Graph, boxes: Boxes, rows: Tensor) -> Tensor:
@@ -522,7 +530,9 @@ class BackwardWalk(Backward[Tensor]):
         # Sums of coefficients at nodes with several readers, and of constants, add a few roundings of all
         # terms.
         return self.constant - (
-            2 * (self.charge + gamma(4 * self.steps) * self.total) + 8 * gamma(1) * self.constant.abs() + TINY
+            self.charge
+            + charge(self.total, BACKWARD_MEETING, 4 * self.steps)
+            + charge(self.constant.abs(), BACKWARD_CONSTANT)
         )
 
     def bound_by_pending_intervals(self) -> Tensor:
@@ -541,7 +551,7 @@ class BackwardWalk(Backward[Tensor]):
 
     def add_rounding_error(self, weight: Tensor, rows: slice, terms: int) -> None:
         """Account for the rounding error of sums of `terms` terms whose sizes add up to `weight`."""
-        self.charge[rows] += gamma(2 * terms + 16) * weight
+        self.charge[rows] += charge(weight, BACKWARD_STEP, 2 * terms)
         self.total[rows] += weight
         self.steps += 1
 
@@ -603,7 +613,7 @@ class BackwardWalk(Backward[Tensor]):
         if (node, k) not in self.boxes.points:
             source = node.inputs[k]
             middle, radius = self.boxes.interval(source, slice(None))
-            radius = radius + 4 * gamma(source.size + 2) * self.boxes.largest(source)
+            radius = radius + charge(self.boxes.largest(source), STOPPED_ROW, source.size)
             spread = node.part(k, radius.flatten(1), absolute=True) + TINY
             self.boxes.points[node, k] = node.part(k, middle.flatten(1)), spread
         return self.boxes.points[node, k]

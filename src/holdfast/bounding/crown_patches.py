@@ -22,7 +22,12 @@ from holdfast.bounding.graph.kernel import Kernel, Pair
 from holdfast.bounding.graph.node import is_image
 from holdfast.bounding.node_bounds import Boxes
 from holdfast.bounding.traversal import Backward
-from holdfast.rounding import TINY, gamma
+from holdfast.derivations import (
+    BACKWARD_CONSTANT,
+    BACKWARD_MEETING,
+    BACKWARD_STEP,
+)
+from holdfast.rounding import charge
 
 # Patches are used from this many numbers in a dense row of all nodes together (chosen by hand).
 MIN_DENSE_NUMBERS = 2**13
@@ -267,9 +272,8 @@ class WindowWalk(Backward[WindowCoefficients]):
         self.pending = {}
         return (
             self.constant
-            - 2 * (self.charge + gamma(4 * self.steps) * self.total)
-            - 8 * gamma(1) * self.constant.abs()
-            - TINY
+            - (self.charge + charge(self.total, BACKWARD_MEETING, 4 * self.steps))
+            - charge(self.constant.abs(), BACKWARD_CONSTANT)
         )
 
     def dense(self, node: Node) -> Tensor:
@@ -288,7 +292,7 @@ class WindowWalk(Backward[WindowCoefficients]):
         return found.permute(0, 4, 3, 1, 2).reshape(*self.constant.shape, *node.shape)
 
     def _weigh(self, weight: Tensor, terms: int) -> None:
-        self.charge += gamma(2 * terms + 16) * weight
+        self.charge += charge(weight, BACKWARD_STEP, 2 * terms)
         self.total += weight
         self.steps += 1
 

@@ -24,7 +24,11 @@ from torch import Tensor
 
 from holdfast.bounding.quadratic_part import matvec
 from holdfast.bounding.trust_region import eigenvalue_deficit
-from holdfast.rounding import TINY, gamma
+from holdfast.derivations import (
+    EIGENVALUE_BOUND,
+    EIGENVALUE_COLUMNS,
+)
+from holdfast.rounding import TINY, charge, round_up
 
 SIGNS = (1, -1)  # Multiples of Q that are bounded above; the second one gives the lower bound.
 # The settings of the search were chosen by hand; the bounds are sound for all values.
@@ -59,7 +63,8 @@ def bound_quadratic_form(Q: Tensor, C: Tensor, groups: Tensor) -> tuple[Tensor, 
     num_small = int(
         (sizes.cumsum(-1) <= SMALL_COLUMNS_SHARE * sizes.sum(-1, keepdim=True)).flatten(0, -2).all(0).sum()
     )
-    small_part = sizes[..., :num_small].sum(-1) * (1 + gamma(C.shape[-1] * C.shape[-2]))
+    small_part = sizes[..., :num_small].sum(-1)
+    small_part = round_up(small_part, EIGENVALUE_COLUMNS, C.shape[-1] * C.shape[-2])
     sizes = sizes[..., num_small:]
     C = C[..., num_small:]
     Q = (Q + Q.mT) / 2
@@ -91,7 +96,7 @@ def _above(Q: Tensor, C: Tensor, sizes: Tensor, w: Tensor, rows: Tensor, member:
     # Sum of the absolute values of all terms; K is off by rounding errors of the sizes in its own sums.
     d, m = C.shape[-2:]
     size = Q.abs().sum((-1, -2)) + w.sum(-1) + (sizes.square() / w).sum(-1)
-    return (above + 8 * gamma(2 * (d + m) + 32) * (size + above.abs()) + TINY).nan_to_num(
+    return (above + charge(size + above.abs(), EIGENVALUE_BOUND, 2 * (d + m))).nan_to_num(
         torch.inf, torch.inf, torch.inf
     )
 

@@ -26,8 +26,17 @@ from holdfast.bounding.crown import CPU_TENSOR_VALUES
 from holdfast.bounding.graph.graph import Affine, Graph, Node, Relaxed
 from holdfast.bounding.node_bounds import Boxes
 from holdfast.bounding.traversal import Backward
+from holdfast.derivations import (
+    BOX_RADIUS,
+    FEW_OPERATIONS,
+    GRADIENT_ENDPOINTS,
+    GRADIENT_INTERVAL,
+    GRADIENT_MIDDLE,
+    GRADIENT_SUM,
+    GRADIENT_WIDTH,
+)
 from holdfast.errors import UnsupportedLayer
-from holdfast.rounding import TINY, gamma
+from holdfast.rounding import charge, round_up
 
 Interval = tuple[Tensor, Tensor]  # middle and half width, each (batch, rows, *shape)
 
@@ -118,8 +127,8 @@ def _through_function(ranges: list[tuple[Tensor, Tensor]], middle: Tensor, half:
 def _through_map(node: Affine, middle: Tensor, half: Tensor) -> list[Interval]:
     width = half
     if not node.exact_back:
-        error = gamma(2 * node.size + 16)
-        width = half * (1 + 4 * error) + 2 * error * middle.abs() + TINY
+        width = round_up(half, GRADIENT_WIDTH, 2 * node.size)
+        width = width + charge(middle.abs(), GRADIENT_MIDDLE, 2 * node.size)
     ends = zip(
         node.inputs, node.back(middle.flatten(2)), node.back(width.flatten(2), absolute=True), strict=True
     )
@@ -132,7 +141,8 @@ def _reshape_to_source(part: Tensor, source: Node) -> Tensor:
 
 def _sum(a: Interval, b: Interval) -> Interval:
     middle = a[0] + b[0]
-    return middle, (a[1] + b[1]) * (1 + 4 * gamma(1)) + gamma(1) * (a[0].abs() + b[0].abs())
+    half = round_up(a[1] + b[1], FEW_OPERATIONS) + charge(a[0].abs() + b[0].abs(), GRADIENT_SUM)
+    return middle, half
 
 
 def _interval(low: Tensor, high: Tensor) -> Interval:
@@ -141,12 +151,11 @@ def _interval(low: Tensor, high: Tensor) -> Interval:
     The last rounding of low and high themselves is included.
     """
     middle = low / 2 + high / 2
-    half = (
-        (high / 2 - low / 2) * (1 + 4 * gamma(1)) + 4 * gamma(1) * torch.maximum(low.abs(), high.abs()) + TINY
-    )
+    largest = torch.maximum(low.abs(), high.abs())
+    half = round_up(high / 2 - low / 2, BOX_RADIUS) + charge(largest, GRADIENT_INTERVAL)
     return middle, half
 
 
 def _ends(middle: Tensor, half: Tensor) -> tuple[Tensor, Tensor]:
-    width = half + 2 * gamma(1) * (middle.abs() + half)
+    width = half + charge(middle.abs() + half, GRADIENT_ENDPOINTS)
     return middle - width, middle + width

@@ -20,9 +20,16 @@ from holdfast.bounding.graph.graph import Affine, Graph, Relaxed
 from holdfast.bounding.node_bounds import Boxes
 from holdfast.bounding.sdp_dual import DEFAULT_STEPS, BallConstraints, JointReluRelaxation, TrainedDual, least
 from holdfast.bounding.zonotope import Form, Forms
+from holdfast.derivations import (
+    FORM_BALL,
+    FORM_BALL_RADIUS,
+    FORM_RELU,
+    SDP_ROWS,
+    SDP_ROWS_ERROR,
+)
 from holdfast.region import Region
 from holdfast.region.normed import NormFamily
-from holdfast.rounding import TINY, gamma
+from holdfast.rounding import TINY, charge, round_up
 
 # The limits were chosen by hand.
 MAX_COEFFICIENTS = 2**26  # Largest number of coefficients in the affine forms of the widest node.
@@ -125,7 +132,8 @@ def build_relaxation(
         constant=matrix @ out.centre[0] + offset,
         linear=linear[:, columns],
         aside=linear[:, size + free],
-        missed=matrix.abs() @ out.error[0] * (1 + 4 * gamma(outputs)) + 4 * gamma(outputs + 4) * total + TINY,
+        missed=round_up(matrix.abs() @ out.error[0], SDP_ROWS_ERROR, outputs)
+        + charge(total, SDP_ROWS, outputs),
         neurons=torch.cat([u.flatten() for u in undecided.values()]).nonzero().flatten(),
         moves=moves,
         bundles=tuple(split_into_blocks(rows, own, layers)),
@@ -154,7 +162,7 @@ class _Signals(Forms):
         generators[:, : form.generators.shape[1]] = steep[:, None] * form.generators
         generators[0, before + torch.arange(len(place), device=place.device), place] = kink[0, place]
         size = steep.abs() * form.size + 2 * kink.abs()
-        error = steep.abs() * form.error + 16 * gamma(1) * size + TINY
+        error = steep.abs() * form.error + charge(size, FORM_RELU)
         self.of[node] = Form.of(steep * form.centre + kink, generators, error)
         self.share = self.share.new_zeros((1, self.share.shape[1], before + len(place)))
 
@@ -169,12 +177,13 @@ def _ball(region: Region, entry: Form, moves: Tensor) -> BallConstraints | None:
     centre, middle = region.centre.double().flatten(1)[0, moves], entry.centre[0, moves]
     member = torch.nn.functional.one_hot(group.flatten(1)[0, moves], reach.shape[1]).double()
     shift = middle - centre
-    unsure = ((2 * gamma(1) * (middle.abs() + centre.abs()) + entry.error[0, moves])[:, None] * member).sum(0)
+    unsure = charge(middle.abs() + centre.abs(), FORM_BALL) + entry.error[0, moves]
+    unsure = (unsure[:, None] * member).sum(0)
     return BallConstraints(
         member,
         entry.generators[0].diagonal()[moves],
         shift,
-        (reach[0] + unsure) * (1 + 4 * gamma(len(moves))) + TINY,
+        round_up(reach[0] + unsure, FORM_BALL_RADIUS, len(moves)) + TINY,
     )
 
 

@@ -7,8 +7,12 @@ from torch import Tensor
 
 from holdfast.bounding.graph.graph import Node
 from holdfast.bounding.relax import LinearBounds
+from holdfast.derivations import (
+    EXECUTED_SUM,
+    LAST_SUM,
+)
 from holdfast.region import Region
-from holdfast.rounding import LARGEST, TINY, UNDERFLOW, gamma
+from holdfast.rounding import LARGEST, UNDERFLOW, centre_and_radius, charge
 
 IntervalBounds = tuple[Tensor, Tensor]  # lower, upper, each (batch, *shape)
 
@@ -71,8 +75,7 @@ class Boxes:
         """middle, radius: every value of the node in these rows is within the radius of the middle."""
         lower = self.lower[node][rows]
         upper = self.upper[node][rows]
-        largest = self.largest(node)[rows]
-        return lower / 2 + upper / 2, (upper / 2 - lower / 2) * (1 + 4 * gamma(1)) + 2 * gamma(1) * largest
+        return centre_and_radius(lower, upper)
 
     def tilt(self, node: Node) -> MeanAndHalfDifference:
         if node not in self.tilts:
@@ -93,7 +96,7 @@ class Boxes:
         """Bound the error of an executed sum of `terms` terms with sizes that add up to `size`."""
         if self.executed is None:
             return 0.0
-        missed = gamma(terms + 16, self.executed) * size + UNDERFLOW
+        missed = charge(size, EXECUTED_SUM, terms, self.executed) + UNDERFLOW
         # A partial sum may overflow.
         self.error[node] = torch.where(size < torch.finfo(self.executed).max / 2, missed, torch.inf)
         return self.error[node]
@@ -112,5 +115,5 @@ class LinearForms:
     def minimum(self, region: Region) -> Tensor:
         """(batch, rows): lower bounds of the functions over the region."""
         least = region.minimise_linear(self.coefficients)
-        bound = least + self.constant - 8 * gamma(1) * (least.abs() + self.constant.abs()) - TINY
+        bound = least + self.constant - charge(least.abs() + self.constant.abs(), LAST_SUM)
         return torch.nan_to_num(bound, -torch.inf, torch.inf, -torch.inf)

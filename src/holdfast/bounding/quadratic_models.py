@@ -40,11 +40,23 @@ from holdfast.bounding.quadratic_part import Change, Curvature, Pair, matvec
 from holdfast.bounding.relax.base import Curve
 from holdfast.bounding.relax.parabola import deviation, parabola
 from holdfast.bounding.traversal import Forward, forward
+from holdfast.derivations import (
+    MODEL_BALLS,
+    MODEL_FUNCTION,
+    MODEL_MAP,
+    MODEL_PARTS,
+    MODEL_RANGE,
+    MODEL_ROUNDS,
+    MODEL_SIZE,
+    MODEL_STORED,
+    MODEL_SUM_OF_PARTS,
+    MODEL_VALUES,
+)
 from holdfast.memory_budget import elements_per_tensor, format_bytes, free_bytes
 from holdfast.region import Region
 from holdfast.region.normed import NormFamily
 from holdfast.region.norms import dual
-from holdfast.rounding import TINY, gamma
+from holdfast.rounding import centre_and_radius, charge, round_up
 
 # The limits were chosen by hand, unless a comment says otherwise.
 # Largest number of values in the models of a network with ReLU-like activations only. Linear bounds are
@@ -184,7 +196,6 @@ class QuadraticModel:
         if self.curvature is None or not self.curvature.pairs:
             return self
         curvature = Curvature(((None, self.curvature.store_slabs()),))
-        units = 2 * gamma(self.curvature.inner + 2)
         size = (
             self.c.abs()
             + self.J.abs().sum(-1)
@@ -195,8 +206,8 @@ class QuadraticModel:
         return replace(
             self,
             curvature=curvature,
-            rest=self.rest + units * (self.size + self.rest),
-            size=size * (1 + gamma(4 * self.terms)),
+            rest=self.rest + charge(self.size + self.rest, MODEL_STORED, self.curvature.inner),
+            size=round_up(size, MODEL_SIZE, self.terms),
         )
 
     @property
@@ -212,7 +223,7 @@ class QuadraticModel:
         if self.curvature is not None:
             middle, width = self.curved or self.ball.bound_quadratic(self.curvature, self.inputs)
         size = self.size + self.c.abs() + linear + named + 2 * width
-        off = 8 * gamma(self.terms) * size
+        off = charge(size, MODEL_PARTS, self.terms)
         return ModelPartBounds(linear + off, named + off, middle, width + off, size + off)
 
     def least(self, rounds: int) -> Tensor:
@@ -231,8 +242,7 @@ class QuadraticModel:
         return (
             torch.maximum(inside, apart)
             - self.rest
-            - 32 * gamma((rounds + 1) * self.terms) * self.parts.size
-            - TINY
+            - charge(self.parts.size, MODEL_ROUNDS, (rounds + 1) * self.terms)
         )
 
     def range(self) -> tuple[Tensor, Tensor]:
@@ -243,7 +253,7 @@ class QuadraticModel:
         """
         p = self.parts
         if self.curvature is None or not self.ball.box:
-            reach = p.linear + p.named + p.width + self.rest + 8 * gamma(self.terms) * p.size + TINY
+            reach = p.linear + p.named + p.width + self.rest + charge(p.size, MODEL_SUM_OF_PARTS, self.terms)
             low, high = self.c + p.middle - reach, self.c + p.middle + reach
             count = (
                 0
@@ -266,11 +276,11 @@ class QuadraticModel:
         square = (v * gradient).sum(-1) / 2 + (r * back).sum(-1) / 2
         squares = sums.squares * free
         mixed = (curved * free).sum(-1) / 2 - squares.abs().sum(-1) / 2 + (crossed * free).sum(-1)
-        missed = outside + mixed + self.rest + 64 * gamma(self.terms) * p.size + TINY
+        missed = outside + mixed + self.rest + charge(p.size, MODEL_RANGE, self.terms)
         low = _separable_minimum((J - gradient) * free, squares) - ((R - back) * open_).abs().sum(-1)
         high = _separable_minimum((J + gradient) * free, -squares) - ((R + back) * open_).abs().sum(-1)
         at = self.c + p.middle
-        apart = p.linear + p.named + p.width + self.rest + 8 * gamma(self.terms) * p.size + TINY
+        apart = p.linear + p.named + p.width + self.rest + charge(p.size, MODEL_SUM_OF_PARTS, self.terms)
         low, high = self.c - linear + square + low - missed, self.c + linear + square - high + missed
         return torch.maximum(low, at - apart), torch.minimum(high, at + apart)
 
@@ -289,7 +299,7 @@ class QuadraticModel:
             self._some_over_balls(curvature, some)
             for some in torch.arange(self.c.shape[1], device=self.c.device).split(step)
         ]
-        missed = self.rest + 32 * gamma(self.terms) * self.parts.size + TINY
+        missed = self.rest + charge(self.parts.size, MODEL_BALLS, self.terms)
         return torch.cat([low for low, _ in ends], 1) - missed, torch.cat(
             [high for _, high in ends], 1
         ) + missed
@@ -445,7 +455,7 @@ def _apply_curve(
         steep * y.J,
         steep * y.R,
         curvature,
-        rest + gamma(16) * (size + rest) + TINY,
+        rest + charge(size + rest, MODEL_FUNCTION),
         size,
         y.inputs,
         y.ball,
@@ -482,7 +492,7 @@ def _product(a: QuadraticModel, z: QuadraticModel, a_values: Interval, z_values:
         u * z.J + w * a.J,
         u * z.R + w * a.R,
         curvature,
-        rest + gamma(16) * (size + rest) + TINY,
+        rest + charge(size + rest, MODEL_FUNCTION),
         size,
         inputs,
         a.ball,
@@ -799,10 +809,7 @@ def _entry(region: Region, dtype: torch.dtype) -> QuadraticModel:
         ball = VariableBall(dual(region.p), groups)
     else:
         lower, upper = (end.flatten(1) for end in region.enclosing_box())
-        centre = lower / 2 + upper / 2
-        size = (upper / 2 - lower / 2) * (1 + 4 * gamma(1)) + 2 * gamma(1) * torch.maximum(
-            lower.abs(), upper.abs()
-        )
+        centre, size = centre_and_radius(lower, upper)
         size = torch.where(lower == upper, 0, size)
         ball = VariableBall(1.0, torch.zeros(centre.shape[1], dtype=torch.long, device=centre.device))
     inputs = (size > 0).any(0).nonzero().flatten()
@@ -853,11 +860,10 @@ def _apply_rows(source: QuadraticModel, rows: Tensor) -> QuadraticModel:
 
 def _charge_rounding(model: QuadraticModel, terms: int) -> QuadraticModel:
     """Add the rounding errors of sums of `terms` terms to the rest."""
-    units = gamma(2 * terms + 16)
     return replace(
         model,
-        rest=model.rest * (1 + units) + 2 * units * model.size + TINY,
-        size=model.size * (1 + units),
+        rest=round_up(model.rest, MODEL_MAP, 2 * terms) + charge(model.size, MODEL_MAP, 2 * terms),
+        size=round_up(model.size, MODEL_MAP, 2 * terms),
     )
 
 
@@ -898,7 +904,7 @@ def _apply_relaxation(
             source = _apply_curve(curve, source, lower, upper, coefficients[node, place])
             ends = curve.function(lower), curve.function(upper)  # curves that enter products are increasing
         models.append(source)
-        off = gamma(8) * torch.maximum(ends[0].abs(), ends[1].abs())
+        off = charge(torch.maximum(ends[0].abs(), ends[1].abs()), MODEL_VALUES)
         values.append((ends[0] - off, ends[1] + off))
     if len(models) == 1:
         return models[0]

@@ -58,7 +58,13 @@ from holdfast import time_limit
 from holdfast.bounding.block_sparse import RowBlocks
 from holdfast.bounding.coefficient_training import CoefficientAscent
 from holdfast.bounding.trust_region import eigenvalue_deficit
-from holdfast.rounding import TINY, gamma
+from holdfast.derivations import (
+    SDP_DEFICIT,
+    SDP_MATRIX,
+    SDP_PARABOLA,
+    SDP_PEAK,
+)
+from holdfast.rounding import TINY, charge, round_up
 
 # The training settings were chosen on the CNN of `benchmarks.lipschitz radius`, on images that are not in its
 # tables (benchmarks/RESULTS.md).
@@ -276,7 +282,7 @@ def _peaks(relaxation: JointReluRelaxation, free: DualVariables) -> tuple[Tensor
     )
     if free.curve.dtype == torch.float64:  # the sums may cancel
         sizes = free.slope.abs() + tilt.abs() + (free.curve.abs() + 2 * arch.abs()) * relaxation.upper
-        above = above + 8 * gamma(4) * sizes * relaxation.upper + TINY
+        above = above + charge(sizes * relaxation.upper, SDP_PEAK)
     return torch.maximum(below[0], above), torch.where(below[0] >= above, below[1], place)
 
 
@@ -297,10 +303,10 @@ def _maximum_of_parabola(s: Tensor, b: Tensor, low: Tensor, high: Tensor) -> tup
     rise = 2 * s * place + b
     tangent = torch.maximum(rise * (low - place), rise * (high - place)).clamp_min(0)
     largest = torch.maximum(low.abs(), high.abs())
-    charge = (
-        64 * gamma(4) * (s.abs() * largest + b.abs()) * largest + TINY if s.dtype == torch.float64 else 0.0
-    )
-    return value(place) + torch.where(down, tangent, 0) + charge, place
+    above = value(place) + torch.where(down, tangent, 0)
+    if s.dtype == torch.float64:
+        above = above + charge((s.abs() * largest + b.abs()) * largest, SDP_PARABOLA)
+    return above, place
 
 
 def _matrix(relaxation: JointReluRelaxation, free: DualVariables, peaks: Tensor) -> Tensor:
@@ -581,12 +587,12 @@ def prove_rows(relaxation: JointReluRelaxation, free: DualVariables) -> Tensor:
     pulled[:, relaxation.kept] = free.pull.abs() * relaxation.upper[relaxation.kept]
     off = (pulled + free.curve.abs() * (2 * largest + relaxation.error) + free.slope.abs()) @ relaxation.error
     terms = len(relaxation.lower) + matrix.shape[1]
-    charge = (
-        8 * gamma(4 * terms + 64) * (size + bound.abs())
+    missed = (
+        charge(size + bound.abs(), SDP_MATRIX, 4 * terms)
         + 2 * (off + relaxation.missed)
-        + short * matrix.shape[1] * (1 + gamma(terms))
+        + round_up(short * matrix.shape[1], SDP_DEFICIT, terms)
     )
-    found = bound - charge - TINY
+    found = bound - missed - TINY
     return torch.where((failed == 0) & found.isfinite(), found, -torch.inf)
 
 

@@ -29,7 +29,23 @@ from holdfast.bounding.quadratic_models import QuadraticModel, VariableBall
 from holdfast.bounding.quadratic_part import Curvature, Stored
 from holdfast.bounding.relax.parabola import SmoothCurve, interpolate_parabola
 from holdfast.bounding.traversal import Backward, Forward, forward
-from holdfast.rounding import TINY, gamma, length
+from holdfast.derivations import (
+    BOX_RADIUS,
+    TAYLOR_COLUMNS,
+    TAYLOR_FUNCTION,
+    TAYLOR_LINEAR_BOUND,
+    TAYLOR_MAP,
+    TAYLOR_MASS,
+    TAYLOR_OWN,
+    TAYLOR_REMAINDER,
+    TAYLOR_RESPONSE,
+    TAYLOR_RESPONSE_SUM,
+    TAYLOR_ROW,
+    TAYLOR_ROW_NORMS,
+    TAYLOR_ROWS,
+    TAYLOR_SUM,
+)
+from holdfast.rounding import TINY, centre_and_radius, charge, length, round_up
 
 MONOTONE_ROUNDS = 8  # Rounds in which monotone variables of the final model are fixed (chosen by hand).
 # An arbitrary point, to ask whether an activation has a derivative range.
@@ -111,8 +127,8 @@ def lower_bound_rows(graph: Graph, lower: Tensor, upper: Tensor, rows: Tensor) -
     size = (rows.abs() @ _mass(found)[..., None]).squeeze(-1)
     near, far = (rows.abs() @ found.near[..., None]).squeeze(-1), length(rows) * found.far
     walk = _Responses(graph, models)
-    rest = torch.minimum(torch.minimum(near, far) * (1 + 4 * gamma(rows.shape[2])), walk.rest(rows))
-    rest = rest + 8 * gamma(rows.shape[2]) * size + TINY
+    rest = torch.minimum(round_up(torch.minimum(near, far), TAYLOR_REMAINDER, rows.shape[2]), walk.rest(rows))
+    rest = rest + charge(size, TAYLOR_ROWS, rows.shape[2])
     Q = flat.new_zeros((*flat.shape[:2], d, d))
     first, second = torch.triu_indices(d, d, device=flat.device)
     Q[..., first, second] = Q[..., second, first] = flat[..., 1 + d :]
@@ -144,7 +160,8 @@ def _plane(model: QuadraticModel, centre: Tensor, radius: Tensor) -> tuple[Tenso
     slope = torch.where(radius[:, None] > 0, model.J / radius[:, None], 0.0)
     at = slope * centre[:, None]
     constant = model.c + parts.middle - at.sum(-1) - parts.width - model.rest
-    return slope, constant - 8 * gamma(model.terms) * (parts.size + at.abs().sum(-1) + model.rest) - TINY
+    size = parts.size + at.abs().sum(-1) + model.rest
+    return slope, constant - charge(size, TAYLOR_LINEAR_BOUND, model.terms)
 
 
 def _scatter_inputs(values: Tensor, inputs: Tensor, size: int) -> Tensor:
@@ -157,10 +174,8 @@ class _Models(Forward):
 
     def __init__(self, lower: Tensor, upper: Tensor) -> None:
         # The radius is rounded up, so that every x of the box is centre + radius v for some |v| <= 1.
-        centre, away = lower / 2 + upper / 2, torch.maximum(lower.abs(), upper.abs())
-        radius = torch.where(
-            lower == upper, 0.0, (upper / 2 - lower / 2) * (1 + 4 * gamma(1)) + 2 * gamma(1) * away
-        )
+        centre, radius = centre_and_radius(lower, upper)
+        radius = torch.where(lower == upper, 0.0, radius)
         self.inputs = (radius > 0).any(0).nonzero().flatten()
         self.whole = centre
         self.centre = centre[:, self.inputs]
@@ -181,18 +196,20 @@ class _Models(Forward):
         found = node.forward([source.columns for source in sources], shift=False)
         if node.shift is not None:
             found[:, 0] += node.shift
-        units = gamma(node.terms + len(sources))
-        own = 4 * units * node.forward_absolute([_mass(source) for source in sources]) + TINY
+        terms = node.terms + len(sources)
+        own = charge(node.forward_absolute([_mass(source) for source in sources]), TAYLOR_MAP, terms)
         near = node.forward_absolute([source.near for source in sources], shift=False)
         lengths = [
             (rows * s.far, norm * s.far)
             for (rows, norm), s in zip(node.norms(found.device), sources, strict=True)
         ]
         by_row, whole = (
-            torch.stack(parts).sum(0) * (1 + 8 * gamma(len(sources))) for parts in zip(*lengths, strict=True)
+            round_up(torch.stack(parts).sum(0), TAYLOR_ROW_NORMS, len(sources))
+            for parts in zip(*lengths, strict=True)
         )
-        near = (torch.minimum(near * (1 + 4 * units), by_row) + own) * (1 + 2 * gamma(1))
-        far = (whole + length(own)[:, None]) * (1 + 2 * gamma(1))
+        near = torch.minimum(round_up(near, TAYLOR_REMAINDER, terms), by_row)
+        near = round_up(near + own, TAYLOR_SUM)
+        far = round_up(whole + length(own)[:, None], TAYLOR_SUM)
         self.of[node] = Taylor(found, near, torch.minimum(far, length(near)[:, None]), own)
 
     def through_function(self, node: Relaxed) -> None:
@@ -206,19 +223,19 @@ class _Models(Forward):
         # The columns at which the rows of Q start, which are the coefficients of squares.
         starts = torch.arange(d, 0, -1).cumsum(0).sub(torch.arange(d, 0, -1)).tolist()
         sizes, squares = y.columns[:, 1:].abs(), Q[:, starts]
-        units = 8 * gamma(count_columns(d))
-        linear, curved = sizes[:, :d].sum(1) * (1 + units), sizes[:, d:].sum(1)
-        mass = (c.abs() + linear + curved) * (1 + units)
+        columns = count_columns(d)
+        linear, curved = round_up(sizes[:, :d].sum(1), TAYLOR_COLUMNS, columns), sizes[:, d:].sum(1)
+        mass = round_up(c.abs() + linear + curved, TAYLOR_COLUMNS, columns)
         # v_i^2 lies in [0, 1], so the quadratic part lies within `half` of a quarter of the trace of Q.
         at = c + squares.sum(1) / 4
-        half = curved - 3 / 4 * squares.abs().sum(1) + units * mass
-        reach = (linear + half) * (1 + units)
+        half = curved - 3 / 4 * squares.abs().sum(1) + charge(mass, TAYLOR_COLUMNS, columns)
+        reach = round_up(linear + half, TAYLOR_COLUMNS, columns)
         value, slope, second, stray = interpolate_parabola(curve, at, reach)
         # Let D = J v + q with q the quadratic part less its middle, |q| <= half. Then D^2 is (J v)^2 plus 2
         # (J v) q, which is bounded here, plus q^2 in [0, half^2].
         loose = stray + second.abs() * (2 * linear * half + half * half / 2)
         size = value.abs() + slope.abs() * (mass + at.abs()) + 4 * second.abs() * (linear + half).square()
-        own = (loose + 4 * gamma(16) * size) * (1 + gamma(16)) + TINY
+        own = round_up(loose + charge(size, TAYLOR_FUNCTION), TAYLOR_OWN) + TINY
         found = torch.empty_like(y.columns)
         found[:, 0] = value + slope * (c - at) + second * (half * half / 2)
         torch.mul(y.columns[:, 1:], slope[:, None], out=found[:, 1:])
@@ -226,20 +243,23 @@ class _Models(Forward):
         for k, start in enumerate(starts):
             found[:, 1 + d + start : 1 + d + start + d - k].addcmul_(curvature_rows[:, k : k + 1], J[:, k:])
         distance = reach + y.near
-        ranges = node.relaxation.derivative_range(
-            (at - distance * (1 + units),), (at + distance * (1 + units),)
-        )
+        distance = round_up(distance, TAYLOR_COLUMNS, columns)
+        ranges = node.relaxation.derivative_range((at - distance,), (at + distance,))
         assert ranges is not None
         ((flat, steep),) = ranges
         steepest = torch.maximum(flat.abs(), steep.abs())
-        near = (steepest * y.near + own) * (1 + 4 * gamma(1))
+        near = round_up(steepest * y.near + own, TAYLOR_RESPONSE)
         most = steepest.amax(1, keepdim=True)
-        far = (most * y.far + length(own)[:, None]) * (1 + 4 * gamma(1))
+        far = round_up(most * y.far + length(own)[:, None], TAYLOR_RESPONSE)
         self.of[node] = Taylor(
-            found, near, torch.minimum(far, length(near)[:, None]), own, size * (1 + units)
+            found,
+            near,
+            torch.minimum(far, length(near)[:, None]),
+            own,
+            round_up(size, TAYLOR_COLUMNS, columns),
         )
         middle = flat / 2 + steep / 2
-        width = (steep / 2 - flat / 2) * (1 + 4 * gamma(1)) + 4 * gamma(1) * steepest
+        width = round_up(steep / 2 - flat / 2, BOX_RADIUS) + charge(steepest, TAYLOR_RESPONSE)
         self.responses[node] = ResponseInterval(
             middle, width, most, sizes[:, :d] / linear.clamp_min(TINY)[:, None]
         )
@@ -248,7 +268,7 @@ class _Models(Forward):
 def _mass(model: Taylor) -> Tensor:
     """(batch, size): at least the sum of the absolute values of all coefficients."""
     return (
-        model.columns.abs().sum(1) * (1 + 2 * gamma(model.columns.shape[1]))
+        round_up(model.columns.abs().sum(1), TAYLOR_MASS, model.columns.shape[1])
         if model.mass is None
         else model.mass
     )
@@ -270,21 +290,21 @@ class _Responses(Backward[Row]):
         self.total = rows.new_zeros(rows.shape[:2])
         self.pending = {self.graph.output: (rows, rows.new_zeros((*rows.shape[:2], 1)))}
         self.walk(self.graph.output.place)
-        return self.total * (1 + 4 * gamma(len(self.graph.nodes)))
+        return round_up(self.total, TAYLOR_REMAINDER, len(self.graph.nodes))
 
     def through_function(self, node: Relaxed, carried: Row) -> None:
         response = self.models.responses[node]
         lost = self._charge(node, carried)
         self.share += (response.share @ lost.sum(1)[..., None]).squeeze(-1)
         vector, away = carried
-        spread = (
-            length(vector * response.half[:, None])[..., None]
-            + 4 * gamma(1) * length(vector * response.middle[:, None])[..., None]
+        spread = length(vector * response.half[:, None]) + charge(
+            length(vector * response.middle[:, None]), TAYLOR_RESPONSE
         )
+        ball = response.steepest[:, None] * away + spread[..., None]
         self._arrive(
             node.inputs[0],
             vector * response.middle[:, None],
-            (response.steepest[:, None] * away + spread) * (1 + 8 * gamma(1)),
+            round_up(ball, TAYLOR_RESPONSE_SUM),
         )
 
     def through_map(self, node: Affine, carried: Row) -> None:
@@ -294,28 +314,25 @@ class _Responses(Backward[Row]):
             node.inputs, node.back(vector), node.norms(vector.device), strict=True
         ):
             # || |vector| |J| ||_2 is at most ||vector||_2 times the Frobenius norm of J.
-            missed = (
-                0.0
-                if node.exact_back
-                else 4 * gamma(node.size) * float(length(rows)) * length(vector)[..., None]
-            )
-            self._arrive(source, part, (norm * away + missed) * (1 + 8 * gamma(1)) + TINY)
+            ball = norm * away
+            if not node.exact_back:
+                size = float(length(rows)) * length(vector)[..., None]
+                ball = ball + charge(size, TAYLOR_ROW, node.size)
+            self._arrive(source, part, round_up(ball, TAYLOR_RESPONSE_SUM) + TINY)
 
     def _charge(self, node: Node, carried: Row) -> Tensor:
         """Add the node's own remainder times the response; returns the parts (batch, rows, size)."""
         own, (vector, away) = self.models.of[node].own[:, None], carried
         lost = vector.abs() * own
-        self.total += (lost.sum(-1) + away.squeeze(-1) * length(own)) * (1 + 4 * gamma(node.size))
+        missed = lost.sum(-1) + away.squeeze(-1) * length(own)
+        self.total += round_up(missed, TAYLOR_REMAINDER, node.size)
         return lost
 
     def _arrive(self, source: Node, vector: Tensor, away: Tensor) -> None:
         if source in self.pending:
             before, already = self.pending[source]
-            vector, away = (
-                before + vector,
-                (already + away) * (1 + 4 * gamma(1))
-                + 4 * gamma(1) * (length(before) + length(vector))[..., None],
-            )
+            missed = charge(length(before) + length(vector), TAYLOR_RESPONSE)[..., None]
+            vector, away = before + vector, round_up(already + away, TAYLOR_RESPONSE) + missed
         self.pending[source] = vector, away
 
 

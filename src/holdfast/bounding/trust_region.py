@@ -16,7 +16,11 @@ Reference: Conn, Gould, Toint, "Trust-Region Methods" (2000), chapter 7, for one
 import torch
 from torch import Tensor
 
-from holdfast.rounding import TINY, gamma
+from holdfast.derivations import (
+    EIGENVALUE_DEFICIT,
+    TRUST_REGION_DUAL,
+)
+from holdfast.rounding import charge
 
 NUM_ITERATIONS = 4  # Iterations of the search for lambda; twelve improve bounds by only 0.02 % more.
 
@@ -58,9 +62,9 @@ def lower_bound_over_balls(c: Tensor, J: Tensor, Q: Tensor, groups: Tensor) -> T
             + multiplier.sum(-1)
             + Q.abs().sum((-1, -2))
         )
-        charge = 8 * gamma(2 * d + 16) * total + short * reach.square() + TINY
+        rounding = charge(total, TRUST_REGION_DUAL, 2 * d) + short * reach.square()
     return torch.where(
-        known, torch.nan_to_num(value - missed - charge, -torch.inf, -torch.inf, -torch.inf), -torch.inf
+        known, torch.nan_to_num(value - missed - rounding, -torch.inf, -torch.inf, -torch.inf), -torch.inf
     )
 
 
@@ -103,9 +107,8 @@ def eigenvalue_deficit(Q: Tensor, weight: Tensor) -> Tensor:
     apart = torch.baddbmm(
         M.reshape(-1, d, d), factor.reshape(-1, d, d), factor.mT.reshape(-1, d, d), beta=-1
     ).reshape(M.shape)
-    off = apart.abs().sum(-1) + 8 * gamma(Q.shape[-1] + 4) * (
-        lengths * lengths.sum(-1, keepdim=True) + M.abs().sum(-1)
-    )
+    size = lengths * lengths.sum(-1, keepdim=True) + M.abs().sum(-1)
+    off = apart.abs().sum(-1) + charge(size, EIGENVALUE_DEFICIT, d)
     return torch.where(failed == 0, off.amax(-1), torch.inf)
 
 

@@ -53,7 +53,7 @@ from holdfast.property import Avoid
 from holdfast.region import Box, Patch, Region
 from holdfast.region.normed import NormFamily
 from holdfast.result import Traits
-from holdfast.rounding import gamma
+from holdfast.rounding import add_rounding_down
 
 BOXES_AT_ONCE = 256  # Largest number of boxes bounded in one batch (chosen by hand).
 # Networks with at most this many pre-activations get new intermediate bounds in every subproblem (chosen by
@@ -258,7 +258,7 @@ class Split(Method[SplitState]):
             least = torch.full_like(low, torch.inf).scatter_reduce(0, frontier.task, frontier.bound, "amin")
             # Settled subproblems lie above the aim; nothing more is known of them.
             least = least.clamp_max(0)
-            met = state.aim + least - 4 * gamma(1) * (state.aim.abs() + least.abs())
+            met = add_rounding_down(state.aim, least)
             low = torch.where((waiting > 0) & ~stuck & met.isfinite(), torch.maximum(low, met), low)
         return self._attempting(problem, replace(state, low=low, push=push, bounded=bounded), proved | lost)
 
@@ -318,7 +318,7 @@ class Split(Method[SplitState]):
         graph = graph_of(problem)
         matrix, offset = rows_of(problem, graph)
         if problem.goal == "worst":
-            offset = offset - aim[:, None] - 4 * gamma(1) * (offset.abs() + aim[:, None].abs())
+            offset = add_rounding_down(offset, -aim[:, None])
             return PolytopeQuestion(graph, problem.region, Avoid.failing(matrix, torch.nan_to_num(offset)))
         return PolytopeQuestion(graph, problem.family.at(aim), Avoid.failing(matrix, offset))
 
@@ -436,7 +436,7 @@ def _bound_by_linear_bounds(
     """
     found, linear = ClosedForm(graph).bound(Box.between(parts.lower, parts.upper), matrix)
     assert linear is not None
-    least, worst = (found + offset - 4 * gamma(1) * (found.abs() + offset.abs())).min(1)
+    least, worst = add_rounding_down(found, offset).min(1)
     slope = linear.coefficients[torch.arange(len(worst), device=worst.device), worst]
     return _positive(least), least, slope.abs() * (parts.upper - parts.lower) / 4
 

@@ -22,7 +22,7 @@ from holdfast.bounding.bounder import TrainedBounder
 from holdfast.bounding.graph.problem_graph import graph_of, rows_of
 from holdfast.certify.phase import Phase, PhaseStep, RadiusTrial
 from holdfast.problem import Problem
-from holdfast.rounding import gamma
+from holdfast.rounding import add_rounding_down
 
 # Factor to the next radius as long as no radius has failed (chosen by hand; trained slopes gain less than the
 # later phases).
@@ -87,5 +87,5 @@ def bound_score(problem: Problem) -> Tensor:
     else:
         enough = problem.score(problem.region.centre).double()[:, None] - offset
     bounds, _ = TrainedBounder(graph, enough).bound(problem.region, matrix)
-    score = (bounds + offset - 4 * gamma(1) * (bounds.abs() + offset.abs())).amin(1)
+    score = add_rounding_down(bounds, offset).amin(1)
     return torch.where(score.isfinite(), score, -torch.inf)

@@ -19,6 +19,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from holdfast.derivations import (
+    LEAF_DISTANCE,
+    TREE_CONSTANT,
+    TREE_SUM,
+)
 from holdfast.method import Claims, Method
 from holdfast.network.trees import Trees
 from holdfast.problem import Problem
@@ -26,7 +31,7 @@ from holdfast.property import LinearProperty
 from holdfast.region import Ball, Box, ChangedColumns, Family, Region, Rows
 from holdfast.replay import spot_points
 from holdfast.result import Traits
-from holdfast.rounding import gamma
+from holdfast.rounding import charge, round_down
 
 # Assumptions of these proofs, and what was checked about the model; both are stored with the record.
 ASSUMPTIONS = ("the inputs are float64 numbers; a larger class wins, and a tie counts as a change",)
@@ -126,7 +131,7 @@ def _leaf_contributions(problem: Problem, trees: Trees) -> tuple[Tensor, Tensor]
     # Two classes with scores this close may have the same probability, and `predict` compares probabilities.
     near = 64 * trees.unit if problem.network.classes is not None else 0.0
     own = 4 * (matrix.abs() @ trees.rounding_error()[:, None]).squeeze(-1)
-    lost = near + own + 8 * gamma(trees.count + matrix.shape[-1]) * (size + offset.abs())
+    lost = near + own + charge(size + offset.abs(), TREE_CONSTANT, trees.count + matrix.shape[-1])
     return contribution, (matrix @ trees.base[:, None]).squeeze(-1) + offset - lost
 
 
@@ -140,7 +145,7 @@ def _leaf_distances(region: Region, trees: Trees) -> tuple[Tensor, Tensor]:
     points = torch.where(missing[..., None], region.centre.double(), points)
     away = region.distance(points.to(region.centre))
     if isinstance(region, Rows):
-        away = away * (1 - 128 * gamma(points.shape[-1]))
+        away = round_down(away, LEAF_DISTANCE, points.shape[-1])
     # There is a point in the leaf, even if its distance is not finite.
     away = torch.where(away.isfinite(), away, 0)
     return torch.where(missing, torch.inf, away).T, points
@@ -165,7 +170,7 @@ def _radius(problem: Problem, trees: Trees) -> tuple[Tensor, Tensor]:
     total = fall.cumsum(2)
     # A tree without a leaf within reach contributes nothing yet. Every tree has a leaf at distance zero, so
     # from distance zero on all trees contribute.
-    total = total + constant[..., None] - 4 * gamma(contribution.shape[2]) * fall.abs().cumsum(2)
+    total = total + constant[..., None] - charge(fall.abs().cumsum(2), TREE_SUM, contribution.shape[2])
     breaks = ~(total > 0) & (far > 0)[:, None]
     at_once = ~((_last_at_zero(total, far) > 0).all(1))
     place = torch.where(breaks.any(2), breaks.to(torch.uint8).argmax(2), far.shape[1] - 1)

@@ -31,11 +31,16 @@ from torch import Tensor
 
 from holdfast import batch, time_limit
 from holdfast.bounding.relax import Relaxation, planes, value_range
+from holdfast.derivations import (
+    CHANGE_BOUND,
+    CHANGE_INTERCEPTS,
+    LAYER_CHAIN,
+)
 from holdfast.hamming.layer_chain import Centre, Chain, TouchedPatch
 from holdfast.hamming.pixel_effects import round_outwards
 from holdfast.memory_budget import elements_per_tensor
 from holdfast.region.budget import Budget
-from holdfast.rounding import TINY
+from holdfast.rounding import TINY, charge
 
 # Largest number of float64 numbers in one tensor of a pass on a CPU (chosen by hand: small tensors stay in
 # its caches).
@@ -332,21 +337,22 @@ class Pass:
         The bound on the opposite side of zero from the centre is computed first: if it shows that the neuron
         is stable, the other one is not needed.
         """
-        layer, before, rounding_factor = (
+        layer, before, terms = (
             self.chain.layers[place],
             self.known[place - 1],
-            self.chain.rounding_factor,
+            self.chain.terms,
         )
         assert layer.function is not None
         mass = before.mass @ layer.size.t()
-        middle, half = before.middle @ layer.weight.t(), before.half @ layer.size.t() + rounding_factor * mass
+        missed = charge(mass, LAYER_CHAIN, terms)
+        middle, half = before.middle @ layer.weight.t(), before.half @ layer.size.t() + missed
         first = sum(self.chain.inner[: place - 2])
         known = self.inner[..., first : first + len(layer.bias)]
         least, most = (
             torch.maximum(middle - half, known[:, 0].double()),
             torch.minimum(middle + half, known[:, 1].double()),
         )
-        z, slack = self.centre.before[place], self.centre.before_error[place] + rounding_factor * mass
+        z, slack = self.centre.before[place], self.centre.before_error[place] + missed
         towards = torch.where(z > 0, 1.0, -1.0).double()
         for turn in (1, -1) if closely else ():
             needed = layer.function.can_tighten((z + least - slack,), (z + most + slack,))
@@ -355,9 +361,8 @@ class Pass:
                 break
             chosen = needed.to(torch.uint8).topk(count, dim=1).indices
             side = turn * towards.gather(1, chosen)
-            found = self._walk(place - 1, layer.weight[chosen] * side[..., None])[
-                0
-            ] - rounding_factor * mass.gather(1, chosen)
+            found, _ = self._walk(place - 1, layer.weight[chosen] * side[..., None])
+            found = found - missed.gather(1, chosen)
             low, high = least.gather(1, chosen), most.gather(1, chosen)
             least = least.scatter(1, chosen, torch.where(side > 0, torch.maximum(found, low), low))
             most = most.scatter(1, chosen, torch.where(side < 0, torch.minimum(-found, high), high))
@@ -366,31 +371,22 @@ class Pass:
 
     def _know(self, place: int, least: Tensor, most: Tensor, mass: Tensor, moving: Tensor) -> None:
         """Store the linear bounds of an activation, given bounds and mass of dz, (batch, n) each."""
-        function, rounding_factor, c = (
-            self.chain.layers[place].function,
-            self.chain.rounding_factor,
-            self.centre,
-        )
+        function, terms, c = self.chain.layers[place].function, self.chain.terms, self.centre
         assert function is not None
         z, error, r, after = c.before[place], c.before_error[place], c.after[place], c.after_error[place]
-        slack = error + rounding_factor * (mass + z.abs()) + TINY
+        slack = error + charge(mass + z.abs(), LAYER_CHAIN, terms) + TINY
         lower, upper = z + least - slack, z + most + slack
         low, low_offset, up, up_offset = _linear_bounds(function, lower, upper)
         steep = torch.maximum(low.abs(), up.abs())
-        missed = (
-            steep * error
-            + after
-            + 8 * UNIT_ROUNDOFF * (steep * z.abs() + low_offset.abs() + up_offset.abs() + r.abs())
-            + TINY
-        )
+        size = steep * z.abs() + low_offset.abs() + up_offset.abs() + r.abs()
+        missed = steep * error + after + charge(size, CHANGE_INTERCEPTS) + TINY
         low_offset, up_offset = low * z + low_offset - r - missed, up * z + up_offset - r + missed
         weight = steep * (mass + slack) + low_offset.abs() + up_offset.abs()
-        gap = (low_offset - up_offset) / 2 - rounding_factor * weight
+        gap = (low_offset - up_offset) / 2 - charge(weight, LAYER_CHAIN, terms)
         lowest, highest = _value_range(function, lower, upper)
-        middle, half = (
-            (lowest + highest) / 2 - r,
-            (highest - lowest) / 2 + after + 8 * UNIT_ROUNDOFF * (lowest.abs() + highest.abs() + r.abs()),
-        )
+        size = lowest.abs() + highest.abs() + r.abs()
+        middle = (lowest + highest) / 2 - r
+        half = (highest - lowest) / 2 + after + charge(size, CHANGE_INTERCEPTS)
         values = (low + up) / 2, (low - up) / 2, (low_offset + up_offset) / 2, gap, weight, middle, half
         self.known[place] = ShiftedRelaxation(*(torch.where(moving, v, 0) for v in values))
 
@@ -400,20 +396,15 @@ class Pass:
         """Return lower bounds (batch, rows) over the region and the coefficients (batch, input) of the linear
         function behind the smallest one.
         """
-        last, rounding_factor = self.chain.layers[-1], self.chain.rounding_factor
+        last = self.chain.layers[-1]
         z, error = self.centre.before[-1][..., None], self.centre.before_error[-1][..., None]
         mass = (self.known[len(self.chain.layers) - 2].mass @ last.size.t())[..., None]
         change, slopes = self._walk(len(self.chain.layers) - 2, rows @ last.weight)
         still = (rows @ z).squeeze(-1)
-        missed = (rows.abs() @ (error + rounding_factor * (z.abs() + 2 * mass))).squeeze(-1)
-        least = (
-            still
-            + change
-            + offset
-            - missed
-            - 16 * UNIT_ROUNDOFF * (still.abs() + change.abs() + offset.abs())
-            - TINY
-        )
+        within = error + charge(z.abs() + 2 * mass, LAYER_CHAIN, self.chain.terms)
+        missed = (rows.abs() @ within).squeeze(-1)
+        size = still.abs() + change.abs() + offset.abs()
+        least = still + change + offset - missed - charge(size, CHANGE_BOUND)
         worst = torch.nan_to_num(least, nan=-torch.inf).argmin(1)[self.node]
         flat = rows.new_zeros(self.centre.x.shape)
         pairs = torch.arange(len(worst), device=worst.device)
@@ -544,7 +535,7 @@ def _linear_bounds(
     up = torch.where(across, (upper - flat * lower) / (upper - lower), low)
     highest = torch.maximum(flat * lower - up * lower, upper - up * upper)
     offset = torch.where(
-        across, highest + 8 * UNIT_ROUNDOFF * (upper - lower) * (1 + up.abs() + abs(flat)), 0
+        across, highest + charge((upper - lower) * (1 + up.abs() + abs(flat)), CHANGE_INTERCEPTS), 0
     )
     return low, torch.zeros_like(low), up, offset
 

@@ -36,7 +36,7 @@ from holdfast.problem import Problem
 from holdfast.property import LinearProperty
 from holdfast.region import Sparse
 from holdfast.region.budget import Budget
-from holdfast.rounding import gamma
+from holdfast.rounding import add_rounding_down
 
 # The subproblems of a step hold together as many units as if each had this many (chosen by hand).
 UNITS_PER_NODE = 32
@@ -327,7 +327,7 @@ def _bounds(
         return least, slopes, inner if question.inner else parts.inner
     least, linear = ClosedForm(question.graph).bound(region, rows)
     assert linear is not None
-    least = least + offset - 4 * gamma(1) * (least.abs() + offset.abs())
+    least = add_rounding_down(least, offset)
     worst = torch.nan_to_num(least, nan=-torch.inf).argmin(1)
     return least, linear.coefficients[torch.arange(len(worst), device=worst.device), worst], parts.inner
 

@@ -13,7 +13,10 @@ from torch import Tensor
 
 from holdfast.bounding.graph.graph import Affine, Graph, Relaxed
 from holdfast.bounding.relax import Relaxation, value_range
-from holdfast.rounding import TINY, gamma
+from holdfast.derivations import (
+    LAYER_CHAIN,
+)
+from holdfast.rounding import TINY, charge, round_up
 
 # Largest number of elements in the matrix of a layer; networks with a larger layer have no chain (chosen by
 # hand; 128 MiB).
@@ -103,9 +106,7 @@ class Chain:
 
     layers: tuple[ChainLayer, ...]
     windows: Windows
-    # bound of relative rounding errors: this factor times the sum of |terms| bounds the error of computing
-    # with them
-    rounding_factor: float
+    terms: int  # an upper bound of the number of terms of any sum in this package
     memory: PatchCache
 
     @property
@@ -119,16 +120,17 @@ class Chain:
         found, error = Centre(r, (), (), (), ()), torch.zeros_like(r)
         for layer in self.layers:
             z = r @ layer.weight.t() + layer.bias
+            entering = (error + charge(r.abs(), LAYER_CHAIN, self.terms)) @ layer.size.t()
             error = (
-                (error + self.rounding_factor * r.abs()) @ layer.size.t() * (1 + self.rounding_factor)
-                + self.rounding_factor * layer.bias_size
+                round_up(entering, LAYER_CHAIN, self.terms)
+                + charge(layer.bias_size, LAYER_CHAIN, self.terms)
                 + TINY
             )
             found = replace(found, before=(*found.before, z), before_error=(*found.before_error, error))
             if layer.function is not None:
                 least, most = value_range(layer.function, (z - error,), (z + error,))
                 r = layer.function.function(z)
-                error = torch.maximum(most - r, r - least) * (1 + self.rounding_factor) + TINY
+                error = round_up(torch.maximum(most - r, r - least), LAYER_CHAIN, self.terms) + TINY
                 found = replace(found, after=(*found.after, r), after_error=(*found.after_error, error))
         return found
 
@@ -166,8 +168,8 @@ def chain_of(graph: Graph, elements: Tensor) -> Chain | None:
         return None
     # No sum in this package, and none that a layer was composed from, has more terms than there are values in
     # the network.
-    rounding_factor = 16 * gamma(4 * sum(node.size for node in graph.nodes) + 64)
-    return Chain(tuple(layers), _windows(layers[0], layers[1], elements), rounding_factor, PatchCache())
+    terms = 4 * sum(node.size for node in graph.nodes)
+    return Chain(tuple(layers), _windows(layers[0], layers[1], elements), terms, PatchCache())
 
 
 def _layers(graph: Graph) -> list[ChainLayer] | None:

@@ -42,8 +42,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from holdfast.derivations import (
+    LAYER_CHAIN,
+    PIXEL_EFFECTS,
+)
 from holdfast.hamming.layer_chain import Centre, Chain
-from holdfast.rounding import TINY
+from holdfast.rounding import TINY, charge
 
 CELLS = 4  # Number of cells into which the range of values of a unit is divided (chosen by hand).
 UNITS_AT_ONCE = 64  # Number of units whose tables are computed in one batch (chosen by hand).
@@ -138,7 +142,7 @@ class _ActivationAtCentre:
     error: Tensor  # (n + 1,): error bounds of z
     total: Tensor  # (n + 1,): sums of the absolute weights of the layer before
     below: float
-    rounding_factor: float
+    terms: int  # the largest number of terms of a sum
 
     @staticmethod
     def of(chain: Chain, centre: Centre, place: int) -> "_ActivationAtCentre":
@@ -148,14 +152,15 @@ class _ActivationAtCentre:
         assert sides is not None
         values = centre.before[place][0], centre.before_error[place][0], layer.size.sum(1)
         z, error, total = (torch.nn.functional.pad(v, (0, 1)) for v in values)
-        return _ActivationAtCentre(z, error, total, sides.below, chain.rounding_factor)
+        return _ActivationAtCentre(z, error, total, sides.below, chain.terms)
 
     def rounding_error(self, places: Tensor, most: Tensor) -> Tensor:
         """Bound the rounding error of computed changes of the pre-activations of size at most `most`, (units,
         1) -> (units, k); 0 for padding.
         """
         z = self.z[places]
-        error = self.error[places] + self.rounding_factor * (z.abs() + self.total[places] * most) + TINY
+        size = z.abs() + self.total[places] * most
+        error = self.error[places] + charge(size, LAYER_CHAIN, self.terms) + TINY
         return torch.where(places < len(self.z) - 1, error, 0)
 
     def toward(self, places: Tensor, change: Tensor) -> Tensor:
@@ -194,7 +199,7 @@ def _single_unit_tables(
     """Compute the fields of `UnitEffects` from `third` to `away` for units (k,) with changes move (k, cells +
     1).
     """
-    w, rounding_factor, layer = chain.windows, chain.rounding_factor, chain.layers[2]
+    w, layer = chain.windows, chain.layers[2]
     near, far = w.near[units], w.far[units]
     onwards, furthest = w.second[w.kind[units]], move.abs().amax(1, keepdim=True)
     # First layer: its pre-activations are linear in the value of the unit; its activations lie at most `down`
@@ -218,7 +223,8 @@ def _single_unit_tables(
     weight = torch.nn.functional.pad(layer.weight, (0, 1))[:, far].permute(1, 2, 0)
     third, middle, half = value @ weight, (up - down) / 2 @ weight, (up + down) / 2 @ weight.abs()
     largest = value.abs().amax((1, 2)) + down.amax((1, 2)) + up.amax((1, 2))
-    missed = middle.abs() + half + 4 * rounding_factor * layer.size.sum(1) * largest[:, None, None] + TINY
+    size = layer.size.sum(1) * largest[:, None, None]
+    missed = middle.abs() + half + charge(size, PIXEL_EFFECTS, chain.terms) + TINY
     lowest = (torch.minimum(third[:, 1:], third[:, :-1]) - missed).amin(1).clamp_max(0)
     highest = (torch.maximum(third[:, 1:], third[:, :-1]) + missed).amax(1).clamp_min(0)
     return third, missed, lowest, highest, *second.parts(far, low, high)
@@ -293,9 +299,8 @@ class PairInteractions:
             for chosen in (kinds == kind).nonzero().flatten().split(16 * UNITS_AT_ONCE):
                 down, up = self._first(chosen, most)
                 middle, half = (up - down) / 2 @ onwards, (up + down) / 2 @ onwards.abs()
-                half = (
-                    half + 4 * self.chain.rounding_factor * total * (up + down).amax(1, keepdim=True) + TINY
-                )
+                size = total * (up + down).amax(1, keepdim=True)
+                half = half + charge(size, PIXEL_EFFECTS, self.chain.terms) + TINY
                 least[chosen], largest[chosen] = (
                     round_outwards(middle - half, -1),
                     round_outwards(middle + half, 1),

@@ -19,11 +19,14 @@ import torch
 from torch import Tensor
 
 from holdfast import batch, time_limit
+from holdfast.derivations import (
+    LAYER_CHAIN,
+)
 from holdfast.hamming.bound import UNIT_ROUNDOFF, Pass, apply_linear_bounds, parts_of
 from holdfast.hamming.layer_chain import Centre, Chain
 from holdfast.hamming.pixel_effects import UnitEffects, round_outwards
 from holdfast.region.budget import Budget
-from holdfast.rounding import TINY
+from holdfast.rounding import TINY, charge
 
 # Largest number of changed units that may touch one value of the first layer together (chosen by hand).
 MAX_TOUCHING = 4
@@ -179,22 +182,22 @@ class PixelSums(Pass):
             slope * low - slope_change * torch.minimum(over, away + backward),
             low - slope_change * torch.minimum(over, away),
         )
-        error = (count + 2) * (
-            slack + self.chain.rounding_factor * (d + reach + over + away + toward + backward)
-        ) + TINY
+        size = d + reach + over + away + toward + backward
+        error = (count + 2) * (slack + charge(size, LAYER_CHAIN, self.chain.terms)) + TINY
         middle, half = (most + least) / 2, (most - least) / 2 + error
         return torch.where(several, middle, 0), torch.where(several, half, 0)
 
     # ---- layer by layer
 
     def _third_layer(self) -> None:
-        layer, rounding_factor, width = self.chain.layers[2], self.chain.rounding_factor, self.widths[2]
+        layer, width = self.chain.layers[2], self.widths[2]
         middle, half = self._interplay
         places = self.node[:, None] * (width + 1) + torch.arange(width, device=self.node.device)
         fall = self._most(-self.effects.lowest[self.unit], places, width)
         rise = self._most(self.effects.highest[self.unit], places, width)
         mass = fall + rise + (middle.abs() + half) @ layer.size.t()
-        shift, spread = middle @ layer.weight.t(), half @ layer.size.t() + rounding_factor * mass
+        shift, spread = middle @ layer.weight.t(), half @ layer.size.t()
+        spread = spread + charge(mass, LAYER_CHAIN, self.chain.terms)
         known = self.inner[..., :width]
         least = torch.maximum(shift - spread - fall, known[:, 0].double())
         most = torch.minimum(shift + spread + rise, known[:, 1].double())

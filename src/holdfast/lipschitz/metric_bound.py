@@ -31,6 +31,13 @@ from holdfast.bounding.gradient import gradient_bounds
 from holdfast.bounding.graph.graph import Graph
 from holdfast.bounding.graph.problem_graph import ASSUMPTIONS, CHECKS, checked_graph, graph_of, rows_of
 from holdfast.bounding.node_bounds import Boxes
+from holdfast.derivations import (
+    METRIC_CHANGE,
+    METRIC_OPERATIONS,
+    METRIC_ROWS,
+    METRIC_SLOPE,
+    NONNEGATIVE_SUM,
+)
 from holdfast.errors import BadInput, UnsupportedLayer
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem
@@ -40,10 +47,8 @@ from holdfast.region.base import check_norm
 from holdfast.region.normed import NormFamily
 from holdfast.region.norms import dual, norm_above
 from holdfast.result import Goal, Traits
-from holdfast.rounding import TINY, gamma
+from holdfast.rounding import charge, round_down, round_up
 
-# Factors that cover the rounding of a few float64 operations on non-negative numbers, upwards and downwards.
-UP, DOWN = 1 + 32 * gamma(1), 1 - 32 * gamma(1)
 CHUNK = 128  # Number of balls bounded in one batch (chosen by hand).
 
 
@@ -119,9 +124,10 @@ def _gradients(graph: Graph, boxes: Boxes, rows: Tensor, low: Tensor, high: Tens
     absolute gradient of each row.
     """
     middle = low / 2 + high / 2
-    spread = torch.where(low == high, 0, (high / 2 - low / 2) * UP + 4 * gamma(1) * middle.abs())
+    spread = round_up(high / 2 - low / 2, METRIC_OPERATIONS) + charge(middle.abs(), METRIC_SLOPE)
+    spread = torch.where(low == high, 0, spread)
     whole = middle @ rows
-    error = gamma(rows.shape[1] + 4) * (middle.abs() @ rows.abs()) + TINY
+    error = charge(middle.abs() @ rows.abs(), METRIC_ROWS, rows.shape[1])
     used = (spread != 0).any(1).any(0)
     parts = rows[:, used]
     ends = gradient_bounds(
@@ -129,8 +135,9 @@ def _gradients(graph: Graph, boxes: Boxes, rows: Tensor, low: Tensor, high: Tens
     )
     size = torch.maximum(ends[0].abs(), ends[1].abs()).flatten(2)
     count = low.shape[1]
-    found = size[:, :count] + spread[..., used] @ size[:, count:] * (1 + 4 * gamma(rows.shape[1] + 4))
-    return (found * UP).reshape(*found.shape[:2], *boxes.region.shape)
+    deviation = round_up(spread[..., used] @ size[:, count:], NONNEGATIVE_SUM, rows.shape[1] + 4)
+    found = round_up(size[:, :count] + deviation, METRIC_OPERATIONS)
+    return found.reshape(*found.shape[:2], *boxes.region.shape)
 
 
 def _lengths(problem: Problem, gradient: Tensor, norm: float) -> Tensor:
@@ -143,7 +150,8 @@ def _lengths(problem: Problem, gradient: Tensor, norm: float) -> Tensor:
     if isinstance(region, NormFamily):
         each = norm_above(region.group_features(gradient), dual(region.p))
         free = region.free()[:, None]
-        return torch.where(free == 0, 0, each * free).sum(-1) * (1 + 4 * gamma(free.shape[-1]))
+        total = torch.where(free == 0, 0, each * free).sum(-1)
+        return round_up(total, NONNEGATIVE_SUM, free.shape[-1])
     return norm_above(gradient.flatten(2), dual(math.inf if isinstance(region, Patch) else check_norm(norm)))
 
 
@@ -265,20 +273,20 @@ def _largest_quotient(radii: Tensor, least: Tensor, most: Tensor, slope: Tensor)
     zero.
     """
     change = torch.maximum(most[1:] - least[:1], most[:1] - least[1:])
-    change = (
-        change + 4 * gamma(1) * (most[1:].abs() + least[1:].abs() + most[:1].abs() + least[:1].abs()) + TINY
-    ).nan_to_num(torch.inf, torch.inf)
+    size = most[1:].abs() + least[1:].abs() + most[:1].abs() + least[:1].abs()
+    change = (change + charge(size, METRIC_CHANGE)).nan_to_num(torch.inf, torch.inf)
     # A bound of a ball also holds for the balls inside it.
     change, slope, radii = _falling_inwards(change), _falling_inwards(slope[1:]), radii[1:]
-    best, before = slope[0], torch.minimum(change[0], slope[0] * radii[0] * UP)
+    best, before = slope[0], torch.minimum(change[0], round_up(slope[0] * radii[0], METRIC_OPERATIONS))
     for k in range(1, len(radii)):
         width = radii[k] - radii[k - 1]
-        now = torch.minimum(change[k], (before + slope[k] * width) * UP)
-        meet = torch.where(
-            slope[k] > 0, radii[k - 1] + ((now - before).clamp_min(0) / slope[k]) * DOWN, radii[k]
-        )
-        meet = torch.minimum(torch.maximum(meet * DOWN, radii[k - 1]), radii[k])
-        best = torch.maximum(best, torch.maximum(before / radii[k - 1], now / meet) * UP)
+        now = torch.minimum(change[k], round_up(before + slope[k] * width, METRIC_OPERATIONS))
+        further = round_down((now - before).clamp_min(0) / slope[k], METRIC_OPERATIONS)
+        meet = torch.where(slope[k] > 0, radii[k - 1] + further, radii[k])
+        meet = torch.maximum(round_down(meet, METRIC_OPERATIONS), radii[k - 1])
+        meet = torch.minimum(meet, radii[k])
+        largest = torch.maximum(before / radii[k - 1], now / meet)
+        best = torch.maximum(best, round_up(largest, METRIC_OPERATIONS))
         before = now
     return torch.where(radii[-1] > 0, best, 0).nan_to_num(torch.inf, torch.inf)
 

@@ -8,6 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from holdfast.derivations import (
+    PROBABILITY_SLOPE,
+    SUM_OF_TWO,
+)
 from holdfast.errors import BadInput
 from holdfast.property.base import (
     BoundedProperty,
@@ -27,7 +31,7 @@ from holdfast.property.probability import (
     probabilities,
     probabilities_or_outputs,
 )
-from holdfast.rounding import TINY, gamma
+from holdfast.rounding import TINY, charge
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,14 +84,14 @@ class Confidence(BoundedProperty):
         leads = least_leads(lower, upper) if self.softmax else lower
         found = self._competing_leads(leads).amin(1)
         return propagate_unknown(
-            found - self.epsilon - 4 * gamma(1) * (found.abs() + self.epsilon) - TINY, values
+            found - self.epsilon - charge(found.abs() + self.epsilon, SUM_OF_TWO) - TINY, values
         )
 
     def most(self, lower: Tensor, upper: Tensor) -> Tensor:
         low, high = self.ends(lower, upper)
         leads = most_leads(low, high) if self.softmax else high
         found = self._competing_leads(leads).amin(1)
-        return found - self.epsilon + 4 * gamma(1) * (found.abs() + self.epsilon) + TINY
+        return found - self.epsilon + charge(found.abs() + self.epsilon, SUM_OF_TWO) + TINY
 
     def slopes(self, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
         """d(p_c - p_j) / dd_k = p_k (p_c - p_j) for d_k = z_c - z_k, and p_j more for k = j."""
@@ -107,7 +111,7 @@ class Confidence(BoundedProperty):
         least = torch.minimum(p_low * lead_low, p_high * lead_low) + own * p_low
         most = torch.maximum(p_low * lead_high, p_high * lead_high) + own * p_high
         none = torch.zeros_like(least)
-        slack = 16 * gamma(1) * p_high + TINY
+        slack = charge(p_high, PROBABILITY_SLOPE)
         return torch.cat([(least - slack) * alive, none], dim=2), torch.cat(
             [(most + slack) * alive, none], dim=2
         )

@@ -6,14 +6,17 @@ With d_k = z_c - z_k and t_k = exp(-d_k):
     p_c - p_j = (1 - t_j) / (1 + t_j + sum over the other k of t_k)
 
 Rounding: exp and expm1 are assumed correct to a few ulp, as everywhere in this package. All sums have terms
-of one sign, so the relative error gamma(classes + 1024) covers each quotient and the rounding of exponents
-down to -800, where exp is 0.
+of one sign, so the relative error 2 gamma(classes + 1024) covers each quotient and the rounding of exponents
+down to -800, where exp is 0 (docs/rounding.md, Properties).
 """
 
 import torch
 from torch import Tensor
 
-from holdfast.rounding import TINY, gamma
+from holdfast.derivations import (
+    PROBABILITY,
+)
+from holdfast.rounding import charge, round_down, round_up
 
 # Sums are cut off here (in the safe direction), so that (1 + LARGEST_SUM) exp(d) does not overflow.
 LARGEST_SUM = 1e280
@@ -42,13 +45,13 @@ def least_leads(lower: Tensor, upper: Tensor) -> Tensor:
     these intervals.
     """
     found = _leads(lower, upper, LARGEST_SUM)
-    return found - gamma(lower.shape[1] + 1024) * found.abs() - TINY
+    return found - charge(found.abs(), PROBABILITY, lower.shape[1])
 
 
 def most_leads(lower: Tensor, upper: Tensor) -> Tensor:
     """Upper-bound p_c - p_k: as `least_leads` with the bounds exchanged."""
     found = _leads(upper, lower, torch.inf)
-    return found + gamma(lower.shape[1] + 1024) * found.abs() + TINY
+    return found + charge(found.abs(), PROBABILITY, lower.shape[1])
 
 
 def _leads(main: Tensor, other: Tensor, cap: float) -> Tensor:
@@ -74,9 +77,10 @@ def probabilities(lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
     """
     base = (lower / 2 + upper / 2).amax(1, keepdim=True)
     small, large = torch.exp(lower - base), torch.exp(upper - base)
-    error = gamma(lower.shape[1] + 1024)
-    least = (1 - error) / (1 + _without_own(large) / small)
-    most = (1 + error) / (1 + _without_own(small) / large.clamp_min(SMALLEST_EXPONENTIAL))
+    classes = lower.shape[1]
+    least = round_down(1 / (1 + _without_own(large) / small), PROBABILITY, classes)
+    most = 1 / (1 + _without_own(small) / large.clamp_min(SMALLEST_EXPONENTIAL))
+    most = round_up(most, PROBABILITY, classes)
     return torch.where(small > SMALLEST_EXPONENTIAL, least.nan_to_num(0.0), 0), most.nan_to_num(
         1.0
     ).clamp_max(1)

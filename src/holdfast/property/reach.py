@@ -8,6 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from holdfast.derivations import (
+    FEW_OPERATIONS,
+    PROBABILITY_THRESHOLD,
+)
 from holdfast.errors import BadInput
 from holdfast.property.base import (
     BoundedProperty,
@@ -18,7 +22,7 @@ from holdfast.property.base import (
 )
 from holdfast.property.confidence import check_classes
 from holdfast.property.probability import drop_label, insert_label, probabilities, probabilities_or_outputs
-from holdfast.rounding import TINY, gamma
+from holdfast.rounding import TINY, charge, round_down, round_up
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +69,7 @@ class Reach(BoundedProperty):
 
     def _left(self, values: Tensor, side: int) -> Tensor:
         tau, p = self.tau.double(), 1 / (1 + torch.exp(values).sum(1))
-        return tau - p - side * (gamma(values.shape[1] + 64) * (p + tau.abs()) + TINY)
+        return tau - p - side * charge(p + tau.abs(), PROBABILITY_THRESHOLD, values.shape[1])
 
     def slopes(self, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
         """The derivative of p_label in z_k - z_label is -p_label p_k, and p_label p_k <= 1/4."""
@@ -74,9 +78,8 @@ class Reach(BoundedProperty):
             return one, one
         ends = probabilities(insert_label(self.label, lower), insert_label(self.label, upper))
         low, high = (select_output(p, self.label)[:, None] * drop_label(self.label, p) for p in ends)
-        return (low * (1 - 4 * gamma(1)))[:, None], (high * (1 + 4 * gamma(1)) + TINY).clamp_max(0.25)[
-            :, None
-        ]
+        least, most = round_down(low, FEW_OPERATIONS), round_up(high, FEW_OPERATIONS) + TINY
+        return least[:, None], most.clamp_max(0.25)[:, None]
 
     def check(self, batch: int, outputs: int) -> None:
         if self.softmax:

@@ -5,11 +5,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from holdfast.derivations import (
+    MARGIN,
+)
 from holdfast.errors import BadInput
 from holdfast.property.base import BoundedProperty, check_labels, propagate_unknown
 from holdfast.property.confidence import Confidence, check_classes, check_epsilon
 from holdfast.property.probability import insert_label, probabilities, probabilities_or_outputs
-from holdfast.rounding import TINY, gamma
+from holdfast.rounding import charge
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,9 +52,8 @@ class Tie(BoundedProperty):
         f = insert_label(self.label, -high), insert_label(self.label, -low)
         f_low, f_high = probabilities(*f) if self.softmax else f
         first, second = f_high.amax(1), f_low.topk(2, dim=1).values[:, 1]
-        gap = (
-            first - second - self.epsilon + 8 * gamma(1) * (first.abs() + second.abs() + self.epsilon) + TINY
-        )
+        size = first.abs() + second.abs() + self.epsilon
+        gap = first - second - self.epsilon + charge(size, MARGIN)
         return torch.where(self._on_top(lower), torch.minimum(gap, self._ahead.most(lower, upper)), gap)
 
     def slopes(self, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:

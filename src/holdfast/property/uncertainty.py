@@ -12,11 +12,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from holdfast.derivations import (
+    ENTROPY,
+    SUM_OF_TWO,
+)
 from holdfast.errors import BadInput
 from holdfast.property.base import BoundedProperty, propagate_unknown
 from holdfast.property.confidence import check_classes
 from holdfast.property.probability import probabilities
-from holdfast.rounding import TINY, gamma
+from holdfast.rounding import charge
 
 # Distributions are rounded to multiples of 1 / STEPS_PER_UNIT, so that their sums are exact in float64.
 STEPS_PER_UNIT = 2.0**40
@@ -72,7 +76,7 @@ class Uncertainty(BoundedProperty):
             found = torch.maximum(found, self._to_near(values[:, -1], q))
         known = entropy(q)
         least = (found - known - self._slack(curve.shape[1], found.abs() + known)).clamp_min(0) - self.epsilon
-        return propagate_unknown(least - 4 * gamma(1) * least.abs(), values)
+        return propagate_unknown(least - charge(least.abs(), SUM_OF_TWO), values)
 
     def _to_a_class(self, curve: Tensor, q: Tensor) -> Tensor:
         """Linear bounds for p = (1 - a) q + a e_k: a v_k + H(p).
@@ -118,7 +122,7 @@ class Uncertainty(BoundedProperty):
     @staticmethod
     def _slack(outputs: int, size: Tensor) -> Tensor:
         """Bound the rounding error of sums, logarithms and exponentials of this many numbers of this size."""
-        return gamma(outputs + 64) * (size + 1 + math.log(outputs)) + TINY
+        return charge(size + 1 + math.log(outputs), ENTROPY, outputs)
 
     def _target(self, outputs: int, device: torch.device) -> Tensor:
         """Return q, (batch or 1, outputs) float64."""

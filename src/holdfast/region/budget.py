@@ -12,10 +12,13 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from holdfast.derivations import (
+    BALL_MINIMUM,
+)
 from holdfast.errors import BadInput
 from holdfast.random_streams import RandomStreams
 from holdfast.region.base import EVERYWHERE, Region, check_centre
-from holdfast.rounding import TINY, gamma
+from holdfast.rounding import charge
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,7 +179,7 @@ class Budget(Region):
         flat, centre = self.flatten(a), self.flatten(self.centre.double())[..., None]
         best = self._best_gains(a)
         at_centre, size = (flat @ centre).squeeze(-1), (flat.abs() @ centre.abs()).squeeze(-1)
-        return at_centre + best - 4 * gamma(flat.shape[-1]) * (size + best.abs()) - TINY
+        return at_centre + best - charge(size + best.abs(), BALL_MINIMUM, flat.shape[-1])
 
     def _best_gains(self, a: Tensor) -> Tensor:
         """(batch, rows, *shape) -> (batch, rows): the sum over groups of the best gains of variable units."""

@@ -13,13 +13,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from holdfast.derivations import (
+    DRIFT_BOX,
+    DRIFT_MINIMUM,
+    DRIFT_ROUNDING,
+    POINT_IN_DRIFT,
+)
 from holdfast.errors import BadInput
 from holdfast.random_streams import RandomStreams
 from holdfast.region.ball import Ball
 from holdfast.region.base import EVERYWHERE, Domain, Family, check_centre, check_norm, step_from
 from holdfast.region.features import check_shares
 from holdfast.region.norms import dual, norm, norm_above
-from holdfast.rounding import TINY, gamma
+from holdfast.rounding import charge, round_down, round_up
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +88,7 @@ class Drift(Family):
 
     def windows(self, offset: Tensor, like: Tensor) -> Tensor:
         """(..., batch, features) offsets -> (..., batch, frames, *features), rounded towards the centre."""
-        away = offset.double() * self.scales() * (1 - 80 * gamma(offset.shape[-1]))
+        away = round_down(offset.double() * self.scales(), POINT_IN_DRIFT, offset.shape[-1])
         every = away.unsqueeze(-2).expand(*away.shape[:-1], self.shape[0], away.shape[-1])
         return self.domain.clamp(step_from(self.centre, every.reshape(*away.shape[:-1], *self.shape), like))
 
@@ -196,7 +202,7 @@ class Drift(Family):
             torch.where(scales > 0, end[:, None] * scales, 0) for end in self.offsets().enclosing_box()
         )
         slack = torch.where(
-            blur > 0, blur + (self._frames(centre).abs() + self._span()[:, None]) * 4 * gamma(1) + TINY, 0
+            blur > 0, blur + charge(self._frames(centre).abs() + self._span()[:, None], DRIFT_BOX), 0
         )
         ends = (self._frames(centre) + low - slack, self._frames(centre) + high + slack)
         lower, upper = (self.domain.clamp(end.reshape(centre.shape)) for end in ends)
@@ -212,13 +218,12 @@ class Drift(Family):
         # Where the coefficient is 0, an infinite span contributes nothing.
         spread = torch.where(frames == 0, 0, frames.abs() * span).sum((-2, -1))
         lost = torch.where((frames == 0) | (blur == 0), 0, frames.abs() * blur).sum((-2, -1))
-        count = gamma(a[0, 0].numel())
+        terms = a[0, 0].numel()
         return torch.nan_to_num(
             (frames * centre).sum((-2, -1))
             + fall
-            - lost * (1 + 4 * count)
-            - 8 * count * (size + spread)
-            - TINY,
+            - round_up(lost, DRIFT_ROUNDING, terms)
+            - charge(size + spread, DRIFT_MINIMUM, terms),
             -torch.inf,
             torch.inf,
             -torch.inf,

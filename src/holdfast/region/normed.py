@@ -21,10 +21,19 @@ import torch
 from torch import Tensor
 
 from holdfast import time_limit
+from holdfast.derivations import (
+    BALL_BOX,
+    BALL_IN_BOX,
+    BALL_LIMIT,
+    BALL_MINIMUM,
+    BOX_CORNER,
+    HEADROOM,
+    POINT_IN_BALL,
+)
 from holdfast.random_streams import RandomStreams
 from holdfast.region.base import EVERYWHERE, Domain, Family, check_centre, check_norm, step_from
 from holdfast.region.norms import direction, dual, norm, norm_above, project, steepest
-from holdfast.rounding import TINY, gamma
+from holdfast.rounding import TINY, charge, round_down, round_up
 
 # Number of rounds of the search for features that reach the domain's bound; any number gives a valid bound
 # (chosen by hand).
@@ -109,9 +118,8 @@ class NormFamily(Family):
 
     def limit(self) -> Tensor:
         """Return the distance to the furthest corner of the domain; infinite if the domain is unbounded."""
-        corner = norm_above(self.group_features(furthest(self.centre, self.domain)), self.p) * (
-            1 + 16 * gamma(self.centre[0].numel())
-        )
+        corner = norm_above(self.group_features(furthest(self.centre, self.domain)), self.p)
+        corner = round_up(corner, BALL_LIMIT, self.centre[0].numel())
         # inf / inf gives NaN on the way.
         return self._radius_above(torch.nan_to_num(corner, nan=torch.inf, posinf=torch.inf))
 
@@ -137,7 +145,7 @@ class NormFamily(Family):
     def project(self, x: Tensor) -> Tensor:
         # The distance is rounded up, so aim slightly below the radius; clipping to the domain only reduces
         # the distance.
-        target = self._span() / (1 + 40 * gamma(self.centre[0].numel()))
+        target = round_down(self._span(), POINT_IN_BALL, self.centre[0].numel())
         delta = self.group_features((x.double() - self.centre.double()) * self._moving())
         pulled = project(delta, target.expand(delta.shape[:-1]), self.p).reshape(x.shape)
         there = self.contains(x)[(..., *(None for _ in self.shape))]
@@ -172,7 +180,7 @@ class NormFamily(Family):
 
     def enclosing_box(self) -> tuple[Tensor, Tensor]:
         centre, span = self.centre.double(), self.spans()
-        widened = torch.where(self._moving(), span + (centre.abs() + span) * gamma(1) + TINY, 0)
+        widened = torch.where(self._moving(), span + charge(centre.abs() + span, BALL_BOX), 0)
         return self.domain.clamp(centre - widened), self.domain.clamp(centre + widened)
 
     def minimise_linear(self, a: Tensor) -> Tensor:
@@ -189,7 +197,7 @@ class NormFamily(Family):
         # Where the slope is 0, an infinite radius contributes nothing.
         fall = torch.where((slopes == 0) | (span == 0), 0, slopes * span).sum(-1)
         at_centre, size = (flat @ centre).squeeze(-1), (flat.abs() @ centre.abs()).squeeze(-1)
-        ball = at_centre - fall - 4 * gamma(flat.shape[-1]) * (size + fall) - TINY
+        ball = at_centre - fall - charge(size + fall, BALL_MINIMUM, flat.shape[-1])
         if self.domain.endless:
             return ball
         inside = torch.fmax(ball, minimise_over_box(a, *self.enclosing_box()))
@@ -209,7 +217,7 @@ class NormFamily(Family):
         centre, (lower, upper) = self.centre.double(), self.enclosing_box()
         down, up = (self.group_features(headroom)[:, None] for headroom in (centre - lower, upper - centre))
         steep, span = self.group_features(a.double()), self._span()[:, None, :, None]
-        headroom = torch.where(steep > 0, down, up) * (1 + 2 * gamma(1)) + TINY
+        headroom = round_up(torch.where(steep > 0, down, up), HEADROOM) + TINY
         steep = steep.abs()
         with torch.no_grad():
             multiplier = (
@@ -228,8 +236,7 @@ class NormFamily(Family):
         return (
             at_centre
             - fall.sum(-1)
-            - 8 * gamma(self.flatten(a).shape[-1]) * (size + weight + fall.sum(-1).abs())
-            - TINY
+            - charge(size + weight + fall.sum(-1).abs(), BALL_IN_BOX, self.flatten(a).shape[-1])
         )
 
 
@@ -239,7 +246,7 @@ def minimise_over_box(a: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
     low, high = lower.reshape(len(lower), 1, -1), upper.reshape(len(upper), 1, -1)
     # 0 * inf is NaN, but contributes nothing.
     terms = torch.where(flat == 0, 0, torch.minimum(flat * low, flat * high))
-    return terms.sum(-1) - 2 * gamma(flat.shape[-1]) * terms.abs().sum(-1) - TINY
+    return terms.sum(-1) - charge(terms.abs().sum(-1), BOX_CORNER, flat.shape[-1])
 
 
 def _multiplier_for_l1(steep: Tensor, headroom: Tensor, span: Tensor) -> Tensor:

@@ -9,8 +9,11 @@ import math
 import torch
 from torch import Tensor
 
+from holdfast.derivations import (
+    NORM,
+)
 from holdfast.random_streams import RandomStreams
-from holdfast.rounding import gamma
+from holdfast.rounding import round_up
 
 
 def norm(v: Tensor, p: float) -> Tensor:
@@ -30,7 +33,7 @@ def norm_above(v: Tensor, p: float) -> Tensor:
     largest = v.abs().amax(-1, keepdim=True)
     # Scaling avoids underflow and overflow of squares.
     scale = torch.where((largest > 0) & largest.isfinite(), largest, 1)
-    return scale.squeeze(-1) * norm(v / scale, p) * (1 + 16 * gamma(v.shape[-1]))
+    return round_up(scale.squeeze(-1) * norm(v / scale, p), NORM, v.shape[-1])
 
 
 def dual(p: float) -> float:

@@ -5,12 +5,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from holdfast.derivations import (
+    PATCH_LIMIT,
+)
 from holdfast.errors import BadInput
 from holdfast.random_streams import RandomStreams
 from holdfast.region.ball import Ball
 from holdfast.region.base import EVERYWHERE, Domain, Family, check_centre
 from holdfast.region.normed import furthest, minimise_over_box
-from holdfast.rounding import gamma
+from holdfast.rounding import round_up
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +81,7 @@ class Patch(Family):
 
     def limit(self) -> Tensor:
         # Distances are rounded up, so the limit is rounded up too.
-        away = furthest(self.centre, self.domain) * (1 + 32 * gamma(self.centre[0].numel()))
+        away = round_up(furthest(self.centre, self.domain), PATCH_LIMIT, self.centre[0].numel())
         return self.flatten(torch.where(self.mask, away, 0)).amax(-1)
 
     def reach(self) -> Tensor:

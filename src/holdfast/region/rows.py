@@ -13,13 +13,19 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from holdfast.derivations import (
+    BALL_MINIMUM,
+    COLUMN_GAINS,
+    POINT_IN_ROWS,
+    ROWS_LIMIT,
+)
 from holdfast.errors import BadInput
 from holdfast.random_streams import RandomStreams
 from holdfast.region.base import EVERYWHERE, Counted, Domain, Family, check_centre, check_norm, step_from
 from holdfast.region.columns import Columns
 from holdfast.region.normed import furthest, minimise_over_box
 from holdfast.region.norms import direction, dual, norm, norm_above, project, steepest
-from holdfast.rounding import TINY, gamma
+from holdfast.rounding import TINY, charge, round_down, round_up
 
 # Relative bound on the error of two float64 operations and a product: division by the scale, multiplication,
 # addition.
@@ -209,7 +215,7 @@ class Rows(TableFamily):
 
     def limit(self) -> Tensor:
         headroom = torch.where(self.moving, furthest(self.centre, self.inside) / self.scales, 0)
-        corner = norm_above(headroom, self.p) * (1 + 64 * gamma(self.shape[0]))
+        corner = round_up(norm_above(headroom, self.p), ROWS_LIMIT, self.shape[0])
         return torch.nan_to_num(corner, nan=torch.inf, posinf=torch.inf)
 
     def reach(self) -> Tensor:
@@ -231,7 +237,7 @@ class Rows(TableFamily):
     def project(self, x: Tensor) -> Tensor:
         # The distance is rounded up, so aim slightly below the radius; steps and the domain only reduce the
         # distance.
-        target = self.radius.double() / (1 + 64 * gamma(self.shape[0]))
+        target = round_down(self.radius.double(), POINT_IN_ROWS, self.shape[0])
         delta = torch.where(self.moving, (x.double() - self.centre.double()) / self.scales, 0)
         pulled = project(delta, target.expand(delta.shape[:-1]), self.p) * self.scales
         moved = self._stepped_back(self.inside.clamp(step_from(self.centre, pulled, x)))
@@ -290,7 +296,7 @@ class Rows(TableFamily):
         radius = self.radius.double()[:, None]
         fall = torch.where((fall == 0) | (radius == 0), 0, fall * radius)
         at_centre, size = (a @ centre).squeeze(-1), (a.abs() @ centre.abs()).squeeze(-1)
-        ball = at_centre - fall - 4 * gamma(a.shape[-1]) * (size + fall) - TINY
+        ball = at_centre - fall - charge(size + fall, BALL_MINIMUM, a.shape[-1])
         return torch.fmax(ball, minimise_over_box(a, *self.enclosing_box()))
 
 
@@ -414,6 +420,6 @@ class ChangedColumns(Counted, TableFamily):
         taken = torch.arange(ordered.shape[-1], device=a.device) < self.radius.floor()[:, None]
         size = (a.abs() * (centre.abs() + best.abs())).sum(-1)
         found: Tensor = (
-            (a * centre).sum(-1) - (ordered * taken).sum(-1) - 8 * gamma(a.shape[-1]) * size - TINY
+            (a * centre).sum(-1) - (ordered * taken).sum(-1) - charge(size, COLUMN_GAINS, a.shape[-1])
         )
         return found.transpose(0, 1)

@@ -15,10 +15,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from holdfast.derivations import (
+    UNIT_GAINS,
+)
 from holdfast.errors import BadInput
 from holdfast.random_streams import RandomStreams
 from holdfast.region.base import Counted, Domain, check_centre
-from holdfast.rounding import TINY, gamma
+from holdfast.rounding import charge
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,10 +182,9 @@ class Sparse(Counted):
         gain = (at_ends - a * centre).clamp_max(0)
         ordered = self.flatten_units(self._sum(gain)).sort(-1).values
         taken = torch.arange(ordered.shape[-1], device=a.device) < self.radius.floor()[:, None, None]
-        slack = gamma(a[0, 0].numel()) * self.flatten((a * centre).abs() + (at_ends - a * centre).abs()).sum(
-            -1
-        )
-        return self.flatten(a * centre).sum(-1) + (ordered * taken).sum(-1) - 3 * slack - TINY
+        size = self.flatten((a * centre).abs() + (at_ends - a * centre).abs()).sum(-1)
+        slack = charge(size, UNIT_GAINS, a[0, 0].numel())
+        return self.flatten(a * centre).sum(-1) + (ordered * taken).sum(-1) - slack
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,10 +14,13 @@ from numbers import Integral
 import torch
 from torch import Tensor
 
+from holdfast.derivations import (
+    WORD_GAINS,
+)
 from holdfast.errors import BadInput
 from holdfast.random_streams import RandomStreams
 from holdfast.region.base import Counted
-from holdfast.rounding import TINY, gamma
+from holdfast.rounding import charge
 
 Substitutes = Mapping[int, Sequence[int]] | Sequence[Sequence[Sequence[int]]]
 
@@ -196,8 +199,7 @@ class Words(Counted):
         return (
             at_choice[..., 0].sum(-1)
             + (ordered * taken).sum(-1)
-            - 6 * gamma(a[0, 0].numel()) * magnitude
-            - TINY
+            - charge(magnitude, WORD_GAINS, a[0, 0].numel())
         )
 
 

@@ -30,6 +30,9 @@ from holdfast.bounding.branching.subproblem_queue import Branching, SubproblemQu
 from holdfast.bounding.graph.fusion import prepare_graph
 from holdfast.bounding.graph.graph import Graph
 from holdfast.bounding.graph.problem_graph import ASSUMPTIONS, CHECKS
+from holdfast.derivations import (
+    SUM_OF_TWO,
+)
 from holdfast.errors import UnsupportedLayer
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem
@@ -38,7 +41,7 @@ from holdfast.random_streams import RandomStreams
 from holdfast.region import Box
 from holdfast.replay import SMALLEST
 from holdfast.result import Setting, Traits
-from holdfast.rounding import gamma
+from holdfast.rounding import add_rounding_down, charge
 from holdfast.verification.search import (
     MOST_DESCENT_STEPS,
     as_polytopes,
@@ -126,7 +129,9 @@ class BoxTree:
         frontier = self.trunk.frontier
         fallen, bound = (before - threshold)[frontier.task], frontier.bound
         size = bound.abs() + 2 * (fallen + before.abs()[frontier.task])
-        raised = torch.where((fallen > 0) & bound.isfinite(), bound + fallen - 4 * gamma(1) * size, bound)
+        raised = torch.where(
+            (fallen > 0) & bound.isfinite(), bound + fallen - charge(size, SUM_OF_TWO), bound
+        )
         left = batch.take(replace(frontier, bound=raised), ~(raised > 0))
         return replace(self, threshold=threshold, trunk=replace(self.trunk, frontier=left))
 
@@ -304,4 +309,4 @@ def _below(threshold: Tensor, bound: Tensor) -> Tensor:
     """Return threshold + bound, rounded down. A sum with zero is exact."""
     total = threshold + bound
     exact = (threshold == 0) | (bound == 0) | ~total.isfinite()
-    return torch.where(exact, total, total - 4 * gamma(1) * (threshold.abs() + bound.abs()))
+    return torch.where(exact, total, add_rounding_down(threshold, bound))

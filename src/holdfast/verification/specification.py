@@ -17,6 +17,9 @@ from torch import Tensor
 from holdfast import batch
 from holdfast.bounding.crown_with_fixed_bounds import propagate
 from holdfast.bounding.graph.graph import Graph
+from holdfast.derivations import (
+    NONNEGATIVE_SUM,
+)
 from holdfast.errors import BadInput
 from holdfast.network import Network
 from holdfast.problem import Problem
@@ -24,7 +27,7 @@ from holdfast.property import Avoid
 from holdfast.region import Box
 from holdfast.region.box import numbers_between
 from holdfast.result import Key
-from holdfast.rounding import TINY, gamma
+from holdfast.rounding import TINY, round_up
 from holdfast.verification.vnnlib import Spec
 
 NEAREST = (
@@ -114,12 +117,9 @@ class Forbidden(Avoid):
             for some in torch.arange(len(region), device=graph.device).split(CASES_PER_BATCH)
         )
         largest = torch.cat([propagate(graph, part)[0].largest(graph.output).flatten(1) for part in parts])
-        charge = (
-            torch.where(self.off > 0, self.off * largest[:, None, None], 0).sum(-1)
-            * (1 + 4 * gamma(self.off.shape[-1]))
-            + TINY
-        )
-        offset = self.offset - torch.where((self.off > 0).any(-1), charge, 0)
+        total = torch.where(self.off > 0, self.off * largest[:, None, None], 0).sum(-1)
+        missed = round_up(total, NONNEGATIVE_SUM, self.off.shape[-1]) + TINY
+        offset = self.offset - torch.where((self.off > 0).any(-1), missed, 0)
         offset = torch.nextafter(offset, torch.full_like(offset, -torch.inf))
         return replace(rules, offset=offset) if bool(offset.isfinite().all()) else None
 

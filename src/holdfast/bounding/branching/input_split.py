@@ -41,9 +41,13 @@ from holdfast.bounding.crown_with_fixed_bounds import propagate, take_rows
 from holdfast.bounding.graph.graph import Graph, Relaxed
 from holdfast.bounding.node_bounds import Boxes
 from holdfast.bounding.zonotope import Forms
+from holdfast.derivations import (
+    BOX_CORNER,
+    FEW_OPERATIONS,
+)
 from holdfast.property import Avoid
 from holdfast.region import Box, Region
-from holdfast.rounding import TINY, gamma
+from holdfast.rounding import TINY, add_rounding_down, charge, round_up
 
 SHRINK_ROUNDS = 3  # Number of times that a box is shrunk; further rounds gain next to nothing.
 # The settings of alpha-CROWN were chosen by hand; it was introduced for the ACAS Xu properties.
@@ -225,7 +229,7 @@ class BoxLinearBounds:
         """(boxes, polytopes, inputs) twice -> (boxes, polytopes, rows): lower bounds over these boxes."""
         terms = torch.where(self.slope > 0, self.slope * lower[:, :, None], self.slope * upper[:, :, None])
         size = terms.abs().sum(-1) + self.constant.abs()
-        return terms.sum(-1) + self.constant - 2 * gamma(terms.shape[-1] + 1) * size - TINY
+        return terms.sum(-1) + self.constant - charge(size, BOX_CORNER, terms.shape[-1] + 1)
 
 
 def _planes(graph: Graph, known: Boxes, forms: Forms, matrix: Tensor, offset: Tensor) -> BoxLinearBounds:
@@ -238,7 +242,7 @@ def _planes(graph: Graph, known: Boxes, forms: Forms, matrix: Tensor, offset: Te
         slope = torch.cat([slope, other_slope.reshape(slope.shape)], dim=2)
         constant = torch.cat([constant, other_constant.reshape(constant.shape)], dim=2)
         offset = torch.cat([offset, offset], dim=2)
-    return BoxLinearBounds(slope, constant + offset - 2 * gamma(1) * (constant.abs() + offset.abs()))
+    return BoxLinearBounds(slope, add_rounding_down(constant, offset))
 
 
 @dataclass(frozen=True)
@@ -270,7 +274,8 @@ def shrink_box(
     if known is not None:
         unsettled = unsettled & ~(known > 0).any(-1)
     for _ in range(SHRINK_ROUNDS):
-        way = -least.unsqueeze(-1).clamp_max(0) / planes.slope.abs() * (1 + 4 * gamma(1)) + TINY
+        way = -least.unsqueeze(-1).clamp_max(0) / planes.slope.abs()
+        way = round_up(way, FEW_OPERATIONS) + TINY
         way = torch.nan_to_num(way, torch.inf, torch.inf)
         most, fewest = _up(low[:, :, None] + way), -_up(way - high[:, :, None])
         high = torch.minimum(high, torch.where(planes.slope > 0, most, torch.inf).amin(2))

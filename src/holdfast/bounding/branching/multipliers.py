@@ -21,7 +21,10 @@ from torch import Tensor
 from holdfast import time_limit
 from holdfast.bounding.coefficient_training import CoefficientAscent
 from holdfast.bounding.graph.graph import Node
-from holdfast.rounding import TINY, gamma
+from holdfast.derivations import (
+    RANGE_MULTIPLIERS,
+)
+from holdfast.rounding import TINY, add_rounding_down, charge
 
 # The settings of the ascent were chosen by hand.
 NUM_STEPS = 12  # Adam steps.
@@ -62,8 +65,8 @@ def optimise_multipliers(
         with torch.enable_grad():
             times = tried * unit
             most = torch.where(times == 0, 0, torch.maximum(times * low[:, None], times * high[:, None]))
-            taken = most.sum(-1) + 4 * gamma(most.shape[-1] + 1) * most.abs().sum(-1) + TINY
-            total = offset - taken - 4 * gamma(1) * (offset.abs() + taken.abs())
+            taken = most.sum(-1) + charge(most.abs().sum(-1), RANGE_MULTIPLIERS, most.shape[-1])
+            total = add_rounding_down(offset, -taken)
             parts = times.split([node.size for node in nodes], dim=-1)
             now = least({**rows, **dict(zip(nodes, parts, strict=True))}, total)
             (gradient,) = torch.autograd.grad(now.sum(), [tried])

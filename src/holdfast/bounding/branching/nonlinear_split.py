@@ -43,7 +43,7 @@ from holdfast.bounding.quadratic_models import ParabolaCoefficients, Quadratic
 from holdfast.memory_budget import free_bytes
 from holdfast.property import Avoid
 from holdfast.region import Box, Region
-from holdfast.rounding import gamma
+from holdfast.rounding import add_rounding_down
 
 # The settings were chosen by hand, unless a comment says otherwise.
 PORTIONS_PER_STEP = 8  # Portions of subproblems that are bounded in one step of the search.
@@ -262,8 +262,7 @@ def _by_planes(graph: Graph, known: Boxes, rows: Mapping[Node, Tensor], offset: 
     planes = combine_rows(
         graph, known, {node: part.reshape(*offset.shape, *node.shape) for node, part in rows.items()}
     )
-    found = planes.minimum(minimisation_region(known))
-    return found + offset - 4 * gamma(1) * (found.abs() + offset.abs())
+    return add_rounding_down(planes.minimum(minimisation_region(known)), offset)
 
 
 def _raise_bounds(

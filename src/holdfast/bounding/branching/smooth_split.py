@@ -24,7 +24,7 @@ from holdfast.bounding.branching.input_split import (
 )
 from holdfast.bounding.branching.subproblem_queue import BoundedSubproblems, PolytopeQuestion
 from holdfast.bounding.graph.graph import Graph
-from holdfast.rounding import gamma
+from holdfast.rounding import add_rounding_down
 
 # Largest number of values in the model of a node for one batch of boxes, to stay in the caches (chosen by
 # hand).
@@ -58,7 +58,7 @@ class SmoothSplit(InputSplit):
         matrix, offset = rules.matrix[parts.task], rules.offset[parts.task]
         found = taylor.lower_bound_rows(question.graph, lower, upper, matrix.flatten(1, 2))
         least, constant = (
-            _sum(value.reshape(offset.shape), offset) for value in (found.least, found.constant)
+            add_rounding_down(value.reshape(offset.shape), offset) for value in (found.least, found.constant)
         )
         planes = BoxLinearBounds(found.slope.reshape(*offset.shape, -1), constant)
         cut = shrink_box(planes, lower, upper, parts.open, torch.where(least.isfinite(), least, -torch.inf))
@@ -107,8 +107,3 @@ def _models_cost_more(graph: Graph, lower: Tensor, upper: Tensor) -> Tensor:
     """
     moving = (lower < upper).sum(1)
     return 2.0**moving * 2 * taylor.count_columns(int(moving.max())) > count_noise_symbols(graph)
-
-
-def _sum(value: Tensor, offset: Tensor) -> Tensor:
-    """value + offset, rounded down."""
-    return value + offset - 2 * gamma(1) * (value.abs() + offset.abs())
