@@ -20,10 +20,10 @@ from holdfast.bounding.crown import Intervals
 from holdfast.bounding.graph.problem_graph import graph_of
 from holdfast.bounding.traversal import Backward
 from holdfast.certify.smoothing import smoothing_problem
-from holdfast.cli.commands.radius import Radius
-from holdfast.cli.options import ModelOptions, Running
-from holdfast.cli.parse import bytes_option
 from holdfast.cli.run import executor_of
+from holdfast.commands.options import ModelOptions, Running
+from holdfast.commands.parse import bytes_option
+from holdfast.commands.radius import Radius
 from holdfast.errors import BadInput
 from holdfast.execution import Local, Task
 from holdfast.method import Method

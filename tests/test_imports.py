@@ -42,6 +42,7 @@ LAYERS = [
     ("certificates",),
     ("api", "report"),
     ("evidence",),
+    ("commands",),
     ("cli",),
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
@@ -102,6 +103,7 @@ def test_only_the_store_the_report_and_the_command_line_look_at_the_whole_packag
         "store",
         "report",
         "evidence",
+        "commands",
         "cli",
     }
 

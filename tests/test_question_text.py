@@ -12,8 +12,8 @@ import pytest
 from hypothesis import assume, given, settings
 
 from holdfast.cli import commands  # noqa: F401  every command is known by now
-from holdfast.cli.command import COMMANDS, RUNNING_OPTIONS
-from holdfast.cli.options import ModelOptions
+from holdfast.commands.command import COMMANDS, RUNNING_OPTIONS
+from holdfast.commands.options import ModelOptions
 from holdfast.question import DataDescription, Means, ModelDescription, Question, Request, plain
 from holdfast.question_text import CLAUSES, NOT_SAID, describe_question
 

@@ -27,10 +27,10 @@ from benchmarks.fuzz.formats import (
 )
 from holdfast.certificates.checking import header_of
 from holdfast.cli.bundle import findings
-from holdfast.cli.check import CheckSettings
-from holdfast.cli.options import ModelOptions
-from holdfast.cli.reading.box import box_option
-from holdfast.cli.reading.model import load_network
+from holdfast.commands.check import CheckSettings
+from holdfast.commands.options import ModelOptions
+from holdfast.commands.reading.box import box_option
+from holdfast.commands.reading.model import load_network
 from holdfast.errors import UnreadableFile
 from holdfast.monitor.monitor import Monitor
 from holdfast.reading.data import load_data, load_mask, load_substitutes

@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from holdfast.api.smoothed import smoothed
     from holdfast.api.testgen import testgen
     from holdfast.api.verify import reach, verify
-    from holdfast.cli.check import check
+    from holdfast.commands.check import check
     from holdfast.errors import Contradiction, HoldfastError
     from holdfast.method import Method
     from holdfast.monitor import Monitor
@@ -86,7 +86,7 @@ _HOME = {
     "holdfast.api.radius": ("bounds", "radius", "worst"),
     "holdfast.api.risk": ("risk",),
     "holdfast.api.smoothed": ("smoothed",),
-    "holdfast.cli.check": ("check",),
+    "holdfast.commands.check": ("check",),
     "holdfast.api.testgen": ("testgen",),
     "holdfast.errors": ("Contradiction", "HoldfastError"),
     "holdfast.api.saliency": ("saliency",),

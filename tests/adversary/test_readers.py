@@ -13,7 +13,7 @@ from benchmarks.fuzz.attempts import tried
 from benchmarks.fuzz.readers import Readers
 
 import holdfast as hf
-from holdfast.cli.reading.box import box_option
+from holdfast.commands.reading.box import box_option
 from holdfast.errors import HoldfastError, StoreError, UnreadableFile
 from holdfast.monitor.monitor import Monitor
 from holdfast.monitor.saving import digest

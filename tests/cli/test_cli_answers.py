@@ -12,11 +12,11 @@ import torch
 from cli_workshop import WORDS, Ask
 
 import holdfast as hf
-from holdfast.cli.commands import radius
-from holdfast.cli.commands.radius import Radius
 from holdfast.cli.demo import QUESTIONS, _clear
-from holdfast.cli.options import ModelOptions
-from holdfast.cli.views.answers import likeliest
+from holdfast.commands import radius
+from holdfast.commands.answers import likeliest
+from holdfast.commands.options import ModelOptions
+from holdfast.commands.radius import Radius
 from holdfast.question import Question, plain
 from holdfast.store import FILE, SALIENCY, Store
 

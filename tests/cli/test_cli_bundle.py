@@ -34,9 +34,9 @@ from holdfast.certificates.checking import CertificateCheck, check_certificates
 from holdfast.certificates.claim import pack_proof
 from holdfast.cli import main
 from holdfast.cli.bundle import findings
-from holdfast.cli.check import CheckSettings
-from holdfast.cli.command import command_of
 from holdfast.cli.prove import certify_finished_run
+from holdfast.commands.check import CheckSettings
+from holdfast.commands.command import command_of
 from holdfast.errors import HoldfastError
 from holdfast.evidence import bundle_verification, manifest
 from holdfast.evidence.archive import LARGEST_RATIO, pack, unpack

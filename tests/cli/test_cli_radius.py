@@ -13,8 +13,8 @@ import torch
 from cli_workshop import WORDS, Ask
 
 from holdfast.api.radius import Tier
-from holdfast.cli.parse import one_of
 from holdfast.cli.views.live import mean_bracket
+from holdfast.commands.parse import one_of
 from holdfast.result import Bound, Bracket, Evidence, Key, Record, trivial_bound
 from holdfast.store import Store
 

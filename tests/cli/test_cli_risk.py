@@ -9,7 +9,7 @@ import pytest
 import torch
 from cli_workshop import Ask
 
-from holdfast.cli.command import command_of
+from holdfast.commands.command import command_of
 from holdfast.execution import InProcess
 from holdfast.result import Key
 from holdfast.store import Store

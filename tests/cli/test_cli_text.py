@@ -12,12 +12,12 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 
 import holdfast as hf
 from holdfast.api.radius import radius_problems
-from holdfast.cli.commands.monitor import Evaluate
-from holdfast.cli.commands.radius import Radius
-from holdfast.cli.monitor.building import of_texts
 from holdfast.cli.monitor.scores import show_scores
-from holdfast.cli.options import ModelOptions
-from holdfast.cli.reading.model import load_network
+from holdfast.commands.monitor_evaluate import Evaluate
+from holdfast.commands.options import ModelOptions
+from holdfast.commands.radius import Radius
+from holdfast.commands.reading.model import load_network
+from holdfast.commands.reading.monitors import of_texts
 from holdfast.errors import BadInput
 from holdfast.monitor.saving import digest
 from holdfast.reading.data import load_data

@@ -223,7 +223,7 @@ def test_an_instance_that_does_not_end_by_itself_is_ended(
         "holdfast.verification.verify"
     )  # the package gives its name to a function
     monkeypatch.setattr(module, "answer_instance", lambda *_, **__: time.sleep(600))
-    monkeypatch.setattr(importlib.import_module("holdfast.cli.commands.verify"), "LATE", 0.1)
+    monkeypatch.setattr(importlib.import_module("holdfast.commands.verify"), "LATE", 0.1)
     assert ask(
         "verify", "small.onnx", "unsat.vnnlib", "--seconds", "0.2", "--executor", "here"
     ).out.startswith("timeout")

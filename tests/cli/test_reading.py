@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import holdfast as hf
-from holdfast.cli.options import DataOptions
+from holdfast.commands.options import DataOptions
 from holdfast.errors import HoldfastError
 from holdfast.reading.data import Data, load_data
 

@@ -22,7 +22,7 @@ from holdfast.bounding import relax
 from holdfast.bounding.graph.graph import HANDLERS
 from holdfast.bounding.relax.base import intercept, planes
 from holdfast.cli import main
-from holdfast.cli.command import COMMANDS
+from holdfast.commands.command import COMMANDS
 from holdfast.method import Method, known_methods
 from holdfast.problem import Problem
 from holdfast.random_streams import RandomStreams

@@ -12,8 +12,8 @@ from onnx import TensorProto, helper
 from torch import Tensor, nn
 
 import holdfast as hf
-from holdfast.cli.options import ModelOptions
-from holdfast.cli.reading.model import load_network
+from holdfast.commands.options import ModelOptions
+from holdfast.commands.reading.model import load_network
 from holdfast.errors import BadInput
 from holdfast.network import Network
 

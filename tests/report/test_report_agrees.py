@@ -17,8 +17,8 @@ from rich.console import Console
 import holdfast as hf
 from holdfast.batch_solver import NOTHING_MOVES
 from holdfast.cli import app
-from holdfast.cli.command import COMMANDS
-from holdfast.cli.options import ModelOptions
+from holdfast.commands.command import COMMANDS
+from holdfast.commands.options import ModelOptions
 from holdfast.formatting import format_bounds, format_lower, format_range, format_upper
 from holdfast.report import card
 from holdfast.report.answers import answer_table

@@ -14,12 +14,13 @@ from rich.console import Console
 from holdfast.certificates.checking import CertificateCheck, check_certificates
 from holdfast.certificates.comparison import compare_with_questions
 from holdfast.certificates.stored_claim import Claimed, Judged
-from holdfast.cli.check import CheckSettings, build_again, report_findings, stored_rows
-from holdfast.cli.check import findings as findings_of_run
-from holdfast.cli.options import ModelOptions
 from holdfast.cli.prove import PROOFS
-from holdfast.cli.reading.model import load_network
+from holdfast.cli.views.findings import report_findings
 from holdfast.cli.views.output import line
+from holdfast.commands.check import CheckSettings, build_again, stored_rows
+from holdfast.commands.check import findings as findings_of_run
+from holdfast.commands.options import ModelOptions
+from holdfast.commands.reading.model import load_network
 from holdfast.errors import BadInput, HoldfastError, StoreError, UnreadableFile
 from holdfast.evidence import bundle_verification
 from holdfast.evidence.archive import unpack

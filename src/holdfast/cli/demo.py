@@ -8,11 +8,11 @@ from rich.console import Console
 from rich.text import Text
 
 from holdfast.cli.commands.harden import Harden
-from holdfast.cli.commands.radius import Radius
 from holdfast.cli.harden import BANDS, COMPARED, HELD, harden_into
 from holdfast.cli.monitor.scores import show_scores
-from holdfast.cli.options import ModelOptions
 from holdfast.cli.run import begin
+from holdfast.commands.options import ModelOptions
+from holdfast.commands.radius import Radius
 from holdfast.errors import StoreError
 from holdfast.hardening.folder import TOLD, WEIGHTS
 from holdfast.question import plain

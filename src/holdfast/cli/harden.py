@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from holdfast import signals
 from holdfast.api.harden import LEAST, harden
 from holdfast.cli.commands.harden import Harden
-from holdfast.cli.commands.radius import Radius
-from holdfast.cli.parse import frames_option, norm_option
-from holdfast.cli.reading.model_and_data import load_both
 from holdfast.cli.run import begin
 from holdfast.cli.views.compare import compare, open_runs
 from holdfast.cli.views.output import check_folder, line, write_arrays
+from holdfast.commands.parse import frames_option, norm_option
+from holdfast.commands.radius import Radius
+from holdfast.commands.reading.model_and_data import load_both
 from holdfast.errors import BadInput
 from holdfast.hardening import Epoch, Hardened
 from holdfast.hardening.folder import WEIGHTS

@@ -12,10 +12,10 @@ from rich.text import Text
 
 from holdfast import time_limit
 from holdfast.certificates.writing import Certificate, iterate_certificates
-from holdfast.cli.check import build_again, stored_rows
-from holdfast.cli.command import Command
-from holdfast.cli.run import Built
 from holdfast.cli.views.output import line
+from holdfast.commands.built import Built
+from holdfast.commands.check import build_again, stored_rows
+from holdfast.commands.command import Command
 from holdfast.errors import BadInput, HoldfastError
 from holdfast.foreign_text import printable
 from holdfast.result import Key, Record, has_proof, has_witness

@@ -9,8 +9,8 @@ import shlex
 import sys
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,96 +20,28 @@ import torch
 from rich.console import Console
 
 from holdfast import memory_budget, signals, time_limit
-from holdfast.cli.command import RUNNING_OPTIONS, Command, command_of
-from holdfast.cli.options import ModelOptions, Running, TableRunning
-from holdfast.cli.parse import bytes_option, check_order
+from holdfast.cli.measuring import view_of
 from holdfast.cli.views.live import LiveProgress
 from holdfast.cli.views.output import line
+from holdfast.commands.built import Built, check_same_question, keep_predictions
+from holdfast.commands.command import RUNNING_OPTIONS, Command, command_of
+from holdfast.commands.options import ModelOptions, Running, TableRunning
+from holdfast.commands.parse import bytes_option, check_order
 from holdfast.errors import BadInput, HoldfastError, StoreError
 from holdfast.execution import Executor, InProcess, Local, Task, TaskResult, Worker
 from holdfast.execution.asking import NotAnswered, query_in_subprocess
-from holdfast.execution.task import Outputs, Tell
+from holdfast.execution.task import Tell
 from holdfast.execution.worker_pool import GRACE_SECONDS
-from holdfast.method import Method, known_methods
-from holdfast.network import Network
-from holdfast.network.model_identity import NAME_IT
-from holdfast.network.text import WordTokenizer
-from holdfast.problem import Problem
-from holdfast.question import ClassLabel, Means, Question, Request, plain
-from holdfast.question import DataDescription as DataAsked
-from holdfast.question import ModelDescription as ModelAsked
-from holdfast.reading.data import Data
 from holdfast.reading.source import OWN, import_only
 from holdfast.result import DONE, Key, Record
-from holdfast.solver import Choice, RunOutcome, Stop
+from holdfast.solver import RunOutcome
 from holdfast.store import Store
 
 USUAL = Running()
-AT_ONCE = 1024  # Inputs in one batch when the classes of inputs are computed (a choice; bounds memory).
 FEW = 5  # Failed inputs that are printed one by one; of the others only the number is printed.
 SOME_FAILED = 3  # Exit code: some inputs have no result because the model or a method failed.
 CONFIRM = "If you trust the author of this run, add --trust."
 CODE = "model", "tokenizer", "data", "property", "train"  # Options that may name code.
-# Options of the model that do not describe the preparation of inputs.
-OUTSIDE = ("model", "trust", "device", "vocabulary", "classes", "fingerprint")
-
-
-@dataclass(frozen=True)
-class Built:
-    """A command with everything read and checked.
-
-    A command may omit the fields that its `solve` does not use.
-    """
-
-    net: Network
-    question: Question
-    problems: list[Problem] = field(default_factory=list)
-    methods: Choice = ()
-    stop: Stop = field(default_factory=Stop)
-    data: Data | None = None
-    seed: int = 0
-    batch: int | None = None
-    total: int | None = None  # Total of the progress bar; None: the number of rows.
-    extra: Any = None  # Anything else that a command read and needs later.
-    afterwards: float = 0.0  # Seconds of the budget reserved for `finish`.
-    sort: str = "input"  # Order of the table on the terminal.
-    at: float | None = None  # Radius of the sentence below that table; None: `decisive_radius`.
-    shard: tuple[int, int] = (0, 1)  # Index of the part to work on (from 0), and the number of parts.
-
-    def mine(self, index: int) -> bool:
-        """Whether the input belongs to this shard."""
-        return index % self.shard[1] == self.shard[0]
-
-
-def question_of(command: Command, net: Network, data: Data | None, asked: Request, **means: Any) -> Question:
-    """The question as the store keeps it; means: values that differ from the options of the same name."""
-    options = command.as_json()
-    network = options.get("network", {})
-    prepared = {
-        name: value
-        for name, value in network.items()
-        if name not in OUTSIDE and value not in (None, False, [])
-    }
-    model = ModelAsked(
-        name=network.get("model", net.name),
-        source=net.source,
-        fingerprint=net.fingerprint,
-        notes=tuple(net.notes),
-        domain=str(net.domain),
-        prepared=plain(prepared),
-        vocabulary=None if net.vocabulary is None else tuple(net.vocabulary),
-        tokenizer=None
-        if net.tokenizer is None or isinstance(net.tokenizer, WordTokenizer)
-        else net.tokenizer.fingerprint,
-    )
-    known = DataAsked(classes=net.classes)
-    if data is not None:
-        names = net.classes if data.classes is None else data.classes
-        classes, columns = (None if given is None else tuple(given) for given in (names, data.columns))
-        known = DataAsked(options["data"], data.fingerprint, len(data.x), classes, columns)
-    asked = asked if net.columns is None else replace(asked, columns=net.columns.to_json())
-    used = Means(**{f.name: options[f.name] for f in fields(Means) if f.name in options} | means)
-    return Question(command.name, model, known, asked, used, plain(options), os.getcwd())
 
 
 def begin(command: Command, folder: Path, console: Console, running: Running = USUAL) -> None:
@@ -127,7 +59,7 @@ def run_without_saving(command: Command, console: Console, running: Running = US
     built = _built(command, running)
     with TemporaryDirectory(prefix="holdfast-") as folder, Store.create(folder, built.question) as store:
         command.keep_inputs(store, built)
-        command.show_question(built, console)
+        view_of(command).show_question(command, built, console)
         began = time.monotonic()
         ended = _solve_command(command, store, built, console, executor)
         until = math.inf if built.stop.seconds is None else began + built.stop.seconds
@@ -136,7 +68,7 @@ def run_without_saving(command: Command, console: Console, running: Running = US
             if not isinstance(executor, InProcess)
             else contextlib.nullcontext()
         ):
-            command.show(store, built, console)
+            view_of(command).show(command, store, built, console)
         code = signals.exit_code() if ended is None or ended.interrupted else _code(command, store, ended)
     if code:
         sys.exit(code)
@@ -302,30 +234,6 @@ def worker_of(name: str, options: Mapping[str, Any], running: Running, folder: s
         return MemoryLimitedWorker(command.worker(_built(command, running)), most)
 
 
-def check_same_question(now: Question, begun: Question) -> None:
-    """Raise StoreError unless model, data and options equal those of the run."""
-    parts = (
-        ("model", "is", now.model.fingerprint, begun.model.fingerprint),
-        ("vocabulary", "is", now.model.vocabulary, begun.model.vocabulary),
-        ("tokenizer", "is", now.model.tokenizer, begun.model.tokenizer),
-        ("data", "are", now.data.fingerprint, begun.data.fingerprint),
-        ("substitutes", "are", now.asked.substitutes, begun.asked.substitutes),
-        ("specification", "is", now.asked.specification, begun.asked.specification),
-        ("question", "is", now.fingerprint, begun.fingerprint),
-    )
-    if "" in (now.model.fingerprint, begun.model.fingerprint):
-        raise StoreError(
-            "the model of this run cannot be hashed, so it cannot be compared with the model given now, and "
-            f"the run cannot be continued. Begin a new one with another --out, and {NAME_IT}."
-        )
-    for what, verb, mine, theirs in parts:
-        if plain(mine) != plain(theirs):
-            raise StoreError(
-                f"the {what} {verb} not what this run was begun with: the content has changed since. Begin a "
-                f"new run with another --out, or restore the old {what}."
-            )
-
-
 @dataclass(frozen=True)
 class MemoryLimitedWorker:
     """A worker whose process has a memory limit; it plans for the memory that is left."""
@@ -342,97 +250,6 @@ class MemoryLimitedWorker:
 
     def question(self, key: Key) -> str:
         return self.worker.question(key)
-
-
-def methods_named(text: str, problems: Sequence[Problem]) -> list[Method[Any]]:
-    """'pgd,certify' -> the methods. BadInput if one is unknown, or if none applies to any of the problems."""
-    known = known_methods()
-    names = [name.strip().lower() for name in text.split(",")]
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        raise BadInput(f"method {unknown[0]!r} is unknown; there are {', '.join(known)}.")
-    methods = [known[name]() for name in dict.fromkeys(names)]
-    reasons = {method.name: [method.unfit(problem) for problem in problems] for method in methods}
-    if problems and all(all(found) for found in reasons.values()):
-        reason = " ".join(f"{name}: {found[0]}" for name, found in reasons.items())
-        raise BadInput(f"none of the methods can answer this. {reason}")
-    return methods
-
-
-def keep_inputs(store: Store, built: Built) -> None:
-    """Save the inputs of the data by index."""
-    net, data = built.net, built.data
-    assert data is not None
-    is_text = net.vectors is not None
-    tokens = [x.tolist() if is_text and not x.is_floating_point() else None for x in data.rows]
-    nothing = [None] * len(data.rows)
-    store.put_inputs(data.rows, _labels(data, built.question.asked) or nothing, nothing, data.names, tokens)
-
-
-def _labels(data: Data, asked: Request) -> list[ClassLabel] | None:
-    """The class of each input; None if outputs are not classes."""
-    if not data.labelled or asked.within is not None:
-        return None
-    if data.y.dim() == 2 and asked.threshold is not None:
-        return _true_outputs(data.y > 0)
-    return list(data.y.tolist()) if data.y.dim() == 1 and not data.y.is_floating_point() else None
-
-
-def _true_outputs(yes: torch.Tensor) -> list[ClassLabel]:
-    """(n, outputs) bool -> for each row the indices of the true outputs."""
-    return [tuple(k for k, one in enumerate(row) if one) for row in yes.tolist()]
-
-
-def keep_outputs(store: Store, built: Built) -> Callable[[Outputs], None] | None:
-    """A callback that saves the predictions computed when the search begins.
-
-    None if another network is searched.
-    """
-    if built.data is None or any(problem.network is not built.net for problem in built.problems):
-        return None
-
-    def keep(outputs: Outputs) -> None:
-        rows = [
-            row
-            for row, answered in enumerate(outputs.values.isfinite().flatten(1).all(1).tolist())
-            if answered
-        ]
-        classes = _classes(outputs.values[rows], built.question.asked) if rows else None
-        if classes is not None:
-            store.put_predictions(
-                {outputs.keys[row].index: said for row, said in zip(rows, classes, strict=True)}
-            )
-
-    return keep
-
-
-def keep_predictions(store: Store, built: Built) -> None:
-    """Compute the predictions that are missing, for inputs that the model could evaluate."""
-    missing = store.inputs_without_prediction()
-    if missing:
-        ask_predictions(store, built, missing & store.queried_inputs())
-
-
-def ask_predictions(store: Store, built: Built, missing: set[int]) -> None:
-    """Compute and save the predictions of these inputs."""
-    for problem in built.problems:
-        first = {
-            key.index: row for row, key in reversed(list(enumerate(problem.keys))) if key.index in missing
-        }
-        for at in range(0, len(first), AT_ONCE):
-            some = dict(list(first.items())[at : at + AT_ONCE])
-            rows = torch.tensor(list(some.values()), device=problem.region.centre.device)
-            classes = _classes(built.net(problem.region.centre[rows]), built.question.asked)
-            store.put_predictions(dict(zip(some, classes, strict=True)) if classes is not None else {})
-        missing -= first.keys()
-
-
-def _classes(outputs: torch.Tensor, asked: Request) -> list[ClassLabel] | None:
-    """(n, outputs) -> the class of each row; None if outputs are not classes."""
-    if asked.threshold is not None:
-        yes = outputs > asked.threshold
-        return _true_outputs(yes) if outputs.shape[-1] > 1 else list(yes[:, 0].long().tolist())
-    return list(outputs.argmax(-1).tolist()) if asked.within is None and outputs.shape[-1] > 1 else None
 
 
 def _solve_command(
@@ -472,7 +289,7 @@ def _answer(command: Command, store: Store, built: Built, console: Console, exec
     The first Ctrl-C ends the search and saves everything; a second one ends the writing and showing that
     follows.
     """
-    command.show_question(built, console)
+    view_of(command).show_question(command, built, console)
     for note in command.notes(built):
         line(console, "note", note, warns=True)
     begun = time.monotonic()
@@ -490,6 +307,7 @@ def _answer(command: Command, store: Store, built: Built, console: Console, exec
             if not interrupted:
                 with time_limit.within(until):
                     command.finish(store, built)
+                    view_of(command).write_files(command, store, built)
         except NotAnswered as error:
             line(
                 console,
@@ -499,7 +317,7 @@ def _answer(command: Command, store: Store, built: Built, console: Console, exec
             )
         except KeyboardInterrupt:
             interrupted = True
-        command.show(store, built, console)
+        view_of(command).show(command, store, built, console)
     if not interrupted and getattr(command, "certificates", False):
         from holdfast.cli.prove import certify_finished_run
 

@@ -9,7 +9,7 @@ import pkgutil
 import typer
 
 from holdfast.cli.help_pages import PlainHelpCommand
-from holdfast.cli.options import PANELS
+from holdfast.commands.options import PANELS
 
 
 def register(app: typer.Typer) -> None:

@@ -2,7 +2,8 @@
 
 import typer
 
-from holdfast.cli.options import (
+from holdfast.cli.terminal import Terminal
+from holdfast.commands.options import (
     RUNS,
     DataNow,
     FilesNow,
@@ -16,7 +17,6 @@ from holdfast.cli.options import (
     Tolerance,
     Trust,
 )
-from holdfast.cli.terminal import Terminal
 from holdfast.errors import BadInput
 
 
@@ -43,11 +43,12 @@ def check(
     the proved bounds. The folder is not changed. Exit code 0: everything agrees. 1: something differs. 2: the
     run could not be checked.
     """
-    from holdfast.cli.check import CheckSettings, show
+    from holdfast.cli.views.findings import show_check
+    from holdfast.commands.check import CheckSettings
 
     given = files_option(model, data, files)
     known = {} if seed is None else {"seed": seed}
-    show(
+    show_check(
         run,
         CheckSettings(
             given, None if every else sample, seconds=seconds, tolerance=tolerance, trust=trust, **known

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import typer
 
-from holdfast.cli.options import OTHER, Out
 from holdfast.cli.terminal import Terminal
+from holdfast.commands.options import OTHER, Out
 
 
 def register(app: typer.Typer) -> None:

@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.options import (
+from holdfast.cli.measuring import declare_command
+from holdfast.cli.terminal import Terminal
+from holdfast.commands.options import (
     OTHER,
     STOPPING,
     DataOption,
@@ -16,9 +18,7 @@ from holdfast.cli.options import (
     Scale,
     Seconds,
     Seed,
-    declare_command,
 )
-from holdfast.cli.terminal import Terminal
 
 
 @dataclass(frozen=True)

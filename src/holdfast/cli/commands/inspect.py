@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.options import OTHER, ModelArgument, ModelOptions, declare_command
+from holdfast.cli.measuring import declare_command
 from holdfast.cli.terminal import Terminal
+from holdfast.commands.options import OTHER, ModelArgument, ModelOptions
 
 
 def register(app: typer.Typer) -> None:

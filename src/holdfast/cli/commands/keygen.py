@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.options import RUNS
 from holdfast.cli.terminal import Terminal
+from holdfast.commands.options import RUNS
 
 
 def register(app: typer.Typer) -> None:

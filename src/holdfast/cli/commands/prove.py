@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from holdfast.cli.commands.check import files_option
-from holdfast.cli.options import RUNS, DataNow, FilesNow, ModelNow, Run, Trust
 from holdfast.cli.terminal import Terminal
+from holdfast.commands.options import RUNS, DataNow, FilesNow, ModelNow, Run, Trust
 
 
 def register(app: typer.Typer) -> None:

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.options import RUNS, Run
 from holdfast.cli.terminal import Terminal
+from holdfast.commands.options import RUNS, Run
 from holdfast.errors import BadInput
 from holdfast.foreign_text import printable
 

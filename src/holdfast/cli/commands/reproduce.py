@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.options import OTHER
+from holdfast.commands.options import OTHER
 from holdfast.errors import BadInput
 
 

@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.options import EXECUTOR, MEMORY, RUNS, SECONDS_EACH, WORKERS, Run, Running, TrustRun
 from holdfast.cli.terminal import Terminal
+from holdfast.commands.options import EXECUTOR, MEMORY, RUNS, SECONDS_EACH, WORKERS, Run, Running, TrustRun
 
 MORE = typer.Option(
     metavar="NUMBER",
@@ -30,8 +30,8 @@ def resume(
 
     Code that the run folder names is run only with --trust.
     """
-    from holdfast.cli.parse import bytes_option
     from holdfast.cli.run import resume as go_on
+    from holdfast.commands.parse import bytes_option
     from holdfast.memory_budget import limit_process
 
     with limit_process(bytes_option(memory)):

@@ -1,111 +1,30 @@
 """`holdfast risk`: worst score, Lipschitz metric Q and radius of a property (DeepQuant)."""
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING
 
 import typer
 
-from holdfast.cli import options
-from holdfast.cli.command import Command
-from holdfast.cli.region_options import RegionOptions
+from holdfast.cli.measuring import CommandView, register_measurement
+from holdfast.commands.risk import RiskCommand
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from rich.console import Console
 
-    from holdfast.cli.run import Built
-    from holdfast.method import Method
-    from holdfast.problem import Problem
+    from holdfast.commands.built import Built
     from holdfast.store import Store
 
 
-def register(app: typer.Typer) -> None:
-    app.command("risk", rich_help_panel=options.MEASURE)(
-        options.measures(RiskCommand, "vocabulary", "tokenizer")
-    )
-
-
-@dataclass(frozen=True)
-class RiskCommand(RegionOptions, Command):
-    """Measure the worst score, the Lipschitz metric Q and the radius of a property near each input.
-
-    These are the quantities of DeepQuant. Q = sup |s(x) - s(x')| / ||x - x'||_p over the region:
-    counterexamples come from gradients and mesh search (TP-MADS), upper bounds from proofs.
-    """
-
-    name: ClassVar[str] = "risk"
-
-    queries: Annotated[
-        int,
-        typer.Option(
-            metavar="COUNT", min=1, help="Evaluations of the network for each input in the search for Q."
-        ),
-    ] = 2000
-    pictures: options.Pictures = 20
-    methods: options.Methods = None
-
-    def build(self) -> "Built":
-        from holdfast.api.methods import Tier
-        from holdfast.api.risk import risk_methods, risk_problems
-        from holdfast.cli.parse import one_of
-        from holdfast.cli.run import Built, methods_named, question_of
-        from holdfast.solver import Stop
-
-        methods, stop = risk_methods(one_of(self.tier, "tier", Tier), self.queries), Stop(self.seconds)
-        if self.methods is not None:
-            methods_named(self.methods, ())
-        net, data, whole, region, prop = self.read_inputs()
-        problems = risk_problems(whole, region, prop)
-        for problem in problems:
-            problem.check()
-        if self.methods is not None:
-            methods = _methods_by_name(self.methods, self.queries, problems, methods)
-        return Built(
-            net,
-            question_of(self, net, data, self.to_request()),
-            problems,
-            methods,
-            stop,
-            data,
-            self.seed,
-            self.batch,
-        )
-
-    def finish(self, store: "Store", built: "Built") -> None:
+class RiskView(CommandView[RiskCommand]):
+    def write_files(self, command: RiskCommand, store: "Store", built: "Built") -> None:
         from holdfast.cli.views.risk import draw
 
-        super().finish(store, built)
-        draw(store, built.net, self.pictures)
+        draw(store, built.net, command.pictures)
 
-    def show(self, store: "Store", built: "Built", console: "Console") -> None:
+    def show(self, command: RiskCommand, store: "Store", built: "Built", console: "Console") -> None:
         from holdfast.cli.views.risk import table
 
         console.print(table(store), highlight=False)
 
 
-def _methods_by_name(
-    text: str,
-    queries: int,
-    problems: "Sequence[Problem]",
-    default: "Callable[[Problem], list[Method[Any]]]",
-) -> "Callable[[Problem], list[Method[Any]]]":
-    """Choose the named methods for each part of the request, and the default ones for a part that none fits.
-
-    A mesh method also searches for Q, with the queries of --queries.
-    """
-    from holdfast.attacks import Mesh
-    from holdfast.cli.run import methods_named
-    from holdfast.lipschitz import Steepest
-
-    named = methods_named(text, problems)
-    by_mesh = any(isinstance(method, Mesh) for method in named)
-
-    def chosen(problem: "Problem") -> "list[Method[Any]]":
-        fitting = [method for method in named if method.unfit(problem) is None]
-        if problem.goal == "steepness":
-            fitting = [Steepest(queries) if isinstance(method, Steepest) else method for method in fitting]
-            fitting += [Steepest(queries, searches="mesh")] if by_mesh else []
-        return fitting or default(problem)
-
-    return chosen
+def register(app: typer.Typer) -> None:
+    register_measurement(app, RiskCommand, "vocabulary", "tokenizer", view=RiskView())

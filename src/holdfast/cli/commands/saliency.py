@@ -1,87 +1,24 @@
 """`holdfast saliency`: how far the margin can fall when a single pixel, frame or feature changes."""
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING
 
 import typer
 
-from holdfast.cli.command import Command
-from holdfast.cli.options import (
-    MEASURE,
-    Batch,
-    DataOption,
-    DataOptions,
-    Limit,
-    ModelOptions,
-    Pictures,
-    Scale,
-    Seconds,
-    Unit,
-    measures,
-)
+from holdfast.cli.measuring import CommandView, register_measurement
+from holdfast.commands.saliency import SaliencyCommand
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from holdfast.cli.run import Built
+    from holdfast.commands.built import Built
     from holdfast.store import Store
 
 FILE = "saliency.npz"
 SHOWN = 20  # Inputs in the table on the terminal: one screen.
 
 
-def register(app: typer.Typer) -> None:
-    app.command("saliency", rich_help_panel=MEASURE)(measures(SaliencyCommand, "vocabulary", "tokenizer"))
-
-
-@dataclass(frozen=True)
-class SaliencyCommand(DataOptions, Command):
-    """Map how far the margin can fall when a single pixel, frame or feature changes."""
-
-    name: ClassVar[str] = "saliency"
-
-    network: ModelOptions
-    data: DataOption
-    unit: Unit = None
-    values: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NUMBERS",
-            help="Values that a changed number may take, as in 0,1 or 0:255. Default: the smallest and "
-            "largest of the domain.",
-        ),
-    ] = None
-    scale: Scale = None
-    limit: Limit = None
-    pictures: Pictures = 20
-    batch: Batch = None
-    seconds: Seconds = None
-
-    def build(self) -> "Built":
-        from holdfast import hamming
-        from holdfast.cli.parse import unit_option, values_option
-        from holdfast.cli.reading.model_and_data import load_both
-        from holdfast.cli.run import Built, question_of
-        from holdfast.hamming.saliency import saliency_problem
-        from holdfast.question import Request
-        from holdfast.solver import Stop
-
-        unit, values, stop = unit_option(self.unit), values_option(self.values), Stop(self.seconds)
-        net, data = load_both(self.network, self.data, scale=self.scale, limit=self.limit, how=self)
-        problem = saliency_problem(net, data.stack_inputs(self.data), data.y, unit=unit, values=values)
-        problem.check()
-        asked = Request(norm="0", radius=1.0, unit=self.unit, values=self.values)
-        return Built(
-            net,
-            question_of(self, net, data, asked),
-            [problem],
-            [hamming.Saliency()],
-            stop,
-            data,
-            batch=self.batch,
-        )
-
-    def finish(self, store: "Store", built: "Built") -> None:
+class SaliencyView(CommandView[SaliencyCommand]):
+    def write_files(self, command: SaliencyCommand, store: "Store", built: "Built") -> None:
         """Write the maps as one array, and as pictures."""
         import numpy as np
 
@@ -89,7 +26,6 @@ class SaliencyCommand(DataOptions, Command):
         from holdfast.cli.views.pictures import draw_saliency, drawable, ends_of, save
         from holdfast.report.summary import class_name
 
-        super().finish(store, built)
         assert built.data is not None
         known = [stored for stored in store.inputs() if stored.saliency is not None]
         arrays = {
@@ -104,7 +40,7 @@ class SaliencyCommand(DataOptions, Command):
             np.where(np.isneginf(maps), np.nan, maps) if maps.size else maps
         )  # Units that may not change become NaN too.
         write_arrays(store.folder, FILE, written)
-        for stored in known[: self.pictures]:
+        for stored in known[: command.pictures]:
             if drawable(stored.x.shape) and stored.saliency is not None:
                 name = class_name(built.question, stored.prediction if stored.label is None else stored.label)
                 figure = draw_saliency(
@@ -112,7 +48,7 @@ class SaliencyCommand(DataOptions, Command):
                 )
                 save(figure, store.folder / f"saliency-{stored.index:04d}.png")
 
-    def show(self, store: "Store", built: "Built", console: "Console") -> None:
+    def show(self, command: SaliencyCommand, store: "Store", built: "Built", console: "Console") -> None:
         """Print the three units of each input with the largest effect, and the lowest margin found."""
         import numpy as np
         from rich.table import Table
@@ -158,3 +94,7 @@ class SaliencyCommand(DataOptions, Command):
         if (store.folder / FILE).exists():
             drawn = len(list(store.folder.glob("saliency-*.png")))
             line(console, "written", f"{store.folder / FILE}" + (f" and {drawn} pictures" if drawn else ""))
+
+
+def register(app: typer.Typer) -> None:
+    register_measurement(app, SaliencyCommand, "vocabulary", "tokenizer", view=SaliencyView())

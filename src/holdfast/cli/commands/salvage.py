@@ -2,8 +2,8 @@
 
 import typer
 
-from holdfast.cli.options import RUNS, NewRun, Run
 from holdfast.cli.terminal import Terminal
+from holdfast.commands.options import RUNS, NewRun, Run
 
 
 def register(app: typer.Typer) -> None:

@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.options import AT, RUNS, SORT, Run
 from holdfast.cli.terminal import Terminal
+from holdfast.commands.options import AT, RUNS, SORT, Run
 
 
 def register(app: typer.Typer) -> None:
@@ -29,9 +29,9 @@ def show(
     at: Annotated[float | None, AT] = None,
 ) -> None:
     """Show a run in the terminal: the table of its results, or one input with its evidence."""
-    from holdfast.cli.parse import check_order
     from holdfast.cli.views.results import show_run
     from holdfast.cli.views.show import show_input
+    from holdfast.commands.parse import check_order
     from holdfast.store import Store
 
     check_order(sort, at)

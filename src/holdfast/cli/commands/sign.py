@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.cli.options import RUNS, Bundle
 from holdfast.cli.terminal import Terminal
+from holdfast.commands.options import RUNS, Bundle
 from holdfast.errors import BadInput
 
 if TYPE_CHECKING:

@@ -1,75 +1,25 @@
 """`holdfast smoothing`: radii of the smoothed classifier (randomised smoothing)."""
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING
 
 import typer
 
-from holdfast.cli import options
-from holdfast.cli.command import Command
+from holdfast.cli.measuring import CommandView, register_measurement
+from holdfast.commands.smoothing import SmoothingCommand
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from holdfast.cli.run import Built
+    from holdfast.commands.built import Built
     from holdfast.store import Store
 
 
-def register(app: typer.Typer) -> None:
-    app.command("smoothing", rich_help_panel=options.MEASURE)(options.measures(SmoothingCommand))
-
-
-@dataclass(frozen=True)
-class SmoothingCommand(options.DataOptions, Command):
-    """Estimate the majority class of each input under Gaussian noise, and the radius in which it stays.
-
-    This is randomised smoothing (Cohen et al.): a radius of the smoothed classifier, with a confidence, not
-    of the network itself.
-    """
-
-    name: ClassVar[str] = "smoothing"
-
-    network: options.ModelOptions
-    data: options.DataOption
-    sigma: Annotated[
-        float,
-        typer.Option(metavar="NUMBER", help="Standard deviation of the noise, in the units of --domain."),
-    ]
-    samples: Annotated[
-        int,
-        typer.Option(
-            metavar="COUNT", min=1, help="Samples of each input that estimate how often it keeps its class."
-        ),
-    ] = 10_000
-    choosing: Annotated[
-        int, typer.Option(metavar="COUNT", min=1, help="Further samples of each input that choose its class.")
-    ] = 100
-    confidence: Annotated[
-        float, typer.Option(metavar="SHARE", help="Confidence of each radius (not of all together).")
-    ] = 0.999
-    scale: options.Scale = None
-    limit: options.Limit = None
-    seed: options.Seed = 0
-    batch: options.Batch = None
-    seconds: options.Seconds = None
-
-    def build(self) -> "Built":
-        from holdfast.certify.smoothing import Smoothing, smoothing_problem
-        from holdfast.cli.reading.model_and_data import load_both
-        from holdfast.cli.run import Built, question_of
-        from holdfast.question import Request
-        from holdfast.solver import Stop
-
-        method, stop = Smoothing(self.sigma, self.samples, self.confidence, self.choosing), Stop(self.seconds)
-        net, data = load_both(self.network, self.data, scale=self.scale, limit=self.limit, how=self)
-        problem = smoothing_problem(net, data.stack_inputs(self.data))
-        asked = Request(norm="2", sigma=self.sigma, confidence=self.confidence)
-        question = question_of(
-            self, net, data, asked, methods="smoothing", queries=self.samples + self.choosing
-        )
-        return Built(net, question, [problem], [method], stop, data, self.seed, self.batch)
-
-    def show(self, store: "Store", built: "Built", console: "Console") -> None:
+class SmoothingView(CommandView[SmoothingCommand]):
+    def show(self, command: SmoothingCommand, store: "Store", built: "Built", console: "Console") -> None:
         from holdfast.cli.views.smoothing import table
 
         console.print(table(store), highlight=False)
+
+
+def register(app: typer.Typer) -> None:
+    register_measurement(app, SmoothingCommand, view=SmoothingView())

@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 
 from holdfast.cli.commands.check import files_option
-from holdfast.cli.options import (
+from holdfast.cli.terminal import Terminal
+from holdfast.commands.options import (
     RUNS,
     Bundle,
     DataNow,
@@ -20,7 +21,6 @@ from holdfast.cli.options import (
     Tolerance,
     Trust,
 )
-from holdfast.cli.terminal import Terminal
 
 
 def register(app: typer.Typer) -> None:
@@ -64,7 +64,7 @@ def verify_bundle(
     2: a part could not be checked.
     """
     from holdfast.cli.bundle import verify
-    from holdfast.cli.check import CheckSettings
+    from holdfast.commands.check import CheckSettings
 
     given = files_option(model, data, files)
     known = {} if seed is None else {"seed": seed}

@@ -1,63 +1,11 @@
 """`holdfast worst`: the lowest score of a property near each input."""
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
-
 import typer
 
-from holdfast.cli import options
-from holdfast.cli.command import Command
-from holdfast.cli.region_options import RegionOptions
-
-if TYPE_CHECKING:
-    from holdfast.cli.run import Built
+from holdfast.cli.measuring import register_measurement
+from holdfast.commands.options import TableRunning
+from holdfast.commands.worst import Worst
 
 
 def register(app: typer.Typer) -> None:
-    app.command("worst", rich_help_panel=options.MEASURE)(
-        options.measures(Worst, "vocabulary", "tokenizer", running=options.TableRunning)
-    )
-
-
-@dataclass(frozen=True)
-class Worst(RegionOptions, Command):
-    """Bound the lowest score of a property near each input; above 0 the property holds."""
-
-    name: ClassVar[str] = "worst"
-
-    arithmetic: options.Arithmetic = "real"
-    methods: options.Methods = None
-    queries: options.Queries = None
-    gap: options.Gap = 0.0
-    certificates: options.Certificates = False
-
-    def build(self) -> "Built":
-        from holdfast.api.methods import Tier, score_methods
-        from holdfast.certify import Arithmetic
-        from holdfast.cli.parse import one_of
-        from holdfast.cli.run import Built, methods_named, question_of
-        from holdfast.problem import Problem
-        from holdfast.solver import Stop
-
-        tier, arithmetic = one_of(self.tier, "tier", Tier), one_of(self.arithmetic, "arithmetic", Arithmetic)
-        stop = Stop(self.seconds, self.queries, self.gap)
-        if self.methods is not None:
-            methods_named(self.methods, ())
-        net, data, whole, region, prop = self.read_inputs()
-        problem = Problem(whole, region, prop, "worst")
-        problem.check()
-        methods = (
-            score_methods(problem, tier, arithmetic)
-            if self.methods is None
-            else methods_named(self.methods, [problem])
-        )
-        return Built(
-            net,
-            question_of(self, net, data, self.to_request()),
-            [problem],
-            methods,
-            stop,
-            data,
-            self.seed,
-            self.batch,
-        )
+    register_measurement(app, Worst, "vocabulary", "tokenizer", running=TableRunning)

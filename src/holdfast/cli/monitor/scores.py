@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +12,16 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.monitor.building import (
+from holdfast.cli.monitor.building import print_notes
+from holdfast.cli.views.output import line
+from holdfast.commands.reading.monitors import (
     OpenedMonitor,
     SequenceRows,
     load_rows,
     of_texts,
     open_monitor,
-    print_notes,
     rows_for,
 )
-from holdfast.cli.views.output import line
 from holdfast.errors import BadInput
 from holdfast.foreign_text import printable
 from holdfast.monitor.evaluate import EXTRAS, Evaluation, Mean, evaluation
@@ -56,7 +57,7 @@ def show_scores(
     trust: bool = False,
 ) -> None:
     steps = steps_of(k)
-    opened = open_monitor(folder, console, device, trust=trust)
+    opened = open_monitor(folder, partial(line, console, "note"), device, trust=trust)
     rows = _read_requests(opened, text, limit, console, how)
     now = opened.monitor.score_all(rows.sequences)
     found = now if steps == 0 else opened.monitor.score_all(rows.sequences, steps)
@@ -103,7 +104,7 @@ def _read_requests(
     net = opened.monitor.net
     if text is None:
         line(console, "note", "showing, for each answer, the sentence with the lowest score")
-        return rows_for(opened, None, limit, console)
+        return rows_for(opened, None, limit, partial(line, console, "note"))
     if text.endswith(FILES) or Path(text).is_file():
         return load_rows(text, opened.monitor.reader, limit, how)
     if net.tokenizer is None:

@@ -9,9 +9,8 @@ from pathlib import Path
 from rich.console import Console
 
 from holdfast.cli.commands.monitor import Serve
-from holdfast.cli.monitor.building import open_monitor
-from holdfast.cli.terminal import Terminal
 from holdfast.cli.views.output import line
+from holdfast.commands.reading.monitors import open_monitor
 from holdfast.errors import BadInput
 from holdfast.files import read_text
 from holdfast.monitor import Monitor
@@ -53,7 +52,11 @@ def run_service(q: Serve, console: Console) -> None:
             warns=True,
         )
     listening(serving).close()  # Fails here if the address is taken, before the model is loaded.
-    opened = open_monitor(q.folder, console, q.device, trust=q.trust) if q.workers == 1 else None
+    opened = (
+        open_monitor(q.folder, partial(line, console, "note"), q.device, trust=q.trust)
+        if q.workers == 1
+        else None
+    )
     address = (
         f"{'https' if q.certificate else 'http'}://{f'[{q.host}]' if ':' in q.host else q.host}:{q.port}"
     )
@@ -77,7 +80,7 @@ def run_service(q: Serve, console: Console) -> None:
 
 def _monitor(folder: str, device: str | None, trust: bool) -> Monitor:
     """Open the monitor in a worker, without output on the terminal."""
-    return open_monitor(folder, Terminal(quiet=True), device, trust=trust).monitor
+    return open_monitor(folder, lambda _: None, device, trust=trust).monitor
 
 
 def token_of(file: Path | None) -> str | None:

@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.parse import numbers
 from holdfast.cli.views.output import line, paragraph
+from holdfast.commands.parse import numbers
 from holdfast.errors import BadInput
 from holdfast.question_text import describe_question
 from holdfast.report.compare import Comparison

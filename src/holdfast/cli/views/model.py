@@ -16,10 +16,10 @@ from holdfast.api.bounders import bounders
 from holdfast.bounding.graph.fusion import single_input_network
 from holdfast.bounding.graph.graph import unsupported_nodes
 from holdfast.certify.cost import MEASUREMENT_SECONDS, USUAL_PASSES, Cost, costs
-from holdfast.cli.options import ModelOptions
-from holdfast.cli.parse import sizes
-from holdfast.cli.reading.model import load_network
 from holdfast.cli.views.output import line
+from holdfast.commands.options import ModelOptions
+from holdfast.commands.parse import sizes
+from holdfast.commands.reading.model import load_network
 from holdfast.errors import BadInput, HoldfastError
 from holdfast.foreign_text import printable
 from holdfast.memory_budget import format_bytes

@@ -1,20 +1,21 @@
-"""A measuring command: its options as plain data, how they become problems, and how the results are shown.
+"""A measuring command: its options as plain data, and how they become problems and results.
 
 Nothing heavy is imported here, so that `--help` answers at once.
 """
 
+import importlib
+import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from holdfast.cli.options import ModelOptions
+from holdfast.commands.options import ModelOptions
 from holdfast.errors import StoreError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from holdfast.cli.run import Built
+    from holdfast.commands.built import Built
     from holdfast.execution import Executor, Worker
     from holdfast.solver import Progress, RunOutcome
     from holdfast.store import Store
@@ -46,20 +47,13 @@ class Command(ABC):
         Every error in the options is raised here, before a folder is created.
         """
 
-    def show_question(self, built: "Built", console: "Console") -> None:
-        """Print the question before the search, as pages and tables word it."""
-        from holdfast.cli.views.output import paragraph
-        from holdfast.question_text import describe_question
-
-        paragraph(console, "question", describe_question(built.question))
-
     def notes(self, built: "Built") -> tuple[str, ...]:
         """Notes to print before the search."""
         return built.net.notes if built.data is None else (*built.net.notes, *built.data.notes)
 
     def keep_inputs(self, store: "Store", built: "Built") -> None:
         """Save the inputs before the first result."""
-        from holdfast.cli.run import keep_inputs
+        from holdfast.commands.built import keep_inputs
 
         if built.data is not None:
             keep_inputs(store, built)
@@ -74,7 +68,7 @@ class Command(ABC):
         self, store: "Store", built: "Built", progress: "Callable[[Progress], None]", executor: "Executor"
     ) -> "RunOutcome":
         """Solve all problems and save the results."""
-        from holdfast.cli.run import keep_outputs
+        from holdfast.commands.built import keep_outputs
         from holdfast.solver import ask
 
         save_outputs = keep_outputs(store, built) if self.predicts else None
@@ -102,19 +96,13 @@ class Command(ABC):
 
     def finish(self, store: "Store", built: "Built") -> None:
         """After a complete search, save the most likely classes at inputs and counterexamples."""
-        from holdfast.cli.views.answers import keep_answers
+        from holdfast.commands.answers import keep_answers
 
         keep_answers(
             store,
             [replace(problem, network=built.net) for problem in built.problems],
             min(built.batch or 128, 128),
         )
-
-    def show(self, store: "Store", built: "Built", console: "Console") -> None:
-        """Print the answers: by default a table, and a sentence that answers the question."""
-        from holdfast.cli.views.results import show_results
-
-        show_results(store, console, built.sort, built.at)
 
     def exit_code(self, store: "Store") -> int:
         return 0
@@ -135,7 +123,8 @@ class Command(ABC):
 
 def command_of(name: str, options: Mapping[str, Any]) -> Command:
     """The command that began a run. StoreError if there is none: a program or another version began it."""
-    from holdfast.cli import commands  # noqa: F401  Importing registers all commands.
+    for module in pkgutil.iter_modules([str(Path(__file__).parent)]):  # Importing registers the commands.
+        importlib.import_module(f"holdfast.commands.{module.name}")
 
     try:
         return COMMANDS[name].from_json(options)

@@ -1,7 +1,7 @@
 """Load the network and the data of a command."""
 
-from holdfast.cli.options import ModelOptions
-from holdfast.cli.reading.model import load_network
+from holdfast.commands.options import ModelOptions
+from holdfast.commands.reading.model import load_network
 from holdfast.network import Network
 from holdfast.reading.data import PLAIN, Data, load_in_use
 from holdfast.reading.read_settings import ReadSettings

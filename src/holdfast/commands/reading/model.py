@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import nn
 
-from holdfast.cli.options import ModelOptions
-from holdfast.cli.parse import numbers, pair, sizes
+from holdfast.commands.options import ModelOptions
+from holdfast.commands.parse import numbers, pair, sizes
 from holdfast.errors import BadInput
 from holdfast.files import read_text
 from holdfast.network import Network

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast.cli import options
-from holdfast.cli.parse import norm_option, numbers, one_of, rule_option, targets_option, whole_numbers
+from holdfast.commands import options
+from holdfast.commands.parse import norm_option, numbers, one_of, rule_option, targets_option, whole_numbers
 from holdfast.errors import BadInput
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class RegionOptions(options.DataOptions):
         The network to search includes the function of the outputs if the property is one.
         """
         from holdfast.api.region_questions import PropertyName, property_of, region_of
-        from holdfast.cli.reading.model_and_data import load_both
+        from holdfast.commands.reading.model_and_data import load_both
         from holdfast.reading.source import import_named
 
         if self.toward is not None and self.property != "uncertainty":

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.cli.options import ModelOptions
-from holdfast.cli.reading.model import ONNX, load_network
+from holdfast.commands.options import ModelOptions
+from holdfast.commands.reading.model import ONNX, load_network
 from holdfast.errors import BadInput, MissingExtra, UnreadableFile
 from holdfast.network import Network
 from holdfast.verification.specification import input_shape

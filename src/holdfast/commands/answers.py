@@ -15,7 +15,7 @@ from torch import Tensor
 
 from holdfast import time_limit
 from holdfast.batch_solver import BatchWorker
-from holdfast.cli.parse import unit_option, values_option
+from holdfast.commands.parse import unit_option, values_option
 from holdfast.errors import BadInput
 from holdfast.execution.worker_pool import GRACE_SECONDS
 from holdfast.hamming.saliency import Saliency, saliency_problem
@@ -30,7 +30,7 @@ from holdfast.solver import Stop, ask
 from holdfast.store import SALIENCY, Store
 
 if TYPE_CHECKING:
-    from holdfast.cli.commands.radius import Radius
+    from holdfast.commands.radius import Radius
 
 MOST = 3  # Classes saved for each input: what a page shows.
 

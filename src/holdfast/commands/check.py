@@ -1,4 +1,4 @@
-"""`holdfast check`: compare a run with its model and data, and recompute its bounds.
+"""Check a stored run: compare it with its model and data, and recompute its bounds.
 
 The folder is not changed.
 """
@@ -10,44 +10,34 @@ import math
 import random
 import secrets
 import shutil
-import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.text import Text
 
-import holdfast
 from holdfast.api.check import Doubt, prove_again, replay_witnesses
 from holdfast.batch_solver import BatchWorker
-from holdfast.cli.command import Command, command_of
-from holdfast.cli.run import Built, ask_predictions
-from holdfast.cli.views.output import line
+from holdfast.commands.built import Built, ask_predictions
+from holdfast.commands.command import Command, command_of
 from holdfast.errors import BadInput, Contradiction, HoldfastError, StoreError
 from holdfast.evidence.finding import Finding, State
-from holdfast.foreign_text import printable
 from holdfast.problem import Problem
 from holdfast.question import Question, plain
 from holdfast.reading.source import import_only
-from holdfast.report.writing import write_document
 from holdfast.result import Key, Record, has_proof, has_witness
 from holdfast.solver import Stop
 from holdfast.store import Store, StoredInput, database
 
-CODES: dict[State, int] = {"ok": 0, "differs": 1, "unchecked": 2}
 SUMMARY: dict[State, str] = {
     "ok": "all held",
     "differs": "something differs",
     "unchecked": "not all of it could be checked",
 }
-STYLES: dict[State, str] = {"ok": "green", "differs": "bold red", "unchecked": "yellow"}
-SHOWN = 10  # Details of a finding on the terminal; --out writes all of them.
 AT_ONCE = 128  # Counterexamples in one batch (a choice; bounds memory).
 # Results of commands that are stored outside the records.
 NOT_IN_RECORDS = {"saliency": "saliency maps", "testgen": "tests and coverage"}
@@ -124,52 +114,6 @@ def check(
         {**given, **(files or {})}, sample, seconds=seconds, tolerance=tolerance, trust=trust
     )
     return CheckResult(tuple(findings(Path(folder), wanted)))
-
-
-def show(run: Path, wanted: CheckSettings, out: Path | None, console: Console) -> None:
-    """Print every finding when it is known, and exit with the code of the worst."""
-    report_findings(findings(run, wanted), "check", {"run": str(run)}, wanted, out, console)
-
-
-def report_findings(
-    found_in_turn: Iterable[Finding],
-    what: str,
-    about: Mapping[str, str],
-    wanted: CheckSettings,
-    out: Path | None,
-    console: Console,
-) -> None:
-    """Print every finding when it is known, write them as JSON, and exit with the code of the worst."""
-    found: list[Finding] = []
-    for one in found_in_turn:
-        found.append(one)
-        console.print(
-            Text.assemble(
-                (f"{one.what}: ", "bold"), (one.state, STYLES[one.state]), f", {printable(one.told)}"
-            ),
-            soft_wrap=True,
-        )
-        for detail in one.details[:SHOWN]:
-            console.print(Text(f"  {printable(detail)}"), soft_wrap=True)
-        if len(one.details) > SHOWN:
-            console.print(
-                Text(f"  ... and {len(one.details) - SHOWN} more; --out FILE names them"), soft_wrap=True
-            )
-    state = CheckResult(tuple(found)).state
-    if out is not None:
-        said = {**about, "answer": SUMMARY[state], "holdfast": holdfast.__version__, "wanted": asdict(wanted)}
-        line(
-            console,
-            "written",
-            str(
-                write_document(
-                    json.dumps({**said, "findings": [asdict(one) for one in found]}, indent=1), out
-                )
-            ),
-        )
-    line(console, what, SUMMARY[state], warns=state != "ok")
-    if CODES[state]:
-        sys.exit(CODES[state])
 
 
 def findings(run: Path, wanted: CheckSettings | None) -> Iterator[Finding]:

@@ -1,15 +1,11 @@
 """The options that several commands share, and how the fields of a dataclass become a command."""
 
-from collections.abc import Callable
-from dataclasses import MISSING, Field, dataclass, field, fields
-from inspect import Parameter, Signature
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from holdfast.cli.terminal import Terminal
-from holdfast.errors import BadInput
 from holdfast.reading.read_settings import ReadSettings
 
 # Headings of `holdfast --help`, in this order.
@@ -549,96 +545,3 @@ class TableRunning(Running):
 
     sort: Annotated[str, SORT] = "input"
     at: Annotated[float | None, AT] = None
-
-
-def declare_command(
-    kind: type[Any],
-    run: Callable[..., None],
-    *without: str,
-    model: Any = Model,
-    out: Any = Out,
-    extra: type[Any] | None = None,
-) -> Callable[..., None]:
-    """A function for the command line whose options are the fields of `kind` and whose help is its docstring.
-
-    The function calls `run(kind(...), folder)`, and `run(kind(...), folder, extra(...))` if `extra` is
-    given.
-
-    Args:
-        without: fields of ModelOptions that the command leaves out.
-        model: the option or argument for the model. If the field `network` has a default, the model may be
-            omitted.
-        out: the option for the folder; None: the command has no folder.
-        extra: a dataclass whose fields are further options.
-    """
-    own = {part.name: part for part in fields(kind)}
-    network = own.pop("network", None)
-    chosen = (
-        []
-        if network is None
-        else [part for part in fields(ModelOptions) if part.name not in ("model", *without)]
-    )
-
-    def command(**given: Any) -> None:
-        folder = given.pop("out", None)
-        if network is not None:
-            path = given.pop("model")
-            settings = {part.name: given.pop(part.name) for part in chosen}
-            given["network"] = None if path is None else ModelOptions(path, **settings)
-        more = (
-            () if extra is None else (extra(**{part.name: given.pop(part.name) for part in fields(extra)}),)
-        )
-        run(kind(**given), folder, *more)
-
-    parts = [] if network is None else [_parameter(network, "model", model)]
-    parts += map(_parameter, own.values())
-    if out is not None:
-        parts.append(
-            Parameter(
-                "out",
-                Parameter.KEYWORD_ONLY,
-                default=None if out is OutOrNothing else Parameter.empty,
-                annotation=out,
-            )
-        )
-    parts.sort(key=lambda part: part.default is not Parameter.empty)
-    parts += map(_parameter, chosen)
-    parts += map(_parameter, () if extra is None else fields(extra))
-    command.__signature__ = Signature(parts)  # type: ignore[attr-defined]
-    command.__annotations__ = {part.name: part.annotation for part in parts}
-    command.__doc__ = kind.__doc__
-    return command
-
-
-def _parameter(of: Field[Any], name: str | None = None, annotation: Any = None) -> Parameter:
-    default = of.default if of.default_factory is MISSING else of.default_factory()
-    default = Parameter.empty if default is MISSING else default
-    return Parameter(
-        name or of.name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation or of.type
-    )
-
-
-def measures(
-    kind: type[Any], *without: str, running: type[Running] = Running, **how: Any
-) -> Callable[..., None]:
-    """A function for the command line that begins a run of a `PlainHelpCommand`; without `out` nothing is saved.
-
-    The arguments are those of `declare_command`.
-    """
-
-    def run(command: Any, out: Path | None, given: Running) -> None:
-        from holdfast import memory_budget
-        from holdfast.cli.parse import bytes_option
-        from holdfast.cli.run import begin, run_without_saving
-
-        if out is None and getattr(command, "certificates", False):
-            raise BadInput(
-                "--certificates: they are written to the folder of the run, so name one with --out."
-            )
-        with memory_budget.limit_process(bytes_option(given.memory)):
-            if out is None:
-                run_without_saving(command, Terminal(), given)
-            else:
-                begin(command, out, Terminal(), given)
-
-    return declare_command(kind, run, *without, extra=running, **how)

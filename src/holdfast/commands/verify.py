@@ -1,0 +1,337 @@
+"""`holdfast verify`: VNN-LIB queries, one in the output format of VNN-COMP or a list as a table."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+import typer
+
+from holdfast.commands.command import Command
+from holdfast.commands.options import Certificates, ModelOptions, Seed
+from holdfast.errors import BadInput, HoldfastError
+
+if TYPE_CHECKING:
+    from holdfast.commands.built import Built
+    from holdfast.execution import Executor, Task, TaskResult
+    from holdfast.execution.task import Tell
+    from holdfast.network import Network
+    from holdfast.report.verdict_table import InstanceLine
+    from holdfast.result import Key, Record
+    from holdfast.solver import Progress, RunOutcome
+    from holdfast.store import Store
+    from holdfast.verification import Instance
+    from holdfast.verification.vnnlib import Spec
+
+
+# Seconds after its deadline at which an instance is interrupted if its search has not ended (a choice).
+LATE = 3.0
+
+
+@dataclass
+class Instances:
+    """A worker for instances: it reads models and properties, and caches the last of each.
+
+    errors: why the files of an instance cannot be read. nobody: instances whose input constraints no input
+    satisfies.
+    """
+
+    network: ModelOptions
+    every: "list[Instance]"
+    seed: int = 0
+    errors: dict[int, str] = field(default_factory=dict)
+    nobody: set[int] = field(default_factory=set)
+    last: "tuple[Path, Network, tuple[Network, ...]] | None" = None
+    parsed: "tuple[Path, Spec] | None" = None  # The last property that was read: parsing can take a minute.
+
+    def read_instance(self, place: int) -> "tuple[Network, tuple[Network, ...], Spec]":
+        from holdfast.commands.reading.specification import load_judged
+
+        instance = self.every[place]
+        spec = self.spec(place)
+        if self.last is None or self.last[0] != instance.model:
+            file = None if instance.typed else instance.model
+            self.last = instance.model, *load_judged(self.network, spec.inputs, file)
+        return self.last[1], self.last[2], spec
+
+    def spec(self, place: int) -> "Spec":
+        """The property of an instance."""
+        from holdfast.verification.vnnlib import read_vnnlib
+
+        file = self.every[place].spec
+        if self.parsed is None or self.parsed[0] != file:
+            self.parsed = None  # Two large ones need not be held at once.
+            self.parsed = file, read_vnnlib(file)
+        return self.parsed[1]
+
+    def keys(self, place: int) -> "tuple[Key, ...]":
+        """The keys of the cases of an instance.
+
+        Empty if no input satisfies its constraints, or if its file cannot be read; both are recorded.
+        """
+        from holdfast.result import Key
+
+        try:
+            cases = len(self.spec(place).cases)
+        except HoldfastError as error:
+            self.errors[place] = str(error)
+            return ()
+        if not cases:
+            self.nobody.add(place)
+        return tuple(Key(place, case) for case in range(cases))
+
+    def answer(self, task: "Task", tell: "Tell") -> "TaskResult":
+        import time
+
+        from holdfast import time_limit
+        from holdfast.execution import TaskResult
+        from holdfast.execution.scheduler import InMemorySink
+        from holdfast.result import DONE
+        from holdfast.solver import Stop
+        from holdfast.verification.verify import answer_instance
+
+        # Every case gets a record first, so that a killed run does not seem to have fewer cases.
+        tell(
+            [
+                replace(blank, status="interrupted")
+                for blank in self.unknown(task.keys)
+                if blank.key not in task.known
+            ],
+            "",
+        )
+        place, until = task.keys[0].index, time.monotonic() + task.seconds
+        known = InMemorySink(records={key: record for key, record in task.known.items() if record.question})
+
+        def search() -> "list[Record]":
+            net, judges, spec = self.read_instance(place)
+            left = None if until == math.inf else max(0.0, until - time.monotonic())
+            return answer_instance(
+                net,
+                spec,
+                Stop(seconds=left),
+                judges=judges,
+                index=place,
+                seed=self.seed,
+                store=known,
+                progress=lambda now: tell(now.records, now.method),
+            )
+
+        nothing: list[Record] = []
+        with time_limit.within(until):
+            records = time_limit.interrupt_late(search, nothing, LATE)
+        if not records:  # Interrupted: the records reported before are the answer.
+            kept = [known.records.get(blank.key, blank) for blank in self.unknown(task.keys)]
+            records = [
+                record if record.status in DONE else replace(record, status="stopped") for record in kept
+            ]
+        return TaskResult(
+            tuple(records), interrupted=any(record.status == "interrupted" for record in records)
+        )
+
+    def unknown(self, keys: "Sequence[Key]") -> "list[Record]":
+        from holdfast.result import Bracket, Record, trivial_bound
+
+        nothing = Bracket(trivial_bound(-math.inf), trivial_bound(math.inf))
+        return [Record(key, nothing, "stopped", 0.0, 0, goal="worst") for key in keys]
+
+    def question(self, key: "Key") -> str:
+        return ""
+
+
+@dataclass(frozen=True)
+class Verify(Command):
+    """Answer a VNN-LIB query: sat with a counterexample, unsat with a proof, timeout or unknown."""
+
+    # Each case of each instance has a record.
+    name: ClassVar[str] = "verify"
+
+    network: ModelOptions
+    spec: Annotated[
+        str | None, typer.Argument(metavar="[PROPERTY]", help="A .vnnlib file, also compressed by gzip.")
+    ] = None
+    seconds: Annotated[
+        float | None,
+        typer.Option(
+            metavar="NUMBER",
+            help="Stop after this many seconds for each instance. Default: the limit in the list of "
+            "instances, else 120.",
+        ),
+    ] = None
+    key: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="With a list: a .csv file of known answers to compare with."),
+    ] = None
+    seed: Seed = 0
+    certificates: Certificates = False
+
+    def build(self) -> "Built":
+        from holdfast.commands.built import Built, question_of
+        from holdfast.question import Request
+        from holdfast.solver import Stop
+        from holdfast.verification.instances import read_key
+
+        asked, stop = Instances(self.network, self._instances(), self.seed), Stop(seconds=self.seconds)
+        if self.key is not None:
+            read_key(self.key)
+        wrong: HoldfastError | None = None
+        for place in range(len(asked.every)):
+            try:
+                net, _, _ = asked.read_instance(place)
+                break
+            except HoldfastError as error:
+                wrong = wrong or error
+        else:
+            assert wrong is not None
+            raise wrong  # None of the instances can be read.
+        hashes = {
+            path: _hash(path)
+            for path in dict.fromkeys(path for i in asked.every for path in (i.model, i.spec))
+            if path.is_file()
+        }
+        content = [
+            [*i.name, *(hashes[path] for path in (i.model, i.spec) if path in hashes)] for i in asked.every
+        ]
+        question = question_of(self, net, None, Request(specification=content))
+        return Built(net, question, stop=stop, seed=self.seed, total=len(asked.every), extra=asked)
+
+    def _instances(self) -> "list[Instance]":
+        from holdfast.verification.instances import Instance, read_instances
+
+        model = self.network.model
+        listed = Path(model).is_dir() or model.endswith(".csv")
+        if listed and self.spec is not None:
+            raise BadInput(
+                f"{model} is a list of instances, which names its properties; leave {self.spec} out."
+            )
+        if not listed and self.spec is None:
+            raise BadInput(
+                f"{model}: a property is needed in addition to the model, as in 'holdfast verify {model} "
+                "property.vnnlib'."
+            )
+        return (
+            read_instances(model)
+            if self.spec is None
+            else [Instance(Path(model), Path(self.spec), 120.0, typed=True)]
+        )
+
+    def notes(self, built: "Built") -> tuple[str, ...]:
+        return ()  # Printed below the answer.
+
+    def keep_inputs(self, store: "Store", built: "Built") -> None:
+        import torch
+
+        names = [" ".join(instance.name) for instance in built.extra.every]
+        unknown = [None] * len(names)
+        store.put_inputs([torch.zeros(0)] * len(names), unknown, unknown, names, unknown)
+
+    def worker(self, built: "Built") -> Instances:
+        asked: Instances = built.extra
+        return asked
+
+    def solve(
+        self, store: "Store", built: "Built", progress: "Callable[[Progress], None]", executor: "Executor"
+    ) -> "RunOutcome":
+        """Answer instance by instance, each with its own deadline.
+
+        An error in one does not stop the others.
+        """
+        from holdfast.execution.scheduler import Scheduler, Unit
+        from holdfast.result import DONE
+
+        asked, known = self.worker(built), _by_instance(store)
+        units, total = list[Unit](), 0
+        for place in filter(built.mine, range(len(asked.every))):
+            keys, found = asked.keys(place), known.get(place, [])
+            total += len(keys)
+            own = asked.every[place].seconds if self.seconds is None else self.seconds
+            limits = [seconds for seconds in (own, built.stop.each) if seconds is not None]
+            if keys and not (found and all(r.status in DONE for r in found)):
+                units.append(Unit(keys, min(limits, default=math.inf), whole=True))
+        done = total - sum(len(unit.keys) for unit in units)
+        if self.spec is not None and asked.errors:
+            raise BadInput(asked.errors[0])
+        dealer = Scheduler(
+            asked,
+            units,
+            store,
+            total=total,
+            done=done,
+            progress=progress,
+            blanks=False,
+            lenient=self.spec is None,
+        )
+        return dealer.run(executor)
+
+    def portions(self, built: "Built") -> "Iterator[Built]":
+        """One request for each instance."""
+        from holdfast.solver import Stop
+        from holdfast.verification.search import Scatter
+        from holdfast.verification.specification import problem_of
+        from holdfast.verification.verify import select_methods
+
+        asked: Instances = built.extra
+        for place, instance in enumerate(asked.every):
+            net, judges, spec = asked.read_instance(place)
+            if spec.cases:
+                stop = Stop(seconds=instance.seconds if self.seconds is None else self.seconds, sign=True)
+                problem = problem_of(net, spec, judges=judges, index=place)
+                yield replace(
+                    built,
+                    net=net,
+                    problems=[problem],
+                    methods=select_methods(None, Scatter(), None),
+                    stop=stop,
+                    batch=len(problem),
+                )
+
+    def finish(self, store: "Store", built: "Built") -> None:
+        """Nothing to add: there are no classes."""
+
+    def lines(self, store: "Store", asked: Instances) -> "list[InstanceLine]":
+        """Return a line for each instance that is answered, with its known answer."""
+        from holdfast.report.verdict_table import InstanceLine
+        from holdfast.verification import verdict
+        from holdfast.verification.instances import read_key
+
+        key, known = {} if self.key is None else read_key(self.key), _by_instance(store)
+        lines = []
+        for place, instance in enumerate(asked.every):
+            found, expected = known.get(place, []), key.get(instance.name, "")
+            failed = [r.bracket.note for r in found if r.status == "failed"]
+            if place in asked.errors or failed:
+                lines.append(InstanceLine(instance, [*failed, asked.errors.get(place, "")][0], expected))
+            elif (found or place in asked.nobody) and not any(
+                r.status in ("interrupted", "refuted") for r in found
+            ):
+                lines.append(
+                    InstanceLine(
+                        instance, verdict(found, cases=0 if place in asked.nobody else None), expected
+                    )
+                )
+        return lines
+
+    def exit_code(self, store: "Store") -> int:
+        return int(
+            self.key is not None
+            and any(line.wrong for line in self.lines(store, Instances(self.network, self._instances())))
+        )
+
+
+def _hash(path: Path) -> str:
+    """The hash of a file; for an .onnx file, of its external data too."""
+    from holdfast.network.fingerprint import of_file
+    from holdfast.network.onnx import of_onnx
+
+    if path.name.endswith((".onnx", ".onnx.gz")):
+        with suppress(HoldfastError):  # The error is reported with its instance.
+            return of_onnx(path)
+    return of_file(path)
+
+
+def _by_instance(store: "Store") -> "dict[int, list[Record]]":
+    found: dict[int, list[Record]] = {}
+    for record in store.records():
+        found.setdefault(record.key.index, []).append(record)
+    return found
