@@ -42,10 +42,9 @@ lowest:
 	$(LOWEST)/bin/python -m pip install --quiet --constraint constraints-lowest.txt --editable '.[dev]'
 	OMP_NUM_THREADS=1 $(LOWEST)/bin/python -m pytest -n 1
 
-# The documentation site, with the API reference from the docstrings: build/docs/index.html.
+# The documentation site, with the reference of Python and of the command line: build/docs/index.html.
 docs: $(READY)
 	$(BIN)/python scripts/build_docs.py build/docs
-	$(BIN)/pdoc holdfast '!holdfast.cli' -o build/docs/reference
 
 # Remove everything that the targets above create, except runs.
 clean:

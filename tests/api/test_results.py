@@ -51,12 +51,14 @@ def test_bounds_are_tensors(radii: Any) -> None:
 def test_it_prints_as_a_table_with_a_sentence(radii: Any) -> None:
     lines = str(radii).splitlines()
     assert lines[0].split() == ["input", "certified", "attacked", "class"]
-    assert len(lines) == 5
+    assert len(lines) >= 5
+    assert max(map(len, lines)) <= 100
+    sentence = " ".join(lines[4:])
     assert lines[2].endswith("<- misclassified")
     assert lines[1].split()[3] == NET.classes[int(Y[0])]  # type: ignore[index]
-    assert lines[-1].startswith("2 of 3 inputs keep their class under any change of L2 size at most ")
-    assert "; 1 is misclassified without any change (" in lines[-1]
-    assert "Weakest: input" in lines[-1]
+    assert sentence.startswith("2 of 3 inputs keep their class under any change of L2 size at most ")
+    assert "; 1 is misclassified without any change (" in sentence
+    assert "Weakest: input" in sentence
     assert repr(radii) == str(radii)
     assert str(radii).isascii()
 
@@ -100,7 +102,7 @@ def test_frames_have_tables_and_padded_tensors() -> None:
     found = hf.radius(NET, X[:2], Y[:2], norm=2, frames="each")
     assert found.lower.shape == found.upper.shape == (2, 3)
     assert found.lower[1, 2] == found[1][2].lower.value
-    assert len(str(found).splitlines()) == 1 + 6 + 1
+    assert len(str(found).splitlines()) > 1 + 6
     assert [row["frame"] for row in found.frame_rows()] == [0, 1, 2] * 2
     assert "frame" in str(found[1]).splitlines()[0]
 

@@ -383,7 +383,8 @@ class Bounds:
         width = (self.upper - self.lower).flatten()
         inputs, rows = self.lower.shape
         widest = about_width(float(width.max())) if len(width) else "0"
-        return f"Certified bounds of {rows} outputs over {inputs} regions; the widest is {widest}."
+        regions = f"{inputs} region{'' if inputs == 1 else 's'}"
+        return f"Certified bounds of {rows} outputs over {regions}; the widest is {widest}."
 
     def to_frame(self) -> Any:
         """One row for each output of each region, as a pandas DataFrame."""

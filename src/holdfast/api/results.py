@@ -6,6 +6,7 @@ The lists are Python lists, so that iterating, indexing and unpacking work as on
 
 import html
 import math
+import textwrap
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -39,6 +40,7 @@ if TYPE_CHECKING:  # named in base classes below, which the linter does not see
 
 T = TypeVar("T")
 SHOWN_ROWS = 60  # rows of a table that are printed; the others are counted in a line below it
+SENTENCE_COLUMNS = 100  # columns of the sentence below a printed table; chosen by hand
 GATE_HELP = "min_certified with at (a radius), max_broken, max_unknown or min_accuracy"
 
 
@@ -253,6 +255,11 @@ class GateDecision:
     __repr__ = __str__
 
 
+def wrapped(sentence: str) -> str:
+    """The sentence in lines of at most SENTENCE_COLUMNS columns."""
+    return textwrap.fill(sentence, SENTENCE_COLUMNS, break_long_words=False, break_on_hyphens=False)
+
+
 def _plural(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
@@ -353,7 +360,7 @@ class Results(list[T], ABC):
         return self._answered
 
     def __str__(self) -> str:
-        return f"{self.table()}\n{self.summary()}" if self else "no inputs"
+        return f"{self.table()}\n{wrapped(self.summary())}" if self else "no inputs"
 
     def __repr__(self) -> str:
         return str(self)
