@@ -111,6 +111,6 @@ def test_only_the_store_the_report_and_the_command_line_look_at_the_whole_packag
 def test_the_test_can_see() -> None:
     """The parser finds what it should: plain, from, relative and nested imports."""
     assert {"region", "errors"} <= imported(SOURCE / "network" / "network.py")
-    assert {"problem", "method", "network", "region", "result", "errors"} <= imported(
+    assert {"problem", "method", "network", "property", "result", "errors"} <= imported(
         SOURCE / "batch_solver.py"
     )

@@ -28,7 +28,6 @@ from torch import Tensor
 
 import holdfast as hf
 from benchmarks.certify.table import Table
-from holdfast.attacks.unit_box import box_map_of
 from holdfast.datasets import digits
 from holdfast.datasets.digits_networks import digits_cnn
 from holdfast.lipschitz.metric import Steepest
@@ -235,7 +234,7 @@ def one_by_one(search: Callable[[Objective, int, int], None], images: int) -> Fi
 
 def _one(problem: Problem, queries: int, search: Callable[[Objective, int, int], None]) -> Tensor:
     box, base, centre = (
-        box_map_of(problem.region),
+        problem.region.box_map(),
         float(problem.score(problem.region.centre)),
         problem.region.centre,
     )

@@ -27,7 +27,6 @@ from holdfast.network.callable_fingerprint import of_value
 from holdfast.network.output_comparison import alike, same_by_rounding
 from holdfast.problem import Problem, merge
 from holdfast.property import Robustness, Targeted
-from holdfast.region import Words
 from holdfast.replay import Replayed, replay, replay_adjusted, spot_points
 from holdfast.result import (
     DEFINITION,
@@ -413,7 +412,7 @@ def apply_other_records(work: Work, others: Iterable[Record]) -> list[HoldfastEr
     shows here: for a radius the property must fail, for a worst score the point must lie in the region.
     """
     problem, before = work.problem, set(work.faults)
-    if not problem.keys[0].part or isinstance(problem.region, Words):
+    if not problem.keys[0].part:
         return []
     by_place: dict[tuple[int, int | None], list[tuple[str, Evidence]]] = {}
     for record in others:
@@ -429,8 +428,9 @@ def apply_other_records(work: Work, others: Iterable[Record]) -> list[HoldfastEr
         points, found = problem.region.centre.clone(), torch.zeros(len(problem), dtype=torch.bool)
         for row, shown in enumerate(every):
             witness = shown[turn].witness if turn < len(shown) else None
-            if witness is not None and tuple(witness.shape) == problem.region.shape:
-                points[row], found[row] = witness.to(points), True
+            point = None if witness is None else problem.region.from_data(witness)
+            if point is not None and point.shape == problem.region.shape:
+                points[row], found[row] = point, True
         said = replay(problem, points, work.twin)
         for row in found.nonzero().flatten().tolist():
             if float(said.value[row]) < work.brackets[row].upper.value:
@@ -460,7 +460,7 @@ def _recheck_model(work: Work) -> bool:
         if row not in work.faults and b.upper.evidence.witness is not None
     ]
     shown = shown if proved else shown[:RECHECKED_ALONE]
-    if isinstance(problem.region, Words) or not shown:
+    if problem.region.embedded or not shown:
         _add_last_check(work, proved)
         return True
     witnesses = [work.brackets[row].upper.evidence.witness for row in shown]
@@ -563,16 +563,16 @@ def _begin(work: Work, methods: Sequence[Method[Any]], tell: Tell) -> bool:
     if work.twin is not None and bool((scores == 0).any()):  # a tie may come from rounding alone
         scores = torch.where(scores == 0, problem.property.score(work.twin(centre)).to(scores), scores)
     limits = problem.family.limit().tolist() if problem.goal == "radius" else []
+    data = problem.region.as_data(centre)
     for row, (limit, holds) in enumerate(zip(limits, (scores > 0).tolist(), strict=False)):
         if row in work.failed:
             continue
         if not holds:
-            itself = problem.region.tokens if isinstance(problem.region, Words) else centre
             witness = Evidence(
                 "witnessed",
                 "the input itself",
                 dtype=str(problem.network.dtype),
-                witness=itself[row].cpu(),
+                witness=data[row].cpu(),
                 traits=DEFINITION,
             )
             outcome = problem.property.says(outputs[row], problem.network.classes)
@@ -838,7 +838,7 @@ def _apply_claims(
         part = work.problem.take(index[which].to(work.problem.region.centre.device))
         points, said = replay_adjusted(part, claims.witness[which.to(claims.witness.device)], work.twin)
         # A record shows the words, not their embedding vectors.
-        seen = (part.region.decode(points) if isinstance(part.region, Words) else points).detach().cpu()
+        seen = part.region.as_data(points).detach().cpu()
         best = work.twin if work.twin is not None and work.problem.goal == "worst" else work.problem.network
         shown = replace(base, kind="witnessed", dtype=str(best.dtype), checks=())
         said = Replayed(*(values.cpu() for values in said))

@@ -15,7 +15,7 @@ from holdfast.network import Network
 from holdfast.network.callable_fingerprint import of_rows, of_value
 from holdfast.network.network import ELEMENTS_PER_CALL, ELEMENTS_PER_TIMED_CALL
 from holdfast.property import Linear, Property
-from holdfast.region import Family, Region, Words
+from holdfast.region import Family, Region
 from holdfast.result import Goal, Key
 
 __all__ = ["Goal", "Problem", "merge"]
@@ -58,7 +58,7 @@ class Problem:
 
     @builtins.property  # `property` is a field here
     def family(self) -> Family:
-        assert isinstance(self.region, Family)
+        assert isinstance(self.region, Family)  # `check` has asked whether it grows
         return self.region
 
     def answers(self, x: Tensor, twin: Network | None = None) -> Tensor:
@@ -66,9 +66,17 @@ class Problem:
 
         Sentences are given to the model as token ids.
         """
-        if twin is None and isinstance(self.region, Words) and self.network.token_model is not None:
-            return self.network.ask_tokens(self.region.decode(x).clamp_min(0))
+        if twin is None and self.region.embedded and self.network.token_model is not None:
+            return self.network.ask_tokens(self.region.as_data(x).clamp_min(0))
         return (twin or self.network)(x)
+
+    def answers_to_data(self, data: Tensor) -> Tensor:
+        """(n, *data shape) -> (n, outputs): outputs of the user's model for inputs as users give them."""
+        if self.region.embedded and self.network.token_model is not None:
+            return self.network.ask_tokens(data)
+        points = self.region.from_data(data)
+        assert points is not None
+        return self.network(points)
 
     def score(self, x: Tensor) -> Tensor:
         """(..., batch, *shape) -> (..., batch)."""
@@ -122,7 +130,7 @@ class Problem:
         """Raise BadInput for everything that would otherwise be found after long work."""
         if len(self.keys) != len(self):
             raise BadInput(f"{len(self.keys)} keys for {len(self)} inputs.")
-        if self.goal in ("radius", "steepness") and not isinstance(self.region, Family):
+        if self.goal in ("radius", "steepness") and not self.region.grows:
             raise BadInput(
                 f"a {type(self.region).__name__} does not grow with a radius; ask hf.worst about it, or "
                 "use a Ball."

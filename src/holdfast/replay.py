@@ -12,8 +12,7 @@ from torch import Tensor
 from holdfast.network import Network
 from holdfast.problem import Problem
 from holdfast.random_streams import RandomStreams
-from holdfast.region import Drift, Family, Region
-from holdfast.region.normed import NormFamily
+from holdfast.region import Region
 from holdfast.result import Bound, Evidence
 
 ROUNDING = 8  # Units in the last place by which a score may be off in a difference quotient; chosen by hand.
@@ -40,7 +39,7 @@ def replay_adjusted(problem: Problem, x: Tensor, twin: Network | None) -> tuple[
     side. Such a candidate is moved a little further from the centre before it is discarded.
     """
     first = replay(problem, x, twin)
-    if problem.goal != "radius" or not isinstance(problem.region, NormFamily | Drift):
+    if problem.goal != "radius":
         return x, first
     values = first.value
     for further in (1e-6, 1e-5, 1e-4, 1e-3):
@@ -48,6 +47,8 @@ def replay_adjusted(problem: Problem, x: Tensor, twin: Network | None) -> tuple[
         if not bool(lost.any()):
             break
         pushed = problem.region.scale_perturbation(x, 1 + further)
+        if pushed is None:
+            break
         again = replay(problem, pushed, twin).value
         helped = lost & again.isfinite()
         x = torch.where(problem.region.per_row(helped), pushed, x)
@@ -145,14 +146,14 @@ def spot_points(problem: Problem, radius: Tensor | None) -> list[Tensor]:
     that the model seems not to read.
 
     Args:
-        radius: (batch,), the proved radius; points are drawn at several radii up to it. None for a region
-            without a radius.
+        radius: (batch,), the proved radius; points are drawn at several radii up to it. None: points of the
+            region as it is.
     """
-    region = problem.region
-    if radius is None or not isinstance(region, Family):
-        return [_spots(problem, region)]
+    if radius is None:
+        return [_spots(problem, problem.region)]
+    family = problem.family
     each = [
-        region.at(radius.to(region.radius).clamp_max(limit))
+        family.at(radius.to(family.radius).clamp_max(limit))
         for limit in SPOT_RADII
         if limit == 1 or bool((radius > limit / 30).any())
     ]

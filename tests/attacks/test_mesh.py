@@ -21,12 +21,12 @@ from holdfast.attacks.mads import (
     update_state,
 )
 from holdfast.attacks.mesh import Mesh, descend_mesh
-from holdfast.attacks.unit_box import Radial, box_map_of
 from holdfast.errors import BadInput
 from holdfast.problem import Problem
 from holdfast.property import Linear
 from holdfast.random_streams import RandomStreams
 from holdfast.region import Ball, Box, Domain, Frames, Patch, Region
+from holdfast.region.unit_box import Radial
 from holdfast.result import Key
 from holdfast.solver import solve
 
@@ -186,7 +186,7 @@ def region(kind: str, p: float = 2.0) -> Region:
 )
 def test_charts_lead_into_the_region_and_back(kind: str, p: float) -> None:
     asked = region(kind, p)
-    box = box_map_of(asked)
+    box = asked.box_map()
     assert isinstance(box, Radial) == (kind in ("ball", "frames") and not math.isinf(p))
     points = box.point(torch.rand(50, 4, 15, dtype=torch.float64))
     assert bool(asked.contains(points).all())
@@ -197,7 +197,7 @@ def test_charts_lead_into_the_region_and_back(kind: str, p: float) -> None:
 
 def test_the_radial_chart_reaches_the_surface() -> None:
     asked = Ball(torch.zeros(1, 6), torch.tensor([0.7], dtype=torch.float64), 1)
-    corners = box_map_of(asked).point(torch.eye(6, dtype=torch.float64).mul(0.5).add(0.5)[:, None])
+    corners = asked.box_map().point(torch.eye(6, dtype=torch.float64).mul(0.5).add(0.5)[:, None])
     assert torch.allclose(asked.distance(corners), torch.tensor(0.7, dtype=torch.float64), rtol=1e-5)
 
 

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 import holdfast as hf
 import truth
 from holdfast.errors import BadInput
-from holdfast.hamming import Grid, Saliency, choices, grid, saliency
+from holdfast.hamming import Grid, Saliency, grid, saliency
 from holdfast.hamming.grid import subsets
 from holdfast.hamming.saliency import _coarse_to_fine, saliency_problem
 from holdfast.problem import Problem
 from holdfast.property import Custom, Robustness
-from holdfast.region import Ball, Sparse, Words
+from holdfast.region import Ball, Sparse, Words, unit_choices
 from holdfast.result import Key, Record
 from holdfast.solver import Stop, solve
 
@@ -204,8 +204,8 @@ def test_pieces_of_any_size_give_the_same_answer(monkeypatch: pytest.MonkeyPatch
     model, x = random_network(2, (8,), sharp=0.8), inputs(2, 5, (8,))
     problem = counting(network(model), pixels(x), model(x).argmax(-1))
     whole = run(problem, Grid(t=3))
-    monkeypatch.setattr(choices, "QUERY_NUMBERS", 8)
-    monkeypatch.setattr(choices, "QUERIES_PER_STEP", 40)
+    monkeypatch.setattr(unit_choices, "QUERY_NUMBERS", 8)
+    monkeypatch.setattr(unit_choices, "QUERIES_PER_STEP", 40)
     monkeypatch.setattr(grid, "BYTES_PER_GRID_POINT", 2**16)  # a few grid points at a time
     pieces = run(problem, Grid(t=3, memory=1))
     assert [r.bracket.upper.value for r in pieces] == [r.bracket.upper.value for r in whole]
@@ -213,8 +213,8 @@ def test_pieces_of_any_size_give_the_same_answer(monkeypatch: pytest.MonkeyPatch
 
 
 def test_steps_are_bounded_and_a_search_goes_on_from_its_state(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choices, "QUERY_NUMBERS", 12)
-    monkeypatch.setattr(choices, "QUERIES_PER_STEP", 64)
+    monkeypatch.setattr(unit_choices, "QUERY_NUMBERS", 12)
+    monkeypatch.setattr(unit_choices, "QUERIES_PER_STEP", 64)
     model, x = random_network(2, (12,), sharp=0.5), inputs(2, 2, (12,))
     with torch.no_grad():
         model[3].bias[0] += 20  # type: ignore[index]
@@ -342,7 +342,7 @@ def test_a_map_is_made_piece_by_piece_and_what_is_not_known_yet_is_blank(
 ) -> None:
     model, x = random_network(1, (1, 4, 4)), inputs(1, 3, (1, 4, 4))
     whole, net = saliency(network(model), x), network(model)
-    monkeypatch.setattr("holdfast.hamming.choices.QUERY_NUMBERS", 16 * 5)  # five inputs in a piece
+    monkeypatch.setattr("holdfast.region.unit_choices.QUERY_NUMBERS", 16 * 5)  # five inputs in a piece
     monkeypatch.setattr(sys.modules[Saliency.__module__], "QUERIES_PER_STEP", 2)
     seen: list[Tensor] = []
     method, problem = Saliency(), saliency_problem(net, x)
@@ -417,7 +417,7 @@ def test_a_budget_leaves_a_coarse_map_of_the_whole_picture(monkeypatch: pytest.M
     x = 0.1 + 0.8 * x
     net = network(model)
     whole = saliency(net, x)
-    monkeypatch.setattr("holdfast.hamming.choices.QUERY_NUMBERS", 64 * 8)  # eight inputs in a piece
+    monkeypatch.setattr("holdfast.region.unit_choices.QUERY_NUMBERS", 64 * 8)  # eight inputs in a piece
     monkeypatch.setattr(sys.modules[Saliency.__module__], "QUERIES_PER_STEP", 1)
     problem = saliency_problem(net, x)
     records = solve([problem], [Saliency()], Stop(queries=33))  # of each input; a unit takes two
@@ -438,7 +438,9 @@ def test_a_budget_leaves_a_coarse_map_of_the_whole_picture(monkeypatch: pytest.M
 
 def test_a_unit_of_which_one_value_was_asked_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     model, x = random_network(1, (1, 2, 2)), 0.1 + 0.8 * inputs(1, 1, (1, 2, 2))
-    monkeypatch.setattr("holdfast.hamming.choices.QUERY_NUMBERS", 4 * 3)  # three changes: a unit and a half
+    monkeypatch.setattr(
+        "holdfast.region.unit_choices.QUERY_NUMBERS", 4 * 3
+    )  # three changes: a unit and a half
     monkeypatch.setattr(sys.modules[Saliency.__module__], "QUERIES_PER_STEP", 1)
     problem = saliency_problem(network(model), x)
     _, claims = Saliency().step(problem, Saliency().start(problem, 0))

@@ -16,10 +16,10 @@ from holdfast import memory_budget
 from holdfast.datasets import digits
 from holdfast.datasets.digits_networks import digits_cnn
 from holdfast.errors import BadInput
-from holdfast.hamming import Greedy, choices
+from holdfast.hamming import Greedy
 from holdfast.problem import Problem
 from holdfast.property import Custom, Linear, Robustness
-from holdfast.region import Ball, Sparse, Words
+from holdfast.region import Ball, Sparse, Words, unit_choices
 from holdfast.result import Key
 
 ENDS = torch.tensor([0.0, 1.0])
@@ -335,9 +335,9 @@ def test_the_same_seed_gives_the_same_answer_and_rows_do_not_depend_on_their_bat
     together, alone = changed(run(problem, Greedy())), changed(run(problem, Greedy(), batch=1))
     assert together == alone
     monkeypatch.setattr(
-        choices, "QUERY_NUMBERS", 100
+        unit_choices, "QUERY_NUMBERS", 100
     )  # four inputs at a time, and as few in a step as can be: the rows take turns
-    monkeypatch.setattr(choices, "QUERIES_PER_STEP", 1)
+    monkeypatch.setattr(unit_choices, "QUERIES_PER_STEP", 1)
     assert changed(run(problem, Greedy())) == together
 
 
@@ -389,13 +389,13 @@ def test_large_inputs_begin_with_few_queries_along_the_gradient() -> None:
 def test_the_stages_for_large_inputs_end_with_the_smallest_sets_too(
     monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], axes: tuple[int, ...]
 ) -> None:
-    monkeypatch.setattr(choices, "LARGE_INPUT_NUMBERS", 1)
+    monkeypatch.setattr(unit_choices, "LARGE_INPUT_NUMBERS", 1)
     assert compared(shape, ENDS, range(6), axes=axes) > 0.85
 
 
 def test_large_sets_shrink_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Classes held by a strong bias: many units, no set smaller than the smallest, and never a larger one later."""
-    monkeypatch.setattr(choices, "LARGE_INPUT_NUMBERS", 1)
+    monkeypatch.setattr(unit_choices, "LARGE_INPUT_NUMBERS", 1)
     for seed in range(4):
         model, x = random_network(seed, (10,), classes=4, sharp=1.0), inputs(seed, 3, (10,))
         with torch.no_grad():

@@ -13,7 +13,6 @@ from holdfast.errors import HoldfastError
 from holdfast.execution.task import Outputs, Task
 from holdfast.formatting import exact_text
 from holdfast.problem import Problem
-from holdfast.region import Words
 from holdfast.replay import replay
 from holdfast.result import RECOMPUTATION_TOLERANCE, TURNED, Bracket, Key, Record, orient_bounds
 
@@ -44,13 +43,9 @@ def replay_witnesses(problem: Problem, records: Sequence[Record]) -> Iterator[Do
     asked = problem.lowest()
     points, found, doubts = asked.region.centre.clone(), list[int](), list[Doubt]()
     for row, record in enumerate(records):
-        witness, wanted = orient_bounds(record).upper.evidence.witness, asked.region.centre.shape[1:]
-        if witness is not None and isinstance(asked.region, Words):
-            wanted, known = asked.region.tokens.shape[1:], len(asked.region.vectors.table)
-            fits = not witness.is_floating_point() and bool(((witness >= 0) & (witness < known)).all())
-        else:
-            fits = witness is not None and witness.is_floating_point()
-        if witness is None or not fits or witness.shape != wanted:
+        witness = orient_bounds(record).upper.evidence.witness
+        point = None if witness is None else asked.region.from_data(witness)
+        if point is None or point.shape != asked.region.shape:
             doubts.append(
                 Doubt(
                     record.key,
@@ -59,8 +54,7 @@ def replay_witnesses(problem: Problem, records: Sequence[Record]) -> Iterator[Do
                 )
             )
             continue
-        at = witness.to(points.device)
-        points[row] = asked.region.vectors.table[at] if isinstance(asked.region, Words) else at.to(points)
+        points[row] = point
         found.append(row)
     yield from doubts
     if not found:

@@ -54,7 +54,6 @@ from holdfast.problem import Problem
 from holdfast.property import Robustness
 from holdfast.property.base import OneOutput
 from holdfast.region import Words
-from holdfast.region.normed import NormFamily
 from holdfast.region.words import Substitutes
 from holdfast.result import DONE, Record
 from holdfast.solver import Stop, solve
@@ -228,9 +227,9 @@ def _harden(
     judged = _problems(net, held, asked)
     tested = judged if test is None else _problems(net, _Data(test[0], test[1], None, substitutes), asked)
     _check(net, problems, reach)
-    words = any(isinstance(problem.region, Words) for problem in problems)
+    words = any(problem.region.embedded for problem in problems)
     recurrent = is_recurrent(net.module)
-    boxed = all(isinstance(p.region, Words) or p.region.boxed for p in problems)
+    boxed = all(p.region.embedded or p.region.boxed for p in problems)
     how = select_recipe(
         recipe, recurrent=recurrent, boxed=boxed, frames=max(p.region.shape[0] for p in problems)
     )
@@ -436,8 +435,8 @@ def _check(net: Network, problems: Sequence[Problem], radius: float) -> None:
             "inputs of several classes."
         )
     for problem in problems:
-        region = problem.region
-        if isinstance(region, NormFamily) and len(region) > 1:
+        region = problem.region.as_norm_family()
+        if region is not None and len(region) > 1:
             width = region.centre.double().amax(0) - region.centre.double().amin(0)
             furthest = float(region.length(width.expand_as(region.centre)).max())
             if radius >= furthest > 0:
@@ -484,9 +483,9 @@ class _Time:
 
 def _with_network(problem: Problem, net: Network) -> Problem:
     """Return the same problem for the hardened network."""
-    if isinstance(problem.region, Words):
+    region = problem.region
+    if isinstance(region, Words):
         assert net.vectors is not None
-        region = problem.region
         places = region.choices.tolist()
         return replace(problem, network=net, region=Words.around(region.tokens, places, net.vectors, 0))
     return replace(problem, network=net)
@@ -506,11 +505,11 @@ def _standing(
             device=problem.region.centre.device,
         )
         one = problem.take(rows)
-        words = isinstance(one.region, Words)
+        words = one.region.embedded
         asked.append(one if words else replace(one, region=one.family.at(radius), goal="worst"))
         score = one.property.score(one.network(one.region.centre))
         right, total = right + int((score > 0).sum()), total + len(one)
-    words = any(isinstance(problem.region, Words) for problem in asked)
+    words = any(problem.region.embedded for problem in asked)
     net, goal, what = asked[0].network, asked[0].goal, "words" if words else "norms"
     searches = [method.name for method in default_methods(net, goal, "search", what=what)]  # type: ignore[arg-type]
     methods = default_methods(net, goal, "fast", what=what)  # type: ignore[arg-type]

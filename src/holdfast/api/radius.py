@@ -337,7 +337,7 @@ def worst(
     limit, chosen = check_stop(stop, seconds), check_methods(methods)
     where = check_region(region, "hf.worst")
     check_property_name(property)
-    network = as_network(net, x=where.tokens if isinstance(where, Words) else None)
+    network = as_network(net, x=where.as_data(where.centre) if where.embedded else None)
     asked, made = property_of(network, where, property)
     problem = Problem(asked, where, made, "worst")
     if chosen is None:
@@ -426,7 +426,7 @@ def bounds(
         offset: (rows,) or (batch, rows): added to the combinations.
     """
     where = check_region(region, "hf.bounds")
-    network = as_network(net, x=where.tokens if isinstance(where, Words) else None)
+    network = as_network(net, x=where.as_data(where.centre) if where.embedded else None)
     count, outputs = len(where), network.outputs_for(where.centre)
     given = torch.eye(outputs) if rows is None else tensor_argument("rows", rows)
     if given.dim() not in (2, 3) or given.shape[-1] != outputs or (given.dim() == 3 and len(given) != count):
@@ -815,9 +815,10 @@ def _each_frame(problem: Problem) -> Problem:
             problem.region.shape[0]
         )
     )
-    if not isinstance(whole.region, Frames | Words):
-        raise BadInput("frames='each' needs a norm p >= 1, or substitutes for words.")
     count = problem.region.shape[0]
     places = torch.eye(count, dtype=torch.bool, device=problem.region.centre.device).repeat(len(problem), 1)
+    region = whole.region.only(places)
+    if region is None:
+        raise BadInput("frames='each' needs a norm p >= 1, or substitutes for words.")
     keys = tuple(Key(key.index, place) for key in problem.keys for place in range(count))
-    return replace(whole, region=whole.region.only(places), keys=keys)
+    return replace(whole, region=region, keys=keys)

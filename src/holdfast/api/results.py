@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor
 
+from holdfast import batch
 from holdfast.coverage.testgen import Tests
 from holdfast.errors import BadInput, MissingExtra
 from holdfast.formatting import format_bounds, format_nearest, shorten
@@ -27,7 +28,7 @@ from holdfast.problem import Problem
 from holdfast.property import Robustness
 from holdfast.property.robustness import Targeted
 from holdfast.question import DataDescription, ModelDescription, Question, Request
-from holdfast.region import Ball, Words
+from holdfast.region import Ball
 from holdfast.result import Bracket, Key, Record
 from holdfast.verification.ranges import Range
 from holdfast.verification.verify import Verdict
@@ -191,9 +192,8 @@ class AnswerList:
         from holdfast.store import StoredInput
 
         problem, row = self.rows[index]
-        words = problem.region.tokens[row].cpu() if isinstance(problem.region, Words) else None
-        x = problem.region.centre[row].detach().cpu() if words is None else words
-        tokens = None if words is None else tuple(words.tolist())
+        x = _as_given(problem, row)
+        tokens = tuple(x.tolist()) if problem.region.embedded else None
         return StoredInput(index, x.numpy(), self.label(index), None, str(index), tokens)
 
     @contextmanager
@@ -213,14 +213,19 @@ class AnswerList:
         places = sorted(self.rows)
         for index in places:
             problem, row = self.rows[index]
-            centre = problem.region.centre[row].detach().cpu()
-            words = problem.region.tokens[row].cpu() if isinstance(problem.region, Words) else None
-            x.append(centre if words is None else words)
-            tokens.append(None if words is None else words.tolist())
+            data = _as_given(problem, row)
+            x.append(data)
+            tokens.append(data.tolist() if problem.region.embedded else None)
             outputs = self.net(problem.region.centre[row : row + 1])
             predictions.append(int(outputs.argmax(-1)) if outputs.shape[-1] > 1 else None)
         labels = [self.label(index) for index in places]
         store.put_inputs(x, labels, predictions, [str(index) for index in places], tokens)
+
+
+def _as_given(problem: Problem, row: int) -> Tensor:
+    """Return an input as users give it: token ids for words, else numbers."""
+    region = batch.take(problem.region, torch.tensor([row], device=problem.region.centre.device))
+    return region.as_data(region.centre)[0].detach().cpu()
 
 
 @dataclass(frozen=True, eq=False)

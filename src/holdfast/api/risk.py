@@ -50,7 +50,7 @@ from holdfast.method import Method
 from holdfast.network import Network
 from holdfast.problem import Goal, Problem
 from holdfast.property import Property
-from holdfast.region import Family, Region
+from holdfast.region import Region
 from holdfast.result import Bound, Bracket, Key, Record
 from holdfast.solver import Sink, solve
 
@@ -234,7 +234,7 @@ def risk_problems(net: Network, region: Region, property: Property) -> list[Prob
     """Return a problem for each part. A Box has no radius and no distances, so only its worst score is
     bounded.
     """
-    parts = PARTS if isinstance(region, Family) else PARTS[:1]
+    parts = PARTS if region.grows else PARTS[:1]
     return [
         Problem(net, region, property, part, tuple(Key(i, part=part) for i in range(len(region))))
         for part in parts

@@ -23,9 +23,8 @@ from holdfast.api.arguments import (
 from holdfast.api.progress import ProgressOption, check_progress, progress_display
 from holdfast.api.radius import Inputs, LabelsOption
 from holdfast.api.results import SaliencyMap, saliency_map
-from holdfast.hamming.saliency import SALIENCY_KEY, Saliency, saliency_problem
+from holdfast.hamming.saliency import Saliency, saliency_problem, stack_maps
 from holdfast.network import Network
-from holdfast.region import Sparse
 from holdfast.region.units import Unit
 from holdfast.solver import solve
 
@@ -84,9 +83,6 @@ def saliency(
     if labels is not None:
         labels = torch.as_tensor(labels)
     problem = saliency_problem(network, given, labels, domain=bounds, unit=unit, free=allowed, values=values)
-    assert isinstance(problem.region, Sparse)
     with progress_display(progress, "saliency") as report:
         records = solve([problem], [Saliency(levels)], limit, progress=report)
-    blank = problem.region.centre.new_full(problem.region.unit_shape, torch.nan)
-    found = torch.stack([record.aside.get(SALIENCY_KEY, blank) for record in records])
-    return saliency_map(torch.where(found.isinf(), torch.nan, found))
+    return saliency_map(stack_maps(problem, records))

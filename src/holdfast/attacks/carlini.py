@@ -59,14 +59,14 @@ class CarliniWagner(Method[CarliniState]):
     def obstacle(self, problem: Problem) -> str | None:
         if not problem.network.differentiable:
             return "needs gradients, and the network is a black box"
-        if problem.goal != "radius" or not isinstance(problem.region, NormFamily):
+        if problem.goal != "radius" or problem.region.as_norm_family() is None:
             return "searches the smallest norm of a perturbation; this problem has another region or goal"
         return None
 
     def start(self, problem: Problem, seed: int) -> CarliniState:
         family, centre = problem.family, problem.region.centre
-        whole = family.at(family.reach())
-        assert isinstance(whole, NormFamily)
+        whole = family.at(family.reach()).as_norm_family()
+        assert whole is not None
         # The search does not start at the input itself: the norm has no gradient there.
         x = centre + 0.01 * (whole.sample(1, RandomStreams.of(problem.keys, seed, centre.device))[0] - centre)
         zero = torch.zeros_like(x)
@@ -80,8 +80,8 @@ class CarliniWagner(Method[CarliniState]):
         )
 
     def step(self, problem: Problem, state: CarliniState) -> tuple[CarliniState | None, Claims]:
-        family = problem.family
-        assert isinstance(family, NormFamily)
+        family = problem.region.as_norm_family()
+        assert family is not None
         whole = family.at(torch.inf)
         if family.domain.bounded:
             spread = (family.domain.upper - family.domain.lower).to(state.x)

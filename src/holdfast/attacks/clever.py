@@ -61,7 +61,7 @@ class CLEVER(Method[CleverState]):
     def obstacle(self, problem: Problem) -> str | None:
         if not problem.network.differentiable:
             return "needs gradients, and the network is a black box"
-        if problem.goal != "radius" or not isinstance(problem.region, NormFamily):
+        if problem.goal != "radius" or problem.region.as_norm_family() is None:
             return "estimates the radius of a norm ball; this problem has another region or goal"
         return None if isinstance(problem.property, LinearProperty) else "needs a property in linear rows"
 
@@ -71,8 +71,8 @@ class CLEVER(Method[CleverState]):
 
     def step(self, problem: Problem, state: CleverState) -> tuple[CleverState | None, Claims]:
         assert isinstance(problem.property, LinearProperty)
-        family = problem.family
-        assert isinstance(family, NormFamily)
+        family = problem.region.as_norm_family()
+        assert family is not None
         radius = family.reach() * self.share
         matrix, offset = problem.property.rows(problem.network.outputs_for(family.centre))
         points = family.at(radius).sample(self.samples, state.chance.substream(len(state.maxima)))

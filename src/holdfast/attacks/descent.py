@@ -10,7 +10,6 @@ from torch import Tensor
 from holdfast import time_limit
 from holdfast.problem import Problem
 from holdfast.region import Region
-from holdfast.region.base import Counted
 
 
 def descend(problem: Problem, start: Tensor, steps: int) -> tuple[Tensor, Tensor]:
@@ -25,7 +24,7 @@ def descend(problem: Problem, start: Tensor, steps: int) -> tuple[Tensor, Tensor
     )
     # Sets of words or pixels have no small steps, so each step jumps to the best point of the linearised
     # score.
-    leaping = isinstance(region, Counted)
+    leaping = region.counted
     for step in range(steps + 1):
         found = time_limit.in_time(partial(problem.score_and_gradient, x), None)
         if found is None:

@@ -24,7 +24,6 @@ from holdfast.method import Claims, Method
 from holdfast.problem import Problem
 from holdfast.random_streams import RandomStreams
 from holdfast.region import Family
-from holdfast.region.base import Counted
 
 # Rows are attacked one at a time if a single query of all rows at all radii would take more than this share
 # of the time left until the deadline (chosen by hand).
@@ -225,7 +224,7 @@ def _lowest_along_gradient(problem: Problem) -> tuple[Tensor, Tensor]:
     region = problem.region
     _, gradient = problem.score_and_gradient(region.centre)
     target = region.vertex(gradient)
-    if isinstance(region, Counted):  # a set of words or pixels has nothing in between
+    if region.counted:  # a set of words or pixels has nothing in between
         points = target[None]
     else:
         shares = 2.0 ** -torch.arange(LOOK_RADII, dtype=target.dtype, device=target.device)

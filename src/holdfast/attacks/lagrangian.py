@@ -16,10 +16,9 @@ from torch import Tensor
 
 from holdfast.attacks.descent import select_nearest
 from holdfast.attacks.mads import begin_search, minimise
-from holdfast.attacks.unit_box import BoxMap
 from holdfast.problem import Problem
 from holdfast.random_streams import RandomStreams
-from holdfast.region.normed import NormFamily
+from holdfast.region.unit_box import BoxMap
 
 SUBPROBLEMS = 4  # Number of augmented Lagrangian subproblems that share the query budget (chosen by hand).
 # Shift of the logarithm in the first subproblem, in units of the constraint c (chosen by hand).
@@ -38,8 +37,8 @@ def descend_lagrangian(
 
     Returns the lowest-scoring points of the region found, and their scores (restarts, batch).
     """
-    region, lead = problem.region, start.shape[:2]
-    assert isinstance(region, NormFamily)
+    region, lead = problem.family.as_norm_family(), start.shape[:2]
+    assert region is not None
     box = BoxMap(region, *(region.flatten(end) for end in region.enclosing_box()))
     radius = region.radius.double().clamp_min(torch.finfo(torch.float64).tiny)
 

@@ -2,7 +2,6 @@
 alone.
 """
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -12,11 +11,9 @@ from holdfast.attacks.descent import select_nearest
 from holdfast.attacks.ladder import Ladder, LadderState
 from holdfast.attacks.lagrangian import descend_lagrangian
 from holdfast.attacks.mads import begin_search, minimise
-from holdfast.attacks.unit_box import box_map_of
 from holdfast.errors import BadInput
 from holdfast.problem import Problem
 from holdfast.random_streams import RandomStreams
-from holdfast.region.normed import NormFamily
 from holdfast.result import Traits
 
 Form = Literal["radial", "lagrangian"]
@@ -64,7 +61,7 @@ class Mesh(Ladder):
         region, copies = problem.region, len(problem) // len(rung.witness)
         start = region.sample(self.restarts, chance)
         start[0] = region.project(rung.witness.repeat(copies, *(1 for _ in region.shape)))
-        if self.form == "lagrangian" and isinstance(region, NormFamily) and not math.isinf(region.p):
+        if self.form == "lagrangian" and region.as_norm_family() is not None and not region.boxed:
             points, scores = descend_lagrangian(problem, start, self.queries, self.block, chance)
         else:
             points, scores = descend_mesh(problem, start, self.queries, self.block, chance)
@@ -90,7 +87,7 @@ def descend_mesh(
 
     Returns the lowest-scoring points and their scores (restarts, batch).
     """
-    box, lead = box_map_of(problem.region), start.shape[:2]
+    box, lead = problem.region.box_map(), start.shape[:2]
 
     def objective(t: Tensor) -> Tensor:
         return problem.score(box.point(t.unflatten(1, lead))).flatten(1)

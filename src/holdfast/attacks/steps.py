@@ -18,7 +18,7 @@ from holdfast.attacks.ladder import Ladder, LadderState
 from holdfast.network.trees import Trees
 from holdfast.problem import Problem
 from holdfast.random_streams import RandomStreams
-from holdfast.region import ChangedColumns, Rows
+from holdfast.region import Region
 from holdfast.result import Traits
 
 # Number of leaves that are candidates for a step; larger ensembles are subsampled (chosen by hand).
@@ -46,12 +46,11 @@ class Steps(Ladder):
     def obstacle(self, problem: Problem) -> str | None:
         if problem.network.trees is None:
             return "steps from leaf to leaf, and the model is no sum of trees that could be read"
-        return None if isinstance(problem.region, Rows | ChangedColumns) else "steps among rows of a table"
+        return None if problem.region.finds_nearest else "steps among rows of a table"
 
     def attack(self, problem: Problem, rung: LadderState, chance: RandomStreams) -> tuple[Tensor, Tensor]:
-        trees, region = problem.network.trees, problem.region
+        trees, region = problem.network.trees, problem.family
         assert trees is not None
-        assert isinstance(region, Rows | ChangedColumns)
         copies = len(problem) // len(rung.witness)
         x = region.project(rung.witness.repeat(copies, 1))
         score = problem.score(x)
@@ -80,7 +79,7 @@ class Steps(Ladder):
         return select_nearest(region, torch.stack([drawn, x]), torch.stack([problem.score(drawn), score]))
 
 
-def _nearest_in_cell(region: Rows | ChangedColumns, trees: Trees, x: Tensor) -> Tensor:
+def _nearest_in_cell(region: Region, trees: Trees, x: Tensor) -> Tensor:
     """Return (batch, features): the member of each point's cell that is nearest to the centre."""
     found = region.nearest_in(*trees.cell(x))
     return torch.where(found.isnan().any(-1, keepdim=True), x, found)

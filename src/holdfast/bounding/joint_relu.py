@@ -28,7 +28,6 @@ from holdfast.derivations import (
     SDP_ROWS_ERROR,
 )
 from holdfast.region import Region
-from holdfast.region.normed import NormFamily
 from holdfast.rounding import TINY, charge, round_up
 
 # The limits were chosen by hand.
@@ -54,7 +53,8 @@ def obstacle(graph: Graph, region: Region) -> str | None:
     through_zero = all(s is not None and s.value == 0 for s in sides)
     if not functions or relu_like_functions(graph) != functions or not through_zero:
         return "ReLUs are relaxed jointly only where all activations are linear on either side of zero"
-    if not region.boxed and not (isinstance(region, NormFamily) and region.p == 2):
+    ball = region.as_norm_family()
+    if not region.boxed and not (ball is not None and ball.p == 2):
         return "ReLUs are relaxed jointly only over boxes and Euclidean balls"
     return TOO_LARGE if any(isinstance(node, Affine) and not node.small for node in graph.nodes) else None
 
@@ -169,9 +169,10 @@ class _Signals(Forms):
 
 def _ball(region: Region, entry: Form, moves: Tensor) -> BallConstraints | None:
     """The Euclidean constraints of the region; None for boxes and infinite balls."""
-    if not isinstance(region, NormFamily) or region.p != 2:
+    ball = region.as_norm_family()
+    if ball is None or ball.p != 2:
         return None
-    group, reach = region.balls()
+    group, reach = ball.balls()
     if not bool(reach.isfinite().all()):
         return None
     centre, middle = region.centre.double().flatten(1)[0, moves], entry.centre[0, moves]
@@ -215,11 +216,8 @@ def smallest_row_bounds(
     found = torch.full_like(offset[:, 0], torch.nan)
     for k in range(len(region)):
         one = batch.take(region, torch.tensor([k], device=offset.device))
-        recall = (
-            None
-            if memory is None or not isinstance(one, NormFamily)
-            else _Recall(memory, inputs[k], float(one.radius))
-        )
+        ball = one.as_norm_family()
+        recall = None if memory is None or ball is None else _Recall(memory, inputs[k], float(ball.radius))
         part = partial(_score, graph, one, matrix[k], offset[k], sign, steps, recall)
         known = None if time_limit.has_expired() else time_limit.in_time(part, None)
         if known is None:

@@ -54,7 +54,6 @@ from holdfast.derivations import (
 )
 from holdfast.memory_budget import elements_per_tensor, format_bytes, free_bytes
 from holdfast.region import Region
-from holdfast.region.normed import NormFamily
 from holdfast.region.norms import dual
 from holdfast.rounding import centre_and_radius, charge, round_up
 
@@ -801,12 +800,13 @@ def _too_large(steps: list[ModelStep]) -> str:
 
 def _entry(region: Region, dtype: torch.dtype) -> QuadraticModel:
     """The model of the input, x = c + J v: over the enclosing box, or over the balls of a smooth norm."""
-    if isinstance(region, NormFamily) and not math.isinf(region.p):
-        like = region.group_features(region.centre)
+    family = region.as_norm_family()
+    if family is not None and not math.isinf(family.p):
+        like = family.group_features(family.centre)
         groups = torch.arange(like.shape[1], device=like.device)[:, None].expand(like.shape[1:]).flatten()
         centre = region.centre.double().flatten(1)
-        size = region.spans().flatten(1)
-        ball = VariableBall(dual(region.p), groups)
+        size = family.spans().flatten(1)
+        ball = VariableBall(dual(family.p), groups)
     else:
         lower, upper = (end.flatten(1) for end in region.enclosing_box())
         centre, size = centre_and_radius(lower, upper)

@@ -34,9 +34,7 @@ from holdfast.errors import UnsupportedLayer
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem
 from holdfast.property import BoundedProperty, LinearProperty
-from holdfast.region import Drift, Family, Frames, Region, Rows
-from holdfast.region.base import Counted
-from holdfast.region.normed import NormFamily
+from holdfast.region import Family, Region
 from holdfast.result import Traits
 
 # Assumptions of proofs about the network as executed, stored with the record.
@@ -321,7 +319,7 @@ def _widen(family: Family, state: RadiusSearch) -> RadiusSearch:
 def _next_radius(family: Family, state: RadiusSearch, close: float) -> Tensor:
     """Return the radius to try next, (batch,)."""
     plain: Tensor = family.between(state.low, state.high, 1)[0]
-    if isinstance(family, Counted):  # The radius is a count.
+    if family.counted:
         return plain
     predicted, usable = _zero_from_one_score(state), _is_usable(state)
     predicted = torch.where(
@@ -342,9 +340,8 @@ def _first_radius_share(family: Family) -> Tensor | float:
 
     For perturbations of the merge input the share is that of about a dozen frames.
     """
-    if not isinstance(family, Frames):
-        return FIRST_RADIUS_SHARE / 3.5
-    return FIRST_RADIUS_SHARE / (family.free() > 0).sum(1).clamp_min(1).sqrt()
+    frames = family.count_moving_frames()
+    return FIRST_RADIUS_SHARE / (3.5 if frames is None else frames.clamp_min(1).sqrt())
 
 
 def _is_usable(state: RadiusSearch) -> Tensor:
@@ -466,7 +463,9 @@ def linearised_radius(problem: Problem) -> Tensor:
     certify.
     """
     family = problem.family
-    if not isinstance(family, NormFamily | Drift | Rows):
+    if family.slope(torch.zeros_like(family.centre)) is None:
         return (family.reach() + 1) / 2  # The radius is a count: nothing beyond twice this value is tried.
     score, gradient = problem.score_and_gradient(family.centre)
-    return torch.minimum(score.double() / family.slope(gradient).clamp_min(1e-300), family.reach())
+    slope = family.slope(gradient)
+    assert slope is not None
+    return torch.minimum(score.double() / slope.clamp_min(1e-300), family.reach())

@@ -8,7 +8,7 @@ the network as executed.
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -18,7 +18,7 @@ from torch import Tensor
 from holdfast import batch
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem
-from holdfast.region import Words
+from holdfast.region import Region
 from holdfast.result import Traits
 
 # Assumptions of these proofs, stored with the record.
@@ -53,16 +53,14 @@ class Enumerate(Method[EnumerationState]):
     cheap: ClassVar[int] = 4096
 
     def obstacle(self, problem: Problem) -> str | None:
-        if not isinstance(problem.region, Words) or problem.goal != "radius":
+        if problem.goal != "radius" or not len(problem) or problem.region.substitutes(0) is None:
             return "enumerates sentences with replaced words; this problem has another region or goal"
         return None
 
     def settles(self, problem: Problem) -> Tensor | None:
-        region = problem.region
-        assert isinstance(region, Words)
         most = min(self.cheap, self.sentences)
         counts = [
-            math.prod(1 + len(words) for words in _options(region, row).values())
+            math.prod(1 + len(words) for words in _options(problem.region, row).values())
             for row in range(len(problem))
         ]
         return torch.tensor([count <= most for count in counts])
@@ -72,7 +70,6 @@ class Enumerate(Method[EnumerationState]):
 
     def step(self, problem: Problem, state: EnumerationState) -> tuple[EnumerationState | None, Claims]:
         region = problem.region
-        assert isinstance(region, Words)
         count = state.count + 1
         options = {row: _options(region, row) for row in state.open.nonzero().flatten().tolist()}
         enumerable = [
@@ -87,7 +84,7 @@ class Enumerate(Method[EnumerationState]):
         )
         for row in enumerable:
             if row in counterexamples:
-                witness[row], found[row] = region.vectors.table[counterexamples[row]], True
+                witness[row], found[row] = counterexamples[row], True
             else:
                 proved[row], still[row] = count, count < len(options[row])
         claims = Claims(
@@ -100,14 +97,14 @@ class Enumerate(Method[EnumerationState]):
         return EnumerationState(count, still) if bool(still.any()) else None, claims
 
 
-Places = dict[int, list[int]]  # position -> the substitutes of the word there
+Places = Mapping[int, list[int]]  # position -> the substitutes of the word there
 
 
-def _options(region: Words, row: int) -> Places:
+def _options(region: Region, row: int) -> Places:
     """Return the substitutes of the words of one row; positions without substitutes are left out."""
-    own, choices = region.tokens[row].tolist(), region.choices[row].tolist()
-    found = {place: sorted(set(words) - {own[place]}) for place, words in enumerate(choices)}
-    return {place: words for place, words in found.items() if words}
+    found = region.substitutes(row)
+    assert found is not None
+    return found
 
 
 def sentences(options: Places, count: int) -> int:
@@ -122,16 +119,16 @@ def sentences(options: Places, count: int) -> int:
 def _first_counterexamples(
     problem: Problem, options: dict[int, Places], count: int, at_once: int = 4096
 ) -> dict[int, Tensor]:
-    """Return for each row the tokens of its first counterexample with `count` replaced words; rows without
-    one are left out.
+    """Return for each row its first counterexample with `count` replaced words, (*shape); rows without one
+    are left out.
     """
     region = problem.region
-    assert isinstance(region, Words)
+    sentence = region.as_data(region.centre)
     counterexamples: dict[int, Tensor] = {}
 
     def variants() -> Iterator[tuple[int, list[int]]]:
         for row, places in options.items():
-            own = region.tokens[row].tolist()
+            own = sentence[row].tolist()
             for chosen in itertools.combinations(places, count):
                 if row in counterexamples:
                     break
@@ -142,16 +139,9 @@ def _first_counterexamples(
     waiting = variants()
     while chunk := list(itertools.islice(waiting, at_once)):
         rows, tokens = (torch.tensor(part, device=region.centre.device) for part in zip(*chunk, strict=True))
-        scores = batch.take(problem.property, rows).score(_query_sentences(problem, tokens))
+        scores = batch.take(problem.property, rows).score(problem.answers_to_data(tokens))
         for place in (~(scores > 0)).nonzero().flatten().tolist():
-            counterexamples.setdefault(int(rows[place]), tokens[place])
+            point = region.from_data(tokens[place])
+            assert point is not None
+            counterexamples.setdefault(int(rows[place]), point)
     return counterexamples
-
-
-def _query_sentences(problem: Problem, tokens: Tensor) -> Tensor:
-    """Query the user's own model with sentences; if it reads embeddings, with their vectors."""
-    region = problem.region
-    assert isinstance(region, Words)
-    if problem.network.token_model is not None:
-        return problem.network.ask_tokens(tokens)
-    return problem.network(region.vectors.table[tokens])

@@ -50,8 +50,7 @@ from holdfast.certify.tight_tier import Tighten, TightState
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem
 from holdfast.property import Avoid
-from holdfast.region import Box, Patch, Region
-from holdfast.region.normed import NormFamily
+from holdfast.region import Box, Region
 from holdfast.result import Traits
 from holdfast.rounding import add_rounding_down
 
@@ -327,9 +326,9 @@ def _splitting_rule(problem: Problem, bends: ParabolaCoefficients) -> Branching[
     """Return the splitting rule, or why nothing can be split."""
     region, graph = problem.region, graph_of(problem)
     if problem.goal == "radius":
-        if not isinstance(region, NormFamily | Patch):
+        if not region.has_slope:
             return f"nothing is split, since the radius of {type(region).__name__} counts changes"
-        region = region.at(1.0)  # At radius 0, where searches begin, nothing can change.
+        region = problem.family.at(1.0)  # At radius 0, where searches begin, nothing can change.
     found = choose_branching(graph, region, models=bool(bends))
     if isinstance(found, InputSplit):
         return _InputBoxes(problem, bends)

@@ -46,7 +46,6 @@ from holdfast.method import Claims, Method
 from holdfast.problem import Problem
 from holdfast.property import LinearProperty
 from holdfast.region import Region
-from holdfast.region.base import Counted
 from holdfast.result import Traits
 
 # A phase gains something if it raises a bound by more than this share of it; smaller gains are rounding
@@ -213,7 +212,7 @@ class Tighten(Method[TightState]):
 
     def _why_no_gain(self, problem: Problem) -> str:
         """Return why no phase can gain anything over linear bounds in closed form; empty if one may."""
-        if isinstance(problem.region, Counted):
+        if problem.region.counted:
             return "tier tight proves no more than tier fast of counts of changes"
         obstacle = None if relu_like_functions(graph_of(problem)) else no_models(problem)
         return "" if obstacle is None else f"tier tight proves no more than tier fast here: {obstacle}"
@@ -278,7 +277,7 @@ class Tighten(Method[TightState]):
             if obstacle == joint_relu.TOO_LARGE:
                 yield f"the joint ReLU relaxation was left out ({obstacle}); {instead}"
         lack = models_lack(problem)
-        if lack and not isinstance(problem.region, Counted):
+        if lack and not problem.region.counted:
             yield f"second-order models were left out ({lack}); {instead}"
 
 

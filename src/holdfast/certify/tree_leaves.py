@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from holdfast.derivations import (
-    LEAF_DISTANCE,
     TREE_CONSTANT,
     TREE_SUM,
 )
@@ -28,10 +27,9 @@ from holdfast.method import Claims, Method
 from holdfast.network.trees import Trees
 from holdfast.problem import Problem
 from holdfast.property import LinearProperty
-from holdfast.region import Ball, Box, ChangedColumns, Family, Region, Rows
 from holdfast.replay import spot_points
 from holdfast.result import Traits
-from holdfast.rounding import charge, round_down
+from holdfast.rounding import charge
 
 # Assumptions of these proofs, and what was checked about the model; both are stored with the record.
 ASSUMPTIONS = ("the inputs are float64 numbers; a larger class wins, and a tie counts as a change",)
@@ -59,16 +57,12 @@ class Leaves(Method[int]):
             return "bounds sums of trees by their leaves, and no sum of trees could be read from the model"
         if not isinstance(problem.property, LinearProperty):
             return "proofs by leaves need a property in linear rows (Robustness, Targeted, Linear)"
-        if not isinstance(problem.region, Rows | ChangedColumns | Ball | Box) or (
-            problem.goal == "radius" and not isinstance(problem.region, Rows | ChangedColumns)
-        ):
+        region = problem.region
+        if not region.finds_nearest and (problem.goal == "radius" or not region.has_slope):
             return "bounds rows of tables, balls and boxes only"
         columns = problem.network.columns
-        if (
-            isinstance(problem.region, Ball | Box)
-            and columns is not None
-            and any(c.values is not None for c in columns.each)
-        ):
+        reads_words = columns is not None and any(c.values is not None for c in columns.each)
+        if reads_words and not region.finds_nearest:
             return (
                 "the model reads words, and a ball or a box contains points that encode no word: use rows "
                 "of the table"
@@ -106,8 +100,8 @@ def _model_equals_leaves(problem: Problem, trees: Trees) -> bool:
     """
     region = problem.region
     some = problem.take(torch.arange(min(len(problem), CHECKED_INPUTS), device=region.centre.device))
-    grows = isinstance(region, Family) and not bool(region.radius.any())
-    each = spot_points(some, torch.full((len(some),), torch.inf, dtype=torch.float64) if grows else None)
+    infinite = torch.full((len(some),), torch.inf, dtype=torch.float64)
+    each = spot_points(some, infinite if region.is_single_point else None)
     points = torch.cat([region.centre, *(part.flatten(0, 1) for part in each)]).double()
     return bool(
         (
@@ -135,28 +129,12 @@ def _leaf_contributions(problem: Problem, trees: Trees) -> tuple[Tensor, Tensor]
     return contribution, (matrix @ trees.base[:, None]).squeeze(-1) + offset - lost
 
 
-def _leaf_distances(region: Region, trees: Trees) -> tuple[Tensor, Tensor]:
-    """Return the radius from which on each leaf may be reached, rounded down, (batch, leaves) float64, and
-    the nearest points (leaves, batch, features).
-    """
-    assert isinstance(region, Rows | ChangedColumns)
-    points = region.nearest_in(trees.lower[:, None], trees.upper[:, None])
-    missing = points.isnan().any(-1)
-    points = torch.where(missing[..., None], region.centre.double(), points)
-    away = region.distance(points.to(region.centre))
-    if isinstance(region, Rows):
-        away = round_down(away, LEAF_DISTANCE, points.shape[-1])
-    # There is a point in the leaf, even if its distance is not finite.
-    away = torch.where(away.isfinite(), away, 0)
-    return torch.where(missing, torch.inf, away).T, points
-
-
 def _radius(problem: Problem, trees: Trees) -> tuple[Tensor, Tensor]:
     """Return certified radii (batch,) and the points (batch, features) at which the decisive leaf comes
     within reach; for a single tree these are counterexamples.
     """
     contribution, constant = _leaf_contributions(problem, trees)
-    away, points = _leaf_distances(problem.region, trees)
+    away, points = problem.region.reach_boxes(trees.lower, trees.upper)
     order = away.argsort(dim=1, stable=True)
     far, tree = away.gather(1, order), trees.tree[order]
     contribution = contribution.gather(2, order[:, None].expand(contribution.shape))
@@ -176,7 +154,7 @@ def _radius(problem: Problem, trees: Trees) -> tuple[Tensor, Tensor]:
     place = torch.where(breaks.any(2), breaks.to(torch.uint8).argmax(2), far.shape[1] - 1)
     broken = torch.where(breaks.any(2), far.gather(1, place), torch.inf).min(1)
     which = order.gather(1, place.gather(1, broken.indices[:, None])).squeeze(1)
-    proved = _below(problem.region, broken.values)
+    proved = problem.family.strictly_below(broken.values)
     return torch.where(at_once, 0.0, proved), points[which, torch.arange(len(which))].to(
         problem.region.centre
     )
@@ -207,20 +185,14 @@ def _last_at_zero(total: Tensor, far: Tensor) -> Tensor:
     return total.gather(2, last[:, None, None].expand(*total.shape[:2], 1)).squeeze(2)
 
 
-def _below(region: Region, distance: Tensor) -> Tensor:
-    """Return the largest radius below these distances."""
-    if isinstance(region, ChangedColumns):
-        return distance - 1
-    return torch.nextafter(distance, torch.zeros_like(distance))
-
-
 def _worst(problem: Problem, trees: Trees) -> Tensor:
     """Lower-bound the score over the region, (batch,)."""
     contribution, constant = _leaf_contributions(problem, trees)
     lower, upper = problem.region.enclosing_box()
     within = ((trees.lower <= upper[:, None]) & (trees.upper >= lower[:, None])).all(-1)
-    if isinstance(problem.region, Rows | ChangedColumns):
-        within &= _leaf_distances(problem.region, trees)[0] <= problem.region.radius[:, None]
+    if problem.region.finds_nearest:
+        away, _ = problem.region.reach_boxes(trees.lower, trees.upper)
+        within &= away <= problem.family.radius[:, None]
     contribution = torch.where(within[:, None], contribution, torch.inf)
     least = torch.full((*contribution.shape[:2], trees.count), torch.inf, dtype=torch.float64)
     least = least.scatter_reduce(2, trees.tree.expand(contribution.shape), contribution, "amin")

@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 from holdfast import batch
-from holdfast.hamming.choices import UnitChoices, judge_outputs, replace_unit
+from holdfast.hamming.judge_outputs import judge_outputs
 from holdfast.problem import Problem
-from holdfast.region import Sparse
+from holdfast.region.unit_choices import UnitChoices, replace_unit
 
 MAX_GRADIENTS = 64  # Gradients of one round (chosen by hand).
 BISECTION_POINTS = 7  # Set sizes queried at once between one that holds and one that fails (chosen by hand).
@@ -126,9 +126,8 @@ def _steepest_units(
     """Return up to `count` unchanged units (k,) whose change decreases the linearised score most, best first,
     and their new values (k, parts).
     """
-    assert isinstance(problem.region, Sparse)
     one = torch.tensor([row], device=point.device)
-    prop, region = batch.take(problem.property, one), batch.take(problem.region, one)
+    prop, region = batch.take(problem.property, one), batch.take(problem.family, one)
     slope = problem.network.score_and_gradient(table.as_inputs(point[None]), prop.score)[1].to(point)
     corner = table.as_units(region.at(region.limit()).vertex(slope))[0]
     fall = ((corner - point) * table.as_units(slope)[0]).sum(-1)
@@ -185,7 +184,7 @@ def _judge_prefixes(
 
 def _judge(problem: Problem, table: UnitChoices, row: int, x: Tensor) -> tuple[Tensor, Tensor]:
     rows = torch.full((len(x),), row, device=x.device)
-    return judge_outputs(problem, rows, table.query_network(problem, x))
+    return judge_outputs(problem, rows, problem.network(table.as_inputs(x)))
 
 
 def _restore_units(

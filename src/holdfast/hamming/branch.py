@@ -31,6 +31,7 @@ from holdfast.hamming.budget_split import (
     question_of,
     relative_loss,
     root_domains,
+    sparse_region,
     split_evenly,
     split_levels,
     widen_groups,
@@ -39,7 +40,6 @@ from holdfast.method import Claims, Method
 from holdfast.network import Network
 from holdfast.problem import Problem
 from holdfast.property import LinearProperty
-from holdfast.region import Sparse
 from holdfast.result import Traits
 
 # On a GPU a step bounds this many times as many subproblems as on a CPU (chosen by hand).
@@ -97,7 +97,7 @@ class Branch(Method[BudgetTree]):
             raise BadInput(f"Branch: finest is a share of the domain, between 0 and 1; got {self.finest}.")
 
     def obstacle(self, problem: Problem) -> str | None:
-        if not isinstance(problem.region, Sparse) or problem.goal != "radius":
+        if sparse_region(problem) is None or problem.goal != "radius":
             return "certifies how many units may change; this problem has another goal"
         if not isinstance(problem.property, LinearProperty):
             return "proofs need a property in linear rows (Robustness, Targeted, Linear)"
@@ -156,8 +156,8 @@ def _counterexamples(problem: Problem, tree: BudgetTree, points: CandidatePoints
     """Evaluate a candidate of each subproblem; return a counterexample for each row of the problem and the
     number of units it changes.
     """
-    every, row = problem.region, points.task
-    assert isinstance(every, Sparse)
+    every, row = sparse_region(problem), points.task
+    assert every is not None
     if not len(row):
         return every.centre, tree.broken
     region, required = batch.take(every, row), batch.take(problem.property, row)

@@ -242,10 +242,15 @@ class BudgetSplit(SubproblemSearch[BudgetQuestion, Domains]):
         return batch.concatenate(found), stuck
 
 
+def sparse_region(problem: Problem) -> Sparse | None:
+    """Return the region if its units take values of a box each, which these searches split; else None."""
+    return problem.region if isinstance(problem.region, Sparse) else None
+
+
 def question_of(problem: Problem) -> BudgetQuestion:
     """Collect the fixed data of a search."""
-    region, device = problem.region, problem.region.centre.device
-    assert isinstance(region, Sparse)
+    region, device = sparse_region(problem), problem.region.centre.device
+    assert region is not None
     assert isinstance(problem.property, LinearProperty)
     graph = graph_of(problem)
     apart = [axis for axis in range(len(region.shape)) if axis not in region.axes]

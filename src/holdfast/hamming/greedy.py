@@ -25,26 +25,17 @@ from torch import Tensor
 from holdfast import batch
 from holdfast.errors import BadInput
 from holdfast.hamming.accumulation import Accumulation, accumulate_units, start_accumulation
-from holdfast.hamming.choices import (
-    MAX_VALUES_PER_UNIT,
-    QUERY_NUMBERS,
-    UnitChoices,
-    choices,
-    column_choices,
-    judge_outputs,
-    replace_unit,
-)
 from holdfast.hamming.directions import Lanes, create_lanes
+from holdfast.hamming.judge_outputs import judge_outputs
 from holdfast.hamming.top_sets import occurring_groups, select_best
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem
 from holdfast.property import Property
-from holdfast.region import ChangedColumns, Sparse, Words
+from holdfast.region.unit_choices import QUERY_NUMBERS, UnitChoices, replace_unit
 from holdfast.result import Traits
 
 # Without gradients this many times as many candidates are tried behind each set (chosen by hand).
 BLIND_FACTOR = 8
-MIN_COLUMN_VALUES = 9  # Smallest number of values tried for a number of a table (chosen by hand).
 # Sets and candidates of the narrow search that comes first for large inputs (chosen by hand).
 NARROW_BEAM = 2
 NARROW_CANDIDATES = 8
@@ -135,7 +126,7 @@ class Greedy(Method[GreedyState]):
     def obstacle(self, problem: Problem) -> str | None:
         return (
             None
-            if isinstance(problem.region, Sparse | Words | ChangedColumns)
+            if problem.region.changes_units
             else "searches few changed units; the radius of this region is not a count of units"
         )
 
@@ -144,7 +135,8 @@ class Greedy(Method[GreedyState]):
         none = torch.full((len(problem),), torch.inf, dtype=torch.float64, device=table.centre.device)
         if not (
             table.large
-            and isinstance(problem.region, Sparse)
+            and problem.region.unit_grid is not None
+            and not problem.region.embedded
             and problem.network.differentiable
             and problem.goal == "radius"
         ):
@@ -153,11 +145,9 @@ class Greedy(Method[GreedyState]):
         return replace(state, accumulation=start_accumulation(table, _max_units(problem) >= 1), narrow=True)
 
     def _choices(self, problem: Problem, generator: torch.Generator) -> UnitChoices:
-        region = problem.region
-        assert isinstance(region, Sparse | Words | ChangedColumns)
-        if isinstance(region, ChangedColumns):
-            return column_choices(region, max(self.values, MIN_COLUMN_VALUES), problem.network.trees)
-        return choices(region, self.values, generator)
+        trees = problem.network.trees
+        thresholds = None if trees is None else trees.thresholds
+        return problem.region.unit_choices(self.values, generator, thresholds=thresholds)
 
     def _narrow(self) -> "Greedy":
         """The search with few sets and candidates, which comes first for large inputs."""
@@ -381,7 +371,7 @@ class Greedy(Method[GreedyState]):
         """Evaluate inputs (n, units, parts) for lanes (n, k): objectives (n, k), scores of the specification
         (n,) and failures (n,).
         """
-        outputs = state.choices.query_network(problem, x)
+        outputs = problem.network(state.choices.as_inputs(x))
         margin, fails = judge_outputs(problem, lane[:, 0] // state.lanes.each, outputs)
         return state.lanes.score(lane, outputs, margin), margin, fails
 
@@ -467,8 +457,7 @@ class Greedy(Method[GreedyState]):
         ranking = state.ranking[lane].reshape(allowed.shape)
         if problem.network.differentiable:
             slope = self._slopes(problem, state, lane, x)
-            # The table holds only a few of the many corners.
-            if isinstance(problem.region, Sparse) and 2 ** x.shape[-1] > MAX_VALUES_PER_UNIT:
+            if table.sampled:
                 corner = _corners(problem, table, row, slope)
                 options = torch.cat([options, corner[:, :, None]], 2)
                 allowed = torch.cat([allowed, (allowed.any(-1) & (corner != x).any(-1))[..., None]], 2)

@@ -26,13 +26,13 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import BadInput
-from holdfast.hamming.choices import UnitChoices, choices, index_product, judge_outputs
+from holdfast.hamming.judge_outputs import judge_outputs
 from holdfast.hamming.top_sets import occurring_groups, select_best
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem
 from holdfast.property import Robustness, Targeted
 from holdfast.property.probability import are_probabilities
-from holdfast.region import Sparse, Words
+from holdfast.region.unit_choices import UnitChoices, index_product
 from holdfast.result import Traits
 
 Rule = Literal["margin", "confidence"]
@@ -93,7 +93,7 @@ class Grid(Method[GridState]):
             raise BadInput(f"Grid: rule {self.rule!r} is unknown; there are margin, confidence.")
 
     def obstacle(self, problem: Problem) -> str | None:
-        if problem.goal != "radius" or not isinstance(problem.region, Sparse | Words):
+        if problem.goal != "radius" or problem.region.unit_grid is None:
             return "counts changed units; this problem has another region or goal"
         if self.rule == "confidence" and not isinstance(problem.property, Robustness | Targeted):
             return "rule 'confidence' needs a property of a class"
@@ -101,8 +101,8 @@ class Grid(Method[GridState]):
 
     def start(self, problem: Problem, seed: int) -> GridState:
         region, rows = problem.region, len(problem)
-        assert isinstance(region, Sparse | Words)
-        table = choices(region, self.levels, torch.Generator().manual_seed(seed), every_level=True)
+        generator = torch.Generator().manual_seed(seed)
+        table = region.unit_choices(self.levels, generator, every_level=True)
         if self.t > table.units:
             raise BadInput(
                 f"Grid: sets of t={self.t} units, but the inputs have only {table.units}; choose a smaller t."
@@ -166,7 +166,7 @@ class Grid(Method[GridState]):
             if not len(some):
                 continue
             x = _lay_out_values(table, row[some], unit[some], digit[values])
-            outputs = table.query_network(problem, x)
+            outputs = problem.network(table.as_inputs(x))
             margin, fails = judge_outputs(problem, row[some], outputs)
             measure[some, values] = self._sensitivity(problem, row[some], outputs, margin)
             broken = row[some[fails]]
@@ -224,7 +224,7 @@ class Grid(Method[GridState]):
                 later = stage[..., None] > torch.arange(first, first + OVERLAYS_PER_QUERY, device=row.device)
                 x = torch.where(later.mT[..., None], table.centre[row][:, None], target[:, None])
                 every = row.repeat_interleave(OVERLAYS_PER_QUERY)
-                _, fails = judge_outputs(problem, every, table.query_network(problem, x.flatten(0, 1)))
+                _, fails = judge_outputs(problem, every, problem.network(table.as_inputs(x.flatten(0, 1))))
                 fails = fails.reshape(len(row), OVERLAYS_PER_QUERY)
                 broken = fails.any(1)
                 which = broken.nonzero().flatten()
@@ -319,7 +319,7 @@ def drop_needless_changes(problem: Problem, table: UnitChoices, row: Tensor, x: 
     while len(live):
         pieces = []
         for which, back in table.restored_variants(row[live], x[live]):
-            margin, fails = judge_outputs(problem, row[live[which]], table.query_network(problem, back))
+            margin, fails = judge_outputs(problem, row[live[which]], problem.network(table.as_inputs(back)))
             pieces.append((live[which[fails]], margin[fails], back[fails]))
         member, margin, back = (torch.cat(part) for part in zip(*pieces, strict=True))
         best = select_best(

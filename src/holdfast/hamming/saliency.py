@@ -19,14 +19,15 @@ from torch import Tensor
 
 from holdfast import time_limit
 from holdfast.errors import BadInput
-from holdfast.hamming.choices import QUERIES_PER_STEP, UnitChoices, choices, judge_outputs, replace_unit
+from holdfast.hamming.judge_outputs import judge_outputs
 from holdfast.method import Claims, Method
 from holdfast.network import Network
 from holdfast.problem import Problem
 from holdfast.property import Robustness
-from holdfast.region import Domain, Sparse, Words
+from holdfast.region import Domain, Sparse
+from holdfast.region.unit_choices import QUERIES_PER_STEP, UnitChoices, replace_unit
 from holdfast.region.units import Unit, unit_axes
-from holdfast.result import Traits
+from holdfast.result import Record, Traits
 from holdfast.solver import solve
 
 SALIENCY_KEY = "saliency"  # The name of the extra of a record that holds the map.
@@ -75,7 +76,7 @@ class Saliency(Method[SaliencyState]):
     levels: int = 2  # values of a number, evenly spaced over the domain
 
     def obstacle(self, problem: Problem) -> str | None:
-        if not isinstance(problem.region, Sparse | Words):
+        if problem.region.unit_grid is None:
             return f"saliency maps are of single units or words, not of a {type(problem.region).__name__}"
         return (
             None
@@ -85,18 +86,18 @@ class Saliency(Method[SaliencyState]):
 
     def start(self, problem: Problem, seed: int) -> SaliencyState:
         region = problem.region
-        if not isinstance(region, Sparse | Words) or self.levels < 2:
+        grid = region.unit_grid
+        if grid is None or self.levels < 2:
             raise BadInput(
                 "maps are of single units or words at two or more values: give a Sparse or a Words region."
             )
-        table = choices(region, self.levels, torch.Generator().manual_seed(0), every_level=True)
+        table = region.unit_choices(self.levels, torch.Generator().manual_seed(0), every_level=True)
         at_centre, _ = judge_outputs(
             problem, torch.arange(len(problem), device=table.centre.device), problem.network(region.centre)
         )
         least = at_centre.new_full((len(problem), table.units), torch.inf)
         nowhere, blank = torch.full_like(at_centre, -1, dtype=torch.int64), torch.full_like(least, torch.nan)
-        shape = region.unit_shape if isinstance(region, Sparse) else (table.units,)
-        return SaliencyState(table, at_centre, _coarse_to_fine(table.open, shape), 0, least, nowhere, blank)
+        return SaliencyState(table, at_centre, _coarse_to_fine(table.open, grid), 0, least, nowhere, blank)
 
     def resume_state(
         self, problem: Problem, state: SaliencyState, aside: Mapping[str, Tensor]
@@ -122,11 +123,12 @@ class Saliency(Method[SaliencyState]):
         points[row] = state.table.as_inputs(
             replace_unit(state.table.centre[row], unit, state.table.table[row, unit, value])
         )
-        shape = problem.region.unit_shape if isinstance(problem.region, Sparse) else problem.region.shape[:1]
+        grid = problem.region.unit_grid
+        assert grid is not None
         claims = Claims(
             witness=points,
             found=state.worst >= 0,
-            aside={SALIENCY_KEY: state.fall().reshape(len(problem), *shape)},
+            aside={SALIENCY_KEY: state.fall().reshape(len(problem), *grid)},
         )
         return (state if state.done < state.change.shape[1] else None), claims
 
@@ -165,7 +167,9 @@ def _evaluate_batch(problem: Problem, state: SaliencyState) -> SaliencyState:
     score, _ = judge_outputs(
         problem,
         row,
-        table.query_network(problem, replace_unit(table.centre[row], unit, table.table[row, unit, value])),
+        problem.network(
+            table.as_inputs(replace_unit(table.centre[row], unit, table.table[row, unit, value]))
+        ),
     )
     before = torch.minimum(state.at_centre, state.least.amin(1))
     least = (
@@ -236,9 +240,13 @@ def saliency(
     nothing is known between these values.
     """
     problem = saliency_problem(net, x, y, domain=domain, unit=unit, free=free, values=values)
-    assert isinstance(problem.region, Sparse)
-    blank = problem.region.centre.new_full(problem.region.unit_shape, torch.nan)
-    found = torch.stack(
-        [record.aside.get(SALIENCY_KEY, blank) for record in solve([problem], [Saliency(levels)])]
-    )
+    return stack_maps(problem, solve([problem], [Saliency(levels)]))
+
+
+def stack_maps(problem: Problem, records: Sequence[Record]) -> Tensor:
+    """Return the maps of the records, (batch, *unit grid); NaN for locked units and missing maps."""
+    grid = problem.region.unit_grid
+    assert grid is not None
+    blank = problem.region.centre.new_full(grid, torch.nan)
+    found = torch.stack([record.aside.get(SALIENCY_KEY, blank) for record in records])
     return torch.where(found.isinf(), torch.nan, found)

@@ -11,7 +11,6 @@ from holdfast.network import Network
 from holdfast.problem import Problem
 from holdfast.property import Robustness
 from holdfast.region import Words
-from holdfast.region.words import Vectors
 
 Box = tuple[Tensor, Tensor]  # lower, upper
 
@@ -78,28 +77,25 @@ class SentenceExamples(Examples):
 
     vectors: Tensor  # (words, dim), current values
 
-    def _region(self) -> Words:
-        assert isinstance(self.problem.region, Words)
-        return self.problem.region
+    region: Words  # the region of the problem
 
     def points(self, rows: Tensor) -> Tensor:
-        return self.vectors[self._region().tokens[rows]]
+        return self.vectors[self.region.tokens[rows]]
 
     def box(self, rows: Tensor, share: float) -> Box:
-        own, sets = self.points(rows), self.vectors[self._region().choices[rows]]
+        own, sets = self.points(rows), self.vectors[self.region.choices[rows]]
         return own + share * (sets.amin(2) - own), own + share * (sets.amax(2) - own)
 
     def attack_problem(self, net: Network, rows: Tensor, share: float) -> Problem:
         taken, vectors = self.problem.take(rows), self.vectors.detach()
-        assert isinstance(taken.region, Words)
-        whole = replace(taken.region, centre=vectors[taken.region.tokens], vectors=Vectors(vectors))
+        whole = batch.take(self.region, rows).with_vectors(vectors)
         return replace(taken, network=net, region=whole.at(whole.limit().clamp_min(1) * share))
 
 
 def examples_of(problem: Problem, radius: float, vectors: Tensor | None) -> Examples:
     if isinstance(problem.region, Words):
         assert vectors is not None
-        return SentenceExamples(problem, radius, vectors)
+        return SentenceExamples(problem, radius, vectors, problem.region)
     return BallExamples(problem, radius)
 
 

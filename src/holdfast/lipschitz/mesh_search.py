@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from holdfast.attacks.mads import Mads, begin_search, minimise
-from holdfast.attacks.unit_box import box_map_of
 from holdfast.lipschitz.ratio import QueryTally
 from holdfast.random_streams import RandomStreams
 
@@ -25,12 +24,12 @@ class MeshRatio:
     block: int = 16
 
     def start(self, tally: QueryTally, end: int, chance: RandomStreams) -> MeshSearchState:
-        box = box_map_of(tally.problem.family.at(tally.radius))
+        box = tally.problem.family.at(tally.radius).box_map()
         return MeshSearchState(end, begin_search(box.place(tally.point), chance))
 
     def advance(self, tally: QueryTally, state: MeshSearchState) -> MeshSearchState:
         """Query one block of points."""
-        box = box_map_of(tally.problem.family.at(tally.radius))
+        box = tally.problem.family.at(tally.radius).box_map()
 
         def objective(t: Tensor) -> Tensor:
             return -tally.query(box.point(t))[1]

@@ -42,10 +42,7 @@ from holdfast.errors import BadInput, UnsupportedLayer
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem
 from holdfast.property import BoundedProperty
-from holdfast.region import Box, Patch, Region
-from holdfast.region.base import check_norm
-from holdfast.region.normed import NormFamily
-from holdfast.region.norms import dual, norm_above
+from holdfast.region import Region
 from holdfast.result import Goal, Traits
 from holdfast.rounding import charge, round_down, round_up
 
@@ -93,7 +90,7 @@ def _check(problem: Problem) -> None:
             "a slope can be bounded for scores of linear functions of the outputs, not for "
             f"{type(problem.property).__name__}."
         )
-    if not isinstance(problem.region, NormFamily | Patch | Box):
+    if not problem.region.has_slope:
         raise BadInput(
             "a slope can be bounded on convex regions with a norm (Ball, Frames, Patch, Box), not on a "
             f"{type(problem.region).__name__}."
@@ -147,12 +144,7 @@ def _lengths(problem: Problem, gradient: Tensor, norm: float) -> Tensor:
     region = problem.region
     lower, upper = region.enclosing_box()
     gradient = torch.where((lower < upper)[:, None], gradient, 0)
-    if isinstance(region, NormFamily):
-        each = norm_above(region.group_features(gradient), dual(region.p))
-        free = region.free()[:, None]
-        total = torch.where(free == 0, 0, each * free).sum(-1)
-        return round_up(total, NONNEGATIVE_SUM, free.shape[-1])
-    return norm_above(gradient.flatten(2), dual(math.inf if isinstance(region, Patch) else check_norm(norm)))
+    return region.greatest_slope(gradient, norm)
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,7 +196,7 @@ class Shells(Method[ShellBounds]):
             )
 
     def obstacle(self, problem: Problem) -> str | None:
-        if not isinstance(problem.region, NormFamily | Patch):
+        if not (problem.region.grows and problem.region.has_slope):
             return (
                 "the metric Q is defined for balls around an input (Ball, Frames, Patch), not for a "
                 f"{type(problem.region).__name__}"
@@ -240,8 +232,7 @@ class Shells(Method[ShellBounds]):
         next to a large one.
         """
         some = list(state.waiting[: max(1, CHUNK // len(problem))])
-        assert isinstance(problem.region, NormFamily | Patch)
-        exact = replace(problem, region=replace(problem.region, radius=_largest(problem)))
+        exact = replace(problem, region=replace(problem.family, radius=_largest(problem)))
         balls = exact.tile_radii(state.radii[some])
         seen = []
         for portion in time_limit.portions(balls.region.centre):

@@ -13,7 +13,6 @@ from holdfast.attacks.descent import broadcast_rows
 from holdfast.lipschitz.ratio import QueryTally
 from holdfast.random_streams import RandomStreams
 from holdfast.region import Family
-from holdfast.region.normed import NormFamily
 from holdfast.region.norms import direction, norm
 
 
@@ -184,7 +183,8 @@ def turn_direction(u: Tensor, p: float, chance: RandomStreams) -> Tensor:
 
 def norm_of(family: Family) -> float:
     """Return the order p of the family's norm; infinity for families without one."""
-    return family.p if isinstance(family, NormFamily) else math.inf
+    ball = family.as_norm_family()
+    return math.inf if ball is None else ball.p
 
 
 def points_on_rays(family: Family, u: Tensor, radii: Tensor) -> Tensor:
@@ -192,10 +192,11 @@ def points_on_rays(family: Family, u: Tensor, radii: Tensor) -> Tensor:
     distances.
     """
     away = u.reshape(*u.shape[:2], *family.shape).to(family.centre)
-    if isinstance(family, NormFamily):
-        grouped = family.group_features(away)
-        unit = grouped / norm(grouped, family.p).unsqueeze(-1).clamp_min(torch.finfo(grouped.dtype).tiny)
-        away = (unit * family.free().to(unit)[..., None]).reshape(away.shape)
+    ball = family.as_norm_family()
+    if ball is not None:
+        grouped = ball.group_features(away)
+        unit = grouped / norm(grouped, ball.p).unsqueeze(-1).clamp_min(torch.finfo(grouped.dtype).tiny)
+        away = (unit * ball.free().to(unit)[..., None]).reshape(away.shape)
     x = family.centre + away * broadcast_rows(radii, family).to(away)
     return regions_at_radii(family, radii).project(x.flatten(0, 1)).reshape(x.shape)
 

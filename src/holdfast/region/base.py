@@ -10,15 +10,21 @@ subset of R(s).
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from numbers import Real
-from typing import Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from holdfast.errors import BadInput
 from holdfast.random_streams import RandomStreams
+from holdfast.region.unit_box import BoxMap
+
+if TYPE_CHECKING:
+    from holdfast.region.normed import NormFamily
+    from holdfast.region.unit_choices import UnitChoices
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +89,25 @@ class Region(ABC):
 
     Points may have any number of leading axes before the batch: x is (..., batch, *shape). All methods work
     row by row.
+
+    The abstract methods are enough for every search and proof that accepts any region. The others have
+    defaults; specialised methods ask by them what a region offers.
+
+    Class attributes:
+        grows: it has a radius (`Family`).
+        counted: its radius counts changes (`Counted`).
+        embedded: its points are word vectors; users give, read and store token ids.
+        changes_units: `unit_choices` lists the values of its units.
+        has_slope: `greatest_slope` bounds how fast a function changes per unit of distance.
+        finds_nearest: `nearest_in` and `reach_boxes` are available.
     """
+
+    grows: ClassVar[bool] = False
+    counted: ClassVar[bool] = False
+    embedded: ClassVar[bool] = False
+    changes_units: ClassVar[bool] = False
+    has_slope: ClassVar[bool] = False
+    finds_nearest: ClassVar[bool] = False
 
     centre: Tensor  # (batch, *shape)
 
@@ -150,10 +174,107 @@ class Region(ABC):
         """
         return None
 
+    # ---- what users give and read
+
+    def as_data(self, x: Tensor) -> Tensor:
+        """(..., batch, *shape) -> points as users give and read them: token ids for words, else x."""
+        return x
+
+    def from_data(self, data: Tensor) -> Tensor | None:
+        """Return the points of data (..., *data shape), such as stored witnesses; None if they are no inputs."""
+        fits = (
+            data.is_floating_point() and data.shape[data.dim() - len(self.shape) :] == self.centre.shape[1:]
+        )
+        return data.to(self.centre) if fits else None
+
+    # ---- what specialised methods need
+
+    @property
+    def is_single_point(self) -> bool:
+        """Whether every row holds its centre alone because its radius is 0."""
+        return False
+
+    def widened(self) -> "Region":
+        """Return the region itself, or at its reach where it is a single point."""
+        return self
+
+    def as_norm_family(self) -> "NormFamily | None":
+        """Return the region as groups of features with a norm each; None if it is none."""
+        return None
+
+    def box_map(self) -> BoxMap:
+        """Return a map from the unit box onto the region: here its enclosing box, then the projection."""
+        lower, upper = self.enclosing_box()
+        return BoxMap(self, self.flatten(lower), self.flatten(upper))
+
+    def scale_perturbation(self, x: Tensor, factor: float) -> Tensor | None:
+        """Multiply the perturbation by `factor` inside the domain; None if perturbations have no size."""
+        return None
+
+    def only(self, places: Tensor) -> "Region | None":
+        """Restrict the region to perturbations of these frames or positions, (batch, count) bool; None if it
+        has none.
+        """
+        return None
+
+    def greatest_slope(self, gradient: Tensor, norm: float) -> Tensor:
+        """Map bounds of a gradient, (batch, pieces, *shape) >= 0, to bounds of the slope, (batch, pieces).
+
+        The slope is the change of a function per unit of distance inside the region, rounded up. norm: the
+        norm of distances where the region has none of its own.
+        """
+        raise NotImplementedError
+
+    def nearest_in(self, lower: Tensor, upper: Tensor) -> Tensor:
+        """Return the point of each box that is nearest to the centre, at any radius; NaN if there is none.
+
+        lower, upper: (..., batch or 1, features) float64, the bounds of the boxes. Result: (..., batch,
+        features) float64.
+        """
+        raise NotImplementedError
+
+    def reach_boxes(self, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the radius from which on each box may be reached, rounded down, and the nearest points.
+
+        lower, upper: (boxes, features) float64. Results: (batch, boxes) float64, infinite where no member of
+        the region is in the box, and (boxes, batch, features).
+        """
+        raise NotImplementedError
+
+    @property
+    def unit_grid(self) -> tuple[int, ...] | None:
+        """The shape of the grid of units that may change one by one; None if they form no grid."""
+        return None
+
+    def unit_choices(
+        self,
+        count: int,
+        generator: torch.Generator,
+        *,
+        every_level: bool = False,
+        thresholds: Callable[[int], Tensor] | None = None,
+    ) -> "UnitChoices":
+        """Return the values that searches over changed units try.
+
+        Args:
+            count: values of a number, evenly spaced over its domain, if the region does not list its values.
+            generator: draws corners of units with many parts.
+            every_level: take all levels of the region, not an evenly spaced choice of them.
+            thresholds: feature -> the values between which the network is constant, both sides of which are
+                tried, too.
+        """
+        raise NotImplementedError
+
+    def substitutes(self, row: int) -> Mapping[int, list[int]] | None:
+        """Return position -> the other words that it may take in this row; None if the set is not finite."""
+        return None
+
 
 @dataclass(frozen=True, eq=False)
 class Family(Region):
     """A region with a radius r that is monotone: R(r) is a subset of R(s) if r <= s."""
+
+    grows: ClassVar[bool] = True
 
     radius: Tensor  # (batch,); the constructor also accepts one number for all rows
 
@@ -175,6 +296,13 @@ class Family(Region):
         """Return the region with this radius, (batch,) or one number for all rows."""
         value = torch.as_tensor(radius, dtype=self.radius.dtype, device=self.radius.device)
         return replace(self, radius=value.expand(len(self)).clone())
+
+    @property
+    def is_single_point(self) -> bool:
+        return not bool(self.radius.any())
+
+    def widened(self) -> "Family":
+        return self.at(torch.nan_to_num(self.reach(), posinf=1.0)) if self.is_single_point else self
 
     @abstractmethod
     def distance(self, x: Tensor) -> Tensor:
@@ -209,15 +337,35 @@ class Family(Region):
         """Return the largest certified radius that a counterexample at this distance leaves possible."""
         return distance
 
+    def strictly_below(self, distance: Tensor) -> Tensor:
+        """Return the largest radius of a region without the points at this distance."""
+        return torch.nextafter(distance, torch.zeros_like(distance))
+
+    def slope(self, gradient: Tensor) -> Tensor | None:
+        """(batch, *shape) -> (batch,): the rate at which a linear function decreases with the radius.
+
+        None: it is not known, or the radius is a count.
+        """
+        return None
+
+    def count_moving_frames(self) -> Tensor | None:
+        """Return (batch,): how many frames of each input may move; None if they do not move separately."""
+        return None
+
 
 @dataclass(frozen=True, eq=False)
 class Counted(Family):
     """Families whose radius counts changes: a counterexample with k changes bounds it by k - 1."""
 
+    counted: ClassVar[bool] = True
+
     def contains(self, x: Tensor) -> Tensor:
         return self.distance(x) <= self.radius
 
     def below(self, distance: Tensor) -> Tensor:
+        return distance - 1
+
+    def strictly_below(self, distance: Tensor) -> Tensor:
         return distance - 1
 
     def between(self, low: Tensor, high: Tensor, count: int) -> Tensor:

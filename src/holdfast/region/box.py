@@ -1,14 +1,16 @@
 """A box lower <= x <= upper; min of a . x = sum over i of min(a_i lower_i, a_i upper_i)."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from holdfast.errors import BadInput
 from holdfast.random_streams import RandomStreams
-from holdfast.region.base import EVERYWHERE, Region, check_centre
+from holdfast.region.base import EVERYWHERE, Region, check_centre, check_norm
 from holdfast.region.normed import minimise_over_box
+from holdfast.region.norms import dual, norm_above
 
 
 @dataclass(frozen=True, eq=False)
@@ -17,6 +19,8 @@ class Box(Region):
 
     The centre is any point of the box; `Box.between` takes its midpoint.
     """
+
+    has_slope: ClassVar[bool] = True
 
     lower: Tensor  # (batch, *shape)
     upper: Tensor  # (batch, *shape)
@@ -73,6 +77,9 @@ class Box(Region):
 
     def minimise_linear(self, a: Tensor) -> Tensor:
         return minimise_over_box(a, *self.enclosing_box())
+
+    def greatest_slope(self, gradient: Tensor, norm: float) -> Tensor:
+        return norm_above(gradient.flatten(2), dual(check_norm(norm)))
 
     def numbers(self, dtype: torch.dtype) -> "Box":
         """Return the box of all numbers of a dtype in this box, or the number nearest to the centre if there

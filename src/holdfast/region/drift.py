@@ -25,6 +25,7 @@ from holdfast.region.ball import Ball
 from holdfast.region.base import EVERYWHERE, Domain, Family, check_centre, check_norm, step_from
 from holdfast.region.features import check_shares
 from holdfast.region.norms import dual, norm, norm_above
+from holdfast.region.unit_box import DriftBox
 from holdfast.rounding import charge, round_down, round_up
 
 
@@ -93,7 +94,6 @@ class Drift(Family):
         return self.domain.clamp(step_from(self.centre, every.reshape(*away.shape[:-1], *self.shape), like))
 
     def scale_perturbation(self, x: Tensor, factor: float) -> Tensor:
-        """Return windows with offsets multiplied by `factor`, clipped to the domain."""
         ball = self.offsets()
         return self.windows(ball.domain.clamp(self.offset(x) * factor), x)
 
@@ -139,6 +139,10 @@ class Drift(Family):
 
     # ---- operations of every family
 
+    def box_map(self) -> DriftBox:
+        offsets = self.offsets().box_map()
+        return DriftBox(self, offsets.low, offsets.high, offsets)
+
     def distance(self, x: Tensor) -> Tensor:
         away = (self._frames(x.double()) - self._frames(self.centre.double())).abs().amax(-2)
         low, high = self._common(x)
@@ -172,7 +176,6 @@ class Drift(Family):
         return torch.where(limit.isfinite(), limit, far)
 
     def slope(self, gradient: Tensor) -> Tensor:
-        """(batch, frames, *features) -> (batch,): the decrease of a linear function per radius."""
         return norm(self._frames(gradient.double()).sum(-2) * self.scales(), dual(self.p))
 
     def project(self, x: Tensor) -> Tensor:

@@ -51,6 +51,9 @@ class Frames(NormFamily):
         """Restrict the region: only frames with places (batch, frames) bool true may move."""
         return replace(self, mask=self.free() * places)
 
+    def count_moving_frames(self) -> Tensor:
+        return (self.free() > 0).sum(1)
+
     def group_features(self, x: Tensor) -> Tensor:
         rest = len(self.shape) - 1
         return x.flatten(x.dim() - rest) if rest else x.unsqueeze(-1)

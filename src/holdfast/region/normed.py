@@ -16,6 +16,7 @@ import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -28,11 +29,13 @@ from holdfast.derivations import (
     BALL_MINIMUM,
     BOX_CORNER,
     HEADROOM,
+    NONNEGATIVE_SUM,
     POINT_IN_BALL,
 )
 from holdfast.random_streams import RandomStreams
 from holdfast.region.base import EVERYWHERE, Domain, Family, check_centre, check_norm, step_from
 from holdfast.region.norms import direction, dual, norm, norm_above, project, steepest
+from holdfast.region.unit_box import BoxMap, Radial
 from holdfast.rounding import TINY, charge, round_down, round_up
 
 # Number of rounds of the search for features that reach the domain's bound; any number gives a valid bound
@@ -43,6 +46,8 @@ MULTIPLIER_ROUNDS = 4
 @dataclass(frozen=True, eq=False)
 class NormFamily(Family):
     """All x with ||x_g - centre_g||_p <= radius * free_g for every group g, inside the domain."""
+
+    has_slope: ClassVar[bool] = True
 
     p: float = math.inf
     domain: Domain = EVERYWHERE
@@ -56,6 +61,17 @@ class NormFamily(Family):
     @property
     def boxed(self) -> bool:
         return math.isinf(self.p)
+
+    def as_norm_family(self) -> Self:
+        return self
+
+    def box_map(self) -> BoxMap:
+        """Return a map along rays for balls that are no boxes, else the enclosing box."""
+        if math.isinf(self.p) or not bool(self.radius.isfinite().all()):
+            return super().box_map()
+        low, high = (self.flatten(end) for end in self.enclosing_box())
+        centre = self.flatten(self.centre.double())
+        return Radial(self, -(low < centre).double(), (high > centre).double())
 
     @abstractmethod
     def group_features(self, x: Tensor) -> Tensor:
@@ -135,11 +151,15 @@ class NormFamily(Family):
         return radius[:, None] * self.free()
 
     def slope(self, gradient: Tensor) -> Tensor:
-        """(batch, *shape) -> (batch,): the rate at which a linear function decreases with the radius."""
         return (norm(self.group_features(gradient.double()), dual(self.p)) * self.free()).sum(-1)
 
+    def greatest_slope(self, gradient: Tensor, norm: float) -> Tensor:
+        each = norm_above(self.group_features(gradient), dual(self.p))
+        free = self.free()[:, None]
+        total = torch.where(free == 0, 0, each * free).sum(-1)
+        return round_up(total, NONNEGATIVE_SUM, free.shape[-1])
+
     def scale_perturbation(self, x: Tensor, factor: float) -> Tensor:
-        """Multiply the perturbation by `factor`, clipped to the domain."""
         return self.domain.clamp(self.centre + (x - self.centre) * factor)
 
     def project(self, x: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """A patch perturbation: |x_i - c_i| <= radius for features i in a mask, x_i = c_i elsewhere."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from holdfast.random_streams import RandomStreams
 from holdfast.region.ball import Ball
 from holdfast.region.base import EVERYWHERE, Domain, Family, check_centre
 from holdfast.region.normed import furthest, minimise_over_box
+from holdfast.region.norms import norm_above
 from holdfast.rounding import round_up
 
 
@@ -23,6 +25,8 @@ class Patch(Family):
     An infinite radius lets the patch take any value of the domain (an adversarial patch). mask is (batch,
     *shape) bool.
     """
+
+    has_slope: ClassVar[bool] = True
 
     mask: Tensor
     domain: Domain = EVERYWHERE
@@ -95,6 +99,9 @@ class Patch(Family):
         lower, upper = self._ball().enclosing_box()
         centre = self.centre.double()
         return torch.where(self.mask, lower, centre), torch.where(self.mask, upper, centre)
+
+    def greatest_slope(self, gradient: Tensor, norm: float) -> Tensor:
+        return norm_above(gradient.flatten(2), 1.0)
 
     def minimise_linear(self, a: Tensor) -> Tensor:
         return minimise_over_box(a, *self.enclosing_box())

@@ -7,8 +7,10 @@ categories may be convex combinations. So they hold for the region, and are not 
 
 import math
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -16,6 +18,7 @@ from torch import Tensor
 from holdfast.derivations import (
     BALL_MINIMUM,
     COLUMN_GAINS,
+    LEAF_DISTANCE,
     POINT_IN_ROWS,
     ROWS_LIMIT,
 )
@@ -25,6 +28,7 @@ from holdfast.region.base import EVERYWHERE, Counted, Domain, Family, check_cent
 from holdfast.region.columns import Columns
 from holdfast.region.normed import furthest, minimise_over_box
 from holdfast.region.norms import direction, dual, norm, norm_above, project, steepest
+from holdfast.region.unit_choices import MIN_COLUMN_VALUES, ColumnChoices, column_places, column_values
 from holdfast.rounding import TINY, charge, round_down, round_up
 
 # Relative bound on the error of two float64 operations and a product: division by the scale, multiplication,
@@ -35,6 +39,8 @@ SCALING_ERROR = 4 * torch.finfo(torch.float64).eps
 @dataclass(frozen=True, eq=False)
 class TableFamily(Family):
     """Common base. `domain` gives the bounds of numeric columns that have none of their own."""
+
+    finds_nearest: ClassVar[bool] = True
 
     columns: Columns
     domain: Domain = EVERYWHERE
@@ -137,11 +143,6 @@ class TableFamily(Family):
         return (word.unsqueeze(-1) & self.groups).any(-2)
 
     def nearest_in(self, lower: Tensor, upper: Tensor) -> Tensor:
-        """Return the row of each box that is nearest to the centre, at any radius; NaN if there is none.
-
-        lower, upper: (..., batch or 1, features) float64, the bounds of the boxes. Result: (..., batch,
-        features) float64.
-        """
         least, most = self.feature_bounds()
         lower, upper = torch.maximum(lower, least), torch.minimum(upper, most)
         centre = self.centre.double()
@@ -151,6 +152,19 @@ class TableFamily(Family):
             found = torch.where(self.steps > 0, self._step_in(lower, upper, rises), found)
         found = torch.where(here, centre, torch.where(self.moving, found, torch.nan))
         return self._with_words(found, here, lower, upper) if len(self.groups) else found
+
+    def reach_boxes(self, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
+        points = self.nearest_in(lower[:, None], upper[:, None])
+        missing = points.isnan().any(-1)
+        points = torch.where(missing[..., None], self.centre.double(), points)
+        away = self._distance_below(points.to(self.centre))
+        # There is a point in the box, even if its distance is not finite.
+        away = torch.where(away.isfinite(), away, 0)
+        return torch.where(missing, torch.inf, away).T, points
+
+    @abstractmethod
+    def _distance_below(self, x: Tensor) -> Tensor:
+        """Return `distance`, rounded down."""
 
     def _step_in(self, lower: Tensor, upper: Tensor, rises: Tensor) -> Tensor:
         """Return the first multiple of the step in each box, coming from the centre; NaN if there is none.
@@ -209,6 +223,9 @@ class Rows(TableFamily):
         away = self._away(x)
         return torch.where(self.is_allowed(x) & away.isfinite(), away, torch.inf)
 
+    def _distance_below(self, x: Tensor) -> Tensor:
+        return round_down(self.distance(x), LEAF_DISTANCE, x.shape[-1])
+
     def contains(self, x: Tensor) -> Tensor:
         distance = self.distance(x)
         return (distance <= self.radius) & distance.isfinite()
@@ -227,7 +244,6 @@ class Rows(TableFamily):
         )
 
     def slope(self, gradient: Tensor) -> Tensor:
-        """(batch, features) -> (batch,): the decrease per radius with this gradient."""
         return norm(gradient.double() * self.scales * self.moving, dual(self.p))
 
     def _extent(self) -> Tensor:
@@ -304,6 +320,8 @@ class Rows(TableFamily):
 class ChangedColumns(Counted, TableFamily):
     """All rows in which at most `radius` columns change, each to any allowed value."""
 
+    changes_units: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
         super().__post_init__()
         open_ended = [
@@ -341,6 +359,9 @@ class ChangedColumns(Counted, TableFamily):
     def distance(self, x: Tensor) -> Tensor:
         count = (self.by_column((x != self.centre).double()) > 0).sum(-1).double()
         return torch.where(self.is_allowed(x), count, torch.inf)
+
+    def _distance_below(self, x: Tensor) -> Tensor:
+        return self.distance(x)  # A count is exact.
 
     def limit(self) -> Tensor:
         return (self.by_column(self.moving.double()) > 0).sum().double().expand(len(self))
@@ -411,6 +432,31 @@ class ChangedColumns(Counted, TableFamily):
         return torch.where(moves, torch.minimum(centre, least), centre), torch.where(
             moves, torch.maximum(centre, most), centre
         )
+
+    def unit_choices(
+        self,
+        count: int,
+        generator: torch.Generator,
+        *,
+        every_level: bool = False,
+        thresholds: Callable[[int], Tensor] | None = None,
+    ) -> ColumnChoices:
+        """Return all values of a word; for a number both sides of every threshold, or evenly spaced values."""
+        places = column_places(self.columns.places, self.shape[0]).to(self.centre.device)
+        parts = places.shape[1]
+        lower, upper = self.feature_bounds()
+        tried = []
+        for column, own in zip(self.columns.each, self.columns.places, strict=True):
+            if column.worded:
+                words = torch.eye(len(own), dtype=torch.float64)
+                tried.append(torch.nn.functional.pad(words, (0, parts - len(own))))
+            else:
+                ends = thresholds(own[0]) if thresholds is not None and column.movable else None
+                low, high = float(lower[own[0]]), float(upper[own[0]])
+                values = column_values(column, low, high, max(count, MIN_COLUMN_VALUES), ends)
+                tried.append(torch.nn.functional.pad(values[:, None], (0, parts - 1)))
+        free = self.by_column(self.moving.double()) > 0
+        return ColumnChoices.of_columns(self.centre, places, tried, free)
 
     def minimise_linear(self, a: Tensor) -> Tensor:
         """Return a . centre plus the `radius` best column gains; exact for columns without steps."""

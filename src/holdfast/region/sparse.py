@@ -10,7 +10,9 @@ A linear function is minimised exactly. Units do not interact, so with the gain 
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -21,6 +23,7 @@ from holdfast.derivations import (
 from holdfast.errors import BadInput
 from holdfast.random_streams import RandomStreams
 from holdfast.region.base import Counted, Domain, check_centre
+from holdfast.region.unit_choices import MAX_LEVELS, UnitChoices
 from holdfast.rounding import charge
 
 
@@ -37,6 +40,8 @@ class Sparse(Counted):
         levels: the values of a changed number: bytes, say, or the two bounds of the domain. None: any value
             of the domain. The centre may have other values: an unchanged number stays as it is.
     """
+
+    changes_units: ClassVar[bool] = True
 
     domain: Domain
     axes: tuple[int, ...] = ()
@@ -83,6 +88,10 @@ class Sparse(Counted):
         return tuple(1 if axis in self.axes else size for axis, size in enumerate(self.shape))
 
     @property
+    def unit_grid(self) -> tuple[int, ...]:
+        return self.unit_shape
+
+    @property
     def units(self) -> int:
         return math.prod(self.unit_shape)
 
@@ -101,6 +110,39 @@ class Sparse(Counted):
         values = self.values()
         ends = (self.domain.lower, self.domain.upper) if values is None else (values[0], values[-1])
         return ends[0].to(like), ends[1].to(like)
+
+    def unit_choices(
+        self,
+        count: int,
+        generator: torch.Generator,
+        *,
+        every_level: bool = False,
+        thresholds: Callable[[int], Tensor] | None = None,
+    ) -> UnitChoices:
+        """Return `count` evenly spaced values of the domain, or the levels, of each number.
+
+        A unit of several parts takes every combination of their values while these are few, else corners.
+        """
+        ladder = self._ladder(count, every_level)
+        free = self.flatten_units(self.free_units())
+        return UnitChoices.of_ladder(self.centre, self.axes, ladder, free, generator)
+
+    def _ladder(self, count: int, every_level: bool) -> Tensor:
+        """Return (count, *shape): the values tried for each number by itself, in increasing order.
+
+        Of many levels an evenly spaced choice that includes both bounds, unless `every_level` is set.
+        """
+        levels, like = self.values(), self.centre
+        if levels is not None:
+            most = len(levels) if every_level else min(len(levels), MAX_LEVELS)
+            chosen = levels[torch.linspace(0, len(levels) - 1, most, dtype=torch.float64).round().long()]
+            return chosen.to(like).reshape(-1, *(1 for _ in self.shape)).expand(-1, *self.shape)
+        lower, upper = (
+            end.to(like.device).expand(self.shape) for end in (self.domain.lower, self.domain.upper)
+        )
+        share = torch.linspace(0, 1, count, dtype=torch.float64, device=like.device)
+        share = share.reshape(-1, *(1 for _ in self.shape))
+        return torch.where(share < 1, lower + share * (upper - lower), upper).to(like)
 
     def _batch_axes(self) -> tuple[int, ...]:
         """Return the unit's axes counted from the last one, so that leading axes do not matter."""

@@ -7,9 +7,10 @@ of position t, g_t = min over w in S_t of a_t . (v(w) - v(own word)) <= 0, the m
 the k smallest g_t).
 """
 
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from numbers import Integral
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -20,6 +21,7 @@ from holdfast.derivations import (
 from holdfast.errors import BadInput
 from holdfast.random_streams import RandomStreams
 from holdfast.region.base import Counted
+from holdfast.region.unit_choices import UnitChoices
 from holdfast.rounding import charge
 
 Substitutes = Mapping[int, Sequence[int]] | Sequence[Sequence[Sequence[int]]]
@@ -93,6 +95,9 @@ class Words(Counted):
     positions.
     """
 
+    embedded: ClassVar[bool] = True
+    changes_units: ClassVar[bool] = True
+
     tokens: Tensor  # (batch, length) int64
     choices: Tensor  # (batch, length, sets) int64; choices[..., 0] is the word itself
     vectors: "Vectors"
@@ -148,6 +153,42 @@ class Words(Counted):
         index = same.int().argmax(-1)
         chosen = self.choices.expand(*x.shape[:-1], -1).gather(-1, index[..., None]).squeeze(-1)
         return torch.where(same.any(-1), chosen, -1)
+
+    def as_data(self, x: Tensor) -> Tensor:
+        return self.decode(x)
+
+    def from_data(self, data: Tensor) -> Tensor | None:
+        known, places = len(self.vectors.table), self.tokens.shape[1:]
+        fits = not data.is_floating_point() and data.shape[-1:] == places
+        if not fits or not bool(((data >= 0) & (data < known)).all()):
+            return None
+        return self.vectors.table[data.to(self.centre.device)]
+
+    def substitutes(self, row: int) -> dict[int, list[int]]:
+        own, choices = self.tokens[row].tolist(), self.choices[row].tolist()
+        found = {place: sorted(set(words) - {own[place]}) for place, words in enumerate(choices)}
+        return {place: words for place, words in found.items() if words}
+
+    @property
+    def unit_grid(self) -> tuple[int, ...]:
+        return self.shape[:1]
+
+    def unit_choices(
+        self,
+        count: int,
+        generator: torch.Generator,
+        *,
+        every_level: bool = False,
+        thresholds: Callable[[int], Tensor] | None = None,
+    ) -> UnitChoices:
+        """Return the whole substitution set of every position."""
+        table = self.vectors.table[self.choices].to(self.centre)
+        free = torch.ones(table.shape[:2], dtype=torch.bool, device=table.device)
+        return UnitChoices.of_table(self.centre, (1,), table, free, sampled=False)
+
+    def with_vectors(self, vectors: Tensor) -> "Words":
+        """Return the same sentences with another embedding table, (vocabulary, dim)."""
+        return replace(self, centre=vectors[self.tokens], vectors=Vectors(vectors))
 
     def distance(self, x: Tensor) -> Tensor:
         found = self.decode(x)

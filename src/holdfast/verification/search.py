@@ -108,7 +108,7 @@ def obstacle(problem: Problem) -> str | None:
     fits = (
         problem.goal == "worst"
         and isinstance(problem.property, Avoid | LinearProperty)
-        and isinstance(problem.region, Box)
+        and _box(problem) is not None
     )
     return None if fits else NEEDS
 
@@ -129,8 +129,13 @@ def as_polytopes(problem: Problem) -> Avoid:
 
 def problem_box(problem: Problem) -> Box:
     """Return the region's numbers in the network's own dtype."""
-    assert isinstance(problem.region, Box)
-    return problem.region.numbers(problem.network.dtype)
+    box = _box(problem)
+    assert box is not None
+    return box.numbers(problem.network.dtype)
+
+
+def _box(problem: Problem) -> Box | None:
+    return problem.region if isinstance(problem.region, Box) else None
 
 
 def margin_problem(net: Network, region: Box, rules: Avoid) -> Problem:

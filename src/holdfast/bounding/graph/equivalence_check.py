@@ -22,7 +22,7 @@ from holdfast.network import Network
 from holdfast.network.float32_precision import without_tf32
 from holdfast.network.trace import as_plain_module
 from holdfast.random_streams import RandomStreams
-from holdfast.region import Family, Region
+from holdfast.region import Region
 
 CHECKS = (
     "the traced program answers as the model does, in batches of one and of many, at the inputs and at "
@@ -125,11 +125,7 @@ def values(graph: Graph, x: Tensor, kept: Collection[Node] = ()) -> dict[Node, T
 
 def sampled_points(region: Region) -> Tensor:
     """(n, *shape): every centre, then random points of the region."""
-    wide = (
-        region.at(torch.nan_to_num(region.reach(), posinf=1.0))
-        if isinstance(region, Family) and not bool(region.radius.any())
-        else region
-    )
+    wide = region.widened()
     count = max(1, -(-SAMPLES // len(region)))
     sampled = wide.sample(count, RandomStreams.of(range(len(region)), 0, region.centre.device)).flatten(0, 1)[
         :SAMPLES

@@ -56,7 +56,7 @@ def checked_graph(problem: Problem, *, executed: bool = False) -> Graph:
 
 
 def _check(problem: Problem, graph: Graph) -> None:
-    if isinstance(problem.region, Words):
+    if isinstance(problem.region, Words):  # the only region of embedded words
         check_only_vectors_are_read(problem.network, problem.region)
     equivalence_check.check(
         problem.network, graph, problem.region, single_input_network(problem.network, problem.region.centre)

@@ -2,13 +2,17 @@
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from holdfast.region import Drift, Region
-from holdfast.region.normed import NormFamily
 from holdfast.region.norms import norm
+
+if TYPE_CHECKING:
+    from holdfast.region.base import Region
+    from holdfast.region.drift import Drift
+    from holdfast.region.normed import NormFamily
 
 
 @dataclass(frozen=True, eq=False)
@@ -17,7 +21,7 @@ class BoxMap:
     it.
     """
 
-    region: Region
+    region: "Region"
     low: Tensor  # (batch, n) float64
     high: Tensor  # (batch, n) float64
 
@@ -47,8 +51,10 @@ class Radial(BoxMap):
     limit of its domain can move in one direction only, so its u is restricted to that sign.
     """
 
+    region: "NormFamily"
+
     def corner(self, t: Tensor) -> Tensor:
-        family = self.family
+        family = self.region
         u = (self.low + t * (self.high - self.low)).reshape(*t.shape[:-1], *family.shape)
         grouped = family.group_features(u)
         unit = grouped * _quotient(grouped, math.inf, family.p)
@@ -56,49 +62,26 @@ class Radial(BoxMap):
         return family.domain.clamp((family.centre.double() + away).to(family.centre))
 
     def place(self, x: Tensor) -> Tensor:
-        family = self.family
+        family = self.region
         reach = (family.radius.double()[:, None] * family.free())[..., None]
         away = family.group_features(x.double() - family.centre.double()) / torch.where(reach > 0, reach, 1)
         u = family.flatten((away * _quotient(away, family.p, math.inf)).reshape(x.shape))
         width = self.high - self.low
         return ((u - self.low) / torch.where(width > 0, width, 1)).clamp(0, 1)
 
-    @property
-    def family(self) -> NormFamily:
-        assert isinstance(self.region, NormFamily)
-        return self.region
-
 
 @dataclass(frozen=True, eq=False)
 class DriftBox(BoxMap):
     """A map onto the offsets of a drift, which are fewer than the numbers in a window."""
 
+    region: "Drift"
     offsets: BoxMap
 
     def point(self, t: Tensor) -> Tensor:
-        return self.drift.windows(self.offsets.point(t), self.region.centre)
+        return self.region.windows(self.offsets.point(t), self.region.centre)
 
     def place(self, x: Tensor) -> Tensor:
-        return self.offsets.place(self.drift.offset(x))
-
-    @property
-    def drift(self) -> Drift:
-        assert isinstance(self.region, Drift)
-        return self.region
-
-
-def box_map_of(region: Region) -> BoxMap:
-    """Return the map for a region: radial for balls that are no boxes, the map of the offsets for a drift,
-    else the bounding box.
-    """
-    if isinstance(region, Drift):
-        offsets = box_map_of(region.offsets())
-        return DriftBox(region, offsets.low, offsets.high, offsets)
-    low, high = (region.flatten(end) for end in region.enclosing_box())
-    if isinstance(region, NormFamily) and not math.isinf(region.p) and bool(region.radius.isfinite().all()):
-        centre = region.flatten(region.centre.double())
-        return Radial(region, -(low < centre).double(), (high > centre).double())
-    return BoxMap(region, low, high)
+        return self.offsets.place(self.region.offset(x))
 
 
 def _quotient(v: Tensor, above: float, below: float) -> Tensor:

@@ -1,17 +1,17 @@
-"""The values that searches over changed units try, for pixels, frames, features and words alike."""
+"""The values that searches over changed units try, for pixels, frames, features, columns and words alike."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
 
 import torch
 from torch import Tensor
 
-from holdfast import batch
 from holdfast.memory_budget import LARGE_INPUT_NUMBERS, rows_per_call
-from holdfast.network.trees import Trees
-from holdfast.problem import Problem
-from holdfast.region import ChangedColumns, Sparse, Words
+
+if TYPE_CHECKING:
+    from holdfast.region.columns import Column
 
 # Largest number of values tried for one unit: up to here, every combination of the values of its parts
 # (chosen by hand).
@@ -24,6 +24,7 @@ MAX_LEVELS = 16
 # Numbers in the inputs of one query: few enough for the activations of small networks to stay in the cache
 # (chosen by hand).
 QUERY_NUMBERS = 2**17
+MIN_COLUMN_VALUES = 9  # Smallest number of values tried for a number of a table (chosen by hand).
 MAX_COLUMN_VALUES = 256  # Largest number of values tried for a column of a table (chosen by hand).
 QUERIES_PER_STEP = 128  # Number of such queries in one step of a method (chosen by hand).
 # Large inputs queried in one step: 32 forward passes of a network for 224 x 224 pixels take one to ten seconds on a CPU
@@ -43,6 +44,27 @@ class UnitChoices:
     centre: Tensor  # (batch, units, parts)
     table: Tensor  # (batch, units, values, parts)
     open: Tensor  # (batch, units, values) bool: the value may be tried and differs from the input's
+    sampled: bool  # units have so many parts that the table holds only some of their corners
+
+    @staticmethod
+    def of_table(
+        x: Tensor, axes: tuple[int, ...], table: Tensor, free: Tensor, *, sampled: bool
+    ) -> "UnitChoices":
+        """Return the choices from inputs x (batch, *shape), a table of values and (batch, units) bool."""
+        centre = _as_units(x, axes)
+        differs = (table != centre[:, :, None]).any(-1)
+        return UnitChoices(tuple(x.shape[1:]), axes, centre, table, free[..., None] & differs, sampled)
+
+    @staticmethod
+    def of_ladder(
+        x: Tensor, axes: tuple[int, ...], ladder: Tensor, free: Tensor, generator: torch.Generator
+    ) -> "UnitChoices":
+        """Return the choices from values of single numbers, (count, *shape), combined for each unit."""
+        values = _as_units(ladder, axes)
+        parts = values.shape[2]
+        table = _combine_values(values, _patterns(len(values), parts, generator))
+        sampled = 2**parts > MAX_VALUES_PER_UNIT
+        return UnitChoices.of_table(x, axes, table.expand(len(x), -1, -1, -1), free, sampled=sampled)
 
     @property
     def units(self) -> int:
@@ -78,10 +100,6 @@ class UnitChoices:
             if len(some):
                 yield some, replace_unit(units[some], back, self.centre[row[some], back])
 
-    def query_network(self, problem: Problem, units: Tensor) -> Tensor:
-        """Query the network: (n, units, parts) to outputs (n, outputs)."""
-        return problem.network(self.as_inputs(units))
-
     @property
     def at_once(self) -> int:
         """Number of inputs in one query."""
@@ -115,59 +133,60 @@ class ColumnChoices(UnitChoices):
         row = units.new_zeros((len(units), self.shape[0] + 1))
         return row.index_copy(1, self.places.flatten(), units.flatten(1))[:, :-1]
 
+    @classmethod
+    def of_columns(cls, x: Tensor, places: Tensor, tried: Sequence[Tensor], free: Tensor) -> Self:
+        """Return the choices of rows x (batch, features).
+
+        Args:
+            places: as the field.
+            tried: the values of each column, (values, parts) each.
+            free: (columns,) bool, the columns that may change.
+        """
+        most = max(len(values) for values in tried)
+        filled = torch.stack(
+            [
+                torch.nn.functional.pad(values, (0, 0, 0, most - len(values)), value=torch.nan)
+                for values in tried
+            ]
+        )
+        centre = _at(x, places)
+        table = filled.to(centre).expand(len(x), -1, -1, -1)
+        known = ~table.isnan().any(-1)
+        table = torch.where(known[..., None], table, centre[:, :, None])
+        differs = (table != centre[:, :, None]).any(-1)
+        shape = tuple(x.shape[1:])
+        return cls(shape, (), centre, table, free[:, None] & known & differs, False, places)
+
 
 def _at(x: Tensor, places: Tensor) -> Tensor:
     """Gather (..., features) at (columns, parts) into (..., columns, parts)."""
     return torch.nn.functional.pad(x, (0, 1))[..., places]
 
 
-def column_choices(region: ChangedColumns, count: int, trees: Trees | None) -> ColumnChoices:
-    """Return the values tried in each column: all values of a word; for a number, both sides of every
-    threshold of the trees.
+def column_places(columns: Sequence[Sequence[int]], features: int) -> Tensor:
+    """Return (columns, parts): the indices of each column's numbers, padded with `features`."""
+    parts = max(len(own) for own in columns)
+    return torch.tensor([[*own, *[features] * (parts - len(own))] for own in columns])
 
-    Without trees a number takes `count` values, evenly spaced over its domain.
+
+def column_values(column: "Column", low: float, high: float, count: int, ends: Tensor | None) -> Tensor:
+    """Return the values tried for a number of a table, (values,) float64, in increasing order.
+
+    Args:
+        count: values evenly spaced between `low` and `high`.
+        ends: thresholds between which the network is constant; both sides of each are tried, too.
     """
-    features, device = region.shape[0], region.centre.device
-    parts = max(len(own) for own in region.columns.places)
-    places = torch.tensor(
-        [[*own, *[features] * (parts - len(own))] for own in region.columns.places], device=device
-    )
-    lower, upper = region.feature_bounds()
-    tried = []
-    for column, own in zip(region.columns.each, region.columns.places, strict=True):
-        if column.worded:
-            tried.append(
-                torch.nn.functional.pad(torch.eye(len(own), dtype=torch.float64), (0, parts - len(own)))
-            )
-        else:
-            low, high = float(lower[own[0]]), float(upper[own[0]])
-            values = (
-                torch.linspace(low, high, count, dtype=torch.float64)
-                if column.movable
-                else torch.zeros(0, dtype=torch.float64)
-            )
-            if trees is not None and column.movable:
-                ends = trees.thresholds(own[0])
-                values = torch.cat([values, ends, torch.nextafter(ends, torch.full_like(ends, torch.inf))])
-            if column.step > 0:
-                steps = (values / column.step).floor()
-                values = torch.cat([steps, steps + 1]).unique() * column.step
-            values = values[(values >= low) & (values <= high)].unique()
-            if len(values) > MAX_COLUMN_VALUES:
-                values = values[torch.linspace(0, len(values) - 1, MAX_COLUMN_VALUES).round().long()]
-            tried.append(torch.nn.functional.pad(values[:, None], (0, parts - 1)))
-    most = max(len(values) for values in tried)
-    filled = torch.stack(
-        [torch.nn.functional.pad(values, (0, 0, 0, most - len(values)), value=torch.nan) for values in tried]
-    )
-    centre = _at(region.centre, places)
-    table = filled.to(centre).expand(len(region), -1, -1, -1)
-    known = ~table.isnan().any(-1)
-    free = (region.by_column(region.moving.double()) > 0)[:, None]
-    table = torch.where(known[..., None], table, centre[:, :, None])
-    return ColumnChoices(
-        region.shape, (), centre, table, free & known & (table != centre[:, :, None]).any(-1), places
-    )
+    if not column.movable:
+        return torch.zeros(0, dtype=torch.float64)
+    values = torch.linspace(low, high, count, dtype=torch.float64)
+    if ends is not None:
+        values = torch.cat([values, ends, torch.nextafter(ends, torch.full_like(ends, torch.inf))])
+    if column.step > 0:
+        steps = (values / column.step).floor()
+        values = torch.cat([steps, steps + 1]).unique() * column.step
+    found: Tensor = values[(values >= low) & (values <= high)].unique()
+    kept = torch.linspace(0, len(found) - 1, MAX_COLUMN_VALUES).round().long()
+    return found[kept] if len(found) > MAX_COLUMN_VALUES else found
 
 
 def replace_unit(x: Tensor, unit: Tensor, value: Tensor) -> Tensor:
@@ -175,66 +194,10 @@ def replace_unit(x: Tensor, unit: Tensor, value: Tensor) -> Tensor:
     return x.index_put((torch.arange(len(x), device=x.device), unit), value)
 
 
-def judge_outputs(problem: Problem, row: Tensor, outputs: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the scores (n,) of outputs (n, outputs) for rows (n,) of the problem, and which of them
-    certainly fail (n,).
-
-    A counterexample must fail in float64 too, so a score within rounding error of zero does not count as
-    failing: another change that fails by more is found as easily. An exact tie counts, since it is no effect
-    of rounding. If the goal is the lowest score, nothing fails.
-    """
-    score = batch.take(problem.property, row).score(outputs)
-    rounded = problem.network.differentiable and outputs.dtype != torch.float64
-    doubt = 32 * torch.finfo(outputs.dtype).eps * outputs.abs().amax(-1) if rounded else 0
-    fails = ~(score > -doubt) | (score == 0)
-    return score.nan_to_num(nan=-torch.inf), fails & (problem.goal == "radius")
-
-
-def choices(
-    region: Sparse | Words, count: int, generator: torch.Generator, *, every_level: bool = False
-) -> UnitChoices:
-    """Return the values tried: for words their whole set; for numbers `count` evenly spaced values of the
-    domain, or the region's levels.
-
-    Of many levels an evenly spaced choice that includes both bounds is taken, unless `every_level` is set. A
-    unit of several parts takes every combination of their values while these are few, else corners.
-    """
-    axes: tuple[int, ...]
-    if isinstance(region, Words):
-        axes, table = (1,), region.vectors.table[region.choices].to(region.centre)
-        free = torch.ones(table.shape[:2], dtype=torch.bool, device=table.device)
-    else:
-        axes, free = region.axes, region.flatten_units(region.free_units())
-        ladder = _as_units(_ladder(region, count, every_level), axes)
-        table = _combine_values(ladder, _patterns(ladder.shape[0], ladder.shape[2], generator)).expand(
-            len(region), -1, -1, -1
-        )
-    centre = _as_units(region.centre, axes)
-    return UnitChoices(
-        region.shape, axes, centre, table, free[..., None] & (table != centre[:, :, None]).any(-1)
-    )
-
-
 def _as_units(x: Tensor, axes: tuple[int, ...]) -> Tensor:
     """Reshape (n, *shape) to (n, units, parts)."""
     moved = x.movedim(tuple(axis + 1 for axis in axes), tuple(range(-len(axes), 0)))
     return moved.reshape(len(x), math.prod(moved.shape[1 : moved.dim() - len(axes)]), -1)
-
-
-def _ladder(region: Sparse, count: int, every_level: bool) -> Tensor:
-    """Return (count, *shape): the values tried for each number by itself, in increasing order."""
-    levels, like = region.values(), region.centre
-    if levels is not None:
-        most = len(levels) if every_level else min(len(levels), MAX_LEVELS)
-        chosen = levels[torch.linspace(0, len(levels) - 1, most, dtype=torch.float64).round().long()]
-        return chosen.to(like).reshape(-1, *(1 for _ in region.shape)).expand(-1, *region.shape)
-    lower, upper = (
-        end.to(like.device).expand(region.shape) for end in (region.domain.lower, region.domain.upper)
-    )
-    share = torch.linspace(0, 1, count, dtype=torch.float64, device=like.device).reshape(
-        -1, *(1 for _ in region.shape)
-    )
-    return torch.where(share < 1, lower + share * (upper - lower), upper).to(like)
 
 
 def _patterns(count: int, parts: int, generator: torch.Generator) -> Tensor:
