@@ -17,6 +17,7 @@ LAYERS = [
         "time_limit",
         "process_state",
         "cuda_graphs",
+        "goals",
         "result",
         "batch",
         "rounding",

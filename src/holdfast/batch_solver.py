@@ -21,6 +21,7 @@ from holdfast.errors import BadInput, Contradiction, HoldfastError
 from holdfast.execution.scheduler import Unit
 from holdfast.execution.task import Outputs, Task, TaskResult, Tell
 from holdfast.formatting import format_lower
+from holdfast.goals import objective_of
 from holdfast.method import Claims, Method
 from holdfast.network import Network
 from holdfast.network.callable_fingerprint import of_value
@@ -30,7 +31,6 @@ from holdfast.property import Robustness, Targeted
 from holdfast.replay import Replayed, replay, replay_adjusted, spot_points
 from holdfast.result import (
     DEFINITION,
-    TURNED,
     Bound,
     Bracket,
     Evidence,
@@ -38,7 +38,6 @@ from holdfast.result import (
     Key,
     Record,
     Status,
-    orient_bounds,
     trivial_bound,
 )
 
@@ -171,7 +170,7 @@ class Work:
             records.append(
                 Record(
                     self.problem.keys[row],
-                    bracket.negate() if self.goals[row] in TURNED else bracket,
+                    objective_of(self.goals[row]).orient(bracket),
                     self._status(row, status, left[row]),
                     seconds,
                     queries,
@@ -389,16 +388,14 @@ class BatchWorker:
 
 def _by_definition(problem: Problem) -> list[Bracket]:
     """The trivial brackets that hold by definition, such as 0 <= radius."""
-    least, most = {"radius": (0.0, math.inf), "steepness": (-math.inf, 0.0)}.get(
-        problem.goal, (-math.inf, math.inf)
-    )
-    return [Bracket(trivial_bound(least), trivial_bound(most))] * len(problem)
+    objective = problem.objective
+    return [Bracket(trivial_bound(objective.least), trivial_bound(objective.most))] * len(problem)
 
 
 def _resume(work: Work, row: int, earlier: Record | None) -> None:
     """Take over the bounds, estimates and extras of an interrupted search."""
     if earlier is not None and earlier.status != "refuted":
-        known = orient_bounds(earlier)
+        known = earlier.oriented
         work.tighten(row, lower=known.lower, upper=known.upper)
         work.brackets[row] = replace(work.brackets[row], estimates=known.estimates)
         for name, value in earlier.aside.items() if earlier.means == work.means else ():
@@ -508,7 +505,7 @@ def _test_estimator(work: Work) -> bool:
         for row, b in enumerate(work.brackets)
         if _by_proof(b) and b.lower.value > 0 and row not in {*work.faults, *work.failed}
     ]
-    if own is None or not rows or problem.goal not in ("radius", "worst"):
+    if own is None or not rows or not problem.objective.decides_property:
         return True
     if (
         network.labels is not None
@@ -518,7 +515,7 @@ def _test_estimator(work: Work) -> bool:
         return True  # the scores of a module and of its estimator may be on different scales
     part = problem.take(torch.tensor(rows, device=problem.region.centre.device))
     share = 1.0 if own is network else TESTED_SHARE
-    radius = work.ends[0, rows] * share if problem.goal == "radius" else None
+    radius = work.ends[0, rows] * share if problem.bounds_radius else None
     for points in spot_points(part, radius):
         try:
             outputs = own(points.flatten(0, 1))
@@ -562,7 +559,7 @@ def _begin(work: Work, methods: Sequence[Method[Any]], tell: Tell) -> bool:
         scores = torch.maximum(scores, problem.property.score(problem.network.itself(centre)).to(scores))
     if work.twin is not None and bool((scores == 0).any()):  # a tie may come from rounding alone
         scores = torch.where(scores == 0, problem.property.score(work.twin(centre)).to(scores), scores)
-    limits = problem.family.limit().tolist() if problem.goal == "radius" else []
+    limits = problem.family.limit().tolist() if problem.bounds_radius else []
     data = problem.region.as_data(centre)
     for row, (limit, holds) in enumerate(zip(limits, (scores > 0).tolist(), strict=False)):
         if row in work.failed:
@@ -589,8 +586,8 @@ def _begin(work: Work, methods: Sequence[Method[Any]], tell: Tell) -> bool:
             work.set_bracket(
                 row, Bracket(Bound(math.inf, proof), trivial_bound(math.inf), note=NOTHING_MOVES)
             )
-    if problem.goal == "worst":
-        plain = torch.tensor([goal == "worst" for goal in work.goals], device=scores.device)
+    if problem.objective.scored:
+        plain = torch.tensor([objective_of(goal).scored for goal in work.goals], device=scores.device)
         aside = {"score": torch.where(plain, scores.double(), torch.nan)} if bool(plain.any()) else {}
         _apply_claims(
             work,
@@ -807,15 +804,8 @@ def _apply_claims(
     for name, values in claims.aside.items():
         work.store_extra(name, index, values)
     if claims.proved is not None:
-        limit = (
-            work.problem.family.limit()
-            if work.problem.goal == "radius"
-            else torch.full((len(work.problem),), math.inf)
-        )
-        proved, limit = (
-            claims.proved.to(index.device, torch.float64),
-            limit.to(index.device, torch.float64)[index],
-        )
+        proved = claims.proved.to(index.device, torch.float64)
+        limit = work.problem.limit().to(index.device, torch.float64)[index]
         unbroken = replace(base, assumptions=(*base.assumptions, UNBROKEN))
         for place in ((proved > work.ends[0, index]) | (proved >= limit)).nonzero().flatten().tolist():
             # Beyond the limit the region does not grow, so the property holds at every radius.
@@ -839,7 +829,7 @@ def _apply_claims(
         points, said = replay_adjusted(part, claims.witness[which.to(claims.witness.device)], work.twin)
         # A record shows the words, not their embedding vectors.
         seen = part.region.as_data(points).detach().cpu()
-        best = work.twin if work.twin is not None and work.problem.goal == "worst" else work.problem.network
+        best = work.twin if work.twin is not None and work.problem.objective.scored else work.problem.network
         shown = replace(base, kind="witnessed", dtype=str(best.dtype), checks=())
         said = Replayed(*(values.cpu() for values in said))
         lower, own = said.value < work.ends[1, index[which]], said.own < said.value

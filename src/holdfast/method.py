@@ -11,6 +11,7 @@ from torch import Tensor
 
 from holdfast import time_limit
 from holdfast.errors import BadInput
+from holdfast.goals import objective_of
 from holdfast.problem import Problem
 from holdfast.result import Goal, Kind, Setting, Traits
 
@@ -104,7 +105,8 @@ class Method(ABC, Generic[State]):
         return (
             self.obstacle(problem)
             if problem.goal in self.goals
-            else f"answers questions for {', '.join(self.goals)}"
+            else f"bounds {' and '.join(objective_of(goal).nouns for goal in self.goals)}, "
+            f"not {problem.objective.nouns}"
         )
 
     @abstractmethod

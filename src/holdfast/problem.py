@@ -10,13 +10,14 @@ from torch import Tensor
 
 from holdfast import batch, time_limit
 from holdfast.errors import BadInput
+from holdfast.goals import Goal, Objective, objective_of
 from holdfast.memory_budget import LARGE_INPUT_NUMBERS, rows_per_call
 from holdfast.network import Network
 from holdfast.network.callable_fingerprint import of_rows, of_value
 from holdfast.network.network import ELEMENTS_PER_CALL, ELEMENTS_PER_TIMED_CALL
 from holdfast.property import Linear, Property
 from holdfast.region import Family, Region
-from holdfast.result import Goal, Key
+from holdfast.result import Key
 
 __all__ = ["Goal", "Problem", "merge"]
 
@@ -60,6 +61,25 @@ class Problem:
     def family(self) -> Family:
         assert isinstance(self.region, Family)  # `check` has asked whether it grows
         return self.region
+
+    @builtins.property
+    def objective(self) -> Objective:
+        return objective_of(self.goal)
+
+    @builtins.property
+    def bounds_radius(self) -> bool:
+        """Whether the region grows until the property fails; otherwise the region is given."""
+        return self.objective.bounds_radius
+
+    def region_with_extent(self) -> Region:
+        """Return the region, at radius 1 if it grows: at radius 0, where searches begin, nothing can change."""
+        return self.family.at(1.0) if self.bounds_radius else self.region
+
+    def limit(self) -> Tensor:
+        """Return (batch,): the value that stands for infinity: a region does not grow beyond its limit."""
+        if self.bounds_radius:
+            return self.family.limit()
+        return torch.full((len(self),), math.inf)
 
     def answers(self, x: Tensor, twin: Network | None = None) -> Tensor:
         """(batch, *shape) -> (batch, outputs): outputs of the user's model, or of `twin`.
@@ -130,7 +150,7 @@ class Problem:
         """Raise BadInput for everything that would otherwise be found after long work."""
         if len(self.keys) != len(self):
             raise BadInput(f"{len(self.keys)} keys for {len(self)} inputs.")
-        if self.goal in ("radius", "steepness") and not self.region.grows:
+        if self.objective.needs_distance and not self.region.grows:
             raise BadInput(
                 f"a {type(self.region).__name__} does not grow with a radius; ask hf.worst about it, or "
                 "use a Ball."

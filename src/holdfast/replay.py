@@ -28,7 +28,7 @@ class Replayed(NamedTuple):
     own: Tensor  # upper bounds without the judges
 
     def bound(self, row: int, evidence: Evidence, problem: Problem) -> Bound:
-        own = float(self.executed[row]) if problem.goal == "worst" else None
+        own = float(self.executed[row]) if problem.objective.scored else None
         return Bound(float(self.value[row]), evidence, float(self.slack[row]), own)
 
 
@@ -39,7 +39,7 @@ def replay_adjusted(problem: Problem, x: Tensor, twin: Network | None) -> tuple[
     side. Such a candidate is moved a little further from the centre before it is discarded.
     """
     first = replay(problem, x, twin)
-    if problem.goal != "radius":
+    if not problem.bounds_radius:
         return x, first
     values = first.value
     for further in (1e-6, 1e-5, 1e-4, 1e-3):
@@ -70,8 +70,18 @@ def replay(problem: Problem, x: Tensor, twin: Network | None) -> Replayed:
     return first
 
 
+class _Outputs(NamedTuple):
+    """What the model and its judges answer at candidates; the lists begin with the user's own model."""
+
+    x: Tensor  # (batch, *shape)
+    outputs: list[Tensor]  # (batch, outputs) each
+    scores: Tensor  # (arithmetics, batch)
+    own: int  # the number of these that are not judges
+    precise: Network | None  # the copy in float64, if it is another network
+
+
 def _replay(problem: Problem, x: Tensor, twin: Network | None) -> Replayed:
-    region, required = problem.region, problem.property
+    required = problem.property
     outputs = [problem.answers(x).double()]
     precise = twin is not None and twin is not problem.network
     if twin is not None and precise:
@@ -79,22 +89,39 @@ def _replay(problem: Problem, x: Tensor, twin: Network | None) -> Replayed:
     own = len(outputs)
     outputs += [judge(x).double().to(x.device) for judge in problem.judges]
     scores = torch.stack([required.score(z).double() for z in outputs])
-    if problem.goal == "steepness":
-        ratio = _ratio(problem, x, outputs, scores, twin if precise else None)
-        return Replayed(ratio, torch.zeros_like(ratio), scores[0], ratio)
-    if problem.goal == "worst":
-        unit = torch.finfo(torch.float64 if precise else problem.network.dtype).eps
-        slack = torch.nan_to_num(required.rounding_error(outputs[own - 1], unit), torch.inf)
-        coarse = math.sqrt(torch.finfo(problem.network.dtype).eps)
-        fails = torch.stack([required.fails(z) for z in outputs])
-        ends = [_lowest(scores[:many], scores[own - 1], fails[:many], coarse) for many in (len(outputs), own)]
-        inside = region.contains(x)
-        return Replayed(
-            torch.where(inside, ends[0], torch.inf), slack, scores[0], torch.where(inside, ends[1], torch.inf)
-        )
+    shown = _SHOWN[problem.goal]
+    return shown(problem, _Outputs(x, outputs, scores, own, twin if precise else None))
+
+
+def _shown_radius(problem: Problem, given: _Outputs) -> Replayed:
+    """The radius just below the distance of the candidate, if the property fails in every arithmetic."""
     family = problem.family
-    found = torch.where(~(scores > 0).any(0), family.below(family.distance(x)), torch.inf)
-    return Replayed(found, torch.zeros_like(found), scores[0], found)
+    fails = ~(given.scores > 0).any(0)
+    found = torch.where(fails, family.below(family.distance(given.x)), torch.inf)
+    return Replayed(found, torch.zeros_like(found), given.scores[0], found)
+
+
+def _shown_score(problem: Problem, given: _Outputs) -> Replayed:
+    """The score of the candidate, if it lies in the region."""
+    outputs, scores, own, required = given.outputs, given.scores, given.own, problem.property
+    unit = torch.finfo(problem.network.dtype if given.precise is None else torch.float64).eps
+    slack = torch.nan_to_num(required.rounding_error(outputs[own - 1], unit), torch.inf)
+    coarse = math.sqrt(torch.finfo(problem.network.dtype).eps)
+    fails = torch.stack([required.fails(z) for z in outputs])
+    ends = [_lowest(scores[:many], scores[own - 1], fails[:many], coarse) for many in (len(outputs), own)]
+    inside = problem.region.contains(given.x)
+    value, alone = (torch.where(inside, end, torch.inf) for end in ends)
+    return Replayed(value, slack, scores[0], alone)
+
+
+def _shown_steepness(problem: Problem, given: _Outputs) -> Replayed:
+    """Minus the difference quotient between the candidate and the input."""
+    ratio = _ratio(problem, given.x, given.outputs, given.scores, given.precise)
+    return Replayed(ratio, torch.zeros_like(ratio), given.scores[0], ratio)
+
+
+# Problems ask for a largest value as the lowest of the negative (`Problem.lowest`).
+_SHOWN = {"radius": _shown_radius, "worst": _shown_score, "steepness": _shown_steepness}
 
 
 def _lowest(scores: Tensor, best: Tensor, fails: Tensor, coarse: float) -> Tensor:

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Literal
 from holdfast.errors import Contradiction
 from holdfast.foreign_text import LONGEST_NOTE, cut_text
 from holdfast.formatting import round_bounds
+from holdfast.goals import Goal as Goal
+from holdfast.goals import Objective, objective_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 Kind = Literal["proved", "witnessed", "sampled", "estimated"]
 Setting = str | int | float | bool | None
-Goal = Literal["radius", "worst", "largest", "steepness", "probability"]
 
 BY_DEFINITION = "definition"  # The method of bounds that no method computed.
 DIGITS = 6  # Significant digits of a bracket as text.
@@ -352,7 +353,6 @@ class Key:
 Status = Literal["closed", "finished", "stopped", "interrupted", "failed", "refuted"]
 DONE: tuple[Status, ...] = ("closed", "finished")  # A resumed run skips these records.
 WITHOUT_CLAIM: tuple[Status, ...] = ("failed", "refuted")
-TURNED: tuple[Goal, ...] = ("largest", "steepness")  # Searched as the minimum of the negative.
 # Relative difference that a recomputation on another machine may have (chosen by hand).
 RECOMPUTATION_TOLERANCE = 1e-9
 
@@ -399,6 +399,15 @@ class Record:
             )
 
     @property
+    def objective(self) -> Objective:
+        return objective_of(self.goal)
+
+    @property
+    def oriented(self) -> Bracket:
+        """The bracket with the proved bound as the lower one and the witnessed bound as the upper one."""
+        return self.objective.orient(self.bracket)
+
+    @property
     def explained(self) -> Bracket:
         """The bracket; where nothing is proved, its note says which methods were not applicable and why."""
         bracket, ends = self.bracket, (self.bracket.lower, self.bracket.upper)
@@ -420,21 +429,14 @@ class Record:
         return next((end.evidence.witness for end in ends if end.evidence.witness is not None), None)
 
 
-def orient_bounds(record: Record) -> Bracket:
-    """Return the bracket with the proved bound as the lower one and the witnessed bound as the upper one."""
-    return record.bracket.negate() if record.goal in TURNED else record.bracket
-
-
 def has_proof(record: Record) -> bool:
     """Return whether the record has a proved bound that is not trivial."""
-    trivial = 0 if record.goal == "radius" else -math.inf
-    return record.status not in WITHOUT_CLAIM and orient_bounds(record).lower.value > trivial
+    return record.status not in WITHOUT_CLAIM and record.oriented.lower.value > record.objective.least
 
 
 def has_witness(record: Record) -> bool:
     """Return whether the record has a counterexample, or another witness."""
-    trivial = 0 if record.goal == "steepness" else math.inf
-    return record.status not in WITHOUT_CLAIM and orient_bounds(record).upper.value < trivial
+    return record.status not in WITHOUT_CLAIM and record.oriented.upper.value < record.objective.most
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from holdfast.execution.task import Executor, Outputs, Task, TaskResult, Tell
 from holdfast.execution.worker_pool import GRACE_SECONDS
 from holdfast.network.model_identity import NAME_IT
 from holdfast.problem import Problem
-from holdfast.result import DONE, Bracket, Goal, Key, Record, orient_bounds, trivial_bound
+from holdfast.result import DONE, Bracket, Goal, Key, Record, trivial_bound
 
 __all__ = ["Choice", "Progress", "RunOutcome", "Sink", "Stop", "answer_in_turn", "ask", "solve"]
 AT_ONCE = 1024  # Records read from the store at once, which bounds memory; chosen by hand.
@@ -238,7 +238,7 @@ def _combine_parts(
 def _collect_records(
     asked: Problem, known: Sequence[Record], others: Iterable[Record]
 ) -> tuple[list[Record], list[HoldfastError]]:
-    brackets = [orient_bounds(record) for record in known]
+    brackets = [record.oriented for record in known]
     work = Work(
         asked.lowest(), (asked.goal,) * len(asked), brackets, twin=asked.network.double(asked.region.centre)
     )

@@ -14,7 +14,7 @@ from holdfast.execution.task import Outputs, Task
 from holdfast.formatting import exact_text
 from holdfast.problem import Problem
 from holdfast.replay import replay
-from holdfast.result import RECOMPUTATION_TOLERANCE, TURNED, Bracket, Key, Record, orient_bounds
+from holdfast.result import RECOMPUTATION_TOLERANCE, Bracket, Key, Record
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def replay_witnesses(problem: Problem, records: Sequence[Record]) -> Iterator[Do
     asked = problem.lowest()
     points, found, doubts = asked.region.centre.clone(), list[int](), list[Doubt]()
     for row, record in enumerate(records):
-        witness = orient_bounds(record).upper.evidence.witness
+        witness = record.oriented.upper.evidence.witness
         point = None if witness is None else asked.region.from_data(witness)
         if point is None or point.shape != asked.region.shape:
             doubts.append(
@@ -62,7 +62,7 @@ def replay_witnesses(problem: Problem, records: Sequence[Record]) -> Iterator[Do
     rows = torch.tensor(found, device=points.device)
     part = asked.take(rows)
     said = replay(part, points[rows], asked.network.double(asked.region.centre))
-    least = 0.0 if asked.goal == "radius" else -math.inf  # A count of changes is at least zero.
+    least = asked.objective.least  # A count of changes is at least zero.
     for row, value, slack in zip(
         found, said.value.clamp_min(least).tolist(), said.slack.tolist(), strict=True
     ):
@@ -71,14 +71,10 @@ def replay_witnesses(problem: Problem, records: Sequence[Record]) -> Iterator[Do
 
 def _compare_witness(record: Record, value: float, slack: float) -> Iterator[Doubt]:
     """Compare a record with the value that its witness gives now."""
-    ends = orient_bounds(record)
-    lower, upper, sign = ends.lower.value, ends.upper.value, -1.0 if record.goal in TURNED else 1.0
-    room = (
-        slack
-        + ends.upper.slack
-        + RECOMPUTATION_TOLERANCE * max(1.0 if record.goal == "worst" else 0.0, abs(upper))
-    )
-    if not value <= upper + room or (record.goal == "worst" and upper <= 0 < value):
+    ends, scored = record.oriented, record.objective.scored
+    lower, upper, sign = ends.lower.value, ends.upper.value, record.objective.sign
+    room = slack + ends.upper.slack + RECOMPUTATION_TOLERANCE * max(1.0 if scored else 0.0, abs(upper))
+    if not value <= upper + room or (scored and upper <= 0 < value):
         what = (
             "it shows nothing (it lies outside, or the property holds there)"
             if value == math.inf
@@ -132,11 +128,11 @@ def prove_again(
         known = {record.key: record for record in worker.unknown(unit.keys)}
         for key, record in known.items():
             if held.get(key):
-                known[key] = _keep_witness_only(record, orient_bounds(records[key]))
+                known[key] = _keep_witness_only(record, records[key].oriented)
         fresh = dict(known)
 
         def has_reached(key: Key, fresh: dict[Key, Record] = fresh) -> bool:
-            wanted, got = orient_bounds(records[key]).lower.value, orient_bounds(fresh[key]).lower.value
+            wanted, got = records[key].oriented.lower.value, fresh[key].oriented.lower.value
             return got >= wanted - tolerance * abs(wanted) if math.isfinite(wanted) else got == wanted
 
         def report_progress(
@@ -171,19 +167,17 @@ def prove_again(
 
 def _keep_witness_only(unknown: Record, ends: Bracket) -> Record:
     """Return the record before the search: with the witness and without a proved bound."""
-    known = orient_bounds(unknown).tighten(upper=ends.upper)
-    return replace(unknown, bracket=known.negate() if unknown.goal in TURNED else known)
+    known = unknown.oriented.tighten(upper=ends.upper)
+    return replace(unknown, bracket=unknown.objective.orient(known))
 
 
 def _answers(stop: Stop, reached: bool, record: Record, fresh: Record) -> bool:
     """Whether the bound is confirmed. If the run stopped at the sign, only the sign must be proved again."""
-    return reached or (
-        stop.sign and orient_bounds(record).lower.value > 0 and orient_bounds(fresh).lower.value > 0
-    )
+    return reached or (stop.sign and record.oriented.lower.value > 0 and fresh.oriented.lower.value > 0)
 
 
 def _judge_record(record: Record, fresh: Record, again: bool, why: str) -> Iterator[Doubt]:
-    ends, now, sign = orient_bounds(record), orient_bounds(fresh), -1.0 if record.goal in TURNED else 1.0
+    ends, now, sign = record.oriented, fresh.oriented, record.objective.sign
     wanted, met = ends.lower.value, now.upper
     if fresh.status == "refuted":
         yield Doubt(record.key, "contradiction", fresh.bracket.note)

@@ -5,6 +5,7 @@ from typing import Any, Literal, get_args
 from holdfast.attacks import PGD, CarliniWagner, Corners, Mesh, Steps
 from holdfast.certify import Arithmetic, Certify, Enumerate, Leaves, Split, Tighten
 from holdfast.errors import BadInput
+from holdfast.goals import objective_of
 from holdfast.hamming import Branch, Greedy, Grid
 from holdfast.lipschitz import Shells, Steepest  # noqa: F401  registered by name
 from holdfast.method import Method
@@ -57,7 +58,7 @@ def default_methods(
             Certify(arithmetic=arithmetic) if tier == "fast" or what == "units" else Tighten()
         )
         return [*(counts or [PGD(), Corners()]), *([] if tier == "search" else [proof])]
-    searches: list[Method[Any]] = [PGD(), CarliniWagner()] if goal == "radius" else [PGD()]
+    searches: list[Method[Any]] = [PGD(), CarliniWagner()] if objective_of(goal).bounds_radius else [PGD()]
     if what == "offsets":  # Offsets have few dimensions, so random corners find counterexamples quickly.
         searches = [PGD(), Corners()]
     if tier == "search":

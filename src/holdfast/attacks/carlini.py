@@ -25,7 +25,7 @@ from holdfast.method import Claims, Method
 from holdfast.problem import Problem
 from holdfast.random_streams import RandomStreams
 from holdfast.region.normed import NormFamily
-from holdfast.result import Traits
+from holdfast.result import Goal, Traits
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,7 @@ class CarliniWagner(Method[CarliniState]):
     help: ClassVar[str] = "Carlini and Wagner: gradients on distance and score together"
     keyword: ClassVar[str] = "carlini"
     traits: ClassVar[Traits] = Traits(glass=True)
+    goals: ClassVar[tuple[Goal, ...]] = ("radius",)
 
     rounds: int = 4
     steps: int = 60
@@ -59,8 +60,8 @@ class CarliniWagner(Method[CarliniState]):
     def obstacle(self, problem: Problem) -> str | None:
         if not problem.network.differentiable:
             return "needs gradients, and the network is a black box"
-        if problem.goal != "radius" or problem.region.as_norm_family() is None:
-            return "searches the smallest norm of a perturbation; this problem has another region or goal"
+        if problem.region.as_norm_family() is None:
+            return "searches the smallest norm of a perturbation; this problem has another region"
         return None
 
     def start(self, problem: Problem, seed: int) -> CarliniState:

@@ -32,7 +32,7 @@ from holdfast.property import LinearProperty
 from holdfast.random_streams import RandomStreams
 from holdfast.region.normed import NormFamily
 from holdfast.region.norms import dual, norm
-from holdfast.result import Traits
+from holdfast.result import Goal, Traits
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,7 @@ class CLEVER(Method[CleverState]):
     finds: ClassVar[str] = "estimates"
     help: ClassVar[str] = "CLEVER: a radius from the largest gradients of random points, no guarantee"
     traits: ClassVar[Traits] = Traits(glass=True)
+    goals: ClassVar[tuple[Goal, ...]] = ("radius",)
 
     batches: int = 10
     samples: int = 32
@@ -61,8 +62,8 @@ class CLEVER(Method[CleverState]):
     def obstacle(self, problem: Problem) -> str | None:
         if not problem.network.differentiable:
             return "needs gradients, and the network is a black box"
-        if problem.goal != "radius" or problem.region.as_norm_family() is None:
-            return "estimates the radius of a norm ball; this problem has another region or goal"
+        if problem.region.as_norm_family() is None:
+            return "estimates the radius of a norm ball; this problem has another region"
         return None if isinstance(problem.property, LinearProperty) else "needs a property in linear rows"
 
     def start(self, problem: Problem, seed: int) -> CleverState:

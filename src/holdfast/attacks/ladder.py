@@ -80,7 +80,7 @@ class Ladder(Method[LadderState]):
     def start(self, problem: Problem, seed: int) -> LadderState:
         centre = problem.region.centre
         rows = torch.zeros(len(problem), dtype=torch.float64, device=centre.device)
-        high = problem.family.reach() if problem.goal == "radius" else rows
+        high = problem.family.reach() if problem.bounds_radius else rows
         return LadderState(
             rows,
             high,
@@ -104,8 +104,8 @@ class Ladder(Method[LadderState]):
                 witness=state.witness, found=state.distance.isfinite() | state.score.isfinite()
             )
         state = replace(state, looked=rows)
-        state = self._worst(problem, state) if problem.goal == "worst" else self._radius(problem, state)
-        found = state.score.isfinite() if problem.goal == "worst" else state.distance.isfinite()
+        state = self._radius(problem, state) if problem.bounds_radius else self._worst(problem, state)
+        found = (state.distance if problem.bounds_radius else state.score).isfinite()
         last = state.round >= self.rounds
         return None if last else state, Claims(witness=state.witness, found=found)
 
@@ -118,7 +118,7 @@ class Ladder(Method[LadderState]):
             problem.take(torch.zeros(1, dtype=torch.int64, device=problem.region.centre.device)),
         )
         row.score(row.region.centre)
-        many = len(problem) * (1 if problem.goal == "worst" else self.radii) * self.restarts
+        many = len(problem) * (self.radii if problem.bounds_radius else 1) * self.restarts
         return (time.monotonic() - began) * many > FIRST_LOOK_TIME_SHARE * (time_limit.deadline() - began)
 
     def _first_look(self, problem: Problem, state: LadderState, rows: Iterable[int]) -> LadderState:
@@ -132,21 +132,21 @@ class Ladder(Method[LadderState]):
                 break
             part = problem.take(row)
             if problem.network.differentiable:
-                if problem.goal == "worst":
+                if not problem.bounds_radius:
                     witness[row], score[row] = _lowest_along_gradient(part)
                     continue
                 witness[row], distance[row] = _nearest_along_gradient(part, state.high[row])
             if bool(distance[row].isfinite()) or (place and time_limit.has_expired()):
                 continue
-            widest = part if problem.goal == "worst" else part.tile_radii(state.high[row][None])
+            widest = part.tile_radii(state.high[row][None]) if problem.bounds_radius else part
             own = replace(state, witness=state.witness[row])
             witness[row], found = self.attack(
                 widest, own, state.chance.take(row).substream(FIRST_LOOK_STREAM)
             )
-            if problem.goal == "worst":
-                score[row] = found.double()
-            else:
+            if problem.bounds_radius:
                 distance[row] = torch.where(found > 0, torch.inf, part.family.distance(witness[row]))
+            else:
+                score[row] = found.double()
         return replace(state, witness=witness, distance=distance, score=score)
 
     def _worst(self, problem: Problem, state: LadderState) -> LadderState:

@@ -48,7 +48,7 @@ class Mesh(Ladder):
             raise BadInput(f"{self.name}: form is {self.form!r}; there are 'radial' and 'lagrangian'.")
 
     def obstacle(self, problem: Problem) -> str | None:
-        if problem.goal == "worst" and not all(
+        if not problem.bounds_radius and not all(
             bool(end.isfinite().all()) for end in problem.region.enclosing_box()
         ):
             return "needs a bounded region: the mesh covers its bounding box"

@@ -25,7 +25,7 @@ from holdfast.files import explained_errors
 from holdfast.formatting import exact_text
 from holdfast.problem import Problem
 from holdfast.property import Avoid
-from holdfast.result import Record, orient_bounds
+from holdfast.result import Record
 
 
 def compare_with_questions(
@@ -108,13 +108,13 @@ def _compare_question(path: Path, part: Problem, record: Record, opened: holdfas
         if not _holds(arrays, wanted, size):
             return "other", "it is about another input, or about a smaller region around it"
         if (
-            part.goal != "radius"
+            not part.bounds_radius
             and "radius" in region
             and not float(region["radius"]) >= asked["region"]["radius"]
         ):
             return "other", f"it is about the radius {exact_text(float(region['radius']))}"
-        ends = orient_bounds(record).lower.value
-        if part.goal == "radius":
+        ends = record.oriented.lower.value
+        if part.bounds_radius:
             return reaches_claim(
                 float(region["radius"]) if above >= 0 else -np.inf, min(ends, float(part.family.limit()[0]))
             )

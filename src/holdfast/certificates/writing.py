@@ -23,7 +23,7 @@ from holdfast.errors import HoldfastError, UnsupportedLayer
 from holdfast.files import new_file
 from holdfast.problem import Problem
 from holdfast.property import Avoid
-from holdfast.result import RECOMPUTATION_TOLERANCE, Key, Record, has_proof, has_witness, orient_bounds
+from holdfast.result import RECOMPUTATION_TOLERANCE, Key, Record, has_proof, has_witness
 
 PROOF_SUFFIX = ".proof"
 WITNESS_SUFFIX = ".witness"
@@ -77,7 +77,7 @@ def iterate_certificates(
     except (HoldfastError, holdfast_check.Rejected) as error:
         for row in rows:
             record = records[problem.keys[row]]
-            yield Certificate(record.key, "proof", orient_bounds(record).lower.value, reason=str(error))
+            yield Certificate(record.key, "proof", record.oriented.lower.value, reason=str(error))
         return
     for row in rows:
         record = records[problem.keys[row]]
@@ -88,7 +88,7 @@ def iterate_certificates(
         ):
             if wanted:
                 begun = time.monotonic()
-                ends = orient_bounds(record)
+                ends = record.oriented
                 blank = Certificate(
                     record.key, kind, ends.lower.value if kind == "proof" else ends.upper.value, model=path
                 )
@@ -110,7 +110,7 @@ def _proof(
     until: float,
 ) -> Certificate:
     header, arrays = request_header(part, record, opened, "proof")
-    if part.goal == "radius":
+    if part.bounds_radius:
         known = min(blank.known, float(part.family.limit()[0]))
         if not math.isfinite(known):
             raise UnsupportedLayer("the proved radius is infinite, and certificates need a finite region.")
@@ -120,16 +120,16 @@ def _proof(
     else:
         if not math.isfinite(blank.known):
             raise UnsupportedLayer("the proved bound is not finite.")
-        only_sign = part.goal == "worst" and isinstance(part.property, Avoid)
+        only_sign = part.objective.scored and isinstance(part.property, Avoid)
         known = 0.0 if only_sign else blank.known
         value = find_largest_score(part, header, arrays, opened.program, known, until)
-    told = _describe_value(blank.known, value, part.goal)
+    told = _describe_value(blank.known, value) if part.bounds_radius else ""
     return _written(header, arrays, opened, folder, replace(blank, value=value, told=told), PROOF_SUFFIX)
 
 
-def _describe_value(known: float, value: float, goal: str) -> str:
+def _describe_value(known: float, value: float) -> str:
     lost = (known - value) / max(abs(known), 1e-300)
-    if goal != "radius" or lost <= 0 or not math.isfinite(known):
+    if lost <= 0 or not math.isfinite(known):
         return ""
     return (
         f"{100 * lost:.2g} % less than the record"
@@ -150,17 +150,15 @@ def _witness(
     recorded value.
     """
     header, arrays = request_header(part, record, opened, "witness")
-    found = orient_bounds(record).upper.evidence.witness
+    found = record.oriented.upper.evidence.witness
     if found is None or not found.is_floating_point() or found.shape != part.region.centre.shape[1:]:
         raise UnsupportedLayer("the record has no witness that is an input of this network.")
     arrays["witness"] = found.detach().cpu().numpy().ravel()
-    if part.goal == "radius":
+    if part.bounds_radius:
         header["region"]["radius"] = blank.known
     else:
         header["above"] = (
-            blank.known
-            + orient_bounds(record).upper.slack
-            + RECOMPUTATION_TOLERANCE * max(1.0, abs(blank.known))
+            blank.known + record.oriented.upper.slack + RECOMPUTATION_TOLERANCE * max(1.0, abs(blank.known))
         )
     return _written(
         header,

@@ -158,7 +158,7 @@ class Certify(Method[RadiusSearch]):
 
     def start(self, problem: Problem, seed: int) -> RadiusSearch:
         none = torch.zeros(len(problem), dtype=torch.float64, device=problem.region.centre.device)
-        if problem.goal == "worst":
+        if not problem.bounds_radius:
             return RadiusSearch(none, none, none, none, none, none, none, none, KnownBounds(none, {}))
         linear = linearised_radius(problem)
         # The score is computed from the graph, which omits a final softmax. At single points intervals are as
@@ -207,7 +207,7 @@ class Certify(Method[RadiusSearch]):
         arithmetic.
         """
         better = lower.isfinite() & (lower > state.low)
-        if problem.goal == "worst" or self.arithmetic == "executed" or not bool(better.any()):
+        if not problem.bounds_radius or self.arithmetic == "executed" or not bool(better.any()):
             return state
         return replace(
             state,
@@ -216,7 +216,7 @@ class Certify(Method[RadiusSearch]):
         )
 
     def step(self, problem: Problem, state: RadiusSearch) -> tuple[RadiusSearch | None, Claims]:
-        if problem.goal == "worst":
+        if not problem.bounds_radius:
             score = proved_score(problem, self.arithmetic)
             return state if time_limit.has_expired() and bool(score.isnan().any()) else None, self._claims(
                 problem, score

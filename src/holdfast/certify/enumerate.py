@@ -19,7 +19,7 @@ from holdfast import batch
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem
 from holdfast.region import Region
-from holdfast.result import Traits
+from holdfast.result import Goal, Traits
 
 # Assumptions of these proofs, stored with the record.
 ASSUMPTIONS = ("every allowed sentence was queried, in the network's own arithmetic",)
@@ -44,6 +44,7 @@ class Enumerate(Method[EnumerationState]):
     finds: ClassVar[str] = "exact counts of replaced words"
     help: ClassVar[str] = "queries every sentence that the substitution sets allow"
     traits: ClassVar[Traits] = Traits(complete=True, seeded=False, glass=False, exact=True, runs=True)
+    goals: ClassVar[tuple[Goal, ...]] = ("radius",)
 
     sentences: int = 100_000
 
@@ -53,8 +54,8 @@ class Enumerate(Method[EnumerationState]):
     cheap: ClassVar[int] = 4096
 
     def obstacle(self, problem: Problem) -> str | None:
-        if problem.goal != "radius" or not len(problem) or problem.region.substitutes(0) is None:
-            return "enumerates sentences with replaced words; this problem has another region or goal"
+        if not len(problem) or problem.region.substitutes(0) is None:
+            return "enumerates sentences with replaced words; this problem has another region"
         return None
 
     def settles(self, problem: Problem) -> Tensor | None:

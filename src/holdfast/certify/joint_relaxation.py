@@ -55,7 +55,7 @@ class JointRelaxation(Phase):
         """
         graph = graph_of(problem)
         matrix, offset = rows_of(problem, graph)
-        if problem.goal != "radius":
+        if not problem.bounds_radius:
             score = joint_relu.smallest_row_bounds(graph, problem.region, matrix, offset, sign=False)
             crowded = self.crowded or bool((score == -torch.inf).any())
             return PhaseStep(

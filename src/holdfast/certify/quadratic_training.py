@@ -87,7 +87,7 @@ class InitialCoefficients(Phase):
 
     def step(self, problem: Problem, low: Tensor, upper: Tensor | None) -> PhaseStep:
         """Bound the score over the region at one radius."""
-        if problem.goal != "radius":
+        if not problem.bounds_radius:
             score = prove_score(problem, problem.region, self.coefficients)
             return PhaseStep(torch.fmax(low, score), self, finished=not bool(score.isnan().any()))
         family = problem.family
@@ -130,7 +130,7 @@ class CoefficientTraining(Phase):
     def begin(
         problem: Problem, low: Tensor, coefficients: ParabolaCoefficients, settings: TrainingSettings
     ) -> "CoefficientTraining":
-        trying = TRAINING_START * low if problem.goal == "radius" else torch.zeros_like(low)
+        trying = TRAINING_START * low if problem.bounds_radius else torch.zeros_like(low)
         return CoefficientTraining(settings, coefficients, coefficients, trying, low)
 
     @property
@@ -142,7 +142,7 @@ class CoefficientTraining(Phase):
         """Train one block, and prove what it reached."""
         trained = self.train_block(problem, low)
         proved = torch.fmax(low, trained._prove(problem, low))
-        if problem.goal == "radius":
+        if problem.bounds_radius:
             further = torch.where(proved > low, TRAINING_START * proved, 0)
             trained = replace(trained, trying=torch.maximum(trained.trying, further))
         return PhaseStep(proved, trained, finished=trained.is_over)
@@ -150,14 +150,14 @@ class CoefficientTraining(Phase):
     def raise_bounds(
         self, problem: Problem, lower: Tensor, upper: Tensor, better: Tensor
     ) -> "CoefficientTraining":
-        if problem.goal != "radius":
+        if not problem.bounds_radius:
             return self
         further = torch.maximum(self.trying, TRAINING_START * lower)
         return replace(self, trying=torch.where(better, further, self.trying))
 
     def train_block(self, problem: Problem, low: Tensor) -> "CoefficientTraining":
         """Return the phase after `block` steps of Adam, fewer if the deadline passes; nothing is proved."""
-        radial = problem.goal == "radius"
+        radial = problem.bounds_radius
         view = quadratic_of(problem)
         ascent = CoefficientAscent(list(self.coefficients.values()), memory=self.memory)
         coefficients = dict(zip(self.coefficients, ascent.values, strict=True))
@@ -206,7 +206,7 @@ class CoefficientTraining(Phase):
         """Return (batch,): the largest of a few radii around the one reached that is certified in float64, or
         the score.
         """
-        if problem.goal != "radius":
+        if not problem.bounds_radius:
             return prove_score(problem, problem.region, self.best)
         proved, passed = torch.full_like(low, -torch.inf), _has_passed(problem, self.reached, low)
         for share in PROOF_SHARES:
@@ -247,7 +247,7 @@ def prove_score(problem: Problem, region: Region, coefficients: ParabolaCoeffici
 
 def _has_passed(problem: Problem, reached: Tensor, low: Tensor) -> Tensor:
     """Return (rows,) bool: whether training has passed more than is certified; always true for scores."""
-    return reached > low if problem.goal == "radius" else torch.ones_like(low, dtype=torch.bool)
+    return reached > low if problem.bounds_radius else torch.ones_like(low, dtype=torch.bool)
 
 
 class _TrainedRows:
@@ -267,7 +267,7 @@ class _TrainedRows:
         """Return the lower bounds of the score (rows,), in the arithmetic of the coefficients, and the ascent
         directions.
         """
-        radial = self.problem.goal == "radius"
+        radial = self.problem.bounds_radius
         if self.boxes is None or (radial and bool((radius > self.reach).any())):
             # Intermediate bounds over a larger region hold in a smaller one.
             self.reach = radius * INTERMEDIATE_BOUNDS_AHEAD
@@ -349,9 +349,7 @@ def _batches(problem: Problem, view: Quadratic, training: bool) -> Iterator[Tens
     """Yield rows that fit into memory together; the same inputs change in all of them, since models hold only
     these.
     """
-    # At radius 0, where searches begin, nothing can change.
-    region = problem.family.at(1.0) if problem.goal == "radius" else problem.region
-    lower, upper = region.enclosing_box()
+    lower, upper = problem.region_with_extent().enclosing_box()
     kinds = (upper > lower).flatten(1).unique(dim=0, return_inverse=True)[1]
     for kind in kinds.unique():
         yield from (kinds == kind).nonzero().flatten().split(boxes_at_once(problem, view, training))

@@ -251,7 +251,7 @@ class Split(Method[SplitState]):
             torch.where(lost, STEP_REDUCTION * state.push, state.push),
         )
         low = torch.where(proved, state.aim, state.low)
-        if problem.goal == "worst" and not isinstance(
+        if not problem.bounds_radius and not isinstance(
             frontier, InputBoxParts
         ):  # Bounds of Halves are no proofs.
             least = torch.full_like(low, torch.inf).scatter_reduce(0, frontier.task, frontier.bound, "amin")
@@ -299,7 +299,7 @@ class Split(Method[SplitState]):
     def _aim(self, problem: Problem, state: SplitState) -> tuple[Tensor, Tensor]:
         """Return the next target of each row, and whether it is worth an attempt."""
         low, upper, worth = state.low, state.upper, state.push >= self.finest
-        if problem.goal == "worst":
+        if not problem.bounds_radius:
             return low + state.push * (upper - low), worth & low.isfinite() & upper.isfinite() & (
                 upper - low > self.finest * state.gap
             )
@@ -316,7 +316,7 @@ class Split(Method[SplitState]):
         """Return the query of branch and bound: is any point of the region below the target?"""
         graph = graph_of(problem)
         matrix, offset = rows_of(problem, graph)
-        if problem.goal == "worst":
+        if not problem.bounds_radius:
             offset = add_rounding_down(offset, -aim[:, None])
             return PolytopeQuestion(graph, problem.region, Avoid.failing(matrix, torch.nan_to_num(offset)))
         return PolytopeQuestion(graph, problem.family.at(aim), Avoid.failing(matrix, offset))
@@ -325,7 +325,7 @@ class Split(Method[SplitState]):
 def _splitting_rule(problem: Problem, bends: ParabolaCoefficients) -> Branching[Any] | str:
     """Return the splitting rule, or why nothing can be split."""
     region, graph = problem.region, graph_of(problem)
-    if problem.goal == "radius":
+    if problem.bounds_radius:
         if not region.has_slope:
             return f"nothing is split, since the radius of {type(region).__name__} counts changes"
         region = problem.family.at(1.0)  # At radius 0, where searches begin, nothing can change.

@@ -45,7 +45,6 @@ from holdfast.memory_budget import format_bytes, free_bytes
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem
 from holdfast.property import LinearProperty
-from holdfast.region import Region
 from holdfast.result import Traits
 
 # A phase gains something if it raises a bound by more than this share of it; smaller gains are rounding
@@ -145,7 +144,7 @@ class Tighten(Method[TightState]):
 
     def start(self, problem: Problem, seed: int) -> TightState:
         none = torch.zeros(len(problem), dtype=torch.float64, device=problem.region.centre.device)
-        low = none if problem.goal == "radius" else none - torch.inf
+        low = none if problem.bounds_radius else none - torch.inf
         return TightState(low, ClosedFormBounds(Certify().start(problem, seed)))
 
     def update_bounds(self, problem: Problem, state: TightState, lower: Tensor, upper: Tensor) -> TightState:
@@ -200,7 +199,7 @@ class Tighten(Method[TightState]):
         elif (
             isinstance(phase, TrainedLinearBounds)
             and self._wants_joint(problem)
-            and joint_relu.obstacle(graph, _region_at_one(problem)) is None
+            and joint_relu.obstacle(graph, problem.region_with_extent()) is None
         ):
             following = JointRelaxation.begin(low, phase.start, self.radii)
         elif no_models(problem) is None:
@@ -271,7 +270,7 @@ class Tighten(Method[TightState]):
                 )
             return
         if isinstance(phase, TrainedLinearBounds) and self._wants_joint(problem):
-            obstacle = joint_relu.obstacle(graph, _region_at_one(problem))
+            obstacle = joint_relu.obstacle(graph, problem.region_with_extent())
             if obstacle is None:
                 return
             if obstacle == joint_relu.TOO_LARGE:
@@ -296,11 +295,6 @@ def _crowding_notes(problem: Problem, before: Phase, after: Phase) -> Iterator[s
 def _has_gained(before: Tensor, after: Tensor) -> bool:
     """Whether a bound has risen by more than rounding."""
     return bool((after > before + RELATIVE_GAIN * before.abs()).any())
-
-
-def _region_at_one(problem: Problem) -> Region:
-    """Return the region, at radius 1 if it grows: at radius 0, where searches begin, nothing can change."""
-    return problem.family.at(1.0) if problem.goal == "radius" else problem.region
 
 
 def coefficients(problem: Problem, radius: Tensor, steps: int) -> Iterator[ParabolaCoefficients]:

@@ -51,7 +51,7 @@ class TrainedLinearBounds(Phase):
 
     def step(self, problem: Problem, low: Tensor, upper: Tensor | None) -> PhaseStep:
         """Bound the score over the region at one radius."""
-        if problem.goal != "radius":
+        if not problem.bounds_radius:
             return PhaseStep(
                 torch.fmax(low, bound_score(problem)), self, finished=not time_limit.has_expired()
             )
@@ -82,7 +82,7 @@ def bound_score(problem: Problem) -> Tensor:
     matrix, offset = rows_of(problem, graph)
     # Training may stop at these values: a radius needs a positive score, and no score exceeds that of the
     # centre.
-    if problem.goal == "radius":
+    if problem.bounds_radius:
         enough = -offset
     else:
         enough = problem.score(problem.region.centre).double()[:, None] - offset

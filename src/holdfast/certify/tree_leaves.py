@@ -58,7 +58,7 @@ class Leaves(Method[int]):
         if not isinstance(problem.property, LinearProperty):
             return "proofs by leaves need a property in linear rows (Robustness, Targeted, Linear)"
         region = problem.region
-        if not region.finds_nearest and (problem.goal == "radius" or not region.has_slope):
+        if not region.finds_nearest and (problem.bounds_radius or not region.has_slope):
             return "bounds rows of tables, balls and boxes only"
         columns = problem.network.columns
         reads_words = columns is not None and any(c.values is not None for c in columns.each)
@@ -84,7 +84,7 @@ class Leaves(Method[int]):
         proved = torch.full((len(problem),), torch.nan, dtype=torch.float64)
         witness, found = problem.region.centre.clone(), torch.zeros(len(problem), dtype=torch.bool)
         part = problem.take(rows)
-        if problem.goal == "radius":
+        if problem.bounds_radius:
             proved[rows], witness[rows] = _radius(part, trees)
             found[rows] = True
         else:

@@ -79,13 +79,12 @@ def _methods_by_name(
     from holdfast.lipschitz import Steepest
 
     named = methods_named(text, problems)
-    by_mesh = any(isinstance(method, Mesh) for method in named)
+    known = [Steepest(queries) if isinstance(method, Steepest) else method for method in named]
+    if any(isinstance(method, Mesh) for method in named):
+        known.append(Steepest(queries, searches="mesh"))
 
     def chosen(problem: "Problem") -> "list[Method[Any]]":
-        fitting = [method for method in named if method.unfit(problem) is None]
-        if problem.goal == "steepness":
-            fitting = [Steepest(queries) if isinstance(method, Steepest) else method for method in fitting]
-            fitting += [Steepest(queries, searches="mesh")] if by_mesh else []
+        fitting = [method for method in known if method.unfit(problem) is None]
         return fitting or default(problem)
 
     return chosen

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.question import plain
-from holdfast.result import TURNED, Bound, Record, has_proof, has_witness, orient_bounds
+from holdfast.result import Bound, Record, has_proof, has_witness
 from holdfast.store import Store
 from holdfast.store.export import file_name
 
@@ -27,7 +27,7 @@ def claims_of(store: Store, certificates: Mapping[str, Sequence[str]]) -> dict[s
 
 
 def _line(record: Record, certificates: Sequence[str]) -> dict[str, Any]:
-    ends, turned = orient_bounds(record), record.goal in TURNED
+    ends, turned = record.oriented, record.objective.maximised
     proved = (
         {**_bound_as_json(ends.lower, turned), "certificates": list(certificates)}
         if has_proof(record)

@@ -40,7 +40,7 @@ from holdfast.method import Claims, Method
 from holdfast.network import Network
 from holdfast.problem import Problem
 from holdfast.property import LinearProperty
-from holdfast.result import Traits
+from holdfast.result import Goal, Traits
 
 # On a GPU a step bounds this many times as many subproblems as on a CPU (chosen by hand).
 GPU_BATCH_FACTOR = 16
@@ -85,6 +85,7 @@ class Branch(Method[BudgetTree]):
     help: ClassVar[str] = "branch and bound over groups of units"
     needs_graph: ClassVar[bool] = True
     traits: ClassVar[Traits] = Traits(seeded=False, glass=True)
+    goals: ClassVar[tuple[Goal, ...]] = ("radius",)
 
     long_steps: ClassVar[bool] = True
     nodes_at_once: int = 256
@@ -97,8 +98,8 @@ class Branch(Method[BudgetTree]):
             raise BadInput(f"Branch: finest is a share of the domain, between 0 and 1; got {self.finest}.")
 
     def obstacle(self, problem: Problem) -> str | None:
-        if sparse_region(problem) is None or problem.goal != "radius":
-            return "certifies how many units may change; this problem has another goal"
+        if sparse_region(problem) is None:
+            return "certifies how many units may change; this problem has another region"
         if not isinstance(problem.property, LinearProperty):
             return "proofs need a property in linear rows (Robustness, Targeted, Linear)"
         try:

@@ -138,7 +138,7 @@ class Greedy(Method[GreedyState]):
             and problem.region.unit_grid is not None
             and not problem.region.embedded
             and problem.network.differentiable
-            and problem.goal == "radius"
+            and problem.bounds_radius
         ):
             return self._start_search(problem, seed, table.centre, none)
         state = self._narrow()._start_search(problem, seed, table.centre, none, sweep=False)
@@ -406,14 +406,14 @@ class Greedy(Method[GreedyState]):
 
     def _record_witness(self, problem: Problem, state: GreedyState, sets: Sets) -> GreedyState:
         """Store the best of these sets where it is better than the known counterexample."""
-        if problem.goal == "radius":
+        if problem.bounds_radius:
             sets = sets.take(sets.fails)
             # Of two sets of equal size prefer the one that fails by more.
             sets = sets.take(sets.margin.argsort(stable=True))
         row = sets.lane // state.lanes.each
         value = (
             state.choices.changed_units(row, sets.x).sum(-1).double()
-            if problem.goal == "radius"
+            if problem.bounds_radius
             else sets.margin.double()
         )
         best = select_best(row, torch.arange(len(row), device=row.device), value, sets.fails, 1)
@@ -501,13 +501,13 @@ class Greedy(Method[GreedyState]):
 def _max_units(problem: Problem) -> Tensor:
     """Return (batch,): the largest number of units that a set may change."""
     limit = problem.family.limit()
-    return limit if problem.goal == "radius" else torch.minimum(limit, problem.family.radius.floor())
+    return limit if problem.bounds_radius else torch.minimum(limit, problem.family.radius.floor())
 
 
 def _size_limit(problem: Problem, best: Tensor) -> Tensor:
     """Return (batch,): the largest number of units of a set that would improve on `best`."""
     limit = _max_units(problem)
-    return torch.minimum(limit, best.to(limit) - 1) if problem.goal == "radius" else limit
+    return torch.minimum(limit, best.to(limit) - 1) if problem.bounds_radius else limit
 
 
 def _corners(problem: Problem, table: UnitChoices, row: Tensor, slope: Tensor) -> Tensor:

@@ -33,7 +33,7 @@ from holdfast.problem import Problem
 from holdfast.property import Robustness, Targeted
 from holdfast.property.probability import are_probabilities
 from holdfast.region.unit_choices import UnitChoices, index_product
-from holdfast.result import Traits
+from holdfast.result import Goal, Traits
 
 Rule = Literal["margin", "confidence"]
 BYTES_PER_GRID_POINT = 128  # Memory planned for each grid point of a step, in bytes (chosen by hand).
@@ -80,6 +80,7 @@ class Grid(Method[GridState]):
     finds: ClassVar[str] = "DeepTRE's estimates and witnesses"
     help: ClassVar[str] = "DeepTRE: sensitivities of all sets of up to two units over a grid"
     traits: ClassVar[Traits] = Traits(glass=False)
+    goals: ClassVar[tuple[Goal, ...]] = ("radius",)
 
     t: int = 2
     levels: int = 2
@@ -93,8 +94,8 @@ class Grid(Method[GridState]):
             raise BadInput(f"Grid: rule {self.rule!r} is unknown; there are margin, confidence.")
 
     def obstacle(self, problem: Problem) -> str | None:
-        if problem.goal != "radius" or problem.region.unit_grid is None:
-            return "counts changed units; this problem has another region or goal"
+        if problem.region.unit_grid is None:
+            return "counts changed units; this problem has another region"
         if self.rule == "confidence" and not isinstance(problem.property, Robustness | Targeted):
             return "rule 'confidence' needs a property of a class"
         return None

@@ -19,4 +19,4 @@ def judge_outputs(problem: Problem, row: Tensor, outputs: Tensor) -> tuple[Tenso
     rounded = problem.network.differentiable and outputs.dtype != torch.float64
     doubt = 32 * torch.finfo(outputs.dtype).eps * outputs.abs().amax(-1) if rounded else 0
     fails = ~(score > -doubt) | (score == 0)
-    return score.nan_to_num(nan=-torch.inf), fails & (problem.goal == "radius")
+    return score.nan_to_num(nan=-torch.inf), fails & problem.bounds_radius

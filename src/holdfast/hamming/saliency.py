@@ -27,7 +27,7 @@ from holdfast.property import Robustness
 from holdfast.region import Domain, Sparse
 from holdfast.region.unit_choices import QUERIES_PER_STEP, UnitChoices, replace_unit
 from holdfast.region.units import Unit, unit_axes
-from holdfast.result import Record, Traits
+from holdfast.result import Goal, Record, Traits
 from holdfast.solver import solve
 
 SALIENCY_KEY = "saliency"  # The name of the extra of a record that holds the map.
@@ -72,17 +72,14 @@ class Saliency(Method[SaliencyState]):
     finds: ClassVar[str] = "witnesses"
     help: ClassVar[str] = "the most harmful change of a single unit or word, and a map of the effect of each"
     traits: ClassVar[Traits] = Traits(seeded=False, glass=False)
+    goals: ClassVar[tuple[Goal, ...]] = ("worst",)
 
     levels: int = 2  # values of a number, evenly spaced over the domain
 
     def obstacle(self, problem: Problem) -> str | None:
         if problem.region.unit_grid is None:
             return f"saliency maps are of single units or words, not of a {type(problem.region).__name__}"
-        return (
-            None
-            if problem.goal == "worst"
-            else "a map is of the lowest score of one change: 'holdfast saliency'"
-        )
+        return None
 
     def start(self, problem: Problem, seed: int) -> SaliencyState:
         region = problem.region

@@ -100,7 +100,7 @@ def _check(problem: Problem) -> None:
 def _graph(problem: Problem) -> Graph:
     """Return the graph of the score itself; a final softmax is kept."""
     _check(problem)
-    return graph_of(problem if problem.goal == "steepness" else replace(problem, goal="worst"))
+    return graph_of(replace(problem, goal="worst") if problem.bounds_radius else problem)
 
 
 def _gradients(graph: Graph, boxes: Boxes, rows: Tensor, low: Tensor, high: Tensor) -> Tensor:

@@ -88,7 +88,7 @@ def radius_origin(question: Question, parts: Sequence[QuestionPart]) -> str:
     is about no radius.
     """
     rows = parts[0].rows
-    if not rows or rows[0].goal != "radius" or question.command.split(" ")[0] in SENTENCES:
+    if not rows or not rows[0].objective.bounds_radius or question.command.split(" ")[0] in SENTENCES:
         return ""
     chosen = decisive_radius(question, rows)
     return (
@@ -105,10 +105,10 @@ def decisive_radius(question: Question, rows: Sequence[InputRow]) -> tuple[float
     counterexamples, rounded up. So at least half of the inputs with such a bound are decided there. It is
     infinite where that is all that is proved.
     """
-    if rows and rows[0].goal == "worst":
+    if rows and rows[0].objective.scored:
         return 0.0, "the property holds where its score is positive"
     given = question.asked.radius
-    about_radius = bool(rows) and rows[0].goal == "radius"
+    about_radius = bool(rows) and rows[0].objective.bounds_radius
     if given is not None and about_radius:
         try:
             return float(given), NAMED
@@ -126,7 +126,7 @@ def decisive_radius(question: Question, rows: Sequence[InputRow]) -> tuple[float
 
 def _is_counted(question: Question, rows: Sequence[InputRow]) -> bool:
     """Whether the radius is a whole number of changes."""
-    return question.asked.norm in COUNTED_NORMS and rows[0].goal == "radius"
+    return question.asked.norm in COUNTED_NORMS and rows[0].objective.bounds_radius
 
 
 def _median_radius(question: Question, rows: Sequence[InputRow]) -> tuple[float, str] | None:
@@ -301,16 +301,16 @@ def _robustness(
     """radius, worst, and what a program asks: how many inputs are certified, shown to change and unknown."""
     rows = parts[0].rows
     chosen = decisive_radius(question, rows)
-    if at is not None and rows[0].goal == "radius":
+    if at is not None and rows[0].objective.bounds_radius:
         # Between two counts of changes the smaller one is meant.
         chosen = (float(math.floor(at)) if _is_counted(question, rows) else at), NAMED
     if chosen is None:
         noun = input_noun(question, rows, len(rows) + silent)
         which = f"any of the {len(rows) + silent} {noun}" if len(rows) + silent > 1 else f"the {noun}"
         return f"No {parts[0].sense.quantity} is certified for {which}, and no counterexample was found."
-    radius = question.asked.radius if rows[0].goal == "worst" else chosen[0]
+    radius = question.asked.radius if rows[0].objective.scored else chosen[0]
     found = tally(rows, chosen[0], silent=silent)
-    if rows[0].goal in ("radius", "worst"):
+    if rows[0].objective.decides_property:
         return _counts(question, rows, found, perturbation(question, radius, image=_is_image(rows)))
     sense = parts[0].sense
     kept = f"{sense.quantity} {sense.claim} {format_nearest(chosen[0])}"

@@ -232,7 +232,7 @@ def quartile_radii(question: Question, *columns: Sequence[InputRow]) -> tuple[fl
     """
     first = next((rows[0] for rows in columns if len(rows)), None)
     sense = first.sense if first is not None else RADIUS
-    if first is not None and first.goal == "worst":
+    if first is not None and first.objective.scored:
         return (0.0,)
     if sense == RADIUS and question.asked.norm in ("0", "words"):
         return (1.0, 2.0, 3.0)

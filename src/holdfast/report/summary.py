@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from holdfast.batch_solver import NOTHING_MOVES
 from holdfast.formatting import format_bounds, format_percent, format_range, shorten
+from holdfast.goals import Objective, objective_of
 from holdfast.question import ClassLabel, Question
 from holdfast.question_text import frames_are_words
 from holdfast.report.wording import QUANTITIES, RADIUS, Quantity, has_separate_outputs, quantity_of
@@ -46,13 +47,17 @@ class InputRow:
     output: int | None = None
 
     @property
+    def objective(self) -> Objective:
+        return objective_of(self.goal)
+
+    @property
     def sense(self) -> Quantity:
         return quantity_of(self.goal, self.part)
 
     @property
     def fails_at_once(self) -> bool:
         """Whether the property fails at the input itself: a misclassified input."""
-        return self.goal == "radius" and bool(self.bracket.note) and self.bracket.upper.value == 0
+        return self.objective.bounds_radius and bool(self.bracket.note) and self.bracket.upper.value == 0
 
     @property
     def measured(self) -> bool:

@@ -29,9 +29,9 @@ def verdict(row: InputRow, at: float) -> Verdict:
     proved, shown = row.sense.proved_bound(row.bracket).value, row.sense.witnessed_bound(row.bracket).value
     if not row.sense.rises:
         proved, shown, at = -proved, -shown, -at
-    if row.goal in ("worst", "largest"):
-        return "certified" if proved > at else "broken" if shown <= at else "unknown"
-    return "certified" if proved >= at else "broken" if shown < at else "unknown"
+    if row.objective.is_certified(proved, at):
+        return "certified"
+    return "broken" if row.objective.is_broken(shown, at) else "unknown"
 
 
 def is_measured(row: InputRow, outcome: Verdict) -> bool:

@@ -106,7 +106,7 @@ class Scatter(Method[SearchRound]):
 
 def obstacle(problem: Problem) -> str | None:
     fits = (
-        problem.goal == "worst"
+        problem.objective.scored
         and isinstance(problem.property, Avoid | LinearProperty)
         and _box(problem) is not None
     )

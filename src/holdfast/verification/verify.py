@@ -190,5 +190,5 @@ def reasons(records: Sequence[Record]) -> list[str]:
 
 def count_subproblems(records: Sequence[Record]) -> int:
     """Return the number of subproblems that were bounded, as recorded in the proofs."""
-    counts = [record.bracket.negate() if record.goal == "largest" else record.bracket for record in records]
+    counts = [record.oriented for record in records]
     return max((int(bracket.lower.evidence.settings.get("parts") or 0) for bracket in counts), default=0)

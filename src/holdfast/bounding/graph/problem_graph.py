@@ -32,9 +32,7 @@ def graph_of(problem: Problem, *, executed: bool = False) -> Graph:
     out. As executed, rounding may make two outputs of a softmax equal, so there it is kept.
     """
     known = _graphs.setdefault(problem.network, {})
-    ranking = (
-        problem.goal == "radius" and isinstance(problem.property, Robustness | Targeted) and not executed
-    )
+    ranking = problem.bounds_radius and isinstance(problem.property, Robustness | Targeted) and not executed
     key = (problem.region.shape, ranking)
     if key not in known:
         graph = build(

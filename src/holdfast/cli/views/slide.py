@@ -39,8 +39,8 @@ def write_slide(store: Store, path: Path, at: float | None = None) -> Path:
     """
     parts, inputs = summary_parts(store, MOST_BARS)
     part = parts[0]
-    goal = part.rows[0].goal if part.rows and not part.name else ""
-    if store.question.command == "verify" or goal not in ("radius", "worst"):
+    decided = bool(part.rows) and not part.name and part.rows[0].objective.decides_property
+    if store.question.command == "verify" or not decided:
         raise BadInput(
             f"{path}: a slide shows radii or worst scores, and this run has none. Write a page: --out "
             "report.html."
@@ -157,7 +157,7 @@ def _describe_names(question: Question) -> str:
 def _unit(question: Question, part: QuestionPart) -> str:
     """What the axis shows."""
     asked = question.asked
-    if part.rows[0].goal != "radius":
+    if not part.rows[0].objective.bounds_radius:
         return f"{part.sense.quantity} (positive: the property holds)"
     if asked.norm == "words":
         return "number of replaced words"
