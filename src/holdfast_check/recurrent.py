@@ -1,5 +1,11 @@
 """ONNX's RNN, GRU and LSTM as steps, unrolled over time.
 
+Statement. With gates in ONNX's order,
+
+    RNN:  h' = f(W x + R h + b);
+    LSTM: c' = sigmoid(f) c + sigmoid(i) tanh(g),   h' = sigmoid(o) tanh(c');
+    GRU:  h' = (1 - sigmoid(z)) n + sigmoid(z) h,   n = tanh(W_n x + b_n + sigmoid(r) (R_n h + d_n)).
+
 X is (length, 1, inputs); W is (directions, gates * hidden, inputs), R the same for the hidden state, B
 (directions, 2 * gates * hidden). Y is (length, directions, 1, hidden); Y_h and Y_c are (directions, 1,
 hidden).

@@ -4,6 +4,10 @@ group of elements.
 Statement: `CheckedRegion.minimum` returns m with m <= min over x in the region of row . x, rounding included.
 Over a box the minimum is the sum of min(row_i l_i, row_i u_i). For the norms 1 and 2 weak Lagrangian duality
 bounds it (`_near`): any multiplier >= 0 is sound.
+
+Assumption: bounds, centre and spans are the float64 numbers of the proof; `down` and `up` widen differences.
+
+Reference: Boyd, Vandenberghe, "Convex optimization" (2004), section 5.1.
 """
 
 from dataclasses import dataclass, replace

@@ -1,6 +1,9 @@
 """A network as a list of steps on flat vectors: affine maps, and functions of one or two numbers applied
 element by element.
 
+Statement. y_0 is the input, and y_k = sum over parts of W y_j + b, or y_k = f(y_i, y_j) element by element,
+with i, j < k.
+
 Step 0 is the input. A `StepView` is a value of the network's graph: selected elements of a step, arranged in
 a shape, where index -1 represents a zero. Reshaping, transposing, slicing or padding a value changes only its
 view, so nothing is computed or rounded there.

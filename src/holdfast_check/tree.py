@@ -1,5 +1,7 @@
 """Branch-and-bound trees: the leaves of a tree of splits, which together cover the region.
 
+Statement. If a claim holds over every leaf, it holds over the region, because the leaves cover it.
+
 A tree is stored in depth-first order, each node before its two children: where it is split, or -1 for a leaf.
 A box is split at the middle of one of its sides. Any region is split at the sign of a value of the network,
 an element of a step: one child has value <= 0, the other value >= 0. Both children contain the points at

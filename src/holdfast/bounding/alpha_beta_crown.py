@@ -15,6 +15,8 @@ A row task has several rows, of which it suffices that one is positive at every 
 with sum one the weighted sum of the rows is at most the largest row, so the weights are optimised as well (a
 softmax of free numbers).
 
+Assumption: split activations have a single kink, at zero, and are affine on either side.
+
 References: Xu et al., "Fast and complete: enabling complete verification with rapid and massively parallel
 incomplete verifiers" (alpha-CROWN, 2021); Wang et al., "Beta-CROWN: efficient bound propagation with
 per-neuron split constraints for neural network robustness verification" (2021), theorem 3.1.

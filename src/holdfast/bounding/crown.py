@@ -21,6 +21,9 @@ which a node varies; in the others the coefficients are multiplied with the node
 varying rows of a node are stored as one slice, so batches are fastest if rows that perturb the same time
 steps are neighbours.
 
+Assumptions: the graph computes the model's function (`graph.equivalence_check` samples it), activations
+have sound relaxations (`relax`), and arithmetic is that of IEEE 754 with round to nearest.
+
 References: Zhang et al., "Efficient neural network robustness certification with general activation
 functions" (CROWN, 2018); Xu et al., "Automatic perturbation analysis for scalable certified robustness and
 beyond" (auto_LiRPA, 2020); Ko et al., "POPQORN: quantifying robustness of recurrent neural networks" (2019),

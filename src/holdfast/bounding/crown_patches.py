@@ -1,11 +1,17 @@
 """CROWN's backward pass for convolutions, with coefficients stored only in the receptive fields (patches).
 
+Statement. As `crown`: Lambda y(x) >= A x + b for every x of the region, with each row of Lambda zero
+outside of one window of every node.
+
 A row starts at one element, at position p of its node. In an earlier image its coefficients lie in the window
 of `extent` positions from scale p + start on; scale, start and extent are the same for all rows, since a
 convolution is the same at every position. Where a window extends beyond the image, the convolution reads
 zeros of its padding: coefficients there are multiplied with zeros, and are set to zero before a map reads
 them. Linear bounds and offsets are gathered window by window, once for all channels at a position. Results
 and rounding errors are those of `crown.BackwardWalk` (docs/rounding.md).
+
+Assumption: the map between two nodes is a convolution, a pooling or elementwise, with the same kernel
+everywhere.
 
 Reference: auto_LiRPA (Xu et al. 2020) stores convolutional coefficients as patches in the same way.
 """

@@ -4,6 +4,11 @@ A drift adds one offset per feature to every time step, so the problem has as ma
 enough to split, and small enough for quadratic models. The centre of the window becomes an unperturbed input:
 
     z = (offsets, centre)  ->  network(centre + offsets in every time step).
+
+Statement. The minimum over the offsets of this graph, less the charge for rounded windows, is at most that
+over the windows (`region.Drift`).
+
+Assumption: windows are rounded to the type of the inputs, by at most `Drift` allows.
 """
 
 import math

@@ -15,6 +15,12 @@ Search. Any w and any Lambda are sound, so they are searched for in low precisio
 semidefinite programme whose dual variable is a positive semidefinite matrix Z with trace one in every group;
 there w_j = (C_j'Z C_j)^1/2. The search starts from the lengths of columns and rows, and moves part of the way
 to the values that belong to an approximation of Z: a power of Q + K in the units of its rows.
+
+Assumptions: the groups are Euclidean balls or single variables; balls of norms above 2 are not contained in
+these.
+
+References: Boyd, Vandenberghe, "Convex optimization" (2004), chapter 5, for the dual; docs/rounding.md for
+the eigenvalue bound of a computed matrix.
 """
 
 from collections.abc import Iterator

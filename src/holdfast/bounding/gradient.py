@@ -15,6 +15,8 @@ positive measure, its own derivative is zero almost everywhere there, and any nu
 changes from x to x' by the integral of g . (x' - x) with g between the bounds found here. Where the row is
 differentiable, g is its gradient. Rounding: docs/rounding.md.
 
+Assumptions: the region is convex; activations are locally Lipschitz, with a `derivative_range`.
+
 Reference: Weng et al., "Towards fast computation of certified robustness for ReLU networks" (Fast-Lip, 2018),
 for ReLU networks.
 """

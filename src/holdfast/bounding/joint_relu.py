@@ -1,7 +1,12 @@
 """Lower bounds of output rows by a joint relaxation of all unstable ReLUs: the input of `sdp_dual`.
 
+Statement. For every x of the region there are |v_k| <= 1 with |z_i - A_i u| <= error_i for every unstable
+pre-activation z_i and u = (1, v), as `sdp_dual` needs it.
+
 Affine forms express every pre-activation as an affine function of the perturbed inputs and of the outputs of
 earlier unstable ReLUs: these are their noise symbols. `sdp_dual` states what is proved from that.
+
+Assumption: all unstable activations have a single kink, at zero.
 """
 
 from collections.abc import Sequence

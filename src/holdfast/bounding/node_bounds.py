@@ -1,4 +1,11 @@
-"""Bounds of every node of a graph over a region, and linear functions of the input."""
+"""Bounds of every node of a graph over a region, and linear functions of the input.
+
+Statement. `Boxes` holds lower <= y(x) <= upper for every node y and every x of the region, or infinite
+bounds; `LinearForms.minimum` is at most the minimum over the region of coefficients . x + constant.
+
+Assumption: values above `LARGEST` count as unbounded, so that an underflow is never amplified beyond `TINY`
+(docs/rounding.md).
+"""
 
 from dataclasses import dataclass, field
 

@@ -1,5 +1,8 @@
 """The quadratic part 1/2 v'Q v + v'C r of quadratic models, represented by a recipe.
 
+Statement. Sums and products of the recipe below equal those of the matrices Q and C that it stands for, up
+to the rounding that `quadratic_models` charges.
+
 It is the largest part of a model, and most nodes need only a few sums of it. Affine maps and activations
 change it in two ways only: they take linear combinations of stored coefficients, and they add products of
 linear parts. So it is represented as

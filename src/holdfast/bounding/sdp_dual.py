@@ -44,6 +44,9 @@ Any multipliers are sound. `_train` maximises the bound plus a logarithmic barri
 det N, by Adam in float32. `prove_rows` evaluates the result once in float64 with every rounding error bounded
 (docs/rounding.md). `block_sparse` computes the sums over A_i'A_i.
 
+Assumptions: unstable activations are affine on either side of zero; the region is a box or a product of
+Euclidean balls, and its affine forms hold with the errors given.
+
 References: Raghunathan, Steinhardt, Liang, "Semidefinite relaxations for certifying robustness to adversarial
 examples" (2018), for the relaxation; Dathathri et al., "Enabling certification of verification-agnostic
 networks via memory-efficient semidefinite programming" (2020), for first-order methods on its dual.

@@ -10,6 +10,8 @@ With the residual e = J - M x the last two lines differ by 1/2 (v + x)'M (v + x)
 of |e_g| (1 + |x_g|) suffices. The dual is concave in lambda, and its derivative along lambda_g is 1/2
 (|x_g|^2 - 1) at the minimiser -x, which guides the search. Any lambda and any x are sound.
 
+Assumption: the variables form Euclidean balls of radius one, or intervals (balls of one variable).
+
 Reference: Conn, Gould, Toint, "Trust-Region Methods" (2000), chapter 7, for one ball.
 """
 

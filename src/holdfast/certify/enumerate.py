@@ -4,6 +4,8 @@ therefore a proof.
 Statement. Let S(k) be the finite set of sentences in which at most k words are replaced, each by one of its
 substitutes. If the network was queried at every sentence of S(k) and kept its class, then k is certified, for
 the network as executed.
+
+Assumption: the network answers a sentence the same way every time (`network.statefulness`).
 """
 
 import itertools

@@ -3,6 +3,8 @@
 Statement. `bounding.joint_relu` bounds a linear function of the outputs by a feasible point of the Lagrangian
 dual of Shor's relaxation. By weak duality every such point is a lower bound over the region, rounding
 included. This phase only chooses the radii at which that bound is computed.
+
+Assumption: all unstable activations have a single kink, at zero. References: `bounding.sdp_dual`.
 """
 
 from dataclasses import dataclass, field, replace

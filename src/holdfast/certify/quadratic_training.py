@@ -7,6 +7,9 @@ Statement. Any coefficients c of the relaxations yield models that enclose the n
 
 Training works in float32 and only selects coefficients. What it reaches is proved afterwards in float64, with
 all rounding errors, by quadratic models and linear bounds together (`Quadratic.least_with_crown`).
+
+Assumption: every activation has a parabolic relaxation (`bounding.relax`). References:
+`bounding.quadratic_models`.
 """
 
 import math

@@ -14,6 +14,8 @@ bound of a bracket.
 
 As in the paper the noise is not clipped: the network is queried at points outside its domain too.
 
+Assumption: the samples of the noise are independent and normally distributed.
+
 Reference: J. Cohen, E. Rosenfeld, J. Z. Kolter, Certified adversarial robustness via randomized smoothing,
 2019.
 """

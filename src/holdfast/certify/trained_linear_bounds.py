@@ -8,6 +8,8 @@ so
 
 Training (in float32) only selects the slopes; the bound is then computed in float64 with all rounding errors.
 
+Assumption: as `bounding.alpha_beta_crown`.
+
 References: K. Xu et al., Fast and complete: enabling complete neural network verification with rapid and
 massively parallel incomplete verifiers (alpha-CROWN), 2021.
 """

@@ -20,6 +20,8 @@ the input the minimum over a region is a sum of the smallest effects of units th
 bounding engine would propagate through whole layers; here the first two layers are treated unit by unit and
 group by group, inside the values that they touch. For the second layer the backward pass has a single step,
 which is computed forwards for all values at once. Rounding: docs/rounding.md.
+
+Assumption: the network is a chain of affine layers and activations with linear bounds (`layer_chain`).
 """
 
 from collections.abc import Callable, Iterator, Sequence

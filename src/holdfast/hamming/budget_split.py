@@ -1,5 +1,7 @@
 """Branch and bound over budgets of changes (norm 0): the splitting rule and the bounds of the subproblems.
 
+Statement. The subproblems of a split cover their parent, so the smallest of their bounds holds over it.
+
 A subproblem says how many units may change in each of a few groups of units. Splitting halves a group A into
 B and C. A change of at most k units of A changes at most i units of B and at most k - i units of C, for some
 i in 0..k:
@@ -8,6 +10,10 @@ i in 0..k:
 
 so the k + 1 subproblems of a split cover it. If only groups of a single unit remain, the range of values of a
 unit is halved instead.
+
+Assumption: the units of a region change independently of each other, each within its own range.
+
+Reference: the splitting rule is this project's own; see `hamming.branch` for the problem.
 """
 
 import math

@@ -1,8 +1,13 @@
 """A network that is a chain of affine layers and activations, as matrices; and the values of the first two
 layers that each input unit touches.
 
+Statement. z_1 = W_1 x + b_1, r_k = f_k(z_k), z_(k+1) = W_(k+1) r_k + b_(k+1), the last layer without f;
+`centre` returns z_k and r_k at an input within the errors that it returns.
+
 A changed pixel touches few values of the first layer and few of the second: its window. Pixels inside a
 convolution have windows with the same weights, which are stored once.
+
+Assumption: the network is such a chain, and a composed layer fits in memory as a matrix.
 """
 
 from dataclasses import dataclass, field, replace

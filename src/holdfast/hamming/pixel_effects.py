@@ -3,10 +3,12 @@ effects (norm 0).
 
 The tables belong to one input and serve all subproblems around it.
 
-Setting. Each of the first two layers ends in f(v) = v for v >= 0 and f(v) = b v for v < 0, with 0 <= b <= 1
-(`below` in the code; b = 0 for ReLU). Let z be a pre-activation at the centre, d = |z|, and m the slope of f
-at z (m = 1 if z > 0, else b). When unit i changes, the pre-activation moves by s_i. Let t_i = -s_i if z > 0
-and t_i = s_i otherwise: the component of s_i towards zero. With x+ = max(x, 0) define
+Statement. The tables bound f(z + sum of s_i) - f(z) - sum over i of (f(z + s_i) - f(z)), as follows.
+
+Assumptions. Each of the first two layers ends in f(v) = v for v >= 0 and f(v) = b v for v < 0, with 0 <= b
+<= 1 (`below` in the code; b = 0 for ReLU). Let z be a pre-activation at the centre, d = |z|, and m the
+slope of f at z (m = 1 if z > 0, else b). When unit i changes, the pre-activation moves by s_i. Let t_i =
+-s_i if z > 0 and t_i = s_i otherwise: the component of s_i towards zero. With x+ = max(x, 0) define
 
     reach_i = min(t_i+, d),   over_i = (t_i - d)+,   away_i = (-t_i)+.
 

@@ -1,7 +1,7 @@
 """Bounds over regions of norm 0 from tables of single units: the effect of several units is the sum of their
 single effects plus an interaction.
 
-For a function g of the pre-activations of the third layer and a set S of changed units,
+Statement. For a function g of the pre-activations of the third layer and a set S of changed units,
 
     g(S) >= g(centre) + sum over i in S of effect_i - interaction,
 
@@ -10,6 +10,9 @@ The interaction is an interval for every value of the second layer that several 
 in `pixel_effects`. Only a few changed units may touch the same value of the first layer; other regions are
 left to `bound`. From the third layer on linear bounds are propagated backwards as in `bound`, and are
 evaluated with the tables.
+
+Assumption: the network is a chain of layers whose first two have piecewise-linear activations with a kink
+at zero.
 """
 
 from dataclasses import dataclass

@@ -1,12 +1,17 @@
 """CROWN-IBP: margins over a box by one CROWN backward pass over interval bounds (Zhang et al. 2020).
 
-Intermediate bounds come from IBP. From the margins rows . z, linear bounds are propagated back to the input,
+Statement. Intermediate bounds come from IBP. From the margins rows . z, linear bounds are propagated back
+to the input,
 
     rows . z >= L . x + constant   over the box,   and   min over the box of L . x = L m - |L| r.
 
 The pass is that of `holdfast.bounding.crown`, for a loss: in the network's dtype, differentiable in the
 weights, for a whole batch, without outward rounding. Affine maps are transposed by torch's own derivative. A
 node without a recorded rule (a maximum, a softmax) is replaced by its interval.
+
+Assumption: the margins are for a loss, and prove nothing.
+
+Reference: Zhang et al., "Towards stable and efficient training of verifiably robust neural networks" (2020).
 """
 
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Interval bounds of recurrent layers: LSTM, GRU and plain RNN cells, unrolled.
+"""Interval bounds of recurrent layers: the cells of `network.cells` over intervals, unrolled.
 
 The input's contribution W_x x_t + b is computed for all steps at once. Each step adds W_h h and applies the
 gates. The interval of a gate in [0, 1] times a value is known in closed form (`multiply_gate`).
@@ -17,6 +17,7 @@ from holdfast.bounding.relax.base import Interval
 from holdfast.errors import UnsupportedLayer
 from holdfast.hardening.intervals import IntervalGraph, Span, between, rule
 from holdfast.hardening.ranges import multiply_gate
+from holdfast.network import cells
 
 aten = torch.ops.aten
 Ball = tuple[Tensor, Tensor]  # centre and radius of an interval
@@ -54,22 +55,36 @@ def _gates(value: Ball, many: int) -> list[Interval]:
     return list(zip(*(end.chunk(many, -1) for end in _ends(value)), strict=True))
 
 
+class IntervalAlgebra:
+    """The operations of `network.cells` on intervals."""
+
+    def sigmoid(self, value: Interval) -> Interval:
+        return _each(torch.sigmoid, value)
+
+    def tanh(self, value: Interval) -> Interval:
+        return _each(torch.tanh, value)
+
+    def add(self, a: Interval, b: Interval) -> Interval:
+        return _plus(a, b)
+
+    def multiply_gate(self, gate: Interval, value: Interval) -> Interval:
+        return multiply_gate(gate, value)
+
+    def blend(self, gate: Interval, state: Interval, new: Interval) -> Interval:
+        """A convex combination increases in state and new. So its bounds are combinations of their bounds, at
+        one of the two bounds of the gate.
+        """
+        low = torch.minimum(*(new[0] + share * (state[0] - new[0]) for share in gate))
+        high = torch.maximum(*(new[1] + share * (state[1] - new[1]) for share in gate))
+        return low, high
+
+
 def _lstm(shared: Ball, state: State, weights: Sequence[Tensor]) -> State:
-    """c' = sigmoid(f) c + sigmoid(i) tanh(g), h' = sigmoid(o) tanh(c')."""
-    i, f, g, o = _gates(_recurrent_share(shared, state[0], weights), 4)
-    memory = _plus(
-        multiply_gate(_each(torch.sigmoid, f), state[1]),
-        multiply_gate(_each(torch.sigmoid, i), _each(torch.tanh, g)),
-    )
-    return multiply_gate(_each(torch.sigmoid, o), _each(torch.tanh, memory)), memory
+    i, f, g, o = _gates(_recurrent_share(shared, state[0], weights), cells.NUM_LSTM_GATES)
+    return cells.lstm(IntervalAlgebra(), i, f, g, o, state[1])
 
 
 def _gru(shared: Ball, state: State, weights: Sequence[Tensor]) -> State:
-    """n = tanh(W_n x + b + sigmoid(r) (W_hn h + b_hn)), h' = (1 - sigmoid(z)) n + sigmoid(z) h.
-
-    h' is a convex combination of n and h, and increases in both. So its bounds are combinations of their
-    bounds, at one of the two bounds of the gate.
-    """
     size = weights[1].shape[1]
     bias = weights[3] if len(weights) == 4 else None
     recalled = _through(_ball(*state[0]), weights[1], bias)
@@ -78,14 +93,10 @@ def _gru(shared: Ball, state: State, weights: Sequence[Tensor]) -> State:
         shared[1][..., : 2 * size] + recalled[1][..., : 2 * size],
     )
     r, z = _gates(gates, 2)
-    reset = multiply_gate(
-        _each(torch.sigmoid, r), _ends((recalled[0][..., 2 * size :], recalled[1][..., 2 * size :]))
+    from_input, from_state = (
+        _ends((ball[0][..., 2 * size :], ball[1][..., 2 * size :])) for ball in (shared, recalled)
     )
-    new = _each(torch.tanh, _plus(_ends((shared[0][..., 2 * size :], shared[1][..., 2 * size :])), reset))
-    keep = _each(torch.sigmoid, z)
-    low = torch.minimum(*(new[0] + share * (state[0][0] - new[0]) for share in keep))
-    high = torch.maximum(*(new[1] + share * (state[0][1] - new[1]) for share in keep))
-    return ((low, high),)
+    return (cells.gru(IntervalAlgebra(), r, z, from_input, from_state, state[0]),)
 
 
 def gru_step(frame: Span, state: State, weights: Sequence[Tensor]) -> Interval:

@@ -1,6 +1,6 @@
 """Interval bound propagation (IBP), differentiable in the weights (Gowal et al. 2018).
 
-For an affine layer and an interval with centre m and radius r >= 0,
+Statement. For an affine layer and an interval with centre m and radius r >= 0,
 
     W x + b in [ W m + b - |W| r,  W m + b + |W| r ],
 
@@ -13,8 +13,11 @@ The operators are those of the engine (`holdfast.bounding.graph`): `IntervalGrap
 they build, and computes intervals at once, in the network's dtype, for a whole batch. So every layer that can
 be certified can be trained.
 
-These intervals are for a loss: nothing is rounded outwards, and nothing here is ever reported as a
-certificate.
+Assumption: these intervals are for a loss. Nothing is rounded outwards, and nothing here is ever reported
+as a certificate.
+
+Reference: Gowal et al., "On the effectiveness of interval bound propagation for training verifiably robust
+models" (2018).
 """
 
 import operator

@@ -1,8 +1,11 @@
 """Linear relaxations of activations for a loss: differentiable, without outward rounding.
 
+Statement.
+
     lower . v + lower_offset <= f(v) <= upper . v + upper_offset   for v in the box
 
-Any slope s is sound with the intercepts min and max of f(v) - s . v over the box.
+Assumption: up to rounding, since the planes are for a loss. Any slope s is valid with the intercepts min
+and max of f(v) - s . v over the box.
 """
 
 import torch

@@ -1,4 +1,11 @@
-"""Ranges of functions over intervals in closed form: monotone functions, gates, products, |v|, powers."""
+"""Ranges of functions over intervals in closed form: monotone functions, gates, products, |v|, powers.
+
+Statement. Each function returns (min, max) of f(v) over lower <= v <= upper, up to rounding: a monotone f
+at the ends, a product v z at one of the four corners, and sigmoid(v) z too, because it is monotone in v for
+fixed z.
+
+Assumption: the ranges are for a loss; nothing is rounded outwards.
+"""
 
 from collections.abc import Callable
 from typing import Any

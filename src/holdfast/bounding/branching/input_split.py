@@ -1,7 +1,13 @@
 """Branch and bound by input splits: open boxes are shrunk to where counterexamples may be, then halved.
 
 A counterexample is a point of the box with an output in one of the polytopes of `Avoid`: all rows of the
-polytope are at most zero there. Over every box each row of each polytope has a linear lower bound, so
+polytope are at most zero there.
+
+Statement. With linear lower bounds L_r(x) = slope_r . x + constant_r <= row_r . output + offset_r over a
+box B,
+
+    max over r of min over B of L_r > 0   implies   no counterexample of this polytope in B,
+    every counterexample x of B has       slope_r . x + constant_r <= 0   for all rows r of some polytope. So
 
 - a polytope with a row that is positive over the box is excluded on this box and on all boxes inside it;
 - where such a linear bound is positive there is no counterexample, so the box shrinks to the part that the
@@ -11,6 +17,8 @@ polytope are at most zero there. Over every box each row of each polytope has a 
 
 The halves cover the box, so once none is left there is no counterexample. All bounds hold in float64 with
 rounding errors included.
+
+Assumption: the region is its enclosing box, or contained in it.
 
 Reference: Wang et al., "Formal security analysis of neural networks using symbolic intervals" (ReluVal,
 2018), for input splits.

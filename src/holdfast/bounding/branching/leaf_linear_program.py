@@ -4,10 +4,20 @@ The network is affine there, so the programme
 
     minimise t    subject to    rows x + c <= t,    G x + h <= 0,    lower <= x <= upper
 
-(G x + h <= 0 are the sign constraints) decides whether some x makes all rows at most zero. Its solution is
-either a candidate point or, by duality, multipliers that prove that there is none. SciPy solves it in
-floating point and nothing is trusted: points are replayed, and multipliers are evaluated with all rounding
-errors included (`RowTask.prove`).
+(G x + h <= 0 are the sign constraints) decides whether some x makes all rows at most zero.
+
+Statement. For any weights w >= 0 with sum one and any multipliers p >= 0,
+
+    max over the rows of (rows x + c)  >=  w . (rows x + c) + p . (G x + h)    for every x with G x + h <= 0,
+
+and the right side is linear in x. By duality the best such bound is the optimum of the programme. So its
+solution is either a candidate point or weights and multipliers that prove that there is none. SciPy solves
+it in floating point and nothing is trusted: points are replayed, and multipliers are evaluated with all
+rounding errors included (`RowTask.prove`).
+
+Assumption: every pre-activation of the subproblem has a decided sign, so the network is affine there.
+
+Reference: Boyd, Vandenberghe, "Convex optimization" (2004), chapter 5, for duality.
 """
 
 from dataclasses import dataclass

@@ -1,10 +1,17 @@
 """Branch and bound by splits of ranges: of pre-activations, and of inputs if the region is a box.
 
+Statement. If the children of every split cover their parent, min over the region of (row . f + offset) is
+at least the smallest bound of the open subproblems: {l <= y <= u} is the union of {l <= y <= p} and {p <= y
+<= u}.
+
 For networks with curved activations (tanh, sigmoid, the gates of recurrent cells) and for all norms. A
 subproblem contains the points at which every pre-activation lies in a given range. A split divides one of
 these ranges at a point, and both children cover the subproblem. All ranges are computed again for a
 subproblem, by CROWN and, where available, by quadratic models together. Bounds use multipliers of the range
 constraints (`multipliers`).
+
+Assumption: a bound of a subproblem holds at every point of the region whose pre-activations lie in its
+ranges.
 
 Reference: Shi et al., "Neural network verification with branch-and-bound for general nonlinearities" (GenBaB,
 2024).

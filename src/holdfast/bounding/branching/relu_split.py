@@ -1,11 +1,16 @@
 """Branch and bound by splits of unstable ReLU-like neurons: active in one child, inactive in the other.
 
+Statement. {z_i >= 0} and {z_i <= 0} cover a subproblem, so min over the region of (row . f + offset) is at
+least the smallest bound of the open subproblems.
+
 For networks with many inputs, with boxes that cannot be halved often enough. A subproblem is a list of
 decided signs of pre-activations. Over it all intermediate bounds are computed again, then slopes and
 multipliers are optimised for every polytope (`alpha_beta_crown`). Both signs of a pre-activation cover the
 subproblem. Before the first split the intermediate bounds of the region are optimised, then refined by small
 branch-and-bound searches of their own (`intermediate_refinement`). If the region is a box, a
 subproblem without unstable neurons is solved exactly (`leaf_linear_program`).
+
+Assumption: split activations have a single kink, at zero.
 
 References: Bunel et al., "Branch and bound for piecewise linear neural network verification" (2020); Wang et
 al. (beta-CROWN, 2021).

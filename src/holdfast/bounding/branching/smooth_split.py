@@ -1,10 +1,14 @@
 """Branch and bound by input splits for smooth networks: boxes are bounded by Taylor models.
 
+Statement. The two halves of a box cover it, so a bound that holds over all open boxes holds over the region.
+
 Taylor models take a small part of the time of affine forms. Their remainder is of third order in the side of
 a box, the error of linear bounds of second order, so models are better on small boxes and affine forms
 (`InputSplit`) on large ones. Affine forms are used for boxes without any bound yet, and for boxes on which
 the model's remainder exceeds its linear part, unless all 2^n boxes that result from halving every input cost
 less than one form.
+
+Assumption: every activation has a Taylor model (`taylor`); the region is a box.
 """
 
 from dataclasses import dataclass, replace

@@ -1,9 +1,9 @@
-"""One step of RNN, LSTM and GRU cells, for torch tensors and numpy arrays.
+"""One step of the cells of `network.cells` for torch tensors and numpy arrays, in place.
 
 A step works in place on `gates` = W_x x + b, the input's contribution, and reads `recalled` = W_h h, the
 state's contribution, which all mutants of an element share. sigmoid(v) = (1 + tanh(v / 2)) / 2, and halving
 is exact in floating point. So the weights of sigmoid gates are stored halved, and a single tanh evaluates all
-gates.
+gates before the equations of the cell are applied to their values.
 """
 
 from collections.abc import Callable
@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+
+from holdfast.network import cells
 
 Array = Any  # a torch tensor or a numpy array: slices, sums and products have the same syntax
 
@@ -26,41 +28,84 @@ def relu_(x: Array) -> Array:
     return x.clamp_min_(0) if isinstance(x, Tensor) else np.maximum(x, 0, out=x)
 
 
+class EvaluatedTanh:
+    """A value of the LSTM whose tanh was evaluated together with the gates."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Array) -> None:
+        self.value = value
+
+
+class ArrayAlgebra:
+    """The operations of `network.cells` on arrays. Gates are evaluated; sums overwrite their second one."""
+
+    def sigmoid(self, value: Array) -> Array:
+        return value
+
+    def tanh(self, value: Array) -> Array:
+        return value.value if type(value) is EvaluatedTanh else tanh_(value)
+
+    def add(self, a: Array, b: Array) -> Array:
+        b += a  # The second operand is always a new array, with adjacent elements.
+        return b
+
+    def multiply_gate(self, gate: Array, value: Array) -> Array:
+        return gate * value
+
+    def blend(self, gate: Array, state: Array, new: Array) -> Array:
+        """new + gate (state - new)."""
+        kept = state - new
+        kept *= gate
+        kept += new
+        return kept
+
+
+class DoubledArrayAlgebra(ArrayAlgebra):
+    """As `ArrayAlgebra` with doubled gates, 2 sigmoid(v) = 1 + tanh(v / 2). Products are doubled too until
+    `add` halves their sum; halving is exact.
+    """
+
+    def tanh(self, value: Array) -> Array:
+        if type(value) is EvaluatedTanh:
+            return value.value
+        return value.tanh() if isinstance(value, Tensor) else np.tanh(value)  # The memory is kept.
+
+    def add(self, a: Array, b: Array) -> Array:
+        b += a
+        b *= 0.5
+        return b
+
+
+ARRAYS: cells.CellAlgebra[Any] = ArrayAlgebra()
+DOUBLED_ARRAYS: cells.CellAlgebra[Any] = DoubledArrayAlgebra()
+
+
 Step = Callable[[Array, Array, Array, Array, int], None]
 
 
 def lstm(gates: Array, recalled: Array, state: Array, new: Array, n: int) -> None:
-    """state and new (m, 2n): h, c.
-
-    Gates i, f, g, o: c' = sigmoid(f) c + sigmoid(i) tanh(g), h' = sigmoid(o) tanh(c').
-    """
+    """state and new (m, 2n): h, c. Gates i, f, g, o."""
     gates += recalled
     tanh_(gates)
     gates[:, : 2 * n] += 1
     gates[:, 3 * n :] += 1
-    memory = gates[:, n : 2 * n] * state[:, n:]
-    memory += gates[:, :n] * gates[:, 2 * n : 3 * n]
-    memory *= 0.5
+    i, f, g, o = gates[:, :n], gates[:, n : 2 * n], gates[:, 2 * n : 3 * n], gates[:, 3 * n :]
+    doubled, memory = cells.lstm(DOUBLED_ARRAYS, i, f, EvaluatedTanh(g), o, state[:, n:])
+    doubled *= 0.5
     new[:, n:] = memory
-    tanh_(memory)
-    memory *= gates[:, 3 * n :]
-    memory *= 0.5
-    new[:, :n] = memory
+    new[:, :n] = doubled
 
 
 def gru(gates: Array, recalled: Array, state: Array, new: Array, n: int) -> None:
-    """Gates r, z, n: v = tanh(x_n + sigmoid(r) (W h)_n), h' = v + sigmoid(z) (h - v)."""
+    """state and new (m, n): h. Gates r, z, n."""
     doors = gates[:, : 2 * n] + recalled[:, : 2 * n]
     tanh_(doors)
     doors += 1
     doors *= 0.5
-    value = doors[:, :n] * recalled[:, 2 * n :]
-    value += gates[:, 2 * n :]
-    tanh_(value)
-    kept = state[:, :n] - value
-    kept *= doors[:, n:]
-    kept += value
-    new[:, :n] = kept
+    new[:, :n] = cells.gru(
+        ARRAYS, doors[:, :n], doors[:, n:], gates[:, 2 * n :], recalled[:, 2 * n :], state[:, :n]
+    )
 
 
 def rnn_tanh(gates: Array, recalled: Array, state: Array, new: Array, n: int) -> None:

@@ -1,11 +1,4 @@
-"""The GRU cell of torch, with gates in the order r, z, n:
-
-    n = tanh(W_in x + b_in + sigmoid(r) (W_hn h + b_hn)),   h' = (1 - sigmoid(z)) n + sigmoid(z) h.
-
-The graph uses h' = n + sigmoid(z) (h - n): one product instead of two. The gap of a product's linear bounds
-grows with the widths of its factors, and h - n is narrower than the sum of both widths, because h and n
-depend on the same input. Interval arithmetic uses that h' is a convex combination of h and n
-(`Graph.blends`).
+"""The GRU cell of torch (`network.cells.gru`) as nodes of the graph.
 
 Reference: Ko et al. 2019 (POPQORN) for linear bounds of gates.
 """
@@ -13,17 +6,18 @@ Reference: Ko et al. 2019 (POPQORN) for linear bounds of gates.
 import torch
 
 from holdfast.bounding.graph.cells.unroll import (
+    CellValue,
+    ConstantValue,
+    NodeAlgebra,
     Value,
     Weights,
-    add,
     mix,
     options,
     part,
-    times_constant,
     unroll,
 )
 from holdfast.bounding.graph.graph import Graph, Node, OperatorCall, handles
-from holdfast.bounding.relax import Sigmoid, SigmoidTanh, SigmoidTimes, Tanh
+from holdfast.network import cells
 
 linear = torch.nn.functional.linear
 
@@ -51,20 +45,16 @@ def cell(graph: Graph, at: str, frame: Node, states: tuple[Value, ...], weights:
     from_input = graph.affine(
         at, [frame], lambda v: linear(v, w_x, b_x), lambda m: linear(m, w_x.abs(), b_x.abs())
     )
+    state: CellValue
+    recalled: CellValue
     if isinstance(h, Node):
         recalled = graph.affine(
             at, [h], lambda v: linear(v, w_h, b_h), lambda m: linear(m, w_h.abs(), b_h.abs())
         )
-        reset = graph.add_relaxed(at, [r, recalled], SigmoidTimes())
-        new = graph.add_relaxed(at, [add(graph, at, from_input, reset)], Tanh())
-        change = graph.affine(at, [h, new], lambda v, z: v - z, lambda v, z: v + z)
-        state = add(graph, at, new, graph.add_relaxed(at, [z, change], SigmoidTimes()))
-        graph.blends[state] = z, h, new
-        return (state,)
-    recalled_size = linear(h.abs(), w_h.abs(), b_h.abs())
-    reset = times_constant(
-        graph, at, graph.add_relaxed(at, [r], Sigmoid()), linear(h, w_h, b_h), recalled_size
-    )
-    away = graph.affine(at, [z], lambda v: -v, lambda m: m)
-    written = graph.add_relaxed(at, [away, add(graph, at, from_input, reset)], SigmoidTanh())
-    return (add(graph, at, written, times_constant(graph, at, graph.add_relaxed(at, [z], Sigmoid()), h)),)
+        state = h
+    else:
+        recalled = ConstantValue(linear(h, w_h, b_h), linear(h.abs(), w_h.abs(), b_h.abs()))
+        state = ConstantValue(h)
+    after = cells.gru(NodeAlgebra(graph, at), r, z, from_input, recalled, state)
+    assert isinstance(after, Node)
+    return (after,)

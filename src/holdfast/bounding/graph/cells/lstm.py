@@ -1,5 +1,4 @@
-"""The LSTM cell of torch: c' = sigmoid(f) c + sigmoid(i) tanh(g), h' = sigmoid(o) tanh(c'), with gates in the
-order i, f, g, o.
+"""The LSTM cell of torch (`network.cells.lstm`) as nodes of the graph.
 
 Reference: Ko et al. 2019 (POPQORN) for linear bounds of gates.
 """
@@ -7,18 +6,19 @@ Reference: Ko et al. 2019 (POPQORN) for linear bounds of gates.
 import torch
 
 from holdfast.bounding.graph.cells.unroll import (
+    CellValue,
+    ConstantValue,
+    NodeAlgebra,
     Value,
     Weights,
-    add,
     mix,
     options,
     part,
-    times_constant,
     unroll,
 )
 from holdfast.bounding.graph.graph import Graph, Node, OperatorCall, handles
-from holdfast.bounding.relax import Sigmoid, SigmoidTanh, SigmoidTimes
 from holdfast.errors import UnsupportedLayer
+from holdfast.network import cells
 
 
 @handles(torch.ops.aten.lstm.input)
@@ -35,13 +35,9 @@ def lstm(graph: Graph, call: OperatorCall) -> tuple[Node, ...]:
         h, c = state
         size = weights[1].shape[1]
         gates = mix(graph, at, frame, h, weights)
-        i, f, g, o = (part(graph, at, gates, k * size, size) for k in range(4))
-        written = graph.add_relaxed(at, [i, g], SigmoidTanh())
-        if isinstance(c, Node):
-            kept = graph.add_relaxed(at, [f, c], SigmoidTimes())
-        else:
-            kept = times_constant(graph, at, graph.add_relaxed(at, [f], Sigmoid()), c)
-        memory = add(graph, at, kept, written)
-        return graph.add_relaxed(at, [o, memory], SigmoidTanh()), memory
+        i, f, g, o = (part(graph, at, gates, k * size, size) for k in range(cells.NUM_LSTM_GATES))
+        memory: CellValue = c if isinstance(c, Node) else ConstantValue(c)
+        state_after = cells.lstm(NodeAlgebra(graph, at), i, f, g, o, memory)
+        return tuple(value for value in state_after if isinstance(value, Node))
 
     return unroll(graph, call.name, x, [hidden, memory], parameters, step, **options(call.args[3:]))

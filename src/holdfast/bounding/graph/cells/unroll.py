@@ -1,12 +1,15 @@
-"""Unrolling shared by RNN, LSTM and GRU: layers, directions and time steps."""
+"""Unrolling shared by RNN, LSTM and GRU: layers, directions and time steps, and cells as nodes of the
+graph."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from holdfast.bounding.graph.graph import Graph, Node
+from holdfast.bounding.relax import Sigmoid, SigmoidTanh, SigmoidTimes, Tanh
 from holdfast.errors import UnsupportedLayer
 
 # A state that depends on the input (a node), or a constant (usually the initial state).
@@ -117,6 +120,84 @@ def times_constant(
 
 def add(graph: Graph, name: str, a: Node, b: Node) -> Node:
     return graph.affine(name, [a, b], *(lambda v, z: v + z,) * 2)
+
+
+@dataclass(frozen=True)
+class ConstantValue:
+    """A value that does not depend on the input; `size` is the sum of absolute values of its terms."""
+
+    value: Tensor
+    size: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class SigmoidOf:
+    """sigmoid(source), not evaluated: linear bounds are tighter for its product with another value."""
+
+    source: Node
+
+
+@dataclass(frozen=True)
+class TanhOf:
+    """tanh(source), not evaluated."""
+
+    source: Node
+
+
+CellValue = Node | ConstantValue | SigmoidOf | TanhOf
+
+
+@dataclass(frozen=True)
+class NodeAlgebra:
+    """The operations of `network.cells` as nodes of a graph, named `at`."""
+
+    graph: Graph
+    at: str
+
+    def sigmoid(self, value: CellValue) -> SigmoidOf:
+        assert isinstance(value, Node)
+        return SigmoidOf(value)
+
+    def tanh(self, value: CellValue) -> TanhOf:
+        assert isinstance(value, Node)
+        return TanhOf(value)
+
+    def add(self, a: CellValue, b: CellValue) -> Node:
+        assert isinstance(a, Node)
+        assert isinstance(b, Node)
+        return add(self.graph, self.at, a, b)
+
+    def multiply_gate(self, gate: CellValue, value: CellValue) -> Node:
+        assert isinstance(gate, SigmoidOf)
+        if isinstance(value, TanhOf):
+            return self.graph.add_relaxed(self.at, [gate.source, value.source], SigmoidTanh())
+        if isinstance(value, ConstantValue):
+            evaluated = self.graph.add_relaxed(self.at, [gate.source], Sigmoid())
+            return times_constant(self.graph, self.at, evaluated, value.value, value.size)
+        assert isinstance(value, Node)
+        return self.graph.add_relaxed(self.at, [gate.source, value], SigmoidTimes())
+
+    def blend(self, gate: CellValue, state: CellValue, new: CellValue) -> Node:
+        """new + gate (state - new): one product instead of two.
+
+        The gap of a product's linear bounds grows with the widths of its factors, and state - new is narrower
+        than the sum of both widths, because both depend on the same input. Interval arithmetic uses that the
+        result is a convex combination (`Graph.blends`). A constant state cannot be subtracted without losing
+        the bound of sigmoid(-z) tanh(v) as one function.
+        """
+        graph, at = self.graph, self.at
+        assert isinstance(gate, SigmoidOf)
+        assert isinstance(new, TanhOf)
+        if isinstance(state, ConstantValue):
+            away = graph.affine(at, [gate.source], lambda v: -v, lambda m: m)
+            written = graph.add_relaxed(at, [away, new.source], SigmoidTanh())
+            return add(graph, at, written, self.multiply_gate(gate, state))
+        assert isinstance(state, Node)
+        evaluated = graph.add_relaxed(at, [new.source], Tanh())
+        change = graph.affine(at, [state, evaluated], lambda v, z: v - z, lambda v, z: v + z)
+        result = add(graph, at, evaluated, self.multiply_gate(gate, change))
+        graph.blends[result] = gate.source, state, evaluated
+        return result
 
 
 def options(args: tuple[Any, ...]) -> dict[str, Any]:
