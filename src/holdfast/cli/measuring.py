@@ -11,6 +11,7 @@ import typer
 from holdfast.cli.terminal import Terminal
 from holdfast.commands.command import Command
 from holdfast.commands.options import MEASURE, Model, ModelOptions, Out, OutOrNothing, Running
+from holdfast.commands.parse import bytes_option
 from holdfast.errors import BadInput
 
 if TYPE_CHECKING:
@@ -140,7 +141,6 @@ def measures(
     def run(command: Any, out: Path | None, given: Running) -> None:
         from holdfast import memory_budget
         from holdfast.cli.run import begin, run_without_saving
-        from holdfast.commands.parse import bytes_option
 
         if out is None and getattr(command, "certificates", False):
             raise BadInput(

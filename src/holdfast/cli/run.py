@@ -21,6 +21,7 @@ from rich.console import Console
 
 from holdfast import memory_budget, signals, time_limit
 from holdfast.cli.measuring import view_of
+from holdfast.cli.prove import certify_finished_run
 from holdfast.cli.views.live import LiveProgress
 from holdfast.cli.views.output import line
 from holdfast.commands.built import Built, check_same_question, keep_predictions
@@ -319,8 +320,6 @@ def _answer(command: Command, store: Store, built: Built, console: Console, exec
             interrupted = True
         view_of(command).show(command, store, built, console)
     if not interrupted and getattr(command, "certificates", False):
-        from holdfast.cli.prove import certify_finished_run
-
         try:
             certify_finished_run(command, built, store, begun, console)
         except KeyboardInterrupt:

@@ -32,7 +32,18 @@ from holdfast.commands.options import (
     Unit,
     Within,
 )
+from holdfast.commands.parse import (
+    frames_option,
+    norm_option,
+    numbers,
+    one_of,
+    rule_option,
+    targets_option,
+    unit_option,
+    values_option,
+)
 from holdfast.errors import BadInput
+from holdfast.formatting import exact_text
 
 if TYPE_CHECKING:
     from holdfast.commands.built import Built
@@ -189,18 +200,7 @@ class Radius(DataOptions, Command):
         from holdfast.certify import Arithmetic
         from holdfast.commands.answers import check_saliency
         from holdfast.commands.built import Built, methods_named, question_of
-        from holdfast.commands.parse import (
-            frames_option,
-            norm_option,
-            numbers,
-            one_of,
-            rule_option,
-            targets_option,
-            unit_option,
-            values_option,
-        )
         from holdfast.commands.reading.model_and_data import load_both
-        from holdfast.formatting import exact_text
         from holdfast.hamming import Grid
         from holdfast.network.fingerprint import of_file
         from holdfast.question import Request
@@ -278,7 +278,6 @@ class Radius(DataOptions, Command):
 
     def _grid(self, mode: str) -> "Grid":
         """The method of --mode grid with its settings."""
-        from holdfast.commands.parse import one_of
         from holdfast.hamming import Grid
         from holdfast.hamming.grid import Rule as GridRule
 

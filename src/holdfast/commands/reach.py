@@ -14,6 +14,7 @@ from holdfast.commands.options import (
     Scale,
     Seed,
 )
+from holdfast.commands.parse import whole_numbers
 from holdfast.errors import BadInput
 
 if TYPE_CHECKING:
@@ -72,7 +73,6 @@ class ReachCommand(Command):
 
     def build(self) -> "Built":
         from holdfast.commands.built import Built, question_of
-        from holdfast.commands.parse import whole_numbers
         from holdfast.commands.reading.box import box_option
         from holdfast.commands.reading.model import load_network
         from holdfast.network.fingerprint import of_tensors

@@ -8,6 +8,7 @@ import typer
 from holdfast.commands import options
 from holdfast.commands.parse import norm_option, numbers, one_of, rule_option, targets_option, whole_numbers
 from holdfast.errors import BadInput
+from holdfast.formatting import exact_text
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -53,7 +54,6 @@ class RegionOptions(options.DataOptions):
     seconds: options.Seconds = None
 
     def to_request(self) -> "Request":
-        from holdfast.formatting import exact_text
         from holdfast.question import Request
 
         ruled = (

@@ -7,6 +7,7 @@ import typer
 
 from holdfast.commands import options
 from holdfast.commands.command import Command
+from holdfast.commands.parse import one_of
 from holdfast.commands.region_options import RegionOptions
 
 if TYPE_CHECKING:
@@ -40,7 +41,6 @@ class RiskCommand(RegionOptions, Command):
         from holdfast.api.methods import Tier
         from holdfast.api.risk import risk_methods, risk_problems
         from holdfast.commands.built import Built, methods_named, question_of
-        from holdfast.commands.parse import one_of
         from holdfast.solver import Stop
 
         methods, stop = risk_methods(one_of(self.tier, "tier", Tier), self.queries), Stop(self.seconds)

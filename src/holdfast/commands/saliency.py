@@ -17,6 +17,7 @@ from holdfast.commands.options import (
     Seconds,
     Unit,
 )
+from holdfast.commands.parse import unit_option, values_option
 
 if TYPE_CHECKING:
     from holdfast.commands.built import Built
@@ -48,7 +49,6 @@ class SaliencyCommand(DataOptions, Command):
     def build(self) -> "Built":
         from holdfast import hamming
         from holdfast.commands.built import Built, question_of
-        from holdfast.commands.parse import unit_option, values_option
         from holdfast.commands.reading.model_and_data import load_both
         from holdfast.hamming.saliency import saliency_problem
         from holdfast.question import Request

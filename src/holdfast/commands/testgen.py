@@ -19,6 +19,8 @@ from holdfast.commands.options import (
     Seed,
     Unit,
 )
+from holdfast.commands.parse import one_of, unit_option
+from holdfast.formatting import exact_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -100,12 +102,10 @@ class Testgen(DataOptions, Command):
 
     def build(self) -> "Built":
         from holdfast.commands.built import Built, question_of
-        from holdfast.commands.parse import one_of, unit_option
         from holdfast.commands.reading.model_and_data import load_both
         from holdfast.coverage.criteria import check_criterion
         from holdfast.coverage.neurons import Per
         from holdfast.coverage.testgen import pursuit, suite_of
-        from holdfast.formatting import exact_text
         from holdfast.question import Request
         from holdfast.reading.data import load_data
         from holdfast.solver import Stop

@@ -1,6 +1,7 @@
 """`holdfast verify`: VNN-LIB queries, one in the output format of VNN-COMP or a list as a table."""
 
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -12,6 +13,7 @@ import typer
 from holdfast.commands.command import Command
 from holdfast.commands.options import Certificates, ModelOptions, Seed
 from holdfast.errors import BadInput, HoldfastError
+from holdfast.result import DONE, Bracket, Key, Record, trivial_bound
 
 if TYPE_CHECKING:
     from holdfast.commands.built import Built
@@ -71,7 +73,6 @@ class Instances:
 
         Empty if no input satisfies its constraints, or if its file cannot be read; both are recorded.
         """
-        from holdfast.result import Key
 
         try:
             cases = len(self.spec(place).cases)
@@ -83,12 +84,9 @@ class Instances:
         return tuple(Key(place, case) for case in range(cases))
 
     def answer(self, task: "Task", tell: "Tell") -> "TaskResult":
-        import time
-
         from holdfast import time_limit
         from holdfast.execution import TaskResult
         from holdfast.execution.scheduler import InMemorySink
-        from holdfast.result import DONE
         from holdfast.solver import Stop
         from holdfast.verification.verify import answer_instance
 
@@ -131,7 +129,6 @@ class Instances:
         )
 
     def unknown(self, keys: "Sequence[Key]") -> "list[Record]":
-        from holdfast.result import Bracket, Record, trivial_bound
 
         nothing = Bracket(trivial_bound(-math.inf), trivial_bound(math.inf))
         return [Record(key, nothing, "stopped", 0.0, 0, goal="worst") for key in keys]
@@ -238,7 +235,6 @@ class Verify(Command):
         An error in one does not stop the others.
         """
         from holdfast.execution.scheduler import Scheduler, Unit
-        from holdfast.result import DONE
 
         asked, known = self.worker(built), _by_instance(store)
         units, total = list[Unit](), 0

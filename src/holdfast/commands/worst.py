@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from holdfast.commands import options
 from holdfast.commands.command import Command
+from holdfast.commands.parse import one_of
 from holdfast.commands.region_options import RegionOptions
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ class Worst(RegionOptions, Command):
         from holdfast.api.methods import Tier, score_methods
         from holdfast.certify import Arithmetic
         from holdfast.commands.built import Built, methods_named, question_of
-        from holdfast.commands.parse import one_of
         from holdfast.problem import Problem
         from holdfast.solver import Stop
 

@@ -19,15 +19,23 @@ from torch import Tensor
 
 from holdfast.errors import BadInput
 from holdfast.files import explained_errors
+from holdfast.monitor import outputs, stored_settings
+from holdfast.monitor.abstract.marble import Marble, Refinement
+from holdfast.monitor.abstract.marble_scores import MarbleScores
+from holdfast.monitor.abstract.traces import profile
+from holdfast.monitor.abstract.tree import DecisionTreeEstimate
+from holdfast.monitor.abstract.tree_growth import Growing
 from holdfast.monitor.engine import exact
 from holdfast.monitor.engine.numpy_stream import NumpyEngine
 from holdfast.monitor.engine.recurrent import Recurrent
 from holdfast.monitor.engine.sampled import Drawn, interval
 from holdfast.monitor.engine.state_view import StateView, open_network
 from holdfast.monitor.engine.stream import Stream
+from holdfast.monitor.mutation import mutation
 from holdfast.monitor.mutation.choices import Mutation, Still, are_ids
 from holdfast.monitor.outputs import Classes, Output
 from holdfast.monitor.reading import Reader, has_unknown, unknown_token
+from holdfast.monitor.saving import WRITTEN, load, save
 from holdfast.monitor.score import Score, Scores, Steps
 from holdfast.network import Network
 from holdfast.network.text import Unknown
@@ -164,7 +172,6 @@ class Monitor:
         return made
 
     def _abstract_model(self, sequences: Sequence[Any], omega: int | None, theta: float | None) -> Any:
-        from holdfast.monitor.abstract.traces import profile  # only these modes need scikit-learn
 
         if not len(sequences):
             raise BadInput("the abstract model learns from sequences: give some to fit.")
@@ -181,8 +188,6 @@ class Monitor:
         traces = profile(self.net, self.read_all(sequences), known, self.outputs, self.view)
         if self.mode == "marble":
             return _fit_marble(traces, omega, theta, self.settings.seed)
-        from holdfast.monitor.abstract.tree import DecisionTreeEstimate
-        from holdfast.monitor.abstract.tree_growth import Growing
 
         return DecisionTreeEstimate.fit(
             traces, Growing(confidence=self.settings.confidence, seed=self.settings.seed)
@@ -431,7 +436,6 @@ class Monitor:
 
         Of the network only the fingerprint is stored.
         """
-        from holdfast.monitor.saving import save
 
         tensors = {f"mutation.{key}": value for key, value in self.mutation.tensors().items()}
         content: dict[str, Any] = {
@@ -451,9 +455,6 @@ class Monitor:
         """Load the monitor that was saved in `folder`. The network `net` and its tokenizer must be the ones it
         was fitted for.
         """
-        from holdfast.monitor import outputs, stored_settings
-        from holdfast.monitor.mutation import mutation
-        from holdfast.monitor.saving import WRITTEN, load
 
         content, tensors = load(Path(folder), net)
 
@@ -485,12 +486,8 @@ class Monitor:
             if view is not None:
                 read[1].count(view.outputs(view.start(1)).shape[1])
             if settings.mode == "abstract":
-                from holdfast.monitor.abstract.tree import DecisionTreeEstimate
-
                 tree = stored_settings.checked_tree(DecisionTreeEstimate.of(part("tree"), content["tree"]))
             if settings.mode == "marble":
-                from holdfast.monitor.abstract.marble_scores import MarbleScores
-
                 stored = stored_settings.check_types(content["marble"], stored_settings.MARBLE)
                 stored_settings.check_types(stored["refinement"], stored_settings.REFINEMENT)
                 tree = stored_settings.checked_marble(
@@ -539,8 +536,6 @@ def _check_refinement(mode: Mode, omega: int | None, theta: float | None) -> Non
 
 
 def _fit_marble(traces: Any, omega: int | None, theta: float | None, seed: int) -> Any:
-    from holdfast.monitor.abstract.marble import Marble, Refinement
-    from holdfast.monitor.abstract.marble_scores import MarbleScores
 
     if not bool(traces.attackable.any()):
         raise BadInput(

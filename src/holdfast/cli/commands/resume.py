@@ -6,6 +6,7 @@ import typer
 
 from holdfast.cli.terminal import Terminal
 from holdfast.commands.options import EXECUTOR, MEMORY, RUNS, SECONDS_EACH, WORKERS, Run, Running, TrustRun
+from holdfast.commands.parse import bytes_option
 
 MORE = typer.Option(
     metavar="NUMBER",
@@ -31,7 +32,6 @@ def resume(
     Code that the run folder names is run only with --trust.
     """
     from holdfast.cli.run import resume as go_on
-    from holdfast.commands.parse import bytes_option
     from holdfast.memory_budget import limit_process
 
     with limit_process(bytes_option(memory)):

@@ -6,6 +6,7 @@ import typer
 
 from holdfast.cli.measuring import CommandView, register_measurement
 from holdfast.commands.saliency import SaliencyCommand
+from holdfast.formatting import format_upper
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -54,7 +55,6 @@ class SaliencyView(CommandView[SaliencyCommand]):
         from rich.table import Table
 
         from holdfast.cli.views.output import line
-        from holdfast.formatting import format_upper
         from holdfast.report.class_probabilities import not_measured
 
         inputs, lowest = (

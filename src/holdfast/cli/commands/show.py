@@ -6,6 +6,7 @@ import typer
 
 from holdfast.cli.terminal import Terminal
 from holdfast.commands.options import AT, RUNS, SORT, Run
+from holdfast.commands.parse import check_order
 
 
 def register(app: typer.Typer) -> None:
@@ -31,7 +32,6 @@ def show(
     """Show a run in the terminal: the table of its results, or one input with its evidence."""
     from holdfast.cli.views.results import show_run
     from holdfast.cli.views.show import show_input
-    from holdfast.commands.parse import check_order
     from holdfast.store import Store
 
     check_order(sort, at)

@@ -7,6 +7,7 @@ import typer
 from holdfast.cli.measuring import CommandView, register_measurement
 from holdfast.commands.options import OutOrNothing
 from holdfast.commands.verify import Verify
+from holdfast.foreign_text import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -40,7 +41,6 @@ class VerifyView(CommandView[Verify]):
         from rich.text import Text
 
         from holdfast.execution.asking import NotAnswered
-        from holdfast.foreign_text import printable
         from holdfast.question_text import describe_question
         from holdfast.report.verdict_table import competition, verdict_table
         from holdfast.verification import verdict

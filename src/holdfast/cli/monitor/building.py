@@ -31,6 +31,9 @@ from holdfast.commands.reading.monitors import (
 from holdfast.datasets import helpdesk
 from holdfast.errors import BadInput, StoreError
 from holdfast.monitor import Monitor, Mutation
+from holdfast.monitor.abstract.marble import Marble, Refinement
+from holdfast.monitor.abstract.prism import write
+from holdfast.monitor.abstract.traces import profile
 from holdfast.monitor.monitor import Mode
 from holdfast.monitor.reading import Reader, has_unknown, unknown_token
 from holdfast.monitor.saving import JSON
@@ -148,9 +151,6 @@ def export_prism(
     *,
     trust: bool = False,
 ) -> None:
-    from holdfast.monitor.abstract.marble import Marble, Refinement
-    from holdfast.monitor.abstract.prism import write
-    from holdfast.monitor.abstract.traces import profile
 
     if not (theta > 0 and math.isfinite(theta)):
         raise BadInput(f"theta {theta}: the allowed error must be a number above 0.")

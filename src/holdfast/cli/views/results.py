@@ -3,6 +3,7 @@
 from rich.console import Console
 
 from holdfast.cli.views.output import line, paragraph
+from holdfast.question_text import describe_question
 from holdfast.report.answer_sentence import answer_of
 from holdfast.report.table import table
 from holdfast.store import Store
@@ -19,7 +20,6 @@ def show_results(store: Store, console: Console, sort: str = "input", at: float 
 
 def show_run(store: Store, console: Console, sort: str, at: float | None) -> None:
     """Print a stored run: its question, its table and its answer."""
-    from holdfast.question_text import describe_question
 
     paragraph(console, "question", describe_question(store.question))
     show_results(store, console, sort, at)

@@ -11,6 +11,7 @@ from holdfast.commands.options import ModelOptions
 from holdfast.commands.reading.model import ONNX, load_network
 from holdfast.errors import BadInput, MissingExtra, UnreadableFile
 from holdfast.network import Network
+from holdfast.network.onnx import session_of
 from holdfast.verification.specification import input_shape
 
 
@@ -29,7 +30,6 @@ def load_judged(
 
 
 def _through_onnxruntime(model: str, output: str | None) -> Network:
-    from holdfast.network.onnx import session_of
 
     run = session_of(model, output)
     rank = len(run.inputs[0].shape)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from holdfast.errors import BadInput
 from holdfast.monitor.mutation.choices import ChoiceTable, ElementChoices, Mutation
+from holdfast.monitor.mutation.linkage import complete_linkage
 from holdfast.network.text import number_of
 
 
@@ -65,7 +66,6 @@ class Groups(Mutation):
             antonyms: pairs of ids that never share a group, although their vectors are close (north, south).
             among: restrict the groups to these words.
         """
-        from holdfast.monitor.mutation.linkage import complete_linkage  # scipy's clustering is slow to import
 
         if not 0 < cosine <= 1:
             raise BadInput(f"cosine={cosine}: the similarity of a group must be in (0, 1].")

@@ -1,10 +1,13 @@
 """The service's log: errors with their lines, but no messages, which may quote a client's text."""
 
+import contextlib
 import logging
 import traceback
+from collections.abc import Iterator
 
 LOGGED_FRAMES = 3  # Number of innermost stack frames in the log of an error (chosen by hand).
 log = logging.getLogger("holdfast.serve")
+LOGGERS = ("holdfast.serve", "uvicorn", "uvicorn.error", "uvicorn.access", "asyncio", "websockets")
 
 
 def where(error: BaseException) -> str:
@@ -24,16 +27,26 @@ class MessageFreeFormatter(logging.Formatter):
         return where(error) if isinstance(error, BaseException) else ""
 
 
-def begin() -> None:
-    """Log warnings of the service and errors of its server to standard error only.
+@contextlib.contextmanager
+def service_logs() -> Iterator[None]:
+    """Log warnings of the service and errors of its server to standard error only, until the block ends.
 
     The server warns of every malformed request, which could be used to fill the disk, so these warnings are
     dropped.
     """
+    disabled = logging.root.manager.disable
+    loggers = [logging.getLogger(name) for name in LOGGERS]
+    before = [(logger.handlers, logger.propagate, logger.level) for logger in loggers]
     logging.disable(logging.NOTSET)  # the command line silences warnings
     handler = logging.StreamHandler()
     handler.setFormatter(MessageFreeFormatter("%(asctime)s %(levelname)s %(message)s"))
-    for name in ("holdfast.serve", "uvicorn", "uvicorn.error", "uvicorn.access", "asyncio", "websockets"):
-        logger = logging.getLogger(name)
+    for logger in loggers:
         logger.handlers, logger.propagate = [handler], False
         logger.setLevel(logging.WARNING if logger is log else logging.ERROR)
+    try:
+        yield
+    finally:
+        logging.disable(disabled)
+        for logger, (handlers, propagate, level) in zip(loggers, before, strict=True):
+            logger.handlers, logger.propagate = handlers, propagate
+            logger.setLevel(level)

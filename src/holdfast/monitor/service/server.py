@@ -73,6 +73,7 @@ def listening(serving: Serving, *options: int) -> socket.socket:
     return made
 
 
+@logs.service_logs()
 def _run(
     monitor: "Monitor", serving: Serving, listener: socket.socket, metrics: Metrics, parent: int | None = None
 ) -> None:
@@ -88,7 +89,6 @@ def _run(
     desk = RequestHandler(monitor, limits, metrics)
     made = application(desk, token=serving.token, open_metrics=serving.open_metrics)
     http, streams = protocols(limits)
-    logs.begin()
     config = uvicorn.Config(
         made,
         http=http,
@@ -141,6 +141,7 @@ def _run(
 # ---- several processes
 
 
+@logs.service_logs()
 def serve_workers(load: Callable[[], "Monitor"], serving: Serving, workers: int) -> None:
     """Run this number of worker processes, each with its own monitor, on a shared port.
 
@@ -152,7 +153,6 @@ def serve_workers(load: Callable[[], "Monitor"], serving: Serving, workers: int)
     """
     own = (socket.SO_REUSEPORT,) if sys.platform == "linux" else ()
     listening(serving).close()  # fail if another service uses the port, which SO_REUSEPORT would not detect
-    logs.begin()
     context = multiprocessing.get_context("spawn")
     board = context.RawArray("d", workers * SIZE)
     rows = _rows(board)

@@ -39,6 +39,7 @@ from holdfast.network.onnx.operators.table import (
     OnnxNode,
     Operator,
     Static,
+    run_operator,
 )
 from holdfast.network.onnx.tensors import DTYPES, as_torch, type_name
 
@@ -386,8 +387,7 @@ class _Scope:
             inputs = [
                 self._fold_constant(node, operator, position, move) for position in range(len(node.inputs))
             ]
-            answer = operator.run(node, *inputs)
-            return answer if operator.answers_many else (answer,)
+            return run_operator(node, operator, inputs)
 
         try:
             self.folded[0] += sum(
@@ -403,8 +403,6 @@ class _Scope:
             found = answers(lambda tensor: tensor)
         except HoldfastError:
             raise
-        except NotImplementedError as error:
-            raise node.unsupported_error(f"something that torch does not have ({error})") from error
         except Exception as error:
             raise UnreadableFile(
                 f"{self.name}: constant {node.operator} node {node.name!r} cannot be computed ({error}). "

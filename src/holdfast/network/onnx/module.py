@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from holdfast.errors import BadInput, UnsupportedLayer
 from holdfast.network.onnx.operators.static import flat
-from holdfast.network.onnx.operators.table import OPERATORS, STATICS, Kind, OnnxNode, Static
+from holdfast.network.onnx.operators.table import OPERATORS, STATICS, Kind, OnnxNode, Static, run_operator
 
 Value: TypeAlias = Tensor | Static
 
@@ -124,13 +124,10 @@ class Call:
         operator = (STATICS if self.table == "numbers" else OPERATORS)[self.node.operator]
         inputs = [argument.fetch(environment) for argument in self.arguments]
         try:
-            answer = operator.run(self.node, *inputs)
-        except NotImplementedError as error:
-            raise self.node.unsupported_error(f"something that torch does not have ({error})") from error
+            outputs = run_operator(self.node, operator, inputs)
         except Exception as error:
             error.add_note(f"in ONNX node {self.node.name!r} ({self.node.operator})")
             raise
-        outputs = answer if operator.answers_many else (answer,)
         # Not strict, because trailing outputs may have no names.
         environment.values.update(zip(self.node.outputs, outputs, strict=False))
 

@@ -14,7 +14,7 @@ import enum
 import inspect
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
@@ -86,6 +86,15 @@ class Operator:
         if position < len(self.kinds):
             return self.kinds[position]
         return self.kinds[-1] if self.repeats else None
+
+
+def run_operator(node: OnnxNode, operator: Operator, inputs: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the results of an operator. UnsupportedLayer where torch has no kernel for these types."""
+    try:
+        answer = operator.run(node, *inputs)
+    except NotImplementedError as error:  # torch raises it, and only for a missing kernel.
+        raise node.unsupported_error(f"something that torch does not have ({error})") from error
+    return tuple(answer) if operator.answers_many else (answer,)
 
 
 # The operators on tensors.
