@@ -7,6 +7,13 @@ import pytest
 from holdfast.monitor.service.logs import LOGGERS, service_logs
 
 
+@service_logs()
+def serve_and_fail() -> None:
+    assert logging.root.manager.disable == logging.NOTSET
+    assert not logging.getLogger("uvicorn.error").propagate
+    raise ZeroDivisionError
+
+
 def test_logging_is_restored_after_the_service() -> None:
     disabled = logging.root.manager.disable
     try:
@@ -14,10 +21,8 @@ def test_logging_is_restored_after_the_service() -> None:
         before = [
             (logger.handlers, logger.propagate, logger.level) for logger in map(logging.getLogger, LOGGERS)
         ]
-        with pytest.raises(ZeroDivisionError), service_logs():
-            assert logging.root.manager.disable == logging.NOTSET
-            assert not logging.getLogger("uvicorn.error").propagate
-            raise ZeroDivisionError
+        with pytest.raises(ZeroDivisionError):
+            serve_and_fail()
         assert logging.root.manager.disable == logging.WARNING
         assert before == [
             (logger.handlers, logger.propagate, logger.level) for logger in map(logging.getLogger, LOGGERS)
