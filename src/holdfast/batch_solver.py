@@ -52,6 +52,7 @@ REPLAY_SECONDS = (
 )
 TOO_LATE = "there was no time to find out whether it applies"
 UNEXAMINED = "the budget ended before it began"
+NOT_BEGUN = "not begun"  # Beginning of the reason where a method cannot finish anything in the budget.
 # Share of the remaining time in which all methods must decide whether they apply, tracing included; chosen by
 # hand.
 APPLICABILITY_SHARE = 0.5
@@ -604,17 +605,37 @@ def _begin(work: Work, methods: Sequence[Method[Any]], tell: Tell) -> bool:
 
 def _examine_methods(work: Work, methods: Sequence[Method[Any]]) -> None:
     """Find out which of the methods apply to the batch, and note why the others do not."""
+    until = time_limit.deadline()
     with time_limit.within(time_limit.share_of_remaining(APPLICABILITY_SHARE)):
         too_late: str | None = TOO_LATE
         for method in methods:
             work.unfit[method.name] = time_limit.interrupt_late(
-                partial(method.unfit, work.problem), too_late, 0.0
+                partial(_why_unfit, method, work.problem, until), too_late, 0.0
             )
     found = {method.name: work.unfit[method.name] for method in methods}
     work.skipped = (
         *work.skipped,
         *(f"{name}: {reason}" for name, reason in found.items() if reason is not None),
     )
+
+
+def _why_unfit(method: Method[Any], problem: Problem, until: float) -> str | None:
+    """Why the method is not used: it does not apply, or it cannot finish anything until the deadline; None: it is
+    used.
+    """
+    if method.needs_graph and math.isfinite(until):
+        least, left = method.least_seconds(problem), until - time.monotonic()
+        if least > left:
+            return (
+                f"{NOT_BEGUN}: its first result takes at least {format_lower(least)} s here, and "
+                f"{max(left, 0):.1f} s are left"
+            )
+    return method.unfit(problem)
+
+
+def _may_apply(reason: str | None) -> bool:
+    """Whether a method applies or might: with more time, a resumed run begins it."""
+    return reason is None or reason == TOO_LATE or reason.startswith(NOT_BEGUN)
 
 
 def _note_unexamined(work: Work, methods: Sequence[Method[Any]]) -> Status:
@@ -642,7 +663,7 @@ def _step_in_turn(
     ready = [method for method in methods if work.unfit[method.name] is None]
     # A method whose applicability was not decided in time counts as unfinished, so that a resumed run tries
     # it.
-    work.able = frozenset(method.name for method in methods if work.unfit[method.name] in (None, TOO_LATE))
+    work.able = frozenset(method.name for method in methods if _may_apply(work.unfit[method.name]))
     if not _settle_cheap_rows(work, ready, stop, deadline, seed, tell):
         return _note_unexamined(work, methods)
     rows = work.unsettled_rows(stop)
@@ -653,16 +674,15 @@ def _step_in_turn(
     states = _run_openings(batch, ready)
     if states is None:
         return _note_unexamined(work, methods)
-    before = work.problem.network.queries
-    _examine_methods(work, [method for method in methods if method.needs_graph])
-    work.queries += work.problem.network.queries - before
-    work.able = frozenset(method.name for method in methods if work.unfit[method.name] in (None, TOO_LATE))
-    able = [method for method in methods if work.unfit[method.name] is None]
-    for turn in ([m for m in able if not m.long_steps], [m for m in able if m.long_steps]):
+    for turn in ([m for m in methods if not m.long_steps], [m for m in methods if m.long_steps]):
+        before = work.problem.network.queries
+        _examine_methods(work, [method for method in turn if method.needs_graph])
+        work.queries += work.problem.network.queries - before
+        work.able = frozenset(method.name for method in methods if _may_apply(work.unfit[method.name]))
         live: list[tuple[Method[Any], Problem, Any]] = [
             (method, method.view(part), states.get(id(method)))
             for method in turn
-            if states.get(id(method), method) is not None
+            if work.unfit[method.name] is None and states.get(id(method), method) is not None
         ]
         while live:
             ongoing = []
@@ -678,7 +698,8 @@ def _step_in_turn(
                 if state is not None:
                     ongoing.append((method, seen, state))
             live = ongoing
-    return "finished" if TOO_LATE not in work.unfit.values() else "stopped"
+    open_ones = [reason for reason in work.unfit.values() if reason is not None and _may_apply(reason)]
+    return "stopped" if open_ones else "finished"
 
 
 @dataclass(frozen=True)

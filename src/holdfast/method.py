@@ -116,6 +116,13 @@ class Method(ABC, Generic[State]):
         It may trace the model and build its graph, both of which are cached; it must not run the method.
         """
 
+    def least_seconds(self, problem: Problem) -> float:
+        """Predict the seconds that the first result for one row takes at least; 0: nothing is predicted.
+
+        A method that cannot finish this within the budget is not begun, and the record says so.
+        """
+        return 0.0
+
     def view(self, problem: Problem) -> Problem:
         """The problem that the method solves instead; its proofs must be proofs of the given one.
 

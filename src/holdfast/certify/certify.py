@@ -30,6 +30,7 @@ from holdfast.bounding.crown import intervals, least_bytes, lower_bound, propaga
 from holdfast.bounding.graph.graph import Graph, Node, Relaxed
 from holdfast.bounding.graph.problem_graph import ASSUMPTIONS, CHECKS, checked_graph, graph_of, rows_of
 from holdfast.bounding.node_bounds import Boxes, IntervalBounds
+from holdfast.bounding.pass_cost import least_pass_seconds
 from holdfast.errors import UnsupportedLayer
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem
@@ -155,6 +156,9 @@ class Certify(Method[RadiusSearch]):
                 "planned memory: allow more (--memory)"
             )
         return _obstacle_as_executed(problem, graph) if self.arithmetic == "executed" else None
+
+    def least_seconds(self, problem: Problem) -> float:
+        return least_pass_seconds(problem)
 
     def start(self, problem: Problem, seed: int) -> RadiusSearch:
         none = torch.zeros(len(problem), dtype=torch.float64, device=problem.region.centre.device)

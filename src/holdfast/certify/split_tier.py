@@ -44,6 +44,7 @@ from holdfast.bounding.branching.subproblem_queue import (
 from holdfast.bounding.drift_parameters import reformulate_in_offsets
 from holdfast.bounding.graph.graph import Graph
 from holdfast.bounding.graph.problem_graph import ASSUMPTIONS, CHECKS, graph_of, rows_of
+from holdfast.bounding.pass_cost import least_pass_seconds
 from holdfast.bounding.quadratic_models import ParabolaCoefficients
 from holdfast.certify.quadratic_training import CoefficientTraining, boxes_at_once, quadratic_of
 from holdfast.certify.tight_tier import Tighten, TightState
@@ -130,6 +131,9 @@ class Split(Method[SplitState]):
 
     def view(self, problem: Problem) -> Problem:
         return reformulate_in_offsets(problem)
+
+    def least_seconds(self, problem: Problem) -> float:
+        return least_pass_seconds(problem)
 
     def start(self, problem: Problem, seed: int) -> SplitState:
         training = self._tighten.start(problem, seed)

@@ -27,6 +27,7 @@ from holdfast.bounding.alpha_beta_crown import relu_like_functions, relu_preacti
 from holdfast.bounding.bounder import TrainedBounder
 from holdfast.bounding.drift_parameters import reformulate_in_offsets
 from holdfast.bounding.graph.problem_graph import ASSUMPTIONS, CHECKS, graph_of
+from holdfast.bounding.pass_cost import least_pass_seconds
 from holdfast.bounding.quadratic_models import ParabolaCoefficients
 from holdfast.certify.certify import Certify, RadiusSearch
 from holdfast.certify.joint_relaxation import JointRelaxation
@@ -141,6 +142,9 @@ class Tighten(Method[TightState]):
     @property
     def training(self) -> TrainingSettings:
         return TrainingSettings(self.steps, self.block, self.rate, self.push)
+
+    def least_seconds(self, problem: Problem) -> float:
+        return least_pass_seconds(problem)
 
     def start(self, problem: Problem, seed: int) -> TightState:
         none = torch.zeros(len(problem), dtype=torch.float64, device=problem.region.centre.device)

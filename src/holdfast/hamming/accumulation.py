@@ -3,10 +3,10 @@ specification fails.
 
 Method. Let x be the input with some units changed, g the gradient of the score at x, and c(u) the values of unit u
 that minimise the linearised score g . x. A round begins at the input and changes, behind each gradient, the
-`chunk` units with the largest linearised decrease g_u . (x_u - c(u)). Prefixes of these units of sizes 1, 2, 4, ...
-are queried; if one fails, bisection finds a small failing prefix, and the next round takes half as many units behind
-each gradient. The first round needs one gradient and about twenty queries, whatever the number of units. Finally units
-that are not needed are restored.
+`chunk` units with the largest linearised decrease g_u . (x_u - c(u)), until the set fails; bisection then finds a small
+failing prefix of the last chunk. In the first round all units are one chunk, and prefixes of sizes 1, 2, 4, ... are
+queried: one gradient and about thirty queries, whatever the number of units. Each later round takes an eighth of the
+smallest failing set behind a gradient, down to single units. Finally units that are not needed are restored.
 
 Every set that fails was queried, so its size is an upper bound; nothing is claimed about smaller sets.
 
@@ -25,6 +25,7 @@ from holdfast.hamming.judge_outputs import judge_outputs
 from holdfast.problem import Problem
 from holdfast.region.unit_choices import UnitChoices, replace_unit
 
+CHUNKS = 8  # Chunks of a round, as a share of the smallest failing set so far (chosen by hand).
 MAX_GRADIENTS = 64  # Gradients of one round (chosen by hand).
 BISECTION_POINTS = 7  # Set sizes queried at once between one that holds and one that fails (chosen by hand).
 BISECTIONS = 2  # Number of such batches of sizes (chosen by hand).
@@ -78,7 +79,9 @@ def accumulate_units(
     units, values = _steepest_units(problem, table, row, point, int(state.chunk[row]))
     room = best[row] - 1 - _count(table, row, point[None])[0]
     units, values = (part[: max(0, int(room))] if room.isfinite() else part for part in (units, values))
-    found = _smallest_prefix(problem, table, row, point, units, values)
+    found = _smallest_prefix(
+        problem, table, row, point, units, values, every=int(state.chunk[row]) == table.units
+    )
     if found is not None:
         best = _with(best, row, float(_count(table, row, found.x[None])[0]))
         return _end_round(table, state, row, float(best[row])), found
@@ -96,7 +99,7 @@ def accumulate_units(
 def _end_round(table: UnitChoices, state: Accumulation, row: int, best: float) -> Accumulation:
     """Begin the next round of a row with smaller chunks; 0 if no smaller one can reach below `best`."""
     chunk = int(state.chunk[row])
-    smaller = min(chunk // 2, int(best) // 2) if best < torch.inf else chunk // 16
+    smaller = min(chunk - 1, max(1, int(best) // CHUNKS)) if best < torch.inf else chunk // 16
     if best < torch.inf and smaller * MAX_GRADIENTS < best:
         smaller = 0
     return replace(
@@ -137,12 +140,22 @@ def _steepest_units(
 
 
 def _smallest_prefix(
-    problem: Problem, table: UnitChoices, row: int, point: Tensor, units: Tensor, values: Tensor
+    problem: Problem,
+    table: UnitChoices,
+    row: int,
+    point: Tensor,
+    units: Tensor,
+    values: Tensor,
+    *,
+    every: bool,
 ) -> FailingSet | None:
-    """Return the smallest failing set among the queried prefixes of the units; None if none fails."""
-    sizes = [2**k for k in range(len(units).bit_length()) if 2**k < len(units)] + (
-        [len(units)] if len(units) else []
-    )
+    """Return the smallest failing set among the queried prefixes of the units; None if none fails.
+
+    every: query prefixes of all powers of two, else half of the units and all of them first.
+    """
+    count = len(units)
+    first_sizes = {2**k for k in range(count.bit_length())} if every else {(count + 1) // 2}
+    sizes = sorted(size for size in {*first_sizes, count} if 0 < size <= count)
     low, found = 0, None
     for turn in range(1 + BISECTIONS):
         if not sizes:

@@ -25,7 +25,7 @@ from holdfast.network import Network
 from holdfast.problem import Problem
 from holdfast.property import Robustness
 from holdfast.region import Domain, Sparse
-from holdfast.region.unit_choices import QUERIES_PER_STEP, UnitChoices, replace_unit
+from holdfast.region.unit_choices import UnitChoices, replace_unit
 from holdfast.region.units import Unit, unit_axes
 from holdfast.result import Goal, Record, Traits
 from holdfast.solver import solve
@@ -110,7 +110,7 @@ class Saliency(Method[SaliencyState]):
         return replace(state, earlier=earlier, change=state.change[:, earlier[row, unit].isnan()])
 
     def step(self, problem: Problem, state: SaliencyState) -> tuple[SaliencyState | None, Claims]:
-        for _ in range(QUERIES_PER_STEP):
+        for _ in range(max(1, state.table.per_step // state.table.at_once)):
             if state.done < state.change.shape[1]:
                 state = _evaluate_batch(problem, state)
             if state.done == state.change.shape[1] or time_limit.has_expired():

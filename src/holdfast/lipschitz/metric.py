@@ -6,6 +6,7 @@ Reference: P. Xu, W. Ruan, X. Huang, Quantifying safety risks of deep neural net
 an upper bound of Q.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
@@ -19,6 +20,7 @@ from holdfast.lipschitz.gradient_search import Slopes
 from holdfast.lipschitz.mesh_search import MeshRatio
 from holdfast.lipschitz.ratio import LANDMARKS, QueryTally
 from holdfast.lipschitz.ray_search import Rays
+from holdfast.memory_budget import LARGE_INPUT_NUMBERS
 from holdfast.method import Claims, Method
 from holdfast.problem import Problem
 from holdfast.random_streams import RandomStreams
@@ -48,6 +50,8 @@ SEARCHED_RADIUS_KEY = "searched_radius"
 # The smallest budget, in queries of each row: half of it for the search, half for the replay.
 MIN_QUERIES = 2 * REPLAY_QUERIES
 QUERIES_PER_STEP = 200  # Queries of each row in one step of the method (chosen by hand).
+# The same for large inputs, whose queries take long: a first ratio is reported after these (chosen by hand).
+LARGE_QUERIES_PER_STEP = 25
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +121,9 @@ class Steepest(Method[SteepestState]):
         )
 
     def step(self, problem: Problem, state: SteepestState) -> tuple[SteepestState | None, Claims]:
-        tally, until = state.tally, state.tally.queries + QUERIES_PER_STEP
+        large = math.prod(problem.region.shape) >= LARGE_INPUT_NUMBERS
+        until = state.tally.queries + (LARGE_QUERIES_PER_STEP if large else QUERIES_PER_STEP)
+        tally = state.tally
         ongoing = True
         while ongoing and tally.queries < until:
             state = (
