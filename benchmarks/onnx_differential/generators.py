@@ -34,7 +34,7 @@ SHAPE_ARITHMETIC = (
     *("Add", "Sub", "Mul", "Div", "Mod", "Neg", "Abs", "Min", "Max"),
     *("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "And", "Or", "Not", "Where"),
     *("Cast", "CastLike", "Concat", "Gather", "Slice", "Squeeze", "Unsqueeze", "Reshape", "Expand"),
-    *("Range", "ReduceProd", "Shape", "Size", "Identity"),
+    *("Range", "ReduceProd", "Shape", "Transpose", "Size", "Identity"),
 )
 
 
@@ -607,6 +607,52 @@ def tile(build: Build) -> Result:
     return build.test([build.source(shape), build.constant(np.array(repeats, np.int64))]), result_type(build)
 
 
+@generator("Resize", "Upsample")
+def enlarge(build: Build) -> Result:
+    draw = build.draw
+    shape = draw.shape(1, 4)
+    source = build.source(shape)
+    resize, mode = build.operator == "Resize", draw.pick((None, "nearest", "nearest", "linear"))
+    spatial = [draw.pick((1.0, 2.0, 2.0, 3.0, 1.5)) if draw.chance(0.7) else 2.0 for _ in shape]
+    scales = [1.0 if len(shape) > 2 and axis < 2 else scale for axis, scale in enumerate(spatial)]
+    if not resize and build.opset < 9:
+        return build.test([source], mode=mode, scales=scales), result_type(build)
+    by_scale = build.constant(np.array(scales, np.float32))
+    if not resize or build.opset < 11:
+        return build.test([source, by_scale], mode=mode), result_type(build)
+    attributes: dict[str, Any] = {
+        "mode": mode,
+        "coordinate_transformation_mode": draw.pick(
+            (None, "half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel")
+        ),
+        "nearest_mode": draw.pick((None, "round_prefer_floor", "round_prefer_ceil", "floor", "ceil")),
+    }
+    region = build.constant(np.array([], np.float32)) if build.opset < 13 or draw.chance(0.2) else ""
+    if draw.chance(0.3):
+        sizes = [int(size * scale) for size, scale in zip(shape, scales, strict=True)]
+        empty = build.constant(np.array([], np.float32)) if build.opset < 13 else ""
+        inputs = [source, region, empty, build.constant(np.array(sizes, np.int64))]
+        return build.test(inputs, **attributes), result_type(build)
+    if build.opset >= 18 and draw.chance(draw.odds_invalid):
+        attributes["antialias"] = 1
+    return build.test([source, region, by_scale], **attributes), result_type(build)
+
+
+@generator("OneHot")
+def one_hot(build: Build) -> Result:
+    draw = build.draw
+    depth = draw.integer(1, 4)
+    rounded = build.add("Floor", [build.source(draw.shape(1, 3))])
+    source = build.add("Cast", [rounded], to=INT64)
+    if draw.chance(0.5):
+        source = build.add("ArgMax", [rounded], axis=0, keepdims=draw.pick((0, 1)))
+    kind = draw.pick((np.float32, np.float32, np.int64))
+    values = np.array(draw.pick(([0, 1], [0, 1], [-1, 3], [2, 2])), kind)
+    inputs = [source, build.constant(np.array([depth], np.int64)), build.constant(values)]
+    found = build.test(inputs, axis=draw.pick((None, -1, 0, 1)))
+    return found, FLOAT if kind is np.float32 else INT64
+
+
 @generator("Concat")
 def concat(build: Build) -> Result:
     draw = build.draw
@@ -957,6 +1003,9 @@ def shape_arithmetic(build: Build) -> Result:
     elif operator == "Reshape":
         target = draw.pick(([1, -1], [-1, 1], [0], [-1], [count, 1]))
         result = build.test([sizes, build.constant(np.array(target, np.int64))])
+    elif operator == "Transpose":
+        rows = build.add("Reshape", [sizes, build.constant(np.array([-1, 1], np.int64))])
+        result = build.test([rows], perm=draw.pick((None, [1, 0], [0, 1])))
     elif operator == "Expand":
         result = build.test(
             [sizes, build.constant(np.array(draw.pick(([2, count], [1], [count, 1, count])), np.int64))]

@@ -41,6 +41,14 @@ GROUPS: dict[str, list[Callable[[Tensor], Tensor]]] = {
         lambda h: torch.div(h, 0.3, rounding_mode="trunc"), lambda h: torch.fmod(h, 0.9), lambda h: torch.round(h, decimals=1),
         lambda h: h % (2.0 + torch.tanh(h.flip(1))), lambda h: torch.div(h, 0.7, rounding_mode=None),
     ],
+    "classes and counts": [
+        lambda h: h.argmax(1, keepdim=True).to(h.dtype), lambda h: h.reshape(-1, 3, 2).argmin(2).to(h.dtype),
+        lambda h: (3 * h).long().to(h.dtype), lambda h: ((2 * h).int() != 1).to(h.dtype),
+        lambda h: (h.reshape(-1, 3, 2).argmax(2) == (2 * h[:, :3]).int()).sum(1, keepdim=True).to(h.dtype),
+        lambda h: torch.where(h.argmax(1, keepdim=True) == 2, 5, 7).to(h.dtype),
+        lambda h: ((h.argmax(1, keepdim=True) == torch.arange(6)) | (h > 1)).to(h.dtype),
+        lambda h: (h.reshape(-1, 3, 2).argmax(2).unsqueeze(2) == torch.arange(2)).to(h.dtype).flatten(1) * h,
+    ],
     "pools": [
         lambda h: F.adaptive_max_pool1d(h.unsqueeze(1), 4).flatten(1), lambda h: h.reshape(-1, 2, 3).min(1)[0],
         lambda h: F.adaptive_max_pool2d(h.reshape(-1, 1, 2, 3), (1, None)).flatten(1), lambda h: h.amin(1, keepdim=True),

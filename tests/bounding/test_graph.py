@@ -70,8 +70,11 @@ def written_after_dropout(h: Tensor) -> Tensor:
 REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "a window of padding only": (lambda h: F.max_pool1d(h[:, :1].unsqueeze(1), 2, 1, 1, 2).flatten(1).exp() + h, "only padding"),
     "padding with infinity": (lambda h: F.max_pool1d(F.pad(h.unsqueeze(1), (1, 0), value=-torch.inf), 2).flatten(1), "padding with -inf"),
-    "integers": (lambda h: (3 * h).long().to(h.dtype), "integers"),
-    "integers by example": (lambda h: (3 * h).to(torch.zeros(1, dtype=torch.int32)).to(h.dtype), "integers"),
+    "short integers": (lambda h: (3 * h).to(torch.int8).to(h.dtype), "torch.int8"),
+    "integers by example": (lambda h: (3 * h).to(torch.zeros(1, dtype=torch.int16)).to(h.dtype), "torch.int16"),
+    "products of integers": (lambda h: (h.long() * h.long()).to(h.dtype), "of integers that depend"),
+    "equal numbers": (lambda h: (h == 0.5).to(h.dtype), "equality is bounded for integers"),
+    "class of many": (lambda h: h.repeat(1, 20).argmax(1, keepdim=True).to(h.dtype), "2 to 64 values"),
     "truth values": (lambda h: h.bool().to(h.dtype), "truth values|there is no bound"),
     "sorted": (lambda h: h.sort(1)[0], "sort"),
     "half": (lambda h: h.half().float(), "rounds to torch.float16"),

@@ -310,7 +310,7 @@ REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "or": (lambda h: ((h > 0) + (h < 1)).to(h.dtype), "means 'or'"),
     "or of parts": (lambda h: ((h > 0)[:, :3] + (h.reshape(-1, 2, 3) < 1)[:, 1]).to(h.dtype), "means 'or'"),
     "or of ands": (lambda h: ((h > 0) * (h < 2) + (h < -1)).to(h.dtype), "means 'or'"),
-    "chosen by the input": (lambda h: h.gather(1, (h > 0).to(torch.int64)), "integers"),
+    "chosen by the input": (lambda h: h.gather(1, (h > 0).to(torch.int64)), "choice of elements"),
     "hard shrink": (F.hardshrink, "hardshrink"),
 }  # fmt: skip
 

@@ -28,6 +28,7 @@ from holdfast.bounding.relax import (
     Gelu,
     GeluTanh,
     Hardswish,
+    IntegerRange,
     LeakyRelu,
     LinearBounds,
     Log,
@@ -342,6 +343,7 @@ TRUTHS = {
     "ceil": stairs(Ceil(), mp.ceil, 0.0),
     "round": stairs(Round(), half_to_even, 0.5),
     "unsure": Truth(RoundedInput(), lambda v: v, none_inside, size=lambda low, high: 2.0**29 * (1 + max(abs(low), abs(high)))),
+    "integer range": Truth(IntegerRange(), lambda v: v, none_inside, lambda low, high: max(abs(low), abs(high)) <= 2.0**20, size=lambda low, high: max(abs(low), abs(high))),
     "sine": wave(Sine(), mp.sin, lambda s: [mp.acos(s), -mp.acos(s)]),
     "cosine": wave(Cosine(), mp.cos, lambda s: [-mp.asin(s), mp.pi + mp.asin(s)]),
     "atan": Truth(

@@ -232,6 +232,7 @@ def test_no_point_strays_further_from_the_interpolating_parabola(name: str, data
                 "ceil",
                 "round",
                 "unsure",
+                "integer range",
                 "softplus that",
             )
         )
@@ -302,7 +303,7 @@ def kernels(name: str) -> list[Kernel]:
         "relu": [torch.relu], "abs": [torch.abs], "leaky": [lambda v: F.leaky_relu(v, vars(f)["negative_slope"])],
         "clip": [lambda v: v.clamp(vars(f)["low"], vars(f)["high"])], "elu": [lambda v: F.elu(v, vars(f)["alpha"])],
         "hardswish": [F.hardswish], "step": [lambda v: (v >= 0).to(v)], "sign": [torch.sign], "tanh": [torch.tanh],
-        "floor": [torch.floor], "ceil": [torch.ceil], "round": [torch.round], "unsure": [lambda v: v],
+        "floor": [torch.floor], "ceil": [torch.ceil], "round": [torch.round], "unsure": [lambda v: v], "integer range": [lambda v: v],
         "sine": [torch.sin], "cosine": [torch.cos], "atan": [torch.atan],
         "sigmoid tanh": [lambda v, z: torch.sigmoid(v) * torch.tanh(z), lambda v, z: (1 - torch.sigmoid(-v)) * torch.tanh(z)],
         "sigmoid times": [

@@ -43,7 +43,7 @@ def test_the_shared_networks_are_all_there() -> None:
 
 # Files without a rule for one of their operators, or that onnxruntime does not load either.
 REFUSED = {
-    "acc.onnx", "unet_simp_small.onnx.gz", "unet_upsample_small.onnx.gz", "patch-1.onnx.gz", "patch-3.onnx.gz", "mscn_2048d_dual.onnx.gz",
+    "acc.onnx", "patch-1.onnx.gz", "patch-3.onnx.gz", "mscn_2048d_dual.onnx.gz",
 }  # fmt: skip
 
 

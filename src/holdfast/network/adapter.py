@@ -162,7 +162,10 @@ class OutputOf(nn.Module):
 
 class Adapter(nn.Module):
     """Normalises the input, converts to a time-first model's axis order and back, and picks and pools the
-    output."""
+    output.
+
+    real_outputs: answers in integers, such as a count, become floating numbers.
+    """
 
     def __init__(
         self,
@@ -174,9 +177,11 @@ class Adapter(nn.Module):
         pool: Pool | None = None,
         takes_lengths: bool = False,
         output: str | None = None,
+        real_outputs: bool = False,
     ) -> None:
         super().__init__()
         self.model = model
+        self.real_outputs = real_outputs
         self.time_first = time_first
         self.pool = pool
         self.takes_lengths = takes_lengths
@@ -212,6 +217,8 @@ class Adapter(nn.Module):
         else:
             outputs = self.model(x)
         outputs = tensor_of(outputs, self.output)
+        if self.real_outputs and not outputs.is_floating_point():
+            outputs = outputs.to(x.dtype)
         if self.pool is not None:
             outputs = self._pool_time(outputs)
         if outputs.dim() > 1:
@@ -285,15 +292,19 @@ def single_input_model(module: nn.Module) -> nn.Module | None:
 
 
 class BlackBox(nn.Module):
-    """A function of numpy arrays, (n, *shape) -> (n, outputs), as a module without gradients and graph."""
+    """A function of numpy arrays, (n, *shape) -> (n, outputs), as a module without gradients and graph.
 
-    def __init__(self, function: Callable[[np.ndarray[Any, Any]], Any]) -> None:
+    batched: whether the function takes a batch axis; without one it takes one input, (*shape) -> outputs.
+    """
+
+    def __init__(self, function: Callable[[np.ndarray[Any, Any]], Any], *, batched: bool = True) -> None:
         super().__init__()
         self.function = function
+        self.batched = batched
 
     def forward(self, x: Tensor) -> Tensor:
         answer = np.asarray(self.function(x.detach().cpu().numpy()))
-        if answer.ndim == 0 or answer.shape[0] != x.shape[0]:
+        if self.batched and (answer.ndim == 0 or answer.shape[0] != x.shape[0]):
             raise BadInput(
                 f"the model's function returned shape {answer.shape} for {x.shape[0]} inputs; "
                 f"it must return one row for each input."

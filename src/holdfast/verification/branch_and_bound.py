@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from holdfast import batch, time_limit
+from holdfast.bounding import crown
 from holdfast.bounding.branching.branching_rule import choose_branching
 from holdfast.bounding.branching.input_split import InputSplit
 from holdfast.bounding.branching.subproblem_queue import Branching, SubproblemQueue
@@ -187,9 +188,15 @@ class BranchAndBound(Method[BoxTree]):
     def step(self, problem: Problem, state: BoxTree) -> tuple[BoxTree | None, Claims]:
         if state.trunk is None:
             try:
-                state = self._bound_root(problem, state)
+                state = self._bound_quickly(self._bound_root(problem, state))
             except UnsupportedLayer as error:
                 return None, Claims(obstacle=f"nothing is proved: {error}")
+            assert state.trunk is not None
+            if len(state.trunk.frontier):  # report the first bounds before the better ones are computed
+                settings = {**_cut_settings(state.trunk.cut), "parts": 0}
+                return state, Claims(
+                    proved=state.proved, assumptions=ASSUMPTIONS, checks=CHECKS, settings=settings
+                )
         trunk = state.trunk
         assert trunk is not None
         met: list[tuple[Tensor, Tensor, Tensor]] = []
@@ -229,6 +236,23 @@ class BranchAndBound(Method[BoxTree]):
         if self.cut is None and self.gap is not None and isinstance(cut, InputSplit):
             cut = replace(cut, walks=False, elements=CACHED_ELEMENTS)
         return replace(state, trunk=Trunk(graph, region, rules, cut, cut.start(graph, region, rules)))
+
+    def _bound_quickly(self, state: BoxTree) -> BoxTree:
+        """First lower bounds, which take one pass through the network, and the queue without the rows they settle.
+
+        Interval arithmetic bounds every node, then CROWN walks back once from the polytopes' rows. For x in the box
+        some row of each polytope is at least its bound, so the score, the minimum over the polytopes of the largest
+        row, is at least the minimum over the polytopes of the largest bound.
+        """
+        trunk = state.trunk
+        assert trunk is not None
+        boxes = crown.intervals(trunk.graph, trunk.region)
+        matrix, offset = trunk.rules.matrix, trunk.rules.offset
+        rows = crown.lower_bound(trunk.graph, boxes, matrix.flatten(1, 2), offset.flatten(1))
+        rows = rows.nan_to_num(-torch.inf, torch.inf, -torch.inf).reshape(offset.shape)
+        first = rows.amax(2).amin(1)
+        left = batch.take(trunk.frontier, ~(first > state.threshold)[trunk.frontier.task])
+        return replace(state, proved=torch.maximum(state.proved, first), trunk=replace(trunk, frontier=left))
 
     def _grown(self, problem: Problem, state: BoxTree) -> tuple[BoxTree, list[tuple[Tensor, Tensor, Tensor]]]:
         """Bound one batch of subproblems; return candidates from where the bounds are weakest."""

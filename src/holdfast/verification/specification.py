@@ -5,6 +5,7 @@ outputs. The network satisfies the specification iff f(x) is in none of the P_cj
 c. Each case is one row of the problem.
 """
 
+import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +23,7 @@ from holdfast.derivations import (
 )
 from holdfast.errors import BadInput
 from holdfast.network import Network
+from holdfast.network.adapter import Adapter
 from holdfast.problem import Problem
 from holdfast.property import Avoid
 from holdfast.region import Box
@@ -127,6 +129,7 @@ class Forbidden(Avoid):
 def problem_of(net: Network, spec: Spec, *, judges: Sequence[Network] = (), index: int = 0) -> Problem:
     """Build the problem: one row for each case, goal: the smallest margin of the specification."""
     shape = input_shape(net, spec.inputs, spec.name)
+    net = _with_real_outputs(net, shape)
     alone = (_alone(net, shape),) if len(spec.cases) > 1 and net.dtype == torch.float32 else ()
     keys = tuple(Key(index, case) for case in range(len(spec.cases)))
     region = Allowed.by(spec, shape)
@@ -134,6 +137,17 @@ def problem_of(net: Network, spec: Spec, *, judges: Sequence[Network] = (), inde
         region, centre=region.project(region.numbers(net.dtype).centre.double())
     )  # Start at an input that the network's own dtype can represent, if one is allowed.
     return Problem(net, region, Forbidden.by(spec), "worst", keys, (*judges, *alone))
+
+
+def _with_real_outputs(net: Network, shape: tuple[int, ...]) -> Network:
+    """Return the network, with floating answers where it answers with integers, such as a count of pixels."""
+    with torch.no_grad():
+        answer = net(torch.zeros(1, *shape, dtype=net.dtype))
+    if answer.is_floating_point() or not isinstance(net.module, Adapter):
+        return net
+    module = copy.copy(net.module)
+    module.real_outputs = True
+    return net.around(module)
 
 
 def _alone(net: Network, shape: tuple[int, ...]) -> Network:

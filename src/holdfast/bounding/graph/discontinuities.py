@@ -15,9 +15,11 @@ from holdfast.bounding.graph import compose, masks
 from holdfast.bounding.graph.graph import Affine, Graph, InputNode, Node, OperatorCall, Relaxed, handles
 from holdfast.bounding.graph.node import MaskedValue
 from holdfast.bounding.relax import (
+    Abs,
     Ceil,
     Clip,
     Floor,
+    IntegerRange,
     Product,
     Relaxation,
     Relu,
@@ -31,6 +33,8 @@ from holdfast.errors import UnsupportedLayer
 aten = torch.ops.aten
 
 
+# Largest number of values of an argmax: each takes a comparison, a product and a maximum (chosen by hand).
+LARGEST_ARGMAX = 64
 # The relaxation of every elementwise operator with jumps.
 JUMPS: dict[Any, Relaxation] = {
     target: relaxation
@@ -130,12 +134,114 @@ def _whole_quotient(graph: Graph, name: str, a: Any, b: Any, mode: str | None) -
 ABOVE = (aten.gt.Scalar, aten.gt.Tensor, aten.ge.Scalar, aten.ge.Tensor)
 
 
-@handles(*ABOVE, aten.lt.Scalar, aten.lt.Tensor, aten.le.Scalar, aten.le.Tensor)
+@handles(*ABOVE, aten.lt.Scalar, aten.lt.Tensor, aten.le.Scalar, aten.le.Tensor, integers=True)
 def comparison(graph: Graph, call: OperatorCall) -> Node:
     """1 where the comparison holds, otherwise 0: a step of the difference."""
     a, b = call.args
     sign = 1 if call.target in ABOVE else -1
     return graph.add_relaxed(call.name, [compose.difference(graph, call.name, a, b, sign)], Step())
+
+
+@handles(aten.eq.Scalar, aten.eq.Tensor, aten.ne.Scalar, aten.ne.Tensor, integers=True)
+def equality(graph: Graph, call: OperatorCall) -> Node:
+    """1 where two integers are equal, otherwise 0: relu(1 - |a - b|), whose relaxation has no jump.
+
+    Of a truth value a and a constant c this is a for c = 1, 1 - a for c = 0, and 0 for any other c. Equal floating
+    values would be decided by rounding, so they are refused.
+    """
+    if not all(_is_whole(kind, value) for kind, value in zip(call.types, call.args, strict=True)):
+        raise UnsupportedLayer(
+            f"{call.name}: equality is bounded for integers and truth values only; attacks still work."
+        )
+    first = 0 if isinstance(call.args[0], Node) else 1
+    a, b = call.args[first], call.args[1 - first]
+    if not isinstance(b, Node) and (call.types[first] == torch.bool or _is_step(a)):
+        equal = _equal_to_constant(graph, call.name, a, torch.as_tensor(b, device=graph.device))
+    else:
+        apart = graph.add_relaxed(call.name, [compose.difference(graph, call.name, a, b)], Abs())
+        equal = graph.add_relaxed(call.name, [_not(graph, call.name, apart)], Relu())
+    if call.target in (aten.ne.Scalar, aten.ne.Tensor):
+        return graph.affine(call.name, [equal], lambda v: 1 - v, lambda m: 1 + m)
+    return equal
+
+
+def _is_step(node: Node) -> bool:
+    """Whether all values of a node are 0 or 1: it is a step, or copies elements of steps."""
+    if isinstance(node, Relaxed):
+        return isinstance(node.relaxation, Step)
+    return isinstance(node, Affine) and node.copies and all(_is_step(source) for source in node.inputs)
+
+
+def _is_whole(kind: torch.dtype | None, value: Any) -> bool:
+    """Whether an argument holds integers or truth values."""
+    return isinstance(value, int) if kind is None else not kind.is_floating_point and not kind.is_complex
+
+
+def _equal_to_constant(graph: Graph, name: str, truth: Node, constant: Tensor) -> Node:
+    """Whether a truth value equals a constant, element by element: c a + (1 - c) (1 - a), or 0."""
+    one, zero = (constant == 1).double(), (constant == 0).double()
+    return graph.affine(name, [truth], lambda v: one * v + zero * (1 - v), lambda m: one * m + zero * (1 + m))
+
+
+@handles(aten.argmax.default, aten.argmin.default, integers=True)
+def argmax(graph: Graph, call: OperatorCall) -> Node:
+    """The first position of the largest value along an axis, by comparing each value with the largest so far:
+
+    best_0 = v_0, position_0 = 0; s_j = [v_j > best_{j-1}], position_j = position_{j-1} + s_j (j - position_{j-1}),
+    best_j = max(best_{j-1}, v_j).
+    """
+    node, axis, keep = (*call.args, *(None, False)[len(call.args) - 1 :])
+    axis, keep = call.kwargs.get("dim", axis), call.kwargs.get("keepdim", keep)
+    if axis is None or not 1 < node.shape[axis] <= LARGEST_ARGMAX:
+        raise UnsupportedLayer(
+            f"{call.name}: an argmax is bounded along one axis of 2 to {LARGEST_ARGMAX} values; attacks still work."
+        )
+    graph.makes_integers = True
+    if call.target == aten.argmin.default:
+        node = compose.negate(graph, call.name, node)
+    values = [
+        graph.add_move(call.name, [node], lambda v, j=j: v.narrow(axis, j, 1) if keep else v.select(axis, j))
+        for j in range(node.shape[axis])
+    ]
+    best, position = values[0], None
+    for j, value in enumerate(values[1:], 1):
+        larger = comparison(graph, OperatorCall(call.name, aten.gt.Tensor, (value, best), {}))
+        if position is None:
+            position = larger
+        else:
+            step = graph.affine(call.name, [position], lambda p, j=j: j - p, lambda m, j=j: j + m)
+            position = graph.add_sum(call.name, [position, compose.product(graph, call.name, larger, step)])
+        if j < len(values) - 1:
+            best = compose.larger(graph, call.name, value, best)
+    assert position is not None
+    return position
+
+
+def cast_from_integers(graph: Graph, call: OperatorCall) -> Any:
+    """A cast of integers to floating values; a value that may not be representable has infinite bounds."""
+    return graph.add_relaxed(call.name, [call.args[0]], IntegerRange())
+
+
+def cast_to_integers(graph: Graph, call: OperatorCall, kind: torch.dtype) -> Any:
+    """A cast to integers or truth values.
+
+    Integers and truth values keep their value, other values lose their fraction. A result that does not fit into
+    `IntegerRange` has infinite bounds.
+    """
+    node, own = call.args[0], call.types[0] if call.types else None
+    if own == torch.bool or own == kind:
+        return node
+    if (
+        kind == torch.bool
+        or kind not in (torch.int32, torch.int64)
+        or own is None
+        or not isinstance(node, Node)
+    ):
+        to = "truth values" if kind == torch.bool else str(kind)
+        raise UnsupportedLayer(f"{call.name}: a cast to {to} has no bound here; attacks still work.")
+    graph.makes_integers = True
+    rounded = _truncate(graph, call.name, node) if own.is_floating_point else node
+    return graph.add_relaxed(call.name, [rounded], IntegerRange())
 
 
 def may_be_truth(value: Any) -> bool:
@@ -156,7 +262,8 @@ NOT = (aten.logical_not.default, aten.bitwise_not.default)
 @handles(*EITHER, *NOT, aten.logical_and.default, aten.bitwise_and.Tensor, aten.__and__.Tensor)
 def logic(graph: Graph, call: OperatorCall) -> Any:
     """not a = 1 - a, a and b = a b, a or b = 1 - (1 - a) (1 - b)."""
-    if not all(may_be_truth(value) for value in call.args):
+    typed = all(kind in (None, torch.bool) for kind in call.types)
+    if not typed or (not call.types and not all(may_be_truth(value) for value in call.args)):
         raise UnsupportedLayer(
             f"{call.name}: {call.target} is bounded for truth values only; attacks still work."
         )
@@ -196,7 +303,14 @@ def numbers(graph: Graph, call: OperatorCall) -> Node:
     return node
 
 
-@handles(aten.where.self, aten.where.ScalarSelf, aten.where.ScalarOther, aten.where.Scalar, masked=True)
+@handles(
+    aten.where.self,
+    aten.where.ScalarSelf,
+    aten.where.ScalarOther,
+    aten.where.Scalar,
+    masked=True,
+    integers=True,
+)
 def where(graph: Graph, call: OperatorCall) -> Node | MaskedValue:
     """b + condition (a - b)."""
     condition, a, b = call.args

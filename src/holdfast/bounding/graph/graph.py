@@ -58,6 +58,8 @@ class Graph:
     blends: dict[Node, tuple[Node, Node, Node]] = field(default_factory=dict)
     # A final softmax that was left out of the graph: (n, outputs) -> (n, outputs).
     ending: Callable[[Tensor], Tensor] | None = None
+    # Whether a cast or an argmax has made integers from floating values.
+    makes_integers: bool = False
 
     @property
     def entry(self) -> InputNode:
@@ -140,12 +142,16 @@ class Graph:
 
 @dataclass(frozen=True)
 class OperatorCall:
-    """An operator of the traced graph with its arguments; arguments that depend on the input are Nodes."""
+    """An operator of the traced graph with its arguments; arguments that depend on the input are Nodes.
+
+    types: the torch type of each argument in the traced program; None where it is no tensor or not recorded.
+    """
 
     name: str
     target: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    types: tuple[torch.dtype | None, ...] = ()
 
     @property
     def nodes(self) -> list[Node]:
@@ -157,9 +163,12 @@ Handler = Callable[["Graph", OperatorCall], Any]
 HANDLERS: dict[Any, Handler] = {}
 # Operators whose handlers accept masked values (`MaskedValue`).
 MASKED: set[Any] = set()
+# Operators that are bounded for integers; all others compute with floating values, and integers could overflow there,
+# or be rounded when they are converted.
+INTEGERS: set[Any] = set()
 
 
-def handles(*targets: Any, masked: bool = False) -> Callable[[Handler], Handler]:
+def handles(*targets: Any, masked: bool = False, integers: bool = False) -> Callable[[Handler], Handler]:
     """Register the handler of some operators; registering two handlers for one operator is an error."""
 
     def register(handler: Handler) -> Handler:
@@ -167,6 +176,7 @@ def handles(*targets: Any, masked: bool = False) -> Callable[[Handler], Handler]
             assert target not in HANDLERS, f"{target} has a handler already"
             HANDLERS[target] = handler
         MASKED.update(targets if masked else ())
+        INTEGERS.update(targets if integers else ())
         return handler
 
     return register
@@ -256,6 +266,8 @@ def _keep_what_is_read(graph: Graph) -> None:
     graph.nodes = [node for node in graph.nodes if node in read]
     for place, node in enumerate(graph.nodes):
         object.__setattr__(node, "place", place)
+        # A sum over everything is a single number; bounds are stored with at least one axis besides the batch.
+        object.__setattr__(node, "shape", node.shape or (1,))
 
 
 def _rounds(graph: fx.Graph, dtype: torch.dtype, names: dict[str, str]) -> dict[str, str]:
@@ -305,6 +317,17 @@ def last_softmax(graph: fx.Graph) -> fx.Node | None:
     return node if node.args[1] in (-1, value.dim() - 1) else None
 
 
+def _traced_type(argument: Any) -> torch.dtype | None:
+    """The torch type of an argument of the traced program; None if it is no tensor or was not recorded."""
+    value = argument.meta.get("val") if isinstance(argument, fx.Node) else argument
+    return value.dtype if isinstance(value, Tensor) else None
+
+
+def is_integer(kind: torch.dtype | None) -> bool:
+    """Whether a torch type is an integer type; truth values are none."""
+    return kind is not None and kind != torch.bool and not kind.is_floating_point and not kind.is_complex
+
+
 def _call(graph: Graph, name: str, node: fx.Node, known: dict[fx.Node, Any]) -> Any:
     """The value of a node of the traced program: a constant, or the result of the operator's handler."""
     args = fx.node.map_arg(node.args, known.__getitem__)
@@ -341,8 +364,13 @@ def _call(graph: Graph, name: str, node: fx.Node, known: dict[fx.Node, Any]) -> 
         )
     if node.target not in MASKED:
         args, kwargs = fx.node.map_aggregate((args, kwargs), lambda leaf: graph.resolve_mask(name, leaf))
+    types = tuple(_traced_type(argument) for argument in node.args)
+    if graph.makes_integers and node.target not in INTEGERS and any(map(is_integer, types)):
+        raise UnsupportedLayer(
+            f"layer {name}: {node.target} of integers that depend on the input has no bound here; attacks still work."
+        )
     try:
-        return HANDLERS[node.target](graph, OperatorCall(name, node.target, args, kwargs))  # type: ignore[arg-type]
+        return HANDLERS[node.target](graph, OperatorCall(name, node.target, args, kwargs, types))  # type: ignore[arg-type]
     except HoldfastError:
         raise
     except Exception as error:  # A form of the operator that the handler does not expect.

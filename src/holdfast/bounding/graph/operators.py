@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from holdfast.bounding.graph import compose, discontinuities, functions, masks, reductions
-from holdfast.bounding.graph.graph import Graph, Node, OperatorCall, handles, leaves
+from holdfast.bounding.graph.graph import Graph, Node, OperatorCall, handles, is_integer, leaves
 from holdfast.bounding.graph.kernel import Kernel, convolution, pooling, scaling
 from holdfast.bounding.graph.node import MaskedValue, is_image
 from holdfast.errors import UnsupportedLayer
@@ -96,7 +96,7 @@ def _positive(leaf: Any) -> Any:
     aten.unfold.default,
     aten.pixel_unshuffle.default, aten.adjoint.default, aten.narrow.default, aten.broadcast_to.default,
     aten.reshape_as.default, aten.expand_as.default, aten.view_as.default, aten.mT.default,
-    masked=True,
+    masked=True, integers=True,
 )  # fmt: skip
 def lower_move(graph: Graph, call: OperatorCall) -> Node | MaskedValue | Tensor:
     lowered, *others = [
@@ -137,7 +137,7 @@ def _unless_empty(graph: Graph, node: Node) -> Node | Tensor:
     aten.upsample_linear1d.vec,
     aten.upsample_bilinear2d.vec, aten.upsample_trilinear3d.vec, aten.cumsum.default, aten.tril.default,
     aten.triu.default,
-    aten.im2col.default, aten.col2im.default,
+    aten.im2col.default, aten.col2im.default, integers=True
 )  # fmt: skip
 def lower_average_pool(graph: Graph, call: OperatorCall) -> Node:
     return affine(graph, call, kernel=_pooling_kernel(graph, call))
@@ -154,7 +154,7 @@ def _pooling_kernel(graph: Graph, call: OperatorCall) -> Kernel | None:
     return pooling(node.shape[1], size, stride, padding, graph.device) if plain else None
 
 
-@handles(aten.squeeze.default)
+@handles(aten.squeeze.default, integers=True)
 def squeeze(graph: Graph, call: OperatorCall) -> Node:
     """All axes of size one but the first, which is the batch axis and has that size only here."""
     node: Node = call.args[0]
@@ -162,7 +162,7 @@ def squeeze(graph: Graph, call: OperatorCall) -> Node:
     return graph.add_move(call.name, [node], lambda v: v.squeeze(axes))
 
 
-@handles(aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default, aten.unbind.int)
+@handles(aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default, aten.unbind.int, integers=True)
 def several(graph: Graph, call: OperatorCall) -> list[Node | Tensor]:
     (node,) = call.nodes
     count = len(call.target(torch.zeros(node.shape, device=graph.device), *call.args[1:], **call.kwargs))
@@ -173,7 +173,7 @@ def several(graph: Graph, call: OperatorCall) -> list[Node | Tensor]:
     return [_unless_empty(graph, part) for part in parts]
 
 
-@handles(operator.getitem)
+@handles(operator.getitem, integers=True)
 def getitem(graph: Graph, call: OperatorCall) -> Any:
     return call.args[0][call.args[1]]
 
@@ -183,19 +183,22 @@ def getitem(graph: Graph, call: OperatorCall) -> Any:
     aten._assert_tensor_metadata.default,
     aten.contiguous.default, aten.clone.default, aten.alias.default, aten.detach.default,
     aten.lift_fresh_copy.default,
-    masked=True,
+    masked=True, integers=True,
 )  # fmt: skip
 def same(graph: Graph, call: OperatorCall) -> Any:
     """The value itself: all values are float64 and none is overwritten, so copies and casts between float
-    types do nothing. Casts to integers and truth values are discontinuous and refused.
+    types do nothing. Casts to integers and truth values are discontinuous.
     """
-    types = [
+    if call.target == aten._assert_tensor_metadata.default:
+        return call.args[0]
+    kinds = [
         leaf.dtype if isinstance(leaf, Tensor) else leaf for leaf in leaves((call.args[1:], call.kwargs))
     ]
-    if any(isinstance(kind, torch.dtype) and not kind.is_floating_point for kind in types):
-        raise UnsupportedLayer(
-            f"{call.name}: a cast to integers or truth values has no bound here; attacks still work."
-        )
+    for kind in kinds:
+        if isinstance(kind, torch.dtype) and not kind.is_floating_point:
+            return discontinuities.cast_to_integers(graph, call, kind)
+        if graph.makes_integers and isinstance(kind, torch.dtype) and is_integer(call.types[0]):
+            return discontinuities.cast_from_integers(graph, call)
     return call.args[0]
 
 
@@ -209,7 +212,7 @@ def dropout(graph: Graph, call: OperatorCall) -> Any:
     return call.args[0]
 
 
-@handles(aten.sym_size.int, masked=True)
+@handles(aten.sym_size.int, masked=True, integers=True)
 def size(graph: Graph, call: OperatorCall) -> int:
     return int(call.args[0].shape[call.args[1]])
 

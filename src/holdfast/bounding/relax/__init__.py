@@ -14,7 +14,7 @@ from holdfast.bounding.relax.gates import SigmoidTanh, SigmoidTimes
 from holdfast.bounding.relax.piecewise import Abs, Clip, Elu, Hardswish, LeakyRelu, Relu
 from holdfast.bounding.relax.power import Power
 from holdfast.bounding.relax.product import Product
-from holdfast.bounding.relax.rounding_interval import RoundedInput
+from holdfast.bounding.relax.rounding_interval import IntegerRange, RoundedInput
 from holdfast.bounding.relax.selfgated import Gelu, GeluTanh, Mish, Silu
 from holdfast.bounding.relax.sigmoidal import Atan, Erf, Sigmoid, Tanh
 from holdfast.bounding.relax.sine import Cosine, Sine
@@ -35,6 +35,7 @@ __all__ = [
     "Gelu",
     "GeluTanh",
     "Hardswish",
+    "IntegerRange",
     "LeakyRelu",
     "LinearBounds",
     "Log",

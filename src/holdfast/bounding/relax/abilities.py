@@ -11,7 +11,7 @@ from holdfast.bounding.relax.gates import SigmoidTanh, SigmoidTimes
 from holdfast.bounding.relax.piecewise import Abs, Clip, Elu, Hardswish, LeakyRelu, Relu
 from holdfast.bounding.relax.power import Power
 from holdfast.bounding.relax.product import Product
-from holdfast.bounding.relax.rounding_interval import RoundedInput
+from holdfast.bounding.relax.rounding_interval import IntegerRange, RoundedInput
 from holdfast.bounding.relax.selfgated import Gelu, GeluTanh, Mish, Silu
 from holdfast.bounding.relax.sigmoidal import Atan, Erf, Sigmoid, Tanh
 from holdfast.bounding.relax.sine import Cosine, Sine
@@ -24,7 +24,7 @@ ABILITIES = ("planes", "value range", "derivative", "parabola", "sign split", "a
 # One instance of every relaxation of the package.
 EVERY: tuple[Relaxation, ...] = (
     Relu(), LeakyRelu(), Abs(), Clip(0.0), Clip(-1.0, 1.0), Elu(), Hardswish(),
-    Step(), Sign(), Floor(), Ceil(), Round(), RoundedInput(),
+    Step(), Sign(), Floor(), Ceil(), Round(), RoundedInput(), IntegerRange(),
     Tanh(), Sigmoid(), Erf(), Atan(), Sine(), Cosine(), Softplus(), Silu(), Gelu(), GeluTanh(), Mish(), Exp(),
     Log(), Sqrt(), Rsqrt(), Reciprocal(), Power(2), Power(3), Product(), SigmoidTimes(), SigmoidTanh(),
 )  # fmt: skip

@@ -17,6 +17,9 @@ from holdfast.bounding.relax.parabola import PiecewiseQuadratic
 
 # The margin relative to 1 + |v|: 64 units roundoff (2^-24) of float32 (chosen by hand).
 SHARE = 2.0**-18
+# Largest absolute value that may be cast to an integer: sums of up to 2^11 of them fit into 32 bits, and float32 holds
+# each exactly (chosen by hand).
+LARGEST_INTEGER = 2.0**20
 
 
 class RoundedInput(Relaxation):
@@ -48,8 +51,41 @@ class RoundedInput(Relaxation):
         return torch.zeros_like(lower[0])
 
 
+class IntegerRange(Relaxation):
+    """v for |v| <= LARGEST_INTEGER, otherwise undefined (NaN), so that its bounds are infinite.
+
+    A cast to integers is followed by integer arithmetic, which wraps around where real arithmetic does not.
+    """
+
+    unknown = without_sign_split("linear")
+
+    def function(self, *v: Tensor) -> Tensor:
+        return torch.where(v[0].abs() <= LARGEST_INTEGER, v[0], torch.nan)
+
+    def magnitude(self, lower: Point, upper: Point) -> Tensor:
+        size = torch.maximum(lower[0].abs(), upper[0].abs())
+        return torch.where(size <= LARGEST_INTEGER, size, torch.inf)
+
+    def candidates(self, lower: Point, upper: Point, slope: Point) -> list[Point]:
+        return [lower, upper]
+
+    def slopes(self, lower: Point, upper: Point) -> tuple[Point, Point]:
+        one = (torch.ones_like(lower[0]),)
+        return one, one
+
+    def derivative_range(self, lower: Point, upper: Point) -> list[Interval]:
+        one = torch.ones_like(lower[0])
+        return [(one, one)]
+
+    def curves(self) -> tuple[PiecewiseQuadratic]:
+        return (_Line(self, (), ((1.0, 0.0),), steepest=1.0),)
+
+    def executed_error(self, lower: Point, upper: Point, dtype: torch.dtype) -> Tensor:
+        return torch.zeros_like(lower[0])
+
+
 class _Line(PiecewiseQuadratic):
-    """The identity, with the magnitude of `RoundedInput`."""
+    """The identity, with the magnitude of `RoundedInput` or `IntegerRange`, which is the size of its rounding error."""
 
     def sizes(self, lower: Tensor, upper: Tensor) -> tuple[Tensor, float]:  # type: ignore[override]
         return self.relaxation.magnitude((lower,), (upper,)), 1.0

@@ -38,7 +38,7 @@ def parts_of_onnx_file(
         "its layers cannot be evaluated",
         "It is damaged, or they do not fit together: export or download it again.",
     ):
-        opened = open_onnx(path, black_box=black_box, constants=constants, output=output)
+        opened = open_onnx(path, black_box=black_box, batched=batched, constants=constants, output=output)
         target = torch_device("cpu" if opened.black_box else device)
         model = opened.module.to(target).requires_grad_(False)
         example = opened.example.to(target)

@@ -63,12 +63,14 @@ def open_onnx(
     path: Path,
     *,
     black_box: bool = False,
+    batched: bool = True,
     constants: Mapping[str, Any] | None = None,
     output: str | None = None,
 ) -> OpenedOnnx:
     """The file as a torch module; with onnxruntime and a note if black_box=True or an operator is unknown.
 
     Args:
+        batched: whether the input has a batch axis.
         constants: values for all inputs except the perturbed one.
         output: the name of the output to measure; see `choose_output`.
     """
@@ -79,7 +81,7 @@ def open_onnx(
     fixed = {
         name: _example_input(inputs, name, value, path) for name, value in sorted((constants or {}).items())
     }
-    opened = _open_model(model, path, inputs, fixed, black_box)
+    opened = _open_model(model, path, inputs, fixed, black_box, batched)
     kinds = {f"{name} {value.dtype} {tuple(value.shape)}": value for name, value in fixed.items()}
     extra_hashes = (
         external,
@@ -109,7 +111,12 @@ def _with_external(path: Path) -> tuple[onnx.ModelProto, str]:
 
 
 def _open_model(
-    model: onnx.ModelProto, path: Path, inputs: tuple[Port, ...], fixed: Mapping[str, Tensor], black_box: bool
+    model: onnx.ModelProto,
+    path: Path,
+    inputs: tuple[Port, ...],
+    fixed: Mapping[str, Tensor],
+    black_box: bool,
+    batched: bool,
 ) -> OpenedOnnx:
     free = [port for port in inputs if port.name not in fixed]
     if len(free) != 1:
@@ -131,7 +138,7 @@ def _open_model(
         )
     if black_box:
         note = "runs as a black box, as requested: no gradients, nothing can be proved"
-        return _black_box(model, path, port, fixed, note)
+        return _black_box(model, path, port, fixed, note, batched)
     try:
         module = import_onnx(model, str(path), constants=fixed)
         if port.dtype.is_floating_point:
@@ -140,11 +147,11 @@ def _open_model(
             return OpenedOnnx(module, port.shape, example)
         return _split(model, path, module, port, fixed)
     except UnsupportedLayer as error:
-        return _black_box(model, path, port, fixed, f"{error} It runs as a black box now.")
+        return _black_box(model, path, port, fixed, f"{error} It runs as a black box now.", batched)
 
 
 def _black_box(
-    model: onnx.ModelProto, path: Path, port: Port, fixed: Mapping[str, Tensor], note: str
+    model: onnx.ModelProto, path: Path, port: Port, fixed: Mapping[str, Tensor], note: str, batched: bool
 ) -> OpenedOnnx:
     run = session(model, str(path))
     values = {name: value.numpy() for name, value in fixed.items()}
@@ -152,7 +159,7 @@ def _black_box(
     def evaluate(x: "np.ndarray[Any, Any]") -> Any:
         return run(*(x if p.name == port.name else values[p.name] for p in run.inputs))
 
-    module = BlackBox(_row_by_row(evaluate, port))
+    module = BlackBox(_row_by_row(evaluate, port) if batched else evaluate, batched=batched)
     return OpenedOnnx(module, port.shape, _example(port).float(), black_box=True, notes=(note,))
 
 

@@ -10,7 +10,7 @@ from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from holdfast.errors import UnreadableFile
+from holdfast.errors import UnreadableFile, UnsupportedLayer
 from holdfast.memory_budget import available_bytes, format_bytes
 
 
@@ -32,17 +32,24 @@ class _Largest(TorchDispatchMode):
 
 def check_sizes(module: nn.Module, example: Tensor, name: str) -> None:
     """Raise UnreadableFile if a single intermediate value would take more than half of the available
-    memory."""
+    memory, and UnsupportedLayer if an operator refuses the sizes that it meets."""
     weights = {
         key: value.to("meta")
         for key, value in (*module.named_parameters(), *module.named_buffers(remove_duplicate=False))
     }
     most = available_bytes() // 2
     # Models that cannot run without data are not checked; their errors appear when they are evaluated.
+    refused = False
     with contextlib.suppress(Exception), torch.no_grad(), _Largest() as largest:
-        functional_call(module, weights, (example.to("meta"),))
+        try:
+            functional_call(module, weights, (example.to("meta"),))
+        except UnsupportedLayer:
+            refused = True
     if largest.bytes > most:
         raise UnreadableFile(
             f"{name}: a value between its layers would take {format_bytes(largest.bytes)}, and "
             f"{format_bytes(most)} are available for one. The file is damaged, or needs a larger machine."
         )
+    if refused:  # by an operator, or by torch, which lacks some operators without data
+        with torch.no_grad():
+            module(example)

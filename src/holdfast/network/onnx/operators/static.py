@@ -201,6 +201,11 @@ def reshape(node: OnnxNode, data: Static, shape: Static) -> Static:
     return data.reshape(target_shape(flat(shape), data.shape, node.integer("allowzero", 0)))
 
 
+@static("Transpose")
+def transpose(node: OnnxNode, data: Static) -> Static:
+    return data.transpose(node.integers("perm", reversed(range(data.ndim))))
+
+
 @static("Expand")
 def expand(node: OnnxNode, data: Static, shape: Static) -> Static:
     sizes = flat(shape)
