@@ -103,6 +103,11 @@ class BoxTree:
         low = torch.where(waiting == torch.inf, done, torch.where(bound.isnan(), -torch.inf, bound))
         return replace(self, proved=torch.maximum(self.proved, torch.minimum(low, self.given_up)))
 
+    def open_subproblems(self) -> int:
+        """The length of the queue."""
+        assert self.trunk is not None
+        return len(self.trunk.frontier)
+
     def giving_up(self, tasks: Tensor) -> "BoxTree":
         """Attribute the bound on given-up subproblems to every row that had one in this batch."""
         assert self.trunk is not None
@@ -191,9 +196,8 @@ class BranchAndBound(Method[BoxTree]):
                 state = self._bound_quickly(self._bound_root(problem, state))
             except UnsupportedLayer as error:
                 return None, Claims(obstacle=f"nothing is proved: {error}")
-            assert state.trunk is not None
-            if len(state.trunk.frontier):  # report the first bounds before the better ones are computed
-                settings = {**_cut_settings(state.trunk.cut), "parts": 0}
+            if state.open_subproblems():  # report the first bounds before the better ones are computed
+                settings = {"parts": 0}
                 return state, Claims(
                     proved=state.proved, assumptions=ASSUMPTIONS, checks=CHECKS, settings=settings
                 )

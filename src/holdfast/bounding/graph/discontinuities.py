@@ -190,8 +190,8 @@ def argmax(graph: Graph, call: OperatorCall) -> Node:
     best_0 = v_0, position_0 = 0; s_j = [v_j > best_{j-1}], position_j = position_{j-1} + s_j (j - position_{j-1}),
     best_j = max(best_{j-1}, v_j).
     """
-    node, axis, keep = (*call.args, *(None, False)[len(call.args) - 1 :])
-    axis, keep = call.kwargs.get("dim", axis), call.kwargs.get("keepdim", keep)
+    given: dict[str, Any] = dict(zip(("node", "dim", "keepdim"), call.args, strict=False)) | call.kwargs
+    node, axis, keep = given["node"], given.get("dim"), given.get("keepdim", False)
     if axis is None or not 1 < node.shape[axis] <= LARGEST_ARGMAX:
         raise UnsupportedLayer(
             f"{call.name}: an argmax is bounded along one axis of 2 to {LARGEST_ARGMAX} values; attacks still work."
@@ -199,21 +199,20 @@ def argmax(graph: Graph, call: OperatorCall) -> Node:
     graph.makes_integers = True
     if call.target == aten.argmin.default:
         node = compose.negate(graph, call.name, node)
-    values = [
+    values: list[Node] = [
         graph.add_move(call.name, [node], lambda v, j=j: v.narrow(axis, j, 1) if keep else v.select(axis, j))
         for j in range(node.shape[axis])
     ]
-    best, position = values[0], None
+    best, position = values[0], values[0]
     for j, value in enumerate(values[1:], 1):
         larger = comparison(graph, OperatorCall(call.name, aten.gt.Tensor, (value, best), {}))
-        if position is None:
+        if j == 1:
             position = larger
         else:
             step = graph.affine(call.name, [position], lambda p, j=j: j - p, lambda m, j=j: j + m)
             position = graph.add_sum(call.name, [position, compose.product(graph, call.name, larger, step)])
         if j < len(values) - 1:
             best = compose.larger(graph, call.name, value, best)
-    assert position is not None
     return position
 
 
