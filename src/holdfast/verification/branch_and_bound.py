@@ -197,9 +197,9 @@ class BranchAndBound(Method[BoxTree]):
             except UnsupportedLayer as error:
                 return None, Claims(obstacle=f"nothing is proved: {error}")
             if state.open_subproblems():  # report the first bounds before the better ones are computed
-                settings = {"parts": 0}
+                first: dict[str, Setting] = {"parts": 0}
                 return state, Claims(
-                    proved=state.proved, assumptions=ASSUMPTIONS, checks=CHECKS, settings=settings
+                    proved=state.proved, assumptions=ASSUMPTIONS, checks=CHECKS, settings=first
                 )
         trunk = state.trunk
         assert trunk is not None
