@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import holdfast as hf
 from holdfast.errors import UnsupportedLayer
-from holdfast.network import trace
+from holdfast.network import recurrent, trace
 from holdfast.network.fingerprint import of_program
 
 
@@ -59,6 +59,7 @@ LAYERS: dict[str, Callable[[], nn.Module]] = {
         nn.LSTM(2, 4, bidirectional=True, proj_size=3, batch_first=True)
     ),
     "lstm, time first": lambda: Read(nn.LSTM(2, 3)),
+    "lstm, packed": lambda: Read(nn.LSTM(2, 3, batch_first=True), packed=True),
 }
 
 
@@ -102,6 +103,20 @@ def test_the_time_does_not_grow_with_the_frames() -> None:
 def test_what_torch_refuses_is_refused() -> None:
     with pytest.raises(UnsupportedLayer, match="could not turn the model into a graph"):
         trace.export(Torn(), torch.zeros(1, 4, 2))
+
+
+@pytest.mark.skipif(not recurrent.COMPARED, reason="with this torch one whole frame is computed")
+def test_a_symbolic_batch_is_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shapes come from tensors with a number of rows, which takes less time."""
+    seen = []
+    found = recurrent._shapes_of_numbers
+    monkeypatch.setattr(
+        recurrent, "_shapes_of_numbers", lambda *given: seen.append(found(*given)) or seen[-1]
+    )
+    trace.export(LAYERS["lstm, both ways, projected"]().eval(), torch.zeros(1, 4, 2))
+    outputs, hidden, memory = seen[-1]
+    assert tuple(outputs) == (1, 2, 6) or tuple(outputs) == (2, 1, 6)
+    assert (tuple(hidden), tuple(memory)) == ((2, 2, 3), (2, 2, 4))
 
 
 # ---- weights in one chunk, as cuDNN wants them

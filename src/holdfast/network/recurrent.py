@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, fx, nn
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.overrides import TorchFunctionMode
 
 Copied = TypeVar("Copied", bound=nn.Module)
@@ -30,6 +31,9 @@ def copy_module(module: Copied) -> Copied:
     return copied
 
 
+# The torch whose names of nodes were compared (tests/network/test_recurrent.py). Others compute one whole frame.
+COMPARED = torch.__version__.startswith("2.13.")
+BATCH = 2  # Rows for which output shapes are computed; any number would do.
 _REST = (
     "Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, bool bidirectional, "
     "bool batch_first"
@@ -59,12 +63,46 @@ def _shapes(kernel: Any) -> Any:
 
     def output_shapes(x: Tensor, hx: Any, *rest: Any) -> tuple[Tensor, ...]:
         time = 1 if rest[-1] else 0
-        one, *states = kernel(x.narrow(time, 0, min(1, x.shape[time])), hx, *rest)
-        batch, size = one.shape[1 - time], one.shape[2]
-        outputs = one.new_empty((x.shape[time], batch, size))
-        return outputs.transpose(0, 1) if rest[-1] else outputs, *states
+        batch, frame = x.shape[1 - time], x.narrow(time, 0, min(1, x.shape[time]))
+        found = _shapes_of_numbers(kernel, frame, hx, rest) if COMPARED else None
+        if found is None:
+            one, *others = kernel(frame, hx, *rest)
+            outputs = one.new_empty((x.shape[time], one.shape[1 - time], one.shape[2]))
+            return outputs.transpose(0, 1) if rest[-1] else outputs, *others
+        (_, _, size), *states = found
+        # A product is a symbol of its own. torch's kernels return such a one, except for a GRU; it decides the
+        # names of nodes, and these the hash of the graph, which stored runs know.
+        outputs = x.new_empty((x.shape[time], batch if kernel is torch.gru else batch * 1, size))
+        return (
+            outputs.transpose(0, 1) if rest[-1] else outputs,
+            *(x.new_empty((layers, batch, width)) for layers, _, width in states),
+        )
 
     return output_shapes
+
+
+def _shapes_of_numbers(kernel: Any, frame: Tensor, hx: Any, rest: Any) -> list[torch.Size] | None:
+    """The output shapes for one frame with a batch of two, from tensors without data; None if they cannot tell.
+
+    With a symbolic batch size the same takes longer than the rest of the trace. They cannot tell if other sizes
+    are symbolic, or if the tensors are not all on one device.
+    """
+    states, (weights, *settings) = list(hx) if isinstance(hx, list | tuple) else [hx], rest
+    time, given = 1 if settings[-1] else 0, [frame, *states, *weights]
+    axes = {id(frame): 1 - time, **{id(state): 1 for state in states}}
+    sizes = [[BATCH if n == axes.get(id(t)) else size for n, size in enumerate(t.shape)] for t in given]
+    if len({t.device for t in given}) > 1 or not all(type(size) is int for shape in sizes for size in shape):
+        return None
+    if any(state.dim() != 3 or state.shape[1] != frame.shape[1 - time] for state in states):
+        return None
+    with unset_fake_temporarily():
+        x, *others = (
+            torch.empty(shape, dtype=t.dtype, device="meta") for shape, t in zip(sizes, given, strict=True)
+        )
+        numbers, weights = others[: len(states)], others[len(states) :]
+        return [
+            out.shape for out in kernel(x, numbers if len(states) > 1 else numbers[0], weights, *settings)
+        ]
 
 
 for _name, _kernel in _KERNELS.items():
